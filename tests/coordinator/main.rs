@@ -36,6 +36,7 @@ mod quarantine;
 mod quarantine_extend;
 mod rare_orders;
 mod readonly;
+mod restored_node;
 mod secrets;
 mod servers;
 mod sets;

@@ -12,6 +12,7 @@ mod permissions;
 mod replies;
 mod resets;
 mod restarts;
+mod restored;
 mod sockets;
 mod stale;
 

@@ -181,9 +181,6 @@ impl Locks {
         let untrusted = self.cluster.untrusted(self.cluster.all_nodes());
         let record = self.records.get_mut(id);
         record.uncounted = NodeSet::EMPTY;
-        // A node that cannot be asked is doubtful, too: our key may come to be there in another
-        // way.
-        record.doubtful = record.doubtful.union(untrusted);
         let of_set = record.set().is_some();
         for node in self.cluster.all_nodes().iter() {
             // Several questions of one attempt may be in flight if it takes its keys one by one.
@@ -227,8 +224,8 @@ impl Locks {
     ) {
         let record = self.records.get_mut(ask.record);
         record.asked.take(node);
-        if reply == NodeReply::Granted {
-            record.confirm(node);
+        if reply == NodeReply::Granted && !record.uncounted.contains(node) {
+            record.prove(node, ask);
         }
         match reply {
             NodeReply::Held => {

@@ -149,12 +149,12 @@ impl Locks {
         self.finish(ask.record);
     }
 
-    /// The node may have forgotten keys just now. If it has not confirmed a key of ours, that key
+    /// The node may have forgotten keys just now. If nothing proves a key of ours there, that key
     /// may be created in the place of a forgotten one. Votes of undecided rounds that rest on such
     /// a key do not count any more. A key of ours that survived keeps its vote in extends: as long
     /// as it was there, no other client can have had one.
     ///
-    /// If the loss was noticed only later, a confirmed key may have been created since, too.
+    /// If the loss was noticed only later, a key that seemed proven may have been created since.
     fn doubt_votes(&mut self, node: NodeId, why: QuarantineReason, now: Instant) {
         self.doubt_tasks(node, now);
         for id in self.records.ids() {
@@ -163,15 +163,15 @@ impl Locks {
                 continue;
             }
             let record = self.records.get_mut(id);
-            if why.is_noticed_late() || !record.confirmed.contains(node) {
-                record.doubtful.insert(node);
+            if why.is_noticed_late() {
+                record.proof.end(node.into());
             }
             if let (Phase::Asking, Some(line)) = (record.phase, record.line_mut()) {
                 line.forget(node);
             }
             let withdrawn = match record.phase {
                 Phase::Asking => true,
-                Phase::Held => record.is_doubtful(node),
+                Phase::Held => !record.is_proven(node, now),
                 Phase::Ending | Phase::Given => false,
             };
             if !withdrawn {

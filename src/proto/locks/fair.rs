@@ -240,7 +240,7 @@ impl Locks {
             line.refused.remove(node);
         }
         if mine && self.cluster.is_trusted(node) {
-            self.records.get_mut(id).confirm_in_line(node);
+            self.records.get_mut(id).prove_in_line(node);
         }
         if waits && refuses_lines(reply) {
             self.line_is_refused(node, id, now);
@@ -299,7 +299,7 @@ impl Locks {
         line.skipped = line.skipped.max(skipped);
         let counts = line.note_hand_over(node, next, now);
         if counts && trusted {
-            record.confirm_in_line(node);
+            record.prove_in_line(node);
         }
         let line = self.records.get(id).line();
         if !line.is_some_and(|line| line.holds(now).contains(node)) {
@@ -431,6 +431,7 @@ impl Locks {
 
     fn won_in_line(&mut self, id: RecordId, now: Instant) {
         let record = self.records.get_mut(id);
+        record.settle_proof();
         let tracked = record.tracked;
         let skipped = record.line().map_or(0, |line| line.skipped);
         let holds = record.line().map_or(NodeSet::EMPTY, |line| line.holds(now));
@@ -540,7 +541,7 @@ impl Locks {
         }
         record.note_answer(now);
         if reply == NodeReply::Granted && trusted {
-            record.confirm_in_line(node);
+            record.prove_in_line(node);
         }
         if let (NodeReply::Held | NodeReply::Absent, Some(line)) = (reply, record.line_mut()) {
             line.note_loss_of(node);

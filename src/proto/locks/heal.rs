@@ -18,17 +18,15 @@ impl Locks {
     /// How a grant of the node in the extend that is about to be asked counts. The grant counts as
     /// absent if the node answered absent before and was not healed since. It does not count if the
     /// node is in quarantine and our key there may stand in the place of another's.
-    pub(super) fn extend_counts(&mut self, node: NodeId, id: RecordId) -> NodeReply {
+    pub(super) fn extend_counts(&mut self, node: NodeId, id: RecordId, now: Instant) -> NodeReply {
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(id);
         record.uncounted.remove(node);
         if record.absent().contains(node) {
             return NodeReply::Absent;
         }
-        if trusted {
-            // Every lock that the node forgot has ended by now.
-            record.doubtful.remove(node);
-        } else if record.is_doubtful(node) && !is_planted(Fault::QuarantinedExtendCounts) {
+        let doubtful = !trusted && !record.is_proven(node, now);
+        if doubtful && !is_planted(Fault::QuarantinedExtendCounts) {
             record.uncounted.insert(node);
             return NodeReply::Failed(NodeError::Quarantined);
         }
@@ -70,11 +68,12 @@ impl Locks {
         reply: NodeReply,
         now: Instant,
     ) {
+        let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(ask.record);
         record.asked.take(node);
         record.heal_is_over(node);
-        if reply == NodeReply::Granted {
-            record.confirm(node);
+        if reply == NodeReply::Granted && trusted {
+            record.prove_healed(node, ask);
         }
         record.note_answer(now);
         match reply {

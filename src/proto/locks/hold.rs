@@ -44,10 +44,12 @@ impl Locks {
         let Some(id) = self.records.find(lock) else { return NodeSet::EMPTY };
         let record = self.records.get(id);
         let unknown = record.unproven().union(record.uncounted);
-        let counts = |node| self.cluster.is_trusted(node) || !record.is_doubtful(node);
+        let adopted = record.taken_up().is_some();
+        let proven = if adopted { NodeSet::EMPTY } else { record.proof.of_whole() };
+        let counts = |node| self.cluster.is_trusted(node) || proven.contains(node);
         // A token in line is on a node without holding the key there.
         let in_line = record.line().is_some();
-        let unconfirmed = self.cluster.all_nodes().minus(record.confirmed);
+        let unconfirmed = self.cluster.all_nodes().minus(record.proof.nodes());
         let unknown = if in_line { unknown.union(unconfirmed) } else { unknown };
         // A release of several keys stays pending also where one of them is gone.
         let known = record.release_pending.minus(unknown).minus(record.absent()).iter();
@@ -185,7 +187,7 @@ impl Locks {
         self.doubts_are_asked_about(id);
         let mut askable = NodeSet::EMPTY;
         for node in self.cluster.all_nodes().iter() {
-            let counts = self.extend_counts(node, id);
+            let counts = self.extend_counts(node, id, now);
             let record = self.records.get(id);
             let reply = match self.cluster.may_ask(node) {
                 Err(cause) => {
@@ -254,10 +256,13 @@ impl Locks {
         if matches!(reply, NodeReply::Held | NodeReply::Absent) {
             record.note_absent(node, reply);
         }
-        let uncounted = reply == NodeReply::Granted && record.uncounted.contains(node);
-        if reply == NodeReply::Granted && trusted {
-            // Our key is there, and any quarantine in which it may have been created is over.
-            record.confirm(node);
+        let granted = reply == NodeReply::Granted;
+        let proven = record.is_proven(node, now) || is_planted(Fault::QuarantinedExtendCounts);
+        let uncounted = granted && !proven && (!trusted || record.uncounted.contains(node));
+        if granted && (trusted || proven) {
+            // Our key is there, and any quarantine in which it may have been created is over, or
+            // the key has been there since before.
+            record.prove(node, ask);
         }
         let (gone, was_won) = (record.absent().len(), record.round.is_won());
         if current {
@@ -288,8 +293,12 @@ impl Locks {
         let agreed = self.capped_deadline(id, ttl.deadline(start));
         let record = self.records.get_mut(id);
         let before = record.deadline;
-        record.deadline = before.max(agreed);
-        let deadline = record.deadline;
+        let deadline = before.max(agreed);
+        if deadline > before {
+            let renewed = record.round.ballot().grants();
+            record.proof.on_later_deadline(renewed, before, deadline, now);
+            record.deadline = deadline;
+        }
         if let Some(op) = record.op.take() {
             let lock = handle_of(id, record);
             self.cluster.stats_mut().extended += 1;

@@ -204,6 +204,11 @@ impl Line {
         self.at[node.index()].until = None;
     }
 
+    /// Until when the key on the node is the waiter's, if it is.
+    pub fn until_at(&self, node: NodeId) -> Option<Instant> {
+        self.at[node.index()].until
+    }
+
     /// The nodes whose key is the waiter's, as far as it knows.
     pub fn holds(&self, now: Instant) -> NodeSet {
         let held = |node: &NodeId| self.at[node.index()].until.is_some_and(|until| until > now);

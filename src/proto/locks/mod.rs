@@ -36,6 +36,7 @@ mod hold;
 mod inspect;
 pub mod line;
 pub mod pending_releases;
+mod proof;
 pub mod records;
 mod releases;
 mod renewals;
@@ -456,8 +457,7 @@ impl Locks {
             record.asked.add(nodes);
             record.release_pending = record.release_pending.union(nodes);
             if kind.creates() {
-                record.confirmed = record.confirmed.minus(nodes);
-                record.doubtful = record.doubtful.union(self.cluster.untrusted(nodes));
+                record.proof.end(nodes);
             }
         } else {
             record.releasing = record.releasing.union(nodes);

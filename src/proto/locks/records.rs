@@ -18,6 +18,7 @@ use crate::proto::key::{BuildKeyHasher, KeyHash};
 use crate::proto::key_set::KeySet;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::auto_extend::LOSS_BEFORE;
+use crate::proto::locks::proof::Proof;
 use crate::proto::locks::round::{Purpose, Round};
 use crate::proto::locks::sets::{SetIndex, SetOfKeys};
 use crate::proto::locks::trouble::Trouble;
@@ -25,6 +26,7 @@ use crate::proto::node_set::{NodeId, NodeSet, Outstanding};
 use crate::proto::surplus::{FEW, insert, shrink_list, shrink_slab};
 use crate::proto::time::{Instant, Ttl, drift};
 use crate::proto::timers::Timer;
+use crate::proto::wire::ask::LockAsk;
 use crate::proto::wire::line::LINE_TTL;
 
 /// How long after its loss a connection may still deliver to the node what was written on it, if
@@ -75,18 +77,11 @@ pub struct Record {
     /// Nodes that may hold the key with our token.
     pub release_pending: NodeSet,
     /// Nodes whose grant does not count in the current round. For an attempt: they were in
-    /// quarantine when they were asked, or have been since. For an extend: their key is doubtful.
+    /// quarantine when they were asked, or have been since. For an extend: the same, and nothing
+    /// proved our key there at that moment.
     pub uncounted: NodeSet,
-    /// Nodes that granted our key while they were trusted, and have not been found without it
-    /// since. If such a node forgets keys and still has ours, ours has survived. On every other
-    /// node our key may have been created since then: by an ask that was in flight, or with a copy
-    /// of another node's keys.
-    pub confirmed: NodeSet,
-    /// Nodes where our key may stand in the place of another client's key that the node forgot:
-    /// the node was in quarantine when the key was asked for, or had not confirmed the key when it
-    /// forgot others. A yes of such a node to an extend does not count before its quarantine is
-    /// over.
-    pub doubtful: NodeSet,
+    /// The nodes that are known to have our key, and until when.
+    pub proof: Proof,
     /// What few records need.
     pub(super) trouble: Option<Box<Trouble>>,
     /// The lock is released by the script that hands the key over.
@@ -199,7 +194,7 @@ impl Record {
         } else {
             trouble.taken.remove(node);
         }
-        self.confirmed.remove(node);
+        self.proof.end(node.into());
         // A command of an earlier connection, or one that was asked since, may still be executed.
         // A token may stand in the line of the node, and of several keys the others may still be
         // there.
@@ -209,22 +204,54 @@ impl Record {
         }
     }
 
-    /// The node said that our key is there. If the key survives what the node forgets from now on,
-    /// it is in no other client's place. This does not hold while an earlier ask may still create
-    /// the key: a heal in flight, or an ask of a lost connection.
+    /// The node has our key until `until`: it said so while it was trusted, or while an earlier
+    /// proof held. This proves nothing while an earlier ask may still create the key: a heal in
+    /// flight, or an ask of a lost connection.
     #[inline]
-    pub fn confirm(&mut self, node: NodeId) {
+    fn prove_until(&mut self, node: NodeId, until: Instant) {
         if !self.unproven().contains(node) && !self.healing().contains(node) {
-            self.confirmed.insert(node);
+            self.proof.extend(node, until, self.deadline);
         }
     }
 
-    /// As [`confirm`](Record::confirm), for a waiter in line: a join that is in flight may create
-    /// the key, too.
-    pub fn confirm_in_line(&mut self, node: NodeId) {
-        if !self.asked.contains(node) {
-            self.confirm(node);
+    /// The node said yes to `ask`, which gave the key the ttl of the present round. What an earlier
+    /// round gave is not known any more.
+    #[inline]
+    pub fn prove(&mut self, node: NodeId, ask: LockAsk) {
+        if ask.round == self.round.number {
+            self.prove_until(node, self.round.ttl.deadline(self.round.start));
         }
+    }
+
+    /// The node said yes to a heal of the present round. A heal gives the key what was left of the
+    /// lock, in whole milliseconds.
+    pub fn prove_healed(&mut self, node: NodeId, ask: LockAsk) {
+        if ask.round == self.round.number {
+            let uncertain = self.longest.drift().saturating_add(Duration::from_millis(1));
+            self.prove_until(node, self.deadline.saturating_sub(uncertain));
+        }
+    }
+
+    /// The key of a waiter in line is there, if no join is in flight: that may create the key, too.
+    /// Until when is settled when the lock is won.
+    pub fn prove_in_line(&mut self, node: NodeId) {
+        if !self.asked.contains(node) {
+            self.prove_until(node, self.deadline);
+        }
+    }
+
+    /// The lock was won in line: each node has its key for as long as the line says, or the claim.
+    pub fn settle_proof(&mut self) {
+        let claimed = match self.round.purpose {
+            Purpose::Claim => self.round.ballot().grants(),
+            _ => NodeSet::EMPTY,
+        };
+        let (mut proof, deadline) = (self.proof, self.deadline);
+        proof.settle(deadline, |node| {
+            let in_line = self.line().and_then(|line| line.until_at(node));
+            if claimed.contains(node) { Some(deadline) } else { in_line }
+        });
+        self.proof = proof;
     }
 
     /// Whether an `EXISTS` to this node is in flight. It follows only an acknowledged release, so
@@ -233,10 +260,12 @@ impl Record {
         self.releasing.contains(node) && !self.release_pending.contains(node)
     }
 
-    /// Whether our key on a node in quarantine may stand in the place of another client's key. For
-    /// a lock that another client handed on, it is not known how its keys were created.
-    pub fn is_doubtful(&self, node: NodeId) -> bool {
-        self.taken_up().is_some() || self.doubtful.contains(node)
+    /// Whether our key on the node cannot stand in the place of another client's key, even if the
+    /// node has forgotten keys. For a lock that another client handed on, it is not known how its
+    /// keys were created.
+    #[inline]
+    pub fn is_proven(&self, node: NodeId, now: Instant) -> bool {
+        self.taken_up().is_none() && self.proof.covers(node, self.deadline, now)
     }
 
     /// The token is given to another client: no release is pending for it from now on.
@@ -369,8 +398,7 @@ impl Records {
             releasing: NodeSet::EMPTY,
             release_pending: NodeSet::EMPTY,
             uncounted: NodeSet::EMPTY,
-            confirmed: NodeSet::EMPTY,
-            doubtful: NodeSet::EMPTY,
+            proof: Proof::default(),
             trouble: None,
             fair: false,
             tracked: false,

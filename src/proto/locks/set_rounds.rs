@@ -17,6 +17,7 @@ use crate::proto::ids::{Op, RecordId};
 use crate::proto::key_set::KeySet;
 use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::locks::ballot::{Ballot, Verdict};
+use crate::proto::locks::proof::Proof;
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::{Purpose, Round};
@@ -308,8 +309,8 @@ impl Locks {
             NodeReply::Granted => {
                 record.note_answer(now);
                 // A later question of this attempt may still create other keys.
-                if !record.asked.contains(node) {
-                    record.confirm(node);
+                if !record.asked.contains(node) && !record.uncounted.contains(node) {
+                    record.prove(node, ask);
                 }
             }
             // The script looked at all keys before it wrote one, and wrote none; or it did not run.
@@ -385,7 +386,7 @@ impl Locks {
         record.round.follow(purpose, ballot, now, ttl);
         record.deadline = ttl.deadline(now);
         // A node that is not asked in this round may lack the key that it adds.
-        record.confirmed = NodeSet::EMPTY;
+        record.proof = Proof::default();
         self.begin_attempt(id, now);
     }
 

@@ -35,8 +35,7 @@ impl Record {
             releasing,
             release_pending,
             uncounted,
-            confirmed,
-            doubtful,
+            proof,
             trouble,
             fair,
             tracked,
@@ -69,7 +68,9 @@ impl Record {
         words.into_iter().for_each(|word| fingerprint.add(word));
         add_trouble(trouble.as_deref().unwrap_or(&Trouble::default()), fingerprint, nodes);
         let (some, two) = counts(asked, nodes);
-        let sets = [some, two, *releasing, *release_pending, *uncounted, *confirmed, *doubtful];
+        let (whole, part, end_of_part) = proof.parts(*deadline);
+        fingerprint.add(fingerprint.ahead(end_of_part));
+        let sets = [some, two, *releasing, *release_pending, *uncounted, whole, part];
         fingerprint.add_sets(nodes, &sets);
         // The votes of a round without a waiting caller do not matter.
         let released = round.purpose == Purpose::Release && op.is_none();

@@ -1,0 +1,172 @@
+//! A node that comes back with the data of another node: our key may stand there although another
+//! client was granted the key on that node since. A yes in quarantine counts only while the node is
+//! known to have had our key without a break: until the moment at which the request of its latest
+//! yes was sent, plus the ttl, less drift.
+
+use super::*;
+use redlatch::proto::Action;
+use redlatch::{Lock, NodeId};
+
+const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
+/// So long lasts each quarantine: longer than the locks of these tests.
+const MAX_TTL: Duration = Duration::from_secs(60);
+
+fn bench() -> Bench {
+    Bench::with(3, |settings| settings.max_ttl = MAX_TTL)
+}
+
+/// A lock that all three nodes granted.
+fn held_by_all(bench: &mut Bench) -> Lock {
+    let lock = bench.hold(&[0, 1]);
+    assert_eq!(bench.names(2), ["SET"]);
+    bench.reply(2, "+OK\r\n");
+    lock
+}
+
+/// Another process takes the place of a node that has no connection, with keys that the core did
+/// not see it write.
+fn come_back(bench: &mut Bench, node: usize, run: &str) {
+    bench.set_info(node, &INFO_OLD.replace("RRR", run));
+    bench.actions();
+    loop {
+        bench.pass(millis(100));
+        let actions = bench.actions();
+        if actions.contains(&Action::Connect(NodeId::new(node))) {
+            bench.put_back(actions);
+            break;
+        }
+    }
+    bench.connect(node);
+    assert!(matches!(bench.node_state(node), NodeState::Quarantined(_)));
+}
+
+/// The process of the node ends, and another one starts in its place.
+fn replace_process(bench: &mut Bench, node: usize, run: &str) {
+    bench.lose(node);
+    come_back(bench, node, run);
+}
+
+/// Answers whatever is asked of the nodes that have no connection trouble, until nothing is.
+fn answer(bench: &mut Bench, nodes: &[usize]) {
+    for &node in nodes {
+        for command in bench.said(node) {
+            match command[0].as_str() {
+                "TIME" => bench.tell_time(node),
+                _ => bench.reply(node, ":1\r\n"),
+            }
+        }
+    }
+}
+
+/// An extend that these nodes answer with yes. Whether that is enough.
+fn extended_by(bench: &mut Bench, lock: &Lock, nodes: &[usize]) -> bool {
+    bench.core.extend(lock, TTL, 2, bench.now).unwrap();
+    answer(bench, nodes);
+    bench.completion().is_some_and(|done| done.result.is_ok())
+}
+
+/// Renews the lock by nodes 0 and 1 alone for so long.
+fn renew_without_2(bench: &mut Bench, lock: &Lock, length: Duration) {
+    for _ in 0..length.as_secs() {
+        bench.pass(Duration::from_secs(1));
+        answer(bench, &[0, 1]);
+        assert!(extended_by(bench, lock, &[0, 1]));
+    }
+}
+
+#[test]
+fn restored_node_does_not_count_after_our_key_there_may_have_ended() {
+    let mut bench = bench();
+    let lock = held_by_all(&mut bench);
+    bench.lose(2);
+    // Our key ends on node 2, which grants the key to another client. Then it is started from a
+    // copy of node 1: our token stands there again.
+    renew_without_2(&mut bench, &lock, TTL);
+    come_back(&mut bench, 2, "SSS");
+    assert!(!extended_by(&mut bench, &lock, &[1, 2]), "the other client has nodes 0 and 2");
+}
+
+#[test]
+fn restored_node_does_not_count_if_it_was_in_quarantine_already() {
+    let mut bench = bench();
+    let lock = held_by_all(&mut bench);
+    // Node 2 restarts with its keys, and says so in time: it counts.
+    replace_process(&mut bench, 2, "SSS");
+    assert!(extended_by(&mut bench, &lock, &[0, 2]));
+    // Its connection is lost for longer than the ttl. For another client its quarantine is over, so
+    // it can grant the key to that client. Then it is started from a copy of node 1.
+    bench.lose(2);
+    renew_without_2(&mut bench, &lock, TTL);
+    come_back(&mut bench, 2, "TTT");
+    assert!(!extended_by(&mut bench, &lock, &[1, 2]));
+}
+
+#[test]
+fn extend_in_quarantine_counts_only_if_it_is_read_before_the_proof_ends() {
+    // The proof of node 2 ends 9.898 s after the acquire.
+    for (read_at, counts) in [(9_880, true), (9_899, false)] {
+        let mut bench = Bench::with(3, |settings| {
+            settings.max_ttl = MAX_TTL;
+            settings.node_timeout = Duration::from_secs(20);
+        });
+        let lock = held_by_all(&mut bench);
+        bench.reply(2, FLUSH);
+        bench.pass(millis(5_000));
+        assert!(extended_by(&mut bench, &lock, &[0, 1]));
+        bench.pass(millis(4_000));
+        assert!(!extended_by(&mut bench, &lock, &[1]));
+        // Node 2 answers both extends long after they were written.
+        bench.pass(millis(read_at - 9_000));
+        answer(&mut bench, &[2]);
+        let won = bench.completion().is_some_and(|done| done.result.is_ok());
+        assert_eq!(won, counts, "read at {read_at} ms");
+    }
+}
+
+#[test]
+fn quarantine_does_not_end_a_lock_that_is_renewed() {
+    let mut bench = bench();
+    let lock = held_by_all(&mut bench);
+    replace_process(&mut bench, 1, "SSS");
+    replace_process(&mut bench, 2, "TTT");
+    // For five ttls only nodes in quarantine answer; each yes comes before the proof of the
+    // earlier one ends.
+    for _ in 0..15 {
+        bench.pass(TTL / 3);
+        answer(&mut bench, &[0, 1, 2]);
+        assert!(extended_by(&mut bench, &lock, &[1, 2]));
+        assert!(matches!(bench.node_state(1), NodeState::Quarantined(_)));
+    }
+}
+
+#[test]
+fn node_that_forgets_again_in_quarantine_counts_while_its_proof_holds() {
+    let mut bench = bench();
+    let lock = held_by_all(&mut bench);
+    for run in ["SSS", "TTT", "UUU"] {
+        replace_process(&mut bench, 2, run);
+        assert!(extended_by(&mut bench, &lock, &[1, 2]));
+    }
+}
+
+#[test]
+fn end_of_a_quarantine_does_not_prove_a_key_that_was_granted_in_it() {
+    let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
+    bench.reply(2, FLUSH);
+    let lock = held_by_all(&mut bench);
+    for _ in 0..2 {
+        bench.pass(millis(5_100));
+        answer(&mut bench, &[0, 1, 2]);
+        let trusted = bench.node_state(2) == NodeState::Ready;
+        bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+        assert_eq!(bench.names(2), ["EVALSHA"]);
+        // If the node forgets again before it answers, its yes does not count, although the node
+        // was trusted when it was asked.
+        let flush = if trusted { FLUSH } else { "" };
+        bench.reply(2, &format!("{flush}:1\r\n"));
+        answer(&mut bench, &[1]);
+        assert!(bench.completion().is_none(), "trusted: {trusted}");
+        answer(&mut bench, &[0]);
+        assert!(bench.completion().is_some_and(|done| done.result.is_ok()));
+    }
+}

@@ -1,0 +1,94 @@
+//! A master that is started from a copy of another master's dump: it has that one's keys, with
+//! their tokens, in the place of its own.
+
+use super::*;
+use redlatch::{Error, Guard};
+
+/// The longest ttl here, and so the length of a quarantine but for the drift: longer than a test.
+const MAX_TTL: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_secs(2);
+
+fn guarded(urls: Vec<String>) -> Config {
+    config(urls).max_ttl(MAX_TTL).restart_guard(RestartGuard::On).node_timeout(millis(200))
+}
+
+/// A rival's request, as its library sends it.
+fn set_of_rival(node: &Node) -> bool {
+    let ttl = MAX_TTL.as_millis().to_string();
+    node.command(&["SET", "a", "rival", "NX", "PX", &ttl]).is_ok()
+}
+
+/// The process of `node` ends, and another one starts in its place from the dump of `source`.
+fn restore_from(node: &Node, source: &Node) {
+    assert!(source.command(&["SAVE"]).is_ok());
+    let dump = |node: &Node| node.directory().join("dump.rdb");
+    std::fs::copy(dump(source), dump(node)).expect("the dump is there");
+    node.restart();
+}
+
+/// Extends by the nodes that answer, until `holds`.
+fn extend_until(guard: &mut Guard<'_>, what: &str, mut holds: impl FnMut() -> bool) {
+    eventually(20 * SECOND, what, || {
+        guard.extend(SHORT).expect("two nodes have the key");
+        holds()
+    });
+}
+
+/// The holder has its key on all nodes. It is cut off from node 2 until the key has ended there,
+/// and a rival is granted the key by node 2. Node 2 is then started from a copy of node 1's dump,
+/// so the holder's token stands there again. Node 0 is silent until the holder's key has ended
+/// there, and the rival's request waits for it. If nodes 1 and 2 renewed the lock, the rival would
+/// have nodes 0 and 2 beside it.
+#[test]
+fn restored_node_does_not_renew_a_lock_that_had_ended_there() {
+    let nodes = Proxied::start(3);
+    let (fleet, proxies) = (&nodes.fleet, &nodes.proxies);
+    let client = Client::connect(guarded(nodes.urls())).expect("a good configuration");
+    drive_until(&client, 20 * SECOND, "all nodes are connected", || {
+        let usable = |state| matches!(state, NodeState::Ready | NodeState::Quarantined(_));
+        client.nodes().into_iter().all(usable)
+    });
+    client.vouch().expect("no lock is live");
+    let mut guard = client.try_lock("a", SHORT).expect("nobody has it");
+    drive_until(&client, 20 * SECOND, "all have it", || tokens(fleet, "a").len() == 3);
+
+    proxies[2].hold();
+    extend_until(&mut guard, "the key ends on node 2", || fleet[2].get("a").is_none());
+    assert!(set_of_rival(&fleet[2]));
+    restore_from(&fleet[2], &fleet[1]);
+    assert_eq!(fleet[2].get("a"), fleet[1].get("a"), "the holder's token stands there");
+    proxies[2].heal();
+    extend_until(&mut guard, "node 2 is in quarantine", || {
+        matches!(client.nodes()[2], NodeState::Quarantined(_))
+    });
+
+    fleet[0].stop();
+    let error = guard.extend(SHORT).expect_err("the rival was granted the key by node 2");
+    println!("{error}");
+    assert!(matches!(error, Error::Lost { .. } | Error::NoQuorum(_)), "{error}");
+    fleet[0].cont();
+    eventually(20 * SECOND, "node 0 grants the rival its key", || set_of_rival(&fleet[0]));
+    assert!(guard.check().is_err(), "two hold the lock");
+}
+
+/// The same restart while the holder was away for less than its ttl costs it nothing: no other
+/// client can have had the key there.
+#[test]
+fn restored_node_counts_while_our_key_cannot_have_ended_there() {
+    let fleet = Fleet::start(3);
+    let client = Client::connect(guarded(fleet.urls())).expect("a good configuration");
+    drive_until(&client, 20 * SECOND, "all nodes are connected", || {
+        let usable = |state| matches!(state, NodeState::Ready | NodeState::Quarantined(_));
+        client.nodes().into_iter().all(usable)
+    });
+    client.vouch().expect("no lock is live");
+    // Long enough for a restart on a busy machine.
+    let mut guard = client.try_lock("a", MAX_TTL).expect("nobody has it");
+    drive_until(&client, 20 * SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    restore_from(&fleet[2], &fleet[1]);
+    drive_until(&client, 20 * SECOND, "node 2 is in quarantine", || {
+        matches!(client.nodes()[2], NodeState::Quarantined(_))
+    });
+    fleet[0].kill();
+    guard.extend(MAX_TTL).expect("nodes 1 and 2 have the key");
+}
