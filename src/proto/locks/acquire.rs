@@ -224,8 +224,8 @@ impl Locks {
     ) {
         let record = self.records.get_mut(ask.record);
         record.asked.take(node);
-        if reply == NodeReply::Granted && !record.uncounted.contains(node) {
-            record.prove(node, ask);
+        if reply == NodeReply::Granted {
+            record.prove_granted(node, ask);
         }
         match reply {
             NodeReply::Held => {

@@ -128,13 +128,12 @@ impl Locks {
             || record.set().is_some_and(SetOfKeys::takes_singly);
         // A later question of this attempt may still create other keys.
         let asks_more = record.set().is_some() && record.asked.contains(node);
-        let counts = !record.uncounted.contains(node);
         let mut reply = reply;
         match reply {
             NodeReply::Granted => {
                 record.note_answer(now);
-                if !asks_more && counts {
-                    record.prove(node, ask);
+                if !asks_more {
+                    record.prove_granted(node, ask);
                 }
                 let fencing = &mut record.trouble_mut().fencing;
                 let of_round = fencing.as_mut().filter(|fencing| fencing.round() == ask.round);

@@ -51,12 +51,18 @@ impl Proof {
         self.whole.union(self.part)
     }
 
+    /// The node has the key until the deadline of the lock.
+    #[inline]
+    pub fn extend_to_deadline(&mut self, node: NodeId) {
+        self.whole = self.whole.union(node.into());
+        self.part = self.part.minus(node.into());
+    }
+
     /// The node has the key until `until` at least, and the lock ends at `deadline`.
     #[inline]
     pub fn extend(&mut self, node: NodeId, until: Instant, deadline: Instant) {
         if until >= deadline {
-            self.whole = self.whole.union(node.into());
-            self.part = self.part.minus(node.into());
+            self.extend_to_deadline(node);
         } else if !self.covers_until(node, until, deadline) {
             self.add_to_part(node.into(), until, deadline);
         }

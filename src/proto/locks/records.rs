@@ -214,6 +214,15 @@ impl Record {
         }
     }
 
+    /// The node granted the key in the present attempt: the deadline counts from its start.
+    #[inline]
+    pub fn prove_granted(&mut self, node: NodeId, ask: LockAsk) {
+        let counts = ask.round == self.round.number && !self.uncounted.contains(node);
+        if counts && (self.trouble.is_none() || !self.unproven().contains(node)) {
+            self.proof.extend_to_deadline(node);
+        }
+    }
+
     /// The node said yes to `ask`, which gave the key the ttl of the present round. What an earlier
     /// round gave is not known any more.
     #[inline]

@@ -309,8 +309,8 @@ impl Locks {
             NodeReply::Granted => {
                 record.note_answer(now);
                 // A later question of this attempt may still create other keys.
-                if !record.asked.contains(node) && !record.uncounted.contains(node) {
-                    record.prove(node, ask);
+                if !record.asked.contains(node) {
+                    record.prove_granted(node, ask);
                 }
             }
             // The script looked at all keys before it wrote one, and wrote none; or it did not run.
