@@ -40,6 +40,7 @@ mod restored_node;
 mod secrets;
 mod servers;
 mod sets;
+mod sets_rounds;
 mod sets_waiting;
 mod starting;
 mod updates;

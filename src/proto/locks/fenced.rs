@@ -126,15 +126,11 @@ impl Locks {
         // written, and an earlier round of this attempt may have been granted.
         let may_be_ours = record.fencing().is_some_and(|it| it.failed_before.contains(node))
             || record.set().is_some_and(SetOfKeys::takes_singly);
-        // A later question of this attempt may still create other keys.
-        let asks_more = record.set().is_some() && record.asked.contains(node);
         let mut reply = reply;
         match reply {
             NodeReply::Granted => {
                 record.note_answer(now);
-                if !asks_more {
-                    record.prove_granted(node, ask);
-                }
+                record.prove_granted(node, ask);
                 let fencing = &mut record.trouble_mut().fencing;
                 let of_round = fencing.as_mut().filter(|fencing| fencing.round() == ask.round);
                 if of_round.is_some_and(|fencing| !fencing.put(node, votes)) {

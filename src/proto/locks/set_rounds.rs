@@ -308,10 +308,8 @@ impl Locks {
         match reply {
             NodeReply::Granted => {
                 record.note_answer(now);
-                // A later question of this attempt may still create other keys.
-                if !record.asked.contains(node) {
-                    record.prove_granted(node, ask);
-                }
+                // This proves nothing if it is the answer to an earlier round of this attempt.
+                record.prove_granted(node, ask);
             }
             // The script looked at all keys before it wrote one, and wrote none; or it did not run.
             // If the keys are taken one after the other, the earlier ones may be there.
