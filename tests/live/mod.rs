@@ -3,6 +3,7 @@
 mod auto_extend;
 mod deadlines;
 mod embedded;
+mod extends;
 mod guards;
 mod hand_off;
 mod healing;

@@ -49,7 +49,7 @@ fn a_key_is_gone_at_its_moment() {
 
 /// The clock of this master is finer than a millisecond, and its `PTTL` is rounded down.
 #[test]
-fn extend_for_a_shorter_time_takes_nothing_from_a_key_however_often() {
+fn extend_for_a_shorter_time_leaves_the_end_of_a_key_however_often() {
     let mut master = Master::new(1, START);
     let connection = master.connect();
     ask(&mut master, START, connection, &["SET", "k", "t", "PX", "100"]);
@@ -60,6 +60,7 @@ fn extend_for_a_shorter_time_takes_nothing_from_a_key_however_often() {
     }
     let just_before = Instant::from_nanos(99_999_999);
     assert_eq!(master.get(just_before, 0, b"k"), Some(&b"t"[..]));
+    assert_eq!(master.get(Instant::from_nanos(100_000_000), 0, b"k"), None);
 }
 
 #[test]

@@ -299,6 +299,12 @@ pub const RARE: &[&str] = &[
      A EVAL RELEASE 2 k; A EVALSHA RELEASE_SHA 1 k t; A SCRIPT FLUSH; A GET k; A SET k t; well",
     "A SET k t PX LATER; full; A EVAL EXTEND 1 k t LATER; A PTTL k; A SET k t; \
      A EVAL RELEASE 1 k t",
+    // An extend for a shorter time writes, and changes nothing: no reader is notified.
+    "A HELLO 3; A CLIENT TRACKING ON; B SET k t PX LATER; A GET k; B EVAL EXTEND 1 k t 5; \
+     A PTTL k; full; B EVAL EXTEND 1 k t 5; A PTTL k; well; B SET c 7; A PING; \
+     B EVAL RAISED 2 k c t 5 3 LATER 1000; A PING; replica; B EVAL EXTEND 1 k t 5; well; lonely; \
+     B EVAL EXTEND 1 k t 5; unsaved; B EVAL EXTEND 1 k t 5; A PTTL k; well; \
+     B EVAL EXTEND 1 k t LATER; A PTTL k",
     // A lock is taken up: its ttl is not shortened, and a client that reads its key is notified.
     "A HELLO 3; A CLIENT TRACKING ON OPTIN NOLOOP; B SET k t PX LATER; A CLIENT CACHING YES; \
      A PTTL k; B EVAL ADOPT 1 k t u 5; B PTTL k; B GET k; A CLIENT CACHING YES; A PTTL k; \

@@ -27,24 +27,48 @@ pub const RELEASE: Script = Script {
     sha1: "e40f3e9065d7e93e8da245f486ebd4a5e00ac5b9",
 };
 
+/// The part of a script that prolongs a key to the ttl `ARGV[2]`, and never shortens it. The key
+/// holds the token `ARGV[1]`.
+///
+/// A key that lives long enough keeps its end to the fraction of a millisecond: `PTTL` may be
+/// rounded, and the clock runs on between two commands, so writing back what it says would move
+/// the end a little each time. But the script writes there, too: a replica, which only copies its
+/// master, refuses the write, and so cannot agree. Two writes change nothing: `PEXPIRE NX` of a
+/// key that has a ttl, which servers before 7.0 do not know, and `SET NX` of a key that is there,
+/// which a server without memory refuses. Where both fail, the script writes back what is left:
+/// that fails, too, on a node that refuses all writes.
+macro_rules! prolong {
+    ($key:literal) => {
+        concat!(
+            "local left = redis.call('PTTL', ",
+            $key,
+            ") if left < tonumber(ARGV[2]) then redis.call('PEXPIRE', ",
+            $key,
+            ", ARGV[2]) elseif redis.pcall('PEXPIRE', ",
+            $key,
+            ", left, 'NX') ~= 0 and redis.pcall('SET', ",
+            $key,
+            ", ARGV[1], 'NX', 'PX', left) then redis.call('PEXPIRE', ",
+            $key,
+            ", left) end ",
+        )
+    };
+}
+pub(super) use prolong;
+
 /// Prolongs the own key and never shortens it.
 ///
-/// `ARGV[1]` is the token, `ARGV[2]` the ttl in milliseconds.
-///
-/// It writes also if there is nothing to prolong: a replica, which only copies its master, refuses
-/// the write, and so cannot agree. `PEXPIRE`, not `SET`: it works when memory is full.
-///
-/// `PTTL` may be rounded down, by up to a millisecond. So one is added, or a lock that is checked
-/// often would lose one each time, and its key would end before its deadline.
+/// `ARGV[1]` is the token, `ARGV[2]` the ttl in milliseconds. `PEXPIRE`, not `SET`: it works when
+/// memory is full.
 pub const EXTEND: Script = Script {
-    source: "local v = redis.call('GET', KEYS[1]) \
-             if not v then return 0 end \
-             if v ~= ARGV[1] then return -1 end \
-             local left = redis.call('PTTL', KEYS[1]) \
-             if left < tonumber(ARGV[2]) then left = ARGV[2] else left = left + 1 end \
-             redis.call('PEXPIRE', KEYS[1], left) \
-             return 1",
-    sha1: "ac26d443778ccf4d73925055f22e32396ae3bb4d",
+    source: concat!(
+        "local v = redis.call('GET', KEYS[1]) ",
+        "if not v then return 0 end ",
+        "if v ~= ARGV[1] then return -1 end ",
+        prolong!("KEYS[1]"),
+        "return 1",
+    ),
+    sha1: "2ba2393987fad6e164284ea2bcb91e32677b640a",
 };
 
 /// Adopts a lock under a new token, and never shortens its ttl.

@@ -14,7 +14,7 @@ use crate::proto::key_set::{MOST_KEYS, parts};
 use crate::proto::lock::LockToken;
 use crate::proto::time::Ttl;
 use crate::proto::wire::command::{
-    Form, Script, decimal, put_bulk, put_bulk_of, put_header, put_token,
+    Form, Script, decimal, prolong, put_bulk, put_bulk_of, put_header, put_token,
 };
 use crate::proto::wire::fencing::{Counting, LIMIT, affixes};
 use crate::proto::wire::resp::Reply;
@@ -61,33 +61,33 @@ pub const FENCED_ACQUIRE_SET: Script = Script {
 /// `ARGV[3]` how long the counters live, `ARGV[4]` the step of the first count, in milliseconds,
 /// and `ARGV[5]` the floor below which a counter counts as absent. The numbers follow.
 pub const FENCED_EXTEND_SET: Script = Script {
-    source: "local m = #KEYS / 2 \
-             for i = 1, m do \
-             local v = redis.pcall('GET', KEYS[i]) \
-             if not v then return -2 * i end \
-             if type(v) == 'table' and not string.find(v.err, 'WRONGTYPE', 1, true) then \
-             return v end \
-             if v ~= ARGV[1] then return -2 * i - 1 end end \
-             local n = {} \
-             for i = 1, m do \
-             n[i] = tonumber(redis.call('GET', KEYS[m + i]) or 0) \
-             if not n[i] or not (n[i] >= 0 and n[i] < 9007199254740991) then \
-             return redis.error_reply('ERR the fencing counter is not a number') end end \
-             for i = 1, m do \
-             local f = tonumber(ARGV[5 + i]) \
-             if n[i] >= f then redis.call('PEXPIRE', KEYS[m + i], ARGV[3]) else \
-             if n[i] < tonumber(ARGV[5]) then \
-             local t = redis.call('TIME') local ms = t[1] * 1000 + t[2] / 1000 \
-             n[i] = math.max(n[i], math.floor(math.floor(ms / ARGV[4]) * ARGV[4] * 1048.576)) end \
-             f = string.format('%.0f', math.max(n[i], f)) \
-             redis.call('SET', KEYS[m + i], f, 'PX', ARGV[3]) end end \
-             if ARGV[2] == '0' then return 1 end \
-             for i = 1, m do \
-             local left = redis.call('PTTL', KEYS[i]) \
-             if left < tonumber(ARGV[2]) then left = ARGV[2] else left = left + 1 end \
-             redis.call('PEXPIRE', KEYS[i], left) end \
-             return 1",
-    sha1: "8ebd245f9d562ca8d802a9e42d79557904e181cb",
+    source: concat!(
+        "local m = #KEYS / 2 ",
+        "for i = 1, m do ",
+        "local v = redis.pcall('GET', KEYS[i]) ",
+        "if not v then return -2 * i end ",
+        "if type(v) == 'table' and not string.find(v.err, 'WRONGTYPE', 1, true) then ",
+        "return v end ",
+        "if v ~= ARGV[1] then return -2 * i - 1 end end ",
+        "local n = {} ",
+        "for i = 1, m do ",
+        "n[i] = tonumber(redis.call('GET', KEYS[m + i]) or 0) ",
+        "if not n[i] or not (n[i] >= 0 and n[i] < 9007199254740991) then ",
+        "return redis.error_reply('ERR the fencing counter is not a number') end end ",
+        "for i = 1, m do ",
+        "local f = tonumber(ARGV[5 + i]) ",
+        "if n[i] >= f then redis.call('PEXPIRE', KEYS[m + i], ARGV[3]) else ",
+        "if n[i] < tonumber(ARGV[5]) then ",
+        "local t = redis.call('TIME') local ms = t[1] * 1000 + t[2] / 1000 ",
+        "n[i] = math.max(n[i], math.floor(math.floor(ms / ARGV[4]) * ARGV[4] * 1048.576)) end ",
+        "f = string.format('%.0f', math.max(n[i], f)) ",
+        "redis.call('SET', KEYS[m + i], f, 'PX', ARGV[3]) end end ",
+        "if ARGV[2] == '0' then return 1 end ",
+        "for i = 1, m do ",
+        prolong!("KEYS[i]"),
+        "end return 1",
+    ),
+    sha1: "a1bec419a2fb0cf0eb76acc804afe5d4d83f08d7",
 };
 
 /// [`FENCED_ACQUIRE_SET`], to count.

@@ -13,7 +13,7 @@ use bytes::BytesMut;
 use crate::proto::lock::LockToken;
 use crate::proto::time::Ttl;
 use crate::proto::wire::command::{
-    Form, Script, decimal, put_bulk, put_bulk_of, put_script, put_token,
+    Form, Script, decimal, prolong, put_bulk, put_bulk_of, put_script, put_token,
 };
 
 /// Numbers from this one on are not exact in a script, so no counter may have them.
@@ -49,23 +49,23 @@ pub const FENCED_ACQUIRE: Script = Script {
 /// counter lives, `ARGV[5]` the step of the first count, in milliseconds, and `ARGV[6]` the floor
 /// below which a counter counts as absent.
 pub const FENCED_EXTEND: Script = Script {
-    source: "local v = redis.call('GET', KEYS[1]) \
-             if not v then return 0 end \
-             if v ~= ARGV[1] then return -1 end \
-             local n, f = tonumber(redis.call('GET', KEYS[2]) or 0), tonumber(ARGV[3]) \
-             if not n or not (n >= 0 and n < 9007199254740991) then \
-             return redis.error_reply('ERR the fencing counter is not a number') end \
-             if n >= f then redis.call('PEXPIRE', KEYS[2], ARGV[4]) else \
-             if n < tonumber(ARGV[6]) then \
-             local t = redis.call('TIME') local ms = t[1] * 1000 + t[2] / 1000 \
-             n = math.max(n, math.floor(math.floor(ms / ARGV[5]) * ARGV[5] * 1048.576)) end \
-             redis.call('SET', KEYS[2], string.format('%.0f', math.max(n, f)), 'PX', ARGV[4]) end \
-             if ARGV[2] == '0' then return 1 end \
-             local left = redis.call('PTTL', KEYS[1]) \
-             if left < tonumber(ARGV[2]) then left = ARGV[2] else left = left + 1 end \
-             redis.call('PEXPIRE', KEYS[1], left) \
-             return 1",
-    sha1: "bf23162f312dc8382206c2f7202dd3339056a3da",
+    source: concat!(
+        "local v = redis.call('GET', KEYS[1]) ",
+        "if not v then return 0 end ",
+        "if v ~= ARGV[1] then return -1 end ",
+        "local n, f = tonumber(redis.call('GET', KEYS[2]) or 0), tonumber(ARGV[3]) ",
+        "if not n or not (n >= 0 and n < 9007199254740991) then ",
+        "return redis.error_reply('ERR the fencing counter is not a number') end ",
+        "if n >= f then redis.call('PEXPIRE', KEYS[2], ARGV[4]) else ",
+        "if n < tonumber(ARGV[6]) then ",
+        "local t = redis.call('TIME') local ms = t[1] * 1000 + t[2] / 1000 ",
+        "n = math.max(n, math.floor(math.floor(ms / ARGV[5]) * ARGV[5] * 1048.576)) end ",
+        "redis.call('SET', KEYS[2], string.format('%.0f', math.max(n, f)), 'PX', ARGV[4]) end ",
+        "if ARGV[2] == '0' then return 1 end ",
+        prolong!("KEYS[1]"),
+        "return 1",
+    ),
+    sha1: "85fbea4d791530287d6e026c7312c1d7fe6aca25",
 };
 
 /// What the fenced scripts need besides the key and the token.

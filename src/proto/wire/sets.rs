@@ -16,7 +16,7 @@ use crate::proto::key_set::{MOST_KEYS, parts};
 use crate::proto::lock::{LONGEST_TOKEN, LockToken};
 use crate::proto::time::Ttl;
 use crate::proto::wire::command::{
-    Form, Script, decimal, put_bulk, put_bulk_of, put_header, put_token,
+    Form, Script, decimal, prolong, put_bulk, put_bulk_of, put_header, put_token,
 };
 use crate::proto::wire::resp::Reply;
 
@@ -44,18 +44,18 @@ pub const ACQUIRE_SET: Script = Script {
 /// the keys, `ARGV[1]` the token, `ARGV[2]` the ttl in milliseconds. It answers -2N if key N is
 /// absent, and -2N - 1 if it is another's.
 pub const EXTEND_SET: Script = Script {
-    source: "for i, k in ipairs(KEYS) do \
-             local v = redis.pcall('GET', k) \
-             if not v then return -2 * i end \
-             if type(v) == 'table' and not string.find(v.err, 'WRONGTYPE', 1, true) then \
-             return v end \
-             if v ~= ARGV[1] then return -2 * i - 1 end end \
-             for _, k in ipairs(KEYS) do \
-             local left = redis.call('PTTL', k) \
-             if left < tonumber(ARGV[2]) then left = ARGV[2] else left = left + 1 end \
-             redis.call('PEXPIRE', k, left) end \
-             return 1",
-    sha1: "22f11543b5f3e47ba1be5b4f52c2a66e1c091ffb",
+    source: concat!(
+        "for i, k in ipairs(KEYS) do ",
+        "local v = redis.pcall('GET', k) ",
+        "if not v then return -2 * i end ",
+        "if type(v) == 'table' and not string.find(v.err, 'WRONGTYPE', 1, true) then ",
+        "return v end ",
+        "if v ~= ARGV[1] then return -2 * i - 1 end end ",
+        "for _, k in ipairs(KEYS) do ",
+        prolong!("k"),
+        "end return 1",
+    ),
+    sha1: "6c2fd64cbe494c88ef1083599d6909843e75f7fa",
 };
 
 /// Deletes every key that holds the token: `KEYS` are the keys, `ARGV[1]` the token. It answers as

@@ -63,12 +63,30 @@ fn extend(lua: &mut Sandbox) -> Outcome {
         token if !token_is(&token, lua.argument(0)) => return Ok(Reply::Integer(-1)),
         _ => {}
     }
-    let left = number(&lua.call(&[Some(b"PTTL"), lua.key(0)])?);
-    let short = left < lua.number_argument(1)?;
-    let longer = format!("{:.0}", left + 1.0);
-    let ttl = if short { lua.argument(1) } else { Some(longer.as_bytes()) };
-    lua.call(&[Some(b"PEXPIRE"), lua.key(0), ttl])?;
+    prolong(lua, 0)?;
     Ok(Reply::Integer(1))
+}
+
+/// The macro `prolong` of [`crate::proto::wire::command`], for `KEYS[index + 1]`.
+pub(super) fn prolong(lua: &mut Sandbox, index: usize) -> Result<(), Reply> {
+    let key = lua.key(index);
+    let left = number(&lua.call(&[Some(b"PTTL"), key])?);
+    if left < lua.number_argument(1)? {
+        return lua.call(&[Some(b"PEXPIRE"), key, lua.argument(1)]).map(drop);
+    }
+    let same = format!("{left:.0}");
+    let same = Some(same.as_bytes());
+    // `redis.pcall`
+    let unchanged = lua.call(&[Some(b"PEXPIRE"), key, same, Some(b"NX")]);
+    if unchanged == Ok(Reply::Integer(0)) {
+        return Ok(());
+    }
+    let words = [Some(&b"SET"[..]), key, lua.argument(0), Some(b"NX"), Some(b"PX"), same];
+    // `redis.pcall`
+    if lua.call(&words) != Ok(Reply::Null) {
+        lua.call(&[Some(b"PEXPIRE"), key, same])?;
+    }
+    Ok(())
 }
 
 pub(super) const NO_COUNTER: &str = "ERR the fencing counter is not a number";
@@ -111,11 +129,7 @@ fn fenced_extend(lua: &mut Sandbox) -> Outcome {
     if lua.argument(1) == Some(b"0") {
         return Ok(Reply::Integer(1));
     }
-    let left = number(&lua.call(&[Some(b"PTTL"), lua.key(0)])?);
-    let short = left < lua.number_argument(1)?;
-    let longer = format!("{:.0}", left + 1.0);
-    let ttl = if short { lua.argument(1) } else { Some(longer.as_bytes()) };
-    lua.call(&[Some(b"PEXPIRE"), lua.key(0), ttl])?;
+    prolong(lua, 0)?;
     Ok(Reply::Integer(1))
 }
 

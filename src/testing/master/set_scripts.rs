@@ -2,7 +2,7 @@
 //! [`crate::proto::wire::sets`].
 
 use super::reply::Reply;
-use super::scripts::{NO_COUNTER, Outcome, Sandbox, number, to_number, token_is};
+use super::scripts::{NO_COUNTER, Outcome, Sandbox, number, prolong, to_number, token_is};
 use crate::proto::planted::{Fault, is_planted};
 use crate::proto::wire::command::Script;
 use crate::proto::wire::sets::ADOPT_SET;
@@ -63,20 +63,10 @@ pub(super) fn extend(lua: &mut Sandbox<'_>) -> Outcome {
     if let Some(answer) = all_are_ours(lua, &[0]) {
         return Ok(answer);
     }
-    prolong(lua, lua.count_keys())?;
-    Ok(Reply::Integer(1))
-}
-
-/// Prolongs the first so many keys.
-fn prolong(lua: &mut Sandbox<'_>, keys: usize) -> Result<(), Reply> {
-    for index in 0..keys {
-        let left = number(&lua.call(&[Some(b"PTTL"), lua.key(index)])?);
-        let short = left < lua.number_argument(1)?;
-        let longer = format!("{:.0}", left + 1.0);
-        let ttl = if short { lua.argument(1) } else { Some(longer.as_bytes()) };
-        lua.call(&[Some(b"PEXPIRE"), lua.key(index), ttl])?;
+    for index in 0..lua.count_keys() {
+        prolong(lua, index)?;
     }
-    Ok(())
+    Ok(Reply::Integer(1))
 }
 
 pub(super) fn release(lua: &mut Sandbox<'_>) -> Outcome {
@@ -155,7 +145,9 @@ pub(super) fn fenced_extend(lua: &mut Sandbox<'_>) -> Outcome {
         }
     }
     if lua.argument(1) != Some(b"0") {
-        prolong(lua, keys)?;
+        for index in 0..keys {
+            prolong(lua, index)?;
+        }
     }
     Ok(Reply::Integer(1))
 }
