@@ -290,6 +290,9 @@ impl Client {
     /// the holder believes in its lock until it notices, and meanwhile another client can take it.
     /// For an operator who knows that the holder is gone.
     ///
+    /// The outcome is `Released` if a node had something at the key, and `AlreadyExpired` if none
+    /// had.
+    ///
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
     pub fn dangerously_force_release(

@@ -1,7 +1,7 @@
 //! Extending and releasing: late answers, forgotten scripts, and a node's own compare-and-delete.
 
 use super::*;
-use redlatch::{AutoExtend, Lock, LostReason, NodeId};
+use redlatch::{AutoExtend, Lock, LostReason, NodeId, NodeSet};
 
 #[test]
 fn holders_are_reported_beyond_the_majority_that_decided() {
@@ -351,6 +351,38 @@ fn release_by_a_native_command_asks_whose_key_it_is_only_for_a_caller_that_waits
         bench.reply(0, ":0\r\n");
         let expected: &[&str] = if waits { &["EXISTS"] } else { &[] };
         assert_eq!(bench.names(0), expected);
+    }
+}
+
+#[test]
+fn release_whose_answers_differ_waits_for_the_node_that_decides() {
+    let cases = [
+        ([0, 1, 2], "1 0 1", Some(ReleaseOutcome::Released)),
+        ([2, 0, 1], "1 0 1", Some(ReleaseOutcome::Released)),
+        ([1, 2, 0], "1 -1 0", Some(ReleaseOutcome::TakenByOther)),
+        ([1, 2, 0], "1 -1 -1", Some(ReleaseOutcome::TakenByOther)),
+        ([0, 1, 2], "1 0 0", Some(ReleaseOutcome::AlreadyExpired)),
+        ([0, 1, 2], "1 -1", None),
+        ([1, 0, 2], "1 0", None),
+    ];
+    for (order, said, released) in cases {
+        let mut bench = Bench::new(3);
+        let lock = bench.hold(&[0, 1, 2]);
+        bench.core.release(lock, 2, bench.now);
+        let said: Vec<&str> = said.split(' ').collect();
+        for node in order {
+            let Some(answer) = said.get(node) else { continue };
+            bench.said(node);
+            bench.reply(node, &format!(":{answer}\r\n"));
+        }
+        let expected = released.unwrap_or_else(|| {
+            assert!(bench.completion().is_none(), "the third node decides: {said:?}");
+            bench.pass(bench.core.settings().node_timeout);
+            let third = NodeSet::first(3).minus(NodeSet::first(2));
+            ReleaseOutcome::Unconfirmed { nodes: third }
+        });
+        let result = bench.completion().unwrap().result;
+        assert_eq!(result, Ok(Outcome::Released(expected)), "{said:?} by {order:?}");
     }
 }
 

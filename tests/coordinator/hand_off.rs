@@ -165,6 +165,30 @@ fn force_release_deletes_whoever_holds_it() {
 }
 
 #[test]
+fn force_release_ends_the_same_whichever_node_answers_first() {
+    use ReleaseOutcome::{AlreadyExpired, Released};
+    for (replies, expected) in [
+        ([":1\r\n", ":1\r\n", ":0\r\n"], Released),
+        ([":1\r\n", ":0\r\n", ":0\r\n"], Released),
+        ([":0\r\n", ":0\r\n", ":0\r\n"], AlreadyExpired),
+        ([":1\r\n", ":0\r\n", "-BUSY a\r\n"], Released),
+        ([":0\r\n", ":0\r\n", "-BUSY a\r\n"], AlreadyExpired),
+    ] {
+        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            let mut bench = Bench::new(3);
+            bench.core.force_release(b"k", 5, bench.now).unwrap();
+            for node in order {
+                bench.said(node);
+                bench.reply(node, replies[node]);
+            }
+            let result = bench.completion().unwrap().result;
+            assert_eq!(result, Ok(Outcome::Released(expected)), "{replies:?} by {order:?}");
+            bench.assert_idle();
+        }
+    }
+}
+
+#[test]
 fn an_extend_by_a_token_that_is_taken_back_leaves_no_record_whatever_comes_of_it() {
     let mut bench = Bench::new(3);
     for replies in [["-BUSY a\r\n"; 3], [":1\r\n"; 3], [":0\r\n"; 3], ["-NOPERM a\r\n"; 3]] {

@@ -17,6 +17,7 @@ mod pairs;
 mod paused;
 mod prefixed;
 mod quorum;
+mod releases;
 mod replicas;
 mod scripts;
 

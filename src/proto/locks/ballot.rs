@@ -37,6 +37,8 @@ pub struct Ballot {
     denials: NodeSet,
     errors: NodeSet,
     verdict: Verdict,
+    /// Votes count on when the question cannot be won any more.
+    stays_open: bool,
 }
 
 impl Ballot {
@@ -44,12 +46,18 @@ impl Ballot {
     pub fn of_majority(nodes: usize) -> Ballot {
         let planted = is_planted(Fault::QuorumOfHalf);
         let needed = if planted { nodes / 2 } else { majority(nodes) };
-        Ballot::of(NodeSet::first(nodes), needed)
+        Ballot::new(NodeSet::first(nodes), needed, false)
     }
 
-    /// A question to `electors` that `needed` grants win. The question is lost from the start if
-    /// there are fewer electors than that, and won if no grant is needed.
-    pub fn of(electors: NodeSet, needed: usize) -> Ballot {
+    /// A question to `electors` that `needed` grants win, and whose refusals matter, too. When it
+    /// cannot be won any more, votes count on until all electors have voted, or until it is closed.
+    pub fn that_stays_open(electors: NodeSet, needed: usize) -> Ballot {
+        Ballot::new(electors, needed, true)
+    }
+
+    /// The question is lost from the start if there are fewer electors than grants are needed, and
+    /// won if no grant is needed.
+    fn new(electors: NodeSet, needed: usize, stays_open: bool) -> Ballot {
         let mut ballot = Ballot {
             electors,
             needed: u8::try_from(needed).unwrap_or(u8::MAX),
@@ -57,9 +65,18 @@ impl Ballot {
             denials: NodeSet::EMPTY,
             errors: NodeSet::EMPTY,
             verdict: Verdict::Undecided,
+            stays_open,
         };
         ballot.verdict = ballot.count();
         ballot
+    }
+
+    /// Ends a question that stayed open: no further vote counts.
+    pub fn close(&mut self) -> Verdict {
+        if self.verdict == Verdict::Undecided {
+            self.verdict = Verdict::Lost;
+        }
+        self.verdict
     }
 
     /// Takes a vote. Three votes change nothing: a node's second vote, the vote of a node that was
@@ -91,6 +108,11 @@ impl Ballot {
         self.verdict
     }
 
+    /// How many grants win the question.
+    pub const fn needed(&self) -> usize {
+        self.needed as usize
+    }
+
     /// The nodes that said yes.
     pub const fn grants(&self) -> NodeSet {
         self.grants
@@ -106,6 +128,12 @@ impl Ballot {
         self.errors
     }
 
+    /// Whether a node said no, or gave no vote that counts.
+    #[inline]
+    pub const fn has_refusals(&self) -> bool {
+        !self.denials.union(self.errors).is_empty()
+    }
+
     /// The nodes that were asked and have not voted.
     pub const fn undecided(&self) -> NodeSet {
         self.electors.minus(self.grants).minus(self.denials).minus(self.errors)
@@ -118,7 +146,8 @@ impl Ballot {
         if grants >= needed {
             Verdict::Won
         } else if grants + self.undecided().len() < needed {
-            Verdict::Lost
+            let open = self.stays_open && !self.undecided().is_empty();
+            if open { Verdict::Undecided } else { Verdict::Lost }
         } else {
             Verdict::Undecided
         }
@@ -240,11 +269,31 @@ mod tests {
 
     #[test]
     fn a_node_that_was_not_asked_has_no_vote() {
-        let mut ballot = Ballot::of(NodeSet::first(2), 2);
+        let mut ballot = Ballot::new(NodeSet::first(2), 2, false);
         ballot.cast(NodeId::new(5), Vote::Grant);
         assert_eq!(ballot.cast(NodeId::new(0), Vote::Grant), Verdict::Undecided);
         assert_eq!(ballot.cast(NodeId::new(1), Vote::Grant), Verdict::Won);
-        assert_eq!(Ballot::of(NodeSet::EMPTY, 0).verdict(), Verdict::Won);
-        assert_eq!(Ballot::of(NodeSet::first(1), 2).verdict(), Verdict::Lost);
+        assert_eq!(Ballot::new(NodeSet::EMPTY, 0, false).verdict(), Verdict::Won);
+        assert_eq!(Ballot::new(NodeSet::first(1), 2, false).verdict(), Verdict::Lost);
+    }
+
+    #[test]
+    fn ballot_that_stays_open_takes_votes_until_it_is_closed_or_all_have_voted() {
+        let node = NodeId::new;
+        let open = || Ballot::that_stays_open(NodeSet::first(3), 2);
+        let mut ballot = open();
+        ballot.cast(node(0), Vote::Grant);
+        assert_eq!(ballot.cast(node(1), Vote::Grant), Verdict::Won);
+        assert_eq!(ballot.close(), Verdict::Won);
+        let mut ballot = open();
+        ballot.cast(node(0), Vote::Deny);
+        assert_eq!(ballot.cast(node(1), Vote::Error), Verdict::Undecided);
+        assert_eq!((ballot.denials().len(), ballot.errors().len()), (1, 1));
+        let mut closed = ballot;
+        assert_eq!(closed.close(), Verdict::Lost);
+        closed.cast(node(2), Vote::Deny);
+        assert_eq!(closed.denials().len(), 1);
+        assert_eq!(ballot.cast(node(2), Vote::Grant), Verdict::Lost);
+        assert_eq!(Ballot::that_stays_open(NodeSet::EMPTY, 2).verdict(), Verdict::Lost);
     }
 }

@@ -1,5 +1,4 @@
-//! What can be done with a token alone, or without one: extending a key, and deleting it. Neither
-//! makes a lock of this client.
+//! What can be done with a token alone: extending a key. It makes no lock of this client.
 
 use std::time::Duration;
 
@@ -121,39 +120,6 @@ impl Locks {
             Err(Error::Config(ConfigError::Nodes(report)))
         } else {
             Err(Error::NoQuorum(report))
-        }
-    }
-
-    /// Deletes `key` on every node, even if another client holds the lock.
-    pub fn force_release(&mut self, key: &[u8], data: u64, now: Instant) -> Result<Op, Error> {
-        self.check_length(key)?;
-        self.check_room()?;
-        let longest = self.longest_ttl()?;
-        let ballot = Ballot::of_majority(self.cluster.size());
-        let work = Work::Delete(Round::first(Purpose::Release, ballot, now, longest));
-        let (id, op) = self.open_task(key, work, longest.deadline(now), data, now)?;
-        for node in self.askable_for(id).iter() {
-            self.ask_for(node, id, TaskAsk::Delete, now, |_, key, out| {
-                command::encode(out, &[b"DEL", key]);
-            });
-        }
-        self.task_is_asked(id, now);
-        Ok(op)
-    }
-
-    /// A node answered a delete.
-    pub(super) fn delete_answered(
-        &mut self,
-        node: NodeId,
-        id: TaskId,
-        reply: NodeReply,
-        now: Instant,
-    ) {
-        if reply == NodeReply::Granted {
-            self.task_wrote(node, id, now);
-        }
-        if let Some(round) = self.tasks.get_mut(id).round_mut() {
-            round.cast(node, reply);
         }
     }
 }

@@ -488,12 +488,12 @@ impl Locks {
         now: Instant,
     ) -> Op {
         let op = self.ops.open(data, now, now, Stage::Running { record: id });
-        let needed = self.cluster.quorum().min(electors.len());
+        let ballot = Ballot::that_stays_open(electors, self.cluster.quorum());
         let record = self.records.get_mut(id);
         record.op = Some(op);
         self.timers.clear_in(&mut record.round_timer);
         let ttl = record.ttl;
-        record.round.follow(Purpose::Release, Ballot::of(electors, needed), now, ttl);
+        record.round.follow(Purpose::Release, ballot, now, ttl);
         self.end(id, now);
         let unasked = electors.minus(self.records.get(id).releasing);
         for node in unasked.iter() {
@@ -518,7 +518,7 @@ impl Locks {
         op
     }
 
-    /// A majority released the key, or cannot do so in time.
+    /// It is known how the release ended, or the nodes cannot say it in time.
     pub(super) fn release_is_over(&mut self, id: RecordId) {
         let record = self.records.get_mut(id);
         let released = record.round.released();

@@ -28,8 +28,15 @@ impl Replies {
     /// Takes what a node said, unless it said something before.
     #[inline]
     pub fn put_first(&mut self, node: NodeId, reply: NodeReply) {
-        if !self.said_something().contains(node) {
-            self.set(node, reply);
+        if self.said_something().contains(node) {
+            return;
+        }
+        // None of its bits is set.
+        let number = number_of(reply);
+        for (bit, nodes) in self.bits.iter_mut().enumerate() {
+            if number & (1 << bit) != 0 {
+                nodes.insert(node);
+            }
         }
     }
 
@@ -59,9 +66,9 @@ impl Replies {
         }
     }
 
-    /// Whether a node said this.
-    pub fn contain(&self, reply: NodeReply) -> bool {
-        self.said_something().iter().any(|node| self.of(node) == reply)
+    /// The nodes that said this.
+    pub fn that_are(&self, reply: NodeReply) -> NodeSet {
+        self.said_something().iter().filter(|&node| self.of(node) == reply).collect()
     }
 
     /// How many nodes failed with a cause for which `test` holds.
@@ -121,8 +128,8 @@ mod tests {
         replies.put_first(node, NodeReply::Nothing);
         replies.put_first(node, NodeReply::Failed(NodeError::Silent));
         replies.put_first(node, NodeReply::Granted);
-        assert!(replies.contain(NodeReply::Failed(NodeError::Silent)));
-        assert!(!replies.contain(NodeReply::Granted));
+        assert_eq!(replies.that_are(NodeReply::Failed(NodeError::Silent)), node.into());
+        assert_eq!(replies.that_are(NodeReply::Granted), NodeSet::EMPTY);
         assert_eq!(replies.count_failed(|cause| cause == NodeError::Silent), 1);
     }
 }

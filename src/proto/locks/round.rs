@@ -36,15 +36,16 @@ impl Purpose {
 /// How a release ended. This list is complete: a caller may match all of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReleaseOutcome {
-    /// The key was ours, and is gone.
+    /// The key was ours on a quorum of nodes, and is gone there.
     Released,
-    /// The key was gone before the release.
+    /// The lock was lost before it was released: fewer than a quorum of nodes held it, and a quorum
+    /// holds nothing, or no node was seen with another client's key.
     AlreadyExpired,
-    /// Another client holds the key: the lock was lost before it was released. The other client's
-    /// key is untouched.
+    /// The lock was lost before it was released: fewer than a quorum of nodes held it, and another
+    /// client's key was seen. That key is untouched.
     TakenByOther,
-    /// Fewer than a quorum answered in time. The releases stay pending, and go out by themselves as
-    /// long as the client is driven.
+    /// Too few nodes answered in time to know whether the lock was still held. The releases stay
+    /// pending, and go out by themselves as long as the client is driven.
     Unconfirmed {
         /// The nodes that are not known to have released the key.
         nodes: NodeSet,
@@ -95,16 +96,43 @@ impl Round {
     #[inline]
     pub fn cast(&mut self, node: NodeId, reply: NodeReply) -> Verdict {
         self.replies.put_first(node, reply);
-        let vote = match (self.purpose, reply) {
-            (_, NodeReply::Nothing) => return self.ballot.verdict(),
-            (_, NodeReply::Failed(_)) => Vote::Error,
-            (_, NodeReply::Granted) => Vote::Grant,
-            // The key is gone or another's: either way the node holds nothing of ours, as the
-            // release wanted.
-            (Purpose::Release, NodeReply::Held | NodeReply::Absent) => Vote::Grant,
-            (_, NodeReply::Held | NodeReply::Absent) => Vote::Deny,
+        let vote = match reply {
+            NodeReply::Nothing => return self.ballot.verdict(),
+            NodeReply::Failed(_) => Vote::Error,
+            NodeReply::Granted => Vote::Grant,
+            NodeReply::Held | NodeReply::Absent => Vote::Deny,
         };
-        self.ballot.cast(node, vote)
+        let verdict = self.ballot.cast(node, vote);
+        // Without a refusal the missing answers decide.
+        let open = verdict == Verdict::Undecided && self.ballot.has_refusals();
+        if open && self.purpose == Purpose::Release && self.release_is_decided() {
+            return self.ballot.close();
+        }
+        verdict
+    }
+
+    /// Whether no answer that is missing can change how the release ended.
+    #[cold]
+    fn release_is_decided(&self) -> bool {
+        let (ballot, quorum) = (&self.ballot, self.ballot.needed());
+        let (ours, failed) = (ballot.grants().len(), ballot.errors().len());
+        let missing = ballot.undecided().len();
+        if ours + missing >= quorum {
+            return false;
+        }
+        if ours + failed + missing >= quorum {
+            // It is not known whether the lock was held. Will it ever be?
+            return ours + failed >= quorum;
+        }
+        let (others, absent) = self.refusals();
+        missing == 0 || absent >= quorum || (others > 0 && absent + missing < quorum)
+    }
+
+    /// How many nodes said that the key is another's, and how many that it is absent.
+    fn refusals(&self) -> (usize, usize) {
+        let denials = self.ballot.denials();
+        let absent = denials.common(self.replies.that_are(NodeReply::Absent)).len();
+        (denials.len() - absent, absent)
     }
 
     /// Takes back the grant of a node that may have forgotten it.
@@ -135,18 +163,19 @@ impl Round {
         self.replies.count_failed(test)
     }
 
-    /// How a release ended, by the answers until now.
+    /// How a release ended, by the answers until now: the table of rule 17.
     pub fn released(&self) -> ReleaseOutcome {
-        if self.ballot.verdict() != Verdict::Won {
-            let nodes = self.ballot.undecided().union(self.ballot.errors());
+        if self.is_won() {
+            return ReleaseOutcome::Released;
+        }
+        let (ballot, quorum) = (&self.ballot, self.ballot.needed());
+        let nodes = ballot.undecided().union(ballot.errors());
+        if ballot.grants().len() + nodes.len() >= quorum {
             return ReleaseOutcome::Unconfirmed { nodes };
         }
-        if self.replies.contain(NodeReply::Granted) {
-            ReleaseOutcome::Released
-        } else if self.replies.contain(NodeReply::Held) {
-            ReleaseOutcome::TakenByOther
-        } else {
-            ReleaseOutcome::AlreadyExpired
+        match self.refusals() {
+            (others, absent) if others > 0 && absent < quorum => ReleaseOutcome::TakenByOther,
+            _ => ReleaseOutcome::AlreadyExpired,
         }
     }
 }
@@ -154,6 +183,8 @@ impl Round {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::error::NodeError::Silent;
+    use crate::proto::node_set::majority;
     use std::time::Duration;
 
     fn round(purpose: Purpose, nodes: usize) -> Round {
@@ -171,38 +202,116 @@ mod tests {
         verdict
     }
 
-    #[test]
-    fn absent_is_no_to_an_extend_and_an_acknowledgement_to_a_release() {
-        let absent = [NodeReply::Absent, NodeReply::Absent];
-        assert_eq!(cast(&mut round(Purpose::Extend, 3), &absent), Verdict::Lost);
-        assert_eq!(cast(&mut round(Purpose::Release, 3), &absent), Verdict::Won);
+    /// A release that asks the first so many nodes.
+    fn release(nodes: usize, asked: usize) -> Round {
+        let mut round = round(Purpose::Acquire, nodes);
+        let ballot = Ballot::that_stays_open(NodeSet::first(asked), majority(nodes));
+        round.follow(Purpose::Release, ballot, Instant::default(), round.ttl);
+        round
+    }
+
+    /// What nodes can say to a release.
+    const SAID: [NodeReply; 4] =
+        [NodeReply::Granted, NodeReply::Held, NodeReply::Absent, NodeReply::Failed(Silent)];
+
+    /// How many nodes said each of [`SAID`].
+    type Counts = [usize; 4];
+
+    /// The table of rule 17, written another way than the code: in halves of all nodes.
+    fn expected(nodes: usize, [ours, others, absent, failed]: Counts) -> &'static str {
+        let is_most = |count: usize| count * 2 > nodes;
+        match () {
+            () if is_most(ours) => "released",
+            () if is_most(others) => "taken by other",
+            () if is_most(absent) => "already expired",
+            () if is_most(ours + failed) => "unconfirmed",
+            () if others > 0 => "taken by other",
+            () => "already expired",
+        }
+    }
+
+    /// How the release ends, if that is the same whatever the missing answers are.
+    fn decided(nodes: usize, counts: Counts, missing: usize) -> Option<&'static str> {
+        if missing == 0 {
+            return Some(expected(nodes, counts));
+        }
+        let ends = (0..4).map(|said| {
+            let mut more = counts;
+            more[said] += 1;
+            decided(nodes, more, missing - 1)
+        });
+        ends.reduce(|one, other| if one == other { one } else { None }).flatten()
+    }
+
+    fn in_words(released: ReleaseOutcome) -> &'static str {
+        match released {
+            ReleaseOutcome::Released => "released",
+            ReleaseOutcome::AlreadyExpired => "already expired",
+            ReleaseOutcome::TakenByOther => "taken by other",
+            ReleaseOutcome::Unconfirmed { .. } => "unconfirmed",
+        }
+    }
+
+    /// Each node that was asked answers next, in every order and with every answer. The release has
+    /// to end as soon as its outcome is certain, and not before. Returns how many ends were seen.
+    fn play(nodes: usize, asked: usize, round: Round, open: NodeSet, counts: Counts) -> usize {
+        let certain = decided(nodes, counts, open.len());
+        let over = round.ballot().verdict() != Verdict::Undecided;
+        assert_eq!(over, certain.is_some(), "{nodes} nodes, {asked} asked, {counts:?}");
+        if let Some(expected) = certain {
+            let released = round.released();
+            assert_eq!(in_words(released), expected, "{nodes} nodes, {asked} asked, {counts:?}");
+            if let ReleaseOutcome::Unconfirmed { nodes } = released {
+                let failed = |&node: &NodeId| round.reply_of(node) == SAID[3];
+                let silent = NodeSet::first(asked).iter().filter(failed).collect();
+                assert_eq!(nodes, open.union(silent));
+            }
+            return 1;
+        }
+        let mut seen = 0;
+        for node in open.iter() {
+            for (said, reply) in SAID.into_iter().enumerate() {
+                let (mut round, mut counts) = (round, counts);
+                round.cast(node, reply);
+                counts[said] += 1;
+                seen += play(nodes, asked, round, open.minus(node.into()), counts);
+            }
+        }
+        seen
     }
 
     #[test]
-    fn release_reports_the_replies_of_the_nodes() {
-        use NodeReply::{Absent, Failed, Granted, Held};
-        let silent = Failed(NodeError::Silent);
-        let only_third: NodeSet = [NodeId::new(2)].into_iter().collect();
-        let all_but_first = NodeSet::first(3).minus(NodeSet::first(1));
-        let cases: [(&[NodeReply], ReleaseOutcome); 6] = [
-            (&[Granted, Granted], ReleaseOutcome::Released),
-            (&[Absent, Granted], ReleaseOutcome::Released),
-            (&[Held, Absent], ReleaseOutcome::TakenByOther),
-            (&[Absent, Absent], ReleaseOutcome::AlreadyExpired),
-            (&[Granted, silent, silent], ReleaseOutcome::Unconfirmed { nodes: all_but_first }),
-            (&[Granted, Granted, silent], ReleaseOutcome::Released),
-        ];
-        for (replies, released) in cases {
-            let mut round = round(Purpose::Release, 3);
-            cast(&mut round, replies);
-            assert_eq!(round.released(), released, "{replies:?}");
+    fn release_ends_the_same_in_every_order_of_all_answers_up_to_five_nodes() {
+        let mut seen = 0;
+        for nodes in 1..=5 {
+            for asked in 0..=nodes {
+                let open = NodeSet::first(asked);
+                seen += play(nodes, asked, release(nodes, asked), open, [0; 4]);
+            }
         }
-        let mut waiting = round(Purpose::Release, 3);
-        waiting.cast(NodeId::new(0), Granted);
-        waiting.cast(NodeId::new(1), silent);
-        let third = only_third.iter().next().unwrap();
-        let released = waiting.released();
-        assert!(matches!(released, ReleaseOutcome::Unconfirmed { nodes } if nodes.contains(third)));
+        assert!(seen > 10_000, "{seen}");
+    }
+
+    #[test]
+    fn absent_is_no_to_an_extend_and_ends_a_release() {
+        let absent = [NodeReply::Absent, NodeReply::Absent];
+        assert_eq!(cast(&mut round(Purpose::Extend, 3), &absent), Verdict::Lost);
+        let mut release = release(3, 3);
+        cast(&mut release, &absent);
+        assert_eq!(release.released(), ReleaseOutcome::AlreadyExpired);
+    }
+
+    #[test]
+    fn release_that_is_healthy_ends_at_the_answer_that_makes_a_quorum() {
+        for nodes in 1..=9 {
+            let mut release = release(nodes, nodes);
+            for node in 0..nodes / 2 + 1 {
+                assert_eq!(release.ballot().verdict(), Verdict::Undecided, "{nodes} nodes");
+                release.cast(NodeId::new(node), NodeReply::Granted);
+            }
+            assert_eq!(release.ballot().verdict(), Verdict::Won, "{nodes} nodes");
+            assert_eq!(release.released(), ReleaseOutcome::Released);
+        }
     }
 
     #[test]

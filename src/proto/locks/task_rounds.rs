@@ -7,7 +7,6 @@ use bytes::BytesMut;
 
 use crate::proto::error::{Error, NodeError, NodeReply};
 use crate::proto::ids::{Op, TaskId};
-use crate::proto::locks::ballot::Verdict;
 use crate::proto::locks::requests::{Outcome, Stage};
 use crate::proto::locks::tasks::{Task, Work};
 use crate::proto::locks::{Due, Locks};
@@ -84,8 +83,9 @@ impl Locks {
             TaskAnswer::Extended(form, reply) => {
                 self.token_extend_answered(node, id, form, reply, now);
             }
-            TaskAnswer::Deleted(reply) => self.delete_answered(node, id, reply, now),
-            TaskAnswer::DeletedSeen(reply) => self.delete_seen_answered(node, id, reply, now),
+            TaskAnswer::Deleted(reply) | TaskAnswer::DeletedSeen(reply) => {
+                self.delete_answered(node, id, reply, now);
+            }
             TaskAnswer::Vouched(reply) => self.vouch_answered(node, id, reply),
         }
         self.settle_task(id, now);
@@ -104,11 +104,11 @@ impl Locks {
             TaskAsk::ReadValue | TaskAsk::ReadTtl | TaskAsk::ReadLine => {
                 self.on_read_failed(node, id, cause)
             }
-            TaskAsk::DeleteSeen => {
-                self.delete_seen_answered(node, id, NodeReply::Failed(cause), now);
+            TaskAsk::Delete | TaskAsk::DeleteSeen => {
+                self.delete_answered(node, id, NodeReply::Failed(cause), now);
             }
             TaskAsk::Vouch => self.vouch_answered(node, id, NodeReply::Failed(cause)),
-            TaskAsk::Extend(_) | TaskAsk::Delete => {
+            TaskAsk::Extend(_) => {
                 if let Some(round) = self.tasks.get_mut(id).round_mut() {
                     round.cast(node, NodeReply::Failed(cause));
                 }
@@ -164,7 +164,7 @@ impl Locks {
         let over = match &task.work {
             Work::Inspect(_) | Work::Vouch(_) | Work::DeleteSeen(_) => task.unanswered.is_empty(),
             Work::Extend(extend) => extend.is_over(spare),
-            Work::Delete(round) => round.ballot().verdict() != Verdict::Undecided,
+            Work::Delete(reply) => self.is_deletion_decided(reply),
             Work::Done => false,
         };
         if over { self.end_task(id, now) } else { self.finish_task(id) }
@@ -178,7 +178,7 @@ impl Locks {
             let result = match work {
                 Work::Inspect(seen) => Ok(Outcome::Inspected(seen)),
                 Work::Extend(extend) => self.outcome_of_extend(id, &extend, now),
-                Work::Delete(round) => Ok(Outcome::Released(round.released())),
+                Work::Delete(reply) => Ok(Outcome::Released(self.outcome_of_deletion(&reply))),
                 Work::DeleteSeen(reply) => Ok(self.outcome_of_forced_release(id, reply, now)),
                 Work::Vouch(reply) => self.outcome_of_vouching(id, reply, now),
                 Work::Done => return,

@@ -42,8 +42,8 @@ pub enum Work {
     Inspect(Box<Inspection>),
     /// Extends the key where it holds a token, in one round.
     Extend(TokenExtend),
-    /// Deletes the key on every node, in one round.
-    Delete(Round),
+    /// Deletes the key on every node: what each node said.
+    Delete([NodeReply; MAX_NODES]),
     /// Deletes what an inspection saw: what each node said.
     DeleteSeen([NodeReply; MAX_NODES]),
     /// Writes that an operator vouches for the nodes: what each node said.
@@ -76,8 +76,7 @@ impl Task {
     pub fn round_mut(&mut self) -> Option<&mut Round> {
         match &mut self.work {
             Work::Extend(extend) => Some(&mut extend.round),
-            Work::Delete(round) => Some(round),
-            Work::Inspect(_) | Work::DeleteSeen(_) | Work::Vouch(_) | Work::Done => None,
+            _ => None,
         }
     }
 }

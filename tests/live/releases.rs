@@ -1,0 +1,85 @@
+//! How a release ends, by what the nodes hold, whichever of them answers first.
+
+use super::*;
+use crate::support::Node;
+use redlatch::ReleaseOutcome::{self, AlreadyExpired, Released, TakenByOther};
+
+/// What a node holds at the key when it is released.
+#[derive(Debug, Clone, Copy)]
+enum Holds {
+    Ours,
+    Others,
+    Nothing,
+}
+
+use Holds::{Nothing, Others, Ours};
+
+const CASES: [([Holds; 3], ReleaseOutcome); 9] = [
+    ([Ours, Ours, Ours], Released),
+    ([Ours, Ours, Others], Released),
+    ([Ours, Ours, Nothing], Released),
+    ([Ours, Others, Others], TakenByOther),
+    ([Ours, Others, Nothing], TakenByOther),
+    ([Ours, Nothing, Nothing], AlreadyExpired),
+    ([Others, Others, Nothing], TakenByOther),
+    ([Others, Nothing, Nothing], AlreadyExpired),
+    ([Nothing, Nothing, Nothing], AlreadyExpired),
+];
+
+/// How often each case is played in each order of the nodes.
+const TIMES: usize = 6;
+
+fn put(node: &Node, key: &str, holds: Holds) {
+    match holds {
+        Ours => {}
+        Others => assert!(node.command(&["SET", key, "another's", "PX", "60000"]).is_ok()),
+        Nothing => assert_eq!(node.command(&["DEL", key]).int(), 1),
+    }
+}
+
+/// Plays every case in every order of the nodes. The last key is the one that is changed.
+fn play(client: &Client, fleet: &Fleet, keys: &[&str], once: LockOptions, by_token: bool) {
+    let changed = keys.last().expect("there is a key");
+    for (holds, expected) in CASES {
+        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            for _ in 0..TIMES {
+                let guard = client.lock_all(keys, once.wait(10 * SECOND)).expect("it is free");
+                let all = || keys.iter().all(|key| tokens(fleet, key).len() == 3);
+                client.drive_until(10 * SECOND, "every node has it", all);
+                for (node, holds) in order.into_iter().zip(holds) {
+                    put(&fleet[node], changed, holds);
+                }
+                let released = if by_token {
+                    let token = guard.into_token().expect("it is held");
+                    client.release_token(changed, token).expect("it can be asked")
+                } else {
+                    guard.release().expect("it can be asked")
+                };
+                assert_eq!(released, expected, "{keys:?} {holds:?} on {order:?}");
+                let alone = || fleet.iter().all(|node| node.get(changed).is_none_or(is_others));
+                client.drive_until(10 * SECOND, "our keys are gone", alone);
+                fleet.iter().for_each(|node| drop(node.command(&["DEL", changed])));
+            }
+        }
+    }
+}
+
+fn is_others(value: Vec<u8>) -> bool {
+    value == b"another's"
+}
+
+#[test]
+fn release_ends_by_what_the_nodes_hold_and_not_by_their_order() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    play(&client, &fleet, &["a"], LockOptions::once(TTL), false);
+    play(&client, &fleet, &["a"], LockOptions::once(TTL), true);
+}
+
+#[test]
+fn release_of_a_set_or_in_line_ends_by_what_the_nodes_hold_and_not_by_their_order() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    play(&client, &fleet, &["a", "b"], LockOptions::once(TTL), false);
+    play(&client, &fleet, &["a"], LockOptions::once(TTL).fair(), false);
+}
