@@ -42,7 +42,7 @@ Exit codes:
            init, force-release: not confirmed, or something else is held by now
   69       no quorum of nodes could answer; status without a key: too few can grant
   75       someone else holds the lock and the wait ran out
-  124      the lock was lost: exec stopped its command, hold ended
+  124      the lock was lost: exec stopped its command, or found it lost at the end; hold ended
   125      usage, configuration or internal error
   126/127  exec: the command cannot be run / is not found
   128+n    ended by signal n";

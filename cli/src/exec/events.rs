@@ -110,13 +110,6 @@ pub fn not_renewed(log: &mut Log, report: &Report, left: Duration) {
 /// stay there for its ttl. Then the event is a warning, also if a majority has confirmed it.
 pub fn released(log: &mut Log, released: ReleaseOutcome, unsettled: NodeSet, core: &Coordinator) {
     let all = core.settings().nodes.len();
-    let released = match released {
-        // Nodes that answered since then have confirmed the release.
-        ReleaseOutcome::Unconfirmed { .. } if unsettled.len() <= all - majority(all) => {
-            ReleaseOutcome::Released
-        }
-        other => other,
-    };
     let (outcome, weight, text) = match released {
         ReleaseOutcome::Released if !unsettled.is_empty() => (
             "released",
@@ -131,6 +124,12 @@ pub fn released(log: &mut Log, released: ReleaseOutcome, unsettled: NodeSet, cor
             "taken_by_other",
             Weight::Normal,
             "was acquired by another client before it was released",
+        ),
+        // Nodes that answered since then have confirmed the release.
+        ReleaseOutcome::Unconfirmed { .. } if unsettled.len() <= all - majority(all) => (
+            "unconfirmed",
+            Weight::Normal,
+            "released; too few nodes said in time whether it was held until then",
         ),
         ReleaseOutcome::Unconfirmed { .. } => (
             "unconfirmed",

@@ -56,8 +56,16 @@ pub fn give_back(
     let released = outcome.unwrap_or(ReleaseOutcome::Unconfirmed { nodes: unsettled });
     let core = event_loop.engine.coordinator();
     events::released(&mut reports.log, released, unsettled, core);
+    if was_lost(released) {
+        reports.presence.lost(event_loop);
+    }
     reports.presence.count(event_loop);
     Ok(released)
+}
+
+/// Whether the lock was over before it was released, though no renewal had noticed that.
+pub fn was_lost(released: ReleaseOutcome) -> bool {
+    matches!(released, ReleaseOutcome::AlreadyExpired | ReleaseOutcome::TakenByOther)
 }
 
 /// How the release ended, if it did.

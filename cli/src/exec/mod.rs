@@ -55,7 +55,7 @@ The lock is renewed at a third of its ttl while CMD runs, and released after it;
 with CMD's exit code, or 128+n where signal n ended it. What CMD leaves running after its end \
 runs without the lock. TERM, INT, HUP, QUIT, USR1, USR2, WINCH and CONT are passed on to CMD. \
 Where the lock cannot be renewed, CMD gets SIGTERM and is dead before others can have the \
-lock: 124.
+lock: 124. So it is where the lock turns out to be lost when CMD has ended.
 
 CMD gets REDLATCH_KEY, REDLATCH_TOKEN, REDLATCH_TTL_MS, REDLATCH_DEADLINE_UNIX_MS and \
 REDLATCH_GRANTED in its environment, with --fenced REDLATCH_FENCE, the number of KEY (with --also \
@@ -218,7 +218,7 @@ fn run_cmd(
             return Err(Refusal::internal(format!("CMD cannot be started: {error}")));
         }
     };
-    end(over, event_loop, lock, reports)
+    end(over, event_loop, lock, options.on_lost, reports)
 }
 
 /// No time is left to run CMD in, nor to stop it in: nothing is started.
@@ -242,19 +242,25 @@ fn end(
     over: Over,
     event_loop: &mut EventLoop,
     lock: Lock,
+    on_lost: OnLost,
     reports: &mut Reports,
 ) -> Result<u8, Refusal> {
     let Over { ended, stopped, lost } = over;
-    let code = if stopped { exit::LOST } else { ended.code() };
-    events::child_exit(&mut reports.log, ended, code);
+    // CMD may have ended by itself before the loss was noticed: it may not have been alone.
+    let code = |lost: bool| match on_lost {
+        _ if stopped => exit::LOST,
+        OnLost::Term | OnLost::Kill if lost => exit::LOST,
+        _ => ended.code(),
+    };
+    events::child_exit(&mut reports.log, ended, code(lost));
     if lost {
         // Sends the releases that are still pending.
         event_loop.settle(LAST_WAIT)?;
         reports.presence.count(event_loop);
-    } else {
-        give_back(event_loop, lock, reports)?;
+        return Ok(code(true));
     }
-    Ok(code)
+    let released = give_back(event_loop, lock, reports)?;
+    Ok(code(holding::was_lost(released)))
 }
 
 /// Puts the lock into CMD's environment, and takes out what may have a password in it.

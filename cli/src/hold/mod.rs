@@ -9,9 +9,7 @@ mod input;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use redlatch::{
-    AutoExtend, Error, Lock, LockOptions, Outcome, ReleaseOutcome, clock, clock::Instant,
-};
+use redlatch::{AutoExtend, Error, Lock, LockOptions, Outcome, clock, clock::Instant};
 use rustix::process::Signal;
 
 use crate::arguments::{Also, Common, Fairness, Fencing, Key};
@@ -134,21 +132,16 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
             event_loop.settle(Duration::ZERO)?;
             Ok(exit::LOST)
         }
-        None => Ok(code(give_back(&mut event_loop, lock, reports)?)),
+        None => {
+            let released = give_back(&mut event_loop, lock, reports)?;
+            Ok(if holding::was_lost(released) { exit::LOST } else { exit::DONE })
+        }
     }
 }
 
 /// How long the lock lasts if it is not renewed.
 fn lasts(options: &Options) -> Duration {
     options.max_hold.0.map_or(options.common.timing.ttl, |most| most.min(options.common.timing.ttl))
-}
-
-/// A lock that was over before it was released was lost, though hold did not notice.
-fn code(released: ReleaseOutcome) -> u8 {
-    match released {
-        ReleaseOutcome::Released | ReleaseOutcome::Unconfirmed { .. } => exit::DONE,
-        ReleaseOutcome::AlreadyExpired | ReleaseOutcome::TakenByOther => exit::LOST,
-    }
 }
 
 /// The lock, while it is held.

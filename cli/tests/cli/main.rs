@@ -29,6 +29,7 @@ mod frozen;
 mod hold;
 mod init;
 mod no_quorum_wait;
+mod outcomes;
 mod overlap;
 #[cfg(feature = "tls")]
 #[path = "../../../tests/deploy/papers.rs"]
