@@ -282,6 +282,9 @@ fn give_environment(
         // That of an exec around this one is another lock's.
         .env_remove("REDLATCH_FENCE")
         .env_remove("REDLATCH_FENCES")
+        // They are this lock's: a redlatch that CMD starts would take them for its own.
+        .env_remove("REDLATCH_READY_FILE")
+        .env_remove("REDLATCH_METRICS_FILE")
         .env_remove(nodes::SERVERS_VARIABLE)
         .env_remove(nodes::PASSWORD_VARIABLE);
     if let Some((_, fence)) = keys.fences(lock).first() {

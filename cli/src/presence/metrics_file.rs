@@ -4,10 +4,8 @@
 //! The hazard is a disk that hangs: it must not keep the loop from renewing the lock. So the loop
 //! hands texts to the thread and never waits for it. A text that finds no room is dropped, and the
 //! wait at the end is bounded. A reader sees a whole file: a new one takes the old one's place.
+//! What stands there is looked at before each write, and only a file of metrics is replaced.
 
-use std::ffi::OsString;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::time::Duration;
@@ -15,6 +13,7 @@ use std::time::Duration;
 use redlatch::prometheus::{Kind, Text};
 use redlatch::{NodeId, NodeState, clock::Instant};
 
+use super::own_file;
 use crate::event_loop::EventLoop;
 use crate::output::{Refusal, words};
 use crate::wall_clock;
@@ -137,14 +136,14 @@ impl MetricsFile {
     /// lock is asked for.
     pub fn open(path: &Path, course: &Course) -> Result<MetricsFile, Refusal> {
         let refused = |why: &str| Refusal::config(in_words(path, why));
-        let place = Place::of(path).ok_or_else(|| refused("it is no name of a file"))?;
-        place.write(&course.text()).map_err(|error| refused(&words(&error)))?;
+        let place = Place::of(path).map_err(|why| refused(&why))?;
+        place.write(&course.text()).map_err(|why| refused(&why))?;
         let (texts, to_write) = sync_channel::<String>(TEXTS);
         let (troubles_seen, troubles) = channel();
         let write = move || {
             for text in to_write {
-                if let Err(error) = place.write(&text) {
-                    let _ = troubles_seen.send(in_words(&place.path, &words(&error)));
+                if let Err(why) = place.write(&text) {
+                    let _ = troubles_seen.send(in_words(&place.path, &why));
                 }
             }
         };
@@ -191,20 +190,16 @@ struct Place {
 }
 
 impl Place {
-    fn of(path: &Path) -> Option<Place> {
-        let mut name = OsString::from(".");
-        name.push(path.file_name()?);
-        name.push(format!(".{}", std::process::id()));
-        Some(Place { path: path.to_owned(), beside: path.with_file_name(name) })
+    fn of(path: &Path) -> Result<Place, String> {
+        Ok(Place { path: path.to_owned(), beside: own_file::beside(path)? })
     }
 
-    fn write(&self, text: &str) -> io::Result<()> {
-        let written = fs::write(&self.beside, text);
-        let written = written.and_then(|()| fs::rename(&self.beside, &self.path));
-        if written.is_err() {
-            // Part of it may be there.
-            let _ = fs::remove_file(&self.beside);
+    fn write(&self, text: &str) -> Result<(), String> {
+        // An empty file, or metrics of ours.
+        let is_ours = |head: &[u8]| head.is_empty() || head.starts_with(b"# HELP redlatch_");
+        if own_file::find(&self.path)?.is_some_and(|found| !is_ours(&found.head)) {
+            return Err("no metrics of redlatch are there; name another file".into());
         }
-        written
+        own_file::put(&self.path, &self.beside, text, |_| ()).map(drop)
     }
 }

@@ -5,6 +5,7 @@
 //! the lock is released, and as soon as a loss is known. Only `kill -9` leaves it there.
 
 mod metrics_file;
+mod own_file;
 mod ready_file;
 mod service_manager;
 
@@ -25,14 +26,17 @@ pub struct Flags {
     /// A file that is there while the lock is held: for probes
     ///
     /// It contains our process number. It is written when the lock is held, and removed before the
-    /// lock is released, or when it is lost. A file that is there at the start is removed.
+    /// lock is released, or when it is lost. A file that a killed run left there is removed at the
+    /// start, and that of another redlatch that holds a lock is left alone. Whatever else is there
+    /// is refused: a file of another program, a link, a FIFO, a device, a directory.
     #[arg(long, value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
 
     /// Write metrics to this file, for the textfile collector of node_exporter
     ///
     /// The file is replaced as a whole: every 5 s, and when something changes. It stays there after
-    /// the end. Give each job a file of its own, whose name ends in .prom.
+    /// the end. Give each job a file of its own, whose name ends in .prom. Only an empty file, or
+    /// one with metrics of redlatch, is replaced.
     #[arg(long, value_name = "FILE")]
     pub metrics_file: Option<PathBuf>,
 }
@@ -52,9 +56,10 @@ impl Presence {
     /// A file cannot be written where it is wanted.
     pub fn open(key: &str, options: &Flags) -> Result<Presence, Refusal> {
         let course = Course::new(key, clock::now());
-        let ready_file = options.ready_file.as_deref().map(ReadyFile::prepare).transpose()?;
         let metrics = options.metrics_file.as_deref();
         let metrics = metrics.map(|path| MetricsFile::open(path, &course)).transpose()?;
+        // Later, so that a path that is both is refused.
+        let ready_file = options.ready_file.as_deref().map(ReadyFile::prepare).transpose()?;
         Ok(Presence { ready_file, manager: ServiceManager::of_environment(), metrics, course })
     }
 

@@ -37,6 +37,7 @@ mod overlap;
 mod papers;
 mod pipes;
 mod presence;
+mod presence_files;
 mod refusals;
 mod scripts;
 mod secrets;

@@ -125,7 +125,7 @@ fn ready_file_is_there_while_the_lock_is_held_and_not_longer() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     let ready = desk.path("ready");
-    desk.write("ready", "from an earlier run\n");
+    desk.write("ready", "4711\n");
     set_busy(&fleet);
     let flags = ["--ready-file", "ready"];
     let tool =
