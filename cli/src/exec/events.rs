@@ -52,7 +52,7 @@ pub fn acquired(log: &mut Log, (lock, keys): (&Lock, &KeyNames), won: Won) {
         "elapsed_us": u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
     });
     keys.add_to(&mut fields, lock);
-    log.event(Weight::Detail, "acquired", fields, &text);
+    log.event_with_token(Weight::Detail, "acquired", fields, &text);
 }
 
 /// The lock was renewed.

@@ -2,13 +2,15 @@
 //! stdin closes. For programs that do their own work under a lock.
 //!
 //! The hazard is a parent that believes in the lock after its loss. So hold ends before the
-//! deadline, with 124, and does not wait for a node on that way.
+//! deadline, with 124, and does not wait for a node on that way. And a lock whose token nobody can
+//! read would be kept for nobody: it is given back, with 125.
 
 mod input;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
+use mio::{Token, Waker};
 use redlatch::{AutoExtend, Error, Lock, LockOptions, Outcome, clock, clock::Instant};
 use rustix::process::Signal;
 
@@ -22,9 +24,12 @@ use crate::exec::stop_schedule::{default_grace, kill_lead};
 use crate::exec::waiting::{Waited, wait_for_lock};
 use crate::exec::watch::Bound;
 use crate::exec::{MaxHold, events, max_hold, refusal};
-use crate::output::Refusal;
+use crate::output::{self, Refusal};
 use crate::{exit, nodes, presence};
 use input::Input;
+
+/// The poller's token for a token that cannot be printed.
+const UNREAD: Token = Token(5);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,7 +45,7 @@ not where it is a file or /dev/null.
 
 Exit codes: 0 told to end, and released; 75 another client holds it and the wait ran out, or stdin \
 closed before; 69 no quorum of nodes could answer; 124 the lock was lost; 125 usage or \
-configuration; 128+n ended by signal n while it waited.";
+configuration, or the token could not be printed; 128+n ended by signal n while it waited.";
 
 /// Hold the lock until a signal comes or stdin closes
 #[derive(Debug, clap::Args)]
@@ -89,6 +94,12 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
     event_loop.count_suspend();
     let mut signals = Signals::listen(event_loop.registry())
         .map_err(|error| Refusal::internal(format!("signals cannot be caught: {error}")))?;
+    let waker = Waker::new(event_loop.registry(), UNREAD)
+        .map_err(|error| Refusal::internal(format!("poller: {error}")))?;
+    if reports.log.prints_token(waker) && output::stdout_was_closed() {
+        reports.log.leave_stdout();
+        return Err(unread("it was closed from the start; no lock was asked for"));
+    }
     let mut input = Input::watch(event_loop.registry());
     let mut stop = || match signals.ending() {
         Some(signal) => Some(Stop::By(signal)),
@@ -120,28 +131,45 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
         return Err(refusal);
     }
     reports.presence.ready();
-    reports.log.result(&keys.token_line(&lock));
+    reports.log.token(&keys.token_line(&lock));
     let lead = kill_lead(lasts(options));
     let mut holding =
         Holding { event_loop: &mut event_loop, lock: &lock, deadline, bound, reports };
     match holding.until_it_ends(lead, &mut stop)? {
-        Some(error) => {
+        End::Lost(error) => {
             events::lost(&mut reports.log, &error);
             reports.presence.lost(&event_loop);
             // Sends the releases that are pending, and waits for no node.
             event_loop.settle(Duration::ZERO)?;
             Ok(exit::LOST)
         }
-        None => {
+        End::Told => {
             let released = give_back(&mut event_loop, lock, reports)?;
             Ok(if holding::was_lost(released) { exit::LOST } else { exit::DONE })
         }
+        End::Unread(why) => {
+            give_back(&mut event_loop, lock, reports)?;
+            Err(unread(&format!("{why}; the lock is released")))
+        }
     }
+}
+
+fn unread(why: &str) -> Refusal {
+    Refusal::internal(format!("the standard output: {why}"))
 }
 
 /// How long the lock lasts if it is not renewed.
 fn lasts(options: &Options) -> Duration {
     options.max_hold.0.map_or(options.common.timing.ttl, |most| most.min(options.common.timing.ttl))
+}
+
+/// Why a lock that was held is not held any longer.
+enum End {
+    /// A signal, or the end of stdin.
+    Told,
+    Lost(Error),
+    /// The token could not be printed.
+    Unread(String),
 }
 
 /// The lock, while it is held.
@@ -160,10 +188,13 @@ impl Holding<'_> {
         &mut self,
         lead: Duration,
         stop: &mut impl FnMut() -> Option<Stop>,
-    ) -> Result<Option<Error>, Error> {
+    ) -> Result<End, Error> {
         loop {
             if let Some(error) = self.completions() {
-                return Ok(Some(error));
+                return Ok(End::Lost(error));
+            }
+            if let Some(why) = self.reports.log.token_trouble() {
+                return Ok(End::Unread(why));
             }
             self.look_at_deadline();
             let now = clock::now();
@@ -172,10 +203,10 @@ impl Holding<'_> {
                 let mut report = core.report_node_states(now);
                 report.key = self.reports.log.key().as_bytes().into();
                 let reason = self.bound.reason(self.deadline);
-                return Ok(Some(Error::Lost { reason, report }));
+                return Ok(End::Lost(Error::Lost { reason, report }));
             }
             if stop().is_some() {
-                return Ok(None);
+                return Ok(End::Told);
             }
             let give_up_in = self.deadline.saturating_since(now.saturating_add(lead));
             let give_up_at = now.saturating_add(give_up_in);

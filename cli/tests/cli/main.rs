@@ -27,6 +27,7 @@ mod fenced;
 mod force_release;
 mod frozen;
 mod hold;
+mod hold_unread;
 mod init;
 mod no_quorum_wait;
 mod outcomes;

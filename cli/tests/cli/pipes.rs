@@ -5,12 +5,18 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::*;
 
+/// A pipe whose ends no other process inherits.
+fn pipe() -> (OwnedFd, OwnedFd) {
+    pipe_with(PipeFlags::CLOEXEC).expect("there are pipes")
+}
+
 /// A pipe that takes nothing until it is read from: its two ends, and how many bytes are in it.
 pub fn full_pipe() -> (File, OwnedFd, usize) {
-    let (reader, writer) = rustix::pipe::pipe().expect("there are pipes");
+    let (reader, writer) = pipe();
     // Only while it is filled: all owners of the pipe share this flag.
     fcntl_setfl(&writer, OFlags::NONBLOCK).expect("it can be set");
     let mut filling = File::from(writer.try_clone().expect("an end can be cloned"));
@@ -27,7 +33,7 @@ pub fn full_pipe() -> (File, OwnedFd, usize) {
 
 /// The writing end of a pipe whose reader has left.
 pub fn broken_pipe() -> OwnedFd {
-    let (reader, writer) = rustix::pipe::pipe().expect("there are pipes");
+    let (reader, writer) = pipe();
     drop(reader);
     writer
 }
