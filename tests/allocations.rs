@@ -11,6 +11,8 @@
 #[path = "support/by_hand.rs"]
 #[allow(dead_code, reason = "other tests use more of it")]
 mod by_hand;
+#[path = "support/ready.rs"]
+mod ready;
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -20,7 +22,7 @@ use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token};
-use redlatch::{Client, Config, Engine, Lock, LockOptions, Outcome, RestartGuard, SharedClient};
+use redlatch::{Config, Engine, Lock, LockOptions, Outcome, RestartGuard};
 
 use by_hand::ByHand;
 use support::Fleet;
@@ -138,7 +140,7 @@ fn client_allocates_nothing(held: usize) {
     let fleet = Fleet::start(5);
     let config = Config::new(fleet.urls()).expect("the urls of the fleet");
     let config = config.restart_guard(RestartGuard::Off).node_timeout(Duration::from_secs(5));
-    let client = Client::connect(config).expect("good settings");
+    let client = ready::client(config);
     let keys: Vec<String> = (0..held).map(|slot| format!("key:{slot:04}")).collect();
     let mut guards = Vec::with_capacity(held);
     let mut pairs = |count: usize| {
@@ -174,7 +176,7 @@ fn the_shared_client_allocates_nothing() {
     let fleet = Fleet::start(5);
     let config = Config::new(fleet.urls()).expect("the urls of the fleet");
     let config = config.restart_guard(RestartGuard::Off).node_timeout(Duration::from_secs(5));
-    let client = SharedClient::connect(config).expect("good settings");
+    let client = ready::shared(config);
     let pairs = |count: u64, most: usize| {
         for _ in 0..count {
             let guard = client.lock("key", TTL).wait().expect("it is free");

@@ -3,6 +3,9 @@
 #![cfg(feature = "testing")]
 #![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
 
+#[path = "support/ready.rs"]
+mod ready;
+
 use std::time::{Duration, Instant};
 
 use redlatch::testing::tcp::Masters;
@@ -13,9 +16,7 @@ const TTL: Duration = Duration::from_secs(20);
 
 fn client(masters: &Masters) -> Client {
     let config = Config::new(masters.urls()).expect("good addresses");
-    let client = Client::connect(config.restart_guard(RestartGuard::Off)).expect("good settings");
-    client.drive(Duration::from_millis(50)).expect("the poller works");
-    client
+    ready::client(config.restart_guard(RestartGuard::Off))
 }
 
 #[track_caller]
@@ -35,8 +36,8 @@ fn contended_key_that_this_client_auto_extends_is_refused_at_once() {
     let kept = LockOptions::new(TTL).auto_extend(60 * TTL);
     let guard = client.lock("a", kept).unwrap();
     let start = Instant::now();
-    let (held, text) = held(client.lock("a", LockOptions::new(TTL).wait(3 * SECOND)));
-    assert!(start.elapsed() < 2 * SECOND, "it waited for itself");
+    let (held, text) = held(client.lock("a", LockOptions::new(TTL).wait(60 * SECOND)));
+    assert!(start.elapsed() < 30 * SECOND, "it waited for itself");
     assert!(matches!(held, Some(HeldFor::Ours { auto_extended: true, .. })), "{held:?}");
     assert!(text.starts_with("held by this client, which renews it; release it"), "{text}");
     guard.check().unwrap();
@@ -63,7 +64,7 @@ fn a_wait_that_is_over_says_for_how_long_the_key_is_held() {
     let (left, text) = held(waiter.lock("a", wait));
     let Some(HeldFor::Left(left)) = left else { panic!("{text}") };
     assert!(left > TTL / 2 && left < TTL, "{left:?}");
-    assert!(text.starts_with("held by another client for 19."), "{text}");
+    assert!(text.starts_with("held by another client for 1"), "{text}");
 }
 
 #[test]

@@ -1,12 +1,17 @@
 //! The library on real servers, through each of its interfaces.
 //!
-//! If a rule is about time, the tests look at the order of events, or at a bound ten times what is
-//! expected: these machines are shared. What was measured is printed.
+//! These machines are shared, and the tests pass at a load of twenty and more. So a test takes its
+//! clients from `ready`, waits for what comes at once as long as `SOON`, and reads a node that need
+//! not be among the majority only after it has waited for that node. If a rule is about time, the
+//! tests look at the order of events, at a plain timer beside the client, or at a bound ten times
+//! what is expected. What was measured is printed.
 
 #![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
 
 #[path = "support/engine_loop.rs"]
 mod engine_loop;
+#[path = "support/ready.rs"]
+mod ready;
 mod support;
 #[path = "support/tests.rs"]
 mod support_tests;

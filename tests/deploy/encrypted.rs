@@ -41,7 +41,7 @@ fn good(ca: &Ca, count: usize) -> Vec<Paper> {
 fn refusals(config: Config) -> Vec<String> {
     let nodes = config.settings().nodes.len();
     let client = Client::connect(config).expect("good addresses");
-    eventually(5 * SECOND, "every node failed", || {
+    eventually(SOON, "every node failed", || {
         client.drive(millis(1)).expect("the poller works");
         client.nodes().iter().all(|it| !it.is_usable())
     });
@@ -68,9 +68,9 @@ fn a_private_ca_and_a_client_certificate_are_all_it_takes() {
         lock_extend_and_release(&client);
     }
     let guard = client.try_lock("a", TTL).unwrap();
-    eventually(SECOND, "all three have it", || fleet.keys_everywhere().len() == 3);
+    eventually(SOON, "all three have it", || fleet.keys_everywhere().len() == 3);
     drop(guard);
-    eventually(SECOND, "none has it", || fleet.keys_everywhere().is_empty());
+    eventually(SOON, "none has it", || fleet.keys_everywhere().is_empty());
     assert!(!format!("{client:?}").contains("PRIVATE"));
 }
 
@@ -95,12 +95,12 @@ fn plain_encrypted_and_local_nodes_make_one_quorum() {
         let guard = client.try_lock("a", TTL).expect("two of three kinds");
         assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
         fleet[down].cont();
-        eventually(5 * SECOND, "it is back", || {
+        eventually(SOON, "it is back", || {
             client.drive(millis(1)).unwrap();
             client.nodes()[down] == NodeState::Ready
         });
     }
-    eventually(SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+    eventually(SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn encrypted_to_a_plain_port_and_plain_to_an_encrypted_one_end_at_the_deadline()
         let said = refusals(config(urls).tls(tls.clone()).connect_timeout(millis(300)));
         let took = start.elapsed();
         println!("{said:?} after {took:?}");
-        assert!(took < 3 * SECOND, "{took:?}");
+        assert!(took < 10 * SECOND, "{took:?}");
     }
 }
 

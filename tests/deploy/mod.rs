@@ -13,7 +13,8 @@ mod secrets;
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Fleet, Node, SECOND, eventually, millis};
+use crate::ready;
+use crate::support::{Fleet, Node, SECOND, SOON, eventually, millis};
 use redlatch::{Client, Config, NodeState, ReleaseOutcome, RestartGuard};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -21,22 +22,13 @@ const TTL: Duration = Duration::from_secs(10);
 /// Without the restart guard: these servers are seconds old, and nothing was ever locked there.
 fn config(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Config {
     let config = Config::new(urls).expect("good addresses");
-    config.restart_guard(RestartGuard::Off).node_timeout(millis(500))
+    config.restart_guard(RestartGuard::Off).node_timeout(2 * SECOND)
 }
 
 /// A client all of whose nodes are ready.
 #[track_caller]
 fn ready(config: Config) -> Client {
-    let nodes = config.settings().nodes.len();
-    let client = Client::connect(config).expect("a good configuration");
-    let start = Instant::now();
-    while client.nodes().iter().filter(|&&it| it == NodeState::Ready).count() < nodes {
-        client.drive(millis(2)).expect("the poller works");
-        if start.elapsed() > 5 * SECOND {
-            panic!("the nodes are not ready: {:?}", client.try_lock("a", TTL));
-        }
-    }
-    client
+    ready::client(config)
 }
 
 /// Everything that a client does to a key, once.

@@ -15,7 +15,7 @@ struct Directory {
     asked: AtomicBool,
 }
 
-const A_SLOW_NAME_SERVER: Duration = Duration::from_millis(700);
+const A_SLOW_NAME_SERVER: Duration = Duration::from_secs(3);
 
 impl Directory {
     fn of(addresses: &[SocketAddr]) -> Arc<Directory> {
@@ -58,7 +58,7 @@ fn a_client_follows_a_name_without_waiting_for_the_name_server() {
         let guard = client.lock("a", TTL).expect("two of three are there all the time");
         assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
         longest = longest.max(turn.elapsed());
-        assert!(start.elapsed() < 20 * SECOND, "it does not follow");
+        assert!(start.elapsed() < 60 * SECOND, "it does not follow");
         client.drive(millis(1)).unwrap();
     }
     println!(
@@ -68,7 +68,7 @@ fn a_client_follows_a_name_without_waiting_for_the_name_server() {
     );
     assert!(start.elapsed() >= A_SLOW_NAME_SERVER, "the name server was not asked");
     assert!(longest < A_SLOW_NAME_SERVER / 2, "the loop waited: {longest:?}");
-    eventually(5 * SECOND, "the new node is asked", || {
+    eventually(SOON, "the new node is asked", || {
         client.drive(millis(1)).unwrap();
         let _guard = client.try_lock("b", TTL).unwrap();
         fleet[3].get("b").is_some()
@@ -96,7 +96,7 @@ fn an_engine_tells_that_an_address_is_stale_and_takes_a_new_one() {
         }
         longest = longest.max(prepared + start.elapsed());
     };
-    eventually(5 * SECOND, "the nodes are ready", || {
+    eventually(SOON, "the nodes are ready", || {
         turn(&mut engine);
         engine.coordinator().ready().len() == 3
     });
@@ -104,7 +104,7 @@ fn an_engine_tells_that_an_address_is_stale_and_takes_a_new_one() {
     fleet[0].kill();
     directory.point(&[fleet[3].address()]);
     let mut lookup = None;
-    eventually(5 * SECOND, "its address is stale", || {
+    eventually(SOON, "its address is stale", || {
         turn(&mut engine);
         while let Some(event) = engine.poll_node_event() {
             if event == (NodeEvent::AddressStale { node }) {
@@ -116,14 +116,14 @@ fn an_engine_tells_that_an_address_is_stale_and_takes_a_new_one() {
     let lookup = lookup.unwrap();
     assert_eq!(lookup.host(), "moving.example");
     let thread = std::thread::spawn(move || lookup.run());
-    eventually(5 * SECOND, "it is found", || {
+    eventually(SOON, "it is found", || {
         turn(&mut engine);
         thread.is_finished()
     });
     engine.set_address(node, thread.join().unwrap().unwrap());
     // An address that was given as one stays what it is.
     engine.set_address(NodeId::new(1), vec![fleet[0].address()]);
-    eventually(5 * SECOND, "it is followed", || {
+    eventually(SOON, "it is followed", || {
         turn(&mut engine);
         engine.node_state(node) == NodeState::Ready
     });
@@ -138,7 +138,7 @@ fn a_name_with_several_addresses_is_tried_in_turn() {
     let directory = Directory::of(&[closed, closed, fleet[0].address()]);
     let client = ready(with_a_name(&fleet, &directory));
     lock_extend_and_release(&client);
-    eventually(SECOND, "the third one has it", || {
+    eventually(SOON, "the third one has it", || {
         let _guard = client.try_lock("b", TTL);
         fleet[0].get("b").is_some()
     });
@@ -215,7 +215,7 @@ fn counting_is_right_under_many_locks() {
         poll.poll(&mut events, Some(timeout)).unwrap();
         events.iter().for_each(|event| assert!(engine.handle_event(event)));
     };
-    eventually(5 * SECOND, "the node is ready", || {
+    eventually(SOON, "the node is ready", || {
         turn(&mut engine);
         engine.coordinator().ready().len() == 1
     });
@@ -230,7 +230,7 @@ fn counting_is_right_under_many_locks() {
         engine.acquire(key, LockOptions::once(TTL), number).unwrap();
     }
     let (mut won, mut lost) = (0, 0);
-    eventually(5 * SECOND, "all are decided", || {
+    eventually(SOON, "all are decided", || {
         turn(&mut engine);
         while let Some(done) = engine.poll_completion() {
             match done.result {

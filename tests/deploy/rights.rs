@@ -122,7 +122,7 @@ fn the_acl_rule_for_fair_locks_is_all_they_take() {
             // Without the rights of the line it waits as for a plain lock.
             assert_eq!(handed_over, u64::from(rights.len() > whole.len()));
         }
-        eventually(SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+        eventually(SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
     }
 }
 
@@ -202,7 +202,7 @@ fn rights_that_a_lock_does_not_need_may_be_missing() {
         for _ in 0..3 {
             whole_life(&client, word);
         }
-        eventually(5 * SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+        eventually(SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
     }
     // All of them at once.
     let least: Vec<_> = whole().into_iter().filter(|word| !optional.contains(word)).collect();
@@ -241,7 +241,9 @@ fn servers_without_config_client_info_script_command_and_hello_are_used() {
         let arguments: Vec<_> =
             gone.iter().flat_map(|name| ["--rename-command", *name, ""]).collect();
         let fleet = Fleet::with(3, &arguments);
-        let client = ready(config(fleet.urls()));
+        // So that a silent connection is given up soon.
+        let config = config(fleet.urls()).node_timeout(SECOND).reset_after(millis(100));
+        let client = ready(config);
         whole_life(&client, &gone.join(" "));
         a_connection_is_replaced(&fleet, &client);
     }

@@ -28,7 +28,7 @@ fn debug_output_shows_no_password() {
     let mut events = mio::Events::with_capacity(8);
     let mut engine = redlatch::Engine::new(config, poll.registry(), mio::Token(0)).unwrap();
     // Each step of the handshake, with the password in the outbox or not.
-    eventually(5 * SECOND, "the node is ready", || {
+    eventually(SOON, "the node is ready", || {
         println!("{SHOWN}{engine:?} {:?}", engine.coordinator());
         let timeout = engine.prepare().unwrap_or(millis(10)).min(millis(10));
         println!("{SHOWN}{engine:?} {:?}", engine.coordinator());

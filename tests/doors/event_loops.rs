@@ -137,7 +137,7 @@ fn a_loop_that_takes_it_in_and_out_misses_nothing() {
     for round in 0..20 {
         registry.deregister(&mut locks).unwrap();
         locks.batch().acquire(format!("key:{round}"), LockOptions::once(TTL), round).unwrap();
-        eventually(SECOND, "the answers are there", || fleet.keys_everywhere().len() == 3);
+        eventually(SOON, "the answers are there", || fleet.keys_everywhere().len() == 3);
         // Input that came while the descriptor was not registered is reported after it is
         // registered.
         registry.register(&mut locks, TOKEN, mio::Interest::READABLE).unwrap();
@@ -146,7 +146,7 @@ fn a_loop_that_takes_it_in_and_out_misses_nothing() {
         let Ok(Outcome::Acquired(lock)) = done.result else { panic!("no lock") };
         locks.batch().release(lock, round);
         assert_eq!(outer.completion(&mut locks).data, round);
-        eventually(SECOND, "all let go", || fleet.keys_everywhere().is_empty());
+        eventually(SOON, "all let go", || fleet.keys_everywhere().is_empty());
     }
 }
 
@@ -174,7 +174,7 @@ fn a_game_loop_ticks_once_a_frame_and_waits_for_nothing() {
         if ready && locks.engine().coordinator().open_ops() == 0 && taken < 100 {
             locks.batch().acquire("frame", LockOptions::once(TTL), frames).unwrap();
         }
-        assert!(before.elapsed() < SECOND, "a frame waited");
+        assert!(before.elapsed() < LOST, "a frame waited");
         assert!(start.elapsed() < 6 * LOST, "{taken} of 100 in {frames} frames: {locks:?}");
         std::thread::yield_now();
     }

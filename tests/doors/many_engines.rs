@@ -141,7 +141,7 @@ fn two_engines_on_one_thread_contend_and_one_ends_before_the_other() {
         }
         assert!(start.elapsed() < LOST);
     }
-    eventually(SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+    eventually(SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn an_engine_is_made_on_one_thread_and_used_on_another() {
     while crowd.all[0].engine.poll_completion().is_none() {
         crowd.turn();
     }
-    eventually(SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+    eventually(SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn an_engine_outlives_the_poll_it_was_made_on() {
     let engine = &mut all[0].engine;
     engine.release(lock, 2);
     engine.prepare();
-    eventually(SECOND, "its release has arrived", || fleet.keys_everywhere().is_empty());
+    eventually(SOON, "its release has arrived", || fleet.keys_everywhere().is_empty());
     drop(all);
 }
 

@@ -22,9 +22,10 @@ mod uring;
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Dice, Fleet, Node, SECOND, eventually, millis};
+use crate::ready;
+use crate::support::{Dice, Fleet, Node, SECOND, SOON, eventually, millis};
 use event_loops::Outer;
-use redlatch::{Client, Config, NodeState, RestartGuard};
+use redlatch::{Client, Config, RestartGuard};
 
 const TTL: Duration = Duration::from_secs(30);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -47,13 +48,9 @@ where
 /// A blocking client all of whose nodes are ready.
 #[track_caller]
 fn client(config: Config) -> Client {
-    let client = Client::connect(config).expect("a good configuration");
-    eventually(10 * SECOND, "the nodes are ready", || {
-        client.drive(millis(1)).expect("the poller works");
-        client.nodes().iter().all(|&it| it == NodeState::Ready)
-    });
-    client
+    ready::client(config)
 }
+
 /// Ends connections of others to this node, each with this chance in percent: as a restart of a
 /// proxy does, or a firewall that forgets.
 fn kill_some(node: &Node, percent: u32, dice: &mut Dice) {

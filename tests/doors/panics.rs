@@ -68,7 +68,7 @@ fn a_panic_that_drops_everything_gives_everything_back() {
         panic!("of the caller");
     }));
     assert!(panicked.is_err());
-    eventually(SECOND, "both are given back", || fleet.keys_everywhere().is_empty());
+    eventually(SOON, "both are given back", || fleet.keys_everywhere().is_empty());
 
     let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
     let mut outer = Outer::Level;
@@ -79,5 +79,5 @@ fn a_panic_that_drops_everything_gives_everything_back() {
         panic!("of the caller, while it asks");
     }));
     assert!(panicked.is_err());
-    eventually(SECOND, "it is given back", || fleet.keys_everywhere().is_empty());
+    eventually(SOON, "it is given back", || fleet.keys_everywhere().is_empty());
 }

@@ -16,6 +16,10 @@ fn an_idle_client_leaves_its_loop_alone() {
         let Ok(Outcome::Acquired(lock)) = outer.completion(&mut locks).result else {
             panic!("no lock")
         };
+        outer.drive_until(&mut locks, "all nodes answered", |locks| {
+            let core = locks.engine().coordinator();
+            (0..3).all(|node| core.unanswered(NodeId::new(node)) == 0)
+        });
         outer.until_silent(&mut locks);
         // It holds a lock whose deadline is far, and nothing is asked.
         let (start, mut woken) = (Instant::now(), 0);

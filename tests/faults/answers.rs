@@ -59,7 +59,8 @@ impl Trouble {
 
     /// Two of three: both are in the error with the cause, at once or when the wait is over.
     pub fn is_named(&self, client: &Client, fleet: &Fleet) {
-        let wait = millis(300);
+        // A request that is over at once is far from the end of its wait.
+        let wait = if self.cause.is_permanent() { 30 * SECOND } else { millis(300) };
         let start = Instant::now();
         let error = client.lock("a", LockOptions::new(TTL).wait(wait)).unwrap_err();
         let took = start.elapsed();
@@ -74,14 +75,14 @@ impl Trouble {
             assert!(took < wait / 2, "an error of configuration was retried: {took:?}");
         } else {
             assert!(matches!(error, Error::NoQuorum(_)), "{error:?}");
-            assert!(took >= wait && took < NODE_TIMEOUT, "{took:?}");
+            assert!(took >= wait && took < 2 * NODE_TIMEOUT, "{took:?}");
         }
     }
 }
 
 pub(super) fn nothing_is_left(clients: &[&Client], fleet: &Fleet) {
     for key in ["a", "healed"] {
-        eventually(2 * SECOND, "no key is left", || {
+        eventually(2 * NODE_TIMEOUT, "no key is left", || {
             clients.iter().for_each(|client| client.drive(millis(1)).expect("the poller works"));
             tokens(fleet, key).is_empty()
         });
@@ -164,7 +165,7 @@ fn cannot_save(node: &Node) {
     set(node, "stop-writes-on-bgsave-error", "yes");
     let started = node.command(&["BGSAVE"]);
     assert!(matches!(started, Value::Simple(_)), "{started:?}");
-    eventually(5 * SECOND, "the save has failed", || node.info("rdb_last_bgsave_status") == "err");
+    eventually(SOON, "the save has failed", || node.info("rdb_last_bgsave_status") == "err");
 }
 
 #[test]
@@ -247,7 +248,7 @@ pub(super) fn endless_script(node: &Node) -> RespClient {
     let mut other = node.client();
     other.send(&["EVAL", "while true do end", "0"]).expect("a running server reads");
     eventually(
-        5 * SECOND,
+        SOON,
         "the server is busy",
         || matches!(node.command(&["PING"]), Value::Error(text) if text.starts_with("BUSY")),
     );
@@ -257,7 +258,7 @@ pub(super) fn endless_script(node: &Node) -> RespClient {
 /// Returns when the server executes commands again.
 pub(super) fn end_script(node: &Node) {
     assert!(node.command(&["SCRIPT", "KILL"]).is_ok());
-    eventually(5 * SECOND, "the script has ended", || {
+    eventually(SOON, "the script has ended", || {
         matches!(node.command(&["PING"]), Value::Simple(_))
     });
 }
@@ -346,8 +347,7 @@ fn writes_that_are_paused() {
     drop(client);
     assert!(fleet[0].command(&["CLIENT", "UNPAUSE"]).is_ok());
 
-    let client = Client::connect(config(fleet.urls()).node_timeout(millis(200))).unwrap();
-    wait_ready(&client, 3);
+    let client = ready::client(config(fleet.urls()).node_timeout(millis(500)));
     let start = Instant::now();
     pause(&fleet[0], "3000");
     pause(&fleet[1], "3000");
@@ -358,7 +358,7 @@ fn writes_that_are_paused() {
         let line = format!("127.0.0.1:{} {}", node.port(), NodeError::Silent);
         assert!(error.to_string().contains(&line), "{error}");
     }
-    let guard = client.lock("a", LockOptions::new(60 * SECOND).wait(TTL)).unwrap();
+    let guard = client.lock("a", LockOptions::new(60 * SECOND).wait(60 * SECOND)).unwrap();
     println!("two of three paused for 3 s: held after {:?}", start.elapsed());
     assert!(start.elapsed() >= 2 * SECOND, "it was not paused");
     let token = guard.token().to_string().into_bytes();
@@ -396,10 +396,10 @@ fn a_key_that_is_a_list_is_anothers() {
 fn a_lock_that_is_held_when_memory_runs_out_is_extended_and_released() {
     let fleet = Fleet::start(3);
     let client = client(config(fleet.urls()));
-    let mut guard = client.try_lock("a", SECOND).unwrap();
+    let mut guard = client.try_lock("a", 3 * SECOND).unwrap();
     fleet.iter().for_each(|node| set(node, "maxmemory", "1"));
-    guard.extend(TTL).unwrap();
-    assert!(guard.remaining() > 8 * SECOND);
+    guard.extend(2 * TTL).unwrap();
+    assert!(guard.remaining() > TTL);
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     nothing_is_left(&[&client], &fleet);
 }
@@ -423,16 +423,16 @@ fn a_lock_that_is_held_when_the_nodes_refuse_writes_is_released_when_they_take_t
     for (name, refuse, accept) in refusals {
         wait_ready(&client, 3);
         let guard = client.try_lock("a", 60 * SECOND).unwrap();
-        drive_until(&client, SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+        drive_until(&client, SOON, "all have it", || tokens(&fleet, "a").len() == 3);
         [&fleet[0], &fleet[1]].into_iter().for_each(refuse);
         let released = guard.release().unwrap();
         println!("{name}: release: {released:?}");
         assert!(matches!(released, ReleaseOutcome::Unconfirmed { .. }), "{name}: {released:?}");
+        drive_until(&client, SOON, "the third lets go", || tokens(&fleet, "a").len() < 3);
         client.drive(millis(300)).unwrap();
-        assert_eq!(tokens(&fleet, "a").len(), 2, "{name}: the third let go, the others cannot");
+        assert_eq!(tokens(&fleet, "a").len(), 2, "{name}: the others cannot let go");
         [&fleet[0], &fleet[1]].into_iter().for_each(accept);
-        let took =
-            drive_until(&client, 3 * SECOND, "all are paid", || tokens(&fleet, "a").is_empty());
+        let took = drive_until(&client, SOON, "all are paid", || tokens(&fleet, "a").is_empty());
         println!("{name}: healed, the last key is gone after {took:?}");
     }
 }

@@ -86,7 +86,7 @@ impl Drop for Elsewhere {
 fn a_node_that_is_up_for_a_day_counts_at_once() {
     let servers = Elsewhere::start(3, -DAY);
     servers.set(0);
-    eventually(SECOND, "they are a day old", || {
+    eventually(SOON, "they are a day old", || {
         servers.fleet[0].info("uptime_in_seconds").parse::<i64>().is_ok_and(|up| up >= DAY)
     });
     let settings = config(servers.fleet.urls()).restart_guard(RestartGuard::On);
@@ -99,7 +99,7 @@ fn a_node_that_is_up_for_a_day_counts_at_once() {
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     // One that seems to be of tomorrow is as young as can be.
     servers.set(-2 * DAY);
-    eventually(SECOND, "they are not born yet", || {
+    eventually(SOON, "they are not born yet", || {
         servers.fleet[0].info("uptime_in_seconds").starts_with('-')
     });
     let settings = config(servers.fleet.urls()).restart_guard(RestartGuard::On);

@@ -9,7 +9,7 @@ use redlatch::{Error, LockOptions};
 const MAX_TTL: Duration = millis(1_500);
 
 fn guarded(fleet: &Fleet) -> Config {
-    config(fleet.urls()).max_ttl(MAX_TTL).restart_guard(RestartGuard::On).node_timeout(millis(200))
+    config(fleet.urls()).max_ttl(MAX_TTL).restart_guard(RestartGuard::On).node_timeout(SECOND)
 }
 
 /// The clients of these nodes trust them from now on.
@@ -20,7 +20,7 @@ fn vouch(fleet: &Fleet) {
 /// A client connects with a quorum of the nodes. On a busy machine the others may come later.
 fn vouch_with(config: Config) {
     let client = Client::connect(config).expect("a good configuration");
-    drive_until(&client, 5 * SECOND, "all nodes are connected", || {
+    drive_until(&client, SOON, "all nodes are connected", || {
         let may_be_asked = |state| matches!(state, NodeState::Ready | NodeState::Quarantined(_));
         client.nodes().into_iter().all(may_be_asked)
     });
@@ -45,7 +45,7 @@ fn extend_is_not_won_by_a_node_that_forgot_a_rivals_key() {
 
     let client = client_with_quarantined(&fleet, 2);
     let mut guard = client.try_lock("a", MAX_TTL).expect("nodes 0 and 1 are a majority");
-    drive_until(&client, SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    drive_until(&client, SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     fleet[0].stop();
     let deadline = guard.deadline();
     let error = guard.extend(MAX_TTL).expect_err("node 2 forgot the rival's key");
@@ -63,7 +63,7 @@ fn extend_is_not_won_by_a_node_that_forgot_a_rivals_key() {
 /// A client for which exactly this node is in quarantine.
 fn client_with_quarantined(fleet: &Fleet, node: usize) -> Client {
     let client = Client::connect(guarded(fleet)).expect("a good configuration");
-    drive_until(&client, 5 * SECOND, "the nodes are connected", || {
+    drive_until(&client, SOON, "the nodes are connected", || {
         let node_states = client.nodes();
         node_states.iter().enumerate().all(|(index, state)| match state {
             NodeState::Ready => index != node,
@@ -189,7 +189,7 @@ fn persistent_nodes_that_restart_with_their_marker_are_trusted_at_once() {
     }
     for node in &fleet {
         node.restart();
-        lock(persistent, SECOND).expect("a rolling restart costs nothing");
+        lock(persistent, SOON).expect("a rolling restart costs nothing");
     }
     let error = lock(RestartGuard::On, Duration::ZERO).expect_err("they are all young");
     assert!(error.to_string().contains("started a short time ago"), "{error}");
@@ -212,7 +212,7 @@ fn a_flush_of_another_database_leaves_the_marker_as_it_is() {
     let mut other = fleet[0].client();
     assert!(other.command(&["SELECT", "7"]).expect("a reply").is_ok());
     assert!(other.command(&["FLUSHDB"]).expect("a reply").is_ok());
-    drive_until(&client, SECOND, "the flush is noticed", || {
+    drive_until(&client, SOON, "the flush is noticed", || {
         matches!(client.nodes()[0], NodeState::Quarantined(_))
     });
     // The script that would write the marker anew has been answered by now.
@@ -220,7 +220,7 @@ fn a_flush_of_another_database_leaves_the_marker_as_it_is() {
     assert_eq!(fleet[0].get(NODE_MARKER), before);
     // Deleted, it is written anew at once, for the next process.
     assert!(fleet[0].command(&["FLUSHALL"]).is_ok());
-    drive_until(&client, SECOND, "the marker is written anew", || {
+    drive_until(&client, SOON, "the marker is written anew", || {
         fleet[0].get(NODE_MARKER).is_some_and(|marker| !marker.ends_with(b"vouched"))
     });
 }

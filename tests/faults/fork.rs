@@ -52,7 +52,7 @@ fn a_child_can_do_nothing_with_its_copy_of_a_client() {
         assert!(!lines.iter().any(|line| line.contains("of the child")), "{lines:?}");
     }
     fleet.wait_empty();
-    eventually(SECOND, "its connections are closed", || connections(&fleet) == before);
+    eventually(SOON, "its connections are closed", || connections(&fleet) == before);
 }
 
 fn the_client_forks(urls: &[String]) {
@@ -119,7 +119,7 @@ fn a_child_takes_no_answer_from_its_parents_connections() {
     nodes.proxies.iter().for_each(|proxy| proxy.delay(Way::ToClient, millis(300)));
     again::run(module_path!(), test, &nodes.urls());
     assert!(nodes.proxies.iter().all(|proxy| proxy.accepted() == 1), "a connection was replaced");
-    eventually(2 * SECOND, "nothing is left", || nodes.fleet.keys_everywhere().is_empty());
+    eventually(SOON, "nothing is left", || nodes.fleet.keys_everywhere().is_empty());
 }
 
 /// An engine on a poller of its own, which forks while it waits for the answers.

@@ -18,7 +18,7 @@ fn pair(client: &Client, key: &str) -> Duration {
 #[test]
 fn a_connection_that_is_half_open_is_found_while_idle_and_replaced() {
     let nodes = Proxied::start(3);
-    let (timeout, interval, reset) = (millis(300), millis(400), millis(200));
+    let (timeout, interval, reset) = (SECOND, millis(400), millis(200));
     let settings = config(nodes.urls()).node_timeout(timeout).probe_interval(interval);
     let client = client(settings.reset_after(reset).connect_timeout(millis(500)));
     client.drive(interval).unwrap();
@@ -45,45 +45,55 @@ fn a_connection_that_is_half_open_is_found_while_idle_and_replaced() {
     nodes.proxies[0].come_back();
     let back = wait_ready(&client, 3);
     println!("half-open: back {back:?} after healing");
-    assert!(back < 2 * SECOND);
+    assert!(back < TTL);
     let guard = client.try_lock("a", TTL).unwrap();
-    drive_until(&client, SECOND, "all have it", || tokens(&nodes.fleet, "a").len() == 3);
+    drive_until(&client, SOON, "all have it", || tokens(&nodes.fleet, "a").len() == 3);
     drop(guard);
-    drive_until(&client, SECOND, "nothing is left", || nodes.fleet.keys_everywhere().is_empty());
+    drive_until(&client, SOON, "nothing is left", || nodes.fleet.keys_everywhere().is_empty());
 }
 
 #[test]
 fn a_connection_that_vanishes_under_load_costs_at_most_a_node_timeout() {
     let nodes = Proxied::start(3);
-    let timeout = millis(500);
+    let timeout = 2 * SECOND;
     let client = client(config(nodes.urls()).node_timeout(timeout).reset_after(millis(200)));
-    let mut slowest = Duration::ZERO;
-    for round in 0..600 {
-        if round == 100 {
-            nodes.proxies[1].vanish();
+    let (mut slowest, mut pairs) = (Duration::ZERO, 0);
+    let mut pairs_until = |is_enough: &dyn Fn() -> bool| {
+        let more = pairs + 100;
+        while pairs < more || !is_enough() {
+            slowest = slowest.max(pair(&client, "a"));
+            client.drive(millis(1)).unwrap();
+            pairs += 1;
         }
-        if round == 400 {
-            nodes.proxies[1].come_back();
-        }
-        slowest = slowest.max(pair(&client, "a"));
-        client.drive(millis(1)).unwrap();
-    }
-    println!("vanished under load: slowest of 600 pairs {slowest:?}, {:?}", client.nodes());
+    };
+    pairs_until(&|| true);
+    nodes.proxies[1].vanish();
+    // It is found to be silent, and its connection is given up.
+    pairs_until(&|| !matches!(client.nodes()[1], NodeState::Ready | NodeState::Suspect));
+    pairs_until(&|| true);
+    nodes.proxies[1].come_back();
+    pairs_until(&|| true);
+    println!("vanished under load: slowest of {pairs} pairs {slowest:?}, {:?}", client.nodes());
     assert!(slowest < timeout, "a majority was there all the time");
     wait_ready(&client, 3);
-    drive_until(&client, SECOND, "nothing is left", || nodes.fleet.keys_everywhere().is_empty());
+    drive_until(&client, SOON, "nothing is left", || nodes.fleet.keys_everywhere().is_empty());
 }
 
 #[test]
 fn a_node_that_trickles_is_suspect_and_nobody_is_busy() {
     let nodes = Proxied::start(3);
     let limits = redlatch::Limits::default().asks(400);
-    let settings = config(nodes.urls()).node_timeout(millis(50)).limits(limits);
+    let settings = config(nodes.urls()).node_timeout(SECOND).limits(limits);
     let client = client(settings.reset_after(60 * SECOND));
-    nodes.proxies[0].trickle(Some(millis(40)));
+    nodes.proxies[0].trickle(Some(millis(150)));
     let (mut slowest, mut suspect_after) = (Duration::ZERO, None);
     let (start, mut pairs) = (Instant::now(), 0);
-    while start.elapsed() < 2 * SECOND {
+    let asked = |suspect_after: Option<Duration>| match suspect_after {
+        // It is left alone for a while.
+        Some(after) => start.elapsed() < after + SECOND,
+        None => start.elapsed() < 60 * SECOND,
+    };
+    while asked(suspect_after) {
         // Each pair has a key of its own, so that nothing waits for the slow node.
         slowest = slowest.max(pair(&client, &format!("key:{pairs}")));
         pairs += 1;
@@ -97,20 +107,18 @@ fn a_node_that_trickles_is_suspect_and_nobody_is_busy() {
     nodes.proxies[0].trickle(None);
     let back = wait_ready(&client, 3);
     println!("trickling: back {back:?} after it stopped");
-    drive_until(&client, 2 * SECOND, "nothing is left", || {
-        nodes.fleet.keys_everywhere().is_empty()
-    });
+    drive_until(&client, SOON, "nothing is left", || nodes.fleet.keys_everywhere().is_empty());
 }
 
 #[test]
 fn a_stopped_node_is_given_up_and_taken_back() {
     let fleet = Fleet::start(3);
-    let settings = config(fleet.urls()).node_timeout(millis(100)).reset_after(millis(200));
+    let settings = config(fleet.urls()).node_timeout(SECOND).reset_after(millis(200));
     let client = client(settings.connect_timeout(millis(300)));
     fleet[2].stop();
     let guard = client.try_lock("a", 60 * SECOND).unwrap();
     // The kernel accepts for a stopped server: a connection proves nothing.
-    drive_until(&client, 5 * SECOND, "it was given up and could not be made ready", || {
+    drive_until(&client, SOON, "it was given up and could not be made ready", || {
         matches!(client.nodes()[2], NodeState::Down(_))
     });
     client.drive(SECOND).unwrap();
@@ -118,9 +126,9 @@ fn a_stopped_node_is_given_up_and_taken_back() {
     fleet[2].cont();
     let back = wait_ready(&client, 3);
     println!("stopped and continued: back after {back:?}");
-    drive_until(&client, 2 * SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+    drive_until(&client, SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
     // Connections that were given up while it was stopped are closed there.
-    drive_until(&client, 5 * SECOND, "one is left", || fleet[2].client_list().len() == 1);
+    drive_until(&client, SOON, "one is left", || fleet[2].client_list().len() == 1);
 }
 
 /// What this thread has run, by the kernel's count.
@@ -137,7 +145,7 @@ fn nodes_that_refuse_or_are_dead_burn_no_time() {
     nodes.fleet[3].kill();
     let mut urls = nodes.urls();
     urls[3] = nodes.fleet[3].url();
-    let settings = config(urls).node_timeout(millis(50)).connect_timeout(millis(300));
+    let settings = config(urls).node_timeout(SECOND).connect_timeout(millis(300));
     let client = client_of(settings, 3);
     let mut shares = Vec::new();
     for what in ["from the start", "and with one cut again and again"] {
@@ -176,12 +184,10 @@ fn a_wait_goes_on_through_a_majority_that_is_away() {
             let_pass(SECOND);
             nodes.proxies[..2].iter().for_each(Proxy::come_back);
         });
-        let guard = client.lock("a", LockOptions::new(TTL).wait(TTL)).unwrap();
+        let guard = client.lock("a", LockOptions::new(TTL).wait(60 * SECOND)).unwrap();
         println!("a majority away for 1 s: held after {:?}", start.elapsed());
-        assert!(start.elapsed() >= SECOND && start.elapsed() < 5 * SECOND);
+        assert!(start.elapsed() >= SECOND && start.elapsed() < 30 * SECOND);
         assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     });
-    drive_until(&client, 2 * SECOND, "nothing is left", || {
-        nodes.fleet.keys_everywhere().is_empty()
-    });
+    drive_until(&client, SOON, "nothing is left", || nodes.fleet.keys_everywhere().is_empty());
 }

@@ -142,7 +142,7 @@ fn a_minority_that_is_partitioned_costs_nothing() {
         println!("back {back:?} after healing");
         assert!(back < 2 * SECOND);
         pair(&client);
-        drive_until(&client, 3 * SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+        drive_until(&client, SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
     });
 }
 
@@ -186,7 +186,7 @@ fn answers_that_are_lost_leave_nothing() {
         let error = client.try_lock("a", 60 * SECOND).unwrap_err();
         println!("{error}");
         assert!(matches!(error, Error::NoQuorum(_)), "{error}");
-        let took = drive_until(&client, 3 * SECOND, "the SETs are released", || {
+        let took = drive_until(&client, SOON, "the SETs are released", || {
             fleet.keys_everywhere().is_empty()
         });
         println!("the SETs were executed and are released after {took:?}, with no answer at all");
@@ -194,7 +194,7 @@ fn answers_that_are_lost_leave_nothing() {
         let back = wait_ready(&client, 3);
         println!("back {back:?} after healing");
         pair(&client);
-        drive_until(&client, 3 * SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+        drive_until(&client, SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
     });
 }
 

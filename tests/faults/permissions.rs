@@ -2,7 +2,7 @@
 
 use super::answers::Trouble;
 use super::*;
-use redlatch::{NodeError, ReleaseOutcome};
+use redlatch::{LockOptions, NodeError, ReleaseOutcome};
 
 /// The nodes, each with a user of ours that may do everything yet.
 fn fleet_with_a_user() -> (Fleet, Vec<String>) {
@@ -50,11 +50,11 @@ fn a_user_who_is_not_known() {
     let urls: Vec<String> = fleet.iter().map(url).collect();
     let client = Client::connect(config(urls)).unwrap();
     let start = Instant::now();
-    let error = client.lock("a", TTL).unwrap_err();
+    let error = client.lock("a", LockOptions::new(TTL).wait(60 * SECOND)).unwrap_err();
     println!("{error} (after {:?})", start.elapsed());
     assert!(matches!(error, redlatch::Error::Config(_)), "{error}");
     assert!(error.to_string().contains(&NodeError::WrongPassword.to_string()), "{error}");
-    assert!(start.elapsed() < SECOND);
+    assert!(start.elapsed() < 30 * SECOND, "it was retried until the wait ran out");
 }
 
 /// A user that may take a lock and not give it back must not take it.
@@ -71,6 +71,7 @@ fn a_user_without_scripting() {
     (trouble.provoke)(&fleet[0]);
     trouble.costs_nothing(&before, "connected before");
     let between = Client::connect(config(&urls)).unwrap();
+    wait_ready(&between, 2);
     trouble.costs_nothing(&between, "connected to two");
     (trouble.provoke)(&fleet[1]);
     let after = Client::connect(config(&urls)).unwrap();
@@ -84,17 +85,17 @@ fn a_user_without_scripting() {
 #[test]
 fn a_user_whose_scripts_may_not_delete_learns_that_nothing_was_released() {
     let (fleet, urls) = fleet_with_a_user();
-    let client = client(config(&urls).node_timeout(millis(300)));
+    let client = client(config(&urls).node_timeout(SECOND));
     acl(&fleet[0], &["-del"]);
-    let guard = client.try_lock("a", SECOND).unwrap();
+    let guard = client.try_lock("a", 3 * SECOND).unwrap();
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released, "a minority costs nothing");
     acl(&fleet[1], &["-del"]);
-    drive_until(&client, 3 * SECOND, "the first is over", || tokens(&fleet, "a").is_empty());
-    let guard = client.try_lock("a", SECOND).unwrap();
+    drive_until(&client, SOON, "the first is over", || tokens(&fleet, "a").is_empty());
+    let guard = client.try_lock("a", 3 * SECOND).unwrap();
     let released = guard.release().unwrap();
     println!("without DEL on two of three: {released:?}");
     assert!(matches!(released, ReleaseOutcome::Unconfirmed { .. }), "{released:?}");
-    drive_until(&client, 3 * SECOND, "the ttl is over", || tokens(&fleet, "a").is_empty());
+    drive_until(&client, SOON, "the ttl is over", || tokens(&fleet, "a").is_empty());
 }
 
 /// Managed servers refuse some of these: each absence has a defined effect.

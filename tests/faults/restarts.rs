@@ -5,10 +5,10 @@ use super::*;
 use redlatch::{Error, LockOptions, NodeError, NodeEvent, NodeReply, ReleaseOutcome};
 
 /// The longest ttl here, and so the length of a quarantine but for the drift.
-const MAX_TTL: Duration = SECOND;
+const MAX_TTL: Duration = Duration::from_secs(2);
 
 fn guarded(urls: Vec<String>, guard: RestartGuard) -> Config {
-    config(urls).max_ttl(MAX_TTL).restart_guard(guard).node_timeout(millis(500))
+    config(urls).max_ttl(MAX_TTL).restart_guard(guard)
 }
 
 /// A client that trusts all of these nodes, which are old enough.
@@ -45,12 +45,12 @@ fn hand_over(guard: RestartGuard, forget: fn(&Node), knew: bool) -> Handover {
     let second = knew.then(|| trusting(&fleet, guard));
     fleet[2].command(&["SET", "a", "another's"]);
     let held = first.try_lock("a", MAX_TTL).unwrap();
-    drive_until(&first, SECOND, "two have it", || tokens(&fleet, "a").len() == 3);
+    drive_until(&first, SOON, "two have it", || tokens(&fleet, "a").len() == 3);
     forget(&fleet[1]);
     fleet[2].command(&["DEL", "a"]);
     let start = Instant::now();
     let second = second.unwrap_or_else(|| Client::connect(guarded(fleet.urls(), guard)).unwrap());
-    let taken = second.lock("a", LockOptions::new(MAX_TTL).wait(TTL)).unwrap();
+    let taken = second.lock("a", LockOptions::new(MAX_TTL).wait(60 * SECOND)).unwrap();
     let handover = Handover { first_remaining: held.remaining(), waited: start.elapsed() };
     println!(
         "{guard:?}, known before: {knew}: the second one waited {:?}, the first one had {:?}",
@@ -60,15 +60,21 @@ fn hand_over(guard: RestartGuard, forget: fn(&Node), knew: bool) -> Handover {
     handover
 }
 
+/// The same without the guard, so that the tests can fail. On a busy machine the first lock may be
+/// over before the second client asks, which shows nothing.
+#[track_caller]
+fn shows_two_holders_without_the_guard(forget: fn(&Node), knew: bool) {
+    let show = || hand_over(RestartGuard::Off, forget, knew).first_remaining;
+    assert!((0..10).any(|_| !show().is_zero()), "without the guard nothing was shown");
+}
+
 #[test]
 fn a_restart_gives_nobody_a_lock_that_is_held() {
     for knew in [true, false] {
         let guarded = hand_over(RestartGuard::On, forget_by_restart, knew);
         assert_eq!(guarded.first_remaining, Duration::ZERO, "two held it at once");
-        assert!(guarded.waited < 2 * MAX_TTL, "{:?}", guarded.waited);
-        // The same without the guard, so that this test can fail.
-        let unguarded = hand_over(RestartGuard::Off, forget_by_restart, knew);
-        assert!(!unguarded.first_remaining.is_zero(), "without the guard nothing was shown");
+        assert!(guarded.waited < 10 * MAX_TTL, "{:?}", guarded.waited);
+        shows_two_holders_without_the_guard(forget_by_restart, knew);
     }
 }
 
@@ -78,8 +84,7 @@ fn a_flush_gives_nobody_a_lock_that_is_held() {
     assert_eq!(guarded.first_remaining, Duration::ZERO, "two held it at once");
     let guarded = hand_over(RestartGuard::On, forget_by_flush_of_another_database, true);
     assert_eq!(guarded.first_remaining, Duration::ZERO, "two held it at once");
-    let unguarded = hand_over(RestartGuard::Off, forget_by_flush, true);
-    assert!(!unguarded.first_remaining.is_zero(), "without the guard nothing was shown");
+    shows_two_holders_without_the_guard(forget_by_flush, true);
 }
 
 #[test]
@@ -99,7 +104,7 @@ fn a_young_cluster_says_so_and_for_how_long() {
     let told = report.nodes.iter().filter_map(|node| node.detail.as_deref());
     let told: Vec<&str> = told.filter(|detail| detail.contains("its grants count in ")).collect();
     assert!(told.len() >= 2, "{error}");
-    drive_until(&client, SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+    drive_until(&client, SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
 }
 
 /// What a quarantined node may do all the same.
@@ -108,7 +113,7 @@ fn a_quarantined_node_denies_extends_and_releases() {
     let fleet = Fleet::start(3);
     let client = trusting(&fleet, RestartGuard::On);
     let mut guard = client.try_lock("a", MAX_TTL).unwrap();
-    drive_until(&client, SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    drive_until(&client, SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     // A flush of another database: all of them keep the key.
     for node in &fleet {
         let mut other = node.client();
@@ -117,7 +122,7 @@ fn a_quarantined_node_denies_extends_and_releases() {
     }
     let quarantined = |it: &NodeState| matches!(it, NodeState::Quarantined(_));
     let all = || client.nodes().iter().all(quarantined);
-    drive_until(&client, SECOND, "all are quarantined", all);
+    drive_until(&client, SOON, "all are quarantined", all);
     let error = client.try_lock("a", MAX_TTL).unwrap_err();
     assert!(matches!(error, Error::Contended(_)), "{error}");
     let error = client.try_lock("b", MAX_TTL).unwrap_err();
@@ -125,11 +130,11 @@ fn a_quarantined_node_denies_extends_and_releases() {
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
     guard.extend(MAX_TTL).unwrap();
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-    drive_until(&client, SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+    drive_until(&client, SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
     let start = Instant::now();
-    let guard = client.lock("b", LockOptions::new(MAX_TTL).wait(TTL)).unwrap();
+    let guard = client.lock("b", LockOptions::new(MAX_TTL).wait(60 * SECOND)).unwrap();
     println!("trusted again after {:?}", start.elapsed());
-    assert!(start.elapsed() < 2 * MAX_TTL);
+    assert!(start.elapsed() < 10 * MAX_TTL);
     drop(guard);
 }
 
@@ -147,7 +152,7 @@ fn a_node_that_was_promoted_is_not_trusted_by_its_uptime() {
     println!("{error}");
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
     assert!(error.to_string().contains("promoted"), "{error}");
-    let guard = client.lock("a", LockOptions::new(MAX_TTL).wait(TTL)).unwrap();
+    let guard = client.lock("a", LockOptions::new(MAX_TTL).wait(60 * SECOND)).unwrap();
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
 }
 
@@ -155,19 +160,27 @@ fn a_node_that_was_promoted_is_not_trusted_by_its_uptime() {
 fn a_minority_that_restarts_costs_nothing() {
     let fleet = Fleet::start(3);
     let client = trusting(&fleet, RestartGuard::On);
-    let guard = client.try_lock("a", MAX_TTL).unwrap();
-    fleet[0].restart();
+    // A restart may take longer than the lock lives, if the machine is busy.
+    let mut guard = None;
+    eventually(30 * SECOND, "it restarts under a lock", || {
+        guard = None;
+        wait_ready(&client, 3);
+        guard = Some(client.try_lock("a", MAX_TTL).unwrap());
+        fleet[0].restart();
+        guard.as_ref().is_some_and(|guard| guard.remaining() > MAX_TTL / 2)
+    });
+    let guard = guard.expect("it was acquired");
     let start = Instant::now();
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     let guard = client.try_lock("b", MAX_TTL).unwrap();
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     println!("one of three restarted: a release and a pair in {:?}", start.elapsed());
-    assert!(start.elapsed() < millis(250));
+    assert!(start.elapsed() < NODE_TIMEOUT / 2);
     let is_back = || matches!(client.nodes()[0], NodeState::Quarantined(_));
-    let back = drive_until(&client, 5 * SECOND, "it is back, in quarantine", is_back);
+    let back = drive_until(&client, SOON, "it is back, in quarantine", is_back);
     println!("back, in quarantine, after {back:?}");
     wait_ready(&client, 3);
-    drive_until(&client, SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+    drive_until(&client, SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
 }
 
 #[test]
@@ -180,14 +193,14 @@ fn two_addresses_of_one_server_are_refused_and_an_address_that_moves_has_no_vote
         // A quorum was ready before the server was seen under its second address.
         Ok(client) => {
             let rejected = NodeState::Rejected(NodeError::SameServer);
-            drive_until(&client, SECOND, "one is rejected", || client.nodes().contains(&rejected));
+            drive_until(&client, SOON, "one is rejected", || client.nodes().contains(&rejected));
         }
     }
     let client = client(config(nodes.urls()));
     // The address of the third node now leads to the first.
     nodes.proxies[2].lead_to(nodes.fleet[0].address());
     nodes.proxies[2].cut(crate::support::Cut::Reset);
-    drive_until(&client, SECOND, "it is rejected", || {
+    drive_until(&client, SOON, "it is rejected", || {
         client.nodes()[2] == NodeState::Rejected(NodeError::SameServer)
     });
     nodes.fleet[1].command(&["SET", "a", "another's"]);

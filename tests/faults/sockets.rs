@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::support::{Canned, Reply, SECOND, Scripted, eventually, healthy, millis};
+use crate::ready;
+use crate::support::{Canned, Reply, SECOND, SOON, Scripted, eventually, healthy, millis};
 use redlatch::{Client, Config, Error, NodeState, ReleaseOutcome, RestartGuard};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -26,13 +27,7 @@ fn answering_set_with(bytes: &'static [u8]) -> Canned {
 
 fn client(nodes: &[&Canned]) -> Client {
     let urls = nodes.iter().map(|node| node.url());
-    let config = config(urls).node_timeout(millis(500));
-    let client = Client::connect(config).unwrap();
-    eventually(5 * SECOND, "the nodes are ready", || {
-        client.drive(millis(1)).unwrap();
-        client.nodes().iter().all(|&state| state == NodeState::Ready)
-    });
-    client
+    ready::client(config(urls).node_timeout(2 * SECOND))
 }
 
 #[test]
@@ -81,7 +76,7 @@ fn a_connection_that_is_lost_in_mid_reply_gives_no_vote() {
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
     assert!(error.to_string().contains("connection lost"), "{error}");
     // The SET may have been executed: its release is the first request on the next connection.
-    eventually(5 * SECOND, "both were sent a release", || {
+    eventually(SOON, "both were sent a release", || {
         client.drive(millis(5)).unwrap();
         nodes[..2].iter().all(|node| node.count("EVAL") == 1)
     });
@@ -108,7 +103,7 @@ fn garbage_is_never_a_vote() {
         let text = bytes.escape_ascii();
         assert!(matches!(error, Error::NoQuorum(_)), "{text}: {error}");
         assert!(error.to_string().contains("sent an invalid reply"), "{text}: {error}");
-        eventually(5 * SECOND, "they are connected to again, and told to release", || {
+        eventually(SOON, "they are connected to again, and told to release", || {
             client.drive(millis(5)).unwrap();
             nodes[..2].iter().all(|node| node.connections() >= 2 && node.count("EVAL") == 1)
         });
@@ -120,7 +115,7 @@ fn a_reply_without_a_request_ends_the_connection() {
     let nodes = [answering_set_with(b"+OK\r\n+OK\r\n"), well(), well()];
     let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
     let guard = client.try_lock("a", TTL).unwrap();
-    eventually(5 * SECOND, "it is connected to again", || {
+    eventually(SOON, "it is connected to again", || {
         client.drive(millis(5)).unwrap();
         nodes[0].connections() >= 2
     });
@@ -135,7 +130,7 @@ fn a_node_that_answers_an_unknown_error_is_released_all_the_same() {
     let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
     let error = client.try_lock("a", TTL).unwrap_err();
     assert!(error.to_string().contains("UPSTREAM timed out"), "{error}");
-    eventually(5 * SECOND, "all three were sent a release", || {
+    eventually(SOON, "all three were sent a release", || {
         client.drive(millis(5)).unwrap();
         nodes.iter().all(|node| node.count("EVAL") + node.count("EVALSHA") >= 1)
     });
@@ -155,7 +150,7 @@ fn a_name_that_is_not_found_is_a_node_that_is_down() {
     let nodes = [well(), well()];
     let urls = [nodes[0].url(), nodes[1].url(), "redis://no-such-host.invalid".to_string()];
     let client = Client::connect(config(urls)).unwrap();
-    eventually(5 * SECOND, "two are ready", || {
+    eventually(SOON, "two are ready", || {
         client.drive(millis(1)).unwrap();
         client.nodes()[..2].iter().all(|&state| state == NodeState::Ready)
     });
@@ -170,11 +165,15 @@ fn a_node_that_does_not_speak_is_given_up_at_the_connect_timeout_and_tried_again
     });
     let config = config([silent.url()]).connect_timeout(millis(50));
     let client = Client::connect(config).unwrap();
-    client.drive(millis(60)).unwrap();
+    // The first connection is given up, and the second one is begun after it.
+    eventually(SOON, "it is given up", || {
+        client.drive(millis(5)).unwrap();
+        matches!(client.nodes()[0], NodeState::Down(_))
+    });
     let error = client.try_lock("a", TTL).unwrap_err();
     let why = "not connected (no answer to HELLO within the connect timeout of 50ms)";
     assert!(error.to_string().contains(why), "{error}");
-    eventually(5 * SECOND, "it is tried again", || {
+    eventually(SOON, "it is tried again", || {
         client.drive(millis(5)).unwrap();
         silent.connections() >= 3
     });

@@ -18,7 +18,7 @@ fn scripts_that_are_flushed_meanwhile_are_not_noticed() {
             node.command(&["SCRIPT", "FLUSH"]);
         }
         assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-        nothing_is_left(&fleet, SECOND);
+        nothing_is_left(&fleet);
     }
     // The answer to this release is never read: it must not depend on the scripts.
     let guard = client.try_lock("a", TTL).unwrap();
@@ -26,7 +26,7 @@ fn scripts_that_are_flushed_meanwhile_are_not_noticed() {
         node.command(&["SCRIPT", "FLUSH"]);
     }
     drop(guard);
-    nothing_is_left(&fleet, SECOND);
+    nothing_is_left(&fleet);
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn a_release_after_the_expiry_leaves_the_next_holder_alone() {
         }
         let other = second.lock("a", TTL).unwrap();
         // A majority was free: on the others it may be over a moment later.
-        eventually(SECOND, "it is over everywhere", || {
+        eventually(SOON, "it is over everywhere", || {
             tokens(&fleet, "a").iter().all(|held| held != guard.token().digits())
         });
         assert!(guard.check().is_err());
@@ -53,25 +53,25 @@ fn a_release_after_the_expiry_leaves_the_next_holder_alone() {
         assert_eq!(other.release().unwrap(), ReleaseOutcome::Released);
     }
     let guard = first.try_lock("a", millis(20)).unwrap();
-    eventually(SECOND, "it is over", || guard.check().is_err());
-    nothing_is_left(&fleet, SECOND);
+    eventually(SOON, "it is over", || guard.check().is_err());
+    all_is_over(&fleet);
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::AlreadyExpired);
 }
 
 #[test]
 fn a_majority_that_answers_after_the_ttl_is_expired_and_leaves_nothing() {
     let fleet = Fleet::start(3);
-    let client = Client::connect(config(&fleet).node_timeout(20 * SECOND)).unwrap();
-    client.wait_ready(3);
+    let timeout = 60 * SECOND;
+    let client = ready::client(config(&fleet).node_timeout(timeout));
     fleet[0].stop();
     fleet[1].stop();
     let start = Instant::now();
     let error = client.try_lock("a", millis(40)).unwrap_err();
     assert!(matches!(error, Error::Expired(_)), "{error}");
-    assert!(start.elapsed() < 10 * SECOND, "it waited for the node timeout");
+    assert!(start.elapsed() < timeout / 2, "it waited for the node timeout");
     fleet[0].cont();
     fleet[1].cont();
-    nothing_is_left(&fleet, SECOND);
+    all_is_over(&fleet);
 }
 
 #[test]
@@ -81,13 +81,13 @@ fn a_grant_that_is_fetched_after_its_deadline_is_no_lock() {
     // The replies come at once and lie in the kernel; the caller looks too late.
     embedded.engine.acquire("a", LockOptions::once(millis(100)), 1).unwrap();
     embedded.engine.prepare();
-    eventually(SECOND, "granted", || tokens(&fleet, "a").len() == 3);
+    eventually(SOON, "granted", || tokens(&fleet, "a").len() == 3);
     std::thread::sleep(millis(98));
     let done = embedded.completion();
     assert!(matches!(done.result, Err(Error::Expired(_))), "{:?}", done.result);
     // The verdict is known in time; the completion is fetched too late.
     embedded.engine.acquire("b", LockOptions::once(millis(100)), 2).unwrap();
-    eventually(SECOND, "decided", || {
+    eventually(SOON, "decided", || {
         embedded.turn();
         embedded.engine.coordinator().has_completions()
     });
@@ -95,7 +95,7 @@ fn a_grant_that_is_fetched_after_its_deadline_is_no_lock() {
     let done = embedded.engine.poll_completion().expect("it is decided");
     assert!(matches!(done.result, Err(Error::Expired(_))), "{:?}", done.result);
     embedded.turn();
-    nothing_is_left(&fleet, millis(50));
+    all_is_over(&fleet);
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_refused_ttl_sends_no_byte_at_all() {
 fn busy_is_returned_before_anything_is_sent() {
     let fleet = Fleet::start(1);
     let limits = redlatch::Limits::default().records(2);
-    let client = Client::connect(config(&fleet).limits(limits)).unwrap();
+    let client = ready::client(config(&fleet).limits(limits));
     let first = client.try_lock("a", TTL).unwrap();
     let second = client.try_lock("b", TTL).unwrap();
     let error = client.try_lock("c", TTL).unwrap_err();

@@ -15,11 +15,11 @@ fn a_request_that_is_cancelled_has_no_completion_and_leaves_nothing() {
         embedded.engine.cancel(op);
         embedded.turn();
         assert!(embedded.engine.poll_completion().is_none(), "{turns} turns");
-        eventually(SECOND, "nothing is open", || {
+        eventually(SOON, "nothing is open", || {
             embedded.turn();
             embedded.engine.coordinator().open_records() == 0
         });
-        nothing_is_left(&fleet, SECOND);
+        nothing_is_left(&fleet);
     }
     assert_eq!(embedded.engine.coordinator().open_ops(), 0);
 }
@@ -39,13 +39,13 @@ fn a_wait_that_is_cancelled_ends_between_two_attempts_too() {
         embedded.engine.cancel(op);
         assert!(embedded.engine.poll_completion().is_none());
     }
-    eventually(SECOND, "nothing is open", || {
+    eventually(SOON, "nothing is open", || {
         embedded.turn();
         embedded.engine.coordinator().open_records() == 0
     });
     assert_eq!(embedded.engine.coordinator().open_ops(), 0);
     drop(guard);
-    nothing_is_left(&fleet, SECOND);
+    nothing_is_left(&fleet);
 }
 
 #[test]
@@ -55,9 +55,9 @@ fn an_engine_that_is_dropped_releases_what_it_did_not_hand_out() {
     embedded.engine.acquire("asked", LockOptions::once(60 * SECOND), 1).unwrap();
     embedded.engine.prepare();
     embedded.engine.acquire("not even written", LockOptions::once(60 * SECOND), 2).unwrap();
-    eventually(SECOND, "it is granted", || tokens(&fleet, "asked").len() == 3);
+    eventually(SOON, "it is granted", || tokens(&fleet, "asked").len() == 3);
     drop(embedded);
-    nothing_is_left(&fleet, SECOND);
+    nothing_is_left(&fleet);
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_lock_that_is_forgotten_frees_its_record_at_its_deadline() {
     embedded.engine.acquire("a", LockOptions::once(millis(200)), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
     assert_eq!(embedded.engine.coordinator().open_records(), 1);
-    eventually(5 * SECOND, "its record is free", || {
+    eventually(SOON, "its record is free", || {
         embedded.turn();
         embedded.engine.coordinator().open_records() == 0
     });
@@ -100,7 +100,7 @@ fn a_release_while_an_extend_is_under_way_ends_both() {
     let released = embedded.completion();
     assert_eq!(released.data, 4);
     assert_eq!(released.result, Ok(Outcome::Released(ReleaseOutcome::Released)));
-    nothing_is_left(&fleet, SECOND);
+    nothing_is_left(&fleet);
 }
 
 #[test]

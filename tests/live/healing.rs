@@ -20,7 +20,7 @@ fn keys_that_are_deleted_one_by_one_are_healed_and_the_lock_is_never_lost() {
     // Kept: a push reports it.
     let guard = client.lock("a", kept(SHORT)).unwrap();
     let token = token_of(&guard);
-    client.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 5);
+    client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
     for round in 0..10 {
         let node = &fleet[round * 3 % 5];
         assert_eq!(node.command(&["DEL", "a"]).int(), 1);
@@ -34,25 +34,25 @@ fn keys_that_are_deleted_one_by_one_are_healed_and_the_lock_is_never_lost() {
         assert!(left > 0 && left + 20 <= others, "{left} ms are left, of {others}");
         guard.check().unwrap();
     }
-    client.drive_until(SECOND, "the last one answers, too", || client.stats().healed >= 10);
+    client.drive_until(SOON, "the last one answers, too", || client.stats().healed >= 10);
     assert_eq!(tokens(&fleet, "a"), vec![token; 5]);
     assert_eq!(client.stats().lost, 0);
     drop(guard);
-    nothing_is_left(&fleet, SECOND);
+    nothing_is_left(&fleet);
 
     // Not kept: each extend finds it and heals it.
     let mut guard = client.try_lock("a", TTL).unwrap();
     let token = token_of(&guard);
-    client.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 5);
+    client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
     for node in &fleet {
         assert_eq!(node.command(&["DEL", "a"]).int(), 1);
         guard.extend(TTL).unwrap();
         let what = "it has the key again";
-        client.drive_until(SECOND, what, || node.get("a").as_ref() == Some(&token));
+        client.drive_until(SOON, what, || node.get("a").as_ref() == Some(&token));
     }
     guard.extend(TTL).unwrap();
     assert_eq!(guard.release().unwrap(), redlatch::ReleaseOutcome::Released);
-    nothing_is_left(&fleet, SECOND);
+    nothing_is_left(&fleet);
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn a_key_that_is_another_s_is_healed_when_it_is_free_and_not_before() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let mut guard = client.try_lock("a", TTL).unwrap();
-    client.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     let node = &fleet[1];
     assert!(node.command(&["SET", "a", "another's"]).is_ok());
     let monitor = node.monitor();
@@ -72,7 +72,7 @@ fn a_key_that_is_another_s_is_healed_when_it_is_free_and_not_before() {
     assert!(heard(&monitor).iter().all(|heard| heard.what != What::Set), "it was asked in vain");
     assert_eq!(node.command(&["DEL", "a"]).int(), 1);
     guard.extend(TTL).unwrap();
-    client.drive_until(SECOND, "it is healed", || node.get("a") == Some(token_of(&guard)));
+    client.drive_until(SOON, "it is healed", || node.get("a") == Some(token_of(&guard)));
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_node_that_restarts_empty_is_healed_after_the_next_extend_that_is_won() {
     let client = client(&fleet);
     let guard = client.lock("a", kept(SHORT)).unwrap();
     let token = token_of(&guard);
-    client.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     for node in &fleet {
         node.restart();
         assert_eq!(node.keys(), [b""; 0]);
@@ -105,17 +105,16 @@ const MAX_TTL: Duration = Duration::from_secs(4);
 fn a_key_that_was_healed_in_quarantine_counts_when_that_is_over_and_not_before() {
     let fleet = Fleet::start(3);
     let guarded = config(&fleet).node_timeout(millis(100)).max_ttl(MAX_TTL);
-    let client = Client::connect(guarded.restart_guard(RestartGuard::On)).unwrap();
-    client.wait_ready(3);
+    let client = ready::client(guarded.restart_guard(RestartGuard::On));
     for early in [true, false] {
         let ttl = SECOND;
         let guard = client.lock("a", kept(ttl)).unwrap();
         let token = token_of(&guard);
-        client.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+        client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
         fleet[0].restart();
         let what = "it is healed in quarantine";
         let healed = || fleet[0].get("a").as_ref() == Some(&token);
-        let took = client.drive_until(2 * SECOND, what, healed);
+        let took = client.drive_until(SOON, what, healed);
         println!("healed after {took:?}, {:?}", client.nodes()[0]);
         assert!(matches!(client.nodes()[0], NodeState::Quarantined(_)), "{:?}", client.nodes());
         if !early {
@@ -137,7 +136,7 @@ fn a_key_that_was_healed_in_quarantine_counts_when_that_is_over_and_not_before()
         fleet[1].cont();
         drop(guard);
         client.wait_ready(3);
-        client.drive_until(SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+        client.drive_until(SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
     }
 }
 
@@ -153,8 +152,7 @@ fn keys_of_a_bare_majority_stay_when_its_connections_are_reset() {
     let fleet = Fleet::start(3);
     let proxies: Vec<Proxy> = fleet.iter().map(|node| Proxy::start(node.address())).collect();
     let config = plain(proxies.iter().map(Proxy::url)).reconnect(millis(5), millis(20));
-    let client = Client::connect(config).unwrap();
-    client.wait_ready(3);
+    let client = ready::client(config);
     assert!(fleet[2].command(&["SET", "a", "another's"]).is_ok());
     let guard = client.lock("a", kept(SHORT)).unwrap();
     let token = token_of(&guard);
@@ -203,5 +201,5 @@ fn keys_of_a_bare_majority_stay_when_its_connections_are_reset() {
     }
     assert_eq!(client.stats().lost, 0);
     assert_eq!(guard.release().unwrap(), redlatch::ReleaseOutcome::Released);
-    client.drive_until(SECOND, "ours is gone", || fleet.keys_everywhere().len() == 1);
+    client.drive_until(SOON, "ours is gone", || fleet.keys_everywhere().len() == 1);
 }

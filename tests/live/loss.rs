@@ -3,31 +3,53 @@
 
 use super::monitor_lines::{What, heard};
 use super::*;
-use crate::support::{Node, Proxy, Way};
+use crate::support::{Node, PlainTimer, Proxy, Way};
 use redlatch::{LostReason, Outcome};
 
 /// So long that nothing here is lost by it, or found by a renewal.
 const LONG: Duration = Duration::from_secs(30);
 
-/// Loses locks until one loss was reported before its deadline. A single late report is forgiven,
-/// because the machine may have been busy; a series of them is not.
+/// How many losses are looked at, in time or not: set it to measure how late they are.
+const LOSSES: &str = "REDLATCH_TEST_LOSSES";
+
+/// The most losses that are tried until one is reported in time. The client sets a timer 2 ms
+/// before the deadline, so a report is late wherever the machine is later than that.
+const TRIES: usize = 20;
+
+/// A plain timer that is late by less than this is in time.
+const LATE_BY_NOTHING: Duration = millis(1);
+
+/// Loses locks until one loss was reported before its deadline, and compares each report that comes
+/// later with a plain timer: where such a timer is in time, a series of late reports is a fault.
 #[track_caller]
 fn told_in_time(what: &str, mut lose: impl FnMut() -> Told) {
-    for _ in 0..5 {
+    let wanted: Option<usize> = std::env::var(LOSSES).ok().and_then(|text| text.parse().ok());
+    let timer = PlainTimer::start();
+    let (mut in_time, mut late) = (0, 0);
+    for _ in 0..wanted.unwrap_or(TRIES) {
         let told = lose();
+        let plain = timer.latest();
+        let limit = PlainTimer::limit_of(Duration::ZERO, plain);
         assert_eq!(told.reason(), LostReason::Expired);
+        let after = told.at.saturating_since(told.deadline);
         println!(
-            "{what}: told {:?} before the deadline: {}",
+            "{what}: told {:?} before the deadline, or {after:?} after it; a plain timer was late \
+             by {plain:?}: {}",
             told.before_the_deadline(),
             told.error
         );
         if told.before_the_deadline().is_some() {
             assert_eq!(told.warnings.last(), Some(&told.deadline), "it was not warned before");
-            return;
+            in_time += 1;
+            if wanted.is_none() {
+                return;
+            }
         }
-        assert!(told.at.saturating_since(told.deadline) < SECOND, "told much too late");
+        assert!(after <= limit, "told {after:?} after the deadline, a plain timer {plain:?}");
+        late += usize::from(plain < LATE_BY_NOTHING && told.before_the_deadline().is_none());
     }
-    panic!("{what}: it is never told before the deadline");
+    println!("{what}: {in_time} in time; {late} were not, though a plain timer was");
+    assert!(late < 5, "{what}: it is never told before the deadline");
 }
 
 #[test]
@@ -47,7 +69,7 @@ fn loss_is_reported_before_the_deadline_when_a_majority_is_stopped() {
         [&fleet[0], &fleet[2]].into_iter().for_each(Node::cont);
         let end = Instant::now();
         client.wait_ready(3);
-        client.drive_until(SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+        client.drive_until(SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
         println!("nothing was left {:?} after they went on", end.elapsed());
         told
     });
@@ -64,7 +86,7 @@ fn loss_is_reported_before_the_deadline_when_a_majority_is_killed() {
         [&fleet[1], &fleet[2]].into_iter().for_each(Node::kill);
         let told = client.until_lost(&guard);
         drop(guard);
-        client.drive_until(SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+        client.drive_until(SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
         [&fleet[1], &fleet[2]].into_iter().for_each(Node::restart);
         told
     });
@@ -76,7 +98,7 @@ fn loss_is_reported_at_once_when_a_majority_of_keys_is_deleted() {
     let client = client(&fleet);
     for round in 0..5 {
         let guard = client.lock("a", kept(LONG)).unwrap();
-        client.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 5);
+        client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
         // Any three of them, one by one.
         let deleted: Vec<&Node> = (0..3).map(|n| &fleet[(n + round) % 5]).collect();
         let start = Instant::now();
@@ -87,9 +109,9 @@ fn loss_is_reported_at_once_when_a_majority_of_keys_is_deleted() {
         let took = start.elapsed();
         println!("deleted on three of five, ttl {LONG:?}: told after {took:?}: {}", told.error);
         assert_eq!(told.reason(), LostReason::Gone);
-        assert!(took < SECOND, "told after {took:?}: by its renewal");
+        assert!(took < LONG / 4, "told after {took:?}: by its renewal");
         assert!(told.warnings.is_empty() && guard.check().is_err());
-        client.drive_until(SECOND, "the rest is gone", || fleet.keys_everywhere().is_empty());
+        client.drive_until(SOON, "the rest is gone", || fleet.keys_everywhere().is_empty());
     }
 }
 
@@ -99,13 +121,13 @@ fn loss_by_a_flush_of_all_nodes_is_reported_at_once_and_no_key_returns() {
     let client = client(&fleet);
     let guards: Vec<Guard> =
         (0..20).map(|n| client.lock(format!("k{n}"), kept(LONG)).unwrap()).collect();
-    client.drive_until(SECOND, "all have them", || fleet.keys_everywhere().len() == 100);
+    client.drive_until(SOON, "all have them", || fleet.keys_everywhere().len() == 100);
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
     let start = Instant::now();
     for node in &fleet {
         assert!(node.command(&["FLUSHALL"]).is_ok());
     }
-    client.drive_until(SECOND, "all are lost", || guards.iter().all(|it| it.check().is_err()));
+    client.drive_until(SOON, "all are lost", || guards.iter().all(|it| it.check().is_err()));
     println!("five flushed, ttl {LONG:?}: all of 20 lost after {:?}", start.elapsed());
     for guard in &guards {
         let Err(Error::Lost { reason: LostReason::Gone, .. }) = guard.check() else { panic!() };
@@ -139,7 +161,7 @@ fn loss_is_reported_when_the_third_of_five_keys_is_replaced() {
     };
     // By extends of the caller's, each of which finds one more.
     let mut guard = client.try_lock("a", LONG).unwrap();
-    client.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 5);
+    client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
     for node in 0..2 {
         replace(node);
         guard.extend(LONG).unwrap_or_else(|error| panic!("lost with {node}: {error}"));
@@ -157,7 +179,7 @@ fn loss_is_reported_when_the_third_of_five_keys_is_replaced() {
     // And by pushes, if it is kept.
     fleet.iter().for_each(|node| assert!(node.command(&["FLUSHALL"]).is_ok()));
     let guard = client.lock("a", kept(LONG)).unwrap();
-    client.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 5);
+    client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
     let extends = |node: &Node| node.command(&["INFO", "commandstats"]).text();
     for node in [4, 3] {
         let before = extends(&fleet[node]);
@@ -179,7 +201,7 @@ fn loss_is_reported_when_the_third_of_five_keys_is_replaced() {
 /// Our keys go, and another client's stay.
 #[track_caller]
 fn is_only_anothers(fleet: &Fleet, client: &Client, nodes: usize) {
-    client.drive_until(SECOND, "ours is gone", || fleet.keys_everywhere().len() == nodes);
+    client.drive_until(SOON, "ours is gone", || fleet.keys_everywhere().len() == nodes);
     assert_eq!(tokens(fleet, "a"), vec![b"another's"; nodes]);
 }
 
@@ -188,10 +210,9 @@ fn an_extend_whose_answers_come_after_the_old_deadline_is_lost_and_leaves_nothin
     let fleet = Fleet::start(3);
     let proxies: Vec<Proxy> = fleet.iter().map(|node| Proxy::start(node.address())).collect();
     let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
-    let client = Client::connect(plain(urls).node_timeout(20 * SECOND)).unwrap();
-    client.wait_ready(3);
+    let client = ready::client(plain(urls).node_timeout(20 * SECOND));
     let mut guard = client.try_lock("a", SECOND).unwrap();
-    client.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     let deadline = guard.deadline().unwrap();
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
     // The nodes prolong it at once; their answers arrive after the deadline.
@@ -200,9 +221,9 @@ fn an_extend_whose_answers_come_after_the_old_deadline_is_lost_and_leaves_nothin
     let late = clock::now().saturating_since(deadline);
     println!("lost {late:?} after the deadline: {error}");
     assert!(matches!(error, Error::Lost { reason: LostReason::Expired, .. }), "{error}");
-    assert!(guard.check().is_err() && late < SECOND);
+    assert!(guard.check().is_err() && late < SOON);
     // The releases are written, and their answers are late, too.
-    let left = nothing_is_left(&fleet, SECOND);
+    let left = nothing_is_left(&fleet);
     println!("what was prolonged is gone {left:?} after that");
     for monitor in &monitors {
         let whats: Vec<What> = heard(monitor).iter().map(|heard| heard.what).collect();
@@ -220,7 +241,7 @@ fn an_extend_that_stopped_nodes_execute_after_the_deadline_leaves_nothing() {
     let mut embedded = Loop::ready(config(&fleet).node_timeout(20 * SECOND));
     embedded.engine.acquire("a", LockOptions::once(SECOND), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
-    eventually(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    eventually(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     // The keys outlive the deadline, so that there is something to be prolonged.
     for node in &fleet {
         assert_eq!(node.command(&["PEXPIRE", "a", "60000"]).int(), 1);
@@ -234,7 +255,7 @@ fn an_extend_that_stopped_nodes_execute_after_the_deadline_leaves_nothing() {
     };
     embedded.turn();
     [&fleet[0], &fleet[1]].into_iter().for_each(Node::cont);
-    let left = nothing_is_left(&fleet, SECOND);
+    let left = nothing_is_left(&fleet);
     println!("nothing is left {left:?} after they went on");
     for monitor in &monitors {
         let whats: Vec<What> = heard(monitor).iter().map(|heard| heard.what).collect();
@@ -248,34 +269,33 @@ fn an_extend_whose_answers_are_read_after_the_old_deadline_is_lost_and_leaves_no
     let mut embedded = Loop::ready(config(&fleet));
     embedded.engine.acquire("a", LockOptions::once(millis(1500)), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
-    eventually(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    eventually(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     embedded.engine.extend(&lock, LONG, 2).unwrap();
     embedded.engine.prepare();
     // All three agree at once; the caller looks at it when the lock was over for a moment.
     for node in &fleet {
-        eventually(SECOND, "it is prolonged there", || node.pttl("a") > 20_000);
+        eventually(SOON, "it is prolonged there", || node.pttl("a") > 20_000);
     }
-    eventually(5 * SECOND, "it is over", || embedded.engine.remaining(&lock).is_zero());
+    eventually(SOON, "it is over", || embedded.engine.remaining(&lock).is_zero());
     let done = embedded.completion();
     let Err(Error::Lost { reason: LostReason::Expired, .. }) = done.result else {
         panic!("{done:?}")
     };
     assert!(embedded.engine.remaining(&lock).is_zero());
     embedded.turn();
-    let left = nothing_is_left(&fleet, SECOND);
+    let left = nothing_is_left(&fleet);
     println!("what was prolonged in vain is gone after {left:?}");
 }
 
 #[test]
 fn loss_that_another_call_found_is_reported_by_the_next_check() {
     let fleet = Fleet::start(3);
-    let client = Client::connect(config(&fleet).node_timeout(millis(50))).unwrap();
-    client.wait_ready(3);
+    let client = client(&fleet);
     for look_first in [true, false] {
-        let guard = client.lock("a", kept(millis(200))).unwrap();
-        let mut other = client.try_lock("b", millis(200)).unwrap();
+        let guard = client.lock("a", kept(millis(500))).unwrap();
+        let mut other = client.lock("b", millis(500)).unwrap();
         // No client is driven until both are over.
-        nothing_is_left(&fleet, 5 * SECOND);
+        all_is_over(&fleet);
         assert!(matches!(other.extend(TTL), Err(Error::Lost { .. })));
         let lost = |error| matches!(error, Error::Lost { reason: LostReason::Expired, .. });
         if look_first {
@@ -313,7 +333,7 @@ fn loss_of_a_lock_without_auto_extend_is_an_event_too() {
     drop(late);
     client.drive(millis(200)).unwrap();
     assert_eq!(client.poll_lock_event(), None);
-    nothing_is_left(&fleet, SECOND);
+    nothing_is_left(&fleet);
 }
 
 #[test]
@@ -321,7 +341,7 @@ fn loss_that_an_extend_finds_is_an_event_and_the_answer_of_every_check() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let mut guard = client.lock("a", TTL).unwrap();
-    client.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     fleet.iter().for_each(|node| drop(node.command(&["DEL", "a"])));
     assert_eq!(guard.check(), Ok(()), "no node was asked");
     let error = guard.extend(TTL).unwrap_err();

@@ -24,15 +24,19 @@ mod scripts;
 use std::time::{Duration, Instant};
 
 use crate::engine_loop::Loop;
-use crate::support::{Dice, Fleet, SECOND, eventually, millis};
-use redlatch::{Client, Config, Engine, Error, Guard, LockEventKind, LockOptions, NodeId};
-use redlatch::{NodeState, RestartGuard, clock};
+use crate::ready;
+use crate::support::{Dice, Fleet, SECOND, SOON, eventually, millis};
+use redlatch::{Client, Config, Engine, Error, Guard, LockEventKind, LockOptions, LockToken};
+use redlatch::{NodeId, NodeState, RestartGuard, clock};
 
 const TTL: Duration = Duration::from_secs(10);
 
-/// The nodes of this fleet, with a node timeout that no healthy node misses here.
+/// No healthy node misses this node timeout, however busy the machine is.
+const NODE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The nodes of this fleet, with a node timeout that no healthy node misses.
 fn config(fleet: &Fleet) -> Config {
-    plain(fleet.urls()).node_timeout(millis(500))
+    plain(fleet.urls()).node_timeout(NODE_TIMEOUT)
 }
 
 /// Without the restart guard: these servers are seconds old, and nothing was ever locked there.
@@ -41,9 +45,7 @@ fn plain(urls: impl IntoIterator<Item = String>) -> Config {
 }
 
 fn client(fleet: &Fleet) -> Client {
-    let client = Client::connect(config(fleet)).expect("a good configuration");
-    client.wait_ready(fleet.len());
-    client
+    ready::client(config(fleet))
 }
 
 /// What several tests ask of a client.
@@ -83,9 +85,7 @@ impl Told {
 impl Watched for Client {
     /// Drives until `nodes` nodes are ready.
     fn wait_ready(&self, nodes: usize) {
-        self.drive_until(10 * SECOND, "the nodes are ready", || {
-            self.nodes().iter().filter(|&&it| it == NodeState::Ready).count() == nodes
-        });
+        ready::wait_ready(self, nodes);
     }
 
     /// Drives until `holds`, and returns how long that took.
@@ -143,10 +143,27 @@ fn tokens(fleet: &Fleet, key: &str) -> Vec<Vec<u8>> {
     fleet.iter().filter_map(|node| node.get(key)).collect()
 }
 
-fn nothing_is_left(fleet: &Fleet, within: Duration) -> Duration {
+/// Waits until every node holds this token at the key: a call returns when a majority does.
+#[track_caller]
+fn all_hold(fleet: &Fleet, key: &str, token: &LockToken) {
+    let token = token.to_string().into_bytes();
+    eventually(SOON, "all nodes hold it", || {
+        tokens(fleet, key) == vec![token.clone(); fleet.len()]
+    });
+}
+
+/// Waits until every key is released, and returns how long that took.
+#[track_caller]
+fn nothing_is_left(fleet: &Fleet) -> Duration {
     let start = Instant::now();
-    eventually(within, "no key is left", || fleet.keys_everywhere().is_empty());
+    fleet.wait_empty();
     start.elapsed()
+}
+
+/// Waits until every key is gone, by its release or by its ttl.
+#[track_caller]
+fn all_is_over(fleet: &Fleet) {
+    eventually(SOON, "no key is left", || fleet.keys_everywhere().is_empty());
 }
 
 /// The state of each node.

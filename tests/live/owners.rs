@@ -4,9 +4,7 @@ use super::*;
 use redlatch::{KeySummary, LockToken, LostReason, ReleaseOutcome};
 
 fn owned(fleet: &Fleet, owner: &str) -> Client {
-    let client = Client::connect(config(fleet).owner(owner)).expect("a good configuration");
-    client.wait_ready(fleet.len());
-    client
+    ready::client(config(fleet).owner(owner))
 }
 
 /// What the nodes say of the key, and who holds it.
@@ -24,17 +22,17 @@ fn owner_is_in_the_token_on_every_node_and_inspect_shows_it() {
     for owner in ["web-1:4711/nightly", &long] {
         let (ours, other) = (owned(&fleet, owner), client(&fleet));
         let guard = ours.lock("a", kept(TTL)).unwrap();
-        ours.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+        ours.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
         let text = guard.token().to_string();
         assert!(text.ends_with(&format!(":{owner}")), "{text}");
         assert!(tokens(&fleet, "a").iter().all(|token| *token == text.as_bytes()));
         assert_eq!(holder(&other, "a").as_deref(), Some(owner));
         // A node that lost the key gets it again under the whole token.
         fleet[0].command(&["DEL", "a"]);
-        ours.drive_until(5 * SECOND, "it is healed", || tokens(&fleet, "a").len() == 3);
+        ours.drive_until(SOON, "it is healed", || tokens(&fleet, "a").len() == 3);
         assert!(tokens(&fleet, "a").iter().all(|token| *token == text.as_bytes()));
         assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-        ours.drive_until(SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+        ours.drive_until(SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
     }
 }
 
@@ -43,7 +41,7 @@ fn token_of_another_process_works_as_text_and_only_with_its_owner() {
     let fleet = Fleet::start(3);
     let (giver, taker) = (owned(&fleet, "giver:1"), owned(&fleet, "taker:2/longer"));
     let guard = giver.lock("a", TTL).unwrap();
-    giver.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    giver.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     let text = guard.into_token().unwrap().to_string();
     let token: LockToken = text.parse().unwrap();
     // The same digits without the owner, or with another one, are another token.
@@ -63,7 +61,7 @@ fn token_of_another_process_works_as_text_and_only_with_its_owner() {
     let whole = adopted.into_token().unwrap().to_string();
     let released = giver.release_token("a", whole.parse().unwrap()).unwrap();
     assert_eq!(released, ReleaseOutcome::Released);
-    nothing_is_left(&fleet, SECOND);
+    nothing_is_left(&fleet);
 }
 
 #[test]

@@ -38,7 +38,7 @@ impl Holder {
     /// Returns when the kernel says that it is stopped.
     fn stop(&self) {
         self.signal(Signal::STOP);
-        eventually(5 * SECOND, "the holder is stopped", || {
+        eventually(SOON, "the holder is stopped", || {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id()));
             let stat = stat.expect("it was not waited for");
             stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
@@ -92,8 +92,7 @@ fn loss_is_returned_by_the_first_check_of_a_holder_stopped_past_its_ttl() {
 
 /// In the other process: holds two locks until it finds out that it was stopped.
 fn the_holder(urls: Vec<String>) {
-    let client = Client::connect(plain(urls).node_timeout(millis(500))).unwrap();
-    client.wait_ready(3);
+    let client = ready::client(plain(urls).node_timeout(millis(500)));
     let renewed = client.lock("kept", kept(SHORT)).unwrap();
     let mut extended = client.try_lock("plain", SHORT).unwrap();
     println!("\n{HOLDING}");

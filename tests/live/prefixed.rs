@@ -4,9 +4,7 @@ use super::*;
 use redlatch::{ConfigError, KeySummary, LostReason, ReleaseOutcome};
 
 fn prefixed(fleet: &Fleet) -> Client {
-    let client = Client::connect(config(fleet).key_prefix("app:")).expect("a good configuration");
-    client.wait_ready(fleet.len());
-    client
+    ready::client(config(fleet).key_prefix("app:"))
 }
 
 fn keys(fleet: &Fleet) -> Vec<Vec<u8>> {
@@ -20,6 +18,7 @@ fn prefix_is_before_the_key_on_the_nodes_and_nowhere_else() {
     let fleet = Fleet::start(3);
     let (ours, plain) = (prefixed(&fleet), client(&fleet));
     let mut guard = ours.lock("a", TTL).unwrap();
+    eventually(SOON, "all have it", || fleet.keys_everywhere().len() == 3);
     assert_eq!(keys(&fleet), [b"app:a"]);
     assert_eq!(guard.key(), b"a");
     guard.extend(2 * TTL).unwrap();
@@ -37,12 +36,12 @@ fn prefix_is_before_the_key_on_the_nodes_and_nowhere_else() {
     other.extend_token("a", token.clone(), TTL).unwrap();
     let guard = other.adopt("a", token, TTL).unwrap();
     assert_eq!(ours.release_token("a", guard.token()).unwrap(), ReleaseOutcome::Released);
-    ours.drive_until(SECOND, "nothing is left", || keys(&fleet).is_empty());
+    ours.drive_until(SOON, "nothing is left", || keys(&fleet).is_empty());
     let error = guard.release();
     assert_eq!(error.unwrap(), ReleaseOutcome::AlreadyExpired);
     plain.lock("app:a", TTL).map(std::mem::forget).unwrap();
     assert_eq!(ours.dangerously_force_release("a").unwrap(), ReleaseOutcome::Released);
-    ours.drive_until(SECOND, "nothing is left", || keys(&fleet).is_empty());
+    ours.drive_until(SOON, "nothing is left", || keys(&fleet).is_empty());
 }
 
 #[test]
@@ -52,7 +51,7 @@ fn prefixed_key_is_reported_when_it_is_released_and_when_it_is_deleted() {
     // Waiters poll after an hour: only what the nodes report wakes them in time.
     let hour = (3600 * SECOND, 3600 * SECOND);
     let patient = config(&fleet).key_prefix("app:").retry(hour.0, hour.1);
-    let waiter = redlatch::SharedClient::connect(patient).unwrap();
+    let waiter = ready::shared(patient);
     let guard = ours.lock("a", 30 * SECOND).unwrap();
     let waiting = std::thread::spawn(move || {
         waiter.lock("a", LockOptions::new(TTL).wait_forever()).wait().map(drop)
@@ -60,7 +59,7 @@ fn prefixed_key_is_reported_when_it_is_released_and_when_it_is_deleted() {
     std::thread::sleep(millis(200));
     guard.release().unwrap();
     let start = Instant::now();
-    eventually(5 * SECOND, "the waiter was woken", || {
+    eventually(SOON, "the waiter was woken", || {
         ours.drive(millis(1)).unwrap();
         waiting.is_finished()
     });

@@ -7,25 +7,24 @@ use redlatch::{Error, NodeReply, ReleaseOutcome};
 fn a_lock_is_the_same_token_on_a_majority_and_its_release_leaves_none() {
     let fleet = Fleet::start(5);
     let client = client(&fleet);
+    let asked = Instant::now();
     let guard = client.try_lock("invoice:42", TTL).unwrap();
     // The minority's answers were not waited for, but their keys are set all the same.
-    eventually(SECOND, "all five have the key", || tokens(&fleet, "invoice:42").len() == 5);
-    let token = guard.token().to_string().into_bytes();
-    assert!(tokens(&fleet, "invoice:42").iter().all(|held| *held == token));
+    all_hold(&fleet, "invoice:42", &guard.token());
     for node in fleet.iter() {
         let left = node.pttl("invoice:42");
-        assert!((9_900..=10_000).contains(&left), "{left} ms of 10,000 are left");
+        let least = 9_999 - i64::try_from(asked.elapsed().as_millis()).unwrap();
+        assert!((least..=10_000).contains(&left), "{left} ms of 10,000 are left");
     }
     assert!(guard.remaining() < TTL - TTL / 100, "the drift is taken off");
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-    nothing_is_left(&fleet, SECOND);
+    nothing_is_left(&fleet);
 }
 
 #[test]
 fn a_stopped_minority_costs_nothing() {
     let fleet = Fleet::start(5);
-    let client = Client::connect(config(&fleet).node_timeout(20 * SECOND)).unwrap();
-    client.wait_ready(5);
+    let client = ready::client(config(&fleet).node_timeout(20 * SECOND));
     fleet[3].stop();
     let start = Instant::now();
     let guard = client.try_lock("a", TTL).unwrap();
@@ -33,24 +32,24 @@ fn a_stopped_minority_costs_nothing() {
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     let released = start.elapsed() - acquired;
     println!("one of five stopped: acquired in {acquired:?}, released in {released:?}");
-    assert!(start.elapsed() < 2 * SECOND, "it waited for the stopped node");
+    assert!(start.elapsed() < 10 * SECOND, "it waited for the stopped node");
     fleet[3].cont();
-    let gone = nothing_is_left(&fleet, 5 * SECOND);
+    let gone = nothing_is_left(&fleet);
     println!("continued: its key is gone after {gone:?}");
 }
 
 #[test]
 fn a_stopped_majority_is_no_quorum_at_the_node_timeout_and_leaves_nothing() {
     let fleet = Fleet::start(3);
-    let client = Client::connect(config(&fleet).node_timeout(millis(100))).unwrap();
-    client.wait_ready(3);
+    let timeout = millis(400);
+    let client = ready::client(config(&fleet).node_timeout(timeout));
     fleet[0].stop();
     fleet[2].stop();
     let start = Instant::now();
     let error = client.try_lock("a", 60 * SECOND).unwrap_err();
     let took = start.elapsed();
-    println!("two of three stopped, node timeout 100 ms: after {took:?}: {error}");
-    assert!(took >= millis(100) && took < SECOND, "{took:?}");
+    println!("two of three stopped, node timeout {timeout:?}: after {took:?}: {error}");
+    assert!(took >= timeout && took < 10 * timeout, "{took:?}");
     let Error::NoQuorum(report) = &error else { panic!("{error}") };
     let silent = NodeReply::Failed(redlatch::NodeError::Silent);
     let said: Vec<NodeReply> = report.nodes.iter().map(|node| node.reply).collect();
@@ -59,11 +58,12 @@ fn a_stopped_majority_is_no_quorum_at_the_node_timeout_and_leaves_nothing() {
     for node in [&fleet[0], &fleet[2]] {
         assert!(text.contains(&format!("127.0.0.1:{} no answer in time", node.port())), "{text}");
     }
-    assert!(fleet[1].keys().is_empty(), "the grant of the third was given back at once");
+    let third = || fleet[1].keys().is_empty();
+    eventually(SOON, "the grant of the third is given back at once", third);
     // The client is not driven any more: what it wrote after the SETs is enough.
     fleet[0].cont();
     fleet[2].cont();
-    let gone = nothing_is_left(&fleet, SECOND);
+    let gone = nothing_is_left(&fleet);
     println!("continued: their keys are gone after {gone:?}");
 }
 
@@ -103,7 +103,7 @@ fn one_node_is_a_lock_too_and_an_even_number_needs_more_than_half() {
     let error = client.try_lock("a", TTL).unwrap_err();
     assert!(matches!(error, Error::Contended(_)), "two of four are no majority: {error}");
     // What the other two granted goes at once; the caller does not wait for it.
-    eventually(SECOND, "only another's are left", || {
+    eventually(SOON, "only another's are left", || {
         tokens(&four, "a") == [b"another's", b"another's"]
     });
 }
@@ -113,12 +113,11 @@ fn a_node_that_was_down_joins_when_it_comes() {
     let fleet = Fleet::start(3);
     fleet[0].kill();
     fleet[1].kill();
-    let start = Instant::now();
     let client = Client::connect(config(&fleet)).unwrap();
+    client.wait_ready(1);
     let error = client.try_lock("a", TTL).unwrap_err();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
     assert!(error.to_string().contains("not connected (Connection refused)"), "{error}");
-    assert!(start.elapsed() < 5 * SECOND);
     assert!(fleet[2].keys().is_empty(), "a minority is not even asked");
     fleet[0].restart();
     let guard = client.lock("a", TTL).expect("two of three are up again");
@@ -137,7 +136,7 @@ fn two_addresses_of_one_server_are_refused_at_the_start_and_have_one_vote_later(
     fleet[0].kill();
     let client = Client::connect(plain(urls)).unwrap();
     fleet[0].restart();
-    eventually(5 * SECOND, "one of the two addresses is in use", || {
+    eventually(SOON, "one of the two addresses is in use", || {
         client.drive(millis(5)).unwrap();
         let usable = client.nodes().iter().filter(|it| it.is_usable()).count();
         let rejected = NodeState::Rejected(redlatch::NodeError::SameServer);
@@ -151,14 +150,13 @@ fn two_addresses_of_one_server_are_refused_at_the_start_and_have_one_vote_later(
 #[test]
 fn configuration_that_cannot_work_is_refused_at_once() {
     let fleet = Fleet::with(3, &["--requirepass", "opensesame"]);
-    let start = Instant::now();
     let client = Client::connect(config(&fleet)).unwrap();
-    let error = client.lock("a", TTL).unwrap_err();
+    let start = Instant::now();
+    let error = client.lock("a", LockOptions::new(TTL).wait(60 * SECOND)).unwrap_err();
     assert!(matches!(error, Error::Config(_)), "{error}");
     assert!(error.to_string().contains("requires a password"), "{error}");
-    assert!(start.elapsed() < 5 * SECOND, "it was retried until the wait of 10 s ran out");
+    assert!(start.elapsed() < 30 * SECOND, "it was retried until the wait ran out");
     let urls = fleet.iter().map(|node| format!("redis://:opensesame@127.0.0.1:{}", node.port()));
-    let client = Client::connect(plain(urls)).unwrap();
-    client.wait_ready(3);
+    let client = ready::client(plain(urls));
     assert!(client.try_lock("a", TTL).is_ok());
 }

@@ -22,7 +22,7 @@ fn auto_extend_does_not_succeed_on_one_master_and_its_replicas() {
     println!("lost after {:?}: {}", start.elapsed(), told.error);
     assert!(start.elapsed() < ttl * 2, "it was renewed by replicas");
     assert!(matches!(told.reason(), LostReason::Expired | LostReason::Gone), "{}", told.error);
-    client.drive_until(5 * SECOND, "both are rejected", || {
+    client.drive_until(SOON, "both are rejected", || {
         client.nodes()[1..] == [NodeState::Rejected(NodeError::Replica); 2]
     });
 }
@@ -50,8 +50,7 @@ fn a_hand_over_that_a_replica_relays_is_no_vote_of_the_replica() {
     let ttl = 60 * SECOND;
     let fair = || LockOptions::new(ttl).wait(ttl).fair();
     let fair_config = || config(&fleet).hand_over_ttl(ttl);
-    let holder = Client::connect(fair_config()).expect("a good configuration");
-    holder.wait_ready(3);
+    let holder = ready::client(fair_config());
     let guard = holder.lock("a", fair()).expect("it is free");
     let mut waiter = Loop::ready(fair_config());
     waiter.engine.acquire("a", fair(), 1).expect("it can be asked for");
@@ -70,7 +69,7 @@ fn a_hand_over_that_a_replica_relays_is_no_vote_of_the_replica() {
     eventually(20 * SECOND, "it is a replica", || fleet[1].info("master_link_status") == "up");
     let before = fleet[0].get("a");
     let _one_master_released = guard.release();
-    eventually(5 * SECOND, "the key is handed over and copied", || {
+    eventually(SOON, "the key is handed over and copied", || {
         let now = fleet[0].get("a");
         now != before && now.is_some() && now == fleet[1].get("a")
     });

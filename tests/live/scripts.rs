@@ -15,7 +15,7 @@ fn a_lock_is_prolonged_by_its_token_alone_and_not_by_another() {
     let fleet = Fleet::start(3);
     let (holder, script) = (client(&fleet), client(&fleet));
     let guard = holder.try_lock("a", 2 * SECOND).unwrap();
-    holder.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    holder.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
     let token = LockToken::parse(&guard.token().to_string()).expect("it reads back");
     let before = clock::now();
@@ -23,7 +23,7 @@ fn a_lock_is_prolonged_by_its_token_alone_and_not_by_another() {
     assert!(deadline.saturating_since(before) > TTL / 2);
     assert!(deadline.saturating_since(clock::now()) < TTL, "the drift is taken off");
     for node in &fleet {
-        eventually(SECOND, "it is prolonged there", || node.pttl("a") > 9_000);
+        eventually(SOON, "it is prolonged there", || node.pttl("a") > 5_000);
     }
     // It never shortens, and what it cannot do it does not do.
     let shorter = script.extend_token("a", token.clone(), SECOND).unwrap();
@@ -40,7 +40,7 @@ fn a_lock_is_prolonged_by_its_token_alone_and_not_by_another() {
         );
     }
     script.drive(millis(50)).unwrap();
-    assert!(fleet.iter().all(|node| node.pttl("a") > 8_000), "it was shortened");
+    assert!(fleet.iter().all(|node| node.pttl("a") > 4_000), "it was shortened");
     assert_eq!(fleet.keys_everywhere().len(), 3, "a key was made");
     drop(script);
     for monitor in &monitors {
@@ -52,17 +52,16 @@ fn a_lock_is_prolonged_by_its_token_alone_and_not_by_another() {
     // The holder's own deadline is what the holder asked for.
     assert!(guard.remaining() <= 2 * SECOND);
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-    nothing_is_left(&fleet, SECOND);
+    nothing_is_left(&fleet);
 }
 
 #[test]
 fn extend_token_without_a_quorum_is_an_error_and_releases_nothing() {
     let fleet = Fleet::start(3);
     let holder = client(&fleet);
-    let script = Client::connect(config(&fleet).node_timeout(millis(100))).unwrap();
-    script.wait_ready(3);
+    let script = ready::client(config(&fleet).node_timeout(millis(100)));
     let guard = holder.try_lock("a", TTL).unwrap();
-    holder.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    holder.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     fleet[0].stop();
     fleet[1].stop();
     let start = Instant::now();
@@ -85,7 +84,7 @@ fn a_lock_is_given_back_by_its_token_alone_and_not_by_another() {
     let ttl = 30 * SECOND;
     for by in [&script, &holder] {
         let guard = holder.lock("a", kept(ttl)).unwrap();
-        holder.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+        holder.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
         assert_eq!(by.release_token("a", wrong_token()).unwrap(), ReleaseOutcome::TakenByOther);
         by.drive(millis(50)).unwrap();
         assert_eq!(tokens(&fleet, "a").len(), 3, "another's token released it");
@@ -94,10 +93,10 @@ fn a_lock_is_given_back_by_its_token_alone_and_not_by_another() {
         assert_eq!(by.release_token("a", guard.token()).unwrap(), ReleaseOutcome::Released);
         let told = holder.until_lost(&guard);
         println!("ttl {ttl:?}: given back by its token: told after {:?}", start.elapsed());
-        assert!(start.elapsed() < SECOND, "told by its renewal");
+        assert!(start.elapsed() < ttl / 4, "told by its renewal");
         assert_eq!(told.reason(), LostReason::Gone);
         let again = by.release_token("a", guard.token()).unwrap();
         assert_eq!(again, ReleaseOutcome::AlreadyExpired);
-        by.drive_until(SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+        by.drive_until(SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
     }
 }

@@ -5,6 +5,8 @@
 
 mod collector;
 mod measured;
+#[path = "../support/ready.rs"]
+mod ready;
 mod traced;
 
 use redlatch::testing::tcp::Masters;

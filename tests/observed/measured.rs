@@ -11,7 +11,7 @@ use metrics::{
 use redlatch::testing::tcp::Masters;
 use redlatch::{Client, MetricsPublisher};
 
-use super::config;
+use super::{config, ready};
 
 const TTL: Duration = Duration::from_secs(10);
 
@@ -101,7 +101,7 @@ fn publish(client: &Client, publisher: &mut MetricsPublisher, kept: &Kept) {
 #[test]
 fn metrics_are_published_once_each_and_add_up_over_clients() {
     let masters = Masters::start(3).unwrap();
-    let clients = [1, 2].map(|_| Client::connect(config(&masters)).unwrap());
+    let clients = [1, 2].map(|_| ready::client(config(&masters)));
     let mut publishers = [MetricsPublisher::new(), MetricsPublisher::new()];
     let kept = Kept::default();
     let mut publish_all = || {

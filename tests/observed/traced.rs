@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token};
 use redlatch::testing::tcp::Masters;
-use redlatch::{Client, Engine, LockOptions, Outcome, SharedClient};
+use redlatch::{Engine, LockOptions, Outcome};
 
 use super::collector::{self, events, spans};
-use super::config;
+use super::{config, ready};
 
 const TTL: Duration = Duration::from_secs(10);
 
@@ -37,10 +37,10 @@ fn wait_for_event(wanted: &[(&str, &str)]) {
 fn tracing_shows_each_request_of_the_blocking_client() {
     collector::begin();
     let masters = Masters::start(3).unwrap();
-    let client = Client::connect(config(&masters)).unwrap();
+    let client = ready::client(config(&masters));
     let mut guard = client.lock("blocking", TTL).unwrap();
     guard.extend(TTL).unwrap();
-    let other = Client::connect(config(&masters)).unwrap();
+    let other = ready::client(config(&masters));
     assert!(other.try_lock("blocking", TTL).unwrap_err().is_contended());
     guard.release().unwrap();
     drop(client.lock("blocking", TTL).unwrap());
@@ -62,7 +62,7 @@ fn tracing_shows_each_request_of_the_blocking_client() {
 fn tracing_shows_each_call_of_the_shared_client_and_one_that_is_dropped() {
     collector::begin();
     let masters = Masters::start(3).unwrap();
-    let client = SharedClient::connect(config(&masters)).unwrap();
+    let client = ready::shared(config(&masters));
     let mut guard = client.lock("shared", TTL).wait().unwrap();
     guard.extend(TTL).wait().unwrap();
     let mut waiting = Box::pin(client.lock("shared", TTL));
@@ -124,8 +124,8 @@ fn tracing_shows_each_request_of_an_engine() {
 fn tracing_shows_nodes_that_go_and_locks_that_are_lost() {
     collector::begin();
     let masters = Masters::start(3).unwrap();
-    let client = SharedClient::connect(config(&masters)).unwrap();
-    let keep = LockOptions::new(Duration::from_millis(300)).auto_extend(TTL);
+    let client = ready::shared(config(&masters));
+    let keep = LockOptions::new(Duration::from_secs(1)).auto_extend(TTL);
     let guard = client.lock("lost", keep).wait().unwrap();
     // A subscriber may call the client: the reports come after the client's own lock is released.
     collector::call(Some(client.clone()));

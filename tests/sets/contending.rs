@@ -77,11 +77,7 @@ impl Drop for Process {
 #[test]
 fn in_a_process_of_its_own() {
     let Some(urls) = again::nodes() else { return };
-    let client = Client::connect(config(urls).node_timeout(millis(50))).expect("it is good");
-    eventually(20 * SECOND, "the nodes are ready", || {
-        client.drive(millis(1)).expect("the poller works");
-        client.nodes().iter().all(|state| *state == NodeState::Ready)
-    });
+    let client = ready::client(config(urls).node_timeout(millis(50)));
     println!("{MARK}ready");
     for line in stdin().lock().lines() {
         let line = line.expect("a pipe can be read");

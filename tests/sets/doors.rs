@@ -8,7 +8,7 @@ use crate::engine_loop::Loop;
 #[test]
 fn shared_client_locks_sets_from_threads_and_tasks() {
     let fleet = Fleet::start(3);
-    let locks = SharedClient::connect(config(fleet.urls())).expect("a good configuration");
+    let locks = ready::shared(config(fleet.urls()));
     let threads: Vec<_> = (0..4)
         .map(|number: usize| {
             let locks = locks.clone();
@@ -55,6 +55,7 @@ fn shared_client_locks_sets_in_tokio() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let locks = SharedClient::connect_tokio(config(fleet.urls())).await.expect("it is good");
+        ready::all_ready(&locks).await;
         let first = locks.lock_all(["a", "b"], TTL).await.unwrap();
         let second = locks.lock_all(["b", "c"], LockOptions::new(TTL).wait(10 * SECOND));
         let release = async {
@@ -101,7 +102,7 @@ fn engine_behind_a_descriptor_locks_sets() {
     let both = KeySet::new(["a", "b"]).unwrap();
     locks.batch().acquire_all(&both, TTL, 0).unwrap();
     let mut lock = None;
-    eventually(5 * SECOND, "it has the lock", || {
+    eventually(SOON, "it has the lock", || {
         drop(locks.tick().expect("the poller works"));
         if let Some(done) = locks.poll_completion() {
             let Ok(Outcome::Acquired(acquired)) = done.result else { panic!("{done:?}") };
@@ -110,7 +111,7 @@ fn engine_behind_a_descriptor_locks_sets() {
         lock.is_some()
     });
     locks.batch().release(lock.expect("it was acquired"), 0);
-    eventually(5 * SECOND, "it is released", || {
+    eventually(SOON, "it is released", || {
         drop(locks.tick().expect("the poller works"));
         locks.poll_completion().is_some()
     });

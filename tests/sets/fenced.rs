@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use redlatch::SharedClient;
 use redlatch::proto::fencing::counter_key;
 
 use super::*;
@@ -17,19 +16,13 @@ fn fenced() -> LockOptions {
 /// With the restart guard, and a `max_ttl` that makes the quarantine short.
 fn guarded(fleet: &Fleet) -> Client {
     let config = config(fleet.urls()).restart_guard(RestartGuard::On).max_ttl(MAX_TTL);
-    let client = Client::connect(config).expect("a good configuration");
-    eventually(10 * SECOND, "the quarantine is over", || {
-        client.drive(millis(10)).expect("the poller works");
-        client.nodes().iter().all(|state| *state == NodeState::Ready)
-    });
-    client
+    // When the quarantine is over.
+    ready::client(config)
 }
 
 fn no_lock_is_left(fleet: &Fleet) {
     let is_lock = |name: &str| name != "redlatch:node" && !name.ends_with(":fence");
-    eventually(5 * SECOND, "no lock is left", || {
-        keys(fleet).iter().all(|(_, name)| !is_lock(name))
-    });
+    eventually(SOON, "no lock is left", || keys(fleet).iter().all(|(_, name)| !is_lock(name)));
 }
 
 #[test]
@@ -81,7 +74,7 @@ fn fenced_set_survives_forgotten_scripts_and_heals_its_counters() {
     let counters = ["a", "b"].map(|key| counter_key(key.as_bytes()));
     assert_eq!(fleet[0].command(&[&b"DEL"[..], b"b", &counters[1]]).int(), 2);
     guard.extend(millis(900)).unwrap();
-    eventually(5 * SECOND, "the key and its counter are healed", || {
+    eventually(SOON, "the key and its counter are healed", || {
         client.drive(millis(10)).expect("the poller works");
         fleet[0].get("b").is_some() && fleet[0].get(&counters[1]).is_some()
     });
@@ -121,7 +114,7 @@ fn shared_guard_of_a_fenced_set_has_its_numbers() {
     let fleet = Fleet::start(3);
     drop(guarded(&fleet));
     let config = config(fleet.urls()).restart_guard(RestartGuard::On).max_ttl(MAX_TTL);
-    let locks = SharedClient::connect(config).expect("a good configuration");
+    let locks = ready::shared(config);
     let guard = locks.lock_all(["b", "a"], fenced()).wait().unwrap();
     let numbers: Vec<(Vec<u8>, u64)> =
         guard.fences().map(|(key, fence)| (key.to_vec(), fence)).collect();

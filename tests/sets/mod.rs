@@ -7,27 +7,23 @@ mod fenced;
 
 use std::time::Duration;
 
-use crate::support::{Fleet, SECOND, Value, eventually, millis};
+use crate::ready;
+use crate::support::{Fleet, SECOND, SOON, Value, eventually, millis};
 use redlatch::testing::master::Trouble;
 use redlatch::testing::tcp::{LocalMaster, Masters};
 use redlatch::{Client, Config, ConfigError, Error, LockEventKind, LockOptions, LostReason};
-use redlatch::{NodeError, NodeReply, NodeState, ReleaseOutcome, RestartGuard};
+use redlatch::{NodeError, NodeReply, ReleaseOutcome, RestartGuard};
 
 const TTL: Duration = Duration::from_secs(10);
 
 /// Without the restart guard: these servers are seconds old, and nothing was ever locked there.
 fn config(urls: impl IntoIterator<Item = String>) -> Config {
-    let config = Config::new(urls).expect("good addresses").node_timeout(millis(500));
+    let config = Config::new(urls).expect("good addresses").node_timeout(2 * SECOND);
     config.restart_guard(RestartGuard::Off)
 }
 
 fn client(fleet: &Fleet) -> Client {
-    let client = Client::connect(config(fleet.urls())).expect("a good configuration");
-    eventually(10 * SECOND, "the nodes are ready", || {
-        client.drive(millis(1)).expect("the poller works");
-        client.nodes().iter().all(|state| *state == NodeState::Ready)
-    });
-    client
+    ready::client(config(fleet.urls()))
 }
 
 /// What every node holds, as text.
@@ -40,7 +36,7 @@ fn keys(fleet: &Fleet) -> Vec<(usize, String)> {
 }
 
 fn nothing_is_left(fleet: &Fleet) {
-    eventually(5 * SECOND, "no key is left", || fleet.keys_everywhere().is_empty());
+    fleet.wait_empty();
 }
 
 #[test]
@@ -50,7 +46,7 @@ fn set_is_one_token_on_every_key_of_a_majority_and_its_release_leaves_none() {
     let mut guard = client.try_lock_all(["b", "a", "c\0\r\n", "a"], TTL).unwrap();
     let names: Vec<&[u8]> = guard.keys().collect();
     assert_eq!(names, [&b"a"[..], b"b", b"c\0\r\n"]);
-    eventually(SECOND, "all five have all keys", || fleet.keys_everywhere().len() == 15);
+    eventually(SOON, "all five have all keys", || fleet.keys_everywhere().len() == 15);
     let token = guard.token().to_string().into_bytes();
     for node in fleet.iter() {
         assert!(["a", "b", "c\0\r\n"].iter().all(|key| node.get(key).as_ref() == Some(&token)));
@@ -59,7 +55,7 @@ fn set_is_one_token_on_every_key_of_a_majority_and_its_release_leaves_none() {
     guard.extend(2 * TTL).unwrap();
     assert!(guard.remaining() > TTL + TTL / 2, "{:?}", guard.remaining());
     for node in fleet.iter().take(3) {
-        eventually(SECOND, "every key lives longer", || {
+        eventually(SOON, "every key lives longer", || {
             ["a", "b", "c\0\r\n"].iter().all(|key| node.pttl(key) > 19_000)
         });
     }
@@ -75,7 +71,7 @@ fn set_that_is_refused_writes_none_of_its_keys() {
     let fleet = Fleet::start(3);
     let (holder, other) = (client(&fleet), client(&fleet));
     let held = holder.try_lock("b", TTL).unwrap();
-    eventually(SECOND, "all three have it", || keys(&fleet).len() == 3);
+    eventually(SOON, "all three have it", || keys(&fleet).len() == 3);
     let error = other.try_lock_all(["a", "b", "c"], TTL).unwrap_err();
     println!("{error}");
     assert!(error.is_contended() && error.to_string().contains("for \"b\", one of 3 keys"));
@@ -112,7 +108,7 @@ fn loss_of_a_set_is_reported_at_once_and_names_the_key() {
     client.drive(millis(50)).unwrap();
     // On one node it is healed.
     fleet[0].command(&["DEL", "b"]);
-    eventually(5 * SECOND, "the key is there again", || {
+    eventually(SOON, "the key is there again", || {
         client.drive(millis(5)).unwrap();
         fleet[0].get("b").is_some()
     });
@@ -121,7 +117,7 @@ fn loss_of_a_set_is_reported_at_once_and_names_the_key() {
         node.command(&["DEL", "b"]);
     }
     let mut event = None;
-    eventually(2 * SECOND, "the loss is reported", || {
+    eventually(SOON, "the loss is reported", || {
         client.drive(millis(5)).unwrap();
         event = client.poll_lock_event();
         event.is_some()
@@ -150,14 +146,14 @@ fn set_with_a_key_of_another_type_is_held_by_another_program() {
     assert!(error.is_contended() && error.to_string().contains("for \"b\", one of 2 keys"));
     // A key that becomes a list while the lock is held is another's, and does not keep the rest.
     let guard = client.try_lock_all(["a", "c"], TTL).unwrap();
-    eventually(SECOND, "all three have it", || keys(&fleet).len() == 9);
+    eventually(SOON, "all three have it", || keys(&fleet).len() == 9);
     for node in fleet.iter() {
         node.command(&["DEL", "a"]);
         node.command(&["LPUSH", "a", "x"]);
     }
     let released = guard.release().unwrap();
     assert_eq!(released, ReleaseOutcome::TakenByOther);
-    eventually(SECOND, "only the lists stay", || keys(&fleet).iter().all(|(_, key)| key != "c"));
+    eventually(SOON, "only the lists stay", || keys(&fleet).iter().all(|(_, key)| key != "c"));
     assert_eq!(keys(&fleet).len(), 6);
 }
 
@@ -208,11 +204,7 @@ fn part_of_a_set_that_a_node_wrote_before_it_ran_out_of_memory_is_released() {
             config = config.restart_guard(RestartGuard::On);
             options = options.fenced();
         }
-        let client = Client::connect(config).expect("a good configuration");
-        eventually(10 * SECOND, "the nodes are ready", || {
-            client.drive(millis(1)).expect("the poller works");
-            client.nodes().iter().all(|state| *state == NodeState::Ready)
-        });
+        let client = ready::client(config);
         let locks = |master: &LocalMaster| {
             let is_lock = |key: &Vec<u8>| ["a", "b", "c"].iter().any(|it| it.as_bytes() == *key);
             master.keys().iter().filter(|key| is_lock(key)).count()
@@ -228,7 +220,7 @@ fn part_of_a_set_that_a_node_wrote_before_it_ran_out_of_memory_is_released() {
         let text = error.to_string();
         assert!(text.contains("needed 2 of 3 for \"a\" and 2 more keys: "), "{text}");
         assert!(text.contains("out of memory"), "{text}");
-        eventually(SECOND, "the part is released", || {
+        eventually(SOON, "the part is released", || {
             client.drive(millis(1)).expect("the poller works");
             masters.iter().all(|master| locks(master) == 0)
         });

@@ -99,7 +99,7 @@ fn a_waker_may_reach_into_the_client_whatever_is_done_to_it() {
         done.load(Ordering::Relaxed)
     });
     assert!(used > 20, "{used} times it was used");
-    nothing_is_left(&fleet, SECOND);
+    nothing_is_left(&fleet);
 }
 
 /// Drops something when it is woken.
@@ -142,7 +142,7 @@ fn a_waker_may_drop_guards_calls_and_the_client() {
         eventually(10 * SECOND, "it is woken", || waker.0.lock().unwrap().is_none());
         drop(last);
     });
-    nothing_is_left(&fleet, SECOND);
+    nothing_is_left(&fleet);
     eventually(10 * SECOND, "no connection of ours is left", || {
         fleet.iter().all(|node| node.client_list().len() <= 1)
     });
@@ -160,7 +160,7 @@ fn wakers_that_panic_take_nothing_from_those_after_them() {
     }
     let other = client.clone();
     let waiter = std::thread::spawn(move || other.lock("a", TTL).wait().map(|_| ()));
-    eventually(SECOND, "it waits", || client.gauges().calls == 5);
+    eventually(SOON, "it waits", || client.gauges().calls == 5);
     // One of them is woken to have the lock, by the thread that gives it back.
     drop(held);
     eventually(10 * SECOND, "it is granted", || tokens(&fleet, "a").len() == 3);
@@ -169,7 +169,7 @@ fn wakers_that_panic_take_nothing_from_those_after_them() {
     for mut call in panicking {
         assert!(matches!(poll(&mut call, Waker::noop()), Poll::Ready(Err(Error::Closed(_)))));
     }
-    nothing_is_left(&fleet, SECOND);
+    nothing_is_left(&fleet);
 }
 
 struct Panics;
@@ -228,14 +228,14 @@ fn nothing_blocks_while_a_socket_is_full_and_what_is_left_is_counted() {
         if goes_on {
             fleet[0].cont();
             assert_eq!(client.close(10 * SECOND).wait(), 0, "all nodes are there");
-            nothing_is_left(&fleet, SECOND);
+            nothing_is_left(&fleet);
         } else {
             let left = client.close(millis(200)).wait();
             assert!(start.elapsed() < 10 * SECOND, "it took {:?}", start.elapsed());
             assert!((1..=201).contains(&left), "{left} are left");
             assert_eq!(client.close(Duration::ZERO).wait(), left, "whoever asks");
             fleet[0].cont();
-            nothing_is_left(&fleet, ttl + SECOND);
+            all_is_over(&fleet, ttl);
         }
     }
 }
@@ -254,7 +254,13 @@ fn a_client_whose_socket_is_full_is_dropped_without_waiting() {
     let others = || fleet.iter().skip(1).flat_map(|node| node.keys()).count();
     eventually(10 * SECOND, "the others have nothing", || others() == 0);
     fleet[0].cont();
-    nothing_is_left(&fleet, ttl + SECOND);
+    all_is_over(&fleet, ttl);
+}
+
+/// Waits until every key is gone, some of them by their ttls.
+#[track_caller]
+fn all_is_over(fleet: &Fleet, ttl: Duration) {
+    eventually(ttl + SOON, "no key is left", || fleet.keys_everywhere().is_empty());
 }
 
 #[test]
@@ -266,12 +272,11 @@ fn credentials_that_panic_keep_a_node_away_and_the_driver_goes_on() {
         assert!(!look.load(Ordering::Relaxed), "credentials of the user's");
         None
     });
-    let client = SharedClient::connect(config).unwrap();
-    all_ready(&client, &fleet);
+    let client = ready::shared(config);
     let held = client.lock("a", TTL).wait().unwrap();
     let other = client.clone();
     let waiter = std::thread::spawn(move || other.lock("a", TTL).wait().map(|guard| guard.check()));
-    eventually(SECOND, "it waits", || client.gauges().calls == 1);
+    eventually(SOON, "it waits", || client.gauges().calls == 1);
     panics.store(true, Ordering::Relaxed);
     for node in &fleet {
         node.command(&["CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES"]);
@@ -280,7 +285,7 @@ fn credentials_that_panic_keep_a_node_away_and_the_driver_goes_on() {
         client.nodes().iter().all(|&it| it != NodeState::Ready)
     });
     panics.store(false, Ordering::Relaxed);
-    all_ready(&client, &fleet);
+    ready::wait_all_ready(&client);
     drop(held);
     assert_eq!(in_time("the waiter", move || waiter.join().unwrap()), Ok(Ok(())));
 }

@@ -183,7 +183,7 @@ fn cuts(client: &SharedClient, tally: &Arc<Tally>) -> impl Iterator<Item = Boxed
 /// Nothing is left of it all.
 fn check_what_is_left(fleet: &Fleet, client: &SharedClient, before: Gauges, tally: &Tally) {
     println!("{tally:?}");
-    nothing_is_left(fleet, SECOND);
+    nothing_is_left(fleet);
     nothing_is_open(client, before);
     let wanted = how_many();
     assert!(tally.dropped() >= wanted, "{tally:?}");
@@ -282,7 +282,7 @@ fn a_grant_that_no_caller_took_is_released() {
         let task = granted(&client, options);
         assert_eq!(tokens(&fleet, "a").len(), 3, "all of them granted it");
         drop(task);
-        nothing_is_left(&fleet, SECOND);
+        nothing_is_left(&fleet);
         nothing_is_open(&client, before);
     }
     // And a caller that waits for it gets it.
@@ -311,6 +311,6 @@ fn a_waiter_that_goes_leaves_its_place_to_the_next() {
     assert_eq!(client.gauges().calls, 1);
     drop(guard);
     eventually(10 * SECOND, "it is its turn", || last.is_woken() && last.poll().is_ready());
-    nothing_is_left(&fleet, SECOND);
+    nothing_is_left(&fleet);
     nothing_is_open(&client, before);
 }

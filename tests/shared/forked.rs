@@ -23,13 +23,13 @@ fn a_child_is_never_held_up_by_a_thread_of_its_parent() {
     let fleet = Fleet::start(3);
     let test = "a_child_is_never_held_up_by_a_thread_of_its_parent";
     again::run(module_path!(), test, &fleet.urls());
-    nothing_is_left(&fleet, SECOND);
+    nothing_is_left(&fleet);
 }
 
 fn forks(urls: &[String]) {
     let config = Config::new(urls).expect("good addresses");
     let config = config.restart_guard(RestartGuard::Off).node_timeout(10 * SECOND);
-    let client = SharedClient::connect(config).expect("a good configuration");
+    let client = ready::shared(config);
     let kept = LockOptions::new(TTL).auto_extend(600 * SECOND);
     let guard = client.lock("kept", kept).wait().expect("it is free");
     let (stop, pairs) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));

@@ -16,30 +16,31 @@ mod yielding;
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Dice, Fleet, SECOND, eventually, millis};
+use crate::ready;
+use crate::support::{Dice, Fleet, SECOND, SOON, eventually, millis};
 use redlatch::shared::Gauges;
-use redlatch::{Config, NodeState, RestartGuard, SharedClient};
+use redlatch::{Config, LockToken, NodeState, RestartGuard, SharedClient};
 
 const TTL: Duration = Duration::from_secs(10);
 
-/// The nodes of this fleet, with a node timeout that no healthy node misses here. These servers are
-/// seconds old, and nothing was ever locked there.
+/// The nodes of this fleet, with a node timeout that no healthy node misses, however busy the
+/// machine is. These servers are seconds old, and nothing was ever locked there.
 fn config(fleet: &Fleet) -> Config {
     let config = Config::new(fleet.urls()).expect("good addresses");
-    config.restart_guard(RestartGuard::Off).node_timeout(millis(500))
+    config.restart_guard(RestartGuard::Off).node_timeout(2 * SECOND)
 }
 
 /// A client whose nodes are all ready.
 fn client(fleet: &Fleet) -> SharedClient {
-    let client = SharedClient::connect(config(fleet)).expect("a good configuration");
-    all_ready(&client, fleet);
-    client
+    ready::shared(config(fleet))
 }
 
-fn all_ready(client: &SharedClient, fleet: &Fleet) {
-    eventually(10 * SECOND, "the nodes are ready", || {
-        let ready = client.nodes().iter().filter(|&&it| it == NodeState::Ready).count();
-        ready == fleet.len()
+/// Waits until every node holds this token at the key: a call returns when a majority does.
+#[track_caller]
+fn all_hold(fleet: &Fleet, key: &str, token: &LockToken) {
+    let token = token.to_string().into_bytes();
+    eventually(SOON, "all nodes hold it", || {
+        tokens(fleet, key) == vec![token.clone(); fleet.len()]
     });
 }
 
@@ -48,9 +49,10 @@ fn tokens(fleet: &Fleet, key: &str) -> Vec<Vec<u8>> {
     fleet.iter().filter_map(|node| node.get(key)).collect()
 }
 
-/// No node has any key; it may take a moment until the last release has arrived.
-fn nothing_is_left(fleet: &Fleet, within: Duration) {
-    eventually(within, "no key is left", || fleet.keys_everywhere().is_empty());
+/// Waits until every key is released: the last release may be on its way.
+#[track_caller]
+fn nothing_is_left(fleet: &Fleet) {
+    fleet.wait_empty();
 }
 
 /// Nothing is open in the client any more, and as many timers are set as before all that.

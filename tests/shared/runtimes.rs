@@ -5,14 +5,16 @@ use super::*;
 use redlatch::{AutoExtend, ClosedReason, Error, LockOptions};
 
 async fn on_tokio(fleet: &Fleet) -> SharedClient {
-    SharedClient::connect_tokio(config(fleet)).await.expect("a good configuration")
+    let client = SharedClient::connect_tokio(config(fleet)).await.expect("a good configuration");
+    ready::all_ready(&client).await;
+    client
 }
 
 /// One of each: taken, contended, waited for, kept, closed.
 async fn course(fleet: &Fleet) {
     let client = on_tokio(fleet).await;
     let mut guard = client.lock("a", TTL).await.unwrap();
-    assert_eq!(tokens(fleet, "a"), [guard.token().digits(); 3]);
+    all_hold(fleet, "a", &guard.token());
     guard.extend(2 * TTL).await.unwrap();
     assert!(matches!(client.try_lock("a", TTL).await, Err(Error::Contended(_))));
     let other = client.clone();
@@ -22,9 +24,12 @@ async fn course(fleet: &Fleet) {
     let token = guard.token();
     drop(guard);
     assert_ne!(waiter.await.unwrap().unwrap(), token);
-    let ttl = millis(300);
+    let ttl = 2 * SECOND;
     let held = client.with_lock_async("b", ttl, |lease| async move {
-        tokio::time::sleep(3 * ttl).await;
+        let first = lease.deadline().expect("it is held");
+        while redlatch::clock::now() < first {
+            tokio::time::sleep(millis(10)).await;
+        }
         lease.check()
     });
     assert_eq!(held.await, Ok(()));
@@ -32,7 +37,7 @@ async fn course(fleet: &Fleet) {
     let lost = tokio::spawn(kept.lost());
     assert_eq!(client.close(5 * SECOND).await, 0);
     assert_eq!(lost.await.unwrap(), Error::Closed(ClosedReason::Asked));
-    nothing_is_left(fleet, SECOND);
+    nothing_is_left(fleet);
 }
 
 #[test]
@@ -58,7 +63,7 @@ fn a_client_of_a_runtime_is_used_from_elsewhere_and_ends_with_its_runtime() {
     let unwatched = client.lock("c", TTL).wait().unwrap();
     let other = client.clone();
     let waiter = std::thread::spawn(move || other.lock("a", TTL).wait().map(|_| ()));
-    eventually(SECOND, "it waits", || client.gauges().calls == 2);
+    eventually(SOON, "it waits", || client.gauges().calls == 2);
     drop(runtime);
     assert_eq!(waiter.join().unwrap(), Err(Error::Closed(ClosedReason::DriverGone)));
     assert_eq!(guard.lost().wait(), Error::Closed(ClosedReason::DriverGone));
@@ -79,7 +84,7 @@ fn a_close_is_over_in_time_also_where_nobody_turns_the_runtime() {
     let left = in_time("a close of 100 ms", move || client.close(millis(100)).wait());
     assert_eq!(left, 1, "nobody read what the nodes answered");
     assert_eq!(held.check(), Err(Error::Closed(ClosedReason::Asked)));
-    nothing_is_left(&fleet, SECOND);
+    nothing_is_left(&fleet);
 }
 
 /// The runtime was kept busy, so that the driver finds out all of it in one turn.
@@ -91,6 +96,7 @@ fn a_renewal_counts_though_the_next_warning_is_due_as_well() {
     runtime.block_on(async {
         let config = config(&fleet).probe_interval(3600 * SECOND);
         let client = SharedClient::connect_tokio(config).await.unwrap();
+        ready::all_ready(&client).await;
         let keep = AutoExtend::extensions(1).warn_before(ttl / 2);
         let guard = client.lock("a", LockOptions::new(ttl).auto_extend(keep)).await.unwrap();
         let first = guard.deadline().unwrap();
@@ -134,7 +140,7 @@ fn a_guard_that_is_dropped_after_its_runtime_is_given_back() {
         let both = async { tokio::join!(client.lock(a, TTL), client.lock(b, TTL)) };
         let (a, b) = runtime.block_on(both);
         drop((a.unwrap(), b.unwrap()));
-        nothing_is_left(&fleet, SECOND);
+        nothing_is_left(&fleet);
     }
 }
 

@@ -79,8 +79,7 @@ fn work(client: &SharedClient, checker: &Checker, thread: u32, mut dice: Dice) -
 #[test]
 fn of_64_threads_no_two_hold_a_key_and_all_have_an_answer_when_it_is_closed() {
     let fleet = Arc::new(Fleet::start(3));
-    let client = SharedClient::connect(config(&fleet).node_timeout(10 * SECOND)).unwrap();
-    all_ready(&client, &fleet);
+    let client = ready::shared(config(&fleet).node_timeout(10 * SECOND));
     let checker = Arc::new(Checker::of(&fleet));
     let kept = LockOptions::new(TTL).auto_extend(600 * SECOND);
     let guards: Vec<_> =
@@ -118,7 +117,7 @@ fn of_64_threads_no_two_hold_a_key_and_all_have_an_answer_when_it_is_closed() {
     assert!(slowest.expect("there are answers") < 10 * SECOND);
     assert!(answers.iter().all(|(_, error)| *error == Error::Closed(ClosedReason::Asked)));
     assert!(checker.held.load(Ordering::Relaxed) > 100);
-    nothing_is_left(&fleet, SECOND);
+    nothing_is_left(&fleet);
     for guard in guards {
         assert!(guard.remaining().is_zero() && guard.check().is_err());
     }
@@ -131,9 +130,7 @@ fn of_the_threads_of_two_clients_no_two_hold_a_key() {
     let fleet = Arc::new(Fleet::start(3));
     let clients = [(); 2].map(|()| {
         let settings = config(&fleet).node_timeout(10 * SECOND);
-        let client = SharedClient::connect(settings).unwrap();
-        all_ready(&client, &fleet);
-        client
+        ready::shared(settings)
     });
     let checker = Arc::new(Checker::of(&fleet));
     let mut dice = Dice::of_this_run();
@@ -157,7 +154,7 @@ fn of_the_threads_of_two_clients_no_two_hold_a_key() {
     });
     println!("{} locks of two clients", checker.held.load(Ordering::Relaxed));
     assert!(checker.held.load(Ordering::Relaxed) > 20, "they were at it");
-    nothing_is_left(&fleet, 5 * SECOND);
+    nothing_is_left(&fleet);
 }
 
 #[test]
@@ -201,7 +198,7 @@ fn handles_come_and_go_while_others_wait() {
             assert_eq!(waiter.join().unwrap(), Ok(Ok(())));
         }
     });
-    nothing_is_left(&fleet, SECOND);
+    nothing_is_left(&fleet);
     eventually(10 * SECOND, "no connection of ours is left", || {
         fleet.iter().all(|node| node.client_list().len() <= 1)
     });
@@ -212,8 +209,7 @@ fn client_is_busy_only_at_the_bound_of_its_records() {
     const RECORDS: usize = 100;
     let fleet = Fleet::start(3);
     let limits = Limits::default().records(RECORDS);
-    let client = SharedClient::connect(config(&fleet).limits(limits)).unwrap();
-    all_ready(&client, &fleet);
+    let client = ready::shared(config(&fleet).limits(limits));
     let before = client.gauges();
     let start = Arc::new(Barrier::new(RECORDS + 20));
     let threads: Vec<_> = (0..RECORDS + 20)
@@ -237,10 +233,10 @@ fn client_is_busy_only_at_the_bound_of_its_records() {
     held[1].extend(2 * TTL).wait().unwrap();
     held[2].auto_extend(TTL).unwrap();
     held.pop().unwrap().release().wait().unwrap();
-    eventually(SECOND, "there is room for one", || client.gauges().records == RECORDS - 1);
+    eventually(SOON, "there is room for one", || client.gauges().records == RECORDS - 1);
     let one = client.try_lock("one more", TTL).wait().unwrap();
     assert!(matches!(client.try_lock("two", TTL).wait(), Err(Error::Busy(Busy::Records))));
     drop((held, one));
-    nothing_is_left(&fleet, SECOND);
+    nothing_is_left(&fleet);
     nothing_is_open(&client, before);
 }

@@ -38,8 +38,7 @@ fn pairs(client: &SharedClient, name: usize, count: usize) {
 #[test]
 fn each_call_is_answered_though_nothing_else_happens() {
     let fleet = Fleet::start(3);
-    let client = SharedClient::connect(undisturbed(&fleet)).unwrap();
-    all_ready(&client, &fleet);
+    let client = ready::shared(undisturbed(&fleet));
     within_a_minute("one thread", {
         let client = client.clone();
         move || pairs(&client, 0, 500)
@@ -77,6 +76,7 @@ fn each_call_of_a_task_is_answered_though_nothing_else_happens() {
         within_a_minute("tasks", move || {
             runtime.block_on(async {
                 let client = SharedClient::connect_tokio(undisturbed(&fleet)).await.unwrap();
+                ready::all_ready(&client).await;
                 pairs_of_a_task(client.clone(), 0, 200).await;
                 let mut tasks = tokio::task::JoinSet::new();
                 for name in 1..9 {

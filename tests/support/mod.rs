@@ -14,6 +14,7 @@ pub mod drawing;
 mod listener;
 mod lock;
 mod monitor;
+mod plain_timer;
 mod process;
 mod proxy;
 mod redis;
@@ -27,12 +28,20 @@ pub use dice::Dice;
 pub use listener::{CountingListener, Scripted};
 pub use lock::{PLACES, ServerLock};
 pub use monitor::Monitor;
+pub use plain_timer::PlainTimer;
 pub use process::{Server, free_port};
 pub use proxy::{Cut, Proxy, Way};
 pub use redis::{Fleet, Node};
 pub use resp_client::{RespClient, Value, encode};
 
 pub const SECOND: Duration = Duration::from_secs(1);
+
+/// How long a test waits for what a client, a node or a tool does at once. That takes milliseconds,
+/// and on a machine with a dozen busy programs for each processor up to half a second.
+///
+/// Half of the ttl that most tests give a lock: a key that is gone by then was released, and did
+/// not end by its ttl. [`Fleet::emptied`] looks closer where the ttl is shorter.
+pub const SOON: Duration = Duration::from_secs(5);
 
 pub const fn millis(n: u64) -> Duration {
     Duration::from_millis(n)

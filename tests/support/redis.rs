@@ -5,20 +5,24 @@
 //! server keeps its connections open and answers nothing, so looking into it panics after a read
 //! timeout.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Index;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::eventually;
 use super::lock::ServerLock;
 use super::monitor::Monitor;
 use super::process::{Process, Recipe, field, free_port, is_free, loopback, own_directory};
 use super::resp_client::{RespClient, Value};
+use super::{SOON, eventually};
 
 /// The key of the node marker, which clients with the restart guard leave on every node.
 const NODE_MARKER: &[u8] = redlatch::proto::NODE_MARKER.as_bytes();
+
+/// Of how many keys a test reads the ttl while it waits for all of them to go.
+const MOST_LOOKED_AT: usize = 20;
 
 /// How often a start is repeated when the port turned out to be taken.
 const STARTS: usize = 10;
@@ -106,13 +110,38 @@ impl Fleet {
         keys.filter(|(_, key)| key != NODE_MARKER).collect()
     }
 
-    /// Waits until no server has a key: a release that no caller waits for may be on its way.
-    ///
-    /// The hazard is a key that only its ttl removes. So the limit is shorter than the tests' ttls.
+    /// Waits until no server has a key: a release that no caller waits for may be on its way. Fails
+    /// if a key may have gone by its ttl.
     #[track_caller]
     pub fn wait_empty(&self) {
-        let limit = Duration::from_millis(500);
-        eventually(limit, "no key is left", || self.keys_everywhere().is_empty());
+        eventually(SOON, "no key is left", self.emptied());
+    }
+
+    /// Whether all keys are gone, to be asked again and again. Fails if a key was still there when
+    /// its ttl ended, or if the test looked too late to know.
+    pub fn emptied(&self) -> impl FnMut() -> bool + '_ {
+        // When the keys that were seen would end by themselves.
+        let mut ends: BTreeMap<(usize, Vec<u8>), Instant> = BTreeMap::new();
+        move || {
+            let mut left = self.keys_everywhere();
+            let looked = Instant::now();
+            for (key, end) in &ends {
+                let (node, name) = (key.0, key.1.escape_ascii());
+                let is_told = left.contains(key) || looked < *end;
+                assert!(is_told, "node {node}: {name} may have gone by its ttl");
+            }
+            let is_empty = left.is_empty();
+            left.truncate(MOST_LOOKED_AT);
+            ends = left.into_iter().filter_map(|key| self.end_of(key)).collect();
+            is_empty
+        }
+    }
+
+    /// When this key would end by itself; `None` if it never would, or is gone.
+    fn end_of(&self, key: (usize, Vec<u8>)) -> Option<((usize, Vec<u8>), Instant)> {
+        let before = Instant::now();
+        let left = u64::try_from(self[key.0].pttl(&key.1)).ok()?;
+        Some((key, before + Duration::from_millis(left)))
     }
 
     fn recipe(

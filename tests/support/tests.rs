@@ -8,11 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    CountingListener, Cut, Fleet, PLACES, Proxy, RespClient, Scripted, Server, ServerLock, Value,
-    Way, encode, eventually, millis,
+    CountingListener, Cut, Fleet, PLACES, PlainTimer, Proxy, RespClient, SOON, Scripted, Server,
+    ServerLock, Value, Way, encode, eventually, millis,
 };
-
-const SOON: Duration = Duration::from_secs(5);
 
 #[test]
 fn five_servers_are_five_processes() {
@@ -133,6 +131,36 @@ fn a_connection_that_the_server_closed_is_replaced() {
     // runs.
     assert_eq!(other.command(&["CLIENT", "KILL", "TYPE", "normal"]).expect("a reply").int(), 1);
     assert_eq!(node.command(&["PING"]), Value::Simple("PONG".to_owned()));
+}
+
+#[test]
+fn keys_that_are_deleted_are_told_apart_from_keys_that_end() {
+    let fleet = Fleet::start(2);
+    fleet.wait_empty();
+    for node in &fleet {
+        assert!(node.command(&["SET", "a", "v", "PX", "60000"]).is_ok());
+    }
+    let mut emptied = fleet.emptied();
+    assert!(!emptied());
+    fleet[0].command(&["DEL", "a"]);
+    assert!(!emptied());
+    fleet[1].command(&["DEL", "a"]);
+    assert!(emptied());
+    assert!(fleet[1].command(&["SET", "short", "v", "PX", "50"]).is_ok());
+    let ended = std::panic::catch_unwind(|| fleet.wait_empty());
+    let why = ended.expect_err("no one deleted it");
+    let why = why.downcast_ref::<String>().expect("a text");
+    assert_eq!(why, "node 1: short may have gone by its ttl");
+}
+
+#[test]
+fn a_plain_timer_is_late_where_the_machine_is() {
+    let timer = PlainTimer::start();
+    let_pass(millis(20));
+    let late = timer.latest();
+    assert!(!late.is_zero() && late < SOON, "{late:?}");
+    assert!(timer.limit(SOON) >= SOON);
+    assert_eq!(PlainTimer::limit_of(millis(3), millis(1)), millis(13));
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn a_hundred_plain_clients_beside_a_fair_line_never_hold_with_another() {
     assert!(of_fair > 20 && of_plain > 20, "the lock hardly moved");
     drop(processes);
     nothing_is_left(&fleet);
-    eventually(5 * SECOND, "no client listens on a channel", || {
+    eventually(SOON, "no client listens on a channel", || {
         let channels = |node: &Node| node.command(&["PUBSUB", "CHANNELS", "redlatch:*"]);
         fleet.iter().all(|node| channels(node).text_items().is_empty())
     });

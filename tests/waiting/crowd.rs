@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::process::Process;
+use super::process::{Process, let_them_end};
 use super::*;
 
 const PROCESSES: usize = 32;
@@ -20,6 +20,12 @@ const SECONDS_UNLESS_TOLD: u64 = 6;
 /// Now and then a holder keeps it to its end: that is the longest that one process should have to
 /// wait for another.
 const HELD: Duration = millis(300);
+
+/// After so many turns for each of the processes, each has had one.
+const TURNS: usize = 40;
+
+/// The time that so many turns may take at most.
+const AS_LONG: Duration = Duration::from_secs(180);
 
 /// A line of the file.
 #[derive(Debug, Clone, Copy)]
@@ -55,19 +61,26 @@ fn share_a_key(word: impl Fn(usize) -> &'static str) {
     let end = begin + length.as_nanos() as u64;
     for (number, process) in processes.iter_mut().enumerate() {
         let word = word(number);
-        process.tell(&format!("{word} a {} {end} {}", HELD.as_millis(), file.display()));
+        process.tell(&format!("{word} a {} {} {}", HELD.as_millis(), u64::MAX, file.display()));
     }
     let troubles = trouble(&fleet, end);
+    // On a busy machine there were few turns until then.
+    eventually(AS_LONG, "each had its turn, or there were enough for all", || {
+        let turns = turns_of(&holds_in(&file));
+        turns.len() == PROCESSES || turns.values().sum::<usize>() >= TURNS * PROCESSES
+    });
+    let end = now();
+    let_them_end(&file);
     for process in &mut processes {
         assert_eq!(process.answer(), "done");
     }
     let holds = holds_in(&file);
-    println!("{} holds in {length:?}, with {troubles} troubles", holds.len());
+    println!("{} holds, with {troubles} troubles", holds.len());
     no_two_at_one_time(&holds);
     everyone_in_turn(&holds);
     it_went_on(&holds, begin, end);
     drop(processes);
-    eventually(5 * SECOND, "what is left ends with its ttl", || fleet.keys_everywhere().is_empty());
+    eventually(3 * SOON, "what is left ends with its ttl", || fleet.keys_everywhere().is_empty());
 }
 
 /// One of the nodes stops and goes on, or dies and comes back, again and again; how often.
@@ -112,15 +125,20 @@ pub fn no_two_at_one_time(holds: &[Hold]) {
     }
 }
 
-fn everyone_in_turn(holds: &[Hold]) {
+/// How often each process held the key that ever did.
+fn turns_of(holds: &[Hold]) -> BTreeMap<u32, usize> {
     let mut turns: BTreeMap<u32, usize> = BTreeMap::new();
-    for hold in holds {
-        *turns.entry(hold.who).or_default() += usize::from(hold.from > 0);
+    for hold in holds.iter().filter(|hold| hold.from > 0) {
+        *turns.entry(hold.who).or_default() += 1;
     }
+    turns
+}
+
+fn everyone_in_turn(holds: &[Hold]) {
+    let turns = turns_of(holds);
     let (least, most) = (turns.values().min(), turns.values().max());
     println!("turns of {} processes: from {least:?} to {most:?}", turns.len());
-    assert_eq!(turns.len(), PROCESSES);
-    assert!(turns.values().all(|turns| *turns > 0), "{turns:?}");
+    assert_eq!(turns.len(), PROCESSES, "some had no turn: {turns:?}");
 }
 
 /// There is no long time in which no process got it.

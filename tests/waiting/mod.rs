@@ -17,7 +17,8 @@ mod uncontended;
 use std::time::{Duration, Instant};
 
 use crate::engine_loop::Loop;
-use crate::support::{Dice, Fleet, Node, Proxy, SECOND, eventually, millis};
+use crate::ready;
+use crate::support::{Dice, Fleet, Node, PlainTimer, Proxy, SECOND, SOON, eventually, millis};
 use redlatch::{Config, Lock, LockOptions, NodeId, Op, Outcome, RestartGuard};
 
 /// No test waits for the end of such a lock: a waiter that gets it was notified, or looked.
@@ -51,7 +52,7 @@ fn let_pass(time: Duration) {
 
 fn nothing_is_left<'a>(nodes: impl IntoIterator<Item = &'a Node>) {
     let nodes: Vec<&Node> = nodes.into_iter().collect();
-    eventually(5 * SECOND, "no key is left", || nodes.iter().all(|node| node.keys().is_empty()));
+    eventually(SOON, "no key is left", || nodes.iter().all(|node| node.keys().is_empty()));
 }
 
 /// What the tests here ask of an engine in its loop.

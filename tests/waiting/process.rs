@@ -6,9 +6,10 @@
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Write, stdin};
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use redlatch::{Client, Error, Guard, NodeState};
+use redlatch::{Client, Error, Guard};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
@@ -159,7 +160,7 @@ impl Process {
     pub fn stop(&self) {
         self.signal(Signal::STOP);
         let stat = format!("/proc/{}/stat", self.child.id());
-        eventually(5 * SECOND, "the process is stopped", || {
+        eventually(SOON, "the process is stopped", || {
             let stat = std::fs::read_to_string(&stat).unwrap_or_default();
             stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
         });
@@ -209,11 +210,7 @@ fn in_a_process_of_its_own() {
     if let Ok(ttl) = std::env::var(HAND_OVER) {
         config = config.hand_over_ttl(millis(number(&ttl)));
     }
-    let client = Client::connect(config).expect("a good configuration");
-    eventually(20 * SECOND, "the nodes are ready", || {
-        client.drive(millis(1)).expect("the poller works");
-        client.nodes().iter().all(|state| *state == NodeState::Ready)
-    });
+    let client = ready::client(config);
     say("ready");
     let mut held = None;
     for line in stdin().lock().lines() {
@@ -280,19 +277,31 @@ fn keep_on(client: &Client, guard: &mut Guard<'_>) {
     }
 }
 
+/// Ends what the processes do that write into this file, before the moment that they were given.
+pub fn let_them_end(file: &Path) {
+    std::fs::write(over(file), "").expect("the fleet's directory can be written");
+}
+
+/// The file that says so.
+fn over(file: &Path) -> PathBuf {
+    file.with_extension("over")
+}
+
 /// Takes the lock and gives it back again and again. Writes every hold into the file: the process
 /// id, when it asked, from when and until when it held. A wait that got no lock holds from 0.
 fn contend(client: &Client, key: &str, options: LockOptions, end: u64, file: &str) {
     // Many processes append to it: each line is one write.
+    let over = over(Path::new(file));
     let mut file = OpenOptions::new().append(true).open(file).expect("the parent made it");
     let who = std::process::id();
     let mut dice = Dice::new(now().wrapping_mul(u64::from(who)));
     loop {
         let asked = now();
-        if asked >= end {
+        if asked >= end || over.exists() {
             return;
         }
-        let wait = Duration::from_nanos(end - asked);
+        // Not longer than it takes to be told of the end.
+        let wait = Duration::from_nanos(end - asked).min(LOOKED_BY);
         let (from, until) = match client.lock(key, options.wait(wait)) {
             Ok(guard) => {
                 let from = now();

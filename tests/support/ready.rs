@@ -1,0 +1,72 @@
+//! Clients all of whose nodes are ready. `connect` returns when a quorum is, and the others may
+//! come later: on a busy machine a test that connects and goes on has fewer nodes than it thinks.
+
+#![allow(dead_code, reason = "each test binary uses a part of this")]
+#![allow(clippy::disallowed_methods, reason = "tests wait for real sockets, on a real clock")]
+
+use std::time::{Duration, Instant};
+
+use redlatch::{Client, Config, NodeState, SharedClient};
+
+/// How long connecting to servers that run may take.
+const CONNECTED: Duration = Duration::from_secs(30);
+
+/// How often it is looked whether they are.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// A blocking client.
+#[track_caller]
+pub fn client(config: Config) -> Client {
+    let nodes = config.settings().nodes.len();
+    let client = Client::connect(config).expect("a good configuration");
+    wait_ready(&client, nodes);
+    client
+}
+
+/// Drives until so many nodes are ready.
+#[track_caller]
+pub fn wait_ready(client: &Client, nodes: usize) {
+    let start = Instant::now();
+    while count(&client.nodes()) != nodes {
+        client.drive(LOOK).expect("the poller works");
+        assert!(start.elapsed() < CONNECTED, "{nodes} are not ready: {:?}", client.nodes());
+    }
+}
+
+/// A shared client with a driver thread.
+#[track_caller]
+pub fn shared(config: Config) -> SharedClient {
+    let client = SharedClient::connect(config).expect("a good configuration");
+    wait_all_ready(&client);
+    client
+}
+
+/// Waits until all nodes are ready. If the caller's own runtime drives the client, see
+/// [`all_ready`].
+#[track_caller]
+pub fn wait_all_ready(client: &SharedClient) {
+    let start = Instant::now();
+    while !is_all_ready(client) {
+        std::thread::sleep(LOOK);
+        assert!(start.elapsed() < CONNECTED, "not all are ready: {:?}", client.nodes());
+    }
+}
+
+/// The same on the runtime that drives the client.
+#[cfg(feature = "tokio")]
+pub async fn all_ready(client: &SharedClient) {
+    let start = Instant::now();
+    while !is_all_ready(client) {
+        tokio::time::sleep(LOOK).await;
+        assert!(start.elapsed() < CONNECTED, "not all are ready: {:?}", client.nodes());
+    }
+}
+
+fn is_all_ready(client: &SharedClient) -> bool {
+    let states = client.nodes();
+    count(&states) == states.len()
+}
+
+fn count(states: &[NodeState]) -> usize {
+    states.iter().filter(|&&it| it == NodeState::Ready).count()
+}
