@@ -80,6 +80,14 @@ pub enum Restart {
     WithData,
 }
 
+/// What a master saves to its disk: all its keys, and the moment on the wall clock at which each of
+/// them ends.
+#[derive(Debug, Clone)]
+pub struct Dump {
+    databases: Vec<Database>,
+    second_offset: Option<u64>,
+}
+
 /// The server that a [`Master`] imitates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Flavor {
@@ -276,6 +284,18 @@ impl Master {
             self.databases.fill(Database::default());
             self.second_offset = None;
         }
+    }
+
+    /// What it would save to its disk now.
+    pub fn dump(&self) -> Dump {
+        Dump { databases: self.databases.clone(), second_offset: self.second_offset }
+    }
+
+    /// As [`restart`](Master::restart), with what this or another master saved: its keys, each up
+    /// to the same moment on this master's wall clock, and its node marker.
+    pub fn restart_from(&mut self, now: Instant, dump: Dump) {
+        self.restart(now, Restart::Empty);
+        Dump { databases: self.databases, second_offset: self.second_offset } = dump;
     }
 
     /// The master was a replica for a while and is a master again. The process and its `run_id`

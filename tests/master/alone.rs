@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use redlatch::proto::Instant;
 use redlatch::proto::command::{EXTEND, RELEASE};
+use redlatch::proto::{Instant, NODE_MARKER};
 use redlatch::testing::master::{ConnectionId, Flavor, Master, Output, Restart, Trouble};
 
 use super::server::request;
@@ -90,6 +90,30 @@ fn a_restart_forgets_connections_and_scripts_and_perhaps_keys() {
         assert_ne!(info(&mut master, A_SECOND_IN, "run_id"), run_id);
         assert_eq!(info(&mut master, A_SECOND_IN, "uptime_in_seconds"), "0");
     }
+}
+
+#[test]
+fn a_restart_from_what_another_one_saved_has_its_keys_and_its_marker_in_a_process_of_its_own() {
+    let mut masters = [1, 2].map(|seed| Master::new(seed, START));
+    for master in &mut masters {
+        master.set_uptime(START, 3600);
+    }
+    let [one, two] = &mut masters;
+    let (own, other) = (one.connect(), two.connect());
+    ask(one, START, own, &["SET", "own", "t", "PX", "5000"]);
+    ask(two, START, other, &["SET", "k", "u", "PX", "3000"]);
+    let dump = two.dump();
+    ask(two, START, other, &["DEL", "k"]);
+    let runs = [&*one, &*two].map(|master| master.identities()[0].clone());
+    one.restart_from(A_SECOND_IN, dump);
+    assert!(one.poll_output().expect("it hangs up").closes);
+    assert_eq!(one.get(A_SECOND_IN, 0, b"own"), None);
+    assert_eq!(one.get(A_SECOND_IN, 0, b"k"), Some(&b"u"[..]));
+    assert_eq!(one.pttl(A_SECOND_IN, 0, b"k"), 2000);
+    let marker = one.get(A_SECOND_IN, 0, NODE_MARKER.as_bytes()).expect("it has one");
+    assert!(std::str::from_utf8(marker).expect("it is text").contains(&runs[1]));
+    assert!(!runs.contains(&one.identities()[0]), "it is a new process");
+    assert_eq!(info(one, A_SECOND_IN, "uptime_in_seconds"), "0");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use redlatch::{
 
 use crate::agenda::{MILLI, SECOND};
 use crate::client::instant;
+use crate::node::Node;
 use crate::user::{Purpose, Wish};
 use crate::world::World;
 
@@ -99,7 +100,9 @@ impl World {
         if self.plan.fair == 0 {
             return;
         }
-        for (number, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.kills) {
+        // A node that has the keys of another one has its lines, too.
+        let judged = |node: &Node| node.kills && !node.copied;
+        for (number, node) in self.nodes.iter().enumerate().filter(|(_, node)| judged(node)) {
             let clock = node.clock(self.agenda.now());
             for key in &self.keys {
                 for member in node.master.line(clock, &[key, &b":line"[..]].concat()) {

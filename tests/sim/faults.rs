@@ -2,11 +2,12 @@
 //! is the plan's; here they happen.
 
 use redlatch::NodeId;
-use redlatch::proto::NodeState;
-use redlatch::testing::master::{Restart, Trouble};
+use redlatch::proto::{Instant, NodeState};
+use redlatch::testing::master::{Dump, Restart, Trouble};
 
 use crate::agenda::{Event, MILLI, SECOND};
 use crate::network::Piece;
+use crate::node::Node;
 use crate::plan::Memory;
 use crate::world::{World, coordinator};
 
@@ -212,25 +213,49 @@ impl World {
             return;
         }
         it.down = false;
+        if let Some(dump) = it.restored.take() {
+            return self.start_from(node, dump);
+        }
         let killed_at = it.killed_at;
         let empty =
             self.plan.memory != Memory::Kept && (self.plan.directed || self.dice.chance(500));
-        if empty {
-            self.note_loss_of_memory(node, killed_at);
-        }
-        let memory = if empty { Restart::Empty } else { Restart::WithData };
         self.tally.restarts[usize::from(empty)] += 1;
-        let it = &mut self.nodes[node];
-        let promoted = std::mem::take(&mut it.replicates);
-        if promoted {
-            it.master.promote(memory);
-            (it.promoted, self.tally.promotions) = (true, self.tally.promotions + 1);
+        let promoted = std::mem::take(&mut self.nodes[node].replicates);
+        let memory = if empty { Restart::Empty } else { Restart::WithData };
+        let restart = |it: &mut Node, clock: Instant| {
+            if promoted {
+                it.master.promote(memory);
+            } else {
+                it.master.restart(clock, memory);
+            }
+            it.promoted = promoted || it.promoted && !empty;
+        };
+        if empty {
+            self.forget_by(node, killed_at, restart);
         } else {
-            it.master.restart(it.clock(now), memory);
-            it.promoted &= memory == Restart::WithData;
+            let it = &mut self.nodes[node];
+            restart(it, it.clock(now));
         }
-        while it.master.poll_output().is_some() {}
+        self.tally.promotions += u64::from(promoted);
+        while self.nodes[node].master.poll_output().is_some() {}
         self.trace.note(now, || format!("node {node} is back: {memory:?}, promoted: {promoted}"));
+    }
+
+    /// A killed node starts again, with what another master saved. No client has a pending release
+    /// for a key that comes back in this way: it stays until its ttl is over.
+    fn start_from(&mut self, node: usize, dump: Dump) {
+        let now = self.agenda.now();
+        let killed_at = self.nodes[node].killed_at;
+        let before = self.nodes[node].texts(now);
+        self.forget_by(node, killed_at, |it, clock| {
+            it.master.restart_from(clock, dump);
+            (it.promoted, it.copied) = (false, true);
+        });
+        while self.nodes[node].master.poll_output().is_some() {}
+        let mut texts = self.nodes[node].texts(now);
+        texts.retain(|text| !before.contains(text));
+        self.excused.extend(texts.into_iter().map(|(key, text)| (node, key, text)));
+        self.trace.note(now, || format!("node {node} is back, with the keys of another node"));
     }
 
     /// A node is made a replica of another master, and is no master of ours for a while.
@@ -407,8 +432,7 @@ impl World {
         if runs && (told || SEES_OLD_FLUSHES) {
             self.trace.note(now, || format!("FAULT node {node} is flushed"));
             self.tally.flushes += 1;
-            self.note_loss_of_memory(node, now);
-            self.nodes[node].operate(now, b"FLUSHALL\r\n");
+            self.forget_by(node, now, |it, _| it.operate(now, b"FLUSHALL\r\n"));
             self.deliver_answers(node);
         }
         runs && (told || SEES_OLD_FLUSHES)

@@ -8,8 +8,9 @@
 //! A node *supports* a token up to a moment `until` if one of these is true:
 //!
 //! 1. The token is there, its key lives up to `until`, and it is not in doubt. A token is in doubt
-//!    if it was created within `max_ttl` after its node forgot something, for as long as these
-//!    `max_ttl` last: another's token may have stood there before, and its owner may believe in it.
+//!    if it was created, or came with the keys of another node, within `max_ttl` after its node
+//!    forgot something, for as long as these `max_ttl` last: another's token may have stood there
+//!    before, and its owner may believe in it.
 //! 2. The token stood there without a doubt, its key would have lived up to `until`, and the node
 //!    forgot it. No client can know that in time, and none has to, as the next lines show.
 //!
@@ -100,15 +101,26 @@ impl Ledger {
         });
     }
 
-    /// A node forgets this token, whose key would have lived up to `expires`.
-    pub fn forget(&mut self, now: u64, node: usize, key: usize, token: &[u8], expires: u64) {
+    /// A node forgets this token, whose key would have lived up to `expires`. `after`: what is at
+    /// the key now, because the node has the keys of another one. If that is the same token, no
+    /// other token stood there in between, and its key may end earlier now.
+    pub fn forget(
+        &mut self,
+        now: u64,
+        (node, key): (usize, usize),
+        token: &[u8],
+        expires: u64,
+        after: Option<&[u8]>,
+    ) {
         if self.is_certain(now, node, key, token) {
             let forgotten = &mut self.places[node][key].forgotten;
             // A token that is over supports no belief.
             forgotten.retain(|it| it.expires > now);
             forgotten.push(Forgotten { token: token.to_vec(), expires });
         }
-        self.places[node][key].entry = None;
+        if after != Some(token) {
+            self.places[node][key].entry = None;
+        }
     }
 
     /// A node lost its memory at a moment that may be past: what was there then may be believed in
@@ -151,7 +163,7 @@ mod tests {
     fn a_token_is_in_doubt_where_its_node_forgot_a_short_while_before() {
         let mut ledger = ledger();
         assert!(ledger.is_certain(6, 0, 0, b"first"));
-        ledger.forget(10, 0, 0, b"first", 60);
+        ledger.forget(10, (0, 0), b"first", 60, None);
         ledger.lose_memory(10, 0);
         ledger.set_key(20, 0, 0, Some(b"second"));
         assert!(!ledger.is_certain(109, 0, 0, b"second"));
@@ -164,13 +176,28 @@ mod tests {
     #[test]
     fn a_node_supports_what_it_forgot_as_long_as_it_would_have_held_it() {
         let mut ledger = ledger();
-        ledger.forget(10, 0, 0, b"first", 60);
+        ledger.forget(10, (0, 0), b"first", 60, None);
         ledger.lose_memory(10, 0);
         assert!(ledger.has_forgotten(0, 0, b"first", 60));
         assert!(!ledger.has_forgotten(0, 0, b"first", 61), "it was never asked for so long");
         ledger.set_key(20, 0, 0, Some(b"second"));
-        ledger.forget(30, 0, 0, b"second", 90);
+        ledger.forget(30, (0, 0), b"second", 90, None);
         assert!(!ledger.has_forgotten(0, 0, b"second", 40), "it never stood there for certain");
+    }
+
+    #[test]
+    fn a_token_that_comes_with_the_keys_of_another_node_is_in_doubt_unless_it_stood_there() {
+        let mut ledger = ledger();
+        ledger.forget(10, (0, 0), b"first", 60, Some(b"other"));
+        ledger.lose_memory(10, 0);
+        ledger.set_key(10, 0, 0, Some(b"other"));
+        assert!(!ledger.is_certain(109, 0, 0, b"other"));
+        assert!(ledger.is_certain(110, 0, 0, b"other"));
+        ledger.forget(120, (0, 0), b"other", 160, Some(b"other"));
+        ledger.lose_memory(120, 0);
+        ledger.set_key(120, 0, 0, Some(b"other"));
+        assert!(ledger.is_certain(120, 0, 0, b"other"));
+        assert!(ledger.has_forgotten(0, 0, b"other", 160), "its key ends earlier now");
     }
 
     #[test]

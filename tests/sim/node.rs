@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use redlatch::proto::Instant;
 use redlatch::proto::NODE_MARKER;
-use redlatch::testing::master::{ConnectionId, Flavor, Master};
+use redlatch::testing::master::{ConnectionId, Dump, Flavor, Master};
 
 use crate::dice::Dice;
 
@@ -42,8 +42,12 @@ pub struct Node {
     pub kills: bool,
     /// It is one of those that are not well while one node at a time is.
     pub loads: bool,
+    /// It starts again with what another master saved.
+    pub restored: Option<Dump>,
     /// It is a replica of another master for now, and no new process when it is back.
     pub replicates: bool,
+    /// It started with what another master had saved.
+    pub copied: bool,
     /// It was promoted, or remembers that it was.
     pub promoted: bool,
     /// Its clock jumped.
@@ -74,6 +78,8 @@ impl Node {
             lies_until: 0,
             kills: true,
             loads: false,
+            restored: None,
+            copied: false,
             replicates: false,
             promoted: false,
             jumped: false,
@@ -116,6 +122,13 @@ impl Node {
         let millis = self.master.pttl(self.clock(now), 0, key).max(0);
         let nanos = i128::from(millis) * i128::from(crate::agenda::MILLI);
         (nanos * 1_000_000 / i128::from(1_000_000 + self.rate)) as u64
+    }
+
+    /// All its keys with their texts; those of lists and lines are empty.
+    pub fn texts(&self, now: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let clock = self.clock(now);
+        let text = |key: &[u8]| self.master.get(clock, 0, key).unwrap_or_default().to_vec();
+        self.master.keys(clock, 0).into_iter().map(|key| (key.clone(), text(&key))).collect()
     }
 
     /// Whether a key holds this token there.

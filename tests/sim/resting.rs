@@ -1,5 +1,8 @@
 //! On how many nodes each belief rests: the ledger is kept here, and beliefs are judged by it.
 
+use redlatch::proto::Instant;
+
+use crate::node::Node;
 use crate::world::World;
 
 /// The ttl that the nodes report is rounded down to whole milliseconds.
@@ -28,21 +31,26 @@ impl World {
         self.look_whether_forced_came_back(number);
     }
 
-    /// A node is about to forget all its keys. It has executed nothing since `at`: a key that it
-    /// grants after that may be another client's as long as a lock of that moment may be believed
-    /// in.
-    pub fn note_loss_of_memory(&mut self, number: usize, at: u64) {
+    /// Lets a node forget all its keys; it may have those of another node then. It has executed
+    /// nothing since `at`: a key that it has or grants after that may stand in the place of another
+    /// client's as long as a lock of that moment may be believed in.
+    pub fn forget_by(&mut self, number: usize, at: u64, cause: impl FnOnce(&mut Node, Instant)) {
         let now = self.agenda.now();
         self.note_what_is_absent(number);
-        let node = &self.nodes[number];
+        let node = &mut self.nodes[number];
         let clock = node.clock(now);
-        for (key, name) in self.keys.iter().enumerate() {
-            if let Some(token) = node.master.get(clock, 0, name) {
-                let expires = now + node.left(now, name) + ROUNDED;
-                self.ledger.forget(now, number, key, token, expires);
+        let token = |node: &Node, name: &Vec<u8>| node.master.get(clock, 0, name).map(Vec::from);
+        let before: Vec<_> =
+            self.keys.iter().map(|name| (token(node, name), node.left(now, name))).collect();
+        cause(node, clock);
+        for (key, (name, (before, left))) in self.keys.iter().zip(before).enumerate() {
+            if let Some(before) = before {
+                let (expires, after) = (now + left + ROUNDED, token(node, name));
+                self.ledger.forget(now, (number, key), &before, expires, after.as_deref());
             }
         }
         self.ledger.lose_memory(at, number);
+        self.note_what_is_there(number);
     }
 
     /// Whether a node supports a token up to that moment.
