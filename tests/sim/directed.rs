@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use redlatch::proto::LockToken;
+use redlatch::NodeId;
+use redlatch::proto::{LockToken, NodeState, RestartGuard};
 
 use crate::agenda::{MICRO, MILLI};
 use crate::client::instant;
@@ -14,26 +15,33 @@ use crate::user::{Purpose, State, Wish};
 use crate::world::World;
 
 /// The clients.
-const HOLDER: usize = 0;
-const RIVAL: usize = 1;
+pub const HOLDER: usize = 0;
+pub const RIVAL: usize = 1;
 const HEIR: usize = 2;
 
 /// When it begins, in milliseconds: the nodes have got their markers, and are trusted.
 const START: u64 = 500;
 
 /// The node that forgets.
-const FORGETFUL: usize = 2;
+pub const FORGETFUL: usize = 2;
 
-struct Scenario {
+pub struct Scenario {
     world: World,
     trace: Trace,
 }
 
 impl Scenario {
+    /// Every client knows every node, and has the restart guard on.
+    pub fn new() -> Scenario {
+        Scenario::guarded_by(RestartGuard::On)
+    }
+
     /// Every client knows every node.
-    fn new() -> Scenario {
+    pub fn guarded_by(guard: RestartGuard) -> Scenario {
         let trace = Trace::on();
-        let mut world = World::of(Plan::directed(), Dice::new(1), trace.clone());
+        let mut plan = Plan::directed();
+        plan.settings.restart_guard = guard;
+        let mut world = World::of(plan, Dice::new(1), trace.clone());
         for client in [HOLDER, RIVAL, HEIR] {
             world.rouse(client);
         }
@@ -42,17 +50,17 @@ impl Scenario {
     }
 
     /// Lets it go on up to this many milliseconds after the start.
-    fn until(&mut self, millis: u64) {
+    pub fn until(&mut self, millis: u64) {
         self.world.run_until((START + millis) * MILLI);
     }
 
     /// What is between the client and the node takes so long from now on.
-    fn stall(&mut self, client: usize, node: usize, millis: u64) {
+    pub fn stall(&mut self, client: usize, node: usize, millis: u64) {
         let wire = self.world.clients[client].wires[node].expect("it is connected");
         self.world.network.stall(wire, millis * MILLI, &mut self.world.agenda);
     }
 
-    fn acquire(&mut self, client: usize, ttl: u64) {
+    pub fn acquire(&mut self, client: usize, ttl: u64) {
         let (wish, purpose) = (Wish::of(ttl), Purpose::Acquire { user: 0 });
         let asked = self.world.acquire(client, 0, wish, 0, purpose);
         self.world.wait_for(client, 0, wish, 0, asked);
@@ -60,7 +68,7 @@ impl Scenario {
         self.world.rouse(client);
     }
 
-    fn extend(&mut self, client: usize, ttl: u64) {
+    pub fn extend(&mut self, client: usize, ttl: u64) {
         let now = self.world.agenda.now();
         let serial = self.world.next_serial();
         let it = &mut self.world.clients[client];
@@ -81,7 +89,7 @@ impl Scenario {
     }
 
     /// The client does not run for so long.
-    fn stop(&mut self, client: usize, millis: u64) {
+    pub fn stop(&mut self, client: usize, millis: u64) {
         let now = self.world.agenda.now();
         self.world.clients[client].stop(now, millis * MILLI);
     }
@@ -90,6 +98,18 @@ impl Scenario {
     fn restart(&mut self) {
         let now = self.world.agenda.now();
         self.world.kill_until(FORGETFUL, now + 500 * MICRO);
+    }
+
+    /// The same, but the node has its keys.
+    pub fn restart_with_its_keys(&mut self) {
+        self.world.nodes[FORGETFUL].keeps_keys = true;
+        self.restart();
+    }
+
+    /// The same, but the node has the keys of that other node.
+    pub fn restart_as_copy_of(&mut self, other: usize) {
+        let now = self.world.agenda.now();
+        self.world.copy_until(FORGETFUL, other, now + 500 * MICRO);
     }
 
     fn flush(&mut self) {
@@ -129,14 +149,28 @@ impl Scenario {
     }
 
     /// For how many milliseconds more the client believes in its lock.
-    fn left(&self, client: usize) -> u64 {
+    pub fn left(&self, client: usize) -> u64 {
         let now = self.world.agenda.now();
         let it = &self.world.clients[client];
         let State::Holding(held) = &it.users[0].state else { return 0 };
         it.coordinator.remaining(&held.lock, instant(now)).as_millis() as u64
     }
 
-    fn assert(&self, good: bool) {
+    /// Whether the node has the client's key.
+    pub fn holds(&self, client: usize, node: usize) -> bool {
+        let State::Holding(held) = &self.world.clients[client].users[0].state else { return false };
+        let (now, key) = (self.world.agenda.now(), &self.world.keys[0]);
+        self.world.nodes[node].holds(now, key, held.lock.token().digits())
+    }
+
+    /// Whether the third node is in quarantine for the client.
+    pub fn quarantines(&self, client: usize) -> bool {
+        let state = self.world.clients[client].coordinator.node_state(NodeId::new(FORGETFUL));
+        matches!(state, NodeState::Quarantined(_))
+    }
+
+    #[track_caller]
+    pub fn assert(&self, good: bool) {
         let violations = self.world.checker.violations();
         assert!(good && violations.is_empty(), "{}{violations:?}", self.trace.text());
     }

@@ -216,9 +216,9 @@ impl World {
         if let Some(dump) = it.restored.take() {
             return self.start_from(node, dump);
         }
-        let killed_at = it.killed_at;
-        let empty =
-            self.plan.memory != Memory::Kept && (self.plan.directed || self.dice.chance(500));
+        let (killed_at, keeps) = (it.killed_at, it.keeps_keys);
+        let mut forgets = || if self.plan.directed { !keeps } else { self.dice.chance(500) };
+        let empty = self.plan.memory != Memory::Kept && forgets();
         self.tally.restarts[usize::from(empty)] += 1;
         let promoted = std::mem::take(&mut self.nodes[node].replicates);
         let memory = if empty { Restart::Empty } else { Restart::WithData };
@@ -239,6 +239,13 @@ impl World {
         self.tally.promotions += u64::from(promoted);
         while self.nodes[node].master.poll_output().is_some() {}
         self.trace.note(now, || format!("node {node} is back: {memory:?}, promoted: {promoted}"));
+    }
+
+    /// A node is killed, and starts again at that moment with what another one has now.
+    pub fn copy_until(&mut self, node: usize, from: usize, until: u64) {
+        self.trace.note(self.agenda.now(), || format!("FAULT node {node} is to copy node {from}"));
+        self.nodes[node].restored = Some(self.nodes[from].master.dump());
+        self.kill_until(node, until);
     }
 
     /// A killed node starts again, with what another master saved. No client has a pending release

@@ -28,6 +28,7 @@ mod agenda;
 mod borrowing;
 mod checker;
 mod client;
+mod copied;
 #[path = "../support/dice.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod dice;

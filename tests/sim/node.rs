@@ -44,6 +44,8 @@ pub struct Node {
     pub loads: bool,
     /// It starts again with what another master saved.
     pub restored: Option<Dump>,
+    /// In a directed run: it starts again with its keys.
+    pub keeps_keys: bool,
     /// It is a replica of another master for now, and no new process when it is back.
     pub replicates: bool,
     /// It started with what another master had saved.
@@ -79,6 +81,7 @@ impl Node {
             kills: true,
             loads: false,
             restored: None,
+            keeps_keys: false,
             copied: false,
             replicates: false,
             promoted: false,
