@@ -35,6 +35,8 @@ pub enum Event {
     Thaw { node: usize },
     /// A killed node starts again.
     Start { node: usize },
+    /// A node is killed, and starts again with what another one has.
+    Copy { node: usize, from: usize },
     /// A node that refused commands is well again.
     Recover { node: usize },
     /// Look whether a lock that a user believes in is on a majority of the nodes.

@@ -9,6 +9,7 @@ use crate::agenda::{Event, MILLI, SECOND};
 use crate::network::Piece;
 use crate::node::Node;
 use crate::plan::Memory;
+use crate::user::State;
 use crate::world::{World, coordinator};
 
 /// The coordinators also see that a node was flushed if they were not connected then, or lost the
@@ -41,6 +42,8 @@ pub enum Kind {
     Refuse,
     /// A node becomes a replica, and a master again a while later, with what another one had.
     Promote,
+    /// A node is killed, and starts again with what another one had saved.
+    Copy,
     /// The clock of a node jumps.
     Jump,
     /// A client dies, or ends in order, and begins anew.
@@ -112,6 +115,7 @@ impl World {
             Kind::ForgetScripts => self.forget_scripts(node),
             Kind::Refuse => self.refuse(node),
             Kind::Promote => return self.demote(node),
+            Kind::Copy => return self.copy(node),
             Kind::Jump => self.jump(node),
             Kind::Crash => self.crash_one(),
             Kind::Flush => return self.flush(node),
@@ -239,6 +243,46 @@ impl World {
         self.tally.promotions += u64::from(promoted);
         while self.nodes[node].master.poll_output().is_some() {}
         self.trace.note(now, || format!("node {node} is back: {memory:?}, promoted: {promoted}"));
+    }
+
+    /// A node is to start again with what another one has. Often a client cannot reach it before
+    /// that until the client's key there has ended.
+    fn copy(&mut self, node: usize) -> bool {
+        let from = self.dice.place(self.nodes.len());
+        if from == node || self.nodes[node].down {
+            return false;
+        }
+        let now = self.agenda.now();
+        let client = self.dice.place(self.clients.len());
+        let held = self.clients[client].users.iter().find_map(|user| match &user.state {
+            State::Holding(held) => Some(self.checker.belief(held.belief).key),
+            _ => None,
+        });
+        let (Some(key), Some(wire)) = (held, self.clients[client].wires[node]) else {
+            self.copy_now(node, from);
+            return true;
+        };
+        let by = self.nodes[node].left(now, &self.keys[key]) + self.dice.below(10 * MILLI);
+        let by = by.min(300 * MILLI);
+        self.trace.note(now, || format!("FAULT stall wire {wire} by {by} ns before a copy"));
+        self.network.stall(wire, by + MILLI, &mut self.agenda);
+        self.agenda.put(now + by, Event::Copy { node, from });
+        true
+    }
+
+    /// A node that runs is killed, and starts again with what another one has now. Often a third
+    /// one falls silent, so that a majority needs this one.
+    pub fn copy_now(&mut self, node: usize, from: usize) {
+        if self.healed || self.nodes[node].down {
+            return;
+        }
+        let longest = self.dice.weighted(&[(2, MILLI), (1, 20 * MILLI), (1, SECOND)]);
+        let until = self.agenda.now() + self.dice.below(longest);
+        self.copy_until(node, from, until);
+        let third = self.dice.place(self.nodes.len());
+        if third != node && third != from {
+            self.freeze(third);
+        }
     }
 
     /// A node is killed, and starts again at that moment with what another one has now.

@@ -10,7 +10,8 @@
 //! 1. The token is there, its key lives up to `until`, and it is not in doubt. A token is in doubt
 //!    if it was created, or came with the keys of another node, within `max_ttl` after its node
 //!    forgot something, for as long as these `max_ttl` last: another's token may have stood there
-//!    before, and its owner may believe in it.
+//!    before, and its owner may believe in it. It is in no doubt if the node supported this very
+//!    token up to a later moment when it forgot it.
 //! 2. The token stood there without a doubt, its key would have lived up to `until`, and the node
 //!    forgot it. No client can know that in time, and none has to, as the next lines show.
 //!
@@ -22,7 +23,8 @@
 //! at a moment `f`, and B was created there later. A deadline is at most `max_ttl` after the
 //! question that it comes from, and A was there before `f`, so its deadline is before
 //! `f + max_ttl`. Up to then B is in doubt and has no support from this node. After it no owner
-//! believes in A any more. If the node forgot B as well, B was in doubt when it was forgotten.
+//! believes in A any more. If the node forgot B as well, B was in doubt when it was forgotten. If
+//! the node had supported B before, then A was in doubt when it was forgotten, or B was over.
 //!
 //! A promise of a node is only subtracted when the node forgets; so a belief that follows the rule
 //! when it begins follows it up to its end, unless a key ends too early or is deleted by a client
@@ -96,7 +98,9 @@ impl Ledger {
             return;
         }
         place.entry = token.map(|token| {
-            let doubtful_until = if now < doubtful_until { doubtful_until } else { 0 };
+            let promised = place.forgotten.iter().any(|it| it.token == token && it.expires > now);
+            let doubtful = now < doubtful_until && !promised;
+            let doubtful_until = if doubtful { doubtful_until } else { 0 };
             Entry { token: token.to_vec(), doubtful_until }
         });
     }
@@ -198,6 +202,19 @@ mod tests {
         ledger.set_key(120, 0, 0, Some(b"other"));
         assert!(ledger.is_certain(120, 0, 0, b"other"));
         assert!(ledger.has_forgotten(0, 0, b"other", 160), "its key ends earlier now");
+    }
+
+    #[test]
+    fn a_token_that_comes_back_in_time_takes_no_other_ones_place() {
+        for (at, certain) in [(59, true), (60, false)] {
+            let mut ledger = ledger();
+            ledger.forget(10, (0, 0), b"first", 60, None);
+            ledger.lose_memory(10, 0);
+            ledger.set_key(20, 0, 0, Some(b"second"));
+            ledger.forget(30, (0, 0), b"second", 90, None);
+            ledger.set_key(at, 0, 0, Some(b"first"));
+            assert_eq!(ledger.is_certain(at, 0, 0, b"first"), certain, "at {at}");
+        }
     }
 
     #[test]

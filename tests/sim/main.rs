@@ -118,7 +118,9 @@ fn run_half(remainder: u64) {
         }
     }
     if let Some((seed, words)) = failed.first() {
-        panic!("{} of {} seeds fail, seed {seed} first:\n  {words}", failed.len(), seeds / 2);
+        let all: Vec<u64> = failed.iter().map(|(seed, _)| *seed).collect();
+        let count = all.len();
+        panic!("{count} of {} seeds fail: {all:?}; seed {seed}:\n  {words}", seeds / 2);
     }
     let counters = tally.counters();
     let text: Vec<String> =

@@ -232,6 +232,15 @@ impl Plan {
             (2, Kind::Freeze),
             (dice.below(2), Kind::Stop),
         ];
+        if dice.chance(500) {
+            // Nodes come back as copies of others, and locks live for long enough to see it.
+            self.length = dice.between(500 * MILLI, 900 * MILLI);
+            (self.keeps, self.gives, self.patience) = (900, dice.one_of(&[0, 200]), 900);
+            (self.rest, self.fault_pause) = (2 * MILLI, 100 * MILLI);
+            let others = [Kind::Kill, Kind::Flush, Kind::Stall, Kind::Freeze, Kind::Stop];
+            self.faults = vec![(6, Kind::Copy)];
+            self.faults.extend(others.map(|kind| (dice.below(2), kind)));
+        }
     }
 
     /// A ttl, in milliseconds.
@@ -278,6 +287,13 @@ fn faults(memory: Memory, settings: &Settings, dice: &mut Dice) -> Vec<(u64, Kin
     if memory != Memory::Kept {
         faults.push((3, Kind::Kill));
         faults.push((dice.one_of(&[0, 0, 2]), Kind::Promote));
+        let copies = dice.one_of(&[0, 0, 2]);
+        faults.push((copies, Kind::Copy));
+        if copies > 0 {
+            // A key that an operator deletes on one node, and that comes back there as a copy, may
+            // stand in the place of another client's.
+            faults.retain(|(_, kind)| *kind != Kind::Delete);
+        }
     }
     if memory == Memory::Jumping {
         faults.push((5, Kind::Jump));

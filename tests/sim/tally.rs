@@ -4,7 +4,7 @@
 use crate::faults::Kind;
 
 /// The faults, in the order in which they are counted.
-const FAULTS: [(Kind, &str); 16] = [
+const FAULTS: [(Kind, &str); 17] = [
     (Kind::Cut, "connection cut"),
     (Kind::Stall, "connection stalled"),
     (Kind::Freeze, "node stopped"),
@@ -15,6 +15,7 @@ const FAULTS: [(Kind, &str); 16] = [
     (Kind::ForgetScripts, "scripts forgotten"),
     (Kind::Refuse, "connections refused"),
     (Kind::Promote, "node made a replica and promoted"),
+    (Kind::Copy, "node started again as a copy of another one"),
     (Kind::Jump, "clock of a node jumped"),
     (Kind::Crash, "client ended"),
     (Kind::Flush, "node flushed"),

@@ -170,6 +170,7 @@ impl World {
             Event::Fault => self.go_wrong(),
             Event::Thaw { node } => self.thaw(node),
             Event::Start { node } => self.start(node),
+            Event::Copy { node, from } => self.copy_now(node, from),
             Event::Recover { node } => self.recover(node),
             Event::Probe { belief } => self.probe(belief),
             Event::ProbeGiven { handed } => self.probe_given(handed),
