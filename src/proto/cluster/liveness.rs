@@ -1,15 +1,12 @@
 //! Whether a node still answers: the timer that finds its silence while questions are unanswered,
-//! and the reset of a connection that stays silent. The probe, which asks for the node's time,
-//! finds both when nothing else is asked.
+//! and the reset of a connection that stays silent. The probe finds both when nothing else is
+//! asked.
 
-use crate::proto::cluster::restart_guard::QuarantineReason;
-use crate::proto::cluster::state::{self, NodeState, Reading};
-use crate::proto::cluster::{Action, Change, Cluster, Due, NodeEvent};
+use crate::proto::cluster::state::{self, NodeState};
+use crate::proto::cluster::{Action, Change, Cluster, Due};
 use crate::proto::error::NodeError;
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
-use crate::proto::wire::ask::{Ask, NodeAsk};
-use crate::proto::wire::command;
 
 /// An answer is late after this part of the node timeout.
 const LATE: u32 = 4;
@@ -64,44 +61,6 @@ impl Cluster {
         self.actions.push_back(Action::Disconnect(node));
         let down = NodeState::Down(NodeError::Silent);
         self.lose_connection(node, down, NodeError::Silent, "", now);
-    }
-
-    /// Asks the node for its time, and sets the timer of the next probe.
-    pub(super) fn probe_is_due(&mut self, node: NodeId, now: Instant) {
-        self.plan_probe(node, now);
-        self.mark_if_wanted(node, now);
-        let entry = &mut self.nodes[node.index()];
-        if !entry.state.is_usable() || !entry.connection.has_room(&self.settings.limits) {
-            return;
-        }
-        entry
-            .connection
-            .ask(Ask::Node(NodeAsk::Probe), now, |out| command::encode(out, &[b"TIME"]));
-        self.watch_for_silence(node, now);
-    }
-
-    pub(super) fn plan_probe(&mut self, node: NodeId, now: Instant) {
-        let interval = self.settings.probe_interval;
-        let timer = self.timers.set_after(now, interval, Due::Probe(node));
-        self.nodes[node.index()].probe = Some(timer);
-    }
-
-    /// The node answered the probe: with its time, or with an error.
-    pub(super) fn on_time_read(&mut self, node: NodeId, micros: Option<u64>, now: Instant) {
-        let Some(micros) = micros else {
-            // Fencing numbers rest on a clock that can be read.
-            self.nodes[node.index()].clock = None;
-            return;
-        };
-        let asked_at = self.asked_at(node);
-        let reading = Reading { micros, asked_at, read_at: now };
-        self.nodes[node.index()].clock = Some(reading);
-        let before = self.nodes[node.index()].reading.replace(reading);
-        let jump = before.and_then(|before| state::clock_jump(&before, &reading));
-        if let Some(nanos) = jump {
-            self.report_event(NodeEvent::ClockJumped { node, nanos });
-            self.distrust(node, QuarantineReason::ClockJumped, now);
-        }
     }
 
     /// Whether the next answer of the node is expected in time: it may be asked, and none of its

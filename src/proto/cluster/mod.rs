@@ -24,6 +24,7 @@ mod fingerprint;
 mod line;
 mod liveness;
 mod node;
+mod probes;
 mod quarantine;
 mod questions;
 pub mod restart_guard;
