@@ -153,8 +153,9 @@ impl Config {
         self
     }
 
-    /// How often each node is sent `TIME`. This finds a dead connection while no request is in
-    /// flight, and a clock that jumped. 5 s unless set.
+    /// How often each node is sent a probe: `TIME`, `GET` of its node marker, `INFO memory`. This
+    /// finds a dead connection while no request is in flight, a clock that jumped, keys that were
+    /// lost without a notice, and a node that may evict. 5 s unless set.
     #[must_use]
     pub fn probe_interval(mut self, interval: Duration) -> Config {
         self.settings.probe_interval = interval;

@@ -169,6 +169,39 @@ fn client_allocates_nothing(held: usize) {
     assert_eq!(fewest, 0, "allocations in {} pairs with {held} held", PAIRS / 5);
 }
 
+/// A client that is at rest probes its nodes: it reads the marker and the memory of each.
+#[test]
+fn probes_allocate_nothing() {
+    let _others = ALONE.read().unwrap_or_else(PoisonError::into_inner);
+    let fleet = Fleet::start(3);
+    let config = Config::new(fleet.urls()).expect("the urls of the fleet");
+    let config = config.node_timeout(Duration::from_secs(5));
+    let client = Client::connect(config.probe_interval(Duration::from_millis(5)));
+    let client = client.expect("good settings");
+    let probe = |seconds: u64| {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(seconds) {
+            client.drive(Duration::from_millis(10)).expect("the poller works");
+        }
+    };
+    let asked = || {
+        let stats = fleet[0].command(&["INFO", "commandstats"]).text();
+        let of_time = stats.lines().find_map(|line| line.strip_prefix("cmdstat_time:calls="));
+        of_time.and_then(|rest| rest.split(',').next()?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    probe(1);
+    let (mut fewest, earlier) = (u64::MAX, asked());
+    for _ in 0..3 {
+        let before = allocated();
+        probe(1);
+        fewest = fewest.min(allocated() - before);
+    }
+    let probes = asked() - earlier;
+    println!("{probes} probes of each node, and {fewest} allocations in a third of them");
+    assert!(probes >= 30, "it has probed");
+    assert_eq!(fewest, 0);
+}
+
 /// A pair from a thread that waits, with the driver on another: both are counted.
 #[test]
 fn the_shared_client_allocates_nothing() {

@@ -148,9 +148,12 @@ pub enum RestartGuard {
     /// `max_ttl`.
     #[default]
     On,
-    /// As `On`, but a node that restarts and still has its node marker is trusted at once. The
-    /// operator declares that every node writes each command to disk before it answers
-    /// (`appendonly yes`, `appendfsync always`), so a node that has its marker has its locks.
+    /// As `On`, but a node that restarts and still has its node marker is trusted at once by a
+    /// client that knew it before, and then by every other one. A client that begins after the
+    /// restart, while no such client is there, trusts it once it has been up for `max_ttl` and
+    /// its drift. The operator declares that every node writes each command to disk before it
+    /// answers (`appendonly yes`, `appendfsync always`), so a node that has its marker has its
+    /// locks.
     ///
     /// The library does not check this declaration; `redlatch doctor` does, if it may read
     /// `CONFIG`. A single node that forgets in spite of it can lead to two holders, if the first
@@ -204,8 +207,8 @@ pub struct Settings {
     pub reconnect: (Duration, Duration),
     /// How long a node may be silent before its connection is given up for a new one.
     pub reset_after: Duration,
-    /// How often each node is asked for its time. The answer, or its absence, shows a dead
-    /// connection and a clock that jumped.
+    /// How often each node is asked for its time, its marker and whether it may evict. The answers,
+    /// or their absence, show a dead connection, a clock that jumped, and keys that were lost.
     pub probe_interval: Duration,
     /// Whether a node that may have forgotten a live lock is kept from granting.
     pub restart_guard: RestartGuard,

@@ -1,5 +1,6 @@
 //! A coordinator whose nodes are played by the test.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use redlatch::proto::command::MARK;
@@ -46,6 +47,8 @@ pub struct Bench {
     tracking: &'static str,
     /// How far the clock of each node is ahead, in microseconds.
     pub skew_micros: Vec<i64>,
+    /// What each node was asked in a probe after `TIME`, for each probe that is not answered yet.
+    probes: Vec<VecDeque<Vec<Command>>>,
 }
 
 impl Bench {
@@ -139,6 +142,7 @@ impl Bench {
             native,
             markers: vec![None; info.len()],
             skew_micros: vec![0; info.len()],
+            probes: vec![VecDeque::new(); info.len()],
             info,
             pending: Vec::new(),
             connections: 0,
@@ -178,23 +182,32 @@ impl Bench {
     /// Opens the connection that was asked for, and leaves the handshake unanswered.
     pub fn open(&mut self, node: usize) {
         self.expect_connect(node);
+        self.probes[node].clear();
         self.core.handle_connected(NodeId::new(node), self.now);
     }
 
     /// What stands in the marker after the script has run; empty: nothing.
-    fn run_mark(&self, found: &str, prefix: &str, how: &str, end: &str) -> String {
+    fn run_mark(
+        &self,
+        node: usize,
+        found: &str,
+        [prefix, how, end]: [&str; 3],
+        start: &[&str],
+    ) -> String {
         let same = !found.is_empty() && found.starts_with(prefix);
         let tail = found.get(84..).unwrap_or_default();
-        let since = tail.split(' ').next().unwrap_or_default();
+        let (since, word) = tail.split_once(' ').unwrap_or((tail, ""));
+        let is_known =
+            found.len() > 84 && found.starts_with("1 ") && ["", "vouched"].contains(&word);
+        let now = self.micros(self.skew_micros[node]).to_string();
+        let now = start.first().map_or(now, |start| (*start).to_owned());
         match how {
-            _ if !(found.is_empty() || found.len() > 84 && found.starts_with("1 ")) => found.into(),
-            "" if same => found.into(),
+            _ if !found.is_empty() && !is_known => found.into(),
+            _ if same && (how.is_empty() || !start.is_empty()) => found.into(),
             "keep" if !found.is_empty() => format!("{prefix}{since}"),
             "tail" if !found.is_empty() => format!("{prefix}{tail}"),
-            "" | "keep" | "tail" | "new" => format!("{prefix}{}{end}", self.micros(0)),
-            expected if same && since == expected => {
-                format!("{prefix}{}{end}", self.micros(0))
-            }
+            "" | "keep" | "tail" | "new" => format!("{prefix}{now}{end}"),
+            expected if since == expected => format!("{prefix}{now}{end}"),
             _ => found.into(),
         }
     }
@@ -204,18 +217,18 @@ impl Bench {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         match words[..] {
             ["HELLO", ..] => format!("%1\r\n$2\r\nid\r\n:{}\r\n", self.connections),
-            ["INFO"] => bulk(&self.info[node]),
+            ["INFO"] | ["INFO", "memory"] => bulk(&self.info[node]),
             ["TIME"] => self.time_reply(self.skew_micros[node]),
             ["GET", _] => match &self.markers[node] {
                 None => "-NOPERM no\r\n".into(),
                 Some(marker) if marker.is_empty() => "_\r\n".into(),
                 Some(marker) => bulk(marker),
             },
-            ["EVAL", source, "1", _, prefix, how, end] if source == MARK => {
+            ["EVAL", source, "1", _, prefix, how, end, ref start @ ..] if source == MARK => {
                 match self.markers[node].take() {
                     None => "-ERR The user executing the script can't run this\r\n".into(),
                     Some(found) => {
-                        let written = self.run_mark(&found, prefix, how, end);
+                        let written = self.run_mark(node, &found, [prefix, how, end], start);
                         self.markers[node] = Some(written.clone());
                         if written.is_empty() { "_\r\n".into() } else { bulk(&written) }
                     }
@@ -256,7 +269,9 @@ impl Bench {
     }
 
     pub fn tell_time_of(&mut self, node: usize, skew_micros: i64) {
-        let reply = self.time_reply(skew_micros);
+        let rest = self.probes[node].pop_front().unwrap_or_default();
+        let rest: String = rest.iter().map(|c| self.handshake_reply(node, c)).collect();
+        let reply = self.time_reply(skew_micros) + &rest;
         self.reply(node, &reply);
     }
 
@@ -272,12 +287,30 @@ impl Bench {
         format!("*2\r\n{}{}", bulk(&seconds), bulk(&rest))
     }
 
-    /// Takes what is to be written to the node.
+    /// Takes what is to be written to the node. Of a probe only `TIME` is shown: whoever tells the
+    /// time answers the rest of it, too.
     pub fn said(&mut self, node: usize) -> Vec<Command> {
         let id = NodeId::new(node);
         let bytes = self.core.output(id).to_vec();
         self.core.handle_sent(id, bytes.len(), self.now);
-        parse(&bytes)
+        let said = parse(&bytes);
+        if self.core.node_state(id) == NodeState::Handshake {
+            return said;
+        }
+        let mut shown: Vec<Command> = Vec::new();
+        for command in said {
+            let rest = ["GET", "INFO"].contains(&command[0].as_str());
+            match self.probes[node].back_mut().filter(|_| rest) {
+                Some(probe) => probe.push(command),
+                None => {
+                    if command[0] == "TIME" {
+                        self.probes[node].push_back(Vec::new());
+                    }
+                    shown.push(command);
+                }
+            }
+        }
+        shown
     }
 
     /// The names of what is to be written to the node.

@@ -187,13 +187,26 @@ fn persistent_nodes_that_restart_with_their_marker_are_trusted_at_once() {
         let old = words.join(" ");
         assert!(node.command(&["SET", NODE_MARKER, old.trim_end()]).is_ok());
     }
+    let known = client(guarded(&fleet).restart_guard(persistent).max_ttl(20 * MAX_TTL));
     for node in &fleet {
         node.restart();
+        // The client that knew the node before its restart carries the marker over.
+        let run_id = node.info("run_id");
+        drive_until(&known, 10 * SECOND, "the marker names the new process", || {
+            let found = node.command(&["GET", NODE_MARKER]);
+            matches!(found, Value::Bulk(marker) if marker[2..].starts_with(run_id.as_bytes()))
+        });
+        wait_ready(&known, 3);
         lock(persistent, SOON).expect("a rolling restart costs nothing");
     }
     let error = lock(RestartGuard::On, Duration::ZERO).expect_err("they are all young");
     assert!(error.to_string().contains("started a short time ago"), "{error}");
+    drop(known);
+    fleet.iter().for_each(Node::restart);
+    let error = lock(persistent, Duration::ZERO).expect_err("no client knew them before");
+    assert!(error.to_string().contains("started a short time ago"), "{error}");
     for node in &fleet {
+        eventually(10 * SECOND, "its file is read", || node.info("loading") == "0");
         assert!(node.command(&["DEL", NODE_MARKER]).int() == 1);
     }
     let error = lock(persistent, Duration::ZERO).expect_err("without its marker a node forgot");

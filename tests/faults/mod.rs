@@ -7,6 +7,7 @@ mod fencing;
 mod forgetting;
 mod fork;
 mod liveness;
+mod markers;
 mod namespaces;
 mod permissions;
 mod replies;

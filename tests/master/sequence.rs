@@ -5,7 +5,7 @@
 
 use proptest::prelude::*;
 
-use redlatch::proto::command::{ADOPT, EXTEND, RELEASE, Script};
+use redlatch::proto::command::{ADOPT, EXTEND, MARK, RELEASE, Script};
 use redlatch::proto::fencing::{FENCED_ACQUIRE, FENCED_EXTEND};
 use redlatch::testing::inside::{HAND_OVER, JOIN};
 use redlatch::testing::master::Trouble;
@@ -211,6 +211,9 @@ const COMMANDS: &[(u8, &str)] = &[
     (1, "CLIENT KILL TYPE JUNK"),
     (1, "CLIENT KILL JUNK JUNK"),
     (1, "CLIENT KILL 127.0.0.1:1"),
+    (1, "SWAPDB 0 1"),
+    (1, "SWAPDB NUMBER 1"),
+    (1, "SWAPDB 0 NUMBER"),
     (1, "FLUSHALL"),
     (1, "FLUSHDB"),
     (1, "FLUSHALL MODE"),
@@ -290,6 +293,20 @@ pub const RARE: &[&str] = &[
     // Every database has its keys, and none its registrations.
     "A HELLO 3; A CLIENT TRACKING ON; A GET k; B SELECT 3; B SET k t; A PING; A GET k; B FLUSHDB; \
      A PING; B SELECT 0; B GET k",
+    // Two databases change places; registrations stay, and no client is notified.
+    "A HELLO 3; A CLIENT TRACKING ON; A SET k t PX LATER; A GET k; B SELECT 1; B GET k; \
+     B SWAPDB 0 1; B GET k; B PTTL k; A GET k; A PING; A DBSIZE; B SET k u; A PING; A SWAPDB 1 1; \
+     A SWAPDB 0 16; A SWAPDB -1 0; A SWAPDB 0 4294967297; A SWAPDB x 0; A SWAPDB 0",
+    // The node marker is carried over, replaced, or left alone.
+    "A SET k MARKER; A EVAL MARK 1 k OTHER_PREFIX keep EMPTY; A SET k MARKER_VOUCHED; \
+     A EVAL MARK 1 k OTHER_PREFIX tail EMPTY; A EVAL MARK 1 k OTHER_PREFIX EMPTY EMPTY; \
+     A EVAL MARK 1 k OTHER_PREFIX 18 EMPTY; A EVAL MARK 1 k PREFIX 17 EMPTY 99; \
+     A EVAL MARK 1 k PREFIX 99 EMPTY 100; A EVAL MARK 1 k OTHER_PREFIX 98 EMPTY 100; A GET k; \
+     A SET k MARKER_LATER; A EVAL MARK 1 k OTHER_PREFIX new EMPTY; \
+     A EVAL MARK 1 k OTHER_PREFIX EMPTY EMPTY; A SET k x; A EVAL MARK 1 k PREFIX new EMPTY; \
+     A DEL k; A EVAL MARK 1 k PREFIX 17 EMPTY; A EVAL MARK 1 k PREFIX EMPTY EMPTY 100; A GET k; \
+     A LPUSH l x; A EVAL MARK 1 l PREFIX new EMPTY; A EVAL MARK 1 l; full; \
+     A EVAL MARK 1 k OTHER_PREFIX keep EMPTY; A GET k",
     // Every key of a script is read when it reads one.
     "A HELLO 3; A CLIENT TRACKING ON; A EVAL EXTEND 2 k other t LATER; B SET other t; B SET k t; \
      A EVAL EXTEND 1 k t LATER; A EVAL RELEASE 1 k u; B EVAL RELEASE 1 k t; A PING",
@@ -468,10 +485,22 @@ fn blank(word: &str, fill: usize) -> Word {
         "HAND" => Word::Bytes(HAND_OVER.source.into()),
         "COUNTED" => Word::Bytes(FENCED_ACQUIRE.source.into()),
         "RAISED" => Word::Bytes(FENCED_EXTEND.source.into()),
+        "MARK" => Word::Bytes(MARK.into()),
+        "PREFIX" => marker(b'a', ""),
+        "OTHER_PREFIX" => marker(b'c', ""),
+        "MARKER" => marker(b'a', "17"),
+        "MARKER_VOUCHED" => marker(b'a', "17 vouched"),
+        "MARKER_LATER" => marker(b'a', "17 else"),
         "RELEASE_SHA" => sha1(RELEASE),
         "EXTEND_SHA" => sha1(EXTEND),
         plain => Word::Bytes(plain.as_bytes().to_vec()),
     }
+}
+
+/// A node marker, or the beginning of one.
+fn marker(run_id: u8, end: &str) -> Word {
+    let (run_id, replid) = (vec![run_id; 40], [b'b'; 40]);
+    Word::Bytes([&b"1 "[..], &run_id, b" ", &replid, b" ", end.as_bytes()].concat())
 }
 
 /// Integers that are none, too large, or over at once; none that could be over in the middle.

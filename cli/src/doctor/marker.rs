@@ -26,6 +26,8 @@ pub enum Seen {
     Absent,
     /// Another program uses its key.
     Foreign,
+    /// A later version of redlatch wrote it.
+    OfLaterVersion,
     /// The marker names another identity of the node.
     OfAnother,
     /// The marker names the node's identity.
@@ -51,7 +53,10 @@ fn read(answer: Answer, seen: &Examination) -> Seen {
         Answer::Error(line) => return Seen::Refused(line),
         Answer::Number(_) | Answer::Many(_) => return Seen::Foreign,
     };
-    let Some(marker) = Marker::parse(text.as_bytes()) else { return Seen::Foreign };
+    let Some(marker) = Marker::parse(text.as_bytes()) else {
+        let later = Marker::is_of_later_version(text.as_bytes());
+        return if later { Seen::OfLaterVersion } else { Seen::Foreign };
+    };
     let is = |id: Option<[u8; ID_DIGITS]>, field: &str| {
         seen.info(field).map(str::as_bytes) == id.as_ref().map(|id| &id[..])
     };
@@ -76,6 +81,8 @@ mod tests {
         assert!(matches!(read(text(), &seen), Seen::Fits(marker) if marker.since_micros == 17));
         assert_eq!(read(Answer::Nothing, &seen), Seen::Absent);
         assert_eq!(read(Answer::Text("mine".into()), &seen), Seen::Foreign);
+        let later = Answer::Text(format!("2 {} mine", ids[0]));
+        assert_eq!(read(later, &seen), Seen::OfLaterVersion);
         assert_eq!(read(error("WRONGTYPE Operation"), &seen), Seen::Foreign);
         assert_eq!(read(error("ERR Error running script: WRONGTYPE"), &seen), Seen::Foreign);
         assert_eq!(read(error("NOPERM no"), &seen), Seen::Refused("NOPERM no".into()));

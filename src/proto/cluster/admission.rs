@@ -12,7 +12,7 @@ use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Ask, NodeAsk};
 use crate::proto::wire::command;
 use crate::proto::wire::handshake::{Fact, Progress, Step, Vetted};
-use crate::proto::wire::marker::{self, MarkerState, Marking};
+use crate::proto::wire::marker::{self, Marking};
 
 impl Cluster {
     /// Asks the first questions on a connection that is open.
@@ -64,15 +64,23 @@ impl Cluster {
 
     /// The node may be asked, once its marker is what it should be.
     fn handshake_is_over(&mut self, node: NodeId, now: Instant) {
-        let handshake = &self.nodes[node.index()].handshake;
-        let (vetted, found) = (*handshake.vetted(), handshake.found());
+        let entry = &self.nodes[node.index()];
+        let (vetted, found) = (*entry.handshake.vetted(), entry.handshake.found());
         let (guard, max_ttl) = (self.settings.restart_guard, self.settings.max_ttl);
-        match (found, restart_guard::marking(guard, &vetted, max_ttl)) {
+        let (known, evicted) = (entry.known(), entry.evicted);
+        let how = restart_guard::marking(guard, known.as_ref(), &vetted, evicted, max_ttl, now);
+        let later = how.filter(|&how| restart_guard::is_for_later(how, &vetted, max_ttl));
+        match (found, how) {
             _ if self.is_known_server(node, &vetted) => {
                 self.reject(node, NodeError::SameServer, now)
             }
-            (None, Some(how)) => self.mark_in_handshake(node, how, now),
-            (found, _) => self.on_vetted(node, vetted, found.unwrap_or(vetted.marker), now),
+            (None, Some(how)) if later.is_none() => self.mark_in_handshake(node, how, now),
+            (found, _) => {
+                let found = found.unwrap_or(vetted.marker);
+                self.judge(node, &vetted, found, later, now);
+                self.nodes[node.index()].vetted = vetted;
+                self.report(node, Change::Vetted);
+            }
         }
     }
 
@@ -98,17 +106,20 @@ impl Cluster {
         }
     }
 
-    fn reject(&mut self, node: NodeId, cause: NodeError, now: Instant) {
-        let refusal = self.nodes[node.index()].refusal.take();
+    /// The node may not be used, for this reason. It is tried again later.
+    pub(super) fn reject(&mut self, node: NodeId, cause: NodeError, now: Instant) {
+        let entry = &mut self.nodes[node.index()];
+        if cause == NodeError::Evicts {
+            let micros = match entry.state {
+                NodeState::Handshake => entry.handshake.vetted().micros,
+                _ => entry.clock.map(|reading| reading.micros),
+            };
+            entry.evicted = Some(micros.unwrap_or(u64::MAX));
+        }
+        let refusal = entry.refusal.take();
         let words = refusal.filter(|&(of, _)| of == cause).map_or("".into(), |(_, words)| words);
         self.actions.push_back(Action::Disconnect(node));
         self.lose_connection(node, NodeState::Rejected(cause), cause, &words, now);
-    }
-
-    fn on_vetted(&mut self, node: NodeId, vetted: Vetted, found: MarkerState, now: Instant) {
-        self.judge(node, &vetted, found, now);
-        self.nodes[node.index()].vetted = vetted;
-        self.report(node, Change::Vetted);
     }
 
     /// A node that was vetted may be asked from now on.
@@ -128,8 +139,10 @@ impl Cluster {
     pub fn start_probing(&mut self, node: NodeId, now: Instant) {
         self.begin_to_listen(node, now);
         self.mark_if_wanted(node, now);
-        // The first reading is taken at once, so that the next one can be compared with it.
-        self.probe_is_due(node, now);
+        // The first reading is taken at once, so that the next one can be compared with it. The
+        // handshake has asked for everything else.
+        self.probe(node, Step::Time, now);
+        self.plan_probe(node, now);
     }
 }
 

@@ -83,16 +83,22 @@ impl Cluster {
     /// in flight when the node forgot its counters may have started one at once, and not after the
     /// quarantine. The node marker has the time from which the node is known to remember.
     pub fn counter_floor(&self, node: NodeId) -> u64 {
-        let MarkerState::Present(marker) = self.nodes[node.index()].vetted.marker else { return 1 };
+        let vetted = &self.nodes[node.index()].vetted;
+        let (since, vouched) = match (vetted.marker, vetted.micros) {
+            (MarkerState::Present(marker), _) => (marker.since_micros, marker.vouched),
+            // This version cannot read that time, which is not after the moment of the look.
+            (MarkerState::Later(_), Some(micros)) => (micros, false),
+            _ => return 1,
+        };
         if is_planted(Fault::CounterWithoutFloor) {
             return 1;
         }
         // An operator who vouches ends the quarantine at once.
-        let quarantine = match marker.vouched {
+        let quarantine = match vouched {
             true => 0,
             false => RestartGuard::quarantine(self.settings.max_ttl).as_micros(),
         };
-        fencing::start_at(u128::from(marker.since_micros) + quarantine)
+        fencing::start_at(u128::from(since) + quarantine)
     }
 
     /// Why the grant of a node does not count for a fencing number, if it does not.

@@ -68,6 +68,10 @@ impl Node {
             vetted,
             listening,
             known,
+            // In the search every marker is written on its own node, and the restart guard is on,
+            // so none is strange. No node evicts.
+            look: _,
+            evicted: _,
             marking,
             wants_marking,
             vouching,
@@ -139,6 +143,7 @@ fn add_vetted(node: NodeId, vetted: &Vetted, fingerprint: &mut Fingerprint<'_>) 
     let marker = match marker {
         MarkerState::Unavailable => 1,
         MarkerState::Absent => 2,
+        MarkerState::Later(text) => mix(4, hash_of(text)),
         // Its time counts only in the handshake, and for counters.
         MarkerState::Present(marker) => {
             let since = if fingerprint.time_matters() { marker.since_micros } else { 0 };

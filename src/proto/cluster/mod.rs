@@ -21,6 +21,7 @@ mod events;
 pub mod fences;
 #[cfg(feature = "testing")]
 mod fingerprint;
+pub mod known;
 mod line;
 mod liveness;
 mod node;
@@ -48,6 +49,7 @@ use crate::proto::wire::answers::{NodeAnswer, TaskAnswer};
 use crate::proto::wire::ask::{Ask, LockAsk};
 use crate::proto::wire::connection::Incoming;
 use crate::proto::wire::line::Channel;
+use crate::proto::wire::marker::Marking;
 
 use events::Events;
 pub use events::NodeEvent;
@@ -128,7 +130,7 @@ enum Due {
     Silence(NodeId),
     /// The suspect connection stays silent.
     Reset(NodeId),
-    /// Ask the node for its time.
+    /// Probe the node.
     Probe(NodeId),
     /// The node's quarantine is over.
     Trust(NodeId),
@@ -246,7 +248,8 @@ impl Cluster {
                     return Some(Received::Task(task, answer));
                 }
                 Ok(Some(Incoming::Flushed)) => {
-                    self.distrust(node, QuarantineReason::Flushed, now);
+                    let how = Some(Marking::IfMissing);
+                    self.distrust(node, QuarantineReason::Flushed, how, now);
                     return Some(Received::Flushed);
                 }
                 Ok(Some(Incoming::Written(key))) => return Some(Received::Written(key)),
@@ -265,7 +268,7 @@ impl Cluster {
         match answer {
             NodeAnswer::Handshake(step) => self.handshake_answered(node, step, now),
             NodeAnswer::Marked => self.marked(node, now),
-            NodeAnswer::Time(micros) => self.on_time_read(node, micros, now),
+            NodeAnswer::Probed(step) => self.probed(node, step, now),
             NodeAnswer::Gone(gone) => self.kill_answered(node, gone),
             NodeAnswer::Subscribed(listens) => self.listening_answered(node, listens),
             NodeAnswer::Unused => {}

@@ -1,6 +1,7 @@
 //! What the cluster keeps of one node: its connection, its state, and why its grants may not count.
 
 use crate::proto::cluster::fences::Sent;
+use crate::proto::cluster::known::{Known, Look};
 use crate::proto::cluster::line::Listening;
 use crate::proto::cluster::restart_guard::QuarantineReason;
 use crate::proto::cluster::state::{NodeState, Reading};
@@ -33,6 +34,11 @@ pub(super) struct Node {
     pub(super) listening: Listening,
     /// What the node reported when it was vetted last.
     pub(super) known: Option<Info>,
+    /// When the client last saw the node marker that it knows. The marker is in `vetted`.
+    pub(super) look: Option<Look>,
+    /// When the node was last seen to be one that may evict, on its own clock. Nothing if it was
+    /// not, or has been judged for that.
+    pub(super) evicted: Option<u64>,
     /// How the node marker is being written at the moment.
     pub(super) marking: Option<Marking>,
     /// How the node marker is to be written, until the node has done it.
@@ -63,7 +69,7 @@ pub(super) struct Node {
     pub(super) silence: Option<Timer>,
     /// Gives the silent connection up.
     pub(super) reset: Option<Timer>,
-    /// Asks for its time.
+    /// Asks the next probe.
     pub(super) probe: Option<Timer>,
     /// Ends the quarantine.
     pub(super) trust: Option<Timer>,
@@ -82,6 +88,8 @@ impl Default for Node {
             vetted: Vetted::default(),
             listening: Listening::No,
             known: None,
+            look: None,
+            evicted: None,
             marking: None,
             wants_marking: None,
             vouching: false,
@@ -108,6 +116,11 @@ impl Node {
     pub(super) fn of_another_process() -> Node {
         let (state, last_error) = (NodeState::Rejected(NodeError::Forked), NodeError::Forked);
         Node { state, last_error, failures: 1, ..Node::default() }
+    }
+
+    /// What the client knew of the node before its present handshake.
+    pub(super) fn known(&self) -> Option<Known> {
+        self.known.map(|info| Known { info, marker: self.vetted.marker, look: self.look })
     }
 
     /// What to add to `said`: the node's own words, or how long its grants do not count.

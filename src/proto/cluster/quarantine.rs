@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::proto::cluster::known::Look;
 use crate::proto::cluster::restart_guard::{self, QuarantineReason};
 use crate::proto::cluster::state::NodeState;
 use crate::proto::cluster::{Change, Cluster, Due, NodeEvent};
@@ -16,15 +17,22 @@ use crate::proto::wire::marker::{self, MarkerState, Marking};
 
 impl Cluster {
     /// A node was vetted: does it remember every live lock? `found` is its marker as it was before
-    /// the handshake wrote it anew.
+    /// the handshake wrote it anew, `later` how it is to be written when the quarantine is over.
     pub(super) fn judge(
         &mut self,
         node: NodeId,
         vetted: &Vetted,
         found: MarkerState,
+        later: Option<Marking>,
         now: Instant,
     ) {
+        let asked_at = self.asked_at(node);
         let entry = &mut self.nodes[node.index()];
+        let before = entry.known();
+        entry.look = vetted.micros.map(|micros| Look { micros, asked_at });
+        // What such a marking says of a process does not hold for the next one.
+        entry.wants_marking = later.or(entry.wants_marking.filter(|how| !how.is_of_a_start()));
+        let evicted = entry.evicted.take().is_some();
         let (known, run_id) = (entry.known.replace(vetted.info), vetted.info.identity.run_id);
         let same = known.is_some_and(|known| run_id.is_some() && known.identity.run_id == run_id);
         if known.is_some() && !same {
@@ -38,24 +46,36 @@ impl Cluster {
             self.report(node, change);
         }
         let (guard, max_ttl) = (self.settings.restart_guard, self.settings.max_ttl);
-        let judged = restart_guard::distrust(guard, known.as_ref(), found, vetted, max_ttl);
+        let judged = if evicted && guard != RestartGuard::Off {
+            Some((RestartGuard::quarantine(max_ttl), QuarantineReason::Evicting))
+        } else {
+            restart_guard::distrust(guard, before.as_ref(), found, vetted, max_ttl)
+        };
         if let Some((length, why)) = judged {
             self.quarantine(node, length, why, now);
         }
     }
 
     /// The node may have forgotten a live lock, just now. The next client process learns of it by
-    /// the node marker: a flush deleted the marker, a jump of the clock did not.
-    pub(super) fn distrust(&mut self, node: NodeId, why: QuarantineReason, now: Instant) {
+    /// the node marker, which is to be written as `how` says: a flush deleted it, a jump of the
+    /// clock did not.
+    pub(super) fn distrust(
+        &mut self,
+        node: NodeId,
+        why: QuarantineReason,
+        how: Option<Marking>,
+        now: Instant,
+    ) {
         if self.settings.restart_guard == RestartGuard::Off {
             return;
         }
         self.quarantine(node, RestartGuard::quarantine(self.settings.max_ttl), why, now);
         let entry = &mut self.nodes[node.index()];
-        if why == QuarantineReason::ClockJumped {
-            entry.wants_marking = Some(Marking::Renew);
-        } else {
-            entry.wants_marking.get_or_insert(Marking::IfMissing);
+        match (how, entry.wants_marking) {
+            (Some(Marking::Renew), _) => entry.wants_marking = how,
+            (Some(_), Some(wanted)) if !wanted.is_of_a_start() => {}
+            (Some(_), _) => entry.wants_marking = how,
+            (None, _) => {}
         }
         self.mark_if_wanted(node, now);
     }
@@ -74,6 +94,9 @@ impl Cluster {
             entry.wants_marking = None;
             return;
         }
+        if how.is_of_a_start() && entry.trusted_from.is_some() {
+            return;
+        }
         entry.marking = Some(how);
         let encode = |out: &mut _| marker::mark(out, key, &identity, how);
         entry.connection.ask(Ask::Node(NodeAsk::Mark), now, encode);
@@ -85,11 +108,11 @@ impl Cluster {
         let entry = &mut self.nodes[node.index()];
         let done = entry.marking.take();
         match entry.connection.fact() {
-            Fact::Marker(marker @ MarkerState::Present(_)) => {
-                entry.vetted.marker = marker;
+            Fact::Marker(found) => {
                 if entry.wants_marking == done {
                     entry.wants_marking = None;
                 }
+                self.on_marker_written(node, found, done, now);
                 self.mark_if_wanted(node, now);
             }
             // The refusal is temporary: the node's memory is full, or it cannot save.
@@ -111,6 +134,22 @@ impl Cluster {
             // too. But a loss from before that quarantine may be noticed only now.
             self.report(node, Change::Distrusted(why));
         }
+        self.set_quarantine(node, until, why);
+    }
+
+    /// The node may have forgotten more since its quarantine began: that lasts for the whole time
+    /// from now.
+    pub(super) fn prolong_quarantine(&mut self, node: NodeId, now: Instant) {
+        match self.nodes[node.index()].trusted_from {
+            Some((_, why)) => {
+                let whole = RestartGuard::quarantine(self.settings.max_ttl);
+                self.set_quarantine(node, now.saturating_add(whole), why);
+            }
+            None => self.distrust(node, QuarantineReason::MarkerChanged, None, now),
+        }
+    }
+
+    fn set_quarantine(&mut self, node: NodeId, until: Instant, why: QuarantineReason) {
         let entry = &mut self.nodes[node.index()];
         if entry.trusted_from.is_some_and(|(from, _)| from >= until) {
             return;
@@ -151,7 +190,7 @@ impl Cluster {
         // not be distinguished from what it never had. The node only says what stands there.
         let since = match entry.vetted.marker {
             MarkerState::Present(seen) => seen.since_micros,
-            MarkerState::Absent | MarkerState::Unavailable => 0,
+            MarkerState::Absent | MarkerState::Unavailable | MarkerState::Later(_) => 0,
         };
         let (key, identity) = (&self.settings.node_marker, entry.vetted.info.identity);
         let how = Marking::Vouch(since);

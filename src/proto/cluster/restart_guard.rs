@@ -6,7 +6,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::proto::cluster::known::Known;
 use crate::proto::settings::RestartGuard;
+use crate::proto::time::Instant;
 use crate::proto::wire::handshake::{Info, Vetted};
 use crate::proto::wire::marker::{Marker, MarkerState, Marking};
 
@@ -29,13 +31,27 @@ pub enum QuarantineReason {
     ClockJumped,
     /// The node does not report how long it has been up.
     Unknown,
+    /// The node has another node marker than before: its keys were replaced, or another client saw
+    /// it lose them.
+    MarkerChanged,
+    /// The node marker is one of a later version of redlatch, which this one does not understand.
+    MarkerOfLaterVersion,
+    /// The node could evict keys until a moment ago.
+    Evicting,
 }
 
 impl QuarantineReason {
     /// Whether the client notices this only some time after the node forgot keys: what the node
     /// granted in between may stand in the place of those.
     pub const fn is_noticed_late(self) -> bool {
-        matches!(self, QuarantineReason::ClockJumped | QuarantineReason::Unmarked)
+        matches!(
+            self,
+            QuarantineReason::ClockJumped
+                | QuarantineReason::Unmarked
+                | QuarantineReason::MarkerChanged
+                | QuarantineReason::MarkerOfLaterVersion
+                | QuarantineReason::Evicting
+        )
     }
 }
 
@@ -51,39 +67,84 @@ impl fmt::Display for QuarantineReason {
             QuarantineReason::Flushed => "it was flushed",
             QuarantineReason::ClockJumped => "its clock jumped",
             QuarantineReason::Unknown => "it does not report its uptime",
+            QuarantineReason::MarkerChanged => {
+                "its node marker is another than before, so its keys were replaced or lost"
+            }
+            QuarantineReason::MarkerOfLaterVersion => {
+                "its node marker is of a later version of redlatch"
+            }
+            QuarantineReason::Evicting => "it could evict keys until a moment ago",
         })
     }
 }
 
 /// How the marker of a node has to be written after its handshake has read it; `None`: not at all.
-pub fn marking(guard: RestartGuard, vetted: &Vetted, max_ttl: Duration) -> Option<Marking> {
+/// `evicted`: when the node was last seen to be one that may evict, on its own clock.
+pub fn marking(
+    guard: RestartGuard,
+    known: Option<&Known>,
+    vetted: &Vetted,
+    evicted: Option<u64>,
+    max_ttl: Duration,
+    now: Instant,
+) -> Option<Marking> {
     if guard == RestartGuard::Off || vetted.info.identity.run_id.is_none() {
         return None;
     }
-    match vetted.marker {
-        MarkerState::Unavailable => None,
-        MarkerState::Absent => Some(Marking::IfMissing),
-        MarkerState::Present(marker) => marking_of(guard, vetted, &marker, max_ttl),
-    }
-}
-
-fn marking_of(
-    guard: RestartGuard,
-    vetted: &Vetted,
-    marker: &Marker,
-    max_ttl: Duration,
-) -> Option<Marking> {
-    let (info, micros) = (&vetted.info, vetted.micros);
-    let same_process = marker.identity.run_id == info.identity.run_id;
-    if marker.identity == info.identity {
-        marker.is_ahead(micros).then_some(Marking::Renew)
-    } else if same_process && is_harmless_history(info, max_ttl) {
+    let marker = match vetted.marker {
+        MarkerState::Unavailable | MarkerState::Later(_) => return None,
+        MarkerState::Absent => return Some(Marking::IfMissing),
+        MarkerState::Present(marker) => marker,
+    };
+    let has_evicted = evicted.is_some_and(|at| marker.since_micros < at);
+    let is_strange = known.is_some_and(|known| known.is_strange(&marker, vetted, now));
+    let info = &vetted.info;
+    if marker.identity.run_id != info.identity.run_id {
+        Some(marking_of_another_process(guard, known, vetted, &marker))
+    } else if marker.is_ahead(vetted.micros) {
+        Some(Marking::Renew)
+    } else if is_strange || has_evicted {
+        Some(Marking::Replace(marker.since_micros))
+    } else if marker.identity == info.identity {
+        None
+    } else if is_harmless_history(info, max_ttl) {
         Some(Marking::KeepAll)
-    } else if guard == RestartGuard::Persistent && !same_process && !info.promoted {
-        Some(Marking::Keep)
     } else {
         Some(Marking::IfMissing)
     }
+}
+
+/// The marker has come over a restart with the data, or it belongs to another node.
+fn marking_of_another_process(
+    guard: RestartGuard,
+    known: Option<&Known>,
+    vetted: &Vetted,
+    marker: &Marker,
+) -> Marking {
+    let info = &vetted.info;
+    if guard != RestartGuard::Persistent || info.promoted {
+        return Marking::IfMissing;
+    }
+    match before_this_process(known, info) {
+        Some(known) if known.is_of_known_data(marker, info) => Marking::Keep,
+        Some(_) => Marking::IfMissing,
+        None => Marking::Started {
+            since: marker.since_micros,
+            start: vetted.micros.unwrap_or(u64::MAX).saturating_sub(micros(surely_up(info))),
+        },
+    }
+}
+
+/// What the client knew of the node before its present process.
+fn before_this_process<'a>(known: Option<&'a Known>, info: &Info) -> Option<&'a Known> {
+    known.filter(|known| known.info.identity.run_id != info.identity.run_id)
+}
+
+/// Whether the marker may not be written before the quarantine of the node is over. By a marker
+/// that is left as it is, a client that knew the node before sees that it kept its data.
+pub fn is_for_later(how: Marking, vetted: &Vetted, max_ttl: Duration) -> bool {
+    let whole = RestartGuard::quarantine(max_ttl);
+    matches!(how, Marking::Started { .. }) && young(&vetted.info, whole).is_some()
 }
 
 /// For how long from now the grants of a node do not count after its handshake, and why. `known`
@@ -91,7 +152,7 @@ fn marking_of(
 /// handshake wrote it anew, `vetted` has the marker as it is now.
 pub fn distrust(
     guard: RestartGuard,
-    known: Option<&Info>,
+    known: Option<&Known>,
     found: MarkerState,
     vetted: &Vetted,
     max_ttl: Duration,
@@ -103,7 +164,7 @@ pub fn distrust(
     if info.identity.run_id.is_none() {
         return Some((whole, QuarantineReason::Unknown));
     }
-    let changed = known.and_then(|known| change(known, info, max_ttl));
+    let changed = known.and_then(|known| change(&known.info, info, max_ttl));
     match vetted.marker {
         MarkerState::Unavailable => match known {
             None => without_a_marker(info, whole),
@@ -122,6 +183,17 @@ pub fn distrust(
                     longest(longest(changed, by_marker), young(info, whole))
                 }
             }
+        }
+        MarkerState::Later(_) => Some((whole, QuarantineReason::MarkerOfLaterVersion)),
+        // The marker of another process, left as it is. It may be that of another node, and proves
+        // nothing. But what the process has forgotten, it forgot at its start.
+        MarkerState::Present(marker)
+            if guard == RestartGuard::Persistent
+                && marker.identity.run_id != info.identity.run_id
+                && !info.promoted
+                && before_this_process(known, info).is_none() =>
+        {
+            young(info, whole)
         }
         MarkerState::Absent | MarkerState::Present(_) => {
             Some((whole, changed.unwrap_or(QuarantineReason::Unmarked)))
@@ -182,8 +254,11 @@ fn by_marker(
         MarkerState::Present(found) if found.identity.replid != marker.identity.replid => {
             QuarantineReason::Promoted
         }
-        MarkerState::Present(found) if found.since_micros != marker.since_micros => {
+        MarkerState::Present(found) if found.is_ahead(vetted.micros) => {
             QuarantineReason::ClockJumped
+        }
+        MarkerState::Present(found) if found.since_micros != marker.since_micros => {
+            QuarantineReason::MarkerChanged
         }
         _ => QuarantineReason::Unmarked,
     };
@@ -195,13 +270,20 @@ fn without_a_marker(info: &Info, whole: Duration) -> Option<(Duration, Quarantin
     if info.promoted { Some((whole, QuarantineReason::Promoted)) } else { young(info, whole) }
 }
 
-/// `uptime_in_seconds` is a difference of wall-clock seconds: off by up to one, and negative after
-/// the clock was set back.
 fn young(info: &Info, whole: Duration) -> Option<(Duration, QuarantineReason)> {
-    let uptime = info.uptime_seconds.and_then(|seconds| u64::try_from(seconds).ok());
-    let surely_up = Duration::from_secs(uptime.unwrap_or(0).saturating_sub(1));
-    let left = whole.saturating_sub(surely_up);
+    let left = whole.saturating_sub(surely_up(info));
     (!left.is_zero()).then_some((left, QuarantineReason::Young))
+}
+
+/// How long the node has been up at least. `uptime_in_seconds` is a difference of wall-clock
+/// seconds: off by up to one, and negative after the clock was set back.
+fn surely_up(info: &Info) -> Duration {
+    let uptime = info.uptime_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    Duration::from_secs(uptime.unwrap_or(0).saturating_sub(1))
+}
+
+fn micros(length: Duration) -> u64 {
+    u64::try_from(length.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -265,6 +347,7 @@ mod tests {
         for (known, info, expected) in cases {
             let expected = expected.map(|why| (Duration::from_millis(WHOLE), why));
             let (none, vetted) = (MarkerState::Unavailable, unmarked(info));
+            let known = Known { info: known, marker: none, look: None };
             let judged = distrust(RestartGuard::On, Some(&known), none, &vetted, MAX_TTL);
             assert_eq!(judged, expected, "{info:?}");
         }
@@ -281,14 +364,23 @@ mod tests {
         };
         let other = Identity { run_id: Some([2; ID_DIGITS]), replid: None };
         let whole = Duration::from_millis(WHOLE);
-        for (identity, expected) in
-            [(info.identity, None), (other, Some((whole, QuarantineReason::Unmarked)))]
-        {
+        let before = Info { identity: other, ..info };
+        let before = Known { info: before, marker: MarkerState::Absent, look: None };
+        for (identity, expected) in [(info.identity, None), (other, Some(whole))] {
             let marker = marker(identity);
             let vetted = Vetted { info, marker, micros: Some(micros), ..Vetted::default() };
-            for guard in [RestartGuard::On, RestartGuard::Persistent] {
-                assert_eq!(distrust(guard, None, marker, &vetted, MAX_TTL), expected, "{guard:?}");
+            let known = Known { info, marker, look: None };
+            for (guard, known) in [
+                (RestartGuard::On, None),
+                (RestartGuard::On, Some(&known)),
+                (RestartGuard::Persistent, Some(&before)),
+            ] {
+                let judged = distrust(guard, known, marker, &vetted, MAX_TTL);
+                assert_eq!(judged.map(|(left, _)| left), expected, "{guard:?}");
             }
+            let promoted = Vetted { info: Info { promoted: true, ..info }, ..vetted };
+            let judged = distrust(RestartGuard::Persistent, None, marker, &promoted, MAX_TTL);
+            assert_eq!(judged.map(|(left, _)| left), expected, "promoted");
         }
     }
 

@@ -12,7 +12,7 @@ use crate::proto::wire::fenced_sets;
 use crate::proto::wire::fencing;
 use crate::proto::wire::handshake::Step;
 use crate::proto::wire::line::{self, Standing};
-use crate::proto::wire::marker::Marker;
+use crate::proto::wire::marker::MarkerState;
 use crate::proto::wire::resp::Reply;
 use crate::proto::wire::sets;
 
@@ -43,8 +43,8 @@ pub enum NodeAnswer {
     Handshake(Step),
     /// To the writing of a marker: the content is in `Link::fact`.
     Marked,
-    /// To `TIME`: microseconds on the node's clock, if the node reported them.
-    Time(Option<u64>),
+    /// To a probe: the content is in `Link::fact`.
+    Probed(Step),
     /// To `CLIENT KILL`: whether the connection is known to be gone.
     Gone(bool),
     /// To `SUBSCRIBE`: whether messages come on this connection from now on.
@@ -224,11 +224,11 @@ fn by_count(reply: &Reply<'_>, one: NodeReply) -> Option<NodeReply> {
 /// Reads the reply of the script that vouches for a node.
 fn vouched(reply: &Reply<'_>) -> Option<NodeReply> {
     match *reply {
-        Reply::Bulk(value) => Some(match Marker::parse(value) {
-            Some(marker) if marker.vouched => NodeReply::Granted,
-            Some(_) => NodeReply::Failed(NodeError::Quarantined),
+        Reply::Bulk(value) => Some(match MarkerState::read(value) {
+            MarkerState::Present(marker) if marker.vouched => NodeReply::Granted,
             // Another program uses the key.
-            None => NodeReply::Failed(NodeError::WrongType),
+            MarkerState::Unavailable => NodeReply::Failed(NodeError::WrongType),
+            _ => NodeReply::Failed(NodeError::Quarantined),
         }),
         // The marker changed while the command was in flight: the node forgot something.
         Reply::Null => Some(NodeReply::Failed(NodeError::Quarantined)),

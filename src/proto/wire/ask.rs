@@ -107,8 +107,9 @@ pub enum TaskAsk {
 pub enum NodeAsk {
     /// A step of the handshake.
     Handshake(Step),
-    /// `TIME`: does the node answer, and has its clock jumped?
-    Probe,
+    /// A step of the handshake that is asked again and again while the node is connected: has its
+    /// clock jumped, is the node marker still the known one, and may the node evict?
+    Probe(Step),
     /// The script that writes the node marker, for the next process.
     Mark,
     /// A release that is repeated at the end of a client, which does not wait for its answer.

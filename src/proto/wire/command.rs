@@ -94,26 +94,28 @@ pub const DELETE_SEEN: &str = "local v = redis.call('GETRANGE', KEYS[1], 0, ARGV
 /// Writes the node marker and returns what stands there afterwards; nothing if there is none.
 ///
 /// `KEYS[1]` is the marker's key, `ARGV[1]` the identity of the node with the spaces around it,
-/// `ARGV[2]` how to write, `ARGV[3]` the end of the text. How:
+/// `ARGV[2]` how to write, `ARGV[3]` the end of the text. If there is an `ARGV[4]`, it is the time
+/// that takes the place of the present one, and a marker of this identity stays. How:
 ///
 /// * empty: with the present time, unless a marker of this identity is there;
 /// * `new`: with the present time, whatever is there;
 /// * `keep`: with the time of the marker that is there;
 /// * `tail`: with everything but the identity of the marker that is there;
-/// * digits: with the present time, if the marker that is there has this identity and this time.
+/// * digits: with the present time, if the marker that is there has this time.
 ///
-/// A value that is no marker is left alone: the key may belong to another program.
+/// A value that is no marker is left alone: the key may belong to another program. So is a marker
+/// of a later version, with another number at its beginning or a word that is not known here.
 pub const MARK: &str = "local v, how = redis.call('GET', KEYS[1]), ARGV[2] \
-    if v and (#v < 85 or string.sub(v, 1, 2) ~= '1 ') then return v end \
-    local same = v and string.sub(v, 1, #ARGV[1]) == ARGV[1] \
-    local since = v and string.match(v, '%d+', 85) \
-    if same and how == '' then return v end \
-    if string.find(how, '%d') and not (same and since == how) then return v end \
+    local since, word = string.match(v or '', '^1 %w+ %w+ (%d+)(.*)$') \
+    if v and (#v < 85 or not since or (word ~= '' and word ~= ' vouched')) then return v end \
+    local same = since and string.sub(v, 1, #ARGV[1]) == ARGV[1] \
+    if same and (how == '' or ARGV[4]) then return v end \
+    if string.find(how, '%d') and since ~= how then return v end \
     local text \
     if since and how == 'keep' then text = since \
-    elseif since and how == 'tail' then text = string.sub(v, 85) \
+    elseif since and how == 'tail' then text = since .. word \
     else local t = redis.call('TIME') \
-    text = t[1] .. string.format('%06d', tonumber(t[2])) .. ARGV[3] end \
+    text = ARGV[4] or (t[1] .. string.format('%06d', tonumber(t[2])) .. ARGV[3]) end \
     redis.call('SET', KEYS[1], ARGV[1] .. text) \
     return ARGV[1] .. text";
 

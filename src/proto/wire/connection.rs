@@ -25,7 +25,7 @@ use crate::proto::time::Instant;
 use crate::proto::wire::answers::{self, NodeAnswer, Seen, TaskAnswer};
 use crate::proto::wire::ask::{Ask, Kind, LockAsk, NodeAsk};
 use crate::proto::wire::error_line::storable_part;
-use crate::proto::wire::handshake::{Fact, Step, time};
+use crate::proto::wire::handshake::{Fact, Step};
 use crate::proto::wire::line::{HandedOver, Standing, is_subscribed};
 use crate::proto::wire::resp::{self, Elements, Malformed, Reply};
 
@@ -430,7 +430,7 @@ fn of_node(kind: NodeAsk, reply: &Reply<'_>, fact: &mut Fact) -> Option<NodeAnsw
     match kind {
         NodeAsk::Handshake(step) => store(step).map(|()| NodeAnswer::Handshake(step)),
         NodeAsk::Mark => store(Step::Mark).map(|()| NodeAnswer::Marked),
-        NodeAsk::Probe => time(reply).map(NodeAnswer::Time),
+        NodeAsk::Probe(step) => store(step).map(|()| NodeAnswer::Probed(step)),
         NodeAsk::Kill => answers::killed(reply).map(NodeAnswer::Gone),
         // The answer is a push, unless the node refuses.
         NodeAsk::Subscribe => {
@@ -624,17 +624,20 @@ mod tests {
 
     #[test]
     fn connection_reads_answers_that_concern_no_record() {
-        let (kill, probe) = (Ask::Node(NodeAsk::Kill), Ask::Node(NodeAsk::Probe));
+        let (kill, probe) = (Ask::Node(NodeAsk::Kill), Ask::Node(NodeAsk::Probe(Step::Time)));
         let mut connection = connection(&[probe, kill, kill, about(Kind::Exists), probe]);
         let time = b"*2\r\n$10\r\n1700000000\r\n$6\r\n000042\r\n";
         let rest = b":1\r\n-NOPERM no\r\n:1\r\n-NOPERM no\r\n";
-        let incoming = answers(&mut connection, &[&time[..], rest].concat()).unwrap();
-        let [first, second, third, fourth, last] = incoming[..] else { panic!("{incoming:?}") };
-        assert_eq!(first, Incoming::Node(NodeAnswer::Time(Some(1_700_000_000_000_042))));
+        let probed = Incoming::Node(NodeAnswer::Probed(Step::Time));
+        assert_eq!(answers(&mut connection, time), Ok(vec![probed]));
+        assert_eq!(connection.fact(), Fact::Time(1_700_000_000_000_042));
+        let incoming = answers(&mut connection, rest).unwrap();
+        let [second, third, fourth, last] = incoming[..] else { panic!("{incoming:?}") };
         assert_eq!(second, Incoming::Node(NodeAnswer::Gone(true)));
         assert_eq!(third, Incoming::Node(NodeAnswer::Gone(false)));
         assert_eq!(replies(&[fourth]), [NodeReply::Held]);
-        assert_eq!(last, Incoming::Node(NodeAnswer::Time(None)));
+        assert_eq!(last, probed);
+        assert_eq!(connection.fact(), Fact::Refused(NodeError::NoPermission));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::proto::settings::NodeSettings;
 use crate::proto::wire::command::{EXTEND, Native, RELEASE};
 use crate::proto::wire::marker::MarkerState;
 
-pub use answers::{Fact, Info, Step, time};
+pub use answers::{Fact, Info, Step};
 
 /// What is known of a node that may be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

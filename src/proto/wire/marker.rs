@@ -5,11 +5,16 @@
 //!
 //! The hazard is a marker that vouches for more than was seen. So its time is read on the node in
 //! the same script that writes it, and nothing is concluded from a value that is not a marker.
+//!
+//! A marker is `1 RUN_ID REPLID TIME`, and `vouched` if an operator did. Every later version has to
+//! begin with the number of its format and the `run_id`: by that this version knows that the value
+//! is a marker, trusts nothing, and leaves it as it is.
 
 use std::time::Duration;
 
 use bytes::BytesMut;
 
+use crate::proto::key::KeyHash;
 use crate::proto::wire::command::{MARK, encode};
 
 /// How many hex digits a `run_id` and a `master_replid` have.
@@ -51,8 +56,22 @@ pub enum MarkerState {
     Unavailable,
     /// There is none, and none could be written just now.
     Absent,
+    /// One of a later version of redlatch: nothing is known of what the node forgot. The hash of
+    /// its text shows whether it changes.
+    Later(KeyHash),
     /// This one.
     Present(Marker),
+}
+
+impl MarkerState {
+    /// What the value of the marker's key says.
+    pub fn read(value: &[u8]) -> MarkerState {
+        match Marker::parse(value) {
+            Some(marker) => MarkerState::Present(marker),
+            None if Marker::is_of_later_version(value) => MarkerState::Later(KeyHash::of(value)),
+            None => MarkerState::Unavailable,
+        }
+    }
 }
 
 /// How the marker is to be written.
@@ -67,6 +86,17 @@ pub enum Marking {
     KeepAll,
     /// Always, with the present time: what was known of the node does not hold any more.
     Renew,
+    /// With the present time, in the place of a marker that has this time. If another client was
+    /// faster, its marker stays.
+    Replace(u64),
+    /// With the time at which the node's process started, in the place of a marker of another
+    /// process that has this time: the node has forgotten nothing since its start.
+    Started {
+        /// The time of the marker that is there.
+        since: u64,
+        /// When the process started at the latest.
+        start: u64,
+    },
     /// With the present time: an operator vouches that no lock is live on the node. The marker is
     /// replaced only if it has this time, and never written where there is none: what the node
     /// forgets while this command is in flight is not covered.
@@ -93,6 +123,23 @@ impl Marker {
         words.next().is_none().then_some(Marker { identity, since_micros, vouched })
     }
 
+    /// Whether the value is a marker that a later version of redlatch wrote: one of another format,
+    /// or one of this format with a word that is not known here.
+    pub fn is_of_later_version(value: &[u8]) -> bool {
+        let mut words = std::str::from_utf8(value).unwrap_or_default().split(' ');
+        let format = words.next().and_then(|word| word.parse::<u64>().ok());
+        let is_id = |word: Option<&str>| word.is_some_and(|word| word.len() == ID_DIGITS);
+        match format {
+            Some(1) => {
+                let ids = is_id(words.next()) && is_id(words.next());
+                let since = words.next().is_some_and(|word| word.parse::<u64>().is_ok());
+                ids && since && Marker::parse(value).is_none()
+            }
+            Some(_) => is_id(words.next()),
+            None => false,
+        }
+    }
+
     /// How long ago the marker was written, by the node's clock; zero if the clock was set back
     /// since, or is not known.
     pub fn age(&self, node_micros: Option<u64>) -> Duration {
@@ -107,6 +154,24 @@ impl Marker {
     }
 }
 
+impl Marking {
+    /// Whether this is about the start of one process of the node.
+    pub const fn is_of_a_start(self) -> bool {
+        matches!(self, Marking::Started { .. })
+    }
+
+    /// Whether the marker that the node returned to this marking has the time that the marking
+    /// gave it, or that another client gave it since.
+    pub const fn has_written(self, marker: &Marker) -> bool {
+        match self {
+            Marking::Renew => true,
+            Marking::Replace(since) => marker.since_micros != since,
+            Marking::Started { start, .. } => marker.since_micros == start,
+            Marking::IfMissing | Marking::Keep | Marking::KeepAll | Marking::Vouch(_) => false,
+        }
+    }
+}
+
 /// The id that is written if the node does not report one.
 const NO_ID: [u8; ID_DIGITS] = [b'0'; ID_DIGITS];
 
@@ -115,19 +180,27 @@ const NO_ID: [u8; ID_DIGITS] = [b'0'; ID_DIGITS];
 pub fn mark(out: &mut BytesMut, key: &str, identity: &Identity, how: Marking) {
     let (run_id, replid) = (identity.run_id.unwrap_or(NO_ID), identity.replid.unwrap_or(NO_ID));
     let prefix = [&b"1 "[..], &run_id, b" ", &replid, b" "].concat();
-    let expected;
+    let (expected, start);
     let (word, end) = match how {
         Marking::IfMissing => ("", ""),
         Marking::Keep => ("keep", ""),
         Marking::KeepAll => ("tail", ""),
         Marking::Renew => ("new", ""),
-        Marking::Vouch(since) => {
+        Marking::Replace(since) | Marking::Started { since, .. } | Marking::Vouch(since) => {
             expected = since.to_string();
-            (expected.as_str(), VOUCHED)
+            let vouches = matches!(how, Marking::Vouch(_));
+            (expected.as_str(), if vouches { VOUCHED } else { "" })
         }
     };
     let (script, key) = (MARK.as_bytes(), key.as_bytes());
-    encode(out, &[b"EVAL", script, b"1", key, &prefix, word.as_bytes(), end.as_bytes()]);
+    let words: [&[u8]; 7] = [b"EVAL", script, b"1", key, &prefix, word.as_bytes(), end.as_bytes()];
+    match how {
+        Marking::Started { start: micros, .. } => {
+            start = micros.to_string();
+            encode(out, &[&words[..], &[start.as_bytes()]].concat());
+        }
+        _ => encode(out, &words),
+    }
 }
 
 #[cfg(test)]
@@ -153,6 +226,22 @@ mod tests {
         for other in others {
             assert_eq!(Marker::parse(other.as_bytes()), None, "{other:?}");
         }
+    }
+
+    #[test]
+    fn marker_of_a_later_version_is_told_from_what_is_no_marker() {
+        let (word, format) = (text("17 else"), text("17").replacen('1', "2", 1));
+        let run_id = format!("12 {} whatever follows", "a".repeat(40));
+        for later in [word, text("17 vouched else"), format, run_id] {
+            let state = MarkerState::read(later.as_bytes());
+            assert_eq!(state, MarkerState::Later(KeyHash::of(later.as_bytes())), "{later:?}");
+        }
+        let numbers = ["", "1", "2", "2 apples", "1 2 3"].map(str::to_owned);
+        let no_time = [text(""), text("x"), format!("1 {} x", "a".repeat(40))];
+        for other in numbers.into_iter().chain(no_time) {
+            assert_eq!(MarkerState::read(other.as_bytes()), MarkerState::Unavailable, "{other:?}");
+        }
+        assert!(matches!(MarkerState::read(text("17").as_bytes()), MarkerState::Present(_)));
     }
 
     #[test]

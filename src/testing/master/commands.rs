@@ -107,6 +107,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("select", 2, ASIDE | FAST, Keys::None, session::select),
     command("set", -3, WRITE | DENYOOM, Keys::First, keys::set),
     command("subscribe", -2, NOSCRIPT | LOADING | STALE, Keys::None, line::subscribe),
+    command("swapdb", 3, WRITE | FAST, Keys::None, keys::swapdb),
     command("time", 1, ASIDE | FAST, Keys::None, about::time),
     command("ttl", 2, READS, Keys::First, keys::ttl),
     command("type", 2, READS, Keys::First, keys::kind),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::reply::Reply;
 use super::request::integer;
-use super::{Call, MILLISECOND, Master};
+use super::{Call, DATABASES, MILLISECOND, Master};
 
 const SYNTAX: &str = "ERR syntax error";
 const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
@@ -408,4 +408,18 @@ fn empty(master: &mut Master, call: &Call, which: std::ops::Range<usize>) -> Rep
     master.databases[which].fill(Database::default());
     master.invalidate_all(call);
     Reply::OK
+}
+
+/// `SWAPDB`: clients of the one database see the keys of the other one. No client is notified.
+pub(super) fn swapdb(master: &mut Master, call: &Call) -> Reply {
+    let number = |word: usize| integer(&call.words[word]).and_then(|it| i32::try_from(it).ok());
+    let Some(first) = number(1) else { return Reply::error("ERR invalid first DB index") };
+    let Some(second) = number(2) else { return Reply::error("ERR invalid second DB index") };
+    match (usize::try_from(first), usize::try_from(second)) {
+        (Ok(first @ 0..DATABASES), Ok(second @ 0..DATABASES)) => {
+            master.databases.swap(first, second);
+            Reply::OK
+        }
+        _ => Reply::error("ERR DB index is out of range"),
+    }
 }

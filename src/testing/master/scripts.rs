@@ -45,7 +45,7 @@ const KNOWN: &[Known] = &[
 const TAKE_UP: Script = Script { source: ADOPT, sha1: "acccbc6bc9be028785e4c4d478b9ae28645c5d2b" };
 
 /// The same for the script that writes the node marker.
-const MARK_NODE: Script = Script { source: MARK, sha1: "65314b974d8510a7d39b3919005858c439f7ad91" };
+const MARK_NODE: Script = Script { source: MARK, sha1: "34009d6051e17949233c85716d46650082aecac3" };
 
 const NOSCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
 
@@ -158,30 +158,43 @@ fn mark(lua: &mut Sandbox) -> Outcome {
     let found = lua.call(&[Some(b"GET"), lua.key(0)])?;
     let (prefix, how) = (lua.argument(0).unwrap_or(b""), lua.argument(1).unwrap_or(b""));
     let value = if let Reply::Bulk(value) = &found { Some(&value[..]) } else { None };
-    if value.is_some_and(|value| value.len() < 85 || !value.starts_with(b"1 ")) {
+    let marker = value.and_then(split_marker);
+    if value.is_some() && marker.is_none() {
         return Ok(found);
     }
     let same = value.is_some_and(|value| value.starts_with(prefix));
-    let tail = value.map(|value| &value[84..]).unwrap_or_default();
-    let end = tail.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(tail.len());
-    let since = &tail[..end];
+    let (since, word) = marker.unwrap_or_default();
     let expected = how.first().is_some_and(u8::is_ascii_digit);
-    if (same && how.is_empty()) || (expected && !(same && since == how)) {
+    let has_start = lua.argument(3).is_some();
+    if (same && (how.is_empty() || has_start)) || (expected && since != how) {
         return Ok(found);
     }
     let text = match how {
         b"keep" if !since.is_empty() => since.to_vec(),
-        b"tail" if !since.is_empty() => tail.to_vec(),
+        b"tail" if !since.is_empty() => [since, word].concat(),
         _ => {
             lua.call(&[Some(b"TIME")])?;
             let micros = lua.call.wall.div_euclid(1000);
             let text = format!("{}{:06}", micros / 1_000_000, micros % 1_000_000);
-            [text.as_bytes(), lua.argument(2).unwrap_or(b"")].concat()
+            let text = [text.as_bytes(), lua.argument(2).unwrap_or(b"")].concat();
+            lua.argument(3).map_or(text, <[u8]>::to_vec)
         }
     };
     let marker = [prefix, &text].concat();
     lua.call(&[Some(b"SET"), lua.key(0), Some(&marker)])?;
     Ok(Reply::Bulk(marker))
+}
+
+/// The time of a marker that this version knows, and what follows it.
+fn split_marker(value: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut rest = value.strip_prefix(b"1 ").filter(|_| value.len() >= 85)?;
+    for _ in 0..2 {
+        let end = rest.iter().position(|byte| !byte.is_ascii_alphanumeric())?;
+        rest = rest[end..].strip_prefix(b" ").filter(|_| end > 0)?;
+    }
+    let end = rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
+    let (since, word) = rest.split_at(end);
+    (!since.is_empty() && matches!(word, b"" | b" vouched")).then_some((since, word))
 }
 
 /// The function `give` of the scripts of the line: returns the member that it stopped at.

@@ -1,6 +1,6 @@
 //! The node marker: it shows every client what the node forgot while that client was away.
 
-use redlatch::NodeState;
+use redlatch::{NodeState, RestartGuard};
 
 use super::{Finding, Subject, Use, span};
 use crate::doctor::marker::Seen;
@@ -30,6 +30,14 @@ pub fn check(subject: &Subject, how: &Use) -> Option<Finding> {
         Seen::Foreign => {
             Finding::warn(NAME, format!("another program uses the key {key}: {unnoticed}"))
         }
+        Seen::OfLaterVersion => Finding::warn(
+            NAME,
+            format!(
+                "the key {key} is of a later version of redlatch, so each new client of this \
+                 version counts none of the node's grants for {}; use the later version everywhere",
+                span(RestartGuard::quarantine(how.max_ttl))
+            ),
+        ),
         Seen::Absent => Finding::warn(
             NAME,
             format!("the key {key} is not there, although the library tried to write it"),
@@ -65,6 +73,7 @@ mod tests {
             (refused.clone(), "ACL rule: ~redlatch:node"),
             (refused.clone(), "goes unnoticed"),
             (Seen::Foreign, "another program uses the key redlatch:node"),
+            (Seen::OfLaterVersion, "of a later version of redlatch"),
             (Seen::Absent, "redlatch:node is not there"),
             (Seen::OfAnother, "redlatch:node names another server"),
         ];

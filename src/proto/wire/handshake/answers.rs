@@ -2,8 +2,8 @@
 
 use crate::proto::error::NodeError;
 use crate::proto::wire::command::Native;
-use crate::proto::wire::marker::{Identity, Marker, MarkerState};
-use crate::proto::wire::resp::Reply;
+use crate::proto::wire::marker::{Identity, MarkerState};
+use crate::proto::wire::resp::{Elements, Reply};
 
 /// A step of the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -17,7 +17,8 @@ pub enum Step {
     Id,
     /// `SELECT`: only if the database is not 0.
     Select,
-    /// `INFO`: the node's identity and configuration.
+    /// `INFO`: the node's identity and configuration. In a probe `INFO memory`: whether the node
+    /// may evict.
     Info,
     /// `TIME`: the node's clock, by which the age of its marker is known.
     Time,
@@ -136,11 +137,10 @@ impl Step {
                 }))
             }
             (Step::Info, Reply::Bulk(text)) => Some(Fact::Info(Info::read(text))),
-            (Step::Time, Reply::Array(_)) => time(reply)?.map(Fact::Time),
+            (Step::Time, Reply::Array(elements)) => time(&elements).map(Fact::Time),
             (Step::Marker | Step::Mark, Reply::Null) => Some(Fact::Marker(MarkerState::Absent)),
             (Step::Marker | Step::Mark, Reply::Bulk(value)) => {
-                let marker = Marker::parse(value);
-                Some(Fact::Marker(marker.map_or(MarkerState::Unavailable, MarkerState::Present)))
+                Some(Fact::Marker(MarkerState::read(value)))
             }
             (Step::Load, Reply::Bulk(_)) | (Step::Run, Reply::Integer(_)) => Some(Fact::Fine),
             _ => None,
@@ -148,19 +148,14 @@ impl Step {
     }
 }
 
-/// The answer to `TIME`, in microseconds; `Some(None)` if it was refused.
-pub fn time(reply: &Reply<'_>) -> Option<Option<u64>> {
-    let elements = match reply {
-        Reply::Error(_) => return Some(None),
-        Reply::Array(elements) => elements,
-        _ => return None,
-    };
+/// The answer to `TIME`, in microseconds.
+fn time(elements: &Elements<'_>) -> Option<u64> {
     let mut parts = elements.iter().map(|part| match part {
         Reply::Bulk(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
         _ => None,
     });
     let (seconds, micros) = (parts.next()??, parts.next()??);
-    Some(seconds.checked_mul(1_000_000)?.checked_add(micros))
+    seconds.checked_mul(1_000_000)?.checked_add(micros)
 }
 
 impl Info {

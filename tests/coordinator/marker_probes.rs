@@ -1,0 +1,528 @@
+//! The probe reads the node marker, and whether the node may evict: what no push reports.
+
+use super::bench::{INFO_REPLID, bulk};
+use super::marker::{FLUSH, MEMORY, MICROS, MINUTE, NOW, distrust, marker, meet, settings};
+use super::*;
+use redlatch::proto::command::MARK;
+use redlatch::proto::{Action, QuarantineReason};
+use redlatch::{NodeId, RestartGuard};
+
+const PROBE: Duration = Duration::from_secs(5);
+
+/// Lets a probe interval pass, and the node answer. Returns how its marker was to be written.
+pub fn probe(bench: &mut Bench) -> Vec<String> {
+    bench.pass(PROBE);
+    settle(bench)
+}
+
+/// Node 0 answers everything, as the handshake does, and runs the scripts that write its marker.
+pub fn settle(bench: &mut Bench) -> Vec<String> {
+    let mut markings = Vec::new();
+    loop {
+        let said = bench.said(0);
+        if said.is_empty() {
+            return markings;
+        }
+        for command in said {
+            if command[0] == "TIME" {
+                bench.tell_time(0);
+                continue;
+            }
+            if command.get(1).is_some_and(|word| word == MARK) {
+                markings.push(command[5].clone());
+            }
+            let reply = bench.handshake_reply(0, &command);
+            bench.reply(0, &reply);
+        }
+    }
+}
+
+/// A client that trusts node 0, and has probed it once since.
+fn trusting() -> Bench {
+    let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
+    assert!(probe(&mut bench).is_empty());
+    assert_eq!(distrust(&mut bench), None);
+    bench
+}
+
+/// The marker that is written now.
+fn marker_now(bench: &Bench) -> Option<String> {
+    let ago = MICROS.checked_sub(bench.micros(0));
+    assert_eq!(ago.unwrap_or(0), 0, "the clock of the tests begins with MICROS");
+    marker(0, "").map(|marker| marker.replace(&MICROS.to_string(), &bench.micros(0).to_string()))
+}
+
+#[test]
+fn probe_that_finds_no_marker_quarantines_the_node_and_writes_one() {
+    let mut bench = trusting();
+    bench.markers[0] = Some(String::new());
+    assert_eq!(probe(&mut bench), [""]);
+    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Unmarked)));
+    assert_eq!(bench.markers[0], marker_now(&bench));
+    // Once is enough.
+    assert!(probe(&mut bench).is_empty());
+    assert_eq!(distrust(&mut bench), None);
+}
+
+/// The databases were swapped, and the other one was marked long ago, by a client of other locks.
+#[test]
+fn probe_that_finds_an_older_marker_of_the_same_process_replaces_it() {
+    for (ago, end) in
+        [(7 * MINUTE, ""), (7 * MINUTE, " vouched"), (MINUTE, ""), (MINUTE, " vouched")]
+    {
+        let mut bench = trusting();
+        bench.markers[0] = marker(ago, end);
+        assert_eq!(probe(&mut bench), [(MICROS - ago).to_string()], "{ago} {end}");
+        assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::MarkerChanged)));
+        assert_eq!(bench.markers[0], marker_now(&bench), "the next process waits, too");
+        assert!(probe(&mut bench).is_empty());
+        assert_eq!(distrust(&mut bench), None);
+    }
+}
+
+/// What counts is the last look, not the first one; and after a marking, the time of the marking.
+#[test]
+fn marker_is_compared_with_the_last_look() {
+    let at = |since: u64| marker(0, "").map(|m| m.replace(&MICROS.to_string(), &since.to_string()));
+    let mut bench = trusting();
+    assert!(probe(&mut bench).is_empty());
+    // It was written after the handshake, and before the second probe.
+    bench.markers[0] = at(MICROS + 7_000_000);
+    assert_eq!(probe(&mut bench), [(MICROS + 7_000_000).to_string()]);
+
+    let mut bench = trusting();
+    bench.markers[0] = Some(String::new());
+    bench.pass(PROBE);
+    bench.said(0);
+    bench.tell_time(0);
+    let script = bench.said(0);
+    let between = bench.micros(0) + 20_000;
+    bench.pass(millis(40));
+    let reply = bench.handshake_reply(0, &script[0]);
+    bench.reply(0, &reply);
+    bench.markers[0] = at(between);
+    assert_eq!(probe(&mut bench), [between.to_string()], "it was written before that marker");
+}
+
+/// The clock of the node was set back a little while the script was on its way.
+#[test]
+fn marker_that_this_client_wrote_is_known_whatever_time_it_has() {
+    let mut bench = trusting();
+    bench.markers[0] = marker(7 * MINUTE, "");
+    bench.pass(PROBE);
+    bench.said(0);
+    bench.tell_time(0);
+    let script = bench.said(0);
+    bench.skew_micros[0] = -30_000;
+    let reply = bench.handshake_reply(0, &script[0]);
+    bench.reply(0, &reply);
+    bench.skew_micros[0] = 0;
+    assert!(probe(&mut bench).is_empty());
+}
+
+/// The data of another node were restored into the running node.
+#[test]
+fn probe_that_finds_the_marker_of_another_process_replaces_it() {
+    let mut bench = trusting();
+    bench.markers[0] = marker(MINUTE, "").map(|marker| marker.replace("RRR", "XXX"));
+    assert_eq!(probe(&mut bench), [(MICROS - MINUTE).to_string()]);
+    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::MarkerChanged)));
+    assert_eq!(bench.markers[0], marker_now(&bench));
+}
+
+/// Each of two clients sees that the databases were swapped. The marker that the first one writes
+/// is a new one to the second, and neither takes it for another loss for ever.
+#[test]
+fn clients_that_notice_one_loss_do_not_write_the_marker_in_turns() {
+    let mut benches = [trusting(), trusting()];
+    let mut shared = marker(7 * MINUTE, "");
+    let mut written = Vec::new();
+    for _ in 0..4 {
+        for bench in &mut benches {
+            bench.markers[0].clone_from(&shared);
+            written.extend(probe(bench));
+            shared.clone_from(&bench.markers[0]);
+        }
+    }
+    assert_eq!(written, [(MICROS - 7 * MINUTE).to_string()]);
+    for bench in &mut benches {
+        let (_, why) = distrust(bench).expect("each has noticed it");
+        assert_eq!(why, QuarantineReason::MarkerChanged);
+        assert_eq!(distrust(bench), None, "once");
+    }
+}
+
+/// A node that never writes what it is asked to costs one script a probe.
+#[test]
+fn node_that_returns_another_marker_than_was_written_is_asked_again_with_the_next_probe() {
+    let mut bench = trusting();
+    for ago in [3, 5, 7, 9] {
+        bench.pass(PROBE);
+        bench.markers[0] = marker(ago * MINUTE, "");
+        bench.said(0);
+        bench.tell_time(0);
+        let said = bench.said(0);
+        assert_eq!((said.len(), said[0][1].as_str()), (1, MARK));
+        bench.reply(0, &bulk(&marker((ago + 1) * MINUTE, "").unwrap()));
+        assert!(bench.said(0).is_empty());
+        assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
+    }
+}
+
+/// Another client wrote the marker anew because it saw a flush that this one could not see.
+#[test]
+fn probe_that_finds_a_later_marker_quarantines_the_node_and_leaves_the_marker() {
+    let mut bench = trusting();
+    bench.pass(millis(2_000));
+    let new = marker_now(&bench);
+    bench.markers[0].clone_from(&new);
+    bench.pass(PROBE - millis(2_000));
+    assert!(settle(&mut bench).is_empty());
+    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::MarkerChanged)));
+    assert_eq!(bench.markers[0], new);
+    // A marker by which an operator vouched since is no sign of a loss. It ends no quarantine.
+    bench.pass(millis(2_000));
+    bench.markers[0] = marker_now(&bench).map(|marker| format!("{marker} vouched"));
+    bench.pass(PROBE - millis(2_000));
+    assert!(settle(&mut bench).is_empty());
+    assert_eq!(distrust(&mut bench), None);
+    assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
+}
+
+/// A flush that is not pushed may be followed by another one, up to the moment at which the marker
+/// is written: the quarantine lasts from there.
+#[test]
+fn quarantine_of_a_node_that_reports_no_flush_begins_when_its_marker_is_written() {
+    let mut bench = Bench::without_tracking(1);
+    bench.markers[0] = marker(0, "");
+    bench.lose(0);
+    bench.pass(millis(600));
+    bench.set_info(0, INFO_REPLID);
+    bench.connect(0);
+    bench.pass(MEMORY * 2);
+    settle(&mut bench);
+    assert_eq!(bench.node_state(0), NodeState::Ready);
+    distrust(&mut bench);
+    bench.markers[0] = Some(String::new());
+    bench.pass(PROBE);
+    bench.said(0);
+    bench.tell_time(0);
+    distrust(&mut bench).expect("the marker is missing");
+    let script = bench.said(0);
+    assert_eq!(script[0][1], MARK);
+    bench.pass(millis(40));
+    let reply = bench.handshake_reply(0, &script[0]);
+    bench.reply(0, &reply);
+    assert_eq!(bench.node_state(0), NodeState::Quarantined(bench.now.saturating_add(MEMORY)));
+}
+
+/// A loss that is noticed late: node 2 may have granted the key in the place of a rival's.
+#[test]
+fn extend_does_not_count_a_key_on_a_node_whose_marker_is_missing() {
+    for found in [Some(String::new()), Some("SWAPPED".to_owned())] {
+        let markers: Vec<_> = (0..3)
+            .map(|node| marker(2 * MINUTE, "").map(|m| m.replace("RR0", &format!("RR{node}"))))
+            .collect();
+        let mut bench = Bench::of_settings(three_nodes(), &markers, NOW);
+        (0..3).for_each(|node| drop(bench.connect(node)));
+        let lock = bench.hold(&[0, 1]);
+        bench.names(2);
+        bench.reply(2, "+OK\r\n");
+        bench.markers[2] = found.map(|found| match found.as_str() {
+            "SWAPPED" => {
+                markers[2].clone().unwrap().replace(&(MICROS - 2 * MINUTE).to_string(), "17")
+            }
+            _ => found,
+        });
+        bench.pass(PROBE);
+        for node in 0..3 {
+            bench.said(node);
+            bench.tell_time(node);
+        }
+        assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
+        bench.said(2);
+        bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+        for node in [1, 2] {
+            assert_eq!(bench.names(node), ["EVALSHA"]);
+            bench.reply(node, ":1\r\n");
+        }
+        assert!(bench.completion().is_none(), "one of three counts");
+    }
+}
+
+fn three_nodes() -> redlatch::proto::Settings {
+    let nodes = (0..3).map(|node| redlatch::proto::NodeSettings::new(format!("n{node}")));
+    redlatch::proto::Settings::new(nodes.collect())
+}
+
+/// Another client has carried the marker over to a new replication history: nothing was forgotten,
+/// and this client writes that history from now on.
+#[test]
+fn marker_with_another_replication_history_and_the_same_time_is_the_known_one() {
+    let mut bench = trusting();
+    bench.markers[0] = marker(2 * MINUTE, "").map(|marker| marker.replace("HHH", "III"));
+    assert!(probe(&mut bench).is_empty());
+    assert_eq!(distrust(&mut bench), None);
+    let before = bench.markers[0].clone();
+    // A flush of another database: the script leaves the marker of this identity as it is.
+    bench.reply(0, FLUSH);
+    assert_eq!(settle(&mut bench), [""]);
+    assert_eq!(bench.markers[0], before);
+}
+
+#[test]
+fn marker_that_could_not_be_written_in_the_handshake_is_written_with_a_probe() {
+    let mut bench = Bench::of_settings(settings(RestartGuard::On), &[Some(String::new())], NOW);
+    bench.open(0);
+    let said = bench.said(0);
+    let replies: String = said.iter().map(|c| bench.handshake_reply(0, c)).collect();
+    bench.reply(0, &replies);
+    assert_eq!(bench.names(0), ["EVAL"]);
+    bench.reply(0, "-OOM no\r\n");
+    settle(&mut bench);
+    distrust(&mut bench).expect("it has no marker");
+    assert_eq!(probe(&mut bench), [""]);
+    assert_eq!(bench.markers[0], marker_now(&bench));
+    assert_eq!(distrust(&mut bench), None, "it is in quarantine already");
+}
+
+#[test]
+fn marker_that_may_not_be_read_any_more_or_is_of_another_program_is_not_asked_for_again() {
+    let refused = ("-NOPERM no\r\n", None);
+    let lost = Some((MEMORY, QuarantineReason::Unmarked));
+    let cases = [
+        refused,
+        ("-WRONGTYPE no\r\n", lost),
+        ("$5\r\nhello\r\n", lost),
+        ("-LOADING no\r\n", None),
+    ];
+    for (answer, expected) in cases {
+        let mut bench = trusting();
+        bench.pass(PROBE);
+        bench.core.handle_sent(NodeId::new(0), bench.core.output(NodeId::new(0)).len(), bench.now);
+        let rest = bulk(INFO_REPLID);
+        let micros = bench.micros(0);
+        let time =
+            format!("*2\r\n$10\r\n{}\r\n$6\r\n{:06}\r\n", micros / 1_000_000, micros % 1_000_000);
+        bench.reply(0, &format!("{time}{answer}{rest}"));
+        assert_eq!(distrust(&mut bench), expected, "{answer}");
+        bench.pass(PROBE);
+        let output = String::from_utf8(bench.core.output(NodeId::new(0)).to_vec()).unwrap();
+        assert!(output.contains("TIME") && output.contains("memory"), "{output}");
+        assert_eq!(output.contains("GET"), answer.starts_with("-LOADING"), "{answer}: {output}");
+        assert!(!output.contains("EVAL"), "{output}");
+    }
+}
+
+/// A probe is one write, and is no longer than it has to be.
+#[test]
+fn probe_asks_for_the_time_the_marker_and_the_memory() {
+    let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
+    assert!(
+        bench.core.output(NodeId::new(0)).is_empty(),
+        "the handshake has asked for all but the time"
+    );
+    bench.pass(PROBE);
+    let output = String::from_utf8(bench.core.output(NodeId::new(0)).to_vec()).unwrap();
+    let words = "*1\r\n$4\r\nTIME\r\n*2\r\n$3\r\nGET\r\n$13\r\nredlatch:node\r\n\
+                 *2\r\n$4\r\nINFO\r\n$6\r\nmemory\r\n";
+    assert_eq!(output, words);
+}
+
+/// The marker of a later version of redlatch.
+fn later(text: &str) -> Option<String> {
+    Some(format!("2 {}0 {text}", "R".repeat(39)))
+}
+
+#[test]
+fn marker_of_a_later_version_is_distrusted_and_left_alone() {
+    let same_format = marker(2 * MINUTE, " else");
+    for guard in [RestartGuard::On, RestartGuard::Persistent] {
+        for found in [later("x"), same_format.clone()] {
+            let mut bench = meet(guard, found.clone(), INFO_REPLID);
+            let reason = QuarantineReason::MarkerOfLaterVersion;
+            assert_eq!(distrust(&mut bench), Some((MEMORY, reason)));
+            assert!(probe(&mut bench).is_empty());
+            assert_eq!(distrust(&mut bench), None);
+            // Nobody here knows what it means that it changes.
+            bench.markers[0] = later("y");
+            assert!(probe(&mut bench).is_empty());
+            assert_eq!(distrust(&mut bench), Some((MEMORY, reason)));
+            // A flush of another database, a jump of the clock, an operator: it stays.
+            bench.reply(0, FLUSH);
+            assert_eq!(settle(&mut bench), [""]);
+            bench.skew_micros[0] = 3_600_000_000;
+            assert_eq!(probe(&mut bench), ["new"]);
+            bench.core.vouch(7, bench.now).unwrap();
+            settle(&mut bench);
+            assert!(bench.completion().unwrap().result.is_err());
+            assert_eq!(bench.markers[0], later("y"));
+            // Where there is none, this version writes its own.
+            bench.markers[0] = Some(String::new());
+            assert_eq!(probe(&mut bench), [""]);
+            assert!(bench.markers[0].clone().unwrap().starts_with("1 "));
+        }
+    }
+}
+
+/// The floor of a counter: without a time that can be read it is that of the last look.
+#[test]
+fn counter_beside_a_marker_of_a_later_version_counts_from_when_the_marker_was_seen() {
+    let mut bench = meet(RestartGuard::On, later("x"), INFO_REPLID);
+    let floor = |bench: &mut Bench, key: &[u8]| {
+        bench.pass(MEMORY);
+        settle(bench);
+        assert_eq!(bench.node_state(0), NodeState::Ready);
+        bench.core.acquire_fenced(key, TTL, Duration::ZERO, None, 1, bench.now).unwrap();
+        let said = bench.said(0);
+        assert!(said[0][0].starts_with("EVAL"), "{said:?}");
+        bench.reply(0, ":7\r\n");
+        let Ok(Outcome::Acquired(lock)) = bench.completion().unwrap().result else { panic!() };
+        bench.core.release_nowait(&lock, bench.now);
+        assert_eq!(bench.said(0).len(), 1);
+        bench.reply(0, ":1\r\n");
+        said[0].last().unwrap().parse::<u64>().unwrap()
+    };
+    let first = floor(&mut bench, b"a");
+    bench.markers[0] = later("y");
+    probe(&mut bench);
+    assert!(first > 1 && floor(&mut bench, b"b") > first);
+}
+
+#[test]
+fn marker_that_a_later_version_wrote_in_the_place_of_the_known_one_is_distrusted() {
+    let mut bench = trusting();
+    bench.markers[0] = later("x");
+    assert!(probe(&mut bench).is_empty());
+    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::MarkerOfLaterVersion)));
+}
+
+/// An `INFO` under which keys are evicted.
+fn evicting() -> String {
+    format!("{INFO_REPLID}maxmemory:100\r\nmaxmemory_policy:allkeys-lru\r\n")
+}
+
+fn reconnect(bench: &mut Bench) {
+    bench.pass(Duration::from_secs(6));
+    bench.connect(0);
+}
+
+#[test]
+fn node_that_may_evict_from_now_on_is_rejected_with_the_next_probe() {
+    let mut bench = trusting();
+    bench.set_info(0, &evicting());
+    probe(&mut bench);
+    assert_eq!(bench.node_state(0), NodeState::Rejected(NodeError::Evicts));
+    assert_eq!(bench.actions(), [Action::Disconnect(NodeId::new(0))]);
+    // As long as that is so, also on the next connection.
+    bench.pass(Duration::from_secs(6));
+    bench.open(0);
+    settle(&mut bench);
+    assert_eq!(bench.node_state(0), NodeState::Rejected(NodeError::Evicts));
+    distrust(&mut bench);
+    // It may have evicted a live lock until a moment ago.
+    bench.set_info(0, INFO_REPLID);
+    reconnect(&mut bench);
+    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Evicting)));
+    assert_eq!(bench.markers[0], marker_now(&bench), "the next process waits, too");
+    bench.pass(MEMORY);
+    settle(&mut bench);
+    // That is over with this quarantine.
+    bench.lose(0);
+    reconnect(&mut bench);
+    assert_eq!(bench.node_state(0), NodeState::Ready);
+}
+
+#[test]
+fn node_that_evicted_when_it_was_met_first_is_quarantined_when_that_is_over() {
+    let mut bench = Bench::of_settings(settings(RestartGuard::On), &[marker(2 * MINUTE, "")], NOW);
+    bench.set_info(0, &evicting());
+    bench.open(0);
+    settle(&mut bench);
+    assert_eq!(bench.node_state(0), NodeState::Rejected(NodeError::Evicts));
+    bench.set_info(0, INFO_REPLID);
+    // Another client was there before, and has written the marker already.
+    bench.pass(millis(100));
+    let written = marker_now(&bench);
+    bench.markers[0].clone_from(&written);
+    reconnect(&mut bench);
+    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Evicting)));
+    assert_eq!(bench.markers[0], written);
+}
+
+#[test]
+fn node_that_may_evict_counts_for_no_fence_where_eviction_is_allowed() {
+    let mut allowed = settings(RestartGuard::On);
+    allowed.allow_eviction = true;
+    let mut bench = Bench::of_settings(allowed, &[marker(2 * MINUTE, "")], NOW);
+    bench.connect(0);
+    let asked_for_a_fence = |bench: &mut Bench, key: &[u8]| {
+        bench.core.acquire_fenced(key, TTL, Duration::ZERO, None, 1, bench.now).unwrap();
+        bench.names(0)[0].starts_with("EVAL")
+    };
+    assert!(asked_for_a_fence(&mut bench, b"a"));
+    bench.reply(0, ":7\r\n");
+    bench.set_info(0, &evicting());
+    probe(&mut bench);
+    assert_eq!(bench.node_state(0), NodeState::Ready);
+    assert!(!asked_for_a_fence(&mut bench, b"b"), "its counters may be gone at any time");
+}
+
+#[test]
+fn node_that_may_evict_is_rejected_without_the_restart_guard_too_and_trusted_afterwards() {
+    let mut bench = Bench::of_settings(settings(RestartGuard::Off), &[None], NOW);
+    bench.connect(0);
+    bench.set_info(0, &evicting());
+    probe(&mut bench);
+    assert_eq!(bench.node_state(0), NodeState::Rejected(NodeError::Evicts));
+    bench.set_info(0, INFO_REPLID);
+    reconnect(&mut bench);
+    assert_eq!(bench.node_state(0), NodeState::Ready);
+}
+
+/// A spare server that was met long ago takes the address of the node, whose locks may be live.
+#[test]
+fn another_server_with_an_older_marker_of_its_own_is_marked_anew() {
+    for end in ["", " vouched"] {
+        let mut bench = trusting();
+        bench.lose(0);
+        bench.pass(millis(600));
+        bench.set_info(0, &INFO_REPLID.replace("RRR", "SSS"));
+        let own = marker(7 * MINUTE, end).map(|marker| marker.replace("RRR", "SSS"));
+        bench.markers[0] = own;
+        bench.connect(0);
+        assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Restarted)), "{end}");
+        let written = marker_now(&bench).map(|marker| marker.replace("RRR", "SSS"));
+        assert_eq!(bench.markers[0], written, "the next process waits, too");
+    }
+}
+
+/// After an ordinary restart the first client marks the node, and the second one leaves it so.
+#[test]
+fn marker_that_another_client_wrote_after_a_restart_is_left_as_it_is() {
+    for end in ["", " vouched"] {
+        let mut bench = trusting();
+        bench.lose(0);
+        bench.pass(millis(600));
+        bench.set_info(0, &INFO_REPLID.replace("RRR", "SSS"));
+        let written = marker_now(&bench).map(|marker| marker.replace("RRR", "SSS") + end);
+        bench.markers[0].clone_from(&written);
+        bench.pass(millis(600));
+        bench.connect(0);
+        let expected = end.is_empty().then_some((MEMORY, QuarantineReason::Restarted));
+        assert_eq!(distrust(&mut bench), expected, "{end}");
+        assert_eq!(bench.markers[0], written);
+    }
+}
+
+/// While the client was away, the databases were swapped.
+#[test]
+fn older_marker_of_the_same_process_on_the_next_connection_is_replaced() {
+    let mut bench = trusting();
+    bench.lose(0);
+    bench.pass(millis(600));
+    bench.markers[0] = marker(7 * MINUTE, "");
+    bench.connect(0);
+    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::MarkerChanged)));
+    assert_eq!(bench.markers[0], marker_now(&bench));
+}
