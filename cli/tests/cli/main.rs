@@ -40,6 +40,7 @@ mod pipes;
 mod presence;
 mod presence_files;
 mod refusals;
+mod release_left;
 mod scripts;
 mod secrets;
 mod sets;

@@ -229,7 +229,8 @@ fn json_has_the_fields_of_the_interface() {
     ] {
         let ended = run_on(&fleet, &["release", "--json", "deploy", token]).with_code(code);
         let released = ended.json();
-        assert_eq!(fields(&released), ["key", "outcome", "nodes"]);
+        let wanted = ["key", "outcome", "nodes", "unconfirmed", "unconfirmed_until_unix_ms"];
+        assert_eq!(fields(&released), wanted);
         assert_eq!(released["outcome"], outcome);
         assert_eq!(words(&released), [word; 3]);
     }
