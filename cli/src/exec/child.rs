@@ -17,7 +17,7 @@ use rustix::process::{
     pidfd_open, pidfd_send_signal, set_child_subreaper, test_kill_process_group, wait,
 };
 
-use super::process_tree::{ProcessTree, Strangers};
+use super::process_tree::{ProcessTree, Strangers, has_no_child};
 use super::terminal::Place;
 use crate::exit;
 
@@ -140,12 +140,28 @@ impl Child {
         sent.and(others)
     }
 
+    /// Whether CMD and its group have ended, and we have no child left. Then nothing of CMD is
+    /// left: what it started became our child when its own parent ended. Costs one system call.
+    pub fn is_last_gone(&self) -> bool {
+        self.is_group_gone() && has_no_child()
+    }
+
     /// Whether nothing is left of CMD, nor of what it started. If CMD itself left its group, the
     /// number stays taken while the group has members, so only members are counted.
     pub fn is_all_gone(&self) -> bool {
-        self.ended.is_some()
-            && (self.group_is_gone || self.place == Place::OurGroup)
-            && self.process_tree.is_gone()
+        self.is_group_gone() && self.process_tree.is_gone()
+    }
+
+    /// Kills what is left of CMD, and returns whether nothing was.
+    pub fn kill_what_is_left(&self) -> bool {
+        let _ = self.send(Signal::KILL);
+        let was_gone = self.process_tree.kill();
+        self.is_group_gone() && was_gone
+    }
+
+    /// Whether CMD has ended, and its group, if it has one.
+    fn is_group_gone(&self) -> bool {
+        self.ended.is_some() && (self.group_is_gone || self.place == Place::OurGroup)
     }
 
     /// The next change of CMD's state. Also waits for the orphans that CMD left.

@@ -61,9 +61,8 @@ impl Strangers {
     /// Records all of our descendants; call it before CMD is started. If /proc cannot be read,
     /// nothing is recorded. Then no process can be signalled through it later either.
     pub fn record() -> Strangers {
-        // Usually redlatch has no child yet, and the kernel says so in one call.
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        if matches!(waitid(WaitId::All, options), Err(Errno::CHILD)) {
+        // Usually redlatch has no child yet.
+        if has_no_child() {
             return Strangers::default();
         }
         let all = all_ids().unwrap_or_default().into_iter();
@@ -100,7 +99,19 @@ impl ProcessTree {
 
     /// Sends a signal to all of them. An error comes from a process that could not be signalled.
     pub fn send(&self, signal: Signal) -> io::Result<()> {
-        let members = self.look()?.members;
+        self.send_to(self.look()?.members, signal)
+    }
+
+    /// Kills all of them, and returns whether none was left. `false` also if that cannot be found
+    /// out.
+    pub fn kill(&self) -> bool {
+        let Ok(look) = self.look() else { return false };
+        let was_gone = look.complete && look.members.is_empty();
+        let _ = self.send_to(look.members, Signal::KILL);
+        was_gone
+    }
+
+    fn send_to(&self, members: Vec<Process>, signal: Signal) -> io::Result<()> {
         let us = getpid().as_raw_pid();
         if !members.is_empty() && look_at("self")?.is_none_or(|seen| seen.id != us) {
             let why = "/proc, which is of another namespace, has other numbers";
@@ -189,6 +200,12 @@ impl ProcessTree {
             process.id == cmd && process.started == self.since
         }
     }
+}
+
+/// Whether this process has no child, alive or dead; the kernel says so in one call.
+pub fn has_no_child() -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    matches!(waitid(WaitId::All, options), Err(Errno::CHILD))
 }
 
 /// The processes of `all` that descend from `ancestor`.

@@ -20,8 +20,14 @@ use super::stop_schedule::{StopSchedule, StopSignal};
 use super::terminal::{Place, stop_ourselves};
 use crate::event_loop::EventLoop;
 
-/// How often we check whether what CMD started is gone: no event reports that.
+/// How often we check whether what CMD started is gone: no event reports all of that.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// A look reads all of /proc. Until CMD is killed, the pause after a look is so many times as long
+/// as the look took, up to a limit. A process that uses much of a processor runs late on a busy
+/// machine, and we have to be in time with SIGKILL.
+const PAUSE_FOR_A_LOOK: u32 = 20;
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// CMD, and the lock that it runs under.
 pub struct Watch<'a> {
@@ -41,6 +47,8 @@ pub struct Watch<'a> {
     /// All of CMD's processes were stopped together with us.
     all_stopped: bool,
     killed_at: Option<Instant>,
+    /// When we look again whether all of CMD is gone.
+    look_at: Instant,
 }
 
 /// The user's bounds on the lock, apart from its ttl: they explain why it ends.
@@ -87,6 +95,7 @@ impl<'a> Watch<'a> {
         reports: &'a mut Reports,
     ) -> Watch<'a> {
         let (lost, stop_asked, all_stopped, killed_at) = (false, false, false, None);
+        let look_at = clock::now();
         Watch {
             event_loop,
             signals,
@@ -101,6 +110,7 @@ impl<'a> Watch<'a> {
             stop_asked,
             all_stopped,
             killed_at,
+            look_at,
         }
     }
 
@@ -182,19 +192,13 @@ impl<'a> Watch<'a> {
         if in_time && !self.stop_schedule.was_stopped() {
             return;
         }
-        let Some(blow) = self.stop_schedule.next_blow(now) else {
-            if self.killed_at.is_some() && !self.child.is_all_gone() {
-                // A process may have been started after the look at CMD's processes.
-                let _ = self.child.send_to_all(Signal::KILL);
-            }
-            return;
-        };
+        let Some(blow) = self.stop_schedule.next_blow(now) else { return };
         let to_all = |signal| self.child.send_to_all(signal);
         let sent = match blow {
             // A stopped CMD handles SIGTERM only when it is continued.
             StopSignal::Term => to_all(Signal::TERM).and(to_all(Signal::CONT)),
             StopSignal::Kill => {
-                self.killed_at = Some(now);
+                (self.killed_at, self.look_at) = (Some(now), now);
                 to_all(Signal::KILL)
             }
         };
@@ -231,19 +235,41 @@ impl<'a> Watch<'a> {
 
     /// `None` while there is more to wait for after CMD ended. Otherwise, whether something of CMD
     /// may be left. If CMD was stopped, what it started must be gone, too.
-    fn is_over(&self) -> Option<bool> {
+    fn is_over(&mut self) -> Option<bool> {
         let gave_up = |at: Instant| clock::now() >= at.saturating_add(DYING);
-        if !self.stop_schedule.was_stopped() || self.child.is_all_gone() {
+        if !self.stop_schedule.was_stopped() || self.is_all_gone() {
             Some(false)
         } else {
             self.killed_at.is_some_and(gave_up).then_some(true)
         }
     }
 
+    /// Whether nothing is left of CMD, as far as a look is due. The end of our last child is an
+    /// event, and is seen without a look.
+    fn is_all_gone(&mut self) -> bool {
+        let begun = clock::now();
+        if self.child.is_last_gone() {
+            return true;
+        }
+        if begun < self.look_at {
+            return false;
+        }
+        let is_killed = self.killed_at.is_some();
+        // A process may have been started after the last look at CMD's processes.
+        let is_gone =
+            if is_killed { self.child.kill_what_is_left() } else { self.child.is_all_gone() };
+        let now = clock::now();
+        let took = now.saturating_since(begun);
+        let rest = (PAUSE_FOR_A_LOOK * took).clamp(LOOK_AGAIN, LONGEST_PAUSE);
+        let pause = if is_killed { LOOK_AGAIN } else { rest };
+        self.look_at = now.saturating_add(pause);
+        is_gone
+    }
+
     fn wakes_at(&self) -> Option<Instant> {
         let due = self.stop_schedule.next_due();
         let looks = self.child.ended().is_some() || self.killed_at.is_some();
-        let look = looks.then(|| clock::now().saturating_add(LOOK_AGAIN));
+        let look = looks.then_some(self.look_at);
         due.into_iter().chain(look).min()
     }
 

@@ -78,6 +78,38 @@ fn a_cmd_that_ignores_sigterm_and_what_it_started_are_dead_before_the_deadline()
     go_on(&fleet);
 }
 
+/// What a process has run so far, by the kernel's count.
+fn time_on_processors(process: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("it runs");
+    let (_, rest) = stat.rsplit_once(')').expect("the name ends");
+    let ticks =
+        rest.split_whitespace().skip(11).take(2).map(|it| it.parse::<u64>().expect("ticks"));
+    Duration::from_millis(10 * ticks.sum::<u64>())
+}
+
+/// A process that uses much of a processor is run late on a busy machine: SIGKILL would come late.
+#[test]
+fn exec_uses_little_of_a_processor_while_it_waits_for_what_cmd_started() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let script =
+        "sh -c \"trap '' TERM; echo up > below; sleep 60\" > /dev/null 2>&1 & echo up > cmd
+        trap 'exit 3' TERM; wait";
+    let flags = ["-t", "12s", "--grace", "5s", "--no-renew", "--json", "--foreground"];
+    let log = std::fs::File::create(desk.path("events")).expect("the desk can be written");
+    let redlatch = Running::start(exec(&fleet, &desk, &flags, script).stderr(log));
+    desk.wait_for("below");
+    let is_told = || desk.lines("events").iter().any(|line| line.contains("SIGTERM"));
+    eventually(LIMIT, "CMD gets SIGTERM", is_told);
+    let (before, start) = (time_on_processors(redlatch.id()), Instant::now());
+    eventually(LIMIT, "most of the grace is over", || start.elapsed() > 3 * SECOND);
+    let used = time_on_processors(redlatch.id()) - before;
+    println!("{used:?} of {:?}", start.elapsed());
+    assert!(used < start.elapsed() / 10, "{used:?} of {:?}", start.elapsed());
+    redlatch.end(LIMIT).with_code(124);
+    fleet.wait_empty();
+}
+
 #[test]
 fn a_cmd_that_obeys_ends_in_its_grace_and_is_not_killed() {
     let fleet = Fleet::start(3);
