@@ -107,7 +107,8 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
     };
     let keep = AutoExtend::at_most(options.max_hold.0.unwrap_or(Duration::MAX));
     let keep = keep.warn_before(default_grace(lasts(options)));
-    let once = LockOptions::once(options.common.timing.ttl).auto_extend(keep);
+    // Nothing releases the keys at the end of the longest hold time, so they do not live longer.
+    let once = LockOptions::once(lasts(options)).auto_extend(keep);
     let once = options.fairness.of(options.fencing.of(once));
     let keys = options.also.with(&options.key)?;
     let wanted = (keys.set(), &options.common.timing, once);

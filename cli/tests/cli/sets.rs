@@ -28,10 +28,11 @@ fn several_keys_are_acquired_extended_and_released_under_one_token() {
     assert_eq!(keys(&fleet), ["a", "b"]);
     let longer = run_on(&fleet, &["extend", "-t", "50s", "--json", "a", "b", &token]);
     assert_eq!(longer.with_code(0).json()["keys"], json!(["a", "b"]));
-    assert!(fleet[0].pttl("a") > 40_000 && fleet[0].pttl("b") > 40_000);
+    let is_longer = |node: &&Node| node.pttl("a") > 40_000 && node.pttl("b") > 40_000;
+    assert!(fleet.iter().filter(is_longer).count() >= 2);
     let gone = run_on(&fleet, &["release", "--json", "a", "b", &token]).with_code(0).json();
     assert_eq!((&gone["outcome"], &gone["keys"]), (&json!("released"), &json!(["a", "b"])));
-    assert!(keys(&fleet).is_empty());
+    fleet.wait_empty();
     let one = run_on(&fleet, &["acquire", "--json", "a"]).with_code(0).json();
     assert!(one.get("keys").is_none(), "{one}");
 }
@@ -46,14 +47,17 @@ fn exec_locks_also_the_other_keys() {
     let acquired = events(&ended).into_iter().find(|event| event["event"] == "acquired");
     let acquired = acquired.expect("it was acquired");
     assert_eq!((&acquired["key"], &acquired["keys"]), (&json!("b"), &json!(["a", "b", "c"])));
-    assert!(keys(&fleet).is_empty());
+    fleet.wait_empty();
     let token = run_on(&fleet, &["acquire", "a"]).with_code(0).out.trim().to_owned();
     let ended = run_on(&fleet, &["exec", "-n", "--also", "a", "b", "true"]).with_code(75);
     assert!(ended.errors.contains("for \"a\", one of 2 keys"), "{ended:?}");
     assert_eq!(keys(&fleet), ["a"]);
     run_on(&fleet, &["release", "a", &token]).with_code(0);
     let ended = run_on(&fleet, &["exec", "-v", "--also", "a", "b", "true"]).with_code(0);
-    assert!(ended.errors.contains("holds \"b\" and 1 more key on 3 of 3 nodes"), "{ended:?}");
+    // A node that is connected late gets the key with the first renewal.
+    let held =
+        |nodes| ended.errors.contains(&format!("holds \"b\" and 1 more key on {nodes} of 3"));
+    assert!(held(2) || held(3), "{ended:?}");
 }
 
 #[test]
@@ -64,11 +68,14 @@ fn hold_locks_also_the_other_keys() {
     let acquired = ended.out.lines().find(|line| line.contains("\"acquired\"")).expect("it held");
     let acquired: serde_json::Value = serde_json::from_str(acquired).expect("an object");
     assert_eq!((&acquired["key"], &acquired["keys"]), (&json!("b"), &json!(["a", "b"])));
-    let token = run_on(&fleet, &["acquire", "a"]).with_code(0).out.trim().to_owned();
+    // The keys are over with it, long before the ttl of 30 s is.
+    let taken = run_on(&fleet, &["acquire", "a"]).with_code(0);
+    assert!(taken.ran < LIMIT / 2, "{taken:?}");
+    let token = taken.out.trim().to_owned();
     let ended = run_on(&fleet, &["hold", "-n", "--also", "a", "b"]).with_code(75);
     assert!(ended.errors.contains("for \"a\", one of 2 keys"), "{ended:?}");
     run_on(&fleet, &["release", "a", &token]).with_code(0);
-    assert!(keys(&fleet).is_empty());
+    fleet.wait_empty();
 }
 
 #[test]
