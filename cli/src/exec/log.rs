@@ -23,8 +23,9 @@ use crate::output::{Refusal, words};
 /// How many lines wait to be written. The pipe itself takes hundreds.
 const LINES: usize = 256;
 
-/// How long the last lines may take at the end.
-const LAST_LINES: Duration = Duration::from_millis(200);
+/// How long the last lines may take at the end. They take no time, but on a busy machine the thread
+/// that writes them may not run for hundreds of milliseconds, and the reason of a refusal is one.
+const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// Which readers want a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
