@@ -298,8 +298,11 @@ fn bench_counts_and_releases_what_is_in_flight_at_the_end() {
     until_it_measures(&fleet, Duration::from_millis(300));
     [1, 2].iter().for_each(|&node| fleet[node].stop());
     let ended = tool.end(LIMIT).with_code(0);
-    assert_eq!(ended.json()["errors"]["unfinished"], 2, "{ended:?}");
-    assert_eq!(fleet[0].keys(), [b""; 0]);
+    // What was being acquired is unfinished, and what was being released is not confirmed.
+    let errors = ended.json()["errors"].clone();
+    let count = |name: &str| errors[name].as_u64().unwrap_or(0);
+    assert_eq!(count("unfinished") + count("release_unconfirmed"), 2, "{ended:?}");
+    eventually(SOON, "the node that answers holds nothing", || fleet[0].keys().is_empty());
     // Of the other nodes it says what it cannot know: they may drop requests of a closed
     // connection.
     assert!(ended.errors.contains("may stay until their ttl is over"), "{ended:?}");

@@ -109,7 +109,7 @@ fn flag_counts_more_than_a_variable_that_contradicts_it() {
         run(command.envs(variables.iter().copied())).with_code(code)
     };
     // Each would wait for longer than a test may take, or be refused as a contradiction.
-    assert!(take(&["-n"], &[("REDLATCH_WAIT", "1h")], 75).ran < 10 * SECOND);
+    assert!(take(&["-n"], &[("REDLATCH_WAIT", "1h")], 75).ran < LIMIT);
     take(&["-w", "0"], &[("REDLATCH_NONBLOCK", "true")], 75);
     take(&[], &[("REDLATCH_NONBLOCK", "1")], 75);
     take(&[], &[("REDLATCH_WAIT", "0.1")], 75);
@@ -241,9 +241,9 @@ fn connect_timeout_bounds_the_start() {
         let words = ["status", "-s", &silent.url(), "--connect-timeout", limit];
         run(&mut tool(&words)).with_code(69).ran
     };
-    let (short, long) = (took("100ms"), took("2s"));
-    println!("100ms: {short:?}, 2s: {long:?}");
-    assert!(short < SECOND && long > SECOND, "100ms: {short:?}, 2s: {long:?}");
+    let (short, long) = (took("100ms"), took("4s"));
+    println!("100ms: {short:?}, 4s: {long:?}");
+    assert!(short < 3 * SECOND && long > 3 * SECOND, "100ms: {short:?}, 4s: {long:?}");
 }
 
 #[test]

@@ -42,12 +42,52 @@ pub fn last_deadline(events: &[Value]) -> u64 {
     told.next().expect("it was acquired")
 }
 
+/// When a process of CMD wrote into a log for the last time, and when its lock ended.
+pub struct LastWords {
+    pub log: String,
+    pub last: u64,
+    pub deadline: u64,
+}
+
+impl LastWords {
+    /// Why that was too late, if it was.
+    fn too_late(&self) -> Option<String> {
+        let LastWords { log, last, deadline } = self;
+        (last >= deadline).then(|| format!("{log}: {} ms after the deadline", last - deadline))
+    }
+}
+
+/// How late a plain timer may be, on a machine that is not too busy for the 250 ms that are left
+/// for CMD to die.
+const IN_TIME: Duration = Duration::from_millis(25);
+
+/// Plays a loss until CMD and what it started were dead before the deadline. They may be late only
+/// where a plain timer was late, too, and then it is played once more.
+#[track_caller]
+pub fn are_dead_before_the_deadline(mut lose: impl FnMut() -> Vec<LastWords>) {
+    for _ in 0..5 {
+        let timer = PlainTimer::start();
+        let too_late: Vec<String> = lose().iter().filter_map(LastWords::too_late).collect();
+        if too_late.is_empty() {
+            return;
+        }
+        let plain = timer.latest();
+        println!("a plain timer was late by {plain:?}, and CMD by {too_late:?}");
+        assert!(plain > IN_TIME, "a plain timer was in time, and CMD was not: {too_late:?}");
+    }
+    panic!("CMD outlived its lock five times");
+}
+
 fn sent(events: &[Value]) -> Vec<&str> {
     events.iter().filter_map(|event| event["sent"].as_str()).collect()
 }
 
 #[test]
 fn a_cmd_that_ignores_sigterm_and_what_it_started_are_dead_before_the_deadline() {
+    are_dead_before_the_deadline(lose_under_a_cmd_that_ignores_sigterm);
+}
+
+fn lose_under_a_cmd_that_ignores_sigterm() -> Vec<LastWords> {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     let script = format!(
@@ -65,17 +105,18 @@ fn a_cmd_that_ignores_sigterm_and_what_it_started_are_dead_before_the_deadline()
     let deadline = last_deadline(&events);
     assert_eq!(desk.lines("told").len(), 1, "SIGTERM comes once");
     assert!(last_moment(&desk, "told") < deadline);
-    for log in ["log", "below-log"] {
+    let last_words = ["log", "below-log"].map(|log| {
         let last = last_moment(&desk, log);
-        assert!(last < deadline, "{log}: {last}, and the deadline was {deadline}");
         assert!(last > last_moment(&desk, "told"), "{log} has a grace");
-    }
+        LastWords { log: log.to_owned(), last, deadline }
+    });
     assert_eq!(sent(&events), ["SIGTERM", "SIGKILL"]);
     let lost = events.iter().find(|event| event["event"] == "lost").expect("it is logged");
     assert_eq!(lost["reason"], "deadline");
     let words = lost["message"].as_str().expect("a text");
     assert!(words.contains(&fleet[0].address().to_string()), "{words}");
     go_on(&fleet);
+    last_words.into()
 }
 
 /// What a process has run so far, by the kernel's count.
@@ -165,7 +206,8 @@ fn a_lock_that_is_not_renewed_or_has_a_bound_ends_cmd() {
     let desk = Desk::on(&fleet);
     let cases: [(&[&str], &str); 2] = [
         (&["-t", "1s", "--no-renew"], "not_renewed"),
-        (&["-t", "2s", "--max-hold", "2500ms"], "max_hold"),
+        // On a busy machine too, a renewal comes so late that it is bounded by --max-hold.
+        (&["-t", "6s", "--max-hold", "7s"], "max_hold"),
     ];
     for (flags, reason) in cases {
         let flags = [flags, &["--json"]].concat();
@@ -196,5 +238,5 @@ fn a_lock_that_another_takes_away_ends_cmd_at_once() {
     let lost = events.iter().find(|event| event["event"] == "lost").expect("it is logged");
     assert_eq!(lost["reason"], "gone");
     assert_eq!(fleet[0].get("key").as_deref(), Some(&b"another's"[..]));
-    assert_eq!(fleet[2].keys(), [b""; 0]);
+    eventually(SOON, "the third node is released", || fleet[2].keys().is_empty());
 }

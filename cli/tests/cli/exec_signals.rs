@@ -30,9 +30,9 @@ fn a_signal_while_it_waits_ends_it_at_once_and_leaves_nothing() {
         eventually(LIMIT, "it waits", || desk.lines("log").iter().any(|l| l.contains("waiting")));
         redlatch.signal(signal);
         let ended = redlatch.end(LIMIT);
-        assert!(ended.took < 5 * SECOND, "it is not at once: {ended:?}");
+        assert!(ended.took < LIMIT / 2, "it is not at once: {ended:?}");
         assert_eq!(ended.status.code(), Some(128 + signal.as_raw()));
-        assert_eq!(fleet[2].keys(), [b""; 0], "{signal:?}");
+        eventually(SOON, "the third node is released", || fleet[2].keys().is_empty());
     }
     assert!(!desk.path("ran").exists());
 }
@@ -78,7 +78,7 @@ fn cmd_does_not_outlive_a_redlatch_that_is_killed() {
     assert!(state_of(cmd).is_some());
     redlatch.signal(Signal::KILL);
     let start = Instant::now();
-    eventually(SECOND, "CMD is dead", || state_of(cmd).is_none());
+    eventually(SOON, "CMD is dead", || state_of(cmd).is_none());
     println!("CMD was dead after {:?}", start.elapsed());
     eventually(LIMIT, "redlatch is dead", || redlatch.try_reap());
     eventually(LIMIT, "the key dies with its ttl", || fleet.keys_everywhere().is_empty());

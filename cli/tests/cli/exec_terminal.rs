@@ -12,7 +12,9 @@ use rustix::process::{ioctl_tiocsctty, setsid};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use super::exec::{Desk, exec, state_of};
-use super::exec_lost::{RECORD, go_on, last_moment, now_ms, stop_majority};
+use super::exec_lost::{
+    LastWords, RECORD, are_dead_before_the_deadline, go_on, last_moment, now_ms, stop_majority,
+};
 use super::*;
 
 const CTRL_C: &[u8] = b"\x03";
@@ -134,6 +136,10 @@ fn the_hang_up_of_a_terminal_reaches_cmd() {
 
 #[test]
 fn exec_on_a_terminal_ends_children_before_the_deadline() {
+    are_dead_before_the_deadline(lose_on_a_terminal);
+}
+
+fn lose_on_a_terminal() -> Vec<LastWords> {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     // The shell dies of SIGTERM at once; its child does not. That child has a child in a group of
@@ -143,21 +149,25 @@ fn exec_on_a_terminal_ends_children_before_the_deadline() {
         set -m; sh -c 'echo \\$\\$ > further; {RECORD} further-log; done' & set +m
         {RECORD} below-log; done\"; exit 3"
     );
-    let mut command = exec(&fleet, &desk, &["-t", "3s"], &script);
+    let mut command = exec(&fleet, &desk, &["-t", "3s", "--no-renew"], &script);
     let (_terminal, redlatch) = Terminal::start(&mut command);
     let started = ["cmd", "below", "further"].map(|name| desk.process(name));
     assert_ne!(group_of(started[2]), redlatch.id());
     desk.wait_for("further-log");
+    // The lock is not renewed, so the keys end at one time on all nodes that have one.
+    let over = |node: &Node| Some(now_ms() + u64::try_from(node.pttl("key")).ok()?);
+    let ends: Vec<u64> = fleet.iter().filter_map(over).collect();
+    let deadline = *ends.iter().min().expect("a majority has the key");
     stop_majority(&fleet);
-    let last_seen = || fleet[2].pttl("key");
-    let left = u64::try_from(last_seen()).expect("the third node still has it");
-    let over = now_ms() + left;
     assert_eq!(redlatch.end(LIMIT).code(), 124);
     assert_eq!(started.map(state_of), [None; 3]);
-    for log in ["below-log", "further-log"] {
-        assert!(last_moment(&desk, log) < over, "{log}");
-    }
+    let last_words = ["below-log", "further-log"].map(|log| LastWords {
+        log: log.to_owned(),
+        last: last_moment(&desk, log),
+        deadline,
+    });
     go_on(&fleet);
+    last_words.into()
 }
 
 #[test]

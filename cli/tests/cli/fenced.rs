@@ -53,10 +53,13 @@ fn fenced_exec_gives_its_number_to_cmd_and_not_that_of_an_exec_around_it() {
 #[test]
 fn fenced_set_has_a_number_for_each_key_in_the_order_of_the_command_line() {
     let fleet = vouched();
-    // One number of `a` was given before, so the numbers of the keys differ.
     let first = run(&mut on(&fleet, &["acquire", "--fenced", "a"])).with_code(0);
     let (token, _) = first.out.trim().split_once(' ').expect("two words");
     run(&mut on(&fleet, &["release", "a", token])).with_code(0);
+    // The counter of `a` is ahead of the one of `b`, which begins with the time of its first use.
+    for node in fleet.iter().filter(|node| node.get("{a}:fence").is_some()) {
+        node.command(&["INCRBY", "{a}:fence", "1000000000000"]);
+    }
     let arguments = ["acquire", "--fenced", "b", "a", "b"];
     let taken = run(&mut on(&fleet, &arguments)).with_code(0);
     let words: Vec<&str> = taken.out.split_whitespace().collect();

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 
-use super::status::terminal;
+use super::status::{printed, terminal};
 use super::*;
 
 fn set(node: &Node, value: &str) {
@@ -89,10 +89,7 @@ impl Asked {
     fn answer(mut self, line: &str, code: i32) -> Ended {
         self.screen.write_all(line.as_bytes()).expect("the terminal is open");
         let mut ended = self.tool.end(LIMIT).with_code(code);
-        let mut rest = [0; 4096];
-        if let Ok(count) = rustix::io::read(&self.screen, &mut rest) {
-            ended.errors = String::from_utf8_lossy(&rest[..count]).into_owned();
-        }
+        ended.errors = printed(&self.screen);
         ended
     }
 }

@@ -1,8 +1,11 @@
 //! The command-line tool as a script meets it: the built binary on real servers, its output and its
 //! exit codes.
 //!
-//! If a rule is about time, the tests check the order of events, or a bound ten times the expected
-//! time. A tool that does not end is killed, by its own id, when its handle is dropped.
+//! These machines are shared, and the tests pass at a load of twenty and more. A tool goes on when
+//! a quorum of nodes is connected, and ends when a majority has answered: a test waits for a node
+//! that need not be among them. If a rule is about time, the tests check the order of events, or a
+//! bound ten times the expected time. A tool that does not end is killed, by its own id, when its
+//! handle is dropped.
 
 #![allow(clippy::disallowed_methods, reason = "tests wait for other processes, on a real clock")]
 
@@ -58,7 +61,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::signals::{in_own_group, with_default_signals};
-use support::{Dice, Fleet, Node, SECOND, eventually};
+use support::{Dice, Fleet, Node, PlainTimer, SECOND, SOON, eventually};
 
 /// How long a tool may take if it has nothing to wait for. Many times what it needs.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -78,11 +81,14 @@ fn tool(arguments: &[&str]) -> Command {
     command
 }
 
+/// A node timeout that no healthy node misses, however busy the machine is.
+const NODE_TIMEOUT: &str = "2s";
+
 /// The tool on the nodes of this fleet: a verb and its flags, without the restart guard (these
-/// servers are seconds old), and with a node timeout that no healthy node misses here.
+/// servers are seconds old), and with a node timeout that no healthy node misses.
 fn tool_on(fleet: &Fleet, arguments: &[&str]) -> Command {
     let (verb, rest) = arguments.split_first().expect("a verb");
-    let mut command = tool(&[verb, "--no-restart-guard", "--node-timeout", "500ms"]);
+    let mut command = tool(&[verb, "--no-restart-guard", "--node-timeout", NODE_TIMEOUT]);
     command.args(rest).env("REDLATCH_SERVERS", fleet.urls().join(","));
     command
 }
@@ -220,6 +226,19 @@ fn fields(value: &Value) -> Vec<&str> {
 fn values(fleet: &Fleet, key: &str) -> Vec<Option<String>> {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("a token is text");
     fleet.iter().map(|node| node.get(key).map(text)).collect()
+}
+
+/// Waits until a majority of the nodes has one token at this key, and returns it.
+#[track_caller]
+fn held_by_majority(fleet: &Fleet, key: &str) -> String {
+    let mut found = None;
+    eventually(LIMIT, "a majority holds one token", || {
+        let held: Vec<String> = values(fleet, key).into_iter().flatten().collect();
+        let count = |token: &String| held.iter().filter(|it| *it == token).count();
+        found = held.iter().find(|token| count(token) > fleet.len() / 2).cloned();
+        found.is_some()
+    });
+    found.expect("the wait ends with it")
 }
 
 /// Waits until no node has any key.

@@ -135,7 +135,7 @@ fn without_a_key_the_nodes_themselves_are_printed() {
     let ready = run_on(&fleet, &["status"]).with_code(0);
     assert!(ready.out.starts_with("3 of 3 nodes can grant, 2 are needed\n"), "{ready:?}");
     assert_eq!(ready.out.matches(" ready ").count(), 3, "{ready:?}");
-    let mut guarded = tool(&["status", "--node-timeout", "500ms"]);
+    let mut guarded = tool(&["status", "--node-timeout", NODE_TIMEOUT]);
     guarded.env("REDLATCH_SERVERS", fleet.urls().join(","));
     let young = run(&mut guarded).with_code(69);
     assert!(young.out.starts_with("0 of 3 nodes can grant"), "{young:?}");

@@ -127,7 +127,7 @@ mod encrypted {
         std::fs::write(&file, &ca.pem).expect("a new file");
         let urls = ports.map(|port| format!("rediss://127.0.0.1:{port}"));
         let file = file.to_str().expect("a path in UTF-8");
-        let flags = ["--no-restart-guard", "--node-timeout", "2s", "--tls-ca", file];
+        let flags = ["--no-restart-guard", "--node-timeout", "5s", "--tls-ca", file];
         let diagnosis = ask(&urls, &flags);
         let [good, expired] = ports.map(|port| format!("127.0.0.1:{port}"));
         diagnosis.is(&good, &[]);

@@ -19,11 +19,11 @@ fn a_marker_that_may_not_be_used_and_one_of_another_program_are_found() {
     }
     assert!(fleet[4].command(&["SET", "redlatch:node", "mine", "EX", "1000"]).is_ok());
     // Another user has written the marker; these two may only read it.
-    let mut init = tool(&["init", "--yes", "--node-timeout", "2s"]);
+    let mut init = tool(&["init", "--yes", "--node-timeout", "5s"]);
     let readable = [fleet[1].url(), fleet[3].url()].join(",");
     run(init.env("REDLATCH_SERVERS", readable)).with_code(0);
     let marker = fleet[1].get("redlatch:node");
-    let prefix = ["--node-timeout", "2s", "--key-prefix", "lock:"];
+    let prefix = ["--node-timeout", "5s", "--key-prefix", "lock:"];
     let diagnosis = ask(&urls, &prefix);
     for node in &fleet.iter().collect::<Vec<_>>()[..4] {
         let (level, words) = diagnosis.words(Some(&label(node)), "marker");
@@ -47,7 +47,7 @@ fn a_marker_that_may_not_be_used_and_one_of_another_program_are_found() {
 
 #[test]
 fn nodes_that_do_not_keep_what_was_declared_are_failures() {
-    let declared = |urls: &[String]| ask(urls, &["--persistent-nodes", "--node-timeout", "2s"]);
+    let declared = |urls: &[String]| ask(urls, &["--persistent-nodes", "--node-timeout", "5s"]);
     let fleet = lasting(3);
     assert!(fleet[0].command(&["CONFIG", "SET", "appendfsync", "everysec"]).is_ok());
     assert!(fleet[1].command(&["CONFIG", "SET", "appendonly", "no"]).is_ok());

@@ -33,7 +33,7 @@ fn ask(urls: &[String], arguments: &[&str]) -> Diagnosis {
 }
 
 /// A node timeout that no healthy node misses here, and no restart guard for young servers.
-const PLAINLY: [&str; 3] = ["--no-restart-guard", "--node-timeout", "2s"];
+const PLAINLY: [&str; 3] = ["--no-restart-guard", "--node-timeout", "5s"];
 
 #[track_caller]
 fn ask_plainly(urls: &[String]) -> Diagnosis {
@@ -123,14 +123,14 @@ fn wait_until_trusted(fleet: &Fleet) {
     });
 }
 
-const TRUSTING: [&str; 4] = ["--max-ttl", "100ms", "--node-timeout", "2s"];
+const TRUSTING: [&str; 4] = ["--max-ttl", "100ms", "--node-timeout", "5s"];
 
 #[test]
 fn healthy_nodes_are_called_healthy_and_nothing_is_left_on_them() {
     let fleet = lasting(3);
     let socket = format!("redis+unix://{}/s", fleet[2].directory().display());
     let urls = [fleet[0].url(), format!("{}/3", fleet[1].url()), socket];
-    let mut init = tool(&["init", "--yes", "--node-timeout", "2s"]);
+    let mut init = tool(&["init", "--yes", "--node-timeout", "5s"]);
     run(init.env("REDLATCH_SERVERS", urls.join(","))).with_code(0);
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
     wait_until_trusted(&fleet);

@@ -34,10 +34,11 @@ fn doctor_finds_servers_that_are_no_independent_masters() {
         std::array::from_fn(|index| &fleet[index]);
     let port = master.port().to_string();
     assert!(master.command(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).is_ok());
-    for node in [replica, promoted] {
+    let follow = |node: &Node| {
         tell(node, &["REPLICAOF", "127.0.0.1", &port]);
         eventually(20 * SECOND, "it follows", || node.info("master_link_status") == "up");
-    }
+    };
+    [replica, promoted].into_iter().for_each(follow);
     tell(promoted, &["REPLICAOF", "NO", "ONE"]);
     let bus = support::free_port().to_string();
     let mut clustered = vec!["--cluster-enabled", "yes"];
@@ -58,14 +59,23 @@ fn doctor_finds_servers_that_are_no_independent_masters() {
     load_slowly(loading);
     eventually(10 * SECOND, "its replica is connected", || master.info("connected_slaves") == "1");
 
-    let diagnosis = ask(&fleet.urls(), &TRUSTING);
+    let mut diagnosis = ask(&fleet.urls(), &TRUSTING);
+    // The quarantine of 100 ms may be over before the node is examined, if the machine is busy. Up
+    // to Redis 6 the server that loads answers so late that it always is.
+    for _ in 0..if is_old() { 0 } else { 3 } {
+        if diagnosis.words(Some(&label(promoted)), "role").0 != "ok" {
+            break;
+        }
+        follow(promoted);
+        tell(promoted, &["REPLICAOF", "NO", "ONE"]);
+        diagnosis = ask(&fleet.urls(), &TRUSTING);
+    }
     assert_eq!(diagnosis.code, 1);
     assert_eq!(diagnosis.json["ok"], false);
     diagnosis.is(&label(master), &[("role", "warn", "it has 1 replica(s)")]);
     let of_whom = format!("it is a replica of 127.0.0.1:{port}");
     diagnosis.is(&label(replica), &[("role", "fail", &of_whom)]);
     let soon = "was promoted: it may lack locks of its old master; its grants count in ";
-    // Up to Redis 6 the server that loads answers so late that this quarantine of 100 ms is over.
     if !is_old() || diagnosis.words(Some(&label(promoted)), "role").0 != "ok" {
         diagnosis.is(&label(promoted), &[("role", "warn", soon)]);
     }
@@ -113,7 +123,7 @@ fn two_addresses_of_one_server_and_an_even_number_of_nodes_are_found() {
 #[test]
 fn a_young_node_is_reported_with_the_time_when_it_counts() {
     let fleet = Fleet::start(3);
-    let guarded = ask(&fleet.urls(), &["--node-timeout", "2s"]);
+    let guarded = ask(&fleet.urls(), &["--node-timeout", "5s"]);
     assert_eq!(guarded.code, 1);
     guarded.is_together(&[("quorum", "fail", "0 of 3 nodes grant yet, and 2 are needed: locks")]);
     for node in &fleet {
