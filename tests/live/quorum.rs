@@ -1,6 +1,7 @@
 //! A majority decides: with all nodes, without some, and without too many.
 
 use super::*;
+use crate::support::{Proxy, Way};
 use redlatch::{Error, NodeReply, ReleaseOutcome};
 
 #[test]
@@ -129,10 +130,15 @@ fn two_addresses_of_one_server_are_refused_at_the_start_and_have_one_vote_later(
     let fleet = Fleet::start(3);
     let mut urls = fleet.urls();
     urls[2] = format!("redis://localhost:{}", fleet[0].port());
+    // This node is needed for a quorum, and comes after the second address was found out.
+    let slow = Proxy::start(fleet[1].address());
+    slow.delay(Way::ToClient, millis(200));
+    urls[1] = slow.url();
     let error = Client::connect(plain(urls.clone())).unwrap_err();
     assert!(matches!(error, Error::Config(_)), "{error}");
     assert!(error.to_string().contains("is the same server as another address"), "{error}");
     // Found later, when the client is in use: the other two go on, and one server is no majority.
+    slow.delay(Way::ToClient, Duration::ZERO);
     fleet[0].kill();
     let client = Client::connect(plain(urls)).unwrap();
     fleet[0].restart();
