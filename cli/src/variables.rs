@@ -33,7 +33,7 @@ pub fn parse(words: Vec<OsString>) -> Result<Arguments, ExitCode> {
         let matches = command().try_get_matches_from(&words);
         return matches.and_then(|it| Arguments::from_arg_matches(&it)).map_err(refused);
     };
-    let takes_file = given.try_contains_id("config").is_ok();
+    let takes_file = takes_file(verb);
     let file = if takes_file { config_file::load(given) } else { Ok(ConfigFile::default()) };
     // The stdout of `exec` is its command's.
     let json = verb != "exec" && matches!(given.try_get_one("json"), Ok(Some(true)));
@@ -62,18 +62,24 @@ fn completed(verb: &str, given: &ArgMatches, file: &ConfigFile) -> Command {
         arg.is_some_and(|arg| named.iter().any(|it| excludes(arg, it) || excludes(it, arg)))
     };
     Arguments::command().mut_subcommand(verb, |verb| {
+        let has_defaults = takes_file(verb.get_name());
         let verb = with_variables(verb, contradicted);
-        if given.try_contains_id("config").is_ok() {
-            config_file::with_defaults(verb, file)
-        } else {
-            verb
-        }
+        if has_defaults { config_file::with_defaults(verb, file) } else { verb }
     })
 }
 
+/// Whether a verb takes a configuration file. The definitions say it: of an argument that a verb
+/// does not have, its matches say so in a debug build alone.
+fn takes_file(verb: &str) -> bool {
+    let tool = Arguments::command();
+    let verb = tool.find_subcommand(verb).expect("the parser knows it");
+    verb.get_arguments().any(|arg| arg.get_id() == "config")
+}
+
 fn is_given(given: &ArgMatches, arg: &Arg) -> bool {
-    given.try_contains_id(arg.get_id().as_str()).is_ok()
-        && given.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine)
+    let id = arg.get_id().as_str();
+    // Without the first question a debug build panics for the flags that every command has.
+    given.try_contains_id(id).is_ok() && given.value_source(id) == Some(ValueSource::CommandLine)
 }
 
 /// The verb with a variable for each of its flags. An empty variable counts as unset, and so do
