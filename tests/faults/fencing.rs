@@ -247,6 +247,26 @@ fn fence_goes_on_growing_when_every_node_has_forgotten_its_counter() {
     }
 }
 
+/// Sooner than `max_ttl` after their start it may fall: nothing else on the nodes has the number.
+#[test]
+fn fence_grows_though_counters_were_deleted_max_ttl_after_their_start() {
+    let fleet = Fleet::start(3);
+    let client = client(guarded(&fleet.urls()));
+    let take = || {
+        let guard = client.lock(KEY, fenced()).expect("it is free");
+        let fence = guard.fence().expect("it asked for one");
+        guard.release().expect("it is held");
+        fence
+    };
+    let last = (0..20).map(|_| take()).max().expect("there are some");
+    std::thread::sleep(MAX_TTL);
+    for node in [0, 1] {
+        assert_eq!(fleet[node].command(&["DEL".as_bytes(), &counter_key(KEY.as_bytes())]).int(), 1);
+    }
+    let next = take();
+    assert!(next > last, "{next} after {last}");
+}
+
 #[test]
 fn fenced_lock_survives_forgotten_scripts_and_heals_its_counter() {
     let fleet = Fleet::start(3);
