@@ -22,7 +22,7 @@ use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token};
-use redlatch::{Config, Engine, Lock, LockOptions, Outcome, RestartGuard};
+use redlatch::{Client, Config, Engine, Lock, LockOptions, Outcome, RestartGuard};
 
 use by_hand::ByHand;
 use support::Fleet;

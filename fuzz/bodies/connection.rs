@@ -330,6 +330,7 @@ impl Expected {
 fn asked_by(incoming: &Incoming) -> Ask {
     match *incoming {
         Incoming::Node(NodeAnswer::Handshake(step)) => Ask::Node(NodeAsk::Handshake(step)),
+        Incoming::Node(NodeAnswer::Probed(step)) => Ask::Node(NodeAsk::Probe(step)),
         Incoming::Node(NodeAnswer::Marked) => Ask::Node(NodeAsk::Mark),
         Incoming::Lock(ask, NodeReply::Failed(_)) => Ask::Lock(ask),
         Incoming::Task(task, answer) => Ask::Task(

@@ -92,8 +92,12 @@ fn grant_of_the_first_keys_does_not_prove_the_whole_set() {
     bench.reply(2, ":1\r\n");
     bench.lose(2);
     for _ in ["a", "a+b"] {
-        [0, 1].map(|node| bench.reply(node, ":1\r\n"));
-        [0, 1].map(|node| asked(&mut bench, node));
+        for node in [0, 1] {
+            bench.reply(node, ":1\r\n");
+        }
+        for node in [0, 1] {
+            asked(&mut bench, node);
+        }
     }
     let lock = taken(&mut bench);
     // Another process takes the place of node 2, with the keys of another node.
@@ -101,7 +105,9 @@ fn grant_of_the_first_keys_does_not_prove_the_whole_set() {
     bench.actions();
     while !bench.actions().contains(&Action::Connect(NodeId::new(2))) {
         bench.pass(Duration::from_millis(100));
-        [0, 1].map(|node| asked(&mut bench, node));
+        for node in [0, 1] {
+            asked(&mut bench, node);
+        }
     }
     bench.put_back(vec![Action::Connect(NodeId::new(2))]);
     bench.connect(2);
@@ -121,7 +127,7 @@ fn script_over_a_set_is_not_repeated_past_the_deadline() {
     wait_for(&mut bench, &["a", "b"]);
     asked(&mut bench, 0);
     bench.reply(0, ":1\r\n");
-    taken(&mut bench);
+    let _held = taken(&mut bench);
     wait_for(&mut bench, &["c", "d"]);
     assert_eq!(bench.said(0)[0][0], "EVALSHA");
     // The answer is read before the timers of this turn.
