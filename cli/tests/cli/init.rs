@@ -216,14 +216,39 @@ fn a_node_that_forgets_during_the_question_is_not_vouched_for() {
 #[test]
 fn persistent_nodes_that_restart_with_their_marker_grant_at_once() {
     let fleet = Fleet::with(3, &["--appendonly", "yes", "--appendfsync", "always"]);
-    const SHORT: [&str; 4] = ["--max-ttl", "2s", "-t", "1s"];
-    run(guarded(&fleet, &["init", "--yes"]).args(SHORT)).with_code(0);
-    // The marker of a node that restarts counts from when it was first written.
-    std::thread::sleep(Duration::from_millis(2500));
-    fleet.iter().for_each(Node::restart);
+    const LONG: [&str; 4] = ["--max-ttl", "20s", "-t", "15s"];
+    run(guarded(&fleet, &["init", "--yes"]).args(LONG)).with_code(0);
+    for (node, marker) in fleet.iter().zip(markers(&fleet)) {
+        // The marker of a node that restarts counts from when it was first written.
+        let mut words: Vec<&str> = marker.split(' ').collect();
+        words[3] = "1000000";
+        assert!(node.command(&["SET", "redlatch:node", &words.join(" ")]).is_ok());
+    }
+    // A client that knows the nodes from before their restart confirms the markers.
+    let watch =
+        ["exec", "--max-ttl", "20s", "-t", "15s", "--persistent-nodes", "watch", "sleep", "60"];
+    let mut watch = guarded(&fleet, &watch).spawn().expect("the binary was built with this test");
+    eventually(LIMIT, "it holds the lock", || {
+        values(&fleet, "watch").iter().filter(|value| value.is_some()).count() >= 2
+    });
+    for node in &fleet {
+        node.restart();
+        eventually(LIMIT, "its file is read", || node.info("loading") == "0");
+    }
+    eventually(LIMIT, "the markers name the new processes", || {
+        let named = |(node, marker): (&Node, &String)| marker.contains(&node.info("run_id"));
+        fleet.iter().zip(&markers(&fleet)).filter(|&it| named(it)).count() >= 2
+    });
     let declared = ["acquire", "-n", "--persistent-nodes", "deploy"];
-    run(guarded(&fleet, &declared).args(SHORT)).with_code(0);
-    run(guarded(&fleet, &["acquire", "-n", "other"]).args(SHORT)).with_code(69);
+    run(guarded(&fleet, &declared).args(LONG)).with_code(0);
+    run(guarded(&fleet, &["acquire", "-n", "other"]).args(LONG)).with_code(69);
+    watch.kill().expect("it is our child");
+    watch.wait().expect("it is our child");
+    // Without such a client a process cannot know whose marker that is.
+    fleet.iter().for_each(Node::restart);
+    let late = ["acquire", "-n", "--persistent-nodes", "late"];
+    let refused = refused_with_way_out(&fleet, &[&late[..], &LONG].concat());
+    assert!(refused.errors.contains("started a short time ago"), "{refused:?}");
     let both = ["status", "--persistent-nodes", "--no-restart-guard"];
     run(&mut guarded(&fleet, &both)).with_code(125);
 }
