@@ -74,6 +74,13 @@ pub fn state_of(process: u32) -> Option<char> {
     rest.trim_start().chars().next().filter(|state| !matches!(state, 'Z' | 'X'))
 }
 
+/// The process whose child it is; `None` if it is gone.
+pub fn parent_of(process: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(1)?.parse().ok()
+}
+
 /// The events on stderr. All other lines are CMD's.
 pub fn events(ended: &Ended) -> Vec<Value> {
     let ours = ended.errors.lines().filter(|line| line.starts_with('{'));

@@ -1,9 +1,11 @@
 //! Signals to `redlatch exec` without a terminal: while it waits, while CMD runs, SIGKILL, and
 //! SIGSTOP.
 
+use std::io::Write;
+
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use super::exec::{Desk, apart, exec, state_of};
+use super::exec::{Desk, apart, exec, parent_of, state_of};
 use super::*;
 
 /// Runs until the file `go` exists, and starts other processes all the time.
@@ -162,10 +164,14 @@ fn exec_stops_and_continues_children_of_cmd_with_redlatch() {
         }
         let redlatch = Running::start(&mut exec(&fleet, &desk, &flags, &script));
         let all = [desk.process("cmd"), desk.process("apart"), redlatch.id()];
+        // The kernel hangs a stopped group up when the shell that started it ends.
+        eventually(LIMIT, "that shell has ended", || parent_of(all[1]) == Some(redlatch.id()));
         redlatch.signal(Signal::TSTP);
         all.into_iter().for_each(is_stopped);
         redlatch.signal(Signal::CONT);
-        desk.write("go", "\n");
+        // Opened for both, so that this does not wait for ever for a reader that is gone.
+        let go = std::fs::OpenOptions::new().read(true).write(true).open(desk.path("go"));
+        go.as_ref().expect("it is there").write_all(b"\n").expect("a pipe takes a byte");
         redlatch.end(LIMIT).with_code(4);
         for name in ["cmd", "apart", "go", "went"] {
             std::fs::remove_file(desk.path(name)).expect("it was there");
