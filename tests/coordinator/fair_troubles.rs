@@ -361,6 +361,87 @@ fn a_poll_that_creates_the_key_anew_on_a_flushed_node_confirms_nothing() {
     assert!(matches!(error, redlatch::Error::Lost { .. }), "{error:?}");
 }
 
+/// The node hands the key over, and is flushed before it executes the next poll, which creates the
+/// key anew. What the hand-over proved says nothing of that key.
+#[test]
+fn a_poll_ends_what_the_hand_over_before_it_proved() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, TTL);
+    world.frozen = vec![0, 1, 2];
+    world.release(all[0], lock);
+    world.deliver_commands(all[0], 1);
+    world.deliver_answers(all[1], 1);
+    // It has the key on one node, and so it polls early.
+    world.pass(5 * MS);
+    let token = world.value(1);
+    world.run(1, &[b"FLUSHALL"]);
+    world.deliver_commands(all[1], 1);
+    assert_eq!(world.value(1), token, "the poll created the key anew");
+    world.deliver_answers(all[1], 1);
+    for node in [0, 2] {
+        world.deliver_commands(all[0], node);
+        world.deliver_commands(all[1], node);
+        world.deliver_answers(all[1], node);
+    }
+    world.frozen.clear();
+    world.pass(20 * MS);
+    let lock = world.won(all[1]);
+    let state = world.clients[all[1]].core.node_state(NodeId::new(1));
+    assert!(matches!(state, redlatch::NodeState::Quarantined(_)), "{state:?}");
+    world.frozen = vec![0];
+    world.clients[all[1]].core.extend(&lock, TTL, 3, world.now).expect("it is held");
+    world.settle();
+    let extended = world.clients[all[1]].done.pop();
+    assert!(extended.is_none(), "only node 2 has a vote: {extended:?}");
+}
+
+/// A node answers the poll of a waiter after the lock was won and extended. Its key is there for
+/// as long as the hand-over gave, and not for as long as the lock is held.
+#[test]
+fn late_answer_to_a_poll_proves_no_more_than_the_node_has_left() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, TTL);
+    world.frozen = vec![0, 1, 2];
+    world.pass(95 * MS);
+    world.release(all[0], lock);
+    for node in 0..3 {
+        world.deliver_commands(all[0], node);
+        // The poll finds that the key was handed over.
+        world.deliver_commands(all[1], node);
+    }
+    for node in [0, 1] {
+        world.deliver_answers(all[1], node);
+    }
+    let done = world.clients[all[1]].core.poll_completion(world.now);
+    world.clients[all[1]].done.extend(done);
+    let lock = world.won(all[1]);
+    world.frozen = vec![2];
+    world.pass(90 * MS);
+    let state = world.clients[all[1]].core.node_state(NodeId::new(2));
+    assert!(matches!(state, redlatch::NodeState::Suspect), "so it is not asked: {state:?}");
+    world.clients[all[1]].core.extend(&lock, LONG, 3, world.now).expect("it is held");
+    world.settle();
+    assert!(world.clients[all[1]].done.pop().expect("nodes 0 and 1 agree").result.is_ok());
+    // The answer of node 2 is read, and then its connection ends.
+    world.deliver_answers(all[1], 2);
+    world.cut(all[1], 2);
+    world.pass(250 * MS);
+    assert_eq!(world.value(2), "", "the key has ended there");
+    // Another client could be granted the key now. Then the node is started with other data.
+    let token = world.value(1);
+    world.run(2, &[b"SET", KEY, token.as_bytes(), b"PX", b"10000"]);
+    world.restart(2, Restart::WithData);
+    world.frozen.clear();
+    world.pass(500 * MS);
+    let state = world.clients[all[1]].core.node_state(NodeId::new(2));
+    assert!(matches!(state, redlatch::NodeState::Quarantined(_)), "{state:?}");
+    world.frozen = vec![0];
+    world.clients[all[1]].core.extend(&lock, LONG, 4, world.now).expect("it is held");
+    world.settle();
+    let extended = world.clients[all[1]].done.pop();
+    assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
+}
+
 #[test]
 fn an_inspection_shows_the_line_in_its_order() {
     let mut world = World::new(3);

@@ -170,3 +170,96 @@ fn end_of_a_quarantine_does_not_prove_a_key_that_was_granted_in_it() {
         assert!(bench.completion().is_some_and(|done| done.result.is_ok()));
     }
 }
+
+/// A bench on which a node may leave requests unanswered for long.
+fn patient() -> Bench {
+    Bench::with(3, |settings| {
+        settings.max_ttl = MAX_TTL;
+        settings.node_timeout = Duration::from_secs(20);
+    })
+}
+
+/// The only request to the node since the last look is of this name, and stays unanswered.
+fn leave(bench: &mut Bench, node: usize, name: &str) {
+    let asked = bench.names(node);
+    assert_eq!(asked.iter().filter(|it| **it != "TIME").collect::<Vec<_>>(), [name]);
+}
+
+#[test]
+fn late_answer_to_an_earlier_extend_proves_no_more_than_that_extend_gave() {
+    let mut bench = patient();
+    let lock = held_by_all(&mut bench);
+    for asked_at in [1, 4] {
+        bench.pass(Duration::from_secs(if asked_at == 1 { 1 } else { 3 }));
+        assert!(extended_by(&mut bench, &lock, &[0, 1]));
+        leave(&mut bench, 2, "EVALSHA");
+    }
+    // Node 2 answers the first extend, and ends before it executes the second.
+    bench.reply(2, ":1\r\n");
+    bench.lose(2);
+    // The first extend gave the key until 10.898 s, the second would give it until 13.898 s.
+    bench.pass(Duration::from_secs(7));
+    answer(&mut bench, &[0, 1]);
+    come_back(&mut bench, 2, "SSS");
+    assert!(!extended_by(&mut bench, &lock, &[1, 2]));
+}
+
+#[test]
+fn late_grant_proves_no_more_than_the_acquire_gave() {
+    let mut bench = patient();
+    let lock = bench.hold(&[0, 1]);
+    leave(&mut bench, 2, "SET");
+    bench.pass(Duration::from_secs(4));
+    assert!(extended_by(&mut bench, &lock, &[0, 1]));
+    leave(&mut bench, 2, "EVALSHA");
+    // Node 2 executed the SET at once, and ends before it executes the extend.
+    bench.reply(2, "+OK\r\n");
+    bench.lose(2);
+    bench.pass(Duration::from_secs(7));
+    answer(&mut bench, &[0, 1]);
+    come_back(&mut bench, 2, "SSS");
+    assert!(!extended_by(&mut bench, &lock, &[1, 2]));
+}
+
+#[test]
+fn yes_in_quarantine_is_a_new_proof_also_after_the_majority() {
+    let mut bench = bench();
+    let lock = held_by_all(&mut bench);
+    replace_process(&mut bench, 2, "SSS");
+    for _ in 0..9 {
+        bench.pass(TTL / 3);
+        answer(&mut bench, &[0, 1, 2]);
+        assert!(extended_by(&mut bench, &lock, &[0, 1]));
+        answer(&mut bench, &[2]);
+    }
+    assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
+    assert!(extended_by(&mut bench, &lock, &[1, 2]));
+}
+
+#[test]
+fn healed_key_is_proven_for_what_was_left_of_the_lock() {
+    // The lock ends at 14.898 s. The heal gives the key what was left, less the drift of 102 ms,
+    // and a millisecond for its rounding.
+    for (read_at, counts) in [(14_760, true), (14_810, false)] {
+        let mut bench = patient();
+        let lock = held_by_all(&mut bench);
+        bench.pass(millis(5_000));
+        answer(&mut bench, &[0, 1, 2]);
+        assert!(extended_by(&mut bench, &lock, &[0, 1]));
+        assert_eq!(bench.names(2), ["EVALSHA"]);
+        bench.reply(2, ":0\r\n");
+        assert_eq!(bench.names(2), ["SET"], "it is healed");
+        bench.reply(2, "+OK\r\n");
+        bench.reply(2, FLUSH);
+        bench.pass(millis(5_000));
+        answer(&mut bench, &[0, 1]);
+        assert!(extended_by(&mut bench, &lock, &[0, 1]));
+        bench.pass(millis(4_500));
+        answer(&mut bench, &[0, 1]);
+        assert!(!extended_by(&mut bench, &lock, &[1]));
+        bench.pass(millis(read_at - 14_500));
+        answer(&mut bench, &[2]);
+        let won = bench.completion().is_some_and(|done| done.result.is_ok());
+        assert_eq!(won, counts, "read at {read_at} ms");
+    }
+}

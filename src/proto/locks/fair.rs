@@ -540,8 +540,12 @@ impl Locks {
             return;
         }
         record.note_answer(now);
-        if reply == NodeReply::Granted && trusted {
+        let granted = reply == NodeReply::Granted && trusted;
+        if granted && record.phase == Phase::Asking {
             record.prove_in_line(node);
+        } else if granted && !record.asked.contains(node) {
+            // The lock was won before by the others.
+            record.prove(node, ask);
         }
         if let (NodeReply::Held | NodeReply::Absent, Some(line)) = (reply, record.line_mut()) {
             line.note_loss_of(node);

@@ -258,7 +258,7 @@ impl Locks {
         }
         let granted = reply == NodeReply::Granted;
         let proven = record.is_proven(node, now) || is_planted(Fault::QuarantinedExtendCounts);
-        let uncounted = granted && !proven && (!trusted || record.uncounted.contains(node));
+        let uncounted = granted && !proven && !trusted;
         if granted && (trusted || proven) {
             // Our key is there, and any quarantine in which it may have been created is over, or
             // the key has been there since before.

@@ -204,12 +204,18 @@ impl Record {
         }
     }
 
+    /// Whether a yes of the node proves anything: not while an ask of a lost connection may still
+    /// create the key.
+    #[inline]
+    fn may_prove(&self, node: NodeId) -> bool {
+        !self.unproven().contains(node)
+    }
+
     /// The node has our key until `until`: it said so while it was trusted, or while an earlier
-    /// proof held. This proves nothing while an earlier ask may still create the key: a heal in
-    /// flight, or an ask of a lost connection.
+    /// proof held.
     #[inline]
     fn prove_until(&mut self, node: NodeId, until: Instant) {
-        if !self.unproven().contains(node) && !self.healing().contains(node) {
+        if self.may_prove(node) {
             self.proof.extend(node, until, self.deadline);
         }
     }
@@ -218,7 +224,7 @@ impl Record {
     #[inline]
     pub fn prove_granted(&mut self, node: NodeId, ask: LockAsk) {
         let counts = ask.round == self.round.number && !self.uncounted.contains(node);
-        if counts && (self.trouble.is_none() || !self.unproven().contains(node)) {
+        if counts && self.may_prove(node) {
             self.proof.extend_to_deadline(node);
         }
     }
@@ -242,10 +248,15 @@ impl Record {
     }
 
     /// The key of a waiter in line is there, if no join is in flight: that may create the key, too.
-    /// Until when is settled when the lock is won.
+    /// Until when is settled when the lock is won. Afterwards it is what the line says.
     pub fn prove_in_line(&mut self, node: NodeId) {
-        if !self.asked.contains(node) {
-            self.prove_until(node, self.deadline);
+        if self.asked.contains(node) {
+            return;
+        }
+        let in_line = self.line().and_then(|line| line.until_at(node));
+        let until = if self.phase == Phase::Asking { Some(self.deadline) } else { in_line };
+        if let Some(until) = until {
+            self.prove_until(node, until);
         }
     }
 
