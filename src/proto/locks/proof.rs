@@ -13,8 +13,11 @@
 
 use std::time::Duration;
 
+use crate::proto::locks::records::{Phase, Record};
+use crate::proto::locks::round::Purpose;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::Instant;
+use crate::proto::wire::ask::LockAsk;
 
 /// The end of a proof that is shorter than the lock is kept in steps of so long.
 const STEP: Duration = Duration::from_millis(16);
@@ -130,6 +133,86 @@ impl Proof {
         let alone = self.part.minus(nodes).is_empty();
         self.part_ends_before = if alone { before } else { before.max(self.part_ends_before) };
         self.part = self.part.union(nodes);
+    }
+}
+
+impl Record {
+    /// Whether a yes of the node proves anything: not while an ask of a lost connection may still
+    /// create the key.
+    #[inline]
+    fn may_prove(&self, node: NodeId) -> bool {
+        !self.unproven().contains(node)
+    }
+
+    /// The node has our key until `until`: it said so while it was trusted, or while an earlier
+    /// proof held.
+    #[inline]
+    fn prove_until(&mut self, node: NodeId, until: Instant) {
+        if self.may_prove(node) {
+            self.proof.extend(node, until, self.deadline);
+        }
+    }
+
+    /// The node granted the key in the present attempt: the deadline counts from its start.
+    #[inline]
+    pub fn prove_granted(&mut self, node: NodeId, ask: LockAsk) {
+        let counts = ask.round == self.round.number && !self.uncounted.contains(node);
+        if counts && self.may_prove(node) {
+            self.proof.extend_to_deadline(node);
+        }
+    }
+
+    /// The node said yes to `ask`, which gave the key the ttl of the present round. What an earlier
+    /// round gave is not known any more.
+    #[inline]
+    pub fn prove(&mut self, node: NodeId, ask: LockAsk) {
+        if ask.round == self.round.number {
+            self.prove_until(node, self.round.ttl.deadline(self.round.start));
+        }
+    }
+
+    /// The node said yes to a heal of the present round. A heal gives the key what was left of the
+    /// lock, in whole milliseconds.
+    pub fn prove_healed(&mut self, node: NodeId, ask: LockAsk) {
+        if ask.round == self.round.number {
+            let uncertain = self.longest.drift().saturating_add(Duration::from_millis(1));
+            self.prove_until(node, self.deadline.saturating_sub(uncertain));
+        }
+    }
+
+    /// The key of a waiter in line is there, if no join is in flight: that may create the key, too.
+    /// Until when is settled when the lock is won. Afterwards it is what the line says.
+    pub fn prove_in_line(&mut self, node: NodeId) {
+        if self.asked.contains(node) {
+            return;
+        }
+        let in_line = self.line().and_then(|line| line.until_at(node));
+        let until = if self.phase == Phase::Asking { Some(self.deadline) } else { in_line };
+        if let Some(until) = until {
+            self.prove_until(node, until);
+        }
+    }
+
+    /// The lock was won in line: each node has its key for as long as the line says, or the claim.
+    pub fn settle_proof(&mut self) {
+        let claimed = match self.round.purpose {
+            Purpose::Claim => self.round.ballot().grants(),
+            _ => NodeSet::EMPTY,
+        };
+        let (mut proof, deadline) = (self.proof, self.deadline);
+        proof.settle(deadline, |node| {
+            let in_line = self.line().and_then(|line| line.until_at(node));
+            if claimed.contains(node) { Some(deadline) } else { in_line }
+        });
+        self.proof = proof;
+    }
+
+    /// Whether our key on the node cannot stand in the place of another client's key, even if the
+    /// node has forgotten keys. For a lock that another client handed on, it is not known how its
+    /// keys were created.
+    #[inline]
+    pub fn is_proven(&self, node: NodeId, now: Instant) -> bool {
+        self.taken_up().is_none() && self.proof.covers(node, self.deadline, now)
     }
 }
 
