@@ -218,7 +218,17 @@ impl Record {
 
 #[cfg(test)]
 mod tests {
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+
     use super::*;
+    use crate::proto::error::NodeReply;
+    use crate::proto::lock::LockToken;
+    use crate::proto::locks::line::Line;
+    use crate::proto::locks::records::Records;
+    use crate::proto::locks::round::Round;
+    use crate::proto::time::Ttl;
+    use crate::proto::wire::line::Standing;
 
     /// A moment, in steps: so the end of each proof is exact.
     fn at(steps: u64) -> Instant {
@@ -328,5 +338,43 @@ mod tests {
         assert_eq!([0, 1, 2, 3].map(|index| end_of(&proof, index, 80)), [80, 80, 70, 0]);
         proof.end(node(0).into());
         assert_eq!(end_of(&proof, 0, 80), 0);
+    }
+
+    /// A record of an attempt, in which all of three nodes have said yes.
+    fn proven(records: &mut Records) -> &mut Record {
+        let ttl = Ttl::new(STEP * 100, Duration::from_secs(60)).unwrap();
+        let token = LockToken::random(&mut StdRng::from_seed([1; 32]));
+        let id = records.open(b"k", token, Round::acquire(3, at(0), ttl)).unwrap();
+        let record = records.get_mut(id);
+        record.trouble_mut().line = Some(Box::new(Line::new(3, ttl)));
+        (0..3).for_each(|index| record.prove_in_line(node(index)));
+        record
+    }
+
+    #[test]
+    fn absence_ends_the_proof_also_if_the_node_hands_the_key_over_again() {
+        let mut records = Records::new(1);
+        let record = proven(&mut records);
+        record.note_absent(node(1), NodeReply::Absent);
+        record.note_return_of(node(1));
+        assert_eq!([0, 1, 2].map(|it| record.is_proven(node(it), at(1))), [true, false, true]);
+    }
+
+    #[test]
+    fn won_in_line_a_lock_is_proven_on_each_node_for_what_its_line_says() {
+        let mut records = Records::new(1);
+        let record = proven(&mut records);
+        let line = record.line_mut().unwrap();
+        line.begin_poll(NodeSet::first(3), NodeSet::EMPTY, at(0));
+        for (index, steps) in [(0, 90), (1, 40)] {
+            let left_millis = u64::try_from((STEP * steps).as_millis()).unwrap();
+            let mine = Standing { left_millis, ..Standing::default() };
+            line.note_standing(node(index), true, &mine, at(0), true);
+        }
+        record.deadline = at(80);
+        record.settle_proof();
+        let at_step = |step| [0, 1, 2].map(|index| record.is_proven(node(index), at(step)));
+        assert_eq!(at_step(30), [true, true, false], "node 2 does not say that the key is there");
+        assert_eq!(at_step(60), [true, false, false]);
     }
 }
