@@ -31,6 +31,7 @@ mod fenced;
 mod fingerprint;
 mod flushes;
 mod force;
+mod hand_overs;
 mod heal;
 mod hold;
 mod inspect;

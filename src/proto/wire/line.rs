@@ -1,5 +1,5 @@
-//! The line beside a key: the scripts of a fair lock, what a node says to them, and the message by
-//! which a node hands the key over.
+//! The line beside a key: the questions of a fair lock and what a node says to them. The scripts are
+//! in [`scripts`], the message by which a node hands the key over in [`message`].
 //!
 //! The line of a key is a sorted set at `<key>:line`. A member says all that a node has to know of
 //! a waiter: `<ttl> <channel> <token>`. The ttl is what the key gets when it is handed over, in
@@ -8,6 +8,9 @@
 //!
 //! The hazard is a token that stands in the line when its waiter is gone. So the script that
 //! releases a key also takes the member of its caller out of the line.
+
+mod message;
+mod scripts;
 
 use std::time::Duration;
 
@@ -20,6 +23,8 @@ use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::Ttl;
 use crate::proto::wire::command::{Form, Script, decimal, encode, put_bulk, put_header, put_token};
 use crate::proto::wire::resp::{Elements, Reply};
+pub use message::HandedOver;
+pub use scripts::{HAND_OVER, JOIN};
 
 /// What follows a key in the name of its line.
 const LINE: &[u8] = b":line";
@@ -38,117 +43,6 @@ const HEX: &[u8; 16] = b"0123456789abcdef";
 
 /// The channel of a waiter that cannot be notified.
 const NO_CHANNEL: &[u8] = b"-";
-
-/// Hands the key to `m`, or else to the first of the line that can be reached. `ARGV[2]` is the
-/// member of the caller: if it is the first, the function returns it and hands over nothing. It
-/// returns nothing if the line is empty.
-///
-/// Where the key of the line is no line, or may not be changed, the function returns nothing.
-///
-/// A member leaves the line before the key is written: a server whose memory is full goes on with
-/// a script that has written. A `PUBLISH` that is refused counts as heard: the successor polls.
-macro_rules! give {
-    () => {
-        "local function give(m) \
-         local skipped = 0 \
-         while true do \
-         m = m or redis.pcall('ZRANGE', KEYS[2], 0, 0)[1] \
-         if not m or m == ARGV[2] then return m end \
-         local there = redis.pcall('ZREM', KEYS[2], m) \
-         if type(there) ~= 'number' then return nil end \
-         local ttl, channel, token = string.match(m, '^(%d+) (%S+) (%S+)$') \
-         if there == 1 and token then \
-         redis.call('SET', KEYS[1], token, 'PX', ttl) \
-         if channel == '-' then return m end \
-         local after = redis.call('ZRANGE', KEYS[2], 0, 0)[1] or '' \
-         local heard = redis.pcall('PUBLISH', channel, skipped .. '\\n' .. after .. '\\n' .. \
-         token .. '\\n' .. KEYS[1]) \
-         if heard ~= 0 then return m end \
-         skipped = skipped + 1 \
-         end \
-         m = nil \
-         end \
-         end "
-    };
-}
-
-/// Asks for the key, or for a place in its line; a repeat changes nothing but the ttl of the line.
-///
-/// `ARGV[1]` is the token, `ARGV[2]` its member, `ARGV[3]` the ttl of the key and `ARGV[4]` that of
-/// the line, both in milliseconds. The answer is how long the key lives if it is the caller's; else
-/// the place in the line (0 if it is new there), a space, and the value of the key.
-///
-/// Every way through the script writes, so a replica refuses it: the copy of a key is no vote.
-pub const JOIN: Script = Script {
-    source: concat!(
-        "local v = redis.call('GET', KEYS[1]) \
-         if v == ARGV[1] then \
-         redis.call('ZREM', KEYS[2], ARGV[2]) \
-         return redis.call('PTTL', KEYS[1]) \
-         end \
-         if not v then ",
-        give!(),
-        "local first = give(nil) \
-         if not first or first == ARGV[2] then \
-         redis.call('ZREM', KEYS[2], ARGV[2]) \
-         redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3]) \
-         return tonumber(ARGV[3]) \
-         end \
-         v = redis.call('GET', KEYS[1]) \
-         end \
-         local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2] or 0 \
-         local rank = 0 \
-         if redis.call('ZADD', KEYS[2], 'NX', string.format('%.0f', last + 1), ARGV[2]) == 0 then \
-         rank = redis.call('ZRANK', KEYS[2], ARGV[2]) \
-         end \
-         redis.call('PEXPIRE', KEYS[2], ARGV[4]) \
-         return rank .. ' ' .. string.sub(v, 1, 168)"
-    ),
-    sha1: "7026ed6682b81855272cff7b33d4f5b45e616119",
-};
-
-/// Gives the key up, and the place in the line: to the named successor if it stands in this line,
-/// else to the first of the line, else to nobody. A key that is absent is handed over, too. If no
-/// member can be reached, the key is deleted: it holds the token of the last one that was tried.
-///
-/// `ARGV[1]` is the token, `ARGV[2]` its member (empty: it stands in no line), `ARGV[3]` the
-/// successor's member or token (empty: none is named). Both are left out if both are empty: so a
-/// release without contention is short. The answers are those of the release script. Where the
-/// key of the line is no line, the key is only deleted. In a busy line a successor is named by its
-/// member: that way is the shortest.
-pub const HAND_OVER: Script = Script {
-    source: concat!(
-        "local v = redis.call('GET', KEYS[1]) \
-         if v == ARGV[1] and not ARGV[2] then \
-         local line = redis.pcall('ZRANGE', KEYS[2], 0, 0) \
-         if not line.err and not line[1] then \
-         redis.call('DEL', KEYS[1]) \
-         return 1 \
-         end \
-         end \
-         local own, m = ARGV[2] or '', ARGV[3] or '' ",
-        give!(),
-        "if v == ARGV[1] and string.find(m, ' ', 1, true) \
-         and (own == '' or type(redis.pcall('ZREM', KEYS[2], own)) == 'number') \
-         and give(m) then return 1 end \
-         local line = redis.pcall('ZRANGE', KEYS[2], 0, 0) \
-         if line.err and not string.find(line.err, 'WRONGTYPE', 1, true) then return line end \
-         if line[1] and own ~= '' then redis.call('ZREM', KEYS[2], own) end \
-         if v and v ~= ARGV[1] then return -1 end \
-         if m == '' then m = nil end \
-         if m and line[1] and not string.find(m, ' ', 1, true) then \
-         local named = ' ' .. m \
-         m = nil \
-         for _, o in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do \
-         if string.sub(o, -#named) == named then m = o break end \
-         end \
-         end \
-         if line[1] and give(m) then return v and 1 or 0 end \
-         if v or line[1] then redis.call('DEL', KEYS[1]) end \
-         return v and 1 or 0"
-    ),
-    sha1: "fc9356a93d8e5cfea8fc69f3dbd489a652a04c0a",
-};
 
 /// The channel of a client, by which one node notifies it. Each node has a channel of its own: a
 /// replica relays the messages of its master, and those are no votes of the replica.
@@ -363,65 +257,23 @@ impl Standing {
     }
 }
 
-/// The message of a node that handed a key over to a waiter of this client.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HandedOver {
-    /// The channel on which it came.
-    pub channel: Channel,
-    /// The key, as it is sent.
-    pub key: Vec<u8>,
-    /// The waiter's token.
-    pub token: LockToken,
-    /// The member that is the first of the line from now on; empty if there is none.
-    pub next: Bytes,
-    /// How many waiters before this one could not be reached.
-    pub skipped: u64,
-}
-
-impl HandedOver {
-    /// Reads a push of the kind `message`, after its kind. A message that no script of ours sent is
-    /// ignored.
-    pub(super) fn read<'a>(mut elements: impl Iterator<Item = Reply<'a>>) -> Option<HandedOver> {
-        let (channel, message) = (elements.next()?, elements.next()?);
-        let (Reply::Bulk(channel), Reply::Bulk(text)) = (channel, message) else { return None };
-        let mut parts = text.splitn(4, |&byte| byte == b'\n');
-        let (skipped, next, token, key) =
-            (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-        Some(HandedOver {
-            channel: Channel(channel.try_into().ok()?),
-            key: key.to_vec(),
-            token: LockToken::parse(std::str::from_utf8(token).ok()?)?,
-            next: Bytes::copy_from_slice(&next[..next.len().min(LONGEST_MEMBER)]),
-            skipped: std::str::from_utf8(skipped).ok()?.parse().ok()?,
-        })
-    }
-}
-
 /// Whether a push is the answer to `SUBSCRIBE`: it has no other reply.
 pub(super) fn is_subscribed(push: &Elements<'_>) -> bool {
     push.iter().next() == Some(Reply::Bulk(b"subscribe"))
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::proto::wire) mod tests {
     use super::*;
     use rand::SeedableRng;
     use rand::rngs::StdRng;
 
-    fn token() -> LockToken {
+    pub(in crate::proto::wire) fn token() -> LockToken {
         LockToken::random(&mut StdRng::from_seed([3; 32])).with_owner(Some(&"web:7".into()))
     }
 
     fn ttl() -> Ttl {
         Ttl::new(Duration::from_millis(1500), Duration::MAX).unwrap()
-    }
-
-    #[test]
-    fn each_script_stands_beside_its_sha1() {
-        for script in [JOIN, HAND_OVER] {
-            let sha1 = sha1_smol::Sha1::from(script.source).digest().to_string();
-            assert_eq!(script.sha1, sha1, "{}", script.source);
-        }
     }
 
     #[test]
@@ -465,26 +317,6 @@ mod tests {
         assert_eq!(none_left, Some((true, 0)));
         for other in [Reply::Bulk(b"12"), Reply::Bulk(b"x y"), Reply::Null, Reply::Simple(b"OK")] {
             assert_eq!(read(other), None);
-        }
-    }
-
-    #[test]
-    fn a_message_is_read_whole_or_not_at_all() {
-        let token = token();
-        let text = format!("2\n9 - abc\n{token}\na\nkey");
-        let channel = Channel::of(7).at(NodeId::new(18));
-        let read_on = |channel: &[u8], text: &str| {
-            HandedOver::read([Reply::Bulk(channel), Reply::Bulk(text.as_bytes())].into_iter())
-        };
-        let read = |text: &str| read_on(channel.as_bytes(), text);
-        let message = read(&text).unwrap();
-        assert_eq!(message.channel, channel);
-        assert!(channel.as_bytes().ends_with(b"0012"));
-        assert_eq!(read_on(b"channel", &text), None);
-        assert_eq!((message.key, message.token), (b"a\nkey".to_vec(), token));
-        assert_eq!((&message.next[..], message.skipped), (&b"9 - abc"[..], 2));
-        for other in ["", "2\n\nx\nk", "x\n\n\nk"] {
-            assert_eq!(read(other), None, "{other:?}");
         }
     }
 }
