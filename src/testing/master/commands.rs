@@ -98,6 +98,8 @@ pub(super) const COMMANDS: &[Command] = &[
     command("ping", -1, FAST, Keys::None, about::ping),
     command("pttl", 2, READS, Keys::First, keys::pttl),
     command("publish", 3, LOADING | STALE | FAST, Keys::None, line::publish),
+    command("pubsub", -2, 0, Keys::None, container),
+    command("pubsub|numsub", -2, LOADING | STALE, Keys::None, line::numsub),
     command("quit", -1, GREETING, Keys::None, session::quit),
     command("reset", 1, GREETING, Keys::None, session::reset),
     command("script", -2, 0, Keys::None, container),
@@ -190,7 +192,7 @@ pub(super) fn named(flavor: Flavor, name: &[u8]) -> Option<&'static Command> {
 
 /// Whether its second word is the name of a subcommand.
 pub(super) fn is_container(command: &Command) -> bool {
-    matches!(command.name, "client" | "command" | "script")
+    matches!(command.name, "client" | "command" | "pubsub" | "script")
 }
 
 impl Trouble {

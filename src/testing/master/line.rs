@@ -1,12 +1,13 @@
 //! What the lines of fair locks need of a master: sorted sets with whole scores, and messages.
 //!
 //! This is a small part of the commands: `ZADD key [NX] score member` with one member, `ZRANGE` by
-//! rank, `SUBSCRIBE` on RESP3 only. Replies with scores are flat, as a script sees them.
+//! rank, `SUBSCRIBE` on RESP3 only, `PUBSUB NUMSUB`. Replies with scores are flat, as a script sees
+//! them.
 
 use super::keys::Content;
 use super::reply::Reply;
 use super::request::integer;
-use super::{Call, Master};
+use super::{Call, ConnectionId, Master};
 
 const SYNTAX: &str = "ERR syntax error";
 const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
@@ -35,13 +36,17 @@ impl Master {
         self.connections.values().any(|state| state.channels.contains(channel))
     }
 
+    /// The connections that are subscribed to the channel.
+    fn listeners(&self, channel: &[u8]) -> Vec<ConnectionId> {
+        let heard =
+            |state: &super::session::Connection| !state.closing && state.channels.contains(channel);
+        let all = self.connections.iter().filter(|(_, state)| heard(state));
+        all.map(|(&id, _)| id).collect()
+    }
+
     /// Sends a message to every connection that is subscribed to the channel. Returns how many.
     fn send_message(&mut self, channel: &[u8], message: &[u8]) -> i64 {
-        let heard = |state: &&super::session::Connection| {
-            !state.closing && state.channels.contains(channel)
-        };
-        let all: Vec<_> = self.connections.iter().filter(|(_, state)| heard(state)).collect();
-        let listeners: Vec<_> = all.into_iter().map(|(&id, _)| id).collect();
+        let listeners = self.listeners(channel);
         let words = [&b"message"[..], channel, message].map(Reply::bulk);
         for &id in &listeners {
             self.say(id, &Reply::Push(words.to_vec()));
@@ -125,6 +130,14 @@ pub(super) fn zrange(master: &mut Master, call: &Call) -> Reply {
         }
     }
     Reply::Array(found)
+}
+
+pub(super) fn numsub(master: &mut Master, call: &Call) -> Reply {
+    let counts = call.words[2..].iter().flat_map(|channel| {
+        let count = master.listeners(channel).len() as i64;
+        [Reply::bulk(channel.as_slice()), Reply::Integer(count)]
+    });
+    Reply::Array(counts.collect())
 }
 
 pub(super) fn publish(master: &mut Master, call: &Call) -> Reply {
