@@ -91,7 +91,7 @@ const REPLIES: [&[u8]; 37] = [
 /// A whole message of a node that handed a key over.
 const HANDED_OVER: &[u8] = b">3\r\n$7\r\nmessage\r\n\
     $41\r\nredlatch:00112233445566778899aabbccddeeff\r\n\
-    $47\r\n1\n\n00112233445566778899aabbccddeeff00112233\nk\n\r\r\n";
+    $68\r\n1\n\n000100112233445566aa\n00112233445566778899aabbccddeeff00112233\nk\n\r\r\n";
 
 const FORMS: [Form; 2] = [Form::Sha, Form::Source];
 
@@ -168,7 +168,8 @@ impl Both {
         }
         let piece = choices.one_of(&[usize::MAX, 1, 2, 3, 7]);
         let (now, plain) = (self.at(choices), choices.below(4) > 0);
-        let mut came = Vec::new();
+        // What came, and of each message whether it makes sense.
+        let (mut came, mut sensible) = (Vec::new(), Vec::new());
         'pieces: for piece in bytes.chunks(piece.min(bytes.len()).max(1)) {
             let mut input = piece;
             loop {
@@ -180,7 +181,12 @@ impl Both {
                     continue;
                 }
                 match self.real.next_incoming(&mut input, now) {
-                    Ok(Some(incoming)) => came.push(Ok(incoming)),
+                    Ok(Some(incoming)) => {
+                        if incoming == Incoming::HandedOver {
+                            sensible.push(self.real.take_handed_over().is_some());
+                        }
+                        came.push(Ok(incoming));
+                    }
                     Ok(None) => break,
                     Err(fault) => {
                         came.push(Err(fault));
@@ -196,6 +202,11 @@ impl Both {
         for (came, expected) in came.iter().zip(&expected) {
             expected.check(came);
         }
+        let messages = expected.iter().filter_map(|expected| match expected {
+            Expected::Message { sensible } => Some(*sensible),
+            _ => None,
+        });
+        assert!(messages.eq(sensible), "of each message whether it hands a key over");
     }
 
     /// What the bytes until now have to give.
@@ -305,6 +316,10 @@ fn question(number: u32, choices: &mut Choices) -> Ask {
 #[derive(Debug)]
 enum Expected {
     Exactly(Incoming),
+    /// A message; whether it hands a key over.
+    Message {
+        sensible: bool,
+    },
     /// An answer to this question, whatever it says.
     AnswerTo(Ask),
     Impossible(Ask),
@@ -316,6 +331,7 @@ impl Expected {
     fn check(&self, came: &Result<Incoming, Fault>) {
         let good = match (self, came) {
             (Expected::Exactly(expected), Ok(came)) => expected == came,
+            (Expected::Message { .. }, Ok(came)) => *came == Incoming::HandedOver,
             (Expected::AnswerTo(ask), Ok(came)) => *ask == asked_by(came),
             (Expected::Impossible(expected), Err(Fault::Impossible(came))) => expected == came,
             (Expected::Malformed, Err(Fault::Malformed(_))) => true,
@@ -365,24 +381,25 @@ fn pushed(elements: &[Value]) -> Vec<Expected> {
             };
             keys.iter().rev().filter_map(hash).collect()
         }
-        [Value::Bulk(kind), Value::Bulk(channel), Value::Bulk(text), ..]
-            if kind == b"message" && hands_over(channel, text) =>
-        {
-            vec![Expected::Exactly(Incoming::HandedOver)]
+        [Value::Bulk(kind), rest @ ..] if kind == b"message" => {
+            let sensible = match rest {
+                [Value::Bulk(channel), Value::Bulk(text), ..] => hands_over(channel, text),
+                _ => false,
+            };
+            vec![Expected::Message { sensible }]
         }
         _ => Vec::new(),
     }
 }
 
-/// Whether a message says that a key was handed over: how many waiters were skipped, the next
-/// member, a token, and the key, each in a line of its own.
+/// Whether a message says that a key was handed over: how many waiters were skipped, the name of
+/// the next one, a mark, a token, and the key, each in a line of its own.
 fn hands_over(channel: &[u8], text: &[u8]) -> bool {
-    let mut lines = text.splitn(4, |&byte| byte == b'\n');
-    let skipped = lines.next().and_then(number_of).is_some();
-    let (next, token) =
-        (lines.next().is_some(), lines.next().and_then(|it| std::str::from_utf8(it).ok()));
-    let token = token.and_then(LockToken::parse).is_some();
-    channel.len() == 41 && skipped && next && token && lines.next().is_some()
+    let lines: Vec<&[u8]> = text.splitn(5, |&byte| byte == b'\n').collect();
+    let [skipped, _next, mark, token, _key] = lines[..] else { return false };
+    let mark = mark.len() == 20 && mark.iter().all(|it| b"0123456789abcdef".contains(it));
+    let token = std::str::from_utf8(token).ok().and_then(LockToken::parse).is_some();
+    channel.len() == 41 && number_of(skipped).is_some() && mark && token
 }
 
 /// The number that these digits are.

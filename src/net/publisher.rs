@@ -79,6 +79,7 @@ fn publish_locks(stats: &Stats, last: &Stats) {
         ("redlatch_line_joins_total", stats.joined, last.joined),
         ("redlatch_line_hand_overs_total", stats.handed_over, last.handed_over),
         ("redlatch_line_skipped_total", stats.skipped, last.skipped),
+        ("redlatch_line_messages_ignored_total", stats.messages_ignored, last.messages_ignored),
         ("redlatch_line_claims_total", stats.claims, last.claims),
         ("redlatch_line_splits_total", stats.splits, last.splits),
         ("redlatch_fences_total", stats.fenced, last.fenced),

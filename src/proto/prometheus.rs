@@ -102,6 +102,11 @@ impl Text {
             ("redlatch_line_joins_total", "Times that a request joined the line.", stats.joined),
             ("redlatch_line_hand_overs_total", "Locks that were won in line.", stats.handed_over),
             ("redlatch_line_skipped_total", "Waiters that no hand-over reached.", stats.skipped),
+            (
+                "redlatch_line_messages_ignored_total",
+                "Messages on the channel of this client that are no hand-over to it.",
+                stats.messages_ignored,
+            ),
             ("redlatch_line_claims_total", "Claims of a key that was handed over.", stats.claims),
             ("redlatch_line_splits_total", "Nodes given up for another waiter.", stats.splits),
             ("redlatch_fences_total", "Attempts that got a fencing number.", stats.fenced),

@@ -118,6 +118,10 @@ pub struct Stats {
     pub handed_over: u64,
     /// Waiters before those that could not be reached when the key was handed over.
     pub skipped: u64,
+    /// Messages of hand-overs that made no sense, that brought no mark of this client, or one that
+    /// was used before: a node may send one after a connection was lost, and another program may
+    /// send any.
+    pub messages_ignored: u64,
     /// Claims: round trips before a fair lock was handed out whose hand-over gave too little time.
     pub claims: u64,
     /// Times that no waiter in line had a majority, and a request gave its nodes up for another.

@@ -152,8 +152,15 @@ fn channel(world: &World, node: usize) -> Vec<u8> {
 }
 
 /// A message as the script of a hand-over sends it.
-fn message(skipped: &str, token: &str, key: &str) -> String {
-    format!("{skipped}\n\n{token}\n{key}")
+fn message(skipped: &str, mark: &str, token: &str, key: &str) -> String {
+    format!("{skipped}\n\n{mark}\n{token}\n{key}")
+}
+
+/// The mark and the token of a member of a line.
+fn mark_and_token(member: &[u8]) -> (String, String) {
+    let member = String::from_utf8(member.to_vec()).unwrap();
+    let words: Vec<&str> = member.split(' ').collect();
+    (words[2].into(), words[3].into())
 }
 
 #[test]
@@ -161,11 +168,12 @@ fn the_message_of_one_node_is_no_vote_of_the_replica_that_relays_it() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
     let channel = channel(&world, 0);
+    let (mark, token) = mark_and_token(&world.masters[0].line(world.now, LINE)[0]);
     world.release(all[0], lock);
     // Only one node gets the release. Another one relays its message, as a replica does.
     world.deliver_commands(all[0], 0);
     world.deliver_answers(all[1], 0);
-    let text = message("0", &world.value(0), "k");
+    let text = message("0", &mark, &token, "k");
     world.run(1, &[b"PUBLISH", &channel, text.as_bytes()]);
     world.deliver_answers(all[1], 1);
     let head = format!(">3\r\n$7\r\nmessage\r\n${}\r\n", channel.len());
@@ -271,9 +279,10 @@ fn a_message_for_a_key_that_cannot_be_locked_is_ignored() {
     let mut world = World::new(3);
     let (all, _lock) = line_of(&mut world, 2, TTL);
     let channel = channel(&world, 0);
-    let token = "ab".repeat(20);
+    // Another program read the line, and names another key.
+    let (mark, token) = mark_and_token(&world.masters[0].line(world.now, LINE)[0]);
     for key in ["redlatch:node".into(), "k".repeat(64 * 1024 + 1)] {
-        world.run(0, &[b"PUBLISH", &channel, message("0", &token, &key).as_bytes()]);
+        world.run(0, &[b"PUBLISH", &channel, message("0", &mark, &token, &key).as_bytes()]);
         world.deliver_answers(all[1], 0);
         assert!(world.clients[all[1]].core.output(NodeId::new(0)).is_empty(), "{}", &key[..9]);
     }
@@ -285,9 +294,8 @@ fn messages_with_the_largest_number_of_skipped_waiters_are_counted() {
     let (all, mut lock) = line_of(&mut world, 2, TTL);
     let channel = channel(&world, 0);
     for turn in 0..2 {
-        let member = world.masters[0].line(world.now, LINE).remove(0);
-        let token = String::from_utf8(member.rsplit(|&b| b == b' ').next().unwrap().to_vec());
-        let text = message(&u64::MAX.to_string(), &token.unwrap(), "k");
+        let (mark, token) = mark_and_token(&world.masters[0].line(world.now, LINE)[0]);
+        let text = message(&u64::MAX.to_string(), &mark, &token, "k");
         world.run(0, &[b"PUBLISH", &channel, text.as_bytes()]);
         world.settle();
         world.release(all[0], lock);

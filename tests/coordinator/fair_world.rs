@@ -136,6 +136,12 @@ impl World {
         }
     }
 
+    /// What a master has sent to this client, and the client has not read yet.
+    pub fn unread(&self, client: usize, node: usize) -> Vec<u8> {
+        let wire = self.clients[client].wires[node].expect("it is connected");
+        self.inbox.get(&(node, wire)).cloned().unwrap_or_default()
+    }
+
     /// What a master has sent to this client is lost with its connection.
     pub fn cut(&mut self, client: usize, node: usize) {
         let Some(wire) = self.clients[client].wires[node].take() else { return };

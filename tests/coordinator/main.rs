@@ -12,6 +12,7 @@ mod extend_release;
 mod fair;
 mod fair_costs;
 mod fair_orders;
+mod fair_strangers;
 mod fair_troubles;
 mod fair_world;
 mod fenced_sets;

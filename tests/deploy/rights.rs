@@ -97,7 +97,8 @@ fn the_acl_rule_in_the_papers_is_all_it_takes() {
 fn the_acl_rule_for_fair_locks_is_all_they_take() {
     let fleet = Fleet::start(3);
     let commands = ["+zadd", "+zrank", "+zrange", "+zrem", "+subscribe", "+publish"];
-    let line = [&commands[..], &["resetchannels", "&redlatch:*"]].concat();
+    let channels = ["+pubsub|numsub", "resetchannels", "&redlatch:*"];
+    let line = [&commands[..], &channels].concat();
     let paper = include_str!("../../docs/operations.md");
     let told = paper.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
     assert!(told.contains(&line.join(" ")), "docs/operations.md does not have: {line:?}");
@@ -123,6 +124,10 @@ fn the_acl_rule_for_fair_locks_is_all_they_take() {
             assert_eq!(handed_over, u64::from(rights.len() > whole.len()));
         }
         eventually(SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
+        for node in &fleet {
+            let log = format!("{:?}", node.command(&["ACL", "LOG"])).to_lowercase();
+            assert!(!log.contains("pubsub"), "refused: {log}");
+        }
     }
 }
 

@@ -94,9 +94,9 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Waiters as they stand in a line: two that are not notified, and one that nobody listens for.
-const MEMBER_T: &str = "100000 - t";
-const MEMBER_U: &str = "200000 - u";
-const MEMBER_DEAD: &str = "300000 redlatch:nobody d";
+const MEMBER_T: &str = "100000 - m t";
+const MEMBER_U: &str = "200000 - m u";
+const MEMBER_DEAD: &str = "300000 redlatch:nobody m d";
 
 const OPTIN: &str = "CLIENT TRACKING ON OPTIN";
 
@@ -153,10 +153,11 @@ const COMMANDS: &[(u8, &str)] = &[
     (1, "EVAL ADOPT COUNT KEY TOKEN TOKEN LATER"),
     (2, "EVAL ADOPT 1 KEY TOKEN TOKEN NUMBER"),
     (8, "EVAL JOIN 2 k LINE TOKEN MEMBER LATER LATER"),
-    (6, "EVAL HAND 2 k LINE TOKEN MEMBER MEMBER"),
+    (3, "EVAL JOIN 2 k LINE TOKEN MEMBER LATER LATER MEMBER"),
+    (6, "EVAL HAND 2 k LINE TOKEN WAITER MEMBER"),
     (4, "EVAL HAND 2 k LINE TOKEN"),
-    (3, "EVAL HAND 2 k LINE TOKEN EMPTY MEMBER"),
-    (2, "EVAL HAND 2 k LINE TOKEN MEMBER TOKEN"),
+    (3, "EVAL HAND 2 k LINE TOKEN WAITER"),
+    (2, "EVAL HAND 2 k LINE TOKEN EMPTY MEMBER MEMBER"),
     (3, "ZRANGE LINE 0 -1"),
     (1, "ZREM LINE MEMBER"),
     (1, "EVALSHA TOKEN COUNT KEY"),
@@ -354,23 +355,35 @@ pub const RARE: &[&str] = &[
      A EVAL JOIN 2 k k:line u MEMBER_U LATER LATER; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; \
      A EVAL JOIN 2 k k:line d MEMBER_DEAD LATER LATER; A ZRANGE k:line 0 -1; A PTTL k:line; \
      A EVAL HAND 2 k k:line x; A EVAL HAND 2 k k:line h; A GET k; A PTTL k; A ZRANGE k:line 0 -1; \
-     A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; A EVAL HAND 2 k k:line t EMPTY MEMBER_DEAD; \
-     A GET k; A ZRANGE k:line 0 -1; A EVAL HAND 2 k k:line u MEMBER_U EMPTY; A EXISTS k k:line",
+     A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; A EVAL HAND 2 k k:line t d; \
+     A GET k; A ZRANGE k:line 0 -1; A EVAL HAND 2 k k:line u EMPTY MEMBER_U; A EXISTS k k:line",
     "A SET k h PX LATER; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; \
-     A EVAL JOIN 2 k k:line u MEMBER_U LATER LATER; A EVAL HAND 2 k k:line h EMPTY u; A GET k; \
-     A EVAL HAND 2 k k:line u MEMBER_U MEMBER_T; A GET k; A EVAL HAND 2 k k:line t EMPTY MEMBER_U; \
+     A EVAL JOIN 2 k k:line u MEMBER_U LATER LATER; A EVAL HAND 2 k k:line h u; A GET k; \
+     A EVAL HAND 2 k k:line u t MEMBER_U; A GET k; A EVAL HAND 2 k k:line t u; \
      A EXISTS k k:line; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; A GET k; \
      A EVAL JOIN 2 k k:line d MEMBER_DEAD LATER LATER; A EVAL HAND 2 k k:line t; \
      A EXISTS k k:line; A EVAL JOIN 2 k k:line d JUNK LATER LATER; A SET k h; \
      A EVAL JOIN 2 k k:line d JUNK LATER LATER; \
      A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; A DEL k; \
      A EVAL JOIN 2 k k:line u MEMBER_U LATER LATER; A GET k; A ZRANGE k:line 0 -1",
+    // A join with another mark takes the place of the member with the earlier one.
+    "A SET k h PX LATER; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; \
+     A EVAL JOIN 2 k k:line u MEMBER_U LATER LATER; \
+     A EVAL JOIN 2 k k:line t OTHER_MARK LATER LATER MEMBER_T MEMBER_DEAD; A ZRANGE k:line 0 -1; \
+     A EVAL HAND 2 k k:line h; A GET k; \
+     A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER OTHER_MARK; A ZRANGE k:line 0 -1; \
+     A PUBSUB NUMSUB redlatch:nobody; A PUBSUB; A PUBSUB NUMSUB",
+    // Members that say nothing that a key can be handed over with.
+    "A ZADD k:line 1 JUNK; A ZADD k:line 2 ZERO_TTL; A ZADD k:line 3 LONG_TTL; \
+     A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; A GET k; A EXISTS k:line; \
+     A ZADD k:line 2 ZERO_TTL; A EVAL HAND 2 k k:line t z; A EXISTS k k:line",
     // The key of the line is no line: nobody joins it, and a release deletes the key.
     "A SET k h PX LATER; A SET k:line x; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; \
-     A EVAL HAND 2 k k:line h EMPTY MEMBER_U; A GET k; A SET k h; A EVAL HAND 2 k k:line h; \
-     A GET k; A SET k h; A EVAL HAND 2 k k:line h MEMBER_T MEMBER_U; A GET k; A SET k h; \
-     A EVAL HAND 2 k k:line h MEMBER_T u; A GET k; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; \
-     A EVAL HAND 2 k k:line t MEMBER_T EMPTY; A GET k:line; A EXISTS k",
+     A EVAL HAND 2 k k:line h u; A GET k; A SET k h; A EVAL HAND 2 k k:line h; \
+     A GET k; A SET k h; A EVAL HAND 2 k k:line h u MEMBER_T; A GET k; A SET k h; \
+     A EVAL HAND 2 k k:line h u MEMBER_T MEMBER_U; A GET k; \
+     A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; \
+     A EVAL HAND 2 k k:line t EMPTY MEMBER_T; A GET k:line; A EXISTS k",
     "A SET k h PX LATER; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; full; \
      A EVAL JOIN 2 k k:line u MEMBER_U LATER LATER; A EVAL HAND 2 k k:line h; A GET k; \
      A EVAL HAND 2 k k:line t; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; A GET k; well; \
@@ -454,10 +467,24 @@ fn blank(word: &str, fill: usize) -> Word {
         "KEY" => one_of(&["k", "k", "k", "a\r\nb\0c", "", "other"]),
         "TOKEN" => one_of(&["t", "t", "t", "u", "\r\n$5\r\n\0", ""]),
         "LINE" => one_of(&["k:line", "k:line", "k:line", "other"]),
-        "MEMBER" => one_of(&[MEMBER_T, MEMBER_T, MEMBER_U, MEMBER_U, MEMBER_DEAD, "", "t", "1 - "]),
+        "MEMBER" => one_of(&[
+            MEMBER_T,
+            MEMBER_T,
+            MEMBER_U,
+            MEMBER_U,
+            MEMBER_DEAD,
+            "",
+            "t",
+            "1 -  ",
+            "0 - m z",
+        ]),
+        "WAITER" => one_of(&["t", "u", "d", "", "x", "m"]),
+        "OTHER_MARK" => one_of(&["100000 - n t"]),
         "MEMBER_T" => one_of(&[MEMBER_T]),
         "MEMBER_U" => one_of(&[MEMBER_U]),
         "MEMBER_DEAD" => one_of(&[MEMBER_DEAD]),
+        "ZERO_TTL" => one_of(&["0 - m z"]),
+        "LONG_TTL" => one_of(&["1234567890123456 - m z"]),
         "EMPTY" => one_of(&[""]),
         "LATER" => Word::Later,
         "SOON" => Word::Soon,

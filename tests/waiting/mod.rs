@@ -12,6 +12,7 @@ mod hand_over;
 mod inside;
 mod odd_nodes;
 mod process;
+mod strangers;
 mod uncontended;
 
 use std::time::{Duration, Instant};

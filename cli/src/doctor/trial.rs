@@ -78,6 +78,7 @@ pub fn run(
         questions.push(("SUBSCRIBE", vec![b"SUBSCRIBE", CHANNEL]));
     }
     questions.push(("PUBLISH", vec![b"PUBLISH", OTHER_CHANNEL, b""]));
+    questions.push(("PUBSUB NUMSUB", vec![b"PUBSUB", b"NUMSUB", OTHER_CHANNEL]));
     questions.extend(about_the_counter(keys, &counter));
     let line = format!("{}:line", keys.key);
     questions.extend(about_the_key(keys, &line));

@@ -2,9 +2,13 @@
 //!
 //! Only [`Locks::ask_all`](super::Locks) encodes a question, after it has looked at the phase.
 
+use std::iter;
+
 use bytes::BytesMut;
 
+use crate::proto::cluster::Cluster;
 use crate::proto::key::KeyPrefix;
+use crate::proto::locks::line::Line;
 use crate::proto::locks::records::{Phase, Record};
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
@@ -12,7 +16,7 @@ use crate::proto::wire::ask::Kind;
 use crate::proto::wire::command::{self, Form};
 use crate::proto::wire::fenced_sets;
 use crate::proto::wire::fencing;
-use crate::proto::wire::line::{self as lines, Channel, Member};
+use crate::proto::wire::line::{self as lines, Channel, MarkKey, Member};
 use crate::proto::wire::sets::{self as sets_wire, SetKeys};
 
 /// The only phase of a record in which a question of this kind may be written.
@@ -113,30 +117,89 @@ fn encode_fenced_set(
     }
 }
 
-/// As [`encode`], for a question that names the line. A record that is in line has a `channel` for
-/// each `node`, so each is asked by itself.
+/// How a waiter of this client stands in the line of one node.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    node: NodeId,
+    /// By which channel the node notifies the waiter, if it does.
+    channel: Option<Channel>,
+    /// By what the client makes its marks.
+    marks: &'a MarkKey,
+}
+
+impl<'a> Place<'a> {
+    /// The place of this record at a node; nothing if it never stood in line.
+    pub fn of(
+        record: &Record,
+        node: NodeId,
+        cluster: &Cluster,
+        marks: Option<&'a MarkKey>,
+    ) -> Option<Place<'a>> {
+        let (line, marks) = (record.line()?, marks?);
+        let channel = cluster.channel(node).filter(|_| !line.is_silent(node));
+        Some(Place { node, channel, marks })
+    }
+
+    fn member(self, record: &'a Record, line: &Line, number: u16) -> Member<'a> {
+        let Place { node, channel, marks } = self;
+        let mark = marks.mark(&record.token, node, number);
+        Member { token: &record.token, ttl: line.ttl, channel, mark }
+    }
+
+    /// The member that the last join put into the line.
+    fn last(self, record: &'a Record, line: &Line) -> Member<'a> {
+        self.member(record, line, line.mark_at(self.node))
+    }
+
+    /// The members with earlier marks, of which one may be there instead.
+    fn earlier(
+        self,
+        record: &'a Record,
+        line: &'a Line,
+    ) -> impl ExactSizeIterator<Item = Member<'a>> {
+        line.earlier_marks(self.node).map(move |number| self.member(record, line, number))
+    }
+
+    /// All of these.
+    pub fn members(
+        self,
+        record: &'a Record,
+        line: &'a Line,
+    ) -> impl ExactSizeIterator<Item = Member<'a>> {
+        // The first mark has the number 1.
+        let first = line.earlier_marks(self.node).start.max(1);
+        (first..=line.mark_at(self.node)).map(move |number| self.member(record, line, number))
+    }
+}
+
+/// As [`encode`], for a question that names the line. A record that is in line has a place of its
+/// own at each node, so each is asked by itself.
 pub(super) fn encode_for_line(
     out: &mut BytesMut,
     key: &[u8],
     record: &Record,
     kind: Kind,
-    (node, channel): (Option<NodeId>, Option<Channel>),
+    place: Option<Place<'_>>,
 ) {
-    let (token, line) = (&record.token, record.line());
-    let channel = channel.as_ref();
-    let member = line.map(|line| Member { token, ttl: line.ttl, channel });
-    match (kind, member) {
-        (Kind::Join(form), Some(member)) => {
-            lines::join(out, form, key, member, record.round.number);
+    let token = &record.token;
+    match (kind, record.line().zip(place)) {
+        (Kind::Join(form), Some((line, place))) => {
+            let earlier = place.earlier(record, line);
+            lines::join(out, form, key, place.last(record, line), earlier, record.round.number);
         }
-        (Kind::Release(form), member) => {
-            let Some((line, node)) = line.zip(node) else {
-                return lines::hand_over(out, form, key, token, None, &[]);
-            };
+        (Kind::Release(form), None) => {
+            lines::hand_over(out, form, key, token, iter::empty(), &[]);
+        }
+        (Kind::Release(form), Some((line, place))) => {
             // A join in flight, or one of a lost connection, may be executed yet.
+            let node = place.node;
             let late = record.asked.contains(node) || record.unproven().contains(node);
-            let member = member.filter(|_| late || line.may_stand(node));
-            lines::hand_over(out, form, key, token, member, &line.successor_at(node));
+            let successor = line.successor();
+            if late || line.may_stand(node) {
+                lines::hand_over(out, form, key, token, place.members(record, line), successor);
+            } else {
+                lines::hand_over(out, form, key, token, iter::empty(), successor);
+            }
         }
         (other, _) => unreachable!("{other:?} names no line"),
     }

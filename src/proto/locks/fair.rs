@@ -25,7 +25,7 @@ use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::Form;
-use crate::proto::wire::line::Channel;
+use crate::proto::wire::line::{Channel, MarkKey};
 
 /// The shortest and the longest pause between two polls of a waiter near the front. A waiter that
 /// follows a frozen one gets the key by its poll, so this is a part of the time that a frozen
@@ -52,6 +52,7 @@ impl Locks {
     /// The client asked for a fair lock: it listens to a channel of its own from now on.
     pub fn prepare_line(&mut self, now: Instant) {
         if !self.cluster.is_listening() {
+            self.marks = Some(MarkKey::random(&mut self.rng.0));
             let channel = Channel::of(self.rng.0.random());
             self.cluster.listen_to(channel, now);
             self.act_on_changes(now);

@@ -44,10 +44,11 @@ impl Locks {
             updates,
             // What a burst took is given back; that changes no answer.
             tidying: _,
+            marks,
             given_away,
             rng: _,
         } = self;
-        assert!(given_away.is_empty(), "a fingerprint does not cover lines");
+        assert!(marks.is_none() && given_away.is_empty(), "a fingerprint does not cover lines");
         assert!(tasks.count() == 0, "a fingerprint does not cover tasks");
         assert!(auto_extended.is_empty() && prolongs.len() == 0, "nor auto-extended locks");
         assert!(waits.is_empty() && updates.is_empty(), "nor what was not taken out");

@@ -2,41 +2,80 @@
 //!
 //! A message may come too late: the waiter has given up, or has given its lock away. Then the node
 //! has a key that no client holds, and the client gives it back there.
+//!
+//! Whoever may `PUBLISH` can send a message, too. The hazard is a message that no node sent: it is
+//! no vote, and no proof that the client may release a token.
+
+use std::iter;
 
 use crate::proto::ids::RecordId;
 use crate::proto::lock::LockToken;
 use crate::proto::locks::Locks;
+use crate::proto::locks::encoding::Place;
 use crate::proto::locks::records::Phase;
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Ask, Kind, LockAsk};
 use crate::proto::wire::command::Form;
-use crate::proto::wire::line::{self as lines, HandedOver, Member};
+use crate::proto::wire::line::{self as lines, HandedOver};
 
 /// How many tokens of fair locks that were given away are remembered. One that is forgotten, and to
 /// which a node hands the key afterwards, is released there.
 const GIVEN_AWAY: usize = 64;
 
 impl Locks {
-    /// A node handed a key over to a waiter of this client.
+    /// A node handed a key over to a waiter of this client, or another program sent a message that
+    /// says so. Only with a mark that this client gave to that node is it believed.
     pub fn handed_over(&mut self, node: NodeId, now: Instant) {
-        let Some(HandedOver { key, token, next, skipped, .. }) =
-            self.cluster.take_handed_over(node)
-        else {
+        let Some(message) = self.cluster.take_handed_over(node) else {
+            self.message_is_ignored();
             return;
         };
-        let hash = self.key_prefix.hash_of(&key);
-        let found = self.records.with_key(hash).find(|&id| self.records.get(id).token == token);
-        let Some(id) = found else {
-            if !self.is_being_released(node, &token) {
-                self.release_unknown(node, &key, &token, now);
-            }
-            return;
-        };
+        let number = self.number_of_mark(node, &message);
+        let hash = self.key_prefix.hash_of(&message.key);
+        let has_token = |&id: &RecordId| self.records.get(id).token == message.token;
+        let found = self.records.with_key(hash).find(has_token);
+        match (found, number) {
+            (Some(id), Some(number)) => self.handed_over_to(id, node, number, &message, now),
+            (None, Some(_)) => self.handed_over_to_none(node, &message, now),
+            (_, None) => self.message_is_ignored(),
+        }
+    }
+
+    /// The number of the mark in a message, if this client made it for that token and that node.
+    fn number_of_mark(&self, node: NodeId, message: &HandedOver) -> Option<u16> {
+        let marks = self.marks.as_ref()?;
+        marks.number_of(&message.mark, &message.token, node)
+    }
+
+    fn message_is_ignored(&mut self) {
+        self.cluster.stats_mut().messages_ignored += 1;
+    }
+
+    /// A node handed the key over to the waiter of this record, which gave it the mark of this
+    /// number.
+    fn handed_over_to(
+        &mut self,
+        id: RecordId,
+        node: NodeId,
+        number: u16,
+        message: &HandedOver,
+        now: Instant,
+    ) {
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(id);
         let phase = record.phase;
         let Some(line) = record.line_mut() else { return };
+        if !line.take_mark(node, number) {
+            // Sent a second time, or given by a join of an earlier connection. The key may be the
+            // waiter's all the same.
+            self.message_is_ignored();
+            if phase == Phase::Asking {
+                self.poll_at(node, id, now);
+            }
+            return;
+        }
+        let next = message.next.clone();
         if phase != Phase::Asking {
             line.note_next(node, next);
             if phase == Phase::Held && trusted {
@@ -44,7 +83,7 @@ impl Locks {
             }
             return;
         }
-        line.skipped = line.skipped.max(skipped);
+        line.skipped = line.skipped.max(message.skipped);
         let counts = line.note_hand_over(node, next, now);
         if counts && trusted {
             record.prove_in_line(node);
@@ -76,21 +115,18 @@ impl Locks {
     pub(super) fn leave_lines(&mut self, id: RecordId, now: Instant) {
         let record = self.records.get(id);
         let Some(line) = record.line() else { return };
-        let elsewhere = line.joined.minus(line.holds(now));
-        let ttl = line.ttl;
         if self.given_away.len() == GIVEN_AWAY {
             self.given_away.pop_front();
         }
         self.given_away.push_back(record.token.clone());
-        for node in elsewhere.iter() {
-            if self.cluster.may_ask(node).is_err() {
+        for node in line.joined.minus(line.holds(now)).iter() {
+            let place = Place::of(record, node, &self.cluster, self.marks.as_ref());
+            let Some(place) = place.filter(|_| self.cluster.may_ask(node).is_ok()) else {
                 continue;
-            }
+            };
             self.command.clear();
             let key = self.key_prefix.put_before(&record.key);
-            let channel = self.cluster.channel(node).filter(|_| !line.is_silent(node));
-            let member = Member { token: &record.token, ttl, channel: channel.as_ref() };
-            lines::leave(&mut self.command, key, member);
+            lines::leave(&mut self.command, key, place.members(record, line));
             self.cluster.say_last_word(node, now, &self.command);
         }
     }
@@ -106,20 +142,20 @@ impl Locks {
         })
     }
 
-    /// A node handed a key over to a token that no waiter has any more: it is given back there, one
-    /// time and without a record. If that fails, the key stays for the ttl of a hand-over.
-    fn release_unknown(&mut self, node: NodeId, key: &[u8], token: &LockToken, now: Instant) {
-        if self.given_away.contains(token) {
+    /// A node handed a key over to a token of this client that no waiter has any more: it is given
+    /// back there, one time and without a record. If that fails, the key stays for the ttl of a
+    /// hand-over.
+    fn handed_over_to_none(&mut self, node: NodeId, message: &HandedOver, now: Instant) {
+        let HandedOver { key, token, .. } = message;
+        if self.given_away.contains(token) || self.is_being_released(node, token) {
             return;
         }
+        // The mark does not name the key.
         let unprefixed = key.strip_prefix(self.key_prefix.as_bytes());
-        if unprefixed.is_none_or(|key| self.check_key(key).is_err()) {
-            // No client of this library can have locked it.
-            return;
-        }
-        if self.cluster.may_ask(node).is_ok() {
+        let good = unprefixed.is_some_and(|key| self.check_key(key).is_ok());
+        if good && self.cluster.may_ask(node).is_ok() {
             self.command.clear();
-            lines::hand_over(&mut self.command, Form::Source, key, token, None, &[]);
+            lines::hand_over(&mut self.command, Form::Source, key, token, iter::empty(), &[]);
             self.cluster.say_last_word(node, now, &self.command);
         }
     }

@@ -9,7 +9,7 @@
 //! that does not count any more: of a node that may have forgotten keys, or of a connection that
 //! was lost. [`forget`](Line::forget) takes it out.
 
-use std::borrow::Cow;
+use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use crate::proto::error::Error;
 use crate::proto::node_set::{MAX_NODES, NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::{Instant, Ttl, drift};
-use crate::proto::wire::line::{Standing, member_at, token_of};
+use crate::proto::wire::line::{Standing, name_of};
 
 /// What is known of the line on one node.
 #[derive(Debug, Clone, Default)]
@@ -29,8 +29,50 @@ struct AtNode {
     until: Option<Instant>,
     /// What the key held at the last poll, if it was another's.
     holder: Bytes,
-    /// The member that came after this waiter when it got the key.
+    /// The name of the waiter that came after this one when it got the key.
     next: Bytes,
+    marks: Marks,
+}
+
+/// How many members with earlier marks a join or a release names at most. One that is left out may
+/// stay in the line: it costs the others a hand-over to a token that is released at once.
+const EARLIER_MARKS: u16 = 15;
+
+/// The numbers of the marks that a node was given. A mark is for one hand-over, and for one
+/// connection: a message that was sent on an earlier one may have been read by others only.
+#[derive(Debug, Clone, Copy, Default)]
+struct Marks {
+    /// The member in the line has one of the marks from this number on.
+    first: u16,
+    /// The last mark that was given; 0 if none was.
+    last: u16,
+    /// The next join gives another mark.
+    spent: bool,
+}
+
+impl Marks {
+    /// A join is about to be written.
+    fn give(&mut self) {
+        if self.last == 0 || self.spent {
+            let next = self.last.saturating_add(1);
+            // There are enough marks for any wait. After the last one, only polls count.
+            self.spent = next == self.last;
+            self.last = next;
+            self.first = self.first.max(next.saturating_sub(EARLIER_MARKS)).max(1);
+        }
+    }
+
+    /// The last join was answered: no other mark is in the line.
+    fn answered(&mut self) {
+        self.first = self.last;
+    }
+
+    /// A hand-over came with this mark. Returns whether it was given for that, and not used yet.
+    fn take(&mut self, number: u16) -> bool {
+        let good = self.last == number && !self.spent;
+        self.spent |= good;
+        good
+    }
 }
 
 /// What a poll of all nodes says about a key that no waiter has a majority of.
@@ -78,7 +120,8 @@ pub struct Line {
     pub early_polls: u32,
     /// How many waiters before this one could not be reached.
     pub skipped: u64,
-    /// The token that the key is handed over to; empty: the one that most nodes named.
+    /// The token that the key is handed over to after a split; empty: the waiter that most nodes
+    /// named.
     pub successor: Bytes,
     /// The error of the last attempt, while the waiter claims.
     pub last: Option<Error>,
@@ -120,6 +163,7 @@ impl Line {
         for node in nodes.minus(self.joined).iter() {
             self.at[node.index()].base = now;
         }
+        nodes.iter().for_each(|node| self.at[node.index()].marks.give());
         self.joined = self.joined.union(nodes);
         self.sent_in_trust = self.sent_in_trust.minus(nodes).union(nodes.minus(untrusted));
         self.polled = self.polled.union(nodes);
@@ -140,6 +184,7 @@ impl Line {
             self.counted.remove(node);
         }
         let at = &mut self.at[node.index()];
+        at.marks.answered();
         if mine {
             let left = Duration::from_millis(standing.left_millis);
             // The key may live for longer than a hand-over gives: after a claim that was lost.
@@ -158,6 +203,23 @@ impl Line {
         }
     }
 
+    /// A message came with the mark of this number. Returns whether the node was given it for one
+    /// hand-over, and this is the first.
+    pub fn take_mark(&mut self, node: NodeId, number: u16) -> bool {
+        self.at[node.index()].marks.take(number)
+    }
+
+    /// The number of the mark that the node was given last.
+    pub fn mark_at(&self, node: NodeId) -> u16 {
+        self.at[node.index()].marks.last
+    }
+
+    /// The numbers of the marks that it was given before, of which one may be in its line.
+    pub fn earlier_marks(&self, node: NodeId) -> Range<u16> {
+        let marks = self.at[node.index()].marks;
+        marks.first..marks.last
+    }
+
     /// A node handed the key over. Returns whether its vote counts.
     pub fn note_hand_over(&mut self, node: NodeId, next: Bytes, now: Instant) -> bool {
         (self.pushed, self.met_others) = (true, true);
@@ -174,7 +236,7 @@ impl Line {
         counts
     }
 
-    /// The member that comes after this waiter on a node, as the node said it.
+    /// The name of the waiter that comes after this one on a node, as the node said it.
     pub fn note_next(&mut self, node: NodeId, next: Bytes) {
         self.left.insert(node);
         self.at[node.index()].next = next;
@@ -190,7 +252,8 @@ impl Line {
         self.may_come_to_stand(node);
         self.sent_in_trust.remove(node);
         self.answered.remove(node);
-        self.at[node.index()].until = None;
+        let at = &mut self.at[node.index()];
+        (at.until, at.marks.spent) = (None, true);
     }
 
     /// A join that nobody reads the answer of may have put the token into the line of the node, or
@@ -263,26 +326,14 @@ impl Line {
         self.silent.contains(node)
     }
 
-    /// The one that this node hands the key over to: its member if any node named it, else its
-    /// token; empty if none is known. All nodes get the same one, though its members differ.
-    pub fn successor_at(&self, node: NodeId) -> Cow<'_, [u8]> {
-        let token = self.named_successor();
-        let member = &self.at[node.index()].next;
-        if token.is_empty() || token_of(member) == token {
-            return Cow::Borrowed(member);
-        }
-        let mut elsewhere = self.at.iter().map(|at| &at.next).filter(|it| token_of(it) == token);
-        let member = elsewhere.find_map(|member| member_at(node, member));
-        member.map_or(Cow::Borrowed(token), Cow::Owned)
-    }
-
-    /// The token that the key is handed over to; empty if none is known.
-    fn named_successor(&self) -> &[u8] {
+    /// The name of the waiter that the key is handed over to: the one that gets it after a split,
+    /// or else the one that most nodes named. Empty if none is known.
+    pub fn successor(&self) -> &[u8] {
         if !self.successor.is_empty() {
-            return &self.successor;
+            return name_of(&self.successor);
         }
-        let all = || self.at.iter().map(|at| token_of(&at.next)).filter(|next| !next.is_empty());
-        let named = |token: &[u8]| all().filter(|&other| other == token).count();
+        let all = || self.at.iter().map(|at| &at.next[..]).filter(|next| !next.is_empty());
+        let named = |name: &[u8]| all().filter(|&other| other == name).count();
         let most = all().max_by(|a, b| named(a).cmp(&named(b)).then_with(|| b.cmp(a)));
         most.unwrap_or_default()
     }
@@ -291,7 +342,6 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::wire::line::Channel;
 
     const A: &[u8] = b"aaaa";
     const B: &[u8] = b"bbbb";
@@ -408,33 +458,34 @@ mod tests {
     #[test]
     fn the_successor_is_the_one_that_most_nodes_named() {
         let mut line = joined(5);
-        assert_eq!(&*line.successor_at(NodeId::new(0)), b"");
-        let names = [(0, "9 c0 m1"), (1, "9 c1 m2"), (2, "9 c2 m2"), (3, "9 c3 m1"), (4, "")];
-        for (node, next) in names {
+        assert_eq!(line.successor(), b"");
+        for (node, next) in ["m1", "m2", "m2", "m1", ""].into_iter().enumerate() {
             line.note_next(NodeId::new(node), Bytes::from_static(next.as_bytes()));
         }
-        let at = |line: &Line| -> Vec<Vec<u8>> {
-            (0..5).map(|node| line.successor_at(NodeId::new(node)).to_vec()).collect()
-        };
-        assert_eq!(at(&line), [&b"9 c0 m1"[..], b"m1", b"m1", b"9 c3 m1", b"m1"]);
-        line.note_next(NodeId::new(4), Bytes::from_static(b"9 c4 m2"));
-        assert_eq!(at(&line), [&b"m2"[..], b"9 c1 m2", b"9 c2 m2", b"m2", b"9 c4 m2"]);
-        line.successor = Bytes::from_static(A);
-        assert_eq!(at(&line), [A; 5]);
+        assert_eq!(line.successor(), b"m1");
+        line.note_next(NodeId::new(4), Bytes::from_static(b"m2"));
+        assert_eq!(line.successor(), b"m2");
+        line.successor = Bytes::from_static(b"0123456789abcdef");
+        assert_eq!(line.successor(), b"0123456789ab");
     }
 
     #[test]
-    fn a_successor_is_named_by_its_member_where_another_node_named_it() {
-        let mut line = joined(3);
-        let member = |node: usize| {
-            let channel = Channel::of(7).at(NodeId::new(node));
-            [b"9 ", &channel.as_bytes()[..], b" m1"].concat()
-        };
-        line.note_next(NodeId::new(1), member(1).into());
-        for node in 0..3 {
-            assert_eq!(&*line.successor_at(NodeId::new(node)), member(node));
+    fn a_mark_is_for_one_hand_over_and_one_connection() {
+        let (mut line, node) = (joined(1), NodeId::new(0));
+        assert_eq!((line.mark_at(node), line.earlier_marks(node)), (1, 1..1));
+        assert!(!line.take_mark(node, 2) && line.take_mark(node, 1) && !line.take_mark(node, 1));
+        line.begin_poll(node.into(), NodeSet::EMPTY, at(200));
+        assert_eq!((line.mark_at(node), line.earlier_marks(node)), (2, 1..2));
+        line.note_standing(node, false, &held_by(b"x"), at(200), true);
+        assert_eq!(line.earlier_marks(node), 2..2);
+        line.begin_poll(node.into(), NodeSet::EMPTY, at(300));
+        assert_eq!(line.mark_at(node), 2, "nobody else can know it");
+        line.forget(node);
+        assert!(!line.take_mark(node, 2), "it may have been sent on the connection that was lost");
+        for lost in 0..20 {
+            line.begin_poll(node.into(), NodeSet::EMPTY, at(400 + lost));
+            line.forget(node);
         }
-        line.note_next(NodeId::new(1), Bytes::from_static(b"9 - m1"));
-        assert_eq!(&*line.successor_at(NodeId::new(0)), b"m1", "the node may notify it");
+        assert_eq!((line.mark_at(node), line.earlier_marks(node)), (22, 7..22));
     }
 }

@@ -71,7 +71,7 @@ use crate::proto::key::{KeyHash, KeyPrefix};
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::auto_extend::{AutoExtend, AutoExtendedLocks};
 use crate::proto::locks::ballot::Verdict;
-use crate::proto::locks::encoding::{encode, encode_for_line, encode_set, phase_of};
+use crate::proto::locks::encoding::{Place, encode, encode_for_line, encode_set, phase_of};
 use crate::proto::locks::pending_releases::PendingReleases;
 use crate::proto::locks::records::{Phase, Record, Records};
 use crate::proto::locks::requests::{Ops, Request};
@@ -83,6 +83,7 @@ use crate::proto::settings::{LONGEST_KEY, Settings};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::timers::{Timer, Timers};
 use crate::proto::wire::ask::{Ask, Kind, LockAsk};
+use crate::proto::wire::line::MarkKey;
 use tidying::Tidying;
 use updates::Updates;
 
@@ -255,6 +256,8 @@ pub struct Locks {
     waits: VecDeque<WaitEvent>,
     updates: Updates,
     tidying: Tidying,
+    /// By what the client makes its marks; nothing if it never stood in line.
+    marks: Option<MarkKey>,
     /// The tokens of fair locks that were given away last.
     given_away: VecDeque<LockToken>,
     rng: Random,
@@ -281,6 +284,7 @@ impl Locks {
             waits: VecDeque::new(),
             updates: Updates::default(),
             tidying: Tidying::default(),
+            marks: None,
             given_away: VecDeque::new(),
             rng: Random(StdRng::from_seed(seed)),
             cluster: Cluster::new(settings, now),
@@ -435,10 +439,10 @@ impl Locks {
             self.ask_set(nodes, id, kind, now);
             return;
         }
-        if record.fair && kind.names_the_line() && nodes.len() > 1 {
+        if record.fair && kind.names_the_line() && nodes.len() != 1 {
             let (odd, in_line) = (nodes.common(record.plain()), record.line().is_some());
             if in_line {
-                // The member names the channel of its node.
+                // The member names the channel and the mark of its node.
                 nodes.iter().for_each(|node| self.ask(node, id, kind, now));
                 return;
             }
@@ -483,11 +487,11 @@ impl Locks {
         if kind.is_of_set() {
             encode_set(&mut self.command, &self.key_prefix, record, kind, now);
         } else if fair {
-            let key = self.key_prefix.put_before(&record.key);
             let node = nodes.iter().next();
-            let heard = node.filter(|&node| !record.line().is_some_and(|it| it.is_silent(node)));
-            let channel = heard.and_then(|node| self.cluster.channel(node));
-            encode_for_line(&mut self.command, key, record, kind, (node, channel));
+            let (cluster, marks) = (&self.cluster, self.marks.as_ref());
+            let place = node.and_then(|node| Place::of(record, node, cluster, marks));
+            let key = self.key_prefix.put_before(&record.key);
+            encode_for_line(&mut self.command, key, record, kind, place);
         } else {
             let key = self.key_prefix.put_before(&record.key);
             encode(&mut self.command, key, record, kind, now);

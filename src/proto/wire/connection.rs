@@ -26,7 +26,7 @@ use crate::proto::wire::answers::{self, NodeAnswer, Seen, TaskAnswer};
 use crate::proto::wire::ask::{Ask, Kind, LockAsk, NodeAsk};
 use crate::proto::wire::error_line::storable_part;
 use crate::proto::wire::handshake::{Fact, Step};
-use crate::proto::wire::line::{HandedOver, Standing, is_subscribed};
+use crate::proto::wire::line::{HandedOver, Standing, TooLong, is_subscribed};
 use crate::proto::wire::resp::{self, Elements, Malformed, Reply};
 
 /// What came in.
@@ -46,8 +46,8 @@ pub enum Incoming {
     /// A push: another client wrote to a registered key with this hash, or the node forgot that the
     /// key was registered.
     Written(KeyHash),
-    /// A push: the node handed a key over to a waiter of this client.
-    /// [`Connection::take_handed_over`] has what it says.
+    /// A push: a message, by which the node may have handed a key over to a waiter of this client.
+    /// [`Connection::take_handed_over`] has what it says, if it makes sense.
     HandedOver,
 }
 
@@ -93,6 +93,8 @@ struct Moments {
 pub struct Connection {
     outbox: BytesMut,
     partial: BytesMut,
+    /// How many bytes of a message that is too long are still to come.
+    skipping: usize,
     asks: VecDeque<Ask>,
     /// The moments of the asks, in their order.
     moments: VecDeque<Moments>,
@@ -144,6 +146,7 @@ impl Connection {
     pub fn reset(&mut self) -> VecDeque<Ask> {
         self.outbox.clear();
         self.partial.clear();
+        self.skipping = 0;
         self.written.clear();
         self.handed_over = None;
         self.moments.clear();
@@ -308,19 +311,27 @@ impl Connection {
             if let Some(key) = self.written.pop() {
                 return Ok(Some(Incoming::Written(key)));
             }
+            if self.skipping > 0 {
+                return Ok(self.skip_more(input));
+            }
             let stored = !self.partial.is_empty();
             if stored {
                 self.partial.extend_from_slice(input);
                 *input = &[];
             }
             let bytes: &[u8] = if stored { &self.partial } else { input };
-            let step = resp::decode(bytes, &resp::Limits::default()).map_err(Fault::Malformed)?;
-            let resp::Step::Complete { reply, consumed } = step else {
-                if !stored {
-                    self.partial.extend_from_slice(input);
-                    *input = &[];
+            let (reply, consumed) = match decode(bytes)? {
+                Decoded::Reply(reply, consumed) => (reply, consumed),
+                Decoded::TooLong(end) => {
+                    return Ok(self.skip_message(end, stored, input));
                 }
-                return Ok(None);
+                Decoded::Partial => {
+                    if !stored {
+                        self.partial.extend_from_slice(input);
+                        *input = &[];
+                    }
+                    return Ok(None);
+                }
             };
             if let Reply::Error(line) = reply {
                 self.last_error.clear();
@@ -365,6 +376,33 @@ impl Connection {
 }
 
 impl Connection {
+    /// A message that is too long begins with the stored bytes, or with the input, and ends after
+    /// `end` bytes.
+    fn skip_message(&mut self, end: usize, stored: bool, input: &mut &[u8]) -> Option<Incoming> {
+        let there = if stored { self.partial.len() } else { input.len() };
+        let skipped = there.min(end);
+        if stored {
+            self.partial.advance(skipped);
+        } else {
+            *input = &input[skipped..];
+        }
+        self.skipping = end - skipped;
+        self.after_skipping()
+    }
+
+    fn skip_more(&mut self, input: &mut &[u8]) -> Option<Incoming> {
+        let skipped = self.skipping.min(input.len());
+        *input = &input[skipped..];
+        self.skipping -= skipped;
+        self.after_skipping()
+    }
+
+    /// A message that was skipped whole is reported without content.
+    fn after_skipping(&mut self) -> Option<Incoming> {
+        self.handed_over = None;
+        (self.skipping == 0).then_some(Incoming::HandedOver)
+    }
+
     /// The next event, if it is one of the few replies that nearly all questions about locks have.
     /// They are taken from the bytes as they are, without the decoder. Every other event is for
     /// [`next_incoming`](Connection::next_incoming), which reads these replies, too.
@@ -384,6 +422,28 @@ impl Connection {
         count_answer(&mut self.moments, &mut self.unwritten, &mut self.asked_at);
         self.last_answer = now;
         Some((ask, lock_reply))
+    }
+}
+
+/// What the bytes of a connection begin with.
+enum Decoded<'a> {
+    /// A reply, and how many bytes it has.
+    Reply(Reply<'a>, usize),
+    /// A message that is too long, and ends after so many bytes.
+    TooLong(usize),
+    /// The beginning of a reply.
+    Partial,
+}
+
+fn decode(bytes: &[u8]) -> Result<Decoded<'_>, Fault> {
+    match resp::decode(bytes, &resp::Limits::default()) {
+        Ok(resp::Step::Complete { reply, consumed }) => Ok(Decoded::Reply(reply, consumed)),
+        Ok(resp::Step::Partial) => Ok(Decoded::Partial),
+        Err(malformed) => match TooLong::of(bytes) {
+            Some(TooLong::EndsAfter(end)) => Ok(Decoded::TooLong(end)),
+            Some(TooLong::Unknown) => Ok(Decoded::Partial),
+            None => Err(Fault::Malformed(malformed)),
+        },
     }
 }
 
@@ -464,7 +524,7 @@ fn read_push(
     match elements.next()? {
         Reply::Bulk(b"invalidate") => {}
         Reply::Bulk(b"message") => {
-            *handed_over = Some(HandedOver::read(elements)?);
+            *handed_over = HandedOver::read(elements);
             return Some(Incoming::HandedOver);
         }
         _ => return None,

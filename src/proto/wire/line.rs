@@ -1,14 +1,16 @@
-//! The line beside a key: the questions of a fair lock and what a node says to them. The scripts are
-//! in [`scripts`], the message by which a node hands the key over in [`message`].
+//! The line beside a key: the questions of a fair lock and what a node says to them. The scripts
+//! are in [`scripts`], the message by which a node hands the key over in [`message`].
 //!
 //! The line of a key is a sorted set at `<key>:line`. A member says all that a node has to know of
-//! a waiter: `<ttl> <channel> <token>`. The ttl is what the key gets when it is handed over, in
-//! milliseconds; the channel is `-` if the waiter cannot be notified. A script names a successor by
-//! its member, or by its token alone.
+//! a waiter: `<ttl> <channel> <mark> <token>`. The ttl is what the key gets when it is handed over,
+//! in milliseconds; the channel is `-` if the waiter cannot be notified; the mark proves to the
+//! waiter that the node, and no one else, handed the key over. Only the channel and the mark differ
+//! from node to node. A successor is named by the beginning of its token.
 //!
 //! The hazard is a token that stands in the line when its waiter is gone. So the script that
 //! releases a key also takes the member of its caller out of the line.
 
+mod mark;
 mod message;
 mod scripts;
 
@@ -23,8 +25,9 @@ use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::Ttl;
 use crate::proto::wire::command::{Form, Script, decimal, encode, put_bulk, put_header, put_token};
 use crate::proto::wire::resp::{Elements, Reply};
-pub use message::HandedOver;
-pub use scripts::{HAND_OVER, JOIN};
+pub use mark::{MARK_BYTES, Mark, MarkKey};
+pub use message::{HandedOver, TooLong};
+pub use scripts::{HAND_OVER, JOIN, MOST_SEARCHED, MOST_SKIPPED};
 
 /// What follows a key in the name of its line.
 const LINE: &[u8] = b":line";
@@ -36,8 +39,18 @@ pub const LINE_TTL: Duration = Duration::from_secs(10);
 /// How long a channel is: `redlatch:` and 32 hex digits. The last two are the index of the node.
 pub const CHANNEL_BYTES: usize = 9 + 32;
 
-/// The most bytes of a member: a ttl of 20 digits, the channel, the token and two spaces.
-const LONGEST_MEMBER: usize = 20 + CHANNEL_BYTES + LONGEST_TOKEN + 2;
+/// The most bytes of a member: a ttl of 20 digits, the channel, the mark, the token and three
+/// spaces.
+const LONGEST_MEMBER: usize = 20 + CHANNEL_BYTES + MARK_BYTES + LONGEST_TOKEN + 3;
+
+/// How many bytes of its token name a waiter to others: enough to tell all waiters apart, and too
+/// few to guess the others.
+pub const NAME_BYTES: usize = 12;
+
+/// The name of the waiter with this token.
+pub fn name_of(token: &[u8]) -> &[u8] {
+    &token[..token.len().min(NAME_BYTES)]
+}
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
@@ -82,28 +95,22 @@ pub struct Member<'a> {
     /// What the key lives for when it is handed to the waiter.
     pub ttl: Ttl,
     /// How it is notified.
-    pub channel: Option<&'a Channel>,
-}
-
-/// The member of the same waiter in the line of another node, whose channel has its own index.
-/// Nothing if the waiter has no channel.
-pub fn member_at(node: NodeId, member: &[u8]) -> Option<Vec<u8>> {
-    let from = member.iter().position(|&byte| byte == b' ')? + 1;
-    let channel = Channel(member.get(from..from + CHANNEL_BYTES)?.try_into().ok()?);
-    let mut other = member.to_vec();
-    other[from..from + CHANNEL_BYTES].copy_from_slice(channel.at(node).as_bytes());
-    (other.get(from + CHANNEL_BYTES) == Some(&b' ')).then_some(other)
+    pub channel: Option<Channel>,
+    /// What the node sends back with a hand-over.
+    pub mark: Mark,
 }
 
 impl Member<'_> {
     fn write_to<'b>(&self, buffer: &'b mut [u8; LONGEST_MEMBER]) -> &'b [u8] {
         let mut digits = [0; 20];
         let mut token = [0; LONGEST_TOKEN];
-        let channel = self.channel.map_or(NO_CHANNEL, |channel| &channel.0[..]);
-        let parts: [&[u8]; 5] = [
+        let channel = self.channel.as_ref().map_or(NO_CHANNEL, |channel| &channel.0[..]);
+        let parts: [&[u8]; 7] = [
             decimal(self.ttl.as_millis(), &mut digits),
             b" ",
             channel,
+            b" ",
+            self.mark.as_bytes(),
             b" ",
             self.token.write_to(&mut token),
         ];
@@ -116,52 +123,67 @@ impl Member<'_> {
     }
 }
 
-/// Asks for the key, or for a place in its line.
+/// Asks for the key, or for a place in its line. `earlier` are members with other marks, of which
+/// one may stand there.
 ///
 /// `poll` is the number of the poll.
-pub fn join(out: &mut BytesMut, form: Form, key: &[u8], member: Member<'_>, poll: u32) {
-    let mut buffer = [0; LONGEST_MEMBER];
+pub fn join<'a>(
+    out: &mut BytesMut,
+    form: Form,
+    key: &[u8],
+    member: Member<'_>,
+    earlier: impl ExactSizeIterator<Item = Member<'a>>,
+    poll: u32,
+) {
     let (mut ttl, mut line) = ([0; 20], [0; 20]);
-    put_script_of_line(out, &JOIN, form, key, 4);
+    put_script_of_line(out, &JOIN, form, key, 4 + earlier.len());
     put_token(out, member.token);
     if is_planted(Fault::JoinsTwice) {
         // Another member of the same token: the ttl is a little longer each time.
         let longer = member.ttl.duration() + Duration::from_millis(u64::from(poll % 2));
         let ttl = Ttl::new(longer, longer).unwrap_or(member.ttl);
-        put_bulk(out, Member { ttl, ..member }.write_to(&mut buffer));
+        put_member(out, Member { ttl, ..member });
     } else {
-        put_bulk(out, member.write_to(&mut buffer));
+        put_member(out, member);
     }
     put_bulk(out, decimal(member.ttl.as_millis(), &mut ttl));
     put_bulk(out, decimal(LINE_TTL.as_millis() as u64, &mut line));
+    earlier.for_each(|member| put_member(out, member));
 }
 
-/// Gives the key up, and the place in the line; `member` is nothing if the token never joined.
-pub fn hand_over(
+/// Gives the key up, and the place in the line. `members` are those of which one may stand there;
+/// `successor` is the name of the waiter that is to get the key, empty if none is named.
+pub fn hand_over<'a>(
     out: &mut BytesMut,
     form: Form,
     key: &[u8],
     token: &LockToken,
-    member: Option<Member<'_>>,
+    members: impl ExactSizeIterator<Item = Member<'a>>,
     successor: &[u8],
 ) {
-    let mut buffer = [0; LONGEST_MEMBER];
-    if member.is_none() && successor.is_empty() {
-        put_script_of_line(out, &HAND_OVER, form, key, 1);
-        put_token(out, token);
-        return;
-    }
-    put_script_of_line(out, &HAND_OVER, form, key, 3);
+    let short = members.len() == 0 && successor.is_empty();
+    put_script_of_line(out, &HAND_OVER, form, key, if short { 1 } else { 2 + members.len() });
     put_token(out, token);
-    put_bulk(out, member.map_or(&b""[..], |member| member.write_to(&mut buffer)));
-    put_bulk(out, successor);
+    if !short {
+        put_bulk(out, successor);
+        members.for_each(|member| put_member(out, member));
+    }
 }
 
-/// Takes a member out of a line, and changes nothing else.
-pub fn leave(out: &mut BytesMut, key: &[u8], member: Member<'_>) {
-    let mut buffer = [0; LONGEST_MEMBER];
-    let line = [key, LINE].concat();
-    encode(out, &[b"ZREM", &line, member.write_to(&mut buffer)]);
+fn put_member(out: &mut BytesMut, member: Member<'_>) {
+    put_bulk(out, member.write_to(&mut [0; LONGEST_MEMBER]));
+}
+
+/// Takes members out of a line, and changes nothing else.
+pub fn leave<'a>(
+    out: &mut BytesMut,
+    key: &[u8],
+    members: impl ExactSizeIterator<Item = Member<'a>>,
+) {
+    put_header(out, b'*', 2 + members.len());
+    put_bulk(out, b"ZREM");
+    put_bulk(out, &[key, LINE].concat());
+    members.for_each(|member| put_member(out, member));
 }
 
 /// Asks which waiters stand in the line of a key: the first `count` of them.
@@ -188,7 +210,7 @@ pub(super) fn members(reply: &Reply<'_>, tokens: &mut Vec<Value>) -> Option<()> 
 }
 
 /// The token of a member: its last word.
-pub fn token_of(member: &[u8]) -> &[u8] {
+fn token_of(member: &[u8]) -> &[u8] {
     member.rsplit(|&byte| byte == b' ').next().unwrap_or_default()
 }
 
@@ -272,6 +294,10 @@ pub(in crate::proto::wire) mod tests {
         LockToken::random(&mut StdRng::from_seed([3; 32])).with_owner(Some(&"web:7".into()))
     }
 
+    fn mark(digit: u8) -> Mark {
+        Mark::read(&[digit; MARK_BYTES]).unwrap()
+    }
+
     fn ttl() -> Ttl {
         Ttl::new(Duration::from_millis(1500), Duration::MAX).unwrap()
     }
@@ -280,10 +306,10 @@ pub(in crate::proto::wire) mod tests {
     fn a_join_names_the_key_its_line_and_the_member() {
         let (token, channel) = (token(), Channel::of(0xab));
         let mut out = BytesMut::new();
-        let member = Member { token: &token, ttl: ttl(), channel: Some(&channel) };
-        join(&mut out, Form::Sha, b"k", member, 0);
+        let member = Member { token: &token, ttl: ttl(), channel: Some(channel), mark: mark(b'2') };
+        join(&mut out, Form::Sha, b"k", member, std::iter::empty(), 0);
         let text = String::from_utf8(out.to_vec()).unwrap();
-        let member = format!("1500 redlatch:ba{} {token}", "0".repeat(30));
+        let member = format!("1500 redlatch:ba{} {} {token}", "0".repeat(30), "2".repeat(20));
         let head = format!("*9\r\n$7\r\nEVALSHA\r\n$40\r\n{}\r\n$1\r\n2\r\n$1\r\nk\r\n", JOIN.sha1);
         assert!(text.starts_with(&head), "{text}");
         let length = member.len();
@@ -292,18 +318,35 @@ pub(in crate::proto::wire) mod tests {
     }
 
     #[test]
+    fn a_join_names_the_members_with_earlier_marks() {
+        let token = token();
+        let mut out = BytesMut::new();
+        let [earlier, member] = [b'1', b'2'].map(|it| Member {
+            token: &token,
+            ttl: ttl(),
+            channel: None,
+            mark: mark(it),
+        });
+        join(&mut out, Form::Sha, b"k", member, [earlier].into_iter(), 0);
+        let text = String::from_utf8(out.to_vec()).unwrap();
+        let earlier = format!("1500 - {} {token}", "1".repeat(20));
+        assert!(text.starts_with("*10\r\n"), "{text}");
+        assert!(text.ends_with(&format!("\r\n10000\r\n${}\r\n{earlier}\r\n", earlier.len())));
+    }
+
+    #[test]
     fn a_release_of_a_token_that_never_joined_names_no_member() {
         let token = token();
         let mut out = BytesMut::new();
-        hand_over(&mut out, Form::Source, b"k", &token, None, b"");
+        hand_over(&mut out, Form::Source, b"k", &token, std::iter::empty(), b"");
         let text = String::from_utf8(out.to_vec()).unwrap();
         assert!(text.starts_with("*6\r\n$4\r\nEVAL\r\n"), "{text}");
         assert!(text.ends_with(&format!("{token}\r\n")), "{text}");
         let mut out = BytesMut::new();
-        hand_over(&mut out, Form::Source, b"k", &token, None, b"m");
+        hand_over(&mut out, Form::Source, b"k", &token, std::iter::empty(), b"m");
         let text = String::from_utf8(out.to_vec()).unwrap();
-        assert!(text.starts_with("*8\r\n$4\r\nEVAL\r\n"), "{text}");
-        assert!(text.ends_with(&format!("{token}\r\n$0\r\n\r\n$1\r\nm\r\n")), "{text}");
+        assert!(text.starts_with("*7\r\n$4\r\nEVAL\r\n"), "{text}");
+        assert!(text.ends_with(&format!("{token}\r\n$1\r\nm\r\n")), "{text}");
     }
 
     #[test]

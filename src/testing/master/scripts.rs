@@ -14,7 +14,7 @@ use crate::proto::planted::{Fault, is_planted};
 use crate::proto::wire::command::{ADOPT, EXTEND, MARK, RELEASE, Script};
 use crate::proto::wire::fenced_sets::{FENCED_ACQUIRE_SET, FENCED_EXTEND_SET};
 use crate::proto::wire::fencing::{FENCED_ACQUIRE, FENCED_EXTEND};
-use crate::proto::wire::line::{HAND_OVER, JOIN};
+use crate::proto::wire::line::{HAND_OVER, JOIN, MOST_SEARCHED, MOST_SKIPPED, name_of};
 use crate::proto::wire::sets::{ACQUIRE_SET, EXTEND_SET, RELEASE_SET};
 
 /// What a script answers, or the error that ended it, without the place where it happened.
@@ -197,45 +197,77 @@ fn split_marker(value: &[u8]) -> Option<(&[u8], &[u8])> {
     (!since.is_empty() && matches!(word, b"" | b" vouched")).then_some((since, word))
 }
 
+/// The function `first` of the scripts of the line.
+fn first(lua: &mut Sandbox) -> Option<Vec<u8>> {
+    // `redis.pcall`
+    let first = lua.call(&[Some(b"ZRANGE"), lua.key(1), Some(b"0"), Some(b"0")]);
+    first.ok().as_ref().and_then(first_of)
+}
+
+/// The member that a name stands in, among the first of the line.
+fn named_member(lua: &mut Sandbox, name: &[u8]) -> Result<Option<Vec<u8>>, Reply> {
+    let name = [b" ", name].concat();
+    let has_name = |member: &Vec<u8>| member.windows(name.len()).any(|part| part == name);
+    let first = first(lua);
+    if first.as_ref().is_none_or(has_name) {
+        return Ok(first);
+    }
+    let last = (MOST_SEARCHED - 1).to_string();
+    let all = lua.call(&[Some(b"ZRANGE"), lua.key(1), Some(b"0"), Some(last.as_bytes())])?;
+    let Reply::Array(all) = all else { return Ok(None) };
+    Ok(all.into_iter().find_map(|member| match member {
+        Reply::Bulk(member) if has_name(&member) => Some(member),
+        _ => None,
+    }))
+}
+
+/// The ttl, the channel, the mark and the token of a member of the line.
+fn parts_of_member(member: &[u8]) -> Option<[&[u8]; 4]> {
+    let parts: Vec<&[u8]> = member.split(|&byte| byte == b' ').collect();
+    let [ttl, channel, mark, token] = parts[..] else { return None };
+    let good = matches!(ttl.first(), Some(b'1'..=b'9')) && ttl.iter().all(u8::is_ascii_digit);
+    let none_empty = [channel, mark, token].iter().all(|part| !part.is_empty());
+    (good && none_empty && ttl.len() < 16).then_some([ttl, channel, mark, token])
+}
+
 /// The function `give` of the scripts of the line: returns the member that it stopped at.
-fn give(lua: &mut Sandbox, named: Option<Vec<u8>>) -> Result<Option<Vec<u8>>, Reply> {
-    let (mut next, mut skipped) = (named, 0);
-    loop {
-        let member = match next.take() {
-            Some(member) => Some(member),
-            // `redis.pcall`
-            None => {
-                let first = lua.call(&[Some(b"ZRANGE"), lua.key(1), Some(b"0"), Some(b"0")]);
-                first.ok().as_ref().and_then(first_of)
-            }
-        };
-        let Some(member) = member else { return Ok(None) };
-        if lua.argument(1) == Some(&member[..]) {
+fn give(lua: &mut Sandbox, name: &[u8], own: Option<&[u8]>) -> Result<Option<Vec<u8>>, Reply> {
+    let mut next = if name.is_empty() { None } else { named_member(lua, name)? };
+    let mut skipped = 0;
+    for _ in 0..MOST_SKIPPED {
+        let Some(member) = next.take().or_else(|| first(lua)) else { return Ok(None) };
+        if own == Some(&member[..]) {
             return Ok(Some(member));
         }
         // `redis.pcall`
         let Ok(removed) = lua.call(&[Some(b"ZREM"), lua.key(1), Some(&member)]) else {
             return Ok(None);
         };
-        let words: Vec<&[u8]> = member.split(|&byte| byte == b' ').collect();
-        let [ttl, channel, token] = words[..] else { continue };
-        if removed != Reply::Integer(1) {
-            continue;
-        }
-        lua.call(&[Some(b"SET"), lua.key(0), Some(token), Some(b"PX"), Some(ttl)])?;
+        let parts = parts_of_member(&member).filter(|_| removed == Reply::Integer(1));
+        let Some([ttl, channel, mark, token]) = parts else { continue };
+        let write = [Some(&b"SET"[..]), lua.key(0), Some(token), Some(b"PX"), Some(ttl)];
         if channel == b"-" {
+            lua.call(&write)?;
             return Ok(Some(member));
         }
-        let after = lua.call(&[Some(b"ZRANGE"), lua.key(1), Some(b"0"), Some(b"0")])?;
-        let (count, after) = (format!("{skipped}"), first_of(&after).unwrap_or_default());
-        let key = lua.key(0).unwrap_or_default();
-        let message = [count.as_bytes(), &after, token, key].join(&b'\n');
         // `redis.pcall`
-        if lua.call(&[Some(b"PUBLISH"), Some(channel), Some(&message)]) != Ok(Reply::Integer(0)) {
-            return Ok(Some(member));
+        let heard = lua.call(&[Some(b"PUBSUB"), Some(b"NUMSUB"), Some(channel)]);
+        let nobody = matches!(heard, Ok(Reply::Array(counts)) if counts[1] == Reply::Integer(0));
+        if !nobody {
+            lua.call(&write)?;
+            let after = first(lua).unwrap_or_default();
+            let after = after.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
+            let (count, key) = (format!("{skipped}"), lua.key(0).unwrap_or_default());
+            let message = [count.as_bytes(), name_of(after), mark, token, key].join(&b'\n');
+            // `redis.pcall`
+            let heard = lua.call(&[Some(b"PUBLISH"), Some(channel), Some(&message)]);
+            if heard != Ok(Reply::Integer(0)) {
+                return Ok(Some(member));
+            }
         }
         skipped += 1;
     }
+    Ok(None)
 }
 
 fn first_of(reply: &Reply) -> Option<Vec<u8>> {
@@ -248,38 +280,56 @@ fn first_of(reply: &Reply) -> Option<Vec<u8>> {
     }
 }
 
+/// The score of the member at this rank of the line; 0 if there is none.
+fn score_in_range(lua: &mut Sandbox, rank: &[u8]) -> Result<i64, Reply> {
+    let range = [Some(&b"ZRANGE"[..]), lua.key(1), Some(rank), Some(rank)];
+    let found = lua.call(&[&range[..], &[Some(b"WITHSCORES")]].concat())?;
+    Ok(match &found {
+        Reply::Array(items) => match items.get(1) {
+            Some(Reply::Bulk(score)) => integer(score).unwrap_or(0),
+            _ => 0,
+        },
+        _ => 0,
+    })
+}
+
 fn join(lua: &mut Sandbox) -> Outcome {
     let mut value = lua.call(&[Some(b"GET"), lua.key(0)])?;
+    let member = lua.argument(1);
+    for earlier in 4..lua.count_arguments() {
+        let earlier = lua.argument(earlier);
+        if let Reply::Integer(rank) = lua.call(&[Some(b"ZRANK"), lua.key(1), earlier])? {
+            let rank = rank.to_string();
+            let score = score_in_range(lua, rank.as_bytes())?.to_string();
+            lua.call(&[Some(b"ZREM"), lua.key(1), earlier])?;
+            let add = [Some(&b"ZADD"[..]), lua.key(1), Some(b"NX"), Some(score.as_bytes())];
+            lua.call(&[&add[..], &[member]].concat())?;
+        }
+    }
     if token_is(&value, lua.argument(0)) {
-        lua.call(&[Some(b"ZREM"), lua.key(1), lua.argument(1)])?;
+        lua.call(&[Some(b"ZREM"), lua.key(1), member])?;
         return lua.call(&[Some(b"PTTL"), lua.key(0)]);
     }
     if value == Reply::Null {
-        let first = give(lua, None)?;
-        if first.as_deref() == lua.argument(1) || first.is_none() {
-            lua.call(&[Some(b"ZREM"), lua.key(1), lua.argument(1)])?;
+        let found = give(lua, &[], member)?.or_else(|| first(lua));
+        if found.is_none() || found.as_deref() == member {
+            lua.call(&[Some(b"ZREM"), lua.key(1), member])?;
             let (token, ttl) = (lua.argument(0), lua.argument(2));
             lua.call(&[Some(b"SET"), lua.key(0), token, Some(b"PX"), ttl])?;
             return Ok(Reply::Integer(lua.argument(2).and_then(integer).unwrap_or(0)));
         }
         value = lua.call(&[Some(b"GET"), lua.key(0)])?;
     }
-    let range = [Some(&b"ZRANGE"[..]), lua.key(1), Some(b"-1"), Some(b"-1")];
-    let last = lua.call(&[&range[..], &[Some(b"WITHSCORES")]].concat())?;
-    let score = match &last {
-        Reply::Array(items) => match items.get(1) {
-            Some(Reply::Bulk(score)) => integer(score).unwrap_or(0),
-            _ => 0,
-        },
-        _ => 0,
-    };
-    let (score, mut rank) = ((score + 1).to_string(), Reply::Integer(0));
+    let value = if let Reply::Bulk(value) = value { value } else { Vec::new() };
+    let score = score_in_range(lua, b"-1")? + 1;
+    let (score, mut rank) = (score.to_string(), Reply::Integer(0));
     let add = [Some(&b"ZADD"[..]), lua.key(1), Some(b"NX"), Some(score.as_bytes())];
-    if lua.call(&[&add[..], &[lua.argument(1)]].concat())? == Reply::Integer(0) {
-        rank = lua.call(&[Some(b"ZRANK"), lua.key(1), lua.argument(1)])?;
+    let stood = lua.call(&[&add[..], &[member]].concat())? == Reply::Integer(0);
+    if stood && !value.is_empty() {
+        rank = lua.call(&[Some(b"ZRANK"), lua.key(1), member])?;
     }
     lua.call(&[Some(b"PEXPIRE"), lua.key(1), lua.argument(3)])?;
-    let (Reply::Integer(rank), Reply::Bulk(value)) = (rank, value) else {
+    let Reply::Integer(rank) = rank else {
         return Err(Reply::error("ERR user_script:1: attempt to concatenate a nil value"));
     };
     Ok(Reply::Bulk([format!("{rank} ").as_bytes(), &value[..value.len().min(168)]].concat()))
@@ -287,54 +337,34 @@ fn join(lua: &mut Sandbox) -> Outcome {
 
 fn hand_over(lua: &mut Sandbox) -> Outcome {
     let value = lua.call(&[Some(b"GET"), lua.key(0)])?;
-    if token_is(&value, lua.argument(0)) && lua.argument(1).is_none() {
-        let found = lua.call(&[Some(b"ZRANGE"), lua.key(1), Some(b"0"), Some(b"0")]);
-        if found.is_ok_and(|found| first_of(&found).is_none()) {
-            return lua.call(&[Some(b"DEL"), lua.key(0)]).map(|_| Reply::Integer(1));
-        }
-    }
-    let named = lua.argument(2).unwrap_or_default();
-    if token_is(&value, lua.argument(0)) && named.contains(&b' ') {
-        let own = lua.argument(1).filter(|own| !own.is_empty());
-        // `redis.pcall`
-        let left = own.is_none_or(|_| lua.call(&[Some(b"ZREM"), lua.key(1), own]).is_ok());
-        if left && give(lua, Some(named.to_vec()))?.is_some() {
-            return Ok(Reply::Integer(1));
-        }
-    }
     // `redis.pcall`
-    let found = lua.call(&[Some(b"ZRANGE"), lua.key(1), Some(b"0"), Some(b"0")]);
-    let first = match found {
-        Ok(found) => first_of(&found),
-        Err(Reply::Error(line)) if line.starts_with(b"WRONGTYPE") => None,
+    let line = lua.call(&[Some(b"ZRANGE"), lua.key(1), Some(b"0"), Some(b"0")]);
+    let ours = token_is(&value, lua.argument(0));
+    let empty = line.as_ref().is_ok_and(|line| first_of(line).is_none());
+    if ours && lua.argument(1).is_none() && empty {
+        return lua.call(&[Some(b"DEL"), lua.key(0)]).map(|_| Reply::Integer(1));
+    }
+    let has_line = match line {
+        Ok(_) => !empty,
+        Err(Reply::Error(line)) if line.starts_with(b"WRONGTYPE") => false,
         Err(error) => return Ok(error),
     };
-    if first.is_some() && lua.argument(1).is_some_and(|own| !own.is_empty()) {
-        lua.call(&[Some(b"ZREM"), lua.key(1), lua.argument(1)])?;
+    if has_line && lua.argument(2).is_some() {
+        let own = (2..lua.count_arguments()).map(|own| lua.argument(own));
+        let words: Vec<_> = [Some(&b"ZREM"[..]), lua.key(1)].into_iter().chain(own).collect();
+        lua.call(&words)?;
     }
-    if value != Reply::Null && !token_is(&value, lua.argument(0)) {
+    if value != Reply::Null && !ours {
         return Ok(Reply::Integer(-1));
     }
-    let mut named = lua.argument(2).filter(|named| !named.is_empty()).map(<[u8]>::to_vec);
-    if let (Some(token), true) = (&named, first.is_some()) {
-        if !token.contains(&b' ') {
-            let all = lua.call(&[Some(b"ZRANGE"), lua.key(1), Some(b"0"), Some(b"-1")])?;
-            let suffix = [b" ", &token[..]].concat();
-            let Reply::Array(all) = all else { return Ok(Reply::Null) };
-            named = all.into_iter().find_map(|member| match member {
-                Reply::Bulk(member) if member.ends_with(&suffix) => Some(member),
-                _ => None,
-            });
-        }
+    let answer = Reply::Integer(i64::from(ours));
+    if has_line && give(lua, lua.argument(1).unwrap_or_default(), None)?.is_some() {
+        return Ok(answer);
     }
-    let ours = value != Reply::Null;
-    if first.is_some() && give(lua, named)?.is_some() {
-        return Ok(Reply::Integer(i64::from(ours)));
-    }
-    if ours || first.is_some() {
+    if ours || has_line {
         lua.call(&[Some(b"DEL"), lua.key(0)])?;
     }
-    Ok(Reply::Integer(i64::from(ours)))
+    Ok(answer)
 }
 
 /// One run of a script: its keys, its arguments, and the way to the commands.
@@ -356,6 +386,11 @@ impl<'a> Sandbox<'a> {
     /// `#KEYS`.
     pub(super) fn count_keys(&self) -> usize {
         self.keys.len()
+    }
+
+    /// `#ARGV`.
+    pub(super) fn count_arguments(&self) -> usize {
+        self.arguments.len()
     }
 
     /// `ARGV[index + 1]`, or nil.

@@ -27,7 +27,7 @@ const fn wish(command: &'static str, rule: &'static str, effect: &'static str) -
 const LINE: &str = "nobody can wait in line there for a fair lock";
 
 /// In the order of their importance.
-const NEEDS: [Need; 25] = [
+const NEEDS: [Need; 26] = [
     need("SET", "+set", "no lock can be had"),
     need("SELECT", "+select", "the database of the URL cannot be reached, so it is not asked"),
     need("EVAL", "+eval", "nothing can be released, so it is not asked"),
@@ -55,6 +55,11 @@ const NEEDS: [Need; 25] = [
     wish("ZREM", "+zrem", LINE),
     wish("SUBSCRIBE", "+subscribe &redlatch:*", "who waits for a fair lock polls, and is slower"),
     wish("PUBLISH", "+publish &redlatch:*", "who waits for a fair lock polls, and is slower"),
+    wish(
+        "PUBSUB NUMSUB",
+        "+pubsub|numsub",
+        "a dead waiter for a fair lock is not skipped while a program listens to all channels",
+    ),
     wish("CLIENT SETNAME", "+client|setname", "the client has no name in CLIENT LIST"),
     wish("CLIENT SETINFO", "+client|setinfo", "CLIENT LIST does not show the client's version"),
 ];

@@ -7,12 +7,12 @@ use super::*;
 const ALL: &str = "-@all +set +eval +evalsha +get +del +pttl +pexpire +exists +delifeq +delex \
     +select +info +time +script|load +command|info +client|tracking +client|caching +client|kill \
     +client|setname +client|setinfo +getrange +config|get +zadd +zrank +zrange +zrem +subscribe \
-    +publish &*";
+    +publish +pubsub|numsub &*";
 
 /// A right that is taken away, and the finding: the check, its level, and its words.
 type Missing = (&'static str, &'static str, &'static str, &'static str);
 
-const MISSING: [Missing; 23] = [
+const MISSING: [Missing; 24] = [
     ("set", "permissions", "fail", "SET is refused (NOPERM"),
     ("eval", "permissions", "fail", "EVAL is refused (NOPERM"),
     ("get", "permissions", "fail", "GET is refused (NOPERM"),
@@ -33,6 +33,7 @@ const MISSING: [Missing; 23] = [
     ("zrem", "permissions", "warn", "ZREM is refused (NOPERM"),
     ("subscribe", "permissions", "warn", "SUBSCRIBE is refused (NOPERM"),
     ("publish", "permissions", "warn", "PUBLISH is refused (NOPERM"),
+    ("pubsub|numsub", "permissions", "warn", "PUBSUB NUMSUB is refused (NOPERM"),
     ("client|tracking", "tracking", "warn", "CLIENT TRACKING is refused (NOPERM"),
     ("client|caching", "tracking", "warn", "CLIENT CACHING is refused (NOPERM"),
     ("config|get", "connections", "warn", "the node refuses CONFIG"),

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::proto::lock::LockToken;
-use crate::proto::wire::line::{Channel, LONGEST_MEMBER};
+use crate::proto::wire::line::{CHANNEL_BYTES, Channel, Mark, name_of};
 use crate::proto::wire::resp::Reply;
 
 /// The message of a node that handed a key over to a waiter of this client.
@@ -15,7 +15,9 @@ pub struct HandedOver {
     pub key: Vec<u8>,
     /// The waiter's token.
     pub token: LockToken,
-    /// The member that is the first of the line from now on; empty if there is none.
+    /// The mark that the waiter gave to the node that sent this, if it was that node.
+    pub mark: Mark,
+    /// The name of the waiter that is the first of the line from now on; empty if there is none.
     pub next: Bytes,
     /// How many waiters before this one could not be reached.
     pub skipped: u64,
@@ -29,16 +31,49 @@ impl HandedOver {
     ) -> Option<HandedOver> {
         let (channel, message) = (elements.next()?, elements.next()?);
         let (Reply::Bulk(channel), Reply::Bulk(text)) = (channel, message) else { return None };
-        let mut parts = text.splitn(4, |&byte| byte == b'\n');
-        let (skipped, next, token, key) =
-            (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let mut parts = text.splitn(5, |&byte| byte == b'\n');
+        let (skipped, next, mark) = (parts.next()?, parts.next()?, parts.next()?);
+        let (token, key) = (parts.next()?, parts.next()?);
         Some(HandedOver {
             channel: Channel(channel.try_into().ok()?),
             key: key.to_vec(),
             token: LockToken::parse(std::str::from_utf8(token).ok()?)?,
-            next: Bytes::copy_from_slice(&next[..next.len().min(LONGEST_MEMBER)]),
+            mark: Mark::read(mark)?,
+            next: Bytes::copy_from_slice(name_of(next)),
             skipped: std::str::from_utf8(skipped).ok()?.parse().ok()?,
         })
+    }
+}
+
+/// The longest message that a server takes, by its default settings: 512 MiB.
+const LONGEST_MESSAGE: usize = 512 << 20;
+
+/// A message that is too long to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TooLong {
+    /// It ends after so many bytes.
+    EndsAfter(usize),
+    /// Its length has not come yet.
+    Unknown,
+}
+
+impl TooLong {
+    /// Whether these bytes, which are past a limit of the decoder, are a message on a channel as
+    /// long as ours. Whoever may `PUBLISH` can send one, so it is not the fault of the node.
+    pub fn of(bytes: &[u8]) -> Option<TooLong> {
+        const HEAD: &[u8] = b">3\r\n$7\r\nmessage\r\n$41\r\n";
+        const _: () = assert!(CHANNEL_BYTES == 41, "the head names the length of a channel");
+        let after = bytes.strip_prefix(HEAD)?.get(CHANNEL_BYTES..)?.strip_prefix(b"\r\n$")?;
+        let digits = after.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let length = std::str::from_utf8(&after[..digits]).ok()?.parse::<usize>().ok()?;
+        if length > LONGEST_MESSAGE {
+            return None;
+        }
+        if after[digits..].len() < 2 {
+            return b"\r\n".starts_with(&after[digits..]).then_some(TooLong::Unknown);
+        }
+        let head = bytes.len() - after.len() + digits + 2;
+        after[digits..].starts_with(b"\r\n").then_some(TooLong::EndsAfter(head + length + 2))
     }
 }
 
@@ -51,7 +86,8 @@ mod tests {
     #[test]
     fn a_message_is_read_whole_or_not_at_all() {
         let token = token();
-        let text = format!("2\n9 - abc\n{token}\na\nkey");
+        let mark = "0001".repeat(5);
+        let text = format!("2\nabc\n{mark}\n{token}\na\nkey");
         let channel = Channel::of(7).at(NodeId::new(18));
         let read_on = |channel: &[u8], text: &str| {
             HandedOver::read([Reply::Bulk(channel), Reply::Bulk(text.as_bytes())].into_iter())
@@ -61,10 +97,30 @@ mod tests {
         assert_eq!(message.channel, channel);
         assert!(channel.as_bytes().ends_with(b"0012"));
         assert_eq!(read_on(b"channel", &text), None);
-        assert_eq!((message.key, message.token), (b"a\nkey".to_vec(), token));
-        assert_eq!((&message.next[..], message.skipped), (&b"9 - abc"[..], 2));
-        for other in ["", "2\n\nx\nk", "x\n\n\nk"] {
+        assert_eq!((&message.key[..], &message.token), (&b"a\nkey"[..], &token));
+        assert_eq!((&message.next[..], message.skipped), (&b"abc"[..], 2));
+        assert_eq!(message.mark.as_bytes(), mark.as_bytes());
+        let bad_mark = format!("2\n\n{}\n{}\nk", "0".repeat(19), message.token);
+        for other in ["", "2\n\nx\nk", "x\n\n\nk", &bad_mark] {
             assert_eq!(read(other), None, "{other:?}");
         }
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_is_told_from_other_bytes() {
+        let channel = Channel::of(7);
+        let channel = std::str::from_utf8(channel.as_bytes()).unwrap();
+        let head = format!(">3\r\n$7\r\nmessage\r\n$41\r\n{channel}\r\n");
+        let of = |rest: &str| TooLong::of(format!("{head}{rest}").as_bytes());
+        for partial in ["$2097152", "$2097152\r"] {
+            assert_eq!(of(partial), Some(TooLong::Unknown));
+        }
+        let ends = TooLong::EndsAfter(head.len() + 10 + 2_097_152 + 2);
+        assert_eq!((of("$2097152\r\n"), of("$2097152\r\nabc")), (Some(ends), Some(ends)));
+        for other in ["$536870913\r\n", "$2097152\n", "$2097152x", ":2097152\r\n"] {
+            assert_eq!(of(other), None, "{other}");
+        }
+        assert_eq!(TooLong::of(b"$2097152\r\n"), None);
+        assert_eq!(TooLong::of(head.replace("message", "massage").as_bytes()), None);
     }
 }

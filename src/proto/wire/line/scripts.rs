@@ -2,31 +2,61 @@
 
 use crate::proto::wire::command::Script;
 
-/// Hands the key to `m`, or else to the first of the line that can be reached. `ARGV[2]` is the
-/// member of the caller: if it is the first, the function returns it and hands over nothing. It
-/// returns nothing if the line is empty.
+/// How many members a script passes over that no client can be reached for, and how many it reads
+/// to find the one that is named: a script blocks its node for as long as it runs.
+pub const MOST_SKIPPED: usize = 400;
+pub const MOST_SEARCHED: usize = 500;
+
+/// `first()` is the first member of the line; nothing if the line is empty, or no line.
 ///
-/// Where the key of the line is no line, or may not be changed, the function returns nothing.
+/// `give(name, own)` hands the key to the member whose token begins with `name`, if it is among the
+/// first [`MOST_SEARCHED`] of the line; else to the first one that can be reached. It returns that
+/// member. If that is `own`, the member of the caller, it hands over nothing. It returns nothing if
+/// the line is empty, may not be changed, or begins with [`MOST_SKIPPED`] members that cannot be
+/// reached: those have left the line.
 ///
 /// A member leaves the line before the key is written: a server whose memory is full goes on with
-/// a script that has written. A `PUBLISH` that is refused counts as heard: the successor polls.
+/// a script that has written. A member can be reached if its own channel has a subscriber: others
+/// may listen to all channels by a pattern, which `PUBLISH` counts. Where `PUBSUB` is refused, what
+/// `PUBLISH` counts decides. If that is refused, too, the member counts as reached: it polls.
+///
+/// The message has the token and the mark of the new holder. Of the member that comes after it,
+/// the message has only the beginning of its token: whoever reads all messages must not be able to
+/// send one.
 macro_rules! give {
     () => {
-        "local function give(m) \
+        "local function first() return redis.pcall('ZRANGE', KEYS[2], 0, 0)[1] end \
+         local function give(name, own) \
+         local m = nil \
+         if name and name ~= '' then \
+         m = first() \
+         name = ' ' .. name \
+         if m and not string.find(m, name, 1, true) then \
+         m = nil \
+         for _, o in ipairs(redis.call('ZRANGE', KEYS[2], 0, 499)) do \
+         if string.find(o, name, 1, true) then m = o break end \
+         end \
+         end \
+         end \
          local skipped = 0 \
-         while true do \
-         m = m or redis.pcall('ZRANGE', KEYS[2], 0, 0)[1] \
-         if not m or m == ARGV[2] then return m end \
+         for _ = 1, 400 do \
+         m = m or first() \
+         if not m or m == own then return m end \
          local there = redis.pcall('ZREM', KEYS[2], m) \
          if type(there) ~= 'number' then return nil end \
-         local ttl, channel, token = string.match(m, '^(%d+) (%S+) (%S+)$') \
-         if there == 1 and token then \
+         local ttl, channel, mark, token = string.match(m, '^([1-9]%d*) (%S+) (%S+) (%S+)$') \
+         if there == 1 and token and #ttl < 16 then \
+         if channel == '-' then \
          redis.call('SET', KEYS[1], token, 'PX', ttl) \
-         if channel == '-' then return m end \
-         local after = redis.call('ZRANGE', KEYS[2], 0, 0)[1] or '' \
-         local heard = redis.pcall('PUBLISH', channel, skipped .. '\\n' .. after .. '\\n' .. \
-         token .. '\\n' .. KEYS[1]) \
+         return m \
+         end \
+         if redis.pcall('PUBSUB', 'NUMSUB', channel)[2] ~= 0 then \
+         redis.call('SET', KEYS[1], token, 'PX', ttl) \
+         local after = string.match(first() or '', '%S*$') \
+         local heard = redis.pcall('PUBLISH', channel, skipped .. '\\n' .. \
+         string.sub(after, 1, 12) .. '\\n' .. mark .. '\\n' .. token .. '\\n' .. KEYS[1]) \
          if heard ~= 0 then return m end \
+         end \
          skipped = skipped + 1 \
          end \
          m = nil \
@@ -35,87 +65,94 @@ macro_rules! give {
     };
 }
 
-/// Asks for the key, or for a place in its line; a repeat changes nothing but the ttl of the line.
+/// Asks for the key, or for a place in its line; a repeat changes nothing but the ttl of the line,
+/// and the mark of the member.
 ///
 /// `ARGV[1]` is the token, `ARGV[2]` its member, `ARGV[3]` the ttl of the key and `ARGV[4]` that of
-/// the line, both in milliseconds. The answer is how long the key lives if it is the caller's; else
-/// the place in the line (0 if it is new there), a space, and the value of the key.
+/// the line, both in milliseconds. The others are members with earlier marks of the same token, of
+/// which one may stand in the line: the new member takes its place. The answer is how long the key
+/// lives if it is the caller's; else the place in the line (0 if it is new there), a space, and the
+/// value of the key. There is no value if the line begins with too many members that cannot be
+/// reached: then the next join goes on.
 ///
 /// Every way through the script writes, so a replica refuses it: the copy of a key is no vote.
 pub const JOIN: Script = Script {
     source: concat!(
         "local v = redis.call('GET', KEYS[1]) \
+         for i = 5, #ARGV do \
+         local rank = redis.call('ZRANK', KEYS[2], ARGV[i]) \
+         if rank then \
+         local score = redis.call('ZRANGE', KEYS[2], rank, rank, 'WITHSCORES')[2] \
+         redis.call('ZREM', KEYS[2], ARGV[i]) \
+         redis.call('ZADD', KEYS[2], 'NX', score, ARGV[2]) \
+         end \
+         end \
          if v == ARGV[1] then \
          redis.call('ZREM', KEYS[2], ARGV[2]) \
          return redis.call('PTTL', KEYS[1]) \
          end \
          if not v then ",
         give!(),
-        "local first = give(nil) \
-         if not first or first == ARGV[2] then \
+        "local m = give(nil, ARGV[2]) or first() \
+         if not m or m == ARGV[2] then \
          redis.call('ZREM', KEYS[2], ARGV[2]) \
          redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3]) \
          return tonumber(ARGV[3]) \
          end \
-         v = redis.call('GET', KEYS[1]) \
+         v = redis.call('GET', KEYS[1]) or '' \
          end \
          local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2] or 0 \
          local rank = 0 \
-         if redis.call('ZADD', KEYS[2], 'NX', string.format('%.0f', last + 1), ARGV[2]) == 0 then \
+         if redis.call('ZADD', KEYS[2], 'NX', string.format('%.0f', last + 1), ARGV[2]) == 0 \
+         and v ~= '' then \
          rank = redis.call('ZRANK', KEYS[2], ARGV[2]) \
          end \
          redis.call('PEXPIRE', KEYS[2], ARGV[4]) \
          return rank .. ' ' .. string.sub(v, 1, 168)"
     ),
-    sha1: "7026ed6682b81855272cff7b33d4f5b45e616119",
+    sha1: "45a9e3de2842bddd5ab0dabe5bba4b8dce131fcd",
 };
 
 /// Gives the key up, and the place in the line: to the named successor if it stands in this line,
 /// else to the first of the line, else to nobody. A key that is absent is handed over, too. If no
-/// member can be reached, the key is deleted: it holds the token of the last one that was tried.
+/// member can be reached, the key is deleted.
 ///
-/// `ARGV[1]` is the token, `ARGV[2]` its member (empty: it stands in no line), `ARGV[3]` the
-/// successor's member or token (empty: none is named). Both are left out if both are empty: so a
-/// release without contention is short. The answers are those of the release script. Where the
-/// key of the line is no line, the key is only deleted. In a busy line a successor is named by its
-/// member: that way is the shortest.
+/// `ARGV[1]` is the token, `ARGV[2]` the beginning of the successor's token (empty: none is named),
+/// and the others are members of which one may stand in the line. All but the token are left out if
+/// there are no such members and no successor: so a release without contention is short. The
+/// answers are those of the release script. Where the key of the line is no line, the key is only
+/// deleted.
 pub const HAND_OVER: Script = Script {
     source: concat!(
         "local v = redis.call('GET', KEYS[1]) \
-         if v == ARGV[1] and not ARGV[2] then \
          local line = redis.pcall('ZRANGE', KEYS[2], 0, 0) \
-         if not line.err and not line[1] then \
+         if v == ARGV[1] and not ARGV[2] and not line.err and not line[1] then \
          redis.call('DEL', KEYS[1]) \
          return 1 \
          end \
-         end \
-         local own, m = ARGV[2] or '', ARGV[3] or '' ",
-        give!(),
-        "if v == ARGV[1] and string.find(m, ' ', 1, true) \
-         and (own == '' or type(redis.pcall('ZREM', KEYS[2], own)) == 'number') \
-         and give(m) then return 1 end \
-         local line = redis.pcall('ZRANGE', KEYS[2], 0, 0) \
          if line.err and not string.find(line.err, 'WRONGTYPE', 1, true) then return line end \
-         if line[1] and own ~= '' then redis.call('ZREM', KEYS[2], own) end \
-         if v and v ~= ARGV[1] then return -1 end \
-         if m == '' then m = nil end \
-         if m and line[1] and not string.find(m, ' ', 1, true) then \
-         local named = ' ' .. m \
-         m = nil \
-         for _, o in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do \
-         if string.sub(o, -#named) == named then m = o break end \
-         end \
-         end \
-         if line[1] and give(m) then return v and 1 or 0 end \
+         if line[1] and ARGV[3] then redis.call('ZREM', KEYS[2], unpack(ARGV, 3)) end \
+         if v and v ~= ARGV[1] then return -1 end ",
+        give!(),
+        "if line[1] and give(ARGV[2], nil) then return v and 1 or 0 end \
          if v or line[1] then redis.call('DEL', KEYS[1]) end \
          return v and 1 or 0"
     ),
-    sha1: "fc9356a93d8e5cfea8fc69f3dbd489a652a04c0a",
+    sha1: "de884a35b1d1d26777d787f47751dd3eaa445e01",
 };
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_of_a_script_are_those_that_it_names() {
+        for script in [JOIN, HAND_OVER] {
+            assert!(script.source.contains(&format!("for _ = 1, {MOST_SKIPPED} do")));
+            let last = MOST_SEARCHED - 1;
+            assert!(script.source.contains(&format!("'ZRANGE', KEYS[2], 0, {last})")));
+        }
+    }
 
     #[test]
     fn each_script_stands_beside_its_sha1() {

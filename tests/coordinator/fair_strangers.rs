@@ -1,0 +1,209 @@
+//! Other programs that may read all messages of the nodes and send messages, and may do nothing
+//! else: they can neither make a second holder nor have a lock released.
+
+use redlatch::proto::NodeId;
+
+use super::fair::{LONG, MS, TTL, line_of};
+use super::fair_world::{KEY, LINE, World};
+
+/// A member of the line at a node, by its words: ttl, channel, mark, token.
+fn words_of_member(world: &World, node: usize, place: usize) -> [String; 4] {
+    let member = world.masters[node].line(world.now, LINE).remove(place);
+    let member = String::from_utf8(member).expect("it is text");
+    let words: Vec<String> = member.split(' ').map(str::to_owned).collect();
+    words.try_into().expect("four words")
+}
+
+/// The channel of the same client at another node.
+fn channel_at(channel: &str, node: usize) -> String {
+    format!("{}{node:02x}", &channel[..channel.len() - 2])
+}
+
+fn publish(world: &mut World, node: usize, channel: &str, text: &str) {
+    world.run(node, &[b"PUBLISH", channel.as_bytes(), text.as_bytes()]);
+}
+
+/// What the node sent to the client on this channel last.
+fn last_message(world: &World, client: usize, node: usize, channel: &str) -> Option<String> {
+    let bytes = world.unread(client, node);
+    let text = String::from_utf8(bytes).expect("it is text");
+    let (_, after) = text.rsplit_once(&format!("{channel}\r\n$"))?;
+    let (length, body) = after.split_once("\r\n")?;
+    Some(body[..length.parse::<usize>().ok()?].to_owned())
+}
+
+#[test]
+fn message_of_one_node_is_no_vote_of_another_node() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, TTL);
+    let [_, channel, ..] = words_of_member(&world, 0, 0);
+    world.release(all[0], lock);
+    world.deliver_commands(all[0], 0);
+    let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
+    // The stranger sends through the other nodes what it read.
+    for node in 0..3 {
+        publish(&mut world, node, &channel_at(&channel, node), &message);
+        world.deliver_answers(all[1], node);
+    }
+    let now = world.now;
+    let core = &mut world.clients[all[1]].core;
+    assert!(core.poll_completion(now).is_none(), "one node voted three times");
+    assert_eq!(core.stats().messages_ignored, 3);
+    world.settle();
+    let lock = world.won(all[1]);
+    world.release(all[1], lock);
+    world.settle();
+    world.assert_clean();
+}
+
+#[test]
+fn message_that_came_already_is_no_vote_of_a_later_hand_over() {
+    let mut world = World::new(1);
+    let (all, lock) = line_of(&mut world, 2, TTL);
+    let [_, channel, ..] = words_of_member(&world, 0, 0);
+    world.release(all[0], lock);
+    world.deliver_commands(all[0], 0);
+    let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
+    // The waiter runs too late, and stands in line again.
+    world.now = world.now.saturating_add(TTL + TTL);
+    world.run(0, &[b"SET", KEY, b"other", b"PX", b"60000"]);
+    world.settle();
+    world.pass(200 * MS);
+    assert_eq!(world.in_line(0), 1);
+    publish(&mut world, 0, &channel, &message);
+    world.pass(200 * MS);
+    assert!(world.lock(all[1]).is_none(), "another client holds the key");
+    assert!(world.clients[all[1]].core.stats().messages_ignored > 0);
+}
+
+#[test]
+fn message_that_only_others_read_is_no_vote_after_the_next_connection() {
+    let mut world = World::new(1);
+    let (all, lock) = line_of(&mut world, 2, TTL);
+    let [_, channel, ..] = words_of_member(&world, 0, 0);
+    world.release(all[0], lock);
+    world.deliver_commands(all[0], 0);
+    let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
+    world.cut(all[1], 0);
+    world.run(0, &[b"SET", KEY, b"other", b"PX", b"60000"]);
+    world.pass(300 * MS);
+    assert_eq!(world.in_line(0), 1, "it is connected, and stands in line again");
+    publish(&mut world, 0, &channel, &message);
+    world.pass(200 * MS);
+    assert!(world.lock(all[1]).is_none(), "another client holds the key");
+}
+
+#[test]
+fn no_message_has_the_token_or_the_mark_of_another_waiter() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 3, TTL);
+    let [_, channel, mark, token] = words_of_member(&world, 0, 0);
+    let [_, _, next_mark, next_token] = words_of_member(&world, 0, 1);
+    world.release(all[0], lock);
+    world.deliver_commands(all[0], 0);
+    let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
+    assert!(message.contains(&mark) && message.contains(&token), "{message}");
+    assert!(!message.contains(&next_mark) && !message.contains(&next_token[12..]), "{message}");
+    assert!(message.contains(&next_token[..12]), "the beginning of the token names it");
+}
+
+#[test]
+fn token_of_another_client_is_never_released() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, TTL);
+    let holder = lock.token().to_string();
+    for node in 0..3 {
+        let [_, channel, mark, _] = words_of_member(&world, node, 0);
+        publish(&mut world, node, &channel, &format!("0\n\n{mark}\n{holder}\nk"));
+        publish(&mut world, node, &channel, &format!("0\n\n{}\n{holder}\nk", "0".repeat(20)));
+    }
+    world.settle();
+    assert_eq!([0, 1, 2].map(|node| world.value(node)), [0; 3].map(|_| holder.clone()));
+    assert_eq!(world.clients[all[1]].core.stats().messages_ignored, 6);
+    assert!(world.remaining(all[0], &lock) > TTL / 2);
+}
+
+#[test]
+fn waiter_whose_joins_were_lost_with_their_connections_stands_in_line_once() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 1, LONG);
+    let waiter = world.client();
+    world.ask(waiter, TTL);
+    world.settle();
+    for _ in 0..3 {
+        // The node executes a join whose answer is lost; its mark may be known to others.
+        world.frozen.push(0);
+        world.pass(100 * MS);
+        world.deliver_commands(waiter, 0);
+        world.cut(waiter, 0);
+        world.frozen.clear();
+        world.pass(300 * MS);
+        assert_eq!([0, 1, 2].map(|node| world.in_line(node)), [1, 1, 1]);
+    }
+    world.release(all[0], lock);
+    world.settle();
+    let lock = world.won(waiter);
+    world.release(waiter, lock);
+    world.settle();
+    world.assert_clean();
+}
+
+#[test]
+fn messages_that_make_no_sense_or_are_too_long_are_skipped_and_counted() {
+    let mut world = World::new(1);
+    let (all, lock) = line_of(&mut world, 2, TTL);
+    let [_, channel, mark, token] = words_of_member(&world, 0, 0);
+    let long = "x".repeat(3 << 20);
+    let senseless = ["", "hello", "0\n\n\n\n", "0\n\nmark\ntoken\nk", &long];
+    for text in senseless {
+        publish(&mut world, 0, &channel, text);
+    }
+    world.settle();
+    let stats = world.clients[all[1]].core.stats();
+    assert_eq!(stats.messages_ignored, senseless.len() as u64);
+    assert_eq!(stats.nodes[0].connections, 1, "the node did nothing wrong");
+    // In pieces, and with the message of a hand-over right after it.
+    let head = format!(">3\r\n$7\r\nmessage\r\n${}\r\n{channel}\r\n", channel.len());
+    let hand_over = format!("0\n\n{mark}\n{token}\nk");
+    let hand_over = format!("{head}${}\r\n{hand_over}\r\n", hand_over.len());
+    let bytes = format!("{head}${}\r\n{long}\r\n{hand_over}", long.len());
+    let now = world.now;
+    for piece in bytes.as_bytes().chunks(1 << 16) {
+        world.clients[all[1]].core.handle_bytes(NodeId::new(0), piece, now);
+    }
+    assert_eq!(world.clients[all[1]].core.stats().messages_ignored, senseless.len() as u64 + 1);
+    assert!(world.clients[all[1]].core.poll_completion(now).is_some(), "the hand-over was read");
+    drop(lock);
+}
+
+#[test]
+fn waiter_that_gives_up_leaves_the_line_whichever_of_its_joins_were_executed() {
+    let mut world = World::new(3);
+    let (_all, _lock) = line_of(&mut world, 1, LONG);
+    let waiter = world.client();
+    let op = world.ask(waiter, LONG);
+    world.settle();
+    world.cut(waiter, 0);
+    world.frozen.push(0);
+    // The join of the next connection has another mark, and never arrives.
+    let node = NodeId::new(0);
+    let joins = |world: &World| {
+        let output = world.clients[waiter].core.output(node);
+        output.windows(6).any(|word| word == b"k:line")
+    };
+    while !joins(&world) {
+        world.pass(MS);
+        world.act(waiter);
+        world.deliver_answers(waiter, 0);
+        if !joins(&world) {
+            world.deliver_commands(waiter, 0);
+        }
+    }
+    world.cut(waiter, 0);
+    let now = world.now;
+    world.clients[waiter].core.cancel(op, now);
+    world.frozen.clear();
+    assert_eq!(world.in_line(0), 1);
+    world.pass(300 * MS);
+    assert_eq!([0, 1, 2].map(|node| world.in_line(node)), [0, 0, 0]);
+}
