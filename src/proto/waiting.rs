@@ -175,6 +175,7 @@ impl Waiting {
     }
 
     /// Whether other clients seem to wait as well.
+    #[cfg(test)]
     pub fn is_contended(&self) -> bool {
         self.lost_wake_ups > 0
     }

@@ -43,9 +43,7 @@ impl Waits {
         }
         let keys = locks.count_keys(id);
         let begin = || Waiting::new(nodes, keys, now);
-        let awaited = locks.awaited(id);
         let Some(waiting) = locks.begin_waiting(op, begin) else { return };
-        waiting.wait_for_keys(awaited);
         let woken = std::mem::take(&mut waiting.woken);
         let at = if !notified {
             waiting.mode = Mode::Polling;
@@ -171,19 +169,15 @@ fn reporting_nodes(locks: &Locks) -> NodeSet {
     cluster.all_nodes().iter().filter(|&node| cluster.reports_writes(node)).collect()
 }
 
-/// Registers the key at the nodes that report writes: at all of them, or, under contention, at one
-/// more than a quorum, drawn at random. Every push costs the node and the waiter.
+/// Registers the key at all nodes that report writes. On some nodes another token than the holder's
+/// may stand, and the waiter cannot know on which: its majority may need every other node.
 pub(super) fn register_key(locks: &mut Locks, op: Op, id: RecordId, now: Instant) {
-    let mut nodes: Vec<NodeId> = reporting_nodes(locks).iter().collect();
-    let (quorum, awaited) = (locks.cluster().quorum(), locks.awaited(id));
+    let awaited = locks.awaited(id);
     let Some(waiting) = locks.waiting(op) else { return };
     waiting.forget_free_at();
     waiting.wait_for_keys(awaited);
-    let most = if waiting.is_contended() { quorum + 1 } else { nodes.len() };
-    while nodes.len() > most {
-        nodes.swap_remove(locks.random_index(nodes.len()));
-    }
-    locks.register_at(id, nodes, now);
+    let nodes = reporting_nodes(locks);
+    locks.register_at(id, nodes.iter(), now);
 }
 
 /// The waiter is subscribed from now on. Returns until when at most.
