@@ -18,7 +18,8 @@ use super::contender::{Contender, Dice, Role, now};
 use super::support::{RespClient, encode};
 
 /// Takes all keys or none, and answers as `SET NX` does.
-const TAKE_ALL: &str = "for _,k in ipairs(KEYS) do if redis.call('exists',k)==1 then return false end end \
+const TAKE_ALL: &str = "for _,k in ipairs(KEYS) do \
+                        if redis.call('exists',k)==1 then return false end end \
                         for _,k in ipairs(KEYS) do redis.call('set',k,ARGV[1],'px',ARGV[2]) end \
                         return redis.status_reply('OK')";
 

@@ -130,7 +130,8 @@ fn row(f: &Figures) -> String {
 fn to_bare(ratios: &Ratios) -> String {
     let Ratios { hand_overs, holds, cpu, node_cpu, cpu_of_hold, jain } = ratios;
     format!(
-        " | {hand_overs:>6.2} {holds:>6.2} {cpu:>5.2} {node_cpu:>5.2} {cpu_of_hold:>8.2} {jain:>5.2}"
+        " | {hand_overs:>6.2} {holds:>6.2} {cpu:>5.2} {node_cpu:>5.2} {cpu_of_hold:>8.2} \
+         {jain:>5.2}"
     )
 }
 
