@@ -191,7 +191,7 @@ impl Bench {
 #[test]
 fn waiter_that_backed_off_asks_a_few_times_and_then_subscribes_at_every_node() {
     let (mut bench, op) = waiter(5);
-    bench.locks.waiting(op).unwrap().note_lost_wake_up();
+    bench.locks.waiting(op).unwrap().note_lost(true, Duration::from_millis(5));
     bench.set_mode(op, Mode::BackingOff);
     (0..3).for_each(|_| bench.locks.waiting(op).unwrap().asks(true));
     assert!(bench.locks.interrupt(op));
@@ -265,7 +265,7 @@ fn waiter_with_little_time_left_backs_off_for_a_quarter_of_it_at_most() {
     bench.receive(0, HELD);
     bench.commands(0);
     for _ in 0..10 {
-        bench.locks.waiting(op).unwrap().note_lost_wake_up();
+        bench.locks.waiting(op).unwrap().note_lost(true, Duration::from_millis(5));
     }
     wake_and_lose(&mut bench, op, 1);
     assert_eq!(bench.mode(op), Mode::BackingOff);
