@@ -1,5 +1,6 @@
 //! The program that people write: raw sockets, bytes that were built beforehand, the majority's
-//! answer, and after each denial another try a few milliseconds later.
+//! answer, and after each denial another try a few milliseconds later. For several keys it has one
+//! script that takes all of them or none.
 //!
 //! Nothing of the library is in it. It knows no timeout, no reconnect and no ttl that runs out: an
 //! answer that it does not expect is a panic.
@@ -16,6 +17,15 @@ use super::TTL;
 use super::contender::{Contender, Dice, Role, now};
 use super::support::{RespClient, encode};
 
+/// Takes all keys or none, and answers as `SET NX` does.
+const TAKE_ALL: &str = "for _,k in ipairs(KEYS) do \
+                        if redis.call('exists',k)==1 then return false end end \
+                        for _,k in ipairs(KEYS) do redis.call('set',k,ARGV[1],'px',ARGV[2]) end \
+                        return redis.status_reply('OK')";
+
+const RELEASE_ALL: &str = "for _,k in ipairs(KEYS) do if redis.call('get',k)==ARGV[1] then \
+                           redis.call('del',k) end end return 1";
+
 const RELEASE: &str = "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) \
                        else return 0 end";
 
@@ -24,10 +34,10 @@ pub struct Bare {
     poll: Poll,
     events: Events,
     wires: Vec<Wire>,
-    set: Vec<u8>,
+    take: Vec<u8>,
     release: Vec<u8>,
     quorum: usize,
-    /// Between a denial and the next try, plus or minus a tenth.
+    /// The longest time between a denial and the next try; the shortest is half of it.
     pause: Duration,
     dice: Dice,
     /// Counted up with each question.
@@ -48,12 +58,16 @@ impl Bare {
     pub fn connect(role: &Role, pause: Duration) -> Bare {
         let poll = Poll::new().expect("a poller");
         let mut wires = Vec::new();
-        let mut sha = String::new();
+        let scripts =
+            if role.keys.len() > 1 { [TAKE_ALL, RELEASE_ALL] } else { [TAKE_ALL, RELEASE] };
+        let mut shas = [String::new(), String::new()];
         for url in &role.urls {
             let address = url.strip_prefix("redis://").and_then(|address| address.parse().ok());
             let address = address.expect("the fleet's urls are addresses");
             let mut client = RespClient::connect(address).expect("a running server");
-            sha = client.command(&["SCRIPT", "LOAD", RELEASE]).expect("a running server").text();
+            shas = scripts.map(|script| {
+                client.command(&["SCRIPT", "LOAD", script]).expect("a running server").text()
+            });
             let stream = std::net::TcpStream::connect(address).expect("a running server");
             stream.set_nodelay(true).expect("an option of every socket");
             stream.set_nonblocking(true).expect("an option of every socket");
@@ -65,25 +79,34 @@ impl Bare {
         }
         let token = format!("{:032x}{:08x}", now(), std::process::id());
         let ttl = TTL.as_millis().to_string();
+        let keys: Vec<&str> = role.keys.iter().map(String::as_str).collect();
+        let count = keys.len().to_string();
+        let script = |sha: &str, rest: &[&str]| {
+            encode(&[&["EVALSHA", sha, &count], &keys[..], rest].concat())
+        };
+        let take = match keys[..] {
+            [key] => encode(&["SET", key, &token, "NX", "PX", &ttl]),
+            _ => script(&shas[0], &[&token, &ttl]),
+        };
         Bare {
             poll,
             events: Events::with_capacity(64),
             quorum: majority(wires.len()),
             wires,
-            set: encode(&["SET", &role.key, &token, "NX", "PX", &ttl]),
-            release: encode(&["EVALSHA", &sha, "1", &role.key, &token]),
+            take,
+            release: script(&shas[1], &[&token]),
             pause,
             dice: Dice::new(role.number as u64),
             question: 0,
         }
     }
 
-    /// Asks for the key; returns whether a majority granted it. Without a majority it releases the
+    /// Asks for the keys; returns whether a majority granted it. Without a majority it releases the
     /// grants.
     fn attempt(&mut self) -> bool {
         self.question += 1;
         for wire in &mut self.wires {
-            wire.ask(&self.set, self.question);
+            wire.ask(&self.take, self.question);
         }
         loop {
             let said = |what| self.wires.iter().filter(|wire| wire.said == Some(what)).count();
@@ -104,7 +127,7 @@ impl Bare {
         false
     }
 
-    /// Releases the key everywhere and waits for the majority.
+    /// Releases the keys everywhere and waits for the majority.
     fn release(&mut self) {
         self.question += 1;
         for wire in &mut self.wires {
@@ -128,7 +151,7 @@ impl Contender for Bare {
     fn hold(&mut self, wait: Duration, held: &mut dyn FnMut()) -> bool {
         let end = now() + wait.as_nanos() as u64;
         while !self.attempt() {
-            let pause = self.pause.mul_f64(0.9 + 0.2 * self.dice.below_one());
+            let pause = self.pause.mul_f64(0.5 + 0.5 * self.dice.below_one());
             let left = Duration::from_nanos(end.saturating_sub(now()));
             if left < pause {
                 std::thread::sleep(left);

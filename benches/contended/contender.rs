@@ -36,7 +36,8 @@ pub struct Role {
     pub inside: usize,
     /// The sockets of two contenders that take turns: its own, and the other's.
     pub turns: Option<(PathBuf, PathBuf)>,
-    pub key: String,
+    /// One key, or the keys of a set.
+    pub keys: Vec<String>,
     pub urls: Vec<String>,
 }
 
@@ -69,7 +70,8 @@ pub trait Contender {
 impl Role {
     /// What the command line says that the process is; `None` if it is no contender.
     pub fn read(arguments: &[String]) -> Option<Role> {
-        let [mark, kind, number, hold, rest, inside, own, other, key, urls @ ..] = arguments else {
+        let [mark, kind, number, hold, rest, inside, own, other, keys, urls @ ..] = arguments
+        else {
             return None;
         };
         let turns = (!own.is_empty()).then(|| (own.into(), other.into()));
@@ -80,7 +82,7 @@ impl Role {
             rest: Duration::from_nanos(rest.parse().ok()?),
             inside: inside.parse().ok()?,
             turns,
-            key: key.clone(),
+            keys: keys.split(',').map(str::to_owned).collect(),
             urls: urls.to_vec(),
         };
         (mark == MARK).then_some(role)
@@ -100,7 +102,7 @@ impl Role {
             self.inside.to_string(),
             own,
             other,
-            self.key.clone(),
+            self.keys.join(","),
         ];
         arguments.extend(self.urls.iter().cloned());
         arguments
@@ -120,7 +122,7 @@ pub fn main(role: &Role) {
     }
     let turns = role.turns.as_ref().map(Turns::open);
     let mut contender: Box<dyn Contender> = match role.kind {
-        Kind::Bare => Box::new(Bare::connect(role, Duration::from_millis(5))),
+        Kind::Bare | Kind::BareSets => Box::new(Bare::connect(role, Duration::from_millis(5))),
         Kind::Slow => Box::new(Bare::connect(role, Duration::from_millis(200))),
         _ => Box::new(Ours::connect(role)),
     };

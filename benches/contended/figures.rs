@@ -47,6 +47,8 @@ pub struct Figures {
     pub least: f64,
     pub most: f64,
     pub jain: f64,
+    /// How many contenders never got it.
+    pub without: f64,
     /// The part of the holds that came after the hold of a contender that had asked later.
     pub overtaken: f64,
     pub round_trip_us: f64,
@@ -103,6 +105,7 @@ impl Round {
             least: wins.iter().copied().fold(f64::INFINITY, f64::min),
             most: wins.iter().copied().fold(0.0, f64::max),
             jain: count * count / (contenders as f64 * squares),
+            without: wins.iter().filter(|&&wins| wins == 0.0).count() as f64,
             overtaken: overtaken(&holds) / count,
             round_trip_us: self.round_trip.as_secs_f64() * 1e6,
         }
@@ -156,7 +159,7 @@ type Column = (&'static str, fn(&Figures) -> f64);
 
 impl Figures {
     /// Every column, in its order.
-    const COLUMNS: [Column; 16] = [
+    const COLUMNS: [Column; 17] = [
         ("holds_per_s", |f| f.holds_per_s),
         ("hand_overs_per_s", |f| f.hand_overs_per_s),
         ("cpu_us", |f| f.cpu_us),
@@ -171,6 +174,7 @@ impl Figures {
         ("least", |f| f.least),
         ("most", |f| f.most),
         ("jain", |f| f.jain),
+        ("without", |f| f.without),
         ("overtaken", |f| f.overtaken),
         ("round_trip_us", |f| f.round_trip_us),
     ];
@@ -204,6 +208,7 @@ impl Figures {
             least: sorted(|f| f.least)[0],
             most: greatest(|f| f.most),
             jain: median(|f| f.jain),
+            without: median(|f| f.without),
             overtaken: median(|f| f.overtaken),
             round_trip_us: median(|f| f.round_trip_us),
         }
@@ -218,6 +223,9 @@ pub struct Ratios {
     pub holds: f64,
     pub cpu: f64,
     pub node_cpu: f64,
+    /// The processor time of a contender for each hold.
+    pub cpu_of_hold: f64,
+    pub jain: f64,
 }
 
 impl Ratios {
@@ -230,16 +238,20 @@ impl Ratios {
             holds: ratio(|f| f.holds_per_s),
             cpu: ratio(|f| f.cpu_us),
             node_cpu: ratio(|f| f.node_cpu_us),
+            cpu_of_hold: ratio(|f| f.cpu_us * f.hand_overs_per_s / f.holds_per_s),
+            jain: ratio(|f| f.jain),
         }
     }
 
     /// Their names and values.
-    pub fn columns(&self) -> [(&'static str, f64); 4] {
+    pub fn columns(&self) -> [(&'static str, f64); 6] {
         [
             ("hand_overs_to_bare", self.hand_overs),
             ("holds_to_bare", self.holds),
             ("cpu_to_bare", self.cpu),
             ("node_cpu_to_bare", self.node_cpu),
+            ("cpu_of_hold_to_bare", self.cpu_of_hold),
+            ("jain_to_bare", self.jain),
         ]
     }
 }

@@ -39,10 +39,14 @@ pub enum Kind {
     Ours,
     /// The library, with nodes that report no changes to it.
     Polling,
-    /// Raw sockets, and another try every 5 ms.
+    /// Raw sockets, and another try 2.5 to 5 ms after each denial.
     Bare,
-    /// The same, every 200 ms.
+    /// The same, 100 to 200 ms after each denial.
     Slow,
+    /// The library with its defaults, and a lock over two keys.
+    Sets,
+    /// Raw sockets, and one script that takes two keys or none, 2.5 to 5 ms after each denial.
+    BareSets,
 }
 
 impl Case {
@@ -59,7 +63,8 @@ impl Case {
     /// The ways of waiting that can be compared.
     pub fn kinds(self) -> &'static [Kind] {
         match self {
-            Case::Contended | Case::Turns => &Kind::ALL,
+            Case::Contended => &Kind::ALL,
+            Case::Turns => &Kind::OF_ONE_KEY,
             Case::Inside => &[Kind::Fair, Kind::Claimed, Kind::Ours, Kind::Polling],
         }
     }
@@ -79,7 +84,18 @@ impl Case {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 6] =
+    pub const ALL: [Kind; 8] = [
+        Kind::Fair,
+        Kind::Claimed,
+        Kind::Ours,
+        Kind::Polling,
+        Kind::Bare,
+        Kind::Slow,
+        Kind::Sets,
+        Kind::BareSets,
+    ];
+
+    const OF_ONE_KEY: [Kind; 6] =
         [Kind::Fair, Kind::Claimed, Kind::Ours, Kind::Polling, Kind::Bare, Kind::Slow];
 
     pub fn name(self) -> &'static str {
@@ -90,7 +106,23 @@ impl Kind {
             Kind::Polling => "polling",
             Kind::Bare => "bare",
             Kind::Slow => "slow",
+            Kind::Sets => "sets",
+            Kind::BareSets => "bare-set",
         }
+    }
+
+    /// The bare program that this way of waiting is compared with; `None`: it is that program.
+    pub fn compared_with(self) -> Option<Kind> {
+        match self {
+            Kind::Bare | Kind::BareSets => None,
+            Kind::Sets => Some(Kind::BareSets),
+            _ => Some(Kind::Bare),
+        }
+    }
+
+    /// How many keys one lock has.
+    pub fn keys(self) -> usize {
+        if matches!(self, Kind::Sets | Kind::BareSets) { 2 } else { 1 }
     }
 
     pub fn named(name: &str) -> Option<Kind> {
@@ -103,11 +135,11 @@ impl Options {
     pub fn read(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
         let mut options = Options {
             cases: Case::ALL.to_vec(),
-            contenders: vec![2, 4, 16],
+            contenders: vec![2, 8, 16, 32, 64],
             holds: [0, 1, 10].map(Duration::from_millis).to_vec(),
             rest: Duration::ZERO,
             nodes: vec![5],
-            rounds: 5,
+            rounds: 3,
             length: Duration::from_secs(1),
             only: None,
             json: false,
@@ -139,8 +171,9 @@ fn case(text: &str) -> Result<Case, String> {
 }
 
 fn kind(text: &str) -> Result<Kind, String> {
-    Kind::named(text)
-        .ok_or(format!("{text} is none of fair, claimed, ours, polling, bare and slow"))
+    Kind::named(text).ok_or(format!(
+        "{text} is none of fair, claimed, ours, polling, bare, slow, sets and bare-set"
+    ))
 }
 
 fn list<T>(text: &str, one: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {

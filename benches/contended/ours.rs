@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::{Client, Config, Error, LockOptions, NodeState, RestartGuard};
+use redlatch::{Client, Config, Error, KeySet, LockOptions, NodeState, RestartGuard};
 
 use super::TTL;
 use super::contender::{Contender, Role};
@@ -12,11 +12,17 @@ use super::support::eventually;
 /// How long a key lives at first that is handed over, with the default settings.
 const HAND_OVER_TTL: Duration = Duration::from_secs(1);
 
-/// A client and its key.
+/// A client and its keys.
 pub struct Ours {
     client: Client,
-    key: String,
+    keys: Keys,
     options: LockOptions,
+}
+
+/// What the contender asks for.
+enum Keys {
+    One(String),
+    Several(KeySet),
 }
 
 /// The defaults, but for the addresses and the guard.
@@ -41,13 +47,22 @@ impl Ours {
             client.drive(Duration::from_millis(1)).expect("the poller works");
             client.nodes().iter().all(|state| *state == NodeState::Ready)
         });
-        Ours { client, key: role.key.clone(), options: options(role) }
+        let keys = match &role.keys[..] {
+            [key] => Keys::One(key.clone()),
+            keys => Keys::Several(KeySet::new(keys).expect("two different keys")),
+        };
+        Ours { client, keys, options: options(role) }
     }
 }
 
 impl Contender for Ours {
     fn hold(&mut self, wait: Duration, held: &mut dyn FnMut()) -> bool {
-        match self.client.lock(&self.key, self.options.wait(wait)) {
+        let options = self.options.wait(wait);
+        let locked = match &self.keys {
+            Keys::One(key) => self.client.lock(key, options),
+            Keys::Several(keys) => self.client.lock_all(keys.iter(), options),
+        };
+        match locked {
             Ok(guard) => {
                 held();
                 guard.release().expect("there is room for a release");

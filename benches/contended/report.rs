@@ -21,10 +21,14 @@ pub fn begin(options: &Options) {
     println!(
         "each winner asks the nodes before it has the lock; ours: plain locks; polling: plain"
     );
+    println!("locks of a user without notifications; bare: raw sockets, which try again 2.5 to");
     println!(
-        "locks of a user without notifications; bare: raw sockets, another try every 5 ms; slow:"
+        "5 ms after each denial; slow: after 100 to 200 ms. sets: locks over two keys; bare-set:"
     );
-    println!("every 200 ms. over/s: hand-overs a second, to another contender than the last one.");
+    println!(
+        "the bare program with a script that takes two keys or none; sets are compared with it."
+    );
+    println!("over/s: hand-overs a second, to another contender than the last one.");
     println!("cpu, nodes: of all contenders and of all nodes, in us for each hand-over. cmds: the");
     println!("commands of one node for each hand-over, those inside scripts included. turns: the");
     println!(
@@ -34,6 +38,10 @@ pub fn begin(options: &Options) {
     println!(
         "overtaken: the part of the holds whose owner had asked before one who got it earlier."
     );
+    println!(
+        "none: how many contenders got nothing in a round. cpu/hold: the contenders' processor"
+    );
+    println!("time for each hold, not for each hand-over.");
     println!("to bare: the median of the ratios within a round.");
 }
 
@@ -60,18 +68,28 @@ pub fn head(case: Case, nodes: usize, options: &Options) {
         "turns",
     );
     println!(
-        "{left} {:>6} {:>7} {:>5} {:>6} | {:>6} {:>6} {:>5} {:>5}",
-        "gap us", "p99 us", "jain", "overt.", "over/s", "holds", "cpu", "nodes"
+        "{left} {:>6} {:>7} {:>5} {:>4} {:>6} | {:>6} {:>6} {:>5} {:>5} {:>8} {:>5}",
+        "gap us",
+        "p99 us",
+        "jain",
+        "none",
+        "overt.",
+        "over/s",
+        "holds",
+        "cpu",
+        "nodes",
+        "cpu/hold",
+        "jain"
     );
 }
 
 /// The rows of a setting.
 pub fn show(setting: &Setting, kinds: &[(Kind, Vec<Figures>)], options: &Options) {
-    let bare = kinds.iter().find(|(kind, _)| *kind == Kind::Bare).map(|(_, rounds)| rounds);
     for (index, (kind, rounds)) in kinds.iter().enumerate() {
         let figures = Figures::together(rounds);
-        let bare = bare.filter(|_| *kind != Kind::Bare);
-        let ratios = bare.map(|bare| Ratios::within_rounds(rounds, bare));
+        let bare = kind.compared_with();
+        let bare = kinds.iter().find(|(other, _)| Some(*other) == bare);
+        let ratios = bare.map(|(_, bare)| Ratios::within_rounds(rounds, bare));
         if options.json {
             println!("{}", json(setting, *kind, &figures, ratios));
             continue;
@@ -93,7 +111,7 @@ fn row(f: &Figures) -> String {
     };
     format!(
         "{:>7.0} {:>7.0} {:>6.0} {:>6.0} {:>5.1} {:>8.2} {:>7.1} {:>7.0} {:>5.2} {gap} {:>5.3} \
-         {:>5.0}%",
+         {:>4.0} {:>5.0}%",
         f.holds_per_s,
         f.hand_overs_per_s,
         f.cpu_us,
@@ -104,13 +122,17 @@ fn row(f: &Figures) -> String {
         f.wait_max_ms,
         f.wait_p99_turns,
         f.jain,
+        f.without,
         100.0 * f.overtaken,
     )
 }
 
 fn to_bare(ratios: &Ratios) -> String {
-    let Ratios { hand_overs, holds, cpu, node_cpu } = ratios;
-    format!(" | {hand_overs:>6.2} {holds:>6.2} {cpu:>5.2} {node_cpu:>5.2}")
+    let Ratios { hand_overs, holds, cpu, node_cpu, cpu_of_hold, jain } = ratios;
+    format!(
+        " | {hand_overs:>6.2} {holds:>6.2} {cpu:>5.2} {node_cpu:>5.2} {cpu_of_hold:>8.2} \
+         {jain:>5.2}"
+    )
 }
 
 fn json(setting: &Setting, kind: Kind, figures: &Figures, ratios: Option<Ratios>) -> String {

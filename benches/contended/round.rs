@@ -63,7 +63,7 @@ fn roles(fleet: &Fleet, kind: Kind, setting: &Setting) -> Vec<Role> {
         inside: if setting.case == Case::Inside { setting.contenders } else { 0 },
         turns: None,
         // The keys that a round leaves do not disturb the next one.
-        key: format!("contended:{round}"),
+        keys: (0..kind.keys()).map(|key| format!("contended:{round}:{key}")).collect(),
         urls: urls.collect(),
     };
     let processes = if role.inside > 0 { 1 } else { setting.contenders };

@@ -19,8 +19,9 @@ use crate::proto::time::Instant;
 /// How many key buffers of dropped guards are kept for later guards.
 pub(super) const SPARE_KEYS: usize = 512;
 
-/// How long a waiter that backs off leaves its input unread: each answer would wake the thread.
-const UNREAD: Duration = Duration::from_millis(1);
+/// How long at most a waiter that backs off leaves its input unread: each answer would wake the
+/// thread, and where many clients wait, that costs more than asking.
+const UNREAD: Duration = Duration::from_millis(25);
 
 /// A caller that made no call for longer than this was away: connections may have been closed.
 const AWAY: Duration = Duration::from_millis(50);

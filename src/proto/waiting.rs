@@ -1,10 +1,11 @@
 //! A request that waits for a key that others hold: what it knows of the nodes, and when it asks
 //! them again.
 //!
-//! The hazard is a herd: every waiter that is notified of a release wakes, and all but one lose. So
-//! a waiter that lost after a wake-up backs off: it ignores notifications for a while, and longer
-//! each time. The second hazard is a waiter that ignores them for ever, so the pauses are bounded,
-//! and after a few tries the waiter subscribes again.
+//! The hazard is a herd: every waiter that is notified of a release wakes, and all but one lose, or
+//! each gets some nodes, and all lose. So a waiter that lost backs off: it ignores notifications
+//! for a while, and longer each time, by what it has seen of the others ([`Crowd`]). The second
+//! hazard is a waiter that ignores them for ever, so the pauses are bounded, and after some tries
+//! the waiter subscribes again.
 
 use std::time::Duration;
 
@@ -12,11 +13,23 @@ use crate::proto::error::HeldFor;
 use crate::proto::node_set::{MAX_NODES, NodeId};
 use crate::proto::time::Instant;
 
-/// The longest back-off. Other clients get a turn only if this client stays away a little longer
-/// than that.
-pub const WINDOW: Duration = Duration::from_millis(2);
-/// How often in a row a waiter asks before it subscribes.
+/// The longest back-off of a waiter that never met another one, unless round trips are long. Other
+/// clients get a turn only if this client stays away a little longer than that.
+pub const WINDOW: Duration = Duration::from_millis(5);
+/// The same, in round trips: where they are long, attempts meet each other for longer.
+const TRIPS: u32 = 8;
+/// The longest back-off of a waiter that met another one for the first time.
+const FIRST_SPREAD: Duration = Duration::from_micros(500);
+/// To which it grows with each attempt that meets another: so many round trips, within bounds.
+const SPREAD_TRIPS: u32 = 16;
+const SPREADS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(40));
+/// So many lost attempts are counted.
+const MOST_LOST: u32 = 8;
+/// How often in a row a waiter asks before it subscribes for the first time after it lost. Each
+/// time after that it is twice as often.
 const TRIES: u32 = 3;
+/// So many of these times are counted.
+const MOST_SUBSCRIBED: u32 = 3;
 /// A moment that does not come.
 pub const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
@@ -44,6 +57,57 @@ pub enum Mode {
     Yielding,
     /// The waiter stands in line on the nodes, which hand the key over to it.
     InLine,
+}
+
+/// What is known of other clients that wait for a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Crowd {
+    /// How many attempts were lost, less those that were won.
+    lost: u32,
+    /// The longest back-off by the attempts that met others: it doubles with each of them.
+    spread: Duration,
+    /// How often the waiter subscribed after it had lost, less the attempts that it won.
+    subscribed: u32,
+}
+
+impl Crowd {
+    /// An attempt was lost. If it met another one, the pauses are to be twice as long.
+    fn note_lost(&mut self, met: bool, round_trip: Duration) {
+        self.lost = (self.lost + 1).min(MOST_LOST);
+        if met {
+            let most = round_trip.saturating_mul(SPREAD_TRIPS).clamp(SPREADS.0, SPREADS.1);
+            self.spread = (2 * self.spread).clamp(FIRST_SPREAD, most);
+        } else if self.spread > WINDOW {
+            // It met nobody: the key is held, and may be given back at any moment.
+            self.spread = (self.spread * 4 / 5).max(WINDOW);
+        }
+    }
+
+    /// The waiter got the key. The longer its pauses are the more they shrink, so that those of all
+    /// waiters become alike.
+    pub fn note_won(&mut self) {
+        let (spread, window) = (self.spread.as_secs_f64(), WINDOW.as_secs_f64());
+        self.spread = self.spread.div_f64(1.0 + spread / window);
+        self.lost = self.lost.saturating_sub(1);
+        self.subscribed = self.subscribed.saturating_sub(1);
+    }
+
+    /// The waiter subscribes: it asks more often until it subscribes again.
+    fn note_subscribed(&mut self) {
+        self.subscribed = (self.subscribed + 1).min(MOST_SUBSCRIBED);
+        self.lost /= 2;
+    }
+
+    /// How often in a row the waiter asks before it subscribes.
+    fn tries(&self) -> u32 {
+        TRIES << self.subscribed
+    }
+
+    /// The longest back-off.
+    fn window(&self, round_trip: Duration) -> Duration {
+        let most = round_trip.saturating_mul(TRIPS).max(WINDOW);
+        round_trip.saturating_mul(1 << self.lost).min(most).max(self.spread)
+    }
 }
 
 impl ReportedTtl {
@@ -76,7 +140,8 @@ pub struct Waiting {
     pub woken: bool,
     /// The waiter in line got the key, and no node knew of another client.
     pub was_alone: bool,
-    lost_wake_ups: u32,
+    /// What it knows of others that wait, too.
+    pub crowd: Crowd,
     tries: u32,
     polls: u32,
 }
@@ -93,10 +158,15 @@ impl Waiting {
             poll_at: now,
             woken: false,
             was_alone: false,
-            lost_wake_ups: 0,
+            crowd: Crowd::default(),
             tries: 0,
             polls: 0,
         }
+    }
+
+    /// The same waiter, which knows this of the others.
+    pub fn among(self, crowd: Crowd) -> Waiting {
+        Waiting { crowd, ..self }
     }
 
     /// What is known of when the keys are free is not true any more.
@@ -132,19 +202,23 @@ impl Waiting {
         (key == self.last_key).then_some(last)
     }
 
-    /// The waiter woke, and another client was faster.
-    pub fn note_lost_wake_up(&mut self) {
-        self.lost_wake_ups = (self.lost_wake_ups + 1).min(8);
+    /// The waiter asked, and another client was faster. `met`: some nodes granted it the key, so it
+    /// met an attempt of another client.
+    pub fn note_lost(&mut self, met: bool, round_trip: Duration) {
+        self.crowd.note_lost(met, round_trip);
     }
 
     /// Whether the waiter should subscribe instead of asking, because the holder seems to keep the
     /// key. A key that passes from client to client all the time is acquired sooner by asking.
     pub fn should_subscribe(&self) -> bool {
-        self.tries >= TRIES
+        self.tries >= self.crowd.tries()
     }
 
     /// The waiter is subscribed from now on.
     pub fn begin_subscription(&mut self) {
+        if self.is_contended() {
+            self.crowd.note_subscribed();
+        }
         (self.mode, self.tries) = (Mode::Subscribed, 0);
     }
 
@@ -176,13 +250,19 @@ impl Waiting {
 
     /// Whether other clients seem to wait as well.
     pub fn is_contended(&self) -> bool {
-        self.lost_wake_ups > 0
+        self.crowd != Crowd::default()
     }
 
-    /// The shortest and the longest back-off: times that grow with each wake-up that lost.
+    /// The shortest and the longest back-off: times that grow with each attempt that was lost.
     pub fn window(&self, round_trip: Duration) -> (Duration, Duration) {
-        let most = round_trip.saturating_mul(1 << self.lost_wake_ups).min(WINDOW);
+        let most = self.crowd.window(round_trip);
         (most / 2, most)
+    }
+
+    /// The waiter backs off after an attempt, which counts as a try also if no wake-up began it.
+    pub fn backs_off(&mut self, woken: bool) {
+        self.mode = Mode::BackingOff;
+        self.tries += u32::from(!woken);
     }
 
     /// The waiter asks the nodes.
@@ -226,13 +306,39 @@ mod tests {
         let mut before = waiting.window(TRIP);
         assert_eq!(before, (TRIP / 2, TRIP));
         for _ in 0..20 {
-            waiting.note_lost_wake_up();
+            waiting.note_lost(false, TRIP);
             let window = waiting.window(TRIP);
             assert!(window.1 == WINDOW || window.1 == 2 * before.1);
             before = window;
         }
         assert_eq!(before, (WINDOW / 2, WINDOW));
         assert!(waiting.is_contended());
+        let long = Duration::from_millis(5);
+        assert_eq!(waiting.window(long).1, 8 * long, "long round trips make it longer");
+    }
+
+    #[test]
+    fn a_back_off_grows_with_attempts_that_met_and_shrinks_with_others() {
+        let mut waiting = Waiting::new(5, 1, at(0));
+        let long = Duration::from_millis(5);
+        let mut after = |met, trip| {
+            (0..10).for_each(|_| waiting.note_lost(met, trip));
+            waiting.window(TRIP).1
+        };
+        assert_eq!(after(true, TRIP), SPREADS.0);
+        assert_eq!(after(true, long), SPREADS.1, "long round trips raise the bound");
+        assert_eq!(after(true, TRIP), SPREADS.0);
+        assert_eq!(after(false, TRIP), WINDOW);
+    }
+
+    #[test]
+    fn a_longer_back_off_shrinks_more_when_the_key_is_won() {
+        let spread = |millis| Crowd { spread: Duration::from_millis(millis), ..Crowd::default() };
+        let (mut short, mut long) = (spread(5), spread(40));
+        (0..4).for_each(|_| [&mut short, &mut long].into_iter().for_each(Crowd::note_won));
+        let ratio = long.spread.as_secs_f64() / short.spread.as_secs_f64();
+        assert!(ratio > 1.0 && ratio < 1.3, "they become alike: {short:?}, {long:?}");
+        assert!(short.spread < Duration::from_millis(2));
     }
 
     #[test]
@@ -259,17 +365,26 @@ mod tests {
     #[test]
     fn waiter_subscribes_after_a_few_tries() {
         let mut waiting = Waiting::new(3, 1, at(0));
-        for asked in 0..TRIES {
-            assert!(!waiting.should_subscribe(), "after {asked} tries");
-            waiting.asks(true);
+        waiting.note_lost(false, TRIP);
+        for most in [TRIES, 2 * TRIES, 4 * TRIES, 8 * TRIES, 8 * TRIES] {
+            for asked in 0..most {
+                assert!(!waiting.should_subscribe(), "after {asked} tries of {most}");
+                waiting.asks(asked % 2 == 0);
+                waiting.backs_off(asked % 2 == 0);
+            }
+            assert!(waiting.should_subscribe());
+            waiting.begin_subscription();
         }
+        (0..9).for_each(|_| waiting.asks(false));
+        assert!(!waiting.should_subscribe(), "a poll of a waiter that is notified is no try");
+    }
+
+    #[test]
+    fn a_waiter_that_never_lost_asks_a_few_times_only() {
+        let mut waiting = Waiting::new(3, 1, at(0));
+        (0..5).for_each(|_| waiting.begin_subscription());
+        (0..TRIES).for_each(|_| waiting.asks(true));
         assert!(waiting.should_subscribe());
-        waiting.begin_subscription();
-        assert!(!waiting.should_subscribe(), "the tries count anew");
-        waiting.asks(false);
-        waiting.asks(false);
-        waiting.asks(false);
-        assert!(!waiting.should_subscribe(), "an attempt without a wake-up is no try");
     }
 
     #[test]

@@ -8,6 +8,12 @@ mod bench;
 mod by_token;
 mod completions;
 mod counters;
+#[cfg(feature = "testing")]
+mod crowd_bare;
+#[cfg(feature = "testing")]
+mod crowd_world;
+#[cfg(feature = "testing")]
+mod crowds;
 mod extend_release;
 mod fair;
 mod fair_costs;

@@ -101,6 +101,45 @@ fn a_key_that_is_not_released_is_asked_for_when_it_expires_on_a_majority() {
     assert!(is_asking(&mut bench, 0), "two are");
 }
 
+/// The waiter asks and loses until it registers the key again. Returns where it does.
+fn registers_at(bench: &mut Bench) -> Vec<usize> {
+    let mut registered = Vec::new();
+    for _ in 0..2_000 {
+        bench.pass(millis(1));
+        for node in 0..5 {
+            for command in bench.said(node) {
+                let reply = match command[0].as_str() {
+                    "SET" => "_\r\n",
+                    "CLIENT" => "+OK\r\n",
+                    "PTTL" => {
+                        registered.push(node);
+                        ":9000\r\n"
+                    }
+                    _ => ":0\r\n",
+                };
+                bench.reply(node, reply);
+            }
+        }
+        if !registered.is_empty() {
+            return registered;
+        }
+    }
+    panic!("it has to be notified again");
+}
+
+#[test]
+fn waiter_that_lost_is_notified_although_a_minority_holds_another_token() {
+    let mut bench = Bench::new(5);
+    ask_for(&mut bench, 1, WAIT);
+    denied(&mut bench, &[9000; 5]);
+    for _ in 0..10 {
+        // The holder has no more than three nodes, and gives them back. Another client is faster.
+        (0..3).for_each(|node| push(&mut bench, node));
+        let registered = registers_at(&mut bench);
+        assert!((0..3).all(|node| registered.contains(&node)), "only at {registered:?}");
+    }
+}
+
 #[test]
 fn wait_asks_at_once_if_the_key_was_released_in_between() {
     let mut bench = Bench::new(3);

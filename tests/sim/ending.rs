@@ -254,12 +254,20 @@ impl World {
     fn errand(
         &mut self,
         client: usize,
-        ask: impl FnOnce(&mut Coordinator, &[u8], u64, Instant) -> Result<(), Error>,
+        mut ask: impl FnMut(&mut Coordinator, &[u8], u64, Instant) -> Result<(), Error>,
     ) -> Option<Result<Outcome, Error>> {
-        let now = self.agenda.now();
         let serial = self.next_serial();
-        let it = &mut self.clients[client];
-        let asked = ask(&mut it.coordinator, &self.keys[0], serial, instant(now));
+        let mut ask = |world: &mut World| {
+            let (now, it) = (world.agenda.now(), &mut world.clients[client]);
+            ask(&mut it.coordinator, &world.keys[0], serial, instant(now))
+        };
+        let mut asked = ask(self);
+        if let Err(Error::Busy(Busy::Nodes)) = asked {
+            // The limits of this world are so small that the probes in flight fill them.
+            self.wait_for_answers(client);
+            asked = ask(self);
+        }
+        let (now, it) = (self.agenda.now(), &mut self.clients[client]);
         it.asked.insert(serial, Purpose::Errand);
         self.checker.ask(serial, client, "errand", now + SECOND, it.kept_waiting);
         match asked {

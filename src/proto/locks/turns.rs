@@ -35,6 +35,11 @@ impl Locks {
         self.records.get(id).count_keys()
     }
 
+    /// The hash of the keys of a record.
+    pub fn key_hash(&self, id: RecordId) -> KeyHash {
+        KeyHash::of(&self.records.get(id).key)
+    }
+
     /// A report about the keys of a record for which no node was asked.
     pub fn report_unasked_of(&self, id: RecordId, now: Instant) -> Box<Report> {
         let record = self.records.get(id);

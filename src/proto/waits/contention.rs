@@ -1,15 +1,15 @@
-//! What the waits remember across requests: which keys have a line, and how long a node takes to
-//! answer.
+//! What the waits remember across requests: which keys have a line, what was learned of other
+//! waiters for a key, and how long a node takes to answer.
 
 use std::time::Duration;
 
 use crate::proto::key::KeyHash;
 use crate::proto::time::Instant;
-use crate::proto::waiting::WINDOW;
+use crate::proto::waiting::{Crowd, WINDOW};
 
-/// For how many keys the client remembers that other clients stand in line.
+/// For how many keys the client remembers that other clients wait.
 const REMEMBERED_KEYS: usize = 64;
-/// After this time the client forgets a line.
+/// After this time the client forgets them.
 const FORGOTTEN: Duration = Duration::from_millis(500);
 /// The bounds of the measured round trip: a busy loop must not make every waiter wait for long.
 const ROUND_TRIPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
@@ -44,6 +44,33 @@ impl Default for BusyLines {
     }
 }
 
+/// What the client learned of other waiters a moment ago, by key.
+#[derive(Debug, Clone)]
+pub struct Crowds([Option<(KeyHash, Instant, Crowd)>; REMEMBERED_KEYS]);
+
+impl Crowds {
+    /// What is known for this key.
+    pub fn of(&self, key: KeyHash, now: Instant) -> Crowd {
+        match self.0[key.place(REMEMBERED_KEYS)] {
+            Some((whose, at, crowd)) if whose == key && now.saturating_since(at) < FORGOTTEN => {
+                crowd
+            }
+            _ => Crowd::default(),
+        }
+    }
+
+    /// A request that knows this got the key.
+    pub fn note(&mut self, key: KeyHash, crowd: Crowd, now: Instant) {
+        self.0[key.place(REMEMBERED_KEYS)] = Some((key, now, crowd));
+    }
+}
+
+impl Default for Crowds {
+    fn default() -> Crowds {
+        Crowds([None; REMEMBERED_KEYS])
+    }
+}
+
 /// About how long a node takes to answer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RoundTrip {
@@ -65,7 +92,7 @@ impl RoundTrip {
 
 /// How long other clients are left a turn.
 pub fn turn_of_others(round_trip: Duration) -> Duration {
-    2 * (WINDOW + round_trip)
+    WINDOW + 2 * round_trip
 }
 
 #[cfg(test)]
@@ -84,6 +111,19 @@ mod tests {
         trips.add(Duration::MAX);
         assert_eq!(trips.usual(), ROUND_TRIPS.1);
         assert_eq!(RoundTrip::default().usual(), ROUND_TRIPS.0);
+    }
+
+    #[test]
+    fn what_was_learned_of_other_waiters_is_remembered_for_a_while() {
+        let (key, other) = (KeyHash::of(b"a"), KeyHash::of(b"b"));
+        let mut waiting = crate::proto::waiting::Waiting::new(5, 1, at(0));
+        waiting.note_lost(true, Duration::from_micros(100));
+        let (mut crowds, crowd) = (Crowds::default(), waiting.crowd);
+        assert_ne!(crowd, Crowd::default());
+        crowds.note(key, crowd, at(100));
+        assert_eq!(crowds.of(key, at(599)), crowd);
+        assert_eq!(crowds.of(key, at(600)), Crowd::default());
+        assert_eq!(crowds.of(other, at(100)), Crowd::default());
     }
 
     #[test]

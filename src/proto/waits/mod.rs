@@ -21,7 +21,7 @@ use crate::proto::ids::Op;
 use crate::proto::key::KeyHash;
 use crate::proto::locks::{Locks, WaitEvent};
 use crate::proto::time::Instant;
-use contention::{BusyLines, RoundTrip};
+use contention::{BusyLines, Crowds, RoundTrip};
 use queue::Queues;
 
 /// What is known of the keys that requests wait for.
@@ -29,6 +29,7 @@ use queue::Queues;
 pub struct Waits {
     queues: Queues,
     busy_lines: BusyLines,
+    crowds: Crowds,
     /// About how long a node takes to answer.
     round_trip: RoundTrip,
 }
@@ -40,7 +41,10 @@ impl Waits {
             WaitEvent::AttemptLost { op, next, last } => {
                 self.begin_wait(locks, op, next, last, now);
             }
-            WaitEvent::AttemptWon { op, key } => self.note_line(locks, op, key, now),
+            WaitEvent::AttemptWon { op, key } => {
+                self.note_line(locks, op, key, now);
+                self.note_crowd(locks, op, key, now);
+            }
             WaitEvent::Attempted { queue, no_quorum } => {
                 self.queues[queue as usize].no_quorum = no_quorum;
             }
@@ -83,6 +87,16 @@ impl Waits {
     /// Forgets every queue; called in a forked process.
     pub fn clear(&mut self) {
         self.queues.clear();
+    }
+
+    /// A waiter has got its lock: the next request for it begins with what this one learned.
+    fn note_crowd(&mut self, locks: &mut Locks, op: Op, key: KeyHash, now: Instant) {
+        let Some(waiting) = locks.waiting(op) else { return };
+        if !waiting.is_in_line() {
+            waiting.crowd.note_won();
+            let crowd = waiting.crowd;
+            self.crowds.note(key, crowd, now);
+        }
     }
 
     /// A waiter has got its lock: takes note of whether other clients stand in line, too.

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::proto::error::Error;
+use crate::proto::error::{Error, NodeReply, Report};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::locks::Locks;
 use crate::proto::node_set::{NodeId, NodeSet};
@@ -29,6 +29,7 @@ impl Waits {
     ) {
         let (nodes, quorum) = (locks.cluster().size(), locks.cluster().quorum());
         let contended = matches!(last, Error::Contended(_));
+        let met = contended && met_another(&last);
         let notified = contended && reporting_nodes(locks).len() >= quorum;
         let round_trip = self.round_trip.usual();
         let (shortest, longest) = locks.cluster().settings().retry;
@@ -42,23 +43,19 @@ impl Waits {
             return;
         }
         let keys = locks.count_keys(id);
-        let begin = || Waiting::new(nodes, keys, now);
-        let awaited = locks.awaited(id);
+        let crowd = self.crowds.of(locks.key_hash(id), now);
+        let begin = || Waiting::new(nodes, keys, now).among(crowd);
         let Some(waiting) = locks.begin_waiting(op, begin) else { return };
-        waiting.wait_for_keys(awaited);
         let woken = std::mem::take(&mut waiting.woken);
         let at = if !notified {
             waiting.mode = Mode::Polling;
             let (least, most) = waiting.next_poll(2 * shortest, longest);
             now.saturating_add(locks.random_pause(least, most))
-        } else if woken {
-            waiting.note_lost_wake_up();
-            waiting.mode = Mode::BackingOff;
+        } else if woken || met || waiting.is_contended() {
+            waiting.note_lost(met, round_trip);
+            waiting.backs_off(woken);
             let (least, most) = waiting.window(round_trip);
-            // A waiter with little time left has to be notified, too, so it backs off for a quarter
-            // of that time at most.
-            let left = give_up_at.saturating_since(now) / 4;
-            now.saturating_add(locks.random_pause(least, most).min(left))
+            back_off(locks, (least, most), give_up_at, now)
         } else {
             register_key(locks, op, id, now);
             subscribe(locks, op, now)
@@ -88,9 +85,19 @@ impl Waits {
         }
     }
 
-    /// A majority may be free: the waiter asks at once. Its timer is not set.
+    /// A majority may be free: the waiter asks at once. One that lost before was notified together
+    /// with others, and asks a moment later. Its timer is not set.
     fn wake(&mut self, locks: &mut Locks, op: Op, now: Instant) {
+        let round_trip = self.round_trip.usual();
+        let Some(give_up_at) = locks.give_up_at(op) else { return };
         let Some(waiting) = locks.waiting(op) else { return };
+        if waiting.is_contended() {
+            waiting.mode = Mode::BackingOff;
+            let (_, most) = waiting.window(round_trip);
+            let at = back_off(locks, (Duration::ZERO, most), give_up_at, now);
+            locks.pause_on(op, at);
+            return;
+        }
         waiting.asks(true);
         locks.attempt_again(op, now);
     }
@@ -165,25 +172,40 @@ impl Waits {
     }
 }
 
+/// Whether some nodes granted the key in an attempt that others won or lost, too.
+fn met_another(error: &Error) -> bool {
+    let granted =
+        |report: &Report| report.nodes.iter().any(|node| node.reply == NodeReply::Granted);
+    error.report().is_some_and(granted)
+}
+
 /// The nodes that may be asked, and report writes to registered keys.
 fn reporting_nodes(locks: &Locks) -> NodeSet {
     let cluster = locks.cluster();
     cluster.all_nodes().iter().filter(|&node| cluster.reports_writes(node)).collect()
 }
 
-/// Registers the key at the nodes that report writes: at all of them, or, under contention, at one
-/// more than a quorum, drawn at random. Every push costs the node and the waiter.
+/// Registers the key at all nodes that report writes. On some nodes another token than the holder's
+/// may stand, and the waiter cannot know on which: its majority may need every other node.
 pub(super) fn register_key(locks: &mut Locks, op: Op, id: RecordId, now: Instant) {
-    let mut nodes: Vec<NodeId> = reporting_nodes(locks).iter().collect();
-    let (quorum, awaited) = (locks.cluster().quorum(), locks.awaited(id));
+    let awaited = locks.awaited(id);
     let Some(waiting) = locks.waiting(op) else { return };
     waiting.forget_free_at();
     waiting.wait_for_keys(awaited);
-    let most = if waiting.is_contended() { quorum + 1 } else { nodes.len() };
-    while nodes.len() > most {
-        nodes.swap_remove(locks.random_index(nodes.len()));
-    }
-    locks.register_at(id, nodes, now);
+    let nodes = reporting_nodes(locks);
+    locks.register_at(id, nodes.iter(), now);
+}
+
+/// When a waiter asks again that backs off for a time between these two. A waiter with little time
+/// left backs off for a quarter of that time at most, so that it still asks a few times.
+fn back_off(
+    locks: &mut Locks,
+    (least, most): (Duration, Duration),
+    give_up_at: Instant,
+    now: Instant,
+) -> Instant {
+    let left = give_up_at.saturating_since(now) / 4;
+    now.saturating_add(locks.random_pause(least, most).min(left))
 }
 
 /// The waiter is subscribed from now on. Returns until when at most.

@@ -189,15 +189,15 @@ impl Bench {
 }
 
 #[test]
-fn waiter_that_backed_off_asks_a_few_times_and_then_subscribes_at_one_more_than_a_quorum() {
+fn waiter_that_backed_off_asks_a_few_times_and_then_subscribes_at_every_node() {
     let (mut bench, op) = waiter(5);
-    bench.locks.waiting(op).unwrap().note_lost_wake_up();
+    bench.locks.waiting(op).unwrap().note_lost(true, Duration::from_millis(5));
     bench.set_mode(op, Mode::BackingOff);
     (0..3).for_each(|_| bench.locks.waiting(op).unwrap().asks(true));
     assert!(bench.locks.interrupt(op));
     bench.waits.waiter_is_due(&mut bench.locks, op, bench.now);
     assert_eq!(bench.mode(op), Mode::Subscribed);
-    assert_eq!(bench.count(5, &["CLIENT CACHING", "PTTL key"]), 4);
+    assert_eq!(bench.count(5, &["CLIENT CACHING", "PTTL key"]), 5);
     bench.set_mode(op, Mode::BackingOff);
     assert!(bench.locks.interrupt(op));
     bench.waits.waiter_is_due(&mut bench.locks, op, bench.now);
@@ -244,4 +244,45 @@ fn waiter_that_woke_and_lost_backs_off_before_it_asks_again() {
     assert_eq!(bench.mode(op), Mode::BackingOff);
     assert!(bench.locks.waiting(op).unwrap().is_contended(), "another client was faster");
     assert!(bench.locks.next_timeout().is_some_and(|due| due > bench.now));
+}
+
+/// Lets the waiter wake and lose; what the nodes are asked afterwards is dropped.
+fn wake_and_lose(bench: &mut Bench, op: Op, nodes: usize) {
+    bench.locks.waiting(op).unwrap().asks(true);
+    assert!(bench.locks.interrupt(op));
+    bench.locks.attempt_again(op, bench.now);
+    for node in 0..nodes {
+        bench.commands(node);
+        bench.receive(node, "+OK\r\n:5000\r\n_\r\n");
+    }
+}
+
+#[test]
+fn waiter_with_little_time_left_backs_off_for_a_quarter_of_it_at_most() {
+    let mut bench = Bench::new(1);
+    let wait = Duration::from_millis(2);
+    let op = acquire(&mut bench.locks, KEY, wait, bench.now);
+    bench.receive(0, HELD);
+    bench.commands(0);
+    for _ in 0..10 {
+        bench.locks.waiting(op).unwrap().note_lost(true, Duration::from_millis(5));
+    }
+    wake_and_lose(&mut bench, op, 1);
+    assert_eq!(bench.mode(op), Mode::BackingOff);
+    let due = bench.locks.next_timeout().expect("it has a timer");
+    assert!(due <= bench.now.saturating_add(wait / 4), "it asks a few times until its end");
+}
+
+#[test]
+fn waiter_that_registers_again_forgets_what_the_nodes_said_before() {
+    let (mut bench, op) = waiter(3);
+    // A majority answers that the key has a millisecond left there.
+    (0..2).for_each(|node| bench.receive(node, "+OK\r\n:1\r\n"));
+    bench.set_mode(op, Mode::BackingOff);
+    (0..3).for_each(|_| bench.locks.waiting(op).unwrap().asks(true));
+    assert!(bench.locks.interrupt(op));
+    bench.waits.waiter_is_due(&mut bench.locks, op, bench.now);
+    assert_eq!(bench.count(3, &["CLIENT CACHING", "PTTL key"]), 3);
+    bench.pass(Duration::from_millis(5));
+    assert_eq!(bench.count(3, &[]), 0, "no node has answered yet");
 }
