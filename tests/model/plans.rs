@@ -29,6 +29,7 @@ pub const QUICK: &[(&str, Plan)] = &[
     ),
     ("cut", plan(Bounds { cuts: 1, ..ALONE })),
     ("delay, cancel", plan(Bounds { delays: 1, cancels: 1, ..ALONE })),
+    ("two clients, release", plan(Bounds { releases: 1, ..BOTH })),
     ("fenced, cut, extend", fenced(Bounds { extends: 1, cuts: 1, ..ALONE }, UNEQUAL)),
 ];
 
