@@ -49,7 +49,9 @@ impl World {
             let node = NodeId::new(index);
             let label = |id: ConnectionId| self.label(index, id);
             master.add_to(node, quarantine(), &label, &mut part);
-            let forgot = part.ahead(self.forgot[index]);
+            let forgot = self.forgotten_at(index);
+            let forgot =
+                forgot.map_or(0, |it| mix(self.text(it.token.digits()), part.ahead(it.until)));
             part.add_at(node, forgot);
             part.add_at(node, self.flushed_word(index));
             self.add_wires(index, &mut part);
