@@ -14,7 +14,7 @@ use crate::world::{Forgotten, World};
 
 impl World {
     /// The token that a node holds, and the client that drew it.
-    fn holder_at(&self, node: usize) -> Option<(LockToken, usize)> {
+    pub fn holder_at(&self, node: usize) -> Option<(LockToken, usize)> {
         let value = self.nodes[node].get(self.now, 0, KEY)?;
         let text = std::str::from_utf8(value).expect("a token is text");
         let token: LockToken = text.parse().expect("clients write only tokens");
@@ -120,10 +120,12 @@ impl World {
     }
 
     /// The client whose token is on a node holds the lock, or has a release pending for it. A lock
-    /// that was given away is left to its ttl, if no client adopts it.
+    /// that was given away is left to its ttl, if no client adopts it. So is a key that came
+    /// with the data of another node.
     fn key_is_answered_for(&self, node: usize) -> Checked {
         let Some((token, client)) = self.holder_at(node) else { return Ok(()) };
-        if self.given.as_ref() == Some(&token) {
+        let copied = self.copied[node].as_ref().and_then(Option::as_ref);
+        if self.given.as_ref() == Some(&token) || copied == Some(&token) {
             return Ok(());
         }
         let id = redlatch::NodeId::new(node);

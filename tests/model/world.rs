@@ -38,6 +38,8 @@ pub struct World {
     pub given: Option<LockToken>,
     /// The key that each node forgot, while that would still be there.
     pub forgot: Vec<Option<Forgotten>>,
+    /// Whether each node came back as a copy of another one, and the token of the key that it had.
+    pub copied: Vec<Option<Option<LockToken>>>,
     /// The token of the key that a flush took away on each node.
     pub flushed: Vec<Option<LockToken>>,
     /// The fencing numbers that were given, in the order of holds.
@@ -51,6 +53,7 @@ pub struct World {
 impl World {
     /// The first state: all clients are connected to all nodes, and nothing was asked.
     pub fn new(plan: &Plan) -> World {
+        assert!(plan.bounds.copies <= 1, "names tell one copy from its original, and not two");
         let now = START;
         let nodes = (0..plan.nodes).map(|node| Arc::new(old_master(node, now)));
         let fenced = |client: usize| plan.fences.is_some_and(|fences| fences.clients[client]);
@@ -65,6 +68,7 @@ impl World {
             left: plan.bounds,
             given: None,
             forgot: vec![None; plan.nodes],
+            copied: vec![None; plan.nodes],
             flushed: vec![None; plan.nodes],
             fences: Vec::new(),
             is_exclusive: plan.bounds.deletes == 0,
