@@ -44,6 +44,7 @@ pub const GATE: &[(&str, Plan)] = &[
     ("cut, two acquire", plan(Bounds { cuts: 1, ..BOTH })),
     ("copy, extend", plan(Bounds { copies: 1, extends: 1, ..ALONE })),
     ("extend of a copied key that had ended", after(COPIED_AFTER_ITS_END, EXTENDS_OF_COPY)),
+    ("fenced, copy", fenced(Bounds { copies: 1, ..ALONE }, UNEQUAL)),
     ("two fenced, release", fenced(Bounds { releases: 1, ..BOTH }, UNEQUAL)),
     ("two fenced, delete", fenced(Bounds { deletes: 1, ..BOTH }, ONE_BEHIND)),
 ];
