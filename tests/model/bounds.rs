@@ -22,6 +22,9 @@ pub struct Bounds {
     pub cuts: u8,
     /// Restarts of a node, with all of its data or with none.
     pub restarts: u8,
+    /// Nodes that an operator restores from the data of another node, and starts again. At most one
+    /// in a run: see `names`.
+    pub copies: u8,
     /// Nodes that are flushed.
     pub flushes: u8,
     /// Keys of the lock that an operator deletes on a node. Then two clients may hold the lock, but
@@ -69,7 +72,7 @@ impl Plan {
     /// Whether a counter may be started from a clock in a run.
     pub fn loses_counters(&self) -> bool {
         let absent = |fences: Fences| fences.counters.iter().take(self.nodes).any(|&it| it == 0);
-        let forgets = self.bounds.restarts + self.bounds.flushes > 0;
+        let forgets = self.bounds.restarts + self.bounds.copies + self.bounds.flushes > 0;
         self.fences.is_some_and(|fences| forgets || absent(fences))
     }
 

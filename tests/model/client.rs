@@ -1,7 +1,7 @@
 //! A client: a real coordinator, and a caller with one request or one lock at a time.
 
 use redlatch::proto::{Coordinator, Instant, LockToken, NodeSettings, Settings};
-use redlatch::{Lock, Op, Outcome};
+use redlatch::{Error, Lock, Op, Outcome};
 
 use crate::names;
 use crate::time::{
@@ -148,6 +148,8 @@ impl Client {
                     match result {
                         Ok(Outcome::Extended { deadline }) => self.extended(deadline, now)?,
                         Ok(other) => return Err(format!("an extend ended as {other:?}")),
+                        // A loss that is reported ends the belief before the deadline.
+                        Err(Error::Lost { .. }) => self.believes_until = None,
                         Err(_) => {}
                     }
                     Task::Holding(lock, None)

@@ -2,6 +2,7 @@
 //! sorted. Everything that refers to a node is in the hash of that node.
 
 use redlatch::NodeId;
+use redlatch::proto::LockToken;
 use redlatch::proto::fingerprint::{Fingerprint, Names, hash_of, mix};
 use redlatch::testing::master::ConnectionId;
 
@@ -49,9 +50,12 @@ impl World {
             let node = NodeId::new(index);
             let label = |id: ConnectionId| self.label(index, id);
             master.add_to(node, quarantine(), &label, &mut part);
-            let forgot = part.ahead(self.forgot[index]);
+            let forgot = self.forgotten_at(index);
+            let forgot =
+                forgot.map_or(0, |it| mix(self.text(it.token.digits()), part.ahead(it.until)));
             part.add_at(node, forgot);
             part.add_at(node, self.flushed_word(index));
+            part.add_at(node, self.copied_word(index));
             self.add_wires(index, &mut part);
         }
         let (_, each) = part.parts();
@@ -65,6 +69,13 @@ impl World {
         let Some(token) = &self.flushed[node] else { return 0 };
         let client = names::client_of(token).expect("a client drew it");
         mix(1 + self.text(token.digits()), u64::from(self.clients[client].extended > 0))
+    }
+
+    /// Whether the node is a copy: then its node marker may be that of another node. And whose key
+    /// came with the copy.
+    fn copied_word(&self, node: usize) -> u64 {
+        let token = |it: &LockToken| self.text(it.digits());
+        self.copied[node].as_ref().map_or(0, |key| 1 + key.as_ref().map_or(0, token))
     }
 
     /// The name of a connection of a node that is still in use.

@@ -4,15 +4,16 @@
 //!
 //! ```text
 //! cargo test --all-features --test model                          # small bounds, some seconds
+//! MODEL=gate cargo test --release --all-features --test model -- --nocapture  # a minute or two
 //! MODEL=full cargo test --release --all-features --test model -- --nocapture
 //! RUSTFLAGS="--cfg redlatch_planted_faults" CARGO_TARGET_DIR=target/planted \\
 //!     cargo test --release --all-features --test model -- --nocapture     # and each planted fault
 //! ```
 //!
 //! What is looked at in every state: no two callers believe in the lock; a lock that a caller
-//! believes in is on a majority of the nodes, those not counted that forgot it; whoever's key is on
-//! a node holds the lock or has a release pending there; no key that was flushed comes back if no
-//! extend was won;
+//! believes in is on a majority of the nodes, where a node that forgot a key counts for the lock of
+//! that key, and for no other, until the key would have ended; whoever's key is on a node holds the
+//! lock or has a release pending there; no key that was flushed comes back if no extend was won;
 //! every request has one answer. And from every state a quiet future, in which all messages arrive
 //! and time passes, ends free and empty: no record, no request and no key is left.
 //!
@@ -53,7 +54,7 @@ use world::World;
 const MOST: usize = 4_000_000;
 /// How many states are looked at of a plan that is too large to be complete.
 const DEEP: usize = 200_000;
-/// How many of one of fenced locks: there the time itself tells states apart.
+/// How many of a plan under `WIDE`. For fenced locks the time itself tells states apart.
 const WIDE: usize = 1_000_000;
 
 /// Searches a plan; prints and returns what was found.
@@ -89,11 +90,12 @@ fn trace(plan: &Plan, steps: &[Step]) -> String {
     text
 }
 
-fn is_full() -> bool {
-    std::env::var("MODEL").is_ok_and(|which| which == "full")
+/// What is searched besides the small bounds: `gate` or `full`.
+fn is_asked_for(bounds: &str) -> bool {
+    std::env::var("MODEL").is_ok_and(|which| which == bounds)
 }
 
-/// `MODEL_ONLY=fenced` runs the plans of the full bounds whose names contain this.
+/// `MODEL_ONLY=fenced` runs the plans of the larger bounds whose names contain this.
 fn is_wanted(name: &str) -> bool {
     std::env::var("MODEL_ONLY").map_or(true, |part| name.contains(&part))
 }
@@ -105,19 +107,33 @@ fn every_order_within_small_bounds() {
     }
 }
 
-/// With `MODEL=full` only: minutes in a release build.
-#[test]
-fn every_order_within_the_full_bounds() {
-    if !is_full() {
-        return;
-    }
+/// Searches plans that are complete within their bounds. Returns how many states they have.
+fn run_complete(plans: &[(&str, Plan)]) -> usize {
     let mut states = 0;
-    for (name, plan) in plans::FULL.iter().filter(|(name, _)| is_wanted(name)) {
+    for (name, plan) in plans.iter().filter(|(name, _)| is_wanted(name)) {
         let found = run(name, plan, MOST);
         assert!(!found.cut_off, "{name} is not complete");
         states += found.states;
     }
     println!("{states} states, all complete");
+    states
+}
+
+/// With `MODEL=gate` or `MODEL=full` only: a minute or two in a release build.
+#[test]
+fn every_order_within_the_bounds_of_the_gate() {
+    if is_asked_for("gate") || is_asked_for("full") {
+        run_complete(plans::GATE);
+    }
+}
+
+/// With `MODEL=full` only: minutes in a release build.
+#[test]
+fn every_order_within_the_full_bounds() {
+    if !is_asked_for("full") {
+        return;
+    }
+    let mut states = run_complete(plans::FULL);
     for (name, plan) in plans::WIDE.iter().filter(|(name, _)| is_wanted(name)) {
         states += run(name, plan, WIDE).states;
     }
@@ -133,16 +149,16 @@ fn every_order_within_the_full_bounds() {
 fn each_planted_fault_is_found() {
     use redlatch::proto::planted;
     for fault in planted::FAULTS {
-        let plan = plans::of_fault(fault);
-        planted::plant(Some(fault));
-        let start = Instant::now();
-        let found = shortest::shortest(&plan, MOST);
-        let text = found
-            .violation
-            .as_ref()
-            .map(|(words, steps)| format!("{}{} steps: {words}", trace(&plan, steps), steps.len()));
-        planted::plant(None);
-        let text = text.unwrap_or_else(|| panic!("{fault:?} is not found: {found:?}"));
-        println!("{fault:?}: {} states, {:.1?}\n{text}\n", found.states, start.elapsed());
+        for plan in plans::of_fault(fault) {
+            planted::plant(Some(fault));
+            let start = Instant::now();
+            let found = shortest::shortest(&plan, MOST);
+            let text = found.violation.as_ref().map(|(words, steps)| {
+                format!("{}{} steps: {words}", trace(&plan, steps), steps.len())
+            });
+            planted::plant(None);
+            let text = text.unwrap_or_else(|| panic!("{fault:?} is not found: {found:?}"));
+            println!("{fault:?}: {} states, {:.1?}\n{text}\n", found.states, start.elapsed());
+        }
     }
 }

@@ -1,5 +1,9 @@
 //! The names of tokens and of identities of nodes. A token is called by its client and by how many
 //! tokens that client drew after it, so that no name depends on how long a run is already.
+//!
+//! The identities of all nodes have the same names, because the nodes are interchangeable. A copy
+//! has an identity of another node in its node marker: that a node is a copy is a word of its own
+//! in the fingerprint. A second copy in a run would need to say of which node each is.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;

@@ -12,6 +12,7 @@ const NONE: Bounds = Bounds {
     adopts: 0,
     cuts: 0,
     restarts: 0,
+    copies: 0,
     flushes: 0,
     deletes: 0,
     forgotten_scripts: 0,
@@ -29,26 +30,40 @@ pub const QUICK: &[(&str, Plan)] = &[
     ),
     ("cut", plan(Bounds { cuts: 1, ..ALONE })),
     ("delay, cancel", plan(Bounds { delays: 1, cancels: 1, ..ALONE })),
+    ("two clients, release", plan(Bounds { releases: 1, ..BOTH })),
+    ("copy", plan(Bounds { copies: 1, ..ALONE })),
     ("fenced, cut, extend", fenced(Bounds { extends: 1, cuts: 1, ..ALONE }, UNEQUAL)),
 ];
 
-/// Searched in a release build. All are complete within their bounds.
-pub const FULL: &[(&str, Plan)] = &[
+/// Searched in a release build by `.ci/run`. All are complete within their bounds.
+pub const GATE: &[(&str, Plan)] = &[
     ("two acquire, cancel, release", plan(Bounds { cancels: 1, releases: 1, ..BOTH })),
     ("two extends, cut, release", plan(Bounds { extends: 2, cuts: 1, releases: 1, ..ALONE })),
     ("hand-off, adopt", plan(Bounds { hand_offs: 1, adopts: 1, ..BOTH })),
-    ("extend, flush, delay", plan(Bounds { extends: 1, flushes: 1, delays: 1, ..ALONE })),
     ("restart, two acquire", plan(Bounds { restarts: 1, ..BOTH })),
     ("cut, two acquire", plan(Bounds { cuts: 1, ..BOTH })),
+    ("copy, extend", plan(Bounds { copies: 1, extends: 1, ..ALONE })),
+    ("extend of a copied key that had ended", after(COPIED_AFTER_ITS_END, EXTENDS_OF_COPY)),
+    ("fenced, copy", fenced(Bounds { copies: 1, ..ALONE }, UNEQUAL)),
     ("two fenced, release", fenced(Bounds { releases: 1, ..BOTH }, UNEQUAL)),
     ("two fenced, delete", fenced(Bounds { deletes: 1, ..BOTH }, ONE_BEHIND)),
+];
+
+/// Searched before a release, with those of `GATE`. All are complete within their bounds.
+pub const FULL: &[(&str, Plan)] = &[
+    ("extend, flush, delay", plan(Bounds { extends: 1, flushes: 1, delays: 1, ..ALONE })),
+    ("extend after a flush", after(DOUBTFUL, EXTEND_AFTER_FLUSH)),
+    ("copy, two acquire", plan(Bounds { copies: 1, ..BOTH })),
+    ("extend of a copied key", after(COPIED, EXTEND_OF_COPY)),
     ("fenced, flush in flight", FLUSHED_IN_FLIGHT),
     ("fenced beside plain", fenced(Bounds { releases: 2, ..BOTH }, BESIDE_PLAIN)),
 ];
 
-/// The same for fenced locks, up to a million states.
-pub const WIDE: &[(&str, Plan)] =
-    &[("two fenced, restart", fenced(Bounds { restarts: 1, ..BOTH }, UNEQUAL))];
+/// Not complete: searched up to a million states each.
+pub const WIDE: &[(&str, Plan)] = &[
+    ("extend after a flush, a step earlier", after(DOUBTFUL_SOON, EXTEND_AFTER_FLUSH)),
+    ("two fenced, restart", fenced(Bounds { restarts: 1, ..BOTH }, UNEQUAL)),
+];
 
 /// Too large to be complete: bounded by the depth, and by the number of states.
 pub const DEEP: &[(&str, Plan)] = &[
@@ -67,11 +82,21 @@ const fn plan(bounds: Bounds) -> Plan {
     Plan::two_by_three(bounds)
 }
 
+/// An extend, a flush and two clients: two holders, if the key of one of them can stand where the
+/// node forgot that of the other, and counts there.
+const EXTEND_AFTER_FLUSH: Bounds = Bounds { extends: 1, flushes: 1, delays: 2, ..BOTH };
+const EXTEND_OF_COPY: Bounds = Bounds { copies: 1, extends: 1, delays: 2, ..BOTH };
+const EXTENDS_OF_COPY: Bounds = Bounds { copies: 1, extends: 2, delays: 3, ..BOTH };
+
 /// A fenced acquire is in flight when its node is flushed.
 const FLUSHED_IN_FLIGHT: Plan = {
     let bounds = Bounds { acquires: [2, 1, 0], releases: 1, cancels: 1, flushes: 1, ..NONE };
     Plan { prefix: FLUSHED, ..fenced(bounds, UNEQUAL) }
 };
+
+const fn after(prefix: &'static [Step], bounds: Bounds) -> Plan {
+    Plan { prefix, ..plan(bounds) }
+}
 
 const fn fenced(bounds: Bounds, fences: Fences) -> Plan {
     Plan { fences: Some(fences), ..plan(bounds) }
@@ -82,17 +107,21 @@ const UNEQUAL: Fences = Fences { clients: [true; 3], counters: &[5, 1, 1], from_
 const ONE_BEHIND: Fences = Fences { counters: &[5, 1, 5], ..UNEQUAL };
 const BESIDE_PLAIN: Fences = Fences { clients: [true, false, true], ..UNEQUAL };
 
-/// In which bounds each planted fault is found.
+/// In which bounds each planted fault is found: in each of these.
 #[cfg(redlatch_planted_faults)]
-pub fn of_fault(fault: redlatch::proto::planted::Fault) -> Plan {
+pub fn of_fault(fault: redlatch::proto::planted::Fault) -> Vec<Plan> {
     use redlatch::proto::planted::Fault;
-    match fault {
+    let one = match fault {
+        Fault::QuarantinedExtendCounts => {
+            return vec![
+                after(DOUBTFUL, EXTEND_AFTER_FLUSH),
+                after(COPIED, EXTEND_OF_COPY),
+                after(COPIED_AFTER_ITS_END, EXTENDS_OF_COPY),
+            ];
+        }
         Fault::QuorumOfHalf => plan(ALONE),
         Fault::DeadlineFromReply => plan(Bounds { delays: 1, ..BOTH }),
         Fault::QuarantinedGrantCounts => plan(Bounds { restarts: 1, ..BOTH }),
-        Fault::QuarantinedExtendCounts => {
-            Plan { prefix: DOUBTFUL, ..plan(Bounds { extends: 1, flushes: 1, delays: 3, ..BOTH }) }
-        }
         Fault::HealInLostRound => plan(Bounds { extends: 1, flushes: 1, delays: 1, ..ALONE }),
         Fault::ReleaseWhileHeld => plan(Bounds { extends: 1, cuts: 1, ..ALONE }),
         Fault::AdoptKeepsToken => plan(Bounds { hand_offs: 1, adopts: 2, ..ALONE }),
@@ -114,12 +143,12 @@ pub fn of_fault(fault: redlatch::proto::planted::Fault) -> Plan {
         | Fault::SplitOfMixedRounds
         | Fault::JoinsTwice
         | Fault::JoinAfterWithdrawal => unreachable!("{fault:?} is no fault of FAULTS"),
-    }
+    };
+    vec![one]
 }
 
 /// Client 0 holds nodes 0 and 1. Node 2 grants client 1, is flushed, and executes the late `SET` of
 /// client 0: a search from the first state does not come so far.
-#[cfg(redlatch_planted_faults)]
 const DOUBTFUL: &[Step] = &[
     Step::Acquire { client: 0 },
     Step::ToNode { client: 0, node: 0 },
@@ -135,6 +164,47 @@ const DOUBTFUL: &[Step] = &[
     Step::ToClient { client: 1, node: 2 },
     Step::ToClient { client: 0, node: 2 },
     Step::ToClient { client: 0, node: 2 },
+];
+
+/// The same a step earlier: client 0 has not read that node 2 granted its late `SET`.
+const DOUBTFUL_SOON: &[Step] = DOUBTFUL.split_at(DOUBTFUL.len() - 1).0;
+
+/// Client 0 holds nodes 0 and 1. Node 2 grants client 1 the key, and comes back as a copy of node
+/// 1: with the key of client 0, which it never granted.
+const COPIED: &[Step] = &[
+    Step::Acquire { client: 0 },
+    Step::ToNode { client: 0, node: 0 },
+    Step::ToClient { client: 0, node: 0 },
+    Step::ToNode { client: 0, node: 1 },
+    Step::ToClient { client: 0, node: 1 },
+    Step::Time,
+    Step::Turn { client: 0 },
+    Step::Acquire { client: 1 },
+    Step::ToNode { client: 1, node: 2 },
+    Step::Copy { node: 2, from: 1 },
+];
+
+/// The same, but node 2 had granted client 0 the key before, which ended there: an extend reached
+/// the other nodes alone.
+const COPIED_AFTER_ITS_END: &[Step] = &[
+    Step::Acquire { client: 0 },
+    Step::ToNode { client: 0, node: 0 },
+    Step::ToNode { client: 0, node: 1 },
+    Step::ToClient { client: 0, node: 1 },
+    Step::ToNode { client: 0, node: 2 },
+    Step::ToClient { client: 0, node: 2 },
+    Step::Time,
+    Step::Turn { client: 0 },
+    Step::ToClient { client: 0, node: 0 },
+    Step::Extend { client: 0 },
+    Step::ToNode { client: 0, node: 0 },
+    Step::ToClient { client: 0, node: 0 },
+    Step::ToNode { client: 0, node: 1 },
+    Step::ToClient { client: 0, node: 1 },
+    Step::Time,
+    Step::Acquire { client: 1 },
+    Step::ToNode { client: 1, node: 2 },
+    Step::Copy { node: 2, from: 1 },
 ];
 
 /// Client 0 is given fence 6 by nodes 0 and 1, and releases.

@@ -35,6 +35,8 @@ pub enum Step {
     Cut { client: u8, node: u8 },
     /// A node restarts, without its keys or with them.
     Restart { node: u8, empty: bool },
+    /// A node is stopped, and starts with the data that another node has at that moment.
+    Copy { node: u8, from: u8 },
     /// An operator flushes a node.
     Flush { node: u8 },
     /// An operator deletes the key of the lock on a node.
@@ -62,6 +64,9 @@ impl fmt::Display for Step {
             Step::Cut { client, node } => write!(f, "cut between client {client} and node {node}"),
             Step::Restart { node, empty: true } => write!(f, "node {node} restarts empty"),
             Step::Restart { node, empty: false } => write!(f, "node {node} restarts with its keys"),
+            Step::Copy { node, from } => {
+                write!(f, "node {node} comes back as a copy of node {from}")
+            }
             Step::Flush { node } => write!(f, "node {node} is flushed"),
             Step::Delete { node } => write!(f, "the key is deleted on node {node}"),
             Step::ForgetScripts { node } => write!(f, "node {node} forgets its scripts"),

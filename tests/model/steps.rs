@@ -101,6 +101,10 @@ impl World {
             if self.left.restarts > 0 {
                 steps.extend([true, false].map(|empty| Step::Restart { node, empty }));
             }
+            if self.left.copies > 0 {
+                let others = (0..self.nodes.len() as u8).filter(|&from| from != node);
+                steps.extend(others.map(|from| Step::Copy { node, from }));
+            }
             if self.left.flushes > 0 {
                 steps.push(Step::Flush { node });
             }
@@ -162,6 +166,7 @@ impl World {
                 return self.cut(client.into(), node.into());
             }
             Step::Restart { node, empty } => self.restart(node.into(), empty),
+            Step::Copy { node, from } => self.copy(node.into(), from.into()),
             Step::Flush { node } => {
                 self.left.flushes -= 1;
                 self.note_forgot(node.into());
@@ -229,6 +234,18 @@ impl World {
         let memory = if empty { Restart::Empty } else { Restart::WithData };
         self.master_mut(node).restart(now, memory);
         self.send_output(node);
+    }
+
+    /// No client has a release pending for a key that comes with the data of another node: the key
+    /// stays for its ttl.
+    fn copy(&mut self, node: usize, from: usize) {
+        self.left.copies -= 1;
+        let (now, data) = (self.now, self.nodes[from].dump());
+        self.note_forgot(node);
+        self.master_mut(node).restart_from(now, data);
+        self.send_output(node);
+        self.flushed[node] = None;
+        self.copied[node] = Some(self.holder_at(node).map(|(token, _)| token));
     }
 
     /// An operator sends a node a command, on a connection of its own.

@@ -93,8 +93,9 @@ pub fn message_word(
     if let Some(number) = message.strip_prefix(KILL).and_then(killed) {
         return mix(11, connection(number));
     }
-    let (message, asks_time) = without_time(message);
-    let (mut sum, mut rest) = (u64::from(asks_time), message);
+    let (message, time) = without_time(message);
+    let age = time.map_or(0, |time| 1 + now_micros.saturating_sub(time));
+    let (mut sum, mut rest) = (age, message);
     while let Some(at) = rest.iter().position(|&byte| byte == b'$') {
         sum = mix(sum, hash_of(&&rest[..at]));
         let Some(length) = length_at(&rest[at..]) else {
@@ -109,12 +110,18 @@ pub fn message_word(
     mix(sum, hash_of(&rest))
 }
 
-/// A message without the time at its end, which is the answer to the question for it. Clocks do not
-/// jump in a search, so that answer does not matter.
-fn without_time(message: &[u8]) -> (&[u8], bool) {
+/// A message without the time at its end, which is the answer to the question for it; and that time
+/// in microseconds. How late it is read decides what the client knows of the clock of the node.
+fn without_time(message: &[u8]) -> (&[u8], Option<u64>) {
     const TIME: &[u8] = b"*2\r\n$10\r\n";
-    let at = message.windows(TIME.len()).position(|window| window == TIME);
-    at.map_or((message, false), |at| (&message[..at], true))
+    let Some(at) = message.windows(TIME.len()).position(|window| window == TIME) else {
+        return (message, None);
+    };
+    let (seconds, rest) = number(message, at + TIME.len());
+    // The length of the microseconds, and then their number.
+    let (_, rest) = number(message, rest + 1);
+    let (micros, _) = number(message, rest);
+    (&message[..at], Some(1_000_000 * seconds as u64 + micros as u64))
 }
 
 fn bulk_word(text: &[u8], now_micros: u64, limit: u64, name: &dyn Fn(&[u8]) -> u64) -> u64 {

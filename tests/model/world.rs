@@ -12,8 +12,16 @@ use crate::client::Client;
 use crate::fingerprint::WALL_CLOCK_MICROS;
 use crate::names;
 use crate::step::Step;
-use crate::time::{MAX_TTL, RECONNECT, START, quarantine};
+use crate::time::{MAX_TTL, RECONNECT, START};
 use crate::wire::{self, Orphan, Wire};
+
+/// A key of the lock that a node forgot.
+#[derive(Debug, Clone)]
+pub struct Forgotten {
+    pub token: LockToken,
+    /// When it would have ended.
+    pub until: Instant,
+}
 
 /// The state of a run.
 #[derive(Debug, Clone)]
@@ -28,8 +36,10 @@ pub struct World {
     pub left: Bounds,
     /// The token of the lock that was given away.
     pub given: Option<LockToken>,
-    /// Up to when a live lock may lack its key on each node, because the node forgot it.
-    pub forgot: Vec<Instant>,
+    /// The key that each node forgot, while that would still be there.
+    pub forgot: Vec<Option<Forgotten>>,
+    /// Whether each node came back as a copy of another one, and the token of the key that it had.
+    pub copied: Vec<Option<Option<LockToken>>>,
     /// The token of the key that a flush took away on each node.
     pub flushed: Vec<Option<LockToken>>,
     /// The fencing numbers that were given, in the order of holds.
@@ -43,6 +53,7 @@ pub struct World {
 impl World {
     /// The first state: all clients are connected to all nodes, and nothing was asked.
     pub fn new(plan: &Plan) -> World {
+        assert!(plan.bounds.copies <= 1, "names tell one copy from its original, and not two");
         let now = START;
         let nodes = (0..plan.nodes).map(|node| Arc::new(old_master(node, now)));
         let fenced = |client: usize| plan.fences.is_some_and(|fences| fences.clients[client]);
@@ -56,7 +67,8 @@ impl World {
             orphans: Vec::new(),
             left: plan.bounds,
             given: None,
-            forgot: vec![now; plan.nodes],
+            forgot: vec![None; plan.nodes],
+            copied: vec![None; plan.nodes],
             flushed: vec![None; plan.nodes],
             fences: Vec::new(),
             is_exclusive: plan.bounds.deletes == 0,
@@ -156,11 +168,6 @@ impl World {
     /// Each node by its number.
     pub fn node_ids(&self) -> impl Iterator<Item = NodeId> + use<> {
         (0..self.nodes.len()).map(NodeId::new)
-    }
-
-    /// From now on, a live lock may lack its key on this node.
-    pub fn note_forgot(&mut self, node: usize) {
-        self.forgot[node] = self.now.saturating_add(quarantine());
     }
 }
 

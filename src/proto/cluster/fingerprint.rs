@@ -68,8 +68,9 @@ impl Node {
             vetted,
             listening,
             known,
-            // In the search every marker is written on its own node, and the restart guard is on,
-            // so none is strange. No node evicts.
+            // In the search every marker is written on its own node, or replaced in the handshake
+            // that finds it there, because the restart guard is on. So none is strange. No node
+            // evicts.
             look: _,
             evicted: _,
             marking,
