@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::proto::coordinator::Coordinator;
 use crate::proto::error::{ConfigError, Error, NodeError};
-use crate::proto::node_set::{NodeId, majority};
+use crate::proto::node_set::NodeId;
+use crate::proto::quorum::majority;
 use crate::proto::time::Instant;
 
 /// The shortest time that a new client gives the other nodes once a quorum is ready: nodes that are

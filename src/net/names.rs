@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use super::address::Lookup;
 use super::clock;
-use crate::proto::node_set::{NodeId, NodeSet, majority};
+use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::quorum::majority;
 
 type Found = (NodeId, io::Result<Vec<SocketAddr>>);
 

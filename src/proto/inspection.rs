@@ -224,7 +224,7 @@ impl fmt::Debug for Inspection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::node_set::majority;
+    use crate::proto::quorum::majority;
 
     fn seen(states: &[KeyState]) -> KeySummary {
         let node = |&state: &KeyState| NodeKeyState {

@@ -24,6 +24,7 @@ pub mod planted;
 #[cfg(not(redlatch_planted_faults))]
 pub(crate) mod planted;
 pub mod prometheus;
+pub(crate) mod quorum;
 pub(crate) mod settings;
 pub(crate) mod stats;
 pub(crate) mod surplus;
@@ -51,7 +52,8 @@ pub use locks::auto_extend::AutoExtend;
 pub use locks::requests::{Completion, Outcome};
 pub use locks::round::ReleaseOutcome;
 pub use locks::updates::{LockUpdate, LockUpdateKind};
-pub use node_set::{MAX_NODES, NodeId, NodeSet, majority};
+pub use node_set::{MAX_NODES, NodeId, NodeSet};
+pub use quorum::majority;
 pub use settings::{
     Credentials, LONGEST_KEY, LONGEST_MAX_TTL, Limits, NODE_MARKER, NodeSettings, RestartGuard,
     Secret, Settings,

@@ -3,11 +3,6 @@
 /// The most nodes a client can have: a set of them is the bits of a `u32`.
 pub const MAX_NODES: usize = 32;
 
-/// How many of `nodes` are a majority.
-pub const fn majority(nodes: usize) -> usize {
-    nodes / 2 + 1
-}
-
 /// A node, by its place in the list of nodes that the client was made with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(u8);

@@ -8,7 +8,6 @@ use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
 use crate::proto::lock::Lock;
 use crate::proto::locks::auto_extend::AutoExtend;
-use crate::proto::locks::ballot::Verdict;
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::Purpose;
@@ -16,6 +15,7 @@ use crate::proto::locks::round::Round;
 use crate::proto::locks::{AcquireParams, Due, Locks, WaitEvent, busy, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
+use crate::proto::quorum::Verdict;
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
 

@@ -10,11 +10,11 @@ use crate::proto::cluster::Change;
 use crate::proto::cluster::restart_guard::QuarantineReason;
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::locks::Locks;
-use crate::proto::locks::ballot::Verdict;
 use crate::proto::locks::pending_releases::PendingRelease;
 use crate::proto::locks::records::Phase;
 use crate::proto::node_set::NodeId;
 use crate::proto::planted::{Fault, is_planted};
+use crate::proto::quorum::Verdict;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Ask, Kind, LockAsk};
 

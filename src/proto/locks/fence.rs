@@ -195,7 +195,7 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::node_set::majority;
+    use crate::proto::quorum::majority;
 
     /// The counters of the nodes, acquired by one holder after another with whatever majority.
     /// Every holder gets its number by the rules, and stores it at its majority.

@@ -12,7 +12,6 @@
 use crate::proto::cluster::fences::Learnt;
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::RecordId;
-use crate::proto::locks::ballot::{Ballot, Verdict};
 use crate::proto::locks::fence::Fencing;
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::round::Purpose;
@@ -20,6 +19,7 @@ use crate::proto::locks::sets::SetOfKeys;
 use crate::proto::locks::{Due, Locks};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
+use crate::proto::quorum::{Ballot, Verdict};
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::Form;

@@ -2,9 +2,9 @@
 //! its record: it writes nothing and acts on nothing.
 
 use crate::proto::error::{NodeError, NodeReply};
-use crate::proto::locks::ballot::{Ballot, Verdict, Vote};
 use crate::proto::locks::replies::Replies;
 use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::quorum::{Ballot, Verdict, Vote};
 use crate::proto::time::{Instant, Ttl};
 
 /// What is asked in a round.
@@ -184,7 +184,7 @@ impl Round {
 mod tests {
     use super::*;
     use crate::proto::error::NodeError::Silent;
-    use crate::proto::node_set::majority;
+    use crate::proto::quorum::majority;
     use std::time::Duration;
 
     fn round(purpose: Purpose, nodes: usize) -> Round {

@@ -16,7 +16,6 @@ use crate::proto::error::{Busy, ConfigError, Error, NodeError, NodeReply, Report
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key_set::KeySet;
 use crate::proto::locks::auto_extend::AutoExtend;
-use crate::proto::locks::ballot::{Ballot, Verdict};
 use crate::proto::locks::proof::Proof;
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::Stage;
@@ -24,6 +23,7 @@ use crate::proto::locks::round::{Purpose, Round};
 use crate::proto::locks::sets::SetOfKeys;
 use crate::proto::locks::{AcquireParams, Due, Locks, WaitEvent, busy};
 use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::quorum::{Ballot, Verdict};
 use crate::proto::settings::LONGEST_KEY;
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};

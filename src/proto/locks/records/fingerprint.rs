@@ -5,10 +5,10 @@ use std::num::NonZeroU64;
 use crate::proto::error::NodeReply;
 use crate::proto::fingerprint::{Fingerprint, hash_of, mix};
 use crate::proto::ids::Op;
-use crate::proto::locks::ballot::Verdict;
 use crate::proto::locks::fence::Fencing;
 use crate::proto::locks::fingerprint::phase_word;
 use crate::proto::locks::records::Record;
+use crate::proto::quorum::Verdict;
 
 use crate::proto::locks::round::{Purpose, Round};
 use crate::proto::locks::trouble::Trouble;

@@ -3,8 +3,13 @@
 //! The hazard is a vote that counts twice, or a verdict that changes: here a node votes once and
 //! the first verdict stands, whatever is cast later.
 
-use crate::proto::node_set::{NodeId, NodeSet, majority};
+use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
+
+/// How many of `nodes` are a majority.
+pub const fn majority(nodes: usize) -> usize {
+    nodes / 2 + 1
+}
 
 /// How a node votes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
