@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::proto::error::NodeError;
 use crate::proto::lock::{LONGEST_TOKEN, LockToken};
+use crate::proto::quorum::reached_by;
 
 /// How many bytes of a value are asked for and kept: more than the longest token has
 /// ([`LONGEST_TOKEN`]). Another program may write a value that is longer than any reply should be:
@@ -163,17 +164,19 @@ impl Inspection {
         let mut most_alike = 0;
         for state in states() {
             let KeyState::Held { value, .. } = state else { continue };
-            let mut lefts: Vec<Option<Duration>> = states()
+            // A key without expiry counts as longer than all.
+            let mut lefts: Vec<Duration> = states()
                 .filter_map(|other| match other {
-                    KeyState::Held { value: same, left } if same == value => Some(left),
+                    KeyState::Held { value: same, left } if same == value => {
+                        Some(left.unwrap_or(Duration::MAX))
+                    }
                     _ => None,
                 })
                 .collect();
             most_alike = most_alike.max(lefts.len());
             if lefts.len() >= self.quorum {
-                // The longest first; a key without expiry counts as longer than all.
-                lefts.sort_by_key(|left| std::cmp::Reverse(left.unwrap_or(Duration::MAX)));
-                let left = lefts[self.quorum - 1];
+                let left = reached_by(self.quorum, &mut lefts);
+                let left = left.filter(|&left| left < Duration::MAX);
                 return KeySummary::Held { value, nodes: lefts.len(), left };
             }
         }

@@ -1,4 +1,5 @@
-//! One question's votes and its verdict: the whole of "majority".
+//! The whole of "majority": how many nodes it takes, the votes on one question and its verdict, and
+//! the value that a quorum agrees on.
 //!
 //! The hazard is a vote that counts twice, or a verdict that changes: here a node votes once and
 //! the first verdict stands, whatever is cast later.
@@ -9,6 +10,21 @@ use crate::proto::planted::{Fault, is_planted};
 /// How many of `nodes` are a majority.
 pub const fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
+}
+
+/// The greatest value that `quorum` of these reach: it is the `quorum`-th greatest. Nothing if
+/// there are fewer values.
+pub fn reached_by<T: Ord + Copy>(quorum: usize, values: &mut [T]) -> Option<T> {
+    values.sort_unstable();
+    let place = values.len().checked_sub(quorum)?;
+    values.get(place).copied()
+}
+
+/// The smallest value that `quorum` of these do not exceed: it is the `quorum`-th smallest. Nothing
+/// if there are fewer values.
+pub fn not_exceeded_by<T: Ord + Copy>(quorum: usize, values: &mut [T]) -> Option<T> {
+    values.sort_unstable();
+    values.get(quorum.checked_sub(1)?).copied()
 }
 
 /// How a node votes.
@@ -193,6 +209,17 @@ mod tests {
         let mut all = Vec::new();
         heap(nodes, &mut (0..nodes).collect(), &mut all);
         all
+    }
+
+    #[test]
+    fn a_value_of_a_quorum_is_counted_from_its_end() {
+        let reached = |quorum| reached_by(quorum, &mut [3, 9, 1, 7]);
+        assert_eq!([1, 2, 3, 4, 5].map(reached), [Some(9), Some(7), Some(3), Some(1), None]);
+        let not_exceeded = |quorum| not_exceeded_by(quorum, &mut [3, 9, 1, 7]);
+        assert_eq!([1, 2, 3, 4, 5].map(not_exceeded), [Some(1), Some(3), Some(7), Some(9), None]);
+        assert_eq!((reached(0), not_exceeded(0)), (None, None), "no nodes are no quorum");
+        // Each of the values is alike on all nodes where a quorum is all of them.
+        assert_eq!(reached_by(2, &mut [5, 5]), not_exceeded_by(2, &mut [5, 5]));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::proto::error::HeldFor;
 use crate::proto::node_set::{MAX_NODES, NodeId};
+use crate::proto::quorum::not_exceeded_by;
 use crate::proto::time::Instant;
 
 /// The longest back-off of a waiter that never met another one, unless round trips are long. Other
@@ -227,8 +228,7 @@ impl Waiting {
     pub fn held_for(&self, quorum: usize, now: Instant) -> Option<HeldFor> {
         let mut moments: Vec<Instant> =
             self.reported.iter().filter_map(ReportedTtl::moment).collect();
-        moments.sort_unstable();
-        match *moments.get(quorum - 1)? {
+        match not_exceeded_by(quorum, &mut moments)? {
             NEVER => {
                 let nodes = self
                     .reported
@@ -284,8 +284,7 @@ impl Waiting {
         let mut moments = [NEVER; MAX_NODES];
         let moments = &mut moments[..self.free_at.len()];
         moments.copy_from_slice(&self.free_at);
-        moments.sort_unstable();
-        moments[quorum - 1]
+        not_exceeded_by(quorum, moments).unwrap_or(NEVER)
     }
 }
 

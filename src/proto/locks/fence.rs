@@ -17,6 +17,7 @@ use std::time::Duration;
 use crate::proto::lock::Fence;
 use crate::proto::locks::records::Record;
 use crate::proto::node_set::{MAX_NODES, NodeId, NodeSet};
+use crate::proto::quorum::not_exceeded_by;
 use crate::proto::wire::fencing::Counting;
 
 /// For how many times `max_ttl` a counter lives after it was touched.
@@ -140,20 +141,14 @@ impl Count {
             votes[known] = self.votes[node.index()];
             known += 1;
         }
-        self.fence = number_of(&mut votes[..known], majority).and_then(NonZeroU64::new);
+        let number = not_exceeded_by(majority, &mut votes[..known]);
+        self.fence = number.and_then(NonZeroU64::new);
     }
 
     fn is_stored_at(&self, node: NodeId) -> bool {
         let vote = self.votes[node.index()];
         vote > 0 && self.fence.is_some_and(|fence| vote >= fence.get())
     }
-}
-
-/// The fencing number that these votes give: the m-th smallest, where m is a majority. `None` if
-/// there are fewer votes.
-pub fn number_of(votes: &mut [u64], majority: usize) -> Option<u64> {
-    votes.sort_unstable();
-    votes.get(majority.checked_sub(1)?).copied()
 }
 
 impl Record {
@@ -239,7 +234,7 @@ mod tests {
             for spread in spreads(nodes, most) {
                 for first in granting(nodes) {
                     let mut counters = spread.clone();
-                    let number = |votes: &mut [u64]| number_of(votes, needed).unwrap();
+                    let number = |votes: &mut [u64]| not_exceeded_by(needed, votes).unwrap();
                     let before = acquire(&mut counters, first, number);
                     store(&mut counters, first, before);
                     for second in granting(nodes) {
@@ -267,7 +262,7 @@ mod tests {
         assert_eq!((first, second), (6, 3));
         // The same with the number stored at the majority.
         let mut counters = vec![5, 1, 1];
-        let by_rule = |votes: &mut [u64]| number_of(votes, 2).unwrap();
+        let by_rule = |votes: &mut [u64]| not_exceeded_by(2, votes).unwrap();
         let first = acquire(&mut counters, 0b011, by_rule);
         store(&mut counters, 0b011, first);
         let second = acquire(&mut counters, 0b110, by_rule);
@@ -276,10 +271,10 @@ mod tests {
 
     #[test]
     fn number_is_the_smallest_that_a_majority_has_reached() {
-        assert_eq!(number_of(&mut [6, 2], 2), Some(6));
-        assert_eq!(number_of(&mut [6, 2, 2], 2), Some(2));
-        assert_eq!(number_of(&mut [9, 2, 5, 4, 1], 3), Some(4));
-        assert_eq!(number_of(&mut [9], 2), None);
+        assert_eq!(not_exceeded_by(2, &mut [6, 2]), Some(6));
+        assert_eq!(not_exceeded_by(2, &mut [6, 2, 2]), Some(2));
+        assert_eq!(not_exceeded_by(3, &mut [9, 2, 5, 4, 1]), Some(4));
+        assert_eq!(not_exceeded_by(2, &mut [9]), None);
         let nodes = [0, 1, 2].map(NodeId::new);
         let mut fencing = Fencing::new(1, 0, Duration::from_secs(60));
         nodes.iter().zip([6, 2]).for_each(|(&node, vote)| assert!(fencing.put(node, &[vote])));

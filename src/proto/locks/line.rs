@@ -17,6 +17,7 @@ use bytes::Bytes;
 use crate::proto::error::Error;
 use crate::proto::node_set::{MAX_NODES, NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
+use crate::proto::quorum::reached_by;
 use crate::proto::time::{Instant, Ttl, drift};
 use crate::proto::wire::line::{Standing, name_of};
 
@@ -285,8 +286,7 @@ impl Line {
         for (place, node) in votes.iter().enumerate() {
             moments[place] = self.at[node.index()].until.unwrap_or_default();
         }
-        moments[..self.at.len()].sort_unstable_by(|a, b| b.cmp(a));
-        (votes.len() >= quorum).then(|| moments[quorum - 1])
+        reached_by(quorum, &mut moments[..votes.len()])
     }
 
     /// Judges a split from the present poll: whole, and with no hand-over since it was sent. The
