@@ -2,6 +2,7 @@
 //! else: they can neither make a second holder nor have a lock released.
 
 use redlatch::proto::NodeId;
+use redlatch::testing::master::Trouble;
 
 use super::fair::{LONG, MS, TTL, line_of};
 use super::fair_world::{KEY, LINE, World};
@@ -206,4 +207,119 @@ fn waiter_that_gives_up_leaves_the_line_whichever_of_its_joins_were_executed() {
     assert_eq!(world.in_line(0), 1);
     world.pass(300 * MS);
     assert_eq!([0, 1, 2].map(|node| world.in_line(node)), [0, 0, 0]);
+}
+
+/// `CLIENT KILL` is refused, so a join of the earlier connection may be executed at any time.
+#[test]
+fn both_releases_take_out_what_a_late_join_of_an_earlier_connection_put_into_the_line() {
+    let reply = b"-NOPERM no\r\n".to_vec();
+    for mine in [false, true] {
+        let mut world = World::new(3);
+        let commands = vec!["client|kill".into()];
+        world.masters[0].suffer(Trouble::Answers { commands, reply: reply.clone() });
+        let (_all, _lock) = line_of(&mut world, 1, LONG);
+        let waiter = world.client();
+        let op = world.ask(waiter, LONG);
+        world.settle();
+        let late = world.masters[0].line(world.now, LINE).pop().expect("it stands in line");
+        world.frozen.push(0);
+        world.pass(100 * MS);
+        world.cut(waiter, 0);
+        if mine {
+            world.run(0, &[b"DEL", KEY]);
+        }
+        world.frozen.clear();
+        world.pass(40 * MS);
+        assert_eq!(world.in_line(0), usize::from(!mine), "its next join was executed");
+        world.run(0, &[b"ZADD", LINE, b"0", &late]);
+        let now = world.now;
+        world.clients[waiter].core.cancel(op, now);
+        world.settle();
+        assert_eq!(world.in_line(0), 0, "after the first release");
+        world.run(0, &[b"SET", KEY, b"other", b"PX", b"60000"]);
+        world.run(0, &[b"ZADD", LINE, b"0", &late]);
+        world.pass(200 * MS);
+        assert_eq!(world.in_line(0), 0, "after the second release");
+    }
+}
+
+#[test]
+fn key_that_is_handed_to_a_lock_whose_release_was_answered_is_given_back() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 1, LONG);
+    let waiter = world.client();
+    let op = world.ask(waiter, LONG);
+    world.settle();
+    let member = world.masters[0].line(world.now, LINE).pop().expect("it stands in line");
+    // Its record stays open for the release at the last node.
+    world.frozen.push(2);
+    let now = world.now;
+    world.clients[waiter].core.cancel(op, now);
+    world.settle();
+    assert_eq!((world.in_line(0), world.clients[waiter].core.open_records()), (0, 1));
+    world.run(0, &[b"ZADD", LINE, b"0", &member]);
+    world.release(all[0], lock);
+    world.settle();
+    assert_eq!(world.value(0), "", "the key was handed to the waiter that is gone, and given back");
+}
+
+#[test]
+fn message_is_a_reason_to_give_a_key_back_only_once() {
+    let mut world = World::new(1);
+    let (all, lock) = line_of(&mut world, 1, LONG);
+    let gone = world.client();
+    let op = world.ask(gone, LONG);
+    world.settle();
+    let [_, channel, mark, token] = words_of_member(&world, 0, 0);
+    let now = world.now;
+    world.clients[gone].core.cancel(op, now);
+    world.settle();
+    assert_eq!(world.clients[gone].core.open_records(), 0);
+    let text = format!("0\n\n{mark}\n{token}\nk");
+    for number in 0..4 {
+        publish(&mut world, 0, &channel, &text);
+        world.deliver_answers(gone, 0);
+        let is_silent = world.clients[gone].core.output(NodeId::new(0)).is_empty();
+        assert_eq!(is_silent, number > 0, "message {number}");
+        world.settle();
+    }
+    assert_eq!(world.clients[gone].core.stats().messages_ignored, 3);
+    assert!(world.remaining(all[0], &lock) > MS);
+}
+
+/// What a stranger sends is as long as a flood of answers, and comes when a request is in flight.
+#[test]
+fn text_of_a_long_message_gives_nobody_a_lock() {
+    for answer in ["+OK\r\n", ":1\r\n"] {
+        let mut world = World::new(3);
+        let (all, lock) = line_of(&mut world, 1, LONG);
+        let client = world.client();
+        // It asks for a fair lock once, and listens from then on.
+        let now = world.now;
+        let core = &mut world.clients[client].core;
+        let op = core.acquire_fair(KEY, LONG, LONG, None, 1, now).expect("there is room");
+        world.settle();
+        let [_, channel, ..] = words_of_member(&world, 0, 0);
+        world.clients[client].core.cancel(op, now);
+        world.settle();
+        let text = answer.repeat((2 << 20) / answer.len());
+        let heads = [0, 1, 2].map(|node| {
+            let channel = channel_at(&channel, node);
+            format!(">3\r\n$7\r\nmessage\r\n$41\r\n{channel}\r\n${}\r\n", text.len())
+        });
+        for (node, head) in heads.iter().enumerate() {
+            let now = world.now;
+            world.clients[client].core.handle_bytes(NodeId::new(node), head.as_bytes(), now);
+        }
+        let core = &mut world.clients[client].core;
+        core.acquire(KEY, LONG, MS * 0, 2, now).expect("there is room");
+        for (node, _) in heads.iter().enumerate() {
+            let core = &mut world.clients[client].core;
+            core.handle_bytes(NodeId::new(node), text.as_bytes(), now);
+            core.handle_bytes(NodeId::new(node), b"\r\n", now);
+        }
+        world.settle();
+        assert!(world.error(client).is_contended(), "another client holds the key");
+        assert!(world.remaining(all[0], &lock) > MS);
+    }
 }

@@ -2,7 +2,7 @@
 //! and someone who wants the key. And members in the line that no client put there.
 
 use redlatch::Client;
-use redlatch::testing::inside::HAND_OVER;
+use redlatch::testing::inside::{HAND_OVER, JOIN};
 
 use super::fair::{fair, fair_config, three, wait_for_line};
 use super::*;
@@ -182,6 +182,24 @@ fn script_passes_over_a_bounded_number_of_dead_waiters() {
     println!("the line was empty after {:?}", start.elapsed());
     waiter.engine.release_nowait(&lock);
     waiter.turn_until("nothing is left", |_| node.keys().is_empty());
+}
+
+/// Without the right to `PUBSUB` what `PUBLISH` counts decides, and each dead waiter has the key
+/// for a moment.
+#[test]
+fn no_dead_waiter_keeps_the_key_where_too_many_are_dead() {
+    let fleet = Fleet::start(1);
+    let node = &fleet[0];
+    let add = "for i = 1, 1000 do redis.call('ZADD', KEYS[1], i, string.format(\
+               '1000 redlatch:%032x %020x %040x', i, i, i)) end";
+    node.command(&["EVAL", add, "1", "a:line"]);
+    node.command(&["ACL", "SETUSER", "default", "-pubsub"]);
+    let member = "1000 - m token";
+    let join = ["EVAL", JOIN.source, "2", "a", "a:line", "token", member, "1000", "10000"];
+    assert_eq!(node.command(&join).text(), "0 ");
+    assert_eq!(node.get("a"), None);
+    assert_eq!((node.command(&join).text(), node.get("a")), ("0 ".into(), None));
+    assert_eq!((node.command(&join).int(), node.get("a")), (1000, Some(b"token".to_vec())));
 }
 
 #[test]

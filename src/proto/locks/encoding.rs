@@ -123,7 +123,7 @@ pub(super) struct Place<'a> {
     node: NodeId,
     /// By which channel the node notifies the waiter, if it does.
     channel: Option<Channel>,
-    /// By what the client makes its marks.
+    /// The secret by which the client makes its marks.
     marks: &'a MarkKey,
 }
 

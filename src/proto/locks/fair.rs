@@ -232,9 +232,16 @@ impl Locks {
         record.note_answer(now);
         let mine = reply == NodeReply::Granted;
         let current = ask.round == record.round.number;
+        let late = record.unproven().contains(node);
         if let (Some(line), NodeReply::Granted | NodeReply::Held) = (record.line_mut(), reply) {
             line.note_standing(node, mine, &standing, asked_at, current);
             line.refused.remove(node);
+            if late {
+                // A join of an earlier connection may put the token into the line yet.
+                line.may_come_to_stand(node);
+            } else {
+                line.note_only_last_mark(node);
+            }
         }
         if mine && self.cluster.is_trusted(node) {
             self.records.get_mut(id).prove_in_line(node);

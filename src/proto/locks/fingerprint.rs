@@ -46,6 +46,7 @@ impl Locks {
             tidying: _,
             marks,
             given_away,
+            given_back: _,
             rng: _,
         } = self;
         assert!(marks.is_none() && given_away.is_empty(), "a fingerprint does not cover lines");

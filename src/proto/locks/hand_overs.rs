@@ -23,6 +23,10 @@ use crate::proto::wire::line::{self as lines, HandedOver};
 /// which a node hands the key afterwards, is released there.
 const GIVEN_AWAY: usize = 64;
 
+/// How many keys that were handed over to no record are remembered. A message is a reason to give
+/// the key back once: others can repeat it.
+const GIVEN_BACK: usize = 64;
+
 impl Locks {
     /// A node handed a key over to a waiter of this client, or another program sent a message that
     /// says so. Only with a mark that this client gave to that node is it believed.
@@ -36,10 +40,20 @@ impl Locks {
         let has_token = |&id: &RecordId| self.records.get(id).token == message.token;
         let found = self.records.with_key(hash).find(has_token);
         match (found, number) {
-            (Some(id), Some(number)) => self.handed_over_to(id, node, number, &message, now),
-            (None, Some(_)) => self.handed_over_to_none(node, &message, now),
+            (Some(id), Some(number)) if !self.is_released_at(node, id) => {
+                self.handed_over_to(id, node, number, &message, now);
+            }
+            (_, Some(_)) => self.handed_over_to_none(node, &message, now),
             (_, None) => self.message_is_ignored(),
         }
+    }
+
+    /// Whether this lock is over, and its release at the node, too: a key that comes to stand there
+    /// again is as one of no record.
+    fn is_released_at(&self, node: NodeId, id: RecordId) -> bool {
+        let record = self.records.get(id);
+        let released = !record.release_pending.contains(node) && !record.releasing.contains(node);
+        record.phase == Phase::Ending && released
     }
 
     /// The number of the mark in a message, if this client made it for that token and that node.
@@ -147,7 +161,12 @@ impl Locks {
     /// hand-over.
     fn handed_over_to_none(&mut self, node: NodeId, message: &HandedOver, now: Instant) {
         let HandedOver { key, token, .. } = message;
-        if self.given_away.contains(token) || self.is_being_released(node, token) {
+        let given_back = (node, token.clone());
+        if self.given_away.contains(token) || self.given_back.contains(&given_back) {
+            self.message_is_ignored();
+            return;
+        }
+        if self.is_being_released(node, token) {
             return;
         }
         // The mark does not name the key.
@@ -157,19 +176,26 @@ impl Locks {
             self.command.clear();
             lines::hand_over(&mut self.command, Form::Source, key, token, iter::empty(), &[]);
             self.cluster.say_last_word(node, now, &self.command);
+            if self.given_back.len() == GIVEN_BACK {
+                self.given_back.pop_front();
+            }
+            self.given_back.push_back(given_back);
         }
     }
 
     /// The connection to a node was lost: the hand-overs that it said count no more, and what it
     /// would have said is not known.
     pub(super) fn forget_hand_overs(&mut self, node: NodeId) {
-        if self.ops.has_no_waiters() {
+        if self.marks.is_none() {
+            // The client never stood in line.
             return;
         }
         for id in self.records.ids() {
             let record = self.records.get_mut(id);
-            if let (Phase::Asking, Some(line)) = (record.phase, record.line_mut()) {
-                line.forget(node);
+            match (record.phase, record.line_mut()) {
+                (Phase::Asking, Some(line)) => line.forget(node),
+                (_, Some(line)) => line.spend_mark(node),
+                (_, None) => {}
             }
         }
     }

@@ -63,12 +63,15 @@ impl Marks {
         }
     }
 
-    /// The last join was answered: no other mark is in the line.
+    /// The last join was answered, and no earlier one can be executed later: no other mark is in
+    /// the line. (A node that restarts with an old line may have one again. It costs the others a
+    /// hand-over to a token that is released at once.)
     fn answered(&mut self) {
         self.first = self.last;
     }
 
-    /// A hand-over came with this mark. Returns whether it was given for that, and not used yet.
+    /// A hand-over came with this mark. Returns whether it is the last one that was given, and was
+    /// not used.
     fn take(&mut self, number: u16) -> bool {
         let good = self.last == number && !self.spent;
         self.spent |= good;
@@ -185,7 +188,6 @@ impl Line {
             self.counted.remove(node);
         }
         let at = &mut self.at[node.index()];
-        at.marks.answered();
         if mine {
             let left = Duration::from_millis(standing.left_millis);
             // The key may live for longer than a hand-over gives: after a claim that was lost.
@@ -202,6 +204,17 @@ impl Line {
         if in_present_poll || is_planted(Fault::SplitOfMixedRounds) {
             self.answered.insert(node);
         }
+    }
+
+    /// The last join to the node was answered, and nothing that was sent before it can be executed
+    /// after it: of this waiter, at most the member of that join stands in the line.
+    pub fn note_only_last_mark(&mut self, node: NodeId) {
+        self.at[node.index()].marks.answered();
+    }
+
+    /// The mark of the node counts no more: others may have read a message that has it.
+    pub fn spend_mark(&mut self, node: NodeId) {
+        self.at[node.index()].marks.spent = true;
     }
 
     /// A message came with the mark of this number. Returns whether the node was given it for one
@@ -253,8 +266,8 @@ impl Line {
         self.may_come_to_stand(node);
         self.sent_in_trust.remove(node);
         self.answered.remove(node);
-        let at = &mut self.at[node.index()];
-        (at.until, at.marks.spent) = (None, true);
+        self.at[node.index()].until = None;
+        self.spend_mark(node);
     }
 
     /// A join that nobody reads the answer of may have put the token into the line of the node, or
@@ -477,6 +490,8 @@ mod tests {
         line.begin_poll(node.into(), NodeSet::EMPTY, at(200));
         assert_eq!((line.mark_at(node), line.earlier_marks(node)), (2, 1..2));
         line.note_standing(node, false, &held_by(b"x"), at(200), true);
+        assert_eq!(line.earlier_marks(node), 1..2, "an earlier join may be executed later");
+        line.note_only_last_mark(node);
         assert_eq!(line.earlier_marks(node), 2..2);
         line.begin_poll(node.into(), NodeSet::EMPTY, at(300));
         assert_eq!(line.mark_at(node), 2, "nobody else can know it");

@@ -255,10 +255,12 @@ pub struct Locks {
     waits: VecDeque<WaitEvent>,
     updates: Updates,
     tidying: Tidying,
-    /// By what the client makes its marks; nothing if it never stood in line.
+    /// The secret by which the client makes its marks; nothing if it never stood in line.
     marks: Option<MarkKey>,
     /// The tokens of fair locks that were given away last.
     given_away: VecDeque<LockToken>,
+    /// The keys that nodes handed over to no record, and that were given back there.
+    given_back: VecDeque<(NodeId, LockToken)>,
     rng: Random,
 }
 
@@ -285,6 +287,7 @@ impl Locks {
             tidying: Tidying::default(),
             marks: None,
             given_away: VecDeque::new(),
+            given_back: VecDeque::new(),
             rng: Random(StdRng::from_seed(seed)),
             cluster: Cluster::new(settings, now),
         }

@@ -217,6 +217,10 @@ impl Locks {
             // The `SET` of an earlier connection may still be executed: the release is sent once
             // more, later.
             record.note_answer(now);
+            if let Some(line) = record.line_mut() {
+                // So may a join: that release, too, takes the token out of the line.
+                line.may_come_to_stand(node);
+            }
             let later = now.saturating_add(self.cluster.settings().node_timeout);
             self.queue_release(node, id, later);
             self.schedule_releases(node, now);

@@ -26,7 +26,7 @@ use crate::proto::wire::answers::{self, NodeAnswer, Seen, TaskAnswer};
 use crate::proto::wire::ask::{Ask, Kind, LockAsk, NodeAsk};
 use crate::proto::wire::error_line::storable_part;
 use crate::proto::wire::handshake::{Fact, Step};
-use crate::proto::wire::line::{HandedOver, Standing, TooLong, is_subscribed};
+use crate::proto::wire::line::{HandedOver, Skipping, Standing, TooLong, is_subscribed};
 use crate::proto::wire::resp::{self, Elements, Malformed, Reply};
 
 /// What came in.
@@ -93,8 +93,8 @@ struct Moments {
 pub struct Connection {
     outbox: BytesMut,
     partial: BytesMut,
-    /// How many bytes of a message that is too long are still to come.
-    skipping: usize,
+    /// What is still to come of a message that is too long.
+    skipping: Skipping,
     asks: VecDeque<Ask>,
     /// The moments of the asks, in their order.
     moments: VecDeque<Moments>,
@@ -146,7 +146,7 @@ impl Connection {
     pub fn reset(&mut self) -> VecDeque<Ask> {
         self.outbox.clear();
         self.partial.clear();
-        self.skipping = 0;
+        self.skipping = Skipping::default();
         self.written.clear();
         self.handed_over = None;
         self.moments.clear();
@@ -311,8 +311,8 @@ impl Connection {
             if let Some(key) = self.written.pop() {
                 return Ok(Some(Incoming::Written(key)));
             }
-            if self.skipping > 0 {
-                return Ok(self.skip_more(input));
+            if self.skipping.is_going_on() {
+                return self.skip(input);
             }
             let stored = !self.partial.is_empty();
             if stored {
@@ -322,8 +322,8 @@ impl Connection {
             let bytes: &[u8] = if stored { &self.partial } else { input };
             let (reply, consumed) = match decode(bytes)? {
                 Decoded::Reply(reply, consumed) => (reply, consumed),
-                Decoded::TooLong(end) => {
-                    return Ok(self.skip_message(end, stored, input));
+                Decoded::TooLong(head, length) => {
+                    return self.begin_skipping((head, length), stored, input);
                 }
                 Decoded::Partial => {
                     if !stored {
@@ -376,31 +376,31 @@ impl Connection {
 }
 
 impl Connection {
-    /// A message that is too long begins with the stored bytes, or with the input, and ends after
-    /// `end` bytes.
-    fn skip_message(&mut self, end: usize, stored: bool, input: &mut &[u8]) -> Option<Incoming> {
-        let there = if stored { self.partial.len() } else { input.len() };
-        let skipped = there.min(end);
-        if stored {
-            self.partial.advance(skipped);
-        } else {
-            *input = &input[skipped..];
+    /// The text of a message that is too long begins after `head` of the stored bytes, or of the
+    /// input.
+    fn begin_skipping(
+        &mut self,
+        (head, length): (usize, usize),
+        stored: bool,
+        input: &mut &[u8],
+    ) -> Result<Option<Incoming>, Fault> {
+        self.skipping = Skipping::of(length);
+        if !stored {
+            *input = &input[head..];
+            return self.skip(input);
         }
-        self.skipping = end - skipped;
-        self.after_skipping()
+        let bytes = std::mem::take(&mut self.partial);
+        let mut rest = &bytes[head..];
+        let incoming = self.skip(&mut rest);
+        self.partial.extend_from_slice(rest);
+        incoming
     }
 
-    fn skip_more(&mut self, input: &mut &[u8]) -> Option<Incoming> {
-        let skipped = self.skipping.min(input.len());
-        *input = &input[skipped..];
-        self.skipping -= skipped;
-        self.after_skipping()
-    }
-
-    /// A message that was skipped whole is reported without content.
-    fn after_skipping(&mut self) -> Option<Incoming> {
+    /// Skips what has come of the message. Its end is reported as a message without content.
+    fn skip(&mut self, input: &mut &[u8]) -> Result<Option<Incoming>, Fault> {
         self.handed_over = None;
-        (self.skipping == 0).then_some(Incoming::HandedOver)
+        self.skipping.skip(input).map_err(Fault::Malformed)?;
+        Ok((!self.skipping.is_going_on()).then_some(Incoming::HandedOver))
     }
 
     /// The next event, if it is one of the few replies that nearly all questions about locks have.
@@ -413,7 +413,8 @@ impl Connection {
         now: Instant,
     ) -> Option<(LockAsk, NodeReply)> {
         let Some(&Ask::Lock(ask)) = self.asks.front() else { return None };
-        if !self.partial.is_empty() || !self.written.is_empty() {
+        let reads_replies = self.partial.is_empty() && !self.skipping.is_going_on();
+        if !reads_replies || !self.written.is_empty() {
             return None;
         }
         let (lock_reply, length) = answers::plain(ask.kind, input)?;
@@ -429,8 +430,8 @@ impl Connection {
 enum Decoded<'a> {
     /// A reply, and how many bytes it has.
     Reply(Reply<'a>, usize),
-    /// A message that is too long, and ends after so many bytes.
-    TooLong(usize),
+    /// A message that is too long: where its text begins, and how long it is.
+    TooLong(usize, usize),
     /// The beginning of a reply.
     Partial,
 }
@@ -439,11 +440,12 @@ fn decode(bytes: &[u8]) -> Result<Decoded<'_>, Fault> {
     match resp::decode(bytes, &resp::Limits::default()) {
         Ok(resp::Step::Complete { reply, consumed }) => Ok(Decoded::Reply(reply, consumed)),
         Ok(resp::Step::Partial) => Ok(Decoded::Partial),
-        Err(malformed) => match TooLong::of(bytes) {
-            Some(TooLong::EndsAfter(end)) => Ok(Decoded::TooLong(end)),
+        Err(Malformed::BulkTooLong) => match TooLong::of(bytes) {
+            Some(TooLong::Text(head, length)) => Ok(Decoded::TooLong(head, length)),
             Some(TooLong::Unknown) => Ok(Decoded::Partial),
-            None => Err(Fault::Malformed(malformed)),
+            None => Err(Fault::Malformed(Malformed::BulkTooLong)),
         },
+        Err(malformed) => Err(Fault::Malformed(malformed)),
     }
 }
 
@@ -634,6 +636,55 @@ mod tests {
                 let whole = answers(&mut connection(&[ask]), reply.as_bytes());
                 assert_eq!(whole, answers(&mut split, rest), "{ask} {reply:?}");
             }
+        }
+    }
+
+    /// The head of a message whose text is longer than a reply may be.
+    fn head_of_message(length: &str) -> Vec<u8> {
+        let channel = "c".repeat(41);
+        format!(">3\r\n$7\r\nmessage\r\n$41\r\n{channel}\r\n${length}").into_bytes()
+    }
+
+    #[test]
+    fn the_text_of_a_long_message_is_never_read_as_answers() {
+        const LENGTH: usize = 2 << 20;
+        for text in ["+OK\r\n", ":1\r\n", "_\r\n"] {
+            let mut connection = connection(&[ACQUIRE, ACQUIRE]);
+            let mut head = &[&head_of_message(&LENGTH.to_string())[..], b"\r\n"].concat()[..];
+            assert_eq!(connection.next_incoming(&mut head, NOW), Ok(None));
+            let text: Vec<u8> = text.bytes().cycle().take(LENGTH).collect();
+            for mut piece in text.chunks(60_000) {
+                assert_eq!(connection.plain_answer(&mut piece, NOW), None);
+                assert_eq!(connection.next_incoming(&mut piece, NOW), Ok(None));
+                assert!(piece.is_empty());
+            }
+            let mut rest = &b"\r\n_\r\n+OK\r\n"[..];
+            assert_eq!(connection.plain_answer(&mut rest, NOW), None);
+            let message = connection.next_incoming(&mut rest, NOW);
+            assert_eq!(message, Ok(Some(Incoming::HandedOver)));
+            assert_eq!(connection.take_handed_over(), None);
+            let answers =
+                [connection.plain_answer(&mut rest, NOW), connection.plain_answer(&mut rest, NOW)];
+            let answers = answers.map(|answer| answer.map(|(_, reply)| reply));
+            assert_eq!(answers, [Some(NodeReply::Held), Some(NodeReply::Granted)]);
+        }
+    }
+
+    #[test]
+    fn a_message_with_a_broken_length_or_end_ends_the_connection() {
+        let mut long = [&head_of_message("2097152")[..], b"\r\n"].concat();
+        long.extend(std::iter::repeat_n(b'x', 2 << 20));
+        let ends_wrong = [&long[..], b"XX+OK\r\n"].concat();
+        let short_ends_wrong = [&head_of_message("5")[..], b"\r\nabcdeXX+OK\r\n"].concat();
+        let zeros = head_of_message("00000000");
+        let cases = [
+            (ends_wrong, Malformed::BulkEnd),
+            (short_ends_wrong, Malformed::BulkEnd),
+            (zeros, Malformed::Length),
+        ];
+        for (bytes, why) in cases {
+            let fault = answers(&mut connection(&[ACQUIRE]), &bytes);
+            assert_eq!(fault, Err(Fault::Malformed(why)));
         }
     }
 

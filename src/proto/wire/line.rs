@@ -26,7 +26,7 @@ use crate::proto::time::Ttl;
 use crate::proto::wire::command::{Form, Script, decimal, encode, put_bulk, put_header, put_token};
 use crate::proto::wire::resp::{Elements, Reply};
 pub use mark::{MARK_BYTES, Mark, MarkKey};
-pub use message::{HandedOver, TooLong};
+pub use message::{HandedOver, Skipping, TooLong};
 pub use scripts::{HAND_OVER, JOIN, MOST_SEARCHED, MOST_SKIPPED};
 
 /// What follows a key in the name of its line.

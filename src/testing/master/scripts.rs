@@ -267,6 +267,7 @@ fn give(lua: &mut Sandbox, name: &[u8], own: Option<&[u8]>) -> Result<Option<Vec
         }
         skipped += 1;
     }
+    lua.call(&[Some(b"DEL"), lua.key(0)])?;
     Ok(None)
 }
 

@@ -2,8 +2,9 @@
 //!
 //! A client gives each node another mark with a join, and the node sends it back with the message
 //! by which it hands the key over. Anyone who may `PUBLISH` can send a message with the token of a
-//! waiter: the nodes show tokens, and other messages repeat them. No one else knows a mark before
-//! the node uses it, and then it is worth nothing: it is of that node, and for one hand-over.
+//! waiter: the nodes show tokens, and messages have them. But only who may read the line, or what
+//! clients send, sees a mark before the node uses it. After that it is no vote: it is of that node,
+//! and for one hand-over.
 //!
 //! A mark is made from the token, the node and a number with a secret key of the client. So the
 //! client can also tell that a token is its own when it has no record of it any more.

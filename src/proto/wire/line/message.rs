@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::proto::lock::LockToken;
 use crate::proto::wire::line::{CHANNEL_BYTES, Channel, Mark, name_of};
-use crate::proto::wire::resp::Reply;
+use crate::proto::wire::resp::{Malformed, Reply};
 
 /// The message of a node that handed a key over to a waiter of this client.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct HandedOver {
     pub key: Vec<u8>,
     /// The waiter's token.
     pub token: LockToken,
-    /// The mark that the waiter gave to the node that sent this, if it was that node.
+    /// The mark in the message. It proves who sent the message only after a check.
     pub mark: Mark,
     /// The name of the waiter that is the first of the line from now on; empty if there is none.
     pub next: Bytes,
@@ -51,15 +51,55 @@ const LONGEST_MESSAGE: usize = 512 << 20;
 /// A message that is too long to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TooLong {
-    /// It ends after so many bytes.
-    EndsAfter(usize),
-    /// Its length has not come yet.
+    /// Its text begins after so many bytes, and has this length.
+    Text(usize, usize),
+    /// Its length has not come whole.
     Unknown,
 }
 
+/// What is still to come of a message that is too long. Its bytes are never read as replies:
+/// whoever sent it chose them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Skipping {
+    left: usize,
+}
+
+impl Skipping {
+    /// A text of this length begins.
+    pub fn of(length: usize) -> Skipping {
+        Skipping { left: length + 2 }
+    }
+
+    /// Whether bytes are to be skipped.
+    pub fn is_going_on(self) -> bool {
+        self.left > 0
+    }
+
+    /// Skips what has come.
+    ///
+    /// # Errors
+    /// The text does not end where it should.
+    pub fn skip(&mut self, input: &mut &[u8]) -> Result<(), Malformed> {
+        let count = self.left.min(input.len());
+        for place in count.saturating_sub(2)..count {
+            let expected = match self.left - place {
+                2 => b'\r',
+                1 => b'\n',
+                _ => continue,
+            };
+            if input[place] != expected {
+                return Err(Malformed::BulkEnd);
+            }
+        }
+        *input = &input[count..];
+        self.left -= count;
+        Ok(())
+    }
+}
+
 impl TooLong {
-    /// Whether these bytes, which are past a limit of the decoder, are a message on a channel as
-    /// long as ours. Whoever may `PUBLISH` can send one, so it is not the fault of the node.
+    /// Whether these bytes, in which a bulk is too long, are a message on a channel as long as
+    /// ours. Whoever may `PUBLISH` can send one, so it is not the fault of the node.
     pub fn of(bytes: &[u8]) -> Option<TooLong> {
         const HEAD: &[u8] = b">3\r\n$7\r\nmessage\r\n$41\r\n";
         const _: () = assert!(CHANNEL_BYTES == 41, "the head names the length of a channel");
@@ -73,7 +113,7 @@ impl TooLong {
             return b"\r\n".starts_with(&after[digits..]).then_some(TooLong::Unknown);
         }
         let head = bytes.len() - after.len() + digits + 2;
-        after[digits..].starts_with(b"\r\n").then_some(TooLong::EndsAfter(head + length + 2))
+        after[digits..].starts_with(b"\r\n").then_some(TooLong::Text(head, length))
     }
 }
 
@@ -115,12 +155,31 @@ mod tests {
         for partial in ["$2097152", "$2097152\r"] {
             assert_eq!(of(partial), Some(TooLong::Unknown));
         }
-        let ends = TooLong::EndsAfter(head.len() + 10 + 2_097_152 + 2);
-        assert_eq!((of("$2097152\r\n"), of("$2097152\r\nabc")), (Some(ends), Some(ends)));
+        let text = TooLong::Text(head.len() + 10, 2_097_152);
+        assert_eq!((of("$2097152\r\n"), of("$2097152\r\nabc")), (Some(text), Some(text)));
         for other in ["$536870913\r\n", "$2097152\n", "$2097152x", ":2097152\r\n"] {
             assert_eq!(of(other), None, "{other}");
         }
         assert_eq!(TooLong::of(b"$2097152\r\n"), None);
         assert_eq!(TooLong::of(head.replace("message", "massage").as_bytes()), None);
+    }
+
+    #[test]
+    fn a_text_is_skipped_up_to_its_end_in_any_pieces() {
+        for piece in 1..8 {
+            let mut skipping = Skipping::of(5);
+            let mut rest = Vec::new();
+            for mut bytes in b"+OK\r\n\r\n:1\r\n".chunks(piece) {
+                skipping.skip(&mut bytes).unwrap();
+                rest.extend_from_slice(bytes);
+            }
+            assert!(!skipping.is_going_on());
+            assert_eq!(rest, b":1\r\n", "in pieces of {piece}");
+            for wrong in [&b"abcdeXX"[..], b"abcde\rX", b"abcde\n\r"] {
+                let mut skipping = Skipping::of(5);
+                let ends = wrong.chunks(piece).try_for_each(|mut it| skipping.skip(&mut it));
+                assert_eq!(ends, Err(Malformed::BulkEnd), "in pieces of {piece}");
+            }
+        }
     }
 }

@@ -13,7 +13,7 @@ pub const MOST_SEARCHED: usize = 500;
 /// first [`MOST_SEARCHED`] of the line; else to the first one that can be reached. It returns that
 /// member. If that is `own`, the member of the caller, it hands over nothing. It returns nothing if
 /// the line is empty, may not be changed, or begins with [`MOST_SKIPPED`] members that cannot be
-/// reached: those have left the line.
+/// reached: those have left the line, and there is no key.
 ///
 /// A member leaves the line before the key is written: a server whose memory is full goes on with
 /// a script that has written. A member can be reached if its own channel has a subscriber: others
@@ -61,6 +61,7 @@ macro_rules! give {
          end \
          m = nil \
          end \
+         redis.call('DEL', KEYS[1]) \
          end "
     };
 }
@@ -110,7 +111,7 @@ pub const JOIN: Script = Script {
          redis.call('PEXPIRE', KEYS[2], ARGV[4]) \
          return rank .. ' ' .. string.sub(v, 1, 168)"
     ),
-    sha1: "45a9e3de2842bddd5ab0dabe5bba4b8dce131fcd",
+    sha1: "865438f5ab358a60df4b5444f466bcfb6fbdb3bf",
 };
 
 /// Gives the key up, and the place in the line: to the named successor if it stands in this line,
@@ -138,7 +139,7 @@ pub const HAND_OVER: Script = Script {
          if v or line[1] then redis.call('DEL', KEYS[1]) end \
          return v and 1 or 0"
     ),
-    sha1: "de884a35b1d1d26777d787f47751dd3eaa445e01",
+    sha1: "68e9d548c40660c20352ecb7f53a63e279eb64a3",
 };
 
 #[cfg(test)]
