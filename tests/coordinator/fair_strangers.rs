@@ -2,6 +2,7 @@
 //! else: they can neither make a second holder nor have a lock released.
 
 use redlatch::proto::NodeId;
+use redlatch::testing::inside::HAND_OVER;
 use redlatch::testing::master::Trouble;
 
 use super::fair::{LONG, MS, TTL, line_of};
@@ -213,7 +214,8 @@ fn waiter_that_gives_up_leaves_the_line_whichever_of_its_joins_were_executed() {
 #[test]
 fn both_releases_take_out_what_a_late_join_of_an_earlier_connection_put_into_the_line() {
     let reply = b"-NOPERM no\r\n".to_vec();
-    for mine in [false, true] {
+    // How node 0 gives the waiter the key meanwhile: not at all, by its join, or by a message.
+    for (by_join, by_message) in [(false, false), (true, false), (false, true)] {
         let mut world = World::new(3);
         let commands = vec!["client|kill".into()];
         world.masters[0].suffer(Trouble::Answers { commands, reply: reply.clone() });
@@ -225,12 +227,18 @@ fn both_releases_take_out_what_a_late_join_of_an_earlier_connection_put_into_the
         world.frozen.push(0);
         world.pass(100 * MS);
         world.cut(waiter, 0);
-        if mine {
+        if by_join {
             world.run(0, &[b"DEL", KEY]);
         }
         world.frozen.clear();
         world.pass(40 * MS);
-        assert_eq!(world.in_line(0), usize::from(!mine), "its next join was executed");
+        assert_eq!(world.in_line(0), usize::from(!by_join), "its next join was executed");
+        if by_message {
+            let holder = world.value(0);
+            let script = HAND_OVER.source.as_bytes();
+            world.run(0, &[b"EVAL", script, b"2", KEY, LINE, holder.as_bytes()]);
+            world.settle();
+        }
         world.run(0, &[b"ZADD", LINE, b"0", &late]);
         let now = world.now;
         world.clients[waiter].core.cancel(op, now);
@@ -244,7 +252,7 @@ fn both_releases_take_out_what_a_late_join_of_an_earlier_connection_put_into_the
 }
 
 #[test]
-fn key_that_is_handed_to_a_lock_whose_release_was_answered_is_given_back() {
+fn key_that_is_handed_to_a_waiter_whose_release_is_pending_elsewhere_is_given_back() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 1, LONG);
     let waiter = world.client();

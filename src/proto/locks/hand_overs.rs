@@ -40,20 +40,10 @@ impl Locks {
         let has_token = |&id: &RecordId| self.records.get(id).token == message.token;
         let found = self.records.with_key(hash).find(has_token);
         match (found, number) {
-            (Some(id), Some(number)) if !self.is_released_at(node, id) => {
-                self.handed_over_to(id, node, number, &message, now);
-            }
-            (_, Some(_)) => self.handed_over_to_none(node, &message, now),
+            (Some(id), Some(number)) => self.handed_over_to(id, node, number, &message, now),
+            (None, Some(_)) => self.handed_over_to_none(node, &message, now),
             (_, None) => self.message_is_ignored(),
         }
-    }
-
-    /// Whether this lock is over, and its release at the node, too: a key that comes to stand there
-    /// again is as one of no record.
-    fn is_released_at(&self, node: NodeId, id: RecordId) -> bool {
-        let record = self.records.get(id);
-        let released = !record.release_pending.contains(node) && !record.releasing.contains(node);
-        record.phase == Phase::Ending && released
     }
 
     /// The number of the mark in a message, if this client made it for that token and that node.
