@@ -456,3 +456,31 @@ fn claim_that_a_node_in_quarantine_grants_is_no_vote_and_proves_nothing() {
     let extended = world.clients[waiter].done.pop();
     assert!(extended.is_none(), "only node 2 has a vote: {extended:?}");
 }
+
+/// The node handed the key over, and was not a part of the claim by which the lock was won.
+#[test]
+fn node_that_was_not_claimed_has_proven_no_more_than_its_hand_over() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, LONG);
+    world.release(all[0], lock);
+    for node in 0..3 {
+        world.deliver_commands(all[0], node);
+        world.deliver_answers(all[1], node);
+    }
+    world.settle();
+    let lock = world.won(all[1]);
+    world.pass(250 * MS);
+    assert_eq!(world.value(2), "", "the key has ended there");
+    // Another client could be granted the key now. Then the node is started with other data.
+    let token = world.value(1);
+    world.run(2, &[b"SET", KEY, token.as_bytes(), b"PX", b"10000"]);
+    world.restart(2, Restart::WithData);
+    world.pass(500 * MS);
+    let state = world.clients[all[1]].core.node_state(NodeId::new(2));
+    assert!(matches!(state, redlatch::NodeState::Quarantined(_)), "{state:?}");
+    world.frozen = vec![0];
+    world.clients[all[1]].core.extend(&lock, LONG, 3, world.now).expect("it is held");
+    world.settle();
+    let extended = world.clients[all[1]].done.pop();
+    assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
+}
