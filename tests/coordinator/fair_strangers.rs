@@ -9,7 +9,7 @@ use super::fair::{LONG, MS, TTL, line_of};
 use super::fair_world::{KEY, LINE, World};
 
 /// A member of the line at a node, by its words: ttl, channel, mark, token.
-fn words_of_member(world: &World, node: usize, place: usize) -> [String; 4] {
+pub fn words_of_member(world: &World, node: usize, place: usize) -> [String; 4] {
     let member = world.masters[node].line(world.now, LINE).remove(place);
     let member = String::from_utf8(member).expect("it is text");
     let words: Vec<String> = member.split(' ').map(str::to_owned).collect();
@@ -21,12 +21,12 @@ fn channel_at(channel: &str, node: usize) -> String {
     format!("{}{node:02x}", &channel[..channel.len() - 2])
 }
 
-fn publish(world: &mut World, node: usize, channel: &str, text: &str) {
+pub fn publish(world: &mut World, node: usize, channel: &str, text: &str) {
     world.run(node, &[b"PUBLISH", channel.as_bytes(), text.as_bytes()]);
 }
 
 /// What the node sent to the client on this channel last.
-fn last_message(world: &World, client: usize, node: usize, channel: &str) -> Option<String> {
+pub fn last_message(world: &World, client: usize, node: usize, channel: &str) -> Option<String> {
     let bytes = world.unread(client, node);
     let text = String::from_utf8(bytes).expect("it is text");
     let (_, after) = text.rsplit_once(&format!("{channel}\r\n$"))?;

@@ -17,6 +17,7 @@ mod crowds;
 mod extend_release;
 mod fair;
 mod fair_costs;
+mod fair_lines;
 mod fair_orders;
 mod fair_strangers;
 mod fair_troubles;

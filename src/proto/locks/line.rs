@@ -469,6 +469,42 @@ mod tests {
     }
 
     #[test]
+    fn what_a_lost_connection_said_is_no_part_of_a_whole_round() {
+        let mut line = joined(5);
+        split(&mut line, &[0, 1], &[(2, A), (3, A), (4, b"c")]);
+        assert_eq!(line.judge(B, 3, at(210)), Split::Yield(Bytes::from_static(A)));
+        line.forget(NodeId::new(4));
+        assert_eq!(line.judge(B, 3, at(210)), Split::Unknown);
+    }
+
+    #[test]
+    fn last_answer_of_a_node_says_whose_the_key_is_and_whether_its_vote_counts() {
+        let (mut line, node) = (joined(1), NodeId::new(0));
+        let own = Standing { left_millis: 700, ..Standing::default() };
+        line.note_standing(node, true, &own, at(300), true);
+        assert!(line.deadline(1, at(300)).is_some() && !line.may_stand(node));
+        line.note_standing(node, false, &held_by(b"x"), at(310), true);
+        assert!(line.holds(at(310)).is_empty() && line.may_stand(node), "it is another's again");
+        line.note_standing(node, false, &held_by(b"x"), at(305), false);
+        assert!(push(&mut line, 0, 320));
+        assert_eq!(line.deadline(1, at(320)), Some(ttl().deadline(at(310))), "the latest base");
+        line.forget(node);
+        assert!(line.holds(at(320)).is_empty());
+        let mut line = joined(1);
+        line.begin_poll(node.into(), node.into(), at(400));
+        line.note_standing(node, true, &own, at(400), true);
+        assert_eq!(line.deadline(1, at(400)), None, "it was in quarantine when it was asked");
+    }
+
+    #[test]
+    fn node_that_is_not_asked_in_the_present_poll_does_not_keep_a_split_open() {
+        let mut line = joined(5);
+        line.begin_poll(NodeSet::first(5), NodeSet::EMPTY, at(150));
+        split(&mut line, &[0, 1], &[(2, A), (3, A)]);
+        assert_eq!(line.judge(B, 3, at(210)), Split::Yield(Bytes::from_static(A)));
+    }
+
+    #[test]
     fn the_successor_is_the_one_that_most_nodes_named() {
         let mut line = joined(5);
         assert_eq!(line.successor(), b"");
@@ -480,6 +516,25 @@ mod tests {
         assert_eq!(line.successor(), b"m2");
         line.successor = Bytes::from_static(b"0123456789abcdef");
         assert_eq!(line.successor(), b"0123456789ab");
+    }
+
+    #[test]
+    fn node_that_handed_the_key_over_has_said_who_is_next_and_has_the_token_in_line_no_more() {
+        let mut line = joined(2);
+        line.note_hand_over(NodeId::new(0), Bytes::from_static(b"m1"), at(200));
+        assert_eq!(line.successor(), b"m1");
+        line.note_next(NodeId::new(1), Bytes::new());
+        assert_eq!([0, 1].map(|node| line.may_stand(NodeId::new(node))), [false; 2]);
+    }
+
+    #[test]
+    fn marks_begin_with_one_and_the_last_one_is_good_for_nothing() {
+        let mut marks = Marks::default();
+        marks.give();
+        assert_eq!((marks.first, marks.last), (1, 1));
+        let mut marks = Marks { first: 1, last: u16::MAX, spent: true };
+        marks.give();
+        assert!(!marks.take(u16::MAX), "it was used before");
     }
 
     #[test]

@@ -1,0 +1,486 @@
+//! Rare steps of a waiter in line: it gives nodes up, a node refuses its line or loses the key that
+//! it handed over, and a node is late when the lock is won, given away or released.
+
+use std::time::Duration;
+
+use redlatch::proto::NodeId;
+use redlatch::testing::master::Restart;
+use redlatch::{AutoExtend, Error};
+
+use super::fair::{LONG, MS, TTL, line_of};
+use super::fair_strangers::{last_message, publish, words_of_member};
+use super::fair_world::{KEY, LINE, World};
+
+/// Whether the client has written a question to the node that was not sent yet.
+fn is_asked(world: &World, client: usize, node: usize) -> bool {
+    !world.clients[client].core.output(NodeId::new(node)).is_empty()
+}
+
+/// Whether the request of the client has ended by what the client has read.
+fn fetch(world: &mut World, client: usize) -> bool {
+    let entry = &mut world.clients[client];
+    entry.done.extend(entry.core.poll_completion(world.now));
+    !entry.done.is_empty()
+}
+
+/// A plain client that is gone has two nodes of five, and one is away. The waiter has the others.
+#[test]
+fn waiter_that_gave_nodes_up_joins_again_after_a_pause_that_doubles() {
+    let mut world = World::new(5);
+    world.frozen = vec![4];
+    let client = world.client();
+    world.pass(1100 * MS);
+    let lowest = "0".repeat(40);
+    for node in [0, 1] {
+        world.run(node, &[b"SET", KEY, lowest.as_bytes(), b"PX", b"3000"]);
+    }
+    world.ask(client, LONG);
+    let splits = |world: &World| world.clients[client].core.stats().splits;
+    while splits(&world) == 0 {
+        world.pass(MS);
+    }
+    for (number, longest) in [(1, 8), (2, 16), (3, 32)] {
+        assert_eq!(splits(&world), number);
+        assert_eq!([2, 3].map(|node| world.value(node)), [""; 2], "it gave these up");
+        assert_eq!([0, 1].map(|node| world.in_line(node)), [0; 2]);
+        let before = world.now;
+        while splits(&world) == number {
+            world.pass(MS);
+        }
+        let pause = world.now.saturating_since(before);
+        assert!(pause >= MS * longest / 2 && pause <= MS * longest, "{number}: {pause:?}");
+    }
+}
+
+#[test]
+fn node_whose_line_is_mended_does_not_count_as_one_that_refuses_lines() {
+    let mut world = World::new(3);
+    let holder = world.client();
+    world.ask(holder, LONG);
+    world.settle();
+    let lock = world.won(holder);
+    let waiter = world.client();
+    world.run(0, &[b"SET", LINE, b"x"]);
+    world.ask(waiter, TTL);
+    world.pass(100 * MS);
+    world.run(0, &[b"DEL", LINE]);
+    world.pass(100 * MS);
+    assert_eq!(world.in_line(0), 1, "the line is a line again");
+    world.run(1, &[b"DEL", LINE]);
+    world.run(1, &[b"SET", LINE, b"x"]);
+    world.pass(100 * MS);
+    world.release(holder, lock);
+    world.settle();
+    assert!(world.lock(waiter).is_some());
+    assert_eq!(world.clients[waiter].core.stats().handed_over, 1, "it stood in two lines");
+}
+
+/// A node hands the key over to a lock that was given away while the holder's release was on its
+/// way to that node.
+#[test]
+fn key_that_is_handed_over_to_a_lock_that_was_given_away_is_not_released() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, TTL);
+    world.release(all[0], lock);
+    for node in [0, 1] {
+        world.deliver_commands(all[0], node);
+        world.deliver_answers(all[1], node);
+    }
+    assert!(fetch(&mut world, all[1]));
+    let lock = world.won(all[1]);
+    let now = world.now;
+    let token = world.clients[all[1]].core.into_token(lock, now).expect("it is held");
+    // The node executes the holder's release before the command that takes the token out of its
+    // line.
+    world.deliver_commands(all[0], 2);
+    world.settle();
+    let token = token.to_string();
+    assert_eq!([0, 1, 2].map(|node| world.value(node)), [0; 3].map(|_| token.clone()));
+}
+
+/// Renewals fall on a grid of a sixtieth of the ttl, so that those of many locks are sent together.
+#[test]
+fn first_renewal_of_a_lock_that_was_won_in_line_counts_from_the_join_and_falls_on_the_grid() {
+    let mut world = World::new(3);
+    // So a key that is handed over lives for the whole ttl.
+    let [holder, waiter] = [(); 2].map(|()| world.client_with(|it| it.node_timeout = 500 * MS));
+    let ttl = 1800 * MS;
+    world.ask(holder, LONG);
+    world.settle();
+    let lock = world.won(holder);
+    let (now, auto_extend) = (world.now, AutoExtend::at_most(Duration::from_secs(3600)));
+    let core = &mut world.clients[waiter].core;
+    core.acquire_fair(KEY, ttl, LONG, Some(auto_extend), 1, now).expect("it can be asked for");
+    world.pass(3000 * MS);
+    world.release(holder, lock);
+    world.settle();
+    let _lock = world.won(waiter);
+    let won = world.now;
+    assert_eq!(world.clients[waiter].core.stats().claims, 0);
+    while world.clients[waiter].core.stats().renewed == 0 {
+        world.pass(MS);
+    }
+    let pause = world.now.saturating_since(won);
+    // The last poll, from which the lock counts, was up to 90 ms before.
+    assert!(pause >= ttl / 3 - (90 + 30) * MS && pause <= ttl / 3, "{pause:?}");
+    assert_eq!(world.now.as_nanos() % (ttl / 60).as_nanos() as u64, 0);
+}
+
+#[test]
+fn hand_over_that_is_read_after_the_end_of_the_wait_is_not_claimed() {
+    let mut world = World::new(3);
+    let (holder, waiter) = (world.client(), world.client());
+    world.ask(holder, LONG);
+    world.settle();
+    let lock = world.won(holder);
+    let now = world.now;
+    let wait = 50 * MS;
+    world.clients[waiter].core.acquire_fair(KEY, LONG, wait, None, 1, now).unwrap();
+    world.settle();
+    world.pass(40 * MS);
+    world.release(holder, lock);
+    (0..3).for_each(|node| world.deliver_commands(holder, node));
+    // The waiter runs a little too late, while the keys are still its own.
+    world.now = world.now.saturating_add(20 * MS);
+    for node in 0..3 {
+        world.deliver_answers(waiter, node);
+        assert!(!is_asked(&world, waiter, node));
+    }
+    assert_eq!(world.clients[waiter].core.stats().claims, 0);
+    world.pass(MS);
+    assert!(matches!(world.error(waiter), Error::Contended(_)));
+    world.settle();
+    world.clients[holder].done.clear();
+    world.assert_clean();
+}
+
+/// Five nodes, and a waiter for which nodes 0, 1 and 2 hand the key over. The last poll to node 0
+/// was not answered, so that the three do not give the key for long enough, and are claimed.
+fn claim_of_three(world: &mut World) -> usize {
+    let (all, lock) = line_of(world, 2, TTL);
+    world.pass(20 * MS);
+    world.frozen = vec![0];
+    world.pass(95 * MS);
+    world.release(all[0], lock);
+    for node in 0..3 {
+        world.deliver_commands(all[0], node);
+        world.deliver_answers(all[1], node);
+    }
+    assert!(!fetch(world, all[1]), "it claims");
+    assert_eq!(world.clients[all[1]].core.stats().claims, 1);
+    all[1]
+}
+
+#[test]
+fn node_that_says_that_it_lost_the_key_is_no_vote_after_the_claim() {
+    let mut world = World::new(5);
+    let waiter = claim_of_three(&mut world);
+    let holder = 0;
+    world.run(1, &[b"DEL", KEY]);
+    world.deliver_commands(waiter, 1);
+    world.deliver_answers(waiter, 1);
+    world.deliver_commands(holder, 3);
+    world.deliver_answers(waiter, 3);
+    assert!(!fetch(&mut world, waiter), "nodes 0, 2 and 3 have the key, and node 0 for too short");
+}
+
+/// Node 0 hands the key over, and is slow from then on. An operator deletes the key on node 1
+/// before each claim.
+#[test]
+fn node_that_has_not_answered_two_claims_is_not_asked_a_third() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, LONG);
+    world.frozen = vec![0, 1, 2];
+    world.release(all[0], lock);
+    for node in [0, 1] {
+        world.deliver_commands(all[0], node);
+        world.deliver_answers(all[1], node);
+    }
+    for claims in 1..=4 {
+        while world.clients[all[1]].core.stats().claims < claims {
+            world.pass(MS);
+            world.deliver_commands(all[1], 1);
+            world.deliver_answers(all[1], 1);
+        }
+        world.run(1, &[b"DEL", KEY]);
+        world.deliver_commands(all[1], 1);
+        world.deliver_answers(all[1], 1);
+    }
+    world.frozen.clear();
+    world.pass(100 * MS);
+    assert!(world.lock(all[1]).is_some());
+}
+
+/// A poll is executed after the lock was won, and its answer is lost with the connection.
+#[test]
+fn release_takes_the_token_out_of_a_line_that_it_came_to_stand_in_late() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, TTL);
+    world.frozen = vec![0, 1, 2];
+    world.pass(95 * MS);
+    assert!(is_asked(&world, all[1], 0), "it polls");
+    world.release(all[0], lock);
+    for node in 0..3 {
+        world.deliver_commands(all[0], node);
+        world.deliver_answers(all[1], node);
+    }
+    assert!(fetch(&mut world, all[1]));
+    let lock = world.won(all[1]);
+    world.run(0, &[b"SET", KEY, b"other", b"PX", b"60000"]);
+    world.deliver_commands(all[1], 0);
+    assert_eq!(world.in_line(0), 1, "the key is another's there");
+    world.cut(all[1], 0);
+    world.frozen.clear();
+    while world.clients[all[1]].core.stats().nodes[0].connections < 2 {
+        world.pass(MS);
+    }
+    world.pass(5 * MS);
+    world.release(all[1], lock);
+    world.settle();
+    assert_eq!([0, 1, 2].map(|node| world.in_line(node)), [0; 3]);
+}
+
+/// A node in quarantine hands the key over to a lock that is held already. Whether the client then
+/// takes the key for one that is back there or not, the node has no vote in an extend.
+#[test]
+fn hand_over_by_a_node_in_quarantine_to_a_held_lock_is_no_vote_in_an_extend() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, LONG);
+    world.release(all[0], lock);
+    world.deliver_commands(all[0], 0);
+    world.deliver_commands(all[0], 1);
+    world.stopped.push(all[0]);
+    world.settle();
+    let lock = world.won(all[1]);
+    let extend = |world: &mut World| {
+        let now = world.now;
+        world.clients[all[1]].core.extend(&lock, LONG, 3, now).expect("it can be asked for");
+        world.settle();
+    };
+    extend(&mut world);
+    assert!(world.clients[all[1]].done.pop().expect("nodes 0 and 1 agree").result.is_ok());
+    // Node 2 has said that the key is another's. It is restarted with its data, and then executes
+    // what the former holder sent.
+    world.restart(2, Restart::WithData);
+    world.pass(300 * MS);
+    world.stopped.clear();
+    while world.value(2) != world.value(0) {
+        world.pass(MS);
+    }
+    let state = world.clients[all[1]].core.node_state(NodeId::new(2));
+    assert!(matches!(state, redlatch::NodeState::Quarantined(_)), "{state:?}");
+    world.frozen = vec![0];
+    extend(&mut world);
+    let extended = world.clients[all[1]].done.pop();
+    assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
+}
+
+/// The client waited for the key before, and a join of that time is executed late.
+#[test]
+fn hand_over_to_an_earlier_token_of_the_same_client_is_no_vote() {
+    let mut world = World::new(1);
+    let (holder, waiter) = (world.client(), world.client());
+    world.ask(holder, TTL);
+    world.settle();
+    let lock = world.won(holder);
+    let op = world.ask(waiter, TTL);
+    world.settle();
+    let earlier = world.masters[0].line(world.now, LINE).remove(0);
+    let now = world.now;
+    world.clients[waiter].core.cancel(op, now);
+    world.ask(waiter, TTL);
+    world.settle();
+    world.run(0, &[b"ZADD", LINE, b"-1", &earlier]);
+    world.release(holder, lock);
+    world.deliver_commands(holder, 0);
+    assert!(earlier.ends_with(world.value(0).as_bytes()));
+    world.deliver_answers(waiter, 0);
+    assert!(!fetch(&mut world, waiter));
+    let written = world.clients[waiter].core.output(NodeId::new(0)).to_vec();
+    let commands = written.windows(3).filter(|bytes| bytes == b"\r\n*").count() + 1;
+    assert_eq!(commands, 1, "the key is given back, and nothing else is written");
+    world.settle();
+    assert!(world.lock(waiter).is_some());
+}
+
+#[test]
+fn message_that_is_repeated_has_a_waiter_poll_the_node_once_and_with_another_mark() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, TTL);
+    let [_, channel, _, token] = words_of_member(&world, 0, 0);
+    world.release(all[0], lock);
+    world.deliver_commands(all[0], 0);
+    let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
+    world.deliver_answers(all[1], 0);
+    assert!(!is_asked(&world, all[1], 0));
+    for _ in 0..3 {
+        publish(&mut world, 0, &channel, &message);
+        world.deliver_answers(all[1], 0);
+    }
+    let written = world.clients[all[1]].core.output(NodeId::new(0)).to_vec();
+    let written = String::from_utf8(written).expect("it is text");
+    assert_eq!(written.matches("k:line").count(), 1);
+    assert_eq!(written.matches(&token).count(), 3, "two members with it: {written}");
+    // A holder is in line no more.
+    world.settle();
+    let _lock = world.won(all[1]);
+    publish(&mut world, 0, &channel, &message);
+    world.deliver_answers(all[1], 0);
+    assert!(!is_asked(&world, all[1], 0));
+}
+
+#[test]
+fn poll_because_of_a_repeated_message_gives_a_node_in_quarantine_no_vote() {
+    let mut world = World::new(1);
+    let (all, _lock) = line_of(&mut world, 2, TTL);
+    let [_, channel, mark, token] = words_of_member(&world, 0, 0);
+    world.restart(0, Restart::Empty);
+    while world.value(0) != token {
+        world.pass(MS);
+    }
+    publish(&mut world, 0, &channel, &format!("0\n\n{mark}\n{token}\nk"));
+    world.deliver_answers(all[1], 0);
+    assert!(is_asked(&world, all[1], 0));
+    world.settle();
+    assert!(world.lock(all[1]).is_none(), "the holder has the lock");
+}
+
+/// No other client can have the key where it was handed over, whatever the node forgets.
+#[test]
+fn key_that_was_handed_over_keeps_its_vote_when_its_node_is_started_again() {
+    let mut world = World::new(3);
+    let [holder, waiter] = [(); 2].map(|()| world.client_with(|it| it.node_timeout = 500 * MS));
+    let ttl = 2000 * MS;
+    for client in [holder, waiter] {
+        world.ask(client, ttl);
+        world.settle();
+    }
+    let lock = world.won(holder);
+    world.release(holder, lock);
+    world.settle();
+    let lock = world.won(waiter);
+    world.restart(0, Restart::WithData);
+    world.pass(600 * MS);
+    let state = world.clients[waiter].core.node_state(NodeId::new(0));
+    assert!(matches!(state, redlatch::NodeState::Quarantined(_)), "{state:?}");
+    world.frozen = vec![1];
+    world.clients[waiter].core.extend(&lock, ttl, 3, world.now).expect("it is held");
+    world.settle();
+    let extended = world.clients[waiter].done.pop().expect("nodes 0 and 2 have a vote");
+    assert!(extended.result.is_ok(), "{extended:?}");
+}
+
+/// Keeps so many locks that were won in line, gives them away one after the other, and has the
+/// node hand the key over to the first of them at the end. Returns whether it is released.
+fn first_is_released_after(given_away: usize) -> bool {
+    let mut world = World::new(1);
+    let (holder, waiter) = (world.client(), world.client());
+    let mut first = Vec::new();
+    for _ in 0..given_away {
+        world.ask(holder, TTL);
+        world.settle();
+        world.ask(waiter, TTL);
+        world.settle();
+        if first.is_empty() {
+            first = world.masters[0].line(world.now, LINE).remove(0);
+        }
+        let lock = world.won(holder);
+        world.release(holder, lock);
+        world.settle();
+        let (lock, now) = (world.won(waiter), world.now);
+        world.clients[waiter].core.into_token(lock, now).expect("it is held");
+        world.settle();
+        world.run(0, &[b"DEL", KEY]);
+    }
+    world.ask(holder, TTL);
+    world.settle();
+    let lock = world.won(holder);
+    world.run(0, &[b"ZADD", LINE, b"-1", &first]);
+    world.release(holder, lock);
+    world.settle();
+    world.value(0).is_empty()
+}
+
+#[test]
+fn tokens_that_were_given_away_are_remembered_up_to_a_number() {
+    assert!(!first_is_released_after(1));
+    assert!(!first_is_released_after(64));
+    assert!(first_is_released_after(65));
+}
+
+/// The poll was written before the lock was won, and its release after that, on one connection.
+#[test]
+fn release_takes_out_the_token_that_a_poll_before_it_puts_into_the_line() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, TTL);
+    world.frozen = vec![0, 1, 2];
+    world.pass(95 * MS);
+    assert!(is_asked(&world, all[1], 0), "it polls");
+    world.release(all[0], lock);
+    for node in 0..3 {
+        world.deliver_commands(all[0], node);
+        world.deliver_answers(all[1], node);
+    }
+    assert!(fetch(&mut world, all[1]));
+    let lock = world.won(all[1]);
+    world.run(0, &[b"SET", KEY, b"other", b"PX", b"60000"]);
+    world.release(all[1], lock);
+    world.frozen.clear();
+    world.settle();
+    assert_eq!([0, 1, 2].map(|node| world.in_line(node)), [0; 3]);
+}
+
+#[test]
+fn claim_that_a_node_in_quarantine_grants_is_no_vote_and_proves_nothing() {
+    let mut world = World::new(3);
+    let (holder, waiter) = (world.client(), world.client());
+    world.ask(holder, LONG);
+    world.settle();
+    let lock = world.won(holder);
+    world.restart(0, Restart::Empty);
+    world.pass(300 * MS);
+    world.ask(waiter, LONG);
+    world.settle();
+    assert!(!world.value(0).is_empty(), "the waiter has the key there");
+    world.run(1, &[b"DEL", KEY]);
+    world.pass(100 * MS);
+    assert!(world.clients[waiter].core.stats().claims > 0);
+    assert!(world.lock(waiter).is_none(), "node 1 has the only vote");
+    world.release(holder, lock);
+    world.pass(100 * MS);
+    let lock = world.won(waiter);
+    assert_eq!(world.value(0), lock.token().to_string());
+    world.frozen = vec![1];
+    world.clients[waiter].core.extend(&lock, LONG, 3, world.now).expect("it is held");
+    world.settle();
+    let extended = world.clients[waiter].done.pop();
+    assert!(extended.is_none(), "only node 2 has a vote: {extended:?}");
+}
+
+/// The node handed the key over, and was not a part of the claim by which the lock was won.
+#[test]
+fn node_that_was_not_claimed_has_proven_no_more_than_its_hand_over() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, LONG);
+    world.release(all[0], lock);
+    for node in 0..3 {
+        world.deliver_commands(all[0], node);
+        world.deliver_answers(all[1], node);
+    }
+    world.settle();
+    let lock = world.won(all[1]);
+    world.pass(250 * MS);
+    assert_eq!(world.value(2), "", "the key has ended there");
+    // Another client could be granted the key now. Then the node is started with other data.
+    let token = world.value(1);
+    world.run(2, &[b"SET", KEY, token.as_bytes(), b"PX", b"10000"]);
+    world.restart(2, Restart::WithData);
+    world.pass(500 * MS);
+    let state = world.clients[all[1]].core.node_state(NodeId::new(2));
+    assert!(matches!(state, redlatch::NodeState::Quarantined(_)), "{state:?}");
+    world.frozen = vec![0];
+    world.clients[all[1]].core.extend(&lock, LONG, 3, world.now).expect("it is held");
+    world.settle();
+    let extended = world.clients[all[1]].done.pop();
+    assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
+}
