@@ -1,6 +1,8 @@
 //! Other programs that may read all messages of the nodes and send messages, and may do nothing
 //! else: they can neither make a second holder nor have a lock released.
 
+use std::time::Duration;
+
 use redlatch::proto::NodeId;
 use redlatch::testing::inside::HAND_OVER;
 use redlatch::testing::master::Trouble;
@@ -320,7 +322,7 @@ fn text_of_a_long_message_gives_nobody_a_lock() {
             world.clients[client].core.handle_bytes(NodeId::new(node), head.as_bytes(), now);
         }
         let core = &mut world.clients[client].core;
-        core.acquire(KEY, LONG, MS * 0, 2, now).expect("there is room");
+        core.acquire(KEY, LONG, Duration::ZERO, 2, now).expect("there is room");
         for (node, _) in heads.iter().enumerate() {
             let core = &mut world.clients[client].core;
             core.handle_bytes(NodeId::new(node), text.as_bytes(), now);
