@@ -27,7 +27,9 @@ use crate::proto::wire::command::{Form, Script, decimal, encode, put_bulk, put_h
 use crate::proto::wire::resp::{Elements, Reply};
 pub use mark::{MARK_BYTES, Mark, MarkKey};
 pub use message::{HandedOver, Skipping, TooLong};
-pub use scripts::{HAND_OVER, JOIN, MOST_SEARCHED, MOST_SKIPPED};
+pub use scripts::{HAND_OVER, JOIN};
+#[cfg(feature = "testing")]
+pub use scripts::{MOST_SEARCHED, MOST_SKIPPED};
 
 /// What follows a key in the name of its line.
 const LINE: &[u8] = b":line";

@@ -4,7 +4,9 @@ use crate::proto::wire::command::Script;
 
 /// How many members a script passes over that no client can be reached for, and how many it reads
 /// to find the one that is named: a script blocks its node for as long as it runs.
+#[cfg(any(test, feature = "testing"))]
 pub const MOST_SKIPPED: usize = 400;
+#[cfg(any(test, feature = "testing"))]
 pub const MOST_SEARCHED: usize = 500;
 
 /// `first()` is the first member of the line; nothing if the line is empty, or no line.
