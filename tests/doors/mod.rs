@@ -13,6 +13,7 @@ mod panics;
 mod random;
 mod send_sync;
 mod shared_stressed;
+mod short_ttls;
 mod signals;
 mod stress;
 mod stressed;

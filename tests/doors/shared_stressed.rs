@@ -63,14 +63,15 @@ fn end(client: &SharedClient) -> (usize, Stats) {
 
 /// The futures that have to be polled.
 #[derive(Default)]
-struct Line {
-    woken: Mutex<VecDeque<u64>>,
-    rung: Condvar,
+pub struct Line {
+    pub woken: Mutex<VecDeque<u64>>,
+    pub rung: Condvar,
 }
 
-struct Ticket {
-    number: u64,
-    line: Arc<Line>,
+/// Wakes a future: its number comes in line.
+pub struct Ticket {
+    pub number: u64,
+    pub line: Arc<Line>,
 }
 
 impl Wake for Ticket {

@@ -310,6 +310,58 @@ fn loss_that_another_call_found_is_reported_by_the_next_check() {
 }
 
 #[test]
+fn no_check_confirms_a_lock_past_its_deadline_when_its_report_comes_late() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let options = [LockOptions::new(millis(300)), kept(millis(300))];
+    for (stopped, options) in [0, 2].iter().flat_map(|n| options.iter().map(move |it| (*n, it))) {
+        client.wait_ready(3);
+        let guard = client.lock("a", *options).unwrap();
+        let deadline = guard.deadline().unwrap();
+        fleet.iter().take(stopped).for_each(Node::stop);
+        // The only thread that drives the client is away until the lock is over.
+        eventually(SOON, "it is over", || clock::now() >= deadline);
+        let late = clock::now().saturating_since(deadline);
+        assert_eq!(guard.remaining(), Duration::ZERO);
+        let error = guard.check().expect_err("it was confirmed past its deadline");
+        println!("{stopped} of three stopped, looked at {late:?} after its deadline: {error}");
+        assert!(matches!(error, Error::Lost { .. }), "{error}");
+        assert_eq!(guard.remaining(), Duration::ZERO);
+        guard.check().expect_err("a later look confirmed it");
+        drop(guard);
+        fleet.iter().take(stopped).for_each(Node::cont);
+        client.drive_until(SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
+        while client.poll_lock_event().is_some() {}
+    }
+}
+
+#[test]
+fn no_check_confirms_a_lock_by_a_renewal_whose_answers_are_read_past_its_deadline() {
+    let fleet = Fleet::start(3);
+    let proxies: Vec<Proxy> = fleet.iter().map(|node| Proxy::start(node.address())).collect();
+    let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
+    let client = ready::client(plain(urls).node_timeout(20 * SECOND));
+    let guard = client.lock("a", kept(3 * SECOND)).unwrap();
+    client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
+    let first = guard.deadline().unwrap();
+    // The nodes renew it after a second; the proxies hand the answers over when it is just over,
+    // and the only thread that reads them is away. By these answers it would last until later.
+    proxies.iter().for_each(|proxy| proxy.delay(Way::ToClient, millis(2100)));
+    client.drive(millis(1300)).unwrap();
+    let deadline = guard.deadline().unwrap_or(first);
+    let away = || clock::now().saturating_since(deadline) > millis(400);
+    eventually(SOON, "the answers are there", away);
+    assert_eq!(guard.remaining(), Duration::ZERO);
+    let error = guard.check().expect_err("it was confirmed past its deadline");
+    println!("{error}");
+    assert!(matches!(error, Error::Lost { reason: LostReason::Expired, .. }), "{error}");
+    assert_eq!(guard.remaining(), Duration::ZERO);
+    guard.check().expect_err("a later look confirmed it");
+    drop(guard);
+    client.drive_until(SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
+}
+
+#[test]
 fn loss_of_a_lock_without_auto_extend_is_an_event_too() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);

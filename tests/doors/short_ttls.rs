@@ -1,0 +1,375 @@
+//! Very many locks with ttls and node timeouts of a few milliseconds, most of which come to
+//! nothing: they expire, are cancelled, dropped or lost in the middle of everything else.
+//!
+//! Unlike in [`stress`](super::stress), every request here has timers, and most of them fire. A
+//! panic is looked for, a request that ends twice or never, two holders of one key, and a key that
+//! is left.
+//!
+//! `REDLATCH_TEST_STRESS=1000000` sets how many locks are asked for in each part, and adds parts
+//! with up to 4,096 in flight.
+
+mod clients;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::fmt::Debug;
+
+use super::*;
+use clients::{ByHand, OnEngine};
+use redlatch::{AutoExtend, LockOptions, clock};
+
+#[test]
+fn short_ttls_on_an_engine() {
+    short_ttls::<OnEngine>();
+}
+
+#[test]
+fn short_ttls_in_a_shared_client() {
+    short_ttls::<ByHand>();
+}
+
+/// How many are in flight at most: what is asked for, held, extended or given back.
+const AT_ONCE: [usize; 2] = [512, 4096];
+
+/// How many locks are asked for in an ordinary run.
+const USUALLY: u64 = 4_000;
+
+/// So many grants are waited for, however many requests came to nothing.
+const GRANTS: u64 = 20;
+
+/// How long a run may take whose requests all come to nothing.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// The part of what may be in flight that is asked for in one turn at most.
+const ASKED_IN_A_TURN: usize = 16;
+
+/// The ends after which connections are killed.
+const KILLED_EVERY: u64 = 1_000;
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask {
+    pub ttl: Duration,
+    pub wait: Duration,
+    pub kept: bool,
+    pub fair: bool,
+}
+
+impl Ask {
+    pub fn options(self) -> LockOptions {
+        let options = LockOptions::new(self.ttl).wait(self.wait);
+        let options = if self.fair { options.fair() } else { options };
+        if self.kept { options.auto_extend(AutoExtend::at_most(4 * self.ttl)) } else { options }
+    }
+}
+
+/// What happened to a request.
+#[derive(Debug)]
+pub enum End<H> {
+    Granted(H),
+    /// Or not, but the lock is there to be looked at.
+    Extended(H, bool),
+    Released,
+    /// The request failed, or the renewal of the lock that it was granted.
+    Failed,
+}
+
+/// A client in whose hands these locks are.
+pub trait Locks: Sized {
+    /// A lock that is held, or was.
+    type Held: Debug;
+
+    fn open(config: Config) -> Self;
+
+    /// Asks for a lock. It ends under `number`, as everything that is done to it later.
+    fn acquire(&mut self, key: &str, ask: Ask, number: u64);
+
+    fn extend(&mut self, held: Self::Held, ttl: Duration, number: u64);
+
+    fn release(&mut self, held: Self::Held, number: u64);
+
+    /// Gives a lock back, and wants no answer.
+    fn give_up(&mut self, held: Self::Held);
+
+    /// The caller of an acquire or of an extend is gone: it does not end any more.
+    fn cancel(&mut self, number: u64);
+
+    /// Until when its holder believes in it.
+    fn deadline(&self, held: &Self::Held) -> Option<clock::Instant>;
+
+    /// Sleeps for at most this long, and returns what ended.
+    fn turn(&mut self, most: Duration) -> Vec<(u64, End<Self::Held>)>;
+
+    /// Gives back what is left, for ten seconds at most, and returns how many keys may remain.
+    fn close(self) -> usize;
+}
+
+/// What is asked for, until it is over.
+struct Slot<H> {
+    key: String,
+    ask: Ask,
+    stage: Stage<H>,
+}
+
+enum Stage<H> {
+    Acquiring,
+    Held(H),
+    /// Its holder believes in it until then, as long as there is no answer.
+    Extending(Option<clock::Instant>),
+    Releasing,
+}
+
+/// What came of it all.
+#[derive(Debug, Default)]
+struct Tally {
+    /// How many were in flight at once.
+    most: usize,
+    granted: u64,
+    refused: u64,
+    cancelled: u64,
+    extended: u64,
+    not_extended: u64,
+    released: u64,
+    not_released: u64,
+    dropped: u64,
+    lost: u64,
+}
+
+/// Runs with 512 in flight, and for long also with 4,096.
+fn short_ttls<L: Locks>() {
+    let wanted = std::env::var("REDLATCH_TEST_STRESS").ok().and_then(|it| it.parse().ok());
+    let sizes = if wanted.is_some() { &AT_ONCE[..] } else { &AT_ONCE[..1] };
+    for &at_once in sizes {
+        for nodes in [3, 5] {
+            on_nodes::<L>(nodes, at_once, wanted.unwrap_or(USUALLY));
+        }
+    }
+}
+
+fn on_nodes<L: Locks>(nodes: usize, at_once: usize, wanted: u64) {
+    let fleet = Fleet::start(nodes);
+    let mut dice = Dice::of_this_run();
+    let mut timeouts = Vec::new();
+    // Two clients in one thread: some of their keys are the same.
+    let clients = (0..2).map(|_| {
+        let timeout = millis(dice.between(1, 10));
+        timeouts.push(timeout);
+        let config = Config::new(fleet.urls()).expect("good addresses").node_timeout(timeout);
+        L::open(config.restart_guard(RestartGuard::Off).reconnect(millis(1), millis(20)))
+    });
+    let clients = clients.collect();
+    let (slots, later, holders) = (HashMap::new(), BinaryHeap::new(), HashMap::new());
+    let (tally, number, ends, longest_wait) = (Tally::default(), 0, 0, at_once as u64);
+    let mut run = Run { clients, slots, later, holders, dice, longest_wait, tally, number, ends };
+    let took = run.until_over(&fleet, at_once, wanted);
+    println!(
+        "{nodes} nodes, {at_once} in flight, node timeouts {timeouts:?}: {} ends in {took:.1?}: \
+         {:?}",
+        run.ends, run.tally
+    );
+    for client in run.clients {
+        assert_eq!(client.close(), 0, "keys that may be left");
+    }
+    eventually(10 * SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+}
+
+struct Run<L: Locks> {
+    clients: Vec<L>,
+    slots: HashMap<u64, Slot<L::Held>>,
+    /// What is done to a slot at a moment, if it is still there.
+    later: BinaryHeap<Reverse<(Instant, u64)>>,
+    /// Who holds a key, or did: the table of belief.
+    holders: HashMap<String, Vec<u64>>,
+    dice: Dice,
+    /// In milliseconds; the longer, the more are in flight.
+    longest_wait: u64,
+    tally: Tally,
+    /// The number of the next slot.
+    number: u64,
+    /// How many slots are over.
+    ends: u64,
+}
+
+impl<L: Locks> Run<L> {
+    fn until_over(&mut self, fleet: &Fleet, at_once: usize, wanted: u64) -> Duration {
+        let start = Instant::now();
+        let (mut last, mut killed) = ((0, start), 0);
+        loop {
+            let goes_on = self.number < wanted || self.tally.granted < GRANTS;
+            // A few in each turn, so that a turn does not take longer than a ttl.
+            let more = (at_once - self.slots.len()).min(at_once / ASKED_IN_A_TURN);
+            (0..more).filter(|_| goes_on).for_each(|_| self.ask());
+            self.tally.most = self.tally.most.max(self.slots.len());
+            if self.slots.is_empty() {
+                return start.elapsed();
+            }
+            for client in 0..self.clients.len() {
+                for (number, end) in self.clients[client].turn(millis(1)) {
+                    self.ended(number, end);
+                }
+            }
+            self.do_what_is_due();
+            if self.ends > last.0 {
+                last = (self.ends, Instant::now());
+            }
+            let left = self.slots.len();
+            assert!(last.1.elapsed() < 3 * LOST, "none of {left} ends: {:?}", self.tally);
+            let vain = self.tally.granted < GRANTS && start.elapsed() > LONGEST;
+            assert!(!vain, "nothing came of it: {:?}", self.tally);
+            if self.ends / KILLED_EVERY > killed {
+                killed = self.ends / KILLED_EVERY;
+                kill_some(&fleet[self.dice.place(fleet.len())], 30, &mut self.dice);
+            }
+        }
+    }
+
+    fn client(&mut self, number: u64) -> &mut L {
+        let place = number as usize % self.clients.len();
+        &mut self.clients[place]
+    }
+
+    fn ask(&mut self) {
+        let (number, dice) = (self.number, &mut self.dice);
+        self.number += 1;
+        let kept = dice.roll(4) == 0;
+        let ttl = millis(dice.between(if kept { 10 } else { 5 }, 50));
+        let wait = millis(if dice.roll(4) == 0 { 0 } else { dice.below(self.longest_wait) });
+        // All that wait for a key in line ask for a fair lock.
+        let fair = dice.roll(32) == 0;
+        let key = match dice.roll(16) {
+            _ if fair => format!("fair:{}", dice.roll(4)),
+            0 => format!("shared:{}", dice.roll(4)),
+            _ => format!("own:{number}"),
+        };
+        let ask = Ask { ttl, wait, kept, fair };
+        if dice.roll(8) == 0 {
+            self.later.push(Reverse((Instant::now() + millis(dice.below(12)), number)));
+        }
+        self.client(number).acquire(&key, ask, number);
+        self.slots.insert(number, Slot { key, ask, stage: Stage::Acquiring });
+    }
+
+    fn over(&mut self, number: u64) {
+        let slot = self.slots.remove(&number).expect("it was there");
+        if let Some(numbers) = self.holders.get_mut(&slot.key) {
+            numbers.retain(|&it| it != number);
+            if numbers.is_empty() {
+                self.holders.remove(&slot.key);
+            }
+        }
+        self.ends += 1;
+    }
+
+    fn ended(&mut self, number: u64, end: End<L::Held>) {
+        let Some(slot) = self.slots.get_mut(&number) else {
+            panic!("{number} ends twice, or after its caller was gone: {end:?}");
+        };
+        match (&slot.stage, end) {
+            (Stage::Acquiring, End::Granted(held)) => {
+                self.tally.granted += 1;
+                self.is_held(number, held);
+            }
+            (Stage::Extending(_), End::Extended(held, well)) => {
+                *(if well { &mut self.tally.extended } else { &mut self.tally.not_extended }) += 1;
+                self.is_held(number, held);
+            }
+            (Stage::Acquiring, End::Failed) => {
+                self.tally.refused += 1;
+                self.over(number);
+            }
+            (Stage::Releasing, End::Released) => {
+                self.tally.released += 1;
+                self.over(number);
+            }
+            (Stage::Releasing, End::Failed) => {
+                self.tally.not_released += 1;
+                self.over(number);
+            }
+            // The renewals of the lock ended; the lock itself is given back later.
+            (Stage::Held(_), End::Failed) if slot.ask.kept => self.tally.lost += 1,
+            (_, end) => panic!("{number} for {} ends as {end:?}", slot.key),
+        }
+    }
+
+    /// The lock is held, or the answer to an extend says that it is not: it goes on with it later.
+    fn is_held(&mut self, number: u64, held: L::Held) {
+        let slot = self.slots.get_mut(&number).expect("it was there");
+        slot.stage = Stage::Held(held);
+        let most = slot.ask.ttl.as_millis() as u64 * 3 / 2;
+        let key = slot.key.clone();
+        self.later.push(Reverse((Instant::now() + millis(self.dice.below(most)), number)));
+        let holders = self.holders.entry(key.clone()).or_default();
+        if !holders.contains(&number) {
+            holders.push(number);
+        }
+        let now = clock::now();
+        let believing = self.holders[&key].iter().filter(|&&it| self.is_believed_at(it, now));
+        let believing: Vec<_> = believing.collect();
+        assert!(believing.len() < 2, "{believing:?} believe that they hold {key}");
+    }
+
+    fn is_believed_at(&self, number: u64, now: clock::Instant) -> bool {
+        let client = &self.clients[number as usize % self.clients.len()];
+        let until = match &self.slots[&number].stage {
+            Stage::Held(held) => client.deadline(held),
+            Stage::Extending(until) => *until,
+            Stage::Acquiring | Stage::Releasing => None,
+        };
+        until.is_some_and(|until| until > now)
+    }
+
+    fn do_what_is_due(&mut self) {
+        while let Some(&Reverse((at, number))) = self.later.peek() {
+            if at > Instant::now() {
+                return;
+            }
+            self.later.pop();
+            if let Some(slot) = self.slots.get_mut(&number) {
+                match std::mem::replace(&mut slot.stage, Stage::Releasing) {
+                    Stage::Acquiring | Stage::Extending(_) => self.caller_goes(number),
+                    Stage::Held(held) => self.holder_goes_on(number, held),
+                    Stage::Releasing => {}
+                }
+            }
+        }
+    }
+
+    fn caller_goes(&mut self, number: u64) {
+        self.client(number).cancel(number);
+        self.tally.cancelled += 1;
+        self.over(number);
+    }
+
+    fn holder_goes_on(&mut self, number: u64, held: L::Held) {
+        let now = clock::now();
+        let until = self.client(number).deadline(&held);
+        let kept = self.slots[&number].ask.kept;
+        match self.dice.roll(8) {
+            0 | 1 => {
+                self.tally.dropped += 1;
+                self.client(number).give_up(held);
+                self.over(number);
+            }
+            2 | 3 if !kept => {
+                let ttl = millis(self.dice.between(5, 50));
+                if self.dice.roll(8) == 0 {
+                    let at = Instant::now() + millis(self.dice.below(4));
+                    self.later.push(Reverse((at, number)));
+                }
+                self.set_stage(number, Stage::Extending(until));
+                self.client(number).extend(held, ttl, number);
+            }
+            // Until it is over; then its holder still has to do with it.
+            4 | 5 if until.is_some_and(|until| until > now) => {
+                let left = until.map_or(Duration::ZERO, |until| until.saturating_since(now));
+                self.later.push(Reverse((Instant::now() + left, number)));
+                self.set_stage(number, Stage::Held(held));
+            }
+            _ => self.client(number).release(held, number),
+        }
+    }
+
+    fn set_stage(&mut self, number: u64, stage: Stage<L::Held>) {
+        self.slots.get_mut(&number).expect("it was there").stage = stage;
+    }
+}
