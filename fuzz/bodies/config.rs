@@ -36,11 +36,11 @@ pub fn run(input: &[u8]) {
 /// An address is refused in one line that shows no credentials, or survives being written again.
 fn address(url: &str) {
     let shown = Address::without_credentials(url);
-    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-    if let Some((secret, place)) = rest.rsplit_once('@') {
-        let is_public = |text: &str| text.contains(secret);
-        let known = secret.len() < 8 || [scheme, place, "***@"].into_iter().any(is_public);
-        assert!(known || !shown.contains(secret), "{shown:?} shows {secret:?}");
+    let (_, rest) = url.split_once("://").unwrap_or(("", url));
+    if let Some((_, place)) = rest.rsplit_once('@') {
+        let before = &url[..url.len() - rest.len()];
+        let other = format!("{before}another-user:another-password@{place}");
+        assert_eq!(shown, Address::without_credentials(&other), "{url:?} shows its credentials");
     }
     match Address::parse(url) {
         Err(error) => {
