@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redlatch::proto::NodeId;
 use redlatch::testing::master::Restart;
-use redlatch::{AutoExtend, Error};
+use redlatch::{AutoExtend, Error, Outcome};
 
 use super::fair::{LONG, MS, TTL, line_of};
 use super::fair_strangers::{last_message, publish, words_of_member};
@@ -483,4 +483,45 @@ fn node_that_was_not_claimed_has_proven_no_more_than_its_hand_over() {
     world.settle();
     let extended = world.clients[all[1]].done.pop();
     assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
+}
+
+/// A claim is executed everywhere, and its answers come when the time of the hand-over is over. The
+/// polls that were sent meanwhile find the whole ttl.
+#[test]
+fn lock_that_is_won_by_a_poll_after_a_lost_claim_warns_as_early_as_others() {
+    let mut world = World::new(3);
+    let [holder, waiter] = [(); 2].map(|()| world.client());
+    world.ask(holder, LONG);
+    world.settle();
+    let lock = world.won(holder);
+    let (now, auto_extend) = (world.now, AutoExtend::at_most(Duration::from_secs(3600)));
+    let core = &mut world.clients[waiter].core;
+    core.acquire_fair(KEY, LONG, LONG, Some(auto_extend), 1, now).expect("it can be asked for");
+    world.settle();
+    world.release(holder, lock);
+    for node in 0..3 {
+        world.deliver_commands(holder, node);
+        world.deliver_answers(waiter, node);
+    }
+    assert_eq!(world.clients[waiter].core.stats().claims, 1);
+    (0..3).for_each(|node| world.deliver_commands(waiter, node));
+    world.frozen = vec![0, 1, 2];
+    world.pass(300 * MS);
+    world.frozen.clear();
+    world.pass(MS);
+    let _lock = world.won(waiter);
+    let stats = world.clients[waiter].core.stats();
+    assert_eq!((stats.claims, stats.handed_over), (1, 1), "it was won by a poll");
+    world.frozen = vec![0, 1, 2];
+    let deadline = loop {
+        world.pass(MS);
+        let done = std::mem::take(&mut world.clients[waiter].done);
+        if let Some(Ok(Outcome::Expiring { deadline })) =
+            done.into_iter().map(|it| it.result).next()
+        {
+            break deadline;
+        }
+    };
+    let left = deadline.saturating_since(world.now);
+    assert!(left > LONG / 4, "{left:?}");
 }

@@ -321,15 +321,19 @@ impl Locks {
         let record = self.records.get_mut(id);
         record.deadline = deadline;
         // The lock counts from the join by which its deadline was reckoned. So the lengths of its
-        // timers are those of other locks.
+        // timers are those of other locks. A claim whose answers came too late may have given the
+        // keys more time than a hand-over does; the timers do not wait for that.
         let usable = record.line().map_or(record.ttl, |line| line.ttl).usable();
-        record.round.start = deadline.saturating_sub(usable);
-        self.won_in_line(id, now);
+        record.round.start = deadline.saturating_sub(usable).min(now);
+        // Nor does an answer to such a claim prove anything.
+        record.round.number = record.round.number.wrapping_add(1);
+        self.won_in_line(id, NodeSet::EMPTY, now);
     }
 
-    fn won_in_line(&mut self, id: RecordId, now: Instant) {
+    /// The lock was won, by the votes of the line or by a claim that these nodes granted.
+    fn won_in_line(&mut self, id: RecordId, claimed: NodeSet, now: Instant) {
         let record = self.records.get_mut(id);
-        record.settle_proof();
+        record.settle_proof(claimed);
         let tracked = record.tracked;
         let skipped = record.line().map_or(0, |line| line.skipped);
         let holds = record.line().map_or(NodeSet::EMPTY, |line| line.holds(now));
@@ -456,7 +460,8 @@ impl Locks {
     pub(super) fn claim_is_won(&mut self, id: RecordId, now: Instant) {
         let record = self.records.get_mut(id);
         record.deadline = record.ttl.deadline(record.round.start);
-        self.won_in_line(id, now);
+        let claimed = record.round.ballot().grants();
+        self.won_in_line(id, claimed, now);
     }
 
     /// Too few nodes have extended the key: the waiter is in line as before. Its round stays, and

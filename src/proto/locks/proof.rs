@@ -14,7 +14,6 @@
 use std::time::Duration;
 
 use crate::proto::locks::records::{Phase, Record};
-use crate::proto::locks::round::Purpose;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::LockAsk;
@@ -193,12 +192,9 @@ impl Record {
         }
     }
 
-    /// The lock was won in line: each node has its key for as long as the line says, or the claim.
-    pub fn settle_proof(&mut self) {
-        let claimed = match self.round.purpose {
-            Purpose::Claim => self.round.ballot().grants(),
-            _ => NodeSet::EMPTY,
-        };
+    /// The lock was won in line: each node has its key for as long as the line says, or until the
+    /// deadline if the lock was won by a claim that the node granted.
+    pub fn settle_proof(&mut self, claimed: NodeSet) {
         let (mut proof, deadline) = (self.proof, self.deadline);
         proof.settle(deadline, |node| {
             let in_line = self.line().and_then(|line| line.until_at(node));
@@ -372,9 +368,12 @@ mod tests {
             line.note_standing(node(index), true, &mine, at(0), true);
         }
         record.deadline = at(80);
-        record.settle_proof();
+        record.settle_proof(NodeSet::EMPTY);
         let at_step = |step| [0, 1, 2].map(|index| record.is_proven(node(index), at(step)));
         assert_eq!(at_step(30), [true, true, false], "node 2 does not say that the key is there");
         assert_eq!(at_step(60), [true, false, false]);
+        record.settle_proof(node(1).into());
+        let record_is_proven = |index, step| record.is_proven(node(index), at(step));
+        assert!(record_is_proven(1, 79) && !record_is_proven(1, 80), "it granted the claim");
     }
 }
