@@ -152,6 +152,12 @@ impl Outstanding {
         }
     }
 
+    /// The nodes with any.
+    #[inline]
+    pub const fn nodes(self) -> NodeSet {
+        self.some
+    }
+
     /// Whether there is any for `node`.
     pub const fn contains(self, node: NodeId) -> bool {
         self.some.contains(node)

@@ -18,6 +18,7 @@ use crate::proto::planted::{Fault, is_planted};
 use crate::proto::quorum::Verdict;
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
+use crate::proto::wire::effect::Effect;
 
 /// The error of a request that stands in line from the beginning. When its wait is over, a report
 /// of that moment takes its place.
@@ -184,7 +185,7 @@ impl Locks {
         let of_set = record.set().is_some();
         for node in self.cluster.all_nodes().iter() {
             // Several questions of one attempt may be in flight if it takes its keys one by one.
-            let full = of_set && self.records.get(id).asked.is_full(node);
+            let full = of_set && self.records.get(id).pending.is_full(node);
             let may_ask = if full { Err(NodeError::Silent) } else { self.cluster.may_ask(node) };
             match may_ask {
                 Ok(()) => {
@@ -223,19 +224,9 @@ impl Locks {
         now: Instant,
     ) {
         let record = self.records.get_mut(ask.record);
-        record.asked.take(node);
+        record.on_answer(node, Effect::of(ask.kind, reply), now);
         if reply == NodeReply::Granted {
             record.prove_granted(node, ask);
-        }
-        match reply {
-            NodeReply::Held => {
-                record.release_pending.remove(node);
-            }
-            NodeReply::Failed(cause) if cause.proves_nothing_was_set() => {
-                record.release_pending.remove(node);
-            }
-            // Granted, or an error that proves nothing: the release stays pending.
-            _ => record.note_answer(now),
         }
         self.cast_grant(node, ask, reply, now);
         self.finish(ask.record);

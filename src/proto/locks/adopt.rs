@@ -19,6 +19,7 @@ use crate::proto::node_set::NodeId;
 use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::LockAsk;
+use crate::proto::wire::effect::Effect;
 
 /// What is adopted.
 #[derive(Debug, Clone, Copy)]
@@ -124,12 +125,7 @@ impl Locks {
         now: Instant,
     ) {
         let record = self.records.get_mut(ask.record);
-        record.asked.take(node);
-        record.note_answer(now);
-        if matches!(reply, NodeReply::Held | NodeReply::Absent) {
-            // The script ran, and changed nothing.
-            record.release_pending.remove(node);
-        }
+        record.on_answer(node, Effect::of(ask.kind, reply), now);
         if reply == NodeReply::Granted {
             self.we_wrote(node, ask.record, now);
         }

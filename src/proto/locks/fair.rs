@@ -25,6 +25,7 @@ use crate::proto::quorum::{Ballot, Verdict};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::Form;
+use crate::proto::wire::effect::Effect;
 use crate::proto::wire::line::{Channel, MarkKey};
 
 /// The shortest and the longest pause between two polls of a waiter near the front. A waiter that
@@ -115,7 +116,7 @@ impl Locks {
                 (Err(cause), _) => permanent += usize::from(cause.is_permanent()),
                 // It joins when that is known.
                 (Ok(()), None) => {}
-                (Ok(()), Some(_)) if self.records.get(id).asked.contains(node) => {}
+                (Ok(()), Some(_)) if self.records.get(id).pending.is_asked(node) => {}
                 (Ok(()), Some(notifies)) => {
                     nodes.insert(node);
                     if !notifies {
@@ -150,7 +151,7 @@ impl Locks {
         let silent = self.cluster.notifies(node) == Some(false);
         for id in self.records.ids() {
             let record = self.records.get_mut(id);
-            let waits = record.phase == Phase::Asking && !record.asked.contains(node);
+            let waits = record.phase == Phase::Asking && !record.pending.is_asked(node);
             let Some(line) = record.line_mut().filter(|_| waits) else { continue };
             if self.cluster.may_ask(node).is_err() {
                 return;
@@ -219,7 +220,7 @@ impl Locks {
         let standing = self.cluster.standing(node).clone();
         let id = ask.record;
         let record = self.records.get_mut(id);
-        record.asked.take(node);
+        record.on_answer(node, Effect::of(ask.kind, reply), now);
         let waits = record.phase == Phase::Asking;
         if reply.asks_for_the_source() && form == Form::Sha {
             // As for an extend: a repeat must not follow the release.
@@ -229,10 +230,9 @@ impl Locks {
             self.finish(id);
             return;
         }
-        record.note_answer(now);
         let mine = reply == NodeReply::Granted;
         let current = ask.round == record.round.number;
-        let late = record.unproven().contains(node);
+        let late = record.pending.unproven().contains(node);
         if let (Some(line), NodeReply::Granted | NodeReply::Held) = (record.line_mut(), reply) {
             line.note_standing(node, mine, &standing, asked_at, current);
             line.refused.remove(node);
@@ -394,7 +394,7 @@ impl Locks {
         self.cluster.stats_mut().claims += 1;
         let mut askable = NodeSet::EMPTY;
         for node in self.cluster.all_nodes().iter() {
-            let full = self.records.get(id).asked.is_full(node);
+            let full = self.records.get(id).pending.is_full(node);
             let reply = match self.cluster.may_ask(node) {
                 Err(cause) => NodeReply::Failed(cause),
                 Ok(()) if full => NodeReply::Failed(NodeError::Silent),
@@ -429,7 +429,7 @@ impl Locks {
     ) {
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(ask.record);
-        record.asked.take(node);
+        record.on_answer(node, Effect::of(ask.kind, reply), now);
         let waits = record.phase == Phase::Asking && record.round.number == ask.round;
         if reply.asks_for_the_source() && form == Form::Sha {
             let op = record.op;
@@ -441,11 +441,10 @@ impl Locks {
             self.finish(ask.record);
             return;
         }
-        record.note_answer(now);
         let granted = reply == NodeReply::Granted && trusted;
         if granted && record.phase == Phase::Asking {
             record.prove_in_line(node);
-        } else if granted && !record.asked.contains(node) {
+        } else if granted && !record.pending.is_asked(node) {
             // The lock was won before by the others.
             record.prove(node, ask);
         }

@@ -15,7 +15,6 @@ use crate::proto::ids::RecordId;
 use crate::proto::locks::fence::Fencing;
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::round::Purpose;
-use crate::proto::locks::sets::SetOfKeys;
 use crate::proto::locks::{Due, Locks};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
@@ -23,15 +22,14 @@ use crate::proto::quorum::{Ballot, Verdict};
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::Form;
+use crate::proto::wire::effect::Effect;
 
 impl Locks {
     /// Asks these nodes for the key of a fenced lock, or for all of its keys, and for their votes.
     pub(super) fn ask_for_votes(&mut self, id: RecordId, nodes: NodeSet, now: Instant) {
         let max_ttl = self.cluster.settings().max_ttl;
         let record = self.records.get_mut(id);
-        let failed_before = record.fencing().map_or(NodeSet::EMPTY, |it| it.failed_before);
-        let mut fencing = Fencing::new(record.count_keys(), record.round.number, max_ttl);
-        fencing.failed_before = failed_before;
+        let fencing = Fencing::new(record.count_keys(), record.round.number, max_ttl);
         record.trouble_mut().fencing = Some(Box::new(fencing));
         let refuses = |&node: &NodeId| self.cluster.refuses_fence(node).is_some();
         let refusing: NodeSet = nodes.iter().filter(refuses).collect();
@@ -121,31 +119,15 @@ impl Locks {
     ) {
         let votes = self.cluster.votes(node, ask.kind);
         let record = self.records.get_mut(ask.record);
-        record.asked.take(node);
-        // What holds a key may be our own token: a script that failed after its first write has
-        // written, and an earlier round of this attempt may have been granted.
-        let may_be_ours = record.fencing().is_some_and(|it| it.failed_before.contains(node))
-            || record.set().is_some_and(SetOfKeys::takes_singly);
+        record.on_answer(node, Effect::of(ask.kind, reply), now);
         let mut reply = reply;
-        match reply {
-            NodeReply::Granted => {
-                record.note_answer(now);
-                record.prove_granted(node, ask);
-                let fencing = &mut record.trouble_mut().fencing;
-                let of_round = fencing.as_mut().filter(|fencing| fencing.round() == ask.round);
-                if of_round.is_some_and(|fencing| !fencing.put(node, votes)) {
-                    reply = NodeReply::Failed(NodeError::Garbage);
-                }
+        if reply == NodeReply::Granted {
+            record.prove_granted(node, ask);
+            let fencing = &mut record.trouble_mut().fencing;
+            let of_round = fencing.as_mut().filter(|fencing| fencing.round() == ask.round);
+            if of_round.is_some_and(|fencing| !fencing.put(node, votes)) {
+                reply = NodeReply::Failed(NodeError::Garbage);
             }
-            // The node holds a key for another token, or the script did not run.
-            NodeReply::Held
-            | NodeReply::Failed(NodeError::NoScript | NodeError::UnknownCommand)
-                if !may_be_ours =>
-            {
-                record.release_pending.remove(node);
-            }
-            // A script that fails may have written before.
-            _ => record.note_answer(now),
         }
         self.note_named(node, ask.record, reply);
         if self.repeats_by_source(node, ask, form, reply, now) {
@@ -185,12 +167,6 @@ impl Locks {
             && !record.uncounted.contains(node)
             && (record.round.number == ask.round || self.awaits_late_vote(ask));
         if wanted {
-            if reply == NodeReply::Failed(NodeError::NoPermission) {
-                if let Some(fencing) = &mut self.records.get_mut(ask.record).trouble_mut().fencing {
-                    fencing.failed_before.insert(node);
-                }
-                self.set_of(ask.record, SetOfKeys::may_hold_part);
-            }
             self.ask_counting(node, ask.record, ask.kind.by_source(), now);
         }
         wanted
@@ -311,8 +287,7 @@ impl Locks {
         now: Instant,
     ) {
         let record = self.records.get_mut(ask.record);
-        record.asked.take(node);
-        record.note_answer(now);
+        record.on_answer(node, Effect::of(ask.kind, reply), now);
         self.note_named(node, ask.record, reply);
         if self.repeats_by_source(node, ask, form, reply, now) {
             return;

@@ -13,6 +13,7 @@ use crate::proto::node_set::NodeId;
 use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Kind, LockAsk};
+use crate::proto::wire::effect::Effect;
 
 impl Locks {
     /// How a grant of the node in the extend that is about to be asked counts. The grant counts as
@@ -41,7 +42,7 @@ impl Locks {
             return;
         }
         for node in absent.iter() {
-            if self.cluster.may_ask(node).is_err() || self.records.get(id).asked.is_full(node) {
+            if self.cluster.may_ask(node).is_err() || self.records.get(id).pending.is_full(node) {
                 continue;
             }
             let record = self.records.get_mut(id);
@@ -70,12 +71,11 @@ impl Locks {
     ) {
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(ask.record);
-        record.asked.take(node);
+        record.on_answer(node, Effect::of(ask.kind, reply), now);
         record.heal_is_over(node);
         if reply == NodeReply::Granted && trusted {
             record.prove_healed(node, ask);
         }
-        record.note_answer(now);
         match reply {
             NodeReply::Granted if record.phase == Phase::Held => {
                 self.cluster.stats_mut().healed += 1

@@ -20,6 +20,7 @@ use crate::proto::quorum::{Ballot, Verdict};
 use crate::proto::time::{Instant, InvalidTtl, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::Form;
+use crate::proto::wire::effect::Effect;
 
 impl Locks {
     /// When the lock ends; `None` once it is over.
@@ -43,7 +44,7 @@ impl Locks {
     pub fn holders(&self, lock: &Lock) -> NodeSet {
         let Some(id) = self.records.find(lock) else { return NodeSet::EMPTY };
         let record = self.records.get(id);
-        let unknown = record.unproven().union(record.uncounted);
+        let unknown = record.pending.unproven().union(record.uncounted);
         let adopted = record.taken_up().is_some();
         let proven = if adopted { NodeSet::EMPTY } else { record.proof.of_whole() };
         let counts = |node| self.cluster.is_trusted(node) || proven.contains(node);
@@ -52,8 +53,8 @@ impl Locks {
         let unconfirmed = self.cluster.all_nodes().minus(record.proof.nodes());
         let unknown = if in_line { unknown.union(unconfirmed) } else { unknown };
         // A release of several keys stays pending also where one of them is gone.
-        let known = record.release_pending.minus(unknown).minus(record.absent()).iter();
-        known.filter(|&node| !record.asked.contains(node) && counts(node)).collect()
+        let known = record.pending.release_due().minus(unknown).minus(record.absent()).iter();
+        known.filter(|&node| !record.pending.is_asked(node) && counts(node)).collect()
     }
 
     /// Extends a lock to at least `ttl` from now; an auto-extended lock to its bound at most.
@@ -98,8 +99,8 @@ impl Locks {
             return self.ops.open(data, now, now, Stage::Over(Ok(expired)));
         };
         self.end_extend(id, LostReason::Over, now);
-        let release_pending = self.records.get(id).release_pending;
-        self.begin_release(id, release_pending, data, now)
+        let electors = self.records.get(id).pending.release_due();
+        self.begin_release(id, electors, data, now)
     }
 
     /// Releases `key` on the nodes where it holds `token`, no matter which client acquired it: for
@@ -140,10 +141,10 @@ impl Locks {
         // the key to the others.
         let reachable =
             self.cluster.all_nodes().iter().filter(|&node| self.cluster.may_ask(node).is_ok());
-        let release_pending = reachable.collect();
+        let reachable = reachable.collect();
         let record = self.records.get_mut(id);
-        record.release_pending = release_pending;
-        record.note_answer(now);
+        let expires_at = record.gone_if_executed(now);
+        record.pending.may_have_key(reachable, expires_at);
         let electors = self.cluster.all_nodes();
         self.begin_release(id, electors, data, now)
     }
@@ -194,7 +195,7 @@ impl Locks {
                     self.cluster.stats_mut().failed(node, cause);
                     NodeReply::Failed(cause)
                 }
-                Ok(()) if record.asked.is_full(node) => NodeReply::Failed(NodeError::Silent),
+                Ok(()) if record.pending.is_full(node) => NodeReply::Failed(NodeError::Silent),
                 Ok(()) => {
                     askable.insert(node);
                     if counts == NodeReply::Granted {
@@ -234,7 +235,7 @@ impl Locks {
     ) {
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(ask.record);
-        record.asked.take(node);
+        record.on_answer(node, Effect::of(ask.kind, reply), now);
         let current = record.phase == Phase::Held && record.round.number == ask.round;
         if reply.asks_for_the_source() && form == Form::Sha {
             if ask.kind.extends_fenced() {
@@ -252,7 +253,6 @@ impl Locks {
             self.finish(ask.record);
             return;
         }
-        record.note_answer(now);
         if matches!(reply, NodeReply::Held | NodeReply::Absent) {
             record.note_absent(node, reply);
         }
@@ -395,7 +395,7 @@ impl Locks {
         record.deadline_timer = None;
         if record.phase == Phase::Ending {
             // The loss was reported a little before.
-            let (pending, form) = (record.release_pending, self.own_form());
+            let (pending, form) = (record.pending.release_due(), self.own_form());
             self.send_releases(pending, id, form, now);
             self.finish(id);
             return;
@@ -468,12 +468,12 @@ impl Locks {
         record.phase = Phase::Ending;
         self.timers.clear_in(&mut record.round_timer);
         self.timers.clear_in(&mut record.deadline_timer);
-        let release_pending = record.release_pending;
+        let release_due = record.pending.release_due();
         if let Some(at) = release_at {
             let due = Due::Deadline { record: id };
             record.deadline_timer = Some(self.timers.set_at(at, due));
         }
-        self.send_releases(release_pending, id, form, now);
+        self.send_releases(release_due, id, form, now);
         // This comes after the releases, and in one write with them.
         self.vacate(id, was_held);
         self.finish(id);
@@ -495,11 +495,11 @@ impl Locks {
         let ttl = record.ttl;
         record.round.follow(Purpose::Release, ballot, now, ttl);
         self.end(id, now);
-        let unasked = electors.minus(self.records.get(id).releasing);
+        let unasked = electors.minus(self.records.get(id).pending.releasing());
         for node in unasked.iter() {
             // A release is pending for a node whose next connection is being opened: it may be in
             // time.
-            let pending = self.records.get(id).release_pending.contains(node);
+            let pending = self.records.get(id).pending.is_release_due(node);
             if !(pending && self.cluster.is_reconnecting(node)) {
                 let reply =
                     NodeReply::Failed(self.cluster.may_ask(node).err().unwrap_or(NodeError::Full));

@@ -35,6 +35,7 @@ mod heal;
 mod hold;
 mod inspect;
 pub mod line;
+pub mod pending;
 pub mod pending_releases;
 mod proof;
 pub mod records;
@@ -461,13 +462,12 @@ impl Locks {
         let prolongs = phase == Phase::Held && !planted;
         debug_assert!(!prolongs || now < record.deadline, "{kind:?} at or past the deadline");
         if kind.may_create() {
-            record.asked.add(nodes);
-            record.release_pending = record.release_pending.union(nodes);
+            record.pending.on_asked(nodes);
             if kind.creates() {
                 record.proof.end(nodes);
             }
         } else {
-            record.releasing = record.releasing.union(nodes);
+            record.pending.on_release_asked(nodes);
         }
         self.encode(nodes, id, kind, now);
         let record = self.records.get(id);
@@ -565,7 +565,7 @@ impl Locks {
             if self.records.is_open(id) {
                 self.cluster.stats_mut().failed(node, NodeError::Silent);
                 // A node that is asked `EXISTS` has acknowledged the release.
-                let reply = if self.records.get(id).is_asked_exists(node) {
+                let reply = if self.records.get(id).pending.is_asked_exists(node) {
                     NodeReply::Absent
                 } else {
                     NodeReply::Failed(NodeError::Silent)

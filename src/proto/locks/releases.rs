@@ -42,11 +42,11 @@ impl Locks {
         if record.waits_for_its_deadline() {
             return;
         }
-        let (asked, nodes) = (record.asked, nodes.minus(record.releasing));
+        let nodes = nodes.minus(record.pending.releasing());
         // Nodes that get the same form are asked together.
         let (mut same, mut same_form) = (NodeSet::EMPTY, form);
         for node in nodes.iter() {
-            let unanswered = asked.contains(node);
+            let unanswered = self.records.get(id).pending.is_asked(node);
             if !self.cluster.may_release(node, unanswered) {
                 self.queue_release(node, id, now);
                 self.schedule_releases(node, now);
@@ -120,7 +120,7 @@ impl Locks {
         now: Instant,
     ) {
         let record = self.records.get_mut(ask.record);
-        record.releasing.remove(node);
+        record.pending.on_release_over(node);
         match (reply, form) {
             (reply, Form::Sha) if reply.asks_for_the_source() => {
                 if record.fair {
@@ -148,7 +148,7 @@ impl Locks {
                 self.ask(node, ask.record, Kind::Release(Form::Source), now);
                 return;
             }
-            (NodeReply::Failed(_), _) if record.release_pending.contains(node) => {
+            (NodeReply::Failed(_), _) if record.pending.is_release_due(node) => {
                 self.queue_release(node, ask.record, now);
                 self.on_release_refused(node, now);
             }
@@ -164,7 +164,7 @@ impl Locks {
         }
         let native = matches!(form, Form::Native(Native::Delifeq | Native::Delex));
         // While a second release is pending, its answer will say whose key it is.
-        let settled = !self.records.get(ask.record).release_pending.contains(node);
+        let settled = !self.records.get(ask.record).pending.is_release_due(node);
         if native && reply == NodeReply::Absent && settled && self.caller_waits_for(ask) {
             self.ask(node, ask.record, Kind::Exists, now);
             return;
@@ -182,7 +182,7 @@ impl Locks {
         now: Instant,
     ) {
         let record = self.records.get_mut(ask.record);
-        record.releasing.remove(node);
+        record.pending.on_release_over(node);
         // Even if this question failed, the node acknowledged the release itself.
         let reply = if let NodeReply::Failed(_) = reply { NodeReply::Absent } else { reply };
         self.cast_release(node, ask, reply, now);
@@ -213,10 +213,10 @@ impl Locks {
     #[inline]
     fn acknowledged(&mut self, node: NodeId, id: RecordId, now: Instant) {
         let record = self.records.get_mut(id);
-        if record.note_proof(node) {
+        let expires_at = record.gone_if_executed(now);
+        if record.pending.on_released(node, expires_at) {
             // The `SET` of an earlier connection may still be executed: the release is sent once
             // more, later.
-            record.note_answer(now);
             if let Some(line) = record.line_mut() {
                 // So may a join: that release, too, takes the token out of the line.
                 line.may_come_to_stand(node);
@@ -224,8 +224,6 @@ impl Locks {
             let later = now.saturating_add(self.cluster.settings().node_timeout);
             self.queue_release(node, id, later);
             self.schedule_releases(node, now);
-        } else {
-            record.release_pending.remove(node);
         }
         self.pending_releases[node.index()].refused = 0;
     }
@@ -235,8 +233,8 @@ impl Locks {
         for pending_release in std::mem::take(&mut self.pending_releases[node.index()].unproven) {
             if self.records.is_open(pending_release.record) {
                 let record = self.records.get_mut(pending_release.record);
-                record.note_proof(node);
-                record.note_answer(now);
+                let expires_at = record.gone_if_executed(now);
+                record.pending.on_proof(node, expires_at);
             }
         }
     }
@@ -270,7 +268,8 @@ impl Locks {
             }
             let record = self.records.get_mut(pending_release.record);
             let over = record.phase == Phase::Ending || is_planted(Fault::ReleaseWhileHeld);
-            if !over || !record.release_pending.contains(node) || record.releasing.contains(node) {
+            let is_sent = record.pending.releasing().contains(node);
+            if !over || !record.pending.is_release_due(node) || is_sent {
                 continue;
             }
             if record.waits_for_its_deadline() {
@@ -282,9 +281,9 @@ impl Locks {
                 self.schedule_releases(node, now);
                 continue;
             }
-            if record.has_lapsed(node, now) {
-                given_up += u64::from(record.note_proof(node));
-                record.release_pending.remove(node);
+            if record.pending.has_lapsed(node, now) {
+                let (_, unproven) = record.pending.give_up(node);
+                given_up += u64::from(unproven);
                 self.finish(pending_release.record);
             } else {
                 self.send_releases(node.into(), pending_release.record, Form::Source, now);
@@ -355,8 +354,8 @@ impl Locks {
                 continue;
             }
             let record = self.records.get_mut(pending_release.record);
-            record.note_proof(node);
-            count += u64::from(record.release_pending.remove(node));
+            let (pending, _) = record.pending.give_up(node);
+            count += u64::from(pending);
             self.finish(pending_release.record);
         }
         self.report_dropped_releases(node, count);

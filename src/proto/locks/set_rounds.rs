@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::proto::cluster::set_scripts::SetScript;
-use crate::proto::error::{Busy, ConfigError, Error, NodeError, NodeReply, ReportedSet};
+use crate::proto::error::{Busy, ConfigError, Error, NodeReply, ReportedSet};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key_set::KeySet;
 use crate::proto::locks::auto_extend::AutoExtend;
@@ -28,6 +28,7 @@ use crate::proto::settings::LONGEST_KEY;
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::Form;
+use crate::proto::wire::effect::Effect;
 use crate::proto::wire::fencing::counter_key;
 
 /// If some nodes granted the last key, and it was refused: a set gives up its keys in one of so
@@ -304,23 +305,10 @@ impl Locks {
         now: Instant,
     ) {
         let record = self.records.get_mut(ask.record);
-        record.asked.take(node);
-        match reply {
-            NodeReply::Granted => {
-                record.note_answer(now);
-                // This proves nothing if it is the answer to an earlier round of this attempt.
-                record.prove_granted(node, ask);
-            }
-            // The script looked at all keys before it wrote one, and wrote none; or it did not run.
-            // If the keys are taken one after the other, the earlier ones may be there.
-            NodeReply::Held
-            | NodeReply::Failed(NodeError::NoScript | NodeError::UnknownCommand)
-                if !record.set().is_some_and(SetOfKeys::takes_singly) =>
-            {
-                record.release_pending.remove(node);
-            }
-            // A script that fails may have written some keys before.
-            _ => record.note_answer(now),
+        record.on_answer(node, Effect::of(ask.kind, reply), now);
+        if reply == NodeReply::Granted {
+            // This proves nothing if it is the answer to an earlier round of this attempt.
+            record.prove_granted(node, ask);
         }
         self.note_named(node, ask.record, reply);
         if self.repeats_set_by_source(node, ask, form, reply, now) {
@@ -347,10 +335,6 @@ impl Locks {
             && now < record.deadline;
         let repeats = form == Form::Sha && reply.asks_for_the_source() && wanted;
         if repeats {
-            // If the script failed for want of a right, it may have written some keys before.
-            if reply == NodeReply::Failed(NodeError::NoPermission) {
-                self.set_of(ask.record, SetOfKeys::may_hold_part);
-            }
             self.ask(node, ask.record, ask.kind.by_source(), now);
         }
         repeats

@@ -190,6 +190,11 @@ impl Kind {
         matches!(self, Kind::AcquireFenced(_) | Kind::AcquireFencedSet(_))
     }
 
+    /// Whether the question is `SET NX PX`, and no script.
+    pub const fn is_plain_set(self) -> bool {
+        matches!(self, Kind::Acquire | Kind::Heal)
+    }
+
     /// Whether the question extends keys and raises their counters.
     pub const fn extends_fenced(self) -> bool {
         matches!(self, Kind::ExtendFenced(_) | Kind::ExtendFencedSet(_))
