@@ -12,10 +12,10 @@ use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::round::Round;
-use crate::proto::locks::{AcquireParams, Due, Locks, WaitEvent, busy, handle_of};
+use crate::proto::locks::rounds::Part;
+use crate::proto::locks::{AcquireParams, Locks, WaitEvent, busy, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
-use crate::proto::quorum::Verdict;
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::effect::Effect;
@@ -167,51 +167,35 @@ impl Locks {
         Ok(())
     }
 
-    /// Asks every node that may be asked; the others vote at once. If too few may be asked, no node
-    /// is: the grants of a minority would only have to be released.
+    /// Asks every node that may be asked for the key.
     ///
     /// Until the first handshakes are over, the attempt is held and does not begin.
     pub fn begin_attempt(&mut self, id: RecordId, now: Instant) {
         if self.hold_at_start(id) {
             return;
         }
-        debug_assert!(self.records.get(id).line().is_none(), "no `SET NX` carries a token in line");
-        let purpose = self.records.get(id).round.purpose;
-        let kind = if purpose == Purpose::Adopt { Kind::Adopt } else { Kind::Acquire };
-        let mut askable = NodeSet::EMPTY;
-        let untrusted = self.cluster.untrusted(self.cluster.all_nodes());
         let record = self.records.get_mut(id);
+        debug_assert!(record.line().is_none(), "no `SET NX` carries a token in line");
         record.uncounted = NodeSet::EMPTY;
-        let of_set = record.set().is_some();
-        for node in self.cluster.all_nodes().iter() {
-            // Several questions of one attempt may be in flight if it takes its keys one by one.
-            let full = of_set && self.records.get(id).pending.is_full(node);
-            let may_ask = if full { Err(NodeError::Silent) } else { self.cluster.may_ask(node) };
-            match may_ask {
-                Ok(()) => {
-                    askable.insert(node);
-                }
-                Err(cause) => {
-                    self.cluster.stats_mut().failed(node, cause);
-                    self.records.get_mut(id).round.cast(node, NodeReply::Failed(cause));
-                }
-            }
-        }
-        let record = self.records.get_mut(id);
-        if record.round.ballot().verdict() != Verdict::Undecided {
-            self.settle(id, now);
-            return;
-        }
         // A lock that is won after its deadline would be of no use.
         let length = self.cluster.settings().node_timeout.min(record.ttl.usable());
-        let due = Due::Round { record: id };
-        record.round_timer = Some(self.timers.set_after(now, length, due));
+        let nodes = self.cluster.all_nodes();
+        let ask = |locks: &mut Locks, nodes| locks.ask_for_keys(nodes, id, now);
+        self.begin_round(id, (nodes, length), |_, _| Part::Asked, ask, now);
+    }
+
+    /// Asks these nodes for what the round of an attempt is for.
+    fn ask_for_keys(&mut self, nodes: NodeSet, id: RecordId, now: Instant) {
+        let untrusted = self.cluster.untrusted(nodes);
+        let record = self.records.get_mut(id);
+        let purpose = record.round.purpose;
         if purpose == Purpose::Fenced && record.asks_for_all_keys() {
-            self.ask_for_votes(id, askable, now);
+            self.ask_for_votes(id, nodes, now);
             return;
         }
-        record.uncounted = askable.common(untrusted);
-        self.ask_all(askable, id, kind, now);
+        record.uncounted = untrusted;
+        let kind = if purpose == Purpose::Adopt { Kind::Adopt } else { Kind::Acquire };
+        self.ask_all(nodes, id, kind, now);
     }
 
     /// A node answered a `SET`.

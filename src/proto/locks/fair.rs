@@ -13,15 +13,15 @@ use rand::RngExt;
 use crate::proto::error::{ConfigError, Error, NodeError, NodeReply};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::lock::LONGEST_TOKEN;
-use crate::proto::locks::Due;
 use crate::proto::locks::Locks;
 use crate::proto::locks::line::{Line, Split};
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::Purpose;
+use crate::proto::locks::rounds::Part;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
-use crate::proto::quorum::{Ballot, Verdict};
+use crate::proto::quorum::Ballot;
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::Form;
@@ -392,30 +392,17 @@ impl Locks {
         }
         let holds = line.holds(now);
         self.cluster.stats_mut().claims += 1;
-        let mut askable = NodeSet::EMPTY;
-        for node in self.cluster.all_nodes().iter() {
-            let full = self.records.get(id).pending.is_full(node);
-            let reply = match self.cluster.may_ask(node) {
-                Err(cause) => NodeReply::Failed(cause),
-                Ok(()) if full => NodeReply::Failed(NodeError::Silent),
-                Ok(()) if !holds.contains(node) => NodeReply::Held,
-                Ok(()) => {
-                    askable.insert(node);
-                    continue;
-                }
-            };
-            self.records.get_mut(id).round.cast(node, reply);
-        }
-        let untrusted = self.cluster.untrusted(askable);
         let length = self.cluster.settings().node_timeout.min(ttl.usable());
-        let record = self.records.get_mut(id);
-        record.uncounted = untrusted;
-        if record.round.ballot().verdict() != Verdict::Undecided {
-            self.settle(id, now);
-            return;
-        }
-        record.round_timer = Some(self.timers.set_after(now, length, Due::Round { record: id }));
-        self.ask_all(askable, id, Kind::Claim(Form::Sha), now);
+        let part_of = |_: &mut Locks, node| match holds.contains(node) {
+            true => Part::Asked,
+            false => Part::Votes(NodeReply::Held),
+        };
+        let ask = |locks: &mut Locks, nodes| {
+            locks.records.get_mut(id).uncounted = locks.cluster.untrusted(nodes);
+            locks.ask_all(nodes, id, Kind::Claim(Form::Sha), now);
+        };
+        let nodes = self.cluster.all_nodes();
+        self.begin_round(id, (nodes, length), part_of, ask, now);
     }
 
     /// A node answered a claim.

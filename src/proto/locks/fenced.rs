@@ -12,10 +12,11 @@
 use crate::proto::cluster::fences::Learnt;
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::RecordId;
+use crate::proto::locks::Locks;
 use crate::proto::locks::fence::Fencing;
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::round::Purpose;
-use crate::proto::locks::{Due, Locks};
+use crate::proto::locks::rounds::Part;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
 use crate::proto::quorum::{Ballot, Verdict};
@@ -244,36 +245,26 @@ impl Locks {
         let (before, ttl) = (record.round, record.round.ttl);
         // The start stays that of the attempt: the deadline counts from it.
         record.round.follow(Purpose::WriteBack, ballot, before.start, ttl);
-        let mut lower = NodeSet::EMPTY;
-        for node in self.cluster.all_nodes().iter() {
-            let uncounted = self.records.get(id).uncounted.contains(node);
-            let reply = if stored.contains(node) {
-                NodeReply::Granted
-            } else if before.ballot().grants().contains(node) {
-                match self.cluster.may_ask(node) {
-                    Ok(()) => {
-                        lower.insert(node);
-                        continue;
-                    }
-                    Err(cause) => NodeReply::Failed(cause),
-                }
-            } else if before.ballot().undecided().contains(node) && uncounted {
-                NodeReply::Failed(self.why_uncounted(id, node))
-            } else {
-                before.reply_of(node)
-            };
-            self.records.get_mut(id).round.cast(node, reply);
-        }
-        let record = self.records.get_mut(id);
-        if record.round.ballot().verdict() != Verdict::Undecided {
-            self.settle(id, now);
-            return;
-        }
         let left = record.deadline.saturating_since(now);
         let length = self.cluster.settings().node_timeout.min(left);
-        let at = now.saturating_add(length);
-        record.round_timer = Some(self.timers.set_at(at, Due::Round { record: id }));
-        self.ask_by_form(lower, id, Learnt::FencedExtend, Kind::WriteBack, now);
+        let (granted, undecided) = (before.ballot().grants(), before.ballot().undecided());
+        let part_of = |locks: &mut Locks, node| {
+            let uncounted = locks.records.get(id).uncounted.contains(node);
+            if stored.contains(node) {
+                Part::Votes(NodeReply::Granted)
+            } else if granted.contains(node) {
+                Part::Asked
+            } else if undecided.contains(node) && uncounted {
+                Part::Votes(NodeReply::Failed(locks.why_uncounted(id, node)))
+            } else {
+                Part::Votes(before.reply_of(node))
+            }
+        };
+        let ask = |locks: &mut Locks, nodes| {
+            locks.ask_by_form(nodes, id, Learnt::FencedExtend, Kind::WriteBack, now);
+        };
+        let nodes = self.cluster.all_nodes();
+        self.begin_round(id, (nodes, length), part_of, ask, now);
     }
 
     /// A node answered the write-back: its counter is at the number, or the key is not there any

@@ -12,11 +12,12 @@ use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::{Outcome, Stage};
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::round::{ReleaseOutcome, Round};
+use crate::proto::locks::rounds::Part;
 use crate::proto::locks::updates::LockUpdateKind;
 use crate::proto::locks::{Due, Locks, busy, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
-use crate::proto::quorum::{Ballot, Verdict};
+use crate::proto::quorum::Ballot;
 use crate::proto::time::{Instant, InvalidTtl, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::Form;
@@ -181,47 +182,26 @@ impl Locks {
         };
         let ballot = Ballot::of_majority(self.cluster.size());
         let record = self.records.get_mut(id);
-        // The timer of an extend whose caller is gone may still run.
-        self.timers.clear_in(&mut record.round_timer);
         record.longest = record.longest.max(ttl);
         record.round.follow(Purpose::Extend, ballot, now, ttl);
         self.doubts_are_asked_about(id);
-        let mut askable = NodeSet::EMPTY;
-        for node in self.cluster.all_nodes().iter() {
-            let counts = self.extend_counts(node, id, now);
-            let record = self.records.get(id);
-            let reply = match self.cluster.may_ask(node) {
-                Err(cause) => {
-                    self.cluster.stats_mut().failed(node, cause);
-                    NodeReply::Failed(cause)
-                }
-                Ok(()) if record.pending.is_full(node) => NodeReply::Failed(NodeError::Silent),
-                Ok(()) => {
-                    askable.insert(node);
-                    if counts == NodeReply::Granted {
-                        continue;
-                    }
-                    // The node is asked all the same, to learn whether it can be healed, and to
-                    // extend the key that it has.
-                    counts
-                }
-            };
-            let reply = if counts == NodeReply::Absent { counts } else { reply };
-            self.records.get_mut(id).round.cast(node, reply);
-        }
-        let record = self.records.get_mut(id);
-        if record.round.ballot().verdict() != Verdict::Undecided {
-            self.settle(id, now);
-            return;
-        }
-        let due = Due::Round { record: id };
-        record.round_timer =
-            Some(self.timers.set_after(now, self.cluster.settings().node_timeout, due));
+        let part_of = |locks: &mut Locks, node| match locks.extend_counts(node, id, now) {
+            NodeReply::Granted => Part::Asked,
+            // The node is asked all the same, to learn whether it can be healed, and to extend the
+            // key that it has.
+            vote => Part::AskedBesides(vote),
+        };
+        let ask = |locks: &mut Locks, nodes| locks.ask_to_extend_keys(nodes, id, now);
+        let (nodes, length) = (self.cluster.all_nodes(), self.cluster.settings().node_timeout);
+        self.begin_round(id, (nodes, length), part_of, ask, now);
+    }
+
+    fn ask_to_extend_keys(&mut self, nodes: NodeSet, id: RecordId, now: Instant) {
         if self.records.get(id).fence().is_some() {
-            self.ask_to_extend_fenced(id, askable, now);
-            return;
+            self.ask_to_extend_fenced(id, nodes, now);
+        } else {
+            self.ask_all(nodes, id, Kind::Extend(Form::Sha), now);
         }
-        self.ask_all(askable, id, Kind::Extend(Form::Sha), now);
     }
 
     /// A node answered an extend.
@@ -491,29 +471,20 @@ impl Locks {
         let ballot = Ballot::that_stays_open(electors, self.cluster.quorum());
         let record = self.records.get_mut(id);
         record.op = Some(op);
-        self.timers.clear_in(&mut record.round_timer);
         let ttl = record.ttl;
         record.round.follow(Purpose::Release, ballot, now, ttl);
         self.end(id, now);
-        let unasked = electors.minus(self.records.get(id).pending.releasing());
-        for node in unasked.iter() {
-            // A release is pending for a node whose next connection is being opened: it may be in
-            // time.
-            let pending = self.records.get(id).pending.is_release_due(node);
-            if !(pending && self.cluster.is_reconnecting(node)) {
-                let reply =
-                    NodeReply::Failed(self.cluster.may_ask(node).err().unwrap_or(NodeError::Full));
-                self.records.get_mut(id).round.cast(node, reply);
-            }
-        }
-        let record = self.records.get_mut(id);
-        if record.round.ballot().verdict() == Verdict::Undecided {
-            let due = Due::Round { record: id };
-            record.round_timer =
-                Some(self.timers.set_after(now, self.cluster.settings().node_timeout, due));
-        } else {
-            self.settle(id, now);
-        }
+        let pending = &self.records.get(id).pending;
+        let (length, due) = (self.cluster.settings().node_timeout, pending.release_due());
+        // A release is pending for a node whose next connection is being opened: it may be in time.
+        let may_come = |&node: &NodeId| due.contains(node) && self.cluster.is_reconnecting(node);
+        let unasked = electors.minus(pending.releasing());
+        let nodes: NodeSet = unasked.iter().filter(|node| !may_come(node)).collect();
+        let part_of = |locks: &mut Locks, node| {
+            let cause = locks.cluster.may_ask(node).err().unwrap_or(NodeError::Full);
+            Part::Votes(NodeReply::Failed(cause))
+        };
+        self.begin_round(id, (nodes, length), part_of, |_, _| {}, now);
         self.finish(id);
         op
     }

@@ -100,17 +100,17 @@ impl Pending {
         self.releasing.remove(node);
     }
 
-    /// The node executed a release. Returns whether another release has to follow: a lost request
-    /// may be executed after this one. A key that it writes expires at `expires_at` at the latest.
+    /// The node executed a release. If a lost request may be executed after it, another release has
+    /// to follow: a key that the request writes by now expires at `expires_at` at the latest.
+    /// Returns whether that is so.
     #[inline]
     pub fn on_released(&mut self, node: NodeId, expires_at: Instant) -> bool {
-        let late = self.unproven.remove(node);
-        if late {
-            self.may_have_key(node.into(), expires_at);
-        } else {
-            self.written.remove(node);
+        if self.unproven.contains(node) {
+            self.on_proof(node, expires_at);
+            return true;
         }
-        late
+        self.written.remove(node);
+        false
     }
 
     /// The node executes nothing of an earlier connection any more; by now it may have.
@@ -191,6 +191,12 @@ impl Pending {
         self.asked.is_full(node)
     }
 
+    /// The nodes with two unanswered ones.
+    #[inline]
+    pub fn full(&self) -> NodeSet {
+        self.asked.full()
+    }
+
     /// Whether nothing is in flight, and no release is pending.
     #[inline]
     pub fn is_over(&self) -> bool {
@@ -207,8 +213,8 @@ impl Pending {
         let late = if unproven.is_empty() { 0 } else { fingerprint.ahead(*late_until) };
         let words = [fingerprint.ahead(*lapses_at), late, u64::from(*given_away)];
         words.into_iter().for_each(|word| fingerprint.add(word));
-        let full = NodeSet::first(nodes).iter().filter(|&node| asked.is_full(node)).collect();
-        fingerprint.add_sets(nodes, &[asked.nodes(), full, *releasing, *written, *unproven]);
+        fingerprint
+            .add_sets(nodes, &[asked.nodes(), asked.full(), *releasing, *written, *unproven]);
     }
 }
 

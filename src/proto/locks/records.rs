@@ -146,6 +146,15 @@ impl Record {
         self.pending.on_answer(node, effect, expires_at);
     }
 
+    /// The node executed a release. Returns whether another one has to follow, because a request of
+    /// a lost connection may be executed after it.
+    #[inline]
+    pub fn on_released(&mut self, node: NodeId, now: Instant) -> bool {
+        let late = self.pending.unproven().contains(node);
+        let expires_at = if late { self.gone_if_executed(now) } else { now };
+        self.pending.on_released(node, expires_at)
+    }
+
     /// A connection was lost while an ask that may create or prolong the key was unanswered. The
     /// node may execute the ask later, until there is proof that it will not, or the connection
     /// must be gone at the node, too.

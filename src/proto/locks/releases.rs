@@ -164,8 +164,8 @@ impl Locks {
         }
         let native = matches!(form, Form::Native(Native::Delifeq | Native::Delex));
         // While a second release is pending, its answer will say whose key it is.
-        let settled = !self.records.get(ask.record).pending.is_release_due(node);
-        if native && reply == NodeReply::Absent && settled && self.caller_waits_for(ask) {
+        let is_settled = || !self.records.get(ask.record).pending.is_release_due(node);
+        if native && reply == NodeReply::Absent && is_settled() && self.caller_waits_for(ask) {
             self.ask(node, ask.record, Kind::Exists, now);
             return;
         }
@@ -213,8 +213,7 @@ impl Locks {
     #[inline]
     fn acknowledged(&mut self, node: NodeId, id: RecordId, now: Instant) {
         let record = self.records.get_mut(id);
-        let expires_at = record.gone_if_executed(now);
-        if record.pending.on_released(node, expires_at) {
+        if record.on_released(node, now) {
             // The `SET` of an earlier connection may still be executed: the release is sent once
             // more, later.
             if let Some(line) = record.line_mut() {
