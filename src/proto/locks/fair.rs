@@ -24,7 +24,6 @@ use crate::proto::planted::{Fault, is_planted};
 use crate::proto::quorum::{Ballot, Verdict};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
-use crate::proto::wire::command::Form;
 use crate::proto::wire::line::{Channel, MarkKey};
 
 /// The shortest and the longest pause between two polls of a waiter near the front. A waiter that
@@ -138,7 +137,7 @@ impl Locks {
         let at = if early { self.next_early_poll(id, now) } else { self.next_poll(rank, now) };
         let record = self.records.get_mut(id);
         record.round.number = record.round.number.wrapping_add(1);
-        self.ask_all(nodes, id, Kind::Join(Form::Sha), now);
+        self.ask_all(nodes, id, Kind::Join, now);
         self.pause_on(op, at);
     }
 
@@ -159,7 +158,7 @@ impl Locks {
                 line.silent.insert(node);
             }
             line.poll_more(node.into(), self.cluster.untrusted(node.into()), now);
-            self.ask(node, id, Kind::Join(Form::Sha), now);
+            self.ask(node, id, Kind::Join, now);
         }
     }
 
@@ -211,7 +210,6 @@ impl Locks {
         &mut self,
         node: NodeId,
         ask: LockAsk,
-        form: Form,
         reply: NodeReply,
         now: Instant,
     ) {
@@ -221,10 +219,10 @@ impl Locks {
         let record = self.records.get_mut(id);
         record.asked.take(node);
         let waits = record.phase == Phase::Asking;
-        if reply.asks_for_the_source() && form == Form::Sha {
+        if ask.is_refused_by_sha1(reply) {
             // As for an extend: a repeat must not follow the release.
             if waits || is_planted(Fault::JoinAfterWithdrawal) {
-                self.ask(node, id, Kind::Join(Form::Source), now);
+                self.ask(node, id, Kind::Join, now);
             }
             self.finish(id);
             return;
@@ -415,7 +413,7 @@ impl Locks {
             return;
         }
         record.round_timer = Some(self.timers.set_after(now, length, Due::Round { record: id }));
-        self.ask_all(askable, id, Kind::Claim(Form::Sha), now);
+        self.ask_all(askable, id, Kind::Claim, now);
     }
 
     /// A node answered a claim.
@@ -423,7 +421,6 @@ impl Locks {
         &mut self,
         node: NodeId,
         ask: LockAsk,
-        form: Form,
         reply: NodeReply,
         now: Instant,
     ) {
@@ -431,10 +428,10 @@ impl Locks {
         let record = self.records.get_mut(ask.record);
         record.asked.take(node);
         let waits = record.phase == Phase::Asking && record.round.number == ask.round;
-        if reply.asks_for_the_source() && form == Form::Sha {
+        if ask.is_refused_by_sha1(reply) {
             let op = record.op;
             if waits && op.is_some_and(|op| !self.has_waited_enough(op, now)) {
-                self.ask(node, ask.record, Kind::Claim(Form::Source), now);
+                self.ask(node, ask.record, Kind::Claim, now);
             } else {
                 self.cast_grant(node, ask, reply, now);
             }

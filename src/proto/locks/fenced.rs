@@ -9,9 +9,9 @@
 //! wrong: it could start below a number that was given before. Such a node is asked by a plain
 //! `SET`, which touches no counter, and its grant does not count.
 
-use crate::proto::cluster::fences::Learnt;
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::RecordId;
+use crate::proto::locks::encoding::Question;
 use crate::proto::locks::fence::Fencing;
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::round::Purpose;
@@ -39,37 +39,12 @@ impl Locks {
         if !refusing.is_empty() {
             self.ask_all(refusing, id, Kind::Acquire, now);
         }
-        let counting = nodes.minus(refusing);
-        self.ask_by_form(counting, id, Learnt::FencedAcquire, Kind::AcquireFenced, now);
+        self.ask_all_counting(nodes.minus(refusing), id, Kind::Acquire, now);
     }
 
-    /// Asks these nodes by a fenced script: the first time on a connection by its source.
-    pub(super) fn ask_by_form(
-        &mut self,
-        nodes: NodeSet,
-        id: RecordId,
-        script: Learnt,
-        kind: fn(Form) -> Kind,
-        now: Instant,
-    ) {
-        let script = self.of_its_keys(id, script);
-        let knows = |node: &NodeId| self.cluster.form_of(*node, script) == Form::Sha;
-        let knowing: NodeSet = nodes.iter().filter(knows).collect();
-        for node in nodes.iter() {
-            let form = if knowing.contains(node) { Form::Sha } else { Form::Source };
-            self.ask_counting(node, id, kind(form), now);
-        }
-    }
-
-    /// The fenced script that does this for the keys of the record: for one, or for several.
-    pub(super) fn of_its_keys(&self, id: RecordId, script: Learnt) -> Learnt {
-        match script {
-            Learnt::FencedAcquire if self.records.get(id).set().is_some() => {
-                Learnt::FencedAcquireSet
-            }
-            Learnt::FencedExtend if self.records.get(id).set().is_some() => Learnt::FencedExtendSet,
-            script => script,
-        }
+    /// Asks these nodes by a script that counts.
+    fn ask_all_counting(&mut self, nodes: NodeSet, id: RecordId, kind: Kind, now: Instant) {
+        nodes.iter().for_each(|node| self.ask_counting(node, id, kind, now));
     }
 
     /// Asks a node about a fenced lock. Its counter counts only from the floor of this node on.
@@ -78,7 +53,7 @@ impl Locks {
         if let Some(fencing) = &mut self.records.get_mut(id).trouble_mut().fencing {
             fencing.set_floor(floor);
         }
-        self.ask(node, id, kind, now);
+        self.ask_as(node.into(), id, Question { counts: true, ..Question::of(kind) }, now);
     }
 
     /// Asks these nodes to extend the key of a fenced lock, and to raise their counters. A node
@@ -88,18 +63,20 @@ impl Locks {
         let refuses = |&node: &NodeId| self.cluster.refuses_fence(node).is_some();
         let refusing: NodeSet = nodes.iter().filter(refuses).collect();
         if !refusing.is_empty() {
-            self.ask_all(refusing, id, Kind::Extend(Form::Sha), now);
+            self.ask_all(refusing, id, Kind::Extend, now);
         }
-        self.ask_by_form(nodes.minus(refusing), id, Learnt::FencedExtend, Kind::ExtendFenced, now);
+        self.ask_all_counting(nodes.minus(refusing), id, Kind::Extend, now);
     }
 
     /// Repeats an extend at a node that forgot its script.
     pub(super) fn repeat_extend(&mut self, node: NodeId, ask: LockAsk, now: Instant) {
-        let fenced = ask.kind.extends_fenced();
+        let fenced = ask.sent.names.has_counters();
         if fenced && self.cluster.refuses_fence(node).is_none() {
-            self.ask_counting(node, ask.record, Kind::ExtendFenced(Form::Source), now);
+            self.ask_counting(node, ask.record, Kind::Extend, now);
         } else {
-            self.ask(node, ask.record, Kind::Extend(Form::Source), now);
+            // It may have forgotten the plain script, too.
+            let question = Question { form: Form::Source, ..Question::of(Kind::Extend) };
+            self.ask_as(node.into(), ask.record, question, now);
         }
     }
 
@@ -115,11 +92,10 @@ impl Locks {
         &mut self,
         node: NodeId,
         ask: LockAsk,
-        form: Form,
         reply: NodeReply,
         now: Instant,
     ) {
-        let votes = self.cluster.votes(node, ask.kind);
+        let votes = self.cluster.votes(node, ask);
         let record = self.records.get_mut(ask.record);
         record.asked.take(node);
         // What holds a key may be our own token: a script that failed after its first write has
@@ -148,7 +124,7 @@ impl Locks {
             _ => record.note_answer(now),
         }
         self.note_named(node, ask.record, reply);
-        if self.repeats_by_source(node, ask, form, reply, now) {
+        if self.repeats_by_source(node, ask, reply, now) {
             return;
         }
         if self.awaits_late_vote(ask) {
@@ -166,17 +142,12 @@ impl Locks {
         &mut self,
         node: NodeId,
         ask: LockAsk,
-        form: Form,
         reply: NodeReply,
         now: Instant,
     ) -> bool {
-        if form != Form::Sha || !reply.asks_for_the_source() {
+        if !ask.is_refused_by_sha1(reply) {
             return false;
         }
-        let acquires = ask.kind.asks_for_votes();
-        let script = if acquires { Learnt::FencedAcquire } else { Learnt::FencedExtend };
-        let script = self.of_its_keys(ask.record, script);
-        self.cluster.note_refused_sha(node, script, reply);
         let record = self.records.get(ask.record);
         let wanted = record.phase == Phase::Asking
             && record.round.ballot().verdict() == Verdict::Undecided
@@ -191,7 +162,7 @@ impl Locks {
                 }
                 self.set_of(ask.record, SetOfKeys::may_hold_part);
             }
-            self.ask_counting(node, ask.record, ask.kind.by_source(), now);
+            self.ask_counting(node, ask.record, ask.kind, now);
         }
         wanted
     }
@@ -200,7 +171,7 @@ impl Locks {
     /// flight.
     pub(super) fn awaits_late_vote(&self, ask: LockAsk) -> bool {
         let record = self.records.get(ask.record);
-        let votes = ask.kind.asks_for_votes()
+        let votes = ask.asks_for_votes()
             && record.fencing().is_some_and(|fencing| fencing.round() == ask.round);
         votes && record.phase == Phase::Asking && record.round.purpose == Purpose::WriteBack
     }
@@ -217,9 +188,7 @@ impl Locks {
                 if let Err(cause) = self.cluster.may_ask(node) {
                     NodeReply::Failed(cause)
                 } else {
-                    let form =
-                        self.cluster.form_of(node, self.of_its_keys(id, Learnt::FencedExtend));
-                    self.ask_counting(node, id, Kind::WriteBack(form), now);
+                    self.ask_counting(node, id, Kind::WriteBack, now);
                     return;
                 }
             }
@@ -297,7 +266,7 @@ impl Locks {
         let length = self.cluster.settings().node_timeout.min(left);
         let at = now.saturating_add(length);
         record.round_timer = Some(self.timers.set_at(at, Due::Round { record: id }));
-        self.ask_by_form(lower, id, Learnt::FencedExtend, Kind::WriteBack, now);
+        self.ask_all_counting(lower, id, Kind::WriteBack, now);
     }
 
     /// A node answered the write-back: its counter is at the number, or the key is not there any
@@ -306,7 +275,6 @@ impl Locks {
         &mut self,
         node: NodeId,
         ask: LockAsk,
-        form: Form,
         reply: NodeReply,
         now: Instant,
     ) {
@@ -314,7 +282,7 @@ impl Locks {
         record.asked.take(node);
         record.note_answer(now);
         self.note_named(node, ask.record, reply);
-        if self.repeats_by_source(node, ask, form, reply, now) {
+        if self.repeats_by_source(node, ask, reply, now) {
             return;
         }
         self.cast_grant(node, ask, reply, now);

@@ -52,7 +52,7 @@ impl Locks {
             // A node that does not count for fences may not create a counter.
             let counts = fenced && self.cluster.refuses_fence(node).is_none();
             if counts {
-                self.ask_counting(node, id, Kind::HealFenced, now);
+                self.ask_counting(node, id, Kind::Heal, now);
             } else {
                 self.ask(node, id, Kind::Heal, now);
             }

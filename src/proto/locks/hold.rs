@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::proto::cluster::fences::Learnt;
 use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeReply};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key_set::KeySet;
@@ -220,7 +219,7 @@ impl Locks {
             self.ask_to_extend_fenced(id, askable, now);
             return;
         }
-        self.ask_all(askable, id, Kind::Extend(Form::Sha), now);
+        self.ask_all(askable, id, Kind::Extend, now);
     }
 
     /// A node answered an extend.
@@ -228,7 +227,6 @@ impl Locks {
         &mut self,
         node: NodeId,
         ask: LockAsk,
-        form: Form,
         reply: NodeReply,
         now: Instant,
     ) {
@@ -236,11 +234,7 @@ impl Locks {
         let record = self.records.get_mut(ask.record);
         record.asked.take(node);
         let current = record.phase == Phase::Held && record.round.number == ask.round;
-        if reply.asks_for_the_source() && form == Form::Sha {
-            if ask.kind.extends_fenced() {
-                let script = self.of_its_keys(ask.record, Learnt::FencedExtend);
-                self.cluster.note_refused_sha(node, script, reply);
-            }
+        if ask.is_refused_by_sha1(reply) {
             // The extend is repeated even if a majority has agreed: this node's key has to be
             // extended, too, or healed. A repeat must never follow a release, because it could
             // leave a key without an owner; no release is written while the lock is held. There is
