@@ -208,7 +208,7 @@ impl Locks {
         now: Instant,
     ) {
         let record = self.records.get_mut(ask.record);
-        record.on_answer(node, Effect::of(ask.kind, reply), now);
+        record.on_answer(node, Effect::of(ask, reply), now);
         if reply == NodeReply::Granted {
             record.prove_granted(node, ask);
         }

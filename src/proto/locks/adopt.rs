@@ -125,7 +125,7 @@ impl Locks {
         now: Instant,
     ) {
         let record = self.records.get_mut(ask.record);
-        record.on_answer(node, Effect::of(ask.kind, reply), now);
+        record.on_answer(node, Effect::of(ask, reply), now);
         if reply == NodeReply::Granted {
             self.we_wrote(node, ask.record, now);
         }

@@ -118,7 +118,7 @@ impl Locks {
         let late = self.awaits_late_vote(ask);
         let record = self.records.get_mut(ask.record);
         // A waiter in line has no round.
-        let in_line = matches!(ask.kind, Kind::Join(_));
+        let in_line = ask.kind == Kind::Join;
         let mut vote = (record.round.number == ask.round || late) && !in_line;
         if ask.kind.may_create() {
             record.heal_is_over(node);

@@ -3,15 +3,16 @@
 
 use crate::proto::error::{ClosedReason, Error, LostReason};
 use crate::proto::ids::RecordId;
+use crate::proto::locks::encoding::Question;
 use crate::proto::locks::pending_releases::{PendingRelease, PendingReleases};
 use crate::proto::locks::records::{Phase, Records};
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::tasks::Tasks;
-use crate::proto::locks::{Flushes, Locks, encode_set};
+use crate::proto::locks::{Flushes, Locks};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::Instant;
 use crate::proto::timers::Timers;
-use crate::proto::wire::ask::Kind;
+use crate::proto::wire::ask::{Encoding, Kind, Names};
 use crate::proto::wire::command;
 use crate::proto::wire::command::Form;
 
@@ -90,7 +91,7 @@ impl Locks {
             if record.phase == Phase::Ending && is_due && !pending.releasing().contains(node) {
                 let native = self.cluster.native(node).filter(|_| !record.fair);
                 let form = native.map_or(Form::Source, Form::Native);
-                self.ask(node, id, Kind::Release(form), now);
+                self.ask_to_release(node.into(), id, form, now);
             }
         }
     }
@@ -102,21 +103,13 @@ impl Locks {
             return;
         }
         for node in nodes.iter() {
-            let record = self.records.get(id);
-            if record.fair && !record.plain().contains(node) {
-                self.encode(node.into(), id, Kind::Release(Form::Source), now);
+            let names = Question::of(Kind::Release).names(self.records.get(id), node.into());
+            let sent = Encoding { form: Some(Form::Source), names };
+            self.encode(node.into(), id, Kind::Release, sent, now);
+            if names == Names::KeyAndLine {
                 self.cluster.say_last_word(node, now, &self.command);
             } else {
-                let (prefix, kind) = (&mut self.key_prefix, Kind::ReleaseSet(Form::Source));
-                let of_set = record.set().is_some();
-                self.cluster.repeat_release(node, of_set, now, |out| {
-                    if of_set {
-                        encode_set(out, prefix, record, kind, now);
-                    } else {
-                        let key = prefix.put_before(&record.key);
-                        command::release(out, Form::Source, key, &record.token);
-                    }
-                });
+                self.cluster.repeat_release(node, names.is_of_set(), now, &self.command);
             }
         }
     }

@@ -24,7 +24,6 @@ use crate::proto::planted::{Fault, is_planted};
 use crate::proto::quorum::Ballot;
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
-use crate::proto::wire::command::Form;
 use crate::proto::wire::effect::Effect;
 use crate::proto::wire::line::{Channel, MarkKey};
 
@@ -139,7 +138,7 @@ impl Locks {
         let at = if early { self.next_early_poll(id, now) } else { self.next_poll(rank, now) };
         let record = self.records.get_mut(id);
         record.round.number = record.round.number.wrapping_add(1);
-        self.ask_all(nodes, id, Kind::Join(Form::Sha), now);
+        self.ask_all(nodes, id, Kind::Join, now);
         self.pause_on(op, at);
     }
 
@@ -160,7 +159,7 @@ impl Locks {
                 line.silent.insert(node);
             }
             line.poll_more(node.into(), self.cluster.untrusted(node.into()), now);
-            self.ask(node, id, Kind::Join(Form::Sha), now);
+            self.ask(node, id, Kind::Join, now);
         }
     }
 
@@ -212,7 +211,6 @@ impl Locks {
         &mut self,
         node: NodeId,
         ask: LockAsk,
-        form: Form,
         reply: NodeReply,
         now: Instant,
     ) {
@@ -220,12 +218,12 @@ impl Locks {
         let standing = self.cluster.standing(node).clone();
         let id = ask.record;
         let record = self.records.get_mut(id);
-        record.on_answer(node, Effect::of(ask.kind, reply), now);
+        record.on_answer(node, Effect::of(ask, reply), now);
         let waits = record.phase == Phase::Asking;
-        if reply.asks_for_the_source() && form == Form::Sha {
+        if ask.is_refused_by_sha1(reply) {
             // As for an extend: a repeat must not follow the release.
             if waits || is_planted(Fault::JoinAfterWithdrawal) {
-                self.ask(node, id, Kind::Join(Form::Source), now);
+                self.ask(node, id, Kind::Join, now);
             }
             self.finish(id);
             return;
@@ -399,7 +397,7 @@ impl Locks {
         };
         let ask = |locks: &mut Locks, nodes| {
             locks.records.get_mut(id).uncounted = locks.cluster.untrusted(nodes);
-            locks.ask_all(nodes, id, Kind::Claim(Form::Sha), now);
+            locks.ask_all(nodes, id, Kind::Claim, now);
         };
         let nodes = self.cluster.all_nodes();
         self.begin_round(id, (nodes, length), part_of, ask, now);
@@ -410,18 +408,17 @@ impl Locks {
         &mut self,
         node: NodeId,
         ask: LockAsk,
-        form: Form,
         reply: NodeReply,
         now: Instant,
     ) {
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(ask.record);
-        record.on_answer(node, Effect::of(ask.kind, reply), now);
+        record.on_answer(node, Effect::of(ask, reply), now);
         let waits = record.phase == Phase::Asking && record.round.number == ask.round;
-        if reply.asks_for_the_source() && form == Form::Sha {
+        if ask.is_refused_by_sha1(reply) {
             let op = record.op;
             if waits && op.is_some_and(|op| !self.has_waited_enough(op, now)) {
-                self.ask(node, ask.record, Kind::Claim(Form::Source), now);
+                self.ask(node, ask.record, Kind::Claim, now);
             } else {
                 self.cast_grant(node, ask, reply, now);
             }

@@ -9,10 +9,10 @@
 //! wrong: it could start below a number that was given before. Such a node is asked by a plain
 //! `SET`, which touches no counter, and its grant does not count.
 
-use crate::proto::cluster::fences::Learnt;
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::RecordId;
 use crate::proto::locks::Locks;
+use crate::proto::locks::encoding::Question;
 use crate::proto::locks::fence::Fencing;
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::round::Purpose;
@@ -38,37 +38,12 @@ impl Locks {
         if !refusing.is_empty() {
             self.ask_all(refusing, id, Kind::Acquire, now);
         }
-        let counting = nodes.minus(refusing);
-        self.ask_by_form(counting, id, Learnt::FencedAcquire, Kind::AcquireFenced, now);
+        self.ask_all_counting(nodes.minus(refusing), id, Kind::Acquire, now);
     }
 
-    /// Asks these nodes by a fenced script: the first time on a connection by its source.
-    pub(super) fn ask_by_form(
-        &mut self,
-        nodes: NodeSet,
-        id: RecordId,
-        script: Learnt,
-        kind: fn(Form) -> Kind,
-        now: Instant,
-    ) {
-        let script = self.of_its_keys(id, script);
-        let knows = |node: &NodeId| self.cluster.form_of(*node, script) == Form::Sha;
-        let knowing: NodeSet = nodes.iter().filter(knows).collect();
-        for node in nodes.iter() {
-            let form = if knowing.contains(node) { Form::Sha } else { Form::Source };
-            self.ask_counting(node, id, kind(form), now);
-        }
-    }
-
-    /// The fenced script that does this for the keys of the record: for one, or for several.
-    pub(super) fn of_its_keys(&self, id: RecordId, script: Learnt) -> Learnt {
-        match script {
-            Learnt::FencedAcquire if self.records.get(id).set().is_some() => {
-                Learnt::FencedAcquireSet
-            }
-            Learnt::FencedExtend if self.records.get(id).set().is_some() => Learnt::FencedExtendSet,
-            script => script,
-        }
+    /// Asks these nodes by a script that counts.
+    fn ask_all_counting(&mut self, nodes: NodeSet, id: RecordId, kind: Kind, now: Instant) {
+        nodes.iter().for_each(|node| self.ask_counting(node, id, kind, now));
     }
 
     /// Asks a node about a fenced lock. Its counter counts only from the floor of this node on.
@@ -77,7 +52,7 @@ impl Locks {
         if let Some(fencing) = &mut self.records.get_mut(id).trouble_mut().fencing {
             fencing.set_floor(floor);
         }
-        self.ask(node, id, kind, now);
+        self.ask_as(node.into(), id, Question { counts: true, ..Question::of(kind) }, now);
     }
 
     /// Asks these nodes to extend the key of a fenced lock, and to raise their counters. A node
@@ -87,18 +62,20 @@ impl Locks {
         let refuses = |&node: &NodeId| self.cluster.refuses_fence(node).is_some();
         let refusing: NodeSet = nodes.iter().filter(refuses).collect();
         if !refusing.is_empty() {
-            self.ask_all(refusing, id, Kind::Extend(Form::Sha), now);
+            self.ask_all(refusing, id, Kind::Extend, now);
         }
-        self.ask_by_form(nodes.minus(refusing), id, Learnt::FencedExtend, Kind::ExtendFenced, now);
+        self.ask_all_counting(nodes.minus(refusing), id, Kind::Extend, now);
     }
 
     /// Repeats an extend at a node that forgot its script.
     pub(super) fn repeat_extend(&mut self, node: NodeId, ask: LockAsk, now: Instant) {
-        let fenced = ask.kind.extends_fenced();
+        let fenced = ask.sent.names.has_counters();
         if fenced && self.cluster.refuses_fence(node).is_none() {
-            self.ask_counting(node, ask.record, Kind::ExtendFenced(Form::Source), now);
+            self.ask_counting(node, ask.record, Kind::Extend, now);
         } else {
-            self.ask(node, ask.record, Kind::Extend(Form::Source), now);
+            // It may have forgotten the plain script, too.
+            let question = Question { form: Form::Source, ..Question::of(Kind::Extend) };
+            self.ask_as(node.into(), ask.record, question, now);
         }
     }
 
@@ -114,13 +91,12 @@ impl Locks {
         &mut self,
         node: NodeId,
         ask: LockAsk,
-        form: Form,
         reply: NodeReply,
         now: Instant,
     ) {
-        let votes = self.cluster.votes(node, ask.kind);
+        let votes = self.cluster.votes(node, ask);
         let record = self.records.get_mut(ask.record);
-        record.on_answer(node, Effect::of(ask.kind, reply), now);
+        record.on_answer(node, Effect::of(ask, reply), now);
         let mut reply = reply;
         if reply == NodeReply::Granted {
             record.prove_granted(node, ask);
@@ -131,7 +107,7 @@ impl Locks {
             }
         }
         self.note_named(node, ask.record, reply);
-        if self.repeats_by_source(node, ask, form, reply, now) {
+        if self.repeats_by_source(node, ask, reply, now) {
             return;
         }
         if self.awaits_late_vote(ask) {
@@ -149,17 +125,12 @@ impl Locks {
         &mut self,
         node: NodeId,
         ask: LockAsk,
-        form: Form,
         reply: NodeReply,
         now: Instant,
     ) -> bool {
-        if form != Form::Sha || !reply.asks_for_the_source() {
+        if !ask.is_refused_by_sha1(reply) {
             return false;
         }
-        let acquires = ask.kind.asks_for_votes();
-        let script = if acquires { Learnt::FencedAcquire } else { Learnt::FencedExtend };
-        let script = self.of_its_keys(ask.record, script);
-        self.cluster.note_refused_sha(node, script, reply);
         let record = self.records.get(ask.record);
         let wanted = record.phase == Phase::Asking
             && record.round.ballot().verdict() == Verdict::Undecided
@@ -168,7 +139,7 @@ impl Locks {
             && !record.uncounted.contains(node)
             && (record.round.number == ask.round || self.awaits_late_vote(ask));
         if wanted {
-            self.ask_counting(node, ask.record, ask.kind.by_source(), now);
+            self.ask_counting(node, ask.record, ask.kind, now);
         }
         wanted
     }
@@ -177,7 +148,7 @@ impl Locks {
     /// flight.
     pub(super) fn awaits_late_vote(&self, ask: LockAsk) -> bool {
         let record = self.records.get(ask.record);
-        let votes = ask.kind.asks_for_votes()
+        let votes = ask.asks_for_votes()
             && record.fencing().is_some_and(|fencing| fencing.round() == ask.round);
         votes && record.phase == Phase::Asking && record.round.purpose == Purpose::WriteBack
     }
@@ -194,9 +165,7 @@ impl Locks {
                 if let Err(cause) = self.cluster.may_ask(node) {
                     NodeReply::Failed(cause)
                 } else {
-                    let form =
-                        self.cluster.form_of(node, self.of_its_keys(id, Learnt::FencedExtend));
-                    self.ask_counting(node, id, Kind::WriteBack(form), now);
+                    self.ask_counting(node, id, Kind::WriteBack, now);
                     return;
                 }
             }
@@ -261,7 +230,7 @@ impl Locks {
             }
         };
         let ask = |locks: &mut Locks, nodes| {
-            locks.ask_by_form(nodes, id, Learnt::FencedExtend, Kind::WriteBack, now);
+            locks.ask_all_counting(nodes, id, Kind::WriteBack, now);
         };
         let nodes = self.cluster.all_nodes();
         self.begin_round(id, (nodes, length), part_of, ask, now);
@@ -273,14 +242,13 @@ impl Locks {
         &mut self,
         node: NodeId,
         ask: LockAsk,
-        form: Form,
         reply: NodeReply,
         now: Instant,
     ) {
         let record = self.records.get_mut(ask.record);
-        record.on_answer(node, Effect::of(ask.kind, reply), now);
+        record.on_answer(node, Effect::of(ask, reply), now);
         self.note_named(node, ask.record, reply);
-        if self.repeats_by_source(node, ask, form, reply, now) {
+        if self.repeats_by_source(node, ask, reply, now) {
             return;
         }
         self.cast_grant(node, ask, reply, now);

@@ -53,7 +53,7 @@ impl Locks {
             // A node that does not count for fences may not create a counter.
             let counts = fenced && self.cluster.refuses_fence(node).is_none();
             if counts {
-                self.ask_counting(node, id, Kind::HealFenced, now);
+                self.ask_counting(node, id, Kind::Heal, now);
             } else {
                 self.ask(node, id, Kind::Heal, now);
             }
@@ -71,7 +71,7 @@ impl Locks {
     ) {
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(ask.record);
-        record.on_answer(node, Effect::of(ask.kind, reply), now);
+        record.on_answer(node, Effect::of(ask, reply), now);
         record.heal_is_over(node);
         if reply == NodeReply::Granted && trusted {
             record.prove_healed(node, ask);

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::proto::cluster::fences::Learnt;
 use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeReply};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key_set::KeySet;
@@ -200,7 +199,7 @@ impl Locks {
         if self.records.get(id).fence().is_some() {
             self.ask_to_extend_fenced(id, nodes, now);
         } else {
-            self.ask_all(nodes, id, Kind::Extend(Form::Sha), now);
+            self.ask_all(nodes, id, Kind::Extend, now);
         }
     }
 
@@ -209,19 +208,14 @@ impl Locks {
         &mut self,
         node: NodeId,
         ask: LockAsk,
-        form: Form,
         reply: NodeReply,
         now: Instant,
     ) {
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(ask.record);
-        record.on_answer(node, Effect::of(ask.kind, reply), now);
+        record.on_answer(node, Effect::of(ask, reply), now);
         let current = record.phase == Phase::Held && record.round.number == ask.round;
-        if reply.asks_for_the_source() && form == Form::Sha {
-            if ask.kind.extends_fenced() {
-                let script = self.of_its_keys(ask.record, Learnt::FencedExtend);
-                self.cluster.note_refused_sha(node, script, reply);
-            }
+        if ask.is_refused_by_sha1(reply) {
             // The extend is repeated even if a majority has agreed: this node's key has to be
             // extended, too, or healed. A repeat must never follow a release, because it could
             // leave a key without an owner; no release is written while the lock is held. There is

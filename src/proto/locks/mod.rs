@@ -71,7 +71,10 @@ use crate::proto::ids::{Op, RecordId, ShortOp, TaskId};
 use crate::proto::key::{KeyHash, KeyPrefix};
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::auto_extend::{AutoExtend, AutoExtendedLocks};
-use crate::proto::locks::encoding::{Place, encode, encode_for_line, encode_set, phase_of};
+use crate::proto::locks::encoding::{
+    Place, Question, encode, encode_fenced, encode_fenced_set, encode_for_line, encode_set,
+    phase_of,
+};
 use crate::proto::locks::pending_releases::PendingReleases;
 use crate::proto::locks::records::{Phase, Record, Records};
 use crate::proto::locks::requests::{Ops, Request};
@@ -81,7 +84,8 @@ use crate::proto::planted::{Fault, is_planted};
 use crate::proto::settings::{LONGEST_KEY, Settings};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::timers::{Timer, Timers};
-use crate::proto::wire::ask::{Ask, Kind, LockAsk};
+use crate::proto::wire::ask::{Ask, Encoding, Kind, LockAsk, Names};
+use crate::proto::wire::command::Form;
 use crate::proto::wire::line::MarkKey;
 use tidying::Tidying;
 use updates::Updates;
@@ -433,29 +437,32 @@ impl Locks {
     }
 
     /// Writes a question about a lock into the outboxes of these nodes.
+    #[inline]
+    fn ask_all(&mut self, nodes: NodeSet, id: RecordId, kind: Kind, now: Instant) {
+        self.ask_as(nodes, id, Question::of(kind), now);
+    }
+
+    /// As `ask_all`, if the caller decides more than the kind.
     ///
     /// Only this method asks about a record, and checks its phase first.
-    fn ask_all(&mut self, nodes: NodeSet, id: RecordId, kind: Kind, now: Instant) {
+    fn ask_as(&mut self, nodes: NodeSet, id: RecordId, question: Question, now: Instant) {
         let record = self.records.get_mut(id);
-        if record.set().is_some() && !kind.is_of_set() {
-            self.ask_set(nodes, id, kind, now);
-            return;
-        }
+        let kind = question.kind;
         if record.fair && kind.names_the_line() && nodes.len() != 1 {
             let (odd, in_line) = (nodes.common(record.plain()), record.line().is_some());
             if in_line {
                 // The member names the channel and the mark of its node.
-                nodes.iter().for_each(|node| self.ask(node, id, kind, now));
+                nodes.iter().for_each(|node| self.ask_as(node.into(), id, question, now));
                 return;
             }
             if !odd.is_empty() && odd != nodes {
-                self.ask_all(odd, id, kind, now);
-                self.ask_all(nodes.minus(odd), id, kind, now);
+                self.ask_as(odd, id, question, now);
+                self.ask_as(nodes.minus(odd), id, question, now);
                 return;
             }
         }
         let phase = phase_of(kind);
-        let late = matches!(kind, Kind::Join(_)) && is_planted(Fault::JoinAfterWithdrawal);
+        let late = kind == Kind::Join && is_planted(Fault::JoinAfterWithdrawal);
         let planted = is_planted(Fault::ReleaseWhileHeld) || late;
         assert!(record.phase == phase || planted, "{kind:?} in {:?}", record.phase);
         let prolongs = phase == Phase::Held && !planted;
@@ -468,54 +475,70 @@ impl Locks {
         } else {
             record.pending.on_release_asked(nodes);
         }
-        self.encode(nodes, id, kind, now);
-        let record = self.records.get(id);
-        let ask = Ask::Lock(LockAsk { record: id, round: record.round.number, kind });
-        let names_it = record.tracked && kind.may_create() && !matches!(kind, Kind::Join(_));
-        self.cluster.ask_all(nodes, ask, now, &self.command);
-        if names_it {
-            // A write of this client ends the registration of the key, so the key is registered
-            // again after each write.
-            self.register_at(id, nodes.iter(), now);
+        let names = question.names(record, nodes);
+        let (form, by_source) = question.forms(names, nodes, &self.cluster);
+        let round = record.round.number;
+        let names_it = record.tracked && kind.may_create() && kind != Kind::Join;
+        for (nodes, form) in [(nodes.minus(by_source), form), (by_source, Some(Form::Source))] {
+            if nodes.is_empty() {
+                continue;
+            }
+            let sent = Encoding { form, names };
+            self.encode(nodes, id, kind, sent, now);
+            let ask = Ask::Lock(LockAsk { record: id, round, kind, sent });
+            self.cluster.ask_all(nodes, ask, now, &self.command);
+            if names_it {
+                // A write of this client ends the registration of the key, so the key is registered
+                // again after each write.
+                self.register_at(id, nodes.iter(), now);
+            }
         }
     }
 
     /// Encodes a question about a lock to these nodes into `self.command`.
-    fn encode(&mut self, nodes: NodeSet, id: RecordId, kind: Kind, now: Instant) {
+    fn encode(
+        &mut self,
+        nodes: NodeSet,
+        id: RecordId,
+        kind: Kind,
+        Encoding { form, names }: Encoding,
+        now: Instant,
+    ) {
         let record = self.records.get(id);
         self.command.clear();
-        let fair = record.fair && kind.names_the_line() && record.plain().common(nodes).is_empty();
-        if kind.is_of_set() {
-            encode_set(&mut self.command, &self.key_prefix, record, kind, now);
-        } else if fair {
-            let node = nodes.iter().next();
-            let (cluster, marks) = (&self.cluster, self.marks.as_ref());
-            let place = node.and_then(|node| Place::of(record, node, cluster, marks));
-            let key = self.key_prefix.put_before(&record.key);
-            encode_for_line(&mut self.command, key, record, kind, place);
-        } else {
-            let key = self.key_prefix.put_before(&record.key);
-            encode(&mut self.command, key, record, kind, now);
+        let (out, prefix) = (&mut self.command, &mut self.key_prefix);
+        let what = (kind, form.unwrap_or(Form::Source));
+        match names {
+            Names::Key => encode(out, prefix.put_before(&record.key), record, what, now),
+            Names::KeyAndCounter => {
+                encode_fenced(out, prefix.put_before(&record.key), record, what, now);
+            }
+            Names::KeyAndLine => {
+                let node = nodes.iter().next();
+                let (cluster, marks) = (&self.cluster, self.marks.as_ref());
+                let place = node.and_then(|node| Place::of(record, node, cluster, marks));
+                encode_for_line(out, prefix.put_before(&record.key), record, what, place);
+            }
+            Names::AllKeys => encode_set(out, prefix, record, what, now),
+            Names::AllKeysAndCounters => encode_fenced_set(out, prefix, record, what, now),
         }
     }
 
     /// Gives an answer to the record it is about.
     #[inline]
     pub fn answered(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
-        match ask.kind {
-            Kind::Acquire => self.acquire_answered(node, ask, reply, now),
-            Kind::Extend(form) => self.extend_answered(node, ask, form, reply, now),
-            Kind::Release(form) => self.release_answered(node, ask, form, reply, now),
-            Kind::Heal => self.heal_answered(node, ask, reply, now),
-            Kind::Adopt => self.adopt_answered(node, ask, reply, now),
-            Kind::AcquireFenced(form) => self.vote_answered(node, ask, form, reply, now),
-            Kind::ExtendFenced(form) => self.extend_answered(node, ask, form, reply, now),
-            Kind::HealFenced => self.heal_answered(node, ask, reply, now),
-            Kind::WriteBack(form) => self.write_back_answered(node, ask, form, reply, now),
-            Kind::Exists => self.exists_answered(node, ask, reply, now),
-            Kind::Join(form) => self.join_answered(node, ask, form, reply, now),
-            Kind::Claim(form) => self.claim_answered(node, ask, form, reply, now),
-            _ => self.answered_over_set(node, ask, reply, now),
+        match (ask.kind, ask.sent.names) {
+            (_, names) if names.is_of_set() => self.answered_over_set(node, ask, reply, now),
+            (Kind::Acquire, Names::KeyAndCounter) => self.vote_answered(node, ask, reply, now),
+            (Kind::Acquire, _) => self.acquire_answered(node, ask, reply, now),
+            (Kind::Extend, _) => self.extend_answered(node, ask, reply, now),
+            (Kind::Release, _) => self.release_answered(node, ask, reply, now),
+            (Kind::Heal, _) => self.heal_answered(node, ask, reply, now),
+            (Kind::Adopt, _) => self.adopt_answered(node, ask, reply, now),
+            (Kind::WriteBack, _) => self.write_back_answered(node, ask, reply, now),
+            (Kind::Exists, _) => self.exists_answered(node, ask, reply, now),
+            (Kind::Join, _) => self.join_answered(node, ask, reply, now),
+            (Kind::Claim, _) => self.claim_answered(node, ask, reply, now),
         }
     }
 

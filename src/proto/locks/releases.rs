@@ -9,9 +9,9 @@
 use std::time::Duration;
 
 use crate::proto::cluster::NodeEvent;
-use crate::proto::cluster::fences::Learnt;
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::RecordId;
+use crate::proto::locks::encoding::Question;
 use crate::proto::locks::pending_releases::{GIVEN_UP_AFTER, PendingRelease};
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::round::Purpose;
@@ -20,7 +20,8 @@ use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::{Instant, drift};
 use crate::proto::wire::ask::{Kind, LockAsk};
-use crate::proto::wire::command::{Form, Native};
+use crate::proto::wire::command::Form;
+use crate::proto::wire::known_scripts::ScriptName;
 use crate::proto::wire::line::LINE_TTL;
 
 /// Whether a node refused a hand-over for a lasting reason: by its name, or by an error of a script
@@ -65,7 +66,7 @@ impl Locks {
     /// How a release is sent to a node for which `form` would do.
     #[inline]
     fn release_form(
-        &mut self,
+        &self,
         node: NodeId,
         id: RecordId,
         unanswered: bool,
@@ -82,7 +83,7 @@ impl Locks {
             Some(native) => Form::Native(native),
             None if unanswered && !self.cluster.is_prompt(node, now) => Form::Source,
             None if form == Form::Source && self.caller_waits_to_hand_over(id, node) => {
-                self.cluster.form_of(node, Learnt::HandOver)
+                self.cluster.form_of(node, ScriptName::HandOver)
             }
             None => form,
         }
@@ -98,9 +99,15 @@ impl Locks {
     }
 
     #[inline]
-    fn ask_to_release(&mut self, nodes: NodeSet, id: RecordId, form: Form, now: Instant) {
+    pub(super) fn ask_to_release(
+        &mut self,
+        nodes: NodeSet,
+        id: RecordId,
+        form: Form,
+        now: Instant,
+    ) {
         if !nodes.is_empty() {
-            self.ask_all(nodes, id, Kind::Release(form), now);
+            self.ask_as(nodes, id, Question { form, ..Question::of(Kind::Release) }, now);
         }
     }
 
@@ -115,29 +122,23 @@ impl Locks {
         &mut self,
         node: NodeId,
         ask: LockAsk,
-        form: Form,
         reply: NodeReply,
         now: Instant,
     ) {
         let record = self.records.get_mut(ask.record);
         record.pending.on_release_over(node);
-        match (reply, form) {
-            (reply, Form::Sha) if reply.asks_for_the_source() => {
-                if record.fair {
-                    self.cluster.note_refused_sha(node, Learnt::HandOver, reply);
-                }
-                self.ask(node, ask.record, Kind::Release(Form::Source), now);
+        let native = matches!(ask.sent.form, Some(Form::Native(_)));
+        match reply {
+            reply if ask.is_refused_by_sha1(reply) => {
+                self.ask(node, ask.record, Kind::Release, now);
                 return;
             }
-            (
-                NodeReply::Failed(NodeError::UnknownCommand | NodeError::NoPermission),
-                Form::Native(_),
-            ) => {
+            NodeReply::Failed(NodeError::UnknownCommand | NodeError::NoPermission) if native => {
                 self.cluster.forget_native(node);
-                self.ask(node, ask.record, Kind::Release(Form::Source), now);
+                self.ask_to_release(node.into(), ask.record, Form::Source, now);
                 return;
             }
-            (NodeReply::Failed(cause), _)
+            NodeReply::Failed(cause)
                 if record.fair
                     && !record.plain().contains(node)
                     && may_not_use_lines(cause, record.line().is_some()) =>
@@ -145,14 +146,14 @@ impl Locks {
                 // The user may not use the key of the line, or a command of the script. So nothing
                 // of ours stands there: the key is deleted.
                 record.trouble_mut().plain.insert(node);
-                self.ask(node, ask.record, Kind::Release(Form::Source), now);
+                self.ask_to_release(node.into(), ask.record, Form::Source, now);
                 return;
             }
-            (NodeReply::Failed(_), _) if record.pending.is_release_due(node) => {
+            NodeReply::Failed(_) if record.pending.is_release_due(node) => {
                 self.queue_release(node, ask.record, now);
                 self.on_release_refused(node, now);
             }
-            (NodeReply::Failed(_), _) => {}
+            NodeReply::Failed(_) => {}
             // The key is gone, another's, or was never there: nothing of ours is left on the node.
             _ => {
                 // Of several keys some may be released, and others not ours.
@@ -162,7 +163,6 @@ impl Locks {
                 self.acknowledged(node, ask.record, now);
             }
         }
-        let native = matches!(form, Form::Native(Native::Delifeq | Native::Delex));
         // While a second release is pending, its answer will say whose key it is.
         let is_settled = || !self.records.get(ask.record).pending.is_release_due(node);
         if native && reply == NodeReply::Absent && is_settled() && self.caller_waits_for(ask) {

@@ -11,7 +11,6 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use crate::proto::cluster::set_scripts::SetScript;
 use crate::proto::error::{Busy, ConfigError, Error, NodeReply, ReportedSet};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key_set::KeySet;
@@ -22,12 +21,11 @@ use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::{Purpose, Round};
 use crate::proto::locks::sets::SetOfKeys;
 use crate::proto::locks::{AcquireParams, Due, Locks, WaitEvent, busy};
-use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::node_set::NodeId;
 use crate::proto::quorum::{Ballot, Verdict};
 use crate::proto::settings::LONGEST_KEY;
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
-use crate::proto::wire::command::Form;
 use crate::proto::wire::effect::Effect;
 use crate::proto::wire::fencing::counter_key;
 
@@ -210,49 +208,6 @@ impl Locks {
         self.ops.open(params.data, now, params.give_up_at, Stage::Over(Err(error)))
     }
 
-    /// Asks these nodes about all keys of a record that has several.
-    pub(super) fn ask_set(&mut self, nodes: NodeSet, id: RecordId, kind: Kind, now: Instant) {
-        match kind {
-            Kind::Acquire => {
-                self.ask_over_set(nodes, id, (SetScript::Acquire, Kind::AcquireSet), now);
-            }
-            Kind::Extend(Form::Sha) => {
-                self.ask_over_set(nodes, id, (SetScript::Extend, Kind::ExtendSet), now);
-            }
-            Kind::Release(Form::Sha) => {
-                self.ask_over_set(nodes, id, (SetScript::Release, Kind::ReleaseSet), now);
-            }
-            Kind::Extend(_) => self.ask_all(nodes, id, Kind::ExtendSet(Form::Source), now),
-            Kind::Release(_) => self.ask_all(nodes, id, Kind::ReleaseSet(Form::Source), now),
-            Kind::Heal => self.ask_all(nodes, id, Kind::HealSet, now),
-            Kind::Adopt => self.ask_all(nodes, id, Kind::AdoptSet, now),
-            Kind::AcquireFenced(form) => {
-                self.ask_all(nodes, id, Kind::AcquireFencedSet(form), now);
-            }
-            Kind::ExtendFenced(form) => self.ask_all(nodes, id, Kind::ExtendFencedSet(form), now),
-            Kind::WriteBack(form) => self.ask_all(nodes, id, Kind::WriteBackSet(form), now),
-            Kind::HealFenced => self.ask_all(nodes, id, Kind::HealFencedSet, now),
-            other => unreachable!("{other:?} is not asked about several keys"),
-        }
-    }
-
-    /// Asks each node by the script's SHA1, or the first time on a connection by its source.
-    fn ask_over_set(
-        &mut self,
-        nodes: NodeSet,
-        id: RecordId,
-        (script, kind): (SetScript, fn(Form) -> Kind),
-        now: Instant,
-    ) {
-        let knows = |node: &NodeId| self.cluster.form_over_set(*node, script) == Form::Sha;
-        let knowing: NodeSet = nodes.iter().filter(knows).collect();
-        for (nodes, form) in [(knowing, Form::Sha), (nodes.minus(knowing), Form::Source)] {
-            if !nodes.is_empty() {
-                self.ask_all(nodes, id, kind(form), now);
-            }
-        }
-    }
-
     /// Gives an answer about all keys of a set to the record it is about.
     pub(super) fn answered_over_set(
         &mut self,
@@ -261,28 +216,18 @@ impl Locks {
         reply: NodeReply,
         now: Instant,
     ) {
-        if matches!(reply, NodeReply::Failed(_)) {
-            self.cluster.may_not_know_set_scripts(node);
+        if matches!(ask.kind, Kind::Extend | Kind::Adopt) {
+            self.note_named(node, ask.record, reply);
         }
         match ask.kind {
-            Kind::AcquireSet(form) => self.set_answered(node, ask, form, reply, now),
-            Kind::ExtendSet(form) => {
-                self.note_named(node, ask.record, reply);
-                self.extend_answered(node, ask, form, reply, now);
-            }
-            Kind::HealSet | Kind::HealFencedSet => self.heal_answered(node, ask, reply, now),
-            Kind::AcquireFencedSet(form) => self.vote_answered(node, ask, form, reply, now),
-            Kind::ExtendFencedSet(form) => {
-                self.note_named(node, ask.record, reply);
-                self.extend_answered(node, ask, form, reply, now);
-            }
-            Kind::WriteBackSet(form) => self.write_back_answered(node, ask, form, reply, now),
-            Kind::AdoptSet => {
-                self.note_named(node, ask.record, reply);
-                self.adopt_answered(node, ask, reply, now);
-            }
-            Kind::ReleaseSet(form) => self.release_answered(node, ask, form, reply, now),
-            other => unreachable!("{other:?} is not about several keys"),
+            Kind::Acquire if ask.asks_for_votes() => self.vote_answered(node, ask, reply, now),
+            Kind::Acquire => self.set_answered(node, ask, reply, now),
+            Kind::Extend => self.extend_answered(node, ask, reply, now),
+            Kind::Heal => self.heal_answered(node, ask, reply, now),
+            Kind::WriteBack => self.write_back_answered(node, ask, reply, now),
+            Kind::Adopt => self.adopt_answered(node, ask, reply, now),
+            Kind::Release => self.release_answered(node, ask, reply, now),
+            other => unreachable!("{other:?} is not asked about several keys"),
         }
     }
 
@@ -300,18 +245,17 @@ impl Locks {
         &mut self,
         node: NodeId,
         ask: LockAsk,
-        form: Form,
         reply: NodeReply,
         now: Instant,
     ) {
         let record = self.records.get_mut(ask.record);
-        record.on_answer(node, Effect::of(ask.kind, reply), now);
+        record.on_answer(node, Effect::of(ask, reply), now);
         if reply == NodeReply::Granted {
             // This proves nothing if it is the answer to an earlier round of this attempt.
             record.prove_granted(node, ask);
         }
         self.note_named(node, ask.record, reply);
-        if self.repeats_set_by_source(node, ask, form, reply, now) {
+        if self.repeats_set_by_source(node, ask, reply, now) {
             return;
         }
         self.cast_grant(node, ask, reply, now);
@@ -324,7 +268,6 @@ impl Locks {
         &mut self,
         node: NodeId,
         ask: LockAsk,
-        form: Form,
         reply: NodeReply,
         now: Instant,
     ) -> bool {
@@ -333,9 +276,9 @@ impl Locks {
             && record.round.number == ask.round
             && record.round.ballot().verdict() == Verdict::Undecided
             && now < record.deadline;
-        let repeats = form == Form::Sha && reply.asks_for_the_source() && wanted;
+        let repeats = ask.is_refused_by_sha1(reply) && wanted;
         if repeats {
-            self.ask(node, ask.record, ask.kind.by_source(), now);
+            self.ask(node, ask.record, ask.kind, now);
         }
         repeats
     }

@@ -5,7 +5,7 @@
 //! looks at first; and an unknown error, a proxy's say, proves nothing.
 
 use crate::proto::error::{NodeError, NodeReply};
-use crate::proto::wire::ask::Kind;
+use crate::proto::wire::ask::{Kind, LockAsk};
 
 /// What a request that may create or prolong a key did to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,20 +19,21 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// The effect of a request of this kind that was answered so.
+    /// The effect of a request that was answered so.
     #[inline]
-    pub fn of(kind: Kind, reply: NodeReply) -> Effect {
+    pub fn of(ask: LockAsk, reply: NodeReply) -> Effect {
         match reply {
             NodeReply::Granted => Effect::Written,
             // A node that gives the token a place in the line may hand the key to it later.
-            NodeReply::Held if matches!(kind, Kind::Join(_)) => Effect::Written,
+            NodeReply::Held if ask.kind == Kind::Join => Effect::Written,
             // Each script looks at all keys before it writes one.
             NodeReply::Held | NodeReply::Absent => Effect::NotWritten,
-            NodeReply::Failed(cause) if kind.is_plain_set() => match cause.proves_nothing_was_set()
-            {
-                true => Effect::NotWritten,
-                false => Effect::Unknown,
-            },
+            NodeReply::Failed(cause) if ask.sent.form.is_none() => {
+                match cause.proves_nothing_was_set() {
+                    true => Effect::NotWritten,
+                    false => Effect::Unknown,
+                }
+            }
             // The node did not run the script.
             NodeReply::Failed(NodeError::NoScript | NodeError::UnknownCommand) => {
                 Effect::NotWritten
@@ -45,47 +46,49 @@ impl Effect {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::ids::RecordId;
+    use crate::proto::wire::ask::{Encoding, Names};
     use crate::proto::wire::command::Form;
+
+    fn effect(kind: Kind, form: Option<Form>, reply: NodeReply) -> Effect {
+        let sent = Encoding { form, names: Names::Key };
+        Effect::of(LockAsk { record: RecordId::of(0), round: 0, kind, sent }, reply)
+    }
 
     #[test]
     fn only_some_answers_prove_that_nothing_was_written() {
         use NodeError::{NoPermission, NoScript, Other, OutOfMemory, Silent, UnknownCommand};
-        let plain = [Kind::Acquire, Kind::Heal];
-        let sha = Form::Sha;
-        let scripts = [
-            Kind::Extend(sha),
-            Kind::Adopt,
-            Kind::AcquireFenced(sha),
-            Kind::AcquireSet(sha),
-            Kind::AcquireFencedSet(sha),
-            Kind::HealSet,
-            Kind::WriteBack(sha),
-            Kind::Claim(sha),
-        ];
-        // A script that fails in its middle may have written; a plain `SET` may not.
-        let not_run = [NoScript, UnknownCommand].map(NodeReply::Failed);
-        let in_set = [OutOfMemory, NoPermission].map(NodeReply::Failed);
-        let in_none = [Silent, Other].map(NodeReply::Failed);
-        for kind in plain.into_iter().chain(scripts) {
-            let effect = |reply| Effect::of(kind, reply);
-            assert_eq!(effect(NodeReply::Granted), Effect::Written, "{kind:?}");
-            let denials = [NodeReply::Held, NodeReply::Absent].map(effect);
-            assert_eq!(denials, [Effect::NotWritten; 2], "{kind:?}");
-            let (by_script, by_set) = match plain.contains(&kind) {
-                true => (Effect::Unknown, Effect::NotWritten),
-                false => (Effect::NotWritten, Effect::Unknown),
+        let kinds = [Kind::Acquire, Kind::Extend, Kind::Heal, Kind::Adopt, Kind::Claim];
+        let plain = [Kind::Acquire, Kind::Heal].map(|kind| (kind, None));
+        let scripts = kinds.map(|kind| [Form::Sha, Form::Source].map(|form| (kind, Some(form))));
+        for (kind, form) in plain.into_iter().chain(scripts.into_iter().flatten()) {
+            let of = |reply| effect(kind, form, reply);
+            assert_eq!(of(NodeReply::Granted), Effect::Written, "{kind:?} {form:?}");
+            for denial in [NodeReply::Held, NodeReply::Absent] {
+                assert_eq!(of(denial), Effect::NotWritten, "{kind:?} {form:?}");
+            }
+            // A script that fails in its middle may have written; a plain `SET` may not.
+            let (not_run, refused) = match form {
+                None => (Effect::Unknown, Effect::NotWritten),
+                Some(_) => (Effect::NotWritten, Effect::Unknown),
             };
-            assert_eq!(not_run.map(effect), [by_script; 2], "{kind:?}");
-            assert_eq!(in_set.map(effect), [by_set; 2], "{kind:?}");
-            assert_eq!(in_none.map(effect), [Effect::Unknown; 2], "{kind:?}");
+            for (causes, expected) in [
+                ([NoScript, UnknownCommand], not_run),
+                ([OutOfMemory, NoPermission], refused),
+                ([Silent, Other], Effect::Unknown),
+            ] {
+                for cause in causes {
+                    let of_cause = of(NodeReply::Failed(cause));
+                    assert_eq!(of_cause, expected, "{kind:?} {form:?} {cause:?}");
+                }
+            }
         }
     }
 
     #[test]
     fn token_that_got_a_place_in_a_line_may_get_the_key() {
-        let join = Kind::Join(Form::Sha);
-        assert_eq!(Effect::of(join, NodeReply::Held), Effect::Written);
-        let unknown_script = NodeReply::Failed(NodeError::NoScript);
-        assert_eq!(Effect::of(join, unknown_script), Effect::NotWritten);
+        let joined = |reply| effect(Kind::Join, Some(Form::Sha), reply);
+        assert_eq!(joined(NodeReply::Held), Effect::Written);
+        assert_eq!(joined(NodeReply::Failed(NodeError::NoScript)), Effect::NotWritten);
     }
 }

@@ -10,6 +10,7 @@ mod error_line;
 pub mod fenced_sets;
 pub mod fencing;
 pub mod handshake;
+pub mod known_scripts;
 pub mod line;
 pub mod marker;
 pub mod resp;
