@@ -18,7 +18,6 @@ use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
-use crate::proto::wire::effect::Effect;
 
 /// The error of a request that stands in line from the beginning. When its wait is over, a report
 /// of that moment takes its place.
@@ -198,22 +197,18 @@ impl Locks {
         self.ask_all(nodes, id, kind, now);
     }
 
-    /// A node answered a `SET`.
+    /// A node answered whether it grants the keys. Its grant proves nothing if it answers an earlier
+    /// round of this attempt.
     #[inline]
-    pub(super) fn acquire_answered(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) {
-        let record = self.records.get_mut(ask.record);
-        record.on_answer(node, Effect::of(ask, reply), now);
+    pub(super) fn on_grant(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
         if reply == NodeReply::Granted {
-            record.prove_granted(node, ask);
+            self.records.get_mut(ask.record).prove_granted(node, ask);
         }
-        self.cast_grant(node, ask, reply, now);
-        self.finish(ask.record);
+        if ask.asks_for_votes() {
+            self.on_vote(node, ask, reply, now);
+        } else {
+            self.cast_grant(node, ask, reply, now);
+        }
     }
 
     /// Casts the vote of a node in an attempt that is in flight.

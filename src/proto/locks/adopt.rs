@@ -19,7 +19,6 @@ use crate::proto::node_set::NodeId;
 use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::LockAsk;
-use crate::proto::wire::effect::Effect;
 
 /// What is adopted.
 #[derive(Debug, Clone, Copy)]
@@ -117,19 +116,10 @@ impl Locks {
     }
 
     /// A node answered an adopt.
-    pub(super) fn adopt_answered(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) {
-        let record = self.records.get_mut(ask.record);
-        record.on_answer(node, Effect::of(ask, reply), now);
+    pub(super) fn on_adopt(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
         if reply == NodeReply::Granted {
             self.we_wrote(node, ask.record, now);
         }
         self.cast_grant(node, ask, reply, now);
-        self.finish(ask.record);
     }
 }

@@ -111,7 +111,7 @@ impl Locks {
         now: Instant,
     ) {
         if ask.kind == Kind::Exists {
-            self.exists_answered(node, ask, NodeReply::Failed(cause), now);
+            self.on_answer(node, ask, NodeReply::Failed(cause), now);
             return;
         }
         let reconnecting = self.cluster.is_reconnecting(node);

@@ -20,11 +20,9 @@ use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::rounds::Part;
 use crate::proto::node_set::{NodeId, NodeSet};
-use crate::proto::planted::{Fault, is_planted};
 use crate::proto::quorum::Ballot;
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
-use crate::proto::wire::effect::Effect;
 use crate::proto::wire::line::{Channel, MarkKey};
 
 /// The shortest and the longest pause between two polls of a waiter near the front. A waiter that
@@ -207,27 +205,12 @@ impl Locks {
     }
 
     /// A node answered a join.
-    pub(super) fn join_answered(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) {
+    pub(super) fn on_join(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
         let asked_at = self.cluster.asked_at(node);
         let standing = self.cluster.standing(node).clone();
         let id = ask.record;
         let record = self.records.get_mut(id);
-        record.on_answer(node, Effect::of(ask, reply), now);
         let waits = record.phase == Phase::Asking;
-        if ask.is_refused_by_sha1(reply) {
-            // As for an extend: a repeat must not follow the release.
-            if waits || is_planted(Fault::JoinAfterWithdrawal) {
-                self.ask(node, id, Kind::Join, now);
-            }
-            self.finish(id);
-            return;
-        }
         let mine = reply == NodeReply::Granted;
         let current = ask.round == record.round.number;
         let late = record.pending.unproven().contains(node);
@@ -249,7 +232,6 @@ impl Locks {
         } else if waits {
             self.judge_line(id, now);
         }
-        self.finish(id);
     }
 
     /// A node refuses the script of the line. If that leaves no quorum, the request waits as one
@@ -404,27 +386,9 @@ impl Locks {
     }
 
     /// A node answered a claim.
-    pub(super) fn claim_answered(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) {
+    pub(super) fn on_claim(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(ask.record);
-        record.on_answer(node, Effect::of(ask, reply), now);
-        let waits = record.phase == Phase::Asking && record.round.number == ask.round;
-        if ask.is_refused_by_sha1(reply) {
-            let op = record.op;
-            if waits && op.is_some_and(|op| !self.has_waited_enough(op, now)) {
-                self.ask(node, ask.record, Kind::Claim, now);
-            } else {
-                self.cast_grant(node, ask, reply, now);
-            }
-            self.finish(ask.record);
-            return;
-        }
         let granted = reply == NodeReply::Granted && trusted;
         if granted && record.phase == Phase::Asking {
             record.prove_in_line(node);
@@ -436,7 +400,6 @@ impl Locks {
             line.note_loss_of(node);
         }
         self.cast_grant(node, ask, reply, now);
-        self.finish(ask.record);
     }
 
     /// A majority has extended the key.

@@ -19,11 +19,9 @@ use crate::proto::locks::round::Purpose;
 use crate::proto::locks::rounds::Part;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
-use crate::proto::quorum::{Ballot, Verdict};
+use crate::proto::quorum::Ballot;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Kind, LockAsk};
-use crate::proto::wire::command::Form;
-use crate::proto::wire::effect::Effect;
 
 impl Locks {
     /// Asks these nodes for the key of a fenced lock, or for all of its keys, and for their votes.
@@ -67,18 +65,6 @@ impl Locks {
         self.ask_all_counting(nodes.minus(refusing), id, Kind::Extend, now);
     }
 
-    /// Repeats an extend at a node that forgot its script.
-    pub(super) fn repeat_extend(&mut self, node: NodeId, ask: LockAsk, now: Instant) {
-        let fenced = ask.sent.names.has_counters();
-        if fenced && self.cluster.refuses_fence(node).is_none() {
-            self.ask_counting(node, ask.record, Kind::Extend, now);
-        } else {
-            // It may have forgotten the plain script, too.
-            let question = Question { form: Form::Source, ..Question::of(Kind::Extend) };
-            self.ask_as(node.into(), ask.record, question, now);
-        }
-    }
-
     /// Why the grant of a node does not count in the present round.
     pub(super) fn why_uncounted(&self, id: RecordId, node: NodeId) -> NodeError {
         let fenced = self.records.get(id).fencing().is_some();
@@ -86,62 +72,19 @@ impl Locks {
         refused.unwrap_or(NodeError::Quarantined)
     }
 
-    /// A node answered the fenced acquire script, over one key or several.
-    pub(super) fn vote_answered(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) {
+    /// A node answered whether it grants the keys, with its votes for their fencing numbers.
+    pub(super) fn on_vote(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
         let votes = self.cluster.votes(node, ask);
-        let record = self.records.get_mut(ask.record);
-        record.on_answer(node, Effect::of(ask, reply), now);
-        let mut reply = reply;
-        if reply == NodeReply::Granted {
-            record.prove_granted(node, ask);
-            let fencing = &mut record.trouble_mut().fencing;
-            let of_round = fencing.as_mut().filter(|fencing| fencing.round() == ask.round);
-            if of_round.is_some_and(|fencing| !fencing.put(node, votes)) {
-                reply = NodeReply::Failed(NodeError::Garbage);
-            }
-        }
-        self.note_named(node, ask.record, reply);
-        if self.repeats_by_source(node, ask, reply, now) {
-            return;
-        }
+        let fencing = &mut self.records.get_mut(ask.record).trouble_mut().fencing;
+        let of_round = fencing.as_mut().filter(|fencing| fencing.round() == ask.round);
+        let granted = reply == NodeReply::Granted;
+        let is_odd = granted && of_round.is_some_and(|fencing| !fencing.put(node, votes));
+        let reply = if is_odd { NodeReply::Failed(NodeError::Garbage) } else { reply };
         if self.awaits_late_vote(ask) {
             self.late_vote(node, ask.record, reply, now);
         } else {
             self.cast_grant(node, ask, reply, now);
         }
-        self.finish(ask.record);
-    }
-
-    /// Asks a node again by the source of the script, if it forgot the script and the record still
-    /// asks. A release that was written before would be overtaken by the repeat; while the record
-    /// asks, none is written.
-    fn repeats_by_source(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) -> bool {
-        if !ask.is_refused_by_sha1(reply) {
-            return false;
-        }
-        let record = self.records.get(ask.record);
-        let wanted = record.phase == Phase::Asking
-            && record.round.ballot().verdict() == Verdict::Undecided
-            && now < record.deadline
-            // The script would create a counter on a node that forgot it just now.
-            && !record.uncounted.contains(node)
-            && (record.round.number == ask.round || self.awaits_late_vote(ask));
-        if wanted {
-            self.ask_counting(node, ask.record, ask.kind, now);
-        }
-        wanted
     }
 
     /// Whether this question of the first round has a vote in the second round, which is in
@@ -234,24 +177,5 @@ impl Locks {
         };
         let nodes = self.cluster.all_nodes();
         self.begin_round(id, (nodes, length), part_of, ask, now);
-    }
-
-    /// A node answered the write-back: its counter is at the number, or the key is not there any
-    /// more.
-    pub(super) fn write_back_answered(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) {
-        let record = self.records.get_mut(ask.record);
-        record.on_answer(node, Effect::of(ask, reply), now);
-        self.note_named(node, ask.record, reply);
-        if self.repeats_by_source(node, ask, reply, now) {
-            return;
-        }
-        self.cast_grant(node, ask, reply, now);
-        self.finish(ask.record);
     }
 }

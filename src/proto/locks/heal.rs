@@ -13,7 +13,6 @@ use crate::proto::node_set::NodeId;
 use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Kind, LockAsk};
-use crate::proto::wire::effect::Effect;
 
 impl Locks {
     /// How a grant of the node in the extend that is about to be asked counts. The grant counts as
@@ -62,16 +61,9 @@ impl Locks {
 
     /// A node answered a heal. If it refused, the key is as absent as before; otherwise the next
     /// extend shows whether the key is there.
-    pub(super) fn heal_answered(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) {
+    pub(super) fn on_heal(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply) {
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(ask.record);
-        record.on_answer(node, Effect::of(ask, reply), now);
         record.heal_is_over(node);
         if reply == NodeReply::Granted && trusted {
             record.prove_healed(node, ask);
@@ -85,6 +77,5 @@ impl Locks {
             }
             _ => {}
         }
-        self.finish(ask.record);
     }
 }

@@ -20,7 +20,6 @@ use crate::proto::quorum::Ballot;
 use crate::proto::time::{Instant, InvalidTtl, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::Form;
-use crate::proto::wire::effect::Effect;
 
 impl Locks {
     /// When the lock ends; `None` once it is over.
@@ -204,29 +203,10 @@ impl Locks {
     }
 
     /// A node answered an extend.
-    pub(super) fn extend_answered(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) {
+    pub(super) fn on_extend(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(ask.record);
-        record.on_answer(node, Effect::of(ask, reply), now);
         let current = record.phase == Phase::Held && record.round.number == ask.round;
-        if ask.is_refused_by_sha1(reply) {
-            // The extend is repeated even if a majority has agreed: this node's key has to be
-            // extended, too, or healed. A repeat must never follow a release, because it could
-            // leave a key without an owner; no release is written while the lock is held. There is
-            // no repeat at or past the deadline.
-            let repeats = current && !self.records.get(ask.record).is_overdue(now);
-            if repeats || is_planted(Fault::RepeatAfterRelease) {
-                self.repeat_extend(node, ask, now);
-            }
-            self.finish(ask.record);
-            return;
-        }
         if matches!(reply, NodeReply::Held | NodeReply::Absent) {
             record.note_absent(node, reply);
         }
@@ -251,7 +231,6 @@ impl Locks {
                 self.heal(ask.record, now);
             }
         }
-        self.finish(ask.record);
     }
 
     pub(super) fn extend_is_won(&mut self, id: RecordId, now: Instant) {

@@ -15,6 +15,7 @@
 
 mod acquire;
 mod adopt;
+mod answers;
 pub mod auto_extend;
 mod by_token;
 mod changes;
@@ -66,7 +67,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use crate::proto::cluster::Cluster;
-use crate::proto::error::{Busy, ConfigError, Error, NodeReply};
+use crate::proto::error::{Busy, ConfigError, Error};
 use crate::proto::ids::{Op, RecordId, ShortOp, TaskId};
 use crate::proto::key::{KeyHash, KeyPrefix};
 use crate::proto::lock::{Lock, LockToken};
@@ -521,24 +522,6 @@ impl Locks {
             }
             Names::AllKeys => encode_set(out, prefix, record, what, now),
             Names::AllKeysAndCounters => encode_fenced_set(out, prefix, record, what, now),
-        }
-    }
-
-    /// Gives an answer to the record it is about.
-    #[inline]
-    pub fn answered(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
-        match (ask.kind, ask.sent.names) {
-            (_, names) if names.is_of_set() => self.answered_over_set(node, ask, reply, now),
-            (Kind::Acquire, Names::KeyAndCounter) => self.vote_answered(node, ask, reply, now),
-            (Kind::Acquire, _) => self.acquire_answered(node, ask, reply, now),
-            (Kind::Extend, _) => self.extend_answered(node, ask, reply, now),
-            (Kind::Release, _) => self.release_answered(node, ask, reply, now),
-            (Kind::Heal, _) => self.heal_answered(node, ask, reply, now),
-            (Kind::Adopt, _) => self.adopt_answered(node, ask, reply, now),
-            (Kind::WriteBack, _) => self.write_back_answered(node, ask, reply, now),
-            (Kind::Exists, _) => self.exists_answered(node, ask, reply, now),
-            (Kind::Join, _) => self.join_answered(node, ask, reply, now),
-            (Kind::Claim, _) => self.claim_answered(node, ask, reply, now),
         }
     }
 

@@ -118,7 +118,7 @@ impl Locks {
 
     /// A node answered a release.
     #[inline]
-    pub(super) fn release_answered(
+    pub(super) fn on_release(
         &mut self,
         node: NodeId,
         ask: LockAsk,
@@ -126,13 +126,8 @@ impl Locks {
         now: Instant,
     ) {
         let record = self.records.get_mut(ask.record);
-        record.pending.on_release_over(node);
         let native = matches!(ask.sent.form, Some(Form::Native(_)));
         match reply {
-            reply if ask.is_refused_by_sha1(reply) => {
-                self.ask(node, ask.record, Kind::Release, now);
-                return;
-            }
             NodeReply::Failed(NodeError::UnknownCommand | NodeError::NoPermission) if native => {
                 self.cluster.forget_native(node);
                 self.ask_to_release(node.into(), ask.record, Form::Source, now);
@@ -170,23 +165,13 @@ impl Locks {
             return;
         }
         self.cast_release(node, ask, reply, now);
-        self.finish(ask.record);
     }
 
     /// A node answered whether the key is there, after a native release that did nothing.
-    pub(super) fn exists_answered(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) {
-        let record = self.records.get_mut(ask.record);
-        record.pending.on_release_over(node);
+    pub(super) fn on_exists(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
         // Even if this question failed, the node acknowledged the release itself.
         let reply = if let NodeReply::Failed(_) = reply { NodeReply::Absent } else { reply };
         self.cast_release(node, ask, reply, now);
-        self.finish(ask.record);
     }
 
     /// Whether the caller of a release still waits for the answer whose key it is.

@@ -16,17 +16,14 @@ use crate::proto::ids::{Op, RecordId};
 use crate::proto::key_set::KeySet;
 use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::locks::proof::Proof;
-use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::{Purpose, Round};
 use crate::proto::locks::sets::SetOfKeys;
 use crate::proto::locks::{AcquireParams, Due, Locks, WaitEvent, busy};
 use crate::proto::node_set::NodeId;
-use crate::proto::quorum::{Ballot, Verdict};
+use crate::proto::quorum::Ballot;
 use crate::proto::settings::LONGEST_KEY;
 use crate::proto::time::{Instant, Ttl};
-use crate::proto::wire::ask::{Kind, LockAsk};
-use crate::proto::wire::effect::Effect;
 use crate::proto::wire::fencing::counter_key;
 
 /// If some nodes granted the last key, and it was refused: a set gives up its keys in one of so
@@ -208,29 +205,6 @@ impl Locks {
         self.ops.open(params.data, now, params.give_up_at, Stage::Over(Err(error)))
     }
 
-    /// Gives an answer about all keys of a set to the record it is about.
-    pub(super) fn answered_over_set(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) {
-        if matches!(ask.kind, Kind::Extend | Kind::Adopt) {
-            self.note_named(node, ask.record, reply);
-        }
-        match ask.kind {
-            Kind::Acquire if ask.asks_for_votes() => self.vote_answered(node, ask, reply, now),
-            Kind::Acquire => self.set_answered(node, ask, reply, now),
-            Kind::Extend => self.extend_answered(node, ask, reply, now),
-            Kind::Heal => self.heal_answered(node, ask, reply, now),
-            Kind::WriteBack => self.write_back_answered(node, ask, reply, now),
-            Kind::Adopt => self.adopt_answered(node, ask, reply, now),
-            Kind::Release => self.release_answered(node, ask, reply, now),
-            other => unreachable!("{other:?} is not asked about several keys"),
-        }
-    }
-
     /// The record gave up its keys: the requests after it have their turns.
     #[cold]
     pub(super) fn vacate_set(&mut self, id: RecordId, given_back: bool) {
@@ -238,49 +212,6 @@ impl Locks {
         let queues = record.set_mut().map_or_else(Vec::new, |set| set.take_queues());
         let vacated = queues.into_iter().map(|queue| WaitEvent::Vacated { queue, given_back });
         self.waits.extend(vacated);
-    }
-
-    /// A node answered the script that takes all keys of a set, or none.
-    pub(super) fn set_answered(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) {
-        let record = self.records.get_mut(ask.record);
-        record.on_answer(node, Effect::of(ask, reply), now);
-        if reply == NodeReply::Granted {
-            // This proves nothing if it is the answer to an earlier round of this attempt.
-            record.prove_granted(node, ask);
-        }
-        self.note_named(node, ask.record, reply);
-        if self.repeats_set_by_source(node, ask, reply, now) {
-            return;
-        }
-        self.cast_grant(node, ask, reply, now);
-        self.finish(ask.record);
-    }
-
-    /// Asks a node again by the source of the script, if it did not run the script by its SHA1 and
-    /// the attempt still asks. While it does, no release is written that a repeat could follow.
-    fn repeats_set_by_source(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) -> bool {
-        let record = self.records.get(ask.record);
-        let wanted = record.phase == Phase::Asking
-            && record.round.number == ask.round
-            && record.round.ballot().verdict() == Verdict::Undecided
-            && now < record.deadline;
-        let repeats = ask.is_refused_by_sha1(reply) && wanted;
-        if repeats {
-            self.ask(node, ask.record, ask.kind, now);
-        }
-        repeats
     }
 
     /// A majority granted what was asked for. If the keys are taken one after the other, and one is
