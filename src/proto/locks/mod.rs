@@ -480,20 +480,25 @@ impl Locks {
         let (form, by_source) = question.forms(names, nodes, &self.cluster);
         let round = record.round.number;
         let names_it = record.tracked && kind.may_create() && kind != Kind::Join;
-        for (nodes, form) in [(nodes.minus(by_source), form), (by_source, Some(Form::Source))] {
-            if nodes.is_empty() {
-                continue;
-            }
-            let sent = Encoding { form, names };
-            self.encode(nodes, id, kind, sent, now);
-            let ask = Ask::Lock(LockAsk { record: id, round, kind, sent });
-            self.cluster.ask_all(nodes, ask, now, &self.command);
-            if names_it {
-                // A write of this client ends the registration of the key, so the key is registered
-                // again after each write.
-                self.register_at(id, nodes.iter(), now);
-            }
+        let ask = |form| LockAsk { record: id, round, kind, sent: Encoding { form, names } };
+        if by_source != nodes {
+            self.write(nodes.minus(by_source), ask(form), now);
         }
+        if !by_source.is_empty() {
+            self.write(by_source, ask(Some(Form::Source)), now);
+        }
+        if names_it {
+            // A write of this client ends the registration of the key, so the key is registered
+            // again after each write.
+            self.register_at(id, nodes.iter(), now);
+        }
+    }
+
+    /// Writes a question into the outboxes of these nodes.
+    #[inline]
+    fn write(&mut self, nodes: NodeSet, ask: LockAsk, now: Instant) {
+        self.encode(nodes, ask.record, ask.kind, ask.sent, now);
+        self.cluster.ask_all(nodes, Ask::Lock(ask), now, &self.command);
     }
 
     /// Encodes a question about a lock to these nodes into `self.command`.

@@ -200,7 +200,8 @@ impl Pending {
     /// Whether nothing is in flight, and no release is pending.
     #[inline]
     pub fn is_over(&self) -> bool {
-        self.asked.is_empty() && self.releasing.union(self.release_due()).is_empty()
+        let is_idle = self.asked.is_empty() && self.releasing.is_empty();
+        is_idle && self.release_due().is_empty()
     }
 }
 

@@ -79,10 +79,10 @@ pub struct Encoding {
 pub enum Names {
     /// The key of the lock.
     Key,
-    /// The key and its fencing counter.
-    KeyAndCounter,
     /// The key and its line.
     KeyAndLine,
+    /// The key and its fencing counter.
+    KeyAndCounter,
     /// All keys of a set.
     AllKeys,
     /// All keys of a set and their fencing counters.
@@ -172,14 +172,20 @@ impl LockAsk {
     /// Whether the node did not run the script by its SHA1, and may run it by its source.
     #[inline]
     pub fn is_refused_by_sha1(&self, reply: NodeReply) -> bool {
-        self.sent.form == Some(Form::Sha) && reply.asks_for_the_source()
+        reply.asks_for_the_source() && self.sent.form == Some(Form::Sha)
     }
 }
 
 impl Ask {
+    /// Whether the node may know a script by this question afterwards. Few questions are of that
+    /// kind.
+    #[inline]
+    pub fn may_teach_a_script(&self) -> bool {
+        !matches!(self, Ask::Lock(ask) if ask.sent.form != Some(Form::Source))
+    }
+
     /// The script of the question and how it is sent, if it is one that the connection keeps
     /// account of.
-    #[inline]
     pub fn script(&self) -> Option<(ScriptName, Form)> {
         match *self {
             Ask::Lock(LockAsk { kind, sent, .. }) => match sent.form? {

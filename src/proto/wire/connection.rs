@@ -172,8 +172,10 @@ impl Connection {
     #[inline]
     pub fn ask(&mut self, ask: Ask, now: Instant, encode: impl FnOnce(&mut BytesMut)) {
         encode(&mut self.outbox);
-        if let Some((name, Form::Source)) = ask.script() {
-            self.scripts.note_source_sent(name);
+        if ask.may_teach_a_script() {
+            if let Some((name, Form::Source)) = ask.script() {
+                self.scripts.note_source_sent(name);
+            }
         }
         self.asks.push_back(ask);
         match self.moments.back_mut() {
