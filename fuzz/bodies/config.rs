@@ -380,7 +380,8 @@ fn options(bytes: &[u8], text: &str) {
         Ok(core) => core,
         Err(error) => return refused(&error),
     };
-    let asked = core.acquire_and_auto_extend(b"k", ttl, wait, Some(auto_extend), 1, start);
+    let asked =
+        core.acquire(b"k", LockOptions::new(ttl).wait(wait).auto_extend(auto_extend), 1, start);
     if let Err(error) = &asked {
         assert_one_line(&error.to_string());
     }

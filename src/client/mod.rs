@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::io;
 use std::time::Duration;
 
-use crate::config::{Config, DEFAULT_WAIT, LockOptions};
+use crate::config::Config;
 use crate::net::clock;
 use crate::net::engine::Engine;
 use crate::net::observe::{self, Verb};
@@ -23,6 +23,7 @@ use crate::proto::ids::Op;
 use crate::proto::inspection::Inspection;
 use crate::proto::key_set::KeySet;
 use crate::proto::lock;
+use crate::proto::lock_options::LockOptions;
 use crate::proto::locks::requests::Outcome;
 use crate::proto::locks::round::ReleaseOutcome;
 use crate::proto::node_set::NodeId;
@@ -110,9 +111,7 @@ impl Client {
         key: impl AsRef<[u8]>,
         options: impl Into<LockOptions>,
     ) -> Result<Guard<'_>, Error> {
-        let mut options = options.into();
-        options.wait = options.wait.or(Some(DEFAULT_WAIT));
-        self.acquire(key.as_ref(), options)
+        self.acquire(key.as_ref(), options.into())
     }
 
     /// Takes the lock on `key`, in one attempt, whatever wait the options have.
@@ -151,9 +150,7 @@ impl Client {
         keys: impl IntoIterator<Item = K>,
         options: impl Into<LockOptions>,
     ) -> Result<Guard<'_>, Error> {
-        let mut options = options.into();
-        options.wait = options.wait.or(Some(DEFAULT_WAIT));
-        self.acquire_all(KeySet::new(keys)?, options)
+        self.acquire_all(KeySet::new(keys)?, options.into())
     }
 
     /// Takes one lock on all of these keys, or none, in one attempt, whatever wait the options
@@ -403,10 +400,10 @@ impl Client {
         observe::call(Verb::Acquire, key, || {
             let mut inner = self.inner.borrow_mut();
             inner.reconnect_after_pause()?;
-            let give_up_at = clock::now().saturating_add(options.wait.unwrap_or(DEFAULT_WAIT));
+            let give_up_at = options.give_up_at(clock::now());
             if inner.engine.coordinator().auto_extends_beyond(key, give_up_at) {
                 // The thread that could release the lock would wait here.
-                options.wait = Some(Duration::ZERO);
+                options = options.wait(Duration::ZERO);
             }
             let number = inner.notices.next();
             let op = inner.engine.acquire(key, options, number)?;
@@ -418,11 +415,11 @@ impl Client {
         observe::call(Verb::Acquire, keys.first(), || {
             let mut inner = self.inner.borrow_mut();
             inner.reconnect_after_pause()?;
-            let give_up_at = clock::now().saturating_add(options.wait.unwrap_or(DEFAULT_WAIT));
+            let give_up_at = options.give_up_at(clock::now());
             let core = inner.engine.coordinator();
             if keys.iter().any(|key| core.auto_extends_beyond(key, give_up_at)) {
                 // The thread that could release the lock would wait here.
-                options.wait = Some(Duration::ZERO);
+                options = options.wait(Duration::ZERO);
             }
             let number = inner.notices.next();
             let op = inner.engine.acquire_all(&keys, options, number)?;

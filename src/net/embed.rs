@@ -259,8 +259,8 @@ impl Source for FdEngine {
 #[cfg(all(test, feature = "testing"))]
 mod tests {
     use super::*;
-    use crate::config::LockOptions;
     use crate::net::clock;
+    use crate::proto::lock_options::LockOptions;
     use crate::proto::settings::RestartGuard;
     use crate::testing::tcp::Masters;
     use mio::{Events, Poll};

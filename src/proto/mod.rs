@@ -17,6 +17,7 @@ pub(crate) mod inspection;
 pub(crate) mod key;
 pub(crate) mod key_set;
 pub(crate) mod lock;
+pub(crate) mod lock_options;
 pub(crate) mod locks;
 pub(crate) mod node_set;
 #[cfg(redlatch_planted_faults)]
@@ -48,6 +49,7 @@ pub use ids::Op;
 pub use inspection::{Inspection, KeyState, KeySummary, NodeKeyState, Value};
 pub use key_set::{KeySet, MOST_KEYS};
 pub use lock::{InvalidToken, LONGEST_OWNER, Lock, LockToken, check_owner};
+pub use lock_options::{DEFAULT_WAIT, LockOptions};
 pub use locks::auto_extend::AutoExtend;
 pub use locks::requests::{Completion, Outcome};
 pub use locks::round::ReleaseOutcome;

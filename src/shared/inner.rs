@@ -467,7 +467,8 @@ mod tests {
 
     use super::super::{Gauges, SharedClient};
     use super::*;
-    use crate::config::{Config, LockOptions};
+    use crate::config::Config;
+    use crate::proto::lock_options::LockOptions;
 
     /// A client that reaches no node, and the result of a call that waits.
     fn with_a_waiter() -> (SharedClient, mpsc::Receiver<Error>) {

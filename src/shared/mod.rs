@@ -32,13 +32,14 @@ pub use requests::{
 };
 pub use watcher::{LockWatcher, Lost};
 
-use crate::config::{Config, DEFAULT_WAIT, LockOptions};
+use crate::config::Config;
 use crate::net::clock;
 use crate::proto::cluster::state::NodeState;
 use crate::proto::coordinator::NodeEvent;
 use crate::proto::error::{ClosedReason, Error};
 use crate::proto::key_set::KeySet;
 use crate::proto::lock;
+use crate::proto::lock_options::LockOptions;
 use crate::proto::node_set::NodeId;
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
@@ -157,9 +158,7 @@ impl SharedClient {
         key: K,
         options: impl Into<LockOptions>,
     ) -> Call<Acquire<K>> {
-        let mut options = options.into();
-        options.wait = options.wait.or(Some(DEFAULT_WAIT));
-        self.acquire(key, options)
+        self.acquire(key, options.into())
     }
 
     /// Takes the lock on `key`, in one attempt, whatever wait the options have.
@@ -186,8 +185,7 @@ impl SharedClient {
         keys: impl IntoIterator<Item = K>,
         options: impl Into<LockOptions>,
     ) -> Call<AcquireAll> {
-        let mut options = options.into();
-        options.wait = options.wait.or(Some(DEFAULT_WAIT));
+        let options = options.into();
         Call::new(&self.owner, AcquireAll { keys: KeySet::new(keys), options })
     }
 

@@ -304,7 +304,8 @@ mod tests {
 
     use super::super::SharedClient;
     use super::*;
-    use crate::config::{Config, LockOptions};
+    use crate::config::Config;
+    use crate::proto::lock_options::LockOptions;
     use crate::proto::locks::updates::LockUpdateKind;
     use crate::proto::time::Instant;
 

@@ -1,7 +1,7 @@
 //! What is done to a key by a token alone, or without one: extend, delete, look and delete.
 
 use super::*;
-use redlatch::{Inspection, KeyState, KeySummary, LockToken, LostReason, NodeId};
+use redlatch::{Inspection, KeyState, KeySummary, LockOptions, LockToken, LostReason, NodeId};
 
 fn token() -> LockToken {
     LockToken::parse(&"b".repeat(40)).unwrap()
@@ -192,7 +192,7 @@ fn forced_release_of_what_was_seen_deletes_only_that_on_the_nodes_that_held_it()
 #[test]
 fn forced_release_of_what_was_seen_wakes_a_waiter_of_this_client() {
     let mut bench = quiet(1);
-    bench.core.acquire(b"k", TTL, TTL, 1, bench.now).unwrap();
+    bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 1, bench.now).unwrap();
     bench.said(0);
     bench.reply(0, "_\r\n");
     bench.said(0);

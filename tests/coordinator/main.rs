@@ -36,6 +36,7 @@ mod healing;
 mod late_turns;
 mod limits;
 mod liveness;
+mod lock_options;
 mod looking;
 mod lost_keys;
 mod marker;

@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use super::Engine;
-use crate::config::{DEFAULT_WAIT, LockOptions};
 use crate::net::clock;
 use crate::net::observe::Verb;
-use crate::proto::error::{ConfigError, Error};
+use crate::proto::error::Error;
 use crate::proto::ids::Op;
 use crate::proto::inspection::Inspection;
 use crate::proto::key_set::KeySet;
 use crate::proto::lock::{Lock, LockToken};
+use crate::proto::lock_options::LockOptions;
 use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::time::Instant;
 
@@ -32,20 +32,8 @@ impl Engine {
         options: impl Into<LockOptions>,
         data: u64,
     ) -> Result<Op, Error> {
-        let LockOptions { ttl, wait, auto_extend, fenced, fair } = options.into();
-        let wait = wait.unwrap_or(DEFAULT_WAIT);
-        let (key, now) = (key.as_ref(), clock::now());
-        let coordinator = &mut self.coordinator;
-        let asked = if fair && fenced {
-            let problem = "a fair lock has no fencing number; leave one of the two out";
-            Err(ConfigError::Fence { problem }.into())
-        } else if fair {
-            coordinator.acquire_fair(key, ttl, wait, auto_extend, data, now)
-        } else if fenced {
-            coordinator.acquire_fenced(key, ttl, wait, auto_extend, data, now)
-        } else {
-            coordinator.acquire_and_auto_extend(key, ttl, wait, auto_extend, data, now)
-        };
+        let key = key.as_ref();
+        let asked = self.coordinator.acquire(key, options, data, clock::now());
         self.observer.asked(&asked, Verb::Acquire, key);
         asked
     }
@@ -64,30 +52,15 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// Before anything is sent: an invalid ttl or key, [`ConfigError::Fair`] if the options ask for
-    /// a fair lock over several keys, or [`Error::Busy`].
+    /// Before anything is sent: an invalid ttl or key, a fair lock over several keys
+    /// ([`ConfigError::Fair`](crate::ConfigError::Fair)), or [`Error::Busy`].
     pub fn acquire_all(
         &mut self,
         keys: &KeySet,
         options: impl Into<LockOptions>,
         data: u64,
     ) -> Result<Op, Error> {
-        let options = options.into();
-        if keys.len() == 1 {
-            return self.acquire(keys.first(), options, data);
-        }
-        let LockOptions { ttl, wait, auto_extend, fenced, fair } = options;
-        if fair {
-            let problem = "it has one key only; leave `fair` out, or lock one key";
-            return Err(ConfigError::Fair { problem }.into());
-        }
-        let (wait, now) = (wait.unwrap_or(DEFAULT_WAIT), clock::now());
-        let coordinator = &mut self.coordinator;
-        let asked = if fenced {
-            coordinator.acquire_all_fenced(keys, ttl, wait, auto_extend, data, now)
-        } else {
-            coordinator.acquire_all(keys, ttl, wait, auto_extend, data, now)
-        };
+        let asked = self.coordinator.acquire_all(keys, options, data, clock::now());
         self.observer.asked(&asked, Verb::Acquire, keys.first());
         asked
     }
@@ -136,10 +109,7 @@ impl Engine {
         options: impl Into<LockOptions>,
         data: u64,
     ) -> Result<Op, Error> {
-        let LockOptions { ttl, auto_extend, fenced, .. } = options.into();
-        refuse_fence_of_adopted(fenced)?;
-        let asked =
-            self.coordinator.adopt(key.as_ref(), token, ttl, auto_extend, data, clock::now());
+        let asked = self.coordinator.adopt(key.as_ref(), token, options, data, clock::now());
         self.observer.asked(&asked, Verb::Adopt, key.as_ref());
         asked
     }
@@ -156,10 +126,7 @@ impl Engine {
         options: impl Into<LockOptions>,
         data: u64,
     ) -> Result<Op, Error> {
-        let LockOptions { ttl, auto_extend, fenced, .. } = options.into();
-        refuse_fence_of_adopted(fenced)?;
-        let now = clock::now();
-        let asked = self.coordinator.adopt_all(keys, token, ttl, auto_extend, data, now);
+        let asked = self.coordinator.adopt_all(keys, token, options, data, clock::now());
         self.observer.asked(&asked, Verb::Adopt, keys.first());
         asked
     }
@@ -328,10 +295,4 @@ impl Engine {
     pub fn deadline(&self, lock: &Lock) -> Option<Instant> {
         self.coordinator.deadline(lock)
     }
-}
-
-fn refuse_fence_of_adopted(fenced: bool) -> Result<(), ConfigError> {
-    let problem = "a lock that is adopted has none; adopt it without `fenced`, or release it and \
-                   acquire it anew";
-    if fenced { Err(ConfigError::Fence { problem }) } else { Ok(()) }
 }

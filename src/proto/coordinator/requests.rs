@@ -11,103 +11,43 @@ use crate::proto::inspection::Inspection;
 use crate::proto::key::KeyHash;
 use crate::proto::key_set::KeySet;
 use crate::proto::lock::{Lock, LockToken};
+use crate::proto::lock_options::LockOptions;
 use crate::proto::locks::AcquireParams;
 use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::settings::RestartGuard;
-use crate::proto::time::Instant;
+use crate::proto::time::{Instant, Ttl};
 
 impl Coordinator {
-    /// Asks for `key`. There is one attempt; until `wait` is over, more follow whenever the key may
-    /// be free.
+    /// Asks for `key`. There is one attempt; until the wait of the options is over, more follow
+    /// whenever the key may be free.
     ///
     /// If this client already holds the key or waits for it, the request waits for its turn, and no
     /// node is asked meanwhile. Without a wait it ends as [`Error::Contended`] at once.
     ///
-    /// The completion returns `data`, and may be there at once.
+    /// The completion returns `data`, and may be there at once. If the options renew the lock, the
+    /// completions of [`auto_extend`](Coordinator::auto_extend) follow under the same op.
     ///
     /// # Errors
-    /// Before anything is sent: an invalid ttl or key, or [`Error::Busy`].
+    /// Before anything is sent: an invalid argument, a combination of options that does not exist
+    /// ([`LockOptions::fair`]), a fencing number while the restart guard is off, because a node
+    /// that forgot its counters has to be known, or [`Error::Busy`].
     pub fn acquire(
         &mut self,
         key: &[u8],
-        ttl: Duration,
-        wait: Duration,
+        options: impl Into<LockOptions>,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        self.acquire_and_auto_extend(key, ttl, wait, None, data, now)
-    }
-
-    /// As [`acquire`](Coordinator::acquire). The lock is kept from the moment it is handed out, as
-    /// by [`auto_extend`](Coordinator::auto_extend). After the completion with the lock, the
-    /// completions of auto-extension follow under the same op.
-    ///
-    /// # Errors
-    /// Before anything is sent: an invalid argument, or [`Error::Busy`].
-    pub fn acquire_and_auto_extend(
-        &mut self,
-        key: &[u8],
-        ttl: Duration,
-        wait: Duration,
-        auto_extend: Option<AutoExtend>,
-        data: u64,
-        now: Instant,
-    ) -> Result<Op, Error> {
-        let ttl = self.locks.check_params(key, ttl, auto_extend)?;
-        let give_up_at = now.saturating_add(wait);
-        let (fair, fenced) = (false, false);
-        let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fair, fenced, data };
-        self.begin_acquire(key, params, now)
-    }
-
-    /// As [`acquire_and_auto_extend`](Coordinator::acquire_and_auto_extend), but a request that is
-    /// refused stands in line on the nodes with the waiters of other clients. The release of a fair
-    /// lock hands the key over to the next of them.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn acquire_fair(
-        &mut self,
-        key: &[u8],
-        ttl: Duration,
-        wait: Duration,
-        auto_extend: Option<AutoExtend>,
-        data: u64,
-        now: Instant,
-    ) -> Result<Op, Error> {
-        let ttl = self.locks.check_params(key, ttl, auto_extend)?;
-        let give_up_at = now.saturating_add(wait);
-        let (fair, fenced) = (true, false);
-        let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fair, fenced, data };
-        self.begin_acquire(key, params, now)
-    }
-
-    /// As [`acquire_and_auto_extend`](Coordinator::acquire_and_auto_extend), with a fencing number:
-    /// the lock has a [`fence`](Lock::fence) that is greater than that of every earlier lock on the
-    /// key. Where the nodes' votes for it differ, this takes a second round trip.
-    ///
-    /// # Errors
-    /// As there, and if the restart guard is off: a node that forgot its counters has to be known.
-    pub fn acquire_fenced(
-        &mut self,
-        key: &[u8],
-        ttl: Duration,
-        wait: Duration,
-        auto_extend: Option<AutoExtend>,
-        data: u64,
-        now: Instant,
-    ) -> Result<Op, Error> {
-        let ttl = self.locks.check_params(key, ttl, auto_extend)?;
-        self.check_fence()?;
-        let give_up_at = now.saturating_add(wait);
-        let (fair, fenced) = (false, true);
-        let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fair, fenced, data };
-        self.begin_acquire(key, params, now)
+        let options = options.into();
+        options.check_acquire(1)?;
+        let ttl = self.locks.check_params(key, options.ttl, options.auto_extend)?;
+        self.check_fence(&options)?;
+        self.begin_acquire(key, params(&options, ttl, data, now), now)
     }
 
     /// Refuses a fencing number that could not be promised.
-    fn check_fence(&self) -> Result<(), Error> {
-        if self.settings().restart_guard == RestartGuard::Off {
+    fn check_fence(&self, options: &LockOptions) -> Result<(), Error> {
+        if options.fenced && self.settings().restart_guard == RestartGuard::Off {
             let problem = "the restart guard is off, so a counter that a node forgot would not be \
                            noticed; switch the guard on, or acquire without a fencing number";
             return Err(ConfigError::Fence { problem }.into());
@@ -139,7 +79,7 @@ impl Coordinator {
     }
 
     /// Asks for all of these keys, as one lock: all or none of them. Apart from that as
-    /// [`acquire_and_auto_extend`](Coordinator::acquire_and_auto_extend).
+    /// [`acquire`](Coordinator::acquire).
     ///
     /// If this client holds one of the keys or waits for it, the request waits for its turn at each
     /// such key, and no node is asked meanwhile.
@@ -149,48 +89,21 @@ impl Coordinator {
     pub fn acquire_all(
         &mut self,
         keys: &KeySet,
-        ttl: Duration,
-        wait: Duration,
-        auto_extend: Option<AutoExtend>,
+        options: impl Into<LockOptions>,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
+        let options = options.into();
         if keys.len() == 1 {
-            let key = keys.first();
-            return self.acquire_and_auto_extend(key, ttl, wait, auto_extend, data, now);
+            return self.acquire(keys.first(), options, data, now);
         }
-        let ttl = self.locks.check_set(keys, ttl, auto_extend)?;
-        let give_up_at = now.saturating_add(wait);
-        let (fair, fenced) = (false, false);
-        let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fair, fenced, data };
-        self.begin_acquire_all(keys, params, now)
-    }
-
-    /// As [`acquire_all`](Coordinator::acquire_all), with a fencing number for each key: the lock
-    /// has [`fences`](Lock::fences). Each is greater than that of every earlier lock that had one
-    /// for this key, alone or among others.
-    ///
-    /// # Errors
-    /// As there, and if the restart guard is off: a node that forgot its counters has to be known.
-    pub fn acquire_all_fenced(
-        &mut self,
-        keys: &KeySet,
-        ttl: Duration,
-        wait: Duration,
-        auto_extend: Option<AutoExtend>,
-        data: u64,
-        now: Instant,
-    ) -> Result<Op, Error> {
-        if keys.len() == 1 {
-            return self.acquire_fenced(keys.first(), ttl, wait, auto_extend, data, now);
+        options.check_acquire(keys.len())?;
+        let ttl = self.locks.check_set(keys, options.ttl, options.auto_extend)?;
+        self.check_fence(&options)?;
+        if options.fenced {
+            self.locks.check_counters(keys)?;
         }
-        let ttl = self.locks.check_set(keys, ttl, auto_extend)?;
-        self.check_fence()?;
-        self.locks.check_counters(keys)?;
-        let give_up_at = now.saturating_add(wait);
-        let (fair, fenced) = (false, true);
-        let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fair, fenced, data };
-        self.begin_acquire_all(keys, params, now)
+        self.begin_acquire_all(keys, params(&options, ttl, data, now), now)
     }
 
     fn begin_acquire_all(
@@ -352,8 +265,8 @@ impl Coordinator {
     /// Adopts the lock on `key` that was given away with `token`: on each node that holds the
     /// token, a new one takes its place. A giver that still believes in the lock loses it.
     ///
-    /// There is one attempt, which ends as an acquire does. If too few nodes hold the token, it
-    /// ends as [`Error::Lost`], and what it changed is released.
+    /// There is one attempt, whatever wait the options have, which ends as an acquire does. If too
+    /// few nodes hold the token, it ends as [`Error::Lost`], and what it changed is released.
     ///
     /// # Errors
     /// Before anything is sent: an invalid argument, or [`Error::Busy`].
@@ -361,11 +274,13 @@ impl Coordinator {
         &mut self,
         key: &[u8],
         token: LockToken,
-        ttl: Duration,
-        auto_extend: Option<AutoExtend>,
+        options: impl Into<LockOptions>,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
+        let options = options.into();
+        options.check_adopt()?;
+        let (ttl, auto_extend) = (options.ttl, options.auto_extend);
         let result = self.locks.adopt(key, token, ttl, auto_extend, data, now);
         self.act_on_waits(now);
         result
@@ -380,11 +295,13 @@ impl Coordinator {
         &mut self,
         keys: &KeySet,
         token: LockToken,
-        ttl: Duration,
-        auto_extend: Option<AutoExtend>,
+        options: impl Into<LockOptions>,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
+        let options = options.into();
+        options.check_adopt()?;
+        let (ttl, auto_extend) = (options.ttl, options.auto_extend);
         let result = self.locks.adopt_all(keys, token, ttl, auto_extend, data, now);
         self.act_on_waits(now);
         result
@@ -502,4 +419,12 @@ impl Coordinator {
     pub fn report_node_states(&self, now: Instant) -> Box<Report> {
         self.locks.cluster().report_node_states(now)
     }
+}
+
+/// What the locks are asked for.
+#[inline]
+fn params(options: &LockOptions, ttl: Ttl, data: u64, now: Instant) -> AcquireParams {
+    let &LockOptions { auto_extend, fair, fenced, .. } = options;
+    let give_up_at = options.give_up_at(now);
+    AcquireParams { ttl, since: now, give_up_at, auto_extend, fair, fenced, data }
 }

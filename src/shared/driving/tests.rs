@@ -11,8 +11,9 @@ use std::task::{Context, Waker};
 
 use super::super::SharedClient;
 use super::*;
-use crate::config::{Config, LockOptions};
+use crate::config::Config;
 use crate::net::clock;
+use crate::proto::lock_options::LockOptions;
 use crate::proto::settings::RestartGuard;
 use crate::testing::tcp::{LocalMaster, Masters};
 
