@@ -23,7 +23,7 @@ fn transfer(
     amount: i64,
 ) -> Result<(), redlatch::Error> {
     // Both accounts are locked, or none; the order of the names does not matter.
-    let guard = locks.lock_all([from, to], TTL).wait()?;
+    let guard = locks.lock([from, to], TTL).wait()?;
     let balance = |account| *bank.lock().expect("no thread panics").get(account).unwrap_or(&0);
     let (less, more) = (balance(from) - amount, balance(to) + amount);
     // Before the side effect: are both still ours? A local read.

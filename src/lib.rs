@@ -103,7 +103,7 @@ pub use proto::prometheus;
 #[doc(inline)]
 pub use proto::{
     AutoExtend, Busy, ClosedReason, Completion, ConfigError, Credentials, DEFAULT_WAIT, Durations,
-    Error, HeldFor, Inspection, InvalidToken, InvalidTtl, KeySet, KeyState, KeySummary,
+    Error, HeldFor, Inspection, InvalidToken, InvalidTtl, KeySet, KeyState, KeySummary, Keys,
     LONGEST_OWNER, Limits, Lock, LockOptions, LockToken, LockUpdate, LockUpdateKind, LostReason,
     NodeError, NodeEvent, NodeId, NodeKeyState, NodeReply, NodeReport, NodeSet, NodeState,
     NodeStats, Op, Outcome, QuarantineReason, ReleaseOutcome, Report, ReportedSet, RestartGuard,

@@ -16,6 +16,7 @@ pub(crate) mod ids;
 pub(crate) mod inspection;
 pub(crate) mod key;
 pub(crate) mod key_set;
+pub(crate) mod keys;
 pub(crate) mod lock;
 pub(crate) mod lock_options;
 pub(crate) mod locks;
@@ -48,6 +49,7 @@ pub use error::{
 pub use ids::Op;
 pub use inspection::{Inspection, KeyState, KeySummary, NodeKeyState, Value};
 pub use key_set::{KeySet, MOST_KEYS};
+pub use keys::Keys;
 pub use lock::{InvalidToken, LONGEST_OWNER, Lock, LockToken, check_owner};
 pub use lock_options::{DEFAULT_WAIT, LockOptions};
 pub use locks::auto_extend::AutoExtend;

@@ -206,7 +206,7 @@ impl sealed::Asked for Release {
             // token.
             None => match self.guard.lock_state().set() {
                 None => open.engine.release_token(key, lock.token(), data),
-                Some(keys) => open.engine.release_token_all(keys, lock.token(), data),
+                Some(keys) => open.engine.release_token(keys, lock.token(), data),
             },
         }
     }

@@ -27,9 +27,8 @@ use std::time::Duration;
 
 pub use call::{Call, Question};
 pub use guard::{Extend, Release, SharedGuard};
-pub use requests::{
-    Acquire, AcquireAll, Adopt, AdoptAll, ExtendToken, ForceRelease, Inspect, ReleaseToken,
-};
+use requests::Kept;
+pub use requests::{Acquire, Adopt, ExtendToken, ForceRelease, Inspect, ReleaseToken};
 pub use watcher::{LockWatcher, Lost};
 
 use crate::config::Config;
@@ -37,7 +36,7 @@ use crate::net::clock;
 use crate::proto::cluster::state::NodeState;
 use crate::proto::coordinator::NodeEvent;
 use crate::proto::error::{ClosedReason, Error};
-use crate::proto::key_set::KeySet;
+use crate::proto::keys::Keys;
 use crate::proto::lock;
 use crate::proto::lock_options::LockOptions;
 use crate::proto::node_set::NodeId;
@@ -149,94 +148,59 @@ impl SharedClient {
         SharedClient { owner: Arc::new(Owner { inner }) }
     }
 
-    /// Takes the lock on `key`, waiting for it for 10 s, or as the options say.
+    /// Takes the lock on these keys, one or several ([`Keys`]), waiting for it for 10 s, or as the
+    /// options say. Several keys are one lock: all of them or none, at most 64, in any order. Two
+    /// calls that name the same keys in different orders do not wait for each other.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn transfer(locks: redlatch::SharedClient) -> Result<(), redlatch::Error> {
+    /// let ttl = Duration::from_secs(30);
+    /// let one = locks.lock("invoice:42", ttl).await?;
+    /// let both = locks.lock(["account:7", "account:9"], ttl).await?;
+    /// // ... and before each side effect:
+    /// both.check()?;
+    /// both.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// The call ends with why there is no lock: the error of the last attempt.
-    pub fn lock<K: AsRef<[u8]>>(
-        &self,
-        key: K,
-        options: impl Into<LockOptions>,
-    ) -> Call<Acquire<K>> {
-        self.acquire(key, options.into())
+    /// The call ends with why there is no lock: the error of the last attempt, which names a key
+    /// that is held; without a request to the nodes with
+    /// [`ConfigError::Keys`](crate::ConfigError::Keys) for no key or too many, and with an error
+    /// for options that exclude each other ([`LockOptions::fair`]).
+    pub fn lock<K: Keys>(&self, keys: K, options: impl Into<LockOptions>) -> Call<Acquire<K>> {
+        self.acquire(keys, options.into())
     }
 
-    /// Takes the lock on `key`, in one attempt, whatever wait the options have.
+    /// Takes the lock on these keys, in one attempt, whatever wait the options have.
     ///
     /// # Errors
-    /// The call ends with why there is no lock.
-    pub fn try_lock<K: AsRef<[u8]>>(
-        &self,
-        key: K,
-        options: impl Into<LockOptions>,
-    ) -> Call<Acquire<K>> {
-        self.acquire(key, options.into().wait(Duration::ZERO))
+    /// As [`lock`](SharedClient::lock).
+    pub fn try_lock<K: Keys>(&self, keys: K, options: impl Into<LockOptions>) -> Call<Acquire<K>> {
+        self.acquire(keys, options.into().wait(Duration::ZERO))
     }
 
-    /// Takes one lock on all of these keys, or none: at most 64, in any order. Waits for them for
-    /// 10 s, or as the options say. Two calls that name the same keys in different orders do not
-    /// wait for each other.
+    fn acquire<K: Keys>(&self, keys: K, options: LockOptions) -> Call<Acquire<K>> {
+        Call::new(&self.owner, Acquire { keys: Kept::new(keys), options })
+    }
+
+    /// Takes up the lock on these keys that was given away with `token`
+    /// ([`SharedGuard::into_token`]), under a new token. If two clients try with one token, at most
+    /// one of them gets the lock. Makes one attempt, whatever wait the options have.
     ///
     /// # Errors
-    /// The call ends with why there is no lock, which names a key that is held; without a request
-    /// to the nodes with [`ConfigError::Keys`](crate::ConfigError::Keys) for no key or too many.
-    pub fn lock_all<K: AsRef<[u8]>>(
+    /// The call ends with [`Error::Lost`] if the token does not hold all of the keys on enough
+    /// nodes, and with the errors of an acquire.
+    pub fn adopt<K: Keys>(
         &self,
-        keys: impl IntoIterator<Item = K>,
-        options: impl Into<LockOptions>,
-    ) -> Call<AcquireAll> {
-        let options = options.into();
-        Call::new(&self.owner, AcquireAll { keys: KeySet::new(keys), options })
-    }
-
-    /// Takes one lock on all of these keys, or none, in one attempt, whatever wait the options
-    /// have.
-    ///
-    /// # Errors
-    /// As [`lock_all`](SharedClient::lock_all).
-    pub fn try_lock_all<K: AsRef<[u8]>>(
-        &self,
-        keys: impl IntoIterator<Item = K>,
-        options: impl Into<LockOptions>,
-    ) -> Call<AcquireAll> {
-        let options = options.into().wait(Duration::ZERO);
-        Call::new(&self.owner, AcquireAll { keys: KeySet::new(keys), options })
-    }
-
-    /// Takes up the lock on all of these keys that was given away with `token`. Apart from that as
-    /// [`adopt`](SharedClient::adopt).
-    ///
-    /// # Errors
-    /// The call ends with [`Error::Lost`] if on too many nodes the token does not hold all keys, or
-    /// with the errors of an acquire.
-    pub fn adopt_all<K: AsRef<[u8]>>(
-        &self,
-        keys: impl IntoIterator<Item = K>,
-        token: lock::LockToken,
-        options: impl Into<LockOptions>,
-    ) -> Call<AdoptAll> {
-        let (keys, options) = (KeySet::new(keys), options.into());
-        Call::new(&self.owner, AdoptAll { keys, token, options })
-    }
-
-    fn acquire<K: AsRef<[u8]>>(&self, key: K, options: LockOptions) -> Call<Acquire<K>> {
-        Call::new(&self.owner, Acquire { key, options })
-    }
-
-    /// Takes up the lock on `key` that was given away with `token` ([`SharedGuard::into_token`]),
-    /// under a new token. If two clients try with one token, at most one of them gets the lock.
-    /// Makes one attempt, whatever wait the options have.
-    ///
-    /// # Errors
-    /// The call ends with [`Error::Lost`] if the token does not hold the key on enough nodes, and
-    /// with the errors of an acquire.
-    pub fn adopt<K: AsRef<[u8]>>(
-        &self,
-        key: K,
+        keys: K,
         token: lock::LockToken,
         options: impl Into<LockOptions>,
     ) -> Call<Adopt<K>> {
-        Call::new(&self.owner, Adopt { key, token, options: options.into() })
+        let (keys, options) = (Kept::new(keys), options.into());
+        Call::new(&self.owner, Adopt { keys, token, options })
     }
 
     /// Extends `key` to at least `ttl` from now if it holds `token`, whichever client took it, and
@@ -254,16 +218,13 @@ impl SharedClient {
         Call::new(&self.owner, ExtendToken { key, token, ttl })
     }
 
-    /// Releases `key` if it holds `token`, whichever client took it.
+    /// Releases the keys if they hold `token`, whichever client took them. Of several keys each is
+    /// released by itself.
     ///
     /// # Errors
     /// The call ends with an error for an invalid key, or with [`Error::Busy`].
-    pub fn release_token<K: AsRef<[u8]>>(
-        &self,
-        key: K,
-        token: lock::LockToken,
-    ) -> Call<ReleaseToken<K>> {
-        Call::new(&self.owner, ReleaseToken { key, token })
+    pub fn release_token<K: Keys>(&self, keys: K, token: lock::LockToken) -> Call<ReleaseToken<K>> {
+        Call::new(&self.owner, ReleaseToken { keys: Kept::new(keys), token })
     }
 
     /// Reads what every node holds at `key`, and for how long; changes nothing.
@@ -308,13 +269,13 @@ impl SharedClient {
     /// The error of `act`, of any type that an [`Error`] can become; why there is no lock; or
     /// [`Error::Lost`] if the lock was over before `act` returned. In the last case the result of
     /// `act` is dropped.
-    pub fn with_lock<K: AsRef<[u8]>, T, E: From<Error>>(
+    pub fn with_lock<K: Keys, T, E: From<Error>>(
         &self,
-        key: K,
+        keys: K,
         options: impl Into<LockOptions>,
         act: impl FnOnce(&LockWatcher) -> Result<T, E>,
     ) -> Result<T, E> {
-        let guard = self.lock(key, with_auto_extend(options.into())).wait()?;
+        let guard = self.lock(keys, with_auto_extend(options.into())).wait()?;
         let value = act(&guard)?;
         guard.check()?;
         // The lock was held to the end, so the result of the release does not matter to the
@@ -330,16 +291,16 @@ impl SharedClient {
     /// As for [`with_lock`](SharedClient::with_lock).
     pub async fn with_lock_async<K, T, E, F>(
         &self,
-        key: K,
+        keys: K,
         options: impl Into<LockOptions>,
         act: impl FnOnce(LockWatcher) -> F,
     ) -> Result<T, E>
     where
-        K: AsRef<[u8]>,
+        K: Keys,
         E: From<Error>,
         F: Future<Output = Result<T, E>>,
     {
-        let guard = self.lock(key, with_auto_extend(options.into())).await?;
+        let guard = self.lock(keys, with_auto_extend(options.into())).await?;
         let value = act(guard.watcher()).await?;
         guard.check()?;
         let _ = guard.release().await;

@@ -271,7 +271,7 @@ impl World {
         match &mut self.contenders[contender].program {
             Program::Core { core, .. } if self.way == Way::Set => {
                 let keys = KeySet::new(["a", "b"]).expect("two keys");
-                core.acquire_all(&keys, LockOptions::new(TTL).wait(FOR_EVER), 1, now)
+                core.acquire(&keys, LockOptions::new(TTL).wait(FOR_EVER), 1, now)
                     .expect("there is room");
             }
             Program::Core { core, .. } => {

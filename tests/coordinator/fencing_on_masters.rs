@@ -122,7 +122,7 @@ impl World {
     /// The same, for several keys.
     pub fn acquire_all(&mut self, client: &mut Client, keys: &KeySet, with: &[usize]) -> Lock {
         let now = self.now;
-        let asked = client.core.acquire_all(keys, LockOptions::once(TTL).fenced(), 1, now);
+        let asked = client.core.acquire(keys, LockOptions::once(TTL).fenced(), 1, now);
         asked.expect("it is fine");
         self.win(client, with)
     }

@@ -1,6 +1,6 @@
 //! The options of a request: what they mean to the core, and what it refuses before a byte is sent.
 
-use redlatch::proto::{ConfigError, KeySet, LockToken};
+use redlatch::proto::{ConfigError, LONGEST_KEY, LockToken, MOST_KEYS};
 use redlatch::{LockOptions, Op};
 
 use super::*;
@@ -21,16 +21,53 @@ fn options_that_exclude_each_other_are_refused_before_a_byte_is_sent() {
     let error = refused(|bench| bench.core.acquire(b"k", fair.fenced(), 1, bench.now));
     let text = "fencing number: a fair lock has no fencing number; leave one of the two out";
     assert_eq!(error.to_string(), text);
-    let both = KeySet::new(["a", "b"]).unwrap();
     for options in [fair, fair.fenced()] {
-        let error = refused(|bench| bench.core.acquire_all(&both, options, 1, bench.now));
+        let error = refused(|bench| bench.core.acquire(["a", "b"], options, 1, bench.now));
         let text = "fair lock: it has one key only; leave `fair` out, or lock one key";
         assert_eq!(error.to_string(), text);
     }
-    let fenced = LockOptions::new(TTL).fenced();
-    let token = LockToken::parse(&"0".repeat(40)).unwrap();
+    let (fenced, token) = (LockOptions::new(TTL).fenced(), token());
     let error = refused(|bench| bench.core.adopt(b"k", token, fenced, 1, bench.now));
     assert!(error.to_string().starts_with("fencing number: a lock that is adopted has none"));
+}
+
+#[test]
+fn keys_that_no_request_can_have_are_refused_before_a_byte_is_sent() {
+    let many: Vec<String> = (0..=MOST_KEYS).map(|number| number.to_string()).collect();
+    let long = vec![b'a'; LONGEST_KEY + 1];
+    let together = [&long[..LONGEST_KEY], b"b"];
+    for (text, error) in [
+        (
+            "keys: the list is empty; name at least one",
+            refused(|bench| bench.core.acquire([""; 0], TTL, 1, bench.now)),
+        ),
+        (
+            "keys: 65 different keys are given; a lock can have 64 at most",
+            refused(|bench| bench.core.acquire(&many, TTL, 1, bench.now)),
+        ),
+        (
+            "keys: 65 different keys are given; a lock can have 64 at most",
+            refused(|bench| bench.core.adopt(&many, token(), TTL, 1, bench.now)),
+        ),
+        (
+            "keys: the list is empty; name at least one",
+            refused(|bench| bench.core.release_token(&many[..0], token(), 1, bench.now)),
+        ),
+        (
+            "key of 65537 bytes: it is too long; the limit is 65536 bytes",
+            refused(|bench| bench.core.acquire(&long, TTL, 1, bench.now)),
+        ),
+        (
+            "key of 65537 bytes: it is too long; the limit is 65536 bytes",
+            refused(|bench| bench.core.acquire(together, TTL, 1, bench.now)),
+        ),
+    ] {
+        assert_eq!(error.to_string(), text);
+    }
+}
+
+fn token() -> LockToken {
+    LockToken::parse(&"0".repeat(40)).expect("it is one")
 }
 
 /// A moment that has passed is no wait: the request ends with its first attempt.

@@ -13,7 +13,7 @@ fn wait_for(bench: &mut Bench, names: &[&str]) {
     let (keys, now) = (KeySet::new(names).expect("a good set"), bench.now);
     bench
         .core
-        .acquire_all(&keys, LockOptions::new(TTL).wait(WAIT), 0, now)
+        .acquire(&keys, LockOptions::new(TTL).wait(WAIT), 0, now)
         .expect("it can be asked for");
 }
 

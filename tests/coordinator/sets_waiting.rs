@@ -13,7 +13,7 @@ fn wait_for(bench: &mut Bench, names: &[&str]) -> Op {
     let (keys, now) = (KeySet::new(names).expect("a good set"), bench.now);
     bench
         .core
-        .acquire_all(&keys, LockOptions::new(TTL).wait(WAIT), 0, now)
+        .acquire(&keys, LockOptions::new(TTL).wait(WAIT), 0, now)
         .expect("it can be asked for")
 }
 
@@ -137,7 +137,7 @@ fn set_that_may_not_wait_is_refused_for_a_key_that_this_client_has() {
     grant(&mut bench);
     let (_, held) = taken(&mut bench);
     let keys = KeySet::new(["a", "b", "c"]).unwrap();
-    bench.core.acquire_all(&keys, LockOptions::once(TTL), 0, bench.now).expect("asked");
+    bench.core.acquire(&keys, LockOptions::once(TTL), 0, bench.now).expect("asked");
     let error = bench.completion().unwrap().result.unwrap_err();
     let Error::Contended(report) = &error else { panic!("{error}") };
     assert_eq!(&report.key[..], b"b");
@@ -146,7 +146,7 @@ fn set_that_may_not_wait_is_refused_for_a_key_that_this_client_has() {
     assert!(bench.said(0).is_empty());
     // And one key of a set is refused in the same way.
     drop(give_back(&mut bench, held));
-    bench.core.acquire_all(&keys, LockOptions::once(TTL), 0, bench.now).expect("asked");
+    bench.core.acquire(&keys, LockOptions::once(TTL), 0, bench.now).expect("asked");
     assert_eq!(grant(&mut bench), ["a+b+c"]);
     let _lock = taken(&mut bench);
     bench.core.acquire(b"c", LockOptions::once(TTL), 0, bench.now).expect("asked");

@@ -186,12 +186,11 @@ fn a_key_that_panics_breaks_nothing() {
     let client = client(&fleet);
     let before = client.gauges();
     for _ in 0..3 {
-        let waited = catch_unwind(AssertUnwindSafe(|| client.lock(Panics, TTL).wait()));
+        let waited = catch_unwind(AssertUnwindSafe(|| client.inspect(Panics).wait()));
         assert!(waited.is_err());
         let token = client.lock("a", TTL).wait().unwrap().token();
-        assert!(
-            catch_unwind(AssertUnwindSafe(|| client.release_token(Panics, token).wait())).is_err()
-        );
+        let asked = || client.extend_token(Panics, token, TTL).wait();
+        assert!(catch_unwind(AssertUnwindSafe(asked)).is_err());
     }
     nothing_is_open(&client, before);
     client.lock("a", TTL).wait().unwrap().check().unwrap();

@@ -281,7 +281,7 @@ impl World {
             let others = (0..self.keys.len()).filter(|&other| wish.has_also(other));
             let names = others.chain([key]).map(|key| &self.keys[key]);
             let keys = KeySet::new(names).expect("they are few");
-            core.acquire_all(&keys, options, serial, at)
+            core.acquire(&keys, options, serial, at)
         } else {
             core.acquire(key_bytes, options, serial, at)
         };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use redlatch::clock::Instant;
 use redlatch::proto::Settings;
 use redlatch::proto::{Action, Coordinator, Lock, NodeId, NodeSettings, NodeState, Outcome};
-use redlatch::{AutoExtend, LockOptions};
+use redlatch::{AutoExtend, Keys, LockOptions};
 
 pub const NODES: usize = 5;
 const SEED: [u8; 32] = [7; 32];
@@ -76,6 +76,18 @@ impl ByHand {
         }
     }
 
+    /// Acquires and releases these keys.
+    pub fn pair_of(&mut self, keys: impl Keys, ttl: Duration, locks: &mut Vec<Lock>) {
+        let (now, options) = (self.now(), self.options(ttl));
+        self.coordinator.acquire(keys, options, 0, now).expect("there is room");
+        self.turn();
+        while let Some(done) = self.coordinator.poll_completion(self.now()) {
+            let Ok(Outcome::Acquired(lock)) = done.result else { panic!("{done:?}") };
+            locks.push(lock);
+        }
+        self.release_all(locks);
+    }
+
     /// As [`pairs_into`](ByHand::pairs_into), with answers that were made before: the test itself
     /// does next to nothing.
     pub fn canned_pairs(&mut self, count: usize, ttl: Duration, locks: &mut Vec<Lock>) {
@@ -127,7 +139,7 @@ impl ByHand {
         for number in first..first + count {
             let key = key(number);
             let (coordinator, data) = (&mut self.coordinator, number as u64);
-            coordinator.acquire(&key, options, data, now).expect("there is room");
+            coordinator.acquire(key, options, data, now).expect("there is room");
         }
         self.turn();
         while let Some(done) = self.coordinator.poll_completion(self.now()) {

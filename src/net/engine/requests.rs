@@ -9,58 +9,46 @@ use crate::net::observe::Verb;
 use crate::proto::error::Error;
 use crate::proto::ids::Op;
 use crate::proto::inspection::Inspection;
-use crate::proto::key_set::KeySet;
+use crate::proto::keys::Keys;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::lock_options::LockOptions;
 use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::time::Instant;
 
 impl Engine {
-    /// Asks for the lock on `key`, and waits for it for 10 s, or as the options say. The
-    /// completion brings `data` back. If the options renew the lock, the completions of
-    /// [`auto_extend`](Engine::auto_extend) follow, with the same `data`.
+    /// Asks for the lock on these keys, one or several ([`Keys`]), and waits for it for 10 s, or as
+    /// the options say. The completion brings `data` back. If the options renew the lock, the
+    /// completions of [`auto_extend`](Engine::auto_extend) follow, with the same `data`.
     ///
     /// An acquire may be requested at once. While the nodes' first handshakes are in flight, the
     /// engine holds the request until a quorum of nodes is connected, for the connect timeout at
     /// most. So an acquire on a new engine may take that much longer than its wait.
     ///
-    /// # Errors
-    /// Before anything is sent: an invalid ttl or key, or [`Error::Busy`].
-    pub fn acquire(
-        &mut self,
-        key: impl AsRef<[u8]>,
-        options: impl Into<LockOptions>,
-        data: u64,
-    ) -> Result<Op, Error> {
-        let key = key.as_ref();
-        let asked = self.coordinator.acquire(key, options, data, clock::now());
-        self.observer.asked(&asked, Verb::Acquire, key);
-        asked
-    }
-
-    /// Asks for the lock on all of these keys: all or none of them. Apart from that as
-    /// [`acquire`](Engine::acquire).
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use redlatch::{Engine, Error, KeySet};
     /// # fn ask(engine: &mut Engine) -> Result<(), Error> {
-    /// let accounts = KeySet::new(["account:7", "account:9"])?;
-    /// let op = engine.acquire_all(&accounts, Duration::from_secs(10), 0)?;
+    /// let ttl = Duration::from_secs(30);
+    /// engine.acquire("invoice:42", ttl, 0)?;
+    /// // All of these accounts, or none.
+    /// let accounts = KeySet::new((7..10).map(|number| format!("account:{number}")))?;
+    /// engine.acquire(&accounts, ttl, 1)?;
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// Before anything is sent: an invalid ttl or key, a fair lock over several keys
-    /// ([`ConfigError::Fair`](crate::ConfigError::Fair)), or [`Error::Busy`].
-    pub fn acquire_all(
+    /// Before anything is sent: an invalid ttl or key, options that exclude each other
+    /// ([`LockOptions::fair`]), or [`Error::Busy`].
+    pub fn acquire(
         &mut self,
-        keys: &KeySet,
+        keys: impl Keys,
         options: impl Into<LockOptions>,
         data: u64,
     ) -> Result<Op, Error> {
-        let asked = self.coordinator.acquire_all(keys, options, data, clock::now());
+        let named = keys.named()?;
+        let keys = named.borrowed();
+        let asked = self.coordinator.acquire(keys, options, data, clock::now());
         self.observer.asked(&asked, Verb::Acquire, keys.first());
         asked
     }
@@ -90,13 +78,13 @@ impl Engine {
         self.coordinator.into_token(lock, clock::now())
     }
 
-    /// Takes up the lock on `key` that was given away with `token`, under a new token. If two
+    /// Takes up the lock on these keys that was given away with `token`, under a new token. If two
     /// clients try with one token, at most one of them gets the lock. Makes one attempt, whatever
     /// wait the options have.
     ///
-    /// The request ends as an acquire does, or as [`Error::Lost`] if the token does not hold the
-    /// key on enough nodes. If the giver still believes in the lock, it loses it, and learns of
-    /// that with its next extend: so give the lock away first.
+    /// The request ends as an acquire does, or as [`Error::Lost`] if the token does not hold all of
+    /// the keys on enough nodes. If the giver still believes in the lock, it loses it, and learns
+    /// of that with its next extend: so give the lock away first.
     ///
     /// The lock has no fencing number, even if it had one before: a number belongs to one holder.
     ///
@@ -104,29 +92,14 @@ impl Engine {
     /// Before anything is sent: an invalid argument, or [`Error::Busy`].
     pub fn adopt(
         &mut self,
-        key: impl AsRef<[u8]>,
+        keys: impl Keys,
         token: LockToken,
         options: impl Into<LockOptions>,
         data: u64,
     ) -> Result<Op, Error> {
-        let asked = self.coordinator.adopt(key.as_ref(), token, options, data, clock::now());
-        self.observer.asked(&asked, Verb::Adopt, key.as_ref());
-        asked
-    }
-
-    /// Takes up the lock on all of these keys that was given away with `token`, under a new token.
-    /// Apart from that as [`adopt`](Engine::adopt).
-    ///
-    /// # Errors
-    /// Before anything is sent: an invalid argument, or [`Error::Busy`].
-    pub fn adopt_all(
-        &mut self,
-        keys: &KeySet,
-        token: LockToken,
-        options: impl Into<LockOptions>,
-        data: u64,
-    ) -> Result<Op, Error> {
-        let asked = self.coordinator.adopt_all(keys, token, options, data, clock::now());
+        let named = keys.named()?;
+        let keys = named.borrowed();
+        let asked = self.coordinator.adopt(keys, token, options, data, clock::now());
         self.observer.asked(&asked, Verb::Adopt, keys.first());
         asked
     }
@@ -232,32 +205,20 @@ impl Engine {
         op
     }
 
-    /// Releases `key` if it holds `token`, whichever client took it.
+    /// Releases the keys if they hold `token`, whichever client took them. Of several keys each is
+    /// released by itself.
     ///
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
     pub fn release_token(
         &mut self,
-        key: impl AsRef<[u8]>,
+        keys: impl Keys,
         token: LockToken,
         data: u64,
     ) -> Result<Op, Error> {
-        let asked = self.coordinator.release_token(key.as_ref(), token, data, clock::now());
-        self.observer.asked(&asked, Verb::Release, key.as_ref());
-        asked
-    }
-
-    /// Releases each of these keys if it holds `token`, whichever client took it.
-    ///
-    /// # Errors
-    /// Before anything is sent: an invalid key, or [`Error::Busy`].
-    pub fn release_token_all(
-        &mut self,
-        keys: &KeySet,
-        token: LockToken,
-        data: u64,
-    ) -> Result<Op, Error> {
-        let asked = self.coordinator.release_token_all(keys, token, data, clock::now());
+        let named = keys.named()?;
+        let keys = named.borrowed();
+        let asked = self.coordinator.release_token(keys, token, data, clock::now());
         self.observer.asked(&asked, Verb::Release, keys.first());
         asked
     }

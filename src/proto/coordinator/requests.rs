@@ -10,19 +10,21 @@ use crate::proto::ids::Op;
 use crate::proto::inspection::Inspection;
 use crate::proto::key::KeyHash;
 use crate::proto::key_set::KeySet;
+use crate::proto::keys::{Keys, KeysRef};
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::lock_options::LockOptions;
 use crate::proto::locks::AcquireParams;
 use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::settings::RestartGuard;
-use crate::proto::time::{Instant, Ttl};
+use crate::proto::time::Instant;
 
 impl Coordinator {
-    /// Asks for `key`. There is one attempt; until the wait of the options is over, more follow
-    /// whenever the key may be free.
+    /// Asks for the lock on these keys, one or several: all or none of them. There is one attempt;
+    /// until the wait of the options is over, more follow whenever the keys may be free.
     ///
-    /// If this client already holds the key or waits for it, the request waits for its turn, and no
-    /// node is asked meanwhile. Without a wait it ends as [`Error::Contended`] at once.
+    /// If this client already holds a key or waits for it, the request waits for its turn at each
+    /// such key, and no node is asked meanwhile. Without a wait it ends as [`Error::Contended`] at
+    /// once.
     ///
     /// The completion returns `data`, and may be there at once. If the options renew the lock, the
     /// completions of [`auto_extend`](Coordinator::auto_extend) follow under the same op.
@@ -33,26 +35,46 @@ impl Coordinator {
     /// that forgot its counters has to be known, or [`Error::Busy`].
     pub fn acquire(
         &mut self,
-        key: &[u8],
+        keys: impl Keys,
         options: impl Into<LockOptions>,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let options = options.into();
-        options.check_acquire(1)?;
-        let ttl = self.locks.check_params(key, options.ttl, options.auto_extend)?;
-        self.check_fence(&options)?;
-        self.begin_acquire(key, params(&options, ttl, data, now), now)
+        self.acquire_keys(keys.named()?.borrowed(), options.into(), data, now)
+    }
+
+    fn acquire_keys(
+        &mut self,
+        keys: KeysRef<'_>,
+        options: LockOptions,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        options.check_acquire(keys.len())?;
+        let LockOptions { ttl, auto_extend, fair, fenced, .. } = options;
+        let ttl = match keys {
+            KeysRef::One(key) => self.locks.check_params(key, ttl, auto_extend)?,
+            KeysRef::Several(keys) => self.locks.check_set(keys, ttl, auto_extend)?,
+        };
+        if fenced {
+            self.check_fence(keys)?;
+        }
+        let give_up_at = options.give_up_at(now);
+        let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fair, fenced, data };
+        match keys {
+            KeysRef::One(key) => self.begin_acquire(key, params, now),
+            KeysRef::Several(keys) => self.begin_acquire_all(keys, params, now),
+        }
     }
 
     /// Refuses a fencing number that could not be promised.
-    fn check_fence(&self, options: &LockOptions) -> Result<(), Error> {
-        if options.fenced && self.settings().restart_guard == RestartGuard::Off {
+    fn check_fence(&self, keys: KeysRef<'_>) -> Result<(), Error> {
+        if self.settings().restart_guard == RestartGuard::Off {
             let problem = "the restart guard is off, so a counter that a node forgot would not be \
                            noticed; switch the guard on, or acquire without a fencing number";
             return Err(ConfigError::Fence { problem }.into());
         }
-        Ok(())
+        keys.set().map_or(Ok(()), |keys| self.locks.check_counters(keys))
     }
 
     #[inline]
@@ -76,34 +98,6 @@ impl Coordinator {
         let op = self.locks.acquire(key, hash, params, in_line, now);
         self.act_on_waits(now);
         op
-    }
-
-    /// Asks for all of these keys, as one lock: all or none of them. Apart from that as
-    /// [`acquire`](Coordinator::acquire).
-    ///
-    /// If this client holds one of the keys or waits for it, the request waits for its turn at each
-    /// such key, and no node is asked meanwhile.
-    ///
-    /// # Errors
-    /// Before anything is sent: an invalid argument, or [`Error::Busy`].
-    pub fn acquire_all(
-        &mut self,
-        keys: &KeySet,
-        options: impl Into<LockOptions>,
-        data: u64,
-        now: Instant,
-    ) -> Result<Op, Error> {
-        let options = options.into();
-        if keys.len() == 1 {
-            return self.acquire(keys.first(), options, data, now);
-        }
-        options.check_acquire(keys.len())?;
-        let ttl = self.locks.check_set(keys, options.ttl, options.auto_extend)?;
-        self.check_fence(&options)?;
-        if options.fenced {
-            self.locks.check_counters(keys)?;
-        }
-        self.begin_acquire_all(keys, params(&options, ttl, data, now), now)
     }
 
     fn begin_acquire_all(
@@ -212,36 +206,23 @@ impl Coordinator {
         result
     }
 
-    /// Releases `key` on the nodes where it holds `token`, no matter which client acquired it: for
-    /// a lock whose record is over, and for scripts.
+    /// Releases the keys on the nodes where they hold `token`, no matter which client acquired
+    /// them: for a lock whose record is over, and for scripts. Of several keys each is released by
+    /// itself.
     ///
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
     pub fn release_token(
         &mut self,
-        key: &[u8],
+        keys: impl Keys,
         token: LockToken,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let result = self.locks.release_token(key, token, data, now);
-        self.act_on_waits(now);
-        result
-    }
-
-    /// Releases each of these keys on the nodes where it holds `token`, no matter which client
-    /// acquired it.
-    ///
-    /// # Errors
-    /// Before anything is sent: an invalid key, or [`Error::Busy`].
-    pub fn release_token_all(
-        &mut self,
-        keys: &KeySet,
-        token: LockToken,
-        data: u64,
-        now: Instant,
-    ) -> Result<Op, Error> {
-        let result = self.locks.release_token_all(keys, token, data, now);
+        let result = match keys.named()?.borrowed() {
+            KeysRef::One(key) => self.locks.release_token(key, token, data, now),
+            KeysRef::Several(keys) => self.locks.release_token_all(keys, token, data, now),
+        };
         self.act_on_waits(now);
         result
     }
@@ -262,17 +243,19 @@ impl Coordinator {
         result
     }
 
-    /// Adopts the lock on `key` that was given away with `token`: on each node that holds the
-    /// token, a new one takes its place. A giver that still believes in the lock loses it.
+    /// Adopts the lock on these keys, one or several, that was given away with `token`: on each
+    /// node where all of them hold the token, a new one takes its place. A giver that still
+    /// believes in the lock loses it.
     ///
     /// There is one attempt, whatever wait the options have, which ends as an acquire does. If too
     /// few nodes hold the token, it ends as [`Error::Lost`], and what it changed is released.
     ///
     /// # Errors
-    /// Before anything is sent: an invalid argument, or [`Error::Busy`].
+    /// Before anything is sent: an invalid argument, options with a fencing number, which belongs
+    /// to one holder, or [`Error::Busy`].
     pub fn adopt(
         &mut self,
-        key: &[u8],
+        keys: impl Keys,
         token: LockToken,
         options: impl Into<LockOptions>,
         data: u64,
@@ -280,29 +263,13 @@ impl Coordinator {
     ) -> Result<Op, Error> {
         let options = options.into();
         options.check_adopt()?;
-        let (ttl, auto_extend) = (options.ttl, options.auto_extend);
-        let result = self.locks.adopt(key, token, ttl, auto_extend, data, now);
-        self.act_on_waits(now);
-        result
-    }
-
-    /// Adopts the lock on all of these keys that was given away with `token`. Apart from that as
-    /// [`adopt`](Coordinator::adopt).
-    ///
-    /// # Errors
-    /// Before anything is sent: an invalid argument, or [`Error::Busy`].
-    pub fn adopt_all(
-        &mut self,
-        keys: &KeySet,
-        token: LockToken,
-        options: impl Into<LockOptions>,
-        data: u64,
-        now: Instant,
-    ) -> Result<Op, Error> {
-        let options = options.into();
-        options.check_adopt()?;
-        let (ttl, auto_extend) = (options.ttl, options.auto_extend);
-        let result = self.locks.adopt_all(keys, token, ttl, auto_extend, data, now);
+        let LockOptions { ttl, auto_extend, .. } = options;
+        let result = match keys.named()?.borrowed() {
+            KeysRef::One(key) => self.locks.adopt(key, token, ttl, auto_extend, data, now),
+            KeysRef::Several(keys) => {
+                self.locks.adopt_all(keys, token, ttl, auto_extend, data, now)
+            }
+        };
         self.act_on_waits(now);
         result
     }
@@ -419,12 +386,4 @@ impl Coordinator {
     pub fn report_node_states(&self, now: Instant) -> Box<Report> {
         self.locks.cluster().report_node_states(now)
     }
-}
-
-/// What the locks are asked for.
-#[inline]
-fn params(options: &LockOptions, ttl: Ttl, data: u64, now: Instant) -> AcquireParams {
-    let &LockOptions { auto_extend, fair, fenced, .. } = options;
-    let give_up_at = options.give_up_at(now);
-    AcquireParams { ttl, since: now, give_up_at, auto_extend, fair, fenced, data }
 }
