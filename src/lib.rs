@@ -33,7 +33,7 @@ by step, and `docs/performance.md` says what each costs.
 //!
 //! let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
 //! let client = Client::connect(config)?;
-//! let guard = client.lock("invoice:42", Duration::from_secs(10))?;
+//! let guard = client.lock("invoice:42", Duration::from_secs(30))?;
 //! guard.check()?; // before each side effect
 //! guard.release()?;
 //! # Ok::<(), redlatch::Error>(())

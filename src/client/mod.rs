@@ -72,10 +72,10 @@ pub use notices::{LockEvent, LockEventKind};
 ///
 /// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
 /// let client = Client::connect(config)?;
-/// let mut guard = client.lock("invoice:42", Duration::from_secs(10))?;
+/// let mut guard = client.lock("invoice:42", Duration::from_secs(30))?;
 /// // ... and before each side effect:
 /// guard.check()?;
-/// guard.extend(Duration::from_secs(10))?;
+/// guard.extend(Duration::from_secs(30))?;
 /// guard.release()?;
 /// # Ok::<(), redlatch::Error>(())
 /// ```

@@ -24,7 +24,7 @@ use crate::proto::error::ConfigError;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
 /// let mut locks = UringEngine::new(config)?;
-/// locks.acquire("invoice:42", Duration::from_secs(10), 7)?;
+/// locks.acquire("invoice:42", Duration::from_secs(30), 7)?;
 /// loop {
 ///     locks.turn(None)?;
 ///     while let Some(done) = locks.poll_completion() {

@@ -54,7 +54,7 @@ pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
 /// use redlatch::{Config, Error, LockOptions, SharedClient};
 ///
 /// async fn pay(locks: SharedClient) -> Result<(), Error> {
-///     let guard = locks.lock("invoice:42", Duration::from_secs(10)).await?;
+///     let guard = locks.lock("invoice:42", Duration::from_secs(30)).await?;
 ///     // ... and before each side effect:
 ///     guard.check()?;
 ///     guard.release().await?;
@@ -65,7 +65,7 @@ pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
 /// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
 /// let locks = SharedClient::connect(config)?;
 /// // The same from a thread:
-/// let options = LockOptions::new(Duration::from_secs(10)).auto_extend(Duration::from_secs(3600));
+/// let options = LockOptions::new(Duration::from_secs(30)).auto_extend(Duration::from_secs(3600));
 /// let guard = locks.lock("invoice:42", options).wait()?;
 /// guard.check()?;
 /// drop(guard);
@@ -75,7 +75,7 @@ pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
 ///     .map(|_| {
 ///         let locks = locks.clone();
 ///         std::thread::spawn(move || {
-///             let guard = locks.lock("invoice:42", Duration::from_secs(10)).wait()?;
+///             let guard = locks.lock("invoice:42", Duration::from_secs(30)).wait()?;
 ///             guard.check()
 ///         })
 ///     })
@@ -257,7 +257,7 @@ impl SharedClient {
     /// # let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
     /// # let locks = SharedClient::connect(config)?;
     /// // One `?` for the lock and for what `act` returns.
-    /// let total = locks.with_lock("report", Duration::from_secs(10), |watcher| {
+    /// let total = locks.with_lock("report", Duration::from_secs(30), |watcher| {
     ///     watcher.check()?;
     ///     Ok::<_, Error>(3 * 4)
     /// })?;
