@@ -211,7 +211,8 @@ impl Client {
         })
     }
 
-    /// Reads what every node holds at `key`, and for how long; changes nothing.
+    /// Reads what every node holds at `key`, and for how long; changes nothing. It takes one key:
+    /// an [`Inspection`] says what each node holds at it.
     ///
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
@@ -244,7 +245,8 @@ impl Client {
 
     /// Deletes `key` on every node, whichever client holds it. This breaks what a lock promises:
     /// the holder believes in its lock until it notices, and meanwhile another client can take it.
-    /// For an operator who knows that the holder is gone.
+    /// For an operator who knows that the holder is gone. It takes one key: its outcome tells of a
+    /// single one whether anything was there.
     ///
     /// The outcome is `Released` if a node had something at the key, and `AlreadyExpired` if none
     /// had.
@@ -259,6 +261,79 @@ impl Client {
             Outcome::Released(released) => Ok(released),
             other => unreachable!("a release ended as {other:?}"),
         }
+    }
+
+    /// Deletes the key that was inspected on each node that still holds what `seen` found there,
+    /// whichever client holds it: what changed since then stays. Like
+    /// [`dangerously_force_release`](Client::dangerously_force_release), this breaks what a lock
+    /// promises. Returns what each node answered: `Granted` if it deleted the key.
+    ///
+    /// A value that is longer than what an inspection keeps of it is compared as far as it was
+    /// kept.
+    ///
+    /// ```no_run
+    /// # fn break_lock(client: &redlatch::Client) -> Result<(), redlatch::Error> {
+    /// let seen = client.inspect("deploy")?;
+    /// println!("{seen}"); // an operator looks at it, and knows that this holder is gone
+    /// let report = client.dangerously_force_release_seen(&seen)?;
+    /// println!("{report}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Before anything is sent: [`Error::Busy`].
+    pub fn dangerously_force_release_seen(&self, seen: &Inspection) -> Result<Report, Error> {
+        match self.ask(|engine| engine.dangerously_force_release_seen(seen, 0))? {
+            Outcome::ForceReleased(report) => Ok(*report),
+            other => unreachable!("a forced release ended as {other:?}"),
+        }
+    }
+
+    /// Takes the lock, runs `act` while the lock is renewed, and releases it. The lock is held for
+    /// 24 hours at most ([`DEFAULT_MAX_HOLD`](crate::DEFAULT_MAX_HOLD)) unless the options set
+    /// another bound.
+    ///
+    /// The client has no thread of its own: it renews the lock where `act` calls
+    /// [`Guard::check`], or any call of the client, at least every third of the ttl. `act` is not
+    /// interrupted when the lock is lost: it has to call `check` before each side effect. An error
+    /// or a panic in it releases the lock, and then propagates.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use redlatch::{Client, Error};
+    /// # fn report(client: &Client) -> Result<(), Error> {
+    /// // One `?` for the lock and for what `act` returns.
+    /// let total = client.with_lock("report", Duration::from_secs(30), |guard| {
+    ///     let mut total = 0;
+    ///     for page in 1..=4 {
+    ///         guard.check()?; // also renews the lock if that is due
+    ///         total += page;
+    ///     }
+    ///     Ok::<_, Error>(total)
+    /// })?;
+    /// assert_eq!(total, 10);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The error of `act`, of any type that an [`Error`] can become; why there is no lock; or
+    /// [`Error::Lost`] if the lock was over before `act` returned. In the last case the result of
+    /// `act` is dropped.
+    pub fn with_lock<T, E: From<Error>>(
+        &self,
+        keys: impl Keys,
+        options: impl Into<LockOptions>,
+        act: impl FnOnce(&Guard<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let guard = self.lock(keys, options.into().auto_extended())?;
+        let value = act(&guard)?;
+        guard.check()?;
+        // The lock was held to the end, so the result of the release does not matter to the
+        // caller.
+        let _ = guard.release();
+        Ok(value)
     }
 
     /// The next event of the locks, of the last 256: a loss, or, if a lock is renewed

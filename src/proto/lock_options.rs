@@ -12,6 +12,9 @@ use crate::proto::time::Instant;
 /// How long an acquire waits unless [`LockOptions`] say otherwise, in every interface.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(10);
 
+/// How long `with_lock` may hold a lock unless the options say otherwise.
+pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
+
 /// The options of an acquire: the ttl, how long to wait, and whether to renew the lock.
 ///
 /// A plain [`Duration`] is a ttl, with the defaults for the rest: `lock` waits up to 10 s for a key
@@ -121,6 +124,13 @@ impl LockOptions {
     pub const fn fenced(mut self) -> LockOptions {
         self.fenced = true;
         self
+    }
+
+    /// The options; the lock is extended automatically for [`DEFAULT_MAX_HOLD`] at most unless they
+    /// set another bound.
+    #[cfg(feature = "net")]
+    pub(crate) fn auto_extended(self) -> LockOptions {
+        if self.auto_extend.is_some() { self } else { self.auto_extend(DEFAULT_MAX_HOLD) }
     }
 
     /// No attempt is begun from this moment on, if the request is made at `now`.

@@ -51,7 +51,7 @@ pub use inspection::{Inspection, KeyState, KeySummary, NodeKeyState, Value};
 pub use key_set::{KeySet, MOST_KEYS};
 pub use keys::Keys;
 pub use lock::{InvalidToken, LONGEST_OWNER, Lock, LockToken, check_owner};
-pub use lock_options::{DEFAULT_WAIT, LockOptions};
+pub use lock_options::{DEFAULT_MAX_HOLD, DEFAULT_WAIT, LockOptions};
 pub use locks::auto_extend::AutoExtend;
 pub use locks::requests::{Completion, Outcome};
 pub use locks::round::ReleaseOutcome;

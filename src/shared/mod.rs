@@ -28,7 +28,9 @@ use std::time::Duration;
 pub use call::{Call, Question};
 pub use guard::{Extend, Release, SharedGuard};
 use requests::Kept;
-pub use requests::{Acquire, Adopt, ExtendToken, ForceRelease, Inspect, ReleaseToken};
+pub use requests::{
+    Acquire, Adopt, ExtendToken, ForceRelease, ForceReleaseSeen, Inspect, ReleaseToken, Vouch,
+};
 pub use watcher::{LockWatcher, Lost};
 
 use crate::config::Config;
@@ -36,6 +38,7 @@ use crate::net::clock;
 use crate::proto::cluster::state::NodeState;
 use crate::proto::coordinator::NodeEvent;
 use crate::proto::error::{ClosedReason, Error};
+use crate::proto::inspection::Inspection;
 use crate::proto::keys::Keys;
 use crate::proto::lock;
 use crate::proto::lock_options::LockOptions;
@@ -43,9 +46,6 @@ use crate::proto::node_set::NodeId;
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 use inner::Inner;
-
-/// How long [`SharedClient::with_lock`] may hold a lock unless the options say otherwise.
-pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
 
 /// Distributed locks for many threads and for any async runtime.
 ///
@@ -227,7 +227,8 @@ impl SharedClient {
         Call::new(&self.owner, ReleaseToken { keys: Kept::new(keys), token })
     }
 
-    /// Reads what every node holds at `key`, and for how long; changes nothing.
+    /// Reads what every node holds at `key`, and for how long; changes nothing. It takes one key:
+    /// an [`Inspection`] says what each node holds at it.
     ///
     /// # Errors
     /// The call ends with an error for an invalid key, or with [`Error::Busy`].
@@ -237,7 +238,8 @@ impl SharedClient {
 
     /// Deletes `key` on every node, whichever client holds it. This breaks what a lock promises:
     /// the holder believes in its lock until it notices, and meanwhile another client can take it.
-    /// For an operator who knows that the holder is gone.
+    /// For an operator who knows that the holder is gone. It takes one key: its outcome tells of a
+    /// single one whether anything was there.
     ///
     /// # Errors
     /// The call ends with an error for an invalid key, or with [`Error::Busy`].
@@ -245,8 +247,62 @@ impl SharedClient {
         Call::new(&self.owner, ForceRelease { key })
     }
 
+    /// Deletes the key that was inspected on each node that still holds what `seen` found there,
+    /// whichever client holds it: what changed since then stays. Like
+    /// [`dangerously_force_release`](SharedClient::dangerously_force_release), this breaks what a
+    /// lock promises. Returns what each node answered: `Granted` if it deleted the key.
+    ///
+    /// A value that is longer than what an inspection keeps of it is compared as far as it was
+    /// kept.
+    ///
+    /// ```no_run
+    /// # async fn break_lock(locks: redlatch::SharedClient) -> Result<(), redlatch::Error> {
+    /// let seen = locks.inspect("deploy").await?;
+    /// println!("{seen}"); // an operator looks at it, and knows that this holder is gone
+    /// let report = locks.dangerously_force_release_seen(&seen).await?;
+    /// println!("{report}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The call ends with [`Error::Busy`].
+    pub fn dangerously_force_release_seen<'a>(
+        &self,
+        seen: &'a Inspection,
+    ) -> Call<ForceReleaseSeen<'a>> {
+        Call::new(&self.owner, ForceReleaseSeen { seen })
+    }
+
+    /// Ends the quarantine of every node that can be asked, and records that in the nodes'
+    /// markers, so that the next process trusts them at once, too. Returns what each node
+    /// answered.
+    ///
+    /// The caller vouches that no client believes in a lock that one of these nodes forgot. For
+    /// instance, this is true of nodes that no client has used yet.
+    ///
+    /// A node counts only if this client saw its marker before: with
+    /// [`RestartGuard::Off`](crate::RestartGuard::Off) no node does.
+    ///
+    /// ```no_run
+    /// # async fn begin(locks: redlatch::SharedClient) -> Result<(), redlatch::Error> {
+    /// println!("{}", locks.vouch().await?); // these nodes are new
+    /// let guard = locks.lock("deploy", std::time::Duration::from_secs(30)).await?;
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The call ends with [`Error::NoQuorum`] if fewer than a quorum of nodes accepted it, and with
+    /// [`Error::Busy`].
+    pub fn vouch(&self) -> Call<Vouch> {
+        Call::new(&self.owner, Vouch)
+    }
+
     /// Takes the lock, runs `act` on this thread while the lock is renewed, and releases it. The
-    /// lock is held for 24 hours at most unless the options set another bound.
+    /// lock is held for 24 hours at most ([`DEFAULT_MAX_HOLD`](crate::DEFAULT_MAX_HOLD)) unless the
+    /// options set another bound.
     ///
     /// `act` is not interrupted when the lock is lost: it has to call [`LockWatcher::check`]
     /// before each side effect. An error or a panic in it releases the lock, and then propagates.
@@ -275,7 +331,7 @@ impl SharedClient {
         options: impl Into<LockOptions>,
         act: impl FnOnce(&LockWatcher) -> Result<T, E>,
     ) -> Result<T, E> {
-        let guard = self.lock(keys, with_auto_extend(options.into())).wait()?;
+        let guard = self.lock(keys, options.into().auto_extended()).wait()?;
         let value = act(&guard)?;
         guard.check()?;
         // The lock was held to the end, so the result of the release does not matter to the
@@ -300,7 +356,7 @@ impl SharedClient {
         E: From<Error>,
         F: Future<Output = Result<T, E>>,
     {
-        let guard = self.lock(keys, with_auto_extend(options.into())).await?;
+        let guard = self.lock(keys, options.into().auto_extended()).await?;
         let value = act(guard.watcher()).await?;
         guard.check()?;
         let _ = guard.release().await;
@@ -358,12 +414,6 @@ impl SharedClient {
     pub fn close(&self, timeout: Duration) -> Closing {
         Closing { owner: Arc::clone(&self.owner), timeout, until: None, slot: None }
     }
-}
-
-/// The options; the lock is extended automatically for [`DEFAULT_MAX_HOLD`] at most unless they set
-/// another bound.
-fn with_auto_extend(options: LockOptions) -> LockOptions {
-    if options.auto_extend.is_some() { options } else { options.auto_extend(DEFAULT_MAX_HOLD) }
 }
 
 /// What is open in a shared client: see [`SharedClient::gauges`].

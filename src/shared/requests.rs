@@ -6,7 +6,7 @@ use super::call::{Answering, Question, sealed};
 use super::guard::SharedGuard;
 use super::open::Open;
 use crate::net::observe::Verb;
-use crate::proto::error::{ConfigError, Error};
+use crate::proto::error::{ConfigError, Error, Report};
 use crate::proto::ids::Op;
 use crate::proto::inspection::Inspection;
 use crate::proto::key_set::KeySet;
@@ -99,6 +99,16 @@ pub struct Inspect<K> {
 pub struct ForceRelease<K> {
     pub(super) key: K,
 }
+
+/// Deletes what was seen at a key, whichever client holds it.
+#[derive(Debug)]
+pub struct ForceReleaseSeen<'a> {
+    pub(super) seen: &'a Inspection,
+}
+
+/// Ends the quarantine of the nodes.
+#[derive(Debug)]
+pub struct Vouch;
 
 /// A request for one key: how it is made, and which outcome makes which answer.
 macro_rules! question {
@@ -193,3 +203,49 @@ question!(
     |_it, key, engine, data| engine.dangerously_force_release(key, data),
     |_at| Outcome::Released(released) => released
 );
+
+impl Question for ForceReleaseSeen<'_> {}
+
+impl sealed::Asked for ForceReleaseSeen<'_> {
+    const VERB: Option<Verb> = None;
+
+    type Answer = Report;
+
+    fn key(&self) -> &[u8] {
+        &self.seen.key
+    }
+
+    fn ask(&self, _: &[u8], open: &mut Open<'_>, data: u64) -> Result<Op, Error> {
+        open.engine.dangerously_force_release_seen(self.seen, data)
+    }
+
+    fn answer(&self, _: Answering<'_, '_>, outcome: Outcome) -> Report {
+        match outcome {
+            Outcome::ForceReleased(report) => *report,
+            other => unreachable!("it ended as {other:?}"),
+        }
+    }
+}
+
+impl Question for Vouch {}
+
+impl sealed::Asked for Vouch {
+    const VERB: Option<Verb> = None;
+
+    type Answer = Report;
+
+    fn key(&self) -> &[u8] {
+        &[]
+    }
+
+    fn ask(&self, _: &[u8], open: &mut Open<'_>, data: u64) -> Result<Op, Error> {
+        open.engine.vouch(data)
+    }
+
+    fn answer(&self, _: Answering<'_, '_>, outcome: Outcome) -> Report {
+        match outcome {
+            Outcome::Vouched(report) => *report,
+            other => unreachable!("it ended as {other:?}"),
+        }
+    }
+}

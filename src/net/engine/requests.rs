@@ -122,7 +122,8 @@ impl Engine {
     }
 
     /// Reads what every node holds at `key`, and changes nothing. The request ends when all nodes
-    /// have answered, or at the node timeout.
+    /// have answered, or at the node timeout. It takes one key: an [`Inspection`] says what each
+    /// node holds at it.
     ///
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
@@ -149,7 +150,8 @@ impl Engine {
 
     /// Deletes `key` on every node, whichever client holds it. This breaks what a lock promises:
     /// the holder believes in its lock until it notices, and meanwhile another client can take it.
-    /// For an operator who knows that the holder is gone.
+    /// For an operator who knows that the holder is gone. It takes one key: its outcome tells of a
+    /// single one whether anything was there.
     ///
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
@@ -161,8 +163,8 @@ impl Engine {
         self.coordinator.force_release(key.as_ref(), data, clock::now())
     }
 
-    /// Deletes `key` on each node that still holds what the inspection `seen` of this key found
-    /// there, whichever client holds it: what changed since then stays. Like
+    /// Deletes the key that was inspected on each node that still holds what `seen` found there,
+    /// whichever client holds it: what changed since then stays. Like
     /// [`dangerously_force_release`](Engine::dangerously_force_release), this breaks what a lock
     /// promises. The request ends as [`Outcome::ForceReleased`](crate::Outcome::ForceReleased),
     /// with what each node said, when all nodes have answered, or at the node timeout.
@@ -171,14 +173,13 @@ impl Engine {
     /// kept.
     ///
     /// # Errors
-    /// Before anything is sent: an invalid key, or [`Error::Busy`].
+    /// Before anything is sent: [`Error::Busy`].
     pub fn dangerously_force_release_seen(
         &mut self,
-        key: impl AsRef<[u8]>,
         seen: &Inspection,
         data: u64,
     ) -> Result<Op, Error> {
-        self.coordinator.force_release_seen(key.as_ref(), seen, data, clock::now())
+        self.coordinator.force_release_seen(seen, data, clock::now())
     }
 
     /// Extends a lock to at least `ttl` from now. While too few nodes answer, the engine asks them

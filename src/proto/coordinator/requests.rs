@@ -294,7 +294,8 @@ impl Coordinator {
     }
 
     /// Deletes `key` on every node, even if another client holds the lock. That holder goes on
-    /// believing in the lock until it notices: this breaks the promise of a lock.
+    /// believing in the lock until it notices: this breaks the promise of a lock. It takes one key:
+    /// its outcome tells of a single one whether anything was there.
     ///
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
@@ -304,28 +305,28 @@ impl Coordinator {
         result
     }
 
-    /// Deletes `key` on each node that still holds what the inspection `seen` of this key found
-    /// there, whichever client holds it. A value that changed meanwhile stays. The request ends as
+    /// Deletes the key that was inspected on each node that still holds what `seen` found there,
+    /// whichever client holds it. A value that changed meanwhile stays. The request ends as
     /// [`Outcome::ForceReleased`](crate::Outcome::ForceReleased) when all nodes have answered, or
     /// at the node timeout. A value that is longer than what an inspection keeps is compared as far
     /// as it was kept.
     ///
     /// # Errors
-    /// Before anything is sent: an invalid key, or [`Error::Busy`].
+    /// Before anything is sent: [`Error::Busy`].
     pub fn force_release_seen(
         &mut self,
-        key: &[u8],
         seen: &Inspection,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let result = self.locks.force_release_seen(key, seen, data, now);
+        let result = self.locks.force_release_seen(&seen.key, seen, data, now);
         self.act_on_waits(now);
         result
     }
 
     /// Reads what every node holds at `key`, and for how long. The request ends when all nodes have
-    /// answered, or at the node timeout.
+    /// answered, or at the node timeout. It takes one key: an [`Inspection`] says what each node
+    /// holds at it.
     ///
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
