@@ -18,7 +18,11 @@ use crate::proto::settings::{Credentials, Limits, RestartGuard, Settings};
 pub use duration::{InvalidDuration, parse_duration};
 pub use file::{ConfigFile, TlsFiles};
 
-/// Addresses and settings of a client.
+/// A builder of clients and engines: the addresses of the nodes, and the settings.
+///
+/// Each method takes the builder and returns it with one setting changed. `Client::connect`,
+/// `Engine::new` and their like end it, and check the settings. What is set so far can be read with
+/// the methods `get_...`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -26,9 +30,10 @@ pub use file::{ConfigFile, TlsFiles};
 ///
 /// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?
 ///     .node_timeout(Duration::from_millis(20));
+/// assert_eq!(config.get_settings().node_timeout, Duration::from_millis(20));
 /// # Ok::<(), redlatch::ConfigError>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Config {
     pub(crate) settings: Settings,
     pub(crate) addresses: Vec<Address>,
@@ -168,6 +173,7 @@ impl Config {
     /// a small key without a ttl. The restart guard uses it to see that a node lost its keys while
     /// this client was not connected. All clients of the nodes should use the same one. With an
     /// empty name no marker is written, and such a loss is not seen.
+    #[must_use]
     pub fn node_marker(mut self, key: impl Into<Box<str>>) -> Config {
         self.settings.node_marker = key.into();
         self
@@ -244,7 +250,7 @@ impl Config {
 
     /// The TLS settings for `rediss://` URLs, if any: for other connections to the nodes.
     #[cfg(feature = "tls")]
-    pub fn encryption(&self) -> Option<&Tls> {
+    pub fn get_tls(&self) -> Option<&Tls> {
         self.tls.as_ref()
     }
 
@@ -278,12 +284,12 @@ impl Config {
     }
 
     /// The addresses of the nodes, in the order of the list.
-    pub fn addresses(&self) -> &[Address] {
+    pub fn get_addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// The settings.
-    pub fn settings(&self) -> &Settings {
+    /// The settings as they are so far.
+    pub fn get_settings(&self) -> &Settings {
         &self.settings
     }
 }
@@ -301,9 +307,10 @@ mod tests {
 
     #[test]
     fn a_bad_list_of_nodes_is_refused() {
-        assert_eq!(Config::new([""; 0]), Err(ConfigError::NoNodes));
+        assert_eq!(Config::new([""; 0]).unwrap_err(), ConfigError::NoNodes);
         let twice = Config::new(["redis://h", "redis://h:6379/1"]);
-        assert_eq!(twice, Err(ConfigError::DuplicateNode { label: "h:6379".into() }));
+        let error = ConfigError::DuplicateNode { label: "h:6379".into() };
+        assert_eq!(twice.unwrap_err(), error);
         assert!(Config::new(["redis://h", "nonsense"]).is_err());
     }
 

@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_millis(1);
 /// A blocking client.
 #[track_caller]
 pub fn client(config: Config) -> Client {
-    let nodes = config.settings().nodes.len();
+    let nodes = config.get_settings().nodes.len();
     let client = Client::connect(config).expect("a good configuration");
     wait_ready(&client, nodes);
     client
