@@ -3,8 +3,6 @@
 //! A program with sockets of its own (io_uring, wasm, a simulation) drives a [`Coordinator`].
 //! Bytes and moments go in by its `handle_*` methods; bytes, moments and completions come out by
 //! its `poll_*` methods. [`turn`] is the order in which a loop calls them.
-//!
-//! [`command`] and [`resp`] are the wire format, for a program that also asks a node on its own.
 
 pub(crate) mod cluster;
 pub(crate) mod coordinator;
@@ -65,4 +63,8 @@ pub use settings::{
 pub use stats::{NodeStats, RoundTrips, Stats};
 pub use time::{Instant, InvalidTtl, Ttl};
 pub use wire::marker::{ID_DIGITS, Identity, Marker};
+/// The wire format, for the tests and for the tool, which ask nodes on their own. It is no part of
+/// the interface.
+#[cfg(feature = "testing")]
+#[doc(hidden)]
 pub use wire::{command, fenced_sets, fencing, resp, sets};

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use redlatch::clock::Instant;
+use redlatch::proto::Instant;
 use redlatch::proto::Settings;
 use redlatch::proto::{Action, Coordinator, Lock, NodeId, NodeSettings, NodeState, Outcome};
 use redlatch::{AutoExtend, Keys, LockOptions};
