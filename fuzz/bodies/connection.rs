@@ -10,8 +10,8 @@ use redlatch::LockToken;
 use redlatch::proto::resp::Limits as ReplyLimits;
 use redlatch::proto::{Instant, Limits};
 use redlatch::testing::inside::{
-    Ask, Connection, Fault, Form, Incoming, KeyHash, Kind, LockAsk, NodeAnswer, NodeAsk, NodeReply,
-    RecordId, Step, TaskAnswer, TaskAsk, TaskId,
+    Ask, Connection, Encoding, Fault, Form, Incoming, KeyHash, Kind, LockAsk, Names, NodeAnswer,
+    NodeAsk, NodeReply, RecordId, ScriptName, Step, TaskAnswer, TaskAsk, TaskId,
 };
 
 use crate::choices::Choices;
@@ -135,7 +135,7 @@ impl Both {
         let now = self.at(choices);
         self.asked += 1;
         let ask = question(self.asked, choices);
-        let release = matches!(ask, Ask::Lock(LockAsk { kind: Kind::Release(_), .. }));
+        let release = matches!(ask, Ask::Lock(LockAsk { kind: Kind::Release, .. }));
         let room = self.real.has_room(&self.limits);
         let room = if release { self.real.has_room_for_release(&self.limits) } else { room };
         if !room || self.ended {
@@ -270,15 +270,23 @@ impl Both {
 /// A question of any kind; its number says which it was.
 fn question(number: u32, choices: &mut Choices) -> Ask {
     let form = choices.one_of(&FORMS);
-    let lock = |kind| Ask::Lock(LockAsk { record: RecordId::of(number), round: number, kind });
+    let lock = |kind, names, form| {
+        let sent = Encoding { form, names };
+        Ask::Lock(LockAsk { record: RecordId::of(number), round: number, kind, sent })
+    };
+    let of_key = |kind, form| lock(kind, Names::Key, form);
+    let of_set = |kind| lock(kind, Names::AllKeys, Some(form));
+    let either = |one, other| if number % 2 == 0 { one } else { other };
+    let counters = either(Names::KeyAndCounter, Names::AllKeysAndCounters);
+    let counting = |kind| lock(kind, counters, Some(form));
     let task = |kind| Ask::Task(TaskId::of(number), kind);
     match choices.below(38) {
-        0..=2 => lock(Kind::Acquire),
-        3 | 4 => lock(Kind::Release(form)),
-        5 | 6 => lock(Kind::Extend(form)),
-        7 => lock(Kind::Heal),
-        8 => lock(Kind::Adopt),
-        9 => lock(Kind::Exists),
+        0..=2 => of_key(Kind::Acquire, None),
+        3 | 4 => lock(Kind::Release, either(Names::Key, Names::KeyAndLine), Some(form)),
+        5 | 6 => of_key(Kind::Extend, Some(form)),
+        7 => of_key(Kind::Heal, None),
+        8 => of_key(Kind::Adopt, Some(Form::Source)),
+        9 => of_key(Kind::Exists, None),
         10 => Ask::Register(RecordId::of(number), (number % 64) as u8),
         11 => task(TaskAsk::ReadValue),
         12 => task(TaskAsk::ReadTtl),
@@ -291,19 +299,19 @@ fn question(number: u32, choices: &mut Choices) -> Ask {
         19 => Ask::Node(NodeAsk::Caching),
         20 => Ask::Node(NodeAsk::LastWord),
         21 => Ask::Node(NodeAsk::Mark),
-        22 | 23 => lock(Kind::Join(form)),
-        24 => lock(Kind::Claim(form)),
-        25 => lock(Kind::AcquireFenced(form)),
-        26 => lock(Kind::ExtendFenced(form)),
-        27 => lock(Kind::HealFenced),
-        28 => lock(Kind::WriteBack(form)),
+        22 | 23 => lock(Kind::Join, Names::KeyAndLine, Some(form)),
+        24 => of_key(Kind::Claim, Some(form)),
+        25 => counting(Kind::Acquire),
+        26 => counting(Kind::Extend),
+        27 => counting(Kind::Heal),
+        28 => counting(Kind::WriteBack),
         29 => task(TaskAsk::ReadLine),
         30 | 31 => Ask::Node(NodeAsk::Subscribe),
-        32 => Ask::Node(NodeAsk::LoadForLine),
-        33 => lock(Kind::AcquireSet(form)),
-        34 => lock(Kind::ExtendSet(form)),
-        35 => lock(Kind::ReleaseSet(form)),
-        36 => lock(if number % 2 == 0 { Kind::HealSet } else { Kind::AdoptSet }),
+        32 => Ask::Node(NodeAsk::Load(ScriptName::Join)),
+        33 => of_set(Kind::Acquire),
+        34 => of_set(Kind::Extend),
+        35 => of_set(Kind::Release),
+        36 => of_set([Kind::Heal, Kind::Adopt][number as usize % 2]),
         _ => {
             let steps =
                 [Step::Hello, Step::Auth, Step::Info, Step::Time, Step::Marker, Step::Track];
@@ -421,7 +429,7 @@ fn standing(value: &Value) -> Option<NodeReply> {
 
 /// What a number says to a question about all keys of a set.
 fn of_set(kind: Kind, number: Option<i64>) -> Option<NodeReply> {
-    let acquires = matches!(kind, Kind::AcquireSet(_) | Kind::HealSet);
+    let acquires = matches!(kind, Kind::Acquire | Kind::Heal);
     match number? {
         1 => Some(NodeReply::Granted),
         -64..=-1 if acquires => Some(NodeReply::Held),
@@ -437,6 +445,15 @@ fn vote(number: Option<i64>) -> Option<NodeReply> {
         0 => Some(NodeReply::Held),
         vote => (1..1 << 53).contains(&vote).then_some(NodeReply::Granted),
     }
+}
+
+/// What the votes of a node say, one for each key of a set.
+fn votes_of(votes: &[Value]) -> Option<NodeReply> {
+    let good = votes.iter().all(|it| match it {
+        Value::Integer(number) => vote(Some(*number)) == Some(NodeReply::Granted),
+        _ => false,
+    });
+    (good && (2..=64).contains(&votes.len())).then_some(NodeReply::Granted)
 }
 
 /// What a reply says to a question.
@@ -463,29 +480,24 @@ fn answer_about_lock(ask: LockAsk, value: &Value, number: Option<i64>) -> Option
         // An error is an answer to every question. A value of the wrong type is another program's
         // key, unless the question has another key, too.
         let wrong_type = line.split(|&byte| byte == b' ').next() == Some(b"WRONGTYPE");
-        let names_another_key = matches!(
-            kind,
-            Kind::Join(_)
-                | Kind::AcquireFenced(_)
-                | Kind::ExtendFenced(_)
-                | Kind::HealFenced
-                | Kind::WriteBack(_)
-        );
-        let names_another_key = names_another_key || kind.is_of_set();
-        let held = wrong_type && kind != Kind::Exists && !names_another_key;
+        let of_key = matches!(ask.sent.names, Names::Key | Names::KeyAndLine);
+        let held = wrong_type && of_key && !matches!(kind, Kind::Exists | Kind::Join);
         let held = held.then_some(Expected::Exactly(Incoming::Lock(ask, NodeReply::Held)));
         return Some(held.unwrap_or(Expected::AnswerTo(Ask::Lock(ask))));
     }
-    let reply = match (kind, value) {
-        (Kind::Acquire | Kind::Heal, Value::Simple(text)) if text == b"OK" => {
-            Some(NodeReply::Granted)
+    let acquires = matches!(kind, Kind::Acquire | Kind::Heal);
+    let reply = match (ask.sent.names, kind, value) {
+        (Names::AllKeysAndCounters, _, Value::List(b'*', votes)) if acquires => votes_of(votes),
+        (Names::AllKeysAndCounters, _, _) if acquires => {
+            of_set(kind, number).filter(|reply| *reply == NodeReply::Held)
         }
-        (Kind::Acquire | Kind::Heal, Value::Null) => Some(NodeReply::Held),
-        (Kind::Acquire | Kind::Heal, _) => None,
-        (kind, _) if kind.is_of_set() => of_set(kind, number),
-        (Kind::Join(_), value) => standing(value),
-        (Kind::AcquireFenced(_) | Kind::HealFenced, _) => vote(number),
-        (Kind::Exists, _) => match number {
+        (Names::AllKeys | Names::AllKeysAndCounters, _, _) => of_set(kind, number),
+        (Names::KeyAndCounter, _, _) if acquires => vote(number),
+        (_, _, Value::Simple(text)) if acquires && text == b"OK" => Some(NodeReply::Granted),
+        (_, _, Value::Null) if acquires => Some(NodeReply::Held),
+        _ if acquires => None,
+        (_, Kind::Join, value) => standing(value),
+        (_, Kind::Exists, _) => match number {
             Some(0) => Some(NodeReply::Absent),
             Some(1) => Some(NodeReply::Held),
             _ => None,
@@ -529,9 +541,7 @@ fn answer_of_node(kind: NodeAsk, value: &Value, number: Option<i64>) -> Option<E
         (NodeAsk::Kill, _) if is_error || number.is_some() => exactly(NodeAnswer::Gone(!is_error)),
         (NodeAsk::Kill, Value::Simple(text)) if text == b"OK" => exactly(NodeAnswer::Gone(true)),
         (NodeAsk::Subscribe, _) if is_error => exactly(NodeAnswer::Subscribed(false)),
-        (NodeAsk::Caching | NodeAsk::LastWord | NodeAsk::LoadForLine, _) => {
-            exactly(NodeAnswer::Unused)
-        }
+        (NodeAsk::Caching | NodeAsk::LastWord | NodeAsk::Load(_), _) => exactly(NodeAnswer::Unused),
         _ if is_error => Some(Expected::AnswerTo(ask)),
         (NodeAsk::Mark, Value::Bulk(_) | Value::Null) => Some(Expected::AnswerTo(ask)),
         (NodeAsk::Handshake(step) | NodeAsk::Probe(step), value) if fits(step, value) => {

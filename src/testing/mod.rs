@@ -14,9 +14,10 @@ pub mod inside {
     pub use crate::proto::ids::{RecordId, TaskId};
     pub use crate::proto::key::KeyHash;
     pub use crate::proto::wire::answers::{NodeAnswer, TaskAnswer};
-    pub use crate::proto::wire::ask::{Ask, Kind, LockAsk, NodeAsk, TaskAsk};
+    pub use crate::proto::wire::ask::{Ask, Encoding, Kind, LockAsk, Names, NodeAsk, TaskAsk};
     pub use crate::proto::wire::command::Form;
     pub use crate::proto::wire::connection::{Connection, Fault, Incoming};
     pub use crate::proto::wire::handshake::Step;
+    pub use crate::proto::wire::known_scripts::ScriptName;
     pub use crate::proto::wire::line::{HAND_OVER, JOIN};
 }

@@ -83,6 +83,28 @@ fn a_script_that_was_forgotten_is_sent_again_unless_the_lock_was_released_meanwh
 }
 
 #[test]
+fn a_node_whose_user_may_not_run_scripts_by_their_sha1_gets_the_source_from_then_on() {
+    let mut bench = Bench::new(1);
+    let lock = bench.hold(&[0]);
+    for (data, commands) in [(2, &["EVALSHA", "EVAL"][..]), (3, &["EVAL"])] {
+        bench.core.extend(&lock, TTL, data, bench.now).unwrap();
+        for command in commands {
+            assert_eq!(bench.names(0), [*command]);
+            bench.reply(0, if *command == "EVAL" { ":1\r\n" } else { "-NOPERM no\r\n" });
+        }
+        assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Extended { .. })));
+    }
+    bench.core.release(lock, 4, bench.now);
+    assert_eq!(bench.names(0), ["EVALSHA"], "each script is refused for itself");
+    bench.reply(0, "-NOPERM no\r\n");
+    assert_eq!(bench.names(0), ["EVAL"]);
+    bench.reply(0, ":1\r\n");
+    let released = bench.completion().unwrap().result;
+    assert_eq!(released, Ok(Outcome::Released(ReleaseOutcome::Released)));
+    bench.assert_idle();
+}
+
+#[test]
 fn keys_that_are_taken_are_remembered_over_rounds_until_they_are_too_many() {
     let mut bench = Bench::new(5);
     let lock = bench.hold(&[0, 1, 2]);

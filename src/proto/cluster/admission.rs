@@ -19,8 +19,7 @@ impl Cluster {
     pub(super) fn begin_handshake(&mut self, node: NodeId, now: Instant) {
         let settings = &self.settings.nodes[node.index()];
         let entry = &mut self.nodes[node.index()];
-        (entry.clock, entry.scripts_sent) = (None, Default::default());
-        entry.set_scripts_sent = [false; 3];
+        entry.clock = None;
         let connection = &mut entry.connection;
         connection.hide(settings.password.clone());
         let (name, marker) = (&self.settings.client_name, self.settings.wanted_marker());

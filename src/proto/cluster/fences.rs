@@ -1,4 +1,4 @@
-//! Which nodes count for fencing numbers, and how the fenced scripts are sent to them.
+//! Which nodes count for fencing numbers.
 //!
 //! The hazard is a counter that forgets. A node in quarantine may have forgotten its counters, and
 //! a node that evicts may forget them at any time. A counter that was forgotten starts again from
@@ -8,75 +8,24 @@ use std::time::Duration;
 
 use crate::proto::cluster::Cluster;
 use crate::proto::cluster::state::Reading;
-use crate::proto::error::{NodeError, NodeReply};
+use crate::proto::error::NodeError;
 #[cfg(feature = "testing")]
 use crate::proto::fingerprint::hash_of;
 use crate::proto::node_set::{MAX_NODES, NodeId};
 use crate::proto::planted::{Fault, is_planted};
 use crate::proto::settings::RestartGuard;
-use crate::proto::wire::ask::Kind;
-use crate::proto::wire::command::Form;
+use crate::proto::wire::ask::LockAsk;
 use crate::proto::wire::fencing;
 use crate::proto::wire::marker::MarkerState;
-
-/// The scripts that a node learns by their first use on a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Learnt {
-    /// [`FENCED_ACQUIRE`](crate::proto::wire::fencing::FENCED_ACQUIRE).
-    FencedAcquire,
-    /// [`FENCED_EXTEND`](crate::proto::wire::fencing::FENCED_EXTEND).
-    FencedExtend,
-    /// [`FENCED_ACQUIRE_SET`](crate::proto::wire::fenced_sets::FENCED_ACQUIRE_SET).
-    FencedAcquireSet,
-    /// [`FENCED_EXTEND_SET`](crate::proto::wire::fenced_sets::FENCED_EXTEND_SET).
-    FencedExtendSet,
-    /// [`HAND_OVER`](crate::proto::wire::line::HAND_OVER), for a client that may not read the
-    /// answer soon.
-    HandOver,
-}
-
-/// How such a script is sent on the present connection of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub(super) enum Sent {
-    /// It was not sent yet, or the node forgot it: next by its source.
-    #[default]
-    No,
-    /// The node knows it by its SHA1.
-    BySource,
-    /// The node does not run scripts by their SHA1 for this user.
-    ShaRefused,
-}
 
 /// The part of `max_ttl` by which a node's clock may differ from the median.
 const SKEW_PART: u32 = 4;
 
 impl Cluster {
-    /// How such a script is sent: the first time on a connection by its source, so that the node
-    /// knows it afterwards. Clients that do not use such a script do not load it.
-    pub fn form_of(&mut self, node: NodeId, script: Learnt) -> Form {
-        let sent = &mut self.nodes[node.index()].scripts_sent[script as usize];
-        match *sent {
-            Sent::No => {
-                *sent = Sent::BySource;
-                Form::Source
-            }
-            Sent::BySource => Form::Sha,
-            Sent::ShaRefused => Form::Source,
-        }
-    }
-
-    /// A node refused such a script by its SHA1, and is asked by the source from now on, once or
-    /// always.
-    pub fn note_refused_sha(&mut self, node: NodeId, script: Learnt, cause: NodeReply) {
-        let forgot = cause == NodeReply::Failed(NodeError::NoScript);
-        self.nodes[node.index()].scripts_sent[script as usize] =
-            if forgot { Sent::No } else { Sent::ShaRefused };
-    }
-
-    /// The votes of a node for fencing numbers, one for each key, in its last answer. `kind`: it
+    /// The votes of a node for fencing numbers, one for each key, in its last answer. `ask`: it
     /// answered this.
-    pub fn votes(&self, node: NodeId, kind: Kind) -> &[u64] {
-        self.nodes[node.index()].connection.votes(kind)
+    pub fn votes(&self, node: NodeId, ask: LockAsk) -> &[u64] {
+        self.nodes[node.index()].connection.votes(ask)
     }
 
     /// The floor of the counters of a node: a smaller counter counts as absent. A command that was

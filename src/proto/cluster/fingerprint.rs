@@ -80,8 +80,6 @@ impl Node {
             // The clocks of the search do not jump.
             reading: _,
             clock,
-            scripts_sent,
-            set_scripts_sent,
             earlier,
             ready_since,
             handshake: _,
@@ -106,8 +104,7 @@ impl Node {
         }
         let known = known.as_ref().map_or(0, |known| info_word(known, fingerprint));
         fingerprint.add_at(node, known);
-        fingerprint
-            .add_at(node, hash_of(&(marking, wants_marking, scripts_sent, set_scripts_sent)));
+        fingerprint.add_at(node, hash_of(&(marking, wants_marking)));
         fingerprint.add_at(node, clock.as_ref().map_or(0, fences::word_of));
         fingerprint.add_at(node, hash_of(listening));
         let trusted = trusted_from.map_or(0, |(from, why): (_, QuarantineReason)| {

@@ -9,7 +9,8 @@ use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Ask, NodeAsk};
 use crate::proto::wire::command;
-use crate::proto::wire::line::{Channel, HAND_OVER, HandedOver, JOIN, Standing};
+use crate::proto::wire::known_scripts::ScriptName;
+use crate::proto::wire::line::{Channel, HandedOver, Standing};
 
 /// Whether the messages of a node come on its present connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
@@ -61,11 +62,18 @@ impl Cluster {
             entry.listening = Listening::Refused;
             self.report(node, Change::Listens);
         }
-        for script in [JOIN, HAND_OVER] {
-            self.ask(node, Ask::Node(NodeAsk::LoadForLine), now, |out| {
-                command::encode(out, &[b"SCRIPT", b"LOAD", script.source.as_bytes()]);
-            });
+        self.load(node, ScriptName::Join, now);
+        if self.settings.attended {
+            // Without that, a release goes by its source first.
+            self.load(node, ScriptName::HandOver, now);
         }
+    }
+
+    /// Sends the source of a script, so that the node knows it.
+    fn load(&mut self, node: NodeId, name: ScriptName, now: Instant) {
+        self.ask(node, Ask::Node(NodeAsk::Load(name)), now, |out| {
+            command::encode(out, &[b"SCRIPT", b"LOAD", name.script().source.as_bytes()]);
+        });
     }
 
     /// The node answered the subscription.

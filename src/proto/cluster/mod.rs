@@ -29,7 +29,6 @@ mod probes;
 mod quarantine;
 mod questions;
 pub mod restart_guard;
-pub mod set_scripts;
 pub mod state;
 #[cfg(test)]
 pub mod tests;
@@ -47,7 +46,7 @@ use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 use crate::proto::timers::Timers;
 use crate::proto::wire::answers::{NodeAnswer, TaskAnswer};
-use crate::proto::wire::ask::{Ask, LockAsk};
+use crate::proto::wire::ask::{Ask, Kind, LockAsk};
 use crate::proto::wire::connection::Incoming;
 use crate::proto::wire::line::Channel;
 use crate::proto::wire::marker::Marking;
@@ -217,7 +216,7 @@ impl Cluster {
         }
         let (ask, reply) = entry.connection.plain_answer(input, now)?;
         let took = now.saturating_since(entry.connection.asked_at());
-        self.stats.answered(node, ask.kind.acquires(), reply, took);
+        self.stats.answered(node, ask.kind == Kind::Acquire, reply, took);
         Some((ask, reply))
     }
 
@@ -234,7 +233,7 @@ impl Cluster {
             match entry.connection.next_incoming(input, now) {
                 Ok(Some(Incoming::Lock(ask, reply))) => {
                     let took = now.saturating_since(entry.connection.asked_at());
-                    self.stats.answered(node, ask.kind.acquires(), reply, took);
+                    self.stats.answered(node, ask.kind == Kind::Acquire, reply, took);
                     return Some(Received::Lock(ask, reply));
                 }
                 Ok(Some(Incoming::Node(answer))) => self.answered(node, answer, now),

@@ -1,6 +1,5 @@
 //! What the cluster keeps of one node: its connection, its state, and why its grants may not count.
 
-use crate::proto::cluster::fences::Sent;
 use crate::proto::cluster::known::{Known, Look};
 use crate::proto::cluster::line::Listening;
 use crate::proto::cluster::restart_guard::QuarantineReason;
@@ -52,10 +51,6 @@ pub(super) struct Node {
     /// The last reading on the present connection, by which its clock is compared with those of
     /// the other nodes.
     pub(super) clock: Option<Reading>,
-    /// Which scripts were sent by their source on the present connection.
-    pub(super) scripts_sent: [Sent; 5],
-    /// The same of the scripts over several keys.
-    pub(super) set_scripts_sent: [bool; 3],
     /// Earlier connections, youngest first, which may have left something unexecuted there.
     pub(super) earlier: Vec<i64>,
     /// When it became ready.
@@ -96,8 +91,6 @@ impl Default for Node {
             trusted_from: None,
             reading: None,
             clock: None,
-            scripts_sent: [Sent::No; 5],
-            set_scripts_sent: [false; 3],
             earlier: Vec::new(),
             ready_since: None,
             handshake: Handshake::default(),

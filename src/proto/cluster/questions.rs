@@ -12,7 +12,8 @@ use crate::proto::settings::{Credentials, Settings};
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Ask, NodeAsk};
-use crate::proto::wire::command::Native;
+use crate::proto::wire::command::{Form, Native};
+use crate::proto::wire::known_scripts::ScriptName;
 
 impl Cluster {
     /// The settings that the cluster was made with.
@@ -158,6 +159,12 @@ impl Cluster {
         self.nodes[node.index()].vetted.native = None;
     }
 
+    /// How a script is sent to the node if its answer is read.
+    #[inline]
+    pub fn form_of(&self, node: NodeId, name: ScriptName) -> Form {
+        self.nodes[node.index()].connection.form_of(name)
+    }
+
     /// Whether a node may be asked, and reports writes to registered keys.
     pub fn reports_writes(&self, node: NodeId) -> bool {
         self.nodes[node.index()].vetted.tracks && self.may_ask(node).is_ok()
@@ -196,22 +203,22 @@ impl Cluster {
 
     /// Writes a release once more into a node's outbox, at the end of a client, which does not wait
     /// for its answer. A native command needs no repeat; `by_script`: the release is none.
-    pub fn repeat_release(
-        &mut self,
-        node: NodeId,
-        by_script: bool,
-        now: Instant,
-        encode: impl FnOnce(&mut BytesMut),
-    ) {
+    pub fn repeat_release(&mut self, node: NodeId, by_script: bool, now: Instant, bytes: &[u8]) {
         let entry = &mut self.nodes[node.index()];
         if by_script || entry.vetted.native.is_none() {
-            entry.connection.ask(Ask::Node(NodeAsk::LastWord), now, encode);
+            let ask = Ask::Node(NodeAsk::LastWord);
+            entry.connection.ask(ask, now, |out| out.extend_from_slice(bytes));
         }
     }
 
     /// Writes a command into a node's outbox whose answer the client does not wait for.
     pub fn say_last_word(&mut self, node: NodeId, now: Instant, bytes: &[u8]) {
         self.ask_all(node.into(), Ask::Node(NodeAsk::LastWord), now, bytes);
+    }
+
+    /// The number of the key that the node named last, in an answer about all keys of a set.
+    pub fn named_key(&self, node: NodeId) -> u64 {
+        self.nodes[node.index()].connection.number()
     }
 
     /// What the last answer to `GETRANGE` showed of a value on the node.

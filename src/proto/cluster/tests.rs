@@ -6,7 +6,7 @@ use super::*;
 use crate::proto::cluster::state::NodeState;
 use crate::proto::error::NodeReply;
 use crate::proto::settings::NodeSettings;
-use crate::proto::wire::ask::Kind;
+use crate::proto::wire::ask::{Encoding, Kind, Names};
 use crate::proto::wire::command;
 
 const FLUSHED: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
@@ -109,7 +109,8 @@ impl Bench {
     /// A question about record 5 that may create its key.
     fn ask(&mut self) {
         let (record, kind) = (RecordId::of(5), Kind::Acquire);
-        let ask = Ask::Lock(LockAsk { record, round: 1, kind });
+        let sent = Encoding { form: None, names: Names::Key };
+        let ask = Ask::Lock(LockAsk { record, round: 1, kind, sent });
         self.cluster.ask(only(), ask, self.now, |out| command::encode(out, &[b"SET", b"key"]));
     }
 

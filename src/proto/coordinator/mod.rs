@@ -30,7 +30,7 @@ use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 use crate::proto::waits::Waits;
 use crate::proto::wire::answers::TaskAnswer;
-use crate::proto::wire::ask::LockAsk;
+use crate::proto::wire::ask::{Kind, LockAsk};
 
 pub use crate::proto::cluster::{Action, NodeEvent};
 
@@ -165,11 +165,11 @@ impl Coordinator {
     #[inline]
     fn lock_answered(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
         // An answer after the majority delays no caller, so only earlier ones are measured.
-        if ask.kind.acquires() && self.locks.is_deciding(ask.record) {
+        if ask.kind == Kind::Acquire && self.locks.is_deciding(ask.record) {
             let asked_at = self.locks.cluster().asked_at(node);
             self.waits.note_round_trip(now.saturating_since(asked_at));
         }
-        self.locks.answered(node, ask, reply, now);
+        self.locks.on_answer(node, ask, reply, now);
     }
 
     /// A node that refuses a write as a replica is no master any more.

@@ -14,6 +14,7 @@ use crate::proto::quorum::{Ballot, Verdict};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::TaskAsk;
 use crate::proto::wire::command::{self, Form};
+use crate::proto::wire::known_scripts::ScriptName;
 
 impl TokenExtend {
     /// Whether the nodes have decided: by their votes, or because too many of `spare` say that the
@@ -57,13 +58,14 @@ impl Locks {
         }
         let spare = self.cluster.spare_nodes();
         if matches!(&self.tasks.get(id).work, Work::Extend(extend) if !extend.is_over(spare)) {
-            askable.iter().for_each(|node| self.ask_to_extend(node, id, Form::Sha, now));
+            askable.iter().for_each(|node| self.ask_to_extend(node, id, now));
         }
         self.task_is_asked(id, now);
         Ok(op)
     }
 
-    fn ask_to_extend(&mut self, node: NodeId, id: TaskId, form: Form, now: Instant) {
+    fn ask_to_extend(&mut self, node: NodeId, id: TaskId, now: Instant) {
+        let form = self.cluster.form_of(node, ScriptName::Extend);
         self.ask_for(node, id, TaskAsk::Extend(form), now, |task, key, out| {
             if let Work::Extend(extend) = &task.work {
                 command::extend(out, form, key, &extend.token, extend.round.ttl);
@@ -86,7 +88,7 @@ impl Locks {
         if reply.asks_for_the_source() && form == Form::Sha {
             // There is no repeat at or past the deadline.
             if now < deadline {
-                self.ask_to_extend(node, id, Form::Source, now);
+                self.ask_to_extend(node, id, now);
             }
             return;
         }

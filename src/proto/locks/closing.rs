@@ -3,15 +3,16 @@
 
 use crate::proto::error::{ClosedReason, Error, LostReason};
 use crate::proto::ids::RecordId;
+use crate::proto::locks::encoding::Question;
 use crate::proto::locks::pending_releases::{PendingRelease, PendingReleases};
 use crate::proto::locks::records::{Phase, Records};
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::tasks::Tasks;
-use crate::proto::locks::{Flushes, Locks, encode_set};
+use crate::proto::locks::{Flushes, Locks};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::Instant;
 use crate::proto::timers::Timers;
-use crate::proto::wire::ask::Kind;
+use crate::proto::wire::ask::{Encoding, Kind, Names};
 use crate::proto::wire::command;
 use crate::proto::wire::command::Form;
 
@@ -22,7 +23,7 @@ impl Locks {
         let attended = self.cluster.set_unattended();
         let mut released = self.records.ids();
         released.retain(|&id| attended && self.records.get(id).phase == Phase::Ending);
-        let unanswered = |id: RecordId| (id, self.records.get(id).releasing);
+        let unanswered = |id: RecordId| (id, self.records.get(id).pending.releasing());
         let released: Vec<_> = released.into_iter().map(unanswered).collect();
         self.cancel_queued(now);
         // Releases that were never sent come first: the repeats may fill the outboxes.
@@ -85,11 +86,12 @@ impl Locks {
                 continue;
             }
             let record = self.records.get(id);
-            let pending = record.release_pending.contains(node) && !record.has_lapsed(node, now);
-            if record.phase == Phase::Ending && pending && !record.releasing.contains(node) {
+            let pending = &record.pending;
+            let is_due = pending.is_release_due(node) && !pending.has_lapsed(node, now);
+            if record.phase == Phase::Ending && is_due && !pending.releasing().contains(node) {
                 let native = self.cluster.native(node).filter(|_| !record.fair);
                 let form = native.map_or(Form::Source, Form::Native);
-                self.ask(node, id, Kind::Release(form), now);
+                self.ask_to_release(node.into(), id, form, now);
             }
         }
     }
@@ -101,21 +103,13 @@ impl Locks {
             return;
         }
         for node in nodes.iter() {
-            let record = self.records.get(id);
-            if record.fair && !record.plain().contains(node) {
-                self.encode(node.into(), id, Kind::Release(Form::Source), now);
+            let names = Question::of(Kind::Release).names(self.records.get(id), node.into());
+            let sent = Encoding { form: Some(Form::Source), names };
+            self.encode(node.into(), id, Kind::Release, sent, now);
+            if names == Names::KeyAndLine {
                 self.cluster.say_last_word(node, now, &self.command);
             } else {
-                let (prefix, kind) = (&mut self.key_prefix, Kind::ReleaseSet(Form::Source));
-                let of_set = record.set().is_some();
-                self.cluster.repeat_release(node, of_set, now, |out| {
-                    if of_set {
-                        encode_set(out, prefix, record, kind, now);
-                    } else {
-                        let key = prefix.put_before(&record.key);
-                        command::release(out, Form::Source, key, &record.token);
-                    }
-                });
+                self.cluster.repeat_release(node, names.is_of_set(), now, &self.command);
             }
         }
     }
@@ -130,7 +124,7 @@ impl Locks {
         if !record.fair || record.phase != Phase::Ending {
             return;
         }
-        for node in record.releasing.minus(record.plain()).iter() {
+        for node in record.pending.releasing().minus(record.plain()).iter() {
             self.command.clear();
             let key = self.key_prefix.put_before(&record.key);
             command::release(&mut self.command, Form::Source, key, &record.token);

@@ -1,6 +1,6 @@
 //! The bytes of a record's questions, and the phase of the record in which each may be written.
 //!
-//! Only [`Locks::ask_all`](super::Locks) encodes a question, after it has looked at the phase.
+//! Only [`Locks::ask_as`](super::Locks) encodes a question, after it has looked at the phase.
 
 use std::iter;
 
@@ -8,53 +8,117 @@ use bytes::BytesMut;
 
 use crate::proto::cluster::Cluster;
 use crate::proto::key::KeyPrefix;
+use crate::proto::lock::LockToken;
 use crate::proto::locks::line::Line;
 use crate::proto::locks::records::{Phase, Record};
-use crate::proto::node_set::NodeId;
-use crate::proto::time::Instant;
-use crate::proto::wire::ask::Kind;
+use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::time::{Instant, Ttl};
+use crate::proto::wire::ask::{Kind, Names};
 use crate::proto::wire::command::{self, Form};
 use crate::proto::wire::fenced_sets;
 use crate::proto::wire::fencing;
+use crate::proto::wire::known_scripts::ScriptName;
 use crate::proto::wire::line::{self as lines, Channel, MarkKey, Member};
 use crate::proto::wire::sets::{self as sets_wire, SetKeys};
+
+/// A question about a lock, as far as its caller decides about it. Which keys it concerns is the
+/// record's, and which scripts a node knows is the connection's.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Question {
+    pub kind: Kind,
+    /// By a script that also touches the fencing counters. That is decided node by node: not every
+    /// node counts for fencing numbers.
+    pub counts: bool,
+    /// Of a script: by its SHA1 if the node knows it, or in any case by its source. Or a native
+    /// command in place of the script.
+    pub form: Form,
+}
+
+impl Question {
+    /// The question without counters, whose answer is read.
+    #[inline]
+    pub fn of(kind: Kind) -> Question {
+        Question { kind, counts: false, form: Form::Sha }
+    }
+
+    /// Which keys it names at these nodes. In line, they are asked one by one, or no one of them
+    /// knows the line.
+    #[inline]
+    pub fn names(self, record: &Record, nodes: NodeSet) -> Names {
+        match (record.set().is_some(), self.counts) {
+            (true, true) => Names::AllKeysAndCounters,
+            (true, false) => Names::AllKeys,
+            (false, true) => Names::KeyAndCounter,
+            (false, false) => {
+                let in_line = record.fair && self.kind.names_the_line();
+                let in_line = in_line && record.plain().common(nodes).is_empty();
+                if in_line { Names::KeyAndLine } else { Names::Key }
+            }
+        }
+    }
+
+    /// How it is sent to these nodes, and which of them get the source of the script instead.
+    #[inline]
+    pub fn forms(self, names: Names, nodes: NodeSet, cluster: &Cluster) -> (Option<Form>, NodeSet) {
+        let script = ScriptName::of(self.kind, names);
+        let form = match (self.kind, script, self.form) {
+            (Kind::Adopt, ..) => Some(Form::Source),
+            (_, None, _) => None,
+            // It is rare.
+            (Kind::Heal, ..) => Some(Form::Source),
+            // A native command has one key.
+            (_, _, Form::Native(_)) if names != Names::Key => Some(Form::Source),
+            (_, _, form) => Some(form),
+        };
+        let unknown = match (script, form) {
+            (Some(name), Some(Form::Sha)) => {
+                nodes.iter().filter(|&it| cluster.form_of(it, name) == Form::Source).collect()
+            }
+            _ => NodeSet::EMPTY,
+        };
+        (form, unknown)
+    }
+}
 
 /// The only phase of a record in which a question of this kind may be written.
 #[inline]
 pub(super) fn phase_of(kind: Kind) -> Phase {
     match kind {
-        Kind::Acquire | Kind::Adopt | Kind::AcquireFenced(_) | Kind::WriteBack(_) => Phase::Asking,
-        Kind::AcquireSet(_) | Kind::AdoptSet | Kind::Join(_) | Kind::Claim(_) => Phase::Asking,
-        Kind::AcquireFencedSet(_) | Kind::WriteBackSet(_) => Phase::Asking,
-        Kind::Extend(_) | Kind::Heal | Kind::ExtendFenced(_) | Kind::HealFenced => Phase::Held,
-        Kind::ExtendSet(_) | Kind::HealSet => Phase::Held,
-        Kind::ExtendFencedSet(_) | Kind::HealFencedSet => Phase::Held,
-        Kind::Release(_) | Kind::ReleaseSet(_) | Kind::Exists => Phase::Ending,
+        Kind::Acquire | Kind::Adopt | Kind::WriteBack | Kind::Join | Kind::Claim => Phase::Asking,
+        Kind::Extend | Kind::Heal => Phase::Held,
+        Kind::Release | Kind::Exists => Phase::Ending,
     }
 }
 
-/// Encodes a question about the lock of a record. The key has its prefix.
-pub(super) fn encode(out: &mut BytesMut, key: &[u8], record: &Record, kind: Kind, now: Instant) {
+/// Encodes a question about the lock of a record, by the key alone. The key has its prefix.
+pub(super) fn encode(
+    out: &mut BytesMut,
+    key: &[u8],
+    record: &Record,
+    (kind, form): (Kind, Form),
+    now: Instant,
+) {
     let (token, ttl) = (&record.token, record.round.ttl);
     match kind {
         Kind::Acquire => command::acquire(out, key, token, ttl),
-        Kind::Extend(form) | Kind::Claim(form) => command::extend(out, form, key, token, ttl),
-        Kind::Release(form) => command::release(out, form, key, token),
-        Kind::Heal => {
-            let left = record.ttl_left(now).expect("a heal is asked only while some is left");
-            command::acquire(out, key, token, left);
-        }
-        Kind::Adopt => {
-            let old = record.taken_up().expect("it is set before the nodes are asked");
-            command::adopt(out, key, old, token, ttl);
-        }
+        Kind::Extend | Kind::Claim => command::extend(out, form, key, token, ttl),
+        Kind::Release => command::release(out, form, key, token),
+        Kind::Heal => command::acquire(out, key, token, left_to_heal(record, now)),
+        Kind::Adopt => command::adopt(out, key, given_away_with(record), token, ttl),
         Kind::Exists => command::encode(out, &[b"EXISTS", key]),
-        Kind::Join(_) => unreachable!("only a fair lock joins"),
-        Kind::AcquireFenced(_) | Kind::ExtendFenced(_) | Kind::HealFenced | Kind::WriteBack(_) => {
-            encode_fenced(out, key, record, kind, now);
-        }
-        other => unreachable!("{other:?} is about several keys"),
+        Kind::Join => unreachable!("only a fair lock joins"),
+        Kind::WriteBack => unreachable!("only a counter is written back"),
     }
+}
+
+/// What is left of a lock that is healed.
+fn left_to_heal(record: &Record, now: Instant) -> Ttl {
+    record.ttl_left(now).expect("a heal is asked only while some is left")
+}
+
+/// The token that a lock is adopted by.
+fn given_away_with(record: &Record) -> &LockToken {
+    record.taken_up().expect("it is set before the nodes are asked")
 }
 
 /// As [`encode`], for a lock over several keys.
@@ -62,58 +126,52 @@ pub(super) fn encode_set(
     out: &mut BytesMut,
     prefix: &KeyPrefix,
     record: &Record,
-    kind: Kind,
+    (kind, form): (Kind, Form),
     now: Instant,
 ) {
     let (token, ttl) = (&record.token, record.round.ttl);
-    let ends = record.set().map_or(&[][..], |set| set.ends());
-    let keys = SetKeys { prefix, bytes: &record.key, ends };
-    if kind.is_of_fenced_set() {
-        return encode_fenced_set(out, keys, record, kind, now);
-    }
+    let keys = keys_of(record, prefix);
     match kind {
-        Kind::AcquireSet(form) => {
-            let asked = record.set().map_or(ends, |set| set.asked_ends());
+        Kind::Acquire => {
+            let asked = record.set().map_or(keys.ends, |set| set.asked_ends());
             sets_wire::acquire(out, form, SetKeys { ends: asked, ..keys }, token, ttl);
         }
-        Kind::ExtendSet(form) => sets_wire::extend(out, form, keys, token, ttl),
-        Kind::ReleaseSet(form) => sets_wire::release(out, form, keys, token),
-        Kind::AdoptSet => {
-            let old = record.taken_up().expect("it is set before the nodes are asked");
-            sets_wire::adopt(out, keys, old, token, ttl);
-        }
-        _ => {
-            let left = record.ttl_left(now).expect("a heal is asked only while some is left");
-            sets_wire::acquire(out, Form::Source, keys, token, left);
-        }
+        Kind::Extend => sets_wire::extend(out, form, keys, token, ttl),
+        Kind::Release => sets_wire::release(out, form, keys, token),
+        Kind::Adopt => sets_wire::adopt(out, keys, given_away_with(record), token, ttl),
+        Kind::Heal => sets_wire::acquire(out, form, keys, token, left_to_heal(record, now)),
+        other => unreachable!("{other:?} is not asked about several keys"),
     }
 }
 
+/// The keys of a lock over several.
+fn keys_of<'a>(record: &'a Record, prefix: &'a KeyPrefix) -> SetKeys<'a> {
+    let ends = record.set().map_or(&[][..], |set| set.ends());
+    SetKeys { prefix, bytes: &record.key, ends }
+}
+
 /// As [`encode`], for a fenced lock over several keys.
-fn encode_fenced_set(
+pub(super) fn encode_fenced_set(
     out: &mut BytesMut,
-    keys: SetKeys<'_>,
+    prefix: &KeyPrefix,
     record: &Record,
-    kind: Kind,
+    (kind, form): (Kind, Form),
     now: Instant,
 ) {
     let (token, ttl) = (&record.token, record.round.ttl);
+    let keys = keys_of(record, prefix);
     let counting = record.counting();
     let fences = record.fences();
     match kind {
-        Kind::AcquireFencedSet(form) => {
-            fenced_sets::acquire(out, form, keys, (token, ttl), counting);
-        }
-        Kind::ExtendFencedSet(form) => {
+        Kind::Acquire => fenced_sets::acquire(out, form, keys, (token, ttl), counting),
+        Kind::Extend => {
             fenced_sets::extend(out, form, keys, (token, Some(ttl)), counting, fences);
         }
-        Kind::WriteBackSet(form) => {
-            fenced_sets::extend(out, form, keys, (token, None), counting, fences);
+        Kind::WriteBack => fenced_sets::extend(out, form, keys, (token, None), counting, fences),
+        Kind::Heal => {
+            fenced_sets::heal(out, keys, (token, left_to_heal(record, now)), counting, fences);
         }
-        _ => {
-            let left = record.ttl_left(now).expect("a heal is asked only while some is left");
-            fenced_sets::heal(out, keys, (token, left), counting, fences);
-        }
+        other => unreachable!("{other:?} touches no counter"),
     }
 }
 
@@ -178,22 +236,22 @@ pub(super) fn encode_for_line(
     out: &mut BytesMut,
     key: &[u8],
     record: &Record,
-    kind: Kind,
+    (kind, form): (Kind, Form),
     place: Option<Place<'_>>,
 ) {
     let token = &record.token;
     match (kind, record.line().zip(place)) {
-        (Kind::Join(form), Some((line, place))) => {
+        (Kind::Join, Some((line, place))) => {
             let earlier = place.earlier(record, line);
             lines::join(out, form, key, place.last(record, line), earlier, record.round.number);
         }
-        (Kind::Release(form), None) => {
+        (Kind::Release, None) => {
             lines::hand_over(out, form, key, token, iter::empty(), &[]);
         }
-        (Kind::Release(form), Some((line, place))) => {
+        (Kind::Release, Some((line, place))) => {
             // A join in flight, or one of a lost connection, may be executed yet.
             let node = place.node;
-            let late = record.asked.contains(node) || record.unproven().contains(node);
+            let late = record.pending.is_asked(node) || record.pending.unproven().contains(node);
             let successor = line.successor();
             if late || line.may_stand(node) {
                 lines::hand_over(out, form, key, token, place.members(record, line), successor);
@@ -206,16 +264,20 @@ pub(super) fn encode_for_line(
 }
 
 /// As [`encode`], for a fenced lock.
-fn encode_fenced(out: &mut BytesMut, key: &[u8], record: &Record, kind: Kind, now: Instant) {
+pub(super) fn encode_fenced(
+    out: &mut BytesMut,
+    key: &[u8],
+    record: &Record,
+    (kind, form): (Kind, Form),
+    now: Instant,
+) {
     let (token, ttl) = (&record.token, record.round.ttl);
     let counting = record.counting();
     match kind {
-        Kind::AcquireFenced(form) => fencing::acquire(out, form, key, token, ttl, counting),
-        Kind::ExtendFenced(form) => fencing::extend(out, form, key, token, Some(ttl), counting),
-        Kind::WriteBack(form) => fencing::extend(out, form, key, token, None, counting),
-        _ => {
-            let left = record.ttl_left(now).expect("a heal is asked only while some is left");
-            fencing::heal(out, key, token, left, counting);
-        }
+        Kind::Acquire => fencing::acquire(out, form, key, token, ttl, counting),
+        Kind::Extend => fencing::extend(out, form, key, token, Some(ttl), counting),
+        Kind::WriteBack => fencing::extend(out, form, key, token, None, counting),
+        Kind::Heal => fencing::heal(out, key, token, left_to_heal(record, now), counting),
+        other => unreachable!("{other:?} touches no counter"),
     }
 }

@@ -9,29 +9,26 @@
 //! wrong: it could start below a number that was given before. Such a node is asked by a plain
 //! `SET`, which touches no counter, and its grant does not count.
 
-use crate::proto::cluster::fences::Learnt;
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::RecordId;
+use crate::proto::locks::Locks;
+use crate::proto::locks::encoding::Question;
 use crate::proto::locks::fence::Fencing;
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::round::Purpose;
-use crate::proto::locks::sets::SetOfKeys;
-use crate::proto::locks::{Due, Locks};
+use crate::proto::locks::rounds::Part;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
-use crate::proto::quorum::{Ballot, Verdict};
+use crate::proto::quorum::Ballot;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Kind, LockAsk};
-use crate::proto::wire::command::Form;
 
 impl Locks {
     /// Asks these nodes for the key of a fenced lock, or for all of its keys, and for their votes.
     pub(super) fn ask_for_votes(&mut self, id: RecordId, nodes: NodeSet, now: Instant) {
         let max_ttl = self.cluster.settings().max_ttl;
         let record = self.records.get_mut(id);
-        let failed_before = record.fencing().map_or(NodeSet::EMPTY, |it| it.failed_before);
-        let mut fencing = Fencing::new(record.count_keys(), record.round.number, max_ttl);
-        fencing.failed_before = failed_before;
+        let fencing = Fencing::new(record.count_keys(), record.round.number, max_ttl);
         record.trouble_mut().fencing = Some(Box::new(fencing));
         let refuses = |&node: &NodeId| self.cluster.refuses_fence(node).is_some();
         let refusing: NodeSet = nodes.iter().filter(refuses).collect();
@@ -39,37 +36,12 @@ impl Locks {
         if !refusing.is_empty() {
             self.ask_all(refusing, id, Kind::Acquire, now);
         }
-        let counting = nodes.minus(refusing);
-        self.ask_by_form(counting, id, Learnt::FencedAcquire, Kind::AcquireFenced, now);
+        self.ask_all_counting(nodes.minus(refusing), id, Kind::Acquire, now);
     }
 
-    /// Asks these nodes by a fenced script: the first time on a connection by its source.
-    pub(super) fn ask_by_form(
-        &mut self,
-        nodes: NodeSet,
-        id: RecordId,
-        script: Learnt,
-        kind: fn(Form) -> Kind,
-        now: Instant,
-    ) {
-        let script = self.of_its_keys(id, script);
-        let knows = |node: &NodeId| self.cluster.form_of(*node, script) == Form::Sha;
-        let knowing: NodeSet = nodes.iter().filter(knows).collect();
-        for node in nodes.iter() {
-            let form = if knowing.contains(node) { Form::Sha } else { Form::Source };
-            self.ask_counting(node, id, kind(form), now);
-        }
-    }
-
-    /// The fenced script that does this for the keys of the record: for one, or for several.
-    pub(super) fn of_its_keys(&self, id: RecordId, script: Learnt) -> Learnt {
-        match script {
-            Learnt::FencedAcquire if self.records.get(id).set().is_some() => {
-                Learnt::FencedAcquireSet
-            }
-            Learnt::FencedExtend if self.records.get(id).set().is_some() => Learnt::FencedExtendSet,
-            script => script,
-        }
+    /// Asks these nodes by a script that counts.
+    fn ask_all_counting(&mut self, nodes: NodeSet, id: RecordId, kind: Kind, now: Instant) {
+        nodes.iter().for_each(|node| self.ask_counting(node, id, kind, now));
     }
 
     /// Asks a node about a fenced lock. Its counter counts only from the floor of this node on.
@@ -78,7 +50,7 @@ impl Locks {
         if let Some(fencing) = &mut self.records.get_mut(id).trouble_mut().fencing {
             fencing.set_floor(floor);
         }
-        self.ask(node, id, kind, now);
+        self.ask_as(node.into(), id, Question { counts: true, ..Question::of(kind) }, now);
     }
 
     /// Asks these nodes to extend the key of a fenced lock, and to raise their counters. A node
@@ -88,19 +60,9 @@ impl Locks {
         let refuses = |&node: &NodeId| self.cluster.refuses_fence(node).is_some();
         let refusing: NodeSet = nodes.iter().filter(refuses).collect();
         if !refusing.is_empty() {
-            self.ask_all(refusing, id, Kind::Extend(Form::Sha), now);
+            self.ask_all(refusing, id, Kind::Extend, now);
         }
-        self.ask_by_form(nodes.minus(refusing), id, Learnt::FencedExtend, Kind::ExtendFenced, now);
-    }
-
-    /// Repeats an extend at a node that forgot its script.
-    pub(super) fn repeat_extend(&mut self, node: NodeId, ask: LockAsk, now: Instant) {
-        let fenced = ask.kind.extends_fenced();
-        if fenced && self.cluster.refuses_fence(node).is_none() {
-            self.ask_counting(node, ask.record, Kind::ExtendFenced(Form::Source), now);
-        } else {
-            self.ask(node, ask.record, Kind::Extend(Form::Source), now);
-        }
+        self.ask_all_counting(nodes.minus(refusing), id, Kind::Extend, now);
     }
 
     /// Why the grant of a node does not count in the present round.
@@ -110,97 +72,26 @@ impl Locks {
         refused.unwrap_or(NodeError::Quarantined)
     }
 
-    /// A node answered the fenced acquire script, over one key or several.
-    pub(super) fn vote_answered(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        form: Form,
-        reply: NodeReply,
-        now: Instant,
-    ) {
-        let votes = self.cluster.votes(node, ask.kind);
-        let record = self.records.get_mut(ask.record);
-        record.asked.take(node);
-        // What holds a key may be our own token: a script that failed after its first write has
-        // written, and an earlier round of this attempt may have been granted.
-        let may_be_ours = record.fencing().is_some_and(|it| it.failed_before.contains(node))
-            || record.set().is_some_and(SetOfKeys::takes_singly);
-        let mut reply = reply;
-        match reply {
-            NodeReply::Granted => {
-                record.note_answer(now);
-                record.prove_granted(node, ask);
-                let fencing = &mut record.trouble_mut().fencing;
-                let of_round = fencing.as_mut().filter(|fencing| fencing.round() == ask.round);
-                if of_round.is_some_and(|fencing| !fencing.put(node, votes)) {
-                    reply = NodeReply::Failed(NodeError::Garbage);
-                }
-            }
-            // The node holds a key for another token, or the script did not run.
-            NodeReply::Held
-            | NodeReply::Failed(NodeError::NoScript | NodeError::UnknownCommand)
-                if !may_be_ours =>
-            {
-                record.release_pending.remove(node);
-            }
-            // A script that fails may have written before.
-            _ => record.note_answer(now),
-        }
-        self.note_named(node, ask.record, reply);
-        if self.repeats_by_source(node, ask, form, reply, now) {
-            return;
-        }
+    /// A node answered whether it grants the keys, with its votes for their fencing numbers.
+    pub(super) fn on_vote(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
+        let votes = self.cluster.votes(node, ask);
+        let fencing = &mut self.records.get_mut(ask.record).trouble_mut().fencing;
+        let of_round = fencing.as_mut().filter(|fencing| fencing.round() == ask.round);
+        let granted = reply == NodeReply::Granted;
+        let is_odd = granted && of_round.is_some_and(|fencing| !fencing.put(node, votes));
+        let reply = if is_odd { NodeReply::Failed(NodeError::Garbage) } else { reply };
         if self.awaits_late_vote(ask) {
             self.late_vote(node, ask.record, reply, now);
         } else {
             self.cast_grant(node, ask, reply, now);
         }
-        self.finish(ask.record);
-    }
-
-    /// Asks a node again by the source of the script, if it forgot the script and the record still
-    /// asks. A release that was written before would be overtaken by the repeat; while the record
-    /// asks, none is written.
-    fn repeats_by_source(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        form: Form,
-        reply: NodeReply,
-        now: Instant,
-    ) -> bool {
-        if form != Form::Sha || !reply.asks_for_the_source() {
-            return false;
-        }
-        let acquires = ask.kind.asks_for_votes();
-        let script = if acquires { Learnt::FencedAcquire } else { Learnt::FencedExtend };
-        let script = self.of_its_keys(ask.record, script);
-        self.cluster.note_refused_sha(node, script, reply);
-        let record = self.records.get(ask.record);
-        let wanted = record.phase == Phase::Asking
-            && record.round.ballot().verdict() == Verdict::Undecided
-            && now < record.deadline
-            // The script would create a counter on a node that forgot it just now.
-            && !record.uncounted.contains(node)
-            && (record.round.number == ask.round || self.awaits_late_vote(ask));
-        if wanted {
-            if reply == NodeReply::Failed(NodeError::NoPermission) {
-                if let Some(fencing) = &mut self.records.get_mut(ask.record).trouble_mut().fencing {
-                    fencing.failed_before.insert(node);
-                }
-                self.set_of(ask.record, SetOfKeys::may_hold_part);
-            }
-            self.ask_counting(node, ask.record, ask.kind.by_source(), now);
-        }
-        wanted
     }
 
     /// Whether this question of the first round has a vote in the second round, which is in
     /// flight.
     pub(super) fn awaits_late_vote(&self, ask: LockAsk) -> bool {
         let record = self.records.get(ask.record);
-        let votes = ask.kind.asks_for_votes()
+        let votes = ask.asks_for_votes()
             && record.fencing().is_some_and(|fencing| fencing.round() == ask.round);
         votes && record.phase == Phase::Asking && record.round.purpose == Purpose::WriteBack
     }
@@ -217,9 +108,7 @@ impl Locks {
                 if let Err(cause) = self.cluster.may_ask(node) {
                     NodeReply::Failed(cause)
                 } else {
-                    let form =
-                        self.cluster.form_of(node, self.of_its_keys(id, Learnt::FencedExtend));
-                    self.ask_counting(node, id, Kind::WriteBack(form), now);
+                    self.ask_counting(node, id, Kind::WriteBack, now);
                     return;
                 }
             }
@@ -268,56 +157,25 @@ impl Locks {
         let (before, ttl) = (record.round, record.round.ttl);
         // The start stays that of the attempt: the deadline counts from it.
         record.round.follow(Purpose::WriteBack, ballot, before.start, ttl);
-        let mut lower = NodeSet::EMPTY;
-        for node in self.cluster.all_nodes().iter() {
-            let uncounted = self.records.get(id).uncounted.contains(node);
-            let reply = if stored.contains(node) {
-                NodeReply::Granted
-            } else if before.ballot().grants().contains(node) {
-                match self.cluster.may_ask(node) {
-                    Ok(()) => {
-                        lower.insert(node);
-                        continue;
-                    }
-                    Err(cause) => NodeReply::Failed(cause),
-                }
-            } else if before.ballot().undecided().contains(node) && uncounted {
-                NodeReply::Failed(self.why_uncounted(id, node))
-            } else {
-                before.reply_of(node)
-            };
-            self.records.get_mut(id).round.cast(node, reply);
-        }
-        let record = self.records.get_mut(id);
-        if record.round.ballot().verdict() != Verdict::Undecided {
-            self.settle(id, now);
-            return;
-        }
         let left = record.deadline.saturating_since(now);
         let length = self.cluster.settings().node_timeout.min(left);
-        let at = now.saturating_add(length);
-        record.round_timer = Some(self.timers.set_at(at, Due::Round { record: id }));
-        self.ask_by_form(lower, id, Learnt::FencedExtend, Kind::WriteBack, now);
-    }
-
-    /// A node answered the write-back: its counter is at the number, or the key is not there any
-    /// more.
-    pub(super) fn write_back_answered(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        form: Form,
-        reply: NodeReply,
-        now: Instant,
-    ) {
-        let record = self.records.get_mut(ask.record);
-        record.asked.take(node);
-        record.note_answer(now);
-        self.note_named(node, ask.record, reply);
-        if self.repeats_by_source(node, ask, form, reply, now) {
-            return;
-        }
-        self.cast_grant(node, ask, reply, now);
-        self.finish(ask.record);
+        let (granted, undecided) = (before.ballot().grants(), before.ballot().undecided());
+        let part_of = |locks: &mut Locks, node| {
+            let uncounted = locks.records.get(id).uncounted.contains(node);
+            if stored.contains(node) {
+                Part::Votes(NodeReply::Granted)
+            } else if granted.contains(node) {
+                Part::Asked
+            } else if undecided.contains(node) && uncounted {
+                Part::Votes(NodeReply::Failed(locks.why_uncounted(id, node)))
+            } else {
+                Part::Votes(before.reply_of(node))
+            }
+        };
+        let ask = |locks: &mut Locks, nodes| {
+            locks.ask_all_counting(nodes, id, Kind::WriteBack, now);
+        };
+        let nodes = self.cluster.all_nodes();
+        self.begin_round(id, (nodes, length), part_of, ask, now);
     }
 }

@@ -103,14 +103,14 @@ impl Locks {
     /// hand-over, reckoned from there, gives no time any more.
     fn poll_at(&mut self, node: NodeId, id: RecordId, now: Instant) {
         let record = self.records.get(id);
-        if record.asked.contains(node) || self.cluster.may_ask(node).is_err() {
+        if record.pending.is_asked(node) || self.cluster.may_ask(node).is_err() {
             return;
         }
         let untrusted = self.cluster.untrusted(node.into());
         if let Some(line) = self.records.get_mut(id).line_mut() {
             line.poll_more(node.into(), untrusted, now);
         }
-        self.ask(node, id, Kind::Join(Form::Sha), now);
+        self.ask(node, id, Kind::Join, now);
     }
 
     /// A lock is about to be given away: its token leaves the lines in which it still stands. Where
@@ -139,7 +139,7 @@ impl Locks {
     /// hand-over of which it sent the message before: it answers in the order of execution.
     fn is_being_released(&self, node: NodeId, token: &LockToken) -> bool {
         self.cluster.asks(node).any(|ask| match *ask {
-            Ask::Lock(LockAsk { record, kind: Kind::Release(_), .. }) => {
+            Ask::Lock(LockAsk { record, kind: Kind::Release, .. }) => {
                 self.records.is_open(record) && self.records.get(record).token == *token
             }
             _ => false,

@@ -15,6 +15,7 @@
 
 mod acquire;
 mod adopt;
+mod answers;
 pub mod auto_extend;
 mod by_token;
 mod changes;
@@ -35,6 +36,7 @@ mod heal;
 mod hold;
 mod inspect;
 pub mod line;
+pub mod pending;
 pub mod pending_releases;
 mod proof;
 pub mod records;
@@ -44,6 +46,7 @@ mod replies;
 mod reports;
 pub mod requests;
 pub mod round;
+mod rounds;
 mod set_rounds;
 pub mod sets;
 mod starting;
@@ -64,24 +67,26 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use crate::proto::cluster::Cluster;
-use crate::proto::error::{Busy, ConfigError, Error, NodeError, NodeReply};
+use crate::proto::error::{Busy, ConfigError, Error};
 use crate::proto::ids::{Op, RecordId, ShortOp, TaskId};
 use crate::proto::key::{KeyHash, KeyPrefix};
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::auto_extend::{AutoExtend, AutoExtendedLocks};
-use crate::proto::locks::encoding::{Place, encode, encode_for_line, encode_set, phase_of};
+use crate::proto::locks::encoding::{
+    Place, Question, encode, encode_fenced, encode_fenced_set, encode_for_line, encode_set,
+    phase_of,
+};
 use crate::proto::locks::pending_releases::PendingReleases;
 use crate::proto::locks::records::{Phase, Record, Records};
 use crate::proto::locks::requests::{Ops, Request};
-use crate::proto::locks::round::Purpose;
 use crate::proto::locks::tasks::Tasks;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
-use crate::proto::quorum::Verdict;
 use crate::proto::settings::{LONGEST_KEY, Settings};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::timers::{Timer, Timers};
-use crate::proto::wire::ask::{Ask, Kind, LockAsk};
+use crate::proto::wire::ask::{Ask, Encoding, Kind, LockAsk, Names};
+use crate::proto::wire::command::Form;
 use crate::proto::wire::line::MarkKey;
 use tidying::Tidying;
 use updates::Updates;
@@ -433,145 +438,90 @@ impl Locks {
     }
 
     /// Writes a question about a lock into the outboxes of these nodes.
+    #[inline]
+    fn ask_all(&mut self, nodes: NodeSet, id: RecordId, kind: Kind, now: Instant) {
+        self.ask_as(nodes, id, Question::of(kind), now);
+    }
+
+    /// As `ask_all`, if the caller decides more than the kind.
     ///
     /// Only this method asks about a record, and checks its phase first.
-    fn ask_all(&mut self, nodes: NodeSet, id: RecordId, kind: Kind, now: Instant) {
+    fn ask_as(&mut self, nodes: NodeSet, id: RecordId, question: Question, now: Instant) {
         let record = self.records.get_mut(id);
-        if record.set().is_some() && !kind.is_of_set() {
-            self.ask_set(nodes, id, kind, now);
-            return;
-        }
+        let kind = question.kind;
         if record.fair && kind.names_the_line() && nodes.len() != 1 {
             let (odd, in_line) = (nodes.common(record.plain()), record.line().is_some());
             if in_line {
                 // The member names the channel and the mark of its node.
-                nodes.iter().for_each(|node| self.ask(node, id, kind, now));
+                nodes.iter().for_each(|node| self.ask_as(node.into(), id, question, now));
                 return;
             }
             if !odd.is_empty() && odd != nodes {
-                self.ask_all(odd, id, kind, now);
-                self.ask_all(nodes.minus(odd), id, kind, now);
+                self.ask_as(odd, id, question, now);
+                self.ask_as(nodes.minus(odd), id, question, now);
                 return;
             }
         }
         let phase = phase_of(kind);
-        let late = matches!(kind, Kind::Join(_)) && is_planted(Fault::JoinAfterWithdrawal);
+        let late = kind == Kind::Join && is_planted(Fault::JoinAfterWithdrawal);
         let planted = is_planted(Fault::ReleaseWhileHeld) || late;
         assert!(record.phase == phase || planted, "{kind:?} in {:?}", record.phase);
         let prolongs = phase == Phase::Held && !planted;
         debug_assert!(!prolongs || now < record.deadline, "{kind:?} at or past the deadline");
         if kind.may_create() {
-            record.asked.add(nodes);
-            record.release_pending = record.release_pending.union(nodes);
+            record.pending.on_asked(nodes);
             if kind.creates() {
                 record.proof.end(nodes);
             }
         } else {
-            record.releasing = record.releasing.union(nodes);
+            record.pending.on_release_asked(nodes);
         }
-        self.encode(nodes, id, kind, now);
-        let record = self.records.get(id);
-        let ask = Ask::Lock(LockAsk { record: id, round: record.round.number, kind });
-        let names_it = record.tracked && kind.may_create() && !matches!(kind, Kind::Join(_));
-        self.cluster.ask_all(nodes, ask, now, &self.command);
-        if names_it {
-            // A write of this client ends the registration of the key, so the key is registered
-            // again after each write.
-            self.register_at(id, nodes.iter(), now);
+        let names = question.names(record, nodes);
+        let (form, by_source) = question.forms(names, nodes, &self.cluster);
+        let round = record.round.number;
+        let names_it = record.tracked && kind.may_create() && kind != Kind::Join;
+        for (nodes, form) in [(nodes.minus(by_source), form), (by_source, Some(Form::Source))] {
+            if nodes.is_empty() {
+                continue;
+            }
+            let sent = Encoding { form, names };
+            self.encode(nodes, id, kind, sent, now);
+            let ask = Ask::Lock(LockAsk { record: id, round, kind, sent });
+            self.cluster.ask_all(nodes, ask, now, &self.command);
+            if names_it {
+                // A write of this client ends the registration of the key, so the key is registered
+                // again after each write.
+                self.register_at(id, nodes.iter(), now);
+            }
         }
     }
 
     /// Encodes a question about a lock to these nodes into `self.command`.
-    fn encode(&mut self, nodes: NodeSet, id: RecordId, kind: Kind, now: Instant) {
+    fn encode(
+        &mut self,
+        nodes: NodeSet,
+        id: RecordId,
+        kind: Kind,
+        Encoding { form, names }: Encoding,
+        now: Instant,
+    ) {
         let record = self.records.get(id);
         self.command.clear();
-        let fair = record.fair && kind.names_the_line() && record.plain().common(nodes).is_empty();
-        if kind.is_of_set() {
-            encode_set(&mut self.command, &self.key_prefix, record, kind, now);
-        } else if fair {
-            let node = nodes.iter().next();
-            let (cluster, marks) = (&self.cluster, self.marks.as_ref());
-            let place = node.and_then(|node| Place::of(record, node, cluster, marks));
-            let key = self.key_prefix.put_before(&record.key);
-            encode_for_line(&mut self.command, key, record, kind, place);
-        } else {
-            let key = self.key_prefix.put_before(&record.key);
-            encode(&mut self.command, key, record, kind, now);
-        }
-    }
-
-    /// Gives an answer to the record it is about.
-    #[inline]
-    pub fn answered(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
-        match ask.kind {
-            Kind::Acquire => self.acquire_answered(node, ask, reply, now),
-            Kind::Extend(form) => self.extend_answered(node, ask, form, reply, now),
-            Kind::Release(form) => self.release_answered(node, ask, form, reply, now),
-            Kind::Heal => self.heal_answered(node, ask, reply, now),
-            Kind::Adopt => self.adopt_answered(node, ask, reply, now),
-            Kind::AcquireFenced(form) => self.vote_answered(node, ask, form, reply, now),
-            Kind::ExtendFenced(form) => self.extend_answered(node, ask, form, reply, now),
-            Kind::HealFenced => self.heal_answered(node, ask, reply, now),
-            Kind::WriteBack(form) => self.write_back_answered(node, ask, form, reply, now),
-            Kind::Exists => self.exists_answered(node, ask, reply, now),
-            Kind::Join(form) => self.join_answered(node, ask, form, reply, now),
-            Kind::Claim(form) => self.claim_answered(node, ask, form, reply, now),
-            _ => self.answered_over_set(node, ask, reply, now),
-        }
-    }
-
-    /// Casts what a node said in the record's round, and acts on the verdict if there is one.
-    #[inline]
-    fn cast(&mut self, id: RecordId, node: NodeId, reply: NodeReply, now: Instant) {
-        let record = self.records.get_mut(id);
-        let open = record.is_deciding() && record.round.ballot().verdict() == Verdict::Undecided;
-        if open && record.round.cast(node, reply) != Verdict::Undecided {
-            self.settle(id, now);
-        }
-    }
-
-    /// Acts on a verdict: the one function that hands out, retries, extends or ends.
-    fn settle(&mut self, id: RecordId, now: Instant) {
-        let record = self.records.get_mut(id);
-        self.timers.clear_in(&mut record.round_timer);
-        match (record.round.purpose, record.round.ballot().verdict()) {
-            (Purpose::Extend, Verdict::Won) => self.extend_is_won(id, now),
-            (Purpose::Extend, _) => self.extend_is_lost(id, now),
-            (Purpose::Release, _) => self.release_is_over(id),
-            (Purpose::Claim, Verdict::Won) => self.claim_is_won(id, now),
-            (Purpose::Claim, _) => self.claim_is_lost(id, now),
-            (Purpose::Fenced, Verdict::Won) => self.votes_are_in(id, now),
-            (_, Verdict::Won) => self.attempt_is_won(id, now),
-            (_, _) => self.attempt_is_lost(id, now),
-        }
-    }
-
-    /// Ends the round: a node that has not answered by now is silent.
-    fn round_is_over(&mut self, id: RecordId, now: Instant) {
-        let timeout = self.cluster.settings().node_timeout;
-        let record = self.records.get_mut(id);
-        record.round_timer = None;
-        // Questions that were written late have not been unanswered for a node timeout: the round
-        // waits for them, though not beyond the deadline.
-        let undecided = record.round.ballot().undecided();
-        let written = undecided.iter().filter_map(|node| self.cluster.oldest_ask(node));
-        let until = written.max().map_or(now, |written| written.saturating_add(timeout));
-        let until = until.min(record.deadline);
-        if until > now {
-            record.round_timer = Some(self.timers.set_at(until, Due::Round { record: id }));
-            return;
-        }
-        for node in record.round.ballot().undecided().iter() {
-            if self.records.is_open(id) {
-                self.cluster.stats_mut().failed(node, NodeError::Silent);
-                // A node that is asked `EXISTS` has acknowledged the release.
-                let reply = if self.records.get(id).is_asked_exists(node) {
-                    NodeReply::Absent
-                } else {
-                    NodeReply::Failed(NodeError::Silent)
-                };
-                self.cast(id, node, reply, now);
+        let (out, prefix) = (&mut self.command, &mut self.key_prefix);
+        let what = (kind, form.unwrap_or(Form::Source));
+        match names {
+            Names::Key => encode(out, prefix.put_before(&record.key), record, what, now),
+            Names::KeyAndCounter => {
+                encode_fenced(out, prefix.put_before(&record.key), record, what, now);
             }
+            Names::KeyAndLine => {
+                let node = nodes.iter().next();
+                let (cluster, marks) = (&self.cluster, self.marks.as_ref());
+                let place = node.and_then(|node| Place::of(record, node, cluster, marks));
+                encode_for_line(out, prefix.put_before(&record.key), record, what, place);
+            }
+            Names::AllKeys => encode_set(out, prefix, record, what, now),
+            Names::AllKeysAndCounters => encode_fenced_set(out, prefix, record, what, now),
         }
     }
 

@@ -9,9 +9,9 @@
 use std::time::Duration;
 
 use crate::proto::cluster::NodeEvent;
-use crate::proto::cluster::fences::Learnt;
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::RecordId;
+use crate::proto::locks::encoding::Question;
 use crate::proto::locks::pending_releases::{GIVEN_UP_AFTER, PendingRelease};
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::round::Purpose;
@@ -20,7 +20,8 @@ use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::{Instant, drift};
 use crate::proto::wire::ask::{Kind, LockAsk};
-use crate::proto::wire::command::{Form, Native};
+use crate::proto::wire::command::Form;
+use crate::proto::wire::known_scripts::ScriptName;
 use crate::proto::wire::line::LINE_TTL;
 
 /// Whether a node refused a hand-over for a lasting reason: by its name, or by an error of a script
@@ -42,11 +43,11 @@ impl Locks {
         if record.waits_for_its_deadline() {
             return;
         }
-        let (asked, nodes) = (record.asked, nodes.minus(record.releasing));
+        let nodes = nodes.minus(record.pending.releasing());
         // Nodes that get the same form are asked together.
         let (mut same, mut same_form) = (NodeSet::EMPTY, form);
         for node in nodes.iter() {
-            let unanswered = asked.contains(node);
+            let unanswered = self.records.get(id).pending.is_asked(node);
             if !self.cluster.may_release(node, unanswered) {
                 self.queue_release(node, id, now);
                 self.schedule_releases(node, now);
@@ -65,7 +66,7 @@ impl Locks {
     /// How a release is sent to a node for which `form` would do.
     #[inline]
     fn release_form(
-        &mut self,
+        &self,
         node: NodeId,
         id: RecordId,
         unanswered: bool,
@@ -82,7 +83,7 @@ impl Locks {
             Some(native) => Form::Native(native),
             None if unanswered && !self.cluster.is_prompt(node, now) => Form::Source,
             None if form == Form::Source && self.caller_waits_to_hand_over(id, node) => {
-                self.cluster.form_of(node, Learnt::HandOver)
+                self.cluster.form_of(node, ScriptName::HandOver)
             }
             None => form,
         }
@@ -98,9 +99,15 @@ impl Locks {
     }
 
     #[inline]
-    fn ask_to_release(&mut self, nodes: NodeSet, id: RecordId, form: Form, now: Instant) {
+    pub(super) fn ask_to_release(
+        &mut self,
+        nodes: NodeSet,
+        id: RecordId,
+        form: Form,
+        now: Instant,
+    ) {
         if !nodes.is_empty() {
-            self.ask_all(nodes, id, Kind::Release(form), now);
+            self.ask_as(nodes, id, Question { form, ..Question::of(Kind::Release) }, now);
         }
     }
 
@@ -111,33 +118,22 @@ impl Locks {
 
     /// A node answered a release.
     #[inline]
-    pub(super) fn release_answered(
+    pub(super) fn on_release(
         &mut self,
         node: NodeId,
         ask: LockAsk,
-        form: Form,
         reply: NodeReply,
         now: Instant,
     ) {
         let record = self.records.get_mut(ask.record);
-        record.releasing.remove(node);
-        match (reply, form) {
-            (reply, Form::Sha) if reply.asks_for_the_source() => {
-                if record.fair {
-                    self.cluster.note_refused_sha(node, Learnt::HandOver, reply);
-                }
-                self.ask(node, ask.record, Kind::Release(Form::Source), now);
-                return;
-            }
-            (
-                NodeReply::Failed(NodeError::UnknownCommand | NodeError::NoPermission),
-                Form::Native(_),
-            ) => {
+        let native = matches!(ask.sent.form, Some(Form::Native(_)));
+        match reply {
+            NodeReply::Failed(NodeError::UnknownCommand | NodeError::NoPermission) if native => {
                 self.cluster.forget_native(node);
-                self.ask(node, ask.record, Kind::Release(Form::Source), now);
+                self.ask_to_release(node.into(), ask.record, Form::Source, now);
                 return;
             }
-            (NodeReply::Failed(cause), _)
+            NodeReply::Failed(cause)
                 if record.fair
                     && !record.plain().contains(node)
                     && may_not_use_lines(cause, record.line().is_some()) =>
@@ -145,14 +141,14 @@ impl Locks {
                 // The user may not use the key of the line, or a command of the script. So nothing
                 // of ours stands there: the key is deleted.
                 record.trouble_mut().plain.insert(node);
-                self.ask(node, ask.record, Kind::Release(Form::Source), now);
+                self.ask_to_release(node.into(), ask.record, Form::Source, now);
                 return;
             }
-            (NodeReply::Failed(_), _) if record.release_pending.contains(node) => {
+            NodeReply::Failed(_) if record.pending.is_release_due(node) => {
                 self.queue_release(node, ask.record, now);
                 self.on_release_refused(node, now);
             }
-            (NodeReply::Failed(_), _) => {}
+            NodeReply::Failed(_) => {}
             // The key is gone, another's, or was never there: nothing of ours is left on the node.
             _ => {
                 // Of several keys some may be released, and others not ours.
@@ -162,31 +158,20 @@ impl Locks {
                 self.acknowledged(node, ask.record, now);
             }
         }
-        let native = matches!(form, Form::Native(Native::Delifeq | Native::Delex));
         // While a second release is pending, its answer will say whose key it is.
-        let settled = !self.records.get(ask.record).release_pending.contains(node);
-        if native && reply == NodeReply::Absent && settled && self.caller_waits_for(ask) {
+        let is_settled = || !self.records.get(ask.record).pending.is_release_due(node);
+        if native && reply == NodeReply::Absent && is_settled() && self.caller_waits_for(ask) {
             self.ask(node, ask.record, Kind::Exists, now);
             return;
         }
         self.cast_release(node, ask, reply, now);
-        self.finish(ask.record);
     }
 
     /// A node answered whether the key is there, after a native release that did nothing.
-    pub(super) fn exists_answered(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) {
-        let record = self.records.get_mut(ask.record);
-        record.releasing.remove(node);
+    pub(super) fn on_exists(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
         // Even if this question failed, the node acknowledged the release itself.
         let reply = if let NodeReply::Failed(_) = reply { NodeReply::Absent } else { reply };
         self.cast_release(node, ask, reply, now);
-        self.finish(ask.record);
     }
 
     /// Whether the caller of a release still waits for the answer whose key it is.
@@ -213,10 +198,9 @@ impl Locks {
     #[inline]
     fn acknowledged(&mut self, node: NodeId, id: RecordId, now: Instant) {
         let record = self.records.get_mut(id);
-        if record.note_proof(node) {
+        if record.on_released(node, now) {
             // The `SET` of an earlier connection may still be executed: the release is sent once
             // more, later.
-            record.note_answer(now);
             if let Some(line) = record.line_mut() {
                 // So may a join: that release, too, takes the token out of the line.
                 line.may_come_to_stand(node);
@@ -224,8 +208,6 @@ impl Locks {
             let later = now.saturating_add(self.cluster.settings().node_timeout);
             self.queue_release(node, id, later);
             self.schedule_releases(node, now);
-        } else {
-            record.release_pending.remove(node);
         }
         self.pending_releases[node.index()].refused = 0;
     }
@@ -235,8 +217,8 @@ impl Locks {
         for pending_release in std::mem::take(&mut self.pending_releases[node.index()].unproven) {
             if self.records.is_open(pending_release.record) {
                 let record = self.records.get_mut(pending_release.record);
-                record.note_proof(node);
-                record.note_answer(now);
+                let expires_at = record.gone_if_executed(now);
+                record.pending.on_proof(node, expires_at);
             }
         }
     }
@@ -270,7 +252,8 @@ impl Locks {
             }
             let record = self.records.get_mut(pending_release.record);
             let over = record.phase == Phase::Ending || is_planted(Fault::ReleaseWhileHeld);
-            if !over || !record.release_pending.contains(node) || record.releasing.contains(node) {
+            let is_sent = record.pending.releasing().contains(node);
+            if !over || !record.pending.is_release_due(node) || is_sent {
                 continue;
             }
             if record.waits_for_its_deadline() {
@@ -282,9 +265,9 @@ impl Locks {
                 self.schedule_releases(node, now);
                 continue;
             }
-            if record.has_lapsed(node, now) {
-                given_up += u64::from(record.note_proof(node));
-                record.release_pending.remove(node);
+            if record.pending.has_lapsed(node, now) {
+                let (_, unproven) = record.pending.give_up(node);
+                given_up += u64::from(unproven);
                 self.finish(pending_release.record);
             } else {
                 self.send_releases(node.into(), pending_release.record, Form::Source, now);
@@ -355,8 +338,8 @@ impl Locks {
                 continue;
             }
             let record = self.records.get_mut(pending_release.record);
-            record.note_proof(node);
-            count += u64::from(record.release_pending.remove(node));
+            let (pending, _) = record.pending.give_up(node);
+            count += u64::from(pending);
             self.finish(pending_release.record);
         }
         self.report_dropped_releases(node, count);

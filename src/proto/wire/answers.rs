@@ -6,7 +6,7 @@
 
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::inspection::Value;
-use crate::proto::wire::ask::{Kind, TaskAsk};
+use crate::proto::wire::ask::{Kind, LockAsk, Names, TaskAsk};
 use crate::proto::wire::command::Form;
 use crate::proto::wire::fenced_sets;
 use crate::proto::wire::fencing;
@@ -69,81 +69,77 @@ impl TaskAnswer {
 /// Reads the reply to a question about a lock; `None` if the command cannot have such a reply.
 /// What the answer to a join says is kept in `standing`.
 pub(super) fn about_lock(
-    kind: Kind,
+    ask: LockAsk,
     reply: &Reply<'_>,
     standing: &mut Standing,
 ) -> Option<NodeReply> {
-    match kind {
-        Kind::Acquire | Kind::Heal => match *reply {
+    match (ask.kind, ask.sent.names) {
+        (Kind::Acquire | Kind::Heal, Names::Key | Names::KeyAndLine) => match *reply {
             Reply::Simple(b"OK") => Some(NodeReply::Granted),
             Reply::Null => Some(NodeReply::Held),
             _ => refused(reply),
         },
-        Kind::Extend(_) | Kind::Release(_) | Kind::Adopt | Kind::Claim(_) => by_script(reply),
         // A value of another type may be the counter, which says nothing of the key.
-        Kind::AcquireFenced(_) | Kind::HealFenced => by_vote(reply),
-        Kind::ExtendFenced(_) | Kind::WriteBack(_) => failed(reply).or_else(|| by_script(reply)),
-        Kind::Join(_) => match Standing::read(reply) {
+        (Kind::Acquire | Kind::Heal, Names::KeyAndCounter) => by_vote(reply),
+        (Kind::Acquire | Kind::Heal, Names::AllKeys) => {
+            sets::acquire_answer(reply).map(|(said, _)| said).or_else(|| failed(reply))
+        }
+        // The votes are read by `number`.
+        (Kind::Acquire | Kind::Heal, Names::AllKeysAndCounters) => {
+            let read = fenced_sets::acquire_votes(reply, &mut Vec::new());
+            read.map(|(said, _)| said).or_else(|| failed(reply))
+        }
+        (Kind::Join, _) => match Standing::read(reply) {
             Some((mine, read)) => {
                 *standing = read;
                 Some(if mine { NodeReply::Granted } else { NodeReply::Held })
             }
             None => failed(reply),
         },
-        Kind::AcquireSet(_) | Kind::HealSet => {
-            sets::acquire_answer(reply).map(|(said, _)| said).or_else(|| failed(reply))
-        }
-        Kind::ExtendSet(_) | Kind::AdoptSet | Kind::ReleaseSet(_) => {
+        (Kind::Exists, _) => by_count(reply, NodeReply::Held),
+        (_, Names::Key | Names::KeyAndLine) => by_script(reply),
+        (_, Names::KeyAndCounter) => failed(reply).or_else(|| by_script(reply)),
+        (_, Names::AllKeys | Names::AllKeysAndCounters) => {
             sets::answer(reply).map(|(said, _)| said).or_else(|| failed(reply))
         }
-        // The votes are read by `number`.
-        Kind::AcquireFencedSet(_) | Kind::HealFencedSet => {
-            let read = fenced_sets::acquire_votes(reply, &mut Vec::new());
-            read.map(|(said, _)| said).or_else(|| failed(reply))
-        }
-        Kind::ExtendFencedSet(_) | Kind::WriteBackSet(_) => {
-            sets::answer(reply).map(|(said, _)| said).or_else(|| failed(reply))
-        }
-        Kind::Exists => by_count(reply, NodeReply::Held),
     }
 }
 
 /// The number that a reply contains, for a question whose answer has one: the vote of a node, or
 /// the key of a set that it names. The votes for all keys of a set are put into `votes`.
-pub(super) fn number(kind: Kind, reply: &Reply<'_>, votes: &mut Vec<u64>) -> Option<u64> {
-    match kind {
-        Kind::AcquireFenced(_) => Some(vote(reply).unwrap_or_default()),
-        Kind::AcquireSet(_) | Kind::HealSet => sets::acquire_answer(reply).map(|(_, key)| key),
-        Kind::AcquireFencedSet(_) | Kind::HealFencedSet => {
+pub(super) fn number(ask: LockAsk, reply: &Reply<'_>, votes: &mut Vec<u64>) -> Option<u64> {
+    match (ask.kind, ask.sent.names) {
+        (Kind::Acquire, Names::KeyAndCounter) => Some(vote(reply).unwrap_or_default()),
+        (_, Names::Key | Names::KeyAndCounter | Names::KeyAndLine) => None,
+        (Kind::Acquire | Kind::Heal, Names::AllKeys) => {
+            sets::acquire_answer(reply).map(|(_, key)| key)
+        }
+        (Kind::Acquire | Kind::Heal, Names::AllKeysAndCounters) => {
             fenced_sets::acquire_votes(reply, votes).map(|(_, key)| key)
         }
-        kind if kind.is_of_set() => sets::answer(reply).map(|(_, key)| key),
-        _ => None,
+        (_, Names::AllKeys | Names::AllKeysAndCounters) => sets::answer(reply).map(|(_, key)| key),
     }
 }
 
 /// Reads a reply as it comes from the node, if it is one of the few that nearly all questions about
 /// locks have. Returns its length, too. Any other reply is for the decoder.
 #[inline]
-pub(super) fn plain(kind: Kind, bytes: &[u8]) -> Option<(NodeReply, usize)> {
-    match kind {
+pub(super) fn plain(ask: LockAsk, bytes: &[u8]) -> Option<(NodeReply, usize)> {
+    if !matches!(ask.sent.names, Names::Key | Names::KeyAndLine) {
+        return None;
+    }
+    match ask.kind {
         Kind::Acquire | Kind::Heal => match bytes {
             [b'+', b'O', b'K', b'\r', b'\n', ..] => Some((NodeReply::Granted, 5)),
             [b'_', b'\r', b'\n', ..] => Some((NodeReply::Held, 3)),
             _ => None,
         },
-        Kind::Extend(_) | Kind::Release(_) => match bytes {
+        Kind::Extend | Kind::Release => match bytes {
             [b':', b'1', b'\r', b'\n', ..] => Some((NodeReply::Granted, 4)),
             [b':', b'0', b'\r', b'\n', ..] => Some((NodeReply::Absent, 4)),
             _ => None,
         },
-        Kind::ExtendFenced(_) | Kind::WriteBack(_) | Kind::HealFenced => None,
-        Kind::AcquireFenced(_) | Kind::Adopt | Kind::Exists => None,
-        Kind::Join(_) | Kind::Claim(_) => None,
-        Kind::AcquireSet(_) | Kind::ExtendSet(_) | Kind::ReleaseSet(_) => None,
-        Kind::HealSet | Kind::AdoptSet => None,
-        Kind::AcquireFencedSet(_) | Kind::ExtendFencedSet(_) => None,
-        Kind::HealFencedSet | Kind::WriteBackSet(_) => None,
+        Kind::WriteBack | Kind::Adopt | Kind::Exists | Kind::Join | Kind::Claim => None,
     }
 }
 
@@ -269,25 +265,33 @@ pub(super) fn left(reply: &Reply<'_>) -> Option<Option<i64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::wire::command::Form;
+    use crate::proto::ids::RecordId;
+    use crate::proto::wire::ask::Encoding;
 
     #[test]
     fn usual_answers_are_read_without_the_decoder_and_no_others() {
-        let (set, script) = (Kind::Acquire, Kind::Release(Form::Sha));
+        let (set, script) = ((Kind::Acquire, None), (Kind::Release, Some(Form::Sha)));
         let cases = [
             (set, "+OK\r\n", Some((NodeReply::Granted, 5))),
-            (Kind::Heal, "+OK\r\n+OK\r\n", Some((NodeReply::Granted, 5))),
+            ((Kind::Heal, None), "+OK\r\n+OK\r\n", Some((NodeReply::Granted, 5))),
             (set, "_\r\n", Some((NodeReply::Held, 3))),
             (script, ":1\r\n", Some((NodeReply::Granted, 4))),
-            (Kind::Extend(Form::Source), ":0\r\n:1\r\n", Some((NodeReply::Absent, 4))),
+            ((Kind::Extend, Some(Form::Source)), ":0\r\n:1\r\n", Some((NodeReply::Absent, 4))),
             (script, ":-1\r\n", None),
             (set, "+OK\r", None),
             (set, ":1\r\n", None),
-            (Kind::Adopt, ":1\r\n", None),
-            (Kind::Exists, ":1\r\n", None),
+            ((Kind::Adopt, Some(Form::Source)), ":1\r\n", None),
+            ((Kind::Exists, None), ":1\r\n", None),
         ];
-        for (kind, text, expected) in cases {
-            assert_eq!(plain(kind, text.as_bytes()), expected, "{text:?}");
+        for ((kind, form), text, expected) in cases {
+            let about = |names| {
+                let sent = Encoding { form, names };
+                LockAsk { record: RecordId::of(0), round: 0, kind, sent }
+            };
+            assert_eq!(plain(about(Names::Key), text.as_bytes()), expected, "{text:?}");
+            for names in [Names::KeyAndCounter, Names::AllKeys, Names::AllKeysAndCounters] {
+                assert_eq!(plain(about(names), text.as_bytes()), None, "{text:?} of {names:?}");
+            }
         }
     }
 }

@@ -6,9 +6,11 @@
 
 use std::fmt;
 
+use crate::proto::error::NodeReply;
 use crate::proto::ids::{RecordId, TaskId};
 use crate::proto::wire::command::Form;
 use crate::proto::wire::handshake::Step;
+use crate::proto::wire::known_scripts::ScriptName;
 
 /// A question in flight: one reply will consume it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,53 +36,71 @@ pub struct LockAsk {
     pub round: u32,
     /// What was asked.
     pub kind: Kind,
+    /// In which bytes.
+    pub sent: Encoding,
 }
 
-/// What was asked about a lock.
+/// What was asked about a lock: the verb. The record says which keys it concerns; how it was sent
+/// is in [`Encoding`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// `SET NX PX`.
+    /// Asks for the keys. With counters, also for the votes for fencing numbers.
     Acquire,
-    /// The extend script.
-    Extend(Form),
-    /// `SET NX PX` of a lock that is held, on a node that lost its key.
+    /// Prolongs the keys. With counters, it also raises them to the fencing numbers.
+    Extend,
+    /// Asks for the keys of a lock that is held, on a node that lost them.
     Heal,
-    /// The script that adopts a lock under a new token.
+    /// Adopts a lock under a new token.
     Adopt,
-    /// As `Acquire`, by the script that counts.
-    AcquireFenced(Form),
-    /// As `Extend`, by the script that also raises the counter to the fencing number.
-    ExtendFenced(Form),
-    /// As `Heal`, by the script that also raises the counter.
-    HealFenced,
-    /// Raises the counter of a lock that is being acquired: the second round of a fenced acquire.
-    WriteBack(Form),
-    /// As `Acquire`, by the script over all keys of a set.
-    AcquireSet(Form),
-    /// As `Extend`, over all keys.
-    ExtendSet(Form),
-    /// As `Heal`, over all keys.
-    HealSet,
-    /// As `Adopt`, over all keys.
-    AdoptSet,
-    /// As `Release`, over all keys.
-    ReleaseSet(Form),
-    /// As `AcquireFenced`, over all keys.
-    AcquireFencedSet(Form),
-    /// As `ExtendFenced`, over all keys.
-    ExtendFencedSet(Form),
-    /// As `HealFenced`, over all keys.
-    HealFencedSet,
-    /// As `WriteBack`, over all keys.
-    WriteBackSet(Form),
-    /// The release script.
-    Release(Form),
-    /// `EXISTS`: after a native release that answered 0, is the key gone or another's?
+    /// Raises the counters of a lock that is being acquired: the second round of a fenced acquire.
+    WriteBack,
+    /// Gives the keys up.
+    Release,
+    /// After a native release that answered 0: is the key gone or another's?
     Exists,
-    /// The script that asks for the key or for a place in its line, and the same as a poll.
-    Join(Form),
-    /// The extend script, for a key that was handed to a waiter: before its lock is handed out.
-    Claim(Form),
+    /// Asks for the key or for a place in its line; also as a poll.
+    Join,
+    /// Prolongs a key that was handed to a waiter, before its lock is handed out.
+    Claim,
+}
+
+/// How a question about a lock was put into bytes. The connection reads the answer by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Encoding {
+    /// How the script was sent, or the native command that took its place. Nothing for `SET` and
+    /// `EXISTS`.
+    pub form: Option<Form>,
+    /// Which keys of the node the command names.
+    pub names: Names,
+}
+
+/// Which keys of a node a command names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Names {
+    /// The key of the lock.
+    Key,
+    /// The key and its fencing counter.
+    KeyAndCounter,
+    /// The key and its line.
+    KeyAndLine,
+    /// All keys of a set.
+    AllKeys,
+    /// All keys of a set and their fencing counters.
+    AllKeysAndCounters,
+}
+
+impl Names {
+    /// Whether these are the keys of a set.
+    #[inline]
+    pub const fn is_of_set(self) -> bool {
+        matches!(self, Names::AllKeys | Names::AllKeysAndCounters)
+    }
+
+    /// Whether fencing counters are among them.
+    #[inline]
+    pub const fn has_counters(self) -> bool {
+        matches!(self, Names::KeyAndCounter | Names::AllKeysAndCounters)
+    }
 }
 
 /// What was asked for a task. The task stays open until it is answered or lost.
@@ -121,92 +141,61 @@ pub enum NodeAsk {
     Caching,
     /// `SUBSCRIBE` to the channel of this client. The answer is a push, or an error.
     Subscribe,
-    /// `SCRIPT LOAD` of a script of the line. If refused, the script is sent by its source.
-    LoadForLine,
+    /// `SCRIPT LOAD`. If refused, the script is sent by its source.
+    Load(ScriptName),
 }
 
 impl Kind {
     /// Whether the question may create the key, or write a new token to it, now or later.
     pub const fn creates(self) -> bool {
-        matches!(
-            self,
-            Kind::Acquire
-                | Kind::Heal
-                | Kind::Adopt
-                | Kind::AcquireFenced(_)
-                | Kind::HealFenced
-                | Kind::Join(_)
-                | Kind::AcquireSet(_)
-                | Kind::HealSet
-                | Kind::AdoptSet
-                | Kind::AcquireFencedSet(_)
-                | Kind::HealFencedSet
-        )
+        matches!(self, Kind::Acquire | Kind::Heal | Kind::Adopt | Kind::Join)
     }
 
     /// Whether the question may create the key, or extend it. Such a question has to be followed by
     /// a release. A write-back does neither, but it is only sent where the key may be.
     pub const fn may_create(self) -> bool {
-        !matches!(self, Kind::Release(_) | Kind::ReleaseSet(_) | Kind::Exists)
-    }
-
-    /// The same question, with the whole source of its script.
-    #[must_use]
-    pub const fn by_source(self) -> Kind {
-        match self {
-            Kind::Extend(_) => Kind::Extend(Form::Source),
-            Kind::Release(_) => Kind::Release(Form::Source),
-            Kind::AcquireFenced(_) => Kind::AcquireFenced(Form::Source),
-            Kind::ExtendFenced(_) => Kind::ExtendFenced(Form::Source),
-            Kind::WriteBack(_) => Kind::WriteBack(Form::Source),
-            Kind::Join(_) => Kind::Join(Form::Source),
-            Kind::Claim(_) => Kind::Claim(Form::Source),
-            Kind::AcquireSet(_) => Kind::AcquireSet(Form::Source),
-            Kind::ExtendSet(_) => Kind::ExtendSet(Form::Source),
-            Kind::ReleaseSet(_) => Kind::ReleaseSet(Form::Source),
-            Kind::AcquireFencedSet(_) => Kind::AcquireFencedSet(Form::Source),
-            Kind::ExtendFencedSet(_) => Kind::ExtendFencedSet(Form::Source),
-            Kind::WriteBackSet(_) => Kind::WriteBackSet(Form::Source),
-            other => other,
-        }
-    }
-
-    /// Whether the question is about all keys of a set.
-    #[inline]
-    pub const fn is_of_set(self) -> bool {
-        let asks = matches!(self, Kind::AcquireSet(_) | Kind::ExtendSet(_) | Kind::ReleaseSet(_));
-        asks || matches!(self, Kind::HealSet | Kind::AdoptSet) || self.is_of_fenced_set()
-    }
-
-    /// Whether the question is about all keys of a set and their counters.
-    #[inline]
-    pub const fn is_of_fenced_set(self) -> bool {
-        let votes = matches!(self, Kind::AcquireFencedSet(_) | Kind::HealFencedSet);
-        votes || matches!(self, Kind::ExtendFencedSet(_) | Kind::WriteBackSet(_))
-    }
-
-    /// Whether the answer has the votes for fencing numbers.
-    pub const fn asks_for_votes(self) -> bool {
-        matches!(self, Kind::AcquireFenced(_) | Kind::AcquireFencedSet(_))
-    }
-
-    /// Whether the question extends keys and raises their counters.
-    pub const fn extends_fenced(self) -> bool {
-        matches!(self, Kind::ExtendFenced(_) | Kind::ExtendFencedSet(_))
-    }
-
-    /// Whether the question asks for a key that no client holds.
-    pub const fn acquires(self) -> bool {
-        matches!(self, Kind::Acquire | Kind::AcquireSet(_)) || self.asks_for_votes()
+        !matches!(self, Kind::Release | Kind::Exists)
     }
 
     /// Whether a fair lock asks this by a script that names the line of its key.
     pub const fn names_the_line(self) -> bool {
-        matches!(self, Kind::Join(_) | Kind::Release(_))
+        matches!(self, Kind::Join | Kind::Release)
+    }
+}
+
+impl LockAsk {
+    /// Whether the answer has the votes for fencing numbers.
+    pub fn asks_for_votes(&self) -> bool {
+        self.kind == Kind::Acquire && self.sent.names.has_counters()
+    }
+
+    /// Whether the node did not run the script by its SHA1, and may run it by its source.
+    #[inline]
+    pub fn is_refused_by_sha1(&self, reply: NodeReply) -> bool {
+        self.sent.form == Some(Form::Sha) && reply.asks_for_the_source()
     }
 }
 
 impl Ask {
+    /// The script of the question and how it is sent, if it is one that the connection keeps
+    /// account of.
+    #[inline]
+    pub fn script(&self) -> Option<(ScriptName, Form)> {
+        match *self {
+            Ask::Lock(LockAsk { kind, sent, .. }) => match sent.form? {
+                form @ (Form::Sha | Form::Source) => {
+                    ScriptName::of(kind, sent.names).map(|name| (name, form))
+                }
+                Form::Native(_) => None,
+            },
+            Ask::Task(_, TaskAsk::Extend(form)) => Some((ScriptName::Extend, form)),
+            Ask::Node(NodeAsk::Load(name) | NodeAsk::Handshake(Step::Load(name))) => {
+                Some((name, Form::Source))
+            }
+            Ask::Register(..) | Ask::Task(..) | Ask::Node(_) => None,
+        }
+    }
+
     /// Whether the node may create or extend a key when it executes the question late.
     pub const fn may_create(self) -> bool {
         match self {

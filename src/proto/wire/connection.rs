@@ -23,9 +23,11 @@ use crate::proto::settings::{Limits, Secret};
 use crate::proto::surplus::{shrink_bytes, shrink_list, shrink_queue};
 use crate::proto::time::Instant;
 use crate::proto::wire::answers::{self, NodeAnswer, Seen, TaskAnswer};
-use crate::proto::wire::ask::{Ask, Kind, LockAsk, NodeAsk};
+use crate::proto::wire::ask::{Ask, LockAsk, NodeAsk};
+use crate::proto::wire::command::Form;
 use crate::proto::wire::error_line::storable_part;
 use crate::proto::wire::handshake::{Fact, Step};
+use crate::proto::wire::known_scripts::{KnownScripts, ScriptName};
 use crate::proto::wire::line::{HandedOver, Skipping, Standing, TooLong, is_subscribed};
 use crate::proto::wire::resp::{self, Elements, Malformed, Reply};
 
@@ -96,6 +98,7 @@ pub struct Connection {
     /// What is still to come of a message that is too long.
     skipping: Skipping,
     asks: VecDeque<Ask>,
+    scripts: KnownScripts,
     /// The moments of the asks, in their order.
     moments: VecDeque<Moments>,
     /// How many of the moments are of asks that are not written yet: always the youngest.
@@ -149,6 +152,7 @@ impl Connection {
         self.skipping = Skipping::default();
         self.written.clear();
         self.handed_over = None;
+        self.scripts = KnownScripts::default();
         self.moments.clear();
         self.unwritten = 0;
         std::mem::take(&mut self.asks)
@@ -168,6 +172,9 @@ impl Connection {
     #[inline]
     pub fn ask(&mut self, ask: Ask, now: Instant, encode: impl FnOnce(&mut BytesMut)) {
         encode(&mut self.outbox);
+        if let Some((name, Form::Source)) = ask.script() {
+            self.scripts.note_source_sent(name);
+        }
         self.asks.push_back(ask);
         match self.moments.back_mut() {
             Some(last)
@@ -180,6 +187,12 @@ impl Connection {
                 self.unwritten += 1;
             }
         }
+    }
+
+    /// How a script is sent on this connection if its answer is read.
+    #[inline]
+    pub fn form_of(&self, name: ScriptName) -> Form {
+        self.scripts.form_of(name)
     }
 
     /// Whether something new may be asked: half of the room is kept for releases.
@@ -271,8 +284,8 @@ impl Connection {
     }
 
     /// The last votes for fencing numbers, one for each key, in the answer to this question.
-    pub fn votes(&self, kind: Kind) -> &[u64] {
-        if kind.is_of_set() { &self.votes } else { std::slice::from_ref(&self.number) }
+    pub fn votes(&self, ask: LockAsk) -> &[u64] {
+        if ask.sent.names.is_of_set() { &self.votes } else { std::slice::from_ref(&self.number) }
     }
 
     /// What the last answer to a join says.
@@ -338,6 +351,9 @@ impl Connection {
                 let ask = self.asks.front().copied();
                 let stored = storable_part(line, ask, self.secret.as_ref());
                 self.last_error.extend(stored.escape_ascii().map(char::from));
+                if let Some((name, form)) = ask.and_then(|ask| ask.script()) {
+                    self.scripts.note_error(name, form, NodeError::of_error(line));
+                }
             }
             let incoming = match reply {
                 Reply::Push(elements) if is_subscribed(&elements) => {
@@ -417,7 +433,7 @@ impl Connection {
         if !reads_replies || !self.written.is_empty() {
             return None;
         }
-        let (lock_reply, length) = answers::plain(ask.kind, input)?;
+        let (lock_reply, length) = answers::plain(ask, input)?;
         *input = &input[length..];
         self.asks.pop_front();
         count_answer(&mut self.moments, &mut self.unwritten, &mut self.asked_at);
@@ -469,10 +485,10 @@ fn take(
     };
     let incoming = match ask {
         Ask::Lock(ask) => {
-            if let Some(found) = answers::number(ask.kind, reply, votes) {
+            if let Some(found) = answers::number(ask, reply, votes) {
                 *number = found;
             }
-            let lock_reply = answers::about_lock(ask.kind, reply, standing);
+            let lock_reply = answers::about_lock(ask, reply, standing);
             lock_reply.map(|lock_reply| Incoming::Lock(ask, lock_reply))
         }
         Ask::Register(record, key) => {
@@ -498,7 +514,7 @@ fn of_node(kind: NodeAsk, reply: &Reply<'_>, fact: &mut Fact) -> Option<NodeAnsw
         NodeAsk::Subscribe => {
             matches!(reply, Reply::Error(_)).then_some(NodeAnswer::Subscribed(false))
         }
-        NodeAsk::LastWord | NodeAsk::Caching | NodeAsk::LoadForLine => Some(NodeAnswer::Unused),
+        NodeAsk::LastWord | NodeAsk::Caching | NodeAsk::Load(_) => Some(NodeAnswer::Unused),
     }
 }
 
@@ -548,19 +564,19 @@ fn read_push(
 mod tests {
     use super::*;
     use crate::proto::ids::Generation;
-    use crate::proto::wire::ask::Kind;
-    use crate::proto::wire::command::Form;
+    use crate::proto::wire::ask::{Encoding, Kind, Names};
     use crate::proto::wire::error_line::ERROR_BYTES;
 
     const NOW: Instant = Instant::from_nanos(7);
 
-    const fn about(kind: Kind) -> Ask {
-        let generation = Generation::FIRST;
-        Ask::Lock(LockAsk { record: RecordId { index: 0, generation }, round: 0, kind })
+    const fn about(kind: Kind, form: Option<Form>) -> Ask {
+        let record = RecordId { index: 0, generation: Generation::FIRST };
+        let sent = Encoding { form, names: Names::Key };
+        Ask::Lock(LockAsk { record, round: 0, kind, sent })
     }
 
-    const ACQUIRE: Ask = about(Kind::Acquire);
-    const RELEASE: Ask = about(Kind::Release(Form::Sha));
+    const ACQUIRE: Ask = about(Kind::Acquire, None);
+    const RELEASE: Ask = about(Kind::Release, Some(Form::Sha));
 
     fn connection(asks: &[Ask]) -> Connection {
         let mut connection = Connection::default();
@@ -590,7 +606,7 @@ mod tests {
 
     #[test]
     fn answers_come_in_the_order_of_the_questions_however_they_are_split() {
-        let kinds = [ACQUIRE, ACQUIRE, RELEASE, about(Kind::Extend(Form::Sha)), RELEASE];
+        let kinds = [ACQUIRE, ACQUIRE, RELEASE, about(Kind::Extend, Some(Form::Sha)), RELEASE];
         let stream = b"+OK\r\n$-1\r\n:1\r\n-OOM full\r\n:-1\r\n";
         let whole = answers(&mut connection(&kinds), stream).unwrap();
         assert_eq!(
@@ -620,14 +636,14 @@ mod tests {
     #[test]
     fn a_plain_reply_is_read_as_the_decoder_reads_it() {
         let kinds = [
-            Kind::Acquire,
-            Kind::Heal,
-            Kind::Adopt,
-            Kind::Exists,
-            Kind::Extend(Form::Sha),
-            Kind::Release(Form::Source),
+            (Kind::Acquire, None),
+            (Kind::Heal, None),
+            (Kind::Adopt, Some(Form::Source)),
+            (Kind::Exists, None),
+            (Kind::Extend, Some(Form::Sha)),
+            (Kind::Release, Some(Form::Source)),
         ];
-        for ask in kinds.map(about) {
+        for ask in kinds.map(|(kind, form)| about(kind, form)) {
             for reply in ["+OK\r\n", "_\r\n", "$-1\r\n", ":1\r\n", ":0\r\n", ":10\r\n", "+OKAY\r\n"]
             {
                 let mut split = connection(&[ask]);
@@ -697,7 +713,7 @@ mod tests {
             (RELEASE, b"+OK\r\n"),
             (RELEASE, b":2\r\n"),
             (RELEASE, b"_\r\n"),
-            (about(Kind::Extend(Form::Source)), b"*0\r\n"),
+            (about(Kind::Extend, Some(Form::Source)), b"*0\r\n"),
         ];
         for (kind, reply) in cases {
             let mut connection = connection(&[kind]);
@@ -736,7 +752,7 @@ mod tests {
     #[test]
     fn connection_reads_answers_that_concern_no_record() {
         let (kill, probe) = (Ask::Node(NodeAsk::Kill), Ask::Node(NodeAsk::Probe(Step::Time)));
-        let mut connection = connection(&[probe, kill, kill, about(Kind::Exists), probe]);
+        let mut connection = connection(&[probe, kill, kill, about(Kind::Exists, None), probe]);
         let time = b"*2\r\n$10\r\n1700000000\r\n$6\r\n000042\r\n";
         let rest = b":1\r\n-NOPERM no\r\n:1\r\n-NOPERM no\r\n";
         let probed = Incoming::Node(NodeAnswer::Probed(Step::Time));
@@ -779,6 +795,32 @@ mod tests {
         assert!(!connection.has_room_for_release(&limits));
         connection.sent(60, NOW);
         assert!(connection.has_room_for_release(&limits));
+    }
+
+    #[test]
+    fn connection_learns_which_scripts_its_node_knows_from_what_it_writes_and_reads() {
+        let load = |step, name| match step {
+            true => Ask::Node(NodeAsk::Handshake(Step::Load(name))),
+            false => Ask::Node(NodeAsk::Load(name)),
+        };
+        for step in [true, false] {
+            let mut connection = Connection::default();
+            for name in [ScriptName::Release, ScriptName::Extend, ScriptName::Join] {
+                assert_eq!(connection.form_of(name), Form::Source);
+                connection.ask(load(step, name), NOW, |_| {});
+                assert_eq!(connection.form_of(name), Form::Sha, "what follows is executed after");
+            }
+            connection.ask(RELEASE, NOW, |_| {});
+            let replies = b"$1\r\nx\r\n-NOPERM no\r\n$1\r\nx\r\n-NOSCRIPT no\r\n";
+            assert_eq!(answers(&mut connection, replies).unwrap().len(), 4);
+            let known = [ScriptName::Release, ScriptName::Extend, ScriptName::Join];
+            let known = known.map(|name| connection.form_of(name));
+            assert_eq!(known, [Form::Source, Form::Source, Form::Sha]);
+            connection.ask(about(Kind::Release, Some(Form::Source)), NOW, |_| {});
+            assert_eq!(connection.form_of(ScriptName::Release), Form::Sha);
+            connection.reset();
+            assert_eq!(connection.form_of(ScriptName::Join), Form::Source, "another node, perhaps");
+        }
     }
 
     #[test]

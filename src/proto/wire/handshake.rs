@@ -15,7 +15,8 @@ mod answers;
 
 use crate::proto::error::NodeError;
 use crate::proto::settings::NodeSettings;
-use crate::proto::wire::command::{EXTEND, Native, RELEASE};
+use crate::proto::wire::command::{Native, RELEASE};
+use crate::proto::wire::known_scripts::ScriptName;
 use crate::proto::wire::marker::MarkerState;
 
 pub use answers::{Fact, Info, Step};
@@ -111,8 +112,8 @@ impl Handshake {
             say(Step::Time, &[b"TIME"]);
             say(Step::Marker, &[b"GET", key.as_bytes()]);
         }
-        for script in [RELEASE, EXTEND] {
-            say(Step::Load, &[b"SCRIPT", b"LOAD", script.source.as_bytes()]);
+        for name in [ScriptName::Release, ScriptName::Extend] {
+            say(Step::Load(name), &[b"SCRIPT", b"LOAD", name.script().source.as_bytes()]);
         }
         say(Step::Run, &[b"EVAL", RELEASE.source.as_bytes(), b"0"]);
         say(Step::Native, &[b"COMMAND", b"INFO", b"DELIFEQ", b"DELEX"]);
@@ -155,10 +156,10 @@ impl Handshake {
             // The script ran. Any other answer means that every release would fail.
             (Step::Run, Fact::Refused(NodeError::Other)) => {}
             // A node without `INFO` is unknown, and so it is distrusted. Without `SCRIPT LOAD` or
-            // `COMMAND INFO` the source is sent each time; without tracking a flush is not noticed;
-            // without its number a lost connection cannot be ended by the next one.
+            // `COMMAND INFO` a script is sent by its source first; without tracking a flush is not
+            // noticed; without its number a lost connection cannot be ended by the next one.
             (
-                Step::Id | Step::Info | Step::Load | Step::Native | Step::Track | Step::Time,
+                Step::Id | Step::Info | Step::Load(_) | Step::Native | Step::Track | Step::Time,
                 Fact::Refused(
                     NodeError::NoPermission | NodeError::UnknownCommand | NodeError::Other,
                 ),
@@ -267,7 +268,7 @@ mod tests {
     }
 
     const HELLO: (Step, Fact) = (Step::Hello, Fact::ClientId(9));
-    const LOADED: (Step, Fact) = (Step::Load, Fact::Fine);
+    const LOADED: (Step, Fact) = (Step::Load(ScriptName::Release), Fact::Fine);
     const RAN: (Step, Fact) = (Step::Run, Fact::Refused(NodeError::Other));
     const NATIVE: (Step, Fact) = (Step::Native, Fact::Native(None));
     const TRACKED: (Step, Fact) = (Step::Track, Fact::Fine);
@@ -382,7 +383,7 @@ mod tests {
         commands(&mut handshake, &NodeSettings::new("a"));
         let refused = Fact::Refused(NodeError::NoPermission);
         let info = (Step::Info, info("role:master"));
-        let facts = [HELLO, info, (Step::Load, refused), (Step::Load, refused)];
+        let facts = [HELLO, info, (LOADED.0, refused), (LOADED.0, refused)];
         let facts = [&facts[..], &[(Step::Run, refused)], &REST[3..]].concat();
         assert_eq!(end(&mut handshake, &facts), Progress::Rejected(NodeError::NoPermission));
     }

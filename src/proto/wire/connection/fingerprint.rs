@@ -24,6 +24,7 @@ impl Connection {
             partial,
             skipping,
             asks,
+            scripts,
             moments,
             unwritten: _,
             // These are about the last answer, which was acted on.
@@ -56,15 +57,15 @@ impl Connection {
             let ago = fingerprint.ago(oldest.max(*last_answer), node_timeout);
             fingerprint.add_at(node, ago);
         }
-        fingerprint.add_at(node, asks.len() as u64);
+        fingerprint.add_at(node, mix(asks.len() as u64, hash_of(scripts)));
     }
 }
 
 fn word_of(ask: &Ask, place: Place<'_>) -> u64 {
     match ask {
-        Ask::Lock(LockAsk { record, round, kind }) => {
+        Ask::Lock(LockAsk { record, round, kind, sent }) => {
             let (place, present) = place(*record).expect("its record is open");
-            mix(mix(1, place), mix(hash_of(&present.wrapping_sub(*round)), hash_of(kind)))
+            mix(mix(1, place), mix(hash_of(&present.wrapping_sub(*round)), hash_of(&(kind, sent))))
         }
         Ask::Register(record, _) => mix(2, place(*record).map_or(0, |(place, _)| 1 + place)),
         Ask::Task(..) => panic!("a fingerprint does not cover tasks"),

@@ -2,6 +2,7 @@
 
 use crate::proto::error::NodeError;
 use crate::proto::wire::command::Native;
+use crate::proto::wire::known_scripts::ScriptName;
 use crate::proto::wire::marker::{Identity, MarkerState};
 use crate::proto::wire::resp::{Elements, Reply};
 
@@ -29,8 +30,8 @@ pub enum Step {
     /// A script of ours without its arguments: it fails before it does anything, by an error of its
     /// own. A user who may run no scripts gets another error.
     Run,
-    /// `SCRIPT LOAD`. If refused, scripts are sent by their source.
-    Load,
+    /// `SCRIPT LOAD`. If refused, the script is sent by its source.
+    Load(ScriptName),
     /// `COMMAND INFO`: whether the node has a native compare-and-delete. If refused, the script is
     /// used.
     Native,
@@ -54,7 +55,7 @@ impl Step {
             Step::Time => "TIME",
             Step::Marker => "GET",
             Step::Mark | Step::Run => "EVAL",
-            Step::Load => "SCRIPT LOAD",
+            Step::Load(_) => "SCRIPT LOAD",
             Step::Native => "COMMAND INFO",
             Step::Track => "CLIENT TRACKING",
             Step::Name => "CLIENT SETNAME",
@@ -142,7 +143,7 @@ impl Step {
             (Step::Marker | Step::Mark, Reply::Bulk(value)) => {
                 Some(Fact::Marker(MarkerState::read(value)))
             }
-            (Step::Load, Reply::Bulk(_)) | (Step::Run, Reply::Integer(_)) => Some(Fact::Fine),
+            (Step::Load(_), Reply::Bulk(_)) | (Step::Run, Reply::Integer(_)) => Some(Fact::Fine),
             _ => None,
         }
     }

@@ -1,0 +1,197 @@
+//! Which scripts the node at the other end of a connection knows by their SHA1.
+//!
+//! A script is sent by its SHA1 if the node knows it, and else by its source, after which the node
+//! knows it. So a client loads only what it uses.
+//!
+//! The hazard is a node that forgets its scripts. It answers `-NOSCRIPT`, so whoever asks by a SHA1
+//! has to read the answer. A caller that may not read it asks for the source, whatever is known.
+
+use crate::proto::error::NodeError;
+use crate::proto::wire::ask::{Kind, Names};
+use crate::proto::wire::command::{EXTEND, Form, RELEASE, Script};
+use crate::proto::wire::fenced_sets::{FENCED_ACQUIRE_SET, FENCED_EXTEND_SET};
+use crate::proto::wire::fencing::{FENCED_ACQUIRE, FENCED_EXTEND};
+use crate::proto::wire::line::{HAND_OVER, JOIN};
+use crate::proto::wire::sets::{ACQUIRE_SET, EXTEND_SET, RELEASE_SET};
+
+/// A script that is sent by its SHA1. The others are rare, and always sent by their source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ScriptName {
+    /// [`RELEASE`].
+    Release,
+    /// [`EXTEND`].
+    Extend,
+    /// [`FENCED_ACQUIRE`].
+    FencedAcquire,
+    /// [`FENCED_EXTEND`].
+    FencedExtend,
+    /// [`ACQUIRE_SET`].
+    AcquireSet,
+    /// [`EXTEND_SET`].
+    ExtendSet,
+    /// [`RELEASE_SET`].
+    ReleaseSet,
+    /// [`FENCED_ACQUIRE_SET`].
+    FencedAcquireSet,
+    /// [`FENCED_EXTEND_SET`].
+    FencedExtendSet,
+    /// [`JOIN`].
+    Join,
+    /// [`HAND_OVER`].
+    HandOver,
+}
+
+/// How many such scripts there are.
+const SCRIPTS: usize = ScriptName::HandOver as usize + 1;
+
+impl ScriptName {
+    /// The script by which this is asked about these keys, if it is asked by one of these.
+    #[inline]
+    pub const fn of(kind: Kind, names: Names) -> Option<ScriptName> {
+        Some(match (kind, names) {
+            (Kind::Acquire | Kind::Heal, Names::KeyAndCounter) => ScriptName::FencedAcquire,
+            (Kind::Acquire | Kind::Heal, Names::AllKeys) => ScriptName::AcquireSet,
+            (Kind::Acquire | Kind::Heal, Names::AllKeysAndCounters) => ScriptName::FencedAcquireSet,
+            (Kind::Extend | Kind::Claim, Names::Key) => ScriptName::Extend,
+            (Kind::Extend | Kind::WriteBack, Names::KeyAndCounter) => ScriptName::FencedExtend,
+            (Kind::Extend, Names::AllKeys) => ScriptName::ExtendSet,
+            (Kind::Extend | Kind::WriteBack, Names::AllKeysAndCounters) => {
+                ScriptName::FencedExtendSet
+            }
+            (Kind::Release, Names::Key) => ScriptName::Release,
+            (Kind::Release, Names::KeyAndLine) => ScriptName::HandOver,
+            (Kind::Release, Names::AllKeys) => ScriptName::ReleaseSet,
+            (Kind::Join, Names::KeyAndLine) => ScriptName::Join,
+            _ => return None,
+        })
+    }
+
+    /// The script.
+    pub const fn script(self) -> &'static Script {
+        match self {
+            ScriptName::Release => &RELEASE,
+            ScriptName::Extend => &EXTEND,
+            ScriptName::FencedAcquire => &FENCED_ACQUIRE,
+            ScriptName::FencedExtend => &FENCED_EXTEND,
+            ScriptName::AcquireSet => &ACQUIRE_SET,
+            ScriptName::ExtendSet => &EXTEND_SET,
+            ScriptName::ReleaseSet => &RELEASE_SET,
+            ScriptName::FencedAcquireSet => &FENCED_ACQUIRE_SET,
+            ScriptName::FencedExtendSet => &FENCED_EXTEND_SET,
+            ScriptName::Join => &JOIN,
+            ScriptName::HandOver => &HAND_OVER,
+        }
+    }
+}
+
+/// What is known of one script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+enum Knowledge {
+    /// Its source was not sent yet, or the node forgot it.
+    #[default]
+    Unsent,
+    /// The node knows it, or will once it has executed what is in flight.
+    Known,
+    /// The node does not run scripts by their SHA1 for this user.
+    ShaRefused,
+}
+
+/// Which scripts the node knows. One for each connection: another one may lead to another node.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct KnownScripts([Knowledge; SCRIPTS]);
+
+impl KnownScripts {
+    /// How the script is sent next if its answer is read.
+    #[inline]
+    pub fn form_of(&self, name: ScriptName) -> Form {
+        match self.0[name as usize] {
+            Knowledge::Known => Form::Sha,
+            Knowledge::Unsent | Knowledge::ShaRefused => Form::Source,
+        }
+    }
+
+    /// The source was sent, to be run or to be loaded.
+    pub fn note_source_sent(&mut self, name: ScriptName) {
+        let known = &mut self.0[name as usize];
+        if *known == Knowledge::Unsent {
+            *known = Knowledge::Known;
+        }
+    }
+
+    /// The node answered the script by an error.
+    pub fn note_error(&mut self, name: ScriptName, form: Form, cause: NodeError) {
+        let known = &mut self.0[name as usize];
+        match (form, cause) {
+            (Form::Sha, NodeError::NoScript) => *known = Knowledge::Unsent,
+            (Form::Sha, NodeError::NoPermission | NodeError::UnknownCommand) => {
+                *known = Knowledge::ShaRefused;
+            }
+            // The script ran, and found a key of another program.
+            (Form::Source, NodeError::WrongType) => {}
+            // It may not have come to the script at all.
+            (Form::Source, _) if *known == Knowledge::Known => *known = Knowledge::Unsent,
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What happens to a script on a connection.
+    enum Step {
+        Sent,
+        Error(Form, NodeError),
+    }
+
+    #[test]
+    fn script_is_sent_by_its_sha1_while_the_node_is_known_to_know_it() {
+        use Form::{Sha, Source};
+        use NodeError::{Loading, NoPermission, NoScript, OutOfMemory, UnknownCommand, WrongType};
+        use Step::{Error, Sent};
+        let cases: [(&str, &[Step], Form); 13] = [
+            ("nothing was sent", &[], Source),
+            ("by its source, or loaded", &[Sent], Sha),
+            ("forgotten", &[Sent, Error(Sha, NoScript)], Source),
+            ("forgotten, and sent again", &[Sent, Error(Sha, NoScript), Sent], Sha),
+            ("no right to EVALSHA", &[Sent, Error(Sha, NoPermission)], Source),
+            ("no right, for all of the connection", &[Error(Sha, NoPermission), Sent], Source),
+            ("no EVALSHA", &[Sent, Error(Sha, UnknownCommand), Sent], Source),
+            ("the script failed", &[Sent, Error(Sha, OutOfMemory)], Sha),
+            ("no right to load it", &[Sent, Error(Source, NoPermission)], Source),
+            ("the node was not ready for it", &[Sent, Error(Source, Loading)], Source),
+            ("sent again since", &[Sent, Error(Source, Loading), Sent], Sha),
+            ("another program's key", &[Sent, Error(Source, WrongType)], Sha),
+            (
+                "no right to EVALSHA, and an error of the source",
+                &[Error(Sha, NoPermission), Sent, Error(Source, Loading), Sent],
+                Source,
+            ),
+        ];
+        for (what, steps, form) in cases {
+            let mut known = KnownScripts::default();
+            for step in steps {
+                match *step {
+                    Sent => known.note_source_sent(ScriptName::Join),
+                    Error(form, cause) => known.note_error(ScriptName::Join, form, cause),
+                }
+            }
+            assert_eq!(known.form_of(ScriptName::Join), form, "{what}");
+            assert_eq!(known.form_of(ScriptName::HandOver), Source, "{what}: another script");
+        }
+    }
+
+    #[test]
+    fn script_names_stand_for_scripts_of_their_own() {
+        use Names::{AllKeys, AllKeysAndCounters, Key, KeyAndCounter, KeyAndLine};
+        let all_names = [Key, KeyAndCounter, KeyAndLine, AllKeys, AllKeysAndCounters];
+        let kinds = [Kind::Acquire, Kind::Extend, Kind::Release, Kind::Join];
+        let named = |kind| all_names.map(|names| ScriptName::of(kind, names));
+        let mut found: Vec<&str> =
+            kinds.into_iter().flat_map(named).flatten().map(|it| it.script().sha1).collect();
+        found.sort_unstable();
+        found.dedup();
+        assert_eq!(found.len(), SCRIPTS);
+    }
+}
