@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         false => Config::new(urls)?,
     };
 
-    let locks = SharedClient::connect(config)?;
+    let locks = SharedClient::connect_blocking(config)?;
     let bank = Bank::new(BTreeMap::from([("account:7", 1000), ("account:9", 1000)]));
     std::thread::scope(|scope| {
         let there =

@@ -474,7 +474,7 @@ mod tests {
     fn with_a_waiter() -> (SharedClient, mpsc::Receiver<Error>) {
         let config = Config::new(["redis://127.0.0.1:1"]).unwrap();
         let config = config.connect_timeout(Duration::from_millis(50));
-        let client = SharedClient::connect(config).unwrap();
+        let client = SharedClient::connect_blocking(config).unwrap();
         let (sender, receiver) = mpsc::channel();
         let other = client.clone();
         let options = LockOptions::new(Duration::from_secs(10)).wait(Duration::from_secs(600));

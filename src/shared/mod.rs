@@ -63,7 +63,7 @@ use inner::Inner;
 ///
 /// # fn main() -> Result<(), Error> {
 /// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
-/// let locks = SharedClient::connect(config)?;
+/// let locks = SharedClient::connect_blocking(config)?;
 /// // The same from a thread:
 /// let options = LockOptions::new(Duration::from_secs(30)).auto_extend(Duration::from_secs(3600));
 /// let guard = locks.lock("invoice:42", options).wait()?;
@@ -136,11 +136,34 @@ impl Drop for Owner {
 
 impl SharedClient {
     /// Connects to the nodes, and starts the thread that drives the client. Waits for the nodes as
-    /// [`Client::connect`](crate::Client::connect) does.
+    /// [`Client::connect`](crate::Client::connect) does, on that thread: the caller's is not
+    /// blocked. For any async runtime; `connect_tokio` needs no thread.
+    ///
+    /// Nothing happens before the first poll. If the future is dropped, the thread and its
+    /// connections end, after the connect timeout at the latest.
+    ///
+    /// ```no_run
+    /// # use redlatch::{Config, Error, SharedClient};
+    /// # async fn run() -> Result<(), Error> {
+    /// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+    /// let locks = SharedClient::connect(config).await?;
+    /// # drop(locks);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// Only for a configuration that cannot work, or if the system refuses a resource.
-    pub fn connect(config: Config) -> Result<SharedClient, Error> {
+    pub async fn connect(config: Config) -> Result<SharedClient, Error> {
+        thread::connect_there(config)?.await
+    }
+
+    /// As [`connect`](SharedClient::connect), but blocks the calling thread until there is a
+    /// client: for a program without an async runtime, and before a runtime starts.
+    ///
+    /// # Errors
+    /// As [`connect`](SharedClient::connect).
+    pub fn connect_blocking(config: Config) -> Result<SharedClient, Error> {
         Ok(SharedClient::of(thread::connect(config)?))
     }
 
@@ -311,7 +334,7 @@ impl SharedClient {
     /// # use redlatch::{Config, Error, SharedClient};
     /// # use std::time::Duration;
     /// # let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
-    /// # let locks = SharedClient::connect(config)?;
+    /// # let locks = SharedClient::connect_blocking(config)?;
     /// // One `?` for the lock and for what `act` returns.
     /// let total = locks.with_lock("report", Duration::from_secs(30), |watcher| {
     ///     watcher.check()?;

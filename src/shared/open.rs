@@ -322,7 +322,7 @@ mod tests {
 
     fn client() -> SharedClient {
         let config = Config::new(["redis://127.0.0.1:1"]).unwrap();
-        SharedClient::connect(config.connect_timeout(Duration::from_millis(50))).unwrap()
+        SharedClient::connect_blocking(config.connect_timeout(Duration::from_millis(50))).unwrap()
     }
 
     /// A place is reused before its former lock is over, or before the loss of it is reported.

@@ -82,7 +82,8 @@ fn vouch_ends_the_quarantine_through_both_clients() {
             drop(client.try_lock("a", TTL).expect("their grants count"));
             report
         } else {
-            let client = SharedClient::connect(config(&masters)).expect("a good configuration");
+            let client =
+                SharedClient::connect_blocking(config(&masters)).expect("a good configuration");
             eventually(SOON, "all nodes are connected", || quarantined(client.nodes()));
             assert!(matches!(client.try_lock("a", TTL).wait(), Err(Error::NoQuorum(_))));
             let report = client.vouch().wait().expect("the nodes take it");

@@ -80,7 +80,7 @@ fn every_door_takes_and_gives_back_locks_on_io_uring() {
     }
     drop(client);
 
-    let shared = SharedClient::connect(config()).expect("a good configuration");
+    let shared = SharedClient::connect_blocking(config()).expect("a good configuration");
     let threads: Vec<_> = (0..4)
         .map(|thread| {
             let shared = shared.clone();
@@ -205,7 +205,7 @@ fn where_the_kernel_refuses_it_epoll_is_used_and_the_reason_is_there() {
         uring_pairs(&mut engine, 100);
         assert!(matches!(engine.socket_driver(), SocketDriver::Poller { .. }));
         // The driver's thread inherits the prohibition.
-        let shared = SharedClient::connect(config()).expect("a good configuration");
+        let shared = SharedClient::connect_blocking(config()).expect("a good configuration");
         let lock = shared.try_lock("b", TTL).wait().expect("a free key");
         lock.release().wait().expect("it is held");
         let driver = shared.socket_driver().expect("it is open");

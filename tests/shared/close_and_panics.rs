@@ -301,7 +301,7 @@ fn a_resolver_that_panics_is_asked_again() {
         1 => panic!("a resolver of the user's"),
         _ => Ok(vec![good]),
     });
-    let client = SharedClient::connect(config).unwrap();
+    let client = SharedClient::connect_blocking(config).unwrap();
     eventually(30 * SECOND, "its name leads there", || client.nodes() == [NodeState::Ready]);
     assert!(asked.load(Ordering::Relaxed) >= 3);
 }
@@ -319,7 +319,7 @@ fn a_name_is_followed_also_where_the_caller_takes_the_events() {
         0 => Ok(vec![away]),
         _ => Ok(vec![good]),
     });
-    let client = SharedClient::connect(config).unwrap();
+    let client = SharedClient::connect_blocking(config).unwrap();
     eventually(30 * SECOND, "its name leads there", || {
         for event in std::iter::from_fn(|| client.poll_node_event()) {
             let stale = matches!(event, NodeEvent::AddressStale { .. });

@@ -24,7 +24,7 @@ const TEN_SECONDS: Duration = Duration::from_secs(10);
 fn client(masters: &Masters) -> SharedClient {
     let config = Config::new(masters.urls()).unwrap().restart_guard(RestartGuard::Off);
     let config = config.node_timeout(HOUR).probe_interval(HOUR).reset_after(HOUR);
-    SharedClient::connect(config).unwrap()
+    SharedClient::connect_blocking(config).unwrap()
 }
 
 fn pairs(client: &SharedClient, count: usize) {
