@@ -173,6 +173,9 @@ impl Client {
     /// Extends `key` to at least `ttl` from now if it holds `token`, whichever client took it, and
     /// returns the new deadline: for scripts. Nothing is released, whatever the result.
     ///
+    /// It takes one key, because each request extends one: extend a lock over several keys key by
+    /// key. If one of them is lost, the others may live longer.
+    ///
     /// # Errors
     /// [`Error::Lost`] if the token does not hold the key on enough nodes; [`Error::NoQuorum`] if
     /// too few nodes answered.

@@ -229,6 +229,9 @@ impl SharedClient {
     /// Extends `key` to at least `ttl` from now if it holds `token`, whichever client took it, and
     /// returns the new deadline. Nothing is released, whatever the result.
     ///
+    /// It takes one key, because each request extends one: extend a lock over several keys key by
+    /// key. If one of them is lost, the others may live longer.
+    ///
     /// # Errors
     /// The call ends with [`Error::Lost`] if the token does not hold the key on enough nodes, and
     /// with [`Error::NoQuorum`] if too few nodes answered.
@@ -355,7 +358,7 @@ impl SharedClient {
         act: impl FnOnce(&LockWatcher) -> Result<T, E>,
     ) -> Result<T, E> {
         let guard = self.lock(keys, options.into().auto_extended()).wait()?;
-        let value = act(&guard)?;
+        let value = act(guard.view())?;
         guard.check()?;
         // The lock was held to the end, so the result of the release does not matter to the
         // caller.

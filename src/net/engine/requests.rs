@@ -107,6 +107,9 @@ impl Engine {
     /// Extends `key` to at least `ttl` from now if it holds `token`, whichever client took it: for
     /// scripts. Makes one round. Nothing is released, whatever the result.
     ///
+    /// It takes one key, because each request extends one: extend a lock over several keys key by
+    /// key. If one of them is lost, the others may live longer.
+    ///
     /// # Errors
     /// Before anything is sent: an invalid argument, or [`Error::Busy`].
     pub fn extend_token(

@@ -278,6 +278,9 @@ impl Coordinator {
     /// which client acquired it. There is one round, and nothing is released after it. The outcome
     /// has the deadline that a majority agreed to.
     ///
+    /// It takes one key, because each request extends one: extend a lock over several keys key by
+    /// key. If one of them is lost, the others may live longer.
+    ///
     /// # Errors
     /// Before anything is sent: an invalid argument, or [`Error::Busy`].
     pub fn extend_token(
