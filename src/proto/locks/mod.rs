@@ -461,6 +461,12 @@ impl Locks {
                 return;
             }
         }
+        let names = question.names(record, nodes);
+        let (form, unknowing) = question.forms(names, nodes, &self.cluster);
+        if !unknowing.is_empty() {
+            return self.ask_apart((nodes, unknowing), id, question, now);
+        }
+        let sent = Encoding { form, names };
         let phase = phase_of(kind);
         let late = kind == Kind::Join && is_planted(Fault::JoinAfterWithdrawal);
         let planted = is_planted(Fault::ReleaseWhileHeld) || late;
@@ -476,23 +482,31 @@ impl Locks {
         } else {
             record.releasing = record.releasing.union(nodes);
         }
-        let names = question.names(record, nodes);
-        let (form, by_source) = question.forms(names, nodes, &self.cluster);
-        let round = record.round.number;
+        self.encode(nodes, id, kind, sent, now);
+        let record = self.records.get(id);
+        let ask = Ask::Lock(LockAsk { record: id, round: record.round.number, kind, sent });
         let names_it = record.tracked && kind.may_create() && kind != Kind::Join;
-        for (nodes, form) in [(nodes.minus(by_source), form), (by_source, Some(Form::Source))] {
-            if nodes.is_empty() {
-                continue;
-            }
-            let sent = Encoding { form, names };
-            self.encode(nodes, id, kind, sent, now);
-            let ask = Ask::Lock(LockAsk { record: id, round, kind, sent });
-            self.cluster.ask_all(nodes, ask, now, &self.command);
-            if names_it {
-                // A write of this client ends the registration of the key, so the key is registered
-                // again after each write.
-                self.register_at(id, nodes.iter(), now);
-            }
+        self.cluster.ask_all(nodes, ask, now, &self.command);
+        if names_it {
+            // A write of this client ends the registration of the key, so the key is registered
+            // again after each write.
+            self.register_at(id, nodes.iter(), now);
+        }
+    }
+
+    /// Asks those of these nodes by the source of the script that do not know it, and then the
+    /// others.
+    #[cold]
+    fn ask_apart(
+        &mut self,
+        (nodes, unknowing): (NodeSet, NodeSet),
+        id: RecordId,
+        question: Question,
+        now: Instant,
+    ) {
+        self.ask_as(unknowing, id, Question { form: Form::Source, ..question }, now);
+        if nodes != unknowing {
+            self.ask_as(nodes.minus(unknowing), id, question, now);
         }
     }
 

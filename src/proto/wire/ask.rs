@@ -79,10 +79,10 @@ pub struct Encoding {
 pub enum Names {
     /// The key of the lock.
     Key,
-    /// The key and its fencing counter.
-    KeyAndCounter,
     /// The key and its line.
     KeyAndLine,
+    /// The key and its fencing counter.
+    KeyAndCounter,
     /// All keys of a set.
     AllKeys,
     /// All keys of a set and their fencing counters.
@@ -194,6 +194,12 @@ impl Ask {
             }
             Ask::Register(..) | Ask::Task(..) | Ask::Node(_) => None,
         }
+    }
+
+    /// Whether the question has no script, or names it by its SHA1. Nearly all questions do.
+    #[inline]
+    pub const fn is_without_source(&self) -> bool {
+        matches!(self, Ask::Lock(ask) if !matches!(ask.sent.form, Some(Form::Source)))
     }
 
     /// Whether the node may create or extend a key when it executes the question late.
