@@ -165,6 +165,18 @@ impl Cluster {
         self.nodes[node.index()].connection.form_of(name)
     }
 
+    /// Those of these nodes that get the source of a script.
+    #[inline]
+    pub fn unknowing(&self, nodes: NodeSet, name: ScriptName) -> NodeSet {
+        let mut unknowing = NodeSet::EMPTY;
+        for node in nodes.iter() {
+            if self.form_of(node, name) == Form::Source {
+                unknowing.insert(node);
+            }
+        }
+        unknowing
+    }
+
     /// Whether a node may be asked, and reports writes to registered keys.
     pub fn reports_writes(&self, node: NodeId) -> bool {
         self.nodes[node.index()].vetted.tracks && self.may_ask(node).is_ok()

@@ -41,8 +41,8 @@ impl Question {
         Question { kind, counts: false, form: Form::Sha }
     }
 
-    /// Which keys it names at these nodes. In line, they are asked one by one, or no one of them
-    /// knows the line.
+    /// Which keys it names at these nodes. A fair lock asks nodes together only if the user may use
+    /// the line on all of them, or on none.
     #[inline]
     pub fn names(self, record: &Record, nodes: NodeSet) -> Names {
         match (record.set().is_some(), self.counts) {
@@ -57,23 +57,25 @@ impl Question {
         }
     }
 
-    /// How it is sent to these nodes, and which of them get the source of the script instead.
+    /// How it is sent to these nodes, and which of them do not know its script: these get the
+    /// source instead.
     #[inline]
     pub fn forms(self, names: Names, nodes: NodeSet, cluster: &Cluster) -> (Option<Form>, NodeSet) {
+        if names == Names::Key && self.kind == Kind::Acquire {
+            return (None, NodeSet::EMPTY);
+        }
         let script = ScriptName::of(self.kind, names);
         let form = match (self.kind, script, self.form) {
             (Kind::Adopt, ..) => Some(Form::Source),
             (_, None, _) => None,
-            // It is rare.
+            // A heal is rare.
             (Kind::Heal, ..) => Some(Form::Source),
             // A native command has one key.
             (_, _, Form::Native(_)) if names != Names::Key => Some(Form::Source),
             (_, _, form) => Some(form),
         };
         let unknown = match (script, form) {
-            (Some(name), Some(Form::Sha)) => {
-                nodes.iter().filter(|&it| cluster.form_of(it, name) == Form::Source).collect()
-            }
+            (Some(name), Some(Form::Sha)) => cluster.unknowing(nodes, name),
             _ => NodeSet::EMPTY,
         };
         (form, unknown)

@@ -462,6 +462,12 @@ impl Locks {
                 return;
             }
         }
+        let names = question.names(record, nodes);
+        let (form, unknowing) = question.forms(names, nodes, &self.cluster);
+        if !unknowing.is_empty() {
+            return self.ask_apart((nodes, unknowing), id, question, now);
+        }
+        let sent = Encoding { form, names };
         let phase = phase_of(kind);
         let late = kind == Kind::Join && is_planted(Fault::JoinAfterWithdrawal);
         let planted = is_planted(Fault::ReleaseWhileHeld) || late;
@@ -476,17 +482,11 @@ impl Locks {
         } else {
             record.pending.on_release_asked(nodes);
         }
-        let names = question.names(record, nodes);
-        let (form, by_source) = question.forms(names, nodes, &self.cluster);
-        let round = record.round.number;
+        self.encode(nodes, id, kind, sent, now);
+        let record = self.records.get(id);
+        let ask = Ask::Lock(LockAsk { record: id, round: record.round.number, kind, sent });
         let names_it = record.tracked && kind.may_create() && kind != Kind::Join;
-        let ask = |form| LockAsk { record: id, round, kind, sent: Encoding { form, names } };
-        if by_source != nodes {
-            self.write(nodes.minus(by_source), ask(form), now);
-        }
-        if !by_source.is_empty() {
-            self.write(by_source, ask(Some(Form::Source)), now);
-        }
+        self.cluster.ask_all(nodes, ask, now, &self.command);
         if names_it {
             // A write of this client ends the registration of the key, so the key is registered
             // again after each write.
@@ -494,11 +494,20 @@ impl Locks {
         }
     }
 
-    /// Writes a question into the outboxes of these nodes.
-    #[inline]
-    fn write(&mut self, nodes: NodeSet, ask: LockAsk, now: Instant) {
-        self.encode(nodes, ask.record, ask.kind, ask.sent, now);
-        self.cluster.ask_all(nodes, Ask::Lock(ask), now, &self.command);
+    /// Asks those of these nodes by the source of the script that do not know it, and then the
+    /// others.
+    #[cold]
+    fn ask_apart(
+        &mut self,
+        (nodes, unknowing): (NodeSet, NodeSet),
+        id: RecordId,
+        question: Question,
+        now: Instant,
+    ) {
+        self.ask_as(unknowing, id, Question { form: Form::Source, ..question }, now);
+        if nodes != unknowing {
+            self.ask_as(nodes.minus(unknowing), id, question, now);
+        }
     }
 
     /// Encodes a question about a lock to these nodes into `self.command`.

@@ -171,6 +171,7 @@ impl Record {
     /// longest ask at `moment`. A token in line may get the key when its line is about to end. If
     /// others renew the line, that may come later: then the node hands the key to a token that no
     /// record has, and it is given back.
+    #[inline]
     pub fn gone_if_executed(&self, moment: Instant) -> Instant {
         let ttl = self.longest;
         let key = ttl.duration().saturating_add(ttl.drift());

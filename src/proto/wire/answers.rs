@@ -125,10 +125,9 @@ pub(super) fn number(ask: LockAsk, reply: &Reply<'_>, votes: &mut Vec<u64>) -> O
 /// locks have. Returns its length, too. Any other reply is for the decoder.
 #[inline]
 pub(super) fn plain(ask: LockAsk, bytes: &[u8]) -> Option<(NodeReply, usize)> {
-    if !matches!(ask.sent.names, Names::Key | Names::KeyAndLine) {
-        return None;
-    }
+    let of_key = matches!(ask.sent.names, Names::Key | Names::KeyAndLine);
     match ask.kind {
+        _ if !of_key => None,
         Kind::Acquire | Kind::Heal => match bytes {
             [b'+', b'O', b'K', b'\r', b'\n', ..] => Some((NodeReply::Granted, 5)),
             [b'_', b'\r', b'\n', ..] => Some((NodeReply::Held, 3)),

@@ -177,13 +177,6 @@ impl LockAsk {
 }
 
 impl Ask {
-    /// Whether the node may know a script by this question afterwards. Few questions are of that
-    /// kind.
-    #[inline]
-    pub fn may_teach_a_script(&self) -> bool {
-        !matches!(self, Ask::Lock(ask) if ask.sent.form != Some(Form::Source))
-    }
-
     /// The script of the question and how it is sent, if it is one that the connection keeps
     /// account of.
     pub fn script(&self) -> Option<(ScriptName, Form)> {
@@ -200,6 +193,12 @@ impl Ask {
             }
             Ask::Register(..) | Ask::Task(..) | Ask::Node(_) => None,
         }
+    }
+
+    /// Whether the question has no script, or names it by its SHA1. Nearly all questions do.
+    #[inline]
+    pub const fn is_without_source(&self) -> bool {
+        matches!(self, Ask::Lock(ask) if !matches!(ask.sent.form, Some(Form::Source)))
     }
 
     /// Whether the node may create or extend a key when it executes the question late.

@@ -172,10 +172,8 @@ impl Connection {
     #[inline]
     pub fn ask(&mut self, ask: Ask, now: Instant, encode: impl FnOnce(&mut BytesMut)) {
         encode(&mut self.outbox);
-        if ask.may_teach_a_script() {
-            if let Some((name, Form::Source)) = ask.script() {
-                self.scripts.note_source_sent(name);
-            }
+        if !ask.is_without_source() {
+            self.note_source_sent(&ask);
         }
         self.asks.push_back(ask);
         match self.moments.back_mut() {
@@ -188,6 +186,13 @@ impl Connection {
                 self.moments.push_back(Moments { asked_at: now, written_at: now, count: 1 });
                 self.unwritten += 1;
             }
+        }
+    }
+
+    #[cold]
+    fn note_source_sent(&mut self, ask: &Ask) {
+        if let Some((name, Form::Source)) = ask.script() {
+            self.scripts.note_source_sent(name);
         }
     }
 
