@@ -197,13 +197,9 @@ impl Locks {
         self.ask_all(nodes, id, kind, now);
     }
 
-    /// A node answered whether it grants the keys. Its grant proves nothing if it answers an
-    /// earlier round of this attempt.
+    /// A node answered whether it grants the keys.
     #[inline]
     pub(super) fn on_grant(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
-        if reply == NodeReply::Granted {
-            self.records.get_mut(ask.record).prove_granted(node, ask);
-        }
         if ask.asks_for_votes() {
             self.on_vote(node, ask, reply, now);
         } else {

@@ -22,23 +22,20 @@ impl Locks {
         let record = self.records.get_mut(ask.record);
         if ask.kind.may_create() {
             record.on_answer(node, Effect::of(ask, reply), now);
+            if ask.kind == Kind::Acquire && reply == NodeReply::Granted {
+                // This proves nothing if it answers an earlier round of the attempt.
+                record.prove_granted(node, ask);
+            }
             if ask.sent.names.is_of_set() {
                 self.note_named(node, ask.record, reply);
             }
         } else {
             record.pending.on_release_over(node);
         }
-        if ask.is_refused_by_sha1(reply) && self.is_still_wanted(node, ask, now) {
-            self.ask_again(node, ask, now);
-        } else {
-            self.on_verb_answer(node, ask, reply, now);
-        }
-        self.finish(ask.record);
-    }
-
-    #[inline]
-    fn on_verb_answer(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
+        let failed = matches!(reply, NodeReply::Failed(_));
+        let refused = failed && ask.is_refused_by_sha1(reply);
         match ask.kind {
+            _ if refused && self.is_still_wanted(node, ask, now) => self.ask_again(node, ask, now),
             Kind::Acquire => self.on_grant(node, ask, reply, now),
             Kind::Release => self.on_release(node, ask, reply, now),
             Kind::Exists => self.on_exists(node, ask, reply, now),
@@ -50,6 +47,7 @@ impl Locks {
             Kind::Join => self.on_join(node, ask, reply, now),
             Kind::Claim => self.on_claim(node, ask, reply, now),
         }
+        self.finish(ask.record);
     }
 
     /// Whether a request whose script the node did not run by its SHA1 is to be sent again.

@@ -180,7 +180,7 @@ impl Pending {
     }
 
     /// The nodes that have not answered such a request.
-    #[cfg(feature = "testing")]
+    #[inline]
     pub fn unanswered(&self) -> NodeSet {
         self.asked.nodes()
     }

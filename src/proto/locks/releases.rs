@@ -43,11 +43,11 @@ impl Locks {
         if record.waits_for_its_deadline() {
             return;
         }
-        let nodes = nodes.minus(record.pending.releasing());
+        let (asked, nodes) = (record.pending.unanswered(), nodes.minus(record.pending.releasing()));
         // Nodes that get the same form are asked together.
         let (mut same, mut same_form) = (NodeSet::EMPTY, form);
         for node in nodes.iter() {
-            let unanswered = self.records.get(id).pending.is_asked(node);
+            let unanswered = asked.contains(node);
             if !self.cluster.may_release(node, unanswered) {
                 self.queue_release(node, id, now);
                 self.schedule_releases(node, now);
@@ -125,38 +125,18 @@ impl Locks {
         reply: NodeReply,
         now: Instant,
     ) {
-        let record = self.records.get_mut(ask.record);
         let native = matches!(ask.sent.form, Some(Form::Native(_)));
-        match reply {
-            NodeReply::Failed(NodeError::UnknownCommand | NodeError::NoPermission) if native => {
-                self.cluster.forget_native(node);
-                self.ask_to_release(node.into(), ask.record, Form::Source, now);
+        if let NodeReply::Failed(cause) = reply {
+            if self.on_release_failed(node, ask.record, cause, native, now) {
                 return;
             }
-            NodeReply::Failed(cause)
-                if record.fair
-                    && !record.plain().contains(node)
-                    && may_not_use_lines(cause, record.line().is_some()) =>
-            {
-                // The user may not use the key of the line, or a command of the script. So nothing
-                // of ours stands there: the key is deleted.
-                record.trouble_mut().plain.insert(node);
-                self.ask_to_release(node.into(), ask.record, Form::Source, now);
-                return;
-            }
-            NodeReply::Failed(_) if record.pending.is_release_due(node) => {
-                self.queue_release(node, ask.record, now);
-                self.on_release_refused(node, now);
-            }
-            NodeReply::Failed(_) => {}
+        } else {
             // The key is gone, another's, or was never there: nothing of ours is left on the node.
-            _ => {
-                // Of several keys some may be released, and others not ours.
-                if reply == NodeReply::Granted || self.records.get(ask.record).set().is_some() {
-                    self.we_wrote(node, ask.record, now);
-                }
-                self.acknowledged(node, ask.record, now);
+            // Of several keys some may be released, and others not ours.
+            if reply == NodeReply::Granted || ask.sent.names.is_of_set() {
+                self.we_wrote(node, ask.record, now);
             }
+            self.acknowledged(node, ask.record, now);
         }
         // While a second release is pending, its answer will say whose key it is.
         let is_settled = || !self.records.get(ask.record).pending.is_release_due(node);
@@ -165,6 +145,37 @@ impl Locks {
             return;
         }
         self.cast_release(node, ask, reply, now);
+    }
+
+    /// A node refused a release. Returns whether the release is sent there once more at once, in
+    /// another way. If not, it is queued.
+    #[cold]
+    fn on_release_failed(
+        &mut self,
+        node: NodeId,
+        id: RecordId,
+        cause: NodeError,
+        native: bool,
+        now: Instant,
+    ) -> bool {
+        let record = self.records.get_mut(id);
+        let is_unknown = matches!(cause, NodeError::UnknownCommand | NodeError::NoPermission);
+        let in_line = record.fair && !record.plain().contains(node);
+        if native && is_unknown {
+            self.cluster.forget_native(node);
+        } else if in_line && may_not_use_lines(cause, record.line().is_some()) {
+            // The user may not use the key of the line, or a command of the script. So nothing of
+            // ours stands there: the key is deleted.
+            record.trouble_mut().plain.insert(node);
+        } else {
+            if record.pending.is_release_due(node) {
+                self.queue_release(node, id, now);
+                self.on_release_refused(node, now);
+            }
+            return false;
+        }
+        self.ask_to_release(node.into(), id, Form::Source, now);
+        true
     }
 
     /// A node answered whether the key is there, after a native release that did nothing.
