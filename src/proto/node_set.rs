@@ -152,6 +152,18 @@ impl Outstanding {
         }
     }
 
+    /// The nodes with any.
+    #[inline]
+    pub const fn nodes(self) -> NodeSet {
+        self.some
+    }
+
+    /// The nodes with no room for more.
+    #[inline]
+    pub const fn full(self) -> NodeSet {
+        self.two
+    }
+
     /// Whether there is any for `node`.
     pub const fn contains(self, node: NodeId) -> bool {
         self.some.contains(node)

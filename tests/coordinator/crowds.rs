@@ -51,7 +51,7 @@ fn plain_waiters_have_a_key_that_is_held_for_a_while_as_often_as_bare_loops() {
 
 #[test]
 fn waiters_for_several_keys_keep_up_with_bare_loops() {
-    let floor = Floor { times: 70, jain: 85, commands: 170 };
+    let floor = Floor { times: 70, jain: 80, commands: 170 };
     for (contenders, length) in [(2, 500), (16, 300), (64, 300)] {
         keeps_up(Way::Set, contenders, 0, length, &floor);
         keeps_up(Way::Set, contenders, 1, length, &floor);

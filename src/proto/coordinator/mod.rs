@@ -169,7 +169,7 @@ impl Coordinator {
             let asked_at = self.locks.cluster().asked_at(node);
             self.waits.note_round_trip(now.saturating_since(asked_at));
         }
-        self.locks.answered(node, ask, reply, now);
+        self.locks.on_answer(node, ask, reply, now);
     }
 
     /// A node that refuses a write as a replica is no master any more.

@@ -12,10 +12,10 @@ use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::round::Round;
-use crate::proto::locks::{AcquireParams, Due, Locks, WaitEvent, busy, handle_of};
+use crate::proto::locks::rounds::Part;
+use crate::proto::locks::{AcquireParams, Locks, WaitEvent, busy, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
-use crate::proto::quorum::Verdict;
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
 
@@ -166,79 +166,49 @@ impl Locks {
         Ok(())
     }
 
-    /// Asks every node that may be asked; the others vote at once. If too few may be asked, no node
-    /// is: the grants of a minority would only have to be released.
+    /// Asks every node that may be asked for the key.
     ///
     /// Until the first handshakes are over, the attempt is held and does not begin.
     pub fn begin_attempt(&mut self, id: RecordId, now: Instant) {
         if self.hold_at_start(id) {
             return;
         }
-        debug_assert!(self.records.get(id).line().is_none(), "no `SET NX` carries a token in line");
-        let purpose = self.records.get(id).round.purpose;
-        let kind = if purpose == Purpose::Adopt { Kind::Adopt } else { Kind::Acquire };
-        let mut askable = NodeSet::EMPTY;
-        let untrusted = self.cluster.untrusted(self.cluster.all_nodes());
         let record = self.records.get_mut(id);
+        debug_assert!(record.line().is_none(), "no `SET NX` carries a token in line");
         record.uncounted = NodeSet::EMPTY;
-        let of_set = record.set().is_some();
-        for node in self.cluster.all_nodes().iter() {
-            // Several questions of one attempt may be in flight if it takes its keys one by one.
-            let full = of_set && self.records.get(id).asked.is_full(node);
-            let may_ask = if full { Err(NodeError::Silent) } else { self.cluster.may_ask(node) };
-            match may_ask {
-                Ok(()) => {
-                    askable.insert(node);
-                }
-                Err(cause) => {
-                    self.cluster.stats_mut().failed(node, cause);
-                    self.records.get_mut(id).round.cast(node, NodeReply::Failed(cause));
-                }
-            }
-        }
-        let record = self.records.get_mut(id);
-        if record.round.ballot().verdict() != Verdict::Undecided {
-            self.settle(id, now);
-            return;
-        }
         // A lock that is won after its deadline would be of no use.
         let length = self.cluster.settings().node_timeout.min(record.ttl.usable());
-        let due = Due::Round { record: id };
-        record.round_timer = Some(self.timers.set_after(now, length, due));
-        if purpose == Purpose::Fenced && record.asks_for_all_keys() {
-            self.ask_for_votes(id, askable, now);
-            return;
-        }
-        record.uncounted = askable.common(untrusted);
-        self.ask_all(askable, id, kind, now);
+        let nodes = self.cluster.all_nodes();
+        let ask = |locks: &mut Locks, nodes| locks.ask_for_keys(nodes, id, now);
+        self.begin_round(id, (nodes, length), |_, _| Part::Asked, ask, now);
     }
 
-    /// A node answered a `SET`.
+    /// Asks these nodes for what the round of an attempt is for.
+    fn ask_for_keys(&mut self, nodes: NodeSet, id: RecordId, now: Instant) {
+        let untrusted = self.cluster.untrusted(nodes);
+        let record = self.records.get_mut(id);
+        let purpose = record.round.purpose;
+        if purpose == Purpose::Fenced && record.asks_for_all_keys() {
+            self.ask_for_votes(id, nodes, now);
+            return;
+        }
+        record.uncounted = untrusted;
+        let kind = if purpose == Purpose::Adopt { Kind::Adopt } else { Kind::Acquire };
+        self.ask_all(nodes, id, kind, now);
+    }
+
+    /// A node answered whether it grants the keys. Its grant proves nothing if it answers an earlier
+    /// round of this attempt.
     #[inline]
-    pub(super) fn acquire_answered(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) {
-        let record = self.records.get_mut(ask.record);
-        record.asked.take(node);
+    pub(super) fn on_grant(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
         if reply == NodeReply::Granted {
-            record.prove_granted(node, ask);
+            self.records.get_mut(ask.record).prove_granted(node, ask);
         }
-        match reply {
-            NodeReply::Held => {
-                record.release_pending.remove(node);
-            }
-            NodeReply::Failed(cause) if cause.proves_nothing_was_set() => {
-                record.release_pending.remove(node);
-            }
-            // Granted, or an error that proves nothing: the release stays pending.
-            _ => record.note_answer(now),
+        if ask.asks_for_votes() {
+            self.on_vote(node, ask, reply, now);
+        } else {
+            self.cast_grant(node, ask, reply, now);
         }
-        self.cast_grant(node, ask, reply, now);
-        self.finish(ask.record);
     }
 
     /// Casts the vote of a node in an attempt that is in flight.

@@ -116,24 +116,10 @@ impl Locks {
     }
 
     /// A node answered an adopt.
-    pub(super) fn adopt_answered(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) {
-        let record = self.records.get_mut(ask.record);
-        record.asked.take(node);
-        record.note_answer(now);
-        if matches!(reply, NodeReply::Held | NodeReply::Absent) {
-            // The script ran, and changed nothing.
-            record.release_pending.remove(node);
-        }
+    pub(super) fn on_adopt(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
         if reply == NodeReply::Granted {
             self.we_wrote(node, ask.record, now);
         }
         self.cast_grant(node, ask, reply, now);
-        self.finish(ask.record);
     }
 }

@@ -111,7 +111,7 @@ impl Locks {
         now: Instant,
     ) {
         if ask.kind == Kind::Exists {
-            self.exists_answered(node, ask, NodeReply::Failed(cause), now);
+            self.on_answer(node, ask, NodeReply::Failed(cause), now);
             return;
         }
         let reconnecting = self.cluster.is_reconnecting(node);
@@ -121,10 +121,9 @@ impl Locks {
         let in_line = ask.kind == Kind::Join;
         let mut vote = (record.round.number == ask.round || late) && !in_line;
         if ask.kind.may_create() {
-            record.asked.take(node);
             record.heal_is_over(node);
             if is_planted(Fault::CutWithoutRelease) {
-                record.release_pending.remove(node);
+                record.pending.forget_lost(node);
             } else {
                 record.may_be_executed_late(node, now);
             }
@@ -136,8 +135,8 @@ impl Locks {
                 self.pending_releases[node.index()].unproven.push(pending_release);
             }
         } else {
-            record.releasing.remove(node);
-            if record.release_pending.contains(node) {
+            record.pending.on_release_over(node);
+            if record.pending.is_release_due(node) {
                 self.queue_release(node, ask.record, now);
                 // The release is sent again on the next connection, which may be in time.
                 vote &= !reconnecting;

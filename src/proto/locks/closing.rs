@@ -23,7 +23,7 @@ impl Locks {
         let attended = self.cluster.set_unattended();
         let mut released = self.records.ids();
         released.retain(|&id| attended && self.records.get(id).phase == Phase::Ending);
-        let unanswered = |id: RecordId| (id, self.records.get(id).releasing);
+        let unanswered = |id: RecordId| (id, self.records.get(id).pending.releasing());
         let released: Vec<_> = released.into_iter().map(unanswered).collect();
         self.cancel_queued(now);
         // Releases that were never sent come first: the repeats may fill the outboxes.
@@ -86,8 +86,9 @@ impl Locks {
                 continue;
             }
             let record = self.records.get(id);
-            let pending = record.release_pending.contains(node) && !record.has_lapsed(node, now);
-            if record.phase == Phase::Ending && pending && !record.releasing.contains(node) {
+            let pending = &record.pending;
+            let is_due = pending.is_release_due(node) && !pending.has_lapsed(node, now);
+            if record.phase == Phase::Ending && is_due && !pending.releasing().contains(node) {
                 let native = self.cluster.native(node).filter(|_| !record.fair);
                 let form = native.map_or(Form::Source, Form::Native);
                 self.ask_to_release(node.into(), id, form, now);
@@ -123,7 +124,7 @@ impl Locks {
         if !record.fair || record.phase != Phase::Ending {
             return;
         }
-        for node in record.releasing.minus(record.plain()).iter() {
+        for node in record.pending.releasing().minus(record.plain()).iter() {
             self.command.clear();
             let key = self.key_prefix.put_before(&record.key);
             command::release(&mut self.command, Form::Source, key, &record.token);

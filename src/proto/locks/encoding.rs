@@ -253,7 +253,7 @@ pub(super) fn encode_for_line(
         (Kind::Release, Some((line, place))) => {
             // A join in flight, or one of a lost connection, may be executed yet.
             let node = place.node;
-            let late = record.asked.contains(node) || record.unproven().contains(node);
+            let late = record.pending.is_asked(node) || record.pending.unproven().contains(node);
             let successor = line.successor();
             if late || line.may_stand(node) {
                 lines::hand_over(out, form, key, token, place.members(record, line), successor);

@@ -13,15 +13,14 @@ use rand::RngExt;
 use crate::proto::error::{ConfigError, Error, NodeError, NodeReply};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::lock::LONGEST_TOKEN;
-use crate::proto::locks::Due;
 use crate::proto::locks::Locks;
 use crate::proto::locks::line::{Line, Split};
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::Purpose;
+use crate::proto::locks::rounds::Part;
 use crate::proto::node_set::{NodeId, NodeSet};
-use crate::proto::planted::{Fault, is_planted};
-use crate::proto::quorum::{Ballot, Verdict};
+use crate::proto::quorum::Ballot;
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::line::{Channel, MarkKey};
@@ -114,7 +113,7 @@ impl Locks {
                 (Err(cause), _) => permanent += usize::from(cause.is_permanent()),
                 // It joins when that is known.
                 (Ok(()), None) => {}
-                (Ok(()), Some(_)) if self.records.get(id).asked.contains(node) => {}
+                (Ok(()), Some(_)) if self.records.get(id).pending.is_asked(node) => {}
                 (Ok(()), Some(notifies)) => {
                     nodes.insert(node);
                     if !notifies {
@@ -149,7 +148,7 @@ impl Locks {
         let silent = self.cluster.notifies(node) == Some(false);
         for id in self.records.ids() {
             let record = self.records.get_mut(id);
-            let waits = record.phase == Phase::Asking && !record.asked.contains(node);
+            let waits = record.phase == Phase::Asking && !record.pending.is_asked(node);
             let Some(line) = record.line_mut().filter(|_| waits) else { continue };
             if self.cluster.may_ask(node).is_err() {
                 return;
@@ -206,31 +205,15 @@ impl Locks {
     }
 
     /// A node answered a join.
-    pub(super) fn join_answered(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) {
+    pub(super) fn on_join(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
         let asked_at = self.cluster.asked_at(node);
         let standing = self.cluster.standing(node).clone();
         let id = ask.record;
         let record = self.records.get_mut(id);
-        record.asked.take(node);
         let waits = record.phase == Phase::Asking;
-        if ask.is_refused_by_sha1(reply) {
-            // As for an extend: a repeat must not follow the release.
-            if waits || is_planted(Fault::JoinAfterWithdrawal) {
-                self.ask(node, id, Kind::Join, now);
-            }
-            self.finish(id);
-            return;
-        }
-        record.note_answer(now);
         let mine = reply == NodeReply::Granted;
         let current = ask.round == record.round.number;
-        let late = record.unproven().contains(node);
+        let late = record.pending.unproven().contains(node);
         if let (Some(line), NodeReply::Granted | NodeReply::Held) = (record.line_mut(), reply) {
             line.note_standing(node, mine, &standing, asked_at, current);
             line.refused.remove(node);
@@ -249,7 +232,6 @@ impl Locks {
         } else if waits {
             self.judge_line(id, now);
         }
-        self.finish(id);
     }
 
     /// A node refuses the script of the line. If that leaves no quorum, the request waits as one
@@ -390,59 +372,27 @@ impl Locks {
         }
         let holds = line.holds(now);
         self.cluster.stats_mut().claims += 1;
-        let mut askable = NodeSet::EMPTY;
-        for node in self.cluster.all_nodes().iter() {
-            let full = self.records.get(id).asked.is_full(node);
-            let reply = match self.cluster.may_ask(node) {
-                Err(cause) => NodeReply::Failed(cause),
-                Ok(()) if full => NodeReply::Failed(NodeError::Silent),
-                Ok(()) if !holds.contains(node) => NodeReply::Held,
-                Ok(()) => {
-                    askable.insert(node);
-                    continue;
-                }
-            };
-            self.records.get_mut(id).round.cast(node, reply);
-        }
-        let untrusted = self.cluster.untrusted(askable);
         let length = self.cluster.settings().node_timeout.min(ttl.usable());
-        let record = self.records.get_mut(id);
-        record.uncounted = untrusted;
-        if record.round.ballot().verdict() != Verdict::Undecided {
-            self.settle(id, now);
-            return;
-        }
-        record.round_timer = Some(self.timers.set_after(now, length, Due::Round { record: id }));
-        self.ask_all(askable, id, Kind::Claim, now);
+        let part_of = |_: &mut Locks, node| match holds.contains(node) {
+            true => Part::Asked,
+            false => Part::Votes(NodeReply::Held),
+        };
+        let ask = |locks: &mut Locks, nodes| {
+            locks.records.get_mut(id).uncounted = locks.cluster.untrusted(nodes);
+            locks.ask_all(nodes, id, Kind::Claim, now);
+        };
+        let nodes = self.cluster.all_nodes();
+        self.begin_round(id, (nodes, length), part_of, ask, now);
     }
 
     /// A node answered a claim.
-    pub(super) fn claim_answered(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) {
+    pub(super) fn on_claim(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(ask.record);
-        record.asked.take(node);
-        let waits = record.phase == Phase::Asking && record.round.number == ask.round;
-        if ask.is_refused_by_sha1(reply) {
-            let op = record.op;
-            if waits && op.is_some_and(|op| !self.has_waited_enough(op, now)) {
-                self.ask(node, ask.record, Kind::Claim, now);
-            } else {
-                self.cast_grant(node, ask, reply, now);
-            }
-            self.finish(ask.record);
-            return;
-        }
-        record.note_answer(now);
         let granted = reply == NodeReply::Granted && trusted;
         if granted && record.phase == Phase::Asking {
             record.prove_in_line(node);
-        } else if granted && !record.asked.contains(node) {
+        } else if granted && !record.pending.is_asked(node) {
             // The lock was won before by the others.
             record.prove(node, ask);
         }
@@ -450,7 +400,6 @@ impl Locks {
             line.note_loss_of(node);
         }
         self.cast_grant(node, ask, reply, now);
-        self.finish(ask.record);
     }
 
     /// A majority has extended the key.

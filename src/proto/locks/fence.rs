@@ -57,9 +57,6 @@ pub struct Fencing {
     step: u64,
     /// The floor of the node that is asked next.
     floor: u64,
-    /// Nodes that are asked again after the script may have failed in the middle: they may hold
-    /// the key with our own token.
-    pub failed_before: NodeSet,
 }
 
 impl Fencing {
@@ -70,7 +67,7 @@ impl Fencing {
         let lives = millis(max_ttl.saturating_mul(LIVES_MAX_TTLS));
         let step = millis(max_ttl / STEP_PART).clamp(1, LONGEST_STEP);
         let (first, others) = (NO_VOTES, vec![NO_VOTES; keys.saturating_sub(1)].into());
-        Fencing { first, others, round, lives, step, floor: 1, failed_before: NodeSet::EMPTY }
+        Fencing { first, others, round, lives, step, floor: 1 }
     }
 
     /// Sets the floor of the node that is asked next: a counter below it counts as absent there.

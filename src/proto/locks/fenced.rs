@@ -11,27 +11,24 @@
 
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::RecordId;
+use crate::proto::locks::Locks;
 use crate::proto::locks::encoding::Question;
 use crate::proto::locks::fence::Fencing;
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::round::Purpose;
-use crate::proto::locks::sets::SetOfKeys;
-use crate::proto::locks::{Due, Locks};
+use crate::proto::locks::rounds::Part;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
-use crate::proto::quorum::{Ballot, Verdict};
+use crate::proto::quorum::Ballot;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Kind, LockAsk};
-use crate::proto::wire::command::Form;
 
 impl Locks {
     /// Asks these nodes for the key of a fenced lock, or for all of its keys, and for their votes.
     pub(super) fn ask_for_votes(&mut self, id: RecordId, nodes: NodeSet, now: Instant) {
         let max_ttl = self.cluster.settings().max_ttl;
         let record = self.records.get_mut(id);
-        let failed_before = record.fencing().map_or(NodeSet::EMPTY, |it| it.failed_before);
-        let mut fencing = Fencing::new(record.count_keys(), record.round.number, max_ttl);
-        fencing.failed_before = failed_before;
+        let fencing = Fencing::new(record.count_keys(), record.round.number, max_ttl);
         record.trouble_mut().fencing = Some(Box::new(fencing));
         let refuses = |&node: &NodeId| self.cluster.refuses_fence(node).is_some();
         let refusing: NodeSet = nodes.iter().filter(refuses).collect();
@@ -68,18 +65,6 @@ impl Locks {
         self.ask_all_counting(nodes.minus(refusing), id, Kind::Extend, now);
     }
 
-    /// Repeats an extend at a node that forgot its script.
-    pub(super) fn repeat_extend(&mut self, node: NodeId, ask: LockAsk, now: Instant) {
-        let fenced = ask.sent.names.has_counters();
-        if fenced && self.cluster.refuses_fence(node).is_none() {
-            self.ask_counting(node, ask.record, Kind::Extend, now);
-        } else {
-            // It may have forgotten the plain script, too.
-            let question = Question { form: Form::Source, ..Question::of(Kind::Extend) };
-            self.ask_as(node.into(), ask.record, question, now);
-        }
-    }
-
     /// Why the grant of a node does not count in the present round.
     pub(super) fn why_uncounted(&self, id: RecordId, node: NodeId) -> NodeError {
         let fenced = self.records.get(id).fencing().is_some();
@@ -87,84 +72,19 @@ impl Locks {
         refused.unwrap_or(NodeError::Quarantined)
     }
 
-    /// A node answered the fenced acquire script, over one key or several.
-    pub(super) fn vote_answered(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) {
+    /// A node answered whether it grants the keys, with its votes for their fencing numbers.
+    pub(super) fn on_vote(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
         let votes = self.cluster.votes(node, ask);
-        let record = self.records.get_mut(ask.record);
-        record.asked.take(node);
-        // What holds a key may be our own token: a script that failed after its first write has
-        // written, and an earlier round of this attempt may have been granted.
-        let may_be_ours = record.fencing().is_some_and(|it| it.failed_before.contains(node))
-            || record.set().is_some_and(SetOfKeys::takes_singly);
-        let mut reply = reply;
-        match reply {
-            NodeReply::Granted => {
-                record.note_answer(now);
-                record.prove_granted(node, ask);
-                let fencing = &mut record.trouble_mut().fencing;
-                let of_round = fencing.as_mut().filter(|fencing| fencing.round() == ask.round);
-                if of_round.is_some_and(|fencing| !fencing.put(node, votes)) {
-                    reply = NodeReply::Failed(NodeError::Garbage);
-                }
-            }
-            // The node holds a key for another token, or the script did not run.
-            NodeReply::Held
-            | NodeReply::Failed(NodeError::NoScript | NodeError::UnknownCommand)
-                if !may_be_ours =>
-            {
-                record.release_pending.remove(node);
-            }
-            // A script that fails may have written before.
-            _ => record.note_answer(now),
-        }
-        self.note_named(node, ask.record, reply);
-        if self.repeats_by_source(node, ask, reply, now) {
-            return;
-        }
+        let fencing = &mut self.records.get_mut(ask.record).trouble_mut().fencing;
+        let of_round = fencing.as_mut().filter(|fencing| fencing.round() == ask.round);
+        let granted = reply == NodeReply::Granted;
+        let is_odd = granted && of_round.is_some_and(|fencing| !fencing.put(node, votes));
+        let reply = if is_odd { NodeReply::Failed(NodeError::Garbage) } else { reply };
         if self.awaits_late_vote(ask) {
             self.late_vote(node, ask.record, reply, now);
         } else {
             self.cast_grant(node, ask, reply, now);
         }
-        self.finish(ask.record);
-    }
-
-    /// Asks a node again by the source of the script, if it forgot the script and the record still
-    /// asks. A release that was written before would be overtaken by the repeat; while the record
-    /// asks, none is written.
-    fn repeats_by_source(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) -> bool {
-        if !ask.is_refused_by_sha1(reply) {
-            return false;
-        }
-        let record = self.records.get(ask.record);
-        let wanted = record.phase == Phase::Asking
-            && record.round.ballot().verdict() == Verdict::Undecided
-            && now < record.deadline
-            // The script would create a counter on a node that forgot it just now.
-            && !record.uncounted.contains(node)
-            && (record.round.number == ask.round || self.awaits_late_vote(ask));
-        if wanted {
-            if reply == NodeReply::Failed(NodeError::NoPermission) {
-                if let Some(fencing) = &mut self.records.get_mut(ask.record).trouble_mut().fencing {
-                    fencing.failed_before.insert(node);
-                }
-                self.set_of(ask.record, SetOfKeys::may_hold_part);
-            }
-            self.ask_counting(node, ask.record, ask.kind, now);
-        }
-        wanted
     }
 
     /// Whether this question of the first round has a vote in the second round, which is in
@@ -237,55 +157,25 @@ impl Locks {
         let (before, ttl) = (record.round, record.round.ttl);
         // The start stays that of the attempt: the deadline counts from it.
         record.round.follow(Purpose::WriteBack, ballot, before.start, ttl);
-        let mut lower = NodeSet::EMPTY;
-        for node in self.cluster.all_nodes().iter() {
-            let uncounted = self.records.get(id).uncounted.contains(node);
-            let reply = if stored.contains(node) {
-                NodeReply::Granted
-            } else if before.ballot().grants().contains(node) {
-                match self.cluster.may_ask(node) {
-                    Ok(()) => {
-                        lower.insert(node);
-                        continue;
-                    }
-                    Err(cause) => NodeReply::Failed(cause),
-                }
-            } else if before.ballot().undecided().contains(node) && uncounted {
-                NodeReply::Failed(self.why_uncounted(id, node))
-            } else {
-                before.reply_of(node)
-            };
-            self.records.get_mut(id).round.cast(node, reply);
-        }
-        let record = self.records.get_mut(id);
-        if record.round.ballot().verdict() != Verdict::Undecided {
-            self.settle(id, now);
-            return;
-        }
         let left = record.deadline.saturating_since(now);
         let length = self.cluster.settings().node_timeout.min(left);
-        let at = now.saturating_add(length);
-        record.round_timer = Some(self.timers.set_at(at, Due::Round { record: id }));
-        self.ask_all_counting(lower, id, Kind::WriteBack, now);
-    }
-
-    /// A node answered the write-back: its counter is at the number, or the key is not there any
-    /// more.
-    pub(super) fn write_back_answered(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) {
-        let record = self.records.get_mut(ask.record);
-        record.asked.take(node);
-        record.note_answer(now);
-        self.note_named(node, ask.record, reply);
-        if self.repeats_by_source(node, ask, reply, now) {
-            return;
-        }
-        self.cast_grant(node, ask, reply, now);
-        self.finish(ask.record);
+        let (granted, undecided) = (before.ballot().grants(), before.ballot().undecided());
+        let part_of = |locks: &mut Locks, node| {
+            let uncounted = locks.records.get(id).uncounted.contains(node);
+            if stored.contains(node) {
+                Part::Votes(NodeReply::Granted)
+            } else if granted.contains(node) {
+                Part::Asked
+            } else if undecided.contains(node) && uncounted {
+                Part::Votes(NodeReply::Failed(locks.why_uncounted(id, node)))
+            } else {
+                Part::Votes(before.reply_of(node))
+            }
+        };
+        let ask = |locks: &mut Locks, nodes| {
+            locks.ask_all_counting(nodes, id, Kind::WriteBack, now);
+        };
+        let nodes = self.cluster.all_nodes();
+        self.begin_round(id, (nodes, length), part_of, ask, now);
     }
 }

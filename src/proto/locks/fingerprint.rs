@@ -18,8 +18,7 @@ impl Locks {
         let records = self.records.ids().into_iter().map(|id| self.records.get(id));
         let of_token = records.filter(|record| record.token == *token);
         of_token.fold(NodeSet::EMPTY, |nodes, record| {
-            let asked = self.cluster.all_nodes().iter().filter(|&n| record.asked.contains(n));
-            nodes.union(record.release_pending).union(asked.collect())
+            nodes.union(record.pending.release_due()).union(record.pending.unanswered())
         })
     }
 

@@ -103,7 +103,7 @@ impl Locks {
     /// hand-over, reckoned from there, gives no time any more.
     fn poll_at(&mut self, node: NodeId, id: RecordId, now: Instant) {
         let record = self.records.get(id);
-        if record.asked.contains(node) || self.cluster.may_ask(node).is_err() {
+        if record.pending.is_asked(node) || self.cluster.may_ask(node).is_err() {
             return;
         }
         let untrusted = self.cluster.untrusted(node.into());

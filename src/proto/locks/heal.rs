@@ -41,7 +41,7 @@ impl Locks {
             return;
         }
         for node in absent.iter() {
-            if self.cluster.may_ask(node).is_err() || self.records.get(id).asked.is_full(node) {
+            if self.cluster.may_ask(node).is_err() || self.records.get(id).pending.is_full(node) {
                 continue;
             }
             let record = self.records.get_mut(id);
@@ -61,21 +61,13 @@ impl Locks {
 
     /// A node answered a heal. If it refused, the key is as absent as before; otherwise the next
     /// extend shows whether the key is there.
-    pub(super) fn heal_answered(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) {
+    pub(super) fn on_heal(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply) {
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(ask.record);
-        record.asked.take(node);
         record.heal_is_over(node);
         if reply == NodeReply::Granted && trusted {
             record.prove_healed(node, ask);
         }
-        record.note_answer(now);
         match reply {
             NodeReply::Granted if record.phase == Phase::Held => {
                 self.cluster.stats_mut().healed += 1
@@ -85,6 +77,5 @@ impl Locks {
             }
             _ => {}
         }
-        self.finish(ask.record);
     }
 }

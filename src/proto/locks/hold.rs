@@ -11,11 +11,12 @@ use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::{Outcome, Stage};
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::round::{ReleaseOutcome, Round};
+use crate::proto::locks::rounds::Part;
 use crate::proto::locks::updates::LockUpdateKind;
 use crate::proto::locks::{Due, Locks, busy, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
-use crate::proto::quorum::{Ballot, Verdict};
+use crate::proto::quorum::Ballot;
 use crate::proto::time::{Instant, InvalidTtl, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::Form;
@@ -42,7 +43,7 @@ impl Locks {
     pub fn holders(&self, lock: &Lock) -> NodeSet {
         let Some(id) = self.records.find(lock) else { return NodeSet::EMPTY };
         let record = self.records.get(id);
-        let unknown = record.unproven().union(record.uncounted);
+        let unknown = record.pending.unproven().union(record.uncounted);
         let adopted = record.taken_up().is_some();
         let proven = if adopted { NodeSet::EMPTY } else { record.proof.of_whole() };
         let counts = |node| self.cluster.is_trusted(node) || proven.contains(node);
@@ -51,8 +52,8 @@ impl Locks {
         let unconfirmed = self.cluster.all_nodes().minus(record.proof.nodes());
         let unknown = if in_line { unknown.union(unconfirmed) } else { unknown };
         // A release of several keys stays pending also where one of them is gone.
-        let known = record.release_pending.minus(unknown).minus(record.absent()).iter();
-        known.filter(|&node| !record.asked.contains(node) && counts(node)).collect()
+        let known = record.pending.release_due().minus(unknown).minus(record.absent()).iter();
+        known.filter(|&node| !record.pending.is_asked(node) && counts(node)).collect()
     }
 
     /// Extends a lock to at least `ttl` from now; an auto-extended lock to its bound at most.
@@ -97,8 +98,8 @@ impl Locks {
             return self.ops.open(data, now, now, Stage::Over(Ok(expired)));
         };
         self.end_extend(id, LostReason::Over, now);
-        let release_pending = self.records.get(id).release_pending;
-        self.begin_release(id, release_pending, data, now)
+        let electors = self.records.get(id).pending.release_due();
+        self.begin_release(id, electors, data, now)
     }
 
     /// Releases `key` on the nodes where it holds `token`, no matter which client acquired it: for
@@ -139,10 +140,10 @@ impl Locks {
         // the key to the others.
         let reachable =
             self.cluster.all_nodes().iter().filter(|&node| self.cluster.may_ask(node).is_ok());
-        let release_pending = reachable.collect();
+        let reachable = reachable.collect();
         let record = self.records.get_mut(id);
-        record.release_pending = release_pending;
-        record.note_answer(now);
+        let expires_at = record.gone_if_executed(now);
+        record.pending.may_have_key(reachable, expires_at);
         let electors = self.cluster.all_nodes();
         self.begin_release(id, electors, data, now)
     }
@@ -179,74 +180,33 @@ impl Locks {
         };
         let ballot = Ballot::of_majority(self.cluster.size());
         let record = self.records.get_mut(id);
-        // The timer of an extend whose caller is gone may still run.
-        self.timers.clear_in(&mut record.round_timer);
         record.longest = record.longest.max(ttl);
         record.round.follow(Purpose::Extend, ballot, now, ttl);
         self.doubts_are_asked_about(id);
-        let mut askable = NodeSet::EMPTY;
-        for node in self.cluster.all_nodes().iter() {
-            let counts = self.extend_counts(node, id, now);
-            let record = self.records.get(id);
-            let reply = match self.cluster.may_ask(node) {
-                Err(cause) => {
-                    self.cluster.stats_mut().failed(node, cause);
-                    NodeReply::Failed(cause)
-                }
-                Ok(()) if record.asked.is_full(node) => NodeReply::Failed(NodeError::Silent),
-                Ok(()) => {
-                    askable.insert(node);
-                    if counts == NodeReply::Granted {
-                        continue;
-                    }
-                    // The node is asked all the same, to learn whether it can be healed, and to
-                    // extend the key that it has.
-                    counts
-                }
-            };
-            let reply = if counts == NodeReply::Absent { counts } else { reply };
-            self.records.get_mut(id).round.cast(node, reply);
-        }
-        let record = self.records.get_mut(id);
-        if record.round.ballot().verdict() != Verdict::Undecided {
-            self.settle(id, now);
-            return;
-        }
-        let due = Due::Round { record: id };
-        record.round_timer =
-            Some(self.timers.set_after(now, self.cluster.settings().node_timeout, due));
+        let part_of = |locks: &mut Locks, node| match locks.extend_counts(node, id, now) {
+            NodeReply::Granted => Part::Asked,
+            // The node is asked all the same, to learn whether it can be healed, and to extend the
+            // key that it has.
+            vote => Part::AskedBesides(vote),
+        };
+        let ask = |locks: &mut Locks, nodes| locks.ask_to_extend_keys(nodes, id, now);
+        let (nodes, length) = (self.cluster.all_nodes(), self.cluster.settings().node_timeout);
+        self.begin_round(id, (nodes, length), part_of, ask, now);
+    }
+
+    fn ask_to_extend_keys(&mut self, nodes: NodeSet, id: RecordId, now: Instant) {
         if self.records.get(id).fence().is_some() {
-            self.ask_to_extend_fenced(id, askable, now);
-            return;
+            self.ask_to_extend_fenced(id, nodes, now);
+        } else {
+            self.ask_all(nodes, id, Kind::Extend, now);
         }
-        self.ask_all(askable, id, Kind::Extend, now);
     }
 
     /// A node answered an extend.
-    pub(super) fn extend_answered(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) {
+    pub(super) fn on_extend(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(ask.record);
-        record.asked.take(node);
         let current = record.phase == Phase::Held && record.round.number == ask.round;
-        if ask.is_refused_by_sha1(reply) {
-            // The extend is repeated even if a majority has agreed: this node's key has to be
-            // extended, too, or healed. A repeat must never follow a release, because it could
-            // leave a key without an owner; no release is written while the lock is held. There is
-            // no repeat at or past the deadline.
-            let repeats = current && !self.records.get(ask.record).is_overdue(now);
-            if repeats || is_planted(Fault::RepeatAfterRelease) {
-                self.repeat_extend(node, ask, now);
-            }
-            self.finish(ask.record);
-            return;
-        }
-        record.note_answer(now);
         if matches!(reply, NodeReply::Held | NodeReply::Absent) {
             record.note_absent(node, reply);
         }
@@ -271,7 +231,6 @@ impl Locks {
                 self.heal(ask.record, now);
             }
         }
-        self.finish(ask.record);
     }
 
     pub(super) fn extend_is_won(&mut self, id: RecordId, now: Instant) {
@@ -389,7 +348,7 @@ impl Locks {
         record.deadline_timer = None;
         if record.phase == Phase::Ending {
             // The loss was reported a little before.
-            let (pending, form) = (record.release_pending, self.own_form());
+            let (pending, form) = (record.pending.release_due(), self.own_form());
             self.send_releases(pending, id, form, now);
             self.finish(id);
             return;
@@ -462,12 +421,12 @@ impl Locks {
         record.phase = Phase::Ending;
         self.timers.clear_in(&mut record.round_timer);
         self.timers.clear_in(&mut record.deadline_timer);
-        let release_pending = record.release_pending;
+        let release_due = record.pending.release_due();
         if let Some(at) = release_at {
             let due = Due::Deadline { record: id };
             record.deadline_timer = Some(self.timers.set_at(at, due));
         }
-        self.send_releases(release_pending, id, form, now);
+        self.send_releases(release_due, id, form, now);
         // This comes after the releases, and in one write with them.
         self.vacate(id, was_held);
         self.finish(id);
@@ -485,29 +444,20 @@ impl Locks {
         let ballot = Ballot::that_stays_open(electors, self.cluster.quorum());
         let record = self.records.get_mut(id);
         record.op = Some(op);
-        self.timers.clear_in(&mut record.round_timer);
         let ttl = record.ttl;
         record.round.follow(Purpose::Release, ballot, now, ttl);
         self.end(id, now);
-        let unasked = electors.minus(self.records.get(id).releasing);
-        for node in unasked.iter() {
-            // A release is pending for a node whose next connection is being opened: it may be in
-            // time.
-            let pending = self.records.get(id).release_pending.contains(node);
-            if !(pending && self.cluster.is_reconnecting(node)) {
-                let reply =
-                    NodeReply::Failed(self.cluster.may_ask(node).err().unwrap_or(NodeError::Full));
-                self.records.get_mut(id).round.cast(node, reply);
-            }
-        }
-        let record = self.records.get_mut(id);
-        if record.round.ballot().verdict() == Verdict::Undecided {
-            let due = Due::Round { record: id };
-            record.round_timer =
-                Some(self.timers.set_after(now, self.cluster.settings().node_timeout, due));
-        } else {
-            self.settle(id, now);
-        }
+        let pending = &self.records.get(id).pending;
+        let (length, due) = (self.cluster.settings().node_timeout, pending.release_due());
+        // A release is pending for a node whose next connection is being opened: it may be in time.
+        let may_come = |&node: &NodeId| due.contains(node) && self.cluster.is_reconnecting(node);
+        let unasked = electors.minus(pending.releasing());
+        let nodes: NodeSet = unasked.iter().filter(|node| !may_come(node)).collect();
+        let part_of = |locks: &mut Locks, node| {
+            let cause = locks.cluster.may_ask(node).err().unwrap_or(NodeError::Full);
+            Part::Votes(NodeReply::Failed(cause))
+        };
+        self.begin_round(id, (nodes, length), part_of, |_, _| {}, now);
         self.finish(id);
         op
     }

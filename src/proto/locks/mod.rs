@@ -15,6 +15,7 @@
 
 mod acquire;
 mod adopt;
+mod answers;
 pub mod auto_extend;
 mod by_token;
 mod changes;
@@ -35,6 +36,7 @@ mod heal;
 mod hold;
 mod inspect;
 pub mod line;
+pub mod pending;
 pub mod pending_releases;
 mod proof;
 pub mod records;
@@ -44,6 +46,7 @@ mod replies;
 mod reports;
 pub mod requests;
 pub mod round;
+mod rounds;
 mod set_rounds;
 pub mod sets;
 mod starting;
@@ -64,7 +67,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use crate::proto::cluster::Cluster;
-use crate::proto::error::{Busy, ConfigError, Error, NodeError, NodeReply};
+use crate::proto::error::{Busy, ConfigError, Error};
 use crate::proto::ids::{Op, RecordId, ShortOp, TaskId};
 use crate::proto::key::{KeyHash, KeyPrefix};
 use crate::proto::lock::{Lock, LockToken};
@@ -76,11 +79,9 @@ use crate::proto::locks::encoding::{
 use crate::proto::locks::pending_releases::PendingReleases;
 use crate::proto::locks::records::{Phase, Record, Records};
 use crate::proto::locks::requests::{Ops, Request};
-use crate::proto::locks::round::Purpose;
 use crate::proto::locks::tasks::Tasks;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
-use crate::proto::quorum::Verdict;
 use crate::proto::settings::{LONGEST_KEY, Settings};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::timers::{Timer, Timers};
@@ -474,13 +475,12 @@ impl Locks {
         let prolongs = phase == Phase::Held && !planted;
         debug_assert!(!prolongs || now < record.deadline, "{kind:?} at or past the deadline");
         if kind.may_create() {
-            record.asked.add(nodes);
-            record.release_pending = record.release_pending.union(nodes);
+            record.pending.on_asked(nodes);
             if kind.creates() {
                 record.proof.end(nodes);
             }
         } else {
-            record.releasing = record.releasing.union(nodes);
+            record.pending.on_release_asked(nodes);
         }
         self.encode(nodes, id, kind, sent, now);
         let record = self.records.get(id);
@@ -536,79 +536,6 @@ impl Locks {
             }
             Names::AllKeys => encode_set(out, prefix, record, what, now),
             Names::AllKeysAndCounters => encode_fenced_set(out, prefix, record, what, now),
-        }
-    }
-
-    /// Gives an answer to the record it is about.
-    #[inline]
-    pub fn answered(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
-        match (ask.kind, ask.sent.names) {
-            (_, names) if names.is_of_set() => self.answered_over_set(node, ask, reply, now),
-            (Kind::Acquire, Names::KeyAndCounter) => self.vote_answered(node, ask, reply, now),
-            (Kind::Acquire, _) => self.acquire_answered(node, ask, reply, now),
-            (Kind::Extend, _) => self.extend_answered(node, ask, reply, now),
-            (Kind::Release, _) => self.release_answered(node, ask, reply, now),
-            (Kind::Heal, _) => self.heal_answered(node, ask, reply, now),
-            (Kind::Adopt, _) => self.adopt_answered(node, ask, reply, now),
-            (Kind::WriteBack, _) => self.write_back_answered(node, ask, reply, now),
-            (Kind::Exists, _) => self.exists_answered(node, ask, reply, now),
-            (Kind::Join, _) => self.join_answered(node, ask, reply, now),
-            (Kind::Claim, _) => self.claim_answered(node, ask, reply, now),
-        }
-    }
-
-    /// Casts what a node said in the record's round, and acts on the verdict if there is one.
-    #[inline]
-    fn cast(&mut self, id: RecordId, node: NodeId, reply: NodeReply, now: Instant) {
-        let record = self.records.get_mut(id);
-        let open = record.is_deciding() && record.round.ballot().verdict() == Verdict::Undecided;
-        if open && record.round.cast(node, reply) != Verdict::Undecided {
-            self.settle(id, now);
-        }
-    }
-
-    /// Acts on a verdict: the one function that hands out, retries, extends or ends.
-    fn settle(&mut self, id: RecordId, now: Instant) {
-        let record = self.records.get_mut(id);
-        self.timers.clear_in(&mut record.round_timer);
-        match (record.round.purpose, record.round.ballot().verdict()) {
-            (Purpose::Extend, Verdict::Won) => self.extend_is_won(id, now),
-            (Purpose::Extend, _) => self.extend_is_lost(id, now),
-            (Purpose::Release, _) => self.release_is_over(id),
-            (Purpose::Claim, Verdict::Won) => self.claim_is_won(id, now),
-            (Purpose::Claim, _) => self.claim_is_lost(id, now),
-            (Purpose::Fenced, Verdict::Won) => self.votes_are_in(id, now),
-            (_, Verdict::Won) => self.attempt_is_won(id, now),
-            (_, _) => self.attempt_is_lost(id, now),
-        }
-    }
-
-    /// Ends the round: a node that has not answered by now is silent.
-    fn round_is_over(&mut self, id: RecordId, now: Instant) {
-        let timeout = self.cluster.settings().node_timeout;
-        let record = self.records.get_mut(id);
-        record.round_timer = None;
-        // Questions that were written late have not been unanswered for a node timeout: the round
-        // waits for them, though not beyond the deadline.
-        let undecided = record.round.ballot().undecided();
-        let written = undecided.iter().filter_map(|node| self.cluster.oldest_ask(node));
-        let until = written.max().map_or(now, |written| written.saturating_add(timeout));
-        let until = until.min(record.deadline);
-        if until > now {
-            record.round_timer = Some(self.timers.set_at(until, Due::Round { record: id }));
-            return;
-        }
-        for node in record.round.ballot().undecided().iter() {
-            if self.records.is_open(id) {
-                self.cluster.stats_mut().failed(node, NodeError::Silent);
-                // A node that is asked `EXISTS` has acknowledged the release.
-                let reply = if self.records.get(id).is_asked_exists(node) {
-                    NodeReply::Absent
-                } else {
-                    NodeReply::Failed(NodeError::Silent)
-                };
-                self.cast(id, node, reply, now);
-            }
         }
     }
 

@@ -140,7 +140,7 @@ impl Record {
     /// create the key.
     #[inline]
     fn may_prove(&self, node: NodeId) -> bool {
-        !self.unproven().contains(node)
+        !self.pending.unproven().contains(node)
     }
 
     /// The node has our key until `until`: it said so while it was trusted, or while an earlier
@@ -182,7 +182,7 @@ impl Record {
     /// The key of a waiter in line is there, if no join is in flight: that may create the key, too.
     /// Until when is settled when the lock is won. Afterwards it is what the line says.
     pub fn prove_in_line(&mut self, node: NodeId) {
-        if self.asked.contains(node) {
+        if self.pending.is_asked(node) {
             return;
         }
         let in_line = self.line().and_then(|line| line.until_at(node));

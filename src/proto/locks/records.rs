@@ -18,20 +18,17 @@ use crate::proto::key::{BuildKeyHasher, KeyHash};
 use crate::proto::key_set::KeySet;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::auto_extend::LOSS_BEFORE;
+use crate::proto::locks::pending::{GONE_AFTER, Pending};
 use crate::proto::locks::proof::Proof;
 use crate::proto::locks::round::{Purpose, Round};
 use crate::proto::locks::sets::{SetIndex, SetOfKeys};
 use crate::proto::locks::trouble::Trouble;
-use crate::proto::node_set::{NodeId, NodeSet, Outstanding};
+use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::surplus::{FEW, insert, shrink_list, shrink_slab};
 use crate::proto::time::{Instant, Ttl, drift};
 use crate::proto::timers::Timer;
+use crate::proto::wire::effect::Effect;
 use crate::proto::wire::line::LINE_TTL;
-
-/// How long after its loss a connection may still deliver to the node what was written on it, if
-/// nothing proves its end. Linux gives unacknowledged bytes up after 924.6 s (`tcp_retries2` is
-/// 15). A proxy on the way does so by its own clock, whatever our socket is set to.
-pub const GONE_AFTER: Duration = Duration::from_secs(16 * 60);
 
 /// The phase of a record's life. It only moves on, never back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,12 +66,8 @@ pub struct Record {
     pub deadline: Instant,
     /// The phase of the record's life.
     pub phase: Phase,
-    /// Unanswered asks that may create or prolong the key.
-    pub asked: Outstanding,
-    /// Nodes with an unanswered release.
-    pub releasing: NodeSet,
-    /// Nodes that may hold the key with our token.
-    pub release_pending: NodeSet,
+    /// Where the key may be, or may come to be.
+    pub pending: Pending,
     /// Nodes whose grant does not count in the current round. For an attempt: they were in
     /// quarantine when they were asked, or have been since. For an extend: the same, and nothing
     /// proved our key there at that moment.
@@ -100,8 +93,6 @@ pub struct Record {
     found_by: Option<KeyHash>,
     /// The next record whose key has the same hash.
     next_of_key: Option<Place>,
-    /// When the key has expired on every node that answered, even if its release fails.
-    pub lapses_at: Instant,
     /// The present round, or the last one.
     pub round: Round,
     /// The request that waits for the outcome of the round.
@@ -147,25 +138,33 @@ impl Record {
         queue
     }
 
-    /// A node answered an ask that may have created or prolonged the key. It executed the ask
-    /// before `now`, so the effect is over one ttl, and the drift of the node's clock, later.
+    /// A node answered an ask that may have created or prolonged the key, with this effect. It
+    /// executed the ask before `now`.
     #[inline]
-    pub fn note_answer(&mut self, now: Instant) {
-        self.lapses_at = self.lapses_at.max(self.gone_if_executed(now));
+    pub fn on_answer(&mut self, node: NodeId, effect: Effect, now: Instant) {
+        let expires_at = self.gone_if_executed(now);
+        self.pending.on_answer(node, effect, expires_at);
+    }
+
+    /// The node executed a release. Returns whether another one has to follow, because a request of
+    /// a lost connection may be executed after it.
+    #[inline]
+    pub fn on_released(&mut self, node: NodeId, now: Instant) -> bool {
+        let late = self.pending.unproven().contains(node);
+        let expires_at = if late { self.gone_if_executed(now) } else { now };
+        self.pending.on_released(node, expires_at)
     }
 
     /// A connection was lost while an ask that may create or prolong the key was unanswered. The
     /// node may execute the ask later, until there is proof that it will not, or the connection
     /// must be gone at the node, too.
     pub fn may_be_executed_late(&mut self, node: NodeId, now: Instant) {
-        let gone = self.gone_if_executed(now.saturating_add(GONE_AFTER));
-        let trouble = self.trouble_mut();
-        if let Some(line) = &mut trouble.line {
+        let expires_at = self.gone_if_executed(now.saturating_add(GONE_AFTER));
+        self.pending.on_lost(node, expires_at);
+        if let Some(line) = self.line_mut() {
             // So the release takes the token out of the line, where it may come to stand.
             line.may_come_to_stand(node);
         }
-        trouble.unproven.insert(node);
-        trouble.unproven_until = trouble.unproven_until.max(gone);
     }
 
     /// When the key has expired, with the drift of the node's clock, if the node executes the
@@ -173,7 +172,7 @@ impl Record {
     /// others renew the line, that may come later: then the node hands the key to a token that no
     /// record has, and it is given back.
     #[inline]
-    fn gone_if_executed(&self, moment: Instant) -> Instant {
+    pub fn gone_if_executed(&self, moment: Instant) -> Instant {
         let ttl = self.longest;
         let key = ttl.duration().saturating_add(ttl.drift());
         let line = LINE_TTL.saturating_add(drift(LINE_TTL));
@@ -195,28 +194,17 @@ impl Record {
             trouble.taken.remove(node);
         }
         self.proof.end(node.into());
-        // A command of an earlier connection, or one that was asked since, may still be executed.
         // A token may stand in the line of the node, and of several keys the others may still be
         // there.
-        let may_come = self.asked.contains(node) || self.line().is_some() || self.set().is_some();
-        if !self.unproven().contains(node) && !may_come {
-            self.release_pending.remove(node);
+        if self.line().is_none() && self.set().is_none() {
+            self.pending.on_gone(node);
         }
-    }
-
-    /// Whether an `EXISTS` to this node is in flight. It follows only an acknowledged release, so
-    /// no release is pending there any more.
-    pub fn is_asked_exists(&self, node: NodeId) -> bool {
-        self.releasing.contains(node) && !self.release_pending.contains(node)
     }
 
     /// The token is given to another client: no release is pending for it from now on.
     pub fn hand_off(&mut self) {
         self.phase = Phase::Given;
-        self.release_pending = NodeSet::EMPTY;
-        if let Some(trouble) = &mut self.trouble {
-            trouble.unproven = NodeSet::EMPTY;
-        }
+        self.pending.give_away();
     }
 
     /// Whether the outcome of the record's round still matters. The record may be over, or given
@@ -256,18 +244,11 @@ impl Record {
         self.deadline.saturating_since(now) <= self.lost_before()
     }
 
-    /// Whether the release that is pending for `node` is needless: its key has expired.
-    pub fn has_lapsed(&self, node: NodeId, now: Instant) -> bool {
-        let trouble = self.trouble.as_ref();
-        let late = trouble.is_some_and(|it| it.unproven.contains(node) && now < it.unproven_until);
-        !late && !self.asked.contains(node) && now >= self.lapses_at
-    }
-
     /// Whether no question is in flight, no release is pending and no caller waits any more.
     #[inline]
     pub fn is_finished(&self) -> bool {
-        let open = !self.asked.is_empty() || !self.releasing.union(self.release_pending).is_empty();
-        matches!(self.phase, Phase::Ending | Phase::Given) && !open && self.op.is_none()
+        let is_ended = matches!(self.phase, Phase::Ending | Phase::Given);
+        is_ended && self.pending.is_over() && self.op.is_none()
     }
 }
 
@@ -336,9 +317,7 @@ impl Records {
             longest: round.ttl,
             deadline: round.ttl.deadline(round.start),
             phase: Phase::Asking,
-            asked: Outstanding::default(),
-            releasing: NodeSet::EMPTY,
-            release_pending: NodeSet::EMPTY,
+            pending: Pending::default(),
             uncounted: NodeSet::EMPTY,
             proof: Proof::default(),
             trouble: None,
@@ -351,7 +330,6 @@ impl Records {
             queue: None,
             found_by: None,
             next_of_key: None,
-            lapses_at: Instant::default(),
             round,
             op: None,
             round_timer: None,
@@ -647,15 +625,9 @@ mod tests {
         record.phase = Phase::Ending;
         assert!(record.is_finished());
         let node = NodeId::new(0);
-        record.asked.add(node.into());
+        record.pending.on_release_asked(node.into());
         assert!(!record.is_finished());
-        record.asked.take(node);
-        record.releasing.insert(node);
-        assert!(!record.is_finished());
-        record.releasing.remove(node);
-        record.release_pending.insert(node);
-        assert!(!record.is_finished());
-        record.release_pending.remove(node);
+        record.pending.on_release_over(node);
         assert!(record.is_finished());
     }
 

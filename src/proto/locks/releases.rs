@@ -43,11 +43,11 @@ impl Locks {
         if record.waits_for_its_deadline() {
             return;
         }
-        let (asked, nodes) = (record.asked, nodes.minus(record.releasing));
+        let nodes = nodes.minus(record.pending.releasing());
         // Nodes that get the same form are asked together.
         let (mut same, mut same_form) = (NodeSet::EMPTY, form);
         for node in nodes.iter() {
-            let unanswered = asked.contains(node);
+            let unanswered = self.records.get(id).pending.is_asked(node);
             if !self.cluster.may_release(node, unanswered) {
                 self.queue_release(node, id, now);
                 self.schedule_releases(node, now);
@@ -118,7 +118,7 @@ impl Locks {
 
     /// A node answered a release.
     #[inline]
-    pub(super) fn release_answered(
+    pub(super) fn on_release(
         &mut self,
         node: NodeId,
         ask: LockAsk,
@@ -126,13 +126,8 @@ impl Locks {
         now: Instant,
     ) {
         let record = self.records.get_mut(ask.record);
-        record.releasing.remove(node);
         let native = matches!(ask.sent.form, Some(Form::Native(_)));
         match reply {
-            reply if ask.is_refused_by_sha1(reply) => {
-                self.ask(node, ask.record, Kind::Release, now);
-                return;
-            }
             NodeReply::Failed(NodeError::UnknownCommand | NodeError::NoPermission) if native => {
                 self.cluster.forget_native(node);
                 self.ask_to_release(node.into(), ask.record, Form::Source, now);
@@ -149,7 +144,7 @@ impl Locks {
                 self.ask_to_release(node.into(), ask.record, Form::Source, now);
                 return;
             }
-            NodeReply::Failed(_) if record.release_pending.contains(node) => {
+            NodeReply::Failed(_) if record.pending.is_release_due(node) => {
                 self.queue_release(node, ask.record, now);
                 self.on_release_refused(node, now);
             }
@@ -164,29 +159,19 @@ impl Locks {
             }
         }
         // While a second release is pending, its answer will say whose key it is.
-        let settled = !self.records.get(ask.record).release_pending.contains(node);
-        if native && reply == NodeReply::Absent && settled && self.caller_waits_for(ask) {
+        let is_settled = || !self.records.get(ask.record).pending.is_release_due(node);
+        if native && reply == NodeReply::Absent && is_settled() && self.caller_waits_for(ask) {
             self.ask(node, ask.record, Kind::Exists, now);
             return;
         }
         self.cast_release(node, ask, reply, now);
-        self.finish(ask.record);
     }
 
     /// A node answered whether the key is there, after a native release that did nothing.
-    pub(super) fn exists_answered(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) {
-        let record = self.records.get_mut(ask.record);
-        record.releasing.remove(node);
+    pub(super) fn on_exists(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
         // Even if this question failed, the node acknowledged the release itself.
         let reply = if let NodeReply::Failed(_) = reply { NodeReply::Absent } else { reply };
         self.cast_release(node, ask, reply, now);
-        self.finish(ask.record);
     }
 
     /// Whether the caller of a release still waits for the answer whose key it is.
@@ -213,10 +198,9 @@ impl Locks {
     #[inline]
     fn acknowledged(&mut self, node: NodeId, id: RecordId, now: Instant) {
         let record = self.records.get_mut(id);
-        if record.note_proof(node) {
+        if record.on_released(node, now) {
             // The `SET` of an earlier connection may still be executed: the release is sent once
             // more, later.
-            record.note_answer(now);
             if let Some(line) = record.line_mut() {
                 // So may a join: that release, too, takes the token out of the line.
                 line.may_come_to_stand(node);
@@ -224,8 +208,6 @@ impl Locks {
             let later = now.saturating_add(self.cluster.settings().node_timeout);
             self.queue_release(node, id, later);
             self.schedule_releases(node, now);
-        } else {
-            record.release_pending.remove(node);
         }
         self.pending_releases[node.index()].refused = 0;
     }
@@ -235,8 +217,8 @@ impl Locks {
         for pending_release in std::mem::take(&mut self.pending_releases[node.index()].unproven) {
             if self.records.is_open(pending_release.record) {
                 let record = self.records.get_mut(pending_release.record);
-                record.note_proof(node);
-                record.note_answer(now);
+                let expires_at = record.gone_if_executed(now);
+                record.pending.on_proof(node, expires_at);
             }
         }
     }
@@ -270,7 +252,8 @@ impl Locks {
             }
             let record = self.records.get_mut(pending_release.record);
             let over = record.phase == Phase::Ending || is_planted(Fault::ReleaseWhileHeld);
-            if !over || !record.release_pending.contains(node) || record.releasing.contains(node) {
+            let is_sent = record.pending.releasing().contains(node);
+            if !over || !record.pending.is_release_due(node) || is_sent {
                 continue;
             }
             if record.waits_for_its_deadline() {
@@ -282,9 +265,9 @@ impl Locks {
                 self.schedule_releases(node, now);
                 continue;
             }
-            if record.has_lapsed(node, now) {
-                given_up += u64::from(record.note_proof(node));
-                record.release_pending.remove(node);
+            if record.pending.has_lapsed(node, now) {
+                let (_, unproven) = record.pending.give_up(node);
+                given_up += u64::from(unproven);
                 self.finish(pending_release.record);
             } else {
                 self.send_releases(node.into(), pending_release.record, Form::Source, now);
@@ -355,8 +338,8 @@ impl Locks {
                 continue;
             }
             let record = self.records.get_mut(pending_release.record);
-            record.note_proof(node);
-            count += u64::from(record.release_pending.remove(node));
+            let (pending, _) = record.pending.give_up(node);
+            count += u64::from(pending);
             self.finish(pending_release.record);
         }
         self.report_dropped_releases(node, count);

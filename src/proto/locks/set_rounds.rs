@@ -11,21 +11,19 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use crate::proto::error::{Busy, ConfigError, Error, NodeError, NodeReply, ReportedSet};
+use crate::proto::error::{Busy, ConfigError, Error, NodeReply, ReportedSet};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key_set::KeySet;
 use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::locks::proof::Proof;
-use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::{Purpose, Round};
 use crate::proto::locks::sets::SetOfKeys;
 use crate::proto::locks::{AcquireParams, Due, Locks, WaitEvent, busy};
 use crate::proto::node_set::NodeId;
-use crate::proto::quorum::{Ballot, Verdict};
+use crate::proto::quorum::Ballot;
 use crate::proto::settings::LONGEST_KEY;
 use crate::proto::time::{Instant, Ttl};
-use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::fencing::counter_key;
 
 /// If some nodes granted the last key, and it was refused: a set gives up its keys in one of so
@@ -207,29 +205,6 @@ impl Locks {
         self.ops.open(params.data, now, params.give_up_at, Stage::Over(Err(error)))
     }
 
-    /// Gives an answer about all keys of a set to the record it is about.
-    pub(super) fn answered_over_set(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) {
-        if matches!(ask.kind, Kind::Extend | Kind::Adopt) {
-            self.note_named(node, ask.record, reply);
-        }
-        match ask.kind {
-            Kind::Acquire if ask.asks_for_votes() => self.vote_answered(node, ask, reply, now),
-            Kind::Acquire => self.set_answered(node, ask, reply, now),
-            Kind::Extend => self.extend_answered(node, ask, reply, now),
-            Kind::Heal => self.heal_answered(node, ask, reply, now),
-            Kind::WriteBack => self.write_back_answered(node, ask, reply, now),
-            Kind::Adopt => self.adopt_answered(node, ask, reply, now),
-            Kind::Release => self.release_answered(node, ask, reply, now),
-            other => unreachable!("{other:?} is not asked about several keys"),
-        }
-    }
-
     /// The record gave up its keys: the requests after it have their turns.
     #[cold]
     pub(super) fn vacate_set(&mut self, id: RecordId, given_back: bool) {
@@ -237,66 +212,6 @@ impl Locks {
         let queues = record.set_mut().map_or_else(Vec::new, |set| set.take_queues());
         let vacated = queues.into_iter().map(|queue| WaitEvent::Vacated { queue, given_back });
         self.waits.extend(vacated);
-    }
-
-    /// A node answered the script that takes all keys of a set, or none.
-    pub(super) fn set_answered(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) {
-        let record = self.records.get_mut(ask.record);
-        record.asked.take(node);
-        match reply {
-            NodeReply::Granted => {
-                record.note_answer(now);
-                // This proves nothing if it is the answer to an earlier round of this attempt.
-                record.prove_granted(node, ask);
-            }
-            // The script looked at all keys before it wrote one, and wrote none; or it did not run.
-            // If the keys are taken one after the other, the earlier ones may be there.
-            NodeReply::Held
-            | NodeReply::Failed(NodeError::NoScript | NodeError::UnknownCommand)
-                if !record.set().is_some_and(SetOfKeys::takes_singly) =>
-            {
-                record.release_pending.remove(node);
-            }
-            // A script that fails may have written some keys before.
-            _ => record.note_answer(now),
-        }
-        self.note_named(node, ask.record, reply);
-        if self.repeats_set_by_source(node, ask, reply, now) {
-            return;
-        }
-        self.cast_grant(node, ask, reply, now);
-        self.finish(ask.record);
-    }
-
-    /// Asks a node again by the source of the script, if it did not run the script by its SHA1 and
-    /// the attempt still asks. While it does, no release is written that a repeat could follow.
-    fn repeats_set_by_source(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) -> bool {
-        let record = self.records.get(ask.record);
-        let wanted = record.phase == Phase::Asking
-            && record.round.number == ask.round
-            && record.round.ballot().verdict() == Verdict::Undecided
-            && now < record.deadline;
-        let repeats = ask.is_refused_by_sha1(reply) && wanted;
-        if repeats {
-            // If the script failed for want of a right, it may have written some keys before.
-            if reply == NodeReply::Failed(NodeError::NoPermission) {
-                self.set_of(ask.record, SetOfKeys::may_hold_part);
-            }
-            self.ask(node, ask.record, ask.kind, now);
-        }
-        repeats
     }
 
     /// A majority granted what was asked for. If the keys are taken one after the other, and one is

@@ -27,9 +27,8 @@ pub struct SetOfKeys {
     named: Option<u8>,
     /// How many attempts in a row were lost to other clients.
     contended: u8,
-    /// The record takes, or took, its keys one after the other.
-    singly: bool,
-    /// If so: how many of them the present round asks for, until it asks for all and wins.
+    /// If the record takes its keys one after the other: how many of them the present round asks
+    /// for, until it asks for all and wins.
     taking: Option<u8>,
     /// If so: the key that other clients held last, until the next round begins.
     awaited: Option<u8>,
@@ -52,7 +51,6 @@ impl SetOfKeys {
             waits_for: 0,
             named: None,
             contended: 0,
-            singly: false,
             taking: None,
             awaited: None,
             has_kept: false,
@@ -72,22 +70,10 @@ impl SetOfKeys {
             waits_for: self.waits_for,
             named: None,
             contended,
-            singly,
             taking: singly.then_some(1),
             awaited: singly.then_some(0),
             has_kept: false,
         }
-    }
-
-    /// Whether the record takes its keys one after the other, or took them so. Then a node that
-    /// refuses a round may have granted an earlier one.
-    pub fn takes_singly(&self) -> bool {
-        self.singly
-    }
-
-    /// A node may hold some of the keys though it refuses them later.
-    pub fn may_hold_part(&mut self) {
-        self.singly = true;
     }
 
     /// A round begins: until it is lost, the request waits for no single key.

@@ -42,7 +42,7 @@ pub fn receive(locks: &mut Locks, node: NodeId, bytes: &str, now: Instant) {
     while let Some(received) = locks.cluster_mut().receive(node, &mut input, now) {
         locks.act_on_changes(now);
         match received {
-            Received::Lock(ask, reply) => locks.answered(node, ask, reply, now),
+            Received::Lock(ask, reply) => locks.on_answer(node, ask, reply, now),
             Received::Registered(record, key, left) => {
                 locks.registered(node, (record, key), left, now);
             }

@@ -7,22 +7,16 @@ use crate::proto::locks::line::Line;
 use crate::proto::locks::records::Record;
 use crate::proto::locks::sets::SetOfKeys;
 use crate::proto::node_set::{NodeId, NodeSet};
-use crate::proto::time::Instant;
 
 /// The nodes of one record that did not simply answer.
 #[derive(Debug, Clone, Default)]
 pub struct Trouble {
-    /// Nodes whose connection was lost while an ask was unanswered that may create or prolong the
-    /// key: the node may execute it at any time.
-    pub unproven: NodeSet,
     /// Nodes that answered an extend with absent or another's, and were not healed since.
     pub absent: NodeSet,
     /// Those `absent` nodes that answered another's.
     pub taken: NodeSet,
     /// Nodes with an unanswered heal.
     pub healing: NodeSet,
-    /// When the key has expired on the nodes that are unproven, even if they refuse its release.
-    pub unproven_until: Instant,
     /// Nodes that refuse the script of the line: a fair lock is released there as a plain one.
     pub plain: NodeSet,
     /// What is known of the lines that the token stands in, or stood in.
@@ -39,12 +33,6 @@ impl Record {
     /// [`Trouble`], to add to it.
     pub fn trouble_mut(&mut self) -> &mut Trouble {
         self.trouble.get_or_insert_default()
-    }
-
-    /// [`Trouble::unproven`].
-    #[inline]
-    pub fn unproven(&self) -> NodeSet {
-        self.trouble.as_ref().map_or(NodeSet::EMPTY, |trouble| trouble.unproven)
     }
 
     /// [`Trouble::absent`].
@@ -84,12 +72,6 @@ impl Record {
     #[inline]
     pub fn taken_up(&self) -> Option<&LockToken> {
         self.trouble.as_ref()?.taken_up.as_deref()
-    }
-
-    /// The node will not execute an ask of an earlier connection any more. Returns whether that was
-    /// unproven before.
-    pub fn note_proof(&mut self, node: NodeId) -> bool {
-        self.trouble.as_mut().is_some_and(|trouble| trouble.unproven.remove(node))
     }
 
     /// A node that had lost the key has handed it over to this lock. The next extend shows whether

@@ -5,6 +5,7 @@ pub mod answers;
 pub mod ask;
 pub mod command;
 pub mod connection;
+pub mod effect;
 mod error_line;
 pub mod fenced_sets;
 pub mod fencing;

@@ -12,7 +12,7 @@ use crate::proto::quorum::Verdict;
 
 use crate::proto::locks::round::{Purpose, Round};
 use crate::proto::locks::trouble::Trouble;
-use crate::proto::node_set::{NodeSet, Outstanding};
+use crate::proto::node_set::NodeSet;
 
 impl Record {
     /// Adds the record to a fingerprint. `op_place`: the place of a request.
@@ -31,9 +31,7 @@ impl Record {
             longest,
             deadline,
             phase,
-            asked,
-            releasing,
-            release_pending,
+            pending,
             uncounted,
             proof,
             trouble,
@@ -47,7 +45,6 @@ impl Record {
             queue,
             found_by,
             next_of_key: _,
-            lapses_at,
             round,
             op,
             // The timers themselves are added.
@@ -60,17 +57,16 @@ impl Record {
             fingerprint.name(token.digits()),
             hash_of(&[ttl.as_millis(), caller_ttl.as_millis(), longest.as_millis()]),
             fingerprint.ahead(*deadline),
-            fingerprint.ahead(*lapses_at),
             phase_word(*phase),
             u64::from(*tracked) + 2 * u64::from(found_by.is_some()) + 4 * u64::from(*fair),
             op.map_or(0, op_place),
         ];
         words.into_iter().for_each(|word| fingerprint.add(word));
         add_trouble(trouble.as_deref().unwrap_or(&Trouble::default()), fingerprint, nodes);
-        let (some, two) = counts(asked, nodes);
+        pending.add_to(fingerprint, nodes);
         let (whole, part, end_of_part) = proof.parts(*deadline);
         fingerprint.add(fingerprint.ahead(end_of_part));
-        let sets = [some, two, *releasing, *release_pending, *uncounted, whole, part];
+        let sets = [*uncounted, whole, part];
         fingerprint.add_sets(nodes, &sets);
         // The votes of a round without a waiting caller do not matter.
         let released = round.purpose == Purpose::Release && op.is_none();
@@ -81,39 +77,18 @@ impl Record {
 }
 
 fn add_trouble(trouble: &Trouble, fingerprint: &mut Fingerprint<'_>, nodes: usize) {
-    let Trouble {
-        unproven,
-        absent,
-        taken,
-        healing,
-        unproven_until,
-        plain,
-        line,
-        taken_up,
-        fencing,
-        set,
-    } = trouble;
+    let Trouble { absent, taken, healing, plain, line, taken_up, fencing, set } = trouble;
     assert!(set.is_none(), "the search has locks of one key");
     assert!(line.is_none(), "a fingerprint does not cover lines");
     let taken_up = taken_up.as_ref().map_or(0, |old| 1 + fingerprint.name(old.digits()));
-    let late = if unproven.is_empty() { 0 } else { fingerprint.ahead(*unproven_until) };
-    [taken_up, late].into_iter().for_each(|word| fingerprint.add(word));
+    fingerprint.add(taken_up);
     add_fencing(fencing.as_deref(), fingerprint, nodes);
-    fingerprint.add_sets(nodes, &[*unproven, *absent, *taken, *healing, *plain]);
-}
-
-/// The nodes with an unanswered question, and those with two.
-fn counts(asked: &Outstanding, nodes: usize) -> (NodeSet, NodeSet) {
-    let all = NodeSet::first(nodes);
-    let some = all.iter().filter(|&node| asked.contains(node)).collect();
-    (some, all.iter().filter(|&node| asked.is_full(node)).collect())
+    fingerprint.add_sets(nodes, &[*absent, *taken, *healing, *plain]);
 }
 
 fn add_fencing(fencing: Option<&Fencing>, fingerprint: &mut Fingerprint<'_>, nodes: usize) {
     for node in NodeSet::first(nodes).iter() {
         fingerprint.add_at(node, fencing.map_or(0, |fencing| 1 + fencing.vote_of(node)));
-        let failed = fencing.is_some_and(|fencing| fencing.failed_before.contains(node));
-        fingerprint.add_at(node, u64::from(failed));
     }
     fingerprint.add(fencing.and_then(Fencing::fence).map_or(0, NonZeroU64::get));
 }

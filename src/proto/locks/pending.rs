@@ -1,0 +1,351 @@
+//! Where a lock may still have a key, or get one: what each node was asked, and what the answers
+//! prove.
+//!
+//! A node owes us nothing, and we owe it a release, as long as one of these holds: it has not
+//! answered a request that may create or prolong the key; such a request was lost with its
+//! connection and may be executed later; or the node answered one by which the key may be there.
+//! A release is pending for such a node until there is proof that nothing of ours is left on it.
+//!
+//! The hazard is a key that nobody releases. So a request counts from before its bytes are written,
+//! and only an [`Effect`] that proves that the request wrote nothing takes it back.
+
+use std::time::Duration;
+
+#[cfg(feature = "testing")]
+use crate::proto::fingerprint::Fingerprint;
+use crate::proto::node_set::{NodeId, NodeSet, Outstanding};
+use crate::proto::time::Instant;
+use crate::proto::wire::effect::Effect;
+
+/// How long after its loss a connection may still deliver to the node what was written on it, if
+/// nothing proves its end. Linux gives unacknowledged bytes up after 924.6 s (`tcp_retries2` is
+/// 15). A proxy on the way does so by its own clock, whatever our socket is set to.
+pub const GONE_AFTER: Duration = Duration::from_secs(16 * 60);
+
+/// What is pending for one token.
+#[derive(Debug, Clone, Default)]
+pub struct Pending {
+    /// Unanswered requests that may create or prolong the key.
+    asked: Outstanding,
+    /// Nodes with an unanswered release.
+    releasing: NodeSet,
+    /// Nodes that have answered a request by which the key may be there.
+    written: NodeSet,
+    /// Nodes whose connection was lost while such a request was unanswered: the node may execute it
+    /// at any time.
+    unproven: NodeSet,
+    /// The token was given to another client, which releases it.
+    given_away: bool,
+    /// When the key has expired on every node that answered.
+    lapses_at: Instant,
+    /// When the key has expired on the unproven nodes, even if they execute the request late.
+    late_until: Instant,
+}
+
+impl Pending {
+    /// These nodes are about to be sent a request that may create or prolong the key.
+    ///
+    /// # Panics
+    /// When one of them has two unanswered ones.
+    #[inline]
+    pub fn on_asked(&mut self, nodes: NodeSet) {
+        self.asked.add(nodes);
+    }
+
+    /// A node answered such a request, with this effect. A key that it wrote expires at
+    /// `expires_at` at the latest.
+    #[inline]
+    pub fn on_answer(&mut self, node: NodeId, effect: Effect, expires_at: Instant) {
+        self.asked.take(node);
+        if effect != Effect::NotWritten {
+            self.may_have_key(node.into(), expires_at);
+        }
+    }
+
+    /// The key may be on these nodes until then, though this record did not ask for it.
+    pub fn may_have_key(&mut self, nodes: NodeSet, expires_at: Instant) {
+        self.written = self.written.union(nodes);
+        self.lapses_at = self.lapses_at.max(expires_at);
+    }
+
+    /// The connection was lost while such a request was unanswered. A key that it writes late
+    /// expires at `expires_at` at the latest.
+    pub fn on_lost(&mut self, node: NodeId, expires_at: Instant) {
+        self.asked.take(node);
+        self.unproven.insert(node);
+        self.late_until = self.late_until.max(expires_at);
+    }
+
+    /// As [`on_lost`](Pending::on_lost), without the release: a fault that tests plant.
+    pub fn forget_lost(&mut self, node: NodeId) {
+        self.asked.take(node);
+        self.written.remove(node);
+    }
+
+    /// The node says that the key of this lock, which has one key and stands in no line, is gone
+    /// there, or another's.
+    pub fn on_gone(&mut self, node: NodeId) {
+        self.written.remove(node);
+    }
+
+    /// These nodes are about to be sent a release.
+    #[inline]
+    pub fn on_release_asked(&mut self, nodes: NodeSet) {
+        self.releasing = self.releasing.union(nodes);
+    }
+
+    /// A release is not in flight any more: it was answered, or lost with its connection.
+    #[inline]
+    pub fn on_release_over(&mut self, node: NodeId) {
+        self.releasing.remove(node);
+    }
+
+    /// The node executed a release. If a lost request may be executed after it, another release has
+    /// to follow: a key that the request writes by now expires at `expires_at` at the latest.
+    /// Returns whether that is so.
+    #[inline]
+    pub fn on_released(&mut self, node: NodeId, expires_at: Instant) -> bool {
+        if self.unproven.contains(node) {
+            self.on_proof(node, expires_at);
+            return true;
+        }
+        self.written.remove(node);
+        false
+    }
+
+    /// The node executes nothing of an earlier connection any more; by now it may have.
+    pub fn on_proof(&mut self, node: NodeId, expires_at: Instant) {
+        if self.unproven.remove(node) {
+            self.may_have_key(node.into(), expires_at);
+        }
+    }
+
+    /// No release is sent to the node any more: its keys have expired. Returns whether one was
+    /// pending, and whether a request of a lost connection was unproven.
+    pub fn give_up(&mut self, node: NodeId) -> (bool, bool) {
+        let written = self.written.remove(node);
+        let unproven = self.unproven.remove(node);
+        (written || unproven, unproven)
+    }
+
+    /// The token is given to another client: no release is pending for it from now on.
+    pub fn give_away(&mut self) {
+        self.given_away = true;
+        self.unproven = NodeSet::EMPTY;
+    }
+
+    /// The nodes for which a release is pending: they may have the key, or get it.
+    #[inline]
+    pub fn release_due(&self) -> NodeSet {
+        if self.given_away {
+            return NodeSet::EMPTY;
+        }
+        self.written.union(self.unproven).union(self.asked.nodes())
+    }
+
+    /// Whether a release is pending for the node.
+    #[inline]
+    pub fn is_release_due(&self, node: NodeId) -> bool {
+        self.release_due().contains(node)
+    }
+
+    /// Whether the release that is pending for `node` is needless: its key has expired.
+    pub fn has_lapsed(&self, node: NodeId, now: Instant) -> bool {
+        let late = self.unproven.contains(node) && now < self.late_until;
+        !late && !self.is_asked(node) && now >= self.lapses_at
+    }
+
+    /// Nodes with an unanswered release.
+    #[inline]
+    pub fn releasing(&self) -> NodeSet {
+        self.releasing
+    }
+
+    /// Whether an `EXISTS` to this node is in flight. It follows only an acknowledged release, so
+    /// no release is pending there.
+    pub fn is_asked_exists(&self, node: NodeId) -> bool {
+        self.releasing.contains(node) && !self.is_release_due(node)
+    }
+
+    /// The nodes that may execute a request of a lost connection.
+    #[inline]
+    pub fn unproven(&self) -> NodeSet {
+        self.unproven
+    }
+
+    /// Whether the node has not answered a request that may create or prolong the key.
+    #[inline]
+    pub fn is_asked(&self, node: NodeId) -> bool {
+        self.asked.contains(node)
+    }
+
+    /// The nodes that have not answered such a request.
+    #[cfg(feature = "testing")]
+    pub fn unanswered(&self) -> NodeSet {
+        self.asked.nodes()
+    }
+
+    /// Whether the node has two unanswered ones: it may be asked no third.
+    #[inline]
+    pub fn is_full(&self, node: NodeId) -> bool {
+        self.asked.is_full(node)
+    }
+
+    /// The nodes with two unanswered ones.
+    #[inline]
+    pub fn full(&self) -> NodeSet {
+        self.asked.full()
+    }
+
+    /// Whether nothing is in flight, and no release is pending.
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        self.asked.is_empty() && self.releasing.union(self.release_due()).is_empty()
+    }
+}
+
+#[cfg(feature = "testing")]
+impl Pending {
+    /// Adds what matters for the future to a fingerprint.
+    pub fn add_to(&self, fingerprint: &mut Fingerprint<'_>, nodes: usize) {
+        let Pending { asked, releasing, written, unproven, given_away, lapses_at, late_until } =
+            self;
+        let late = if unproven.is_empty() { 0 } else { fingerprint.ahead(*late_until) };
+        let words = [fingerprint.ahead(*lapses_at), late, u64::from(*given_away)];
+        words.into_iter().for_each(|word| fingerprint.add(word));
+        fingerprint
+            .add_sets(nodes, &[asked.nodes(), asked.full(), *releasing, *written, *unproven]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EFFECTS: [Effect; 3] = [Effect::Written, Effect::NotWritten, Effect::Unknown];
+
+    fn node() -> NodeId {
+        NodeId::new(1)
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant::default().saturating_add(Duration::from_secs(seconds))
+    }
+
+    fn new() -> Pending {
+        let mut pending = Pending::default();
+        pending.on_asked(node().into());
+        pending
+    }
+
+    /// What may be on the node before it answers a request, and whether that keeps a release due
+    /// if the request wrote nothing.
+    type Before = (fn(&mut Pending), bool);
+
+    const BEFORE: [Before; 8] = [
+        (|_| {}, false),
+        (|pending| pending.may_have_key(node().into(), at(1)), true),
+        // An earlier request was answered.
+        (|pending| ask_and_answer(pending, Effect::Written), true),
+        (|pending| ask_and_answer(pending, Effect::Unknown), true),
+        (|pending| ask_and_answer(pending, Effect::NotWritten), false),
+        // Another one is unanswered.
+        (|pending| pending.on_asked(node().into()), true),
+        // One of an earlier connection was lost, and may be executed or was.
+        (|pending| lose(pending), true),
+        (
+            |pending| {
+                lose(pending);
+                pending.on_proof(node(), at(1));
+            },
+            true,
+        ),
+    ];
+
+    fn ask_and_answer(pending: &mut Pending, effect: Effect) {
+        pending.on_asked(node().into());
+        pending.on_answer(node(), effect, at(1));
+    }
+
+    fn lose(pending: &mut Pending) {
+        pending.on_asked(node().into());
+        pending.on_lost(node(), at(1));
+    }
+
+    #[test]
+    fn release_is_due_from_the_request_until_an_answer_proves_that_nothing_is_left() {
+        for (number, (before, keeps)) in BEFORE.into_iter().enumerate() {
+            for effect in EFFECTS {
+                let mut pending = Pending::default();
+                before(&mut pending);
+                pending.on_asked(node().into());
+                assert!(pending.is_release_due(node()), "from before the bytes are written");
+                pending.on_answer(node(), effect, at(1));
+                let due = keeps || effect != Effect::NotWritten;
+                assert_eq!(pending.is_release_due(node()), due, "{number} {effect:?}");
+                assert_eq!(pending.is_over(), !due, "{number} {effect:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn release_that_a_lost_request_may_follow_is_followed_by_another() {
+        let mut pending = Pending::default();
+        lose(&mut pending);
+        assert!(pending.on_released(node(), at(1)), "the node may execute the request yet");
+        assert!(pending.is_release_due(node()));
+        assert!(!pending.on_released(node(), at(1)));
+        assert!(pending.is_over());
+        let mut pending = Pending::default();
+        lose(&mut pending);
+        pending.on_proof(node(), at(1));
+        assert!(!pending.on_released(node(), at(1)), "it executes nothing any more");
+        assert!(pending.is_over());
+        pending.on_proof(node(), at(1));
+        assert!(pending.is_over(), "the releases were before that");
+    }
+
+    #[test]
+    fn request_that_is_lost_leaves_a_release_due_that_lapses_late() {
+        let mut pending = new();
+        pending.on_lost(node(), at(9));
+        ask_and_answer(&mut pending, Effect::Written);
+        assert_eq!([0, 8, 9].map(|now| pending.has_lapsed(node(), at(now))), [false, false, true]);
+        assert!(pending.has_lapsed(NodeId::new(0), at(1)), "the others have lapsed before");
+        assert_eq!(pending.give_up(node()), (true, true));
+        assert_eq!(pending.give_up(node()), (false, false));
+        assert!(pending.is_over());
+    }
+
+    #[test]
+    fn key_that_may_still_come_has_not_lapsed() {
+        let mut pending = new();
+        assert!(!pending.has_lapsed(node(), at(100)));
+        pending.on_answer(node(), Effect::Unknown, at(3));
+        assert_eq!([2, 3].map(|now| pending.has_lapsed(node(), at(now))), [false, true]);
+    }
+
+    #[test]
+    fn token_that_was_given_away_is_not_released_whatever_is_answered() {
+        for effect in EFFECTS {
+            let mut pending = new();
+            pending.may_have_key(NodeSet::first(3), at(1));
+            pending.give_away();
+            assert!(pending.release_due().is_empty() && !pending.is_over(), "one is in flight");
+            pending.on_answer(node(), effect, at(1));
+            assert!(pending.is_over(), "{effect:?}");
+        }
+    }
+
+    #[test]
+    fn exists_is_asked_only_while_no_release_is_due() {
+        let mut pending = new();
+        pending.on_answer(node(), Effect::Written, at(1));
+        pending.on_release_asked(node().into());
+        assert!(!pending.is_asked_exists(node()), "this is the release");
+        pending.on_release_over(node());
+        pending.on_released(node(), at(1));
+        pending.on_release_asked(node().into());
+        assert!(pending.is_asked_exists(node()));
+    }
+}
