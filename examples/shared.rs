@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         false => Config::new(urls)?,
     };
 
-    let locks = SharedClient::connect(config)?;
+    let locks = SharedClient::connect_blocking(config)?;
     let workers: Vec<_> = (1..=4)
         .map(|worker| {
             let locks = locks.clone();

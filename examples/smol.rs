@@ -21,9 +21,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         false => Config::new(urls)?,
     };
 
-    // Waits for the nodes, so it stands before the runtime, or in `smol::unblock`.
-    let locks = SharedClient::connect(config)?;
     smol::block_on(async {
+        let locks = SharedClient::connect(config).await?;
         let others = (1..=4).map(|task| smol::spawn(work(locks.clone(), task)));
         for task in others.collect::<Vec<_>>() {
             task.await?;

@@ -23,7 +23,7 @@ fn transfer(
     amount: i64,
 ) -> Result<(), redlatch::Error> {
     // Both accounts are locked, or none; the order of the names does not matter.
-    let guard = locks.lock_all([from, to], TTL).wait()?;
+    let guard = locks.lock([from, to], TTL).wait()?;
     let balance = |account| *bank.lock().expect("no thread panics").get(account).unwrap_or(&0);
     let (less, more) = (balance(from) - amount, balance(to) + amount);
     // Before the side effect: are both still ours? A local read.
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         false => Config::new(urls)?,
     };
 
-    let locks = SharedClient::connect(config)?;
+    let locks = SharedClient::connect_blocking(config)?;
     let bank = Bank::new(BTreeMap::from([("account:7", 1000), ("account:9", 1000)]));
     std::thread::scope(|scope| {
         let there =

@@ -1,4 +1,4 @@
-//! The addresses of the nodes and the settings of a client, and the options of a lock.
+//! The addresses of the nodes and the settings of a client.
 
 mod duration;
 mod file;
@@ -10,21 +10,19 @@ use std::time::Duration;
 
 use crate::net::address::{Address, Resolver};
 use crate::net::callback::Callback;
-use crate::net::clock;
 #[cfg(feature = "tls")]
 use crate::net::tls::Tls;
 use crate::proto::error::ConfigError;
-use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::settings::{Credentials, Limits, RestartGuard, Settings};
-use crate::proto::time::Instant;
 
 pub use duration::{InvalidDuration, parse_duration};
 pub use file::{ConfigFile, TlsFiles};
 
-/// How long an acquire waits unless [`LockOptions`] say otherwise, for every kind of client.
-pub const DEFAULT_WAIT: Duration = Duration::from_secs(10);
-
-/// Addresses and settings of a client.
+/// A builder of clients and engines: the addresses of the nodes, and the settings.
+///
+/// Each method takes the builder and returns it with one setting changed. `Client::connect`,
+/// `Engine::new` and their like end it, and check the settings. What is set so far can be read with
+/// the methods `get_...`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -32,9 +30,10 @@ pub const DEFAULT_WAIT: Duration = Duration::from_secs(10);
 ///
 /// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?
 ///     .node_timeout(Duration::from_millis(20));
+/// assert_eq!(config.get_settings().node_timeout, Duration::from_millis(20));
 /// # Ok::<(), redlatch::ConfigError>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Config {
     pub(crate) settings: Settings,
     pub(crate) addresses: Vec<Address>,
@@ -105,8 +104,8 @@ impl Config {
     }
 
     /// How long a key lives at first when a fair lock is handed over
-    /// ([`LockOptions::fair`]), if its ttl is longer: four node timeouts unless set. A waiter that
-    /// is next in line and does not run costs the others this time.
+    /// ([`LockOptions::fair`](crate::LockOptions::fair)), if its ttl is longer: four node timeouts
+    /// unless set. A waiter that is next in line and does not run costs the others this time.
     #[must_use]
     pub fn hand_over_ttl(mut self, ttl: Duration) -> Config {
         self.settings.hand_over_ttl = Some(ttl);
@@ -174,6 +173,7 @@ impl Config {
     /// a small key without a ttl. The restart guard uses it to see that a node lost its keys while
     /// this client was not connected. All clients of the nodes should use the same one. With an
     /// empty name no marker is written, and such a loss is not seen.
+    #[must_use]
     pub fn node_marker(mut self, key: impl Into<Box<str>>) -> Config {
         self.settings.node_marker = key.into();
         self
@@ -250,7 +250,7 @@ impl Config {
 
     /// The TLS settings for `rediss://` URLs, if any: for other connections to the nodes.
     #[cfg(feature = "tls")]
-    pub fn encryption(&self) -> Option<&Tls> {
+    pub fn get_tls(&self) -> Option<&Tls> {
         self.tls.as_ref()
     }
 
@@ -284,12 +284,12 @@ impl Config {
     }
 
     /// The addresses of the nodes, in the order of the list.
-    pub fn addresses(&self) -> &[Address] {
+    pub fn get_addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// The settings.
-    pub fn settings(&self) -> &Settings {
+    /// The settings as they are so far.
+    pub fn get_settings(&self) -> &Settings {
         &self.settings
     }
 }
@@ -301,111 +301,16 @@ fn asks_for_io_uring() -> bool {
     cfg!(feature = "testing") && std::env::var_os("REDLATCH_TEST_IO_URING").is_some()
 }
 
-/// The options of an acquire: the ttl, how long to wait, and whether to renew the lock.
-///
-/// A plain [`Duration`] is a ttl, with the defaults for the rest: `lock` waits up to 10 s for a key
-/// that others hold ([`wait`](LockOptions::wait)), `try_lock` makes one attempt, and the lock is
-/// not renewed ([`auto_extend`](LockOptions::auto_extend)).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LockOptions {
-    pub(crate) ttl: Duration,
-    pub(crate) wait: Option<Duration>,
-    pub(crate) auto_extend: Option<AutoExtend>,
-    pub(crate) fair: bool,
-    pub(crate) fenced: bool,
-}
-
-impl LockOptions {
-    /// The key lives for `ttl` unless it is extended: whole milliseconds, rounded down. The usable
-    /// time is shorter: 1 % of the ttl and 2 ms are subtracted for clock drift.
-    pub fn new(ttl: Duration) -> LockOptions {
-        LockOptions { ttl, wait: None, auto_extend: None, fair: false, fenced: false }
-    }
-
-    /// One attempt, without a wait: it fails if others hold the key at this moment.
-    pub fn once(ttl: Duration) -> LockOptions {
-        LockOptions::new(ttl).wait(Duration::ZERO)
-    }
-
-    /// Waits at most this long if others hold the key, or if too few nodes can be asked. 10 s
-    /// unless set; zero is one attempt.
-    #[must_use]
-    pub fn wait(mut self, wait: Duration) -> LockOptions {
-        self.wait = Some(wait);
-        self
-    }
-
-    /// Waits until this moment, on the clock of [`clock::now`].
-    #[must_use]
-    pub fn wait_until(self, moment: Instant) -> LockOptions {
-        self.wait(moment.saturating_since(clock::now()))
-    }
-
-    /// Waits until the lock is granted, or the nodes reject it for good (`Error::Config`).
-    #[must_use]
-    pub fn wait_forever(self) -> LockOptions {
-        self.wait(Duration::MAX)
-    }
-
-    /// The client renews the lock from the moment it is held, at a third of the ttl, until it is
-    /// released or lost, or as far as `auto_extend` allows. A plain [`Duration`] is the longest
-    /// time that the lock may be held.
-    #[must_use]
-    pub fn auto_extend(mut self, auto_extend: impl Into<AutoExtend>) -> LockOptions {
-        self.auto_extend = Some(auto_extend.into());
-        self
-    }
-
-    /// The lock is fair: a request that is refused stands in line on the nodes with the waiters of
-    /// other clients, and a release hands the key over to the next of them. Waiters are served in
-    /// the order in which they came, and none of them asks the nodes in vain. Without contention a
-    /// fair lock costs what a plain one does.
-    ///
-    /// All clients that wait for the key should ask for a fair lock: a plain one hardly ever gets a
-    /// key that always has a line. On each node the line is a key of its own, `KEY:line`.
-    ///
-    /// A key that is handed over lives for the hand-over ttl at first ([`Config::hand_over_ttl`]).
-    /// If the ttl of the lock is longer, one more round trip extends the key before the lock is
-    /// handed out. Where locks are held for short times, a ttl up to the hand-over ttl, with
-    /// [`auto_extend`](LockOptions::auto_extend), saves that round trip.
-    #[must_use]
-    pub fn fair(mut self) -> LockOptions {
-        self.fair = true;
-        self
-    }
-
-    /// The lock gets a fencing number: a number that is greater than that of every earlier lock on
-    /// the key ([`Lock::fence`](crate::Lock::fence)). Send it along with every write. A store that
-    /// refuses a number smaller than the greatest one it has seen then refuses the late write of a
-    /// holder that was paused past its deadline.
-    ///
-    /// A lock over several keys gets a number for each key ([`Lock::fences`](crate::Lock::fences)).
-    ///
-    /// The nodes count in a key of their own, `{KEY}:fence`. If their counters differ, the acquire
-    /// takes a second round trip. It fails with [`Error::Config`](crate::Error::Config) if the
-    /// restart guard is off.
-    #[must_use]
-    pub fn fenced(mut self) -> LockOptions {
-        self.fenced = true;
-        self
-    }
-}
-
-impl From<Duration> for LockOptions {
-    fn from(ttl: Duration) -> LockOptions {
-        LockOptions::new(ttl)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_bad_list_of_nodes_is_refused() {
-        assert_eq!(Config::new([""; 0]), Err(ConfigError::NoNodes));
+        assert_eq!(Config::new([""; 0]).unwrap_err(), ConfigError::NoNodes);
         let twice = Config::new(["redis://h", "redis://h:6379/1"]);
-        assert_eq!(twice, Err(ConfigError::DuplicateNode { label: "h:6379".into() }));
+        let error = ConfigError::DuplicateNode { label: "h:6379".into() };
+        assert_eq!(twice.unwrap_err(), error);
         assert!(Config::new(["redis://h", "nonsense"]).is_err());
     }
 

@@ -33,7 +33,7 @@ by step, and `docs/performance.md` says what each costs.
 //!
 //! let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
 //! let client = Client::connect(config)?;
-//! let guard = client.lock("invoice:42", Duration::from_secs(10))?;
+//! let guard = client.lock("invoice:42", Duration::from_secs(30))?;
 //! guard.check()?; // before each side effect
 //! guard.release()?;
 //! # Ok::<(), redlatch::Error>(())
@@ -76,7 +76,7 @@ pub mod testing;
 pub use client::{Client, Guard, LockEvent, LockEventKind};
 #[cfg(feature = "net")]
 #[doc(inline)]
-pub use config::{Config, ConfigFile, DEFAULT_WAIT, LockOptions, TlsFiles};
+pub use config::{Config, ConfigFile, TlsFiles};
 #[cfg(feature = "net")]
 #[doc(inline)]
 pub use config::{InvalidDuration, parse_duration};
@@ -102,12 +102,12 @@ pub use net::{engine::SocketDriver, uring::UringEngine};
 pub use proto::prometheus;
 #[doc(inline)]
 pub use proto::{
-    AutoExtend, Busy, ClosedReason, Completion, ConfigError, Credentials, Durations, Error,
-    HeldFor, Inspection, InvalidToken, InvalidTtl, KeySet, KeyState, KeySummary, LONGEST_OWNER,
-    Limits, Lock, LockToken, LockUpdate, LockUpdateKind, LostReason, NodeError, NodeEvent, NodeId,
-    NodeKeyState, NodeReply, NodeReport, NodeSet, NodeState, NodeStats, Op, Outcome,
-    QuarantineReason, ReleaseOutcome, Report, ReportedSet, RestartGuard, RoundTrips, Secret, Stats,
-    Ttl, Value, majority,
+    AutoExtend, Busy, ClosedReason, Completion, ConfigError, Credentials, DEFAULT_MAX_HOLD,
+    DEFAULT_WAIT, Durations, Error, HeldFor, Inspection, InvalidToken, InvalidTtl, KeySet,
+    KeyState, KeySummary, Keys, LONGEST_OWNER, Limits, Lock, LockOptions, LockToken, LockUpdate,
+    LockUpdateKind, LostReason, NodeError, NodeEvent, NodeId, NodeKeyState, NodeReply, NodeReport,
+    NodeSet, NodeState, NodeStats, Op, Outcome, QuarantineReason, ReleaseOutcome, Report,
+    ReportedSet, RestartGuard, RoundTrips, Secret, Stats, Ttl, Value, majority,
 };
 #[cfg(feature = "net")]
 #[doc(inline)]

@@ -22,7 +22,7 @@ use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token};
-use redlatch::{Client, Config, Engine, Lock, LockOptions, Outcome, RestartGuard};
+use redlatch::{Client, Config, Engine, KeySet, Lock, LockOptions, Outcome, RestartGuard};
 
 use by_hand::ByHand;
 use support::Fleet;
@@ -145,7 +145,13 @@ fn client_allocates_nothing(held: usize) {
     let mut guards = Vec::with_capacity(held);
     let mut pairs = |count: usize| {
         for _ in 0..count.div_ceil(held) {
-            guards.extend(keys.iter().map(|key| client.lock(key, TTL).expect("it is free")));
+            guards.extend(keys.iter().enumerate().map(|(slot, key)| {
+                let locked = match slot % 2 {
+                    0 => client.lock(key, TTL),
+                    _ => client.lock([key], TTL),
+                };
+                locked.expect("it is free")
+            }));
             for guard in guards.drain(..) {
                 guard.release().expect("it is given back");
             }
@@ -211,8 +217,13 @@ fn the_shared_client_allocates_nothing() {
     let config = config.restart_guard(RestartGuard::Off).node_timeout(Duration::from_secs(5));
     let client = ready::shared(config);
     let pairs = |count: u64, most: usize| {
-        for _ in 0..count {
-            let guard = client.lock("key", TTL).wait().expect("it is free");
+        for number in 0..count {
+            let locked = match number % 3 {
+                0 => client.lock("key", TTL).wait(),
+                1 => client.lock(b"key", TTL).wait(),
+                _ => client.lock(["key"], TTL).wait(),
+            };
+            let guard = locked.expect("it is free");
             guard.check().expect("it is held");
             guard.release().wait().expect("it is given back");
             while client.gauges().records > most {
@@ -357,4 +368,32 @@ fn the_coordinator_allocates_nothing() {
         assert_eq!(allocations, 0, "allocations in {PAIRS} pairs with {in_flight} in flight");
         assert_eq!(by_hand.coordinator.open_records(), 0);
     }
+}
+
+/// One key is borrowed on its way to the core, whatever type names it.
+#[test]
+#[expect(clippy::needless_borrows_for_generic_args, reason = "every type is tried")]
+fn one_key_of_any_type_allocates_nothing() {
+    let _others = ALONE.read().unwrap_or_else(PoisonError::into_inner);
+    let mut by_hand = ByHand::connect(1);
+    let mut locks = Vec::with_capacity(1);
+    let (text, set) = (String::from("key"), KeySet::new(["key"]).expect("it is one key"));
+    let (list, shared) = (vec![text.clone()], std::sync::Arc::<str>::from("key"));
+    let mut allocations = 0;
+    for _ in 0..PAIRS / 10 {
+        let before = allocated();
+        by_hand.pair_of("key", TTL, &mut locks);
+        by_hand.pair_of(&text, TTL, &mut locks);
+        by_hand.pair_of(b"key", TTL, &mut locks);
+        by_hand.pair_of(&b"key"[..], TTL, &mut locks);
+        by_hand.pair_of(&shared, TTL, &mut locks);
+        by_hand.pair_of(["key"], TTL, &mut locks);
+        by_hand.pair_of(&["key"], TTL, &mut locks);
+        by_hand.pair_of(&list, TTL, &mut locks);
+        by_hand.pair_of(&list[..], TTL, &mut locks);
+        by_hand.pair_of(&set, TTL, &mut locks);
+        // What the last round allocates: buffers grow in the first ones.
+        allocations = allocated() - before;
+    }
+    assert_eq!(allocations, 0, "allocations for ten pairs of one key");
 }

@@ -1,6 +1,6 @@
 //! What a refused request says of the lock that stands in its way: in-process masters, a blocking
 //! client.
-#![cfg(feature = "testing")]
+#![cfg(all(feature = "net", feature = "testing"))]
 #![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
 
 #[path = "support/ready.rs"]

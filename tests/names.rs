@@ -1,6 +1,6 @@
 //! Names at the start of a client: they are looked up side by side, and a name that is late is a
 //! node that comes later. In-process masters, and a resolver of the tests' own.
-#![cfg(feature = "testing")]
+#![cfg(all(feature = "net", feature = "testing"))]
 #![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
 
 #[path = "support/ready.rs"]

@@ -15,14 +15,8 @@ const HAND_OVER_TTL: Duration = Duration::from_secs(1);
 /// A client and its keys.
 pub struct Ours {
     client: Client,
-    keys: Keys,
+    keys: KeySet,
     options: LockOptions,
-}
-
-/// What the contender asks for.
-enum Keys {
-    One(String),
-    Several(KeySet),
 }
 
 /// The defaults, but for the addresses and the guard.
@@ -47,10 +41,7 @@ impl Ours {
             client.drive(Duration::from_millis(1)).expect("the poller works");
             client.nodes().iter().all(|state| *state == NodeState::Ready)
         });
-        let keys = match &role.keys[..] {
-            [key] => Keys::One(key.clone()),
-            keys => Keys::Several(KeySet::new(keys).expect("two different keys")),
-        };
+        let keys = KeySet::new(&role.keys).expect("different keys");
         Ours { client, keys, options: options(role) }
     }
 }
@@ -58,11 +49,7 @@ impl Ours {
 impl Contender for Ours {
     fn hold(&mut self, wait: Duration, held: &mut dyn FnMut()) -> bool {
         let options = self.options.wait(wait);
-        let locked = match &self.keys {
-            Keys::One(key) => self.client.lock(key, options),
-            Keys::Several(keys) => self.client.lock_all(keys.iter(), options),
-        };
-        match locked {
+        match self.client.lock(&self.keys, options) {
             Ok(guard) => {
                 held();
                 guard.release().expect("there is room for a release");

@@ -17,7 +17,7 @@ pub struct Threads {
 impl Threads {
     /// Connects to the nodes.
     pub fn connect(fleet: &Fleet) -> Threads {
-        Threads { locks: SharedClient::connect(config(fleet)).expect("a client") }
+        Threads { locks: SharedClient::connect_blocking(config(fleet)).expect("a client") }
     }
 
     fn work(&self, key: &str, until: Instant) -> Samples {

@@ -29,11 +29,11 @@ impl RingOurs {
         let keys = (0..most).map(|slot| format!("ring:{slot:04}")).collect();
         let mut ours = RingOurs { engine, keys, asked: vec![Instant::now(); most] };
         let started = Instant::now();
-        while ours.engine.coordinator().ready().len() < NODES {
+        while ours.engine.engine().coordinator().ready().len() < NODES {
             ours.turn();
             assert!(started.elapsed() < Duration::from_secs(5), "the nodes are not ready");
         }
-        match ours.engine.socket_driver() {
+        match ours.engine.engine().socket_driver() {
             SocketDriver::Poller { reason } => Err(reason.into()),
             _ => Ok(ours),
         }
@@ -46,6 +46,7 @@ impl RingOurs {
     fn acquire(&mut self, slot: usize, now: Instant) {
         self.asked[slot] = now;
         self.engine
+            .engine_mut()
             .acquire(&self.keys[slot], LockOptions::once(TTL), slot as u64)
             .expect("there is room");
     }
@@ -58,12 +59,12 @@ impl Contender for RingOurs {
         }
         let mut open = in_flight;
         while open > 0 {
-            while let Some(done) = self.engine.poll_completion() {
+            while let Some(done) = self.engine.engine_mut().poll_completion() {
                 let slot = done.data as usize;
                 match done.result {
                     Ok(Outcome::Acquired(lock)) => {
                         tally.acquired(self.asked[slot]);
-                        self.engine.release(lock, done.data);
+                        self.engine.engine_mut().release(lock, done.data);
                     }
                     Ok(Outcome::Released(_)) => match tally.released() {
                         Some(now) => self.acquire(slot, now),
@@ -78,7 +79,7 @@ impl Contender for RingOurs {
         }
         // The answers after the majority: the nodes that are not frozen have sent them already.
         let late = |engine: &UringEngine| {
-            let core = engine.coordinator();
+            let core = engine.engine().coordinator();
             core.ready().iter().any(|node| core.unanswered(node) > 0)
         };
         while late(&self.engine) {

@@ -128,7 +128,7 @@ impl Bench {
         while Instant::now() < end {
             let start = Instant::now();
             let locks = if set {
-                self.engine.acquire_all(&all, LockOptions::once(TTL), 0).expect("there is room");
+                self.engine.acquire(&all, LockOptions::once(TTL), 0).expect("there is room");
                 1
             } else {
                 for name in &names {

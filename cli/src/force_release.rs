@@ -91,7 +91,7 @@ fn force_release(options: &Options) -> Result<u8, Refusal> {
         }
     }
     node_events::mention(&mut event_loop, &options.common.output);
-    let op = event_loop.engine.dangerously_force_release_seen(key, seen, 0)?;
+    let op = event_loop.engine.dangerously_force_release_seen(seen, 0)?;
     match event_loop.end_of(op)? {
         Outcome::ForceReleased(report) => tell(options, seen, &report),
         other => unreachable!("a forced release ended as {other:?}"),

@@ -81,7 +81,7 @@ pub fn for_lock<S>(
             Some(moment) => once.wait_until(moment),
             None => once.wait_forever(),
         };
-        let op = event_loop.engine.acquire_all(keys, options, 0)?;
+        let op = event_loop.engine.acquire(keys, options, 0)?;
         // The last attempt ends by itself, at the node timeout.
         let ended = ended(event_loop, op, (!last).then_some(&mut *patience), &mut beside)?;
         match ended {

@@ -142,7 +142,7 @@ fn encrypted(config: Config, nodes: &Nodes) -> Result<Config, Refusal> {
     };
     let is_encrypted = |address: &Address| matches!(address, Address::Tcp { tls: true, .. });
     // The CAs of the system are not read for nodes that need none.
-    if files == redlatch::TlsFiles::default() && !config.addresses().iter().any(is_encrypted) {
+    if files == redlatch::TlsFiles::default() && !config.get_addresses().iter().any(is_encrypted) {
         return Ok(config);
     }
     let tls = files

@@ -61,7 +61,7 @@ fn release(options: &Options) -> Result<u8, Refusal> {
     event_loop.gather(Patience::Thorough, |_| false)?;
     node_events::mention(&mut event_loop, &options.common.output);
     let asked = event_loop.engine.coordinator().ready();
-    let op = event_loop.engine.release_token_all(keys.set(), options.token.clone(), 0)?;
+    let op = event_loop.engine.release_token(keys.set(), options.token.clone(), 0)?;
     let released = match event_loop.end_of(op)? {
         Outcome::Released(released) => released,
         other => unreachable!("a release ended as {other:?}"),

@@ -9,7 +9,7 @@
 //! hostile node may refuse what it has granted, send garbage and hang up, but it never grants what
 //! it has not.
 
-use redlatch::proto::{AutoExtend, Completion, Instant, LockUpdateKind, Op, Outcome};
+use redlatch::proto::{AutoExtend, Completion, Instant, LockOptions, LockUpdateKind, Op, Outcome};
 
 use crate::checker::Belief;
 use crate::choices::Choices;
@@ -79,7 +79,8 @@ impl World {
         let (now, it) = (self.at(), &mut self.clients[client]);
         self.serial += 1;
         it.wants.insert(self.serial, key);
-        let asked = it.core.acquire_and_auto_extend(KEYS[key], ttl, wait, keep, self.serial, now);
+        let options = with_auto_extend(LockOptions::new(ttl).wait(wait), keep);
+        let asked = it.core.acquire(KEYS[key], options, self.serial, now);
         self.begin(client, "acquire", asked.ok(), false);
         if keep.is_some() {
             self.clients[client].keeping.insert(self.serial);
@@ -127,7 +128,8 @@ impl World {
         let (now, it) = (self.at(), &mut self.clients[client]);
         self.serial += 1;
         it.wants.insert(self.serial, key);
-        let asked = it.core.adopt(KEYS[key], token, ttl, keep, self.serial, now);
+        let options = with_auto_extend(LockOptions::new(ttl), keep);
+        let asked = it.core.adopt(KEYS[key], token, options, self.serial, now);
         self.begin(client, "adopt", asked.ok(), false);
         if keep.is_some() {
             self.clients[client].keeping.insert(self.serial);
@@ -311,6 +313,10 @@ impl World {
         let left = |it: &Client| (it.core.open_records(), it.core.open_ops());
         panic!("left: {:?}", self.clients.iter().map(left).collect::<Vec<_>>());
     }
+}
+
+fn with_auto_extend(options: LockOptions, auto_extend: Option<AutoExtend>) -> LockOptions {
+    auto_extend.map_or(options, |auto_extend| options.auto_extend(auto_extend))
 }
 
 fn auto_extend(choices: &mut Choices) -> Option<AutoExtend> {

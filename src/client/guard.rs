@@ -51,18 +51,12 @@ pub struct Guard<'a> {
 impl<'a> Guard<'a> {
     pub(super) fn new(
         client: &'a Client,
-        key: Vec<u8>,
+        (key, keys): (Vec<u8>, Option<Box<KeySet>>),
         lock: Lock,
         number: u64,
         auto_extended: bool,
     ) -> Self {
-        Guard { client, key, keys: None, lock: Some(lock), number, auto_extended }
-    }
-
-    /// The same guard, of a lock over these keys.
-    pub(super) fn over(mut self, keys: KeySet) -> Self {
-        self.keys = (keys.len() > 1).then(|| Box::new(keys));
-        self
+        Guard { client, key, keys, lock: Some(lock), number, auto_extended }
     }
 
     /// The key. Of a lock over several keys the first one in the order of the bytes.
@@ -210,7 +204,7 @@ impl<'a> Guard<'a> {
                 // token.
                 None => match &self.keys {
                     None => inner.engine.release_token(&self.key, lock.token(), 0)?,
-                    Some(keys) => inner.engine.release_token_all(keys, lock.token(), 0)?,
+                    Some(keys) => inner.engine.release_token(keys, lock.token(), 0)?,
                 },
             };
             match inner.wait_for(op)? {

@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::io;
 use std::time::Duration;
 
-use crate::config::{Config, DEFAULT_WAIT, LockOptions};
+use crate::config::Config;
 use crate::net::clock;
 use crate::net::engine::Engine;
 use crate::net::observe::{self, Verb};
@@ -21,8 +21,9 @@ use crate::proto::coordinator::NodeEvent;
 use crate::proto::error::{ClosedReason, Error, Report};
 use crate::proto::ids::Op;
 use crate::proto::inspection::Inspection;
-use crate::proto::key_set::KeySet;
+use crate::proto::keys::{Keys, KeysRef};
 use crate::proto::lock;
+use crate::proto::lock_options::LockOptions;
 use crate::proto::locks::requests::Outcome;
 use crate::proto::locks::round::ReleaseOutcome;
 use crate::proto::node_set::NodeId;
@@ -71,10 +72,10 @@ pub use notices::{LockEvent, LockEventKind};
 ///
 /// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
 /// let client = Client::connect(config)?;
-/// let mut guard = client.lock("invoice:42", Duration::from_secs(10))?;
+/// let mut guard = client.lock("invoice:42", Duration::from_secs(30))?;
 /// // ... and before each side effect:
 /// guard.check()?;
-/// guard.extend(Duration::from_secs(10))?;
+/// guard.extend(Duration::from_secs(30))?;
 /// guard.release()?;
 /// # Ok::<(), redlatch::Error>(())
 /// ```
@@ -97,44 +98,22 @@ impl Client {
         Ok(Client { inner: RefCell::new(Inner::connect(config)?) })
     }
 
-    /// Takes the lock on `key`, waiting for it for 10 s, or as the options say. The nodes notify
-    /// the client of a release, so it does not have to poll them all the time.
+    /// Takes the lock on these keys, one or several ([`Keys`]), waiting for it for 10 s, or as the
+    /// options say. The nodes notify the client of a release, so it does not have to poll them all
+    /// the time.
+    ///
+    /// Several keys are one lock: all of them or none, at most 64, in any order. Two clients that
+    /// name the same keys in different orders do not wait for each other.
     ///
     /// A key that a guard of this client holds and renews is refused at once
     /// ([`Error::Contended`]): while this call waits, the guard cannot be dropped.
     ///
-    /// # Errors
-    /// Why there is no lock: the error of the last attempt.
-    pub fn lock(
-        &self,
-        key: impl AsRef<[u8]>,
-        options: impl Into<LockOptions>,
-    ) -> Result<Guard<'_>, Error> {
-        let mut options = options.into();
-        options.wait = options.wait.or(Some(DEFAULT_WAIT));
-        self.acquire(key.as_ref(), options)
-    }
-
-    /// Takes the lock on `key`, in one attempt, whatever wait the options have.
-    ///
-    /// # Errors
-    /// Why there is no lock.
-    pub fn try_lock(
-        &self,
-        key: impl AsRef<[u8]>,
-        options: impl Into<LockOptions>,
-    ) -> Result<Guard<'_>, Error> {
-        self.acquire(key.as_ref(), options.into().wait(Duration::ZERO))
-    }
-
-    /// Takes one lock on all of these keys, or none: at most 64, in any order. Waits for them for
-    /// 10 s, or as the options say. Two clients that name the same keys in different orders do not
-    /// wait for each other.
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # fn transfer(client: &redlatch::Client) -> Result<(), redlatch::Error> {
-    /// let both = client.lock_all(["account:7", "account:9"], Duration::from_secs(10))?;
+    /// let ttl = Duration::from_secs(30);
+    /// let one = client.lock("invoice:42", ttl)?;
+    /// let both = client.lock(["account:7", "account:9"], ttl)?;
     /// // ... and before each side effect:
     /// both.check()?;
     /// both.release()?;
@@ -145,79 +124,57 @@ impl Client {
     /// # Errors
     /// Why there is no lock: the error of the last attempt, which names a key that is held. Before
     /// anything is sent: [`ConfigError::Keys`](crate::ConfigError::Keys) for no key or too many,
-    /// and [`ConfigError::Fair`](crate::ConfigError::Fair) if the lock is to be fair.
-    pub fn lock_all<K: AsRef<[u8]>>(
+    /// and an error for options that exclude each other ([`LockOptions::fair`]).
+    pub fn lock(
         &self,
-        keys: impl IntoIterator<Item = K>,
+        keys: impl Keys,
         options: impl Into<LockOptions>,
     ) -> Result<Guard<'_>, Error> {
-        let mut options = options.into();
-        options.wait = options.wait.or(Some(DEFAULT_WAIT));
-        self.acquire_all(KeySet::new(keys)?, options)
+        self.acquire(keys.named()?.borrowed(), options.into())
     }
 
-    /// Takes one lock on all of these keys, or none, in one attempt, whatever wait the options
-    /// have.
+    /// Takes the lock on these keys, in one attempt, whatever wait the options have.
     ///
     /// # Errors
-    /// As [`lock_all`](Client::lock_all).
-    pub fn try_lock_all<K: AsRef<[u8]>>(
+    /// As [`lock`](Client::lock).
+    pub fn try_lock(
         &self,
-        keys: impl IntoIterator<Item = K>,
+        keys: impl Keys,
         options: impl Into<LockOptions>,
     ) -> Result<Guard<'_>, Error> {
-        self.acquire_all(KeySet::new(keys)?, options.into().wait(Duration::ZERO))
+        self.acquire(keys.named()?.borrowed(), options.into().wait(Duration::ZERO))
     }
 
-    /// Takes up the lock on `key` that was given away with `token` ([`Guard::into_token`]), under a
-    /// new token. If two clients try with one token, at most one of them gets the lock. Makes one
-    /// attempt, whatever wait the options have. The previous holder loses the lock; its next extend
-    /// reports it.
+    /// Takes up the lock on these keys that was given away with `token` ([`Guard::into_token`]),
+    /// under a new token. If two clients try with one token, at most one of them gets the lock.
+    /// Makes one attempt, whatever wait the options have. The previous holder loses the lock; its
+    /// next extend reports it.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the token does not hold the key on enough nodes, and the errors of an
-    /// acquire.
+    /// [`Error::Lost`] if the token does not hold all of the keys on enough nodes, and the errors
+    /// of an acquire.
     pub fn adopt(
         &self,
-        key: impl AsRef<[u8]>,
+        keys: impl Keys,
         token: lock::LockToken,
         options: impl Into<LockOptions>,
     ) -> Result<Guard<'_>, Error> {
-        let (key, options) = (key.as_ref(), options.into());
-        observe::call(Verb::Adopt, key, || {
-            let mut inner = self.inner.borrow_mut();
-            inner.reconnect_after_pause()?;
-            let number = inner.notices.next();
-            let op = inner.engine.adopt(key, token, options, number)?;
-            self.guard_of(&mut inner, op, key, number, options)
-        })
-    }
-
-    /// Takes up the lock on all of these keys that was given away with `token`. Apart from that as
-    /// [`adopt`](Client::adopt).
-    ///
-    /// # Errors
-    /// [`Error::Lost`] if on too many nodes the token does not hold all keys, and the errors of an
-    /// acquire.
-    pub fn adopt_all<K: AsRef<[u8]>>(
-        &self,
-        keys: impl IntoIterator<Item = K>,
-        token: lock::LockToken,
-        options: impl Into<LockOptions>,
-    ) -> Result<Guard<'_>, Error> {
-        let (keys, options) = (KeySet::new(keys)?, options.into());
+        let (named, options) = (keys.named()?, options.into());
+        let keys = named.borrowed();
         observe::call(Verb::Adopt, keys.first(), || {
             let mut inner = self.inner.borrow_mut();
             inner.reconnect_after_pause()?;
             let number = inner.notices.next();
-            let op = inner.engine.adopt_all(&keys, token, options, number)?;
-            let guard = self.guard_of(&mut inner, op, keys.first(), number, options)?;
-            Ok(guard.over(keys.clone()))
+            let op = inner.engine.adopt(keys, token, options, number)?;
+            self.guard_of(&mut inner, op, keys, number, options)
         })
     }
 
     /// Extends `key` to at least `ttl` from now if it holds `token`, whichever client took it, and
     /// returns the new deadline: for scripts. Nothing is released, whatever the result.
+    ///
+    /// It takes one key, because each request extends one: extend a lock over several keys key by
+    /// key. If one of them is lost, the others may live longer.
     ///
     /// # Errors
     /// [`Error::Lost`] if the token does not hold the key on enough nodes; [`Error::NoQuorum`] if
@@ -237,25 +194,28 @@ impl Client {
         })
     }
 
-    /// Releases `key` if it holds `token`, whichever client took it: for scripts.
+    /// Releases the keys if they hold `token`, whichever client took them: for scripts. Of several
+    /// keys each is released by itself.
     ///
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
     pub fn release_token(
         &self,
-        key: impl AsRef<[u8]>,
+        keys: impl Keys,
         token: lock::LockToken,
     ) -> Result<ReleaseOutcome, Error> {
-        let key = key.as_ref();
-        observe::call(Verb::Release, key, || {
-            match self.ask(|engine| engine.release_token(key, token, 0))? {
+        let named = keys.named()?;
+        let keys = named.borrowed();
+        observe::call(Verb::Release, keys.first(), || {
+            match self.ask(|engine| engine.release_token(keys, token, 0))? {
                 Outcome::Released(released) => Ok(released),
                 other => unreachable!("a release ended as {other:?}"),
             }
         })
     }
 
-    /// Reads what every node holds at `key`, and for how long; changes nothing.
+    /// Reads what every node holds at `key`, and for how long; changes nothing. It takes one key:
+    /// an [`Inspection`] says what each node holds at it.
     ///
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
@@ -288,7 +248,8 @@ impl Client {
 
     /// Deletes `key` on every node, whichever client holds it. This breaks what a lock promises:
     /// the holder believes in its lock until it notices, and meanwhile another client can take it.
-    /// For an operator who knows that the holder is gone.
+    /// For an operator who knows that the holder is gone. It takes one key: its outcome tells of a
+    /// single one whether anything was there.
     ///
     /// The outcome is `Released` if a node had something at the key, and `AlreadyExpired` if none
     /// had.
@@ -303,6 +264,79 @@ impl Client {
             Outcome::Released(released) => Ok(released),
             other => unreachable!("a release ended as {other:?}"),
         }
+    }
+
+    /// Deletes the key that was inspected on each node that still holds what `seen` found there,
+    /// whichever client holds it: what changed since then stays. Like
+    /// [`dangerously_force_release`](Client::dangerously_force_release), this breaks what a lock
+    /// promises. Returns what each node answered: `Granted` if it deleted the key.
+    ///
+    /// A value that is longer than what an inspection keeps of it is compared as far as it was
+    /// kept.
+    ///
+    /// ```no_run
+    /// # fn break_lock(client: &redlatch::Client) -> Result<(), redlatch::Error> {
+    /// let seen = client.inspect("deploy")?;
+    /// println!("{seen}"); // an operator looks at it, and knows that this holder is gone
+    /// let report = client.dangerously_force_release_seen(&seen)?;
+    /// println!("{report}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Before anything is sent: [`Error::Busy`].
+    pub fn dangerously_force_release_seen(&self, seen: &Inspection) -> Result<Report, Error> {
+        match self.ask(|engine| engine.dangerously_force_release_seen(seen, 0))? {
+            Outcome::ForceReleased(report) => Ok(*report),
+            other => unreachable!("a forced release ended as {other:?}"),
+        }
+    }
+
+    /// Takes the lock, runs `act` while the lock is renewed, and releases it. The lock is held for
+    /// 24 hours at most ([`DEFAULT_MAX_HOLD`](crate::DEFAULT_MAX_HOLD)) unless the options set
+    /// another bound.
+    ///
+    /// The client has no thread of its own: it renews the lock where `act` calls
+    /// [`Guard::check`], or any call of the client, at least every third of the ttl. `act` is not
+    /// interrupted when the lock is lost: it has to call `check` before each side effect. An error
+    /// or a panic in it releases the lock, and then propagates.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use redlatch::{Client, Error};
+    /// # fn report(client: &Client) -> Result<(), Error> {
+    /// // One `?` for the lock and for what `act` returns.
+    /// let total = client.with_lock("report", Duration::from_secs(30), |guard| {
+    ///     let mut total = 0;
+    ///     for page in 1..=4 {
+    ///         guard.check()?; // also renews the lock if that is due
+    ///         total += page;
+    ///     }
+    ///     Ok::<_, Error>(total)
+    /// })?;
+    /// assert_eq!(total, 10);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The error of `act`, of any type that an [`Error`] can become; why there is no lock; or
+    /// [`Error::Lost`] if the lock was over before `act` returned. In the last case the result of
+    /// `act` is dropped.
+    pub fn with_lock<T, E: From<Error>>(
+        &self,
+        keys: impl Keys,
+        options: impl Into<LockOptions>,
+        act: impl FnOnce(&Guard<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let guard = self.lock(keys, options.into().auto_extended())?;
+        let value = act(&guard)?;
+        guard.check()?;
+        // The lock was held to the end, so the result of the release does not matter to the
+        // caller.
+        let _ = guard.release();
+        Ok(value)
     }
 
     /// The next event of the locks, of the last 256: a loss, or, if a lock is renewed
@@ -399,35 +433,19 @@ impl Client {
         }
     }
 
-    fn acquire(&self, key: &[u8], mut options: LockOptions) -> Result<Guard<'_>, Error> {
-        observe::call(Verb::Acquire, key, || {
-            let mut inner = self.inner.borrow_mut();
-            inner.reconnect_after_pause()?;
-            let give_up_at = clock::now().saturating_add(options.wait.unwrap_or(DEFAULT_WAIT));
-            if inner.engine.coordinator().auto_extends_beyond(key, give_up_at) {
-                // The thread that could release the lock would wait here.
-                options.wait = Some(Duration::ZERO);
-            }
-            let number = inner.notices.next();
-            let op = inner.engine.acquire(key, options, number)?;
-            self.guard_of(&mut inner, op, key, number, options)
-        })
-    }
-
-    fn acquire_all(&self, keys: KeySet, mut options: LockOptions) -> Result<Guard<'_>, Error> {
+    fn acquire(&self, keys: KeysRef<'_>, mut options: LockOptions) -> Result<Guard<'_>, Error> {
         observe::call(Verb::Acquire, keys.first(), || {
             let mut inner = self.inner.borrow_mut();
             inner.reconnect_after_pause()?;
-            let give_up_at = clock::now().saturating_add(options.wait.unwrap_or(DEFAULT_WAIT));
+            let give_up_at = options.give_up_at(clock::now());
             let core = inner.engine.coordinator();
             if keys.iter().any(|key| core.auto_extends_beyond(key, give_up_at)) {
                 // The thread that could release the lock would wait here.
-                options.wait = Some(Duration::ZERO);
+                options = options.wait(Duration::ZERO);
             }
             let number = inner.notices.next();
-            let op = inner.engine.acquire_all(&keys, options, number)?;
-            let guard = self.guard_of(&mut inner, op, keys.first(), number, options)?;
-            Ok(guard.over(keys.clone()))
+            let op = inner.engine.acquire(keys, options, number)?;
+            self.guard_of(&mut inner, op, keys, number, options)
         })
     }
 
@@ -436,16 +454,17 @@ impl Client {
         &self,
         inner: &mut Inner,
         op: Op,
-        key: &[u8],
+        keys: KeysRef<'_>,
         number: u64,
         options: LockOptions,
     ) -> Result<Guard<'_>, Error> {
         match inner.wait_for(op)? {
             Outcome::Acquired(lock) => {
-                let mut buffer = inner.spare_keys.pop().unwrap_or_default();
-                buffer.clear();
-                buffer.extend_from_slice(key);
-                Ok(Guard::new(self, buffer, lock, number, options.auto_extend.is_some()))
+                let mut key = inner.spare_keys.pop().unwrap_or_default();
+                key.clear();
+                key.extend_from_slice(keys.first());
+                let set = keys.set().cloned().map(Box::new);
+                Ok(Guard::new(self, (key, set), lock, number, options.auto_extend.is_some()))
             }
             other => unreachable!("an acquire ended as {other:?}"),
         }

@@ -314,7 +314,7 @@ impl TryFrom<ConfigFile> for Config {
         let config = file.apply_to(config);
         config.settings.validate()?;
         let encrypted = |address: &Address| matches!(address, Address::Tcp { tls: true, .. });
-        if file.tls == TlsFiles::default() && !config.addresses().iter().any(encrypted) {
+        if file.tls == TlsFiles::default() && !config.get_addresses().iter().any(encrypted) {
             return Ok(config);
         }
         #[cfg(feature = "tls")]

@@ -1,5 +1,5 @@
 //! A function of the caller's in a configuration. Copies of the configuration share it; it is not
-//! shown, and equal only to itself.
+//! shown.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,11 +18,3 @@ impl<F: ?Sized> fmt::Debug for Callback<F> {
         f.write_str("a function")
     }
 }
-
-impl<F: ?Sized> PartialEq for Callback<F> {
-    fn eq(&self, other: &Callback<F>) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl<F: ?Sized> Eq for Callback<F> {}

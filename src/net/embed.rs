@@ -40,7 +40,7 @@ use crate::proto::locks::updates::LockUpdate;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
 /// let mut locks = FdEngine::new(config)?;
-/// locks.batch().acquire("invoice:42", Duration::from_secs(10), 7)?;
+/// locks.batch().acquire("invoice:42", Duration::from_secs(30), 7)?;
 /// loop {
 ///     // Your descriptors beside it; no timeout for ours.
 ///     poll(&mut [PollFd::new(&locks, PollFlags::IN)], None)?;
@@ -73,7 +73,7 @@ use crate::proto::locks::updates::LockUpdate;
 /// let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
 /// let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
 /// epoll::add(&poller, &locks, epoll::EventData::new_u64(1), flags)?;
-/// locks.batch().acquire("invoice:42", Duration::from_secs(10), 7)?;
+/// locks.batch().acquire("invoice:42", Duration::from_secs(30), 7)?;
 /// let mut events = [MaybeUninit::uninit(); 8];
 /// loop {
 ///     epoll::wait(&poller, &mut events, None)?;
@@ -259,8 +259,8 @@ impl Source for FdEngine {
 #[cfg(all(test, feature = "testing"))]
 mod tests {
     use super::*;
-    use crate::config::LockOptions;
     use crate::net::clock;
+    use crate::proto::lock_options::LockOptions;
     use crate::proto::settings::RestartGuard;
     use crate::testing::tcp::Masters;
     use mio::{Events, Poll};

@@ -1,7 +1,6 @@
 //! The engine with a loop of its own, on io_uring: one system call per turn.
 
 use std::io;
-use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use super::engine::Engine;
@@ -12,7 +11,7 @@ use crate::proto::error::ConfigError;
 /// The engine with a loop of its own, on io_uring: for a thread that waits for nothing else. Each
 /// turn writes to all nodes, waits and reads in one system call.
 ///
-/// Make requests through the [`Engine`] that it dereferences to, and call
+/// Make requests of its [`engine_mut`](UringEngine::engine_mut), and call
 /// [`turn`](UringEngine::turn) until they have ended. It always asks for io_uring, whatever
 /// [`Config::io_uring`] says. If the kernel refuses it, it waits for epoll, and
 /// [`socket_driver`](Engine::socket_driver) has the reason.
@@ -24,12 +23,12 @@ use crate::proto::error::ConfigError;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
 /// let mut locks = UringEngine::new(config)?;
-/// locks.acquire("invoice:42", Duration::from_secs(10), 7)?;
+/// locks.engine_mut().acquire("invoice:42", Duration::from_secs(30), 7)?;
 /// loop {
 ///     locks.turn(None)?;
-///     while let Some(done) = locks.poll_completion() {
+///     while let Some(done) = locks.engine_mut().poll_completion() {
 ///         match (done.data, done.result?) {
-///             (7, Outcome::Acquired(lock)) => drop(locks.release(lock, 8)),
+///             (7, Outcome::Acquired(lock)) => drop(locks.engine_mut().release(lock, 8)),
 ///             (8, Outcome::Released(_)) => return Ok(()),
 ///             (data, other) => println!("{data}: {other:?}"),
 ///         }
@@ -62,6 +61,17 @@ impl UringEngine {
         Ok(UringEngine { engine, reactor })
     }
 
+    /// The engine, to look at.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The engine, for requests and completions. Requests are written by the next
+    /// [`turn`](UringEngine::turn).
+    pub fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
     /// Does what is due, writes what was requested, waits until something happens, for `timeout`
     /// at most (`None`: without a limit), and reads. While completions are left it does not wait.
     ///
@@ -76,19 +86,5 @@ impl UringEngine {
         let due = self.engine.plan_sleep();
         let sleep = [due, timeout].into_iter().flatten().min();
         self.reactor.turn(&mut self.engine, sleep)
-    }
-}
-
-impl Deref for UringEngine {
-    type Target = Engine;
-
-    fn deref(&self) -> &Engine {
-        &self.engine
-    }
-}
-
-impl DerefMut for UringEngine {
-    fn deref_mut(&mut self) -> &mut Engine {
-        &mut self.engine
     }
 }

@@ -3,8 +3,6 @@
 //! A program with sockets of its own (io_uring, wasm, a simulation) drives a [`Coordinator`].
 //! Bytes and moments go in by its `handle_*` methods; bytes, moments and completions come out by
 //! its `poll_*` methods. [`turn`] is the order in which a loop calls them.
-//!
-//! [`command`] and [`resp`] are the wire format, for a program that also asks a node on its own.
 
 pub(crate) mod cluster;
 pub(crate) mod coordinator;
@@ -16,7 +14,9 @@ pub(crate) mod ids;
 pub(crate) mod inspection;
 pub(crate) mod key;
 pub(crate) mod key_set;
+pub(crate) mod keys;
 pub(crate) mod lock;
+pub(crate) mod lock_options;
 pub(crate) mod locks;
 pub(crate) mod node_set;
 #[cfg(redlatch_planted_faults)]
@@ -47,7 +47,9 @@ pub use error::{
 pub use ids::Op;
 pub use inspection::{Inspection, KeyState, KeySummary, NodeKeyState, Value};
 pub use key_set::{KeySet, MOST_KEYS};
+pub use keys::Keys;
 pub use lock::{InvalidToken, LONGEST_OWNER, Lock, LockToken, check_owner};
+pub use lock_options::{DEFAULT_MAX_HOLD, DEFAULT_WAIT, LockOptions};
 pub use locks::auto_extend::AutoExtend;
 pub use locks::requests::{Completion, Outcome};
 pub use locks::round::ReleaseOutcome;
@@ -61,4 +63,8 @@ pub use settings::{
 pub use stats::{NodeStats, RoundTrips, Stats};
 pub use time::{Instant, InvalidTtl, Ttl};
 pub use wire::marker::{ID_DIGITS, Identity, Marker};
+/// The wire format, for the tests and for the tool, which ask nodes on their own. It is no part of
+/// the interface.
+#[cfg(feature = "testing")]
+#[doc(hidden)]
 pub use wire::{command, fenced_sets, fencing, resp, sets};

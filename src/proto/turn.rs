@@ -173,6 +173,7 @@ mod tests {
     use super::*;
     use crate::proto::ids::RecordId;
     use crate::proto::lock::{Fence, Lock, LockToken};
+    use crate::proto::lock_options::LockOptions;
     use crate::proto::node_set::NodeId;
     use crate::proto::settings::{NodeSettings, Settings};
     use rand::SeedableRng;
@@ -294,7 +295,7 @@ mod tests {
     fn clock_is_read_for_every_end_but_that_of_a_release() {
         let mut driver = Recorder::new();
         let start = driver.now();
-        driver.core.acquire(b"k", Duration::from_secs(1), Duration::ZERO, 1, start).unwrap();
+        driver.core.acquire(b"k", LockOptions::once(Duration::from_secs(1)), 1, start).unwrap();
         driver.core.handle_disconnected(NodeId::new(0), "refused", start);
         let token = LockToken::random(&mut StdRng::from_seed([1; 32]));
         let lock = Lock { record: RecordId::of(0), token, fence: Fence::None };

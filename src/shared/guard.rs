@@ -4,14 +4,13 @@
 //! holder still has the guard.
 
 use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Owner;
 use super::call::{Answering, Call, Question, sealed};
 use super::open::Open;
-use super::watcher::LockWatcher;
+use super::watcher::{LockWatcher, Lost};
 use crate::net::observe::{Ended, Verb, Watch};
 use crate::proto::error::Error;
 use crate::proto::ids::Op;
@@ -20,15 +19,15 @@ use crate::proto::lock::{self, Lock};
 use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::locks::requests::Outcome;
 use crate::proto::locks::round::ReleaseOutcome;
+use crate::proto::time::Instant;
 
 /// A lock that is held. Dropping the guard releases the lock and never blocks.
 ///
 /// The releases are written. Those that the sockets do not take now, and those to a node that is
 /// not connected, the driver sends later, as long as there is a client.
 ///
-/// The state of the lock is read through its [`LockWatcher`], to which the guard derefs:
-/// [`check`](LockWatcher::check), [`remaining`](LockWatcher::remaining),
-/// [`lost`](LockWatcher::lost).
+/// The state of the lock can be read here, and through any number of
+/// [`watchers`](SharedGuard::watcher), which do not hold the lock.
 ///
 /// A guard is `Send` and `Sync`, and keeps its client alive. If a panic unwinds through it, the
 /// lock is released. In a forked process a guard does nothing to the parent's lock.
@@ -52,7 +51,7 @@ impl SharedGuard {
 
     /// A view of the lock, for any code that acts under it.
     pub fn watcher(&self) -> LockWatcher {
-        self.deref().clone()
+        self.view().clone()
     }
 
     /// Renews the lock from now on, by its present ttl and at a third of it, until it is released
@@ -64,7 +63,9 @@ impl SharedGuard {
     /// An invalid `keep`, [`Error::Lost`], or [`Error::Closed`].
     pub fn auto_extend(&mut self, auto_extend: impl Into<AutoExtend>) -> Result<(), Error> {
         let auto_extend = auto_extend.into();
-        self.inner().with(|open| open.auto_extend(self.lock(), auto_extend, self.lock_state()))?
+        self.view()
+            .inner()
+            .with(|open| open.auto_extend(self.lock(), auto_extend, self.view().lock_state()))?
     }
 
     /// Extends the lock to at least `ttl` from now; never shortens it. While too few nodes answer,
@@ -94,9 +95,9 @@ impl SharedGuard {
     /// [`Error::Lost`] if the lock was over, [`Error::Closed`] if the client was closed.
     pub fn into_token(mut self) -> Result<lock::LockToken, Error> {
         let lock = self.lock.take().expect("it is taken only where the guard ends");
-        let given = self.inner().with(|open| {
+        let given = self.view().inner().with(|open| {
             let token = open.engine.into_token(lock);
-            open.end_lock(self.lock_state());
+            open.end_lock(self.view().lock_state());
             token
         })?;
         given.ok_or_else(|| self.check().expect_err("it is over"))
@@ -107,10 +108,68 @@ impl SharedGuard {
     }
 }
 
-impl Deref for SharedGuard {
-    type Target = LockWatcher;
+/// What its [`LockWatcher`] also says.
+impl SharedGuard {
+    /// The key. Of a lock over several keys the first one in the order of the bytes.
+    pub fn key(&self) -> &[u8] {
+        self.view().key()
+    }
 
-    fn deref(&self) -> &LockWatcher {
+    /// The keys, in the order of their bytes.
+    pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.view().keys()
+    }
+
+    /// The token that the key holds on the nodes that granted it.
+    pub fn token(&self) -> lock::LockToken {
+        self.view().token()
+    }
+
+    /// The fencing number: see [`LockWatcher::fence`].
+    pub fn fence(&self) -> Option<u64> {
+        self.view().fence()
+    }
+
+    /// The fencing number of this key: see [`LockWatcher::fence_of`].
+    pub fn fence_of(&self, key: impl AsRef<[u8]>) -> Option<u64> {
+        self.view().fence_of(key)
+    }
+
+    /// Each key with its fencing number: see [`LockWatcher::fences`].
+    pub fn fences(&self) -> impl Iterator<Item = (&[u8], u64)> {
+        self.view().fences()
+    }
+
+    /// How long the lock may still be believed in; zero once it is over.
+    pub fn remaining(&self) -> Duration {
+        self.view().remaining()
+    }
+
+    /// When the lock ends: see [`LockWatcher::deadline`].
+    pub fn deadline(&self) -> Option<Instant> {
+        self.view().deadline()
+    }
+
+    /// Whether the lock is still held: call it before each side effect. A local read.
+    ///
+    /// # Errors
+    /// As [`LockWatcher::check`].
+    pub fn check(&self) -> Result<(), Error> {
+        self.view().check()
+    }
+
+    /// Whether the lock is lost soon, unless it is renewed: see [`LockWatcher::is_expiring`].
+    pub fn is_expiring(&self) -> bool {
+        self.view().is_expiring()
+    }
+
+    /// A future that ends when the lock does, and returns why: see [`LockWatcher::lost`].
+    pub fn lost(&self) -> Lost {
+        self.view().lost()
+    }
+
+    /// The guard's own view of the lock.
+    pub(super) fn view(&self) -> &LockWatcher {
         self.watcher.as_ref().expect("it is taken only in drop")
     }
 }
@@ -118,7 +177,7 @@ impl Deref for SharedGuard {
 /// One line: key, token, and how long the lock may still be believed in.
 impl fmt::Debug for SharedGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.fmt_as("SharedGuard", f)
+        self.view().fmt_as("SharedGuard", f)
     }
 }
 
@@ -199,14 +258,14 @@ impl sealed::Asked for Release {
 
     fn ask(&self, key: &[u8], open: &mut Open<'_>, data: u64) -> Result<Op, Error> {
         let lock = self.guard.lock();
-        open.end_lock(self.guard.lock_state());
+        open.end_lock(self.guard.view().lock_state());
         match open.engine.deadline(lock) {
             Some(_) => Ok(open.engine.release(lock.alias(), data)),
             // The record and the lock are over: ask the nodes whether the key still holds this
             // token.
-            None => match self.guard.lock_state().set() {
+            None => match self.guard.view().lock_state().set() {
                 None => open.engine.release_token(key, lock.token(), data),
-                Some(keys) => open.engine.release_token_all(keys, lock.token(), data),
+                Some(keys) => open.engine.release_token(keys, lock.token(), data),
             },
         }
     }

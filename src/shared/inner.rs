@@ -467,13 +467,14 @@ mod tests {
 
     use super::super::{Gauges, SharedClient};
     use super::*;
-    use crate::config::{Config, LockOptions};
+    use crate::config::Config;
+    use crate::proto::lock_options::LockOptions;
 
     /// A client that reaches no node, and the result of a call that waits.
     fn with_a_waiter() -> (SharedClient, mpsc::Receiver<Error>) {
         let config = Config::new(["redis://127.0.0.1:1"]).unwrap();
         let config = config.connect_timeout(Duration::from_millis(50));
-        let client = SharedClient::connect(config).unwrap();
+        let client = SharedClient::connect_blocking(config).unwrap();
         let (sender, receiver) = mpsc::channel();
         let other = client.clone();
         let options = LockOptions::new(Duration::from_secs(10)).wait(Duration::from_secs(600));

@@ -27,25 +27,25 @@ use std::time::Duration;
 
 pub use call::{Call, Question};
 pub use guard::{Extend, Release, SharedGuard};
+use requests::Kept;
 pub use requests::{
-    Acquire, AcquireAll, Adopt, AdoptAll, ExtendToken, ForceRelease, Inspect, ReleaseToken,
+    Acquire, Adopt, ExtendToken, ForceRelease, ForceReleaseSeen, Inspect, ReleaseToken, Vouch,
 };
 pub use watcher::{LockWatcher, Lost};
 
-use crate::config::{Config, DEFAULT_WAIT, LockOptions};
+use crate::config::Config;
 use crate::net::clock;
 use crate::proto::cluster::state::NodeState;
 use crate::proto::coordinator::NodeEvent;
 use crate::proto::error::{ClosedReason, Error};
-use crate::proto::key_set::KeySet;
+use crate::proto::inspection::Inspection;
+use crate::proto::keys::Keys;
 use crate::proto::lock;
+use crate::proto::lock_options::LockOptions;
 use crate::proto::node_set::NodeId;
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 use inner::Inner;
-
-/// How long [`SharedClient::with_lock`] may hold a lock unless the options say otherwise.
-pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
 
 /// Distributed locks for many threads and for any async runtime.
 ///
@@ -54,7 +54,7 @@ pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
 /// use redlatch::{Config, Error, LockOptions, SharedClient};
 ///
 /// async fn pay(locks: SharedClient) -> Result<(), Error> {
-///     let guard = locks.lock("invoice:42", Duration::from_secs(10)).await?;
+///     let guard = locks.lock("invoice:42", Duration::from_secs(30)).await?;
 ///     // ... and before each side effect:
 ///     guard.check()?;
 ///     guard.release().await?;
@@ -63,9 +63,9 @@ pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
 ///
 /// # fn main() -> Result<(), Error> {
 /// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
-/// let locks = SharedClient::connect(config)?;
+/// let locks = SharedClient::connect_blocking(config)?;
 /// // The same from a thread:
-/// let options = LockOptions::new(Duration::from_secs(10)).auto_extend(Duration::from_secs(3600));
+/// let options = LockOptions::new(Duration::from_secs(30)).auto_extend(Duration::from_secs(3600));
 /// let guard = locks.lock("invoice:42", options).wait()?;
 /// guard.check()?;
 /// drop(guard);
@@ -75,7 +75,7 @@ pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
 ///     .map(|_| {
 ///         let locks = locks.clone();
 ///         std::thread::spawn(move || {
-///             let guard = locks.lock("invoice:42", Duration::from_secs(10)).wait()?;
+///             let guard = locks.lock("invoice:42", Duration::from_secs(30)).wait()?;
 ///             guard.check()
 ///         })
 ///     })
@@ -136,11 +136,34 @@ impl Drop for Owner {
 
 impl SharedClient {
     /// Connects to the nodes, and starts the thread that drives the client. Waits for the nodes as
-    /// [`Client::connect`](crate::Client::connect) does.
+    /// [`Client::connect`](crate::Client::connect) does, on that thread: the caller's is not
+    /// blocked. For any async runtime; `connect_tokio` needs no thread.
+    ///
+    /// Nothing happens before the first poll. If the future is dropped, the thread and its
+    /// connections end, after the connect timeout at the latest.
+    ///
+    /// ```no_run
+    /// # use redlatch::{Config, Error, SharedClient};
+    /// # async fn run() -> Result<(), Error> {
+    /// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+    /// let locks = SharedClient::connect(config).await?;
+    /// # drop(locks);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// Only for a configuration that cannot work, or if the system refuses a resource.
-    pub fn connect(config: Config) -> Result<SharedClient, Error> {
+    pub async fn connect(config: Config) -> Result<SharedClient, Error> {
+        thread::connect_there(config)?.await
+    }
+
+    /// As [`connect`](SharedClient::connect), but blocks the calling thread until there is a
+    /// client: for a program without an async runtime, and before a runtime starts.
+    ///
+    /// # Errors
+    /// As [`connect`](SharedClient::connect).
+    pub fn connect_blocking(config: Config) -> Result<SharedClient, Error> {
         Ok(SharedClient::of(thread::connect(config)?))
     }
 
@@ -148,101 +171,66 @@ impl SharedClient {
         SharedClient { owner: Arc::new(Owner { inner }) }
     }
 
-    /// Takes the lock on `key`, waiting for it for 10 s, or as the options say.
+    /// Takes the lock on these keys, one or several ([`Keys`]), waiting for it for 10 s, or as the
+    /// options say. Several keys are one lock: all of them or none, at most 64, in any order. Two
+    /// calls that name the same keys in different orders do not wait for each other.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn transfer(locks: redlatch::SharedClient) -> Result<(), redlatch::Error> {
+    /// let ttl = Duration::from_secs(30);
+    /// let one = locks.lock("invoice:42", ttl).await?;
+    /// let both = locks.lock(["account:7", "account:9"], ttl).await?;
+    /// // ... and before each side effect:
+    /// both.check()?;
+    /// both.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// The call ends with why there is no lock: the error of the last attempt.
-    pub fn lock<K: AsRef<[u8]>>(
-        &self,
-        key: K,
-        options: impl Into<LockOptions>,
-    ) -> Call<Acquire<K>> {
-        let mut options = options.into();
-        options.wait = options.wait.or(Some(DEFAULT_WAIT));
-        self.acquire(key, options)
+    /// The call ends with why there is no lock: the error of the last attempt, which names a key
+    /// that is held; without a request to the nodes with
+    /// [`ConfigError::Keys`](crate::ConfigError::Keys) for no key or too many, and with an error
+    /// for options that exclude each other ([`LockOptions::fair`]).
+    pub fn lock<K: Keys>(&self, keys: K, options: impl Into<LockOptions>) -> Call<Acquire<K>> {
+        self.acquire(keys, options.into())
     }
 
-    /// Takes the lock on `key`, in one attempt, whatever wait the options have.
+    /// Takes the lock on these keys, in one attempt, whatever wait the options have.
     ///
     /// # Errors
-    /// The call ends with why there is no lock.
-    pub fn try_lock<K: AsRef<[u8]>>(
-        &self,
-        key: K,
-        options: impl Into<LockOptions>,
-    ) -> Call<Acquire<K>> {
-        self.acquire(key, options.into().wait(Duration::ZERO))
+    /// As [`lock`](SharedClient::lock).
+    pub fn try_lock<K: Keys>(&self, keys: K, options: impl Into<LockOptions>) -> Call<Acquire<K>> {
+        self.acquire(keys, options.into().wait(Duration::ZERO))
     }
 
-    /// Takes one lock on all of these keys, or none: at most 64, in any order. Waits for them for
-    /// 10 s, or as the options say. Two calls that name the same keys in different orders do not
-    /// wait for each other.
+    fn acquire<K: Keys>(&self, keys: K, options: LockOptions) -> Call<Acquire<K>> {
+        Call::new(&self.owner, Acquire { keys: Kept::new(keys), options })
+    }
+
+    /// Takes up the lock on these keys that was given away with `token`
+    /// ([`SharedGuard::into_token`]), under a new token. If two clients try with one token, at most
+    /// one of them gets the lock. Makes one attempt, whatever wait the options have.
     ///
     /// # Errors
-    /// The call ends with why there is no lock, which names a key that is held; without a request
-    /// to the nodes with [`ConfigError::Keys`](crate::ConfigError::Keys) for no key or too many.
-    pub fn lock_all<K: AsRef<[u8]>>(
+    /// The call ends with [`Error::Lost`] if the token does not hold all of the keys on enough
+    /// nodes, and with the errors of an acquire.
+    pub fn adopt<K: Keys>(
         &self,
-        keys: impl IntoIterator<Item = K>,
-        options: impl Into<LockOptions>,
-    ) -> Call<AcquireAll> {
-        let mut options = options.into();
-        options.wait = options.wait.or(Some(DEFAULT_WAIT));
-        Call::new(&self.owner, AcquireAll { keys: KeySet::new(keys), options })
-    }
-
-    /// Takes one lock on all of these keys, or none, in one attempt, whatever wait the options
-    /// have.
-    ///
-    /// # Errors
-    /// As [`lock_all`](SharedClient::lock_all).
-    pub fn try_lock_all<K: AsRef<[u8]>>(
-        &self,
-        keys: impl IntoIterator<Item = K>,
-        options: impl Into<LockOptions>,
-    ) -> Call<AcquireAll> {
-        let options = options.into().wait(Duration::ZERO);
-        Call::new(&self.owner, AcquireAll { keys: KeySet::new(keys), options })
-    }
-
-    /// Takes up the lock on all of these keys that was given away with `token`. Apart from that as
-    /// [`adopt`](SharedClient::adopt).
-    ///
-    /// # Errors
-    /// The call ends with [`Error::Lost`] if on too many nodes the token does not hold all keys, or
-    /// with the errors of an acquire.
-    pub fn adopt_all<K: AsRef<[u8]>>(
-        &self,
-        keys: impl IntoIterator<Item = K>,
-        token: lock::LockToken,
-        options: impl Into<LockOptions>,
-    ) -> Call<AdoptAll> {
-        let (keys, options) = (KeySet::new(keys), options.into());
-        Call::new(&self.owner, AdoptAll { keys, token, options })
-    }
-
-    fn acquire<K: AsRef<[u8]>>(&self, key: K, options: LockOptions) -> Call<Acquire<K>> {
-        Call::new(&self.owner, Acquire { key, options })
-    }
-
-    /// Takes up the lock on `key` that was given away with `token` ([`SharedGuard::into_token`]),
-    /// under a new token. If two clients try with one token, at most one of them gets the lock.
-    /// Makes one attempt, whatever wait the options have.
-    ///
-    /// # Errors
-    /// The call ends with [`Error::Lost`] if the token does not hold the key on enough nodes, and
-    /// with the errors of an acquire.
-    pub fn adopt<K: AsRef<[u8]>>(
-        &self,
-        key: K,
+        keys: K,
         token: lock::LockToken,
         options: impl Into<LockOptions>,
     ) -> Call<Adopt<K>> {
-        Call::new(&self.owner, Adopt { key, token, options: options.into() })
+        let (keys, options) = (Kept::new(keys), options.into());
+        Call::new(&self.owner, Adopt { keys, token, options })
     }
 
     /// Extends `key` to at least `ttl` from now if it holds `token`, whichever client took it, and
     /// returns the new deadline. Nothing is released, whatever the result.
+    ///
+    /// It takes one key, because each request extends one: extend a lock over several keys key by
+    /// key. If one of them is lost, the others may live longer.
     ///
     /// # Errors
     /// The call ends with [`Error::Lost`] if the token does not hold the key on enough nodes, and
@@ -256,19 +244,17 @@ impl SharedClient {
         Call::new(&self.owner, ExtendToken { key, token, ttl })
     }
 
-    /// Releases `key` if it holds `token`, whichever client took it.
+    /// Releases the keys if they hold `token`, whichever client took them. Of several keys each is
+    /// released by itself.
     ///
     /// # Errors
     /// The call ends with an error for an invalid key, or with [`Error::Busy`].
-    pub fn release_token<K: AsRef<[u8]>>(
-        &self,
-        key: K,
-        token: lock::LockToken,
-    ) -> Call<ReleaseToken<K>> {
-        Call::new(&self.owner, ReleaseToken { key, token })
+    pub fn release_token<K: Keys>(&self, keys: K, token: lock::LockToken) -> Call<ReleaseToken<K>> {
+        Call::new(&self.owner, ReleaseToken { keys: Kept::new(keys), token })
     }
 
-    /// Reads what every node holds at `key`, and for how long; changes nothing.
+    /// Reads what every node holds at `key`, and for how long; changes nothing. It takes one key:
+    /// an [`Inspection`] says what each node holds at it.
     ///
     /// # Errors
     /// The call ends with an error for an invalid key, or with [`Error::Busy`].
@@ -278,7 +264,8 @@ impl SharedClient {
 
     /// Deletes `key` on every node, whichever client holds it. This breaks what a lock promises:
     /// the holder believes in its lock until it notices, and meanwhile another client can take it.
-    /// For an operator who knows that the holder is gone.
+    /// For an operator who knows that the holder is gone. It takes one key: its outcome tells of a
+    /// single one whether anything was there.
     ///
     /// # Errors
     /// The call ends with an error for an invalid key, or with [`Error::Busy`].
@@ -286,8 +273,62 @@ impl SharedClient {
         Call::new(&self.owner, ForceRelease { key })
     }
 
+    /// Deletes the key that was inspected on each node that still holds what `seen` found there,
+    /// whichever client holds it: what changed since then stays. Like
+    /// [`dangerously_force_release`](SharedClient::dangerously_force_release), this breaks what a
+    /// lock promises. Returns what each node answered: `Granted` if it deleted the key.
+    ///
+    /// A value that is longer than what an inspection keeps of it is compared as far as it was
+    /// kept.
+    ///
+    /// ```no_run
+    /// # async fn break_lock(locks: redlatch::SharedClient) -> Result<(), redlatch::Error> {
+    /// let seen = locks.inspect("deploy").await?;
+    /// println!("{seen}"); // an operator looks at it, and knows that this holder is gone
+    /// let report = locks.dangerously_force_release_seen(&seen).await?;
+    /// println!("{report}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The call ends with [`Error::Busy`].
+    pub fn dangerously_force_release_seen<'a>(
+        &self,
+        seen: &'a Inspection,
+    ) -> Call<ForceReleaseSeen<'a>> {
+        Call::new(&self.owner, ForceReleaseSeen { seen })
+    }
+
+    /// Ends the quarantine of every node that can be asked, and records that in the nodes'
+    /// markers, so that the next process trusts them at once, too. Returns what each node
+    /// answered.
+    ///
+    /// The caller vouches that no client believes in a lock that one of these nodes forgot. For
+    /// instance, this is true of nodes that no client has used yet.
+    ///
+    /// A node counts only if this client saw its marker before: with
+    /// [`RestartGuard::Off`](crate::RestartGuard::Off) no node does.
+    ///
+    /// ```no_run
+    /// # async fn begin(locks: redlatch::SharedClient) -> Result<(), redlatch::Error> {
+    /// println!("{}", locks.vouch().await?); // these nodes are new
+    /// let guard = locks.lock("deploy", std::time::Duration::from_secs(30)).await?;
+    /// # drop(guard);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The call ends with [`Error::NoQuorum`] if fewer than a quorum of nodes accepted it, and with
+    /// [`Error::Busy`].
+    pub fn vouch(&self) -> Call<Vouch> {
+        Call::new(&self.owner, Vouch)
+    }
+
     /// Takes the lock, runs `act` on this thread while the lock is renewed, and releases it. The
-    /// lock is held for 24 hours at most unless the options set another bound.
+    /// lock is held for 24 hours at most ([`DEFAULT_MAX_HOLD`](crate::DEFAULT_MAX_HOLD)) unless the
+    /// options set another bound.
     ///
     /// `act` is not interrupted when the lock is lost: it has to call [`LockWatcher::check`]
     /// before each side effect. An error or a panic in it releases the lock, and then propagates.
@@ -296,9 +337,9 @@ impl SharedClient {
     /// # use redlatch::{Config, Error, SharedClient};
     /// # use std::time::Duration;
     /// # let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
-    /// # let locks = SharedClient::connect(config)?;
+    /// # let locks = SharedClient::connect_blocking(config)?;
     /// // One `?` for the lock and for what `act` returns.
-    /// let total = locks.with_lock("report", Duration::from_secs(10), |watcher| {
+    /// let total = locks.with_lock("report", Duration::from_secs(30), |watcher| {
     ///     watcher.check()?;
     ///     Ok::<_, Error>(3 * 4)
     /// })?;
@@ -310,14 +351,14 @@ impl SharedClient {
     /// The error of `act`, of any type that an [`Error`] can become; why there is no lock; or
     /// [`Error::Lost`] if the lock was over before `act` returned. In the last case the result of
     /// `act` is dropped.
-    pub fn with_lock<K: AsRef<[u8]>, T, E: From<Error>>(
+    pub fn with_lock<K: Keys, T, E: From<Error>>(
         &self,
-        key: K,
+        keys: K,
         options: impl Into<LockOptions>,
         act: impl FnOnce(&LockWatcher) -> Result<T, E>,
     ) -> Result<T, E> {
-        let guard = self.lock(key, with_auto_extend(options.into())).wait()?;
-        let value = act(&guard)?;
+        let guard = self.lock(keys, options.into().auto_extended()).wait()?;
+        let value = act(guard.view())?;
         guard.check()?;
         // The lock was held to the end, so the result of the release does not matter to the
         // caller.
@@ -332,16 +373,16 @@ impl SharedClient {
     /// As for [`with_lock`](SharedClient::with_lock).
     pub async fn with_lock_async<K, T, E, F>(
         &self,
-        key: K,
+        keys: K,
         options: impl Into<LockOptions>,
         act: impl FnOnce(LockWatcher) -> F,
     ) -> Result<T, E>
     where
-        K: AsRef<[u8]>,
+        K: Keys,
         E: From<Error>,
         F: Future<Output = Result<T, E>>,
     {
-        let guard = self.lock(key, with_auto_extend(options.into())).await?;
+        let guard = self.lock(keys, options.into().auto_extended()).await?;
         let value = act(guard.watcher()).await?;
         guard.check()?;
         let _ = guard.release().await;
@@ -399,12 +440,6 @@ impl SharedClient {
     pub fn close(&self, timeout: Duration) -> Closing {
         Closing { owner: Arc::clone(&self.owner), timeout, until: None, slot: None }
     }
-}
-
-/// The options; the lock is extended automatically for [`DEFAULT_MAX_HOLD`] at most unless they set
-/// another bound.
-fn with_auto_extend(options: LockOptions) -> LockOptions {
-    if options.auto_extend.is_some() { options } else { options.auto_extend(DEFAULT_MAX_HOLD) }
 }
 
 /// What is open in a shared client: see [`SharedClient::gauges`].

@@ -304,7 +304,8 @@ mod tests {
 
     use super::super::SharedClient;
     use super::*;
-    use crate::config::{Config, LockOptions};
+    use crate::config::Config;
+    use crate::proto::lock_options::LockOptions;
     use crate::proto::locks::updates::LockUpdateKind;
     use crate::proto::time::Instant;
 
@@ -321,7 +322,7 @@ mod tests {
 
     fn client() -> SharedClient {
         let config = Config::new(["redis://127.0.0.1:1"]).unwrap();
-        SharedClient::connect(config.connect_timeout(Duration::from_millis(50))).unwrap()
+        SharedClient::connect_blocking(config.connect_timeout(Duration::from_millis(50))).unwrap()
     }
 
     /// A place is reused before its former lock is over, or before the loss of it is reported.

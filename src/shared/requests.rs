@@ -1,47 +1,74 @@
-//! The requests of a shared client's calls, by key.
+//! The requests of a shared client's calls, by their keys.
 
 use std::time::Duration;
 
 use super::call::{Answering, Question, sealed};
 use super::guard::SharedGuard;
 use super::open::Open;
-use crate::config::LockOptions;
 use crate::net::observe::Verb;
-use crate::proto::error::{ConfigError, Error};
+use crate::proto::error::{ConfigError, Error, Report};
 use crate::proto::ids::Op;
 use crate::proto::inspection::Inspection;
 use crate::proto::key_set::KeySet;
+use crate::proto::keys::{Keys, KeysRef, NamedKeys};
 use crate::proto::lock;
+use crate::proto::lock_options::LockOptions;
 use crate::proto::locks::requests::Outcome;
 use crate::proto::locks::round::ReleaseOutcome;
 use crate::proto::time::Instant;
 
+/// The keys of a call, which the call keeps. One key stays in the caller's type, so that nothing is
+/// allocated for it.
+#[derive(Debug)]
+pub(super) struct Kept<K> {
+    keys: K,
+    /// If there are several, or if they are refused.
+    several: Option<Result<KeySet, ConfigError>>,
+}
+
+impl<K: Keys> Kept<K> {
+    pub(super) fn new(keys: K) -> Kept<K> {
+        let several = match keys.named() {
+            Ok(NamedKeys::One(_)) => None,
+            Ok(NamedKeys::Several(keys)) => Some(Ok(keys.into_owned())),
+            Err(error) => Some(Err(error)),
+        };
+        Kept { keys, several }
+    }
+
+    fn get(&self) -> Result<KeysRef<'_>, Error> {
+        match &self.several {
+            Some(Ok(keys)) => Ok(KeysRef::Several(keys)),
+            Some(Err(error)) => Err(error.clone().into()),
+            None => match self.keys.named()? {
+                NamedKeys::One(key) => Ok(KeysRef::One(key)),
+                NamedKeys::Several(_) => unreachable!("the keys of a call stay the same"),
+            },
+        }
+    }
+
+    /// The first key in the order of the bytes; empty if the keys are refused.
+    fn first(&self) -> &[u8] {
+        self.get().map_or(&[], KeysRef::first)
+    }
+
+    /// The keys, if there are several.
+    fn set(&self) -> Option<&KeySet> {
+        self.several.as_ref()?.as_ref().ok()
+    }
+}
+
 /// Takes a lock.
 #[derive(Debug)]
 pub struct Acquire<K> {
-    pub(super) key: K,
+    pub(super) keys: Kept<K>,
     pub(super) options: LockOptions,
 }
 
 /// Takes up a lock that was given away.
 #[derive(Debug)]
 pub struct Adopt<K> {
-    pub(super) key: K,
-    pub(super) token: lock::LockToken,
-    pub(super) options: LockOptions,
-}
-
-/// Takes a lock over several keys.
-#[derive(Debug)]
-pub struct AcquireAll {
-    pub(super) keys: Result<KeySet, ConfigError>,
-    pub(super) options: LockOptions,
-}
-
-/// Takes up a lock over several keys that was given away.
-#[derive(Debug)]
-pub struct AdoptAll {
-    pub(super) keys: Result<KeySet, ConfigError>,
+    pub(super) keys: Kept<K>,
     pub(super) token: lock::LockToken,
     pub(super) options: LockOptions,
 }
@@ -54,10 +81,10 @@ pub struct ExtendToken<K> {
     pub(super) ttl: Duration,
 }
 
-/// Releases a key that holds a token.
+/// Releases keys that hold a token.
 #[derive(Debug)]
 pub struct ReleaseToken<K> {
-    pub(super) key: K,
+    pub(super) keys: Kept<K>,
     pub(super) token: lock::LockToken,
 }
 
@@ -73,7 +100,17 @@ pub struct ForceRelease<K> {
     pub(super) key: K,
 }
 
-/// A request with its own copy of the key: how it is made, and which outcome makes which answer.
+/// Deletes what was seen at a key, whichever client holds it.
+#[derive(Debug)]
+pub struct ForceReleaseSeen<'a> {
+    pub(super) seen: &'a Inspection,
+}
+
+/// Ends the quarantine of the nodes.
+#[derive(Debug)]
+pub struct Vouch;
+
+/// A request for one key: how it is made, and which outcome makes which answer.
 macro_rules! question {
     ($name:ident -> $answer:ty, $verb:expr,
      |$it:ident, $key:ident, $engine:ident, $data:ident| $ask:expr,
@@ -104,39 +141,31 @@ macro_rules! question {
     };
 }
 
-question!(
-    Acquire -> SharedGuard, Some(Verb::Acquire),
-    |it, key, engine, data| engine.acquire(key, it.options, data),
-    |at| Outcome::Acquired(lock) => SharedGuard::of(at, None, lock)
-);
-question!(
-    Adopt -> SharedGuard, Some(Verb::Adopt),
-    |it, key, engine, data| engine.adopt(key, it.token.clone(), it.options, data),
-    |at| Outcome::Acquired(lock) => SharedGuard::of(at, None, lock)
-);
-/// A request for several keys: how it is made.
-macro_rules! question_of_set {
-    ($name:ident, $verb:expr, |$it:ident, $keys:ident, $engine:ident, $data:ident| $ask:expr) => {
-        impl Question for $name {}
+/// A request for one key or several.
+macro_rules! question_of_keys {
+    ($name:ident -> $answer:ty, $verb:expr,
+     |$it:ident, $keys:ident, $engine:ident, $data:ident| $ask:expr,
+     |$own:ident, $at:ident| $outcome:pat => $value:expr) => {
+        impl<K: Keys> Question for $name<K> {}
 
-        impl sealed::Asked for $name {
+        impl<K: Keys> sealed::Asked for $name<K> {
             const VERB: Option<Verb> = $verb;
 
-            type Answer = SharedGuard;
+            type Answer = $answer;
 
             fn key(&self) -> &[u8] {
-                self.keys.as_ref().map_or(&[], KeySet::first)
+                self.keys.first()
             }
 
             fn ask(&self, _: &[u8], open: &mut Open<'_>, $data: u64) -> Result<Op, Error> {
-                let ($it, $engine) = (self, &mut *open.engine);
-                let $keys = self.keys.as_ref().map_err(|error| Error::Config(error.clone()))?;
+                let ($it, $keys, $engine) = (self, self.keys.get()?, &mut *open.engine);
                 $ask
             }
 
-            fn answer(&self, at: Answering<'_, '_>, outcome: Outcome) -> SharedGuard {
+            fn answer(&self, $at: Answering<'_, '_>, outcome: Outcome) -> $answer {
+                let $own = self;
                 match outcome {
-                    Outcome::Acquired(lock) => SharedGuard::of(at, self.keys.as_ref().ok(), lock),
+                    $outcome => $value,
                     other => unreachable!("it ended as {other:?}"),
                 }
             }
@@ -144,21 +173,25 @@ macro_rules! question_of_set {
     };
 }
 
-question_of_set!(AcquireAll, Some(Verb::Acquire), |it, keys, engine, data| {
-    engine.acquire_all(keys, it.options, data)
-});
-question_of_set!(AdoptAll, Some(Verb::Adopt), |it, keys, engine, data| {
-    engine.adopt_all(keys, it.token.clone(), it.options, data)
-});
+question_of_keys!(
+    Acquire -> SharedGuard, Some(Verb::Acquire),
+    |it, keys, engine, data| engine.acquire(keys, it.options, data),
+    |it, at| Outcome::Acquired(lock) => SharedGuard::of(at, it.keys.set(), lock)
+);
+question_of_keys!(
+    Adopt -> SharedGuard, Some(Verb::Adopt),
+    |it, keys, engine, data| engine.adopt(keys, it.token.clone(), it.options, data),
+    |it, at| Outcome::Acquired(lock) => SharedGuard::of(at, it.keys.set(), lock)
+);
+question_of_keys!(
+    ReleaseToken -> ReleaseOutcome, Some(Verb::Release),
+    |it, keys, engine, data| engine.release_token(keys, it.token.clone(), data),
+    |_it, _at| Outcome::Released(released) => released
+);
 question!(
     ExtendToken -> Instant, Some(Verb::Extend),
     |it, key, engine, data| engine.extend_token(key, it.token.clone(), it.ttl, data),
     |_at| Outcome::Extended { deadline } => deadline
-);
-question!(
-    ReleaseToken -> ReleaseOutcome, Some(Verb::Release),
-    |it, key, engine, data| engine.release_token(key, it.token.clone(), data),
-    |_at| Outcome::Released(released) => released
 );
 question!(
     Inspect -> Inspection, None,
@@ -170,3 +203,49 @@ question!(
     |_it, key, engine, data| engine.dangerously_force_release(key, data),
     |_at| Outcome::Released(released) => released
 );
+
+impl Question for ForceReleaseSeen<'_> {}
+
+impl sealed::Asked for ForceReleaseSeen<'_> {
+    const VERB: Option<Verb> = None;
+
+    type Answer = Report;
+
+    fn key(&self) -> &[u8] {
+        &self.seen.key
+    }
+
+    fn ask(&self, _: &[u8], open: &mut Open<'_>, data: u64) -> Result<Op, Error> {
+        open.engine.dangerously_force_release_seen(self.seen, data)
+    }
+
+    fn answer(&self, _: Answering<'_, '_>, outcome: Outcome) -> Report {
+        match outcome {
+            Outcome::ForceReleased(report) => *report,
+            other => unreachable!("it ended as {other:?}"),
+        }
+    }
+}
+
+impl Question for Vouch {}
+
+impl sealed::Asked for Vouch {
+    const VERB: Option<Verb> = None;
+
+    type Answer = Report;
+
+    fn key(&self) -> &[u8] {
+        &[]
+    }
+
+    fn ask(&self, _: &[u8], open: &mut Open<'_>, data: u64) -> Result<Op, Error> {
+        open.engine.vouch(data)
+    }
+
+    fn answer(&self, _: Answering<'_, '_>, outcome: Outcome) -> Report {
+        match outcome {
+            Outcome::Vouched(report) => *report,
+            other => unreachable!("it ended as {other:?}"),
+        }
+    }
+}

@@ -1,12 +1,15 @@
 //! The driver of a shared client as a thread of its own.
 
-use std::sync::Arc;
-use std::task::Poll;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker as TaskWaker};
 
 use mio::Waker;
 
+use super::SharedClient;
 use super::driving::{Driving, Role};
-use super::inner::{Inner, PATIENCE, Turned};
+use super::inner::{self, Inner, PATIENCE, Turned};
 use super::open::Open;
 use crate::config::Config;
 use crate::net::clock;
@@ -16,8 +19,35 @@ use crate::proto::error::{ClosedReason, Error};
 
 const NAME: &str = "redlatch";
 
-/// Makes an engine, waits for its nodes, and gives it to a thread that drives it.
+/// Connects on this thread, and starts the thread that drives the client.
 pub(super) fn connect(config: Config) -> Result<Arc<Inner>, Error> {
+    let (inner, driver) = make(config)?;
+    spawn(move || driver.run())?;
+    Ok(inner)
+}
+
+/// Starts the thread that drives the client. It connects first.
+pub(super) fn connect_there(config: Config) -> Result<Arriving, Error> {
+    let arrival = Arc::new(Mutex::new(Arrival::default()));
+    let delivery = Delivery(Arc::clone(&arrival));
+    spawn(move || match make(config) {
+        Ok((inner, driver)) => {
+            delivery.end(Ok(SharedClient::of(inner)));
+            driver.run();
+        }
+        Err(error) => delivery.end(Err(error)),
+    })?;
+    Ok(Arriving(arrival))
+}
+
+fn spawn(run: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    let thread = std::thread::Builder::new().name(NAME.into());
+    thread.spawn(run).map_err(|error| system("no thread", &error))?;
+    Ok(())
+}
+
+/// Makes an engine, waits for its nodes, and gives it to a driver.
+fn make(config: Config) -> Result<(Arc<Inner>, Driver), Error> {
     let (mut reactor, mut engine) = Reactor::of(config)?;
     let mut connecting = Connecting::new(engine.coordinator(), clock::now());
     while let Some(until) = connecting.wait_until(engine.coordinator(), clock::now()) {
@@ -30,9 +60,64 @@ pub(super) fn connect(config: Config) -> Result<Arc<Inner>, Error> {
     let waker = Waker::new(reactor.registry(), WAKER).map_err(|e| system("no waker", &e))?;
     let inner = Arc::new(Inner::new(engine, waker, Driving::by_thread(), None));
     let driver = Driver { inner: Arc::clone(&inner), poller: Some(reactor) };
-    let thread = std::thread::Builder::new().name(NAME.into());
-    thread.spawn(move || driver.run()).map_err(|error| system("no thread", &error))?;
-    Ok(inner)
+    Ok((inner, driver))
+}
+
+/// What the thread that connects leaves for the future that waits for it.
+#[derive(Debug, Default)]
+struct Arrival {
+    result: Option<Result<SharedClient, Error>>,
+    /// There is a result, or was.
+    ended: bool,
+    waker: Option<TaskWaker>,
+}
+
+/// Waits for a client that connects on its thread. If this is dropped, so is the client.
+#[derive(Debug)]
+pub(super) struct Arriving(Arc<Mutex<Arrival>>);
+
+impl Future for Arriving {
+    type Output = Result<SharedClient, Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // Wakers are the user's: they are neither made nor dropped under the lock.
+        let waker = context.waker().clone();
+        let mut arrival = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(result) = arrival.result.take() {
+            drop(arrival);
+            return Poll::Ready(result);
+        }
+        let former = arrival.waker.replace(waker);
+        drop(arrival);
+        drop(former);
+        Poll::Pending
+    }
+}
+
+/// Owned by the thread that connects: its drop, also after a panic, ends the future that waits.
+struct Delivery(Arc<Mutex<Arrival>>);
+
+impl Delivery {
+    /// If the future is gone, the result is dropped with this.
+    fn end(self, result: Result<SharedClient, Error>) {
+        self.put(result);
+    }
+
+    fn put(&self, result: Result<SharedClient, Error>) {
+        let mut arrival = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !arrival.ended {
+            (arrival.ended, arrival.result) = (true, Some(result));
+        }
+        let waker = arrival.waker.take();
+        drop(arrival);
+        waker.into_iter().for_each(inner::wake);
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        self.put(Err(Error::Closed(ClosedReason::DriverGone)));
+    }
 }
 
 /// Owned by the thread: its drop, also after a panic, ends every waiting call.

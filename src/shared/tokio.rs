@@ -46,16 +46,16 @@ impl SharedClient {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
     /// let locks = SharedClient::connect_tokio(config).await?;
-    /// let guard = locks.lock("invoice:42", Duration::from_secs(10)).await?;
+    /// let guard = locks.lock("invoice:42", Duration::from_secs(30)).await?;
     /// guard.release().await?;
     ///
     /// // Your own timeout: the call is dropped then, which takes it back.
-    /// let call = locks.lock("invoice:42", Duration::from_secs(10));
+    /// let call = locks.lock("invoice:42", Duration::from_secs(30));
     /// let guard = tokio::time::timeout(Duration::from_secs(5), call).await??;
     /// drop(guard);
     ///
     /// // Renewed while you work, which ends if the lock is lost.
-    /// let (ttl, hour) = (Duration::from_secs(10), Duration::from_secs(3600));
+    /// let (ttl, hour) = (Duration::from_secs(30), Duration::from_secs(3600));
     /// let options = LockOptions::new(ttl).auto_extend(hour);
     /// let guard = locks.lock("report", options).await?;
     /// tokio::select! {

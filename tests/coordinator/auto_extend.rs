@@ -2,7 +2,7 @@
 //! the loss is reported.
 
 use super::*;
-use redlatch::{AutoExtend, Lock, LostReason, Op};
+use redlatch::{AutoExtend, Lock, LockOptions, LostReason, Op};
 
 /// A renewal on a node, and the two commands after it, which register the key for notifications.
 const RENEWAL: [&str; 3] = ["EVALSHA", "CLIENT", "PTTL"];
@@ -12,7 +12,10 @@ const YES: &str = ":1\r\n+OK\r\n:9000\r\n";
 /// A kept lock that all nodes hold; the requests that follow the grant are answered.
 fn keep(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> (Lock, Op) {
     let wait = Duration::ZERO;
-    let op = bench.core.acquire_and_auto_extend(b"k", TTL, wait, Some(keep), 7, bench.now).unwrap();
+    let op = bench
+        .core
+        .acquire(b"k", LockOptions::new(TTL).wait(wait).auto_extend(keep), 7, bench.now)
+        .unwrap();
     for node in 0..nodes {
         assert_eq!(bench.names(node), ["SET", "CLIENT", "PTTL"], "in one write");
         bench.reply(node, "+OK\r\n+OK\r\n:9999\r\n");
@@ -100,7 +103,12 @@ fn many_locks_are_renewed_together() {
         let zero = Duration::ZERO;
         bench
             .core
-            .acquire_and_auto_extend(key.as_bytes(), TTL, zero, Some(hour()), 1, bench.now)
+            .acquire(
+                key.as_bytes(),
+                LockOptions::new(TTL).wait(zero).auto_extend(hour()),
+                1,
+                bench.now,
+            )
             .unwrap();
         bench.said(0);
         bench.reply(0, "+OK\r\n+OK\r\n:9999\r\n");
@@ -300,7 +308,12 @@ fn auto_extend_that_is_cancelled_leaves_the_lock_until_its_deadline() {
 fn auto_extend_terms_are_checked_before_anything_is_sent() {
     let mut bench = Bench::with(1, quiet);
     for bad in [AutoExtend::at_most(millis(2)), hour().warn_before(TTL)] {
-        let asked = bench.core.acquire_and_auto_extend(b"k", TTL, TTL, Some(bad), 7, bench.now);
+        let asked = bench.core.acquire(
+            b"k",
+            LockOptions::new(TTL).wait(TTL).auto_extend(bad),
+            7,
+            bench.now,
+        );
         assert!(matches!(asked, Err(Error::Config(_))), "{asked:?}");
     }
     assert!(bench.said(0).is_empty());

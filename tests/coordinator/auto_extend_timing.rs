@@ -2,7 +2,7 @@
 
 use super::foreign_writes::{BUSY, WRITTEN, answer, kept};
 use super::*;
-use redlatch::{AutoExtend, Lock, LostReason};
+use redlatch::{AutoExtend, Lock, LockOptions, LostReason};
 
 const YES: [&str; 3] = [":1\r\n"; 3];
 
@@ -79,7 +79,10 @@ fn auto_extend_ends_with_max_hold_as_its_reason_at_any_ttl() {
     for hold in 100..140 {
         let mut bench = quiet();
         let (ttl, keep) = (millis(20), AutoExtend::at_most(millis(hold)));
-        bench.core.acquire_and_auto_extend(b"k", ttl, ttl, Some(keep), 7, bench.now).unwrap();
+        bench
+            .core
+            .acquire(b"k", LockOptions::new(ttl).wait(ttl).auto_extend(keep), 7, bench.now)
+            .unwrap();
         let (mut lost, mut renewals) = (None, 0);
         while lost.is_none() {
             for node in 0..3 {
@@ -108,7 +111,10 @@ fn auto_extend_ends_with_max_hold_as_its_reason_at_any_ttl() {
 fn checks_of_the_key_put_no_renewal_off_until_the_lock_is_lost() {
     let mut bench = quiet();
     let (ttl, keep) = (millis(300), AutoExtend::extensions(9));
-    bench.core.acquire_and_auto_extend(b"k", ttl, ttl, Some(keep), 7, bench.now).unwrap();
+    bench
+        .core
+        .acquire(b"k", LockOptions::new(ttl).wait(ttl).auto_extend(keep), 7, bench.now)
+        .unwrap();
     for node in 0..3 {
         bench.said(node);
         bench.reply(node, "+OK\r\n+OK\r\n:299\r\n");
@@ -141,7 +147,10 @@ fn no_release_is_written_before_the_deadline_that_the_holder_knows() {
             (settings.node_timeout, settings.reset_after) = (TTL, TTL * 4);
         });
         let keep = AutoExtend::at_most(TTL * 100);
-        bench.core.acquire_and_auto_extend(b"k", ttl, ttl, Some(keep), 7, bench.now).unwrap();
+        bench
+            .core
+            .acquire(b"k", LockOptions::new(ttl).wait(ttl).auto_extend(keep), 7, bench.now)
+            .unwrap();
         for node in 0..3 {
             bench.said(node);
             bench.reply(node, "+OK\r\n");
@@ -247,7 +256,12 @@ fn auto_extend_refuses_a_ttl_too_short_to_be_renewed() {
     let mut bench = quiet();
     for (ttl, good) in [(3, false), (5, false), (9, false), (10, true)] {
         let ttl = millis(ttl);
-        let asked = bench.core.acquire_and_auto_extend(b"k", ttl, TTL, Some(long()), 7, bench.now);
+        let asked = bench.core.acquire(
+            b"k",
+            LockOptions::new(ttl).wait(TTL).auto_extend(long()),
+            7,
+            bench.now,
+        );
         assert_eq!(asked.is_ok(), good, "{asked:?}");
         if let Err(error) = asked {
             assert!(error.to_string().contains("ttl"), "{error}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redlatch::proto::command::MARK;
 use redlatch::proto::{Action, Coordinator, Instant, NodeSettings, Settings};
-use redlatch::{Completion, Lock, NodeId, NodeState, Op, Outcome};
+use redlatch::{Completion, Lock, LockOptions, NodeId, NodeState, Op, Outcome};
 
 pub const TTL: Duration = Duration::from_secs(10);
 
@@ -342,7 +342,7 @@ impl Bench {
         let number = self.keys - 1;
         let key = if number == 0 { "k".to_string() } else { format!("k{number}") };
         let key = key.as_bytes();
-        self.core.acquire(key, TTL, Duration::ZERO, 1, self.now).expect("it can be asked for")
+        self.core.acquire(key, LockOptions::once(TTL), 1, self.now).expect("it can be asked for")
     }
 
     pub fn completion(&mut self) -> Option<Completion> {

@@ -1,7 +1,7 @@
 //! What is done to a key by a token alone, or without one: extend, delete, look and delete.
 
 use super::*;
-use redlatch::{Inspection, KeyState, KeySummary, LockToken, LostReason, NodeId};
+use redlatch::{Inspection, KeyState, KeySummary, LockOptions, LockToken, LostReason, NodeId};
 
 fn token() -> LockToken {
     LockToken::parse(&"b".repeat(40)).unwrap()
@@ -172,7 +172,7 @@ fn inspect_reports_a_node_whose_connection_is_lost_between_its_two_answers_as_fa
 fn forced_release_of_what_was_seen_deletes_only_that_on_the_nodes_that_held_it() {
     let mut bench = quiet(3);
     let seen = seen(&mut bench, ["$1\r\nx\r\n:500\r\n", "$2\r\nyz\r\n:500\r\n", "_\r\n:-2\r\n"]);
-    bench.core.force_release_seen(b"k", &seen, 6, bench.now).unwrap();
+    bench.core.force_release_seen(&seen, 6, bench.now).unwrap();
     for (node, value) in ["x", "yz"].into_iter().enumerate() {
         let said = bench.said(node);
         assert_eq!(said.len(), 1);
@@ -192,7 +192,7 @@ fn forced_release_of_what_was_seen_deletes_only_that_on_the_nodes_that_held_it()
 #[test]
 fn forced_release_of_what_was_seen_wakes_a_waiter_of_this_client() {
     let mut bench = quiet(1);
-    bench.core.acquire(b"k", TTL, TTL, 1, bench.now).unwrap();
+    bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 1, bench.now).unwrap();
     bench.said(0);
     bench.reply(0, "_\r\n");
     bench.said(0);
@@ -201,7 +201,7 @@ fn forced_release_of_what_was_seen_wakes_a_waiter_of_this_client() {
     bench.said(0);
     bench.reply(0, "$1\r\nx\r\n:9000\r\n");
     let Ok(Outcome::Inspected(seen)) = bench.completion().unwrap().result else { panic!() };
-    bench.core.force_release_seen(b"k", &seen, 6, bench.now).unwrap();
+    bench.core.force_release_seen(&seen, 6, bench.now).unwrap();
     assert_eq!(bench.names(0), ["EVAL"]);
     // The node does not notify a client of its own write.
     bench.reply(0, ":1\r\n");
@@ -214,7 +214,7 @@ fn forced_release_of_what_was_seen_ends_at_the_node_timeout() {
     let mut bench = quiet(3);
     let held = "$1\r\nx\r\n:500\r\n";
     let seen = seen(&mut bench, [held, held, "-NOPERM no\r\n-NOPERM no\r\n"]);
-    bench.core.force_release_seen(b"k", &seen, 6, bench.now).unwrap();
+    bench.core.force_release_seen(&seen, 6, bench.now).unwrap();
     bench.said(0);
     bench.said(1);
     bench.reply(0, ":1\r\n");

@@ -2,7 +2,7 @@
 //! giving everything back.
 
 use super::*;
-use redlatch::{AutoExtend, LostReason};
+use redlatch::{AutoExtend, LockOptions, LostReason};
 
 /// Nodes that are not asked for their time.
 fn unprobed() -> Bench {
@@ -29,7 +29,7 @@ fn completion_is_reported_once_and_fetched_by_its_op() {
 #[test]
 fn a_lock_that_is_fetched_too_late_is_released_and_asked_for_again() {
     let mut bench = unprobed();
-    let op = bench.core.acquire(b"k", TTL, 2 * TTL, 1, bench.now).unwrap();
+    let op = bench.core.acquire(b"k", LockOptions::new(TTL).wait(2 * TTL), 1, bench.now).unwrap();
     for node in 0..3 {
         assert_eq!(bench.names(node), ["SET"]);
         bench.reply(node, "+OK\r\n");
@@ -129,7 +129,7 @@ fn everything_is_given_back_at_the_end() {
     let kept = bench.hold(&[0, 1, 2]);
     bench.core.auto_extend(&kept, AutoExtend::extensions(1), 7, bench.now).unwrap();
     bench.acquire();
-    bench.core.acquire(b"k", TTL, TTL, 8, bench.now).unwrap();
+    bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 8, bench.now).unwrap();
     for node in 0..3 {
         bench.said(node);
     }

@@ -1,7 +1,7 @@
 //! Counters of locks: how many are held, how they ended, how long they were waited for and held.
 
 use super::*;
-use redlatch::{AutoExtend, Durations, Stats};
+use redlatch::{AutoExtend, Durations, LockOptions, Stats};
 
 /// A bench whose nodes are not probed.
 fn quiet() -> Bench {
@@ -50,7 +50,7 @@ fn counters_have_the_wait_from_the_request_to_the_lock() {
     assert_eq!(class_of(&bench.core.stats().waits), Some(Duration::from_micros(64)));
     // The second request of this client waits for its turn.
     let before = bench.core.stats().waits.total();
-    bench.core.acquire(b"k", TTL, TTL * 10, 2, bench.now).unwrap();
+    bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL * 10), 2, bench.now).unwrap();
     bench.pass(millis(20));
     bench.core.release_nowait(&lock, bench.now);
     for node in 0..3 {
@@ -75,9 +75,8 @@ fn counters_have_extends_of_the_caller_apart_from_renewals() {
     assert_eq!((bench.core.stats().extended, bench.core.stats().renewed), (1, 0));
 
     let mut bench = quiet();
-    let keep = Some(AutoExtend::at_most(TTL * 10));
-    let wait = Duration::ZERO;
-    bench.core.acquire_and_auto_extend(b"k", TTL, wait, keep, 7, bench.now).unwrap();
+    let keep = AutoExtend::at_most(TTL * 10);
+    bench.core.acquire(b"k", LockOptions::once(TTL).auto_extend(keep), 7, bench.now).unwrap();
     for node in 0..3 {
         bench.said(node);
         bench.reply(node, "+OK\r\n+OK\r\n:9999\r\n");
@@ -141,7 +140,7 @@ fn counters_have_each_way_in_which_an_attempt_is_lost() {
         assert_eq!(lost(&bench), expected, "{reply}");
     }
     let mut bench = quiet();
-    bench.core.acquire(b"k", millis(20), Duration::ZERO, 1, bench.now).unwrap();
+    bench.core.acquire(b"k", LockOptions::once(millis(20)), 1, bench.now).unwrap();
     bench.now = bench.now.saturating_add(millis(20));
     for node in 0..3 {
         bench.said(node);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use redlatch::proto::{Action, Coordinator, Instant, KeySet, NodeId, NodeSettings, Settings};
 use redlatch::testing::master::{ConnectionId, Master};
-use redlatch::{Lock, Outcome};
+use redlatch::{Lock, LockOptions, Outcome};
 
 use super::crowd_bare::Bare;
 
@@ -271,10 +271,12 @@ impl World {
         match &mut self.contenders[contender].program {
             Program::Core { core, .. } if self.way == Way::Set => {
                 let keys = KeySet::new(["a", "b"]).expect("two keys");
-                core.acquire_all(&keys, TTL, FOR_EVER, None, 1, now).expect("there is room");
+                core.acquire(&keys, LockOptions::new(TTL).wait(FOR_EVER), 1, now)
+                    .expect("there is room");
             }
             Program::Core { core, .. } => {
-                core.acquire(b"a", TTL, FOR_EVER, 1, now).expect("there is room");
+                core.acquire(b"a", LockOptions::new(TTL).wait(FOR_EVER), 1, now)
+                    .expect("there is room");
             }
             Program::Bare(bare) => bare.attempt(),
         }

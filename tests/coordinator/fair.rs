@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use redlatch::Error;
 use redlatch::proto::NodeId;
 use redlatch::testing::master::Restart;
+use redlatch::{Error, LockOptions};
 
 use super::fair_world::{KEY, LINE, World};
 
@@ -269,7 +269,10 @@ fn a_wait_that_is_over_ends_as_contended_and_leaves_nothing() {
     let lock = world.won(all[0]);
     let now = world.now;
     let wait = 150 * MS;
-    world.clients[all[1]].core.acquire_fair(KEY, LONG, wait, None, 1, now).unwrap();
+    world.clients[all[1]]
+        .core
+        .acquire(KEY, LockOptions::new(LONG).wait(wait).fair(), 1, now)
+        .unwrap();
     world.pass(160 * MS);
     assert!(matches!(world.error(all[1]), Error::Contended(_)));
     assert!((0..3).all(|node| world.in_line(node) == 0));
@@ -336,7 +339,10 @@ fn a_lock_that_was_extended_leaves_the_lines_that_it_joined() {
     let all: Vec<usize> = (0..2).map(|_| world.client()).collect();
     (3..5).for_each(|node| world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]));
     let now = world.now;
-    world.clients[all[0]].core.acquire_fair(KEY, TTL, LONG, None, 1, now).unwrap();
+    world.clients[all[0]]
+        .core
+        .acquire(KEY, LockOptions::new(TTL).wait(LONG).fair(), 1, now)
+        .unwrap();
     world.settle();
     let lock = world.won(all[0]);
     world.ask(all[1], TTL / 2);

@@ -1,6 +1,6 @@
 //! What fair locks cost: which commands a client writes, and which it leaves out.
 
-use redlatch::proto::NodeId;
+use redlatch::proto::{LockOptions, NodeId};
 
 use super::fair::{LONG, MS, TTL, line_of};
 use super::fair_world::World;
@@ -126,6 +126,6 @@ fn only_the_poll_of_a_waiter_in_line_may_come_late() {
     assert!(!may_be_late(&world, all[0]), "it holds the lock");
     let now = world.now;
     let core = &mut world.clients[all[1]].core;
-    core.acquire(b"other", TTL / 50, LONG, 2, now).unwrap();
+    core.acquire(b"other", LockOptions::new(TTL / 50).wait(LONG), 2, now).unwrap();
     assert!(!may_be_late(&world, all[1]), "a round is over sooner");
 }

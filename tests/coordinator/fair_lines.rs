@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redlatch::proto::NodeId;
 use redlatch::testing::master::Restart;
-use redlatch::{AutoExtend, Error, Outcome};
+use redlatch::{AutoExtend, Error, LockOptions, Outcome};
 
 use super::fair::{LONG, MS, TTL, line_of};
 use super::fair_strangers::{last_message, publish, words_of_member};
@@ -110,7 +110,8 @@ fn first_renewal_of_a_lock_that_was_won_in_line_counts_from_the_join_and_falls_o
     let lock = world.won(holder);
     let (now, auto_extend) = (world.now, AutoExtend::at_most(Duration::from_secs(3600)));
     let core = &mut world.clients[waiter].core;
-    core.acquire_fair(KEY, ttl, LONG, Some(auto_extend), 1, now).expect("it can be asked for");
+    core.acquire(KEY, LockOptions::new(ttl).wait(LONG).auto_extend(auto_extend).fair(), 1, now)
+        .expect("it can be asked for");
     world.pass(3000 * MS);
     world.release(holder, lock);
     world.settle();
@@ -135,7 +136,10 @@ fn hand_over_that_is_read_after_the_end_of_the_wait_is_not_claimed() {
     let lock = world.won(holder);
     let now = world.now;
     let wait = 50 * MS;
-    world.clients[waiter].core.acquire_fair(KEY, LONG, wait, None, 1, now).unwrap();
+    world.clients[waiter]
+        .core
+        .acquire(KEY, LockOptions::new(LONG).wait(wait).fair(), 1, now)
+        .unwrap();
     world.settle();
     world.pass(40 * MS);
     world.release(holder, lock);
@@ -496,7 +500,8 @@ fn lock_that_is_won_by_a_poll_after_a_lost_claim_warns_as_early_as_others() {
     let lock = world.won(holder);
     let (now, auto_extend) = (world.now, AutoExtend::at_most(Duration::from_secs(3600)));
     let core = &mut world.clients[waiter].core;
-    core.acquire_fair(KEY, LONG, LONG, Some(auto_extend), 1, now).expect("it can be asked for");
+    core.acquire(KEY, LockOptions::new(LONG).wait(LONG).auto_extend(auto_extend).fair(), 1, now)
+        .expect("it can be asked for");
     world.settle();
     world.release(holder, lock);
     for node in 0..3 {

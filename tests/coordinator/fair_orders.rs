@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redlatch::proto::NodeId;
 use redlatch::testing::master::Trouble;
-use redlatch::{Outcome, Stats};
+use redlatch::{LockOptions, Outcome, Stats};
 
 use super::fair::{LONG, MS, TTL, line_of};
 use super::fair_world::{KEY, LINE, World};
@@ -21,7 +21,10 @@ fn values(world: &World) -> Vec<String> {
 
 fn ask_elsewhere(world: &mut World, client: usize, key: &[u8], wait: Duration) {
     let now = world.now;
-    world.clients[client].core.acquire(key, TTL, wait, 9, now).expect("it can be asked for");
+    world.clients[client]
+        .core
+        .acquire(key, LockOptions::new(TTL).wait(wait), 9, now)
+        .expect("it can be asked for");
 }
 
 /// The nodes are silent when a client asks for its first fair lock. They answer again on the same

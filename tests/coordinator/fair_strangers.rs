@@ -1,9 +1,7 @@
 //! Other programs that may read all messages of the nodes and send messages, and may do nothing
 //! else: they can neither make a second holder nor have a lock released.
 
-use std::time::Duration;
-
-use redlatch::proto::NodeId;
+use redlatch::proto::{LockOptions, NodeId};
 use redlatch::testing::inside::HAND_OVER;
 use redlatch::testing::master::Trouble;
 
@@ -307,7 +305,9 @@ fn text_of_a_long_message_gives_nobody_a_lock() {
         // It asks for a fair lock once, and listens from then on.
         let now = world.now;
         let core = &mut world.clients[client].core;
-        let op = core.acquire_fair(KEY, LONG, LONG, None, 1, now).expect("there is room");
+        let op = core
+            .acquire(KEY, LockOptions::new(LONG).wait(LONG).fair(), 1, now)
+            .expect("there is room");
         world.settle();
         let [_, channel, ..] = words_of_member(&world, 0, 0);
         world.clients[client].core.cancel(op, now);
@@ -322,7 +322,7 @@ fn text_of_a_long_message_gives_nobody_a_lock() {
             world.clients[client].core.handle_bytes(NodeId::new(node), head.as_bytes(), now);
         }
         let core = &mut world.clients[client].core;
-        core.acquire(KEY, LONG, Duration::ZERO, 2, now).expect("there is room");
+        core.acquire(KEY, LockOptions::once(LONG), 2, now).expect("there is room");
         for (node, _) in heads.iter().enumerate() {
             let core = &mut world.clients[client].core;
             core.handle_bytes(NodeId::new(node), text.as_bytes(), now);

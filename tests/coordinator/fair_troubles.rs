@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redlatch::proto::NodeId;
 use redlatch::testing::master::{Restart, Trouble};
-use redlatch::{Outcome, RestartGuard};
+use redlatch::{LockOptions, Outcome, RestartGuard};
 
 use super::fair::{LONG, MS, TTL, line_of};
 use super::fair_world::{KEY, LINE, World};
@@ -79,7 +79,7 @@ fn plain_clients_beside_a_line_get_the_key_only_when_it_is_free() {
     let plain = world.client();
     let now = world.now;
     let core = &mut world.clients[plain].core;
-    core.acquire(KEY, TTL, Duration::from_secs(10), 1, now).unwrap();
+    core.acquire(KEY, LockOptions::new(TTL).wait(Duration::from_secs(10)), 1, now).unwrap();
     world.settle();
     world.release(all[0], lock);
     world.settle();

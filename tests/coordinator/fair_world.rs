@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redlatch::proto::{Action, Coordinator, Instant, NodeId, NodeSettings, Settings};
 use redlatch::testing::master::{ConnectionId, Master, Restart};
-use redlatch::{Completion, Error, Lock, Op, Outcome};
+use redlatch::{Completion, Error, Lock, LockOptions, Op, Outcome};
 
 pub const KEY: &[u8] = b"k";
 pub const LINE: &[u8] = b"k:line";
@@ -77,7 +77,8 @@ impl World {
     pub fn ask(&mut self, client: usize, ttl: Duration) -> Op {
         let wait = Duration::from_secs(1000);
         let core = &mut self.clients[client].core;
-        core.acquire_fair(KEY, ttl, wait, None, 1, self.now).expect("it can be asked for")
+        core.acquire(KEY, LockOptions::new(ttl).wait(wait).fair(), 1, self.now)
+            .expect("it can be asked for")
     }
 
     pub fn release(&mut self, client: usize, lock: Lock) {

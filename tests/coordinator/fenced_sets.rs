@@ -6,7 +6,7 @@ use std::time::Duration;
 use redlatch::proto::fencing::counter_key;
 use redlatch::proto::sets::{ACQUIRE_SET, EXTEND_SET, RELEASE_SET};
 use redlatch::proto::{KeySet, ReportedSet};
-use redlatch::{ConfigError, Error, Lock, Op, Outcome, RestartGuard};
+use redlatch::{ConfigError, Error, Lock, LockOptions, Op, Outcome, RestartGuard};
 
 use crate::bench::{Bench, Command, TTL};
 use crate::fencing::{refused, won};
@@ -24,7 +24,10 @@ fn ask(bench: &mut Bench) -> Op {
 
 fn wait_for(bench: &mut Bench, wait: Duration) -> Op {
     let now = bench.now;
-    bench.core.acquire_all_fenced(&keys(), TTL, wait, None, 7, now).expect("it can be asked for")
+    bench
+        .core
+        .acquire(keys(), LockOptions::new(TTL).wait(wait).fenced(), 7, now)
+        .expect("it can be asked for")
 }
 
 /// The script that a command runs, its keys and counters, and what follows the token.
@@ -237,7 +240,7 @@ fn fenced_set_whose_script_failed_in_the_middle_is_released_although_the_repeat_
 #[test]
 fn fenced_set_is_refused_without_the_restart_guard_before_a_byte_is_sent() {
     let mut bench = Bench::with(1, |settings| settings.restart_guard = RestartGuard::Off);
-    let asked = bench.core.acquire_all_fenced(&keys(), TTL, TTL, None, 0, bench.now);
+    let asked = bench.core.acquire(keys(), LockOptions::new(TTL).wait(TTL).fenced(), 0, bench.now);
     let error = asked.expect_err("it cannot be promised");
     assert!(matches!(error, Error::Config(ConfigError::Fence { .. })), "{error}");
     assert!(bench.said(0).is_empty());
@@ -247,7 +250,10 @@ fn fenced_set_is_refused_without_the_restart_guard_before_a_byte_is_sent() {
 fn fenced_set_of_one_key_is_a_fenced_lock() {
     let mut bench = Bench::new(1);
     let set = KeySet::new(["k", "k"]).expect("a good set");
-    bench.core.acquire_all_fenced(&set, TTL, TTL, None, 0, bench.now).expect("it is fine");
+    bench
+        .core
+        .acquire(&set, LockOptions::new(TTL).wait(TTL).fenced(), 0, bench.now)
+        .expect("it is fine");
     assert_eq!(bench.said(0)[0][2..5], ["2", "k", "{k}:fence"]);
     bench.reply(0, ":7\r\n");
     let lock = won(&mut bench);
@@ -401,9 +407,9 @@ fn a_set_with_the_counter_of_one_of_its_keys_is_refused_before_a_byte_is_sent() 
     let mut bench = Bench::new(1);
     let set = KeySet::new(["k", "{k}:fence"]).unwrap();
     let now = bench.now;
-    let asked = bench.core.acquire_all_fenced(&set, TTL, Duration::ZERO, None, 7, now);
+    let asked = bench.core.acquire(&set, LockOptions::once(TTL).fenced(), 7, now);
     let error = asked.expect_err("the number would take the place of the token");
     assert!(error.to_string().contains("counter of another one"), "{error}");
     assert!(bench.said(0).is_empty());
-    bench.core.acquire_all(&set, TTL, Duration::ZERO, None, 8, now).expect("without numbers");
+    bench.core.acquire(&set, LockOptions::once(TTL), 8, now).expect("without numbers");
 }

@@ -5,14 +5,14 @@ use super::*;
 use crate::bench::Command;
 use redlatch::proto::command::EXTEND;
 use redlatch::proto::fencing::{FENCED_ACQUIRE, FENCED_EXTEND};
-use redlatch::{ConfigError, Lock, Op, RestartGuard};
+use redlatch::{ConfigError, Lock, LockOptions, Op, RestartGuard};
 
 const COUNTER: &str = "{k}:fence";
 /// The nodes of the bench have no marker.
 const FLOOR: &str = "1";
 
 pub fn ask(bench: &mut Bench) -> Op {
-    bench.core.acquire_fenced(b"k", TTL, Duration::ZERO, None, 1, bench.now).expect("it is fine")
+    bench.core.acquire(b"k", LockOptions::once(TTL).fenced(), 1, bench.now).expect("it is fine")
 }
 
 pub fn won(bench: &mut Bench) -> Lock {
@@ -210,7 +210,7 @@ fn fence_is_not_written_back_at_the_deadline() {
 #[test]
 fn fence_that_no_node_confirms_in_time_is_lost_and_its_wait_goes_on() {
     let mut bench = Bench::new(3);
-    bench.core.acquire_fenced(b"k", TTL, TTL, None, 1, bench.now).unwrap();
+    bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL).fenced(), 1, bench.now).unwrap();
     for (node, of_it) in [(0, 6), (1, 2)] {
         script(&mut bench, node);
         vote(&mut bench, node, of_it);
@@ -385,7 +385,7 @@ fn node_that_may_evict_counts_no_fence() {
 #[test]
 fn fence_is_refused_without_the_restart_guard_before_a_byte_is_sent() {
     let mut bench = Bench::with(3, |settings| settings.restart_guard = RestartGuard::Off);
-    let asked = bench.core.acquire_fenced(b"k", TTL, Duration::ZERO, None, 1, bench.now);
+    let asked = bench.core.acquire(b"k", LockOptions::once(TTL).fenced(), 1, bench.now);
     let error = asked.unwrap_err();
     assert!(matches!(error, Error::Config(ConfigError::Fence { .. })), "{error}");
     assert!(error.to_string().starts_with("fencing number: the restart guard is off"), "{error}");
@@ -518,7 +518,7 @@ fn vote_that_no_counter_can_have_is_no_vote() {
 fn queued_fenced_request_is_fenced_when_its_turn_comes() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    let asked = bench.core.acquire_fenced(b"k", TTL, TTL, None, 5, bench.now);
+    let asked = bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL).fenced(), 5, bench.now);
     asked.expect("it waits in the queue");
     bench.core.release_nowait(&lock, bench.now);
     for node in [0, 1] {
@@ -543,7 +543,7 @@ fn plain_lock_has_no_fence_and_runs_no_fenced_script() {
 fn keys_of_any_bytes_have_a_counter_of_their_own() {
     let mut bench = Bench::with(3, |settings| settings.key_prefix = "app:".into());
     let key = b"a\0\r\nb";
-    bench.core.acquire_fenced(key, TTL, Duration::ZERO, None, 1, bench.now).unwrap();
+    bench.core.acquire(key, LockOptions::once(TTL).fenced(), 1, bench.now).unwrap();
     let command = script(&mut bench, 0);
     assert_eq!(command[3..5], ["app:a\0\r\nb", "{app:a\0\r\nb}:fence"]);
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use redlatch::proto::fencing::counter_key;
 use redlatch::proto::{Action, Coordinator, Instant, KeySet, NodeId, NodeSettings, Settings};
 use redlatch::testing::master::{ConnectionId, Master};
-use redlatch::{Error, Lock, Outcome};
+use redlatch::{Error, Lock, LockOptions, Outcome};
 
 const KEY: &[u8] = b"k";
 const TTL: Duration = Duration::from_secs(10);
@@ -122,7 +122,7 @@ impl World {
     /// The same, for several keys.
     pub fn acquire_all(&mut self, client: &mut Client, keys: &KeySet, with: &[usize]) -> Lock {
         let now = self.now;
-        let asked = client.core.acquire_all_fenced(keys, TTL, Duration::ZERO, None, 1, now);
+        let asked = client.core.acquire(keys, LockOptions::once(TTL).fenced(), 1, now);
         asked.expect("it is fine");
         self.win(client, with)
     }
@@ -149,7 +149,7 @@ impl World {
 }
 
 fn ask(client: &mut Client, now: Instant) {
-    client.core.acquire_fenced(KEY, TTL, Duration::ZERO, None, 1, now).expect("it is fine");
+    client.core.acquire(KEY, LockOptions::once(TTL).fenced(), 1, now).expect("it is fine");
 }
 
 /// Every order of every majority of the nodes, counted apart from the core that is tested.

@@ -131,7 +131,7 @@ fn write_by_the_same_client_is_reported_to_its_locks() {
         // The nodes do not report our own writes to us.
         let asked = match how {
             "delete" => bench.core.force_release(b"k", 3, bench.now),
-            "take up" => bench.core.adopt(b"k", token, TTL, None, 3, bench.now),
+            "take up" => bench.core.adopt(b"k", token, TTL, 3, bench.now),
             _ => bench.core.release_token(b"k", token, 3, bench.now),
         };
         asked.unwrap();

@@ -1,14 +1,14 @@
 //! Faults that the simulation found, each as the shortest way to it.
 
 use super::*;
-use redlatch::{AutoExtend, NodeId};
+use redlatch::{AutoExtend, LockOptions, NodeId};
 
 #[test]
 fn auto_extend_registrations_leave_room_for_releases() {
-    let keep = Some(AutoExtend::extensions(1));
+    let keep = AutoExtend::extensions(1);
     let mut bench = Bench::with(1, |settings| settings.limits.asks = 4);
     bench.acquire();
-    bench.core.acquire_and_auto_extend(b"b", TTL, Duration::ZERO, keep, 2, bench.now).unwrap();
+    bench.core.acquire(b"b", LockOptions::once(TTL).auto_extend(keep), 2, bench.now).unwrap();
     assert_eq!(
         bench.names(0),
         ["SET", "SET"],
@@ -40,10 +40,7 @@ fn an_inspection_does_not_wait_for_a_node_that_it_did_not_ask() {
 /// Three nodes that granted a lock which is kept.
 fn kept(keep: AutoExtend) -> (Bench, redlatch::Lock) {
     let mut bench = Bench::new(3);
-    bench
-        .core
-        .acquire_and_auto_extend(b"k", TTL, Duration::ZERO, Some(keep), 1, bench.now)
-        .unwrap();
+    bench.core.acquire(b"k", LockOptions::once(TTL).auto_extend(keep), 1, bench.now).unwrap();
     for node in 0..3 {
         assert_eq!(bench.names(node), ["SET", "CLIENT", "PTTL"]);
         bench.reply(node, "+OK\r\n+OK\r\n:10000\r\n");

@@ -48,7 +48,7 @@ fn hand_off_of_a_lock_that_is_over_reports_no_loss_later() {
 #[test]
 fn a_lock_is_taken_up_under_a_new_token() {
     let mut bench = Bench::new(3);
-    bench.core.adopt(b"k", token(), TTL, None, 5, bench.now).unwrap();
+    bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap();
     for node in 0..2 {
         let said = bench.said(node);
         assert_eq!((said[0][0].as_str(), said[0][4].as_str()), ("EVAL", &*token().to_string()));
@@ -66,7 +66,7 @@ fn a_lock_is_taken_up_under_a_new_token() {
 #[test]
 fn a_token_that_does_not_hold_the_key_adopts_nothing_and_owes_the_new_one() {
     let mut bench = Bench::new(3);
-    bench.core.adopt(b"k", token(), TTL, None, 5, bench.now).unwrap();
+    bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap();
     for (node, reply) in [":1\r\n", ":-1\r\n", ":0\r\n"].iter().enumerate() {
         bench.said(node);
         bench.reply(node, reply);
@@ -82,7 +82,7 @@ fn a_token_that_does_not_hold_the_key_adopts_nothing_and_owes_the_new_one() {
 #[test]
 fn an_adopt_that_is_cancelled_is_released() {
     let mut bench = Bench::new(1);
-    let op = bench.core.adopt(b"k", token(), TTL, None, 5, bench.now).unwrap();
+    let op = bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap();
     bench.core.cancel(op, bench.now);
     assert_eq!(bench.names(0), ["EVAL", "EVALSHA"]);
     bench.reply(0, ":1\r\n:1\r\n");
@@ -251,7 +251,7 @@ fn a_node_in_quarantine_hands_nothing_on() {
     let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
     bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
-    bench.core.adopt(b"k", token(), TTL, None, 5, bench.now).unwrap();
+    bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap();
     for (node, reply) in [":1\r\n", ":1\r\n", ":-1\r\n"].iter().enumerate() {
         bench.said(node);
         bench.reply(node, reply);
@@ -266,7 +266,7 @@ fn a_node_in_quarantine_hands_nothing_on() {
 #[test]
 fn adopt_that_a_minority_denied_is_not_lost_for_good() {
     let mut bench = Bench::new(3);
-    bench.core.adopt(b"k", token(), TTL, None, 5, bench.now).unwrap();
+    bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap();
     for (node, reply) in [":0\r\n", "-LOADING no\r\n"].into_iter().enumerate() {
         assert_eq!(bench.names(node), ["EVAL"]);
         bench.reply(node, reply);

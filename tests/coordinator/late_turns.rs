@@ -2,7 +2,7 @@
 //! due in a turn come before its renewals.
 
 use super::*;
-use redlatch::{AutoExtend, Lock, LostReason};
+use redlatch::{AutoExtend, Lock, LockOptions, LostReason};
 
 const PUSH: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
 const NO_SCRIPT: &str = "-NOSCRIPT No matching script. Please use EVAL.\r\n";
@@ -18,7 +18,12 @@ fn keep_many(bench: &mut Bench, name: &str, count: usize, ttl: Duration, keep: A
         let zero = Duration::ZERO;
         bench
             .core
-            .acquire_and_auto_extend(key.as_bytes(), ttl, zero, Some(keep), 1, bench.now)
+            .acquire(
+                key.as_bytes(),
+                LockOptions::new(ttl).wait(zero).auto_extend(keep),
+                1,
+                bench.now,
+            )
             .unwrap();
         for node in 0..3 {
             assert_eq!(bench.names(node), ["SET", "CLIENT", "PTTL"]);

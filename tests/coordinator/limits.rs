@@ -2,7 +2,7 @@
 
 use super::*;
 use redlatch::proto::{LONGEST_KEY, Limits};
-use redlatch::{Busy, ConfigError, NodeId};
+use redlatch::{Busy, ConfigError, LockOptions, NodeId};
 
 /// A bench with these limits, whose nodes are not probed.
 fn limited(nodes: usize, limits: impl FnOnce(Limits) -> Limits) -> Bench {
@@ -13,7 +13,7 @@ fn limited(nodes: usize, limits: impl FnOnce(Limits) -> Limits) -> Bench {
 }
 
 fn ask_for(bench: &mut Bench, key: &[u8]) -> Result<redlatch::Op, Error> {
-    bench.core.acquire(key, TTL, Duration::ZERO, 1, bench.now)
+    bench.core.acquire(key, LockOptions::once(TTL), 1, bench.now)
 }
 
 fn output(bench: &Bench, node: usize) -> usize {

@@ -1,8 +1,8 @@
 //! A node that does not answer: suspect, asked for nothing new, reset; and back when it answers.
 
 use super::*;
-use redlatch::NodeId;
 use redlatch::proto::Action;
+use redlatch::{LockOptions, NodeId};
 
 #[test]
 fn a_silent_node_is_asked_for_nothing_new_and_its_connection_is_replaced() {
@@ -34,7 +34,7 @@ fn a_node_that_answers_again_is_ready_again_and_gets_its_pending_releases() {
     bench.pass(millis(40));
     bench.reply(2, "+OK\r\n");
     // Its SET is answered; then it falls silent on something else.
-    let other = bench.core.acquire(b"other", TTL, Duration::ZERO, 7, bench.now).unwrap();
+    let other = bench.core.acquire(b"other", LockOptions::once(TTL), 7, bench.now).unwrap();
     for node in 0..3 {
         bench.said(node);
     }

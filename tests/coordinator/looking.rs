@@ -2,7 +2,7 @@
 
 use super::*;
 use redlatch::proto::{Instant, Settings};
-use redlatch::{AutoExtend, Lock, NodeId, NodeSet};
+use redlatch::{AutoExtend, Lock, LockOptions, NodeId, NodeSet};
 
 /// A bench whose nodes are not probed.
 fn quiet(nodes: usize, change: impl FnOnce(&mut Settings)) -> Bench {
@@ -147,14 +147,14 @@ fn client_is_backing_off_only_while_every_request_is_a_waiter_that_ignores_notif
     // The nodes do not report writes, so a loser only waits for its timer.
     let mut bench = Bench::without_tracking(3);
     assert!(!bench.core.is_backing_off(), "there is no request");
-    bench.core.acquire(b"k", TTL, TTL * 9, 1, bench.now).unwrap();
+    bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL * 9), 1, bench.now).unwrap();
     assert!(!bench.core.is_backing_off(), "its answers decide");
     for node in 0..3 {
         bench.said(node);
         bench.reply(node, "_\r\n");
     }
     assert!(bench.core.is_backing_off());
-    let other = bench.core.acquire(b"other", TTL, Duration::ZERO, 2, bench.now).unwrap();
+    let other = bench.core.acquire(b"other", LockOptions::once(TTL), 2, bench.now).unwrap();
     assert!(!bench.core.is_backing_off(), "this one waits for its answers");
     bench.core.cancel(other, bench.now);
     assert!(bench.core.is_backing_off());
@@ -172,7 +172,7 @@ fn client_is_backing_off_only_while_every_request_is_a_waiter_that_ignores_notif
 #[test]
 fn client_with_a_subscribed_waiter_is_not_backing_off() {
     let mut bench = quiet(3, |_| {});
-    bench.core.acquire(b"k", TTL, TTL * 9, 1, bench.now).unwrap();
+    bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL * 9), 1, bench.now).unwrap();
     for node in 0..3 {
         bench.said(node);
         bench.reply(node, "_\r\n");
@@ -185,7 +185,7 @@ fn client_that_keeps_a_lock_is_not_backing_off() {
     let mut bench = Bench::without_tracking(3);
     let lock = bench.hold(&[0, 1, 2]);
     bench.core.watch(&lock, bench.now);
-    bench.core.acquire(b"other", TTL, TTL * 9, 2, bench.now).unwrap();
+    bench.core.acquire(b"other", LockOptions::new(TTL).wait(TTL * 9), 2, bench.now).unwrap();
     for node in 0..3 {
         bench.said(node);
         bench.reply(node, "_\r\n");

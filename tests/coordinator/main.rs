@@ -8,11 +8,8 @@ mod bench;
 mod by_token;
 mod completions;
 mod counters;
-#[cfg(feature = "testing")]
 mod crowd_bare;
-#[cfg(feature = "testing")]
 mod crowd_world;
-#[cfg(feature = "testing")]
 mod crowds;
 mod extend_release;
 mod fair;
@@ -24,7 +21,6 @@ mod fair_troubles;
 mod fair_world;
 mod fenced_sets;
 mod fencing;
-#[cfg(feature = "testing")]
 mod fencing_on_masters;
 mod fencing_scripts;
 mod flushing;
@@ -36,6 +32,7 @@ mod healing;
 mod late_turns;
 mod limits;
 mod liveness;
+mod lock_options;
 mod looking;
 mod lost_keys;
 mod marker;

@@ -6,7 +6,7 @@ use super::*;
 use redlatch::proto::QuarantineReason;
 use redlatch::proto::command::MARK;
 use redlatch::proto::{NodeSettings, Settings};
-use redlatch::{NodeId, RestartGuard, proto::Instant};
+use redlatch::{LockOptions, NodeId, RestartGuard, proto::Instant};
 
 pub const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 pub const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
@@ -385,7 +385,7 @@ fn a_restart_that_another_client_recorded_as_harmless_counts_for_a_client_withou
 #[test]
 fn the_key_of_the_marker_cannot_be_locked() {
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
-    let error = bench.core.acquire(b"redlatch:node", TTL, Duration::ZERO, 1, NOW).unwrap_err();
+    let error = bench.core.acquire(b"redlatch:node", LockOptions::once(TTL), 1, NOW).unwrap_err();
     assert_eq!(
         error.to_string(),
         "key \"redlatch:node\": it is the key of the node marker; lock another key"
@@ -513,7 +513,7 @@ fn node_whose_marker_could_not_be_renewed_counts_no_fence() {
         assert_eq!(said.last().map(|command| command[1].as_str()), Some(MARK), "{said:?}");
         bench.reply(0, answer);
         bench.pass(MEMORY + millis(1));
-        let fenced = bench.core.acquire_fenced(b"k", TTL, Duration::ZERO, None, 1, bench.now);
+        let fenced = bench.core.acquire(b"k", LockOptions::once(TTL).fenced(), 1, bench.now);
         fenced.expect("it can be asked for");
         let said = bench.said(0);
         assert_eq!(said[0][0], command, "after {answer:?}: {said:?}");

@@ -5,7 +5,7 @@ use super::marker::{FLUSH, MEMORY, MICROS, MINUTE, NOW, distrust, marker, meet, 
 use super::*;
 use redlatch::proto::command::MARK;
 use redlatch::proto::{Action, QuarantineReason};
-use redlatch::{NodeId, RestartGuard};
+use redlatch::{LockOptions, NodeId, RestartGuard};
 
 const PROBE: Duration = Duration::from_secs(5);
 
@@ -373,7 +373,7 @@ fn counter_beside_a_marker_of_a_later_version_counts_from_when_the_marker_was_se
         bench.pass(MEMORY);
         settle(bench);
         assert_eq!(bench.node_state(0), NodeState::Ready);
-        bench.core.acquire_fenced(key, TTL, Duration::ZERO, None, 1, bench.now).unwrap();
+        bench.core.acquire(key, LockOptions::once(TTL).fenced(), 1, bench.now).unwrap();
         let said = bench.said(0);
         assert!(said[0][0].starts_with("EVAL"), "{said:?}");
         bench.reply(0, ":7\r\n");
@@ -457,7 +457,7 @@ fn node_that_may_evict_counts_for_no_fence_where_eviction_is_allowed() {
     let mut bench = Bench::of_settings(allowed, &[marker(2 * MINUTE, "")], NOW);
     bench.connect(0);
     let asked_for_a_fence = |bench: &mut Bench, key: &[u8]| {
-        bench.core.acquire_fenced(key, TTL, Duration::ZERO, None, 1, bench.now).unwrap();
+        bench.core.acquire(key, LockOptions::once(TTL).fenced(), 1, bench.now).unwrap();
         bench.names(0)[0].starts_with("EVAL")
     };
     assert!(asked_for_a_fence(&mut bench, b"a"));

@@ -2,7 +2,7 @@
 //! first request of the next connection, after the earlier one has ended. A live lock is not
 //! released.
 
-use redlatch::proto::Limits;
+use redlatch::proto::{Limits, LockOptions};
 
 use super::*;
 
@@ -297,12 +297,12 @@ fn the_end_of_a_client_releases_what_was_not_handed_out() {
     let held = bench.hold(&[0, 1]);
     bench.said(2);
     bench.reply(2, "+OK\r\n");
-    bench.core.acquire(b"won", TTL, Duration::ZERO, 2, bench.now).unwrap();
+    bench.core.acquire(b"won", LockOptions::once(TTL), 2, bench.now).unwrap();
     for node in 0..3 {
         bench.said(node);
         bench.reply(node, "+OK\r\n");
     }
-    bench.core.acquire(b"asked", TTL, Duration::ZERO, 3, bench.now).unwrap();
+    bench.core.acquire(b"asked", LockOptions::once(TTL), 3, bench.now).unwrap();
     bench.core.close(bench.now);
     for node in 0..3 {
         let said = bench.said(node);

@@ -137,7 +137,7 @@ fn extend_counts_a_key_that_was_seen_in_trust_after_its_set_was_lost_from_sight(
 fn extend_of_an_adopted_lock_never_counts_a_node_in_quarantine() {
     let mut bench = bench();
     let token = LockToken::parse(&"5".repeat(40)).unwrap();
-    bench.core.adopt(b"k", token, TTL, None, 1, bench.now).unwrap();
+    bench.core.adopt(b"k", token, TTL, 1, bench.now).unwrap();
     for node in 0..3 {
         assert_eq!(bench.names(node), ["EVAL"]);
         bench.reply(node, ":1\r\n");

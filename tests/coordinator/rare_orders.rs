@@ -1,10 +1,10 @@
 //! Rare orders of events, each of which once left a key or a record, or gave a false answer.
 
 use super::*;
-use redlatch::NodeId;
 use redlatch::RestartGuard;
 use redlatch::proto::Action;
 use redlatch::proto::Settings;
+use redlatch::{LockOptions, NodeId};
 
 const NEVER: Duration = Duration::from_secs(3600);
 
@@ -274,8 +274,11 @@ fn a_question_that_is_lost_after_the_end_of_its_lock_decides_nothing_any_more() 
 #[expect(clippy::disallowed_methods, reason = "what is measured is our own time")]
 fn a_node_that_tells_of_flushes_all_the_time_costs_no_more_than_one_that_tells_of_one() {
     let mut bench = Bench::new(3);
-    let keep = Some(redlatch::AutoExtend::at_most(NEVER));
-    bench.core.acquire_and_auto_extend(b"k", TTL, TTL, keep, 1, bench.now).unwrap();
+    let keep = redlatch::AutoExtend::at_most(NEVER);
+    bench
+        .core
+        .acquire(b"k", LockOptions::new(TTL).wait(TTL).auto_extend(keep), 1, bench.now)
+        .unwrap();
     for _ in 0..20_000 {
         bench.acquire();
     }
@@ -296,12 +299,15 @@ fn a_node_that_tells_of_flushes_all_the_time_costs_no_more_than_one_that_tells_o
 #[test]
 fn a_flush_is_reported_to_holders_and_to_waiters_of_the_key() {
     let mut bench = Bench::with(1, never_asked_for_its_time);
-    let keep = Some(redlatch::AutoExtend::at_most(NEVER));
-    bench.core.acquire_and_auto_extend(b"a", TTL, NEVER, keep, 1, bench.now).unwrap();
+    let keep = redlatch::AutoExtend::at_most(NEVER);
+    bench
+        .core
+        .acquire(b"a", LockOptions::new(TTL).wait(NEVER).auto_extend(keep), 1, bench.now)
+        .unwrap();
     bench.said(0);
     bench.reply(0, "+OK\r\n+OK\r\n:9999\r\n");
     bench.completion().unwrap().result.unwrap();
-    bench.core.acquire(b"b", TTL, NEVER, 2, bench.now).unwrap();
+    bench.core.acquire(b"b", LockOptions::new(TTL).wait(NEVER), 2, bench.now).unwrap();
     bench.said(0);
     bench.reply(0, "$-1\r\n");
     assert_eq!(bench.names(0), ["CLIENT", "PTTL"], "another has it");

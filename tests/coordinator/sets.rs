@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use redlatch::proto::sets::{ACQUIRE_SET, ADOPT_SET, EXTEND_SET, RELEASE_SET};
 use redlatch::proto::{KeySet, LockUpdateKind, ReportedSet};
-use redlatch::{ConfigError, Error, Lock, LostReason, NodeId, Op, Outcome, ReleaseOutcome};
+use redlatch::{
+    ConfigError, Error, Lock, LockOptions, LostReason, NodeId, Op, Outcome, ReleaseOutcome,
+};
 
 use crate::bench::{Bench, Command, TTL};
 
@@ -22,7 +24,10 @@ fn ask(bench: &mut Bench, names: &[&str]) -> Op {
 
 fn wait_for(bench: &mut Bench, names: &[&str], wait: Duration) -> Op {
     let (keys, now) = (keys(names), bench.now);
-    bench.core.acquire_all(&keys, TTL, wait, None, 7, now).expect("it can be asked for")
+    bench
+        .core
+        .acquire(&keys, LockOptions::new(TTL).wait(wait), 7, now)
+        .expect("it can be asked for")
 }
 
 /// The script that a command runs, by its source or its SHA1, and its keys.
@@ -121,13 +126,15 @@ fn set_that_cannot_be_is_refused_before_anything_is_sent() {
     let mut bench = Bench::with(1, |settings| settings.key_prefix = "prefix:".into());
     let marker = keys(&["a", "redlatch:node"]);
     let mut marked = Bench::new(1);
-    let error = marked.core.acquire_all(&marker, TTL, TTL, None, 0, marked.now).unwrap_err();
+    let error =
+        marked.core.acquire(&marker, LockOptions::new(TTL).wait(TTL), 0, marked.now).unwrap_err();
     assert!(matches!(error, Error::Config(ConfigError::KeyOfMarker { .. })), "{error}");
     assert!(marked.said(0).is_empty());
     // With its prefixes it is longer than a key may be.
     let long = [vec![b'a'; 65_525], vec![b'b']];
     let long = KeySet::new(long).expect("without prefixes it fits");
-    let error = bench.core.acquire_all(&long, TTL, TTL, None, 0, bench.now).unwrap_err();
+    let error =
+        bench.core.acquire(&long, LockOptions::new(TTL).wait(TTL), 0, bench.now).unwrap_err();
     assert!(
         matches!(error, Error::Config(ConfigError::KeyTooLong { given: 65_540, .. })),
         "{error}"
@@ -202,7 +209,7 @@ fn script_over_a_set_that_a_node_forgot_says_nothing_of_the_scripts_of_fences() 
     let extends = |bench: &mut Bench| {
         bench
             .core
-            .acquire_fenced(b"k", TTL, Duration::ZERO, None, 1, bench.now)
+            .acquire(b"k", LockOptions::once(TTL).fenced(), 1, bench.now)
             .expect("it is fine");
         drop(bench.said(0));
         bench.reply(0, ":7\r\n");
@@ -389,7 +396,7 @@ fn set_is_adopted_as_a_whole_under_a_new_token() {
     bench.assert_idle();
     let both = keys(&["b", "a"]);
     for answer in [":1\r\n", ":-4\r\n"] {
-        bench.core.adopt_all(&both, token.clone(), TTL, None, 0, bench.now).expect("it is asked");
+        bench.core.adopt(&both, token.clone(), TTL, 0, bench.now).expect("it is asked");
         let said = expect(&mut bench, 0, "adopt", &["a", "b"]);
         assert_eq!(said[5], token.to_string());
         assert_ne!(said[6], token.to_string());
@@ -414,7 +421,7 @@ fn set_is_released_by_its_token_alone() {
     let mut bench = Bench::new(1);
     let lock = hold(&mut bench, &["a", "b"]);
     let token = bench.core.into_token(lock, bench.now).expect("it is held");
-    bench.core.release_token_all(&keys(&["a", "b"]), token, 0, bench.now).expect("it is asked");
+    bench.core.release_token(["a", "b"], token, 0, bench.now).expect("it is asked");
     expect(&mut bench, 0, "release", &["a", "b"]);
     bench.reply(0, ":-5\r\n");
     let outcome = bench.completion().unwrap().result.unwrap();

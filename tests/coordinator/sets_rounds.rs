@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redlatch::proto::{Action, KeySet};
-use redlatch::{Lock, NodeId, NodeState, Outcome};
+use redlatch::{Lock, LockOptions, NodeId, NodeState, Outcome};
 
 use crate::bench::{Bench, INFO_OLD, TTL};
 
@@ -11,7 +11,10 @@ const WAIT: Duration = Duration::from_secs(4);
 
 fn wait_for(bench: &mut Bench, names: &[&str]) {
     let (keys, now) = (KeySet::new(names).expect("a good set"), bench.now);
-    bench.core.acquire_all(&keys, TTL, WAIT, None, 0, now).expect("it can be asked for");
+    bench
+        .core
+        .acquire(&keys, LockOptions::new(TTL).wait(WAIT), 0, now)
+        .expect("it can be asked for");
 }
 
 /// What the node is asked about keys: `take` or `release`, and the keys. It acknowledges releases,

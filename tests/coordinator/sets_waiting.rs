@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redlatch::proto::{KeySet, ReportedSet};
-use redlatch::{Completion, Error, HeldFor, Lock, Op, Outcome};
+use redlatch::{Completion, Error, HeldFor, Lock, LockOptions, Op, Outcome};
 
 use crate::bench::{Bench, TTL};
 
@@ -11,11 +11,17 @@ const WAIT: Duration = Duration::from_secs(4);
 
 fn wait_for(bench: &mut Bench, names: &[&str]) -> Op {
     let (keys, now) = (KeySet::new(names).expect("a good set"), bench.now);
-    bench.core.acquire_all(&keys, TTL, WAIT, None, 0, now).expect("it can be asked for")
+    bench
+        .core
+        .acquire(&keys, LockOptions::new(TTL).wait(WAIT), 0, now)
+        .expect("it can be asked for")
 }
 
 fn wait_for_one(bench: &mut Bench, key: &str) -> Op {
-    bench.core.acquire(key.as_bytes(), TTL, WAIT, 0, bench.now).expect("it can be asked for")
+    bench
+        .core
+        .acquire(key.as_bytes(), LockOptions::new(TTL).wait(WAIT), 0, bench.now)
+        .expect("it can be asked for")
 }
 
 /// The first keys of the locks that the node is asked for, each of which it grants.
@@ -131,7 +137,7 @@ fn set_that_may_not_wait_is_refused_for_a_key_that_this_client_has() {
     grant(&mut bench);
     let (_, held) = taken(&mut bench);
     let keys = KeySet::new(["a", "b", "c"]).unwrap();
-    bench.core.acquire_all(&keys, TTL, Duration::ZERO, None, 0, bench.now).expect("asked");
+    bench.core.acquire(&keys, LockOptions::once(TTL), 0, bench.now).expect("asked");
     let error = bench.completion().unwrap().result.unwrap_err();
     let Error::Contended(report) = &error else { panic!("{error}") };
     assert_eq!(&report.key[..], b"b");
@@ -140,10 +146,10 @@ fn set_that_may_not_wait_is_refused_for_a_key_that_this_client_has() {
     assert!(bench.said(0).is_empty());
     // And one key of a set is refused in the same way.
     drop(give_back(&mut bench, held));
-    bench.core.acquire_all(&keys, TTL, Duration::ZERO, None, 0, bench.now).expect("asked");
+    bench.core.acquire(&keys, LockOptions::once(TTL), 0, bench.now).expect("asked");
     assert_eq!(grant(&mut bench), ["a+b+c"]);
     let _lock = taken(&mut bench);
-    bench.core.acquire(b"c", TTL, Duration::ZERO, 0, bench.now).expect("asked");
+    bench.core.acquire(b"c", LockOptions::once(TTL), 0, bench.now).expect("asked");
     let error = bench.completion().unwrap().result.unwrap_err();
     assert!(matches!(&error, Error::Contended(report) if &report.key[..] == b"c"), "{error}");
 }

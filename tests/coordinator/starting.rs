@@ -2,7 +2,7 @@
 
 use super::*;
 use redlatch::proto::Action;
-use redlatch::{LockToken, LostReason, NodeId};
+use redlatch::{LockOptions, LockToken, LostReason, NodeId};
 
 /// The same acquire as everywhere, on nodes that are not connected yet: one attempt.
 fn ask(bench: &mut Bench) {
@@ -108,8 +108,8 @@ fn nothing_is_held_after_the_first_handshakes() {
 #[test]
 fn a_held_request_can_be_taken_back_and_hands_its_turn_on() {
     let mut bench = Bench::not_connected(3);
-    let first = bench.core.acquire(b"k", TTL, Duration::ZERO, 1, bench.now).unwrap();
-    let _second = bench.core.acquire(b"k", TTL, TTL, 2, bench.now).unwrap();
+    let first = bench.core.acquire(b"k", LockOptions::once(TTL), 1, bench.now).unwrap();
+    let _second = bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 2, bench.now).unwrap();
     bench.core.cancel(first, bench.now);
     bench.connect(0);
     assert_eq!(bench.connect(1)[0][0], "SET");
@@ -123,7 +123,7 @@ fn a_held_request_can_be_taken_back_and_hands_its_turn_on() {
 fn an_adopt_is_held_and_stays_an_adopt() {
     let mut bench = Bench::not_connected(1);
     let token = LockToken::parse(&"a".repeat(40)).unwrap();
-    bench.core.adopt(b"k", token, TTL, None, 5, bench.now).unwrap();
+    bench.core.adopt(b"k", token, TTL, 5, bench.now).unwrap();
     assert_eq!(bench.connect(0)[0][0], "EVAL");
     bench.reply(0, ":0\r\n");
     let result = bench.completion().expect("the token does not hold the key").result;
@@ -133,8 +133,8 @@ fn an_adopt_is_held_and_stays_an_adopt() {
 #[test]
 fn a_waiter_queued_after_one_that_is_held_back_does_not_get_contended() {
     let mut bench = Bench::not_connected(3);
-    bench.core.acquire(b"k", TTL, TTL, 1, bench.now).unwrap();
-    bench.core.acquire(b"k", TTL, millis(100), 2, bench.now).unwrap();
+    bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 1, bench.now).unwrap();
+    bench.core.acquire(b"k", LockOptions::new(TTL).wait(millis(100)), 2, bench.now).unwrap();
     bench.pass(millis(100));
     let done = bench.completion().expect("its wait is over");
     assert_eq!(done.data, 2);
@@ -156,8 +156,8 @@ fn an_acquire_is_held_while_nodes_that_are_ready_and_connecting_can_make_a_quoru
 #[test]
 fn one_attempt_for_a_key_that_waits_for_the_start_reports_that_no_quorum_is_connected() {
     let mut bench = Bench::not_connected(3);
-    bench.core.acquire(b"k", TTL, TTL, 1, bench.now).unwrap();
-    bench.core.acquire(b"k", TTL, Duration::ZERO, 2, bench.now).unwrap();
+    bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 1, bench.now).unwrap();
+    bench.core.acquire(b"k", LockOptions::once(TTL), 2, bench.now).unwrap();
     let done = bench.completion().expect("it does not wait");
     assert_eq!(done.data, 2);
     assert!(matches!(done.result, Err(Error::NoQuorum(_))), "{:?}", done.result);

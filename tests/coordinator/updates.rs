@@ -2,7 +2,7 @@
 //! the lock is kept or not.
 
 use super::*;
-use redlatch::{AutoExtend, Lock, LockUpdate, LockUpdateKind, LostReason, Op};
+use redlatch::{AutoExtend, Lock, LockOptions, LockUpdate, LockUpdateKind, LostReason, Op};
 
 const FLUSHED: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 
@@ -19,7 +19,10 @@ fn reporting(nodes: usize) -> Bench {
 /// A kept lock that all nodes hold.
 fn keep(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> (Lock, Op) {
     let wait = Duration::ZERO;
-    let op = bench.core.acquire_and_auto_extend(b"k", TTL, wait, Some(keep), 7, bench.now).unwrap();
+    let op = bench
+        .core
+        .acquire(b"k", LockOptions::new(TTL).wait(wait).auto_extend(keep), 7, bench.now)
+        .unwrap();
     for node in 0..nodes {
         bench.said(node);
         bench.reply(node, "+OK\r\n+OK\r\n:9999\r\n");
@@ -168,7 +171,7 @@ fn lock_update_of_a_watched_lock_comes_before_the_deadline_and_leaves_a_short_tt
     let ttls = [(TTL, LOSS_BEFORE), (millis(4), Duration::from_micros(980))];
     for (ttl, before) in ttls {
         let mut bench = reporting(3);
-        bench.core.acquire(b"k", ttl, Duration::ZERO, 1, bench.now).unwrap();
+        bench.core.acquire(b"k", LockOptions::once(ttl), 1, bench.now).unwrap();
         (0..3).for_each(|node| bench.reply(node, "+OK\r\n"));
         let Ok(Outcome::Acquired(lock)) = bench.completion().unwrap().result else {
             panic!("no lock")

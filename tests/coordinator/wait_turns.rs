@@ -1,7 +1,7 @@
 //! Which waiter has a turn, and which has none any more: faults that a review of the waiting found.
 
 use super::*;
-use redlatch::{Lock, Op};
+use redlatch::{Lock, LockOptions, Op};
 
 const WAIT: Duration = Duration::from_secs(100);
 
@@ -10,7 +10,7 @@ fn quiet(settings: &mut redlatch::proto::Settings) {
 }
 
 fn ask_for(bench: &mut Bench, data: u64, wait: Duration) -> Op {
-    bench.core.acquire(b"k", TTL, wait, data, bench.now).unwrap()
+    bench.core.acquire(b"k", LockOptions::new(TTL).wait(wait), data, bench.now).unwrap()
 }
 
 fn acquired(bench: &mut Bench) -> (u64, Lock) {
@@ -110,7 +110,7 @@ fn adopt_does_not_split_the_queue() {
     ask_for(&mut bench, 1, WAIT);
     ask_for(&mut bench, 2, WAIT);
     answer(&mut bench, 0, "_", "9000");
-    bench.core.adopt(b"k", token, TTL, None, 9, bench.now).unwrap();
+    bench.core.adopt(b"k", token, TTL, 9, bench.now).unwrap();
     bench.said(0);
     bench.reply(0, ":1\r\n");
     let mut order = Vec::new();

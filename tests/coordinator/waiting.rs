@@ -3,12 +3,12 @@
 
 use super::*;
 use redlatch::proto::NodeId;
-use redlatch::{Lock, Op};
+use redlatch::{Lock, LockOptions, Op};
 
 const WAIT: Duration = Duration::from_secs(100);
 
 fn ask_for(bench: &mut Bench, data: u64, wait: Duration) -> Op {
-    bench.core.acquire(b"k", TTL, wait, data, bench.now).unwrap()
+    bench.core.acquire(b"k", LockOptions::new(TTL).wait(wait), data, bench.now).unwrap()
 }
 
 /// Every node says that another holds the key, and for how long.
@@ -238,7 +238,7 @@ fn one_attempt_for_a_key_that_this_client_has_is_refused_at_once() {
     assert!(done.data == 5 && matches!(done.result, Err(Error::Contended(_))));
     assert!((0..3).all(|node| bench.said(node).is_empty()), "nobody is asked");
     // Another key of the client is not affected.
-    bench.core.acquire(b"other", TTL, Duration::ZERO, 6, bench.now).unwrap();
+    bench.core.acquire(b"other", LockOptions::once(TTL), 6, bench.now).unwrap();
     assert!(is_asking(&mut bench, 0));
     assert!(!bench.core.remaining(&held, bench.now).is_zero());
 }
@@ -355,7 +355,10 @@ fn a_waiter_queued_after_one_without_quorum_does_not_get_contended() {
     bench.lose(0);
     bench.lose(1);
     let ask = |bench: &mut Bench, wait, data| {
-        bench.core.acquire(b"k", TTL, wait, data, bench.now).expect("it can be asked for");
+        bench
+            .core
+            .acquire(b"k", LockOptions::new(TTL).wait(wait), data, bench.now)
+            .expect("it can be asked for");
     };
     ask(&mut bench, millis(500), 1);
     ask(&mut bench, millis(100), 2);

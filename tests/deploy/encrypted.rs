@@ -39,7 +39,7 @@ fn good(ca: &Ca, count: usize) -> Vec<Paper> {
 /// The error of each of these nodes in an attempt; none of them can be used.
 #[track_caller]
 fn refusals(config: Config) -> Vec<String> {
-    let nodes = config.settings().nodes.len();
+    let nodes = config.get_settings().nodes.len();
     let client = Client::connect(config).expect("good addresses");
     eventually(SOON, "every node failed", || {
         client.drive(millis(1)).expect("the poller works");

@@ -16,7 +16,7 @@ fn debug_output_shows_no_password() {
     let fleet = Fleet::with(1, &["--requirepass", PASSWORD]);
     let config = config([url(&fleet[0], ":op3n%3As%40same%2Fzebra@", "")])
         .credentials(|_| Some(Credentials::of("default", PASSWORD)));
-    println!("{SHOWN}{config:?} {:?} {:?}", config.settings(), Credentials::password(PASSWORD));
+    println!("{SHOWN}{config:?} {:?} {:?}", config.get_settings(), Credentials::password(PASSWORD));
     for wrong in [":op3n%3As%40same%2Fzebra@h:x", "u:op3n:s@same/zebra@", "u:op3n:s@same/zebra@h/x"]
     {
         for scheme in ["redis://", "rediss://", "redis+unix://", "http://", ""] {

@@ -4,6 +4,7 @@
 //! A caller that would hang if a wake-up were lost has no other timer that would help: see
 //! [`config`].
 
+mod both_clients;
 mod close;
 mod event_loops;
 mod fd;

@@ -101,7 +101,7 @@ impl Door for ByHand {
     const USUALLY: u64 = 20_000;
 
     fn open(config: &Config) -> ByHand {
-        let client = SharedClient::connect(config.clone()).expect("good settings");
+        let client = SharedClient::connect_blocking(config.clone()).expect("good settings");
         let tasks = (0..Self::AT_ONCE).map(|_| None).collect();
         ByHand { client, line: Arc::default(), tasks }
     }
@@ -160,7 +160,7 @@ impl Door for Threads {
     const USUALLY: u64 = 20_000;
 
     fn open(config: &Config) -> Threads {
-        let client = SharedClient::connect(config.clone()).expect("good settings");
+        let client = SharedClient::connect_blocking(config.clone()).expect("good settings");
         let (sender, ends) = mpsc::channel();
         let worker = |number| {
             let (orders, take) = mpsc::channel();

@@ -57,11 +57,11 @@ fn uring_pairs(engine: &mut UringEngine, count: usize) {
     let engine = RefCell::new(engine);
     pairs(
         count,
-        |act| act(&mut engine.borrow_mut()),
+        |act| act(engine.borrow_mut().engine_mut()),
         |done| {
             let mut engine = engine.borrow_mut();
             engine.turn(Some(SECOND)).expect("the ring works");
-            done.extend(std::iter::from_fn(|| engine.poll_completion()));
+            done.extend(std::iter::from_fn(|| engine.engine_mut().poll_completion()));
         },
     );
 }
@@ -80,7 +80,7 @@ fn every_door_takes_and_gives_back_locks_on_io_uring() {
     }
     drop(client);
 
-    let shared = SharedClient::connect(config()).expect("a good configuration");
+    let shared = SharedClient::connect_blocking(config()).expect("a good configuration");
     let threads: Vec<_> = (0..4)
         .map(|thread| {
             let shared = shared.clone();
@@ -110,7 +110,7 @@ fn every_door_takes_and_gives_back_locks_on_io_uring() {
 
     let mut engine = UringEngine::new(config()).expect("a good configuration");
     uring_pairs(&mut engine, 3_000);
-    assert_eq!(engine.socket_driver(), SocketDriver::IoUring);
+    assert_eq!(engine.engine().socket_driver(), SocketDriver::IoUring);
     drop(engine);
     fleet.wait_empty();
 }
@@ -121,7 +121,7 @@ fn a_socket_that_is_full_gets_the_rest_later() {
     let fleet = Fleet::start(3);
     let mut engine = UringEngine::new(config(fleet.urls())).expect("a good configuration");
     uring_pairs(&mut engine, 1);
-    if !on_ring(&engine.socket_driver()) {
+    if !on_ring(&engine.engine().socket_driver()) {
         return;
     }
     // No node reads: the sockets fill up.
@@ -129,7 +129,7 @@ fn a_socket_that_is_full_gets_the_rest_later() {
     let count = 30_000;
     for data in 0..count {
         let key = format!("{data}{}", "x".repeat(200));
-        engine.acquire(&key, LockOptions::once(HOUR), data).expect("there is room");
+        engine.engine_mut().acquire(&key, LockOptions::once(HOUR), data).expect("there is room");
         if data % 500 == 0 {
             engine.turn(Some(Duration::ZERO)).expect("the ring works");
         }
@@ -139,7 +139,7 @@ fn a_socket_that_is_full_gets_the_rest_later() {
     while held.len() < count as usize {
         assert!(start.elapsed() < 3 * LOST, "{} of {count} are held", held.len());
         engine.turn(Some(SECOND)).expect("the ring works");
-        while let Some(done) = engine.poll_completion() {
+        while let Some(done) = engine.engine_mut().poll_completion() {
             match done.result.expect("a free key, and healthy nodes") {
                 Outcome::Acquired(lock) => held.push(lock),
                 other => panic!("{other:?}"),
@@ -147,14 +147,16 @@ fn a_socket_that_is_full_gets_the_rest_later() {
         }
     }
     for lock in held {
-        engine.release(lock, 0);
+        engine.engine_mut().release(lock, 0);
     }
-    while engine.coordinator().open_ops() > 0 || engine.coordinator().open_records() > 0 {
+    while engine.engine().coordinator().open_ops() > 0
+        || engine.engine().coordinator().open_records() > 0
+    {
         assert!(start.elapsed() < 6 * LOST, "the releases are over");
         engine.turn(Some(SECOND)).expect("the ring works");
-        while engine.poll_completion().is_some() {}
+        while engine.engine_mut().poll_completion().is_some() {}
     }
-    assert_eq!(engine.socket_driver(), SocketDriver::IoUring);
+    assert_eq!(engine.engine().socket_driver(), SocketDriver::IoUring);
     fleet.wait_empty();
 }
 
@@ -203,9 +205,9 @@ fn where_the_kernel_refuses_it_epoll_is_used_and_the_reason_is_there() {
         assert!(reason.contains("; Linux 6.1 or newer is needed"), "{reason}");
         let mut engine = UringEngine::new(config()).expect("a good configuration");
         uring_pairs(&mut engine, 100);
-        assert!(matches!(engine.socket_driver(), SocketDriver::Poller { .. }));
+        assert!(matches!(engine.engine().socket_driver(), SocketDriver::Poller { .. }));
         // The driver's thread inherits the prohibition.
-        let shared = SharedClient::connect(config()).expect("a good configuration");
+        let shared = SharedClient::connect_blocking(config()).expect("a good configuration");
         let lock = shared.try_lock("b", TTL).wait().expect("a free key");
         lock.release().wait().expect("it is held");
         let driver = shared.socket_driver().expect("it is open");

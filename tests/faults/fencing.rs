@@ -319,7 +319,7 @@ fn fence_without_the_restart_guard_is_refused_by_every_door() {
     let refused = |error: &Error| matches!(error, Error::Config(ConfigError::Fence { .. }));
     let error = client(unguarded()).lock(KEY, fenced()).unwrap_err();
     assert!(refused(&error), "{error}");
-    let shared = redlatch::SharedClient::connect(unguarded()).unwrap();
+    let shared = redlatch::SharedClient::connect_blocking(unguarded()).unwrap();
     let error = shared.lock(KEY, fenced()).wait().unwrap_err();
     assert!(refused(&error), "{error}");
 }

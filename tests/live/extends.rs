@@ -30,7 +30,7 @@ fn extend_often(fleet: &Fleet, keys: &[&str], once: LockOptions, what: &str) {
     let client = Client::connect(guarded).expect("a good configuration");
     client.vouch().expect("the node is new");
     let begun = Instant::now();
-    let mut guard = client.try_lock_all(keys, once).expect("it is free");
+    let mut guard = client.try_lock(keys, once).expect("it is free");
     let executed = (begun, Instant::now());
     let token = guard.token();
     for round in 0..TIMES {

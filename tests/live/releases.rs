@@ -43,7 +43,7 @@ fn play(client: &Client, fleet: &Fleet, keys: &[&str], once: LockOptions, by_tok
     for (holds, expected) in CASES {
         for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
             for _ in 0..TIMES {
-                let guard = client.lock_all(keys, once.wait(10 * SECOND)).expect("it is free");
+                let guard = client.lock(keys, once.wait(10 * SECOND)).expect("it is free");
                 let all = || keys.iter().all(|key| tokens(fleet, key).len() == 3);
                 client.drive_until(10 * SECOND, "every node has it", all);
                 for (node, holds) in order.into_iter().zip(holds) {

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use redlatch::proto::{Action, AutoExtend, Completion, Coordinator, Instant, Settings};
+use redlatch::proto::{
+    Action, AutoExtend, Completion, Coordinator, Instant, LockOptions, Settings,
+};
 use redlatch::proto::{Lock, LockToken, NodeEvent, NodeId, NodeSettings, Outcome, RestartGuard};
 use redlatch::testing::master::{ConnectionId, Master, Restart};
 
@@ -188,10 +190,13 @@ impl World {
             true => (SHARED.0, self.dice.one_of(&[Duration::ZERO, TTL, Duration::MAX])),
             false => (&name[..], Duration::ZERO),
         };
-        let keep = (plan == Plan::Keep).then(|| AutoExtend::at_most(2 * TTL));
+        let mut options = LockOptions::new(TTL).wait(wait);
+        if plan == Plan::Keep {
+            options = options.auto_extend(AutoExtend::at_most(2 * TTL));
+        }
         it.serial += 1;
         let data = it.serial << 8 | u64::from(shared) << 7 | plan as u64;
-        if it.core.acquire_and_auto_extend(key, TTL, wait, keep, data, now).is_err() {
+        if it.core.acquire(key, options, data, now).is_err() {
             self.tally.refused += 1;
         }
     }
@@ -260,7 +265,7 @@ impl World {
                 let (other, data) =
                     (&mut self.clients[1 - client], data & !127 | Plan::Release as u64);
                 self.tally.given += 1;
-                if other.core.adopt(&key, token, TTL, None, data, now).is_err() {
+                if other.core.adopt(&key, token, TTL, data, now).is_err() {
                     self.tally.refused += 1;
                 }
             }
@@ -296,7 +301,8 @@ impl World {
                     it.core.inspect(SHARED.0, 0, now).expect("there is room");
                 }
                 (1, _) => {
-                    let asked = it.core.acquire(SHARED.0, TTL, Duration::MAX, 0, now);
+                    let asked =
+                        it.core.acquire(SHARED.0, LockOptions::new(TTL).wait_forever(), 0, now);
                     it.core.cancel(asked.expect("there is room"), now);
                 }
                 (2, Some(data)) => {

@@ -5,7 +5,7 @@
 
 use proptest::prelude::*;
 
-use redlatch::proto::command::{ADOPT, EXTEND, MARK, RELEASE, Script};
+use redlatch::proto::command::{ADOPT, DELETE_SEEN, EXTEND, MARK, RELEASE, Script};
 use redlatch::proto::fencing::{FENCED_ACQUIRE, FENCED_EXTEND};
 use redlatch::testing::inside::{HAND_OVER, JOIN};
 use redlatch::testing::master::Trouble;
@@ -333,6 +333,11 @@ pub const RARE: &[&str] = &[
      B SET other t; B EVAL ADOPT 1 other t u -inf; B EVAL ADOPT 1 other t; B EVAL ADOPT 1 other; \
      B LPUSH l t; B EVAL ADOPT 1 l t u LATER; full; B EVAL ADOPT 1 k u t LATER; unsaved; \
      B EVAL ADOPT 1 k u t LATER; B EVAL ADOPT 1 k x t LATER; well; B GET k",
+    // What was seen is deleted, as far as it was seen, and nothing else.
+    "A HELLO 3; A CLIENT TRACKING ON; B SET k t; A GET k; B EVAL SEEN 1 k u 159; A PING; \
+     B EVAL SEEN 1 k t 159; A PING; B GET k; B EVAL SEEN 1 k t 159; B SET k abc; \
+     B EVAL SEEN 1 k ab 1; B GET k; B LPUSH l t; B EVAL SEEN 1 l t 159; B SET k t; full; \
+     B EVAL SEEN 1 k t 159; replica; B EVAL SEEN 1 k t 159; well; B GET k",
     // A lock is acquired and counted, and its counter is raised; a value that is no counter stays.
     "A SET c 7; A EVAL COUNTED 2 k c t LATER LATER 1000; A GET c; A PTTL c; A PTTL k; A GET k; \
      A EVAL COUNTED 2 k c u LATER LATER 1000; A GET c; A EVAL RAISED 2 k c t 0 12 LATER 1000; \
@@ -508,6 +513,7 @@ fn blank(word: &str, fill: usize) -> Word {
         "RELEASE" => Word::Bytes(RELEASE.source.into()),
         "EXTEND" => Word::Bytes(EXTEND.source.into()),
         "ADOPT" => Word::Bytes(ADOPT.into()),
+        "SEEN" => Word::Bytes(DELETE_SEEN.into()),
         "JOIN" => Word::Bytes(JOIN.source.into()),
         "HAND" => Word::Bytes(HAND_OVER.source.into()),
         "COUNTED" => Word::Bytes(FENCED_ACQUIRE.source.into()),

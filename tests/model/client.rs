@@ -1,7 +1,7 @@
 //! A client: a real coordinator, and a caller with one request or one lock at a time.
 
 use redlatch::proto::{Coordinator, Instant, LockToken, NodeSettings, Settings};
-use redlatch::{Error, Lock, Op, Outcome};
+use redlatch::{Error, Lock, LockOptions, Op, Outcome};
 
 use crate::names;
 use crate::time::{
@@ -117,12 +117,9 @@ impl Client {
         self.core.reseed(names::seed(client, self.drawn));
         self.drawn += 1;
         self.believes_until = None;
-        let wait = std::time::Duration::ZERO;
-        let op = if self.fenced {
-            self.core.acquire_fenced(KEY, TTL, wait, None, 0, now)
-        } else {
-            self.core.acquire(KEY, TTL, wait, 0, now)
-        };
+        let options = LockOptions::once(TTL);
+        let options = if self.fenced { options.fenced() } else { options };
+        let op = self.core.acquire(KEY, options, 0, now);
         self.task = Task::Asking(op.expect("there is room"));
     }
 
@@ -130,7 +127,7 @@ impl Client {
         self.core.reseed(names::seed(client, self.drawn));
         self.drawn += 1;
         self.believes_until = None;
-        let op = self.core.adopt(KEY, token, TTL, None, 0, now);
+        let op = self.core.adopt(KEY, token, TTL, 0, now);
         self.task = Task::Asking(op.expect("there is room"));
     }
 

@@ -103,13 +103,13 @@ fn contend(client: &Client, Contest { keys, of, end, file }: Contest<'_>) {
     let mut all: Vec<usize> = (0..keys).collect();
     loop {
         dice.shuffle(&mut all);
-        let names = all[..of].iter().map(|key| format!("k{key}"));
+        let names = all[..of].iter().map(|key| format!("k{key}")).collect::<Vec<_>>();
         let asked = now();
         if asked >= end {
             break;
         }
         let options = LockOptions::new(SHORT).wait(20 * SECOND);
-        let (from, until) = match client.lock_all(names, options) {
+        let (from, until) = match client.lock(names, options) {
             Ok(guard) => {
                 let from = now();
                 std::thread::sleep(Duration::from_micros(dice.below(2_000)));

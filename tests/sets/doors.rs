@@ -1,6 +1,6 @@
 //! The same lock over several keys through the shared client, the engine and the descriptor.
 
-use redlatch::{AutoExtend, FdEngine, KeySet, Outcome, SharedClient};
+use redlatch::{AutoExtend, FdEngine, KeySet, Keys, Outcome, SharedClient};
 
 use super::*;
 use crate::engine_loop::Loop;
@@ -16,7 +16,7 @@ fn shared_client_locks_sets_from_threads_and_tasks() {
                 for _ in 0..20 {
                     let mut names = ["a", "b", "c"];
                     names.rotate_left(number % 3);
-                    let mut guard = locks.lock_all(&names[..2], TTL).wait()?;
+                    let mut guard = locks.lock(&names[..2], TTL).wait()?;
                     assert_eq!(guard.keys().count(), 2);
                     guard.check()?;
                     guard.extend(TTL).wait()?;
@@ -29,15 +29,15 @@ fn shared_client_locks_sets_from_threads_and_tasks() {
     for thread in threads {
         thread.join().expect("it does not panic").unwrap();
     }
-    let error = locks.try_lock_all([""; 0], TTL).wait().unwrap_err();
+    let error = locks.try_lock([""; 0], TTL).wait().unwrap_err();
     assert_eq!(error.to_string(), "keys: the list is empty; name at least one");
-    let mut guard = locks.try_lock_all(["a", "b"], TTL).wait().unwrap();
+    let mut guard = locks.try_lock(["a", "b"], TTL).wait().unwrap();
     guard.auto_extend(60 * SECOND).unwrap();
-    let (watcher, other) = (guard.watcher(), locks.try_lock_all(["b", "c"], TTL).wait());
+    let (watcher, other) = (guard.watcher(), locks.try_lock(["b", "c"], TTL).wait());
     assert!(other.unwrap_err().is_contended());
     let token = guard.into_token().unwrap();
     assert!(watcher.check().is_err());
-    let guard = locks.adopt_all(["a", "b"], token, TTL).wait().unwrap();
+    let guard = locks.adopt(["a", "b"], token, TTL).wait().unwrap();
     let names: Vec<&[u8]> = guard.keys().collect();
     assert_eq!(names, [&b"a"[..], b"b"]);
     drop(guard);
@@ -45,6 +45,54 @@ fn shared_client_locks_sets_from_threads_and_tasks() {
     let guard = locks.try_lock("a", TTL).wait().unwrap();
     assert_eq!(guard.keys().collect::<Vec<_>>(), [b"a"]);
     drop(guard);
+    nothing_is_left(&fleet);
+}
+
+/// The keys of a lock that a client takes, and gives up again.
+#[track_caller]
+fn taken(client: &Client, keys: impl Keys) -> Vec<String> {
+    let guard = client.lock(keys, TTL).expect("they are free");
+    guard.keys().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
+}
+
+#[test]
+#[expect(clippy::needless_borrows_for_generic_args, reason = "every type is tried")]
+fn keys_of_every_type_are_locked_through_the_clients() {
+    let fleet = Fleet::start(3);
+    let blocking = client(&fleet);
+    let (one, several) = (String::from("a"), ["b", "a"].map(String::from));
+    let set = KeySet::new(&several).unwrap();
+    for keys in [
+        taken(&blocking, "a"),
+        taken(&blocking, &one),
+        taken(&blocking, b"a"),
+        taken(&blocking, &b"a"[..]),
+        taken(&blocking, ["a"]),
+        taken(&blocking, &[b"a"]),
+    ] {
+        assert_eq!(keys, ["a"]);
+    }
+    for keys in [
+        taken(&blocking, ["b", "a"]),
+        taken(&blocking, &["b", "a"]),
+        taken(&blocking, [&b"b"[..], b"a"]),
+        taken(&blocking, &several),
+        taken(&blocking, &several[..]),
+        taken(&blocking, several.to_vec()),
+        taken(&blocking, &set),
+    ] {
+        assert_eq!(keys, ["a", "b"]);
+    }
+    let shared = ready::shared(config(fleet.urls()));
+    // A call keeps its keys: also those that it owns, and those that it borrows.
+    let calls = [
+        shared.lock(one.clone(), TTL).wait().map(|guard| guard.keys().count()),
+        shared.lock(&several, TTL).wait().map(|guard| guard.keys().count()),
+        shared.lock(several.to_vec(), TTL).wait().map(|guard| guard.keys().count()),
+        shared.lock(set.clone(), TTL).wait().map(|guard| guard.keys().count()),
+        shared.lock(&set, TTL).wait().map(|guard| guard.keys().count()),
+    ];
+    assert_eq!(calls.map(|count| count.expect("they are free")), [1, 2, 2, 2, 2]);
     nothing_is_left(&fleet);
 }
 
@@ -56,8 +104,8 @@ fn shared_client_locks_sets_in_tokio() {
     runtime.block_on(async {
         let locks = SharedClient::connect_tokio(config(fleet.urls())).await.expect("it is good");
         ready::all_ready(&locks).await;
-        let first = locks.lock_all(["a", "b"], TTL).await.unwrap();
-        let second = locks.lock_all(["b", "c"], LockOptions::new(TTL).wait(10 * SECOND));
+        let first = locks.lock(["a", "b"], TTL).await.unwrap();
+        let second = locks.lock(["b", "c"], LockOptions::new(TTL).wait(10 * SECOND));
         let release = async {
             assert!(first.check().is_ok());
             first.release().await
@@ -75,7 +123,7 @@ fn engine_locks_sets_and_releases_them_by_their_token() {
     let mut it = Loop::ready(config(fleet.urls()));
     let both = KeySet::new(["a", "b"]).unwrap();
     let options = LockOptions::new(TTL).auto_extend(AutoExtend::extensions(1));
-    let op = it.engine.acquire_all(&both, options, 7).unwrap();
+    let op = it.engine.acquire(&both, options, 7).unwrap();
     let mut lock = None;
     it.turn_until("it has the lock", |engine| {
         if let Some(done) = engine.poll_completion() {
@@ -86,7 +134,7 @@ fn engine_locks_sets_and_releases_them_by_their_token() {
         lock.is_some()
     });
     let token = it.engine.into_token(lock.expect("it was acquired")).expect("it is held");
-    it.engine.release_token_all(&both, token, 0).unwrap();
+    it.engine.release_token(&both, token, 0).unwrap();
     it.turn_until("it is released", |engine| {
         engine.poll_completion().is_some_and(|done| {
             matches!(done.result, Ok(Outcome::Released(ReleaseOutcome::Released)))
@@ -100,7 +148,7 @@ fn engine_behind_a_descriptor_locks_sets() {
     let fleet = Fleet::start(3);
     let mut locks = FdEngine::new(config(fleet.urls())).expect("a good configuration");
     let both = KeySet::new(["a", "b"]).unwrap();
-    locks.batch().acquire_all(&both, TTL, 0).unwrap();
+    locks.batch().acquire(&both, TTL, 0).unwrap();
     let mut lock = None;
     eventually(SOON, "it has the lock", || {
         drop(locks.tick().expect("the poller works"));

@@ -34,7 +34,7 @@ fn each_key_of_a_set_has_a_number_that_grows_beside_single_locks_and_other_sets(
     let contend = |names: &[&str]| {
         let (client, mut held, mut written) = (guarded(&fleet), 0, 0);
         while held < holds {
-            let Ok(guard) = client.lock_all(names, fenced()) else { continue };
+            let Ok(guard) = client.lock(names, fenced()) else { continue };
             assert_eq!(guard.fences().count(), names.len(), "a number for each key");
             assert_eq!(guard.fence().is_some(), names.len() == 1);
             let mut last = last.lock().expect("no client panics");
@@ -66,7 +66,7 @@ fn each_key_of_a_set_has_a_number_that_grows_beside_single_locks_and_other_sets(
 fn fenced_set_survives_forgotten_scripts_and_heals_its_counters() {
     let fleet = Fleet::start(3);
     let client = guarded(&fleet);
-    let mut guard = client.lock_all(["a", "b"], fenced()).unwrap();
+    let mut guard = client.lock(["a", "b"], fenced()).unwrap();
     let fences: Vec<u64> = guard.fences().map(|(_, fence)| fence).collect();
     for node in fleet.iter() {
         assert!(node.command(&["SCRIPT", "FLUSH"]).is_ok());
@@ -99,14 +99,14 @@ fn fences_are_not_given_where_another_program_uses_the_counter_of_one_key() {
     for (node, value) in fleet.iter().zip(["text", "-5", "1e30"]) {
         assert!(node.command(&[&b"SET"[..], &counter, value.as_bytes()]).is_ok());
     }
-    let error = client.try_lock_all(["a", "b"], fenced()).unwrap_err();
+    let error = client.try_lock(["a", "b"], fenced()).unwrap_err();
     println!("{error}");
     assert!(error.to_string().contains("the fencing counter is not a number"), "{error}");
     client.drive(millis(100)).unwrap();
     no_lock_is_left(&fleet);
     assert!(fleet.iter().all(|node| node.get(counter_key(b"a")).is_none()), "nothing was counted");
     // Without numbers no counter is needed.
-    assert_eq!(client.lock_all(["a", "b"], millis(500)).unwrap().fences().count(), 0);
+    assert_eq!(client.lock(["a", "b"], millis(500)).unwrap().fences().count(), 0);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn shared_guard_of_a_fenced_set_has_its_numbers() {
     drop(guarded(&fleet));
     let config = config(fleet.urls()).restart_guard(RestartGuard::On).max_ttl(MAX_TTL);
     let locks = ready::shared(config);
-    let guard = locks.lock_all(["b", "a"], fenced()).wait().unwrap();
+    let guard = locks.lock(["b", "a"], fenced()).wait().unwrap();
     let numbers: Vec<(Vec<u8>, u64)> =
         guard.fences().map(|(key, fence)| (key.to_vec(), fence)).collect();
     assert_eq!(numbers.iter().map(|(key, _)| &key[..]).collect::<Vec<_>>(), [b"a", b"b"]);

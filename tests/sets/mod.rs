@@ -43,7 +43,7 @@ fn nothing_is_left(fleet: &Fleet) {
 fn set_is_one_token_on_every_key_of_a_majority_and_its_release_leaves_none() {
     let fleet = Fleet::start(5);
     let client = client(&fleet);
-    let mut guard = client.try_lock_all(["b", "a", "c\0\r\n", "a"], TTL).unwrap();
+    let mut guard = client.try_lock(["b", "a", "c\0\r\n", "a"], TTL).unwrap();
     let names: Vec<&[u8]> = guard.keys().collect();
     assert_eq!(names, [&b"a"[..], b"b", b"c\0\r\n"]);
     eventually(SOON, "all five have all keys", || fleet.keys_everywhere().len() == 15);
@@ -62,7 +62,7 @@ fn set_is_one_token_on_every_key_of_a_majority_and_its_release_leaves_none() {
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     nothing_is_left(&fleet);
     // A guard that is dropped does the same.
-    drop(client.try_lock_all(["a", "b"], TTL).unwrap());
+    drop(client.try_lock(["a", "b"], TTL).unwrap());
     nothing_is_left(&fleet);
 }
 
@@ -72,7 +72,7 @@ fn set_that_is_refused_writes_none_of_its_keys() {
     let (holder, other) = (client(&fleet), client(&fleet));
     let held = holder.try_lock("b", TTL).unwrap();
     eventually(SOON, "all three have it", || keys(&fleet).len() == 3);
-    let error = other.try_lock_all(["a", "b", "c"], TTL).unwrap_err();
+    let error = other.try_lock(["a", "b", "c"], TTL).unwrap_err();
     println!("{error}");
     assert!(error.is_contended() && error.to_string().contains("for \"b\", one of 3 keys"));
     // Later answers and releases arrive.
@@ -80,7 +80,7 @@ fn set_that_is_refused_writes_none_of_its_keys() {
     let all_but_b: Vec<_> = keys(&fleet).into_iter().filter(|(_, key)| key != "b").collect();
     assert!(all_but_b.is_empty(), "a part of a set: {all_but_b:?}");
     assert_eq!(held.release().unwrap(), ReleaseOutcome::Released);
-    other.try_lock_all(["a", "b", "c"], TTL).unwrap().release().unwrap();
+    other.try_lock(["a", "b", "c"], TTL).unwrap().release().unwrap();
     nothing_is_left(&fleet);
 }
 
@@ -88,11 +88,11 @@ fn set_that_is_refused_writes_none_of_its_keys() {
 fn set_is_handed_on_by_its_token() {
     let fleet = Fleet::start(3);
     let (giver, taker) = (client(&fleet), client(&fleet));
-    let token = giver.try_lock_all(["a", "b"], TTL).unwrap().into_token().unwrap();
-    let guard = taker.adopt_all(["b", "a"], token.clone(), TTL).unwrap();
+    let token = giver.try_lock(["a", "b"], TTL).unwrap().into_token().unwrap();
+    let guard = taker.adopt(["b", "a"], token.clone(), TTL).unwrap();
     assert_ne!(guard.token(), token);
     assert_eq!(guard.keys().count(), 2);
-    let error = giver.adopt_all(["a", "b"], token, TTL).unwrap_err();
+    let error = giver.adopt(["a", "b"], token, TTL).unwrap_err();
     assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
     guard.check().unwrap();
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
@@ -103,7 +103,7 @@ fn set_is_handed_on_by_its_token() {
 fn loss_of_a_set_is_reported_at_once_and_names_the_key() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
-    let mut guard = client.try_lock_all(["a", "b", "c"], TTL).unwrap();
+    let mut guard = client.try_lock(["a", "b", "c"], TTL).unwrap();
     guard.auto_extend(60 * SECOND).unwrap();
     client.drive(millis(50)).unwrap();
     // On one node it is healed.
@@ -141,11 +141,11 @@ fn set_with_a_key_of_another_type_is_held_by_another_program() {
     for node in fleet.iter() {
         node.command(&["LPUSH", "b", "x"]);
     }
-    let error = client.try_lock_all(["a", "b"], TTL).unwrap_err();
+    let error = client.try_lock(["a", "b"], TTL).unwrap_err();
     println!("{error}");
     assert!(error.is_contended() && error.to_string().contains("for \"b\", one of 2 keys"));
     // A key that becomes a list while the lock is held is another's, and does not keep the rest.
-    let guard = client.try_lock_all(["a", "c"], TTL).unwrap();
+    let guard = client.try_lock(["a", "c"], TTL).unwrap();
     eventually(SOON, "all three have it", || keys(&fleet).len() == 9);
     for node in fleet.iter() {
         node.command(&["DEL", "a"]);
@@ -162,11 +162,11 @@ fn set_on_a_node_without_memory_leaves_nothing_there() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     fleet[0].command(&["CONFIG", "SET", "maxmemory", "1"]);
-    let guard = client.try_lock_all(["a", "b"], TTL).unwrap();
+    let guard = client.try_lock(["a", "b"], TTL).unwrap();
     assert!(keys(&fleet).iter().all(|(node, _)| *node != 0), "{:?}", keys(&fleet));
     drop(guard);
     fleet[1].command(&["CONFIG", "SET", "maxmemory", "1"]);
-    let error = client.try_lock_all(["a", "b"], TTL).unwrap_err();
+    let error = client.try_lock(["a", "b"], TTL).unwrap_err();
     println!("{error}");
     let report = error.report().unwrap();
     assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::OutOfMemory));
@@ -182,7 +182,7 @@ fn set_on_a_node_without_memory_leaves_nothing_there() {
         node.command(&["CONFIG", "SET", "maxmemory", "0"]);
     }
     let long = |number: u32| format!("{number:0>900}");
-    let guard = client.try_lock_all((0..64).map(long), TTL).unwrap();
+    let guard = client.try_lock((0..64).map(long).collect::<Vec<_>>(), TTL).unwrap();
     client.drive(millis(100)).unwrap();
     let there = keys(&fleet).iter().filter(|(node, _)| *node == 2).count();
     assert!(there == 0 || there == 64, "{there} of 64 keys");
@@ -212,7 +212,7 @@ fn part_of_a_set_that_a_node_wrote_before_it_ran_out_of_memory_is_released() {
         for master in masters.iter().take(2) {
             master.suffer(Trouble::OutOfMemoryInside { after: 1 });
         }
-        let error = client.try_lock_all(["a", "b", "c"], options).unwrap_err();
+        let error = client.try_lock(["a", "b", "c"], options).unwrap_err();
         println!("{error}");
         assert!(matches!(error, Error::NoQuorum(_)), "{error}");
         let report = error.report().unwrap();
@@ -225,7 +225,7 @@ fn part_of_a_set_that_a_node_wrote_before_it_ran_out_of_memory_is_released() {
             masters.iter().all(|master| locks(master) == 0)
         });
         masters.iter().for_each(LocalMaster::serve);
-        let guard = client.try_lock_all(["a", "b", "c"], options).unwrap();
+        let guard = client.try_lock(["a", "b", "c"], options).unwrap();
         assert_eq!(guard.fences().count(), if fenced { 3 } else { 0 });
     }
 }
@@ -236,25 +236,26 @@ fn set_that_cannot_be_is_refused_before_a_byte_is_sent() {
     let client = client(&fleet);
     let commands = fleet[0].info("total_commands_processed");
     let none: [&str; 0] = [];
-    let error = client.lock_all(none, TTL).unwrap_err();
+    let error = client.lock(none, TTL).unwrap_err();
     assert_eq!(error.to_string(), "keys: the list is empty; name at least one");
-    let error = client.lock_all((0..65).map(|n| n.to_string()), TTL).unwrap_err();
+    let names: Vec<String> = (0..65).map(|number| number.to_string()).collect();
+    let error = client.lock(&names, TTL).unwrap_err();
     assert!(matches!(error, Error::Config(ConfigError::Keys { given: 65 })), "{error}");
     println!("{error}");
     // The restart guard of this client is off.
     let fenced = LockOptions::new(TTL).fenced();
-    let error = client.lock_all(["a", "b"], fenced).unwrap_err();
+    let error = client.lock(["a", "b"], fenced).unwrap_err();
     assert!(matches!(error, Error::Config(ConfigError::Fence { .. })), "{error}");
     println!("{error}");
     let fair = LockOptions::new(TTL).fair();
-    let error = client.lock_all(["a", "b"], fair).unwrap_err();
+    let error = client.lock(["a", "b"], fair).unwrap_err();
     assert!(matches!(error, Error::Config(ConfigError::Fair { .. })), "{error}");
     let text = "fair lock: it has one key only; leave `fair` out, or lock one key";
     assert_eq!(error.to_string(), text);
     let after: u64 = fleet[0].info("total_commands_processed").parse().unwrap();
     // The question for the number is one.
     assert!(after <= commands.parse::<u64>().unwrap() + 2, "{commands}, {after}");
-    let guard = client.lock_all((0..64).map(|n| n.to_string()), TTL).unwrap();
+    let guard = client.lock(&names[..64], TTL).unwrap();
     assert_eq!(guard.keys().count(), 64);
     guard.release().unwrap();
     nothing_is_left(&fleet);
@@ -264,7 +265,7 @@ fn set_that_cannot_be_is_refused_before_a_byte_is_sent() {
 fn script_over_a_set_that_every_node_forgot_is_sent_again() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
-    let mut guard = client.try_lock_all(["a", "b"], TTL).unwrap();
+    let mut guard = client.try_lock(["a", "b"], TTL).unwrap();
     let forget = || {
         for node in fleet.iter() {
             assert_eq!(node.command(&["SCRIPT", "FLUSH"]), Value::Simple("OK".into()));
@@ -276,6 +277,6 @@ fn script_over_a_set_that_every_node_forgot_is_sent_again() {
     forget();
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     forget();
-    drop(client.try_lock_all(["a", "b"], TTL).unwrap());
+    drop(client.try_lock(["a", "b"], TTL).unwrap());
     nothing_is_left(&fleet);
 }

@@ -186,12 +186,11 @@ fn a_key_that_panics_breaks_nothing() {
     let client = client(&fleet);
     let before = client.gauges();
     for _ in 0..3 {
-        let waited = catch_unwind(AssertUnwindSafe(|| client.lock(Panics, TTL).wait()));
+        let waited = catch_unwind(AssertUnwindSafe(|| client.inspect(Panics).wait()));
         assert!(waited.is_err());
         let token = client.lock("a", TTL).wait().unwrap().token();
-        assert!(
-            catch_unwind(AssertUnwindSafe(|| client.release_token(Panics, token).wait())).is_err()
-        );
+        let asked = || client.extend_token(Panics, token, TTL).wait();
+        assert!(catch_unwind(AssertUnwindSafe(asked)).is_err());
     }
     nothing_is_open(&client, before);
     client.lock("a", TTL).wait().unwrap().check().unwrap();
@@ -302,7 +301,7 @@ fn a_resolver_that_panics_is_asked_again() {
         1 => panic!("a resolver of the user's"),
         _ => Ok(vec![good]),
     });
-    let client = SharedClient::connect(config).unwrap();
+    let client = SharedClient::connect_blocking(config).unwrap();
     eventually(30 * SECOND, "its name leads there", || client.nodes() == [NodeState::Ready]);
     assert!(asked.load(Ordering::Relaxed) >= 3);
 }
@@ -320,7 +319,7 @@ fn a_name_is_followed_also_where_the_caller_takes_the_events() {
         0 => Ok(vec![away]),
         _ => Ok(vec![good]),
     });
-    let client = SharedClient::connect(config).unwrap();
+    let client = SharedClient::connect_blocking(config).unwrap();
     eventually(30 * SECOND, "its name leads there", || {
         for event in std::iter::from_fn(|| client.poll_node_event()) {
             let stale = matches!(event, NodeEvent::AddressStale { .. });

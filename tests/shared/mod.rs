@@ -3,6 +3,7 @@
 
 mod basics;
 mod close_and_panics;
+mod connecting;
 mod dropped;
 mod executor;
 mod forked;

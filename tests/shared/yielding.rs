@@ -63,7 +63,7 @@ fn a_loop_without_a_pause_lets_the_driver_run_on_several_threads() {
 #[test]
 fn a_call_that_ends_at_its_first_poll_yields_once_on_any_executor() {
     let (_masters, config) = masters(1);
-    let client = SharedClient::connect(config).unwrap();
+    let client = SharedClient::connect_blocking(config).unwrap();
     let held = client.lock("a", TTL).wait().unwrap();
     // Refused without a request to a node: the key is held here.
     let mut contended = Task::new(client.try_lock("a", TTL).into_future());

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use redlatch::proto::LockToken;
-use redlatch::{Error, Inspection, Op};
+use redlatch::{Error, Inspection, LockOptions, Op};
 
 use crate::agenda::{Event, MICRO, MILLI};
 use crate::client::instant;
@@ -125,9 +125,10 @@ impl World {
         let now = self.agenda.now();
         let serial = self.next_serial();
         let it = &mut self.clients[client];
-        let (ttl, keep) = (Duration::from_millis(wish.ttl), wish.keep());
+        let options = LockOptions::new(Duration::from_millis(wish.ttl));
+        let options = wish.keep().map_or(options, |keep| options.auto_extend(keep));
         let asked =
-            it.coordinator.adopt(&self.keys[key], token.clone(), ttl, keep, serial, instant(now));
+            it.coordinator.adopt(&self.keys[key], token.clone(), options, serial, instant(now));
         self.trace.note(now, || {
             let outcome = asked.as_ref().map_err(Error::to_string);
             format!("client {client} user {user} adopts #{serial} {token} {wish:?}: {outcome:?}")

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use redlatch::proto::KeySet;
 use redlatch::{
-    AutoExtend, Busy, Completion, ConfigError, Error, InvalidTtl, Lock, Op, Outcome, ReleaseOutcome,
+    AutoExtend, Busy, Completion, ConfigError, Error, InvalidTtl, Lock, LockOptions, Op, Outcome,
+    ReleaseOutcome,
 };
 
 use crate::agenda::{Event, MILLI, SECOND};
@@ -97,6 +98,19 @@ impl Wish {
     /// How it is to be kept.
     pub fn keep(&self) -> Option<AutoExtend> {
         self.bounds.map(|bounds| bounds.keep)
+    }
+
+    /// The options of an acquire that waits for so many nanoseconds. A lock over several keys is
+    /// not fair, and a fair one has no fencing number.
+    fn options(&self, wait: u64) -> LockOptions {
+        let ttl = Duration::from_millis(self.ttl);
+        let options = LockOptions::new(ttl).wait(Duration::from_nanos(wait));
+        let options = self.keep().map_or(options, |keep| options.auto_extend(keep));
+        match (self.fair && self.also == 0, self.fenced) {
+            (true, _) => options.fair(),
+            (false, true) => options.fenced(),
+            (false, false) => options,
+        }
     }
 }
 
@@ -261,24 +275,15 @@ impl World {
         let now = self.agenda.now();
         let serial = self.next_serial();
         let it = &mut self.clients[client];
-        let (ttl, wait_for) = (Duration::from_millis(wish.ttl), Duration::from_nanos(wait));
-        let (key_bytes, keep, at) = (&self.keys[key], wish.keep(), instant(now));
+        let (options, key_bytes, at) = (wish.options(wait), &self.keys[key], instant(now));
         let core = &mut it.coordinator;
         let asked = if wish.also != 0 {
             let others = (0..self.keys.len()).filter(|&other| wish.has_also(other));
             let names = others.chain([key]).map(|key| &self.keys[key]);
             let keys = KeySet::new(names).expect("they are few");
-            if wish.fenced {
-                core.acquire_all_fenced(&keys, ttl, wait_for, keep, serial, at)
-            } else {
-                core.acquire_all(&keys, ttl, wait_for, keep, serial, at)
-            }
-        } else if wish.fair {
-            core.acquire_fair(key_bytes, ttl, wait_for, keep, serial, at)
-        } else if wish.fenced {
-            core.acquire_fenced(key_bytes, ttl, wait_for, keep, serial, at)
+            core.acquire(&keys, options, serial, at)
         } else {
-            core.acquire_and_auto_extend(key_bytes, ttl, wait_for, keep, serial, at)
+            core.acquire(key_bytes, options, serial, at)
         };
         self.trace.note(now, || {
             let outcome = asked.as_ref().map_err(Error::to_string);

@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
-use redlatch::AutoExtend;
-use redlatch::clock::Instant;
+use redlatch::proto::Instant;
 use redlatch::proto::Settings;
 use redlatch::proto::{Action, Coordinator, Lock, NodeId, NodeSettings, NodeState, Outcome};
+use redlatch::{AutoExtend, Keys, LockOptions};
 
 pub const NODES: usize = 5;
 const SEED: [u8; 32] = [7; 32];
@@ -54,6 +54,11 @@ impl ByHand {
         Instant::default().saturating_add(self.now)
     }
 
+    fn options(&self, ttl: Duration) -> LockOptions {
+        let options = LockOptions::once(ttl);
+        if self.fair { options.fair() } else { options }
+    }
+
     /// So many acquires and releases of free keys.
     pub fn pairs(&mut self, count: usize, ttl: Duration) {
         let mut locks = Vec::with_capacity(self.in_flight);
@@ -71,21 +76,27 @@ impl ByHand {
         }
     }
 
+    /// Acquires and releases these keys.
+    pub fn pair_of(&mut self, keys: impl Keys, ttl: Duration, locks: &mut Vec<Lock>) {
+        let (now, options) = (self.now(), self.options(ttl));
+        self.coordinator.acquire(keys, options, 0, now).expect("there is room");
+        self.turn();
+        while let Some(done) = self.coordinator.poll_completion(self.now()) {
+            let Ok(Outcome::Acquired(lock)) = done.result else { panic!("{done:?}") };
+            locks.push(lock);
+        }
+        self.release_all(locks);
+    }
+
     /// As [`pairs_into`](ByHand::pairs_into), with answers that were made before: the test itself
     /// does next to nothing.
     pub fn canned_pairs(&mut self, count: usize, ttl: Duration, locks: &mut Vec<Lock>) {
         let [granted, released] = [&b"+OK\r\n"[..], b":1\r\n"].map(|it| it.repeat(self.in_flight));
         let keys: Vec<[u8; 10]> = (0..self.in_flight).map(key).collect();
         for _ in 0..count / self.in_flight {
-            let now = self.now();
+            let (now, options) = (self.now(), self.options(ttl));
             for key in &keys {
-                let (core, wait) = (&mut self.coordinator, Duration::ZERO);
-                let asked = if self.fair {
-                    core.acquire_fair(key, ttl, wait, None, 0, now)
-                } else {
-                    core.acquire(key, ttl, wait, 0, now)
-                };
-                asked.expect("there is room");
+                self.coordinator.acquire(key, options, 0, now).expect("there is room");
             }
             self.canned_turn(&granted);
             while let Some(done) = self.coordinator.poll_completion(self.now()) {
@@ -123,17 +134,12 @@ impl ByHand {
         auto_extend: Option<AutoExtend>,
         locks: &mut Vec<Lock>,
     ) {
-        let now = self.now();
+        let (now, options) = (self.now(), self.options(ttl));
+        let options = auto_extend.map_or(options, |keep| options.auto_extend(keep));
         for number in first..first + count {
             let key = key(number);
-            let (wait, data) = (Duration::ZERO, number as u64);
-            let coordinator = &mut self.coordinator;
-            let asked = if self.fair {
-                coordinator.acquire_fair(&key, ttl, wait, auto_extend, data, now)
-            } else {
-                coordinator.acquire_and_auto_extend(&key, ttl, wait, auto_extend, data, now)
-            };
-            asked.expect("there is room");
+            let (coordinator, data) = (&mut self.coordinator, number as u64);
+            coordinator.acquire(key, options, data, now).expect("there is room");
         }
         self.turn();
         while let Some(done) = self.coordinator.poll_completion(self.now()) {

@@ -23,7 +23,7 @@ impl Loop {
     /// With all nodes ready.
     #[track_caller]
     pub fn ready(config: Config) -> Loop {
-        let nodes = config.settings().nodes.len();
+        let nodes = config.get_settings().nodes.len();
         let mut embedded = Loop::new(config);
         embedded.turn_until("the nodes are ready", |it| it.coordinator().ready().len() == nodes);
         embedded

@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_millis(1);
 /// A blocking client.
 #[track_caller]
 pub fn client(config: Config) -> Client {
-    let nodes = config.settings().nodes.len();
+    let nodes = config.get_settings().nodes.len();
     let client = Client::connect(config).expect("a good configuration");
     wait_ready(&client, nodes);
     client
@@ -36,7 +36,7 @@ pub fn wait_ready(client: &Client, nodes: usize) {
 /// A shared client with a driver thread.
 #[track_caller]
 pub fn shared(config: Config) -> SharedClient {
-    let client = SharedClient::connect(config).expect("a good configuration");
+    let client = SharedClient::connect_blocking(config).expect("a good configuration");
     wait_all_ready(&client);
     client
 }

@@ -10,7 +10,7 @@ use super::source::Source;
 /// A module and all files below it share a floor and may name each other.
 const FLOORS: [(u8, &[&str]); 11] = [
     (0, &["proto::time", "proto::node_set", "proto::settings", "proto::error", "proto::lock"]),
-    (0, &["proto::key", "proto::key_set", "proto::ids", "proto::surplus"]),
+    (0, &["proto::key", "proto::key_set", "proto::keys", "proto::ids", "proto::surplus"]),
     (0, &["proto::planted", "proto::fingerprint", "proto::quorum"]),
     (
         1,
@@ -24,7 +24,7 @@ const FLOORS: [(u8, &[&str]); 11] = [
     ),
     (2, &["proto::wire", "testing::master"]),
     (3, &["proto::cluster"]),
-    (4, &["proto::locks", "proto::prometheus"]),
+    (4, &["proto::locks", "proto::lock_options", "proto::prometheus"]),
     (5, &["proto::waits"]),
     (6, &["proto::coordinator", "proto::turn"]),
     (7, &["net", "config", "testing::tcp"]),

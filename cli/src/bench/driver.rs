@@ -56,7 +56,7 @@ impl Driver {
         poll.registry().register(&mut signals, SIGNALS, interest).map_err(system)?;
         let pacer = Pacer::new(poll.registry(), PACER).map_err(system)?;
         // Each engine has a token for every node, and one for its timer.
-        let tokens = config.settings().nodes.len() + 1;
+        let tokens = config.get_settings().nodes.len() + 1;
         let engines = (0..clients).map(|client| {
             Engine::new(config.clone(), poll.registry(), Token(FIRST_ENGINE + client * tokens))
         });

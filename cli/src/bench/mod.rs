@@ -123,7 +123,7 @@ fn bench(options: &Options) -> Result<u8, Refusal> {
     let mut bench = Bench {
         options,
         plan: &plan,
-        nodes: config.settings().nodes.len(),
+        nodes: config.get_settings().nodes.len(),
         config,
         prefix: prefix()?,
         progress: Progress::new(options.common.output.quiet),

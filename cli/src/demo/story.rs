@@ -117,7 +117,7 @@ impl Story<'_> {
         let hers = |&holds: &Holds| holds == Holds::TokenOf("alice");
         self.look_until(alice, |story| Ok(story.holds(KEY)?.iter().all(hers)))?;
         self.show(KEY)?;
-        let ttl = Ttl::new(TTL, self.config.settings().max_ttl);
+        let ttl = Ttl::new(TTL, self.config.get_settings().max_ttl);
         let drift = time(TTL - ttl.map_err(|error| failed("alice", &error.into()))?.usable());
         self.prose(&format!(
             "All five were asked at once to set the key if it is not there. The third yes decided, \
@@ -161,7 +161,7 @@ impl Story<'_> {
         let done = format!("done in {}, hers for {}", time(took), time(left));
         self.event("alice", &extend(), &done)?;
         self.show(KEY)?;
-        let timeout = self.config.settings().node_timeout;
+        let timeout = self.config.get_settings().node_timeout;
         self.prose(&format!(
             "Three answered, and three decide. The frozen node took her request and does not \
              answer. A client that asks one node after the other would now wait for a timeout \
@@ -209,7 +209,7 @@ impl Story<'_> {
         let left = |&holds: &Holds| holds == Holds::Stray;
         self.look_until(alice, |story| Ok(!story.holds(FREE_KEY)?.iter().any(left)))?;
         self.show(FREE_KEY)?;
-        let timeout = self.config.settings().node_timeout;
+        let timeout = self.config.get_settings().node_timeout;
         self.prose(&format!(
             "No client has that key, and still alice does not get it: two of five is no quorum, \
              because the other three could grant it to another client. Her first attempt took the \

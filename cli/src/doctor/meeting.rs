@@ -42,8 +42,8 @@ impl Met {
 /// The configuration cannot work.
 pub fn meet(config: Config) -> Result<Vec<Met>, Refusal> {
     // A little longer, so that the library itself gives up a silent node and says why.
-    let limit = config.settings().connect_timeout.mul_f64(1.1);
-    let count = config.settings().nodes.len();
+    let limit = config.get_settings().connect_timeout.mul_f64(1.1);
+    let count = config.get_settings().nodes.len();
     let failed = |error: io::Error| Refusal::internal(format!("poller: {error}"));
     let mut poll = Poll::new().map_err(failed)?;
     let mut engine = Engine::new(config, poll.registry(), Token(0))?;

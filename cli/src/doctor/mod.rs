@@ -82,11 +82,11 @@ pub fn run(options: &Options) -> ExitCode {
 
 fn look(options: &Options) -> Result<u8, Refusal> {
     let config = crate::nodes::config(&options.common.nodes, &options.common.timing)?;
-    let settings = config.settings().clone();
+    let settings = config.get_settings().clone();
     let patience = patience(&config);
     let examined = start(&config, patience)?;
     let encrypted = |address: &Address| matches!(address, Address::Tcp { tls: true, .. });
-    let encrypted: Vec<bool> = config.addresses().iter().map(encrypted).collect();
+    let encrypted: Vec<bool> = config.get_addresses().iter().map(encrypted).collect();
     let met = meeting::meet(config)?;
     let seen = gather(&examined, met.len(), patience);
     let how = Use {
@@ -120,7 +120,7 @@ fn look(options: &Options) -> Result<u8, Refusal> {
 /// A node has as long for an answer as for a connection, even if a vote has less time. So a slow
 /// node is reported as slow, not as silent.
 fn patience(config: &Config) -> Patience {
-    let settings = config.settings();
+    let settings = config.get_settings();
     let each = settings.connect_timeout.max(settings.node_timeout);
     Patience { each, until: clock::now().saturating_add(each + EXAMINATION) }
 }
@@ -131,10 +131,10 @@ type Examined = Receiver<(usize, Examination)>;
 fn start(config: &Config, patience: Patience) -> Result<Examined, Refusal> {
     let rng = StdRng::try_from_rng(&mut SysRng);
     let mut rng = rng.map_err(|error| Refusal::internal(format!("random numbers: {error}")))?;
-    let settings = config.settings();
+    let settings = config.get_settings();
     let prefix = &settings.key_prefix;
     let (sender, receiver) = mpsc::channel();
-    for (index, (address, node)) in config.addresses().iter().zip(&settings.nodes).enumerate() {
+    for (index, (address, node)) in config.get_addresses().iter().zip(&settings.nodes).enumerate() {
         // A key for each: two addresses may lead to one server.
         let [name, token, other] = [(); 3].map(|()| LockToken::random(&mut rng));
         let keys = Keys { key: format!("{prefix}redlatch-doctor:{name}"), token, other };
@@ -169,7 +169,7 @@ fn gather(examined: &Examined, count: usize, patience: Patience) -> Vec<Examinat
 
 #[cfg(feature = "tls")]
 fn tls(config: &Config) -> Option<Tls> {
-    config.encryption().cloned()
+    config.get_tls().cloned()
 }
 
 #[cfg(not(feature = "tls"))]

@@ -356,7 +356,8 @@ fn client(errand: &Errand) -> ! {
 fn shared(errand: &Errand) -> ! {
     let sheet = Arc::new(Sheet::create(&errand.sheet));
     let mut dice = Dice::new(errand.seed);
-    let client = SharedClient::connect(errand.config()).expect("the configuration is good");
+    let client =
+        SharedClient::connect_blocking(errand.config()).expect("the configuration is good");
     let one = |mut dice: Dice| {
         let (client, sheet, keys) = (client.clone(), Arc::clone(&sheet), errand.keys.clone());
         std::thread::spawn(move || {

@@ -55,7 +55,7 @@ const SCRATCH_BYTES: usize = 64 * 1024;
 /// let mut events = Events::with_capacity(64);
 /// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
 /// let mut engine = Engine::new(config, poll.registry(), Token(1000))?;
-/// engine.acquire("invoice:42", Duration::from_secs(10), 7)?;
+/// engine.acquire("invoice:42", Duration::from_secs(30), 7)?;
 /// loop {
 ///     let timeout = engine.prepare();
 ///     match poll.poll(&mut events, timeout) {

@@ -4,90 +4,51 @@
 use std::time::Duration;
 
 use super::Engine;
-use crate::config::{DEFAULT_WAIT, LockOptions};
 use crate::net::clock;
 use crate::net::observe::Verb;
-use crate::proto::error::{ConfigError, Error};
+use crate::proto::error::Error;
 use crate::proto::ids::Op;
 use crate::proto::inspection::Inspection;
-use crate::proto::key_set::KeySet;
+use crate::proto::keys::Keys;
 use crate::proto::lock::{Lock, LockToken};
+use crate::proto::lock_options::LockOptions;
 use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::time::Instant;
 
 impl Engine {
-    /// Asks for the lock on `key`, and waits for it for 10 s, or as the options say. The
-    /// completion brings `data` back. If the options renew the lock, the completions of
-    /// [`auto_extend`](Engine::auto_extend) follow, with the same `data`.
+    /// Asks for the lock on these keys, one or several ([`Keys`]), and waits for it for 10 s, or as
+    /// the options say. The completion brings `data` back. If the options renew the lock, the
+    /// completions of [`auto_extend`](Engine::auto_extend) follow, with the same `data`.
     ///
     /// An acquire may be requested at once. While the nodes' first handshakes are in flight, the
     /// engine holds the request until a quorum of nodes is connected, for the connect timeout at
     /// most. So an acquire on a new engine may take that much longer than its wait.
     ///
-    /// # Errors
-    /// Before anything is sent: an invalid ttl or key, or [`Error::Busy`].
-    pub fn acquire(
-        &mut self,
-        key: impl AsRef<[u8]>,
-        options: impl Into<LockOptions>,
-        data: u64,
-    ) -> Result<Op, Error> {
-        let LockOptions { ttl, wait, auto_extend, fenced, fair } = options.into();
-        let wait = wait.unwrap_or(DEFAULT_WAIT);
-        let (key, now) = (key.as_ref(), clock::now());
-        let coordinator = &mut self.coordinator;
-        let asked = if fair && fenced {
-            let problem = "a fair lock has no fencing number; leave one of the two out";
-            Err(ConfigError::Fence { problem }.into())
-        } else if fair {
-            coordinator.acquire_fair(key, ttl, wait, auto_extend, data, now)
-        } else if fenced {
-            coordinator.acquire_fenced(key, ttl, wait, auto_extend, data, now)
-        } else {
-            coordinator.acquire_and_auto_extend(key, ttl, wait, auto_extend, data, now)
-        };
-        self.observer.asked(&asked, Verb::Acquire, key);
-        asked
-    }
-
-    /// Asks for the lock on all of these keys: all or none of them. Apart from that as
-    /// [`acquire`](Engine::acquire).
-    ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use redlatch::{Engine, Error, KeySet};
     /// # fn ask(engine: &mut Engine) -> Result<(), Error> {
-    /// let accounts = KeySet::new(["account:7", "account:9"])?;
-    /// let op = engine.acquire_all(&accounts, Duration::from_secs(10), 0)?;
+    /// let ttl = Duration::from_secs(30);
+    /// engine.acquire("invoice:42", ttl, 0)?;
+    /// // All of these accounts, or none.
+    /// let accounts = KeySet::new((7..10).map(|number| format!("account:{number}")))?;
+    /// engine.acquire(&accounts, ttl, 1)?;
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// Before anything is sent: an invalid ttl or key, [`ConfigError::Fair`] if the options ask for
-    /// a fair lock over several keys, or [`Error::Busy`].
-    pub fn acquire_all(
+    /// Before anything is sent: an invalid ttl or key, options that exclude each other
+    /// ([`LockOptions::fair`]), or [`Error::Busy`].
+    pub fn acquire(
         &mut self,
-        keys: &KeySet,
+        keys: impl Keys,
         options: impl Into<LockOptions>,
         data: u64,
     ) -> Result<Op, Error> {
-        let options = options.into();
-        if keys.len() == 1 {
-            return self.acquire(keys.first(), options, data);
-        }
-        let LockOptions { ttl, wait, auto_extend, fenced, fair } = options;
-        if fair {
-            let problem = "it has one key only; leave `fair` out, or lock one key";
-            return Err(ConfigError::Fair { problem }.into());
-        }
-        let (wait, now) = (wait.unwrap_or(DEFAULT_WAIT), clock::now());
-        let coordinator = &mut self.coordinator;
-        let asked = if fenced {
-            coordinator.acquire_all_fenced(keys, ttl, wait, auto_extend, data, now)
-        } else {
-            coordinator.acquire_all(keys, ttl, wait, auto_extend, data, now)
-        };
+        let named = keys.named()?;
+        let keys = named.borrowed();
+        let asked = self.coordinator.acquire(keys, options, data, clock::now());
         self.observer.asked(&asked, Verb::Acquire, keys.first());
         asked
     }
@@ -117,13 +78,13 @@ impl Engine {
         self.coordinator.into_token(lock, clock::now())
     }
 
-    /// Takes up the lock on `key` that was given away with `token`, under a new token. If two
+    /// Takes up the lock on these keys that was given away with `token`, under a new token. If two
     /// clients try with one token, at most one of them gets the lock. Makes one attempt, whatever
     /// wait the options have.
     ///
-    /// The request ends as an acquire does, or as [`Error::Lost`] if the token does not hold the
-    /// key on enough nodes. If the giver still believes in the lock, it loses it, and learns of
-    /// that with its next extend: so give the lock away first.
+    /// The request ends as an acquire does, or as [`Error::Lost`] if the token does not hold all of
+    /// the keys on enough nodes. If the giver still believes in the lock, it loses it, and learns
+    /// of that with its next extend: so give the lock away first.
     ///
     /// The lock has no fencing number, even if it had one before: a number belongs to one holder.
     ///
@@ -131,41 +92,23 @@ impl Engine {
     /// Before anything is sent: an invalid argument, or [`Error::Busy`].
     pub fn adopt(
         &mut self,
-        key: impl AsRef<[u8]>,
+        keys: impl Keys,
         token: LockToken,
         options: impl Into<LockOptions>,
         data: u64,
     ) -> Result<Op, Error> {
-        let LockOptions { ttl, auto_extend, fenced, .. } = options.into();
-        refuse_fence_of_adopted(fenced)?;
-        let asked =
-            self.coordinator.adopt(key.as_ref(), token, ttl, auto_extend, data, clock::now());
-        self.observer.asked(&asked, Verb::Adopt, key.as_ref());
-        asked
-    }
-
-    /// Takes up the lock on all of these keys that was given away with `token`, under a new token.
-    /// Apart from that as [`adopt`](Engine::adopt).
-    ///
-    /// # Errors
-    /// Before anything is sent: an invalid argument, or [`Error::Busy`].
-    pub fn adopt_all(
-        &mut self,
-        keys: &KeySet,
-        token: LockToken,
-        options: impl Into<LockOptions>,
-        data: u64,
-    ) -> Result<Op, Error> {
-        let LockOptions { ttl, auto_extend, fenced, .. } = options.into();
-        refuse_fence_of_adopted(fenced)?;
-        let now = clock::now();
-        let asked = self.coordinator.adopt_all(keys, token, ttl, auto_extend, data, now);
+        let named = keys.named()?;
+        let keys = named.borrowed();
+        let asked = self.coordinator.adopt(keys, token, options, data, clock::now());
         self.observer.asked(&asked, Verb::Adopt, keys.first());
         asked
     }
 
     /// Extends `key` to at least `ttl` from now if it holds `token`, whichever client took it: for
     /// scripts. Makes one round. Nothing is released, whatever the result.
+    ///
+    /// It takes one key, because each request extends one: extend a lock over several keys key by
+    /// key. If one of them is lost, the others may live longer.
     ///
     /// # Errors
     /// Before anything is sent: an invalid argument, or [`Error::Busy`].
@@ -182,7 +125,8 @@ impl Engine {
     }
 
     /// Reads what every node holds at `key`, and changes nothing. The request ends when all nodes
-    /// have answered, or at the node timeout.
+    /// have answered, or at the node timeout. It takes one key: an [`Inspection`] says what each
+    /// node holds at it.
     ///
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
@@ -209,7 +153,8 @@ impl Engine {
 
     /// Deletes `key` on every node, whichever client holds it. This breaks what a lock promises:
     /// the holder believes in its lock until it notices, and meanwhile another client can take it.
-    /// For an operator who knows that the holder is gone.
+    /// For an operator who knows that the holder is gone. It takes one key: its outcome tells of a
+    /// single one whether anything was there.
     ///
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
@@ -221,8 +166,8 @@ impl Engine {
         self.coordinator.force_release(key.as_ref(), data, clock::now())
     }
 
-    /// Deletes `key` on each node that still holds what the inspection `seen` of this key found
-    /// there, whichever client holds it: what changed since then stays. Like
+    /// Deletes the key that was inspected on each node that still holds what `seen` found there,
+    /// whichever client holds it: what changed since then stays. Like
     /// [`dangerously_force_release`](Engine::dangerously_force_release), this breaks what a lock
     /// promises. The request ends as [`Outcome::ForceReleased`](crate::Outcome::ForceReleased),
     /// with what each node said, when all nodes have answered, or at the node timeout.
@@ -231,14 +176,13 @@ impl Engine {
     /// kept.
     ///
     /// # Errors
-    /// Before anything is sent: an invalid key, or [`Error::Busy`].
+    /// Before anything is sent: [`Error::Busy`].
     pub fn dangerously_force_release_seen(
         &mut self,
-        key: impl AsRef<[u8]>,
         seen: &Inspection,
         data: u64,
     ) -> Result<Op, Error> {
-        self.coordinator.force_release_seen(key.as_ref(), seen, data, clock::now())
+        self.coordinator.force_release_seen(seen, data, clock::now())
     }
 
     /// Extends a lock to at least `ttl` from now. While too few nodes answer, the engine asks them
@@ -265,32 +209,20 @@ impl Engine {
         op
     }
 
-    /// Releases `key` if it holds `token`, whichever client took it.
+    /// Releases the keys if they hold `token`, whichever client took them. Of several keys each is
+    /// released by itself.
     ///
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
     pub fn release_token(
         &mut self,
-        key: impl AsRef<[u8]>,
+        keys: impl Keys,
         token: LockToken,
         data: u64,
     ) -> Result<Op, Error> {
-        let asked = self.coordinator.release_token(key.as_ref(), token, data, clock::now());
-        self.observer.asked(&asked, Verb::Release, key.as_ref());
-        asked
-    }
-
-    /// Releases each of these keys if it holds `token`, whichever client took it.
-    ///
-    /// # Errors
-    /// Before anything is sent: an invalid key, or [`Error::Busy`].
-    pub fn release_token_all(
-        &mut self,
-        keys: &KeySet,
-        token: LockToken,
-        data: u64,
-    ) -> Result<Op, Error> {
-        let asked = self.coordinator.release_token_all(keys, token, data, clock::now());
+        let named = keys.named()?;
+        let keys = named.borrowed();
+        let asked = self.coordinator.release_token(keys, token, data, clock::now());
         self.observer.asked(&asked, Verb::Release, keys.first());
         asked
     }
@@ -328,10 +260,4 @@ impl Engine {
     pub fn deadline(&self, lock: &Lock) -> Option<Instant> {
         self.coordinator.deadline(lock)
     }
-}
-
-fn refuse_fence_of_adopted(fenced: bool) -> Result<(), ConfigError> {
-    let problem = "a lock that is adopted has none; adopt it without `fenced`, or release it and \
-                   acquire it anew";
-    if fenced { Err(ConfigError::Fence { problem }) } else { Ok(()) }
 }

@@ -10,109 +10,71 @@ use crate::proto::ids::Op;
 use crate::proto::inspection::Inspection;
 use crate::proto::key::KeyHash;
 use crate::proto::key_set::KeySet;
+use crate::proto::keys::{Keys, KeysRef};
 use crate::proto::lock::{Lock, LockToken};
+use crate::proto::lock_options::LockOptions;
 use crate::proto::locks::AcquireParams;
 use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::settings::RestartGuard;
 use crate::proto::time::Instant;
 
 impl Coordinator {
-    /// Asks for `key`. There is one attempt; until `wait` is over, more follow whenever the key may
-    /// be free.
+    /// Asks for the lock on these keys, one or several: all or none of them. There is one attempt;
+    /// until the wait of the options is over, more follow whenever the keys may be free.
     ///
-    /// If this client already holds the key or waits for it, the request waits for its turn, and no
-    /// node is asked meanwhile. Without a wait it ends as [`Error::Contended`] at once.
+    /// If this client already holds a key or waits for it, the request waits for its turn at each
+    /// such key, and no node is asked meanwhile. Without a wait it ends as [`Error::Contended`] at
+    /// once.
     ///
-    /// The completion returns `data`, and may be there at once.
+    /// The completion returns `data`, and may be there at once. If the options renew the lock, the
+    /// completions of [`auto_extend`](Coordinator::auto_extend) follow under the same op.
     ///
     /// # Errors
-    /// Before anything is sent: an invalid ttl or key, or [`Error::Busy`].
+    /// Before anything is sent: an invalid argument, a combination of options that does not exist
+    /// ([`LockOptions::fair`]), a fencing number while the restart guard is off, because a node
+    /// that forgot its counters has to be known, or [`Error::Busy`].
     pub fn acquire(
         &mut self,
-        key: &[u8],
-        ttl: Duration,
-        wait: Duration,
+        keys: impl Keys,
+        options: impl Into<LockOptions>,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        self.acquire_and_auto_extend(key, ttl, wait, None, data, now)
+        self.acquire_keys(keys.named()?.borrowed(), options.into(), data, now)
     }
 
-    /// As [`acquire`](Coordinator::acquire). The lock is kept from the moment it is handed out, as
-    /// by [`auto_extend`](Coordinator::auto_extend). After the completion with the lock, the
-    /// completions of auto-extension follow under the same op.
-    ///
-    /// # Errors
-    /// Before anything is sent: an invalid argument, or [`Error::Busy`].
-    pub fn acquire_and_auto_extend(
+    fn acquire_keys(
         &mut self,
-        key: &[u8],
-        ttl: Duration,
-        wait: Duration,
-        auto_extend: Option<AutoExtend>,
+        keys: KeysRef<'_>,
+        options: LockOptions,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let ttl = self.locks.check_params(key, ttl, auto_extend)?;
-        let give_up_at = now.saturating_add(wait);
-        let (fair, fenced) = (false, false);
+        options.check_acquire(keys.len())?;
+        let LockOptions { ttl, auto_extend, fair, fenced, .. } = options;
+        let ttl = match keys {
+            KeysRef::One(key) => self.locks.check_params(key, ttl, auto_extend)?,
+            KeysRef::Several(keys) => self.locks.check_set(keys, ttl, auto_extend)?,
+        };
+        if fenced {
+            self.check_fence(keys)?;
+        }
+        let give_up_at = options.give_up_at(now);
         let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fair, fenced, data };
-        self.begin_acquire(key, params, now)
-    }
-
-    /// As [`acquire_and_auto_extend`](Coordinator::acquire_and_auto_extend), but a request that is
-    /// refused stands in line on the nodes with the waiters of other clients. The release of a fair
-    /// lock hands the key over to the next of them.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn acquire_fair(
-        &mut self,
-        key: &[u8],
-        ttl: Duration,
-        wait: Duration,
-        auto_extend: Option<AutoExtend>,
-        data: u64,
-        now: Instant,
-    ) -> Result<Op, Error> {
-        let ttl = self.locks.check_params(key, ttl, auto_extend)?;
-        let give_up_at = now.saturating_add(wait);
-        let (fair, fenced) = (true, false);
-        let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fair, fenced, data };
-        self.begin_acquire(key, params, now)
-    }
-
-    /// As [`acquire_and_auto_extend`](Coordinator::acquire_and_auto_extend), with a fencing number:
-    /// the lock has a [`fence`](Lock::fence) that is greater than that of every earlier lock on the
-    /// key. Where the nodes' votes for it differ, this takes a second round trip.
-    ///
-    /// # Errors
-    /// As there, and if the restart guard is off: a node that forgot its counters has to be known.
-    pub fn acquire_fenced(
-        &mut self,
-        key: &[u8],
-        ttl: Duration,
-        wait: Duration,
-        auto_extend: Option<AutoExtend>,
-        data: u64,
-        now: Instant,
-    ) -> Result<Op, Error> {
-        let ttl = self.locks.check_params(key, ttl, auto_extend)?;
-        self.check_fence()?;
-        let give_up_at = now.saturating_add(wait);
-        let (fair, fenced) = (false, true);
-        let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fair, fenced, data };
-        self.begin_acquire(key, params, now)
+        match keys {
+            KeysRef::One(key) => self.begin_acquire(key, params, now),
+            KeysRef::Several(keys) => self.begin_acquire_all(keys, params, now),
+        }
     }
 
     /// Refuses a fencing number that could not be promised.
-    fn check_fence(&self) -> Result<(), Error> {
+    fn check_fence(&self, keys: KeysRef<'_>) -> Result<(), Error> {
         if self.settings().restart_guard == RestartGuard::Off {
             let problem = "the restart guard is off, so a counter that a node forgot would not be \
                            noticed; switch the guard on, or acquire without a fencing number";
             return Err(ConfigError::Fence { problem }.into());
         }
-        Ok(())
+        keys.set().map_or(Ok(()), |keys| self.locks.check_counters(keys))
     }
 
     #[inline]
@@ -136,61 +98,6 @@ impl Coordinator {
         let op = self.locks.acquire(key, hash, params, in_line, now);
         self.act_on_waits(now);
         op
-    }
-
-    /// Asks for all of these keys, as one lock: all or none of them. Apart from that as
-    /// [`acquire_and_auto_extend`](Coordinator::acquire_and_auto_extend).
-    ///
-    /// If this client holds one of the keys or waits for it, the request waits for its turn at each
-    /// such key, and no node is asked meanwhile.
-    ///
-    /// # Errors
-    /// Before anything is sent: an invalid argument, or [`Error::Busy`].
-    pub fn acquire_all(
-        &mut self,
-        keys: &KeySet,
-        ttl: Duration,
-        wait: Duration,
-        auto_extend: Option<AutoExtend>,
-        data: u64,
-        now: Instant,
-    ) -> Result<Op, Error> {
-        if keys.len() == 1 {
-            let key = keys.first();
-            return self.acquire_and_auto_extend(key, ttl, wait, auto_extend, data, now);
-        }
-        let ttl = self.locks.check_set(keys, ttl, auto_extend)?;
-        let give_up_at = now.saturating_add(wait);
-        let (fair, fenced) = (false, false);
-        let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fair, fenced, data };
-        self.begin_acquire_all(keys, params, now)
-    }
-
-    /// As [`acquire_all`](Coordinator::acquire_all), with a fencing number for each key: the lock
-    /// has [`fences`](Lock::fences). Each is greater than that of every earlier lock that had one
-    /// for this key, alone or among others.
-    ///
-    /// # Errors
-    /// As there, and if the restart guard is off: a node that forgot its counters has to be known.
-    pub fn acquire_all_fenced(
-        &mut self,
-        keys: &KeySet,
-        ttl: Duration,
-        wait: Duration,
-        auto_extend: Option<AutoExtend>,
-        data: u64,
-        now: Instant,
-    ) -> Result<Op, Error> {
-        if keys.len() == 1 {
-            return self.acquire_fenced(keys.first(), ttl, wait, auto_extend, data, now);
-        }
-        let ttl = self.locks.check_set(keys, ttl, auto_extend)?;
-        self.check_fence()?;
-        self.locks.check_counters(keys)?;
-        let give_up_at = now.saturating_add(wait);
-        let (fair, fenced) = (false, true);
-        let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fair, fenced, data };
-        self.begin_acquire_all(keys, params, now)
     }
 
     fn begin_acquire_all(
@@ -299,36 +206,23 @@ impl Coordinator {
         result
     }
 
-    /// Releases `key` on the nodes where it holds `token`, no matter which client acquired it: for
-    /// a lock whose record is over, and for scripts.
+    /// Releases the keys on the nodes where they hold `token`, no matter which client acquired
+    /// them: for a lock whose record is over, and for scripts. Of several keys each is released by
+    /// itself.
     ///
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
     pub fn release_token(
         &mut self,
-        key: &[u8],
+        keys: impl Keys,
         token: LockToken,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let result = self.locks.release_token(key, token, data, now);
-        self.act_on_waits(now);
-        result
-    }
-
-    /// Releases each of these keys on the nodes where it holds `token`, no matter which client
-    /// acquired it.
-    ///
-    /// # Errors
-    /// Before anything is sent: an invalid key, or [`Error::Busy`].
-    pub fn release_token_all(
-        &mut self,
-        keys: &KeySet,
-        token: LockToken,
-        data: u64,
-        now: Instant,
-    ) -> Result<Op, Error> {
-        let result = self.locks.release_token_all(keys, token, data, now);
+        let result = match keys.named()?.borrowed() {
+            KeysRef::One(key) => self.locks.release_token(key, token, data, now),
+            KeysRef::Several(keys) => self.locks.release_token_all(keys, token, data, now),
+        };
         self.act_on_waits(now);
         result
     }
@@ -349,43 +243,33 @@ impl Coordinator {
         result
     }
 
-    /// Adopts the lock on `key` that was given away with `token`: on each node that holds the
-    /// token, a new one takes its place. A giver that still believes in the lock loses it.
+    /// Adopts the lock on these keys, one or several, that was given away with `token`: on each
+    /// node where all of them hold the token, a new one takes its place. A giver that still
+    /// believes in the lock loses it.
     ///
-    /// There is one attempt, which ends as an acquire does. If too few nodes hold the token, it
-    /// ends as [`Error::Lost`], and what it changed is released.
+    /// There is one attempt, whatever wait the options have, which ends as an acquire does. If too
+    /// few nodes hold the token, it ends as [`Error::Lost`], and what it changed is released.
     ///
     /// # Errors
-    /// Before anything is sent: an invalid argument, or [`Error::Busy`].
+    /// Before anything is sent: an invalid argument, options with a fencing number, which belongs
+    /// to one holder, or [`Error::Busy`].
     pub fn adopt(
         &mut self,
-        key: &[u8],
+        keys: impl Keys,
         token: LockToken,
-        ttl: Duration,
-        auto_extend: Option<AutoExtend>,
+        options: impl Into<LockOptions>,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let result = self.locks.adopt(key, token, ttl, auto_extend, data, now);
-        self.act_on_waits(now);
-        result
-    }
-
-    /// Adopts the lock on all of these keys that was given away with `token`. Apart from that as
-    /// [`adopt`](Coordinator::adopt).
-    ///
-    /// # Errors
-    /// Before anything is sent: an invalid argument, or [`Error::Busy`].
-    pub fn adopt_all(
-        &mut self,
-        keys: &KeySet,
-        token: LockToken,
-        ttl: Duration,
-        auto_extend: Option<AutoExtend>,
-        data: u64,
-        now: Instant,
-    ) -> Result<Op, Error> {
-        let result = self.locks.adopt_all(keys, token, ttl, auto_extend, data, now);
+        let options = options.into();
+        options.check_adopt()?;
+        let LockOptions { ttl, auto_extend, .. } = options;
+        let result = match keys.named()?.borrowed() {
+            KeysRef::One(key) => self.locks.adopt(key, token, ttl, auto_extend, data, now),
+            KeysRef::Several(keys) => {
+                self.locks.adopt_all(keys, token, ttl, auto_extend, data, now)
+            }
+        };
         self.act_on_waits(now);
         result
     }
@@ -393,6 +277,9 @@ impl Coordinator {
     /// Extends `key` to at least `ttl` from now on the nodes where it holds `token`, no matter
     /// which client acquired it. There is one round, and nothing is released after it. The outcome
     /// has the deadline that a majority agreed to.
+    ///
+    /// It takes one key, because each request extends one: extend a lock over several keys key by
+    /// key. If one of them is lost, the others may live longer.
     ///
     /// # Errors
     /// Before anything is sent: an invalid argument, or [`Error::Busy`].
@@ -410,7 +297,8 @@ impl Coordinator {
     }
 
     /// Deletes `key` on every node, even if another client holds the lock. That holder goes on
-    /// believing in the lock until it notices: this breaks the promise of a lock.
+    /// believing in the lock until it notices: this breaks the promise of a lock. It takes one key:
+    /// its outcome tells of a single one whether anything was there.
     ///
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
@@ -420,28 +308,28 @@ impl Coordinator {
         result
     }
 
-    /// Deletes `key` on each node that still holds what the inspection `seen` of this key found
-    /// there, whichever client holds it. A value that changed meanwhile stays. The request ends as
+    /// Deletes the key that was inspected on each node that still holds what `seen` found there,
+    /// whichever client holds it. A value that changed meanwhile stays. The request ends as
     /// [`Outcome::ForceReleased`](crate::Outcome::ForceReleased) when all nodes have answered, or
     /// at the node timeout. A value that is longer than what an inspection keeps is compared as far
     /// as it was kept.
     ///
     /// # Errors
-    /// Before anything is sent: an invalid key, or [`Error::Busy`].
+    /// Before anything is sent: [`Error::Busy`].
     pub fn force_release_seen(
         &mut self,
-        key: &[u8],
         seen: &Inspection,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let result = self.locks.force_release_seen(key, seen, data, now);
+        let result = self.locks.force_release_seen(&seen.key, seen, data, now);
         self.act_on_waits(now);
         result
     }
 
     /// Reads what every node holds at `key`, and for how long. The request ends when all nodes have
-    /// answered, or at the node timeout.
+    /// answered, or at the node timeout. It takes one key: an [`Inspection`] says what each node
+    /// holds at it.
     ///
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].

@@ -340,6 +340,13 @@ mod tests {
             ("NOAUTH Authentication required.", NodeError::NoAuth),
             ("ERR max number of clients reached", NodeError::TooManyClients),
             ("ERR unknown command 'HELLO'", NodeError::UnknownCommand),
+            // A script that fails at such a command may have written before it.
+            ("ERR Unknown Redis command called from script script: 6f1a", NodeError::Other),
+            (
+                "ERR Error running script (call to f_6f1a): @user_script:1: @user_script: 1: \
+                 Unknown Redis command called from Lua script",
+                NodeError::Other,
+            ),
             (
                 "ERR AUTH <password> called without any password configured",
                 NodeError::WrongPassword,

@@ -197,8 +197,8 @@ impl Locks {
         self.ask_all(nodes, id, kind, now);
     }
 
-    /// A node answered whether it grants the keys. Its grant proves nothing if it answers an earlier
-    /// round of this attempt.
+    /// A node answered whether it grants the keys. Its grant proves nothing if it answers an
+    /// earlier round of this attempt.
     #[inline]
     pub(super) fn on_grant(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
         if reply == NodeReply::Granted {

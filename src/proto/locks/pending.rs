@@ -1,10 +1,9 @@
 //! Where a lock may still have a key, or get one: what each node was asked, and what the answers
 //! prove.
 //!
-//! A node owes us nothing, and we owe it a release, as long as one of these holds: it has not
-//! answered a request that may create or prolong the key; such a request was lost with its
-//! connection and may be executed later; or the node answered one by which the key may be there.
-//! A release is pending for such a node until there is proof that nothing of ours is left on it.
+//! A release is pending for a node as long as one of these holds: it has not answered a request
+//! that may create or prolong the key; such a request was lost with its connection and may be
+//! executed later; or the node answered one by which the key may be there.
 //!
 //! The hazard is a key that nobody releases. So a request counts from before its bytes are written,
 //! and only an [`Effect`] that proves that the request wrote nothing takes it back.
@@ -83,7 +82,8 @@ impl Pending {
     }
 
     /// The node says that the key of this lock, which has one key and stands in no line, is gone
-    /// there, or another's.
+    /// there, or another's. What may come yet by a request that is unanswered or lost is kept by
+    /// itself.
     pub fn on_gone(&mut self, node: NodeId) {
         self.written.remove(node);
     }
@@ -120,8 +120,8 @@ impl Pending {
         }
     }
 
-    /// No release is sent to the node any more: its keys have expired. Returns whether one was
-    /// pending, and whether a request of a lost connection was unproven.
+    /// No release is sent to the node any more: its keys must have expired by now. Returns whether
+    /// one was pending, and whether a request of a lost connection was unproven.
     pub fn give_up(&mut self, node: NodeId) -> (bool, bool) {
         let written = self.written.remove(node);
         let unproven = self.unproven.remove(node);
@@ -161,9 +161,9 @@ impl Pending {
         self.releasing
     }
 
-    /// Whether an `EXISTS` to this node is in flight. It follows only an acknowledged release, so
-    /// no release is pending there.
-    pub fn is_asked_exists(&self, node: NodeId) -> bool {
+    /// Whether nothing of ours is left on a node that was asked to release. It may have been asked
+    /// `EXISTS` after it acknowledged the release.
+    pub fn is_clear(&self, node: NodeId) -> bool {
         self.releasing.contains(node) && !self.is_release_due(node)
     }
 
@@ -200,7 +200,8 @@ impl Pending {
     /// Whether nothing is in flight, and no release is pending.
     #[inline]
     pub fn is_over(&self) -> bool {
-        self.asked.is_empty() && self.releasing.union(self.release_due()).is_empty()
+        let is_idle = self.asked.is_empty() && self.releasing.is_empty();
+        is_idle && self.release_due().is_empty()
     }
 }
 
@@ -338,14 +339,14 @@ mod tests {
     }
 
     #[test]
-    fn exists_is_asked_only_while_no_release_is_due() {
+    fn node_that_is_asked_whose_key_it_is_has_nothing_of_ours() {
         let mut pending = new();
         pending.on_answer(node(), Effect::Written, at(1));
         pending.on_release_asked(node().into());
-        assert!(!pending.is_asked_exists(node()), "this is the release");
+        assert!(!pending.is_clear(node()), "this is the release");
         pending.on_release_over(node());
         pending.on_released(node(), at(1));
         pending.on_release_asked(node().into());
-        assert!(pending.is_asked_exists(node()));
+        assert!(pending.is_clear(node()));
     }
 }

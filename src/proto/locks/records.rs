@@ -625,7 +625,12 @@ mod tests {
         record.phase = Phase::Ending;
         assert!(record.is_finished());
         let node = NodeId::new(0);
+        record.pending.on_asked(node.into());
+        assert!(!record.is_finished());
+        record.pending.on_answer(node, Effect::Written, Instant::default());
+        assert!(!record.is_finished(), "a release is pending");
         record.pending.on_release_asked(node.into());
+        record.pending.on_released(node, Instant::default());
         assert!(!record.is_finished());
         record.pending.on_release_over(node);
         assert!(record.is_finished());

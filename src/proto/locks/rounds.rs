@@ -1,5 +1,5 @@
-//! The rounds of the records: votes are cast, a verdict is acted on, and a round that takes too long
-//! ends. What a round is, and what its votes say, is in `round.rs`.
+//! The rounds of the records: they begin, votes are cast, a verdict is acted on, and a round that
+//! takes too long ends. What a round is, and what its votes say, is in `round.rs`.
 
 use std::time::Duration;
 
@@ -25,8 +25,9 @@ pub(super) enum Part {
 impl Locks {
     /// Begins the round that stands in the record. Each of these nodes has a part in it; the others
     /// were asked before. A node that cannot be asked votes at once. If that decides the round, no
-    /// node is asked: the grants of a minority, say, would only have to be released. Otherwise `ask`
-    /// writes the request to those that are asked, and the round ends after `length` at the latest.
+    /// node is asked: the grants of a minority, say, would only have to be released. Otherwise
+    /// `ask` writes the request to those that are asked, and the round ends after `length` at the
+    /// latest.
     #[inline]
     pub(super) fn begin_round(
         &mut self,
@@ -125,8 +126,8 @@ impl Locks {
         for node in record.round.ballot().undecided().iter() {
             if self.records.is_open(id) {
                 self.cluster.stats_mut().failed(node, NodeError::Silent);
-                // A node that is asked `EXISTS` has acknowledged the release.
-                let reply = if self.records.get(id).pending.is_asked_exists(node) {
+                // A node that is asked `EXISTS`, say, has acknowledged the release.
+                let reply = if self.records.get(id).pending.is_clear(node) {
                     NodeReply::Absent
                 } else {
                     NodeReply::Failed(NodeError::Silent)

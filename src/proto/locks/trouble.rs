@@ -1,5 +1,5 @@
-//! What a record knows of nodes that lost its connection or its key, of the lines that it stands
-//! in, and of its adoption. Few records need it, so it is boxed: a lock on healthy nodes has none.
+//! What a record knows of nodes that lost its key, of the lines that it stands in, and of its
+//! adoption. Few records need it, so it is boxed: a lock on healthy nodes has none.
 
 use crate::proto::lock::LockToken;
 use crate::proto::locks::fence::Fencing;
@@ -8,7 +8,7 @@ use crate::proto::locks::records::Record;
 use crate::proto::locks::sets::SetOfKeys;
 use crate::proto::node_set::{NodeId, NodeSet};
 
-/// The nodes of one record that did not simply answer.
+/// What few records need.
 #[derive(Debug, Clone, Default)]
 pub struct Trouble {
     /// Nodes that answered an extend with absent or another's, and were not healed since.

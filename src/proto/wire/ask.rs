@@ -172,14 +172,13 @@ impl LockAsk {
     /// Whether the node did not run the script by its SHA1, and may run it by its source.
     #[inline]
     pub fn is_refused_by_sha1(&self, reply: NodeReply) -> bool {
-        self.sent.form == Some(Form::Sha) && reply.asks_for_the_source()
+        reply.asks_for_the_source() && self.sent.form == Some(Form::Sha)
     }
 }
 
 impl Ask {
     /// The script of the question and how it is sent, if it is one that the connection keeps
     /// account of.
-    #[inline]
     pub fn script(&self) -> Option<(ScriptName, Form)> {
         match *self {
             Ask::Lock(LockAsk { kind, sent, .. }) => match sent.form? {

@@ -114,6 +114,7 @@ impl<'a> Elements<'a> {
 
     /// Whether there are none.
     #[must_use]
+    #[cfg(any(test, feature = "testing"))]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

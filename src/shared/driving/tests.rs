@@ -11,8 +11,9 @@ use std::task::{Context, Waker};
 
 use super::super::SharedClient;
 use super::*;
-use crate::config::{Config, LockOptions};
+use crate::config::Config;
 use crate::net::clock;
+use crate::proto::lock_options::LockOptions;
 use crate::proto::settings::RestartGuard;
 use crate::testing::tcp::{LocalMaster, Masters};
 
@@ -23,7 +24,7 @@ const TEN_SECONDS: Duration = Duration::from_secs(10);
 fn client(masters: &Masters) -> SharedClient {
     let config = Config::new(masters.urls()).unwrap().restart_guard(RestartGuard::Off);
     let config = config.node_timeout(HOUR).probe_interval(HOUR).reset_after(HOUR);
-    SharedClient::connect(config).unwrap()
+    SharedClient::connect_blocking(config).unwrap()
 }
 
 fn pairs(client: &SharedClient, count: usize) {

@@ -11,7 +11,7 @@ use super::request::integer;
 use super::set_scripts;
 use super::{Call, Master, Trouble};
 use crate::proto::planted::{Fault, is_planted};
-use crate::proto::wire::command::{ADOPT, EXTEND, MARK, RELEASE, Script};
+use crate::proto::wire::command::{ADOPT, DELETE_SEEN, EXTEND, MARK, RELEASE, Script};
 use crate::proto::wire::fencing::{FENCED_ACQUIRE, FENCED_EXTEND};
 use crate::proto::wire::line::{HAND_OVER, JOIN, MOST_SEARCHED, MOST_SKIPPED, name_of};
 use crate::proto::wire::sets::{ACQUIRE_SET, EXTEND_SET, RELEASE_SET};
@@ -27,6 +27,7 @@ const KNOWN: &[Known] = &[
     (EXTEND, extend),
     (TAKE_UP, adopt),
     (MARK_NODE, mark),
+    (DELETE_SEEN_KEY, delete_seen),
     (JOIN, join),
     (HAND_OVER, hand_over),
     (FENCED_ACQUIRE, fenced_acquire),
@@ -43,6 +44,10 @@ const TAKE_UP: Script = Script { source: ADOPT, sha1: "acccbc6bc9be028785e4c4d47
 
 /// The same for the script that writes the node marker.
 const MARK_NODE: Script = Script { source: MARK, sha1: "34009d6051e17949233c85716d46650082aecac3" };
+
+/// The same for the script that deletes what was seen.
+const DELETE_SEEN_KEY: Script =
+    Script { source: DELETE_SEEN, sha1: "929fa1547d7fa361b4b1a63762708c447a3c7655" };
 
 const NOSCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
 
@@ -149,6 +154,17 @@ fn adopt(lua: &mut Sandbox) -> Outcome {
     let options = [&b"XX"[..], b"PX", ttl.as_bytes()].map(Some);
     lua.call(&[&words[..], &options[..]].concat())?;
     Ok(Reply::Integer(1))
+}
+
+fn delete_seen(lua: &mut Sandbox) -> Outcome {
+    let found = lua.call(&[Some(b"GETRANGE"), lua.key(0), Some(b"0"), lua.argument(1)])?;
+    if token_is(&found, lua.argument(0)) {
+        return lua.call(&[Some(b"DEL"), lua.key(0)]);
+    }
+    match lua.call(&[Some(b"EXISTS"), lua.key(0)])? {
+        Reply::Integer(count) => Ok(Reply::Integer(-count)),
+        other => Ok(other),
+    }
 }
 
 fn mark(lua: &mut Sandbox) -> Outcome {

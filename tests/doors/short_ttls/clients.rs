@@ -139,7 +139,7 @@ impl Locks for ByHand {
     type Held = SharedGuard;
 
     fn open(config: Config) -> ByHand {
-        let client = SharedClient::connect(config).expect("good settings");
+        let client = SharedClient::connect_blocking(config).expect("good settings");
         ByHand { client, line: Arc::default(), tasks: HashMap::new() }
     }
 

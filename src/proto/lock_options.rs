@@ -1,0 +1,203 @@
+//! The options of a lock: its ttl, how long its request waits, and what else the caller asks for.
+//!
+//! They are not what the core checks of a ttl or of a key. The hazard is a combination that no
+//! request can serve: it is refused here, before anything is sent.
+
+use std::time::Duration;
+
+use crate::proto::error::ConfigError;
+use crate::proto::locks::auto_extend::AutoExtend;
+use crate::proto::time::Instant;
+
+/// How long an acquire waits unless [`LockOptions`] say otherwise, in every interface.
+pub const DEFAULT_WAIT: Duration = Duration::from_secs(10);
+
+/// How long `with_lock` may hold a lock unless the options say otherwise.
+pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
+
+/// The options of an acquire: the ttl, how long to wait, and whether to renew the lock.
+///
+/// A plain [`Duration`] is a ttl, with the defaults for the rest: `lock` waits up to 10 s for a key
+/// that others hold ([`wait`](LockOptions::wait)), whatever the ttl is; `try_lock` makes one
+/// attempt; and the lock is not renewed ([`auto_extend`](LockOptions::auto_extend)).
+///
+/// ```
+/// use std::time::Duration;
+/// use redlatch::LockOptions;
+///
+/// // Once it is held, the lock lasts 30 s. The call waits for it for 2 s at most.
+/// let options = LockOptions::new(Duration::from_secs(30)).wait(Duration::from_secs(2));
+/// // The same ttl, with the usual wait of 10 s.
+/// let usual = LockOptions::from(Duration::from_secs(30));
+/// assert_ne!(options, usual);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockOptions {
+    pub(crate) ttl: Duration,
+    wait: Wait,
+    pub(crate) auto_extend: Option<AutoExtend>,
+    pub(crate) fair: bool,
+    pub(crate) fenced: bool,
+}
+
+/// How long an acquire waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    For(Duration),
+    Until(Instant),
+}
+
+impl LockOptions {
+    /// The key lives for `ttl` unless it is extended: whole milliseconds, rounded down. The usable
+    /// time is shorter: 1 % of the ttl and 2 ms are subtracted for clock drift.
+    pub const fn new(ttl: Duration) -> LockOptions {
+        let wait = Wait::For(DEFAULT_WAIT);
+        LockOptions { ttl, wait, auto_extend: None, fair: false, fenced: false }
+    }
+
+    /// One attempt, without a wait: it fails if others hold the key at this moment.
+    pub const fn once(ttl: Duration) -> LockOptions {
+        LockOptions::new(ttl).wait(Duration::ZERO)
+    }
+
+    /// Waits at most this long if others hold the key, or if too few nodes can be asked. 10 s
+    /// unless set; zero is one attempt.
+    #[must_use]
+    pub const fn wait(mut self, wait: Duration) -> LockOptions {
+        self.wait = Wait::For(wait);
+        self
+    }
+
+    /// Waits until this moment, on the clock of [`clock::now`](crate::clock::now), or of the `now`
+    /// that a [`Coordinator`](crate::proto::Coordinator) is given.
+    #[must_use]
+    pub const fn wait_until(mut self, moment: Instant) -> LockOptions {
+        self.wait = Wait::Until(moment);
+        self
+    }
+
+    /// Waits until the lock is granted, or the nodes reject it for good (`Error::Config`).
+    #[must_use]
+    pub const fn wait_forever(self) -> LockOptions {
+        self.wait(Duration::MAX)
+    }
+
+    /// The client renews the lock from the moment it is held, at a third of the ttl, until it is
+    /// released or lost, or as far as `auto_extend` allows. A plain [`Duration`] is the longest
+    /// time that the lock may be held.
+    #[must_use]
+    pub fn auto_extend(mut self, auto_extend: impl Into<AutoExtend>) -> LockOptions {
+        self.auto_extend = Some(auto_extend.into());
+        self
+    }
+
+    /// The lock is fair: a request that is refused stands in line on the nodes with the waiters of
+    /// other clients, and a release hands the key over to the next of them. Waiters are served in
+    /// the order in which they came, and none of them asks the nodes in vain. Without contention a
+    /// fair lock costs what a plain one does. A fair lock has one key, and no fencing number.
+    ///
+    /// All clients that wait for the key should ask for a fair lock: a plain one hardly ever gets a
+    /// key that always has a line. On each node the line is a key of its own, `KEY:line`.
+    ///
+    /// A key that is handed over lives for the hand-over ttl at first
+    /// ([`Config::hand_over_ttl`](crate::Config::hand_over_ttl)). If the ttl of the lock is longer,
+    /// one more round trip extends the key before the lock is handed out. Where locks are held for
+    /// short times, a ttl up to the hand-over ttl, with [`auto_extend`](LockOptions::auto_extend),
+    /// saves that round trip.
+    #[must_use]
+    pub const fn fair(mut self) -> LockOptions {
+        self.fair = true;
+        self
+    }
+
+    /// The lock gets a fencing number: a number that is greater than that of every earlier lock on
+    /// the key ([`Lock::fence`](crate::Lock::fence)). Send it along with every write. A store that
+    /// refuses a number smaller than the greatest one it has seen then refuses the late write of a
+    /// holder that was paused past its deadline.
+    ///
+    /// A lock over several keys gets a number for each key ([`Lock::fences`](crate::Lock::fences)).
+    ///
+    /// The nodes count in a key of their own, `{KEY}:fence`. If their counters differ, the acquire
+    /// takes a second round trip. It fails with [`Error::Config`](crate::Error::Config) if the
+    /// restart guard is off.
+    #[must_use]
+    pub const fn fenced(mut self) -> LockOptions {
+        self.fenced = true;
+        self
+    }
+
+    /// The options; the lock is extended automatically for [`DEFAULT_MAX_HOLD`] at most unless they
+    /// set another bound.
+    #[cfg(feature = "net")]
+    pub(crate) fn auto_extended(self) -> LockOptions {
+        if self.auto_extend.is_some() { self } else { self.auto_extend(DEFAULT_MAX_HOLD) }
+    }
+
+    /// No attempt is begun from this moment on, if the request is made at `now`.
+    pub(crate) fn give_up_at(&self, now: Instant) -> Instant {
+        match self.wait {
+            Wait::For(wait) => now.saturating_add(wait),
+            Wait::Until(moment) => moment.max(now),
+        }
+    }
+
+    /// Refuses what no acquire of so many keys can be.
+    pub(crate) fn check_acquire(&self, keys: usize) -> Result<(), ConfigError> {
+        if self.fair && keys > 1 {
+            let problem = "it has one key only; leave `fair` out, or lock one key";
+            return Err(ConfigError::Fair { problem });
+        }
+        if self.fair && self.fenced {
+            let problem = "a fair lock has no fencing number; leave one of the two out";
+            return Err(ConfigError::Fence { problem });
+        }
+        Ok(())
+    }
+
+    /// Refuses what no adopt can be: a number belongs to one holder.
+    pub(crate) fn check_adopt(&self) -> Result<(), ConfigError> {
+        let problem = "a lock that is adopted has none; adopt it without `fenced`, or release it \
+                       and acquire it anew";
+        if self.fenced { Err(ConfigError::Fence { problem }) } else { Ok(()) }
+    }
+}
+
+impl From<Duration> for LockOptions {
+    fn from(ttl: Duration) -> LockOptions {
+        LockOptions::new(ttl)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wait_is_a_length_or_ends_at_a_moment() {
+        const NOW: Instant = Instant::from_nanos(5_000_000_000);
+        let options = LockOptions::new(Duration::from_secs(30));
+        assert_eq!(options.give_up_at(NOW), Instant::from_nanos(15_000_000_000), "10 s, as usual");
+        assert_eq!(options.wait(Duration::ZERO).give_up_at(NOW), NOW);
+        assert_eq!(LockOptions::once(Duration::from_secs(30)).give_up_at(NOW), NOW);
+        assert_eq!(options.wait_forever().give_up_at(NOW), Instant::from_nanos(u64::MAX));
+        let (passed, later) = (Instant::from_nanos(1), Instant::from_nanos(6_000_000_000));
+        assert_eq!(options.wait_until(passed).give_up_at(NOW), NOW);
+        assert_eq!(options.wait_until(later).give_up_at(NOW), later);
+    }
+
+    #[test]
+    fn combinations_that_no_request_can_serve_are_refused() {
+        let options = LockOptions::new(Duration::from_secs(30));
+        for good in [options, options.fenced()] {
+            assert_eq!((good.check_acquire(1), good.check_acquire(2)), (Ok(()), Ok(())));
+        }
+        assert_eq!(options.fair().check_acquire(1), Ok(()));
+        let both = options.fair().fenced();
+        assert!(matches!(both.check_acquire(1), Err(ConfigError::Fence { .. })));
+        for fair in [options.fair(), both] {
+            assert!(matches!(fair.check_acquire(2), Err(ConfigError::Fair { .. })));
+        }
+        assert_eq!((options.check_adopt(), options.fair().check_adopt()), (Ok(()), Ok(())));
+        assert!(matches!(options.fenced().check_adopt(), Err(ConfigError::Fence { .. })));
+    }
+}
