@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use redlatch::majority;
+use redlatch::proto::sets::ACQUIRE_SET;
 
 use super::crowd_world::{NODES, TTL};
 
@@ -12,17 +13,6 @@ const RELEASE: &str = "local v = redis.call('GET', KEYS[1]) \
                        if not v then return 0 end \
                        if v ~= ARGV[1] then return -1 end \
                        redis.call('DEL', KEYS[1]) return 1";
-const ACQUIRE_SET: &str = "local own = {} \
-    for i, k in ipairs(KEYS) do \
-    local v = redis.pcall('GET', k) \
-    if v == ARGV[1] then own[i] = true \
-    elseif type(v) == 'table' and not string.find(v.err, 'WRONGTYPE', 1, true) then \
-    return v \
-    elseif v then return -i end end \
-    for i, k in ipairs(KEYS) do \
-    if not own[i] or redis.call('PTTL', k) < tonumber(ARGV[2]) then \
-    redis.call('SET', k, ARGV[1], 'PX', ARGV[2]) end end \
-    return 1";
 const RELEASE_SET: &str = "local answer, failed = 1, nil \
     for i, k in ipairs(KEYS) do \
     local v = redis.pcall('GET', k) \
@@ -84,7 +74,7 @@ impl Bare {
         let token = self.token.clone();
         let ttl = TTL.as_millis().to_string();
         let words = match self.set {
-            true => vec!["EVAL", ACQUIRE_SET, "2", "a", "b", &token, &ttl],
+            true => vec!["EVAL", ACQUIRE_SET.source, "2", "a", "b", &token, &ttl],
             false => vec!["SET", "a", &token, "NX", "PX", &ttl],
         };
         (0..NODES).for_each(|node| self.write(node, &words));

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use redlatch::proto::fenced_sets::{FENCED_ACQUIRE_SET, FENCED_EXTEND_SET};
 use redlatch::proto::fencing::counter_key;
 use redlatch::proto::sets::{ACQUIRE_SET, EXTEND_SET, RELEASE_SET};
 use redlatch::proto::{KeySet, ReportedSet};
@@ -33,13 +32,7 @@ fn wait_for(bench: &mut Bench, wait: Duration) -> Op {
 
 /// The script that a command runs, its keys and counters, and what follows the token.
 fn script(command: &Command) -> String {
-    let scripts = [
-        ("acquire", ACQUIRE_SET),
-        ("extend", EXTEND_SET),
-        ("release", RELEASE_SET),
-        ("count", FENCED_ACQUIRE_SET),
-        ("raise", FENCED_EXTEND_SET),
-    ];
+    let scripts = [("acquire", ACQUIRE_SET), ("extend", EXTEND_SET), ("release", RELEASE_SET)];
     let runs = |(_, script): &&(&str, redlatch::proto::command::Script)| match &command[0][..] {
         "EVAL" => command[1] == script.source,
         "EVALSHA" => command[1] == script.sha1,
@@ -48,6 +41,11 @@ fn script(command: &Command) -> String {
     let (name, _) = scripts.iter().find(runs).unwrap_or_else(|| panic!("{command:?}"));
     let count: usize = command[2].parse().expect("a number of keys");
     let (keys, arguments) = command[3..].split_at(count);
+    let name = match *name {
+        "acquire" if arguments.len() > 2 => "count",
+        "extend" if arguments.len() > 2 => "raise",
+        name => name,
+    };
     format!("{name} {} | {}", keys.join(" "), arguments[1..].join(" "))
 }
 

@@ -9,7 +9,6 @@
 use crate::proto::error::NodeError;
 use crate::proto::wire::ask::{Kind, Names};
 use crate::proto::wire::command::{EXTEND, Form, RELEASE, Script};
-use crate::proto::wire::fenced_sets::{FENCED_ACQUIRE_SET, FENCED_EXTEND_SET};
 use crate::proto::wire::fencing::{FENCED_ACQUIRE, FENCED_EXTEND};
 use crate::proto::wire::line::{HAND_OVER, JOIN};
 use crate::proto::wire::sets::{ACQUIRE_SET, EXTEND_SET, RELEASE_SET};
@@ -31,10 +30,6 @@ pub enum ScriptName {
     ExtendSet,
     /// [`RELEASE_SET`].
     ReleaseSet,
-    /// [`FENCED_ACQUIRE_SET`].
-    FencedAcquireSet,
-    /// [`FENCED_EXTEND_SET`].
-    FencedExtendSet,
     /// [`JOIN`].
     Join,
     /// [`HAND_OVER`].
@@ -50,14 +45,13 @@ impl ScriptName {
     pub const fn of(kind: Kind, names: Names) -> Option<ScriptName> {
         Some(match (kind, names) {
             (Kind::Acquire | Kind::Heal, Names::KeyAndCounter) => ScriptName::FencedAcquire,
-            (Kind::Acquire | Kind::Heal, Names::AllKeys) => ScriptName::AcquireSet,
-            (Kind::Acquire | Kind::Heal, Names::AllKeysAndCounters) => ScriptName::FencedAcquireSet,
+            (Kind::Acquire | Kind::Heal, Names::AllKeys | Names::AllKeysAndCounters) => {
+                ScriptName::AcquireSet
+            }
             (Kind::Extend | Kind::Claim, Names::Key) => ScriptName::Extend,
             (Kind::Extend | Kind::WriteBack, Names::KeyAndCounter) => ScriptName::FencedExtend,
             (Kind::Extend, Names::AllKeys) => ScriptName::ExtendSet,
-            (Kind::Extend | Kind::WriteBack, Names::AllKeysAndCounters) => {
-                ScriptName::FencedExtendSet
-            }
+            (Kind::Extend | Kind::WriteBack, Names::AllKeysAndCounters) => ScriptName::ExtendSet,
             (Kind::Release, Names::Key) => ScriptName::Release,
             (Kind::Release, Names::KeyAndLine) => ScriptName::HandOver,
             (Kind::Release, Names::AllKeys) => ScriptName::ReleaseSet,
@@ -76,8 +70,6 @@ impl ScriptName {
             ScriptName::AcquireSet => &ACQUIRE_SET,
             ScriptName::ExtendSet => &EXTEND_SET,
             ScriptName::ReleaseSet => &RELEASE_SET,
-            ScriptName::FencedAcquireSet => &FENCED_ACQUIRE_SET,
-            ScriptName::FencedExtendSet => &FENCED_EXTEND_SET,
             ScriptName::Join => &JOIN,
             ScriptName::HandOver => &HAND_OVER,
         }

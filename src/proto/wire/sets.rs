@@ -20,42 +20,85 @@ use crate::proto::wire::command::{
 };
 use crate::proto::wire::resp::Reply;
 
-/// Takes all keys, or none: `KEYS` are the keys, `ARGV[1]` the token, `ARGV[2]` the ttl in
-/// milliseconds. It answers -N if key N is held.
+/// Takes all keys, or none: `ARGV[1]` is the token, `ARGV[2]` the ttl in milliseconds. It answers
+/// 1, or -N if key N is held.
 ///
 /// A key that holds the token already counts as free, so that a lock can be healed, and its ttl is
 /// never shortened.
+///
+/// With more arguments, the second half of `KEYS` are the counters of the keys, and the script
+/// counts for each key: the answer is the list of the node's votes. `ARGV[3]` is how long the
+/// counters live, in milliseconds, `ARGV[4]` the step of the first count, in milliseconds, and
+/// `ARGV[5]` the floor below which a counter counts as absent. With one more argument for each key,
+/// its fencing number, the counters are raised to these numbers instead: to heal a lock.
 pub const ACQUIRE_SET: Script = Script {
-    source: "local own = {} \
-             for i, k in ipairs(KEYS) do \
-             local v = redis.pcall('GET', k) \
+    source: "local keys, own, n, m = KEYS, {}, {}, #KEYS \
+             if ARGV[3] then m = m / 2 end \
+             for i = 1, m do \
+             local v = redis.pcall('GET', keys[i]) \
              if v == ARGV[1] then own[i] = true \
              elseif type(v) == 'table' and not string.find(v.err, 'WRONGTYPE', 1, true) then \
              return v \
              elseif v then return -i end end \
-             for i, k in ipairs(KEYS) do \
+             if ARGV[3] then for i = 1, m do \
+             local c = tonumber(redis.call('GET', keys[m + i]) or 0) \
+             if not c or not (c >= 0 and c < 9007199254740991) then \
+             return redis.error_reply('ERR the fencing counter is not a number') end \
+             n[i] = c end end \
+             for i = 1, m do \
+             local k = keys[i] \
              if not own[i] or redis.call('PTTL', k) < tonumber(ARGV[2]) then \
              redis.call('SET', k, ARGV[1], 'PX', ARGV[2]) end end \
-             return 1",
-    sha1: "b5da7e5824113c7571cb3efa1ec8ab7250f18716",
+             if not ARGV[3] then return 1 end \
+             for i = 1, m do \
+             local c = n[i] \
+             if c < tonumber(ARGV[5]) then \
+             local t = redis.call('TIME') local ms = t[1] * 1000 + t[2] / 1000 \
+             c = math.max(c, math.floor(math.floor(ms / ARGV[4]) * ARGV[4] * 1048.576)) end \
+             if ARGV[5 + i] then c = math.max(c, ARGV[5 + i]) else c = c + 1 end \
+             n[i] = c \
+             redis.call('SET', keys[m + i], string.format('%.0f', c), 'PX', ARGV[3]) end \
+             return n",
+    sha1: "4e51900cb4359b2a73d1c6e641ddddd7f4c0d198",
 };
 
-/// Prolongs all keys as [`EXTEND`](crate::proto::wire::command::EXTEND) does, or none: `KEYS` are
-/// the keys, `ARGV[1]` the token, `ARGV[2]` the ttl in milliseconds. It answers -2N if key N is
-/// absent, and -2N - 1 if it is another's.
+/// Prolongs all keys as [`EXTEND`](crate::proto::wire::command::EXTEND) does, or none: `ARGV[1]` is
+/// the token, `ARGV[2]` the ttl in milliseconds. It answers -2N if key N is absent, and -2N - 1 if
+/// it is another's.
+///
+/// With more arguments, the second half of `KEYS` are the counters of the keys, and the script
+/// raises each to its fencing number if all keys hold the token. A ttl of 0 leaves the keys as they
+/// are. `ARGV[3]` is how long the counters live, `ARGV[4]` the step of the first count, in
+/// milliseconds, and `ARGV[5]` the floor below which a counter counts as absent. The numbers
+/// follow.
 pub const EXTEND_SET: Script = Script {
     source: concat!(
-        "for i, k in ipairs(KEYS) do ",
-        "local v = redis.pcall('GET', k) ",
+        "local n, m = {}, #KEYS ",
+        "if ARGV[3] then m = m / 2 end ",
+        "for i = 1, m do ",
+        "local v = redis.pcall('GET', KEYS[i]) ",
         "if not v then return -2 * i end ",
         "if type(v) == 'table' and not string.find(v.err, 'WRONGTYPE', 1, true) then ",
         "return v end ",
         "if v ~= ARGV[1] then return -2 * i - 1 end end ",
-        "for _, k in ipairs(KEYS) do ",
-        prolong!("k"),
+        "for i = m + 1, #KEYS do ",
+        "n[i] = tonumber(redis.call('GET', KEYS[i]) or 0) ",
+        "if not n[i] or not (n[i] >= 0 and n[i] < 9007199254740991) then ",
+        "return redis.error_reply('ERR the fencing counter is not a number') end end ",
+        "for i = m + 1, #KEYS do ",
+        "local c, f = n[i], tonumber(ARGV[5 + i - m]) ",
+        "if c >= f then redis.call('PEXPIRE', KEYS[i], ARGV[3]) else ",
+        "if c < tonumber(ARGV[5]) then ",
+        "local t = redis.call('TIME') local ms = t[1] * 1000 + t[2] / 1000 ",
+        "c = math.max(c, math.floor(math.floor(ms / ARGV[4]) * ARGV[4] * 1048.576)) end ",
+        "f = string.format('%.0f', math.max(c, f)) ",
+        "redis.call('SET', KEYS[i], f, 'PX', ARGV[3]) end end ",
+        "if ARGV[2] == '0' then return 1 end ",
+        "for i = 1, m do ",
+        prolong!("KEYS[i]"),
         "end return 1",
     ),
-    sha1: "6c2fd64cbe494c88ef1083599d6909843e75f7fa",
+    sha1: "e51af693b13b5d90e390f9375526e032fe5c0b46",
 };
 
 /// Deletes every key that holds the token: `KEYS` are the keys, `ARGV[1]` the token. It answers as
@@ -159,7 +202,8 @@ fn put_millis(out: &mut BytesMut, ttl: Ttl) {
     put_bulk(out, decimal(ttl.as_millis(), &mut digits));
 }
 
-/// What [`ACQUIRE_SET`] answered: all keys, or the number of the key that is held, from 0 on.
+/// What [`ACQUIRE_SET`] answered without counters: all keys, or the number of the key that is held,
+/// from 0 on.
 pub fn acquire_answer(reply: &Reply<'_>) -> Option<(NodeReply, u64)> {
     match *reply {
         Reply::Integer(1) => Some((NodeReply::Granted, 0)),

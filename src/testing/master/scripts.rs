@@ -12,7 +12,6 @@ use super::set_scripts;
 use super::{Call, Master, Trouble};
 use crate::proto::planted::{Fault, is_planted};
 use crate::proto::wire::command::{ADOPT, DELETE_SEEN, EXTEND, MARK, RELEASE, Script};
-use crate::proto::wire::fenced_sets::{FENCED_ACQUIRE_SET, FENCED_EXTEND_SET};
 use crate::proto::wire::fencing::{FENCED_ACQUIRE, FENCED_EXTEND};
 use crate::proto::wire::line::{HAND_OVER, JOIN, MOST_SEARCHED, MOST_SKIPPED, name_of};
 use crate::proto::wire::sets::{ACQUIRE_SET, EXTEND_SET, RELEASE_SET};
@@ -36,8 +35,6 @@ const KNOWN: &[Known] = &[
     (ACQUIRE_SET, set_scripts::acquire),
     (EXTEND_SET, set_scripts::extend),
     (RELEASE_SET, set_scripts::release),
-    (FENCED_ACQUIRE_SET, set_scripts::fenced_acquire),
-    (FENCED_EXTEND_SET, set_scripts::fenced_extend),
     (set_scripts::ADOPT_ALL, set_scripts::adopt),
 ];
 

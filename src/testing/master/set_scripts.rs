@@ -39,36 +39,6 @@ fn named(times: i64, index: usize, less: i64) -> Reply {
     Reply::Integer(-times * (index as i64 + 1) - less)
 }
 
-pub(super) fn acquire(lua: &mut Sandbox<'_>) -> Outcome {
-    let mut own = Vec::new();
-    for index in 0..lua.count_keys() {
-        match look(lua, index, &[0]) {
-            Found::Nothing => own.push(false),
-            Found::Ours => own.push(true),
-            Found::Others => return Ok(named(1, index, 0)),
-            Found::Trouble(error) => return Ok(error),
-        }
-    }
-    for (index, own) in own.into_iter().enumerate() {
-        let key = lua.key(index);
-        if own && number(&lua.call(&[Some(b"PTTL"), key])?) >= lua.number_argument(1)? {
-            continue;
-        }
-        lua.call(&[Some(b"SET"), key, lua.argument(0), Some(b"PX"), lua.argument(1)])?;
-    }
-    Ok(Reply::Integer(1))
-}
-
-pub(super) fn extend(lua: &mut Sandbox<'_>) -> Outcome {
-    if let Some(answer) = all_are_ours(lua, &[0]) {
-        return Ok(answer);
-    }
-    for index in 0..lua.count_keys() {
-        prolong(lua, index)?;
-    }
-    Ok(Reply::Integer(1))
-}
-
 pub(super) fn release(lua: &mut Sandbox<'_>) -> Outcome {
     let (mut answer, mut failed) = (None, None);
     for index in 0..lua.count_keys() {
@@ -97,8 +67,14 @@ pub(super) fn adopt(lua: &mut Sandbox<'_>) -> Outcome {
     Ok(Reply::Integer(1))
 }
 
-pub(super) fn fenced_acquire(lua: &mut Sandbox<'_>) -> Outcome {
-    let (keys, mut own) = (lua.count_keys() / 2, Vec::new());
+/// Whether the script also counts, and how many keys there are besides the counters.
+fn keys_of(lua: &Sandbox<'_>) -> (bool, usize) {
+    let counts = lua.argument(2).is_some();
+    (counts, if counts { lua.count_keys() / 2 } else { lua.count_keys() })
+}
+
+pub(super) fn acquire(lua: &mut Sandbox<'_>) -> Outcome {
+    let ((counts, keys), mut own) = (keys_of(lua), Vec::new());
     for index in 0..keys {
         match look(lua, index, &[0]) {
             Found::Nothing => own.push(false),
@@ -107,7 +83,11 @@ pub(super) fn fenced_acquire(lua: &mut Sandbox<'_>) -> Outcome {
             Found::Trouble(error) => return Ok(error),
         }
     }
-    let Some(mut counts) = counters(lua, keys)? else { return Ok(Reply::error(NO_COUNTER)) };
+    let mut numbers = Vec::new();
+    if counts {
+        let Some(read) = counters(lua, keys)? else { return Ok(Reply::error(NO_COUNTER)) };
+        numbers = read;
+    }
     for (index, own) in own.into_iter().enumerate() {
         let key = lua.key(index);
         if own && number(&lua.call(&[Some(b"PTTL"), key])?) >= lua.number_argument(1)? {
@@ -115,8 +95,11 @@ pub(super) fn fenced_acquire(lua: &mut Sandbox<'_>) -> Outcome {
         }
         lua.call(&[Some(b"SET"), key, lua.argument(0), Some(b"PX"), lua.argument(1)])?;
     }
+    if !counts {
+        return Ok(Reply::Integer(1));
+    }
     let floor = lua.number_argument(4)?;
-    for (index, count) in counts.iter_mut().enumerate() {
+    for (index, count) in numbers.iter_mut().enumerate() {
         if *count < floor {
             *count = lua.seed(3)?.max(*count);
         }
@@ -124,24 +107,26 @@ pub(super) fn fenced_acquire(lua: &mut Sandbox<'_>) -> Outcome {
         *count = raised.map_or(*count + 1.0, |fence| count.max(fence));
         lua.set_counter(keys + index, *count, 2)?;
     }
-    Ok(Reply::Array(counts.into_iter().map(|count| Reply::Integer(count as i64)).collect()))
+    Ok(Reply::Array(numbers.into_iter().map(|count| Reply::Integer(count as i64)).collect()))
 }
 
-pub(super) fn fenced_extend(lua: &mut Sandbox<'_>) -> Outcome {
-    let keys = lua.count_keys() / 2;
+pub(super) fn extend(lua: &mut Sandbox<'_>) -> Outcome {
+    let (counts, keys) = keys_of(lua);
     let unchecked = is_planted(Fault::WriteBackWithoutToken) && lua.argument(1) == Some(b"0");
     if let Some(answer) = are_ours(lua, keys, &[0]).filter(|_| !unchecked) {
         return Ok(answer);
     }
-    let Some(counts) = counters(lua, keys)? else { return Ok(Reply::error(NO_COUNTER)) };
-    let floor = lua.number_argument(4)?;
-    for (index, count) in counts.into_iter().enumerate() {
-        let fence = lua.number_argument(5 + index)?;
-        if count >= fence {
-            lua.call(&[Some(b"PEXPIRE"), lua.key(keys + index), lua.argument(2)])?;
-        } else {
-            let count = if count < floor { lua.seed(3)?.max(count) } else { count };
-            lua.set_counter(keys + index, count.max(fence), 2)?;
+    if counts {
+        let Some(numbers) = counters(lua, keys)? else { return Ok(Reply::error(NO_COUNTER)) };
+        for (index, count) in numbers.into_iter().enumerate() {
+            let fence = lua.number_argument(5 + index)?;
+            if count >= fence {
+                lua.call(&[Some(b"PEXPIRE"), lua.key(keys + index), lua.argument(2)])?;
+            } else {
+                let low = count < lua.number_argument(4)?;
+                let count = if low { lua.seed(3)?.max(count) } else { count };
+                lua.set_counter(keys + index, count.max(fence), 2)?;
+            }
         }
     }
     if lua.argument(1) != Some(b"0") {
