@@ -22,7 +22,7 @@ pub const FEW: usize = 2048;
 /// Buffers of so many bytes are kept: room for the releases of `FEW` locks.
 const FEW_BYTES: usize = 256 * 1024;
 
-/// Up to so many entries a slab doubles when it is full. From then on it grows by a sixteenth, so
+/// Up to so many entries a slab doubles when it is full. From then on it grows by one in 32, so
 /// that little of it is empty.
 const DOUBLES_UP_TO: usize = 8192;
 
@@ -38,7 +38,7 @@ pub fn insert<T>(slab: &mut Slab<T>, entry: T) -> usize {
 #[cold]
 fn grow<T>(slab: &mut Slab<T>) {
     let len = slab.len();
-    slab.reserve_exact(if len < DOUBLES_UP_TO { len.max(4) } else { len / 16 });
+    slab.reserve_exact(if len < DOUBLES_UP_TO { len.max(4) } else { len / 32 });
 }
 
 /// To how many entries a buffer is to be shrunk of which so many were in use; `None`: it is kept.
@@ -103,7 +103,7 @@ mod tests {
         for entry in 0..100_000_usize {
             assert_eq!(insert(&mut slab, entry), entry);
         }
-        assert!(slab.capacity() <= 100_000 + 100_000 / 16, "{}", slab.capacity());
+        assert!(slab.capacity() <= 100_000 + 100_000 / 32, "{}", slab.capacity());
         for entry in (0..100_000).filter(|&entry| entry != 50_000) {
             slab.remove(entry);
         }
@@ -139,7 +139,7 @@ mod tests {
         let most = DOUBLES_UP_TO;
         assert_eq!(
             grown,
-            [0, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, most, most / 16 * 17]
+            [0, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, most, most / 32 * 33]
         );
         let mut roomy = Slab::with_capacity(3);
         insert(&mut roomy, 0);

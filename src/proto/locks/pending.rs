@@ -33,13 +33,24 @@ pub struct Pending {
     /// Nodes whose connection was lost while such a request was unanswered: the node may execute it
     /// at any time.
     unproven: NodeSet,
-    /// The token was given to another client, which releases it.
-    given_away: bool,
-    /// When the key has expired on every node that answered.
+    /// When the key has expired on every node that answered; `GIVEN_AWAY` if the token was given to
+    /// another client, which releases it.
     lapses_at: Instant,
-    /// When the key has expired on the unproven nodes, even if they execute the request late.
-    late_until: Instant,
+    /// When the key has expired on the unproven nodes, even if they execute the request late: in
+    /// whole seconds of the clock, because each lock has this.
+    late_until: u32,
 }
+
+/// The end of time.
+const GIVEN_AWAY: Instant = Instant::from_nanos(u64::MAX);
+
+/// The moment in whole seconds of the clock, or a little later.
+fn in_seconds(moment: Instant) -> u32 {
+    let seconds = moment.as_nanos().div_ceil(Duration::from_secs(1).as_nanos() as u64);
+    u32::try_from(seconds).unwrap_or(u32::MAX)
+}
+
+const _: () = assert!(size_of::<Pending>() == 32);
 
 impl Pending {
     /// These nodes are about to be sent a request that may create or prolong the key.
@@ -72,7 +83,7 @@ impl Pending {
     pub fn on_lost(&mut self, node: NodeId, expires_at: Instant) {
         self.asked.take(node);
         self.unproven.insert(node);
-        self.late_until = self.late_until.max(expires_at);
+        self.late_until = self.late_until.max(in_seconds(expires_at));
     }
 
     /// As [`on_lost`](Pending::on_lost), without the release: a fault that tests plant.
@@ -130,14 +141,14 @@ impl Pending {
 
     /// The token is given to another client: no release is pending for it from now on.
     pub fn give_away(&mut self) {
-        self.given_away = true;
+        self.lapses_at = GIVEN_AWAY;
         self.unproven = NodeSet::EMPTY;
     }
 
     /// The nodes for which a release is pending: they may have the key, or get it.
     #[inline]
     pub fn release_due(&self) -> NodeSet {
-        if self.given_away {
+        if self.lapses_at == GIVEN_AWAY {
             return NodeSet::EMPTY;
         }
         self.written.union(self.unproven).union(self.asked.nodes())
@@ -151,7 +162,9 @@ impl Pending {
 
     /// Whether the release that is pending for `node` is needless: its key has expired.
     pub fn has_lapsed(&self, node: NodeId, now: Instant) -> bool {
-        let late = self.unproven.contains(node) && now < self.late_until;
+        let ended = Duration::from_secs(u64::from(self.late_until));
+        let late = now < Instant::default().saturating_add(ended);
+        let late = self.unproven.contains(node) && late;
         !late && !self.is_asked(node) && now >= self.lapses_at
     }
 
@@ -209,10 +222,11 @@ impl Pending {
 impl Pending {
     /// Adds what matters for the future to a fingerprint.
     pub fn add_to(&self, fingerprint: &mut Fingerprint<'_>, nodes: usize) {
-        let Pending { asked, releasing, written, unproven, given_away, lapses_at, late_until } =
-            self;
-        let late = if unproven.is_empty() { 0 } else { fingerprint.ahead(*late_until) };
-        let words = [fingerprint.ahead(*lapses_at), late, u64::from(*given_away)];
+        let Pending { asked, releasing, written, unproven, lapses_at, late_until } = self;
+        let late_until =
+            Instant::default().saturating_add(Duration::from_secs(u64::from(*late_until)));
+        let late = if unproven.is_empty() { 0 } else { fingerprint.ahead(late_until) };
+        let words = [fingerprint.ahead(*lapses_at), late];
         words.into_iter().for_each(|word| fingerprint.add(word));
         fingerprint
             .add_sets(nodes, &[asked.nodes(), asked.full(), *releasing, *written, *unproven]);
