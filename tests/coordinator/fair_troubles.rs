@@ -50,6 +50,33 @@ fn messages_that_may_not_be_sent_are_replaced_by_polls() {
     world.assert_clean();
 }
 
+/// Node 0 hands the key over, and an operator gives it to another program. The next join puts the
+/// token into the line, and fails at a command that the user may not run.
+#[test]
+fn token_that_a_failed_join_may_have_put_into_a_line_is_taken_out_by_the_release() {
+    let refused =
+        Trouble::Answers { commands: vec!["pexpire".into()], reply: b"-NOPERM no\r\n".to_vec() };
+    let mut world = World::new(3);
+    let (holder, waiter) = (world.client(), world.client());
+    world.ask(holder, LONG);
+    world.settle();
+    let lock = world.won(holder);
+    let now = world.now;
+    let options = LockOptions::new(LONG).wait(300 * MS).fair();
+    world.clients[waiter].core.acquire(KEY, options, 1, now).unwrap();
+    world.settle();
+    world.frozen = vec![1, 2];
+    world.release(holder, lock);
+    world.settle();
+    world.run(0, &[b"SET", KEY, b"another", b"PX", b"60000"]);
+    world.masters[0].suffer(refused);
+    world.pass(60 * MS);
+    assert_eq!(world.in_line(0), 1, "the join failed after that");
+    world.pass(340 * MS);
+    world.error(waiter);
+    assert_eq!(world.in_line(0), 0);
+}
+
 #[test]
 fn a_frozen_node_does_not_delay_a_hand_over() {
     let mut world = World::new(5);

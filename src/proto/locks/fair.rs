@@ -223,6 +223,9 @@ impl Locks {
             } else {
                 line.note_only_last_mark(node);
             }
+        } else if let Some(line) = record.line_mut() {
+            // The script may have failed after it had put the token into the line.
+            line.may_come_to_stand(node);
         }
         if mine && self.cluster.is_trusted(node) {
             self.records.get_mut(id).prove_in_line(node);
