@@ -193,7 +193,8 @@ impl Locks {
             return;
         }
         record.uncounted = untrusted;
-        let kind = if purpose == Purpose::Adopt { Kind::Adopt } else { Kind::Acquire };
+        let adopts = record.taken_up().is_some();
+        let kind = if adopts { Kind::Adopt } else { Kind::Acquire };
         self.ask_all(nodes, id, kind, now);
     }
 
@@ -373,10 +374,11 @@ impl Locks {
             return self.refusal_in_line(id, now);
         }
         let (round, spare) = (&record.round, self.cluster.spare_nodes());
+        let adopts = record.taken_up().is_some();
         let report = self.report(id, now);
         if round.count_failed(NodeError::is_permanent) > spare {
             Error::Config(ConfigError::Nodes(report))
-        } else if round.purpose == Purpose::Adopt && round.ballot().denials().len() > spare {
+        } else if adopts && round.ballot().denials().len() > spare {
             Error::Lost { reason: LostReason::Gone, report }
         } else if now >= record.deadline && round.ballot().denials().len() <= spare {
             Error::Expired(report)

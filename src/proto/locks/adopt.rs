@@ -12,7 +12,6 @@ use crate::proto::key_set::KeySet;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::locks::requests::Stage;
-use crate::proto::locks::round::Purpose;
 use crate::proto::locks::round::Round;
 use crate::proto::locks::{Locks, busy};
 use crate::proto::node_set::NodeId;
@@ -94,8 +93,7 @@ impl Locks {
         self.check_room()?;
         let fresh = self.random_token();
         let fresh = if is_planted(Fault::AdoptKeepsToken) { token.clone() } else { fresh };
-        let mut round = Round::acquire(self.cluster.size(), now, ttl);
-        round.purpose = Purpose::Adopt;
+        let round = Round::acquire(self.cluster.size(), now, ttl);
         let opened = match keys {
             Keys::One(key) => self.records.open(key, fresh, round),
             Keys::All(keys) => self.records.open_set(keys, fresh, round),

@@ -450,7 +450,7 @@ impl Records {
         // Two records may have the key: one that adopts it, and one that holds it or waits for it.
         let waited_for = |id: &RecordId| {
             let record = self.get(*id);
-            let asks = record.phase == Phase::Asking && record.round.purpose != Purpose::Adopt;
+            let asks = record.phase == Phase::Asking && record.taken_up().is_none();
             record.queue_at(key).is_some() || asks
         };
         if self.in_sets.is_empty() {
@@ -696,7 +696,8 @@ mod tests {
                 let mut records = Records::new(10);
                 let ids = [(); 2].map(|()| open(&mut records, b"k").unwrap());
                 let [adopting, other] = if adopt_first { ids } else { [ids[1], ids[0]] };
-                records.get_mut(adopting).round.purpose = Purpose::Adopt;
+                let given = LockToken::random(&mut StdRng::from_seed([2; 32]));
+                records.get_mut(adopting).trouble_mut().taken_up = Some(Box::new(given));
                 wanted(records.get_mut(other));
                 let hash = KeyHash::of(b"k");
                 ids.into_iter().for_each(|id| records.index(id, hash));

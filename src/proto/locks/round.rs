@@ -10,12 +10,10 @@ use crate::proto::time::{Instant, Ttl};
 /// What is asked in a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// May we have the key?
+    /// May we have the key, or adopt it under a new token?
     Acquire,
     /// May we keep it longer?
     Extend,
-    /// May we adopt it, under a new token?
-    Adopt,
     /// The lock is released.
     Release,
     /// May we have the key, and what is the vote for its fencing number?

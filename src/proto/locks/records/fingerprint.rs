@@ -100,7 +100,6 @@ impl Round {
         let purpose = match self.purpose {
             Purpose::Acquire => 1,
             Purpose::Extend => 2,
-            Purpose::Adopt => 3,
             Purpose::Release => 4,
             Purpose::Fenced => 5,
             Purpose::WriteBack => 6,
