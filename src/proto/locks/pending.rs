@@ -33,22 +33,14 @@ pub struct Pending {
     /// Nodes whose connection was lost while such a request was unanswered: the node may execute it
     /// at any time.
     unproven: NodeSet,
-    /// When the key has expired on every node that answered; `GIVEN_AWAY` if the token was given to
-    /// another client, which releases it.
+    /// When the key has expired on every node that answered, and on each that executed a lost
+    /// request by the time of the loss: `GONE_AFTER` later also on those that execute it late.
+    /// `GIVEN_AWAY` if the token was given to another client, which releases it.
     lapses_at: Instant,
-    /// When the key has expired on the unproven nodes, even if they execute the request late: in
-    /// whole seconds of the clock, because each lock has this.
-    late_until: u32,
 }
 
 /// The end of time.
 const GIVEN_AWAY: Instant = Instant::from_nanos(u64::MAX);
-
-/// The moment in whole seconds of the clock, or a little later.
-fn in_seconds(moment: Instant) -> u32 {
-    let seconds = moment.as_nanos().div_ceil(Duration::from_secs(1).as_nanos() as u64);
-    u32::try_from(seconds).unwrap_or(u32::MAX)
-}
 
 const _: () = assert!(size_of::<Pending>() == 32);
 
@@ -78,12 +70,12 @@ impl Pending {
         self.lapses_at = self.lapses_at.max(expires_at);
     }
 
-    /// The connection was lost while such a request was unanswered. A key that it writes late
+    /// The connection was lost while such a request was unanswered. A key that it wrote by now
     /// expires at `expires_at` at the latest.
     pub fn on_lost(&mut self, node: NodeId, expires_at: Instant) {
         self.asked.take(node);
         self.unproven.insert(node);
-        self.late_until = self.late_until.max(in_seconds(expires_at));
+        self.lapses_at = self.lapses_at.max(expires_at);
     }
 
     /// As [`on_lost`](Pending::on_lost), without the release: a fault that tests plant.
@@ -162,10 +154,9 @@ impl Pending {
 
     /// Whether the release that is pending for `node` is needless: its key has expired.
     pub fn has_lapsed(&self, node: NodeId, now: Instant) -> bool {
-        let ended = Duration::from_secs(u64::from(self.late_until));
-        let late = now < Instant::default().saturating_add(ended);
-        let late = self.unproven.contains(node) && late;
-        !late && !self.is_asked(node) && now >= self.lapses_at
+        let may_come = self.unproven.contains(node);
+        let after = if may_come { GONE_AFTER } else { Duration::ZERO };
+        !self.is_asked(node) && now >= self.lapses_at.saturating_add(after)
     }
 
     /// Nodes with an unanswered release.
@@ -222,12 +213,8 @@ impl Pending {
 impl Pending {
     /// Adds what matters for the future to a fingerprint.
     pub fn add_to(&self, fingerprint: &mut Fingerprint<'_>, nodes: usize) {
-        let Pending { asked, releasing, written, unproven, lapses_at, late_until } = self;
-        let late_until =
-            Instant::default().saturating_add(Duration::from_secs(u64::from(*late_until)));
-        let late = if unproven.is_empty() { 0 } else { fingerprint.ahead(late_until) };
-        let words = [fingerprint.ahead(*lapses_at), late];
-        words.into_iter().for_each(|word| fingerprint.add(word));
+        let Pending { asked, releasing, written, unproven, lapses_at } = self;
+        fingerprint.add(fingerprint.ahead(*lapses_at));
         fingerprint
             .add_sets(nodes, &[asked.nodes(), asked.full(), *releasing, *written, *unproven]);
     }
@@ -325,8 +312,10 @@ mod tests {
         let mut pending = new();
         pending.on_lost(node(), at(9));
         ask_and_answer(&mut pending, Effect::Written);
-        assert_eq!([0, 8, 9].map(|now| pending.has_lapsed(node(), at(now))), [false, false, true]);
-        assert!(pending.has_lapsed(NodeId::new(0), at(1)), "the others have lapsed before");
+        let gone = 9 + GONE_AFTER.as_secs();
+        let has_lapsed = [0, gone - 1, gone].map(|now| pending.has_lapsed(node(), at(now)));
+        assert_eq!(has_lapsed, [false, false, true]);
+        assert!(pending.has_lapsed(NodeId::new(0), at(9)), "the others have lapsed before");
         assert_eq!(pending.give_up(node()), (true, true));
         assert_eq!(pending.give_up(node()), (false, false));
         assert!(pending.is_over());

@@ -18,7 +18,7 @@ use crate::proto::key::{BuildKeyHasher, KeyHash};
 use crate::proto::key_set::KeySet;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::auto_extend::LOSS_BEFORE;
-use crate::proto::locks::pending::{GONE_AFTER, Pending};
+use crate::proto::locks::pending::Pending;
 use crate::proto::locks::proof::Proof;
 use crate::proto::locks::round::{Purpose, Round};
 use crate::proto::locks::sets::{SetIndex, SetOfKeys};
@@ -159,7 +159,7 @@ impl Record {
     /// node may execute the ask later, until there is proof that it will not, or the connection
     /// must be gone at the node, too.
     pub fn may_be_executed_late(&mut self, node: NodeId, now: Instant) {
-        let expires_at = self.gone_if_executed(now.saturating_add(GONE_AFTER));
+        let expires_at = self.gone_if_executed(now);
         self.pending.on_lost(node, expires_at);
         if let Some(line) = self.line_mut() {
             // So the release takes the token out of the line, where it may come to stand.
