@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use redlatch::testing::tcp::Masters;
+use redlatch::testing::tcp::{LocalMaster, Masters};
 use redlatch::{
     Client, Config, Error, LostReason, NodeReply, NodeState, Outcome, Report, SharedClient,
 };
@@ -27,6 +27,14 @@ fn replies(report: &Report) -> Vec<NodeReply> {
     report.nodes.iter().map(|node| node.reply).collect()
 }
 
+/// Drives `client` until `has` is true of each node: two nodes decide, the third may be later.
+fn until_each(client: &Client, masters: &Masters, what: &str, has: impl Fn(&LocalMaster) -> bool) {
+    eventually(SOON, what, || {
+        client.drive(millis(1)).expect("the poller works");
+        masters.iter().all(&has)
+    });
+}
+
 #[test]
 fn force_release_of_what_was_seen_leaves_what_changed_through_both_clients() {
     let masters = old_masters();
@@ -35,6 +43,7 @@ fn force_release_of_what_was_seen_leaves_what_changed_through_both_clients() {
     for round in 0..2 {
         let holder = ready::client(config(&masters));
         let guard = holder.lock("a", TTL).expect("it is free");
+        until_each(&holder, &masters, "each has the key", |master| master.get("a").is_some());
         let seen = match round {
             0 => blocking.inspect("a"),
             _ => shared.inspect("a").wait(),
@@ -42,8 +51,9 @@ fn force_release_of_what_was_seen_leaves_what_changed_through_both_clients() {
         let seen = seen.expect("the nodes answer");
         // Another lock takes its place: that one was not seen.
         guard.release().expect("it is held");
+        until_each(&holder, &masters, "none has the key", |master| master.get("a").is_none());
         std::mem::forget(holder.lock("a", TTL).expect("it is free"));
-        holder.drive(millis(50)).expect("the poller works");
+        until_each(&holder, &masters, "each has the key", |master| master.get("a").is_some());
         let ask = |seen: &redlatch::Inspection| match round {
             0 => blocking.dangerously_force_release_seen(seen),
             _ => shared.dangerously_force_release_seen(seen).wait(),
@@ -98,13 +108,9 @@ fn vouch_ends_the_quarantine_through_both_clients() {
 fn with_lock_of_the_blocking_client_renews_inside_its_calls() {
     let masters = old_masters();
     let client = ready::client(config(&masters));
-    let ttl = SECOND;
-    let becomes_free = || {
-        eventually(SOON, "no node has the key", || {
-            client.drive(millis(1)).expect("the poller works");
-            masters.iter().all(|master| master.keys().is_empty())
-        });
-    };
+    let ttl = 3 * SECOND;
+    let becomes_free =
+        || until_each(&client, &masters, "none has a key", |master| master.keys().is_empty());
     let held = client.with_lock(["a", "b"], ttl, |guard| {
         assert_eq!(guard.keys().count(), 2);
         let first = guard.deadline();
