@@ -14,26 +14,52 @@ struct Floor {
     commands: u64,
 }
 
+/// One run may be an unlucky one: the figures are those of this many, with a seed each.
+const SEEDS: u64 = 3;
+
+/// What several runs came to.
+#[derive(Debug)]
+struct Sum {
+    /// Hand-overs at a hold of 0, else acquisitions.
+    times: u64,
+    /// The sum of Jain's indices.
+    jain: u64,
+    commands: u64,
+    /// How many contenders never had the lock.
+    without: usize,
+}
+
+fn sum(way: Way, contenders: usize, hold: u64, length: u64) -> Sum {
+    let runs: Vec<Counts> =
+        (1..=SEEDS).map(|seed| run(way, contenders, millis(hold), millis(length), seed)).collect();
+    let times = |it: &Counts| if hold == 0 { it.hand_overs } else { it.acquisitions() };
+    Sum {
+        times: runs.iter().map(times).sum(),
+        jain: runs.iter().map(Counts::jain).sum(),
+        commands: runs.iter().map(|it| it.commands).sum(),
+        without: runs.iter().map(Counts::without).sum(),
+    }
+}
+
 #[track_caller]
 fn keeps_up(way: Way, contenders: usize, hold: u64, length: u64, floor: &Floor) {
     let bare = if way == Way::Set { Way::BareSet } else { Way::Bare };
-    let [ours, bare] = [way, bare].map(|way| run(way, contenders, millis(hold), millis(length), 1));
-    let times = |it: &Counts| if hold == 0 { it.hand_overs } else { it.acquisitions() };
-    let costs = |it: &Counts| it.commands / times(it).max(1);
+    let [ours, bare] = [way, bare].map(|way| sum(way, contenders, hold, length));
+    let costs = |it: &Sum| it.commands / it.times.max(1);
     let part = |ours: u64, bare: u64| 100 * ours / bare.max(1);
     let seen = [
-        part(times(&ours), times(&bare)),
-        part(ours.jain(), bare.jain()),
+        part(ours.times, bare.times),
+        part(ours.jain, bare.jain),
         part(costs(&ours), costs(&bare)),
     ];
-    println!("{way:?} {contenders} {hold} ms: {seen:?}, {} without", ours.without());
+    println!("{way:?} {contenders} {hold} ms: {seen:?}, {} without", ours.without);
     assert!(seen[0] >= floor.times, "{contenders} at {hold} ms: {seen:?} {ours:?} {bare:?}");
     assert!(seen[1] >= floor.jain, "{contenders} at {hold} ms: {seen:?} {ours:?} {bare:?}");
     assert!(seen[2] <= floor.commands, "{contenders} at {hold} ms: {seen:?} {ours:?} {bare:?}");
 }
 
 /// A round is short, and its beginning is the worst of it.
-const PLAIN: Floor = Floor { times: 85, jain: 85, commands: 130 };
+const PLAIN: Floor = Floor { times: 90, jain: 90, commands: 130 };
 
 #[test]
 fn plain_waiters_hand_a_key_over_as_often_as_bare_loops() {
@@ -51,7 +77,7 @@ fn plain_waiters_have_a_key_that_is_held_for_a_while_as_often_as_bare_loops() {
 
 #[test]
 fn waiters_for_several_keys_keep_up_with_bare_loops() {
-    let floor = Floor { times: 70, jain: 80, commands: 170 };
+    let floor = Floor { times: 80, jain: 85, commands: 150 };
     for (contenders, length) in [(2, 500), (16, 300), (64, 300)] {
         keeps_up(Way::Set, contenders, 0, length, &floor);
         keeps_up(Way::Set, contenders, 1, length, &floor);
