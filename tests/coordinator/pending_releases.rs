@@ -164,6 +164,43 @@ fn release_is_sent_twice_if_the_earlier_connection_cannot_be_ended() {
     bench.assert_idle();
 }
 
+/// Node 2 does not let its first connection be ended, which may still deliver the `SET` of the
+/// acquire. The second one is lost while it heals, and is ended: that proves nothing of the first.
+#[test]
+fn release_is_sent_twice_if_only_a_later_connection_can_be_ended() {
+    let mut bench = Bench::new(3);
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.lose(2);
+    bench.pass(millis(600));
+    bench.connect(2);
+    bench.reply(2, "-NOPERM not you\r\n");
+    bench.tell_time(2);
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    for (node, reply) in [(2, ":0\r\n"), (0, ":1\r\n"), (1, ":1\r\n")] {
+        bench.said(node);
+        bench.reply(node, reply);
+    }
+    assert!(bench.completion().unwrap().result.is_ok());
+    assert_eq!(bench.names(2), ["SET"], "it is healed");
+    bench.lose(2);
+    bench.pass(millis(600));
+    let said = bench.connect(2);
+    assert_eq!(said[0][..2], ["CLIENT", "KILL"], "{said:?}");
+    bench.reply(2, ":1\r\n");
+    bench.tell_time(2);
+    bench.core.release(lock, 3, bench.now);
+    for node in 0..3 {
+        assert!(bench.names(node)[0].starts_with("EVAL"), "n{node}");
+        bench.reply(node, ":1\r\n");
+    }
+    bench.pass(millis(60));
+    assert_eq!(bench.names(2), ["EVAL"], "the first connection may still deliver its SET");
+    bench.reply(2, ":0\r\n");
+    bench.completion().unwrap();
+    bench.assert_idle();
+}
+
 #[test]
 fn another_process_at_the_address_executes_nothing_of_the_earlier_connection() {
     let mut bench = Bench::new(1);

@@ -52,7 +52,7 @@ impl Locks {
         match change {
             Change::Distrusted(why) => self.doubt_votes(node, why, now),
             Change::NothingComesLate => self.nothing_comes_late(node, now),
-            Change::NoProof => self.pending_releases[node.index()].unproven.clear(),
+            Change::NoProof => self.no_proof_will_come(node),
             Change::Vetted => {
                 self.stop_drop_timer(node);
                 self.cluster.admit(node, now);
@@ -125,7 +125,7 @@ impl Locks {
             if is_planted(Fault::CutWithoutRelease) {
                 record.pending.forget_lost(node);
             } else {
-                record.may_be_executed_late(node, now);
+                record.may_be_executed_late(node, provable, now);
             }
             if is_planted(Fault::ReleaseWhileHeld) {
                 self.queue_release(node, ask.record, now);

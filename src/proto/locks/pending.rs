@@ -5,8 +5,8 @@
 //! that may create or prolong the key; such a request was lost with its connection and may be
 //! executed later; or the node answered one by which the key may be there.
 //!
-//! The hazard is a key that nobody releases. So a request counts from before its bytes are written,
-//! and only an [`Effect`] that proves that the request wrote nothing takes it back.
+//! The hazard is a key that no client releases. So a request counts from before its bytes are
+//! written, and only an [`Effect`] that proves that the request wrote nothing takes it back.
 
 use std::time::Duration;
 
@@ -33,6 +33,9 @@ pub struct Pending {
     /// Nodes whose connection was lost while such a request was unanswered: the node may execute it
     /// at any time.
     unproven: NodeSet,
+    /// Those of them of which no proof will come that the request is not executed any more: the
+    /// proof that comes for a later connection is none for an earlier one.
+    unprovable: NodeSet,
     /// When the key has expired on every node that answered, and on each that executed a lost
     /// request by the time of the loss: `GONE_AFTER` later also on those that execute it late.
     /// `GIVEN_AWAY` if the token was given to another client, which releases it.
@@ -71,10 +74,14 @@ impl Pending {
     }
 
     /// The connection was lost while such a request was unanswered. A key that it wrote by now
-    /// expires at `expires_at` at the latest.
-    pub fn on_lost(&mut self, node: NodeId, expires_at: Instant) {
+    /// expires at `expires_at` at the latest. `provable`: a proof may come that the node does not
+    /// execute the request any more.
+    pub fn on_lost(&mut self, node: NodeId, provable: bool, expires_at: Instant) {
         self.asked.take(node);
         self.unproven.insert(node);
+        if !provable {
+            self.unprovable.insert(node);
+        }
         self.lapses_at = self.lapses_at.max(expires_at);
     }
 
@@ -109,6 +116,7 @@ impl Pending {
     #[inline]
     pub fn on_released(&mut self, node: NodeId, expires_at: Instant) -> bool {
         if self.unproven.contains(node) {
+            self.unprovable.remove(node);
             self.on_proof(node, expires_at);
             return true;
         }
@@ -116,10 +124,18 @@ impl Pending {
         false
     }
 
-    /// The node executes nothing of an earlier connection any more; by now it may have.
+    /// The node executes nothing of the connections any more of which such a proof was expected; by
+    /// now it may have.
     pub fn on_proof(&mut self, node: NodeId, expires_at: Instant) {
-        if self.unproven.remove(node) {
+        if !self.unprovable.contains(node) && self.unproven.remove(node) {
             self.may_have_key(node.into(), expires_at);
+        }
+    }
+
+    /// No such proof will come for what was lost with the node's connections until now.
+    pub fn on_no_proof(&mut self, node: NodeId) {
+        if self.unproven.contains(node) {
+            self.unprovable.insert(node);
         }
     }
 
@@ -128,6 +144,7 @@ impl Pending {
     pub fn give_up(&mut self, node: NodeId) -> (bool, bool) {
         let written = self.written.remove(node);
         let unproven = self.unproven.remove(node);
+        self.unprovable.remove(node);
         (written || unproven, unproven)
     }
 
@@ -135,6 +152,7 @@ impl Pending {
     pub fn give_away(&mut self) {
         self.lapses_at = GIVEN_AWAY;
         self.unproven = NodeSet::EMPTY;
+        self.unprovable = NodeSet::EMPTY;
     }
 
     /// The nodes for which a release is pending: they may have the key, or get it.
@@ -213,10 +231,10 @@ impl Pending {
 impl Pending {
     /// Adds what matters for the future to a fingerprint.
     pub fn add_to(&self, fingerprint: &mut Fingerprint<'_>, nodes: usize) {
-        let Pending { asked, releasing, written, unproven, lapses_at } = self;
+        let Pending { asked, releasing, written, unproven, unprovable, lapses_at } = self;
         fingerprint.add(fingerprint.ahead(*lapses_at));
-        fingerprint
-            .add_sets(nodes, &[asked.nodes(), asked.full(), *releasing, *written, *unproven]);
+        let sets = [asked.nodes(), asked.full(), *releasing, *written, *unproven, *unprovable];
+        fingerprint.add_sets(nodes, &sets);
     }
 }
 
@@ -270,8 +288,12 @@ mod tests {
     }
 
     fn lose(pending: &mut Pending) {
+        lose_connection(pending, true);
+    }
+
+    fn lose_connection(pending: &mut Pending, provable: bool) {
         pending.on_asked(node().into());
-        pending.on_lost(node(), at(1));
+        pending.on_lost(node(), provable, at(1));
     }
 
     #[test]
@@ -310,7 +332,7 @@ mod tests {
     #[test]
     fn request_that_is_lost_leaves_a_release_due_that_lapses_late() {
         let mut pending = new();
-        pending.on_lost(node(), at(9));
+        pending.on_lost(node(), true, at(9));
         ask_and_answer(&mut pending, Effect::Written);
         let gone = 9 + GONE_AFTER.as_secs();
         let has_lapsed = [0, gone - 1, gone].map(|now| pending.has_lapsed(node(), at(now)));
@@ -319,6 +341,35 @@ mod tests {
         assert_eq!(pending.give_up(node()), (true, true));
         assert_eq!(pending.give_up(node()), (false, false));
         assert!(pending.is_over());
+    }
+
+    #[test]
+    fn proof_for_a_later_connection_is_none_for_an_earlier_one() {
+        let without: [fn(&mut Pending); 2] = [
+            |pending| lose_connection(pending, false),
+            |pending| {
+                lose(pending);
+                pending.on_no_proof(node());
+            },
+        ];
+        for lose_without_proof in without {
+            let mut pending = Pending::default();
+            lose_without_proof(&mut pending);
+            lose(&mut pending);
+            pending.on_proof(node(), at(1));
+            assert!(pending.unproven().contains(node()), "the first one may be executed yet");
+            assert!(pending.on_released(node(), at(1)), "so a second release follows");
+            assert!(!pending.on_released(node(), at(1)) && pending.is_over());
+            // What is lost after that is proved by itself.
+            lose(&mut pending);
+            pending.on_proof(node(), at(1));
+            assert!(pending.unproven().is_empty());
+        }
+        let mut pending = new();
+        pending.on_no_proof(node());
+        pending.on_lost(node(), true, at(1));
+        pending.on_proof(node(), at(1));
+        assert!(pending.unproven().is_empty(), "it was lost after that, with a later connection");
     }
 
     #[test]

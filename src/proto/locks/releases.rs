@@ -13,7 +13,7 @@ use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::RecordId;
 use crate::proto::locks::encoding::Question;
 use crate::proto::locks::pending_releases::{GIVEN_UP_AFTER, PendingRelease};
-use crate::proto::locks::records::Phase;
+use crate::proto::locks::records::{Phase, Record};
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::{Due, Locks};
 use crate::proto::node_set::{NodeId, NodeSet};
@@ -225,11 +225,22 @@ impl Locks {
 
     /// Acts on the proof that no earlier connection will execute anything any more.
     pub(super) fn nothing_comes_late(&mut self, node: NodeId, now: Instant) {
+        self.take_unproven(node, |record| {
+            let expires_at = record.gone_if_executed(now);
+            record.pending.on_proof(node, expires_at);
+        });
+    }
+
+    /// Acts on the news that no such proof will come for the connections that were lost until now.
+    pub(super) fn no_proof_will_come(&mut self, node: NodeId) {
+        self.take_unproven(node, |record| record.pending.on_no_proof(node));
+    }
+
+    /// For each record that expects a proof from the node, which it does not expect after this.
+    fn take_unproven(&mut self, node: NodeId, mut act: impl FnMut(&mut Record)) {
         for pending_release in std::mem::take(&mut self.pending_releases[node.index()].unproven) {
             if self.records.is_open(pending_release.record) {
-                let record = self.records.get_mut(pending_release.record);
-                let expires_at = record.gone_if_executed(now);
-                record.pending.on_proof(node, expires_at);
+                act(self.records.get_mut(pending_release.record));
             }
         }
     }
