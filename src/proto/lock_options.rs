@@ -93,8 +93,9 @@ impl LockOptions {
 
     /// The lock is fair: a request that is refused stands in line on the nodes with the waiters of
     /// other clients, and a release hands the key over to the next of them. Waiters are served in
-    /// the order in which they came, and none of them asks the nodes in vain. Without contention a
-    /// fair lock costs what a plain one does. A fair lock has one key, and no fencing number.
+    /// the order in which they came, and none asks the nodes before it is its turn. Without
+    /// contention a fair lock costs what a plain one does. A fair lock has one key, and no fencing
+    /// number.
     ///
     /// All clients that wait for the key should ask for a fair lock: a plain one hardly ever gets a
     /// key that always has a line. On each node the line is a key of its own, `KEY:line`.

@@ -267,11 +267,11 @@ impl<L: Locks> Run<L> {
         match (&slot.stage, end) {
             (Stage::Acquiring, End::Granted(held)) => {
                 self.tally.granted += 1;
-                self.is_held(number, held);
+                self.on_held(number, held);
             }
             (Stage::Extending(_), End::Extended(held, well)) => {
                 *(if well { &mut self.tally.extended } else { &mut self.tally.not_extended }) += 1;
-                self.is_held(number, held);
+                self.on_held(number, held);
             }
             (Stage::Acquiring, End::Failed) => {
                 self.tally.refused += 1;
@@ -292,7 +292,7 @@ impl<L: Locks> Run<L> {
     }
 
     /// The lock is held, or the answer to an extend says that it is not: it goes on with it later.
-    fn is_held(&mut self, number: u64, held: L::Held) {
+    fn on_held(&mut self, number: u64, held: L::Held) {
         let slot = self.slots.get_mut(&number).expect("it was there");
         slot.stage = Stage::Held(held);
         let most = slot.ask.ttl.as_millis() as u64 * 3 / 2;

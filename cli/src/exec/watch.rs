@@ -121,7 +121,7 @@ impl<'a> Watch<'a> {
             self.look_at_cmd();
             self.do_what_is_due();
             self.pass_signals_on();
-            if let Some((ended, left)) = self.child.ended().zip(self.is_over()) {
+            if let Some((ended, left)) = self.child.ended().zip(self.look_for_the_end()) {
                 return Ok(self.over(ended, left));
             }
             let reports = self.reports.turn(self.event_loop);
@@ -235,9 +235,9 @@ impl<'a> Watch<'a> {
 
     /// `None` while there is more to wait for after CMD ended. Otherwise, whether something of CMD
     /// may be left. If CMD was stopped, what it started must be gone, too.
-    fn is_over(&mut self) -> Option<bool> {
+    fn look_for_the_end(&mut self) -> Option<bool> {
         let gave_up = |at: Instant| clock::now() >= at.saturating_add(DYING);
-        if !self.stop_schedule.was_stopped() || self.is_all_gone() {
+        if !self.stop_schedule.was_stopped() || self.see_all_gone() {
             Some(false)
         } else {
             self.killed_at.is_some_and(gave_up).then_some(true)
@@ -246,7 +246,7 @@ impl<'a> Watch<'a> {
 
     /// Whether nothing is left of CMD, as far as a look is due. The end of our last child is an
     /// event, and is seen without a look.
-    fn is_all_gone(&mut self) -> bool {
+    fn see_all_gone(&mut self) -> bool {
         let begun = clock::now();
         if self.child.is_last_gone() {
             return true;

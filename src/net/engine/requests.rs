@@ -153,8 +153,8 @@ impl Engine {
 
     /// Deletes `key` on every node, whichever client holds it. This breaks what a lock promises:
     /// the holder believes in its lock until it notices, and meanwhile another client can take it.
-    /// For an operator who knows that the holder is gone. It takes one key: its outcome tells of a
-    /// single one whether anything was there.
+    /// For an operator who knows that the holder is gone. It takes one key, because
+    /// its outcome says whether that key was there.
     ///
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].

@@ -297,8 +297,8 @@ impl Coordinator {
     }
 
     /// Deletes `key` on every node, even if another client holds the lock. That holder goes on
-    /// believing in the lock until it notices: this breaks the promise of a lock. It takes one key:
-    /// its outcome tells of a single one whether anything was there.
+    /// believing in the lock until it notices: this breaks the promise of a lock. It takes one key,
+    /// because its outcome says whether that key was there.
     ///
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].

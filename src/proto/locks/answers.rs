@@ -1,7 +1,7 @@
 //! The one way of an answer about a lock: it is taken off what is pending, a request that is still
 //! wanted is repeated, and what is left is for the verb that was asked.
 //!
-//! The hazard is a repeat that follows a release: it could leave a key that nobody releases. So
+//! The hazard is a repeat that follows a release: it could leave a key that no client releases. So
 //! whether a request is still wanted is decided here, by the phase of the record and its round.
 
 use crate::proto::error::NodeReply;
