@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use crate::proto::cluster::Cluster;
 use crate::proto::error::{ConfigError, Error, LostReason, NodeError, NodeReply};
 use crate::proto::ids::{Op, TaskId};
 use crate::proto::lock::LockToken;
 use crate::proto::locks::Locks;
 use crate::proto::locks::requests::Outcome;
-use crate::proto::locks::round::{Purpose, Round};
 use crate::proto::locks::tasks::{TokenExtend, Work};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::quorum::{Ballot, Verdict};
@@ -20,7 +20,7 @@ impl TokenExtend {
     /// Whether the nodes have decided: by their votes, or because too many of `spare` say that the
     /// key is not there.
     pub(super) fn is_over(&self, spare: usize) -> bool {
-        self.round.ballot().verdict() != Verdict::Undecided || self.absent.len() > spare
+        self.ballot.verdict() != Verdict::Undecided || self.absent.len() > spare
     }
 }
 
@@ -39,22 +39,15 @@ impl Locks {
         self.check_key(key)?;
         self.check_room()?;
         let ballot = Ballot::of_majority(self.cluster.size());
-        let round = Round::first(Purpose::Extend, ballot, now, ttl);
         let (uncounted, absent) = (NodeSet::EMPTY, NodeSet::EMPTY);
-        let work = Work::Extend(TokenExtend { token, round, uncounted, absent });
+        let work = Work::Extend(TokenExtend { token, ttl, ballot, uncounted, absent });
         let (id, op) = self.open_task(key, work, ttl.deadline(now), data, now)?;
-        let askable = self.askable_for(id);
+        let askable = self.askable_for(id, Cluster::may_ask);
         for node in askable.iter().filter(|&node| !self.cluster.is_trusted(node)) {
             // The node is asked all the same, to extend the key that it has.
-            if let Work::Extend(extend) = &mut self.tasks.get_mut(id).work {
-                extend.uncounted.insert(node);
-                extend.round.cast(node, NodeReply::Failed(NodeError::Quarantined));
-            }
-        }
-        for node in self.cluster.all_nodes().minus(askable).iter() {
-            if let Err(cause) = self.cluster.may_ask(node) {
-                self.cluster.stats_mut().failed(node, cause);
-            }
+            let task = self.tasks.get_mut(id);
+            task.doubt(node);
+            task.cast(node, NodeReply::Failed(NodeError::Quarantined));
         }
         let spare = self.cluster.spare_nodes();
         if matches!(&self.tasks.get(id).work, Work::Extend(extend) if !extend.is_over(spare)) {
@@ -68,13 +61,13 @@ impl Locks {
         let form = self.cluster.form_of(node, ScriptName::Extend);
         self.ask_for(node, id, TaskAsk::Extend(form), now, |task, key, out| {
             if let Work::Extend(extend) = &task.work {
-                command::extend(out, form, key, &extend.token, extend.round.ttl);
+                command::extend(out, form, key, &extend.token, extend.ttl);
             }
         });
     }
 
     /// A node answered an extend by a token.
-    pub(super) fn token_extend_answered(
+    pub(super) fn on_token_extend(
         &mut self,
         node: NodeId,
         id: TaskId,
@@ -97,7 +90,7 @@ impl Locks {
         }
         let uncounted = reply == NodeReply::Granted && extend.uncounted.contains(node);
         let reply = if uncounted { NodeReply::Failed(NodeError::Quarantined) } else { reply };
-        extend.round.cast(node, reply);
+        task.cast(node, reply);
     }
 
     /// How an extend by a token ended.
@@ -109,16 +102,16 @@ impl Locks {
     ) -> Result<Outcome, Error> {
         let task = self.tasks.get(id);
         let (spare, deadline) = (self.cluster.spare_nodes(), task.deadline);
-        let won = extend.round.is_won();
+        let won = extend.ballot.verdict() == Verdict::Won;
         if won && now < deadline {
             return Ok(Outcome::Extended { deadline });
         }
-        let report = self.cluster.report_of(&task.key, |node| extend.round.reply_of(node), now);
+        let report = self.report_of_task(id, now);
         if !won && extend.absent.len() > spare {
             Err(Error::Lost { reason: LostReason::Gone, report })
         } else if now >= deadline {
             Err(Error::Lost { reason: LostReason::Expired, report })
-        } else if extend.round.count_failed(NodeError::is_permanent) > spare {
+        } else if task.count_failed(NodeError::is_permanent) > spare {
             Err(Error::Config(ConfigError::Nodes(report)))
         } else {
             Err(Error::NoQuorum(report))

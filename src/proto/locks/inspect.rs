@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
+use crate::proto::cluster::Cluster;
 use crate::proto::error::{Error, NodeError, NodeReply};
 use crate::proto::ids::{Op, TaskId};
 use crate::proto::inspection::{
@@ -37,7 +38,7 @@ impl Locks {
         let seen = Box::new(Inspection { key: key.into(), quorum: self.cluster.quorum(), nodes });
         let deadline = self.longest_ttl()?.deadline(now);
         let (id, op) = self.open_task(key, Work::Inspect(seen), deadline, data, now)?;
-        for node in self.askable_for(id).iter() {
+        for node in self.askable_for(id, Cluster::may_ask).iter() {
             self.ask_for(node, id, TaskAsk::ReadValue, now, |_, key, out| {
                 ask_what_is_there(out, key);
             });
@@ -102,12 +103,18 @@ impl Locks {
                 }
                 _ => {}
             }
+            let reply = match seen.state {
+                KeyState::Held { .. } => NodeReply::Held,
+                KeyState::Absent => NodeReply::Absent,
+                KeyState::Failed(cause) => NodeReply::Failed(cause),
+            };
+            let has_token =
+                matches!(seen.state, KeyState::Held { value, .. } if value.token().is_some());
+            // The task does not wait for the line beyond its time.
+            self.tasks.get_mut(id).cast(node, reply);
             // Only a key that a client of this library holds has a line. So a user who may not read
             // lines is refused at such a key only.
-            if matches!(seen.state, KeyState::Held { value, .. } if value.token().is_some())
-                && self.cluster.may_ask(node).is_ok()
-            {
-                self.tasks.get_mut(id).dispensable.insert(node);
+            if has_token && self.cluster.may_ask(node).is_ok() {
                 self.ask_for(node, id, TaskAsk::ReadLine, now, |_, key, out| {
                     line::read_line(out, key, LINE_SHOWN);
                 });
@@ -128,6 +135,7 @@ impl Locks {
         if let Some(seen) = self.seen_by(id, node) {
             seen.state = KeyState::Failed(cause);
         }
+        self.tasks.get_mut(id).cast(node, NodeReply::Failed(cause));
     }
 
     fn seen_by(&mut self, id: TaskId, node: NodeId) -> Option<&mut NodeKeyState> {

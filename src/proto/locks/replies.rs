@@ -77,7 +77,8 @@ impl Replies {
         replies.filter(|reply| matches!(reply, NodeReply::Failed(cause) if test(*cause))).count()
     }
 
-    fn said_something(&self) -> NodeSet {
+    /// The nodes that said anything.
+    pub fn said_something(&self) -> NodeSet {
         self.bits.iter().fold(NodeSet::EMPTY, |all, &nodes| all.union(nodes))
     }
 }

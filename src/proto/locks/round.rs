@@ -50,6 +50,17 @@ pub enum ReleaseOutcome {
     },
 }
 
+/// How a node votes that said this; nothing as long as it said nothing.
+#[inline]
+pub const fn vote_of(reply: NodeReply) -> Option<Vote> {
+    match reply {
+        NodeReply::Nothing => None,
+        NodeReply::Failed(_) => Some(Vote::Error),
+        NodeReply::Granted => Some(Vote::Grant),
+        NodeReply::Held | NodeReply::Absent => Some(Vote::Deny),
+    }
+}
+
 /// One round.
 #[derive(Debug, Clone, Copy)]
 pub struct Round {
@@ -71,7 +82,7 @@ impl Round {
         Round::first(Purpose::Acquire, Ballot::of_majority(nodes), start, ttl)
     }
 
-    /// The first round of a record or of a task.
+    /// The first round of a record.
     pub fn first(purpose: Purpose, ballot: Ballot, start: Instant, ttl: Ttl) -> Round {
         Round { purpose, number: 0, start, ttl, ballot, replies: Replies::default() }
     }
@@ -94,12 +105,7 @@ impl Round {
     #[inline]
     pub fn cast(&mut self, node: NodeId, reply: NodeReply) -> Verdict {
         self.replies.put_first(node, reply);
-        let vote = match reply {
-            NodeReply::Nothing => return self.ballot.verdict(),
-            NodeReply::Failed(_) => Vote::Error,
-            NodeReply::Granted => Vote::Grant,
-            NodeReply::Held | NodeReply::Absent => Vote::Deny,
-        };
+        let Some(vote) = vote_of(reply) else { return self.ballot.verdict() };
         let verdict = self.ballot.cast(node, vote);
         // Without a refusal the missing answers decide.
         let open = verdict == Verdict::Undecided && self.ballot.has_refusals();

@@ -5,7 +5,8 @@
 
 use bytes::BytesMut;
 
-use crate::proto::error::{Error, NodeError, NodeReply};
+use crate::proto::cluster::Cluster;
+use crate::proto::error::{Error, NodeError, NodeReply, Report};
 use crate::proto::ids::{Op, TaskId};
 use crate::proto::locks::requests::{Outcome, Stage};
 use crate::proto::locks::tasks::{Task, Work};
@@ -32,18 +33,20 @@ impl Locks {
         Ok((task, op))
     }
 
-    /// The nodes that may be asked now. Each of the others votes at once, if votes are counted.
-    pub(super) fn askable_for(&mut self, id: TaskId) -> NodeSet {
+    /// The nodes that may be asked now, by this test. For each of the others it is known at once
+    /// why it says nothing.
+    pub(super) fn askable_for(
+        &mut self,
+        id: TaskId,
+        may_ask: impl Fn(&Cluster, NodeId) -> Result<(), NodeError>,
+    ) -> NodeSet {
         let mut askable = NodeSet::EMPTY;
         for node in self.cluster.all_nodes().iter() {
-            match self.cluster.may_ask(node) {
-                Ok(()) => {
-                    askable.insert(node);
-                }
+            match may_ask(&self.cluster, node) {
+                Ok(()) => drop(askable.insert(node)),
                 Err(cause) => {
-                    if let Some(round) = self.tasks.get_mut(id).round_mut() {
-                        round.cast(node, NodeReply::Failed(cause));
-                    }
+                    self.cluster.stats_mut().failed(node, cause);
+                    self.tasks.get_mut(id).cast(node, NodeReply::Failed(cause));
                 }
             }
         }
@@ -81,12 +84,12 @@ impl Locks {
             TaskAnswer::Left(left) => self.on_ttl_read(node, id, left, now),
             TaskAnswer::Line => self.on_line_read(node, id),
             TaskAnswer::Extended(form, reply) => {
-                self.token_extend_answered(node, id, form, reply, now);
+                self.on_token_extend(node, id, form, reply, now);
             }
             TaskAnswer::Deleted(reply) | TaskAnswer::DeletedSeen(reply) => {
-                self.delete_answered(node, id, reply, now);
+                self.on_delete(node, id, reply, now);
             }
-            TaskAnswer::Vouched(reply) => self.vouch_answered(node, id, reply),
+            TaskAnswer::Vouched(reply) => self.on_vouch(node, id, reply),
         }
         self.settle_task(id, now);
     }
@@ -105,14 +108,10 @@ impl Locks {
                 self.on_read_failed(node, id, cause)
             }
             TaskAsk::Delete | TaskAsk::DeleteSeen => {
-                self.delete_answered(node, id, NodeReply::Failed(cause), now);
+                self.on_delete(node, id, NodeReply::Failed(cause), now);
             }
-            TaskAsk::Vouch => self.vouch_answered(node, id, NodeReply::Failed(cause)),
-            TaskAsk::Extend(_) => {
-                if let Some(round) = self.tasks.get_mut(id).round_mut() {
-                    round.cast(node, NodeReply::Failed(cause));
-                }
-            }
+            TaskAsk::Vouch => self.on_vouch(node, id, NodeReply::Failed(cause)),
+            TaskAsk::Extend(_) => self.tasks.get_mut(id).cast(node, NodeReply::Failed(cause)),
         }
         self.settle_task(id, now);
     }
@@ -120,11 +119,8 @@ impl Locks {
     /// The node may have forgotten keys just now: its grants do not count any more.
     pub(super) fn doubt_tasks(&mut self, node: NodeId, now: Instant) {
         for id in self.tasks.ids() {
-            if let Work::Extend(extend) = &mut self.tasks.get_mut(id).work {
-                extend.uncounted.insert(node);
-                extend.round.withdraw(node);
-                self.settle_task(id, now);
-            }
+            self.tasks.get_mut(id).doubt(node);
+            self.settle_task(id, now);
         }
     }
 
@@ -136,23 +132,17 @@ impl Locks {
         let nodes = self.cluster.all_nodes();
         let task = self.tasks.get_mut(id);
         task.timer = None;
-        let (unanswered, dispensable) = (task.unanswered, task.dispensable);
-        let undecided = match task.round_mut() {
-            Some(round) => round.ballot().undecided(),
-            None => nodes.minus(dispensable).iter().filter(|&it| unanswered.contains(it)).collect(),
-        };
-        let written = undecided.iter().filter_map(|node| self.cluster.oldest_ask(node)).max();
+        let silent = task.silent(nodes);
+        let written = silent.iter().filter_map(|node| self.cluster.oldest_ask(node)).max();
         let until = written.map_or(now, |written| written.saturating_add(timeout));
         let until = until.min(task.deadline);
         if until > now {
             task.timer = Some(self.timers.set_at(until, Due::Task { task: id }));
             return;
         }
-        if let Some(round) = task.round_mut() {
-            for node in undecided.iter() {
-                self.cluster.stats_mut().failed(node, NodeError::Silent);
-                round.cast(node, NodeReply::Failed(NodeError::Silent));
-            }
+        for node in silent.iter() {
+            self.cluster.stats_mut().failed(node, NodeError::Silent);
+            task.cast(node, NodeReply::Failed(NodeError::Silent));
         }
         self.end_task(id, now);
     }
@@ -162,9 +152,9 @@ impl Locks {
         let spare = self.cluster.spare_nodes();
         let task = self.tasks.get(id);
         let over = match &task.work {
-            Work::Inspect(_) | Work::Vouch(_) | Work::DeleteSeen(_) => task.unanswered.is_empty(),
+            Work::Inspect(_) | Work::Vouch | Work::DeleteSeen => task.unanswered.is_empty(),
             Work::Extend(extend) => extend.is_over(spare),
-            Work::Delete(reply) => self.is_deletion_decided(reply),
+            Work::Delete => self.is_deletion_decided(task),
             Work::Done => false,
         };
         if over { self.end_task(id, now) } else { self.finish_task(id) }
@@ -178,14 +168,20 @@ impl Locks {
             let result = match work {
                 Work::Inspect(seen) => Ok(Outcome::Inspected(seen)),
                 Work::Extend(extend) => self.outcome_of_extend(id, &extend, now),
-                Work::Delete(reply) => Ok(Outcome::Released(self.outcome_of_deletion(&reply))),
-                Work::DeleteSeen(reply) => Ok(self.outcome_of_forced_release(id, reply, now)),
-                Work::Vouch(reply) => self.outcome_of_vouching(id, reply, now),
+                Work::Delete => Ok(Outcome::Released(self.outcome_of_deletion(id))),
+                Work::DeleteSeen => Ok(Outcome::ForceReleased(self.report_of_task(id, now))),
+                Work::Vouch => self.outcome_of_vouching(id, now),
                 Work::Done => return,
             };
             self.ops.move_to(op, Stage::Over(result));
         }
         self.finish_task(id);
+    }
+
+    /// What every node said to the task.
+    pub(super) fn report_of_task(&self, id: TaskId, now: Instant) -> Box<Report> {
+        let task = self.tasks.get(id);
+        self.cluster.report_of(&task.key, |node| task.reply_of(node), now)
     }
 
     /// The caller does not wait for the outcome any more.

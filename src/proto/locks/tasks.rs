@@ -6,13 +6,15 @@
 
 use slab::Slab;
 
-use crate::proto::error::NodeReply;
+use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::{Generation, Op, TaskId};
 use crate::proto::inspection::Inspection;
 use crate::proto::lock::LockToken;
-use crate::proto::locks::round::Round;
-use crate::proto::node_set::{MAX_NODES, NodeSet, Outstanding};
-use crate::proto::time::Instant;
+use crate::proto::locks::replies::Replies;
+use crate::proto::locks::round::vote_of;
+use crate::proto::node_set::{NodeId, NodeSet, Outstanding};
+use crate::proto::quorum::{Ballot, Verdict};
+use crate::proto::time::{Instant, Ttl};
 use crate::proto::timers::Timer;
 
 /// A request about a key that makes no lock.
@@ -25,8 +27,8 @@ pub struct Task {
     pub op: Option<Op>,
     /// Unanswered questions.
     pub unanswered: Outstanding,
-    /// Nodes whose unanswered question the task does not wait for at its end.
-    pub dispensable: NodeSet,
+    /// What each node said, or why it was not asked.
+    replies: Replies,
     /// The outcome is reported by then.
     pub deadline: Instant,
     /// Ends the task.
@@ -40,14 +42,14 @@ pub struct Task {
 pub enum Work {
     /// Reads what every node holds.
     Inspect(Box<Inspection>),
-    /// Extends the key where it holds a token, in one round.
+    /// Extends the key where it holds a token, if a majority agrees.
     Extend(TokenExtend),
-    /// Deletes the key on every node: what each node said.
-    Delete([NodeReply; MAX_NODES]),
-    /// Deletes what an inspection saw: what each node said.
-    DeleteSeen([NodeReply; MAX_NODES]),
-    /// Writes that an operator vouches for the nodes: what each node said.
-    Vouch([NodeReply; MAX_NODES]),
+    /// Deletes the key on every node.
+    Delete,
+    /// Deletes what an inspection saw.
+    DeleteSeen,
+    /// Writes that an operator vouches for the nodes.
+    Vouch,
     /// The outcome is reported. Later answers change nothing.
     Done,
 }
@@ -57,8 +59,10 @@ pub enum Work {
 pub struct TokenExtend {
     /// The token.
     pub token: LockToken,
-    /// The round.
-    pub round: Round,
+    /// How long the key is to live.
+    pub ttl: Ttl,
+    /// The votes.
+    pub ballot: Ballot,
     /// Nodes whose grant does not count: it is not known how the key was created there, and they
     /// were in quarantine when they were asked, or have been since.
     pub uncounted: NodeSet,
@@ -72,11 +76,42 @@ impl Task {
         self.op.is_none() && self.unanswered.is_empty()
     }
 
-    /// The round, if the task asks for votes that are counted.
-    pub fn round_mut(&mut self) -> Option<&mut Round> {
-        match &mut self.work {
-            Work::Extend(extend) => Some(&mut extend.round),
-            _ => None,
+    /// Takes what a node said, unless it said something before.
+    pub fn cast(&mut self, node: NodeId, reply: NodeReply) {
+        self.replies.put_first(node, reply);
+        if let (Work::Extend(extend), Some(vote)) = (&mut self.work, vote_of(reply)) {
+            extend.ballot.cast(node, vote);
+        }
+    }
+
+    /// What a node said.
+    pub fn reply_of(&self, node: NodeId) -> NodeReply {
+        self.replies.of(node)
+    }
+
+    /// Those of these nodes that said nothing yet.
+    pub fn silent(&self, nodes: NodeSet) -> NodeSet {
+        nodes.minus(self.replies.said_something())
+    }
+
+    /// The nodes that said this.
+    pub fn that_said(&self, reply: NodeReply) -> NodeSet {
+        self.replies.that_are(reply)
+    }
+
+    /// How many nodes failed with a cause for which `test` holds.
+    pub fn count_failed(&self, test: impl Fn(NodeError) -> bool) -> usize {
+        self.replies.count_failed(test)
+    }
+
+    /// The node may have forgotten keys just now: its grant does not count any more.
+    pub fn doubt(&mut self, node: NodeId) {
+        let Work::Extend(extend) = &mut self.work else { return };
+        extend.uncounted.insert(node);
+        let counted = extend.ballot.grants().contains(node);
+        if counted && extend.ballot.verdict() == Verdict::Undecided {
+            extend.ballot.withdraw(node);
+            self.replies.set(node, NodeReply::Failed(NodeError::Quarantined));
         }
     }
 }
@@ -99,13 +134,12 @@ impl Tasks {
     pub fn open(&mut self, key: &[u8], work: Work, deadline: Instant) -> TaskId {
         let generation = self.next_generation.advance();
         let (unanswered, key) = (Outstanding::default(), key.into());
-        let dispensable = NodeSet::EMPTY;
         let task = Task {
             generation,
             key,
             op: None,
             unanswered,
-            dispensable,
+            replies: Replies::default(),
             deadline,
             timer: None,
             work,

@@ -3,12 +3,13 @@
 //! The hazard is a node that forgets something after the operator has vouched: what was found out
 //! since then is not covered.
 
+use crate::proto::cluster::Cluster;
 use crate::proto::error::{Error, NodeError, NodeReply};
 use crate::proto::ids::{Op, TaskId};
 use crate::proto::locks::Locks;
 use crate::proto::locks::requests::Outcome;
 use crate::proto::locks::tasks::Work;
-use crate::proto::node_set::{MAX_NODES, NodeId, NodeSet};
+use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Ask, TaskAsk};
 
@@ -19,20 +20,9 @@ impl Locks {
         let key = self.cluster.settings().node_marker.clone();
         self.check_length(key.as_bytes())?;
         self.check_room()?;
-        let mut replies = [NodeReply::Nothing; MAX_NODES];
-        let mut askable = NodeSet::EMPTY;
-        for node in self.cluster.all_nodes().iter() {
-            match self.cluster.may_vouch_for(node) {
-                Ok(()) => {
-                    askable.insert(node);
-                }
-                Err(cause) => replies[node.index()] = NodeReply::Failed(cause),
-            }
-        }
         let deadline = self.longest_ttl()?.deadline(now);
-        let work = Work::Vouch(replies);
-        let (id, op) = self.open_task(key.as_bytes(), work, deadline, data, now)?;
-        for node in askable.iter() {
+        let (id, op) = self.open_task(key.as_bytes(), Work::Vouch, deadline, data, now)?;
+        for node in self.askable_for(id, Cluster::may_vouch_for).iter() {
             self.tasks.get_mut(id).unanswered.add(node.into());
             self.cluster.vouch(node, Ask::Task(id, TaskAsk::Vouch), now);
         }
@@ -41,7 +31,7 @@ impl Locks {
     }
 
     /// A node answered, or will not answer any more.
-    pub(super) fn vouch_answered(&mut self, node: NodeId, id: TaskId, reply: NodeReply) {
+    pub(super) fn on_vouch(&mut self, node: NodeId, id: TaskId, reply: NodeReply) {
         let still_true = self.cluster.is_still_vouched_for(node);
         let reply = match reply {
             NodeReply::Granted if !still_true => NodeReply::Failed(NodeError::Quarantined),
@@ -50,25 +40,14 @@ impl Locks {
         if reply == NodeReply::Granted {
             self.cluster.trust_at_once(node);
         }
-        if let Work::Vouch(all) = &mut self.tasks.get_mut(id).work {
-            all[node.index()] = reply;
-        }
+        self.tasks.get_mut(id).cast(node, reply);
     }
 
     /// Every node has answered, or the node timeout has passed.
-    pub(super) fn outcome_of_vouching(
-        &self,
-        id: TaskId,
-        replies: [NodeReply; MAX_NODES],
-        now: Instant,
-    ) -> Result<Outcome, Error> {
-        let reply = |node: NodeId| match replies[node.index()] {
-            NodeReply::Nothing => NodeReply::Failed(NodeError::Silent),
-            reply => reply,
-        };
-        let report = self.cluster.report_of(&self.tasks.get(id).key, reply, now);
-        let granted = report.nodes.iter().filter(|node| node.reply == NodeReply::Granted).count();
-        if granted >= self.cluster.quorum() {
+    pub(super) fn outcome_of_vouching(&self, id: TaskId, now: Instant) -> Result<Outcome, Error> {
+        let report = self.report_of_task(id, now);
+        let granted = self.tasks.get(id).that_said(NodeReply::Granted);
+        if granted.len() >= self.cluster.quorum() {
             Ok(Outcome::Vouched(report))
         } else {
             Err(Error::NoQuorum(report))
