@@ -41,6 +41,8 @@ pub struct Bench {
     /// What the core asked the owner of the sockets to do, and is not done yet.
     pending: Vec<Action>,
     connections: i64,
+    /// The nodes do not say which number a connection has.
+    pub has_no_numbers: bool,
     /// How many keys were asked for.
     keys: usize,
     /// What a node answers to the request to report writes.
@@ -146,6 +148,7 @@ impl Bench {
             info,
             pending: Vec::new(),
             connections: 0,
+            has_no_numbers: false,
             keys: 0,
             tracking,
         }
@@ -216,6 +219,7 @@ impl Bench {
     pub fn handshake_reply(&mut self, node: usize, command: &Command) -> String {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         match words[..] {
+            ["HELLO", ..] if self.has_no_numbers => "%0\r\n".into(),
             ["HELLO", ..] => format!("%1\r\n$2\r\nid\r\n:{}\r\n", self.connections),
             ["INFO"] | ["INFO", "memory"] => bulk(&self.info[node]),
             ["TIME"] => self.time_reply(self.skew_micros[node]),

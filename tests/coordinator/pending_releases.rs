@@ -164,18 +164,35 @@ fn release_is_sent_twice_if_the_earlier_connection_cannot_be_ended() {
     bench.assert_idle();
 }
 
-/// Node 2 does not let its first connection be ended, which may still deliver the `SET` of the
-/// acquire. The second one is lost while it heals, and is ended: that proves nothing of the first.
+/// The first connection to node 2 cannot be ended: the node does not say its number, or the user
+/// may not end it. It may still deliver the `SET` of the acquire. The second one is lost while it
+/// heals, and is ended: that proves nothing of the first.
 #[test]
 fn release_is_sent_twice_if_only_a_later_connection_can_be_ended() {
-    let mut bench = Bench::new(3);
+    for has_no_number in [false, true] {
+        let mut bench = Bench::new(3);
+        bench.lose(2);
+        bench.pass(millis(600));
+        bench.has_no_numbers = has_no_number;
+        bench.connect(2);
+        bench.has_no_numbers = false;
+        release_after_a_later_connection_was_ended(bench, has_no_number);
+    }
+}
+
+fn release_after_a_later_connection_was_ended(mut bench: Bench, has_no_number: bool) {
     let lock = bench.hold(&[0, 1]);
     bench.said(2);
     bench.lose(2);
     bench.pass(millis(600));
-    bench.connect(2);
-    bench.reply(2, "-NOPERM not you\r\n");
-    bench.tell_time(2);
+    let ends = bench.connect(2);
+    if has_no_number {
+        assert!(ends.is_empty(), "there is no number to name: {ends:?}");
+    } else {
+        assert_eq!(ends[0][..2], ["CLIENT", "KILL"], "{ends:?}");
+        bench.reply(2, "-NOPERM not you\r\n");
+        bench.tell_time(2);
+    }
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for (node, reply) in [(2, ":0\r\n"), (0, ":1\r\n"), (1, ":1\r\n")] {
         bench.said(node);

@@ -139,7 +139,7 @@ impl Handshake {
             (Step::Track, Fact::Fine) => self.vetted.tracks = true,
             (_, Fact::Fine) => {}
             (step, Fact::ClientId(client_id)) => {
-                self.vetted.client_id = Some(client_id);
+                self.vetted.client_id = client_id;
                 self.vetted.resp3 |= step == Step::Hello;
             }
             (_, Fact::Info(info)) => self.vet(info, allow_eviction),
@@ -267,7 +267,7 @@ mod tests {
         handshake.handle(last.0, last.1, false)
     }
 
-    const HELLO: (Step, Fact) = (Step::Hello, Fact::ClientId(9));
+    const HELLO: (Step, Fact) = (Step::Hello, Fact::ClientId(Some(9)));
     const LOADED: (Step, Fact) = (Step::Load(ScriptName::Release), Fact::Fine);
     const RAN: (Step, Fact) = (Step::Run, Fact::Refused(NodeError::Other));
     const NATIVE: (Step, Fact) = (Step::Native, Fact::Native(None));

@@ -43,6 +43,11 @@ pub enum Step {
     Name,
 }
 
+/// The number of a connection: a server counts from 1.
+fn numbered(id: i64) -> Option<i64> {
+    (id > 0).then_some(id)
+}
+
 impl Step {
     /// The command that the step sends.
     pub const fn command(self) -> &'static str {
@@ -70,8 +75,8 @@ pub enum Fact {
     #[default]
     Fine,
     /// The answer to `HELLO` or `CLIENT ID`: the connection's number on the node, for
-    /// `CLIENT KILL`.
-    ClientId(i64),
+    /// `CLIENT KILL`. Nothing if the node does not say it: a proxy may not.
+    ClientId(Option<i64>),
     /// The answer to `INFO`.
     Info(Info),
     /// The answer to `TIME`, in microseconds.
@@ -114,15 +119,15 @@ impl Step {
             (_, Reply::Error(line)) => Some(Fact::Refused(NodeError::of_error(line))),
             (Step::Hello, Reply::Map(fields) | Reply::Array(fields)) => {
                 let mut fields = fields.iter();
-                let mut client_id = 0;
+                let mut client_id = None;
                 while let (Some(name), Some(value)) = (fields.next(), fields.next()) {
                     if let (Reply::Bulk(b"id"), Reply::Integer(id)) = (name, value) {
-                        client_id = id;
+                        client_id = numbered(id);
                     }
                 }
                 Some(Fact::ClientId(client_id))
             }
-            (Step::Id, Reply::Integer(client_id)) => Some(Fact::ClientId(client_id)),
+            (Step::Id, Reply::Integer(id)) => Some(Fact::ClientId(numbered(id))),
             (Step::Auth | Step::Select | Step::Track | Step::Name, Reply::Simple(b"OK")) => {
                 Some(Fact::Fine)
             }
