@@ -324,6 +324,51 @@ fn a_node_that_forgot_the_script_is_extended_also_where_the_majority_was_faster(
     assert!(bench.said(2).is_empty());
 }
 
+/// Node 0 lost its key, and then its connection. The next round is lost because node 1 lost its
+/// key, too: the report shows both.
+#[test]
+fn loss_names_a_node_whose_key_was_gone_before_it_was_disconnected() {
+    let mut bench = Bench::new(3);
+    let lock = bench.hold(&[0, 1, 2]);
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    for (node, reply) in [(0, ":0\r\n"), (1, "-ERR no\r\n"), (2, "-ERR no\r\n")] {
+        bench.said(node);
+        bench.reply(node, reply);
+    }
+    bench.lose(0);
+    bench.pass(millis(300));
+    for (node, reply) in [(1, ":0\r\n"), (2, "-ERR no\r\n")] {
+        assert!(bench.names(node).iter().any(|name| name.starts_with("EVAL")), "n{node}");
+        bench.reply(node, reply);
+    }
+    let error = bench.completion().unwrap().result.unwrap_err();
+    let Error::Lost { reason: LostReason::Gone, report } = error else { panic!("{error}") };
+    let replies: Vec<NodeReply> = report.nodes.iter().map(|node| node.reply).collect();
+    assert_eq!(replies[..2], [NodeReply::Absent; 2], "{report}");
+}
+
+/// Node 2 answers two extends after the majority, and runs neither: the script was forgotten.
+#[test]
+fn extend_of_an_earlier_round_is_not_repeated() {
+    let mut bench = Bench::new(3);
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.reply(2, "+OK\r\n");
+    for _ in 0..2 {
+        bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+        assert_eq!(bench.names(2), ["EVALSHA"]);
+        for node in 0..2 {
+            bench.said(node);
+            bench.reply(node, ":1\r\n");
+        }
+        bench.completion().unwrap().result.unwrap();
+    }
+    bench.reply(2, "-NOSCRIPT No matching script\r\n");
+    assert!(bench.said(2).is_empty(), "the later extend is on its way");
+    bench.reply(2, "-NOSCRIPT No matching script\r\n");
+    assert_eq!(bench.names(2), ["EVAL"]);
+}
+
 #[test]
 fn release_waits_for_a_node_whose_connection_is_being_replaced() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);

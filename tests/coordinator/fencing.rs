@@ -36,7 +36,7 @@ pub fn script(bench: &mut Bench, node: usize) -> Command {
     command
 }
 
-fn runs(command: &Command, script: redlatch::proto::command::Script) -> bool {
+pub fn runs(command: &Command, script: redlatch::proto::command::Script) -> bool {
     command[1] == script.source || command[1] == script.sha1
 }
 

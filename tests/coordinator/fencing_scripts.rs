@@ -1,6 +1,8 @@
 //! Nodes that forgot, refuse or stop in the middle of the scripts of fenced locks.
 
-use super::fencing::{ask, give_back, hold, refused, release, script, vote, won};
+use redlatch::proto::fencing::FENCED_ACQUIRE;
+
+use super::fencing::{ask, give_back, hold, refused, release, runs, script, vote, won};
 use super::*;
 
 #[test]
@@ -69,4 +71,16 @@ fn fenced_script_that_a_node_refused_by_its_sha1_is_sent_by_its_source() {
             release(&mut bench, &lock);
         }
     }
+}
+
+#[test]
+fn acquire_that_a_flushed_node_has_no_script_for_is_not_repeated() {
+    let mut bench = Bench::new(3);
+    give_back(&mut bench, &[7, 7, 7]);
+    ask(&mut bench);
+    assert_eq!(script(&mut bench, 2)[0], "EVALSHA");
+    bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n-NOSCRIPT No matching script.\r\n");
+    let said = bench.said(2);
+    let counts = said.iter().any(|command| runs(command, FENCED_ACQUIRE));
+    assert!(!counts, "it would create a counter below a number: {said:?}");
 }

@@ -89,6 +89,22 @@ fn questions_that_were_written_late_are_waited_for() {
 }
 
 #[test]
+fn questions_that_were_written_late_are_not_waited_for_beyond_the_deadline() {
+    let mut bench = Bench::new(3);
+    let deadline = bench.now.saturating_add(TTL - TTL / 100 - millis(2));
+    bench.acquire();
+    bench.now = deadline.saturating_sub(millis(10));
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["SET"]);
+    }
+    bench.core.handle_timeout(bench.now);
+    assert!(bench.completion().is_none());
+    // The node timeout is longer than that.
+    bench.pass(millis(10));
+    assert!(matches!(bench.completion().unwrap().result, Err(Error::Expired(_))));
+}
+
+#[test]
 fn an_idle_connection_is_asked_for_its_time_and_found_dead() {
     let mut bench = Bench::new(1);
     bench.pass(millis(4_999));

@@ -139,3 +139,19 @@ fn script_over_a_set_is_not_repeated_past_the_deadline() {
     let said = bench.said(0);
     assert!(said.iter().all(|command| command[0] != "EVAL" || command.len() == 6), "{said:?}");
 }
+
+/// Two nodes say that the second key is another's, and the set waits for it in the same round.
+#[test]
+fn script_over_a_set_is_not_repeated_while_the_set_waits_for_a_key() {
+    let mut bench = Bench::without_tracking(3);
+    taking_singly(&mut bench, &["a", "b"], 3);
+    for node in 0..3 {
+        bench.reply(node, ":1\r\n");
+    }
+    assert_eq!(until_taking(&mut bench, 3), "take a+b");
+    for node in 0..2 {
+        bench.reply(node, ":-2\r\n");
+    }
+    bench.reply(2, "-NOSCRIPT No matching script.\r\n");
+    assert!(asked(&mut bench, 2).is_empty(), "nobody waits for the answer");
+}

@@ -65,9 +65,12 @@ impl Locks {
                 in_round && !record.is_overdue(now) || is_planted(Fault::RepeatAfterRelease)
             }
             Kind::Claim => in_round && record.op.is_some_and(|op| !self.has_waited_enough(op, now)),
-            Kind::Acquire | Kind::Adopt | Kind::Heal | Kind::WriteBack => {
+            // The next extend heals the node again.
+            Kind::Heal => false,
+            Kind::Acquire | Kind::Adopt | Kind::WriteBack => {
                 // The script would create a counter on a node that forgot it just now.
                 let may_count = !ask.sent.names.has_counters() || !record.uncounted.contains(node);
+                // A set that was refused keeps its round while it waits for the key in the way.
                 let undecided = record.round.ballot().verdict() == Verdict::Undecided;
                 let has_vote = in_round || (in_phase && self.awaits_late_vote(ask));
                 has_vote && undecided && may_count && now < record.deadline

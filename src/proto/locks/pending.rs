@@ -151,8 +151,6 @@ impl Pending {
     /// The token is given to another client: no release is pending for it from now on.
     pub fn give_away(&mut self) {
         self.lapses_at = GIVEN_AWAY;
-        self.unproven = NodeSet::EMPTY;
-        self.unprovable = NodeSet::EMPTY;
     }
 
     /// The nodes for which a release is pending: they may have the key, or get it.
@@ -341,6 +339,12 @@ mod tests {
         assert_eq!(pending.give_up(node()), (true, true));
         assert_eq!(pending.give_up(node()), (false, false));
         assert!(pending.is_over());
+        // What is lost later is another request.
+        lose_connection(&mut pending, false);
+        pending.give_up(node());
+        lose(&mut pending);
+        pending.on_proof(node(), at(1));
+        assert!(pending.unproven().is_empty());
     }
 
     #[test]
