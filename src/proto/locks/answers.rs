@@ -65,9 +65,9 @@ impl Locks {
                 in_round && !record.is_overdue(now) || is_planted(Fault::RepeatAfterRelease)
             }
             Kind::Claim => in_round && record.op.is_some_and(|op| !self.has_waited_enough(op, now)),
-            // The next extend heals the node again.
-            Kind::Heal => false,
-            Kind::Acquire | Kind::Adopt | Kind::WriteBack => {
+            // These are sent by their source at once.
+            Kind::Heal | Kind::Adopt => false,
+            Kind::Acquire | Kind::WriteBack => {
                 // The script would create a counter on a node that forgot it just now.
                 let may_count = !ask.sent.names.has_counters() || !record.uncounted.contains(node);
                 // A set that was refused keeps its round while it waits for the key in the way.
