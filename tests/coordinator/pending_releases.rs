@@ -220,7 +220,17 @@ fn release_after_a_later_connection_was_ended(mut bench: Bench, has_no_number: b
 
 #[test]
 fn another_process_at_the_address_executes_nothing_of_the_earlier_connection() {
-    let mut bench = Bench::new(1);
+    for has_no_numbers in [false, true] {
+        let mut bench = Bench::new(1);
+        bench.lose(0);
+        bench.pass(millis(600));
+        bench.has_no_numbers = has_no_numbers;
+        bench.connect(0);
+        release_after_another_process_answered(bench);
+    }
+}
+
+fn release_after_another_process_answered(mut bench: Bench) {
     bench.acquire();
     bench.said(0);
     bench.lose(0);

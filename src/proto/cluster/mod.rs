@@ -95,8 +95,10 @@ pub enum Received {
 pub enum Change {
     /// The node may have forgotten keys just now, and was trusted before.
     Distrusted(QuarantineReason),
-    /// No earlier connection of the node executes anything any more.
+    /// The node executes nothing more of the earlier connections that were to be ended.
     NothingComesLate,
+    /// Another process answers for the node: it executes nothing of any earlier connection.
+    OtherProcess,
     /// No proof will come for what its earlier connections left unanswered.
     NoProof,
     /// The handshake is over, and it is known what the node may have forgotten:

@@ -42,7 +42,7 @@ impl Cluster {
             // node does not report its `run_id`, it may still be the old process, so nothing is
             // proved; and the number of an earlier connection may belong to another client.
             let proved = run_id.is_some();
-            let change = if proved { Change::NothingComesLate } else { Change::NoProof };
+            let change = if proved { Change::OtherProcess } else { Change::NoProof };
             self.report(node, change);
         }
         let (guard, max_ttl) = (self.settings.restart_guard, self.settings.max_ttl);

@@ -225,7 +225,7 @@ fn another_process_proves_that_nothing_comes_late() {
         let changes = bench.answer_all();
         if distrusted {
             let distrusted = Change::Distrusted(QuarantineReason::Restarted);
-            let expected = [Change::NothingComesLate, distrusted, Change::Vetted];
+            let expected = [Change::OtherProcess, distrusted, Change::Vetted];
             assert_eq!(format!("{changes:?}"), format!("{expected:?}"));
         } else {
             assert!(matches!(changes[..], [Change::Vetted]), "{changes:?}");

@@ -52,6 +52,7 @@ impl Locks {
         match change {
             Change::Distrusted(why) => self.doubt_votes(node, why, now),
             Change::NothingComesLate => self.nothing_comes_late(node, now),
+            Change::OtherProcess => self.on_other_process(node, now),
             Change::NoProof => self.no_proof_will_come(node),
             Change::Vetted => {
                 self.stop_drop_timer(node);

@@ -116,8 +116,7 @@ impl Pending {
     #[inline]
     pub fn on_released(&mut self, node: NodeId, expires_at: Instant) -> bool {
         if self.unproven.contains(node) {
-            self.unprovable.remove(node);
-            self.on_proof(node, expires_at);
+            self.on_other_process(node, expires_at);
             return true;
         }
         self.written.remove(node);
@@ -130,6 +129,13 @@ impl Pending {
         if !self.unprovable.contains(node) && self.unproven.remove(node) {
             self.may_have_key(node.into(), expires_at);
         }
+    }
+
+    /// Another process answers for the node: it executes nothing of any connection to the one
+    /// before, which may have executed everything by now.
+    pub fn on_other_process(&mut self, node: NodeId, expires_at: Instant) {
+        self.unprovable.remove(node);
+        self.on_proof(node, expires_at);
     }
 
     /// No such proof will come for what was lost with the node's connections until now.

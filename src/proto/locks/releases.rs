@@ -236,6 +236,16 @@ impl Locks {
         self.take_unproven(node, |record| record.pending.on_no_proof(node));
     }
 
+    /// Acts on the proof that a process which is gone executes nothing any more.
+    pub(super) fn on_other_process(&mut self, node: NodeId, now: Instant) {
+        self.pending_releases[node.index()].unproven.clear();
+        for id in self.records.ids() {
+            let record = self.records.get_mut(id);
+            let expires_at = record.gone_if_executed(now);
+            record.pending.on_other_process(node, expires_at);
+        }
+    }
+
     /// For each record that expects a proof from the node, which it does not expect after this.
     fn take_unproven(&mut self, node: NodeId, mut act: impl FnMut(&mut Record)) {
         for pending_release in std::mem::take(&mut self.pending_releases[node.index()].unproven) {
