@@ -6,7 +6,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use redlatch::testing::tcp::Masters;
-use redlatch::{Config, FdEngine, Lock, LockOptions, Outcome, RestartGuard};
+use redlatch::{Config, FdEngine, Lock, LockOptions, LockUpdateKind, Outcome, RestartGuard};
 
 const FRAME: Duration = Duration::from_millis(16);
 const FRAMES: u32 = 60;
@@ -39,7 +39,6 @@ fn main() -> Result<(), Box<dyn Error>> {
                     println!("frame {frame}: the door is mine");
                     door = Some(lock);
                 }
-                (DOOR, Ok(Outcome::Expiring { .. })) => println!("frame {frame}: hurry"),
                 (DOOR, Err(error)) => {
                     println!("frame {frame}: the door is not mine: {error}");
                     return Ok(());
@@ -49,6 +48,13 @@ fn main() -> Result<(), Box<dyn Error>> {
                     return Ok(());
                 }
                 (data, other) => println!("frame {frame}: {data}: {other:?}"),
+            }
+        }
+        while let Some(update) = locks.poll_lock_update() {
+            match update.kind {
+                LockUpdateKind::Expiring { .. } => println!("frame {frame}: hurry"),
+                LockUpdateKind::Lost(error) => println!("frame {frame}: {error}"),
+                _ => {}
             }
         }
         // A local read, as often as you like.

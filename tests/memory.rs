@@ -81,10 +81,10 @@ fn a_held_lock_takes_at_most_300_bytes_beyond_its_key_and_token() {
 }
 
 #[test]
-fn a_lock_that_is_renewed_takes_at_most_700_bytes_beyond_its_key_and_token() {
+fn a_lock_that_is_renewed_takes_at_most_500_bytes_beyond_its_key_and_token() {
     let bytes = bytes_per_lock(Some(AutoExtend::at_most(60 * TTL)));
     println!("a lock that is renewed: {bytes:.0} bytes");
-    assert!(bytes <= 700.0, "{bytes:.0} bytes");
+    assert!(bytes <= 500.0, "{bytes:.0} bytes");
 }
 
 /// All locks are asked for at once and released at once. One minute later the client has at most

@@ -62,14 +62,10 @@ impl World {
         }
     }
 
-    fn begin(&mut self, client: usize, what: &'static str, asked: Option<Op>, kept: bool) {
+    fn begin(&mut self, client: usize, what: &'static str, asked: Option<Op>) {
         let Some(op) = asked else { return };
         self.clients[client].ops.push((op, self.serial));
-        if kept {
-            self.clients[client].keeping.insert(self.serial);
-        } else {
-            self.checker.ask(self.serial, client, what, u64::MAX, 0);
-        }
+        self.checker.ask(self.serial, client, what, u64::MAX, 0);
     }
 
     fn acquire(&mut self, client: usize, choices: &mut Choices) {
@@ -81,10 +77,7 @@ impl World {
         it.wants.insert(self.serial, key);
         let options = with_auto_extend(LockOptions::new(ttl).wait(wait), keep);
         let asked = it.core.acquire(KEYS[key], options, self.serial, now);
-        self.begin(client, "acquire", asked.ok(), false);
-        if keep.is_some() {
-            self.clients[client].keeping.insert(self.serial);
-        }
+        self.begin(client, "acquire", asked.ok());
     }
 
     fn extend(&mut self, client: usize, choices: &mut Choices) {
@@ -92,7 +85,7 @@ impl World {
         let Some(held) = choices.place(&it.held) else { return };
         self.serial += 1;
         let asked = it.core.extend(&it.held[held].lock, ttl, self.serial, now);
-        self.begin(client, "extend", asked.ok(), false);
+        self.begin(client, "extend", asked.ok());
     }
 
     /// Ends a belief in one of the ways that there are.
@@ -105,7 +98,7 @@ impl World {
             let Held { lock, key, .. } = &it.held[number];
             let asked = it.core.release_token(KEYS[*key], lock.token(), self.serial, now);
             it.held[number].given_up = true;
-            return self.begin(client, "release by token", asked.ok(), false);
+            return self.begin(client, "release by token", asked.ok());
         }
         let held = it.held.swap_remove(number);
         match way {
@@ -116,7 +109,7 @@ impl World {
             }
             _ => {
                 let asked = it.core.release(held.lock, self.serial, now);
-                self.begin(client, "release", Some(asked), false);
+                self.begin(client, "release", Some(asked));
             }
         }
     }
@@ -130,10 +123,7 @@ impl World {
         it.wants.insert(self.serial, key);
         let options = with_auto_extend(LockOptions::new(ttl), keep);
         let asked = it.core.adopt(KEYS[key], token, options, self.serial, now);
-        self.begin(client, "adopt", asked.ok(), false);
-        if keep.is_some() {
-            self.clients[client].keeping.insert(self.serial);
-        }
+        self.begin(client, "adopt", asked.ok());
     }
 
     fn take_back(&mut self, client: usize, choices: &mut Choices) {
@@ -145,7 +135,6 @@ impl World {
         } else {
             it.core.abandon(op, now);
         }
-        it.keeping.remove(&serial);
         self.checker.cancel(serial);
     }
 
@@ -154,11 +143,7 @@ impl World {
         let Some(number) = choices.place(&it.held) else { return };
         match auto_extend(choices) {
             None => it.core.watch(&it.held[number].lock, now),
-            Some(keep) => {
-                self.serial += 1;
-                let asked = it.core.auto_extend(&it.held[number].lock, keep, self.serial, now);
-                self.begin(client, "auto-extend", asked.ok(), true);
-            }
+            Some(keep) => drop(it.core.auto_extend(&it.held[number].lock, keep, now)),
         }
     }
 
@@ -179,7 +164,7 @@ impl World {
             }
             _ => return,
         };
-        self.begin(client, "a task", asked.ok(), false);
+        self.begin(client, "a task", asked.ok());
     }
 }
 
@@ -209,30 +194,16 @@ impl World {
     fn answered(&mut self, client: usize, done: Completion) {
         let it = &mut self.clients[client];
         let serial = done.data;
-        let is_open = it.core.is_open(done.op);
-        match done.result {
-            Ok(Outcome::Expiring { .. } | Outcome::Renewed { .. }) => {
-                assert!(is_open && it.keeping.contains(&serial), "a report of no renewed lock");
-                return;
-            }
-            Ok(Outcome::Acquired(lock)) => {
-                let until = it.core.deadline(&lock).expect("it was handed out").as_nanos();
-                let key = it.wants.remove(&serial).expect("one lock for each request");
-                let token = lock.token().to_string().into_bytes();
-                let mut belief =
-                    Belief::new((client, serial as usize), key, token, self.now, until);
-                belief.forced = self.meddled[key];
-                let belief = self.checker.hand_out(self.now, belief);
-                let (lost, given_up) = (false, false);
-                it.held.push(Held { lock, key, belief, until, lost, given_up });
-                if is_open {
-                    assert!(it.keeping.contains(&serial));
-                    return self.checker.answer(serial, self.now, 0);
-                }
-            }
-            // The end of auto-extension: the request for the lock was answered before.
-            Err(_) if it.keeping.remove(&serial) && !it.wants.contains_key(&serial) => return,
-            _ => {}
+        assert!(!it.core.is_open(done.op), "a request is open after its completion");
+        if let Ok(Outcome::Acquired(lock)) = done.result {
+            let until = it.core.deadline(&lock).expect("it was handed out").as_nanos();
+            let key = it.wants.remove(&serial).expect("one lock for each request");
+            let token = lock.token().to_string().into_bytes();
+            let mut belief = Belief::new((client, serial as usize), key, token, self.now, until);
+            belief.forced = self.meddled[key];
+            let belief = self.checker.hand_out(self.now, belief);
+            let (lost, given_up) = (false, false);
+            it.held.push(Held { lock, key, belief, until, lost, given_up });
         }
         it.ops.retain(|(_, other)| *other != serial);
         self.checker.answer(serial, self.now, 0);
@@ -323,7 +294,7 @@ fn auto_extend(choices: &mut Choices) -> Option<AutoExtend> {
     match choices.below(6) {
         0 => Some(AutoExtend::at_most(millis(choices.one_of(&[5, 200, 5_000])))),
         1 => Some(AutoExtend::extensions(choices.below(3) as u32)),
-        2 => Some(AutoExtend::at_most(millis(9_000)).notify_renewals()),
+        2 => Some(AutoExtend::at_most(millis(9_000))),
         _ => None,
     }
 }

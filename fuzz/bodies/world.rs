@@ -1,7 +1,7 @@
 //! Coordinators, in-process masters, and the bytes between them: what arrives when, and which
 //! connection ends, is up to the input. One node may be hostile; `coordinator` says what it may do.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use redlatch::proto::{
@@ -46,8 +46,6 @@ pub struct Client {
     /// Connections that the core wants, and that are not open yet.
     pub opening: Vec<bool>,
     pub ops: Vec<(Op, u64)>,
-    /// Requests about renewed locks, which have reports and not one answer.
-    pub keeping: BTreeSet<u64>,
     /// The key of each acquire and adopt.
     pub wants: BTreeMap<u64, usize>,
     pub held: Vec<Held>,
@@ -376,7 +374,6 @@ fn client(settings: &Settings, number: u8, now: u64) -> Client {
         wires: (0..nodes).map(|_| None).collect(),
         opening: vec![false; nodes],
         ops: Vec::new(),
-        keeping: BTreeSet::new(),
         wants: BTreeMap::new(),
         held: Vec::new(),
     }

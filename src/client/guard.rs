@@ -138,13 +138,13 @@ impl<'a> Guard<'a> {
     /// also reports the loss.
     ///
     /// # Errors
-    /// An invalid `keep`, or [`Error::Lost`].
+    /// Invalid terms, or [`Error::Lost`].
     pub fn auto_extend(&mut self, auto_extend: impl Into<AutoExtend>) -> Result<(), Error> {
         let mut inner = self.client.inner.borrow_mut();
         // In a forked process this call makes the engine forget its locks.
         inner.engine.check_fork();
         let lock = self.lock.as_ref().expect("it is taken only where the guard ends");
-        inner.engine.auto_extend(lock, auto_extend, 0)?;
+        inner.engine.auto_extend(lock, auto_extend)?;
         self.auto_extended = true;
         inner.engine.flush();
         Ok(())

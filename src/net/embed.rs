@@ -2,8 +2,8 @@
 //! carries the whole client as one readable descriptor, and needs no timer for it.
 //!
 //! The hazard is a descriptor that stays silent while there is something to do. So it is readable
-//! as long as completions wait, when a request ends inside the call that made it, when a node has
-//! sent more than one turn reads, and when something is due.
+//! as long as completions or updates of locks wait, when a request ends inside the call that made
+//! it, when a node has sent more than one turn reads, and when something is due.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -25,9 +25,10 @@ use crate::proto::locks::updates::LockUpdate;
 /// calloop, a game loop. Linux only.
 ///
 /// Wait until the descriptor is readable, with the level or the edge trigger. Then call
-/// [`tick`](FdEngine::tick), and take the completions. You need no timeout and no timer: work
-/// that is due makes the descriptor readable, too. It stays readable while completions are left. A
-/// loop that never sleeps calls `tick` once a turn and does not wait.
+/// [`tick`](FdEngine::tick), and take the completions, and the updates of locks that are renewed
+/// ([`poll_lock_update`](FdEngine::poll_lock_update)). You need no timeout and no timer: work that
+/// is due makes the descriptor readable, too. It stays readable while any of these is left. A loop
+/// that never sleeps calls `tick` once a turn and does not wait.
 ///
 /// The timer of a request stays set when the request ends, because to take it back would cost a
 /// system call for each request. So the descriptor may become readable once with nothing to do.
@@ -171,7 +172,7 @@ impl FdEngine {
     }
 
     /// The next update of a lock, as [`Engine::poll_lock_update`] returns it. The descriptor stays
-    /// readable while updates are left. [`Engine::report_lock_updates`] turns them on.
+    /// readable while updates are left.
     pub fn poll_lock_update(&mut self) -> Option<LockUpdate> {
         let update = self.engine.poll_lock_update();
         if update.is_none() {

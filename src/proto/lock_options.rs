@@ -84,7 +84,8 @@ impl LockOptions {
 
     /// The client renews the lock from the moment it is held, at a third of the ttl, until it is
     /// released or lost, or as far as `auto_extend` allows. A plain [`Duration`] is the longest
-    /// time that the lock may be held.
+    /// time that the lock may be held. Renewals, warnings and the loss are updates of the lock
+    /// ([`LockUpdate`](crate::proto::locks::updates::LockUpdate)).
     #[must_use]
     pub fn auto_extend(mut self, auto_extend: impl Into<AutoExtend>) -> LockOptions {
         self.auto_extend = Some(auto_extend.into());

@@ -60,7 +60,7 @@ impl SharedGuard {
     /// [`lost`](LockWatcher::lost) report a loss.
     ///
     /// # Errors
-    /// An invalid `keep`, [`Error::Lost`], or [`Error::Closed`].
+    /// Invalid terms, [`Error::Lost`], or [`Error::Closed`].
     pub fn auto_extend(&mut self, auto_extend: impl Into<AutoExtend>) -> Result<(), Error> {
         let auto_extend = auto_extend.into();
         self.view()

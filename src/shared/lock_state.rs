@@ -16,7 +16,8 @@ use crate::proto::key_set::KeySet;
 use crate::proto::locks::updates::LockUpdateKind;
 use crate::proto::time::Instant;
 
-/// What is known of a lock.
+/// What is known of a lock: the sum of its [`LockUpdate`](crate::LockUpdate)s, so that a lock whose
+/// holder does not look takes no more memory.
 #[derive(Debug, Default)]
 pub(super) struct LockState {
     key: Vec<u8>,
@@ -87,7 +88,10 @@ impl LockState {
                 self.expiring.store(false, Ordering::Release);
                 self.set_deadline(Some(deadline));
             }
-            LockUpdateKind::Expiring { .. } => self.expiring.store(true, Ordering::Release),
+            LockUpdateKind::Expiring { deadline, .. } => {
+                self.set_deadline(Some(deadline));
+                self.expiring.store(true, Ordering::Release);
+            }
             LockUpdateKind::Lost(error) => self.ends(Some(error), woken),
         }
     }

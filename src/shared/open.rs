@@ -52,9 +52,6 @@ pub(super) enum Place {
     Reserved,
 }
 
-/// The data of a request whose result goes nowhere.
-const NO_PLACE: u64 = u64::MAX;
-
 /// What the lock protects, before the end.
 pub struct Open<'a> {
     pub(super) driving: &'a mut Driving,
@@ -196,7 +193,7 @@ impl Open<'_> {
         if self.closing {
             return Err(Error::Closed(ClosedReason::Asked));
         }
-        self.engine.auto_extend(lock, auto_extend, NO_PLACE)?;
+        self.engine.auto_extend(lock, auto_extend)?;
         // The longest time that the lock may be held caps the deadline.
         lock_state.set_deadline(self.engine.deadline(lock));
         Ok(())
@@ -216,11 +213,8 @@ impl Open<'_> {
                         self.after_unlock.woken.push(waker);
                     }
                 }
-                _ => {
-                    // No call waits for it. What it says of a lock that is auto-extended is an
-                    // update, too.
-                    self.engine.fetch(op);
-                }
+                // No call waits for it.
+                _ => drop(self.engine.fetch(op)),
             }
         }
         while let Some(update) = self.engine.poll_lock_update() {

@@ -19,6 +19,8 @@ use crate::proto::time::Instant;
 
 /// A view of a lock that a [`SharedGuard`](super::SharedGuard) holds.
 ///
+/// It shows the sum of the updates of the lock ([`LockUpdate`](crate::LockUpdate)).
+///
 /// A watcher may outlive the guard: it neither keeps nor releases the lock. Once the lock is
 /// released, given away or lost, it is over for all its watchers.
 ///

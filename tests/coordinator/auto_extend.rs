@@ -2,7 +2,7 @@
 //! the loss is reported.
 
 use super::*;
-use redlatch::{AutoExtend, Lock, LockOptions, LostReason, Op};
+use redlatch::{AutoExtend, Lock, LockOptions, LockUpdateKind, LostReason};
 
 /// A renewal on a node, and the two commands after it, which register the key for notifications.
 const RENEWAL: [&str; 3] = ["EVALSHA", "CLIENT", "PTTL"];
@@ -10,7 +10,7 @@ const RENEWAL: [&str; 3] = ["EVALSHA", "CLIENT", "PTTL"];
 const YES: &str = ":1\r\n+OK\r\n:9000\r\n";
 
 /// A kept lock that all nodes hold; the requests that follow the grant are answered.
-fn keep(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> (Lock, Op) {
+fn keep(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> Lock {
     let wait = Duration::ZERO;
     let op = bench
         .core
@@ -22,7 +22,10 @@ fn keep(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> (Lock, Op) {
     }
     match bench.completion() {
         Some(done) if done.op == op && done.data == 7 => match done.result {
-            Ok(Outcome::Acquired(lock)) => (lock, op),
+            Ok(Outcome::Acquired(lock)) => {
+                assert!(!bench.core.is_open(op), "the request is complete");
+                lock
+            }
             other => panic!("no lock: {other:?}"),
         },
         other => panic!("no lock: {other:?}"),
@@ -33,11 +36,11 @@ fn hour() -> AutoExtend {
     AutoExtend::at_most(Duration::from_secs(3600))
 }
 
+/// The reason of the loss, which is an update and no completion.
+#[track_caller]
 fn reason(bench: &mut Bench) -> LostReason {
-    match bench.completion().expect("an end").result {
-        Err(Error::Lost { reason, .. }) => reason,
-        other => panic!("not lost: {other:?}"),
-    }
+    assert!(bench.completion().is_none(), "the request completed before");
+    bench.loss().1
 }
 
 fn push(key: &str) -> String {
@@ -71,7 +74,7 @@ fn quiet(settings: &mut redlatch::proto::Settings) {
 #[test]
 fn a_lock_is_renewed_at_a_third_of_its_ttl_and_not_after_its_release() {
     let mut bench = Bench::with(3, quiet);
-    let (lock, _) = keep(&mut bench, 3, hour());
+    let lock = keep(&mut bench, 3, hour());
     let first = bench.core.deadline(&lock).unwrap();
     wait(&mut bench, millis(3_100));
     assert!(bench.said(0).is_empty(), "it is early");
@@ -91,7 +94,7 @@ fn a_lock_is_renewed_at_a_third_of_its_ttl_and_not_after_its_release() {
         bench.reply(node, &format!("{YES}:1\r\n"));
     }
     wait(&mut bench, millis(20_000));
-    assert!(bench.said(0).is_empty() && bench.completion().is_none());
+    assert!(bench.said(0).is_empty() && bench.notice().is_none());
     bench.assert_idle();
 }
 
@@ -132,23 +135,23 @@ fn a_majority_that_does_not_answer_is_asked_until_the_deadline_and_the_loss_is_r
         (settings.node_timeout, settings.reset_after) = (TTL, TTL * 4);
         quiet(settings);
     });
-    let (lock, op) = keep(&mut bench, 3, hour());
+    let lock = keep(&mut bench, 3, hour());
     let deadline = bench.core.deadline(&lock).unwrap();
     wait(&mut bench, millis(3_500));
     let until_warned = deadline.saturating_since(bench.now).saturating_sub(TTL / 3);
     wait(&mut bench, until_warned + millis(1));
-    let warning = bench.completion().expect("a warning");
-    assert_eq!(warning.op, op);
-    assert_eq!(warning.result, Ok(Outcome::Expiring { deadline }));
+    let warning = bench.core.poll_lock_update().expect("a warning");
+    assert_eq!((warning.data, warning.token), (7, lock.token()));
+    assert_eq!(warning.kind, LockUpdateKind::Expiring { deadline, key: b"k"[..].into() });
     let left = deadline.saturating_since(bench.now).saturating_sub(LOSS_BEFORE);
     wait(&mut bench, left - millis(1));
-    assert!(bench.completion().is_none());
+    assert!(bench.core.poll_lock_update().is_none());
     assert!(!bench.core.remaining(&lock, bench.now).is_zero());
     bench.pass(millis(1));
     assert!(bench.now < deadline);
     assert_eq!(reason(&mut bench), LostReason::Expired);
     assert!(bench.core.remaining(&lock, bench.now).is_zero());
-    assert!(bench.completion().is_none(), "it is reported once");
+    assert!(bench.core.poll_lock_update().is_none(), "it is reported once");
     bench.pass(deadline.saturating_since(bench.now));
     for node in 0..3 {
         let names = bench.names(node);
@@ -159,7 +162,7 @@ fn a_majority_that_does_not_answer_is_asked_until_the_deadline_and_the_loss_is_r
 #[test]
 fn a_renewal_that_fails_is_tried_again_at_a_bounded_pace() {
     let mut bench = Bench::with(1, quiet);
-    let (lock, _) = keep(&mut bench, 1, AutoExtend::extensions(1));
+    let lock = keep(&mut bench, 1, AutoExtend::extensions(1));
     wait(&mut bench, millis(3_400));
     for _ in 0..5 {
         assert_eq!(bench.names(0), RENEWAL);
@@ -173,7 +176,8 @@ fn a_renewal_that_fails_is_tried_again_at_a_bounded_pace() {
     let left = deadline.saturating_since(bench.now);
     wait(&mut bench, left - TTL / 4);
     assert!(bench.said(0).is_empty(), "it was renewed as often as it may be");
-    assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Expiring { .. })));
+    let warning = bench.notice().expect("a warning");
+    assert!(matches!(warning.kind, LockUpdateKind::Expiring { .. }), "{warning:?}");
     wait(&mut bench, TTL / 4);
     assert_eq!(reason(&mut bench), LostReason::Extensions, "failures are not counted");
 }
@@ -182,7 +186,7 @@ fn a_renewal_that_fails_is_tried_again_at_a_bounded_pace() {
 fn no_extension_reaches_beyond_max_hold() {
     let mut bench = Bench::with(1, quiet);
     let start = bench.now;
-    let (lock, _) = keep(&mut bench, 1, AutoExtend::at_most(Duration::from_secs(12)));
+    let lock = keep(&mut bench, 1, AutoExtend::at_most(Duration::from_secs(12)));
     let end = start.saturating_add(Duration::from_secs(12));
     let mut asked = Vec::new();
     while !bench.core.remaining(&lock, bench.now).is_zero() {
@@ -204,7 +208,7 @@ fn no_extension_reaches_beyond_max_hold() {
 #[test]
 fn a_key_that_is_deleted_on_a_majority_is_found_out_at_once() {
     let mut bench = Bench::with(5, quiet);
-    let (lock, _) = keep(&mut bench, 5, hour());
+    let lock = keep(&mut bench, 5, hour());
     bench.pass(millis(10));
     for node in [0, 1] {
         bench.reply(node, &push("k"));
@@ -272,7 +276,7 @@ fn a_flush_of_all_nodes_is_a_loss_at_once() {
 fn a_key_that_went_between_the_grant_and_its_naming_is_noticed() {
     let mut bench = Bench::with(1, quiet);
     let lock = bench.hold(&[0]);
-    bench.core.auto_extend(&lock, hour(), 3, bench.now).unwrap();
+    bench.core.auto_extend(&lock, hour(), bench.now).unwrap();
     assert_eq!(bench.names(0), ["CLIENT", "PTTL"]);
     bench.reply(0, "+OK\r\n:-2\r\n");
     bench.pass(Duration::ZERO);
@@ -283,24 +287,19 @@ fn a_key_that_went_between_the_grant_and_its_naming_is_noticed() {
 }
 
 #[test]
-fn auto_extend_that_is_cancelled_leaves_the_lock_until_its_deadline() {
+fn auto_extend_by_no_extensions_leaves_the_lock_until_its_deadline() {
     let mut bench = Bench::with(1, quiet);
-    let (lock, op) = keep(&mut bench, 1, hour());
+    let lock = keep(&mut bench, 1, hour());
     let deadline = bench.core.deadline(&lock);
-    bench.core.cancel(op, bench.now);
+    bench.core.auto_extend(&lock, AutoExtend::extensions(0), bench.now).unwrap();
+    assert_eq!(bench.core.auto_extended_locks(), 1, "the former terms are over");
     wait(&mut bench, millis(5_000));
     assert!(bench.said(0).is_empty());
     assert_eq!(bench.core.deadline(&lock), deadline);
-    let op = bench.core.auto_extend(&lock, hour(), 9, bench.now).unwrap();
-    let again = bench.core.auto_extend(&lock, AutoExtend::extensions(0), 10, bench.now).unwrap();
-    assert_ne!(op, again);
-    assert_eq!(bench.core.open_ops(), 1, "the former keeping is over");
-    assert_eq!(bench.names(0), ["CLIENT", "PTTL"], "a waiter wants notifications again");
-    bench.reply(0, "+OK\r\n:5000\r\n");
     bench.core.release_nowait(&lock, bench.now);
     bench.said(0);
     bench.reply(0, ":1\r\n");
-    assert!(bench.completion().is_none());
+    assert!(bench.completion().is_none() && bench.notice().is_none());
     bench.assert_idle();
 }
 
@@ -341,7 +340,7 @@ fn auto_extend_starts_no_check_while_a_renewal_is_in_flight() {
 fn extend_by_the_caller_is_refused_when_no_ttl_fits_before_the_bound() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
     let bound = Duration::from_secs(5);
-    let (lock, _) = keep(&mut bench, 3, AutoExtend::at_most(bound));
+    let lock = keep(&mut bench, 3, AutoExtend::at_most(bound));
     bench.now = bench.now.saturating_add(bound - Duration::from_micros(2_500));
     let op = bench.core.extend(&lock, TTL, 8, bench.now).unwrap();
     let done = bench.completion().expect("nothing can be asked");
@@ -352,9 +351,9 @@ fn extend_by_the_caller_is_refused_when_no_ttl_fits_before_the_bound() {
 }
 
 #[test]
-fn auto_extend_notifies_of_no_renewal_that_gave_no_later_deadline() {
+fn auto_extend_reports_no_renewal_that_gave_no_later_deadline() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
-    let (lock, _) = keep(&mut bench, 3, hour().notify_renewals());
+    let lock = keep(&mut bench, 3, hour());
     bench.core.extend(&lock, TTL, 8, bench.now).unwrap();
     for node in 0..3 {
         bench.said(node);
@@ -362,7 +361,7 @@ fn auto_extend_notifies_of_no_renewal_that_gave_no_later_deadline() {
     }
     let done = bench.completion().expect("the extend of the caller");
     assert!(matches!(done.result, Ok(Outcome::Extended { .. })), "{done:?}");
-    assert!(bench.completion().is_none(), "the deadline is the same");
+    assert!(!bench.core.has_lock_updates(), "the deadline is the same");
 }
 
 #[test]

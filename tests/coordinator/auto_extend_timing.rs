@@ -2,7 +2,7 @@
 
 use super::foreign_writes::{BUSY, WRITTEN, answer, kept};
 use super::*;
-use redlatch::{AutoExtend, Lock, LockOptions, LostReason};
+use redlatch::{AutoExtend, Lock, LockOptions, LockUpdateKind, LostReason};
 
 const YES: [&str; 3] = [":1\r\n"; 3];
 
@@ -69,9 +69,9 @@ fn an_auto_extend_that_begins_after_an_extend_that_was_lost_renews_in_time() {
     let op = bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     answer(&mut bench, [BUSY; 3]);
     bench.core.cancel(op, bench.now);
-    bench.core.auto_extend(&lock, long(), 3, bench.now).unwrap();
+    bench.core.auto_extend(&lock, long(), bench.now).unwrap();
     pass(&mut bench, millis(2_000));
-    assert!(!bench.core.remaining(&lock, bench.now).is_zero(), "{:?}", bench.completion());
+    assert!(!bench.core.remaining(&lock, bench.now).is_zero(), "{:?}", bench.notice());
 }
 
 #[test]
@@ -92,7 +92,12 @@ fn auto_extend_ends_with_max_hold_as_its_reason_at_any_ttl() {
                     bench.reply(node, said);
                 }
             }
-            lost = std::iter::from_fn(|| bench.completion()).find_map(|done| done.result.err());
+            drop(bench.completion());
+            let notices = std::iter::from_fn(|| bench.notice());
+            lost = notices.into_iter().find_map(|it| match it.kind {
+                LockUpdateKind::Lost(error) => Some(error),
+                _ => None,
+            });
             bench.pass(Duration::from_micros(100));
         }
         assert!(
@@ -133,7 +138,7 @@ fn checks_of_the_key_put_no_renewal_off_until_the_lock_is_lost() {
     }
     assert!(checked >= 5, "{checked} checks and renewals");
     let renewed = bench.core.stats().renewed;
-    assert!(renewed > 0, "lost: {:?}", bench.completion());
+    assert!(renewed > 0, "lost: {:?}", bench.notice());
 }
 
 /// The nodes answer no extend. The loss is reported a little before the deadline, and a holder that
@@ -219,12 +224,8 @@ fn a_lost_lock_that_is_given_up_is_released_before_its_deadline() {
         let lock = kept(&mut bench, AutoExtend::extensions(0));
         let left = bench.core.remaining(&lock, bench.now);
         bench.pass(left - millis(1));
-        let losses = |bench: &mut Bench| {
-            std::iter::from_fn(|| bench.completion())
-                .filter(|done| matches!(done.result, Err(Error::Lost { .. })))
-                .count()
-        };
-        assert_eq!(losses(&mut bench), 1);
+        assert_eq!(bench.loss(), (1, LostReason::Extensions));
+        assert!(bench.core.poll_lock_update().is_none() && bench.completion().is_none());
         assert_eq!(bench.names(0), [""; 0], "it is lost, and not released");
         give_up(&mut bench, lock);
         for node in 0..3 {
@@ -278,16 +279,21 @@ fn a_warning_that_was_not_fetched_is_not_reported_once_the_lock_was_renewed() {
     answer(&mut bench, [BUSY; 3]);
     // Asked again; and the warning is due.
     bench.pass(millis(3_300));
-    assert!(bench.core.has_completions());
+    assert!(bench.core.has_lock_updates());
     answer(&mut bench, YES);
-    assert!(bench.completion().is_none(), "it is not true any more");
+    assert!(bench.notice().is_none(), "it is not true any more");
     // The next one comes all the same.
     bench.pass(millis(3_400));
     answer(&mut bench, [BUSY; 3]);
     bench.pass(millis(3_300));
-    let deadline = bench.core.deadline(&lock).unwrap();
-    assert_eq!(bench.completion().unwrap().result, Ok(Outcome::Expiring { deadline }));
-    assert!(bench.completion().is_none());
+    assert_eq!(bench.core.poll_lock_update().map(|it| it.kind), expiring(&bench, &lock));
+    assert!(!bench.core.has_lock_updates());
+}
+
+/// A warning of the deadline that is in force.
+fn expiring(bench: &Bench, lock: &Lock) -> Option<LockUpdateKind> {
+    let deadline = bench.core.deadline(lock)?;
+    Some(LockUpdateKind::Expiring { deadline, key: b"k"[..].into() })
 }
 
 #[test]
@@ -303,9 +309,9 @@ fn a_warning_that_nobody_fetched_tells_the_deadline_that_is_in_force() {
     bench.core.extend(&lock, left + millis(200), 2, bench.now).unwrap();
     answer(&mut bench, YES);
     let deadline = bench.core.deadline(&lock).unwrap();
-    assert_eq!(bench.completion().unwrap().result, Ok(Outcome::Expiring { deadline }));
     assert_eq!(bench.completion().unwrap().result, Ok(Outcome::Extended { deadline }));
-    assert!(bench.completion().is_none());
+    assert_eq!(bench.core.poll_lock_update().map(|it| it.kind), expiring(&bench, &lock));
+    assert!(bench.completion().is_none() && !bench.core.has_lock_updates());
 }
 
 #[test]
@@ -335,31 +341,22 @@ fn auto_extend_renews_by_the_ttl_of_the_caller() {
         bench.said(2);
         bench.reply(2, "+OK\r\n");
         extend(&mut bench, &lock, extended_to);
-        bench.core.auto_extend(&lock, long(), 7, bench.now).unwrap();
+        bench.core.auto_extend(&lock, long(), bench.now).unwrap();
         assert_eq!(pass(&mut bench, ttl), 3, "renewals at each third of {ttl:?}");
     }
 }
 
 #[test]
-fn auto_extend_that_is_cancelled_registers_the_key_no_more() {
+fn auto_extend_registers_the_key_once() {
     let mut bench = quiet();
     let lock = bench.hold(&[0, 1]);
     bench.said(2);
     bench.reply(2, "+OK\r\n");
     let named = |bench: &mut Bench| (0..3).all(|node| bench.names(node) == ["CLIENT", "PTTL"]);
-    bench.core.auto_extend(&lock, long(), 3, bench.now).unwrap();
+    bench.core.auto_extend(&lock, long(), bench.now).unwrap();
     assert!(named(&mut bench));
-    let op = bench.core.auto_extend(&lock, long(), 3, bench.now).unwrap();
+    bench.core.auto_extend(&lock, long(), bench.now).unwrap();
     assert!((0..3).all(|node| bench.said(node).is_empty()), "it is named already");
-    bench.core.cancel(op, bench.now);
-    bench.core.extend(&lock, TTL, 4, bench.now).unwrap();
-    assert!((0..3).all(|node| bench.names(node) == ["EVALSHA"]), "nobody wants to be told");
-    for node in 0..3 {
-        bench.reply(node, "+OK\r\n:9999\r\n:1\r\n");
-    }
-    bench.completion().unwrap().result.unwrap();
-    bench.core.auto_extend(&lock, long(), 3, bench.now).unwrap();
-    assert!(named(&mut bench), "now a waiter does");
 }
 
 #[test]
@@ -369,7 +366,7 @@ fn nodes_that_do_not_answer_when_a_key_is_named_are_found_silent() {
     bench.said(2);
     bench.reply(2, "+OK\r\n");
     bench.pass(millis(100));
-    bench.core.auto_extend(&lock, long(), 3, bench.now).unwrap();
+    bench.core.auto_extend(&lock, long(), bench.now).unwrap();
     for node in 0..3 {
         assert_eq!(bench.names(node), ["CLIENT", "PTTL"]);
     }

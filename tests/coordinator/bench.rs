@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use redlatch::proto::command::MARK;
 use redlatch::proto::{Action, Coordinator, Instant, NodeSettings, Settings};
-use redlatch::{Completion, Lock, LockOptions, NodeId, NodeState, Op, Outcome};
+use redlatch::{
+    Completion, Error, Lock, LockOptions, LockUpdate, LockUpdateKind, LostReason, NodeId,
+    NodeState, Op, Outcome,
+};
 
 pub const TTL: Duration = Duration::from_secs(10);
 
@@ -351,6 +354,22 @@ impl Bench {
 
     pub fn completion(&mut self) -> Option<Completion> {
         self.core.poll_completion(self.now)
+    }
+
+    /// The next warning, or the loss, of a lock. Later deadlines are skipped.
+    pub fn notice(&mut self) -> Option<LockUpdate> {
+        let mut updates = std::iter::from_fn(|| self.core.poll_lock_update());
+        updates.find(|it| !matches!(it.kind, LockUpdateKind::Extended { .. }))
+    }
+
+    /// The next notice, which is a loss: the data of the lock, and the reason.
+    #[track_caller]
+    pub fn loss(&mut self) -> (u64, LostReason) {
+        let update = self.notice().expect("the loss is reported");
+        match update.kind {
+            LockUpdateKind::Lost(Error::Lost { reason, .. }) => (update.data, reason),
+            _ => panic!("no loss: {update:?}"),
+        }
     }
 
     /// Acquires, with a grant of each of these nodes; each of the others has not answered.

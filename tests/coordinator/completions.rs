@@ -2,7 +2,7 @@
 //! giving everything back.
 
 use super::*;
-use redlatch::{AutoExtend, LockOptions, LostReason};
+use redlatch::{AutoExtend, Lock, LockOptions, LockUpdateKind, LostReason};
 
 /// Nodes that are not asked for their time.
 fn unprobed() -> Bench {
@@ -65,14 +65,15 @@ fn acquire_that_is_cancelled_before_its_fetch_is_released() {
 }
 
 /// Keeps a lock, and answers its first renewal.
-fn renewed(bench: &mut Bench, keep: AutoExtend) {
+fn renewed(bench: &mut Bench) -> Lock {
     let lock = bench.hold(&[0, 1, 2]);
-    bench.core.auto_extend(&lock, keep, 7, bench.now).unwrap();
+    bench.core.auto_extend(&lock, AutoExtend::at_most(6 * TTL), bench.now).unwrap();
     answer_all(bench);
     let before = bench.core.deadline(&lock).unwrap();
     bench.pass(millis(3_400));
     answer_all(bench);
     assert!(bench.core.deadline(&lock).unwrap() > before);
+    lock
 }
 
 fn answer_all(bench: &mut Bench) {
@@ -89,37 +90,33 @@ fn answer_all(bench: &mut Bench) {
 }
 
 #[test]
-fn a_renewal_is_reported_if_that_was_requested_and_of_several_only_the_last() {
-    let keep = AutoExtend::at_most(6 * TTL);
+fn a_renewal_is_an_update_and_of_several_only_the_last_is_reported() {
     let mut bench = unprobed();
-    renewed(&mut bench, keep);
-    assert!(bench.completion().is_none(), "nobody asked for it");
-
-    let mut bench = unprobed();
-    renewed(&mut bench, keep.notify_renewals());
+    let _lock = renewed(&mut bench);
     bench.pass(millis(3_400));
     answer_all(&mut bench);
-    let done = bench.completion().unwrap();
-    let Ok(Outcome::Renewed { deadline }) = done.result else { panic!("{done:?}") };
-    assert_eq!(done.data, 7);
+    let update = bench.core.poll_lock_update().unwrap();
+    let LockUpdateKind::Extended { deadline } = update.kind else { panic!("{update:?}") };
+    assert_eq!(update.data, 1, "that of the acquire");
     assert!(deadline > bench.now.saturating_add(millis(9_000)), "that of the second one");
-    assert!(bench.completion().is_none());
-    bench.core.cancel(done.op, bench.now);
-    assert_eq!(bench.core.auto_extended_locks(), 0, "it is the op of the keeping");
+    assert!(bench.core.poll_lock_update().is_none() && bench.completion().is_none());
 }
 
 #[test]
 fn a_renewal_that_was_not_fetched_is_not_reported_for_a_lock_that_was_lost() {
     let mut bench = unprobed();
-    renewed(&mut bench, AutoExtend::at_most(6 * TTL).notify_renewals());
+    let _lock = renewed(&mut bench);
     bench.pass(millis(3_400));
     for node in 0..3 {
         bench.said(node);
         bench.reply(node, ":0\r\n");
     }
-    let done = bench.completion().unwrap();
-    assert!(matches!(done.result, Err(Error::Lost { reason: LostReason::Gone, .. })), "{done:?}");
-    assert!(bench.completion().is_none());
+    let update = bench.core.poll_lock_update().unwrap();
+    let LockUpdateKind::Lost(Error::Lost { reason, .. }) = update.kind else {
+        panic!("{update:?}")
+    };
+    assert_eq!(reason, LostReason::Gone);
+    assert!(bench.core.poll_lock_update().is_none() && bench.completion().is_none());
 }
 
 #[test]
@@ -127,7 +124,7 @@ fn everything_is_given_back_at_the_end() {
     let mut bench = Bench::new(3);
     let held = bench.hold(&[0, 1, 2]);
     let kept = bench.hold(&[0, 1, 2]);
-    bench.core.auto_extend(&kept, AutoExtend::extensions(1), 7, bench.now).unwrap();
+    bench.core.auto_extend(&kept, AutoExtend::extensions(1), bench.now).unwrap();
     bench.acquire();
     bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 8, bench.now).unwrap();
     for node in 0..3 {
@@ -147,22 +144,15 @@ fn everything_is_given_back_at_the_end() {
 }
 
 #[test]
-fn release_of_a_lock_with_an_unfetched_renewal_closes_its_request() {
+fn release_of_a_lock_with_an_untaken_renewal_leaves_no_update() {
     let mut bench = unprobed();
-    let lock = bench.hold(&[0, 1, 2]);
-    bench
-        .core
-        .auto_extend(&lock, AutoExtend::at_most(6 * TTL).notify_renewals(), 7, bench.now)
-        .unwrap();
-    answer_all(&mut bench);
-    bench.pass(millis(3_400));
-    answer_all(&mut bench);
-    assert!(bench.core.has_completions(), "it is lined up");
+    let lock = renewed(&mut bench);
+    assert!(bench.core.has_lock_updates(), "it is lined up");
     bench.core.release(lock, 8, bench.now);
     answer_all(&mut bench);
     let done = bench.completion().unwrap();
     assert_eq!((done.data, done.result), (8, Ok(Outcome::Released(ReleaseOutcome::Released))));
-    assert!(bench.completion().is_none());
+    assert!(bench.completion().is_none() && bench.core.poll_lock_update().is_none());
     bench.assert_idle();
 }
 

@@ -273,7 +273,7 @@ fn yes(bench: &mut Bench) {
 fn an_extend_that_is_fetched_late_tells_the_deadline_that_is_in_force_then() {
     let mut bench = Bench::with(1, |settings| settings.probe_interval = TTL * 100);
     let lock = bench.hold(&[0]);
-    bench.core.auto_extend(&lock, AutoExtend::at_most(TTL * 100), 3, bench.now).unwrap();
+    bench.core.auto_extend(&lock, AutoExtend::at_most(TTL * 100), bench.now).unwrap();
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     let begin = bench.now;
     while bench.now.saturating_since(begin) < TTL * 2 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redlatch::proto::NodeId;
 use redlatch::testing::master::Restart;
-use redlatch::{AutoExtend, Error, LockOptions, Outcome};
+use redlatch::{AutoExtend, Error, LockOptions, LockUpdateKind};
 
 use super::fair::{LONG, MS, TTL, line_of};
 use super::fair_strangers::{last_message, publish, words_of_member};
@@ -520,10 +520,8 @@ fn lock_that_is_won_by_a_poll_after_a_lost_claim_warns_as_early_as_others() {
     world.frozen = vec![0, 1, 2];
     let deadline = loop {
         world.pass(MS);
-        let done = std::mem::take(&mut world.clients[waiter].done);
-        if let Some(Ok(Outcome::Expiring { deadline })) =
-            done.into_iter().map(|it| it.result).next()
-        {
+        let update = world.clients[waiter].core.poll_lock_update();
+        if let Some(LockUpdateKind::Expiring { deadline, .. }) = update.map(|it| it.kind) {
             break deadline;
         }
     };

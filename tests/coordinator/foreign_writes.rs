@@ -2,7 +2,7 @@
 //! addition to the caller's requests.
 
 use super::*;
-use redlatch::{AutoExtend, Lock, LostReason};
+use redlatch::{AutoExtend, Lock, LockUpdateKind, LostReason};
 
 pub const BUSY: &str = "-BUSY Redis is busy running a script.\r\n";
 pub const WRITTEN: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
@@ -12,7 +12,7 @@ pub fn kept(bench: &mut Bench, keep: AutoExtend) -> Lock {
     let lock = bench.hold(&[0, 1]);
     bench.said(2);
     bench.reply(2, "+OK\r\n");
-    bench.core.auto_extend(&lock, keep, 7, bench.now).unwrap();
+    bench.core.auto_extend(&lock, keep, bench.now).unwrap();
     for node in 0..3 {
         assert_eq!(bench.names(node), ["CLIENT", "PTTL"]);
         bench.reply(node, "+OK\r\n:9999\r\n");
@@ -75,17 +75,17 @@ fn writes_do_not_prolong_a_lock_beyond_its_extensions() {
             let renewed = bench.core.stats().renewed == 1;
             let busy = refuses && renewed && bench.core.remaining(&lock, bench.now) > TTL / 2;
             answer(&mut bench, [if busy { BUSY } else { ":1\r\n" }; 3]);
-            told.extend(bench.completion().map(|done| (bench.now.saturating_since(start), done)));
+            let notice = bench.notice().map(|it| it.kind);
+            told.extend(notice.map(|kind| (bench.now.saturating_since(start), kind)));
         }
         let moments: Vec<Duration> = told.iter().map(|(moment, _)| *moment).collect();
         println!("told after {moments:?}; {} renewals", bench.core.stats().renewed);
         assert_eq!(bench.core.stats().renewed, 1);
         assert_eq!(told.len(), 2, "a warning, and the loss: {told:?}");
-        let lost = &told[1].1.result;
-        assert!(
-            matches!(lost, Err(Error::Lost { reason: LostReason::Extensions, .. })),
-            "{lost:?}"
-        );
+        let LockUpdateKind::Lost(Error::Lost { reason, .. }) = told[1].1 else {
+            panic!("{told:?}")
+        };
+        assert_eq!(reason, LostReason::Extensions);
         assert!(moments[1] > TTL && moments[1] < 2 * TTL, "{moments:?}");
     }
 }
@@ -112,13 +112,13 @@ fn a_warning_comes_once_for_a_deadline() {
     let lock = kept(&mut bench, AutoExtend::at_most(TTL));
     bench.pass(millis(7_000));
     answer(&mut bench, [":1\r\n"; 3]);
-    let warning = bench.completion().unwrap();
-    assert!(matches!(warning.result, Ok(Outcome::Expiring { .. })), "{warning:?}");
+    let warning = bench.core.poll_lock_update().unwrap();
+    assert!(matches!(warning.kind, LockUpdateKind::Expiring { .. }), "{warning:?}");
     bench.reply(2, WRITTEN);
     bench.pass(millis(500));
     assert_eq!(answer(&mut bench, [":1\r\n"; 3]), 3, "the write is looked after");
     bench.pass(Duration::ZERO);
-    assert!(bench.completion().is_none(), "it was reported before");
+    assert!(bench.notice().is_none(), "it was reported before");
     assert!(!bench.core.remaining(&lock, bench.now).is_zero());
 }
 
@@ -143,8 +143,7 @@ fn write_by_the_same_client_is_reported_to_its_locks() {
         bench.pass(Duration::ZERO);
         let gone = if how == "take up" { ":-1\r\n" } else { ":0\r\n" };
         assert!(answer(&mut bench, [gone; 3]) >= 3, "{how} is not looked after");
-        let lost = bench.completion().unwrap();
-        assert!(matches!((lost.data, &lost.result), (7, Err(Error::Lost { .. }))), "{lost:?}");
+        assert_eq!(bench.loss(), (1, LostReason::Gone));
     }
 }
 
@@ -192,7 +191,7 @@ fn pace(bench: &mut Bench, nodes: &[usize]) -> usize {
             }
         }
     }
-    assert!(bench.core.poll_completion(bench.now).is_none(), "it is renewed in time");
+    assert!(bench.notice().is_none(), "it is renewed in time");
     extends / 2 / 5
 }
 

@@ -51,7 +51,7 @@ fn child_of_a_fork_gets_no_update_that_was_meant_for_its_parent() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
     bench.core.report_lock_updates();
     let lock = bench.hold(&[0, 1, 2]);
-    bench.core.auto_extend(&lock, AutoExtend::at_most(TTL * 3), 7, bench.now).unwrap();
+    bench.core.auto_extend(&lock, AutoExtend::at_most(TTL * 3), bench.now).unwrap();
     bench.pass(TTL);
     assert!(bench.core.has_lock_updates(), "the lock is lost");
     bench.core.abandon_after_fork();

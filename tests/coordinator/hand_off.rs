@@ -11,14 +11,13 @@ fn token() -> LockToken {
 fn hand_off_ends_renewals_and_releases_nothing() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    let op = bench.core.auto_extend(&lock, AutoExtend::extensions(9), 3, bench.now).unwrap();
+    bench.core.auto_extend(&lock, AutoExtend::extensions(9), bench.now).unwrap();
     bench.core.extend(&lock, TTL, 4, bench.now).unwrap();
     let given = lock.token();
     assert_eq!(bench.core.into_token(lock, bench.now), Some(given));
     let done = bench.completion().unwrap();
-    assert!(
-        done.op != op && matches!(done.result, Err(Error::Lost { reason: LostReason::Over, .. }))
-    );
+    assert!(matches!(done.result, Err(Error::Lost { reason: LostReason::Over, .. })), "{done:?}");
+    assert!(bench.core.poll_lock_update().is_none(), "it is given away, not lost");
     assert_eq!(bench.names(0), ["CLIENT", "PTTL", "EVALSHA", "CLIENT", "PTTL"]);
     for node in [0, 1] {
         bench.said(node);

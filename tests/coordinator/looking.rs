@@ -114,7 +114,7 @@ fn error_of_a_request_can_be_read_before_its_outcome_is_fetched() {
 
 fn keep(bench: &mut Bench, keep: AutoExtend) -> Lock {
     let lock = bench.hold(&[0, 1, 2]);
-    bench.core.auto_extend(&lock, keep, 7, bench.now).unwrap();
+    bench.core.auto_extend(&lock, keep, bench.now).unwrap();
     lock
 }
 
@@ -138,7 +138,7 @@ fn renewal_beyond_a_moment_is_possible_only_for_a_held_lock_that_is_bounded_by_a
     assert!(!bench.core.auto_extends_beyond(b"k", bench.now), "it is not extended");
     // By number: the client does not know how far that reaches.
     let terms = AutoExtend::at_most(TTL * 3).with_extensions(2);
-    bench.core.auto_extend(&lock, terms, 7, bench.now).unwrap();
+    bench.core.auto_extend(&lock, terms, bench.now).unwrap();
     assert!(!bench.core.auto_extends_beyond(b"k", bench.now));
 }
 
@@ -204,6 +204,6 @@ fn open_records_count_tasks_and_records_and_open_timers_all_timers() {
     assert!(without > timers);
     // A renewal, a warning and a later deadline.
     let terms = AutoExtend::at_most(TTL * 3);
-    bench.core.auto_extend(&lock, terms, 7, bench.now).unwrap();
+    bench.core.auto_extend(&lock, terms, bench.now).unwrap();
     assert!(bench.core.open_timers() > without);
 }

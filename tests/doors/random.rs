@@ -66,7 +66,7 @@ impl Anybody {
         let ttl = millis(u64::from(10 + self.dice.roll(600)));
         let mut options = LockOptions::new(ttl).wait(millis(u64::from(self.dice.roll(3) * 40)));
         if self.dice.roll(4) == 0 {
-            options = options.auto_extend(AutoExtend::at_most(millis(900)).notify_renewals());
+            options = options.auto_extend(AutoExtend::at_most(millis(900)));
         }
         // Several in one turn, now and then.
         let mut ask = self.locks.batch();
@@ -85,6 +85,7 @@ impl Anybody {
 
     fn take(&mut self, most: u32) {
         for _ in 0..most {
+            self.locks.poll_lock_update();
             let Some(done) = self.locks.poll_completion() else { return };
             self.completions += 1;
             if let Ok(Outcome::Acquired(lock)) = done.result {
@@ -118,6 +119,9 @@ impl Anybody {
         }
         if self.locks.engine().coordinator().has_completions() {
             self.must_wake("completions wait");
+        }
+        if self.locks.engine().coordinator().has_lock_updates() {
+            self.must_wake("updates wait");
         }
     }
 

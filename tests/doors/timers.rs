@@ -3,7 +3,7 @@
 
 use super::*;
 use event_loops::LOOPS;
-use redlatch::{AutoExtend, Error, FdEngine, LockOptions, NodeId, Outcome};
+use redlatch::{AutoExtend, Error, FdEngine, LockOptions, LockUpdateKind, NodeId, Outcome};
 
 #[test]
 fn an_idle_client_leaves_its_loop_alone() {
@@ -87,15 +87,15 @@ fn auto_extend_and_its_loss_are_driven_by_timers_alone() {
             renewed
         });
         fleet.iter().for_each(Node::stop);
-        let error = loop {
-            let done = outer.completion(&mut locks);
-            match done.result {
-                Ok(Outcome::Expiring { .. }) => {}
-                Err(error) => break error,
-                other => panic!("{other:?}"),
-            }
-        };
-        assert!(matches!(error, Error::Lost { .. }), "{error}");
+        let mut lost = None;
+        outer.drive_until(&mut locks, "its loss is reported", |locks| {
+            let updates = std::iter::from_fn(|| locks.poll_lock_update());
+            lost = updates.filter(|it| matches!(it.kind, LockUpdateKind::Lost(_))).last();
+            lost.is_some()
+        });
+        let lost = lost.expect("it was reported");
+        assert_eq!((lost.data, lost.key(), &lost.token), (1, Some(&b"a"[..]), &lock.token()));
+        assert!(locks.poll_completion().is_none(), "the request completed before");
         fleet.iter().for_each(Node::cont);
         drop(locks);
         eventually(10 * SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());

@@ -376,6 +376,9 @@ impl World {
         for user in &mut self.clients[client].users {
             if let Some(held) = user.die(now + self.dice.below(self.plan.rest)) {
                 self.checker.end(now, held.belief);
+                if let Some(keep) = &held.keep {
+                    self.checker.cancel(keep.serial);
+                }
                 left.push((user.key, held.lock.token()));
             }
         }

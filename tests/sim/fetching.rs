@@ -16,8 +16,9 @@ pub struct Told {
 }
 
 impl World {
-    /// A client takes what ended.
+    /// A client takes what ended, and what happened to its locks.
     pub fn take_ends(&mut self, client: usize) {
+        self.take_updates(client);
         let now = self.agenda.now();
         if self.plan.fetched_late == 0 {
             while let Some(done) = turn::hand_out(&mut self.drive(client)) {
@@ -26,12 +27,10 @@ impl World {
             return;
         }
         while let Some((op, serial)) = self.clients[client].coordinator.poll_ended() {
-            let keeps = matches!(
-                self.clients[client].asked.get(&serial),
-                Some(Purpose::AutoExtend { .. } | Purpose::Errand) | None
-            );
-            // The reports of a kept lock are taken by the code that drives, and not by a caller.
-            let pause = if keeps { 0 } else { self.dice.below(self.plan.fetched_late) };
+            let purpose = self.clients[client].asked.get(&serial);
+            // The simulation itself waits for these.
+            let is_awaited = matches!(purpose, Some(Purpose::Errand) | None);
+            let pause = if is_awaited { 0 } else { self.dice.below(self.plan.fetched_late) };
             self.clients[client].told.push(Told { op, at: now + pause });
         }
         while let Some(next) = self.clients[client].told.iter().position(|told| told.at <= now) {

@@ -3,14 +3,15 @@
 
 use std::time::Duration;
 
-use redlatch::{AutoExtend, Error, LostReason, Op, Outcome};
+use redlatch::proto::Instant;
+use redlatch::{AutoExtend, Error, LockUpdate, LockUpdateKind, LostReason};
 
 use crate::agenda::{Event, MICRO, MILLI};
 use crate::checker::{End, LOSS_BEFORE};
 use crate::client::instant;
 use crate::plan::Memory;
 use crate::relic::Relic;
-use crate::user::{Held, Purpose, State};
+use crate::user::{Held, State};
 use crate::world::World;
 
 /// The shortest ttl of a lock that is kept, in milliseconds.
@@ -19,7 +20,6 @@ const SHORTEST_KEPT: u64 = 10;
 /// How a lock is kept.
 #[derive(Debug)]
 pub struct Keeping {
-    op: Op,
     /// The number under which its events are reported.
     pub serial: u64,
     /// When it began to be kept in this way.
@@ -68,43 +68,22 @@ impl World {
     }
 
     /// A lock in a user's hands is kept from now on.
-    pub fn is_kept(
-        &mut self,
-        client: usize,
-        user: usize,
-        held: &mut Held,
-        bounds: Bounds,
-        (op, serial): (Op, u64),
-    ) {
+    pub fn is_kept(&mut self, client: usize, held: &mut Held, bounds: Bounds, serial: u64) {
         let now = self.agenda.now();
         self.tally.kept += 1;
         let it = &mut self.clients[client];
-        it.asked.insert(serial, Purpose::AutoExtend { user });
         self.checker.keep(serial, held.belief, bounds.warn_before, now, it.kept_waiting);
         let bound = bounds.max_hold.map_or(u64::MAX, |length| now + length);
         let deadline = it.coordinator.deadline(&held.lock).map_or(0, |d| d.as_nanos());
         if deadline > bound {
             self.checker.violate(format!("{serial} is kept up to {bound}, and has {deadline}"));
         }
-        held.keep = Some(Keeping { op, serial, since: now, bound, ttl: held.ttl });
+        held.keep = Some(Keeping { serial, since: now, bound, ttl: held.ttl });
     }
 
-    /// A holder has the lock kept, in this way and no other, or not any more.
+    /// A holder has the lock kept, in this way and no other.
     pub fn change_keeping(&mut self, client: usize, user: usize, mut held: Held) {
-        if self.dice.chance(300) {
-            if let Some(keep) = held.keep.take() {
-                let now = self.agenda.now();
-                self.trace.note(now, || format!("client {client} user {user} keeps no more"));
-                let it = &mut self.clients[client];
-                self.checker.unkeep(keep.serial, now, it.kept_waiting);
-                it.asked.remove(&keep.serial);
-                it.coordinator.cancel(keep.op, instant(now));
-                // A renewal that is in flight goes on.
-                held.open_end = true;
-            }
-        } else {
-            self.keep(client, user, &mut held);
-        }
+        self.keep(client, user, &mut held);
         self.hold(client, user, held);
     }
 
@@ -114,20 +93,19 @@ impl World {
         let Some(bounds) = self.draw_keep(held.ttl) else { return };
         let until = self.checker.belief(held.belief).until;
         let it = &mut self.clients[client];
-        let asked = it.coordinator.auto_extend(&held.lock, bounds.keep, serial, instant(now));
+        let asked = it.coordinator.auto_extend(&held.lock, bounds.keep, instant(now));
         self.trace.note(now, || {
             let outcome = asked.as_ref().map_err(Error::to_string);
             format!("client {client} user {user} keeps #{serial}: {bounds:?}: {outcome:?}")
         });
         match asked {
-            Ok(op) => {
+            Ok(()) => {
                 let told = it.coordinator.deadline(&held.lock).map_or(now, |d| d.as_nanos());
                 let kept_waiting = it.kept_waiting;
                 if let Some(before) = held.keep.take() {
-                    it.asked.remove(&before.serial);
                     self.checker.unkeep(before.serial, now, kept_waiting);
                 }
-                self.is_kept(client, user, held, bounds, (op, serial));
+                self.is_kept(client, held, bounds, serial);
                 self.checker.shorten(now, held.belief, told, kept_waiting);
             }
             Err(Error::Lost { .. }) if until <= now => {}
@@ -135,25 +113,47 @@ impl World {
         }
     }
 
-    /// What is reported to a user of the lock that it keeps.
-    pub fn told_of_keeping(
+    /// A client takes what is reported of the locks that its users keep.
+    pub fn take_updates(&mut self, client: usize) {
+        while let Some(update) = self.clients[client].coordinator.poll_lock_update() {
+            let it = &self.clients[client];
+            let keeper = it.users.iter().enumerate().find_map(|(user, it)| match &it.state {
+                State::Holding(held) if held.lock.token() == update.token => Some((user, held)),
+                _ => None,
+            });
+            let keeper = keeper.and_then(|(user, held)| Some((user, held, held.keep.as_ref()?)));
+            let Some((user, held, keep)) = keeper else {
+                self.checker.violate(format!("no user keeps the lock of {update:?}"));
+                continue;
+            };
+            let told = (it.coordinator.deadline(&held.lock), keep.serial);
+            self.told_of_keeping(client, user, told, update);
+        }
+    }
+
+    fn told_of_keeping(
         &mut self,
         client: usize,
         user: usize,
-        serial: u64,
-        result: Result<Outcome, Error>,
+        (told, serial): (Option<Instant>, u64),
+        update: LockUpdate,
     ) {
         let now = self.agenda.now();
-        match result {
-            Ok(Outcome::Expiring { deadline }) => {
+        self.trace.note(now, || format!("client {client} hears of #{serial}: {update:?}"));
+        match update.kind {
+            LockUpdateKind::Extended { deadline } => {
+                if told != Some(deadline) {
+                    self.checker.violate(format!("{serial} ends at {told:?}, not {deadline:?}"));
+                }
+            }
+            LockUpdateKind::Expiring { deadline, .. } => {
                 self.tally.warnings += 1;
                 self.checker.warned(serial, deadline.as_nanos());
-                self.clients[client].asked.insert(serial, Purpose::AutoExtend { user });
                 if self.dice.chance(300) {
                     self.clients[client].users[user].at = now;
                 }
             }
-            Err(Error::Lost { reason, .. }) => {
+            LockUpdateKind::Lost(Error::Lost { reason, .. }) => {
                 self.tally.kept_lost += 1;
                 let kept_waiting = self.clients[client].kept_waiting;
                 let end = if reason == LostReason::Gone { End::Gone } else { End::Deadline };

@@ -42,8 +42,6 @@ pub enum Purpose {
     Extend { user: usize },
     /// A user gave it back.
     Release { user: usize },
-    /// A user has it kept, and gets its events until it is over.
-    AutoExtend { user: usize },
     /// A user takes up a lock that another gave away.
     Adopt { user: usize },
     /// A user prolongs a lock that it has the token of.
@@ -340,9 +338,6 @@ impl World {
             Err(error) => format!("client {client} gets #{serial}: {error}"),
         });
         let purpose = self.clients[client].asked.remove(&serial);
-        if let Some(Purpose::AutoExtend { user }) = purpose {
-            return self.told_of_keeping(client, user, serial, done.result);
-        }
         let slack = 2 * self.plan.fetched_late;
         self.checker.answer(serial, now, self.clients[client].kept_waiting + slack);
         self.count(purpose, &done.result);
@@ -351,7 +346,7 @@ impl World {
                 Some(Purpose::Acquire { user } | Purpose::Adopt { user }),
                 Ok(Outcome::Acquired(lock)),
             ) => {
-                self.begin_to_hold(client, user, lock, done.op, serial);
+                self.begin_to_hold(client, user, lock, serial);
             }
             (Some(Purpose::Inspect { user }), Ok(Outcome::Inspected(seen))) => {
                 self.seen(&seen);
@@ -374,7 +369,7 @@ impl World {
             (Some(Purpose::Farewell), Ok(Outcome::Acquired(lock))) => {
                 self.clients[client].coordinator.release_nowait(&lock, instant(now));
             }
-            (Some(Purpose::Relic | Purpose::Farewell | Purpose::AutoExtend { .. }) | None, _) => {}
+            (Some(Purpose::Relic | Purpose::Farewell) | None, _) => {}
         }
     }
 
@@ -392,9 +387,6 @@ impl World {
             }
             Ok(Outcome::ForceReleased(_)) => {
                 return self.checker.violate("a forced release that no user asked for".into());
-            }
-            Ok(Outcome::Expiring { .. } | Outcome::Renewed { .. }) => {
-                return self.checker.violate("a notice for who keeps nothing".into());
             }
             Ok(Outcome::Released(ReleaseOutcome::Released)) => &mut tally.released,
             Ok(Outcome::Released(ReleaseOutcome::TakenByOther)) => &mut tally.taken_by_other,
@@ -416,7 +408,7 @@ impl World {
         } += 1;
     }
 
-    fn begin_to_hold(&mut self, client: usize, user: usize, lock: Lock, op: Op, serial: u64) {
+    fn begin_to_hold(&mut self, client: usize, user: usize, lock: Lock, serial: u64) {
         let now = self.agenda.now();
         let it = &self.clients[client];
         let State::Waiting { wish, .. } = it.users[user].state else { return };
@@ -442,7 +434,7 @@ impl World {
         let (extend, open_end) = (None, false);
         let mut held = Held { lock, belief, extend, open_end, keep: None, ttl: wish.ttl };
         if let Some(bounds) = wish.bounds {
-            self.is_kept(client, user, &mut held, bounds, (op, serial));
+            self.is_kept(client, &mut held, bounds, serial);
         }
         self.hold(client, user, held);
     }
@@ -501,9 +493,7 @@ impl World {
         self.checker.end(self.agenda.now(), held.belief);
         if let Some(keep) = &held.keep {
             let now = self.agenda.now();
-            let it = &mut self.clients[client];
-            self.checker.unkeep(keep.serial, now, it.kept_waiting);
-            it.asked.remove(&keep.serial);
+            self.checker.unkeep(keep.serial, now, self.clients[client].kept_waiting);
         }
     }
 

@@ -9,7 +9,7 @@
 use std::io;
 use std::time::Duration;
 
-use redlatch::{Error, Lock, LostReason, Outcome, clock, clock::Instant};
+use redlatch::{Error, Lock, LockUpdateKind, LostReason, clock, clock::Instant};
 use rustix::process::Signal;
 
 use super::child::{Change, Child, DYING, Ended};
@@ -134,15 +134,15 @@ impl<'a> Watch<'a> {
     }
 
     fn hear_of_the_lock(&mut self) {
-        while let Some(done) = self.event_loop.engine.poll_completion() {
-            match done.result {
+        while let Some(update) = self.event_loop.engine.poll_lock_update() {
+            match update.kind {
                 // If CMD gets SIGTERM, the event of that signal is reported instead.
-                Ok(Outcome::Expiring { deadline }) if !self.stop_schedule.warns_cmd() => {
+                LockUpdateKind::Expiring { deadline, .. } if !self.stop_schedule.warns_cmd() => {
                     let remaining = deadline.saturating_since(clock::now());
                     let core = self.event_loop.engine.coordinator();
                     events::expiring(&mut self.reports.log, core, remaining, None);
                 }
-                Err(error) => {
+                LockUpdateKind::Lost(error) => {
                     self.lost = true;
                     if matches!(error, Error::Lost { reason: LostReason::Gone, .. }) {
                         self.stop_schedule.on_lock_gone(clock::now());

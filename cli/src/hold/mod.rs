@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use mio::{Token, Waker};
-use redlatch::{AutoExtend, Error, Lock, LockOptions, Outcome, clock, clock::Instant};
+use redlatch::{AutoExtend, Error, Lock, LockOptions, LockUpdateKind, clock, clock::Instant};
 use rustix::process::Signal;
 
 use crate::arguments::{Also, Common, Fairness, Fencing, Key};
@@ -191,7 +191,7 @@ impl Holding<'_> {
         stop: &mut impl FnMut() -> Option<Stop>,
     ) -> Result<End, Error> {
         loop {
-            if let Some(error) = self.completions() {
+            if let Some(error) = self.hear_of_the_lock() {
                 return Ok(End::Lost(error));
             }
             if let Some(why) = self.reports.log.token_trouble() {
@@ -217,16 +217,16 @@ impl Holding<'_> {
     }
 
     /// The loss of the lock, if the library reported it.
-    fn completions(&mut self) -> Option<Error> {
-        while let Some(done) = self.event_loop.engine.poll_completion() {
-            match done.result {
-                Ok(Outcome::Expiring { deadline }) => {
+    fn hear_of_the_lock(&mut self) -> Option<Error> {
+        while let Some(update) = self.event_loop.engine.poll_lock_update() {
+            match update.kind {
+                LockUpdateKind::Expiring { deadline, .. } => {
                     let remaining = deadline.saturating_since(clock::now());
                     let core = self.event_loop.engine.coordinator();
                     events::expiring(&mut self.reports.log, core, remaining, None);
                 }
-                Ok(_) => {}
-                Err(error) => return Some(error),
+                LockUpdateKind::Lost(error) => return Some(error),
+                _ => {}
             }
         }
         None

@@ -54,20 +54,21 @@ impl Engine {
     }
 
     /// Renews a lock from now on, by its present ttl, until it is released, given away or lost, or
-    /// as far as `auto_extend` allows. Whenever the lock comes near its deadline,
-    /// [`Outcome::Expiring`](crate::Outcome) is reported. The last completion is [`Error::Lost`],
-    /// once, and before the deadline if the loop turns in time. A lock that is released or given
-    /// away has no further completion.
+    /// as far as `auto_extend` allows. Renewals, warnings and the loss are updates
+    /// ([`poll_lock_update`](Engine::poll_lock_update)), with the data of the request that the lock
+    /// came from. The loss is reported before the deadline if the loop turns in time.
+    ///
+    /// If the lock is auto-extended already, the new terms replace the old ones:
+    /// [`AutoExtend::extensions`] of zero ends the renewal.
     ///
     /// # Errors
-    /// An invalid `keep`, or [`Error::Lost`].
+    /// Invalid terms, or [`Error::Lost`].
     pub fn auto_extend(
         &mut self,
         lock: &Lock,
         auto_extend: impl Into<AutoExtend>,
-        data: u64,
-    ) -> Result<Op, Error> {
-        self.coordinator.auto_extend(lock, auto_extend.into(), data, clock::now())
+    ) -> Result<(), Error> {
+        self.coordinator.auto_extend(lock, auto_extend.into(), clock::now())
     }
 
     /// Gives a lock away: returns its token, with which another client can

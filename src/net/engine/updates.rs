@@ -7,22 +7,20 @@ use crate::proto::lock::Lock;
 use crate::proto::locks::updates::LockUpdate;
 
 impl Engine {
-    /// From now on, updates of every lock that is handed out are reported, renewed or not: take
-    /// them with [`poll_lock_update`](Engine::poll_lock_update) in each turn. While any is left,
-    /// [`prepare`](Engine::prepare) returns a zero timeout.
+    /// From now on, updates of every lock that is handed out are reported, renewed or not. The loss
+    /// of a lock that is not renewed is reported at its deadline, or when an extend finds that too
+    /// many nodes do not hold the key.
     pub fn report_lock_updates(&mut self) {
         self.coordinator.report_lock_updates();
-        self.observer.reports_updates();
     }
 
     /// The next update of a lock that was handed out: a later deadline, a warning, and at last its
-    /// loss, once. Nothing is reported unless [`report_lock_updates`](Engine::report_lock_updates)
-    /// was called before the lock was handed out.
+    /// loss, once. A lock that was released or given away is not lost. A lock that is renewed has
+    /// updates; others have them if [`report_lock_updates`](Engine::report_lock_updates) was called
+    /// before they were handed out.
     ///
-    /// The loss of a lock that is not renewed is reported at its deadline, or when an extend finds
-    /// that too many nodes do not hold the key. A lock that was released or given away is not
-    /// reported. A lock that is renewed also ends its request
-    /// ([`auto_extend`](Engine::auto_extend)) as [`Error::Lost`](crate::Error::Lost).
+    /// Take all updates in each turn: while any is left, [`prepare`](Engine::prepare) returns a
+    /// zero timeout.
     pub fn poll_lock_update(&mut self) -> Option<LockUpdate> {
         if !self.coordinator.has_lock_updates() {
             return None;

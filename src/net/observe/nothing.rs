@@ -56,9 +56,6 @@ impl Observer {
     pub fn forget(&mut self, _: Op) {}
 
     #[inline]
-    pub fn reports_updates(&mut self) {}
-
-    #[inline]
     pub fn updated(&mut self, _: &LockUpdate) {}
 
     #[inline]

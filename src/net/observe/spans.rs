@@ -137,8 +137,6 @@ pub struct Observer {
     interface: Interface,
     /// The requests in flight of an engine that the program calls itself.
     watches: HashMap<Op, Watch>,
-    /// The losses of locks are updates, so they are not taken from completions.
-    updates: bool,
     /// Events of nodes that were reported, and that the caller did not poll yet.
     nodes: VecDeque<NodeEvent>,
     /// What is reported after the lock of a shared client is released.
@@ -149,7 +147,7 @@ impl Observer {
     /// The observer of an engine that belongs to this interface.
     pub fn new(interface: Interface) -> Observer {
         let (watches, nodes, heard) = (HashMap::new(), VecDeque::new(), Vec::new());
-        Observer { interface, watches, updates: false, nodes, heard }
+        Observer { interface, watches, nodes, heard }
     }
 
     /// The engine belongs to this interface.
@@ -187,15 +185,11 @@ impl Observer {
     /// The caller of an engine takes a completion.
     #[inline]
     pub fn completed(&mut self, done: &Completion) {
-        if self.interface != Interface::Engine || (self.watches.is_empty() && !is_on()) {
+        if self.interface != Interface::Engine || self.watches.is_empty() {
             return;
         }
-        match (self.watches.remove(&done.op), &done.result) {
-            (Some(watch), result) => watch.end(result),
-            (None, Err(error @ Error::Lost { .. })) if !self.updates => {
-                self.report(Report::Lost(error.clone()));
-            }
-            (None, _) => {}
+        if let Some(watch) = self.watches.remove(&done.op) {
+            watch.end(&done.result);
         }
     }
 
@@ -205,11 +199,6 @@ impl Observer {
         if !self.watches.is_empty() {
             self.watches.remove(&op);
         }
-    }
-
-    /// From now on the caller takes updates of locks.
-    pub fn reports_updates(&mut self) {
-        self.updates = true;
     }
 
     /// The caller takes an update of a lock.

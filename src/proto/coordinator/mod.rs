@@ -250,14 +250,16 @@ impl Coordinator {
         self.locks.has_completions()
     }
 
-    /// From now on, updates of every lock that is handed out are reported. The driver takes them
-    /// with [`poll_lock_update`](Coordinator::poll_lock_update), in each of its turns.
+    /// From now on, updates of every lock that is handed out are reported, not only of those that
+    /// are auto-extended or watched. The loss of a lock that is neither is reported at its
+    /// deadline, or when an extend finds it.
     pub fn report_lock_updates(&mut self) {
         self.locks.report_lock_updates();
     }
 
     /// The next update of a lock that was handed out: a later deadline, a warning, and at last its
-    /// loss, once. A lock that was released, given away, or closed with its client is not lost.
+    /// loss, once. A lock that was released, given away, or closed with its client is not lost. The
+    /// driver takes all updates in each of its turns.
     pub fn poll_lock_update(&mut self) -> Option<LockUpdate> {
         self.locks.poll_lock_update()
     }
@@ -332,8 +334,7 @@ impl Coordinator {
         self.locks.open_records()
     }
 
-    /// Whether a request is in flight, or its outcome waits to be fetched. The request of a lock
-    /// that is extended automatically is open as long as that goes on.
+    /// Whether a request is in flight, or its outcome waits to be fetched.
     pub fn is_open(&self, op: Op) -> bool {
         self.locks.is_open(op)
     }

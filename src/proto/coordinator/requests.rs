@@ -123,8 +123,7 @@ impl Coordinator {
     /// Cancels a request: no completion follows. The client releases what the request won or may
     /// still win. Cancelling a request that has ended does nothing.
     ///
-    /// A cancelled extend or release goes on; only its completion is dropped. A lock whose
-    /// auto-extension is cancelled is not renewed any more, and stays until its deadline.
+    /// A cancelled extend or release goes on; only its completion is dropped.
     pub fn cancel(&mut self, op: Op, now: Instant) {
         self.locks.cancel(op, now);
         self.act_on_waits(now);
@@ -140,14 +139,12 @@ impl Coordinator {
 
     /// Renews a lock from now on, each time a third of its ttl is over. The ttl is the one that was
     /// asked for last, except by an extend that prolonged nothing. Auto-extension lasts until the
-    /// lock is released, given away or lost, or as far as `auto_extend` allows. The completions are
-    /// [`Expiring`](crate::proto::locks::requests::Outcome::Expiring), each time the deadline comes
-    /// near; [`Renewed`](crate::proto::locks::requests::Outcome::Renewed), if `keep` asks for it;
-    /// and at last [`Error::Lost`], once. That one comes before the deadline if it is fetched in
-    /// time. A lock that is released or given away reports nothing.
+    /// lock is released, given away or lost, or as far as `auto_extend` allows. Renewals, warnings
+    /// and the loss are updates ([`poll_lock_update`](Coordinator::poll_lock_update)), with the
+    /// data of the request that the lock came from.
     ///
-    /// If the lock is auto-extended already, `auto_extend` replaces the old terms, and the former
-    /// op is cancelled.
+    /// If the lock is auto-extended already, `auto_extend` replaces the old terms:
+    /// [`AutoExtend::extensions`] of zero ends the renewal.
     ///
     /// # Errors
     /// An invalid argument, or [`Error::Lost`].
@@ -155,21 +152,17 @@ impl Coordinator {
         &mut self,
         lock: &Lock,
         auto_extend: AutoExtend,
-        data: u64,
         now: Instant,
-    ) -> Result<Op, Error> {
-        let result = self.locks.auto_extend(lock, auto_extend, data, now);
+    ) -> Result<(), Error> {
+        let result = self.locks.auto_extend(lock, auto_extend, now);
         self.act_on_waits(now);
         result
     }
 
     /// Watches a lock that is not auto-extended. From now on its loss is noticed as that of an
     /// auto-extended one: the nodes report writes to its key, and the loss is reported a little
-    /// before the deadline. The lock is not extended. For a lock that is auto-extended, or over,
-    /// this does nothing.
-    ///
-    /// The loss of a lock that is not watched is reported at its deadline, or when an extend finds
-    /// it. Either is an update ([`poll_lock_update`](Coordinator::poll_lock_update)).
+    /// before the deadline ([`poll_lock_update`](Coordinator::poll_lock_update)). The lock is not
+    /// extended. For a lock that is auto-extended, or over, this does nothing.
     pub fn watch(&mut self, lock: &Lock, now: Instant) {
         self.locks.watch(lock, now);
         self.act_on_waits(now);

@@ -115,13 +115,6 @@ impl Locks {
                 record
             }
             Stage::Task { task } => return self.cancel_task(task),
-            Stage::AutoExtending { record }
-            | Stage::Expiring { record, .. }
-            | Stage::Renewed { record } => {
-                self.stop_auto_extend(record);
-                self.arm_deadline(record);
-                return;
-            }
             Stage::Pausing { record, timer, .. } => {
                 self.timers.clear(timer);
                 record
@@ -269,10 +262,10 @@ impl Locks {
         since: Instant,
         now: Instant,
     ) -> Lock {
-        let reports_under = self.reports_under(data);
+        let reports = self.reports_all();
         let record = self.records.get_mut(id);
         record.op = None;
-        record.note_handed_out(now, reports_under);
+        record.note_handed_out(now, reports, data);
         self.cluster.stats_mut().handed_out(now.saturating_since(since));
         handle_of(id, record)
     }

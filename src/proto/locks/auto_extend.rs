@@ -8,7 +8,7 @@ use std::time::Duration;
 use slab::Slab;
 
 use crate::proto::error::{ConfigError, LostReason};
-use crate::proto::ids::{Op, RecordId};
+use crate::proto::ids::RecordId;
 use crate::proto::node_set::NodeSet;
 use crate::proto::time::{Instant, Ttl, drift};
 use crate::proto::timers::Timer;
@@ -47,28 +47,17 @@ pub struct AutoExtend {
     max_hold: Option<Duration>,
     extensions: Option<u32>,
     warn_before: Option<Duration>,
-    notifies_renewals: bool,
 }
 
 impl AutoExtend {
     /// For `max_hold` at most: the lock's deadline is never later than that.
     pub const fn at_most(max_hold: Duration) -> AutoExtend {
-        AutoExtend {
-            max_hold: Some(max_hold),
-            extensions: None,
-            warn_before: None,
-            notifies_renewals: false,
-        }
+        AutoExtend { max_hold: Some(max_hold), extensions: None, warn_before: None }
     }
 
     /// For `count` extensions at most. Extends that a write on a node caused are not counted.
     pub const fn extensions(count: u32) -> AutoExtend {
-        AutoExtend {
-            max_hold: None,
-            extensions: Some(count),
-            warn_before: None,
-            notifies_renewals: false,
-        }
+        AutoExtend { max_hold: None, extensions: Some(count), warn_before: None }
     }
 
     /// For `count` extensions at most, in addition to any other bound.
@@ -83,15 +72,6 @@ impl AutoExtend {
     #[must_use]
     pub const fn warn_before(mut self, warn_before: Duration) -> AutoExtend {
         self.warn_before = Some(warn_before);
-        self
-    }
-
-    /// Also reports each later deadline
-    /// ([`Outcome::Renewed`](crate::proto::locks::requests::Outcome::Renewed)): for a caller that
-    /// keeps a copy of it.
-    #[must_use]
-    pub const fn notify_renewals(mut self) -> AutoExtend {
-        self.notifies_renewals = true;
         self
     }
 
@@ -122,13 +102,13 @@ impl From<Duration> for AutoExtend {
     }
 }
 
-/// A lock that is auto-extended, or watched: then no extension is left, and no request is open.
+/// A lock that is auto-extended, or watched: then no extension is left, and no warning comes.
 #[derive(Debug, Clone)]
 pub struct AutoExtended {
     /// The record of the lock.
     pub record: RecordId,
-    /// The request that the reports go to; none if the lock is only watched.
-    pub op: Option<Op>,
+    /// The lock is auto-extended; otherwise it is only watched.
+    pub renews: bool,
     /// What each renewal asks for.
     ttl: Ttl,
     /// The bound of its deadline.
@@ -136,8 +116,6 @@ pub struct AutoExtended {
     /// How many extensions are left.
     extensions: Option<u32>,
     warn_before: Duration,
-    /// Each later deadline is reported.
-    pub notifies_renewals: bool,
     /// The extend that is in flight is a renewal.
     pub renewing: bool,
     /// Starts the next renewal.
@@ -158,19 +136,18 @@ impl AutoExtended {
     /// A lock of that ttl, auto-extended from `start` on.
     pub fn new(
         record: RecordId,
-        op: Option<Op>,
+        renews: bool,
         auto_extend: AutoExtend,
         ttl: Ttl,
         start: Instant,
     ) -> AutoExtended {
         AutoExtended {
             record,
-            op,
+            renews,
             ttl,
             until: auto_extend.max_hold.map(|length| start.saturating_add(length)),
             extensions: auto_extend.extensions,
             warn_before: auto_extend.warn_before.unwrap_or(ttl.duration() / RENEWED_AFTER),
-            notifies_renewals: auto_extend.notifies_renewals,
             renewing: false,
             renewal: None,
             warning: None,
@@ -264,7 +241,7 @@ impl AutoExtended {
     pub fn reason(&self, deadline: Instant) -> LostReason {
         if self.is_at_its_bound(deadline) {
             LostReason::MaxHold
-        } else if self.op.is_some() && self.extensions == Some(0) {
+        } else if self.renews && self.extensions == Some(0) {
             LostReason::Extensions
         } else {
             LostReason::Expired
@@ -297,8 +274,7 @@ mod tests {
     }
 
     fn extended(auto_extend: AutoExtend) -> AutoExtended {
-        let op = Op { index: 0, generation: crate::proto::ids::OpGeneration::FIRST };
-        AutoExtended::new(RecordId::of(0), Some(op), auto_extend, ttl(), at(1_000_000))
+        AutoExtended::new(RecordId::of(0), true, auto_extend, ttl(), at(1_000_000))
     }
 
     #[test]

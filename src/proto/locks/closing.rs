@@ -31,7 +31,11 @@ impl Locks {
             self.cancel(op, now);
         }
         for id in self.records.ids() {
-            if self.records.is_open(id) && self.records.get(id).waits_for_its_deadline() {
+            if !self.records.is_open(id) {
+                continue;
+            }
+            self.stop_auto_extend(id);
+            if self.records.get(id).waits_for_its_deadline() {
                 self.end_as(id, Form::Source, None, now);
             }
         }

@@ -45,13 +45,14 @@ impl Locks {
                 return None;
             }
         }
-        if let Some(completion) = self.auto_extend_report(op, now) {
-            return Some(completion);
-        }
         let request = self.ops.close(op)?;
         let result = match request.stage {
             Stage::Granted { record } => {
-                Ok(Outcome::Acquired(self.hand_out(record, request.data, request.since, now)))
+                let lock = self.hand_out(record, request.data, request.since, now);
+                if let Some(auto_extend) = request.auto_extend {
+                    self.start_auto_extend(record, true, auto_extend, now);
+                }
+                Ok(Outcome::Acquired(lock))
             }
             Stage::Extended { lock } => self.extend_outcome(&lock, now),
             // The outcome is fetched too late: the lock that was extended by its token has expired.

@@ -35,9 +35,6 @@ impl Clone for Stage {
             Stage::Pausing { record, timer, last } => {
                 Stage::Pausing { record: *record, timer: *timer, last: last.clone() }
             }
-            &Stage::AutoExtending { record } => Stage::AutoExtending { record },
-            &Stage::Expiring { record } => Stage::Expiring { record },
-            &Stage::Renewed { record } => Stage::Renewed { record },
             &Stage::Task { task } => Stage::Task { task },
             &Stage::Granted { record } => Stage::Granted { record },
             Stage::Extended { lock } => Stage::Extended { lock: lock.alias() },
@@ -52,8 +49,6 @@ fn copy_of(outcome: &Outcome) -> Outcome {
     match outcome {
         Outcome::Acquired(lock) => Outcome::Acquired(lock.alias()),
         &Outcome::Extended { deadline } => Outcome::Extended { deadline },
-        &Outcome::Expiring { deadline } => Outcome::Expiring { deadline },
-        &Outcome::Renewed { deadline } => Outcome::Renewed { deadline },
         &Outcome::Released(released) => Outcome::Released(released),
         Outcome::Inspected(inspection) => Outcome::Inspected(inspection.clone()),
         Outcome::Vouched(report) => Outcome::Vouched(report.clone()),

@@ -7,12 +7,11 @@ use crate::proto::ids::{Op, RecordId};
 use crate::proto::key_set::KeySet;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::auto_extend::LOSS_BEFORE;
-use crate::proto::locks::records::Phase;
+use crate::proto::locks::records::{News, Phase};
 use crate::proto::locks::requests::{Outcome, Stage};
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::round::{ReleaseOutcome, Round};
 use crate::proto::locks::rounds::Part;
-use crate::proto::locks::updates::LockUpdateKind;
 use crate::proto::locks::{Due, Locks, busy, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
@@ -259,7 +258,7 @@ impl Locks {
         }
         self.arm_deadline(id);
         if deadline > before {
-            self.report_update(id, |_| LockUpdateKind::Extended { deadline });
+            self.report_news(id, News::Extended);
         }
         self.heal(id, now);
         if self.is_held(id) {

@@ -84,9 +84,10 @@ pub struct Record {
     pub auto_extended: Option<Place>,
     /// The lock was handed out then, and is held since; `NOT_HELD` before and after.
     held_since: Instant,
-    /// The lock was handed out, and its updates are reported with `data`.
-    reports: bool,
-    data: u64,
+    /// Whether updates of the lock are reported, and which one waits to be taken.
+    pub news: News,
+    /// The data of the acquire or adopt, once the lock is handed out.
+    pub data: u64,
     /// The queue of the requests that wait until this record gives up the key.
     queue: Option<Place>,
     /// The hash of the key, while the record is found by it.
@@ -103,22 +104,30 @@ pub struct Record {
     pub deadline_timer: Option<Timer>,
 }
 
+/// What happened to a held lock since its last update was taken. Of two, the later one counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum News {
+    /// Its updates are not reported.
+    Unreported,
+    /// Nothing.
+    Nothing,
+    /// Its deadline is another one.
+    Extended,
+    /// A warning is due.
+    Expiring,
+}
+
 impl Record {
-    /// The lock is handed out. Its updates are reported under this data, if they are wanted.
-    pub fn note_handed_out(&mut self, now: Instant, reports_under: Option<u64>) {
-        self.held_since = now;
-        (self.reports, self.data) = (reports_under.is_some(), reports_under.unwrap_or_default());
+    /// The lock is handed out. If its updates are reported, it is under this data.
+    pub fn note_handed_out(&mut self, now: Instant, reports: bool, data: u64) {
+        (self.held_since, self.data) = (now, data);
+        self.news = if reports { News::Nothing } else { News::Unreported };
     }
 
     /// The lock is not held any more. Returns since when it was, if it was handed out.
     pub fn hold_is_over(&mut self) -> Option<Instant> {
         let since = std::mem::replace(&mut self.held_since, NOT_HELD);
         (since != NOT_HELD).then_some(since)
-    }
-
-    /// The data under which the lock's updates are reported, if it was handed out and they are.
-    pub fn reports_under(&self) -> Option<u64> {
-        self.reports.then_some(self.data)
     }
 
     /// The queue of the requests that wait until this record gives up the key.
@@ -325,7 +334,7 @@ impl Records {
             tracked: false,
             auto_extended: None,
             held_since: NOT_HELD,
-            reports: false,
+            news: News::Unreported,
             data: 0,
             queue: None,
             found_by: None,

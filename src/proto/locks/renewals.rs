@@ -10,11 +10,9 @@ use crate::proto::key::KeyHash;
 use crate::proto::lock::Lock;
 use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::locks::auto_extend::AutoExtended;
-use crate::proto::locks::records::Phase;
-use crate::proto::locks::requests::{Completion, Outcome, Stage};
+use crate::proto::locks::records::{News, Phase};
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::sets::SetOfKeys;
-use crate::proto::locks::updates::LockUpdateKind;
 use crate::proto::locks::{Due, Locks, Prolong, WaitEvent};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::quorum::Verdict;
@@ -42,25 +40,18 @@ impl Locks {
         &mut self,
         lock: &Lock,
         auto_extend: AutoExtend,
-        data: u64,
         now: Instant,
-    ) -> Result<Op, Error> {
+    ) -> Result<(), Error> {
         let id = self.records.find(lock).filter(|_| !self.remaining(lock, now).is_zero());
         let Some(id) = id else {
             return Err(self.lost_unasked(LostReason::Over, &[], now));
         };
         auto_extend.check(self.records.get(id).caller_ttl)?;
         let tracked = self.records.get(id).tracked;
-        if let Some(place) = self.records.get(id).auto_extended {
-            if let Some(op) = self.auto_extended[place.index()].op {
-                self.ops.close(op);
-            }
-            self.stop_auto_extend(id);
-        }
-        let op = self.ops.open(data, now, now, Stage::AutoExtending { record: id });
-        self.start_auto_extend(id, Some(op), auto_extend, now);
+        self.stop_auto_extend(id);
+        self.start_auto_extend(id, true, auto_extend, now);
         self.track(id, tracked, now);
-        Ok(op)
+        Ok(())
     }
 
     /// Watches a lock that is not auto-extended: nodes report writes to its key, and its loss is
@@ -70,7 +61,7 @@ impl Locks {
         let Some(id) = id.filter(|&id| self.records.get(id).auto_extended.is_none()) else {
             return;
         };
-        self.start_auto_extend(id, None, AutoExtend::extensions(0), now);
+        self.start_auto_extend(id, false, AutoExtend::extensions(0), now);
         self.track(id, false, now);
     }
 
@@ -101,43 +92,19 @@ impl Locks {
         }
     }
 
-    /// The reports about an auto-extended lock that do not end its request.
-    pub(super) fn auto_extend_report(&mut self, op: Op, now: Instant) -> Option<Completion> {
-        let request = self.ops.get_mut(op)?;
-        let (data, since, auto_extend) = (request.data, request.since, request.auto_extend);
-        let outcome = match (&request.stage, auto_extend) {
-            (&Stage::Expiring { record }, _) => {
-                request.stage = Stage::AutoExtending { record };
-                Outcome::Expiring { deadline: self.records.get(record).deadline }
-            }
-            (&Stage::Renewed { record }, _) => {
-                request.stage = Stage::AutoExtending { record };
-                Outcome::Renewed { deadline: self.records.get(record).deadline }
-            }
-            (&Stage::Granted { record }, Some(auto_extend)) => {
-                let lock = self.hand_out(record, data, since, now);
-                self.start_auto_extend(record, Some(op), auto_extend, now);
-                Outcome::Acquired(lock)
-            }
-            _ => return None,
-        };
-        Some(Completion { op, data, result: Ok(outcome) })
-    }
-
-    fn start_auto_extend(
+    /// Begins to renew a lock, or only to watch it, if `renews` is false.
+    pub(super) fn start_auto_extend(
         &mut self,
         id: RecordId,
-        op: Option<Op>,
+        renews: bool,
         auto_extend: AutoExtend,
         start: Instant,
     ) {
         let record = self.records.get_mut(id);
-        let entry = AutoExtended::new(id, op, auto_extend, record.caller_ttl, start);
+        let entry = AutoExtended::new(id, renews, auto_extend, record.caller_ttl, start);
         record.deadline = entry.capped(record.deadline);
+        record.news = record.news.max(News::Nothing);
         record.auto_extended = Some(Place::new(insert(&mut self.auto_extended, entry)));
-        if let Some(op) = op {
-            self.ops.move_to(op, Stage::AutoExtending { record: id });
-        }
         self.arm_deadline(id);
         self.plan_renewal(id, true);
     }
@@ -151,17 +118,6 @@ impl Locks {
         self.timers.clear_in(&mut entry.warning);
         self.prolongs.clear_in(&mut entry.renewal);
         self.prolongs.clear_in(&mut entry.check);
-        // If the lock was lost, its end waits to be fetched.
-        let silent = |stage: &Stage| {
-            matches!(
-                stage,
-                Stage::AutoExtending { .. } | Stage::Expiring { .. } | Stage::Renewed { .. }
-            )
-        };
-        let Some(op) = entry.op else { return };
-        if self.ops.get_mut(op).is_some_and(|request| silent(&request.stage)) {
-            self.ops.close(op);
-        }
     }
 
     /// The caller extends the lock: a success is no renewal.
@@ -197,17 +153,7 @@ impl Locks {
             self.cluster.stats_mut().renewed += 1;
         }
         self.plan_renewal(id, moved);
-        self.report_renewal(id, moved);
         self.plan_check(id, now);
-    }
-
-    /// Queues the report of a later deadline, if the caller asked for such reports.
-    fn report_renewal(&mut self, id: RecordId, moved: bool) {
-        let Some(place) = self.records.get(id).auto_extended else { return };
-        let entry = &self.auto_extended[place.index()];
-        if let Some(op) = entry.op.filter(|_| moved && entry.notifies_renewals) {
-            self.ops.move_to(op, Stage::Renewed { record: id });
-        }
     }
 
     /// An extend was not won: it is tried again, at a bounded pace.
@@ -228,7 +174,7 @@ impl Locks {
     /// deadline did not move, the timers stay. A caller that was warned is not warned again before
     /// a later warning is due.
     fn plan_renewal(&mut self, id: RecordId, moved: bool) {
-        let record = self.records.get(id);
+        let record = self.records.get_mut(id);
         let (start, deadline) = (record.round.start, record.deadline);
         let Some(place) = record.auto_extended else { return };
         let entry = &mut self.auto_extended[place.index()];
@@ -247,15 +193,12 @@ impl Locks {
             });
         }
         let length = entry.warns_at(deadline).saturating_since(start);
-        let Some(op) = entry.op.filter(|_| moved && !(entry.warned && length.is_zero())) else {
+        if !entry.renews || !moved || (entry.warned && length.is_zero()) {
             return;
-        };
-        entry.warned = false;
-        let stage = self.ops.get_mut(op).map(|request| &mut request.stage);
-        if let Some(stage @ Stage::Expiring { .. }) = stage {
-            // The caller has not fetched the warning, and it is not true any more.
-            *stage = Stage::AutoExtending { record: id };
         }
+        entry.warned = false;
+        // A warning that was not taken is not true any more.
+        record.news = record.news.min(News::Extended);
         self.timers.clear_in(&mut entry.warning);
         entry.warning = Some(self.timers.set_after(start, length, Due::Warn { record: id }));
     }
@@ -282,13 +225,9 @@ impl Locks {
     pub(super) fn warning_is_due(&mut self, id: RecordId) {
         let record = self.records.get(id);
         let place = record.auto_extended.expect("its timers are cleared with its auto-extension");
-        let deadline = record.deadline;
         let entry = &mut self.auto_extended[place.index()];
         (entry.warning, entry.warned) = (None, true);
-        if let Some(op) = entry.op {
-            self.ops.move_to(op, Stage::Expiring { record: id });
-        }
-        self.report_update(id, |key| LockUpdateKind::Expiring { deadline, key: key.into() });
+        self.report_news(id, News::Expiring);
     }
 
     /// Registers the record's keys at a node, so that the node reports writes to them.

@@ -29,19 +29,6 @@ pub enum Outcome {
         /// The new deadline.
         deadline: Instant,
     },
-    /// The auto-extended lock was not renewed until now, and ends at this moment unless a renewal
-    /// still succeeds. The request goes on.
-    Expiring {
-        /// The deadline.
-        deadline: Instant,
-    },
-    /// The auto-extended lock was renewed to this deadline. Reported only if auto-extension asked
-    /// for it ([`AutoExtend::notify_renewals`]); of several, only the last is reported. The request
-    /// goes on.
-    Renewed {
-        /// The new deadline.
-        deadline: Instant,
-    },
     /// The lock is released.
     Released(ReleaseOutcome),
     /// What the nodes hold.
@@ -53,7 +40,8 @@ pub enum Outcome {
     ForceReleased(Box<Report>),
 }
 
-/// The end of a request.
+/// The end of a request: each request has one. What happens to its lock afterwards is a
+/// [`LockUpdate`](crate::proto::locks::updates::LockUpdate).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Completion {
@@ -105,21 +93,6 @@ pub enum Stage {
         /// The error of the last attempt: the result if the wait runs out.
         last: Error,
     },
-    /// The lock was handed out, and auto-extension is on.
-    AutoExtending {
-        /// Its record.
-        record: RecordId,
-    },
-    /// As `AutoExtending`, with a warning that was not fetched yet.
-    Expiring {
-        /// Its record.
-        record: RecordId,
-    },
-    /// As `AutoExtending`, with a later deadline that was not fetched yet.
-    Renewed {
-        /// Its record.
-        record: RecordId,
-    },
     /// A task is in flight.
     Task {
         /// The task.
@@ -142,8 +115,7 @@ pub enum Stage {
 
 impl Stage {
     fn ends(&self) -> bool {
-        let ended = matches!(self, Stage::Granted { .. } | Stage::Extended { .. } | Stage::Over(_));
-        ended || matches!(self, Stage::Expiring { .. } | Stage::Renewed { .. })
+        matches!(self, Stage::Granted { .. } | Stage::Extended { .. } | Stage::Over(_))
     }
 }
 

@@ -1,24 +1,28 @@
-//! Updates of held locks: a later deadline, a warning, the loss. They are for a driver that keeps a
-//! copy of what is known of its locks, or that has to learn of every loss.
+//! Updates of held locks: a later deadline, a warning, the loss.
 //!
-//! The hazard is an update that is not true any more when the driver takes it. So it is checked
+//! The hazard is an update that is not true any more when the driver takes it. So an update is made
 //! when it is taken out, and a lock that the caller released is never reported lost.
 
 use std::collections::VecDeque;
+use std::{fmt, mem};
 
 use crate::proto::error::{Error, LostReason};
 use crate::proto::ids::RecordId;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::Locks;
-use crate::proto::locks::records::Phase;
-use crate::proto::locks::requests::Stage;
+use crate::proto::locks::records::{News, Phase};
 use crate::proto::surplus::shrink_queue;
 use crate::proto::time::Instant;
 
-/// An update of a lock that was handed out.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// An update of a lock that was handed out: what happens to the lock after its request completed.
+///
+/// A lock that is auto-extended or watched has updates. Other locks have them if the driver asked
+/// for them (`report_lock_updates`) before the lock was handed out. Of the updates of a lock that
+/// were not taken, one is left, which says what is true; a loss is kept until it is taken.
+#[derive(Clone, PartialEq, Eq)]
 pub struct LockUpdate {
-    /// The data of the acquire, or of the adopt, that the lock came from.
+    /// The data of the acquire, or of the adopt, that the lock came from. The blocking client
+    /// numbers its locks itself.
     pub data: u64,
     /// The token of the lock.
     pub token: LockToken,
@@ -30,29 +34,65 @@ pub struct LockUpdate {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockUpdateKind {
-    /// The deadline is later now, whatever extended the lock.
+    /// The deadline is later than before, whatever extended the lock.
     Extended {
-        /// The deadline.
+        /// The deadline in force, on the clock of the requests.
         deadline: Instant,
     },
     /// The lock is renewed, but was not renewed until now. It ends at this moment unless a renewal
     /// still succeeds.
     Expiring {
-        /// The deadline.
+        /// The deadline in force, on the clock of the requests.
         deadline: Instant,
-        /// The key.
+        /// The key. Of a lock over several keys the first one in the order of the bytes.
         key: Box<[u8]>,
     },
-    /// The lock is lost: reported once, with the key in the error's report.
+    /// The lock is lost: reported once, with the reason and the key in the error. Of an
+    /// auto-extended or watched lock it is reported before the deadline, if it is taken in time.
     Lost(Error),
 }
 
-/// The updates that the driver did not take yet.
+impl LockUpdate {
+    /// The key, if the update names it: a warning and a loss do. Of a lock over several keys the
+    /// first one in the order of the bytes.
+    pub fn key(&self) -> Option<&[u8]> {
+        match &self.kind {
+            LockUpdateKind::Extended { .. } => None,
+            LockUpdateKind::Expiring { key, .. } => Some(key),
+            LockUpdateKind::Lost(error) => error.report().map(|report| &report.key[..]),
+        }
+    }
+}
+
+/// One line, with the key as text.
+impl fmt::Debug for LockUpdate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LockUpdate { data, token, kind } = self;
+        write!(f, "LockUpdate {{ ")?;
+        if let Some(key) = self.key() {
+            write!(f, "key: \"{}\", ", key.escape_ascii())?;
+        }
+        write!(f, "token: {token}, data: {data}, kind: ")?;
+        match kind {
+            LockUpdateKind::Expiring { deadline, .. } => write!(f, "Expiring({deadline:?}) }}"),
+            kind => write!(f, "{kind:?} }}"),
+        }
+    }
+}
+
+/// The updates that the driver did not take yet: one for each lock that has news, and the losses.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Updates {
-    /// The driver wants them.
-    wanted: bool,
+    /// The driver wants those of every lock.
+    of_all: bool,
     queue: VecDeque<Queued>,
+}
+
+#[derive(Debug, Clone)]
+enum Queued {
+    /// The record has news.
+    News(RecordId),
+    Loss(LockUpdate),
 }
 
 impl Updates {
@@ -60,15 +100,7 @@ impl Updates {
     pub(super) fn shrink(&mut self, most: usize) {
         shrink_queue(&mut self.queue, most);
     }
-}
 
-#[derive(Debug, Clone)]
-struct Queued {
-    record: RecordId,
-    update: LockUpdate,
-}
-
-impl Updates {
     /// Whether there is none.
     #[cfg(feature = "testing")]
     pub(super) fn is_empty(&self) -> bool {
@@ -82,9 +114,9 @@ impl Updates {
 }
 
 impl Locks {
-    /// From now on updates are reported, of every lock that is handed out.
+    /// From now on updates of every lock that is handed out are reported.
     pub fn report_lock_updates(&mut self) {
-        self.updates.wanted = true;
+        self.updates.of_all = true;
     }
 
     /// Whether updates wait to be taken.
@@ -96,64 +128,66 @@ impl Locks {
     /// The next update that is still true.
     pub fn poll_lock_update(&mut self) -> Option<LockUpdate> {
         loop {
-            let Queued { record, mut update } = self.updates.queue.pop_front()?;
-            let present =
-                self.is_held(record).then(|| self.records.get(record)).map(|it| it.deadline);
-            let is_true = match &mut update.kind {
-                LockUpdateKind::Extended { deadline } => {
-                    // A bound of auto-extension may have brought the deadline forward since.
-                    *deadline = present.map_or(*deadline, |present| present.min(*deadline));
-                    present.is_some()
-                }
-                LockUpdateKind::Expiring { deadline, .. } => present == Some(*deadline),
-                LockUpdateKind::Lost(_) => true,
+            let id = match self.updates.queue.pop_front()? {
+                Queued::Loss(loss) => return Some(loss),
+                Queued::News(id) if self.is_held(id) => id,
+                Queued::News(_) => continue,
             };
-            if is_true {
-                return Some(update);
-            }
+            let record = self.records.get_mut(id);
+            let deadline = record.deadline;
+            let news = mem::replace(&mut record.news, News::Nothing);
+            debug_assert!(news > News::Nothing, "a lock with news is queued once");
+            let kind = match news {
+                News::Expiring => {
+                    LockUpdateKind::Expiring { deadline, key: record.first_key().into() }
+                }
+                _ => LockUpdateKind::Extended { deadline },
+            };
+            return Some(LockUpdate { data: record.data, token: record.token.clone(), kind });
         }
     }
 
-    /// The data under which the updates of a lock are reported, once it is handed out.
+    /// Whether the updates of every lock are reported.
     #[inline]
-    pub(super) fn reports_under(&self, data: u64) -> Option<u64> {
-        self.updates.wanted.then_some(data)
+    pub(super) fn reports_all(&self) -> bool {
+        self.updates.of_all
     }
 
-    /// Queues an update of a lock, if the driver wants to have it.
-    pub(super) fn report_update(
-        &mut self,
-        id: RecordId,
-        kind: impl FnOnce(&[u8]) -> LockUpdateKind,
-    ) {
-        let record = self.records.get(id);
-        let Some(data) = record.reports_under() else { return };
-        let update =
-            LockUpdate { data, token: record.token.clone(), kind: kind(record.first_key()) };
-        self.updates.queue.push_back(Queued { record: id, update });
+    /// Notes what happened to a held lock. A warning that was not taken yet stays.
+    pub(super) fn report_news(&mut self, id: RecordId, news: News) {
+        let record = self.records.get_mut(id);
+        let former = record.news;
+        if former == News::Unreported {
+            return;
+        }
+        record.news = former.max(news);
+        if former == News::Nothing {
+            self.updates.queue.push_back(Queued::News(id));
+        }
     }
 
-    /// Reports the loss of a lock, and ends the request of its auto-extension.
+    /// Reports the loss of a lock.
     pub(super) fn report_loss(&mut self, id: RecordId, reason: LostReason, now: Instant) {
         let record = self.records.get(id);
         debug_assert_eq!(record.phase, Phase::Held);
-        let entry = record.auto_extended.map(|place| &self.auto_extended[place.index()]);
-        let op = entry.and_then(|entry| entry.op);
-        if op.is_none() && record.reports_under().is_none() {
+        if record.news == News::Unreported {
             return;
         }
+        let entry = record.auto_extended.map(|place| &self.auto_extended[place.index()]);
         let ended_by_time = entry.filter(|_| reason == LostReason::Expired);
         let reason = ended_by_time.map_or(reason, |entry| entry.reason(record.deadline));
-        let error = self.lost(id, reason, now);
-        if let Some(op) = op {
-            self.ops.move_to(op, Stage::Over(Err(error.clone())));
-        }
-        self.report_update(id, |_| LockUpdateKind::Lost(error));
+        let (data, token) = (record.data, record.token.clone());
+        let kind = LockUpdateKind::Lost(self.lost(id, reason, now));
+        self.updates.queue.push_back(Queued::Loss(LockUpdate { data, token, kind }));
     }
 
     /// The caller gives up a lock that is over: its loss is not reported any more.
     pub(super) fn forget_loss(&mut self, lock: &Lock) {
-        self.updates.queue.retain(|queued| queued.update.token != lock.token);
+        let is_of_it = |queued: &Queued| match queued {
+            Queued::Loss(loss) => loss.token == lock.token,
+            Queued::News(_) => false,
+        };
+        self.updates.queue.retain(|queued| !is_of_it(queued));
     }
 }
 
@@ -163,7 +197,7 @@ mod tests {
 
     #[test]
     fn updates_give_back_the_room_of_a_burst() {
-        let mut updates = Updates { wanted: true, queue: VecDeque::with_capacity(50_000) };
+        let mut updates = Updates { of_all: true, queue: VecDeque::with_capacity(50_000) };
         updates.shrink(1);
         assert!(updates.queue.capacity() < 5_000);
     }

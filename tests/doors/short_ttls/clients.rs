@@ -88,10 +88,10 @@ impl Locks for OnEngine {
 
     fn turn(&mut self, most: Duration) -> Vec<(u64, End<Lock>)> {
         self.embedded.turn_within(most);
+        while self.embedded.engine.poll_lock_update().is_some() {}
         let mut ends = std::mem::take(&mut self.at_once);
         while let Some(done) = self.embedded.engine.poll_completion() {
             let end = match done.result {
-                Ok(Outcome::Expiring { .. }) => continue,
                 Ok(Outcome::Acquired(lock)) => End::Granted(lock),
                 Ok(Outcome::Released(_)) => End::Released,
                 Ok(Outcome::Extended { .. }) => {

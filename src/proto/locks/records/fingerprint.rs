@@ -7,7 +7,7 @@ use crate::proto::fingerprint::{Fingerprint, hash_of, mix};
 use crate::proto::ids::Op;
 use crate::proto::locks::fence::Fencing;
 use crate::proto::locks::fingerprint::phase_word;
-use crate::proto::locks::records::Record;
+use crate::proto::locks::records::{News, Record};
 use crate::proto::quorum::Verdict;
 
 use crate::proto::locks::round::{Purpose, Round};
@@ -40,7 +40,7 @@ impl Record {
             auto_extended,
             // When it was handed out is for a counter.
             held_since: _,
-            reports,
+            news,
             data: _,
             queue,
             found_by,
@@ -51,7 +51,7 @@ impl Record {
             round_timer: _,
             deadline_timer: _,
         } = self;
-        assert!(auto_extended.is_none() && !reports && queue.is_none());
+        assert!(auto_extended.is_none() && *news == News::Unreported && queue.is_none());
         let words = [
             hash_of(key),
             fingerprint.name(token.digits()),
