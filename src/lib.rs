@@ -73,7 +73,7 @@ pub mod testing;
 
 #[cfg(feature = "net")]
 #[doc(inline)]
-pub use client::{Client, Guard, LockEvent, LockEventKind};
+pub use client::{Client, Guard};
 #[cfg(feature = "net")]
 #[doc(inline)]
 pub use config::{Config, ConfigFile, TlsFiles};

@@ -134,7 +134,7 @@ impl<'a> Guard<'a> {
     ///
     /// The client has no thread of its own. It renews inside [`check`](Guard::check), inside
     /// [`Client::drive`], and while any other call of it waits. Call one of them at least every
-    /// third of the ttl. [`Client::poll_lock_event`] reports warnings and the loss; every `check`
+    /// third of the ttl. [`Client::poll_lock_update`] reports warnings and the loss; every `check`
     /// also reports the loss.
     ///
     /// # Errors

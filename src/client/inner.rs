@@ -79,14 +79,14 @@ impl Inner {
         Ok(())
     }
 
-    /// Notes the events of the locks, and returns whether there was any. Completions are dropped:
-    /// no call waits for them, and what they say of a lock that is auto-extended is an update, too.
+    /// Notes the updates of the locks, and returns whether there was any to report. Completions are
+    /// dropped: no call waits for them.
     pub(super) fn take_completions(&mut self) -> bool {
         while self.engine.poll_completion().is_some() {}
         self.take_lock_updates()
     }
 
-    /// Notes the events of the locks, and returns whether there was any.
+    /// Notes the updates of the locks, and returns whether there was any to report.
     fn take_lock_updates(&mut self) -> bool {
         let mut any = false;
         while let Some(update) = self.engine.poll_lock_update() {

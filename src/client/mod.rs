@@ -26,13 +26,13 @@ use crate::proto::lock;
 use crate::proto::lock_options::LockOptions;
 use crate::proto::locks::requests::Outcome;
 use crate::proto::locks::round::ReleaseOutcome;
+use crate::proto::locks::updates::LockUpdate;
 use crate::proto::node_set::NodeId;
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 
 pub use guard::Guard;
 use inner::Inner;
-pub use notices::{LockEvent, LockEventKind};
 
 /// Distributed locks, blocking.
 ///
@@ -339,10 +339,11 @@ impl Client {
         Ok(value)
     }
 
-    /// The next event of the locks, of the last 256: a loss, or, if a lock is renewed
+    /// The next update of the locks, of the last 256: a loss, or, if a lock is renewed
     /// ([`Guard::auto_extend`]), an `Expiring` warning. The client notices them inside its calls. A
-    /// lock that was released or given away has no event.
-    pub fn poll_lock_event(&self) -> Option<LockEvent> {
+    /// lock that was released or given away has none. A later deadline is no update here: read it
+    /// from the guard.
+    pub fn poll_lock_update(&self) -> Option<LockUpdate> {
         let mut inner = self.inner.borrow_mut();
         // What happened to a lock before a fork is the parent's alone.
         inner.engine.check_fork();
@@ -378,7 +379,7 @@ impl Client {
 
     /// Reads and writes until `limit` has passed: renewals of the locks that are extended
     /// automatically, answers that no call waits for, connections, pending releases. It returns
-    /// earlier when there is a new event ([`poll_lock_event`](Client::poll_lock_event)), so that
+    /// earlier when there is a new update ([`poll_lock_update`](Client::poll_lock_update)), so that
     /// the caller learns of a loss before the deadline, however long the limit is.
     ///
     /// Between its calls a client does none of this. If a node was not connected, or its

@@ -1,60 +1,23 @@
 //! Warnings and losses of the locks of a blocking client, until the caller polls them.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 
 use crate::proto::error::Error;
-use crate::proto::lock::LockToken;
 use crate::proto::locks::updates::{LockUpdate, LockUpdateKind};
-use crate::proto::time::Instant;
 
-/// How many events are kept until the caller polls them; the oldest are dropped first.
+/// How many updates are kept until the caller polls them; the oldest are dropped first.
 const MOST: usize = 256;
 
 /// How many losses are remembered for the guards of the locks. A guard that is forgotten never asks
 /// for its own. The oldest are dropped first.
 const REMEMBERED: usize = 1 << 14;
 
-/// An event of a lock that a guard holds.
-#[derive(Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LockEvent {
-    /// Its key.
-    pub key: Vec<u8>,
-    /// Its token.
-    pub token: LockToken,
-    /// The event.
-    pub what: LockEventKind,
-}
-
-/// What happened to a lock that a guard holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LockEventKind {
-    /// The lock is renewed, but was not renewed yet. It ends at this moment unless a renewal
-    /// succeeds.
-    Expiring {
-        /// The deadline, on the clock of [`clock::now`](crate::clock::now).
-        deadline: Instant,
-    },
-    /// The lock is lost: reported once.
-    Lost(Error),
-}
-
-/// One line, with the key as text.
-impl fmt::Debug for LockEvent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LockEvent { key, token, what } = self;
-        let key = key.escape_ascii();
-        write!(f, "LockEvent {{ key: \"{key}\", token: {token}, what: {what:?} }}")
-    }
-}
-
-/// The losses by the numbers of the locks, and the events that were not reported yet.
+/// The losses by the numbers of the locks, and the updates that were not reported yet. Both are
+/// bounded, because a caller that only calls [`check`](crate::Guard::check) polls no update.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     lost: BTreeMap<u64, Error>,
-    unreported: VecDeque<LockEvent>,
+    unreported: VecDeque<LockUpdate>,
     last: u64,
 }
 
@@ -70,26 +33,23 @@ impl Notices {
         self.lost.remove(&number);
     }
 
-    /// Notes an update of a lock; returns `false` if there is nothing to report.
+    /// Notes an update of a lock; returns `false` if there is nothing to report: guards read a
+    /// later deadline from the engine.
     pub(super) fn take(&mut self, update: LockUpdate) -> bool {
-        let (key, what) = match update.kind {
-            LockUpdateKind::Expiring { deadline, key } => {
-                (key, LockEventKind::Expiring { deadline })
-            }
+        match &update.kind {
+            LockUpdateKind::Extended { .. } => return false,
+            LockUpdateKind::Expiring { .. } => {}
             LockUpdateKind::Lost(error) => {
                 if self.lost.len() == REMEMBERED {
                     self.lost.pop_first();
                 }
                 self.lost.insert(update.data, error.clone());
-                let key = error.report().map(|report| report.key.clone());
-                (key.unwrap_or_default(), LockEventKind::Lost(error))
             }
-            LockUpdateKind::Extended { .. } => return false,
-        };
+        }
         if self.unreported.len() == MOST {
             self.unreported.pop_front();
         }
-        self.unreported.push_back(LockEvent { key: key.into(), token: update.token, what });
+        self.unreported.push_back(update);
         true
     }
 
@@ -98,8 +58,8 @@ impl Notices {
         self.lost.get(&number).cloned()
     }
 
-    /// The next event that was not reported yet.
-    pub(super) fn poll(&mut self) -> Option<LockEvent> {
+    /// The next update that was not reported yet.
+    pub(super) fn poll(&mut self) -> Option<LockUpdate> {
         self.unreported.pop_front()
     }
 }

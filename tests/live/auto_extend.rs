@@ -106,7 +106,7 @@ fn auto_extend_for_ten_ttls_that_ends_by_its_extensions_leaves_nothing() {
     assert_eq!((told.reason(), renewed), (LostReason::Extensions, 30));
     assert!(lasted > 10 * ttl);
     is_warned_once(&told);
-    assert!(client.poll_lock_event().is_none());
+    assert!(client.poll_lock_update().is_none());
     assert_eq!(guard.check().unwrap_err(), told.error);
     // Releasing it now changes nothing.
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::AlreadyExpired);
@@ -160,9 +160,9 @@ fn max_hold_ends_it_and_no_key_lives_beyond() {
             assert!(now + left <= end, "its key lives {:?} too long", now + left - end);
             latest = latest.max((now + left).saturating_duration_since(end - max_hold));
         }
-        match client.poll_lock_event().map(|notice| notice.what) {
-            Some(LockEventKind::Expiring { deadline }) => warnings.push(deadline),
-            Some(LockEventKind::Lost(error)) => break error,
+        match client.poll_lock_update().map(|notice| notice.kind) {
+            Some(LockUpdateKind::Expiring { deadline, .. }) => warnings.push(deadline),
+            Some(LockUpdateKind::Lost(error)) => break error,
             _ => {}
         }
     };
@@ -172,7 +172,7 @@ fn max_hold_ends_it_and_no_key_lives_beyond() {
     assert!(!warnings.is_empty() && warnings.windows(2).all(|two| two[0] < two[1]));
     all_is_over(&fleet);
     client.drive(millis(50)).unwrap();
-    assert!(client.poll_lock_event().is_none(), "something was told twice");
+    assert!(client.poll_lock_update().is_none(), "something was told twice");
     drop(guard);
     // A ttl that is longer than it may be held ends with that, too.
     let guard = client.lock("a", LockOptions::new(TTL).auto_extend(millis(700))).unwrap();

@@ -21,9 +21,9 @@ fn guard_and_event_are_one_readable_line() {
         std::thread::sleep(millis(60));
         short.check().is_err()
     });
-    let event = client.poll_lock_event().expect("a kept lock reports its end");
-    let line = format!("{event:?}");
-    assert!(line.starts_with("LockEvent { key: \"short\", token: "), "{line}");
+    let update = client.poll_lock_update().expect("a kept lock reports its end");
+    let line = format!("{update:?}");
+    assert!(line.starts_with("LockUpdate { key: \"short\", token: "), "{line}");
     drop(guard);
 
     let shared = ready::shared(config(&fleet));

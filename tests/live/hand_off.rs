@@ -41,7 +41,7 @@ fn a_lock_that_is_given_away_is_taken_up_and_is_the_other_s() {
         // due by then.
         giver.drive(SECOND).unwrap();
         taker.drive(millis(100)).unwrap();
-        assert!(giver.poll_lock_event().is_none(), "the giver gets no event");
+        assert!(giver.poll_lock_update().is_none(), "the giver gets no event");
         guard.check().unwrap();
         is_gone(&giver.adopt("a", given.clone(), TTL).unwrap_err());
         assert_eq!(giver.release_token("a", given.clone()).unwrap(), ReleaseOutcome::TakenByOther);

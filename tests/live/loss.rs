@@ -64,7 +64,7 @@ fn loss_is_reported_before_the_deadline_when_a_majority_is_stopped() {
         [&fleet[0], &fleet[2]].into_iter().for_each(Node::stop);
         let told = client.until_lost(&guard);
         assert_eq!(guard.check().unwrap_err(), told.error, "every look says the same");
-        assert!(client.poll_lock_event().is_none(), "the loss was reported twice");
+        assert!(client.poll_lock_update().is_none(), "the loss was reported twice");
         drop(guard);
         [&fleet[0], &fleet[2]].into_iter().for_each(Node::cont);
         let end = Instant::now();
@@ -133,10 +133,10 @@ fn loss_by_a_flush_of_all_nodes_is_reported_at_once_and_no_key_returns() {
         let Err(Error::Lost { reason: LostReason::Gone, .. }) = guard.check() else { panic!() };
     }
     let mut told = 0;
-    while let Some(notice) = client.poll_lock_event() {
+    while let Some(notice) = client.poll_lock_update() {
         assert!(matches!(
-            notice.what,
-            LockEventKind::Lost(Error::Lost { reason: LostReason::Gone, .. })
+            notice.kind,
+            LockUpdateKind::Lost(Error::Lost { reason: LostReason::Gone, .. })
         ));
         told += 1;
     }
@@ -173,8 +173,8 @@ fn loss_is_reported_when_the_third_of_five_keys_is_replaced() {
     assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
     is_only_anothers(&fleet, &client, 3);
     drop(guard);
-    let event = client.poll_lock_event().map(|event| event.what);
-    assert_eq!(event, Some(LockEventKind::Lost(error)), "kept or not");
+    let update = client.poll_lock_update().map(|update| update.kind);
+    assert_eq!(update, Some(LockUpdateKind::Lost(error)), "kept or not");
 
     // And by pushes, if it is kept.
     fleet.iter().for_each(|node| assert!(node.command(&["FLUSHALL"]).is_ok()));
@@ -301,10 +301,10 @@ fn loss_that_another_call_found_is_reported_by_the_next_check() {
         if look_first {
             assert!(lost(guard.check().unwrap_err()), "{:?}", guard.check());
         }
-        let notices = std::iter::from_fn(|| client.poll_lock_event());
+        let notices = std::iter::from_fn(|| client.poll_lock_update());
         let losses =
-            notices.filter(|it| matches!(&it.what, LockEventKind::Lost(e) if lost(e.clone())));
-        let keys: Vec<_> = losses.map(|it| it.key).collect();
+            notices.filter(|it| matches!(&it.kind, LockUpdateKind::Lost(e) if lost(e.clone())));
+        let keys: Vec<_> = losses.map(|it| it.key().unwrap().to_vec()).collect();
         assert_eq!(keys, [b"a", b"b"], "each once, kept or not");
     }
 }
@@ -331,7 +331,7 @@ fn no_check_confirms_a_lock_past_its_deadline_when_its_report_comes_late() {
         drop(guard);
         fleet.iter().take(stopped).for_each(Node::cont);
         client.drive_until(SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
-        while client.poll_lock_event().is_some() {}
+        while client.poll_lock_update().is_some() {}
     }
 }
 
@@ -370,9 +370,9 @@ fn loss_of_a_lock_without_auto_extend_is_an_event_too() {
     let start = Instant::now();
     client.drive(TTL / 2).unwrap();
     assert!(start.elapsed() < TTL / 4, "it returns when there is an event");
-    let event = client.poll_lock_event().expect("the loss");
-    assert_eq!((&event.key[..], event.token), (guard.key(), guard.token()));
-    let LockEventKind::Lost(error) = event.what else { panic!("{:?}", event.what) };
+    let update = client.poll_lock_update().expect("the loss");
+    assert_eq!((update.key(), &update.token), (Some(guard.key()), &guard.token()));
+    let LockUpdateKind::Lost(error) = update.kind else { panic!("{update:?}") };
     assert!(matches!(error, Error::Lost { reason: LostReason::Expired, .. }), "{error}");
     assert_eq!(guard.check(), Err(error));
     assert_eq!(other.check(), Ok(()));
@@ -384,7 +384,7 @@ fn loss_of_a_lock_without_auto_extend_is_an_event_too() {
     std::thread::sleep(millis(30));
     drop(late);
     client.drive(millis(200)).unwrap();
-    assert_eq!(client.poll_lock_event(), None);
+    assert_eq!(client.poll_lock_update(), None);
     nothing_is_left(&fleet);
 }
 
@@ -399,8 +399,8 @@ fn loss_that_an_extend_finds_is_an_event_and_the_answer_of_every_check() {
     let error = guard.extend(TTL).unwrap_err();
     assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
     client.drive(Duration::ZERO).unwrap();
-    let event = client.poll_lock_event().map(|event| event.what);
-    assert_eq!(event, Some(LockEventKind::Lost(error.clone())));
+    let update = client.poll_lock_update().map(|update| update.kind);
+    assert_eq!(update, Some(LockUpdateKind::Lost(error.clone())));
     assert_eq!(guard.check(), Err(error));
-    assert_eq!(client.poll_lock_event(), None);
+    assert_eq!(client.poll_lock_update(), None);
 }

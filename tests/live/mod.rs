@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use crate::engine_loop::Loop;
 use crate::ready;
 use crate::support::{Dice, Fleet, SECOND, SOON, eventually, millis};
-use redlatch::{Client, Config, Engine, Error, Guard, LockEventKind, LockOptions, LockToken};
+use redlatch::{Client, Config, Engine, Error, Guard, LockOptions, LockToken, LockUpdateKind};
 use redlatch::{NodeId, NodeState, RestartGuard, clock};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -114,14 +114,14 @@ impl Watched for Client {
             // The call returns as soon as there is something to report.
             self.drive(millis(100)).expect("the poller works");
             deadline = guard.deadline().unwrap_or(deadline);
-            while let Some(notice) = self.poll_lock_event() {
+            while let Some(notice) = self.poll_lock_update() {
                 if notice.token != guard.token() {
                     continue; // The loss of an earlier lock, which the test has not taken.
                 }
-                assert_eq!(notice.key, guard.key());
-                match notice.what {
-                    LockEventKind::Expiring { deadline } => warnings.push(deadline),
-                    LockEventKind::Lost(error) => {
+                assert_eq!(notice.key(), Some(guard.key()));
+                match notice.kind {
+                    LockUpdateKind::Expiring { deadline, .. } => warnings.push(deadline),
+                    LockUpdateKind::Lost(error) => {
                         let at = clock::now();
                         return Told { error, warnings, at, deadline };
                     }

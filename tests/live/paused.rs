@@ -122,9 +122,9 @@ fn it_was_stopped(client: &Client, renewed: &Guard<'_>, extended: &Guard<'_>) {
     assert!(
         renewed.remaining().is_zero() && extended.deadline().is_none_or(|at| at < clock::now())
     );
-    let lost = |event: &redlatch::LockEvent| matches!(event.what, LockEventKind::Lost(_));
-    let events = std::iter::from_fn(|| client.poll_lock_event()).filter(lost);
-    let mut keys: Vec<_> = events.map(|event| event.key).collect();
+    let lost = |update: &redlatch::LockUpdate| matches!(update.kind, LockUpdateKind::Lost(_));
+    let losses = std::iter::from_fn(|| client.poll_lock_update()).filter(lost);
+    let mut keys: Vec<_> = losses.map(|update| update.key().unwrap().to_vec()).collect();
     keys.sort();
     assert_eq!(keys, [&b"kept"[..], b"plain"], "each is reported once");
     println!("{BOTH_LOST}");

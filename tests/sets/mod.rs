@@ -11,7 +11,7 @@ use crate::ready;
 use crate::support::{Fleet, SECOND, SOON, Value, eventually, millis};
 use redlatch::testing::master::Trouble;
 use redlatch::testing::tcp::{LocalMaster, Masters};
-use redlatch::{Client, Config, ConfigError, Error, LockEventKind, LockOptions, LostReason};
+use redlatch::{Client, Config, ConfigError, Error, LockOptions, LockUpdateKind, LostReason};
 use redlatch::{NodeError, NodeReply, ReleaseOutcome, RestartGuard};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -116,15 +116,15 @@ fn loss_of_a_set_is_reported_at_once_and_names_the_key() {
     for node in fleet.iter().take(2) {
         node.command(&["DEL", "b"]);
     }
-    let mut event = None;
+    let mut update = None;
     eventually(SOON, "the loss is reported", || {
         client.drive(millis(5)).unwrap();
-        event = client.poll_lock_event();
-        event.is_some()
+        update = client.poll_lock_update();
+        update.is_some()
     });
-    let event = event.expect("it was reported");
-    assert_eq!(event.key, b"b");
-    let LockEventKind::Lost(error) = event.what else { panic!("{event:?}") };
+    let update = update.expect("it was reported");
+    assert_eq!(update.key(), Some(&b"b"[..]));
+    let LockUpdateKind::Lost(error) = update.kind else { panic!("{update:?}") };
     println!("{error}");
     assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
     assert!(guard.check().unwrap_err().to_string().contains("for \"b\", one of 3 keys"));
