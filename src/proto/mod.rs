@@ -19,10 +19,6 @@ pub(crate) mod lock;
 pub(crate) mod lock_options;
 pub(crate) mod locks;
 pub(crate) mod node_set;
-#[cfg(redlatch_planted_faults)]
-pub mod planted;
-#[cfg(not(redlatch_planted_faults))]
-pub(crate) mod planted;
 pub mod prometheus;
 pub(crate) mod quorum;
 pub(crate) mod settings;

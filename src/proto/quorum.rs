@@ -5,7 +5,6 @@
 //! the first verdict stands, whatever is cast later.
 
 use crate::proto::node_set::{NodeId, NodeSet};
-use crate::proto::planted::{Fault, is_planted};
 
 /// How many of `nodes` are a majority.
 pub const fn majority(nodes: usize) -> usize {
@@ -65,9 +64,7 @@ pub struct Ballot {
 impl Ballot {
     /// A question to all of `nodes` nodes that a majority of them decides.
     pub fn of_majority(nodes: usize) -> Ballot {
-        let planted = is_planted(Fault::QuorumOfHalf);
-        let needed = if planted { nodes / 2 } else { majority(nodes) };
-        Ballot::new(NodeSet::first(nodes), needed, false)
+        Ballot::new(NodeSet::first(nodes), majority(nodes), false)
     }
 
     /// A question to `electors` that `needed` grants win, and whose refusals matter, too. When it

@@ -34,8 +34,6 @@ pub struct Client {
 
 impl World {
     pub fn new(nodes: usize) -> World {
-        #[cfg(redlatch_planted_faults)]
-        plant_what_is_asked_for();
         let now = Instant::from_nanos(1_000_000_000_000);
         let masters = (0..nodes as u64).map(|seed| {
             let mut master = Master::new(seed, now);
@@ -266,12 +264,4 @@ impl World {
             assert_eq!(open, (0, 0), "client {number}");
         }
     }
-}
-
-/// Plants the fault that `PLANT` names in the thread of this test, to see which tests are red.
-#[cfg(redlatch_planted_faults)]
-fn plant_what_is_asked_for() {
-    use redlatch::proto::planted::{FAIR_FAULTS, plant};
-    let name = std::env::var("PLANT").unwrap_or_default();
-    plant(FAIR_FAULTS.into_iter().find(|fault| format!("{fault:?}") == name));
 }

@@ -43,7 +43,6 @@ mod network;
 mod node;
 mod operator;
 mod plan;
-#[cfg(redlatch_planted_faults)]
 mod planted;
 mod relic;
 mod resting;

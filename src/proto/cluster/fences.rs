@@ -12,7 +12,6 @@ use crate::proto::error::NodeError;
 #[cfg(feature = "testing")]
 use crate::proto::fingerprint::hash_of;
 use crate::proto::node_set::{MAX_NODES, NodeId};
-use crate::proto::planted::{Fault, is_planted};
 use crate::proto::settings::RestartGuard;
 use crate::proto::wire::ask::LockAsk;
 use crate::proto::wire::fencing;
@@ -39,9 +38,6 @@ impl Cluster {
             (MarkerState::Later(_), Some(micros)) => (micros, false),
             _ => return 1,
         };
-        if is_planted(Fault::CounterWithoutFloor) {
-            return 1;
-        }
         // An operator who vouches ends the quarantine at once.
         let quarantine = match vouched {
             true => 0,
@@ -54,7 +50,7 @@ impl Cluster {
     pub fn refuses_fence(&self, node: NodeId) -> Option<NodeError> {
         // Before the node marker is renewed, it has an earlier moment than the floor needs.
         let unmarked = self.nodes[node.index()].wants_marking.is_some();
-        if (unmarked || !self.is_trusted(node)) && !is_planted(Fault::QuarantinedCounterCounts) {
+        if unmarked || !self.is_trusted(node) {
             Some(NodeError::Quarantined)
         } else if self.nodes[node.index()].vetted.info.evicts {
             Some(NodeError::Evicts)

@@ -15,7 +15,6 @@ use crate::proto::locks::round::Round;
 use crate::proto::locks::rounds::Part;
 use crate::proto::locks::{AcquireParams, Locks, WaitEvent, busy, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
-use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
 
@@ -212,9 +211,7 @@ impl Locks {
     ) {
         let record = self.records.get(ask.record);
         if record.phase == Phase::Asking && record.round.number == ask.round {
-            let uncounted = reply == NodeReply::Granted
-                && record.uncounted.contains(node)
-                && !is_planted(Fault::QuarantinedGrantCounts);
+            let uncounted = reply == NodeReply::Granted && record.uncounted.contains(node);
             let mut reply = reply;
             if uncounted {
                 let cause = self.why_uncounted(ask.record, node);
@@ -227,10 +224,7 @@ impl Locks {
 
     /// A majority granted: the client owns the lock until it is handed out.
     pub(super) fn attempt_is_won(&mut self, id: RecordId, now: Instant) {
-        let record = self.records.get_mut(id);
-        if is_planted(Fault::DeadlineFromReply) {
-            record.deadline = record.ttl.deadline(now);
-        }
+        let record = self.records.get(id);
         if now >= record.deadline {
             self.attempt_is_lost(id, now);
             return;

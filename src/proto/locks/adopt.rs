@@ -15,7 +15,6 @@ use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::Round;
 use crate::proto::locks::{Locks, busy};
 use crate::proto::node_set::NodeId;
-use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::LockAsk;
 
@@ -92,7 +91,6 @@ impl Locks {
     ) -> Result<Op, Error> {
         self.check_room()?;
         let fresh = self.random_token();
-        let fresh = if is_planted(Fault::AdoptKeepsToken) { token.clone() } else { fresh };
         let round = Round::acquire(self.cluster.size(), now, ttl);
         let opened = match keys {
             Keys::One(key) => self.records.open(key, fresh, round),

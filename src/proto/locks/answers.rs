@@ -8,7 +8,6 @@ use crate::proto::error::NodeReply;
 use crate::proto::locks::Locks;
 use crate::proto::locks::encoding::{Question, phase_of};
 use crate::proto::node_set::NodeId;
-use crate::proto::planted::{Fault, is_planted};
 use crate::proto::quorum::Verdict;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Kind, LockAsk};
@@ -59,11 +58,9 @@ impl Locks {
         match ask.kind {
             Kind::Release | Kind::Exists => true,
             // A waiter in line has no round.
-            Kind::Join => in_phase || is_planted(Fault::JoinAfterWithdrawal),
+            Kind::Join => in_phase,
             // Even if a majority has agreed: this node's key has to be extended, too, or healed.
-            Kind::Extend => {
-                in_round && !record.is_overdue(now) || is_planted(Fault::RepeatAfterRelease)
-            }
+            Kind::Extend => in_round && !record.is_overdue(now),
             Kind::Claim => in_round && record.op.is_some_and(|op| !self.has_waited_enough(op, now)),
             // These are sent by their source at once.
             Kind::Heal | Kind::Adopt => false,

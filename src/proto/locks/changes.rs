@@ -13,7 +13,6 @@ use crate::proto::locks::Locks;
 use crate::proto::locks::pending_releases::PendingRelease;
 use crate::proto::locks::records::Phase;
 use crate::proto::node_set::NodeId;
-use crate::proto::planted::{Fault, is_planted};
 use crate::proto::quorum::Verdict;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Ask, Kind, LockAsk};
@@ -123,14 +122,7 @@ impl Locks {
         let mut vote = (record.round.number == ask.round || late) && !in_line;
         if ask.kind.may_create() {
             record.heal_is_over(node);
-            if is_planted(Fault::CutWithoutRelease) {
-                record.pending.forget_lost(node);
-            } else {
-                record.may_be_executed_late(node, provable, now);
-            }
-            if is_planted(Fault::ReleaseWhileHeld) {
-                self.queue_release(node, ask.record, now);
-            }
+            record.may_be_executed_late(node, provable, now);
             if provable {
                 let pending_release = PendingRelease { record: ask.record, not_before: now };
                 self.pending_releases[node.index()].unproven.push(pending_release);

@@ -245,7 +245,7 @@ pub(super) fn encode_for_line(
     match (kind, record.line().zip(place)) {
         (Kind::Join, Some((line, place))) => {
             let earlier = place.earlier(record, line);
-            lines::join(out, form, key, place.last(record, line), earlier, record.round.number);
+            lines::join(out, form, key, place.last(record, line), earlier);
         }
         (Kind::Release, None) => {
             lines::hand_over(out, form, key, token, iter::empty(), &[]);

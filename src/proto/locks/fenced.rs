@@ -18,7 +18,6 @@ use crate::proto::locks::records::Phase;
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::rounds::Part;
 use crate::proto::node_set::{NodeId, NodeSet};
-use crate::proto::planted::{Fault, is_planted};
 use crate::proto::quorum::Ballot;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Kind, LockAsk};
@@ -139,7 +138,7 @@ impl Locks {
         let stored: NodeSet = grants.iter().filter(|&node| fencing.is_stored_at(node)).collect();
         if !is_known {
             self.attempt_is_lost(id, now);
-        } else if stored.len() >= needed || is_planted(Fault::NoWriteBack) {
+        } else if stored.len() >= needed {
             self.cluster.stats_mut().fenced += 1;
             self.attempt_is_won(id, now);
         } else {

@@ -88,7 +88,7 @@ impl Locks {
             return;
         }
         line.skipped = line.skipped.max(message.skipped);
-        let counts = line.note_hand_over(node, next, now);
+        let counts = line.note_hand_over(node, next);
         if counts && trusted {
             record.prove_in_line(node);
         }

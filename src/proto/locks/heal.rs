@@ -10,7 +10,6 @@ use crate::proto::ids::RecordId;
 use crate::proto::locks::Locks;
 use crate::proto::locks::records::Phase;
 use crate::proto::node_set::NodeId;
-use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Kind, LockAsk};
 
@@ -26,7 +25,7 @@ impl Locks {
             return NodeReply::Absent;
         }
         let doubtful = !trusted && !record.is_proven(node, now);
-        if doubtful && !is_planted(Fault::QuarantinedExtendCounts) {
+        if doubtful {
             record.uncounted.insert(node);
             return NodeReply::Failed(NodeError::Quarantined);
         }

@@ -14,7 +14,6 @@ use crate::proto::locks::round::{ReleaseOutcome, Round};
 use crate::proto::locks::rounds::Part;
 use crate::proto::locks::{Due, Locks, busy, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
-use crate::proto::planted::{Fault, is_planted};
 use crate::proto::quorum::Ballot;
 use crate::proto::time::{Instant, InvalidTtl, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
@@ -210,7 +209,7 @@ impl Locks {
             record.note_absent(node, reply);
         }
         let granted = reply == NodeReply::Granted;
-        let proven = record.is_proven(node, now) || is_planted(Fault::QuarantinedExtendCounts);
+        let proven = record.is_proven(node, now);
         let uncounted = granted && !proven && !trusted;
         if granted && (trusted || proven) {
             // Our key is there, and any quarantine in which it may have been created is over, or
@@ -241,7 +240,6 @@ impl Locks {
             return;
         }
         let (start, ttl) = (record.round.start, record.round.ttl);
-        let start = if is_planted(Fault::DeadlineFromReply) { now } else { start };
         let agreed = self.capped_deadline(id, ttl.deadline(start));
         let record = self.records.get_mut(id);
         let before = record.deadline;
@@ -311,9 +309,6 @@ impl Locks {
         if now >= record.deadline {
             self.lose(id, LostReason::Expired, now);
             return;
-        }
-        if is_planted(Fault::HealInLostRound) {
-            self.heal(id, now);
         }
         self.on_extend_not_won(id, now);
         self.report_or_pause(id, now);

@@ -16,7 +16,6 @@ use bytes::Bytes;
 
 use crate::proto::error::Error;
 use crate::proto::node_set::{MAX_NODES, NodeId, NodeSet};
-use crate::proto::planted::{Fault, is_planted};
 use crate::proto::quorum::reached_by;
 use crate::proto::time::{Instant, Ttl, drift};
 use crate::proto::wire::line::{Standing, name_of};
@@ -182,7 +181,7 @@ impl Line {
         asked_at: Instant,
         in_present_poll: bool,
     ) {
-        if self.sent_in_trust.contains(node) || is_planted(Fault::QuarantinedPushCounts) {
+        if self.sent_in_trust.contains(node) {
             self.counted.insert(node);
         } else {
             self.counted.remove(node);
@@ -201,7 +200,7 @@ impl Line {
             (at.until, at.holder) = (None, standing.holder.clone());
             self.rank = self.rank.min(standing.rank);
         }
-        if in_present_poll || is_planted(Fault::SplitOfMixedRounds) {
+        if in_present_poll {
             self.answered.insert(node);
         }
     }
@@ -235,17 +234,14 @@ impl Line {
     }
 
     /// A node handed the key over. Returns whether its vote counts.
-    pub fn note_hand_over(&mut self, node: NodeId, next: Bytes, now: Instant) -> bool {
+    pub fn note_hand_over(&mut self, node: NodeId, next: Bytes) -> bool {
         (self.pushed, self.met_others) = (true, true);
         self.left.insert(node);
-        let latest = self.at.iter().map(|at| at.base).max().unwrap_or(now);
         let at = &mut self.at[node.index()];
         at.next = next;
-        let base = if is_planted(Fault::OneBaseForAll) { latest } else { at.base };
-        let base = if is_planted(Fault::DeadlineFromPush) { now } else { base };
-        let counts = self.counted.contains(node) || is_planted(Fault::QuarantinedPushCounts);
+        let counts = self.counted.contains(node);
         if counts {
-            at.until = Some(self.ttl.deadline(base));
+            at.until = Some(self.ttl.deadline(at.base));
         }
         counts
     }
@@ -259,9 +255,6 @@ impl Line {
     /// The votes of the node do not count until it has answered another join: it may have forgotten
     /// keys, or its connection was lost.
     pub fn forget(&mut self, node: NodeId) {
-        if is_planted(Fault::QuarantinedPushCounts) {
-            return;
-        }
         self.counted.remove(node);
         self.may_come_to_stand(node);
         self.sent_in_trust.remove(node);
@@ -307,16 +300,15 @@ impl Line {
     pub fn judge(&self, own: &[u8], quorum: usize, now: Instant) -> Split {
         let answered = self.answered.common(self.joined);
         let whole = self.polled.minus(self.answered).is_empty() && !self.pushed;
-        let judged = if is_planted(Fault::SplitOfMixedRounds) { self.joined } else { answered };
-        if judged.len() < quorum || !(whole || is_planted(Fault::SplitOfMixedRounds)) {
+        if answered.len() < quorum || !whole {
             return Split::Unknown;
         }
         let holds = self.holds(now);
         let holder_at = |node: NodeId| -> &[u8] {
             if holds.contains(node) { own } else { &self.at[node.index()].holder }
         };
-        let votes_for = |token: &[u8]| judged.iter().filter(|&n| holder_at(n) == token).count();
-        let most = judged
+        let votes_for = |token: &[u8]| answered.iter().filter(|&n| holder_at(n) == token).count();
+        let most = answered
             .iter()
             .map(holder_at)
             .filter(|token| !token.is_empty())
@@ -381,8 +373,8 @@ mod tests {
         line
     }
 
-    fn push(line: &mut Line, node: usize, now: u64) -> bool {
-        line.note_hand_over(NodeId::new(node), Bytes::new(), at(now))
+    fn push(line: &mut Line, node: usize) -> bool {
+        line.note_hand_over(NodeId::new(node), Bytes::new())
     }
 
     #[test]
@@ -391,7 +383,7 @@ mod tests {
         // One node was polled later, and said once more that the key is another's.
         line.begin_poll(NodeId::new(0).into(), NodeSet::EMPTY, at(500));
         line.note_standing(NodeId::new(0), false, &held_by(b"x"), at(500), true);
-        assert!(push(&mut line, 0, 600) && push(&mut line, 1, 600));
+        assert!(push(&mut line, 0) && push(&mut line, 1));
         assert_eq!(line.deadline(2, at(600)), Some(ttl().deadline(at(100))));
         assert_eq!(line.deadline(1, at(600)), Some(ttl().deadline(at(500))));
         assert_eq!(line.deadline(3, at(600)), None);
@@ -404,7 +396,7 @@ mod tests {
         let node = NodeId::new(0);
         line.begin_poll(node.into(), node.into(), at(100));
         line.note_standing(node, false, &held_by(b"x"), at(100), true);
-        assert!(!push(&mut line, 0, 200));
+        assert!(!push(&mut line, 0));
         assert_eq!(line.deadline(1, at(200)), None);
         line.begin_poll(node.into(), NodeSet::EMPTY, at(300));
         let mine = Standing { left_millis: 700, ..Standing::default() };
@@ -415,15 +407,15 @@ mod tests {
     #[test]
     fn a_lost_connection_takes_its_vote_with_it_and_the_base_stays() {
         let mut line = joined(1);
-        push(&mut line, 0, 200);
+        push(&mut line, 0);
         line.forget(NodeId::new(0));
         assert_eq!(line.deadline(1, at(200)), None);
         assert!(line.may_stand(NodeId::new(0)), "a join may have come after the hand-over");
-        assert!(!push(&mut line, 0, 300), "the join of the new connection is not answered");
+        assert!(!push(&mut line, 0), "the join of the new connection is not answered");
         line.begin_poll(NodeId::new(0).into(), NodeSet::EMPTY, at(300));
         line.forget(NodeId::new(0));
         line.note_standing(NodeId::new(0), false, &held_by(b"x"), at(300), true);
-        assert!(!push(&mut line, 0, 400), "the node forgot keys after it was asked");
+        assert!(!push(&mut line, 0), "the node forgot keys after it was asked");
     }
 
     fn split(line: &mut Line, mine: &[usize], others: &[(usize, &'static [u8])]) {
@@ -459,7 +451,7 @@ mod tests {
         let others: [(usize, &'static [u8]); 3] = [(2, A), (3, A), (4, b"c")];
         let mut line = joined(5);
         split(&mut line, &[0, 1], &others);
-        push(&mut line, 4, 205);
+        push(&mut line, 4);
         assert_eq!(line.judge(B, 3, at(210)), Split::Unknown);
         split(&mut line, &[0, 1], &others);
         line.begin_poll(NodeSet::first(5), NodeSet::EMPTY, at(220));
@@ -486,7 +478,7 @@ mod tests {
         line.note_standing(node, false, &held_by(b"x"), at(310), true);
         assert!(line.holds(at(310)).is_empty() && line.may_stand(node), "it is another's again");
         line.note_standing(node, false, &held_by(b"x"), at(305), false);
-        assert!(push(&mut line, 0, 320));
+        assert!(push(&mut line, 0));
         assert_eq!(line.deadline(1, at(320)), Some(ttl().deadline(at(310))), "the latest base");
         line.forget(node);
         assert!(line.holds(at(320)).is_empty());
@@ -521,7 +513,7 @@ mod tests {
     #[test]
     fn node_that_handed_the_key_over_has_said_who_is_next_and_has_the_token_in_line_no_more() {
         let mut line = joined(2);
-        line.note_hand_over(NodeId::new(0), Bytes::from_static(b"m1"), at(200));
+        line.note_hand_over(NodeId::new(0), Bytes::from_static(b"m1"));
         assert_eq!(line.successor(), b"m1");
         line.note_next(NodeId::new(1), Bytes::new());
         assert_eq!([0, 1].map(|node| line.may_stand(NodeId::new(node))), [false; 2]);

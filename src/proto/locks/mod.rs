@@ -81,7 +81,6 @@ use crate::proto::locks::records::{Phase, Record, Records};
 use crate::proto::locks::requests::{Ops, Request};
 use crate::proto::locks::tasks::Tasks;
 use crate::proto::node_set::{NodeId, NodeSet};
-use crate::proto::planted::{Fault, is_planted};
 use crate::proto::settings::{LONGEST_KEY, Settings};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::timers::{Timer, Timers};
@@ -469,11 +468,9 @@ impl Locks {
         }
         let sent = Encoding { form, names };
         let phase = phase_of(kind);
-        let late = kind == Kind::Join && is_planted(Fault::JoinAfterWithdrawal);
-        let planted = is_planted(Fault::ReleaseWhileHeld) || late;
-        assert!(record.phase == phase || planted, "{kind:?} in {:?}", record.phase);
-        let prolongs = phase == Phase::Held && !planted;
-        debug_assert!(!prolongs || now < record.deadline, "{kind:?} at or past the deadline");
+        assert!(record.phase == phase, "{kind:?} in {:?}", record.phase);
+        let is_early = phase != Phase::Held || now < record.deadline;
+        debug_assert!(is_early, "{kind:?} at or past the deadline");
         if kind.may_create() {
             record.pending.on_asked(nodes);
             if kind.creates() {

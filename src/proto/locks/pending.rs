@@ -85,12 +85,6 @@ impl Pending {
         self.lapses_at = self.lapses_at.max(expires_at);
     }
 
-    /// As [`on_lost`](Pending::on_lost), without the release: a fault that tests plant.
-    pub fn forget_lost(&mut self, node: NodeId) {
-        self.asked.take(node);
-        self.written.remove(node);
-    }
-
     /// The node says that the key of this lock, which has one key and stands in no line, is gone
     /// there, or another's. What may come yet by a request that is unanswered or lost is kept by
     /// itself.

@@ -17,7 +17,6 @@ use crate::proto::locks::records::{Phase, Record};
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::{Due, Locks};
 use crate::proto::node_set::{NodeId, NodeSet};
-use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::{Instant, drift};
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::Form;
@@ -283,7 +282,7 @@ impl Locks {
                 continue;
             }
             let record = self.records.get_mut(pending_release.record);
-            let over = record.phase == Phase::Ending || is_planted(Fault::ReleaseWhileHeld);
+            let over = record.phase == Phase::Ending;
             let is_sent = record.pending.releasing().contains(node);
             if !over || !record.pending.is_release_due(node) || is_sent {
                 continue;

@@ -21,7 +21,6 @@ use bytes::{Bytes, BytesMut};
 use crate::proto::inspection::Value;
 use crate::proto::lock::{LONGEST_TOKEN, LockToken};
 use crate::proto::node_set::NodeId;
-use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::Ttl;
 use crate::proto::wire::command::{Form, Script, decimal, encode, put_bulk, put_header, put_token};
 use crate::proto::wire::resp::{Elements, Reply};
@@ -127,27 +126,17 @@ impl Member<'_> {
 
 /// Asks for the key, or for a place in its line. `earlier` are members with other marks, of which
 /// one may stand there.
-///
-/// `poll` is the number of the poll.
 pub fn join<'a>(
     out: &mut BytesMut,
     form: Form,
     key: &[u8],
     member: Member<'_>,
     earlier: impl ExactSizeIterator<Item = Member<'a>>,
-    poll: u32,
 ) {
     let (mut ttl, mut line) = ([0; 20], [0; 20]);
     put_script_of_line(out, &JOIN, form, key, 4 + earlier.len());
     put_token(out, member.token);
-    if is_planted(Fault::JoinsTwice) {
-        // Another member of the same token: the ttl is a little longer each time.
-        let longer = member.ttl.duration() + Duration::from_millis(u64::from(poll % 2));
-        let ttl = Ttl::new(longer, longer).unwrap_or(member.ttl);
-        put_member(out, Member { ttl, ..member });
-    } else {
-        put_member(out, member);
-    }
+    put_member(out, member);
     put_bulk(out, decimal(member.ttl.as_millis(), &mut ttl));
     put_bulk(out, decimal(LINE_TTL.as_millis() as u64, &mut line));
     earlier.for_each(|member| put_member(out, member));
@@ -309,7 +298,7 @@ pub(in crate::proto::wire) mod tests {
         let (token, channel) = (token(), Channel::of(0xab));
         let mut out = BytesMut::new();
         let member = Member { token: &token, ttl: ttl(), channel: Some(channel), mark: mark(b'2') };
-        join(&mut out, Form::Sha, b"k", member, std::iter::empty(), 0);
+        join(&mut out, Form::Sha, b"k", member, std::iter::empty());
         let text = String::from_utf8(out.to_vec()).unwrap();
         let member = format!("1500 redlatch:ba{} {} {token}", "0".repeat(30), "2".repeat(20));
         let head = format!("*9\r\n$7\r\nEVALSHA\r\n$40\r\n{}\r\n$1\r\n2\r\n$1\r\nk\r\n", JOIN.sha1);
@@ -329,7 +318,7 @@ pub(in crate::proto::wire) mod tests {
             channel: None,
             mark: mark(it),
         });
-        join(&mut out, Form::Sha, b"k", member, [earlier].into_iter(), 0);
+        join(&mut out, Form::Sha, b"k", member, [earlier].into_iter());
         let text = String::from_utf8(out.to_vec()).unwrap();
         let earlier = format!("1500 - {} {token}", "1".repeat(20));
         assert!(text.starts_with("*10\r\n"), "{text}");

@@ -10,7 +10,6 @@ use super::reply::Reply;
 use super::request::integer;
 use super::set_scripts;
 use super::{Call, Master, Trouble};
-use crate::proto::planted::{Fault, is_planted};
 use crate::proto::wire::command::{ADOPT, DELETE_SEEN, EXTEND, MARK, RELEASE, Script};
 use crate::proto::wire::fencing::{FENCED_ACQUIRE, FENCED_EXTEND};
 use crate::proto::wire::line::{HAND_OVER, JOIN, MOST_SEARCHED, MOST_SKIPPED, name_of};
@@ -112,9 +111,7 @@ fn fenced_acquire(lua: &mut Sandbox) -> Outcome {
 }
 
 fn fenced_extend(lua: &mut Sandbox) -> Outcome {
-    let unchecked = is_planted(Fault::WriteBackWithoutToken) && lua.argument(1) == Some(b"0");
     match lua.call(&[Some(b"GET"), lua.key(0)])? {
-        _ if unchecked => {}
         Reply::Null => return Ok(Reply::Integer(0)),
         token if !token_is(&token, lua.argument(0)) => return Ok(Reply::Integer(-1)),
         _ => {}
@@ -429,9 +426,6 @@ impl<'a> Sandbox<'a> {
 
     /// What an absent counter starts from; `ARGV[step + 1]` is the step.
     pub(super) fn seed(&mut self, step: usize) -> Result<f64, Reply> {
-        if is_planted(Fault::LostCounterFromZero) {
-            return Ok(0.0);
-        }
         self.call(&[Some(b"TIME")])?;
         let step = self.number_argument(step)?;
         let micros = self.call.wall.div_euclid(1000);

@@ -3,7 +3,6 @@
 
 use super::reply::Reply;
 use super::scripts::{NO_COUNTER, Outcome, Sandbox, number, prolong, to_number, token_is};
-use crate::proto::planted::{Fault, is_planted};
 use crate::proto::wire::command::Script;
 use crate::proto::wire::sets::ADOPT_SET;
 
@@ -112,8 +111,7 @@ pub(super) fn acquire(lua: &mut Sandbox<'_>) -> Outcome {
 
 pub(super) fn extend(lua: &mut Sandbox<'_>) -> Outcome {
     let (counts, keys) = keys_of(lua);
-    let unchecked = is_planted(Fault::WriteBackWithoutToken) && lua.argument(1) == Some(b"0");
-    if let Some(answer) = are_ours(lua, keys, &[0]).filter(|_| !unchecked) {
+    if let Some(answer) = are_ours(lua, keys, &[0]) {
         return Ok(answer);
     }
     if counts {

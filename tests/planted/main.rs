@@ -1,0 +1,128 @@
+//! Plants faults into a copy of the tree, one at a time, and asks for each of them that a check
+//! finds it. The library has none of them: they are a patch, `faults.patch`.
+//!
+//! ```text
+//! cargo test --all-features --test planted                               # the patch applies
+//! cargo test --all-features --test planted -- --ignored --nocapture      # each fault is found
+//! PLANTED_ONLY=Join cargo test --all-features --test planted -- --ignored --nocapture    # some
+//! bash tests/planted/edit                                                # changes the patch
+//! ```
+//!
+//! The copy is `target/planted/tree`. It is built in `target/planted/build`, once for all faults:
+//! the variable `PLANTED_FAULT` switches one on. It has the files of the work tree, also those that
+//! are not committed, and the same `Cargo.lock`; the build asks for nothing from the network.
+//!
+//! The hazard is a check that finds something else than the fault. So the search, the simulation
+//! and the tests of the core also run in the copy without a fault, and have to pass there.
+
+#![allow(clippy::disallowed_methods, reason = "it measures how long a check takes")]
+
+mod patch;
+mod tree;
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use patch::Patch;
+use tree::{Outcome, Tree};
+
+/// What has to find a fault.
+#[derive(Debug, Clone, Copy)]
+enum Check {
+    /// `tests/model`, within the bounds of `of_fault` in its plans.
+    Search,
+    /// `tests/sim`: at least one of its first seeds fails.
+    Simulation,
+    /// This test of `tests/coordinator` fails. It plays an order that chance hardly ever finds.
+    Core(&'static str),
+}
+
+/// Each fault by the name that it has in the patch, what it breaks, and what has to find it.
+const FAULTS: [(&str, &str, Check); 20] = [
+    ("QuorumOfHalf", "half of the nodes are a quorum", Check::Search),
+    ("DeadlineFromReply", "the deadline counts from the reply to the question", Check::Search),
+    ("QuarantinedGrantCounts", "the grant of a node in quarantine counts", Check::Search),
+    ("QuarantinedExtendCounts", "so does its yes to an extend of a doubtful key", Check::Search),
+    ("HealInLostRound", "a lost extend heals the nodes that lost the key", Check::Search),
+    ("ReleaseWhileHeld", "a pending release is sent while the lock is held", Check::Search),
+    ("AdoptKeepsToken", "an adopt writes no new token", Check::Search),
+    ("RepeatAfterRelease", "an extend without script is repeated after the release", Check::Search),
+    ("CutWithoutRelease", "a question of a lost connection has no release", Check::Search),
+    ("NoWriteBack", "a number counts before a majority has stored it", Check::Search),
+    ("WriteBackWithoutToken", "a write-back does not look at the token", Check::Search),
+    ("LostCounterFromZero", "a node that forgot its counter counts from zero", Check::Search),
+    ("QuarantinedCounterCounts", "a node in quarantine votes for numbers", Check::Search),
+    ("CounterWithoutFloor", "a counter that was started in quarantine counts", Check::Search),
+    ("DeadlineFromPush", "a fair lock counts from when the message was read", Check::Simulation),
+    ("QuarantinedPushCounts", "the message of a node in quarantine counts", Check::Simulation),
+    ("JoinsTwice", "a token stands in a line twice", Check::Simulation),
+    ("JoinAfterWithdrawal", "a token joins again after its withdrawal", Check::Simulation),
+    ("OneBaseForAll", "the latest base of any node counts for all", Check::Core(BASES)),
+    ("SplitOfMixedRounds", "a split is judged from several polls", Check::Core(SPLITS)),
+];
+const BASES: &str = "fair::deadline_of_a_hand_over_counts_from_the_base_of_each_node";
+const SPLITS: &str = "fair_troubles::a_poll_ends_what_the_hand_over_before_it_proved";
+
+/// What the search and the simulation run for the fault that the environment names.
+const BY_NAME: &str = "planted_fault_is_found";
+
+fn faults_patch() -> Patch {
+    Patch::read(&std::fs::read_to_string(tree::root().join(PATCH)).expect("the patch is tracked"))
+}
+
+const PATCH: &str = "tests/planted/faults.patch";
+
+#[test]
+fn planted_faults_can_be_put_into_this_tree() {
+    let patched = tree::patched(&faults_patch());
+    assert!(!patched.is_empty(), "{PATCH} changes no file");
+}
+
+#[test]
+fn planted_faults_are_those_of_the_patch() {
+    let named: BTreeSet<String> = FAULTS.iter().map(|fault| fault.0.to_owned()).collect();
+    assert_eq!(faults_patch().faults(), named, "{PATCH}, and the list here");
+}
+
+/// Some minutes, half of them for the build of the copy; `.ci/run` has a step for it.
+#[test]
+#[ignore = "needs minutes: cargo test --all-features --test planted -- --ignored --nocapture"]
+fn planted_faults_are_found() {
+    let tree = Tree::of(&faults_patch());
+    tree.build();
+    assert_passes(&tree, "model", "every_order_within_small_bounds");
+    assert_passes(&tree, "sim", "no_even_seed_finds_two_holders_or_anything_left");
+    let only = std::env::var("PLANTED_ONLY").unwrap_or_default();
+    let mut missed = Vec::new();
+    for (fault, breaks, check) in FAULTS.into_iter().filter(|fault| fault.0.contains(&only)) {
+        let start = Instant::now();
+        let (found, output) = match check {
+            Check::Search => found_by(&tree, "model", fault),
+            Check::Simulation => found_by(&tree, "sim", fault),
+            Check::Core(test) => {
+                assert_passes(&tree, "coordinator", test);
+                let (outcome, output) = tree.run("coordinator", test, Some(fault));
+                (outcome == Outcome::Failed, output)
+            }
+        };
+        let verdict = if found { "found" } else { "NOT found" };
+        let time = start.elapsed();
+        println!("{output}\n{fault} ({breaks}): {verdict} by {check:?} in {time:.1?}\n");
+        if !found {
+            missed.push(fault);
+        }
+    }
+    assert!(missed.is_empty(), "not found: {missed:?}");
+}
+
+/// Whether the test that looks for a fault by its name finds it.
+fn found_by(tree: &Tree, binary: &str, fault: &str) -> (bool, String) {
+    let test = if binary == "sim" { format!("planted::{BY_NAME}") } else { BY_NAME.to_owned() };
+    let (outcome, output) = tree.run(binary, &test, Some(fault));
+    (outcome == Outcome::Passed, output)
+}
+
+fn assert_passes(tree: &Tree, binary: &str, test: &str) {
+    let (outcome, output) = tree.run(binary, test, None);
+    assert_eq!(outcome, Outcome::Passed, "without a fault, {binary} {test}:\n{output}");
+}
