@@ -15,9 +15,9 @@ use crate::net::observe::{self, Ended, Verb, Watch};
 use crate::proto::error::{Error, LostReason};
 use crate::proto::key_set::KeySet;
 use crate::proto::lock::{self, Lock};
-use crate::proto::locks::auto_extend::AutoExtend;
+use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::requests::Outcome;
-use crate::proto::locks::round::ReleaseOutcome;
+use crate::proto::locks::round::state::ReleaseOutcome;
 use crate::proto::time::Instant;
 
 /// A lock that is held. Dropping the guard releases the lock without waiting for an answer.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::proto::error::Error;
-use crate::proto::locks::updates::{LockUpdate, LockUpdateKind};
+use crate::proto::locks::held::updates::{LockUpdate, LockUpdateKind};
 
 /// How many updates are kept until the caller polls them; the oldest are dropped first.
 const MOST: usize = 256;

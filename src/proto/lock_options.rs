@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::proto::error::ConfigError;
-use crate::proto::locks::auto_extend::AutoExtend;
+use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::time::Instant;
 
 /// How long an acquire waits unless [`LockOptions`] say otherwise, in every interface.
@@ -85,7 +85,7 @@ impl LockOptions {
     /// The client renews the lock from the moment it is held, at a third of the ttl, until it is
     /// released or lost, or as far as `auto_extend` allows. A plain [`Duration`] is the longest
     /// time that the lock may be held. Renewals, warnings and the loss are updates of the lock
-    /// ([`LockUpdate`](crate::proto::locks::updates::LockUpdate)).
+    /// ([`LockUpdate`](crate::proto::locks::held::updates::LockUpdate)).
     #[must_use]
     pub fn auto_extend(mut self, auto_extend: impl Into<AutoExtend>) -> LockOptions {
         self.auto_extend = Some(auto_extend.into());

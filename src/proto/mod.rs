@@ -46,10 +46,10 @@ pub use key_set::{KeySet, MOST_KEYS};
 pub use keys::Keys;
 pub use lock::{InvalidToken, LONGEST_OWNER, Lock, LockToken, check_owner};
 pub use lock_options::{DEFAULT_MAX_HOLD, DEFAULT_WAIT, LockOptions};
-pub use locks::auto_extend::AutoExtend;
+pub use locks::held::updates::{LockUpdate, LockUpdateKind};
+pub use locks::renew::schedule::AutoExtend;
 pub use locks::requests::{Completion, Outcome};
-pub use locks::round::ReleaseOutcome;
-pub use locks::updates::{LockUpdate, LockUpdateKind};
+pub use locks::round::state::ReleaseOutcome;
 pub use node_set::{MAX_NODES, NodeId, NodeSet};
 pub use quorum::majority;
 pub use settings::{
@@ -63,4 +63,4 @@ pub use wire::marker::{ID_DIGITS, Identity, Marker};
 /// the interface.
 #[cfg(feature = "testing")]
 #[doc(hidden)]
-pub use wire::{command, fenced_sets, fencing, resp, sets};
+pub use wire::{command, counters, resp, set_counters, sets};

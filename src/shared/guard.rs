@@ -16,9 +16,9 @@ use crate::proto::error::Error;
 use crate::proto::ids::Op;
 use crate::proto::key_set::KeySet;
 use crate::proto::lock::{self, Lock};
-use crate::proto::locks::auto_extend::AutoExtend;
+use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::requests::Outcome;
-use crate::proto::locks::round::ReleaseOutcome;
+use crate::proto::locks::round::state::ReleaseOutcome;
 use crate::proto::time::Instant;
 
 /// A lock that is held. Dropping the guard releases the lock and never blocks.

@@ -13,7 +13,7 @@ use slab::Slab;
 
 use crate::proto::error::Error;
 use crate::proto::key_set::KeySet;
-use crate::proto::locks::updates::LockUpdateKind;
+use crate::proto::locks::held::updates::LockUpdateKind;
 use crate::proto::time::Instant;
 
 /// What is known of a lock: the sum of its [`LockUpdate`](crate::LockUpdate)s, so that a lock whose

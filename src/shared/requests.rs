@@ -14,7 +14,7 @@ use crate::proto::keys::{Keys, KeysRef, NamedKeys};
 use crate::proto::lock;
 use crate::proto::lock_options::LockOptions;
 use crate::proto::locks::requests::Outcome;
-use crate::proto::locks::round::ReleaseOutcome;
+use crate::proto::locks::round::state::ReleaseOutcome;
 use crate::proto::time::Instant;
 
 /// The keys of a call, which the call keeps. One key stays in the caller's type, so that nothing is

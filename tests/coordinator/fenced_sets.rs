@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use redlatch::proto::fencing::counter_key;
+use redlatch::proto::counters::counter_key;
 use redlatch::proto::sets::{ACQUIRE_SET, EXTEND_SET, RELEASE_SET};
 use redlatch::proto::{KeySet, ReportedSet};
 use redlatch::{ConfigError, Error, Lock, LockOptions, Op, Outcome, RestartGuard};

@@ -4,7 +4,7 @@
 use super::*;
 use crate::bench::Command;
 use redlatch::proto::command::EXTEND;
-use redlatch::proto::fencing::{FENCED_ACQUIRE, FENCED_EXTEND};
+use redlatch::proto::counters::{FENCED_ACQUIRE, FENCED_EXTEND};
 use redlatch::{ConfigError, Lock, LockOptions, Op, RestartGuard};
 
 const COUNTER: &str = "{k}:fence";

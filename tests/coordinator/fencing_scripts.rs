@@ -1,6 +1,6 @@
 //! Nodes that forgot, refuse or stop in the middle of the scripts of fenced locks.
 
-use redlatch::proto::fencing::FENCED_ACQUIRE;
+use redlatch::proto::counters::FENCED_ACQUIRE;
 
 use super::fencing::{ask, give_back, hold, refused, release, runs, script, vote, won};
 use super::*;

@@ -6,7 +6,7 @@
 use proptest::prelude::*;
 
 use redlatch::proto::command::{ADOPT, DELETE_SEEN, EXTEND, MARK, RELEASE, Script};
-use redlatch::proto::fencing::{FENCED_ACQUIRE, FENCED_EXTEND};
+use redlatch::proto::counters::{FENCED_ACQUIRE, FENCED_EXTEND};
 use redlatch::testing::inside::{HAND_OVER, JOIN};
 use redlatch::testing::master::Trouble;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use redlatch::proto::fencing::counter_key;
+use redlatch::proto::counters::counter_key;
 
 use super::*;
 

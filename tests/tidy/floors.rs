@@ -143,7 +143,7 @@ mod tests {
             "use crate::proto::wire::connection;",
             "use super::{time::Instant, wire::{self, Connection}};",
             "fn f() { super::coordinator::go() }",
-            "fn f(x: crate::proto::locks::records::Record) {}",
+            "fn f(x: crate::proto::locks::record::records::Record) {}",
             "mod inner { use super::super::wire::Connection; }",
             "use crate::net::Engine;",
             "use crate::Config;",
@@ -172,7 +172,7 @@ mod tests {
             #[cfg(test)] mod tests { use super::super::wire::Connection; }";
         assert_eq!(check(downwards, "src/proto/timers.rs", text), [""; 0]);
         let text = "use super::*; use super::round::Round; use self::nodes::Node;";
-        assert_eq!(check(downwards, "src/proto/locks/hold.rs", text), [""; 0]);
+        assert_eq!(check(downwards, "src/proto/locks/held/hold.rs", text), [""; 0]);
         let text = "use crate::config::Config; use crate::proto::coordinator::Coordinator;";
         assert_eq!(check(downwards, "src/net/engine/mod.rs", text), [""; 0]);
         let text = "use super::keys::K; use crate::proto::wire::command::RELEASE;";

@@ -6,7 +6,7 @@
 //! to take a refusal of the key for one of the command.
 
 use redlatch::proto::command::{ADOPT, EXTEND, RELEASE};
-use redlatch::proto::fencing::{FENCED_ACQUIRE, counter_key};
+use redlatch::proto::counters::{FENCED_ACQUIRE, counter_key};
 use redlatch::{LockToken, NodeError};
 
 use super::connection::{Answer, Connection, Trouble};

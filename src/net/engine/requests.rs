@@ -12,7 +12,7 @@ use crate::proto::inspection::Inspection;
 use crate::proto::keys::Keys;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::lock_options::LockOptions;
-use crate::proto::locks::auto_extend::AutoExtend;
+use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::time::Instant;
 
 impl Engine {

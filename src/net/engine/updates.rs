@@ -4,7 +4,7 @@ use super::Engine;
 use crate::net::clock;
 use crate::proto::ids::Op;
 use crate::proto::lock::Lock;
-use crate::proto::locks::updates::LockUpdate;
+use crate::proto::locks::held::updates::LockUpdate;
 
 impl Engine {
     /// From now on, updates of every lock that is handed out are reported, renewed or not. The loss

@@ -3,7 +3,7 @@
 use crate::proto::cluster::node::Node;
 use crate::proto::cluster::restart_guard::QuarantineReason;
 use crate::proto::cluster::state::NodeState;
-use crate::proto::cluster::{Cluster, Due, fences};
+use crate::proto::cluster::{Cluster, Due, counting_nodes};
 use crate::proto::error::NodeError;
 use crate::proto::fingerprint::{Fingerprint, Place, hash_of, mix};
 use crate::proto::node_set::NodeId;
@@ -105,7 +105,7 @@ impl Node {
         let known = known.as_ref().map_or(0, |known| info_word(known, fingerprint));
         fingerprint.add_at(node, known);
         fingerprint.add_at(node, hash_of(&(marking, wants_marking)));
-        fingerprint.add_at(node, clock.as_ref().map_or(0, fences::word_of));
+        fingerprint.add_at(node, clock.as_ref().map_or(0, counting_nodes::word_of));
         fingerprint.add_at(node, hash_of(listening));
         let trusted = trusted_from.map_or(0, |(from, why): (_, QuarantineReason)| {
             mix(hash_of(&why), fingerprint.ahead(from))

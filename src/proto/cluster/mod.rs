@@ -17,8 +17,8 @@
 
 mod admission;
 mod connections;
+pub mod counting_nodes;
 mod events;
-pub mod fences;
 #[cfg(feature = "testing")]
 mod fingerprint;
 pub mod known;

@@ -14,7 +14,7 @@ use crate::proto::keys::{Keys, KeysRef};
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::lock_options::LockOptions;
 use crate::proto::locks::AcquireParams;
-use crate::proto::locks::auto_extend::AutoExtend;
+use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::settings::RestartGuard;
 use crate::proto::time::Instant;
 

@@ -12,10 +12,10 @@ pub enum LostReason {
     /// it.
     Gone,
     /// The lock was held for as long as it may be:
-    /// [`AutoExtend::at_most`](crate::proto::locks::auto_extend::AutoExtend::at_most).
+    /// [`AutoExtend::at_most`](crate::proto::locks::renew::schedule::AutoExtend::at_most).
     MaxHold,
     /// The lock was extended as often as it may be:
-    /// [`AutoExtend::extensions`](crate::proto::locks::auto_extend::AutoExtend::extensions).
+    /// [`AutoExtend::extensions`](crate::proto::locks::renew::schedule::AutoExtend::extensions).
     Extensions,
     /// The lock was over before: released, given away or lost.
     Over,

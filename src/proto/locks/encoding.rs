@@ -9,16 +9,16 @@ use bytes::BytesMut;
 use crate::proto::cluster::Cluster;
 use crate::proto::key::KeyPrefix;
 use crate::proto::lock::LockToken;
-use crate::proto::locks::line::Line;
-use crate::proto::locks::records::{Phase, Record};
+use crate::proto::locks::line::votes::Line;
+use crate::proto::locks::record::records::{Phase, Record};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, Names};
 use crate::proto::wire::command::{self, Form};
-use crate::proto::wire::fenced_sets;
-use crate::proto::wire::fencing;
+use crate::proto::wire::counters;
 use crate::proto::wire::known_scripts::ScriptName;
 use crate::proto::wire::line::{self as lines, Channel, MarkKey, Member};
+use crate::proto::wire::set_counters;
 use crate::proto::wire::sets::{self as sets_wire, SetKeys};
 
 /// A question about a lock, as far as its caller decides about it. Which keys it concerns is the
@@ -165,13 +165,13 @@ pub(super) fn encode_fenced_set(
     let counting = record.counting();
     let fences = record.fences();
     match kind {
-        Kind::Acquire => fenced_sets::acquire(out, form, keys, (token, ttl), counting),
+        Kind::Acquire => set_counters::acquire(out, form, keys, (token, ttl), counting),
         Kind::Extend => {
-            fenced_sets::extend(out, form, keys, (token, Some(ttl)), counting, fences);
+            set_counters::extend(out, form, keys, (token, Some(ttl)), counting, fences);
         }
-        Kind::WriteBack => fenced_sets::extend(out, form, keys, (token, None), counting, fences),
+        Kind::WriteBack => set_counters::extend(out, form, keys, (token, None), counting, fences),
         Kind::Heal => {
-            fenced_sets::heal(out, keys, (token, left_to_heal(record, now)), counting, fences);
+            set_counters::heal(out, keys, (token, left_to_heal(record, now)), counting, fences);
         }
         other => unreachable!("{other:?} touches no counter"),
     }
@@ -276,10 +276,10 @@ pub(super) fn encode_fenced(
     let (token, ttl) = (&record.token, record.round.ttl);
     let counting = record.counting();
     match kind {
-        Kind::Acquire => fencing::acquire(out, form, key, token, ttl, counting),
-        Kind::Extend => fencing::extend(out, form, key, token, Some(ttl), counting),
-        Kind::WriteBack => fencing::extend(out, form, key, token, None, counting),
-        Kind::Heal => fencing::heal(out, key, token, left_to_heal(record, now), counting),
+        Kind::Acquire => counters::acquire(out, form, key, token, ttl, counting),
+        Kind::Extend => counters::extend(out, form, key, token, Some(ttl), counting),
+        Kind::WriteBack => counters::extend(out, form, key, token, None, counting),
+        Kind::Heal => counters::heal(out, key, token, left_to_heal(record, now), counting),
         other => unreachable!("{other:?} touches no counter"),
     }
 }

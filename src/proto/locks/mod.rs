@@ -13,52 +13,32 @@
 //! ([`Ops`]) are kept here, even those that wait: a request goes through all of its stages in one
 //! place. All random numbers are drawn from one generator, so a simulated run can be repeated.
 
-mod acquire;
-mod adopt;
 mod answers;
-pub mod auto_extend;
-mod by_token;
+mod attempt;
 mod changes;
 mod closing;
 mod completions;
 #[cfg(feature = "testing")]
 mod copies;
 mod encoding;
-mod fair;
 pub mod fence;
-mod fenced;
 #[cfg(feature = "testing")]
 mod fingerprint;
 mod flushes;
-mod force;
-mod hand_overs;
-mod heal;
-mod hold;
-mod inspect;
+pub mod held;
 pub mod line;
-pub mod pending;
-pub mod pending_releases;
-mod proof;
-pub mod records;
-mod releases;
-mod renewals;
-mod replies;
+pub mod record;
+pub mod release;
+pub mod renew;
 mod reports;
 pub mod requests;
 pub mod round;
-mod rounds;
-mod set_rounds;
-pub mod sets;
-mod starting;
-mod task_rounds;
-pub mod tasks;
+pub mod set;
+pub mod task;
 #[cfg(test)]
 pub mod tests;
 mod tidying;
-mod trouble;
 mod turns;
-pub mod updates;
-mod vouch;
 
 use std::collections::VecDeque;
 
@@ -71,15 +51,15 @@ use crate::proto::error::{Busy, ConfigError, Error};
 use crate::proto::ids::{Op, RecordId, ShortOp, TaskId};
 use crate::proto::key::{KeyHash, KeyPrefix};
 use crate::proto::lock::{Lock, LockToken};
-use crate::proto::locks::auto_extend::{AutoExtend, AutoExtendedLocks};
 use crate::proto::locks::encoding::{
     Place, Question, encode, encode_fenced, encode_fenced_set, encode_for_line, encode_set,
     phase_of,
 };
-use crate::proto::locks::pending_releases::PendingReleases;
-use crate::proto::locks::records::{Phase, Record, Records};
+use crate::proto::locks::record::records::{Phase, Record, Records};
+use crate::proto::locks::release::queue::PendingReleases;
+use crate::proto::locks::renew::schedule::{AutoExtend, AutoExtendedLocks};
 use crate::proto::locks::requests::{Ops, Request};
-use crate::proto::locks::tasks::Tasks;
+use crate::proto::locks::task::tasks::Tasks;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::settings::{LONGEST_KEY, Settings};
 use crate::proto::time::{Instant, Ttl};
@@ -87,8 +67,8 @@ use crate::proto::timers::{Timer, Timers};
 use crate::proto::wire::ask::{Ask, Encoding, Kind, LockAsk, Names};
 use crate::proto::wire::command::Form;
 use crate::proto::wire::line::MarkKey;
+use held::updates::Updates;
 use tidying::Tidying;
-use updates::Updates;
 
 /// What a timer does when it comes due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use crate::proto::error::{Report, ReportedSet};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
 use crate::proto::locks::Locks;
-use crate::proto::locks::records::Phase;
-use crate::proto::locks::sets::SetOfKeys;
+use crate::proto::locks::record::records::Phase;
+use crate::proto::locks::set::keys::SetOfKeys;
 use crate::proto::time::Instant;
 
 impl Locks {

@@ -11,8 +11,8 @@ use crate::proto::error::{Error, Report};
 use crate::proto::ids::{Op, OpGeneration, RecordId, ShortOp, TaskId};
 use crate::proto::inspection::Inspection;
 use crate::proto::lock::Lock;
-use crate::proto::locks::auto_extend::AutoExtend;
-use crate::proto::locks::round::ReleaseOutcome;
+use crate::proto::locks::renew::schedule::AutoExtend;
+use crate::proto::locks::round::state::ReleaseOutcome;
 use crate::proto::surplus::{insert, shrink_queue, shrink_slab};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::timers::Timer;
@@ -41,7 +41,7 @@ pub enum Outcome {
 }
 
 /// The end of a request: each request has one. What happens to its lock afterwards is a
-/// [`LockUpdate`](crate::proto::locks::updates::LockUpdate).
+/// [`LockUpdate`](crate::proto::locks::held::updates::LockUpdate).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Completion {

@@ -13,7 +13,7 @@ use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
 use crate::proto::locks::requests::Request;
 use crate::proto::locks::requests::Stage;
-use crate::proto::locks::round::{Purpose, Round};
+use crate::proto::locks::round::state::{Purpose, Round};
 use crate::proto::locks::{AcquireParams, Due, Locks, WaitEvent, busy};
 use crate::proto::node_set::NodeId;
 use crate::proto::time::{Instant, Ttl};

@@ -8,12 +8,12 @@ use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::inspection::Value;
 use crate::proto::wire::ask::{Kind, LockAsk, Names, TaskAsk};
 use crate::proto::wire::command::Form;
-use crate::proto::wire::fenced_sets;
-use crate::proto::wire::fencing;
+use crate::proto::wire::counters;
 use crate::proto::wire::handshake::Step;
 use crate::proto::wire::line::{self, Standing};
 use crate::proto::wire::marker::MarkerState;
 use crate::proto::wire::resp::Reply;
+use crate::proto::wire::set_counters;
 use crate::proto::wire::sets;
 
 /// The answer to a question of a task. It borrows nothing.
@@ -86,7 +86,7 @@ pub(super) fn about_lock(
         }
         // The votes are read by `number`.
         (Kind::Acquire | Kind::Heal, Names::AllKeysAndCounters) => {
-            let read = fenced_sets::acquire_votes(reply, &mut Vec::new());
+            let read = set_counters::acquire_votes(reply, &mut Vec::new());
             read.map(|(said, _)| said).or_else(|| failed(reply))
         }
         (Kind::Join, _) => match Standing::read(reply) {
@@ -115,7 +115,7 @@ pub(super) fn number(ask: LockAsk, reply: &Reply<'_>, votes: &mut Vec<u64>) -> O
             sets::acquire_answer(reply).map(|(_, key)| key)
         }
         (Kind::Acquire | Kind::Heal, Names::AllKeysAndCounters) => {
-            fenced_sets::acquire_votes(reply, votes).map(|(_, key)| key)
+            set_counters::acquire_votes(reply, votes).map(|(_, key)| key)
         }
         (_, Names::AllKeys | Names::AllKeysAndCounters) => sets::answer(reply).map(|(_, key)| key),
     }
@@ -188,7 +188,7 @@ fn by_vote(reply: &Reply<'_>) -> Option<NodeReply> {
 /// The vote in the reply of the fenced acquire script, if it granted.
 pub(super) fn vote(reply: &Reply<'_>) -> Option<u64> {
     let Reply::Integer(number) = *reply else { return None };
-    u64::try_from(number).ok().filter(|&vote| vote > 0 && vote < fencing::LIMIT)
+    u64::try_from(number).ok().filter(|&vote| vote > 0 && vote < counters::LIMIT)
 }
 
 /// Reads an error in reply to a command that looks at the value of a key.

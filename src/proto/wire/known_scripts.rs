@@ -9,7 +9,7 @@
 use crate::proto::error::NodeError;
 use crate::proto::wire::ask::{Kind, Names};
 use crate::proto::wire::command::{EXTEND, Form, RELEASE, Script};
-use crate::proto::wire::fencing::{FENCED_ACQUIRE, FENCED_EXTEND};
+use crate::proto::wire::counters::{FENCED_ACQUIRE, FENCED_EXTEND};
 use crate::proto::wire::line::{HAND_OVER, JOIN};
 use crate::proto::wire::sets::{ACQUIRE_SET, EXTEND_SET, RELEASE_SET};
 

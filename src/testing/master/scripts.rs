@@ -11,7 +11,7 @@ use super::request::integer;
 use super::set_scripts;
 use super::{Call, Master, Trouble};
 use crate::proto::wire::command::{ADOPT, DELETE_SEEN, EXTEND, MARK, RELEASE, Script};
-use crate::proto::wire::fencing::{FENCED_ACQUIRE, FENCED_EXTEND};
+use crate::proto::wire::counters::{FENCED_ACQUIRE, FENCED_EXTEND};
 use crate::proto::wire::line::{HAND_OVER, JOIN, MOST_SEARCHED, MOST_SKIPPED, name_of};
 use crate::proto::wire::sets::{ACQUIRE_SET, EXTEND_SET, RELEASE_SET};
 

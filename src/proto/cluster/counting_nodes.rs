@@ -1,0 +1,97 @@
+//! Which nodes count for fencing numbers.
+//!
+//! The hazard is a counter that forgets. A node in quarantine may have forgotten its counters, and
+//! a node that evicts may forget them at any time. A counter that was forgotten starts again from
+//! the node's clock, so a node with a clock of its own does not count either.
+
+use std::time::Duration;
+
+use crate::proto::cluster::Cluster;
+use crate::proto::cluster::state::Reading;
+use crate::proto::error::NodeError;
+#[cfg(feature = "testing")]
+use crate::proto::fingerprint::hash_of;
+use crate::proto::node_set::{MAX_NODES, NodeId};
+use crate::proto::settings::RestartGuard;
+use crate::proto::wire::ask::LockAsk;
+use crate::proto::wire::counters;
+use crate::proto::wire::marker::MarkerState;
+
+/// The part of `max_ttl` by which a node's clock may differ from the median.
+const SKEW_PART: u32 = 4;
+
+impl Cluster {
+    /// The votes of a node for fencing numbers, one for each key, in its last answer. `ask`: it
+    /// answered this.
+    pub fn votes(&self, node: NodeId, ask: LockAsk) -> &[u64] {
+        self.nodes[node.index()].connection.votes(ask)
+    }
+
+    /// The floor of the counters of a node: a smaller counter counts as absent. A command that was
+    /// in flight when the node forgot its counters may have started one at once, and not after the
+    /// quarantine. The node marker has the time from which the node is known to remember.
+    pub fn counter_floor(&self, node: NodeId) -> u64 {
+        let vetted = &self.nodes[node.index()].vetted;
+        let (since, vouched) = match (vetted.marker, vetted.micros) {
+            (MarkerState::Present(marker), _) => (marker.since_micros, marker.vouched),
+            // This version cannot read that time, which is not after the moment of the look.
+            (MarkerState::Later(_), Some(micros)) => (micros, false),
+            _ => return 1,
+        };
+        // An operator who vouches ends the quarantine at once.
+        let quarantine = match vouched {
+            true => 0,
+            false => RestartGuard::quarantine(self.settings.max_ttl).as_micros(),
+        };
+        counters::start_at(u128::from(since) + quarantine)
+    }
+
+    /// Why the grant of a node does not count for a fencing number, if it does not.
+    pub fn refuses_fence(&self, node: NodeId) -> Option<NodeError> {
+        // Before the node marker is renewed, it has an earlier moment than the floor needs.
+        let unmarked = self.nodes[node.index()].wants_marking.is_some();
+        if unmarked || !self.is_trusted(node) {
+            Some(NodeError::Quarantined)
+        } else if self.nodes[node.index()].vetted.info.evicts {
+            Some(NodeError::Evicts)
+        } else if self.has_skewed_clock(node) {
+            Some(NodeError::ClockSkew)
+        } else {
+            None
+        }
+    }
+
+    /// Whether a node's clock is not known to be near the median of those of the usable nodes. A
+    /// reading that took long is as uncertain as it took.
+    fn has_skewed_clock(&self, node: NodeId) -> bool {
+        let Some(own) = self.nodes[node.index()].clock else { return true };
+        let usable = self.nodes.iter().filter(|entry| entry.state.is_usable());
+        let mut offsets = [0; MAX_NODES];
+        let mut known = 0;
+        for reading in usable.filter_map(|entry| entry.clock) {
+            offsets[known] = offset(&reading);
+            known += 1;
+        }
+        let offsets = &mut offsets[..known];
+        offsets.sort_unstable();
+        let Some(&median) = offsets.get(known / 2) else { return true };
+        let uncertain = own.read_at.saturating_since(own.asked_at) / 2;
+        let apart = Duration::from_nanos(offset(&own).abs_diff(median)) + uncertain;
+        apart > self.settings.max_ttl / SKEW_PART
+    }
+}
+
+/// What matters of a reading for the future, as far as it does not depend on when it was taken.
+#[cfg(feature = "testing")]
+pub(super) fn word_of(reading: &Reading) -> u64 {
+    let took = reading.read_at.saturating_since(reading.asked_at);
+    hash_of(&(offset(reading), took))
+}
+
+/// How far the node's clock is ahead of ours, in nanoseconds, by the middle of the reading.
+fn offset(reading: &Reading) -> i64 {
+    let taken = (reading.asked_at.as_nanos() / 2).saturating_add(reading.read_at.as_nanos() / 2);
+    let theirs = i128::from(reading.micros) * 1000;
+    let ahead = theirs - i128::from(taken);
+    ahead.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
+}

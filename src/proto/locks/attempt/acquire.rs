@@ -1,0 +1,384 @@
+//! The course of an acquire: attempts, each with a record and a token of its own, until one is won
+//! or the wait is over; and its cancelling.
+
+use std::time::Duration;
+
+use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeReply, Report};
+use crate::proto::ids::{Op, RecordId};
+use crate::proto::key::KeyHash;
+use crate::proto::lock::Lock;
+use crate::proto::locks::record::records::Phase;
+use crate::proto::locks::renew::schedule::AutoExtend;
+use crate::proto::locks::requests::Stage;
+use crate::proto::locks::round::course::Part;
+use crate::proto::locks::round::state::Purpose;
+use crate::proto::locks::round::state::Round;
+use crate::proto::locks::{AcquireParams, Locks, WaitEvent, busy, handle_of};
+use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::time::{Instant, Ttl};
+use crate::proto::wire::ask::{Kind, LockAsk};
+
+/// The error of a request that stands in line from the beginning. When its wait is over, a report
+/// of that moment takes its place.
+fn nothing_said_yet() -> Error {
+    let (key, nodes) = ([].into(), [].into());
+    Error::Contended(Box::new(Report { key, set: None, needed: 0, nodes, held: None }))
+}
+
+impl Locks {
+    /// Refuses an invalid request before anything is sent.
+    #[inline]
+    pub fn check_params(
+        &self,
+        key: &[u8],
+        ttl: Duration,
+        auto_extend: Option<AutoExtend>,
+    ) -> Result<Ttl, Error> {
+        let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
+        auto_extend.map_or(Ok(()), |auto_extend| auto_extend.check(ttl))?;
+        self.check_key(key)?;
+        Ok(ttl)
+    }
+
+    /// Begins the first attempt for a key that no record of this client asks for or holds.
+    /// `in_line`: others wait for the key, so a fair request joins the line at once.
+    #[inline]
+    pub fn acquire(
+        &mut self,
+        key: &[u8],
+        hash: KeyHash,
+        params: AcquireParams,
+        in_line: bool,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        self.check_room()?;
+        let token = self.random_token();
+        let mut round = Round::acquire(self.cluster.size(), now, params.ttl);
+        if params.fenced {
+            round.purpose = Purpose::Fenced;
+        }
+        let id = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
+        self.records.index(id, hash);
+        let op = self.ops.open(params.data, now, params.give_up_at, Stage::Running { record: id });
+        self.set_auto_extend(id, op, params.auto_extend);
+        if params.fair {
+            self.prepare_line(now);
+            self.set_fair(id, op);
+        }
+        if in_line && now < params.give_up_at && !self.starting {
+            let last = nothing_said_yet();
+            self.waits.push_back(WaitEvent::AttemptLost { op, next: id, last });
+        } else {
+            self.begin_attempt(id, now);
+        }
+        Ok(op)
+    }
+
+    /// The record that asks for `key`, or holds it.
+    #[inline]
+    pub fn current_record(&self, key: &[u8], hash: KeyHash) -> Option<RecordId> {
+        self.records.current_record(key, hash)
+    }
+
+    /// Ends a lock whose deadline has passed, and whose timer has not fired yet. An auto-extended
+    /// lock is left alone: its loss is reported by the driver's turn. Returns whether a lock was
+    /// ended.
+    #[inline]
+    pub fn end_if_overdue(&mut self, id: RecordId, now: Instant) -> bool {
+        let record = self.records.get_mut(id);
+        if record.phase != Phase::Held || now < record.deadline || record.auto_extended.is_some() {
+            return false;
+        }
+        self.timers.clear_in(&mut record.deadline_timer);
+        self.deadline_is_reached(id, now);
+        true
+    }
+
+    /// Cancels a request: no completion follows.
+    pub fn cancel(&mut self, op: Op, now: Instant) {
+        let Some(request) = self.ops.close(op) else { return };
+        let id = match request.stage {
+            Stage::Over(_) | Stage::Extended { .. } => return,
+            Stage::Queued { queue, mut timer, .. } => {
+                self.timers.clear_in(&mut timer);
+                self.records.give_up_reserved();
+                self.waits.push_back(WaitEvent::Left { op, queue });
+                return;
+            }
+            Stage::Gathering { record, mut timer } => {
+                self.timers.clear_in(&mut timer);
+                self.stop_gathering(record, op, now);
+                return;
+            }
+            Stage::Starting { record } | Stage::Running { record } | Stage::Granted { record } => {
+                record
+            }
+            Stage::Task { task } => return self.cancel_task(task),
+            Stage::Pausing { record, timer, .. } => {
+                self.timers.clear(timer);
+                record
+            }
+        };
+        let record = self.records.get_mut(id);
+        record.op = None;
+        if record.round.purpose.is_attempt() {
+            self.end(id, now);
+        }
+        self.finish(id);
+    }
+
+    /// Cancels a request, unless it extends a lock that is held: such a request goes on to its end.
+    pub fn abandon(&mut self, op: Op, now: Instant) {
+        let extends = |id: RecordId| self.records.get(id).phase == Phase::Held;
+        match self.ops.get(op).map(|request| &request.stage) {
+            Some(&(Stage::Running { record } | Stage::Pausing { record, .. }))
+                if extends(record) =>
+            {
+                if let Some(request) = self.ops.get_mut(op) {
+                    request.abandoned = true;
+                }
+            }
+            _ => self.cancel(op, now),
+        }
+    }
+
+    /// Refuses if enough nodes are there, but too few of them have room.
+    pub(in crate::proto::locks) fn check_room(&self) -> Result<(), Error> {
+        let (mut with_room, mut full) = (0, 0);
+        for node in self.cluster.all_nodes().iter() {
+            match self.cluster.may_ask(node) {
+                Ok(()) => with_room += 1,
+                Err(NodeError::Full) => full += 1,
+                Err(_) => {}
+            }
+        }
+        if with_room < self.cluster.quorum() && with_room + full >= self.cluster.quorum() {
+            return Err(busy(Busy::Nodes));
+        }
+        Ok(())
+    }
+
+    /// Asks every node that may be asked for the key.
+    ///
+    /// Until the first handshakes are over, the attempt is held and does not begin.
+    pub fn begin_attempt(&mut self, id: RecordId, now: Instant) {
+        if self.hold_at_start(id) {
+            return;
+        }
+        let record = self.records.get_mut(id);
+        debug_assert!(record.line().is_none(), "no `SET NX` carries a token in line");
+        record.uncounted = NodeSet::EMPTY;
+        // A lock that is won after its deadline would be of no use.
+        let length = self.cluster.settings().node_timeout.min(record.ttl.usable());
+        let nodes = self.cluster.all_nodes();
+        let ask = |locks: &mut Locks, nodes| locks.ask_for_keys(nodes, id, now);
+        self.begin_round(id, (nodes, length), |_, _| Part::Asked, ask, now);
+    }
+
+    /// Asks these nodes for what the round of an attempt is for.
+    fn ask_for_keys(&mut self, nodes: NodeSet, id: RecordId, now: Instant) {
+        let untrusted = self.cluster.untrusted(nodes);
+        let record = self.records.get_mut(id);
+        let purpose = record.round.purpose;
+        if purpose == Purpose::Fenced && record.asks_for_all_keys() {
+            self.ask_for_votes(id, nodes, now);
+            return;
+        }
+        record.uncounted = untrusted;
+        let adopts = record.taken_up().is_some();
+        let kind = if adopts { Kind::Adopt } else { Kind::Acquire };
+        self.ask_all(nodes, id, kind, now);
+    }
+
+    /// A node answered whether it grants the keys.
+    #[inline]
+    pub(in crate::proto::locks) fn on_grant(
+        &mut self,
+        node: NodeId,
+        ask: LockAsk,
+        reply: NodeReply,
+        now: Instant,
+    ) {
+        if ask.asks_for_votes() {
+            self.on_vote(node, ask, reply, now);
+        } else {
+            self.cast_grant(node, ask, reply, now);
+        }
+    }
+
+    /// Casts the vote of a node in an attempt that is in flight.
+    #[inline]
+    pub(in crate::proto::locks) fn cast_grant(
+        &mut self,
+        node: NodeId,
+        ask: LockAsk,
+        reply: NodeReply,
+        now: Instant,
+    ) {
+        let record = self.records.get(ask.record);
+        if record.phase == Phase::Asking && record.round.number == ask.round {
+            let uncounted = reply == NodeReply::Granted && record.uncounted.contains(node);
+            let mut reply = reply;
+            if uncounted {
+                let cause = self.why_uncounted(ask.record, node);
+                self.cluster.stats_mut().failed(node, cause);
+                reply = NodeReply::Failed(cause);
+            }
+            self.cast(ask.record, node, reply, now);
+        }
+    }
+
+    /// A majority granted: the client owns the lock until it is handed out.
+    pub(in crate::proto::locks) fn attempt_is_won(&mut self, id: RecordId, now: Instant) {
+        let record = self.records.get(id);
+        if now >= record.deadline {
+            self.attempt_is_lost(id, now);
+            return;
+        }
+        if record.set().is_some() && self.takes_next_key(id, now) {
+            return;
+        }
+        let record = self.records.get_mut(id);
+        record.phase = Phase::Held;
+        let op = record.op;
+        let waited =
+            op.filter(|&op| self.ops.get(op).is_some_and(|request| request.waiting.is_some()));
+        if let Some(op) = waited {
+            let key = KeyHash::of(&record.key);
+            self.waits.push_back(WaitEvent::AttemptWon { op, key });
+        }
+        self.note_attempt(id, None);
+        self.arm_deadline(id);
+        if let Some(op) = op {
+            self.ops.move_to(op, Stage::Granted { record: id });
+        }
+    }
+
+    /// Hands the lock to the caller, who gave this data.
+    pub(in crate::proto::locks) fn hand_out(
+        &mut self,
+        id: RecordId,
+        data: u64,
+        since: Instant,
+        now: Instant,
+    ) -> Lock {
+        let reports = self.reports_all();
+        let record = self.records.get_mut(id);
+        record.op = None;
+        record.note_handed_out(now, reports, data);
+        self.cluster.stats_mut().handed_out(now.saturating_since(since));
+        handle_of(id, record)
+    }
+
+    /// The attempt failed: what it may have left is released. Then comes the next attempt, or the
+    /// end of the request.
+    pub(in crate::proto::locks) fn attempt_is_lost(&mut self, id: RecordId, now: Instant) {
+        let error = self.refusal(id, now);
+        self.cluster.stats_mut().attempt_is_lost(&error);
+        self.note_attempt(id, Some(&error));
+        if self.keeps_first_keys(id, &error, now) {
+            return;
+        }
+        let record = self.records.get_mut(id);
+        let op = record.op.take();
+        let next = op.and_then(|op| self.next_attempt(id, op, &error, now));
+        self.end(id, now);
+        match (op, next) {
+            // This comes after the releases, so that a look sees what they left.
+            (Some(op), Some(next)) => {
+                self.waits.push_back(WaitEvent::AttemptLost { op, next, last: error });
+            }
+            (Some(op), None) => {
+                let error = self.with_time_left(op, error, now);
+                self.ops.move_to(op, Stage::Over(Err(error)));
+            }
+            (None, _) => {}
+        }
+    }
+
+    /// Opens the record of the next attempt, which takes the place of this one.
+    fn next_attempt(
+        &mut self,
+        id: RecordId,
+        op: Op,
+        error: &Error,
+        now: Instant,
+    ) -> Option<RecordId> {
+        let request = self.ops.get_mut(op)?;
+        let passing = matches!(error, Error::Contended(_) | Error::NoQuorum(_) | Error::Expired(_));
+        if !passing || now >= request.give_up_at {
+            return None;
+        }
+        let token = self.random_token();
+        let record = self.records.get(id);
+        let mut round = Round::acquire(self.cluster.size(), now, record.ttl);
+        if matches!(record.round.purpose, Purpose::Fenced | Purpose::WriteBack) {
+            round.purpose = Purpose::Fenced;
+        }
+        let next = self.records.open_again(id, token, round)?;
+        if self.records.get(id).set().is_some() {
+            self.records.take_place_of_set(next, id, error.is_contended());
+        } else {
+            let hash = KeyHash::of(&self.records.get(next).key);
+            self.records.unindex(id);
+            self.records.index(next, hash);
+        }
+        let record = self.records.get_mut(id);
+        let (tracked, queue) = (record.tracked, record.take_queue());
+        let fair = self.is_fair(op);
+        let record = self.records.get_mut(next);
+        (record.op, record.tracked, record.fair) = (Some(op), tracked, fair);
+        record.set_queue(queue);
+        Some(next)
+    }
+
+    /// The pause before an attempt, or before a round of an extend, is over.
+    pub(in crate::proto::locks) fn pause_is_over(&mut self, op: Op, now: Instant) {
+        let Some(request) = self.ops.get_mut(op) else { return };
+        let give_up = now >= request.give_up_at;
+        let Stage::Pausing { record: id, .. } = request.stage else {
+            unreachable!("the timer of a pause is cleared with the pause")
+        };
+        let record = self.records.get_mut(id);
+        if record.phase == Phase::Asking && !give_up {
+            self.waits.push_back(WaitEvent::PauseOver { op });
+            return;
+        }
+        let stage = std::mem::replace(&mut request.stage, Stage::Running { record: id });
+        if record.phase == Phase::Held && record.is_overdue(now) {
+            self.lose(id, LostReason::Expired, now);
+        } else if record.phase == Phase::Held {
+            let ttl = record.ttl;
+            self.begin_extend(id, ttl, now);
+        } else if let Stage::Pausing { last, .. } = stage {
+            record.op = None;
+            let in_line = record.line().is_some();
+            let last = if in_line { self.refusal_in_line(id, now) } else { last };
+            let last = self.with_time_left(op, last, now);
+            self.end(id, now);
+            self.ops.move_to(op, Stage::Over(Err(last)));
+        }
+    }
+
+    /// The error of an attempt that failed.
+    fn refusal(&self, id: RecordId, now: Instant) -> Error {
+        let record = self.records.get(id);
+        if record.line().is_some() && record.phase == Phase::Asking {
+            return self.refusal_in_line(id, now);
+        }
+        let (round, spare) = (&record.round, self.cluster.spare_nodes());
+        let adopts = record.taken_up().is_some();
+        let report = self.report(id, now);
+        if round.count_failed(NodeError::is_permanent) > spare {
+            Error::Config(ConfigError::Nodes(report))
+        } else if adopts && round.ballot().denials().len() > spare {
+            Error::Lost { reason: LostReason::Gone, report }
+        } else if now >= record.deadline && round.ballot().denials().len() <= spare {
+            Error::Expired(report)
+        } else if round.ballot().errors().len() > spare {
+            Error::NoQuorum(report)
+        } else {
+            Error::Contended(report)
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Healing: if a node lost the key of a held lock, it gets the key again, after an extend that was
+//! won.
+//!
+//! The hazard is a heal that undoes an operator's deletion, or that takes the place of another
+//! client's lock that the node forgot. So a heal comes only after a majority agreed, and never
+//! where another token holds the key. In quarantine it counts for nothing.
+
+use crate::proto::error::{NodeError, NodeReply};
+use crate::proto::ids::RecordId;
+use crate::proto::locks::Locks;
+use crate::proto::locks::record::records::Phase;
+use crate::proto::node_set::NodeId;
+use crate::proto::time::Instant;
+use crate::proto::wire::ask::{Kind, LockAsk};
+
+impl Locks {
+    /// How a grant of the node in the extend that is about to be asked counts. The grant counts as
+    /// absent if the node answered absent before and was not healed since. It does not count if the
+    /// node is in quarantine and our key there may stand in the place of another's.
+    pub(in crate::proto::locks) fn extend_counts(
+        &mut self,
+        node: NodeId,
+        id: RecordId,
+        now: Instant,
+    ) -> NodeReply {
+        let trusted = self.cluster.is_trusted(node);
+        let record = self.records.get_mut(id);
+        record.uncounted.remove(node);
+        if record.absent().contains(node) {
+            return NodeReply::Absent;
+        }
+        let doubtful = !trusted && !record.is_proven(node, now);
+        if doubtful {
+            record.uncounted.insert(node);
+            return NodeReply::Failed(NodeError::Quarantined);
+        }
+        NodeReply::Granted
+    }
+
+    /// Asks the nodes that lost the key of a lock that is held to take it again.
+    pub(in crate::proto::locks) fn heal(&mut self, id: RecordId, now: Instant) {
+        let record = self.records.get(id);
+        let absent = record.absent().minus(record.taken()).minus(record.healing());
+        if absent.is_empty() || record.ttl_left(now).is_none() {
+            return;
+        }
+        for node in absent.iter() {
+            if self.cluster.may_ask(node).is_err() || self.records.get(id).pending.is_full(node) {
+                continue;
+            }
+            let record = self.records.get_mut(id);
+            let trouble = record.trouble_mut();
+            trouble.absent.remove(node);
+            trouble.healing.insert(node);
+            let fenced = self.records.get(id).fence().is_some();
+            // A node that does not count for fences may not create a counter.
+            let counts = fenced && self.cluster.refuses_fence(node).is_none();
+            if counts {
+                self.ask_counting(node, id, Kind::Heal, now);
+            } else {
+                self.ask(node, id, Kind::Heal, now);
+            }
+        }
+    }
+
+    /// A node answered a heal. If it refused, the key is as absent as before; otherwise the next
+    /// extend shows whether the key is there.
+    pub(in crate::proto::locks) fn on_heal(
+        &mut self,
+        node: NodeId,
+        ask: LockAsk,
+        reply: NodeReply,
+    ) {
+        let trusted = self.cluster.is_trusted(node);
+        let record = self.records.get_mut(ask.record);
+        record.heal_is_over(node);
+        if reply == NodeReply::Granted && trusted {
+            record.prove_healed(node, ask);
+        }
+        match reply {
+            NodeReply::Granted if record.phase == Phase::Held => {
+                self.cluster.stats_mut().healed += 1
+            }
+            NodeReply::Failed(_) => {
+                record.trouble_mut().absent.insert(node);
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,487 @@
+//! A lock that is held: extending it, its deadline, releasing it, and what is pending afterwards.
+
+use std::time::Duration;
+
+use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeReply};
+use crate::proto::ids::{Op, RecordId};
+use crate::proto::key_set::KeySet;
+use crate::proto::lock::{Lock, LockToken};
+use crate::proto::locks::record::records::{News, Phase};
+use crate::proto::locks::renew::schedule::LOSS_BEFORE;
+use crate::proto::locks::requests::{Outcome, Stage};
+use crate::proto::locks::round::course::Part;
+use crate::proto::locks::round::state::Purpose;
+use crate::proto::locks::round::state::{ReleaseOutcome, Round};
+use crate::proto::locks::{Due, Locks, busy, handle_of};
+use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::quorum::Ballot;
+use crate::proto::time::{Instant, InvalidTtl, Ttl};
+use crate::proto::wire::ask::{Kind, LockAsk};
+use crate::proto::wire::command::Form;
+
+impl Locks {
+    /// When the lock ends; `None` once it is over.
+    pub fn deadline(&self, lock: &Lock) -> Option<Instant> {
+        let record = self.records.get(self.records.find(lock)?);
+        (record.phase == Phase::Held).then_some(record.deadline)
+    }
+
+    /// The key of a lock whose record is open.
+    pub fn key_of(&self, lock: &Lock) -> Option<&[u8]> {
+        Some(self.records.get(self.records.find(lock)?).first_key())
+    }
+
+    /// How long the lock may still be believed in; zero once it is over.
+    pub fn remaining(&self, lock: &Lock, now: Instant) -> Duration {
+        self.deadline(lock).map_or(Duration::ZERO, |deadline| deadline.saturating_since(now))
+    }
+
+    /// The nodes that are known to hold the key for this lock, and whose grant counts: a majority
+    /// once it is handed out, and more of them as their answers come.
+    pub fn holders(&self, lock: &Lock) -> NodeSet {
+        let Some(id) = self.records.find(lock) else { return NodeSet::EMPTY };
+        let record = self.records.get(id);
+        let unknown = record.pending.unproven().union(record.uncounted);
+        let adopted = record.taken_up().is_some();
+        let proven = if adopted { NodeSet::EMPTY } else { record.proof.of_whole() };
+        let counts = |node| self.cluster.is_trusted(node) || proven.contains(node);
+        // A token in line is on a node without holding the key there.
+        let in_line = record.line().is_some();
+        let unconfirmed = self.cluster.all_nodes().minus(record.proof.nodes());
+        let unknown = if in_line { unknown.union(unconfirmed) } else { unknown };
+        // A release of several keys stays pending also where one of them is gone.
+        let known = record.pending.release_due().minus(unknown).minus(record.absent()).iter();
+        known.filter(|&node| !record.pending.is_asked(node) && counts(node)).collect()
+    }
+
+    /// Extends a lock to at least `ttl` from now; an auto-extended lock to its bound at most.
+    pub fn extend(
+        &mut self,
+        lock: &Lock,
+        ttl: Duration,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
+        let id = self.records.find(lock).filter(|_| !self.remaining(lock, now).is_zero());
+        let Some(id) = id else {
+            return Err(self.lost_unasked(LostReason::Over, &[], now));
+        };
+        if let Some(former) = self.records.get(id).op {
+            if self.ops.get(former).is_some_and(|request| !request.abandoned) {
+                return Err(busy(Busy::Lock));
+            }
+            self.cancel(former, now);
+        }
+        let record = self.records.get_mut(id);
+        let op = self.ops.open(data, now, record.deadline, Stage::Running { record: id });
+        record.op = Some(op);
+        record.ttl = ttl;
+        if ttl.deadline(now) > record.deadline {
+            record.caller_ttl = ttl;
+        }
+        record.longest = record.longest.max(ttl);
+        self.caller_extends(id);
+        self.begin_extend(id, ttl, now);
+        Ok(op)
+    }
+
+    /// Releases a lock.
+    #[inline]
+    pub fn release(&mut self, lock: Lock, data: u64, now: Instant) -> Op {
+        let held = self.records.find(&lock).filter(|&n| self.records.get(n).phase == Phase::Held);
+        let Some(id) = held else {
+            self.give_up_lost(&lock, now);
+            let expired = Outcome::Released(ReleaseOutcome::AlreadyExpired);
+            return self.ops.open(data, now, now, Stage::Over(Ok(expired)));
+        };
+        self.end_extend(id, LostReason::Over, now);
+        let electors = self.records.get(id).pending.release_due();
+        self.begin_release(id, electors, data, now)
+    }
+
+    /// Releases `key` on the nodes where it holds `token`, no matter which client acquired it: for
+    /// a lock whose record is over, and for scripts.
+    pub fn release_token(
+        &mut self,
+        key: &[u8],
+        token: LockToken,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        self.check_key(key)?;
+        let round = Round::acquire(self.cluster.size(), now, self.longest_ttl()?);
+        let id = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
+        Ok(self.release_given(id, data, now))
+    }
+
+    /// As [`release_token`](Locks::release_token), for each of these keys.
+    pub fn release_token_all(
+        &mut self,
+        keys: &KeySet,
+        token: LockToken,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        if keys.len() == 1 {
+            return self.release_token(keys.first(), token, data, now);
+        }
+        self.check_keys(keys)?;
+        let round = Round::acquire(self.cluster.size(), now, self.longest_ttl()?);
+        let id = self.records.open_set(keys, token, round).ok_or(busy(Busy::Records))?;
+        Ok(self.release_given(id, data, now))
+    }
+
+    /// Releases what a record that was just opened names: a caller gave its token.
+    fn release_given(&mut self, id: RecordId, data: u64, now: Instant) -> Op {
+        // A release becomes pending only for nodes that can be asked now: this client did not write
+        // the key to the others.
+        let reachable =
+            self.cluster.all_nodes().iter().filter(|&node| self.cluster.may_ask(node).is_ok());
+        let reachable = reachable.collect();
+        let record = self.records.get_mut(id);
+        let expires_at = record.gone_if_executed(now);
+        record.pending.may_have_key(reachable, expires_at);
+        let electors = self.cluster.all_nodes();
+        self.begin_release(id, electors, data, now)
+    }
+
+    /// Releases a lock without waiting for the outcome: the release is written so that it needs no
+    /// answer.
+    #[inline]
+    pub fn release_nowait(&mut self, lock: &Lock, now: Instant) {
+        let held = self.records.find(lock).filter(|&n| self.records.get(n).phase == Phase::Held);
+        if let Some(id) = held {
+            self.end_extend(id, LostReason::Over, now);
+            self.end_as(id, Form::Source, None, now);
+        } else {
+            self.give_up_lost(lock, now);
+        }
+    }
+
+    /// The caller gives up a lock that is over. Its loss need not be reported any more, and no
+    /// holder goes by its deadline: releases that wait for that are sent now.
+    fn give_up_lost(&mut self, lock: &Lock, now: Instant) {
+        self.forget_loss(lock);
+        if let Some(id) = self.records.find(lock) {
+            if self.records.get(id).waits_for_its_deadline() {
+                self.end_as(id, Form::Source, None, now);
+            }
+        }
+    }
+
+    /// Asks the nodes to extend the key.
+    pub(in crate::proto::locks) fn begin_extend(&mut self, id: RecordId, ttl: Ttl, now: Instant) {
+        let Some(ttl) = self.capped_ttl(id, ttl, now) else {
+            self.extend_is_of_no_use(id, ttl);
+            return;
+        };
+        let ballot = Ballot::of_majority(self.cluster.size());
+        let record = self.records.get_mut(id);
+        record.longest = record.longest.max(ttl);
+        record.round.follow(Purpose::Extend, ballot, now, ttl);
+        self.doubts_are_asked_about(id);
+        let part_of = |locks: &mut Locks, node| match locks.extend_counts(node, id, now) {
+            NodeReply::Granted => Part::Asked,
+            // The node is asked all the same, to learn whether it can be healed, and to extend the
+            // key that it has.
+            vote => Part::AskedBesides(vote),
+        };
+        let ask = |locks: &mut Locks, nodes| locks.ask_to_extend_keys(nodes, id, now);
+        let (nodes, length) = (self.cluster.all_nodes(), self.cluster.settings().node_timeout);
+        self.begin_round(id, (nodes, length), part_of, ask, now);
+    }
+
+    fn ask_to_extend_keys(&mut self, nodes: NodeSet, id: RecordId, now: Instant) {
+        if self.records.get(id).fence().is_some() {
+            self.ask_to_extend_fenced(id, nodes, now);
+        } else {
+            self.ask_all(nodes, id, Kind::Extend, now);
+        }
+    }
+
+    /// A node answered an extend.
+    pub(in crate::proto::locks) fn on_extend(
+        &mut self,
+        node: NodeId,
+        ask: LockAsk,
+        reply: NodeReply,
+        now: Instant,
+    ) {
+        let trusted = self.cluster.is_trusted(node);
+        let record = self.records.get_mut(ask.record);
+        let current = record.phase == Phase::Held && record.round.number == ask.round;
+        if matches!(reply, NodeReply::Held | NodeReply::Absent) {
+            record.note_absent(node, reply);
+        }
+        let granted = reply == NodeReply::Granted;
+        let proven = record.is_proven(node, now);
+        let uncounted = granted && !proven && !trusted;
+        if granted && (trusted || proven) {
+            // Our key is there, and any quarantine in which it may have been created is over, or
+            // the key has been there since before.
+            record.prove(node, ask);
+        }
+        let (gone, was_won) = (record.absent().len(), record.round.is_won());
+        if current {
+            let reply = if uncounted { NodeReply::Failed(NodeError::Quarantined) } else { reply };
+            self.cast(ask.record, node, reply, now);
+        }
+        if self.is_held(ask.record) {
+            if gone > self.cluster.spare_nodes() {
+                self.lose(ask.record, LostReason::Gone, now);
+            } else if current && was_won {
+                // The node answered after the majority.
+                self.heal(ask.record, now);
+            }
+        }
+    }
+
+    pub(in crate::proto::locks) fn extend_is_won(&mut self, id: RecordId, now: Instant) {
+        let record = self.records.get_mut(id);
+        if now >= record.deadline {
+            // The majority came too late: between the old deadline and now, no holder could believe
+            // in the lock.
+            self.lose(id, LostReason::Expired, now);
+            return;
+        }
+        let (start, ttl) = (record.round.start, record.round.ttl);
+        let agreed = self.capped_deadline(id, ttl.deadline(start));
+        let record = self.records.get_mut(id);
+        let before = record.deadline;
+        let deadline = before.max(agreed);
+        if deadline > before {
+            let renewed = record.round.ballot().grants();
+            record.proof.on_later_deadline(renewed, before, deadline, now);
+            record.deadline = deadline;
+        }
+        if let Some(op) = record.op.take() {
+            let lock = handle_of(id, record);
+            self.cluster.stats_mut().extended += 1;
+            self.ops.move_to(op, Stage::Extended { lock });
+        }
+        self.arm_deadline(id);
+        if deadline > before {
+            self.report_news(id, News::Extended);
+        }
+        self.heal(id, now);
+        if self.is_held(id) {
+            self.on_extend_won(id, deadline > before, now);
+        }
+    }
+
+    /// The outcome of an extend that was won, judged when it is fetched: the lock may have been
+    /// lost or released since.
+    pub(in crate::proto::locks) fn extend_outcome(
+        &self,
+        lock: &Lock,
+        now: Instant,
+    ) -> Result<Outcome, Error> {
+        let Some(deadline) = self.deadline(lock) else {
+            return Err(self.lost_unasked(LostReason::Over, &[], now));
+        };
+        if now >= deadline {
+            return Err(self.lost_unasked(LostReason::Expired, &[], now));
+        }
+        Ok(Outcome::Extended { deadline })
+    }
+
+    /// Sets the timer of the deadline. An auto-extended lock is lost a little before it, so that
+    /// its holder is notified in time.
+    pub(in crate::proto::locks) fn arm_deadline(&mut self, id: RecordId) {
+        let record = self.records.get_mut(id);
+        self.timers.clear_in(&mut record.deadline_timer);
+        let start = record.round.start.min(record.deadline);
+        let length = record.deadline.saturating_since(start).saturating_sub(record.lost_before());
+        let due = Due::Deadline { record: id };
+        record.deadline_timer = Some(self.timers.set_after(start, length, due));
+    }
+
+    /// Ends an extend that cannot be asked: what is left up to the bound of auto-extension is too
+    /// short for a ttl.
+    fn extend_is_of_no_use(&mut self, id: RecordId, asked: Ttl) {
+        if let Some(op) = self.records.get_mut(id).op.take() {
+            let asked = asked.duration();
+            let error = Error::Config(ConfigError::Ttl(InvalidTtl::TooShort { asked }));
+            self.ops.move_to(op, Stage::Over(Err(error)));
+        }
+    }
+
+    /// No majority extended the lock. If too many nodes say that the key is not ours, the lock is
+    /// lost. Otherwise the old deadline stays in force, and the nodes are asked again before it.
+    pub(in crate::proto::locks) fn extend_is_lost(&mut self, id: RecordId, now: Instant) {
+        let spare = self.cluster.spare_nodes();
+        let record = self.records.get(id);
+        if record.absent().len() > spare {
+            self.lose(id, LostReason::Gone, now);
+            return;
+        }
+        if now >= record.deadline {
+            self.lose(id, LostReason::Expired, now);
+            return;
+        }
+        self.on_extend_not_won(id, now);
+        self.report_or_pause(id, now);
+    }
+
+    /// Ends an extend that was not won if asking again is of no use, or starts the pause before the
+    /// next round.
+    fn report_or_pause(&mut self, id: RecordId, now: Instant) {
+        let record = self.records.get(id);
+        let Some(op) = record.op else { return };
+        let report = self.report(id, now);
+        let permanent =
+            record.round.count_failed(NodeError::is_permanent) > self.cluster.spare_nodes();
+        if permanent {
+            let error = Error::Config(ConfigError::Nodes(report));
+            self.records.get_mut(id).op = None;
+            self.ops.move_to(op, Stage::Over(Err(error)));
+            return;
+        }
+        // At the deadline there is no next round: its own timer ends the lock.
+        let pause = self.cluster.settings().extend_again_after();
+        let at = now.saturating_add(pause).min(record.deadline);
+        let timer = self.timers.set_at(at, Due::Retry { op: op.short() });
+        let last = Error::NoQuorum(report);
+        self.ops.move_to(op, Stage::Pausing { record: id, timer, last });
+    }
+
+    /// The deadline has come: the lock must not be believed in any more.
+    pub(in crate::proto::locks) fn deadline_is_reached(&mut self, id: RecordId, now: Instant) {
+        let record = self.records.get_mut(id);
+        record.deadline_timer = None;
+        if record.phase == Phase::Ending {
+            // The loss was reported a little before.
+            let (pending, form) = (record.pending.release_due(), self.own_form());
+            self.send_releases(pending, id, form, now);
+            self.finish(id);
+            return;
+        }
+        let op = record.op;
+        let stage = op.and_then(|op| self.ops.get_mut(op)).map(|request| &request.stage);
+        if matches!(stage, Some(Stage::Granted { .. })) {
+            self.attempt_is_lost(id, now);
+        } else {
+            self.lose(id, LostReason::Expired, now);
+        }
+    }
+
+    /// The lock is lost now: its loss is reported, and its pending releases are sent. If the loss
+    /// is reported a little before the deadline, they are sent at the deadline: until then a holder
+    /// that has not noticed the report may go by the deadline that it knows.
+    pub(in crate::proto::locks) fn lose(&mut self, id: RecordId, reason: LostReason, now: Instant) {
+        self.end_extend(id, reason, now);
+        self.report_loss(id, reason, now);
+        if self.hold_is_over(id, now) {
+            self.cluster.stats_mut().lost += 1;
+        }
+        let deadline = self.records.get(id).deadline;
+        let is_near = now < deadline && deadline.saturating_since(now) <= LOSS_BEFORE;
+        self.end_as(id, self.own_form(), is_near.then_some(deadline), now);
+    }
+
+    /// Counts the end of a lock that was handed out. Returns whether it was held until now.
+    pub(in crate::proto::locks) fn hold_is_over(&mut self, id: RecordId, now: Instant) -> bool {
+        let Some(since) = self.records.get_mut(id).hold_is_over() else { return false };
+        self.cluster.stats_mut().hold_is_over(now.saturating_since(since));
+        true
+    }
+
+    /// Ends an extend that is in flight, if there is one: its lock is over.
+    pub(in crate::proto::locks) fn end_extend(
+        &mut self,
+        id: RecordId,
+        reason: LostReason,
+        now: Instant,
+    ) {
+        let Some(op) = self.records.get_mut(id).op.take() else { return };
+        let error = self.lost(id, reason, now);
+        if let Some(Stage::Pausing { timer, .. }) = self.ops.get_mut(op).map(|r| &r.stage) {
+            self.timers.clear(*timer);
+        }
+        self.ops.move_to(op, Stage::Over(Err(error)));
+    }
+
+    /// Ends a record: its releases become due, and are sent at once if the nodes can be reached.
+    pub(in crate::proto::locks) fn end(&mut self, id: RecordId, now: Instant) {
+        self.end_as(id, self.own_form(), None, now);
+    }
+
+    /// The form of a release whose answer is read.
+    fn own_form(&self) -> Form {
+        if self.cluster.settings().attended { Form::Sha } else { Form::Source }
+    }
+
+    /// Ends a record. Its releases are sent at `release_at`, or at once.
+    pub(in crate::proto::locks) fn end_as(
+        &mut self,
+        id: RecordId,
+        form: Form,
+        release_at: Option<Instant>,
+        now: Instant,
+    ) {
+        self.stop_auto_extend(id);
+        if self.hold_is_over(id, now) {
+            // The loss of a lock was counted before.
+            self.cluster.stats_mut().released += 1;
+        }
+        let record = self.records.get_mut(id);
+        let was_held = record.phase == Phase::Held;
+        record.phase = Phase::Ending;
+        self.timers.clear_in(&mut record.round_timer);
+        self.timers.clear_in(&mut record.deadline_timer);
+        let release_due = record.pending.release_due();
+        if let Some(at) = release_at {
+            let due = Due::Deadline { record: id };
+            record.deadline_timer = Some(self.timers.set_at(at, due));
+        }
+        self.send_releases(release_due, id, form, now);
+        // This comes after the releases, and in one write with them.
+        self.vacate(id, was_held);
+        self.finish(id);
+    }
+
+    /// Starts the round of a release: those `electors` are asked that may hold the key.
+    pub(in crate::proto::locks) fn begin_release(
+        &mut self,
+        id: RecordId,
+        electors: NodeSet,
+        data: u64,
+        now: Instant,
+    ) -> Op {
+        let op = self.ops.open(data, now, now, Stage::Running { record: id });
+        let ballot = Ballot::that_stays_open(electors, self.cluster.quorum());
+        let record = self.records.get_mut(id);
+        record.op = Some(op);
+        let ttl = record.ttl;
+        record.round.follow(Purpose::Release, ballot, now, ttl);
+        self.end(id, now);
+        let pending = &self.records.get(id).pending;
+        let (length, due) = (self.cluster.settings().node_timeout, pending.release_due());
+        // A release is pending for a node whose next connection is being opened: it may be in time.
+        let may_come = |&node: &NodeId| due.contains(node) && self.cluster.is_reconnecting(node);
+        let unasked = electors.minus(pending.releasing());
+        let nodes: NodeSet = unasked.iter().filter(|node| !may_come(node)).collect();
+        let part_of = |locks: &mut Locks, node| {
+            let cause = locks.cluster.may_ask(node).err().unwrap_or(NodeError::Full);
+            Part::Votes(NodeReply::Failed(cause))
+        };
+        self.begin_round(id, (nodes, length), part_of, |_, _| {}, now);
+        self.finish(id);
+        op
+    }
+
+    /// It is known how the release ended, or the nodes cannot say it in time.
+    pub(in crate::proto::locks) fn release_is_over(&mut self, id: RecordId) {
+        let record = self.records.get_mut(id);
+        let released = record.round.released();
+        if let Some(op) = record.op.take() {
+            self.ops.move_to(op, Stage::Over(Ok(Outcome::Released(released))));
+        }
+        self.finish(id);
+    }
+
+    pub(in crate::proto::locks) fn is_held(&self, id: RecordId) -> bool {
+        self.records.is_open(id) && self.records.get(id).phase == Phase::Held
+    }
+}

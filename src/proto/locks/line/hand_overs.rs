@@ -1,0 +1,192 @@
+//! The messages by which nodes hand a key over to a waiter of this client.
+//!
+//! A message may come too late: the waiter has given up, or has given its lock away. Then the node
+//! has a key that no client holds, and the client gives it back there.
+//!
+//! Whoever may `PUBLISH` can send a message, too. The hazard is a message that no node sent: it is
+//! no vote, and no proof that the client may release a token.
+
+use std::iter;
+
+use crate::proto::ids::RecordId;
+use crate::proto::lock::LockToken;
+use crate::proto::locks::Locks;
+use crate::proto::locks::encoding::Place;
+use crate::proto::locks::record::records::Phase;
+use crate::proto::node_set::NodeId;
+use crate::proto::time::Instant;
+use crate::proto::wire::ask::{Ask, Kind, LockAsk};
+use crate::proto::wire::command::Form;
+use crate::proto::wire::line::{self as lines, HandedOver};
+
+/// How many tokens of fair locks that were given away are remembered. One that is forgotten, and to
+/// which a node hands the key afterwards, is released there.
+const GIVEN_AWAY: usize = 64;
+
+/// How many keys that were handed over to no record are remembered. A message is a reason to give
+/// the key back once: others can repeat it.
+const GIVEN_BACK: usize = 64;
+
+impl Locks {
+    /// A node handed a key over to a waiter of this client, or another program sent a message that
+    /// says so. Only with a mark that this client gave to that node is it believed.
+    pub fn handed_over(&mut self, node: NodeId, now: Instant) {
+        let Some(message) = self.cluster.take_handed_over(node) else {
+            self.message_is_ignored();
+            return;
+        };
+        let number = self.number_of_mark(node, &message);
+        let hash = self.key_prefix.hash_of(&message.key);
+        let has_token = |&id: &RecordId| self.records.get(id).token == message.token;
+        let found = self.records.with_key(hash).find(has_token);
+        match (found, number) {
+            (Some(id), Some(number)) => self.handed_over_to(id, node, number, &message, now),
+            (None, Some(_)) => self.handed_over_to_none(node, &message, now),
+            (_, None) => self.message_is_ignored(),
+        }
+    }
+
+    /// The number of the mark in a message, if this client made it for that token and that node.
+    fn number_of_mark(&self, node: NodeId, message: &HandedOver) -> Option<u16> {
+        let marks = self.marks.as_ref()?;
+        marks.number_of(&message.mark, &message.token, node)
+    }
+
+    fn message_is_ignored(&mut self) {
+        self.cluster.stats_mut().messages_ignored += 1;
+    }
+
+    /// A node handed the key over to the waiter of this record, which gave it the mark of this
+    /// number.
+    fn handed_over_to(
+        &mut self,
+        id: RecordId,
+        node: NodeId,
+        number: u16,
+        message: &HandedOver,
+        now: Instant,
+    ) {
+        let trusted = self.cluster.is_trusted(node);
+        let record = self.records.get_mut(id);
+        let phase = record.phase;
+        let Some(line) = record.line_mut() else { return };
+        if !line.take_mark(node, number) {
+            // Sent a second time, or given by a join of an earlier connection. The key may be the
+            // waiter's all the same.
+            self.message_is_ignored();
+            if phase == Phase::Asking {
+                self.poll_at(node, id, now);
+            }
+            return;
+        }
+        let next = message.next.clone();
+        if phase != Phase::Asking {
+            line.note_next(node, next);
+            if phase == Phase::Held && trusted {
+                record.note_return_of(node);
+            }
+            return;
+        }
+        line.skipped = line.skipped.max(message.skipped);
+        let counts = line.note_hand_over(node, next);
+        if counts && trusted {
+            record.prove_in_line(node);
+        }
+        let line = self.records.get(id).line();
+        if !line.is_some_and(|line| line.holds(now).contains(node)) {
+            self.poll_at(node, id, now);
+        }
+        self.judge_line(id, now);
+    }
+
+    /// Asks one node for how long the key is the waiter's. The last poll was so long ago that a
+    /// hand-over, reckoned from there, gives no time any more.
+    fn poll_at(&mut self, node: NodeId, id: RecordId, now: Instant) {
+        let record = self.records.get(id);
+        if record.pending.is_asked(node) || self.cluster.may_ask(node).is_err() {
+            return;
+        }
+        let untrusted = self.cluster.untrusted(node.into());
+        if let Some(line) = self.records.get_mut(id).line_mut() {
+            line.poll_more(node.into(), untrusted, now);
+        }
+        self.ask(node, id, Kind::Join, now);
+    }
+
+    /// A lock is about to be given away: its token leaves the lines in which it still stands. Where
+    /// that is not possible now, the key may be handed over to it later. Then it stays for the ttl
+    /// of the hand-over: no release is ever sent for a token that was given away.
+    pub(in crate::proto::locks) fn leave_lines(&mut self, id: RecordId, now: Instant) {
+        let record = self.records.get(id);
+        let Some(line) = record.line() else { return };
+        if self.given_away.len() == GIVEN_AWAY {
+            self.given_away.pop_front();
+        }
+        self.given_away.push_back(record.token.clone());
+        for node in line.joined.minus(line.holds(now)).iter() {
+            let place = Place::of(record, node, &self.cluster, self.marks.as_ref());
+            let Some(place) = place.filter(|_| self.cluster.may_ask(node).is_ok()) else {
+                continue;
+            };
+            self.command.clear();
+            let key = self.key_prefix.put_before(&record.key);
+            lines::leave(&mut self.command, key, place.members(record, line));
+            self.cluster.say_last_word(node, now, &self.command);
+        }
+    }
+
+    /// Whether a release of the token is in flight to the node. The node executes it after the
+    /// hand-over of which it sent the message before: it answers in the order of execution.
+    fn is_being_released(&self, node: NodeId, token: &LockToken) -> bool {
+        self.cluster.asks(node).any(|ask| match *ask {
+            Ask::Lock(LockAsk { record, kind: Kind::Release, .. }) => {
+                self.records.is_open(record) && self.records.get(record).token == *token
+            }
+            _ => false,
+        })
+    }
+
+    /// A node handed a key over to a token of this client that no waiter has any more: it is given
+    /// back there, one time and without a record. If that fails, the key stays for the ttl of a
+    /// hand-over.
+    fn handed_over_to_none(&mut self, node: NodeId, message: &HandedOver, now: Instant) {
+        let HandedOver { key, token, .. } = message;
+        let given_back = (node, token.clone());
+        if self.given_away.contains(token) || self.given_back.contains(&given_back) {
+            self.message_is_ignored();
+            return;
+        }
+        if self.is_being_released(node, token) {
+            return;
+        }
+        // The mark does not name the key.
+        let unprefixed = key.strip_prefix(self.key_prefix.as_bytes());
+        let good = unprefixed.is_some_and(|key| self.check_key(key).is_ok());
+        if good && self.cluster.may_ask(node).is_ok() {
+            self.command.clear();
+            lines::hand_over(&mut self.command, Form::Source, key, token, iter::empty(), &[]);
+            self.cluster.say_last_word(node, now, &self.command);
+            if self.given_back.len() == GIVEN_BACK {
+                self.given_back.pop_front();
+            }
+            self.given_back.push_back(given_back);
+        }
+    }
+
+    /// The connection to a node was lost: the hand-overs that it said count no more, and what it
+    /// would have said is not known.
+    pub(in crate::proto::locks) fn forget_hand_overs(&mut self, node: NodeId) {
+        if self.marks.is_none() {
+            // The client never stood in line.
+            return;
+        }
+        for id in self.records.ids() {
+            let record = self.records.get_mut(id);
+            match (record.phase, record.line_mut()) {
+                (Phase::Asking, Some(line)) => line.forget(node),
+                (_, Some(line)) => line.spend_mark(node),
+                (_, None) => {}
+            }
+        }
+    }
+}

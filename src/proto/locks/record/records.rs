@@ -1,0 +1,718 @@
+//! What the client knows of each attempt, until no question about it is in flight and no release is
+//! pending.
+//!
+//! The hazard is a record that ends too early: no code would release a late grant. So a record
+//! outlives its caller, and its place is used again only under a new generation.
+
+#[cfg(feature = "testing")]
+mod fingerprint;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use slab::Slab;
+
+use crate::proto::error::NodeReply;
+use crate::proto::ids::{Generation, Op, Place, RecordId};
+use crate::proto::key::{BuildKeyHasher, KeyHash};
+use crate::proto::key_set::KeySet;
+use crate::proto::lock::{Lock, LockToken};
+use crate::proto::locks::held::proof::Proof;
+use crate::proto::locks::record::trouble::Trouble;
+use crate::proto::locks::release::pending::Pending;
+use crate::proto::locks::renew::schedule::LOSS_BEFORE;
+use crate::proto::locks::round::state::{Purpose, Round};
+use crate::proto::locks::set::keys::{SetIndex, SetOfKeys};
+use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::surplus::{FEW, insert, shrink_list, shrink_slab};
+use crate::proto::time::{Instant, Ttl, drift};
+use crate::proto::timers::Timer;
+use crate::proto::wire::effect::Effect;
+use crate::proto::wire::line::LINE_TTL;
+
+/// The phase of a record's life. It only moves on, never back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// The nodes are asked for the key, or are about to be. Only now may an acquire be written.
+    Asking,
+    /// A majority granted. Only now may an extend be written.
+    Held,
+    /// The lock is over, and its releases are due. Only now may a release be written.
+    Ending,
+    /// The token was given to another client: no release is pending for it. Nothing is written any
+    /// more.
+    Given,
+}
+
+/// No lock is held since the end of time.
+const NOT_HELD: Instant = Instant::from_nanos(u64::MAX);
+
+/// What the client knows of one attempt.
+#[derive(Debug, Clone)]
+pub struct Record {
+    /// The generation: counts the uses of the record's place.
+    pub generation: Generation,
+    /// The key; if the lock has several, one directly after the other.
+    pub key: Vec<u8>,
+    /// The token of this attempt alone.
+    pub token: LockToken,
+    /// The ttl that was asked for last.
+    pub ttl: Ttl,
+    /// The ttl that its caller asked for last, except by an extend that prolonged nothing.
+    pub caller_ttl: Ttl,
+    /// The longest ttl that was asked for: a node may execute an early ask last.
+    pub longest: Ttl,
+    /// The moment up to which the lock may be believed in.
+    pub deadline: Instant,
+    /// The phase of the record's life.
+    pub phase: Phase,
+    /// Where the key may be, or may come to be.
+    pub pending: Pending,
+    /// Nodes whose grant does not count in the current round. For an attempt: they were in
+    /// quarantine when they were asked, or have been since. For an extend: the same, and nothing
+    /// proved our key there at that moment.
+    pub uncounted: NodeSet,
+    /// The nodes that are known to have our key, and until when.
+    pub proof: Proof,
+    /// What few records need.
+    pub(in crate::proto::locks) trouble: Option<Box<Trouble>>,
+    /// The lock is released by the script that hands the key over.
+    pub fair: bool,
+    /// The nodes are to report writes to the key.
+    pub tracked: bool,
+    /// The place of the lock among the auto-extended locks, if it is auto-extended or watched.
+    pub auto_extended: Option<Place>,
+    /// The lock was handed out then, and is held since; `NOT_HELD` before and after.
+    held_since: Instant,
+    /// Whether updates of the lock are reported, and which one waits to be taken.
+    pub news: News,
+    /// The data of the acquire or adopt, once the lock is handed out.
+    pub data: u64,
+    /// The queue of the requests that wait until this record gives up the key.
+    queue: Option<Place>,
+    /// The hash of the key, while the record is found by it.
+    found_by: Option<KeyHash>,
+    /// The next record whose key has the same hash.
+    next_of_key: Option<Place>,
+    /// The present round, or the last one.
+    pub round: Round,
+    /// The request that waits for the outcome of the round.
+    pub op: Option<Op>,
+    /// Ends the round.
+    pub round_timer: Option<Timer>,
+    /// Ends the lock, at its deadline.
+    pub deadline_timer: Option<Timer>,
+}
+
+/// What happened to a held lock since its last update was taken. Of two, the later one counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum News {
+    /// Its updates are not reported.
+    Unreported,
+    /// Nothing.
+    Nothing,
+    /// Its deadline is another one.
+    Extended,
+    /// A warning is due.
+    Expiring,
+}
+
+impl Record {
+    /// The lock is handed out. If its updates are reported, it is under this data.
+    pub fn note_handed_out(&mut self, now: Instant, reports: bool, data: u64) {
+        (self.held_since, self.data) = (now, data);
+        self.news = if reports { News::Nothing } else { News::Unreported };
+    }
+
+    /// The lock is not held any more. Returns since when it was, if it was handed out.
+    pub fn hold_is_over(&mut self) -> Option<Instant> {
+        let since = std::mem::replace(&mut self.held_since, NOT_HELD);
+        (since != NOT_HELD).then_some(since)
+    }
+
+    /// The queue of the requests that wait until this record gives up the key.
+    pub fn queue(&self) -> Option<u32> {
+        self.queue.map(|queue| queue.index() as u32)
+    }
+
+    /// Replaces the queue.
+    pub fn set_queue(&mut self, queue: Option<u32>) {
+        self.queue = queue.map(|queue| Place::new(queue as usize));
+    }
+
+    /// Takes the queue out.
+    pub fn take_queue(&mut self) -> Option<u32> {
+        let queue = self.queue();
+        self.queue = None;
+        queue
+    }
+
+    /// A node answered an ask that may have created or prolonged the key, with this effect. It
+    /// executed the ask before `now`.
+    #[inline]
+    pub fn on_answer(&mut self, node: NodeId, effect: Effect, now: Instant) {
+        let expires_at = self.gone_if_executed(now);
+        self.pending.on_answer(node, effect, expires_at);
+    }
+
+    /// The node executed a release. Returns whether another one has to follow, because a request of
+    /// a lost connection may be executed after it.
+    #[inline]
+    pub fn on_released(&mut self, node: NodeId, now: Instant) -> bool {
+        let late = self.pending.unproven().contains(node);
+        let expires_at = if late { self.gone_if_executed(now) } else { now };
+        self.pending.on_released(node, expires_at)
+    }
+
+    /// A connection was lost while an ask that may create or prolong the key was unanswered. The
+    /// node may execute the ask later, until there is proof that it will not, or the connection
+    /// must be gone at the node, too. `provable`: such a proof may come.
+    pub fn may_be_executed_late(&mut self, node: NodeId, provable: bool, now: Instant) {
+        let expires_at = self.gone_if_executed(now);
+        self.pending.on_lost(node, provable, expires_at);
+        if let Some(line) = self.line_mut() {
+            // So the release takes the token out of the line, where it may come to stand.
+            line.may_come_to_stand(node);
+        }
+    }
+
+    /// When the key has expired, with the drift of the node's clock, if the node executes the
+    /// longest ask at `moment`. A token in line may get the key when its line is about to end. If
+    /// others renew the line, that may come later: then the node hands the key to a token that no
+    /// record has, and it is given back.
+    #[inline]
+    pub fn gone_if_executed(&self, moment: Instant) -> Instant {
+        let ttl = self.longest;
+        let key = ttl.duration().saturating_add(ttl.drift());
+        let line = LINE_TTL.saturating_add(drift(LINE_TTL));
+        let in_line = self.line().map_or(Duration::ZERO, |_| line);
+        moment.saturating_add(in_line.saturating_add(key))
+    }
+
+    /// A node answered an extend with absent or another's.
+    pub fn note_absent(&mut self, node: NodeId, reply: NodeReply) {
+        if self.healing().contains(node) {
+            // The extend was asked before the heal that is in flight.
+            return;
+        }
+        let trouble = self.trouble_mut();
+        trouble.absent.insert(node);
+        if reply == NodeReply::Held {
+            trouble.taken.insert(node);
+        } else {
+            trouble.taken.remove(node);
+        }
+        self.proof.end(node.into());
+        // A token may stand in the line of the node, and of several keys the others may still be
+        // there.
+        if self.line().is_none() && self.set().is_none() {
+            self.pending.on_gone(node);
+        }
+    }
+
+    /// The token is given to another client: no release is pending for it from now on.
+    pub fn hand_off(&mut self) {
+        self.phase = Phase::Given;
+        self.pending.give_away();
+    }
+
+    /// Whether the outcome of the record's round still matters. The record may be over, or given
+    /// away, while its questions are in flight.
+    #[inline]
+    pub fn is_deciding(&self) -> bool {
+        match self.round.purpose {
+            Purpose::Extend => self.phase == Phase::Held,
+            Purpose::Release => true,
+            _ => self.phase == Phase::Asking,
+        }
+    }
+
+    /// The ttl of a heal: what is left of the lock, so that no key outlives it.
+    pub fn ttl_left(&self, now: Instant) -> Option<Ttl> {
+        let left = self.deadline.saturating_since(now);
+        Ttl::new(left, left).ok()
+    }
+
+    /// How long before its deadline the lock is lost: a lock that is auto-extended or watched a
+    /// little earlier, so that its holder is notified in time. A short ttl is not used up by that.
+    pub fn lost_before(&self) -> Duration {
+        if self.auto_extended.is_none() {
+            return Duration::ZERO;
+        }
+        LOSS_BEFORE.min(self.caller_ttl.usable() / 2)
+    }
+
+    /// Whether the lock is lost, and its releases are sent at its deadline.
+    pub fn waits_for_its_deadline(&self) -> bool {
+        self.phase == Phase::Ending && self.deadline_timer.is_some()
+    }
+
+    /// Whether the lock counts as lost by now, though its timer may not have been looked at yet.
+    /// Nothing that prolongs it is written from then on.
+    pub fn is_overdue(&self, now: Instant) -> bool {
+        self.deadline.saturating_since(now) <= self.lost_before()
+    }
+
+    /// Whether no question is in flight, no release is pending and no caller waits any more.
+    #[inline]
+    pub fn is_finished(&self) -> bool {
+        let is_ended = matches!(self.phase, Phase::Ending | Phase::Given);
+        is_ended && self.pending.is_over() && self.op.is_none()
+    }
+}
+
+/// How many key buffers are kept for later records: as many as a busy client has locks in flight.
+const SPARE_KEYS: usize = 4096;
+/// A buffer longer than this many bytes is not kept: one long key must not cost memory for ever.
+const SPARE_KEY_BYTES: usize = 1024;
+
+/// The records.
+#[derive(Debug, Clone)]
+pub struct Records {
+    slab: Slab<Record>,
+    /// The first record for each key hash. Only records that ask for a lock or hold one are here.
+    by_key: HashMap<KeyHash, RecordId, BuildKeyHasher>,
+    /// The same for records with several keys.
+    pub(in crate::proto::locks) in_sets: SetIndex,
+    spare: Vec<Vec<u8>>,
+    next_generation: Generation,
+    /// The number of the first round of each record.
+    #[cfg(feature = "testing")]
+    first_round: u32,
+    most: usize,
+    /// How many places are reserved for requests that wait for their turn.
+    reserved: usize,
+}
+
+impl Records {
+    /// Room for `most` records.
+    pub fn new(most: usize) -> Records {
+        Records {
+            slab: Slab::new(),
+            by_key: HashMap::default(),
+            in_sets: SetIndex::default(),
+            spare: Vec::new(),
+            next_generation: Generation::FIRST,
+            #[cfg(feature = "testing")]
+            first_round: 0,
+            most,
+            reserved: 0,
+        }
+    }
+
+    /// From now on the generations are so close to their end, and so are the rounds of each record.
+    #[cfg(feature = "testing")]
+    pub fn start_before_wrap(&mut self, left: u32) {
+        self.next_generation = Generation::before_wrap(left);
+        self.first_round = u32::MAX - 1;
+    }
+
+    /// Opens a record in the phase `Asking`; `None` if there is no room.
+    pub fn open(&mut self, key: &[u8], token: LockToken, round: Round) -> Option<RecordId> {
+        #[cfg(feature = "testing")]
+        let round = round.numbered_from(self.first_round);
+        if self.slab.len() + self.reserved >= self.most {
+            return None;
+        }
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.extend_from_slice(key);
+        let generation = self.next_generation.advance();
+        let record = Record {
+            generation,
+            key: buffer,
+            token,
+            ttl: round.ttl,
+            caller_ttl: round.ttl,
+            longest: round.ttl,
+            deadline: round.ttl.deadline(round.start),
+            phase: Phase::Asking,
+            pending: Pending::default(),
+            uncounted: NodeSet::EMPTY,
+            proof: Proof::default(),
+            trouble: None,
+            fair: false,
+            tracked: false,
+            auto_extended: None,
+            held_since: NOT_HELD,
+            news: News::Unreported,
+            data: 0,
+            queue: None,
+            found_by: None,
+            next_of_key: None,
+            round,
+            op: None,
+            round_timer: None,
+            deadline_timer: None,
+        };
+        Some(RecordId { index: insert(&mut self.slab, record) as u32, generation })
+    }
+
+    /// Opens a record for several keys, of which it has none yet; `None` if there is no room.
+    pub fn open_set(&mut self, keys: &KeySet, token: LockToken, round: Round) -> Option<RecordId> {
+        let id = self.open(keys.as_parts().0, token, round)?;
+        self.get_mut(id).trouble_mut().set = Some(Box::new(SetOfKeys::new(keys)));
+        Some(id)
+    }
+
+    /// Reserves a place for a record that is opened later. Returns whether there was one.
+    pub fn reserve(&mut self) -> bool {
+        let room = self.slab.len() + self.reserved < self.most;
+        self.reserved += usize::from(room);
+        room
+    }
+
+    /// Gives back a reserved place.
+    pub fn give_up_reserved(&mut self) {
+        self.reserved -= 1;
+    }
+
+    /// Opens a record for the key of another one.
+    pub fn open_again(
+        &mut self,
+        record: RecordId,
+        token: LockToken,
+        round: Round,
+    ) -> Option<RecordId> {
+        let key = std::mem::take(&mut self.get_mut(record).key);
+        let opened = self.open(&key, token, round);
+        self.get_mut(record).key = key;
+        opened
+    }
+
+    /// The record.
+    ///
+    /// # Panics
+    /// If it is closed: code that keeps an id has to forget it when the record is closed, or look
+    /// whether it [`is_open`](Records::is_open).
+    #[inline]
+    pub fn get(&self, id: RecordId) -> &Record {
+        let record = &self.slab[id.index as usize];
+        assert!(record.generation == id.generation, "{id:?} is closed");
+        record
+    }
+
+    /// The record, to change it.
+    ///
+    /// # Panics
+    /// If it is closed.
+    #[inline]
+    pub fn get_mut(&mut self, id: RecordId) -> &mut Record {
+        let record = &mut self.slab[id.index as usize];
+        assert!(record.generation == id.generation, "{id:?} is closed");
+        record
+    }
+
+    /// The record that `lock` stands for, if it is still open. A caller may keep a lock for so long
+    /// that the generation comes again: so the token is compared, too.
+    pub fn find(&self, lock: &Lock) -> Option<RecordId> {
+        let same = self.is_open(lock.record) && self.get(lock.record).token == lock.token;
+        same.then_some(lock.record)
+    }
+
+    /// Whether the record is still open.
+    #[inline]
+    pub fn is_open(&self, id: RecordId) -> bool {
+        let record = self.slab.get(id.index as usize);
+        record.is_some_and(|record| record.generation == id.generation)
+    }
+
+    /// The record, to change it, if it is still open.
+    #[inline]
+    pub fn get_open_mut(&mut self, id: RecordId) -> Option<&mut Record> {
+        let record = self.slab.get_mut(id.index as usize);
+        record.filter(|record| record.generation == id.generation)
+    }
+
+    /// From now on the record is found by its key, whose hash is `hash`.
+    pub fn index(&mut self, id: RecordId, hash: KeyHash) {
+        let first = self.by_key.insert(hash, id);
+        let record = self.get_mut(id);
+        record.found_by = Some(hash);
+        record.next_of_key = first.map(|id| Place::new(id.index as usize));
+    }
+
+    /// From now on the record is not found by its key. Returns whether it was before.
+    pub fn unindex(&mut self, id: RecordId) -> bool {
+        let record = self.get_mut(id);
+        let Some(hash) = record.found_by.take() else {
+            return record.set().is_some() && self.unindex_set(id);
+        };
+        let next = record.next_of_key.take();
+        let place = Place::new(id.index as usize);
+        let before =
+            self.with_only_key(hash).find(|&other| self.get(other).next_of_key == Some(place));
+        match (before, next) {
+            (Some(before), next) => self.get_mut(before).next_of_key = next,
+            (None, Some(next)) => {
+                let next = self.at(next);
+                self.by_key.insert(hash, next);
+            }
+            (None, None) => {
+                self.by_key.remove(&hash);
+            }
+        }
+        true
+    }
+
+    /// The record that asks for exactly this key, or holds it.
+    pub fn current_record(&self, key: &[u8], hash: KeyHash) -> Option<RecordId> {
+        // Two records may have the key: one that adopts it, and one that holds it or waits for it.
+        let waited_for = |id: &RecordId| {
+            let record = self.get(*id);
+            let asks = record.phase == Phase::Asking && record.taken_up().is_none();
+            record.queue_at(key).is_some() || asks
+        };
+        if self.in_sets.is_empty() {
+            let all = || self.with_only_key(hash).filter(|&id| self.get(id).key == key);
+            return all().find(waited_for).or_else(|| all().next());
+        }
+        let all = || self.with_key(hash).filter(|&id| self.get(id).has_key(key));
+        all().find(waited_for).or_else(|| all().next())
+    }
+
+    /// The records whose keys have this hash.
+    pub fn with_key(&self, hash: KeyHash) -> impl Iterator<Item = RecordId> {
+        self.with_only_key(hash).chain(self.in_sets.with_key(hash))
+    }
+
+    /// The records of one key that has this hash.
+    fn with_only_key(&self, hash: KeyHash) -> impl Iterator<Item = RecordId> {
+        let mut next = self.by_key.get(&hash).copied();
+        std::iter::from_fn(move || {
+            let id = next?;
+            next = self.get(id).next_of_key.map(|next| self.at(next));
+            Some(id)
+        })
+    }
+
+    /// The record at this place, which is open.
+    fn at(&self, place: Place) -> RecordId {
+        let generation = self.slab[place.index()].generation;
+        RecordId { index: place.index() as u32, generation }
+    }
+
+    /// Closes a record; its place may be used again.
+    pub fn close(&mut self, id: RecordId) {
+        let mut key = self.slab.remove(id.index as usize).key;
+        if self.spare.len() < SPARE_KEYS && key.capacity() <= SPARE_KEY_BYTES {
+            key.clear();
+            self.spare.push(key);
+        }
+    }
+
+    /// The open records.
+    pub fn ids(&self) -> Vec<RecordId> {
+        let id = |(index, record): (usize, &Record)| RecordId {
+            index: index as u32,
+            generation: record.generation,
+        };
+        self.slab.iter().map(id).collect()
+    }
+
+    /// Gives back the places that were not in use since `most` were. The generation goes on, so
+    /// a place that is given back and comes again has another one.
+    pub fn shrink(&mut self, most: usize) {
+        shrink_slab(&mut self.slab, most);
+        if most < self.by_key.capacity() / 4 {
+            self.by_key.shrink_to((2 * most).max(FEW));
+        }
+        self.spare.truncate((2 * most).max(FEW / 16));
+        shrink_list(&mut self.spare, most);
+    }
+
+    /// For how many records there are places.
+    pub fn capacity(&self) -> usize {
+        self.slab.capacity()
+    }
+
+    /// How many records are open.
+    pub fn len(&self) -> usize {
+        self.slab.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::lock::Fence;
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+
+    fn open(records: &mut Records, key: &[u8]) -> Option<RecordId> {
+        let ttl = Ttl::new(Duration::from_secs(1), Duration::from_secs(60)).unwrap();
+        let token = LockToken::random(&mut StdRng::from_seed([1; 32]));
+        records.open(key, token, Round::acquire(3, Instant::default(), ttl))
+    }
+
+    fn lock(records: &Records, record: RecordId) -> Lock {
+        let open = records.get(record);
+        Lock { record, token: open.token.clone(), fence: Fence::None }
+    }
+
+    #[test]
+    fn an_old_handle_finds_nothing_in_a_place_that_is_used_again() {
+        let mut records = Records::new(10);
+        let first = open(&mut records, b"a").unwrap();
+        let handle = lock(&records, first);
+        assert_eq!(records.find(&handle), Some(first));
+        records.close(first);
+        assert_eq!(records.find(&handle), None);
+        let second = open(&mut records, b"b").unwrap();
+        assert_eq!(second.index, first.index, "the place is used again");
+        assert_eq!(records.find(&handle), None);
+        assert_eq!(records.get(second).key, b"b");
+    }
+
+    #[test]
+    fn a_handle_whose_generation_came_again_finds_no_other_lock() {
+        let mut records = Records::new(1);
+        let record = open(&mut records, b"a").unwrap();
+        let other = LockToken::random(&mut StdRng::from_seed([2; 32]));
+        assert_eq!(records.find(&Lock { record, token: other, fence: Fence::None }), None);
+        assert_eq!(records.find(&lock(&records, record)), Some(record));
+    }
+
+    #[test]
+    fn an_old_handle_finds_nothing_in_a_place_that_was_given_back_and_came_again() {
+        let mut records = Records::new(100_000);
+        let old: Vec<RecordId> = (0..10_000).map(|_| open(&mut records, b"a").unwrap()).collect();
+        let handles: Vec<Lock> = old.iter().map(|&id| lock(&records, id)).collect();
+        old.iter().for_each(|&id| records.close(id));
+        records.shrink(0);
+        assert_eq!(records.capacity(), FEW);
+        let new: Vec<RecordId> = (0..10_000).map(|_| open(&mut records, b"a").unwrap()).collect();
+        assert!(new.iter().any(|id| id.index == old[9_999].index), "the places came again");
+        for (id, handle) in old.iter().zip(&handles) {
+            assert!(!records.is_open(*id), "{id:?}");
+            // The token is the same here, so that only the generation differs.
+            assert_eq!(records.find(handle), None);
+        }
+    }
+
+    #[test]
+    fn records_are_found_by_their_keys() {
+        let mut records = Records::new(10);
+        let numbers = [&b"a"[..], b"b", b"a", b"a"].map(|key| open(&mut records, key).unwrap());
+        for id in numbers {
+            let hash = KeyHash::of(&records.get(id).key);
+            records.index(id, hash);
+        }
+        let found = |records: &Records, key: &[u8]| {
+            let mut found: Vec<RecordId> = records.with_key(KeyHash::of(key)).collect();
+            found.sort_unstable_by_key(|id| id.index);
+            found
+        };
+        assert_eq!(found(&records, b"a"), [numbers[0], numbers[2], numbers[3]]);
+        for (gone, left) in [(2, vec![0, 3]), (3, vec![0]), (0, vec![])] {
+            records.unindex(numbers[gone]);
+            let left: Vec<RecordId> = left.into_iter().map(|index: usize| numbers[index]).collect();
+            assert_eq!(found(&records, b"a"), left);
+        }
+        assert_eq!(found(&records, b"b"), [numbers[1]]);
+    }
+
+    #[test]
+    fn there_is_room_for_as_many_as_were_allowed() {
+        let mut records = Records::new(2);
+        let first = open(&mut records, b"a").unwrap();
+        open(&mut records, b"b").unwrap();
+        assert_eq!(open(&mut records, b"c"), None);
+        records.close(first);
+        assert!(records.reserve());
+        assert!(!records.reserve(), "that was the last place");
+        assert_eq!(open(&mut records, b"c"), None);
+        records.give_up_reserved();
+        assert!(open(&mut records, b"c").is_some());
+    }
+
+    #[test]
+    fn record_is_finished_when_nothing_is_in_flight_pending_or_waited_for() {
+        let mut records = Records::new(1);
+        let id = open(&mut records, b"a").unwrap();
+        let record = records.get_mut(id);
+        assert!(!record.is_finished(), "it is asking");
+        record.phase = Phase::Ending;
+        assert!(record.is_finished());
+        let node = NodeId::new(0);
+        record.pending.on_asked(node.into());
+        assert!(!record.is_finished());
+        record.pending.on_answer(node, Effect::Written, Instant::default());
+        assert!(!record.is_finished(), "a release is pending");
+        record.pending.on_release_asked(node.into());
+        record.pending.on_released(node, Instant::default());
+        assert!(!record.is_finished());
+        record.pending.on_release_over(node);
+        assert!(record.is_finished());
+    }
+
+    /// Opens so many records under keys of their own, and closes them.
+    fn open_and_close(records: &mut Records, count: usize) {
+        let open = |n: usize| {
+            let key = n.to_string();
+            let id = open(records, key.as_bytes()).unwrap();
+            records.index(id, KeyHash::of(key.as_bytes()));
+            id
+        };
+        let ids: Vec<RecordId> = (0..count).map(open).collect();
+        for id in ids {
+            assert!(records.unindex(id));
+            records.close(id);
+        }
+    }
+
+    #[test]
+    fn buffers_of_keys_are_kept_up_to_a_number_and_a_length() {
+        let mut records = Records::new(10_000);
+        open_and_close(&mut records, SPARE_KEYS + 1);
+        assert_eq!(records.spare.len(), SPARE_KEYS);
+        for (length, kept) in [(SPARE_KEY_BYTES, 1), (SPARE_KEY_BYTES + 1, 0)] {
+            let mut records = Records::new(10);
+            let id = open(&mut records, b"").unwrap();
+            records.get_mut(id).key = Vec::with_capacity(length);
+            records.close(id);
+            assert_eq!(records.spare.len(), kept, "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn records_give_back_the_room_of_a_burst_but_not_what_was_in_use() {
+        let mut records = Records::new(100_000);
+        open_and_close(&mut records, 50_000);
+        let before = records.by_key.capacity();
+        records.shrink(before / 4);
+        assert_eq!(records.by_key.capacity(), before, "a quarter of it was in use");
+        records.shrink(5_000);
+        let capacity = records.by_key.capacity();
+        assert!((10_000..before).contains(&capacity), "{capacity}");
+        assert!((10_000..before).contains(&records.capacity()));
+        assert_eq!(records.spare.len(), SPARE_KEYS);
+        records.shrink(500);
+        assert_eq!(records.spare.len(), 1_000, "twice what was in use");
+        records.shrink(1);
+        assert_eq!((records.spare.len(), records.capacity()), (FEW / 16, FEW));
+        assert!(records.by_key.capacity() < 2 * FEW);
+    }
+
+    #[test]
+    fn record_that_requests_wait_for_comes_before_one_that_adopts() {
+        let queued: fn(&mut Record) = |record| {
+            record.phase = Phase::Held;
+            record.set_queue(Some(3));
+        };
+        let asking: fn(&mut Record) = |record| record.phase = Phase::Asking;
+        for wanted in [asking, queued] {
+            for adopt_first in [true, false] {
+                let mut records = Records::new(10);
+                let ids = [(); 2].map(|()| open(&mut records, b"k").unwrap());
+                let [adopting, other] = if adopt_first { ids } else { [ids[1], ids[0]] };
+                let given = LockToken::random(&mut StdRng::from_seed([2; 32]));
+                records.get_mut(adopting).trouble_mut().taken_up = Some(Box::new(given));
+                wanted(records.get_mut(other));
+                let hash = KeyHash::of(b"k");
+                ids.into_iter().for_each(|id| records.index(id, hash));
+                assert_eq!(records.current_record(b"k", hash), Some(other));
+                assert_eq!(records.current_record(b"other", hash), None);
+            }
+        }
+    }
+}

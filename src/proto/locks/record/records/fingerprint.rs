@@ -1,0 +1,130 @@
+//! What matters of a record for the future: see [`crate::proto::fingerprint`].
+
+use std::num::NonZeroU64;
+
+use crate::proto::error::NodeReply;
+use crate::proto::fingerprint::{Fingerprint, hash_of, mix};
+use crate::proto::ids::Op;
+use crate::proto::locks::fence::number::Fencing;
+use crate::proto::locks::fingerprint::phase_word;
+use crate::proto::locks::record::records::{News, Record};
+use crate::proto::quorum::Verdict;
+
+use crate::proto::locks::record::trouble::Trouble;
+use crate::proto::locks::round::state::{Purpose, Round};
+use crate::proto::node_set::NodeSet;
+
+impl Record {
+    /// Adds the record to a fingerprint. `op_place`: the place of a request.
+    pub fn add_to(
+        &self,
+        fingerprint: &mut Fingerprint<'_>,
+        nodes: usize,
+        op_place: &dyn Fn(Op) -> u64,
+    ) {
+        let Record {
+            generation: _,
+            key,
+            token,
+            ttl,
+            caller_ttl,
+            longest,
+            deadline,
+            phase,
+            pending,
+            uncounted,
+            proof,
+            trouble,
+            fair,
+            tracked,
+            auto_extended,
+            // When it was handed out is for a counter.
+            held_since: _,
+            news,
+            data: _,
+            queue,
+            found_by,
+            next_of_key: _,
+            round,
+            op,
+            // The timers themselves are added.
+            round_timer: _,
+            deadline_timer: _,
+        } = self;
+        assert!(auto_extended.is_none() && *news == News::Unreported && queue.is_none());
+        let words = [
+            hash_of(key),
+            fingerprint.name(token.digits()),
+            hash_of(&[ttl.as_millis(), caller_ttl.as_millis(), longest.as_millis()]),
+            fingerprint.ahead(*deadline),
+            phase_word(*phase),
+            u64::from(*tracked) + 2 * u64::from(found_by.is_some()) + 4 * u64::from(*fair),
+            op.map_or(0, op_place),
+        ];
+        words.into_iter().for_each(|word| fingerprint.add(word));
+        add_trouble(trouble.as_deref().unwrap_or(&Trouble::default()), fingerprint, nodes);
+        pending.add_to(fingerprint, nodes);
+        let (whole, part, end_of_part) = proof.parts(*deadline);
+        fingerprint.add(fingerprint.ahead(end_of_part));
+        let sets = [*uncounted, whole, part];
+        fingerprint.add_sets(nodes, &sets);
+        // The votes of a round without a waiting caller do not matter.
+        let released = round.purpose == Purpose::Release && op.is_none();
+        if self.is_deciding() && !released {
+            round.add_to(fingerprint, nodes);
+        }
+    }
+}
+
+fn add_trouble(trouble: &Trouble, fingerprint: &mut Fingerprint<'_>, nodes: usize) {
+    let Trouble { absent, taken, healing, plain, line, taken_up, fencing, set } = trouble;
+    assert!(set.is_none(), "the search has locks of one key");
+    assert!(line.is_none(), "a fingerprint does not cover lines");
+    let taken_up = taken_up.as_ref().map_or(0, |old| 1 + fingerprint.name(old.digits()));
+    fingerprint.add(taken_up);
+    add_fencing(fencing.as_deref(), fingerprint, nodes);
+    fingerprint.add_sets(nodes, &[*absent, *taken, *healing, *plain]);
+}
+
+fn add_fencing(fencing: Option<&Fencing>, fingerprint: &mut Fingerprint<'_>, nodes: usize) {
+    for node in NodeSet::first(nodes).iter() {
+        fingerprint.add_at(node, fencing.map_or(0, |fencing| 1 + fencing.vote_of(node)));
+    }
+    fingerprint.add(fencing.and_then(Fencing::fence).map_or(0, NonZeroU64::get));
+}
+
+impl Round {
+    fn add_to(&self, fingerprint: &mut Fingerprint<'_>, nodes: usize) {
+        let ballot = self.ballot();
+        let decided = ballot.verdict() != Verdict::Undecided;
+        let purpose = match self.purpose {
+            Purpose::Acquire => 1,
+            Purpose::Extend => 2,
+            Purpose::Release => 4,
+            Purpose::Fenced => 5,
+            Purpose::WriteBack => 6,
+            Purpose::Claim => 7,
+        };
+        fingerprint.add(mix(purpose, hash_of(&(decided, self.is_won()))));
+        if decided {
+            return;
+        }
+        // The deadline of an acquire is in its record.
+        if self.purpose == Purpose::Extend {
+            let start = fingerprint.now().saturating_since(self.start);
+            fingerprint.add(mix(self.ttl.as_millis(), start.as_nanos() as u64));
+        }
+        let sets = [ballot.grants(), ballot.denials(), ballot.errors(), ballot.undecided()];
+        fingerprint.add_sets(nodes, &sets);
+        for node in NodeSet::first(nodes).iter() {
+            let word = match self.reply_of(node) {
+                NodeReply::Nothing => 1,
+                NodeReply::Granted => 2,
+                NodeReply::Held => 3,
+                NodeReply::Absent => 4,
+                NodeReply::Failed(cause) => 5 + u64::from(cause.is_permanent()),
+            };
+            fingerprint.add_at(node, word);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What a record knows of nodes that lost its key, of the lines that it stands in, and of its
+//! adoption. Few records need it, so it is boxed: a lock on healthy nodes has none.
+
+use crate::proto::lock::LockToken;
+use crate::proto::locks::fence::number::Fencing;
+use crate::proto::locks::line::votes::Line;
+use crate::proto::locks::record::records::Record;
+use crate::proto::locks::set::keys::SetOfKeys;
+use crate::proto::node_set::{NodeId, NodeSet};
+
+/// What few records need.
+#[derive(Debug, Clone, Default)]
+pub struct Trouble {
+    /// Nodes that answered an extend with absent or another's, and were not healed since.
+    pub absent: NodeSet,
+    /// Those `absent` nodes that answered another's.
+    pub taken: NodeSet,
+    /// Nodes with an unanswered heal.
+    pub healing: NodeSet,
+    /// Nodes that refuse the script of the line: a fair lock is released there as a plain one.
+    pub plain: NodeSet,
+    /// What is known of the lines that the token stands in, or stood in.
+    pub line: Option<Box<Line>>,
+    /// The new token of an adopt.
+    pub taken_up: Option<Box<LockToken>>,
+    /// The votes for the fencing number, and the number.
+    pub fencing: Option<Box<Fencing>>,
+    /// The keys, if there are several.
+    pub set: Option<Box<SetOfKeys>>,
+}
+
+impl Record {
+    /// [`Trouble`], to add to it.
+    pub fn trouble_mut(&mut self) -> &mut Trouble {
+        self.trouble.get_or_insert_default()
+    }
+
+    /// [`Trouble::absent`].
+    pub fn absent(&self) -> NodeSet {
+        self.trouble.as_ref().map_or(NodeSet::EMPTY, |trouble| trouble.absent)
+    }
+
+    /// [`Trouble::taken`].
+    pub fn taken(&self) -> NodeSet {
+        self.trouble.as_ref().map_or(NodeSet::EMPTY, |trouble| trouble.taken)
+    }
+
+    /// [`Trouble::healing`].
+    #[inline]
+    pub fn healing(&self) -> NodeSet {
+        self.trouble.as_ref().map_or(NodeSet::EMPTY, |trouble| trouble.healing)
+    }
+
+    /// [`Trouble::plain`].
+    #[inline]
+    pub fn plain(&self) -> NodeSet {
+        self.trouble.as_ref().map_or(NodeSet::EMPTY, |trouble| trouble.plain)
+    }
+
+    /// [`Trouble::line`].
+    #[inline]
+    pub fn line(&self) -> Option<&Line> {
+        self.trouble.as_ref()?.line.as_deref()
+    }
+
+    /// [`Trouble::line`], to change it.
+    pub fn line_mut(&mut self) -> Option<&mut Line> {
+        self.trouble.as_mut()?.line.as_deref_mut()
+    }
+
+    /// [`Trouble::taken_up`].
+    #[inline]
+    pub fn taken_up(&self) -> Option<&LockToken> {
+        self.trouble.as_ref()?.taken_up.as_deref()
+    }
+
+    /// A node that had lost the key has handed it over to this lock. The next extend shows whether
+    /// the key counts there; a heal in flight is answered first.
+    pub fn note_return_of(&mut self, node: NodeId) {
+        if let Some(trouble) = self.trouble.as_mut().filter(|it| !it.healing.contains(node)) {
+            trouble.absent.remove(node);
+            trouble.taken.remove(node);
+        }
+    }
+
+    /// The heal of a node was answered, or will not be.
+    pub fn heal_is_over(&mut self, node: NodeId) {
+        if let Some(trouble) = &mut self.trouble {
+            trouble.healing.remove(node);
+        }
+    }
+}

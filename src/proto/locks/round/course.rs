@@ -1,0 +1,145 @@
+//! The rounds of the records: they begin, votes are cast, a verdict is acted on, and a round that
+//! takes too long ends. What a round is, and what its votes say, is in `state.rs`.
+
+use std::time::Duration;
+
+use crate::proto::error::{NodeError, NodeReply};
+use crate::proto::ids::RecordId;
+use crate::proto::locks::round::state::Purpose;
+use crate::proto::locks::{Due, Locks};
+use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::quorum::Verdict;
+use crate::proto::time::Instant;
+
+/// The part of a node in a round that begins.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::proto::locks) enum Part {
+    /// It is asked, and votes by its answer.
+    Asked,
+    /// It votes so at once, and is asked all the same, for what its answer tells.
+    AskedBesides(NodeReply),
+    /// It votes so at once.
+    Votes(NodeReply),
+}
+
+impl Locks {
+    /// Begins the round that stands in the record. Each of these nodes has a part in it; the others
+    /// were asked before. A node that cannot be asked votes at once. If that decides the round, no
+    /// node is asked: the grants of a minority, say, would only have to be released. Otherwise
+    /// `ask` writes the request to those that are asked, and the round ends after `length` at the
+    /// latest.
+    #[inline]
+    pub(in crate::proto::locks) fn begin_round(
+        &mut self,
+        id: RecordId,
+        (nodes, length): (NodeSet, Duration),
+        part_of: impl Fn(&mut Locks, NodeId) -> Part,
+        ask: impl FnOnce(&mut Locks, NodeSet),
+        now: Instant,
+    ) {
+        let full = self.records.get(id).pending.full();
+        let mut asked = NodeSet::EMPTY;
+        for node in nodes.iter() {
+            let vote = match part_of(self, node) {
+                Part::Votes(reply) => reply,
+                part => match (part, self.why_not_asked(node, full)) {
+                    (Part::AskedBesides(reply), None) => {
+                        asked.insert(node);
+                        reply
+                    }
+                    (_, None) => {
+                        asked.insert(node);
+                        continue;
+                    }
+                    // That the key is gone there is known, whatever the node would say.
+                    (Part::AskedBesides(NodeReply::Absent), Some(_)) => NodeReply::Absent,
+                    (_, Some(cause)) => NodeReply::Failed(cause),
+                },
+            };
+            self.records.get_mut(id).round.cast(node, vote);
+        }
+        let record = self.records.get_mut(id);
+        self.timers.clear_in(&mut record.round_timer);
+        if record.round.ballot().verdict() != Verdict::Undecided {
+            self.settle(id, now);
+            return;
+        }
+        let due = Due::Round { record: id };
+        record.round_timer = Some(self.timers.set_after(now, length, due));
+        ask(self, asked);
+    }
+
+    /// Why the node cannot be asked now; nothing if it can be. `full` are the nodes that have not
+    /// answered as many requests as they may be sent.
+    #[inline]
+    fn why_not_asked(&mut self, node: NodeId, full: NodeSet) -> Option<NodeError> {
+        let cause = match self.cluster.may_ask(node) {
+            Err(cause) => cause,
+            Ok(()) if full.contains(node) => NodeError::Silent,
+            Ok(()) => return None,
+        };
+        self.cluster.stats_mut().failed(node, cause);
+        Some(cause)
+    }
+
+    /// Casts what a node said in the record's round, and acts on the verdict if there is one.
+    #[inline]
+    pub(in crate::proto::locks) fn cast(
+        &mut self,
+        id: RecordId,
+        node: NodeId,
+        reply: NodeReply,
+        now: Instant,
+    ) {
+        let record = self.records.get_mut(id);
+        let open = record.is_deciding() && record.round.ballot().verdict() == Verdict::Undecided;
+        if open && record.round.cast(node, reply) != Verdict::Undecided {
+            self.settle(id, now);
+        }
+    }
+
+    /// Acts on a verdict: the one function that hands out, retries, extends or ends.
+    pub(in crate::proto::locks) fn settle(&mut self, id: RecordId, now: Instant) {
+        let record = self.records.get_mut(id);
+        self.timers.clear_in(&mut record.round_timer);
+        match (record.round.purpose, record.round.ballot().verdict()) {
+            (Purpose::Extend, Verdict::Won) => self.extend_is_won(id, now),
+            (Purpose::Extend, _) => self.extend_is_lost(id, now),
+            (Purpose::Release, _) => self.release_is_over(id),
+            (Purpose::Claim, Verdict::Won) => self.claim_is_won(id, now),
+            (Purpose::Claim, _) => self.claim_is_lost(id, now),
+            (Purpose::Fenced, Verdict::Won) => self.votes_are_in(id, now),
+            (_, Verdict::Won) => self.attempt_is_won(id, now),
+            (_, _) => self.attempt_is_lost(id, now),
+        }
+    }
+
+    /// Ends the round: a node that has not answered by now is silent.
+    pub(in crate::proto::locks) fn round_is_over(&mut self, id: RecordId, now: Instant) {
+        let timeout = self.cluster.settings().node_timeout;
+        let record = self.records.get_mut(id);
+        record.round_timer = None;
+        // Questions that were written late have not been unanswered for a node timeout: the round
+        // waits for them, though not beyond the deadline.
+        let undecided = record.round.ballot().undecided();
+        let written = undecided.iter().filter_map(|node| self.cluster.oldest_ask(node));
+        let until = written.max().map_or(now, |written| written.saturating_add(timeout));
+        let until = until.min(record.deadline);
+        if until > now {
+            record.round_timer = Some(self.timers.set_at(until, Due::Round { record: id }));
+            return;
+        }
+        for node in record.round.ballot().undecided().iter() {
+            if self.records.is_open(id) {
+                self.cluster.stats_mut().failed(node, NodeError::Silent);
+                // A node that is asked `EXISTS`, say, has acknowledged the release.
+                let reply = if self.records.get(id).pending.is_clear(node) {
+                    NodeReply::Absent
+                } else {
+                    NodeReply::Failed(NodeError::Silent)
+                };
+                self.cast(id, node, reply, now);
+            }
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Rounds: one request to all nodes, its votes and its verdict.
+
+pub(super) mod course;
+pub(super) mod replies;
+pub mod state;

@@ -1,0 +1,371 @@
+//! What a record knows of its keys if it has several: where each of them ends in the record's
+//! buffer, the queue of the requests that wait for it, and which key a node named last.
+//!
+//! The hazard is a key that two records of this client have. A record is found by a key only from
+//! the moment on at which it has the key inside this client. Until then it waits in the queue of
+//! that key, as any other request does.
+
+use std::collections::HashMap;
+
+use crate::proto::ids::RecordId;
+use crate::proto::key::{BuildKeyHasher, KeyHash};
+use crate::proto::key_set::{KeySet, parts};
+use crate::proto::locks::record::records::{Record, Records};
+
+/// The keys of a record that has several. The bytes of the keys are in the record's own buffer.
+#[derive(Debug, Clone)]
+pub struct SetOfKeys {
+    /// Where each key ends in the record's buffer.
+    ends: Box<[u32]>,
+    hashes: Box<[KeyHash]>,
+    /// For each key the queue of the requests that wait until this record gives up the key; if this
+    /// record waits for the key itself, the queue that its request is in.
+    queues: Box<[Option<u32>]>,
+    /// The keys that this record waits for inside this client, as bits.
+    waits_for: u64,
+    /// The key that a node named last: it is held, or gone, or another's there.
+    named: Option<u8>,
+    /// How many attempts in a row were lost to other clients.
+    contended: u8,
+    /// If the record takes its keys one after the other: how many of them the present round asks
+    /// for, until it asks for all and wins.
+    taking: Option<u8>,
+    /// If so: the key that other clients held last, until the next round begins.
+    awaited: Option<u8>,
+    /// Whether it kept its first keys at an earlier refusal.
+    pub has_kept: bool,
+}
+
+/// After so many attempts in a row that were lost to other clients, a set takes its keys one after
+/// the other. Overlapping sets may refuse each other once or twice by chance.
+const SINGLY_AFTER: u8 = 3;
+
+impl SetOfKeys {
+    /// The keys of a record that has none of them yet.
+    pub fn new(keys: &KeySet) -> SetOfKeys {
+        let (_, ends) = keys.as_parts();
+        SetOfKeys {
+            ends: ends.into(),
+            hashes: keys.iter().map(KeyHash::of).collect(),
+            queues: vec![None; ends.len()].into(),
+            waits_for: 0,
+            named: None,
+            contended: 0,
+            taking: None,
+            awaited: None,
+            has_kept: false,
+        }
+    }
+
+    /// The same keys, for the record of the next attempt. It has what this one has. `contended`:
+    /// this attempt was lost to other clients.
+    fn take_over(&mut self, contended: bool) -> SetOfKeys {
+        let queues = std::mem::replace(&mut self.queues, vec![None; self.ends.len()].into());
+        let contended = if contended { self.contended.saturating_add(1) } else { self.contended };
+        let singly = contended >= SINGLY_AFTER;
+        SetOfKeys {
+            ends: self.ends.clone(),
+            hashes: self.hashes.clone(),
+            queues,
+            waits_for: self.waits_for,
+            named: None,
+            contended,
+            taking: singly.then_some(1),
+            awaited: singly.then_some(0),
+            has_kept: false,
+        }
+    }
+
+    /// A round begins: until it is lost, the request waits for no single key.
+    pub fn begin_round(&mut self) {
+        self.awaited = None;
+    }
+
+    /// Where those keys end that an acquire asks for now.
+    pub fn asked_ends(&self) -> &[u32] {
+        &self.ends[..self.taking.map_or(self.ends.len(), usize::from)]
+    }
+
+    /// A majority granted what was asked for. Returns whether another round has to follow, for one
+    /// key more.
+    pub fn takes_next(&mut self) -> bool {
+        match self.taking {
+            Some(taking) if usize::from(taking) < self.ends.len() => {
+                self.taking = Some(taking + 1);
+                true
+            }
+            _ => {
+                self.taking = None;
+                false
+            }
+        }
+    }
+
+    /// Others hold the last key that was asked for. The keys before it are asked for once more, so
+    /// that they do not expire meanwhile, and then this one. Returns whether there are such keys,
+    /// and all of them are there.
+    pub fn waits_for_last(&mut self) -> bool {
+        let before = self.taking.and_then(|taking| taking.checked_sub(1)).filter(|&keys| keys > 0);
+        // An earlier key was lost meanwhile: the set begins anew.
+        let before = before.filter(|&keys| self.named.is_none_or(|named| named >= keys));
+        if before.is_some() {
+            (self.taking, self.awaited, self.has_kept) = (before, before, true);
+        }
+        before.is_some()
+    }
+
+    /// The only key that the request waits for; `None`: all of them.
+    pub fn awaited(&self) -> Option<usize> {
+        self.awaited.map(usize::from)
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Where each key ends in the record's buffer.
+    pub fn ends(&self) -> &[u32] {
+        &self.ends
+    }
+
+    /// The hashes of the keys.
+    pub fn hashes(&self) -> &[KeyHash] {
+        &self.hashes
+    }
+
+    /// The number of the key with this hash.
+    pub fn index_of(&self, hash: KeyHash) -> Option<usize> {
+        self.hashes.iter().position(|&own| own == hash)
+    }
+
+    /// Whether the record waits for the key inside this client.
+    pub fn is_waited_for(&self, key: usize) -> bool {
+        self.waits_for & (1 << key) != 0
+    }
+
+    /// Whether the record waits for any key inside this client.
+    pub fn waits(&self) -> bool {
+        self.waits_for != 0
+    }
+
+    /// The record waits in this queue for the key.
+    pub fn wait_in(&mut self, key: usize, queue: u32) {
+        self.waits_for |= 1 << key;
+        self.queues[key] = Some(queue);
+    }
+
+    /// The record has the key from now on, and the queue of those that wait for it.
+    pub fn take_turn(&mut self, key: usize) {
+        self.waits_for &= !(1 << key);
+    }
+
+    /// The record does not wait any more. Returns the queues that it is in.
+    pub fn leave_queues(&mut self) -> Vec<u32> {
+        let waited_for = |key: &usize| self.waits_for & (1 << key) != 0;
+        let keys: Vec<usize> = (0..self.len()).filter(waited_for).collect();
+        self.waits_for = 0;
+        keys.into_iter().filter_map(|key| self.queues[key].take()).collect()
+    }
+
+    /// The queue of a key: its own, or the one that it waits in.
+    pub fn place_of(&self, key: usize) -> Option<u32> {
+        self.queues[key]
+    }
+
+    /// The queue of the requests that wait until this record gives up the key.
+    pub fn queue_of(&self, key: usize) -> Option<u32> {
+        self.queues[key].filter(|_| !self.is_waited_for(key))
+    }
+
+    /// Replaces the queue of a key that the record has.
+    pub fn set_queue_of(&mut self, key: usize, queue: u32) {
+        self.queues[key] = Some(queue);
+    }
+
+    /// The queues of the requests that wait until this record gives up a key.
+    pub fn own_queues(&self) -> impl Iterator<Item = u32> {
+        (0..self.len()).filter_map(|key| self.queue_of(key))
+    }
+
+    /// Takes these queues out.
+    pub fn take_queues(&mut self) -> Vec<u32> {
+        let own = self.own_queues().collect();
+        let waited_for = self.waits_for;
+        let own_place = |(key, _): &(usize, &mut Option<u32>)| waited_for & (1 << key) == 0;
+        self.queues.iter_mut().enumerate().filter(own_place).for_each(|(_, queue)| *queue = None);
+        own
+    }
+
+    /// A node named a key that is in the way.
+    pub fn name(&mut self, key: u64) {
+        self.named = u8::try_from(key).ok().filter(|&key| usize::from(key) < self.len());
+    }
+
+    /// The key that a node named last.
+    pub fn named(&self) -> Option<usize> {
+        self.named.map(usize::from)
+    }
+}
+
+impl Record {
+    /// What is known of the keys, if there are several.
+    #[inline]
+    pub fn set(&self) -> Option<&SetOfKeys> {
+        self.trouble.as_ref()?.set.as_deref()
+    }
+
+    /// The same, to change it.
+    #[inline]
+    pub fn set_mut(&mut self) -> Option<&mut SetOfKeys> {
+        self.trouble.as_mut()?.set.as_deref_mut()
+    }
+
+    /// The keys: most records have one.
+    pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        let one = self.set().is_none().then_some(&self.key[..]);
+        let several = self.set().map(|set| parts(&self.key, set.ends()));
+        one.into_iter().chain(several.into_iter().flatten())
+    }
+
+    /// How many keys there are.
+    pub fn count_keys(&self) -> usize {
+        self.set().map_or(1, SetOfKeys::len)
+    }
+
+    /// The key that stands for all of them: the one that a node named last, or else the first.
+    pub fn shown_key(&self) -> &[u8] {
+        match self.set() {
+            None => &self.key,
+            Some(set) => self.keys().nth(set.named().unwrap_or(0)).unwrap_or(&self.key),
+        }
+    }
+
+    /// The first key.
+    pub fn first_key(&self) -> &[u8] {
+        self.keys().next().unwrap_or(&self.key)
+    }
+
+    /// The queue of the requests that wait until this record gives up this key.
+    pub fn queue_at(&self, key: &[u8]) -> Option<u32> {
+        match self.set() {
+            None => self.queue(),
+            Some(set) => self.keys().position(|own| own == key).and_then(|key| set.queue_of(key)),
+        }
+    }
+
+    /// Whether an acquire asks for all keys now. A set that takes its keys one by one does so in
+    /// its last round only.
+    pub fn asks_for_all_keys(&self) -> bool {
+        self.set().is_none_or(|set| set.asked_ends().len() == set.len())
+    }
+
+    /// The hash of each key.
+    pub fn hashes(&self) -> impl Iterator<Item = KeyHash> {
+        let one = self.set().is_none().then(|| KeyHash::of(&self.key));
+        let several = self.set().map(|set| set.hashes().iter().copied());
+        one.into_iter().chain(several.into_iter().flatten())
+    }
+
+    /// Whether this is one of the keys.
+    pub fn has_key(&self, key: &[u8]) -> bool {
+        match self.set() {
+            None => self.key == key,
+            Some(_) => self.keys().any(|own| own == key),
+        }
+    }
+}
+
+/// The records with several keys, by each key that they have inside this client.
+#[derive(Debug, Clone, Default)]
+pub struct SetIndex(HashMap<KeyHash, Vec<RecordId>, BuildKeyHasher>);
+
+impl SetIndex {
+    /// The records that have a key with this hash.
+    #[inline]
+    pub fn with_key(&self, hash: KeyHash) -> impl Iterator<Item = RecordId> {
+        self.0.get(&hash).into_iter().flatten().copied()
+    }
+
+    /// Whether no record with several keys has one.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn add(&mut self, hash: KeyHash, id: RecordId) {
+        self.0.entry(hash).or_default().push(id);
+    }
+
+    fn remove(&mut self, hash: KeyHash, id: RecordId) -> bool {
+        let Some(ids) = self.0.get_mut(&hash) else { return false };
+        let before = ids.len();
+        ids.retain(|&other| other != id);
+        let found = ids.len() < before;
+        if ids.is_empty() {
+            self.0.remove(&hash);
+        }
+        found
+    }
+}
+
+impl Records {
+    /// From now on the record is found by this key of its set: it has the key inside this client.
+    pub fn index_key(&mut self, id: RecordId, key: usize) {
+        if let Some(&hash) = self.get(id).set().and_then(|set| set.hashes().get(key)) {
+            self.in_sets.add(hash, id);
+        }
+    }
+
+    /// From now on the record is found by none of its keys. Returns whether it was before.
+    pub(in crate::proto::locks) fn unindex_set(&mut self, id: RecordId) -> bool {
+        let hashes: Vec<KeyHash> = self.get(id).hashes().collect();
+        hashes.into_iter().fold(false, |found, hash| self.in_sets.remove(hash, id) | found)
+    }
+
+    /// The record `next` of the next attempt takes the place of `id`, with all that it has.
+    /// `contended`: the attempt was lost to other clients.
+    pub fn take_place_of_set(&mut self, next: RecordId, id: RecordId, contended: bool) {
+        self.unindex_set(id);
+        let Some(set) = self.get_mut(id).set_mut() else { return };
+        let set = set.take_over(contended);
+        let keys = set.len();
+        self.get_mut(next).trouble_mut().set = Some(Box::new(set));
+        (0..keys).for_each(|key| self.index_key(next, key));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(keys: &[&str]) -> SetOfKeys {
+        SetOfKeys::new(&KeySet::new(keys).unwrap())
+    }
+
+    #[test]
+    fn queue_that_the_record_waits_in_is_not_its_own() {
+        let mut set = set(&["a", "b", "c"]);
+        set.wait_in(1, 7);
+        set.set_queue_of(2, 8);
+        assert!(set.waits() && set.is_waited_for(1) && !set.is_waited_for(2));
+        assert_eq!((set.queue_of(1), set.queue_of(2)), (None, Some(8)));
+        assert_eq!(set.own_queues().collect::<Vec<_>>(), [8]);
+        let mut given_up = set.clone();
+        assert_eq!(given_up.leave_queues(), [7]);
+        assert_eq!((given_up.waits(), given_up.take_queues()), (false, vec![8]));
+        set.take_turn(1);
+        assert_eq!((set.waits(), set.take_queues()), (false, vec![7, 8]));
+        assert_eq!(set.own_queues().count(), 0);
+    }
+
+    #[test]
+    fn key_is_named_only_if_the_set_has_it() {
+        let mut set = set(&["a", "b"]);
+        set.name(1);
+        assert_eq!(set.named(), Some(1));
+        for impossible in [2, 63, u64::MAX] {
+            set.name(impossible);
+            assert_eq!(set.named(), None, "{impossible}");
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Locks over several keys.
+
+pub mod keys;
+pub(super) mod rounds;

@@ -1,0 +1,315 @@
+//! The course of a lock over several keys: its record, its turns inside this client, and its
+//! questions to the nodes. Everything else of it is as for one key.
+//!
+//! A request for several keys enters the queues of all its keys in one step. It has a key inside
+//! this client as soon as no earlier request has it, and asks the nodes when it has all of them. So
+//! every request waits only for earlier ones, whatever the order in which callers name their keys.
+//!
+//! The hazard is an answer that is about one key only. "Gone" says nothing of the other keys, so
+//! the release of the whole stays pending.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use crate::proto::error::{Busy, ConfigError, Error, NodeReply, ReportedSet};
+use crate::proto::ids::{Op, RecordId};
+use crate::proto::key_set::KeySet;
+use crate::proto::locks::held::proof::Proof;
+use crate::proto::locks::renew::schedule::AutoExtend;
+use crate::proto::locks::requests::Stage;
+use crate::proto::locks::round::state::{Purpose, Round};
+use crate::proto::locks::set::keys::SetOfKeys;
+use crate::proto::locks::{AcquireParams, Due, Locks, WaitEvent, busy};
+use crate::proto::node_set::NodeId;
+use crate::proto::quorum::Ballot;
+use crate::proto::settings::LONGEST_KEY;
+use crate::proto::time::{Instant, Ttl};
+use crate::proto::wire::counters::counter_key;
+
+/// If some nodes granted the last key, and it was refused: a set gives up its keys in one of so
+/// many cases.
+const GIVES_WAY: usize = 2;
+/// The same if no node granted it, from the second time on. Its holder may be a caller that waits
+/// for one of the first keys: a caller of single locks need not go by the order of the bytes.
+const GIVES_WAY_TO_ONE: usize = 8;
+
+impl Locks {
+    /// Refuses an invalid request for several keys before anything is sent.
+    pub fn check_set(
+        &self,
+        keys: &KeySet,
+        ttl: Duration,
+        auto_extend: Option<AutoExtend>,
+    ) -> Result<Ttl, Error> {
+        let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
+        auto_extend.map_or(Ok(()), |auto_extend| auto_extend.check(ttl))?;
+        self.check_keys(keys)?;
+        Ok(ttl)
+    }
+
+    /// Refuses keys that cannot be locked, or that are too long together with their prefixes.
+    pub(in crate::proto::locks) fn check_keys(&self, keys: &KeySet) -> Result<(), Error> {
+        keys.iter().try_for_each(|key| self.check_key(key))?;
+        let prefixes = keys.len() * self.key_prefix.as_bytes().len();
+        let (given, most) = (prefixes + keys.as_parts().0.len(), LONGEST_KEY);
+        if given > most {
+            return Err(ConfigError::KeyTooLong { given, most }.into());
+        }
+        Ok(())
+    }
+
+    /// Refuses a fenced set in which a key is the counter of another one: the script would write
+    /// the number where it has written the token.
+    pub fn check_counters(&self, keys: &KeySet) -> Result<(), Error> {
+        let prefix = self.key_prefix.as_bytes();
+        let sent = |key: &[u8]| [prefix, key].concat();
+        let counters: HashSet<Vec<u8>> = keys.iter().map(|key| counter_key(&sent(key))).collect();
+        if keys.iter().any(|key| counters.contains(&sent(key))) {
+            let problem = "a key of the set is the counter of another one (`{KEY}:fence`); lock \
+                           other keys, or acquire without fencing numbers";
+            return Err(ConfigError::Fence { problem }.into());
+        }
+        Ok(())
+    }
+
+    /// Opens the record and the request for several keys. The record has each key inside this
+    /// client, except those that it has to wait for, in these queues. Without such keys, the first
+    /// attempt begins.
+    pub fn open_set(
+        &mut self,
+        keys: &KeySet,
+        waits_in: &[(usize, u32)],
+        params: AcquireParams,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        if waits_in.is_empty() {
+            self.check_room()?;
+        }
+        let token = self.random_token();
+        let mut round = Round::acquire(self.cluster.size(), now, params.ttl);
+        if params.fenced {
+            round.purpose = Purpose::Fenced;
+        }
+        let id = self.records.open_set(keys, token, round).ok_or(busy(Busy::Records))?;
+        for key in 0..keys.len() {
+            match waits_in.iter().find(|(waited_for, _)| *waited_for == key) {
+                Some(&(_, queue)) => self.set_of(id, |set| set.wait_in(key, queue)),
+                None => self.records.index_key(id, key),
+            }
+        }
+        let stage = Stage::Gathering { record: id, timer: None };
+        let op = self.ops.open(params.data, now, params.give_up_at, stage);
+        self.set_auto_extend(id, op, params.auto_extend);
+        if waits_in.is_empty() {
+            self.ops.move_to(op, Stage::Running { record: id });
+            self.begin_attempt(id, now);
+        } else if params.give_up_at != Instant::from_nanos(u64::MAX) {
+            let due = Due::GiveUp { op: op.short() };
+            let set = self.timers.set_at(params.give_up_at, due);
+            if let Some(Stage::Gathering { timer, .. }) = self.ops.stage_mut(op) {
+                *timer = Some(set);
+            }
+        }
+        Ok(op)
+    }
+
+    pub(in crate::proto::locks) fn set_of(
+        &mut self,
+        id: RecordId,
+        change: impl FnOnce(&mut SetOfKeys),
+    ) {
+        if let Some(set) = self.records.get_mut(id).set_mut() {
+            change(set);
+        }
+    }
+
+    /// Whether a request waits for some of its keys inside this client.
+    pub fn is_gathering(&self, op: Op) -> bool {
+        matches!(self.ops.get(op).map(|request| &request.stage), Some(Stage::Gathering { .. }))
+    }
+
+    /// The turn of a request for several keys has come in this queue. Returns its record if it has
+    /// all keys now.
+    pub fn take_key(&mut self, op: Op, queue: u32, key: &[u8]) -> Option<RecordId> {
+        let Some(&Stage::Gathering { record: id, timer }) = self.ops.stage_mut(op).map(|it| &*it)
+        else {
+            return None;
+        };
+        let index = self.records.get(id).keys().position(|own| own == key)?;
+        self.records.index_key(id, index);
+        let set = self.records.get_mut(id).set_mut()?;
+        set.set_queue_of(index, queue);
+        set.take_turn(index);
+        if set.waits() {
+            return None;
+        }
+        if let Some(timer) = timer {
+            self.timers.clear(timer);
+        }
+        self.ops.move_to(op, Stage::Running { record: id });
+        Some(id)
+    }
+
+    /// The queues of the requests that wait for the keys of a record that has several.
+    pub fn own_queues(&self, id: RecordId) -> Vec<u32> {
+        self.records.get(id).set().map_or_else(Vec::new, |set| set.own_queues().collect())
+    }
+
+    /// Begins the attempt of a record that has all its keys inside this client.
+    pub fn attempt_gathered(&mut self, op: Op, id: RecordId, now: Instant) {
+        self.attempt_anew(op, id, now);
+    }
+
+    /// A request that waits for some of its keys leaves their queues, and its record ends. Returns
+    /// the queues.
+    pub(in crate::proto::locks) fn stop_gathering(&mut self, id: RecordId, op: Op, now: Instant) {
+        let record = self.records.get_mut(id);
+        record.op = None;
+        let queues = record.set_mut().map_or_else(Vec::new, |set| set.leave_queues());
+        let left = queues.into_iter().map(|queue| WaitEvent::Left { op, queue });
+        self.waits.extend(left);
+        self.end(id, now);
+    }
+
+    /// Ends a request that waited for this key, among others, and gets no turn any more.
+    pub fn end_gathering(&mut self, op: Op, key: &[u8], no_quorum: Option<&Error>, now: Instant) {
+        let Some(&Stage::Gathering { record: id, timer }) = self.ops.stage_mut(op).map(|it| &*it)
+        else {
+            return;
+        };
+        if let Some(timer) = timer {
+            self.timers.clear(timer);
+        }
+        let keys = self.records.get(id).count_keys();
+        let mut error = self.no_turn(key, no_quorum, now);
+        name_key(&mut error, key, keys);
+        self.stop_gathering(id, op, now);
+        self.ops.move_to(op, Stage::Over(Err(error)));
+    }
+
+    /// A key that a request waits for inside this client, and the queue that it is in.
+    pub fn first_queue_of(&self, op: Op) -> Option<u32> {
+        let Stage::Gathering { record, .. } = self.ops.get(op)?.stage else { return None };
+        let set = self.records.get(record).set()?;
+        (0..set.len()).find(|&key| set.is_waited_for(key)).and_then(|key| set.place_of(key))
+    }
+
+    /// Opens a request for several keys that ends at once, because it would have to wait for this
+    /// key, which the record `current_record` has.
+    pub fn refuse_set(
+        &mut self,
+        current_record: RecordId,
+        (key, keys): (&[u8], usize),
+        params: AcquireParams,
+        now: Instant,
+    ) -> Op {
+        let mut error = self.why_not_now(current_record, key, now);
+        name_key(&mut error, key, keys);
+        self.cluster.stats_mut().attempt_is_lost(&error);
+        self.ops.open(params.data, now, params.give_up_at, Stage::Over(Err(error)))
+    }
+
+    /// The record gave up its keys: the requests after it have their turns.
+    #[cold]
+    pub(in crate::proto::locks) fn vacate_set(&mut self, id: RecordId, given_back: bool) {
+        let record = self.records.get_mut(id);
+        let queues = record.set_mut().map_or_else(Vec::new, |set| set.take_queues());
+        let vacated = queues.into_iter().map(|queue| WaitEvent::Vacated { queue, given_back });
+        self.waits.extend(vacated);
+    }
+
+    /// A majority granted what was asked for. If the keys are taken one after the other, and one is
+    /// left, asks for all keys up to that one, and returns `true`. Only the votes of the last round
+    /// count, in which a majority has all keys, for a whole ttl.
+    pub(in crate::proto::locks) fn takes_next_key(&mut self, id: RecordId, now: Instant) -> bool {
+        let Some(set) = self.records.get_mut(id).set_mut() else { return false };
+        set.name(u64::MAX);
+        let next = set.takes_next();
+        let op = self.records.get(id).op;
+        let over = op.and_then(|op| self.ops.get(op)).is_some_and(|it| now >= it.give_up_at);
+        if next && over {
+            // No round is begun after the wait. A request that does not wait makes one attempt,
+            // which has one round.
+            self.attempt_is_lost(id, now);
+        } else if next {
+            self.ask_anew(id, now);
+        }
+        next
+    }
+
+    /// Begins another round of an attempt. Its deadline counts from this round.
+    pub(in crate::proto::locks) fn ask_anew(&mut self, id: RecordId, now: Instant) {
+        let ballot = Ballot::of_majority(self.cluster.size());
+        self.set_of(id, SetOfKeys::begin_round);
+        let record = self.records.get_mut(id);
+        let (ttl, purpose) = (record.ttl, record.round.purpose);
+        record.round.follow(purpose, ballot, now, ttl);
+        record.deadline = ttl.deadline(now);
+        // A node that is not asked in this round may lack the key that it adds.
+        record.proof = Proof::default();
+        self.begin_attempt(id, now);
+    }
+
+    /// If an attempt that takes its keys one after the other was lost at a later one, it keeps the
+    /// keys before it and waits for that key. As all sets go by the order of the bytes, none waits
+    /// for a set that waits for it.
+    ///
+    /// Some nodes may have granted that key, and others may have granted it to another set that
+    /// waits for it, too. Neither would ever get a majority. So each of them gives up its keys in
+    /// every second such case, drawn at random, and begins anew; and in every eighth other case
+    /// from the second time on. Three sets that share a key are each refused by a majority, so a
+    /// majority of refusals does not mean that one client holds the key.
+    pub(in crate::proto::locks) fn keeps_first_keys(
+        &mut self,
+        id: RecordId,
+        error: &Error,
+        now: Instant,
+    ) -> bool {
+        let record = self.records.get(id);
+        if record.set().is_none() {
+            return false;
+        }
+        let shared = !record.round.ballot().grants().is_empty();
+        let again = record.set().is_some_and(|set| set.has_kept);
+        let one_in = if shared { GIVES_WAY } else { GIVES_WAY_TO_ONE };
+        if (shared || again) && self.random_index(one_in) == 0 {
+            return false;
+        }
+        let record = self.records.get_mut(id);
+        let Some(op) = record.op else { return false };
+        let in_time = self.ops.get(op).is_some_and(|request| now < request.give_up_at);
+        let keeps = in_time
+            && error.is_contended()
+            && record.set_mut().is_some_and(SetOfKeys::waits_for_last);
+        if keeps {
+            self.waits.push_back(WaitEvent::AttemptLost { op, next: id, last: error.clone() });
+        }
+        keeps
+    }
+
+    /// The only key of a record that its request waits for; `None`: all of them.
+    pub fn awaited(&self, id: RecordId) -> Option<usize> {
+        self.records.get(id).set()?.awaited()
+    }
+
+    /// Takes note of the key that a node named in its answer about a set.
+    pub(in crate::proto::locks) fn note_named(
+        &mut self,
+        node: NodeId,
+        id: RecordId,
+        reply: NodeReply,
+    ) {
+        if matches!(reply, NodeReply::Held | NodeReply::Absent) {
+            let key = self.cluster.named_key(node);
+            self.set_of(id, |set| set.name(key));
+        }
+    }
+}
+
+/// The report of this error is about this key, of so many.
+fn name_key(error: &mut Error, key: &[u8], keys: usize) {
+    if let Error::Contended(report) | Error::NoQuorum(report) = error {
+        report.key = key.into();
+        report.set = Some(ReportedSet { keys, named: true });
+    }
+}
