@@ -255,7 +255,7 @@ mod tests {
         stats.failed(NodeId::new(1), NodeError::Silent);
         stats.handed_out(micros(100));
         stats.handed_out(micros(100));
-        stats.hold_is_over(Duration::from_secs(3));
+        stats.note_hold(Duration::from_secs(3));
         let until = NodeState::Quarantined(Instant::default());
         let mut text = Text::default();
         text.client(&stats, &[("a:1", NodeState::Ready), ("b:1", until)]);

@@ -185,12 +185,12 @@ impl Stats {
 
     /// A lock that was handed out is over; it was held for so long.
     #[inline]
-    pub(crate) fn hold_is_over(&mut self, hold: Duration) {
+    pub(crate) fn note_hold(&mut self, hold: Duration) {
         self.held = self.held.saturating_sub(1);
         self.holds.add(hold);
     }
 
-    pub(crate) fn attempt_is_lost(&mut self, error: &Error) {
+    pub(crate) fn note_lost_attempt(&mut self, error: &Error) {
         match error {
             Error::Contended(_) => self.contended += 1,
             Error::NoQuorum(_) => self.no_quorum += 1,

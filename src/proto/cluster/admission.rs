@@ -40,7 +40,7 @@ impl Cluster {
     }
 
     /// The node answered a step of the handshake.
-    pub(super) fn handshake_answered(&mut self, node: NodeId, step: Step, now: Instant) {
+    pub(super) fn on_handshake_answer(&mut self, node: NodeId, step: Step, now: Instant) {
         let entry = &mut self.nodes[node.index()];
         let fact = entry.connection.fact();
         if let Fact::Time(micros) = fact {
@@ -57,12 +57,12 @@ impl Cluster {
             Progress::More => {}
             Progress::Again => self.begin_handshake(node, now),
             Progress::Rejected(cause) => self.reject(node, cause, now),
-            Progress::Vetted => self.handshake_is_over(node, now),
+            Progress::Vetted => self.end_handshake(node, now),
         }
     }
 
     /// The node may be asked, once its marker is what it should be.
-    fn handshake_is_over(&mut self, node: NodeId, now: Instant) {
+    fn end_handshake(&mut self, node: NodeId, now: Instant) {
         let entry = &self.nodes[node.index()];
         let (vetted, found) = (*entry.handshake.vetted(), entry.handshake.found());
         let (guard, max_ttl) = (self.settings.restart_guard, self.settings.max_ttl);
@@ -97,7 +97,7 @@ impl Cluster {
 
     /// The node answered a write as a replica: it is no master any more. It is asked again only
     /// after the handshake of its next connection, which examines its role.
-    pub fn became_replica(&mut self, node: NodeId, now: Instant) {
+    pub fn on_replica(&mut self, node: NodeId, now: Instant) {
         if self.node_state(node).is_connected() {
             let words = self.nodes[node.index()].connection.last_error().to_string();
             self.nodes[node.index()].refusal = Some((NodeError::Replica, words.into()));

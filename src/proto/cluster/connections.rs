@@ -187,7 +187,7 @@ impl Cluster {
     }
 
     /// A node answered the command that ends an earlier connection.
-    pub(super) fn kill_answered(&mut self, node: NodeId, gone: bool) {
+    pub(super) fn on_kill_answer(&mut self, node: NodeId, gone: bool) {
         let entry = &mut self.nodes[node.index()];
         // The connections were named in this order.
         entry.earlier.remove(0);

@@ -77,7 +77,7 @@ impl Cluster {
     }
 
     /// The node answered the subscription.
-    pub(super) fn listening_answered(&mut self, node: NodeId, listens: bool) {
+    pub(super) fn on_listening_answer(&mut self, node: NodeId, listens: bool) {
         let answer = if listens { Listening::Yes } else { Listening::Refused };
         self.nodes[node.index()].listening = answer;
         self.report(node, Change::Listens);

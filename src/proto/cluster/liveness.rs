@@ -56,7 +56,7 @@ impl Cluster {
 
     /// The node stays silent: a new connection may reach it. What the silent one may have left
     /// there becomes pending releases, which are sent on the new one.
-    pub(super) fn reset_is_due(&mut self, node: NodeId, now: Instant) {
+    pub(super) fn on_reset_due(&mut self, node: NodeId, now: Instant) {
         self.nodes[node.index()].reset = None;
         self.actions.push_back(Action::Disconnect(node));
         let down = NodeState::Down(NodeError::Silent);

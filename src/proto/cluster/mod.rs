@@ -268,11 +268,11 @@ impl Cluster {
     /// The node answered a question of the cluster's own.
     fn answered(&mut self, node: NodeId, answer: NodeAnswer, now: Instant) {
         match answer {
-            NodeAnswer::Handshake(step) => self.handshake_answered(node, step, now),
+            NodeAnswer::Handshake(step) => self.on_handshake_answer(node, step, now),
             NodeAnswer::Marked => self.marked(node, now),
             NodeAnswer::Probed(step) => self.probed(node, step, now),
-            NodeAnswer::Gone(gone) => self.kill_answered(node, gone),
-            NodeAnswer::Subscribed(listens) => self.listening_answered(node, listens),
+            NodeAnswer::Gone(gone) => self.on_kill_answer(node, gone),
+            NodeAnswer::Subscribed(listens) => self.on_listening_answer(node, listens),
             NodeAnswer::Unused => {}
         }
     }
@@ -307,9 +307,9 @@ impl Cluster {
             Due::Reconnect(node) => self.connect(node, now),
             Due::Connecting(node) => self.connecting_took_too_long(node, now),
             Due::Silence(node) => self.check_for_silence(node, now),
-            Due::Reset(node) => self.reset_is_due(node, now),
-            Due::Probe(node) => self.probe_is_due(node, now),
-            Due::Trust(node) => self.trust_is_due(node),
+            Due::Reset(node) => self.on_reset_due(node, now),
+            Due::Probe(node) => self.on_probe_due(node, now),
+            Due::Trust(node) => self.on_trust_due(node),
         }
         true
     }

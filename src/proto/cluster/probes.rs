@@ -19,7 +19,7 @@ use crate::proto::wire::marker::{MarkerState, Marking};
 
 impl Cluster {
     /// Probes the node, and sets the timer of the next probe.
-    pub(super) fn probe_is_due(&mut self, node: NodeId, now: Instant) {
+    pub(super) fn on_probe_due(&mut self, node: NodeId, now: Instant) {
         self.plan_probe(node, now);
         self.mark_if_wanted(node, now);
         // The time comes first: the marker is compared with it.

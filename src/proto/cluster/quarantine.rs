@@ -164,7 +164,7 @@ impl Cluster {
     }
 
     /// The quarantine is over. The node's grants count for questions that are asked from now on.
-    pub(super) fn trust_is_due(&mut self, node: NodeId) {
+    pub(super) fn on_trust_due(&mut self, node: NodeId) {
         let entry = &mut self.nodes[node.index()];
         (entry.trust, entry.trusted_from) = (None, None);
         if self.node_state(node).is_usable() {
@@ -207,7 +207,7 @@ impl Cluster {
     pub fn trust_at_once(&mut self, node: NodeId) {
         let entry = &mut self.nodes[node.index()];
         self.timers.clear_in(&mut entry.trust);
-        self.trust_is_due(node);
+        self.on_trust_due(node);
     }
 
     /// The state of a node that may be asked: ready, or in quarantine.

@@ -126,7 +126,7 @@ impl Coordinator {
             while let Some((ask, reply)) =
                 self.locks.cluster_mut().receive_plain(node, &mut input, now)
             {
-                self.lock_answered(node, ask, reply, now);
+                self.on_lock_answer(node, ask, reply, now);
                 self.act_on_waits(now);
             }
             let received = self.locks.cluster_mut().receive(node, &mut input, now);
@@ -134,14 +134,14 @@ impl Coordinator {
             self.locks.act_on_changes(now);
             match received {
                 Received::Lock(ask, reply) => {
-                    self.lock_answered(node, ask, reply, now);
+                    self.on_lock_answer(node, ask, reply, now);
                     self.check_for_replica(node, reply, now);
                 }
                 Received::Registered(record, key, left) => {
                     self.locks.registered(node, (record, key), left, now);
                 }
                 Received::Task(task, answer) => {
-                    self.locks.task_answered(node, task, answer, now);
+                    self.locks.on_task_answer(node, task, answer, now);
                     if let TaskAnswer::Extended(_, reply) = answer {
                         self.check_for_replica(node, reply, now);
                     }
@@ -163,7 +163,7 @@ impl Coordinator {
 
     /// A node answered a question about a lock.
     #[inline]
-    fn lock_answered(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
+    fn on_lock_answer(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
         // An answer after the majority delays no caller, so only earlier ones are measured.
         if ask.kind == Kind::Acquire && self.locks.is_deciding(ask.record) {
             let asked_at = self.locks.cluster().asked_at(node);
@@ -175,7 +175,7 @@ impl Coordinator {
     /// A node that refuses a write as a replica is no master any more.
     fn check_for_replica(&mut self, node: NodeId, reply: NodeReply, now: Instant) {
         if reply == NodeReply::Failed(NodeError::Replica) {
-            self.locks.became_replica(node, now);
+            self.locks.on_replica(node, now);
         }
     }
 

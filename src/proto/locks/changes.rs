@@ -25,8 +25,8 @@ impl Locks {
     }
 
     /// The node refused a write as a replica.
-    pub fn became_replica(&mut self, node: NodeId, now: Instant) {
-        self.cluster.became_replica(node, now);
+    pub fn on_replica(&mut self, node: NodeId, now: Instant) {
+        self.cluster.on_replica(node, now);
         self.act_on_changes(now);
     }
 
@@ -50,14 +50,14 @@ impl Locks {
     fn on_change(&mut self, node: NodeId, change: Change, now: Instant) {
         match change {
             Change::Distrusted(why) => self.doubt_votes(node, why, now),
-            Change::NothingComesLate => self.nothing_comes_late(node, now),
+            Change::NothingComesLate => self.on_nothing_comes_late(node, now),
             Change::OtherProcess => self.on_other_process(node, now),
-            Change::NoProof => self.no_proof_will_come(node),
+            Change::NoProof => self.on_no_proof(node),
             Change::Vetted => {
                 self.stop_drop_timer(node);
                 self.cluster.admit(node, now);
                 self.send_pending_releases(node, now);
-                self.first_handshake_ended(now);
+                self.on_first_handshake_end(now);
                 self.cluster.start_probing(node, now);
             }
             Change::Listens => self.join_at(node, now),
@@ -73,15 +73,15 @@ impl Locks {
                 self.wait_for_reconnect(node, now);
                 self.forget_hand_overs(node);
                 for ask in asks {
-                    self.ask_is_lost(node, ask, cause, provable, now);
+                    self.on_ask_lost(node, ask, cause, provable, now);
                 }
-                self.first_handshake_ended(now);
+                self.on_first_handshake_end(now);
             }
         }
     }
 
     /// Acts on a question that will not be answered any more.
-    fn ask_is_lost(
+    fn on_ask_lost(
         &mut self,
         node: NodeId,
         ask: Ask,
@@ -92,17 +92,17 @@ impl Locks {
         match ask {
             Ask::Lock(ask) => {
                 self.cluster.stats_mut().failed(node, cause);
-                self.lock_ask_is_lost(node, ask, cause, provable, now);
+                self.on_lock_ask_lost(node, ask, cause, provable, now);
             }
             Ask::Task(task, kind) => {
                 self.cluster.stats_mut().failed(node, cause);
-                self.task_ask_is_lost(node, (task, kind), cause, now);
+                self.on_task_ask_lost(node, (task, kind), cause, now);
             }
             Ask::Register(..) | Ask::Node(_) => {}
         }
     }
 
-    fn lock_ask_is_lost(
+    fn on_lock_ask_lost(
         &mut self,
         node: NodeId,
         ask: LockAsk,
@@ -121,7 +121,7 @@ impl Locks {
         let in_line = ask.kind == Kind::Join;
         let mut vote = (record.round.number == ask.round || late) && !in_line;
         if ask.kind.may_create() {
-            record.heal_is_over(node);
+            record.end_heal(node);
             record.may_be_executed_late(node, provable, now);
             if provable {
                 let pending_release = PendingRelease { record: ask.record, not_before: now };

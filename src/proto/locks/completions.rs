@@ -41,7 +41,7 @@ impl Locks {
         }
         if let Some(&Stage::Granted { record }) = self.ops.get_mut(op).map(|r| &r.stage) {
             if now >= self.records.get(record).deadline {
-                self.attempt_is_lost(record, now);
+                self.on_attempt_lost(record, now);
                 return None;
             }
         }

@@ -32,7 +32,7 @@ impl Locks {
 
     /// The pause after the last walk is over, and flushes were reported in it. The walk is made
     /// even if the node's connection was lost meanwhile: the keys are gone all the same.
-    pub(super) fn walk_is_due(&mut self, node: NodeId, now: Instant) {
+    pub(super) fn on_walk_due(&mut self, node: NodeId, now: Instant) {
         self.flushes[node.index()].next_walk = None;
         self.all_were_written(node, now);
     }

@@ -331,14 +331,14 @@ impl Locks {
         }
         let Some(due) = self.timers.pop_due(now) else { return self.tidy_if_due(now) };
         match due {
-            Due::Round { record } => self.round_is_over(record, now),
-            Due::Task { task } => self.task_is_due(task, now),
-            Due::Deadline { record } => self.deadline_is_reached(record, now),
-            Due::Retry { op } => self.pause_is_over(self.ops.whole(op), now),
+            Due::Round { record } => self.on_round_timeout(record, now),
+            Due::Task { task } => self.on_task_due(task, now),
+            Due::Deadline { record } => self.on_deadline(record, now),
+            Due::Retry { op } => self.on_pause_over(self.ops.whole(op), now),
             Due::GiveUp { op } => self.on_wait_over(self.ops.whole(op)),
-            Due::Warn { record } => self.warning_is_due(record),
+            Due::Warn { record } => self.on_warning_due(record),
             Due::PendingReleases { node } => self.on_releases_due(node, now),
-            Due::Flushes { node } => self.walk_is_due(node, now),
+            Due::Flushes { node } => self.on_walk_due(node, now),
             Due::DropReleases { node } => self.drop_pending_releases(node, now),
         }
         true
@@ -348,7 +348,7 @@ impl Locks {
     pub fn prolong_next(&mut self, now: Instant) -> bool {
         let Some(prolong) = self.prolongs.pop_due(now) else { return false };
         match prolong {
-            Prolong::Renew { record } => self.renewal_is_due(record, now),
+            Prolong::Renew { record } => self.on_renewal_due(record, now),
             Prolong::Check { record } => self.on_check_due(record, now),
         }
         true

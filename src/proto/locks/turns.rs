@@ -239,7 +239,7 @@ impl Locks {
         now: Instant,
     ) -> Op {
         let error = self.why_not_now(current_record, key, now);
-        self.cluster.stats_mut().attempt_is_lost(&error);
+        self.cluster.stats_mut().note_lost_attempt(&error);
         self.ops.open(params.data, now, params.give_up_at, Stage::Over(Err(error)))
     }
 

@@ -71,7 +71,7 @@ impl Waits {
             return;
         };
         match waiting.mode {
-            Mode::InLine => locks.poll_is_due(op, now),
+            Mode::InLine => locks.on_poll_due(op, now),
             Mode::Subscribed if waiting.wakes_at(quorum) <= now => self.wake(locks, op, now),
             Mode::BackingOff if waiting.should_subscribe() => {
                 register_and_subscribe(locks, op, now)

@@ -90,7 +90,7 @@ impl Locks {
             return false;
         }
         self.timers.clear_in(&mut record.deadline_timer);
-        self.deadline_is_reached(id, now);
+        self.on_deadline(id, now);
         true
     }
 
@@ -229,10 +229,10 @@ impl Locks {
     }
 
     /// A majority granted: the client owns the lock until it is handed out.
-    pub(in crate::proto::locks) fn attempt_is_won(&mut self, id: RecordId, now: Instant) {
+    pub(in crate::proto::locks) fn on_attempt_won(&mut self, id: RecordId, now: Instant) {
         let record = self.records.get(id);
         if now >= record.deadline {
-            self.attempt_is_lost(id, now);
+            self.on_attempt_lost(id, now);
             return;
         }
         if record.set().is_some() && self.takes_next_key(id, now) {
@@ -272,9 +272,9 @@ impl Locks {
 
     /// The attempt failed: what it may have left is released. Then comes the next attempt, or the
     /// end of the request.
-    pub(in crate::proto::locks) fn attempt_is_lost(&mut self, id: RecordId, now: Instant) {
+    pub(in crate::proto::locks) fn on_attempt_lost(&mut self, id: RecordId, now: Instant) {
         let error = self.refusal(id, now);
-        self.cluster.stats_mut().attempt_is_lost(&error);
+        self.cluster.stats_mut().note_lost_attempt(&error);
         self.note_attempt(id, Some(&error));
         if self.keeps_first_keys(id, &error, now) {
             return;
@@ -333,7 +333,7 @@ impl Locks {
     }
 
     /// The pause before an attempt, or before a round of an extend, is over.
-    pub(in crate::proto::locks) fn pause_is_over(&mut self, op: Op, now: Instant) {
+    pub(in crate::proto::locks) fn on_pause_over(&mut self, op: Op, now: Instant) {
         let Some(request) = self.ops.get_mut(op) else { return };
         let give_up = now >= request.give_up_at;
         let Stage::Pausing { record: id, .. } = request.stage else {

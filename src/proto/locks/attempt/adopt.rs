@@ -36,7 +36,7 @@ impl Locks {
         };
         self.end_extend(id, LostReason::Over, now);
         self.stop_auto_extend(id);
-        self.hold_is_over(id, now);
+        self.end_hold(id, now);
         self.leave_lines(id, now);
         let record = self.records.get_mut(id);
         record.hand_off();

@@ -39,7 +39,7 @@ impl Locks {
 
     /// A first handshake has ended. If a quorum is ready, or the first handshakes cannot make one
     /// any more, the requests that were held are asked now.
-    pub(in crate::proto::locks) fn first_handshake_ended(&mut self, now: Instant) {
+    pub(in crate::proto::locks) fn on_first_handshake_end(&mut self, now: Instant) {
         if !self.starting {
             return;
         }

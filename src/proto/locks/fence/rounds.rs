@@ -140,10 +140,10 @@ impl Locks {
 
     /// A majority granted and voted. If its votes are equal, the lock is won; otherwise the number
     /// is written back first.
-    pub(in crate::proto::locks) fn votes_are_in(&mut self, id: RecordId, now: Instant) {
+    pub(in crate::proto::locks) fn on_votes_in(&mut self, id: RecordId, now: Instant) {
         let record = self.records.get(id);
         if now >= record.deadline {
-            self.attempt_is_lost(id, now);
+            self.on_attempt_lost(id, now);
             return;
         }
         // Before the last round of a set that takes its keys one by one, no node votes.
@@ -159,10 +159,10 @@ impl Locks {
         let is_known = fencing.count(grants, needed);
         let stored: NodeSet = grants.iter().filter(|&node| fencing.is_stored_at(node)).collect();
         if !is_known {
-            self.attempt_is_lost(id, now);
+            self.on_attempt_lost(id, now);
         } else if stored.len() >= needed {
             self.cluster.stats_mut().fenced += 1;
-            self.attempt_is_won(id, now);
+            self.on_attempt_won(id, now);
         } else {
             self.cluster.stats_mut().fenced += 1;
             self.cluster.stats_mut().written_back += 1;

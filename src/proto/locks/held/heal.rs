@@ -73,7 +73,7 @@ impl Locks {
     ) {
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(ask.record);
-        record.heal_is_over(node);
+        record.end_heal(node);
         if reply == NodeReply::Granted && trusted {
             record.prove_healed(node, ask);
         }

@@ -237,7 +237,7 @@ impl Locks {
         }
     }
 
-    pub(in crate::proto::locks) fn extend_is_won(&mut self, id: RecordId, now: Instant) {
+    pub(in crate::proto::locks) fn on_extend_won(&mut self, id: RecordId, now: Instant) {
         let record = self.records.get_mut(id);
         if now >= record.deadline {
             // The majority came too late: between the old deadline and now, no holder could believe
@@ -266,7 +266,7 @@ impl Locks {
         }
         self.heal(id, now);
         if self.is_held(id) {
-            self.on_extend_won(id, deadline > before, now);
+            self.plan_after_extend(id, deadline > before, now);
         }
     }
 
@@ -309,7 +309,7 @@ impl Locks {
 
     /// No majority extended the lock. If too many nodes say that the key is not ours, the lock is
     /// lost. Otherwise the old deadline stays in force, and the nodes are asked again before it.
-    pub(in crate::proto::locks) fn extend_is_lost(&mut self, id: RecordId, now: Instant) {
+    pub(in crate::proto::locks) fn on_extend_lost(&mut self, id: RecordId, now: Instant) {
         let spare = self.cluster.spare_nodes();
         let record = self.records.get(id);
         if record.absent().len() > spare {
@@ -320,7 +320,7 @@ impl Locks {
             self.lose(id, LostReason::Expired, now);
             return;
         }
-        self.on_extend_not_won(id, now);
+        self.plan_after_failed_extend(id, now);
         self.report_or_pause(id, now);
     }
 
@@ -347,7 +347,7 @@ impl Locks {
     }
 
     /// The deadline has come: the lock must not be believed in any more.
-    pub(in crate::proto::locks) fn deadline_is_reached(&mut self, id: RecordId, now: Instant) {
+    pub(in crate::proto::locks) fn on_deadline(&mut self, id: RecordId, now: Instant) {
         let record = self.records.get_mut(id);
         record.deadline_timer = None;
         if record.phase == Phase::Ending {
@@ -360,7 +360,7 @@ impl Locks {
         let op = record.op;
         let stage = op.and_then(|op| self.ops.get_mut(op)).map(|request| &request.stage);
         if matches!(stage, Some(Stage::Granted { .. })) {
-            self.attempt_is_lost(id, now);
+            self.on_attempt_lost(id, now);
         } else {
             self.lose(id, LostReason::Expired, now);
         }
@@ -372,7 +372,7 @@ impl Locks {
     pub(in crate::proto::locks) fn lose(&mut self, id: RecordId, reason: LostReason, now: Instant) {
         self.end_extend(id, reason, now);
         self.report_loss(id, reason, now);
-        if self.hold_is_over(id, now) {
+        if self.end_hold(id, now) {
             self.cluster.stats_mut().lost += 1;
         }
         let deadline = self.records.get(id).deadline;
@@ -381,9 +381,9 @@ impl Locks {
     }
 
     /// Counts the end of a lock that was handed out. Returns whether it was held until now.
-    pub(in crate::proto::locks) fn hold_is_over(&mut self, id: RecordId, now: Instant) -> bool {
-        let Some(since) = self.records.get_mut(id).hold_is_over() else { return false };
-        self.cluster.stats_mut().hold_is_over(now.saturating_since(since));
+    pub(in crate::proto::locks) fn end_hold(&mut self, id: RecordId, now: Instant) -> bool {
+        let Some(since) = self.records.get_mut(id).end_hold() else { return false };
+        self.cluster.stats_mut().note_hold(now.saturating_since(since));
         true
     }
 
@@ -421,7 +421,7 @@ impl Locks {
         now: Instant,
     ) {
         self.stop_auto_extend(id);
-        if self.hold_is_over(id, now) {
+        if self.end_hold(id, now) {
             // The loss of a lock was counted before.
             self.cluster.stats_mut().released += 1;
         }
@@ -472,7 +472,7 @@ impl Locks {
     }
 
     /// It is known how the release ended, or the nodes cannot say it in time.
-    pub(in crate::proto::locks) fn release_is_over(&mut self, id: RecordId) {
+    pub(in crate::proto::locks) fn on_release_decided(&mut self, id: RecordId) {
         let record = self.records.get_mut(id);
         let released = record.round.released();
         if let Some(op) = record.op.take() {

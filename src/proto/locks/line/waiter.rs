@@ -97,7 +97,7 @@ impl Locks {
     }
 
     /// The timer of a waiter in line came due.
-    pub fn poll_is_due(&mut self, op: Op, now: Instant) {
+    pub fn on_poll_due(&mut self, op: Op, now: Instant) {
         if let Some(id) = self.pauses_before(op) {
             self.poll_line(op, id, now);
         }
@@ -182,7 +182,7 @@ impl Locks {
         };
         let report = self.cluster.report_of(&self.records.get(id).key, reply, now);
         let error = Error::Config(ConfigError::Nodes(report));
-        self.cluster.stats_mut().attempt_is_lost(&error);
+        self.cluster.stats_mut().note_lost_attempt(&error);
         self.note_attempt(id, Some(&error));
         self.records.get_mut(id).op = None;
         self.end(id, now);
@@ -237,7 +237,7 @@ impl Locks {
             self.records.get_mut(id).prove_in_line(node);
         }
         if waits && refuses_lines(reply) {
-            self.line_is_refused(node, id, now);
+            self.on_line_refused(node, id, now);
         } else if waits {
             self.judge_line(id, now);
         }
@@ -245,7 +245,7 @@ impl Locks {
 
     /// A node refuses the script of the line. If that leaves no quorum, the request waits as one
     /// for a plain lock does: it would never get a place, and may get the key.
-    fn line_is_refused(&mut self, node: NodeId, id: RecordId, now: Instant) {
+    fn on_line_refused(&mut self, node: NodeId, id: RecordId, now: Instant) {
         let spare = self.cluster.spare_nodes();
         let record = self.records.get_mut(id);
         let (Some(op), Some(line)) = (record.op, record.line_mut()) else { return };
@@ -260,7 +260,7 @@ impl Locks {
             request.fair = false;
         }
         self.interrupt(op);
-        self.attempt_is_lost(id, now);
+        self.on_attempt_lost(id, now);
     }
 
     /// Looks whether the waiter has the key on a majority, and what it has to do if not.
@@ -333,7 +333,7 @@ impl Locks {
         let stats = self.cluster.stats_mut();
         stats.handed_over += 1;
         stats.skipped = stats.skipped.saturating_add(skipped);
-        self.attempt_is_won(id, now);
+        self.on_attempt_won(id, now);
         if tracked && self.is_held(id) {
             // The joins did not register the key.
             self.register_at(id, holds.iter(), now);
@@ -359,7 +359,7 @@ impl Locks {
         if let Some(line) = self.records.get_mut(id).line_mut() {
             line.successor = token;
         }
-        self.attempt_is_lost(id, now);
+        self.on_attempt_lost(id, now);
     }
 
     /// Asks the nodes that have the key for this waiter to extend it to the whole ttl.
@@ -418,7 +418,7 @@ impl Locks {
     }
 
     /// A majority has extended the key.
-    pub(in crate::proto::locks) fn claim_is_won(&mut self, id: RecordId, now: Instant) {
+    pub(in crate::proto::locks) fn on_claim_won(&mut self, id: RecordId, now: Instant) {
         let record = self.records.get_mut(id);
         record.deadline = record.ttl.deadline(record.round.start);
         let claimed = record.round.ballot().grants();
@@ -427,7 +427,7 @@ impl Locks {
 
     /// Too few nodes have extended the key: the waiter is in line as before. Its round stays, and
     /// is decided: late answers change nothing.
-    pub(in crate::proto::locks) fn claim_is_lost(&mut self, id: RecordId, now: Instant) {
+    pub(in crate::proto::locks) fn on_claim_lost(&mut self, id: RecordId, now: Instant) {
         let error = self.refusal_in_line(id, now);
         let record = self.records.get_mut(id);
         let last = record.line_mut().and_then(|line| line.last.take()).unwrap_or(error);

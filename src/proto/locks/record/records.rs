@@ -125,7 +125,7 @@ impl Record {
     }
 
     /// The lock is not held any more. Returns since when it was, if it was handed out.
-    pub fn hold_is_over(&mut self) -> Option<Instant> {
+    pub fn end_hold(&mut self) -> Option<Instant> {
         let since = std::mem::replace(&mut self.held_since, NOT_HELD);
         (since != NOT_HELD).then_some(since)
     }

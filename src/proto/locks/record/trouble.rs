@@ -84,7 +84,7 @@ impl Record {
     }
 
     /// The heal of a node was answered, or will not be.
-    pub fn heal_is_over(&mut self, node: NodeId) {
+    pub fn end_heal(&mut self, node: NodeId) {
         if let Some(trouble) = &mut self.trouble {
             trouble.healing.remove(node);
         }

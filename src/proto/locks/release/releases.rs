@@ -146,7 +146,7 @@ impl Locks {
             if reply == NodeReply::Granted || ask.sent.names.is_of_set() {
                 self.we_wrote(node, ask.record, now);
             }
-            self.acknowledged(node, ask.record, now);
+            self.on_acknowledged(node, ask.record, now);
         }
         // While a second release is pending, its answer will say whose key it is.
         let is_settled = || !self.records.get(ask.record).pending.is_release_due(node);
@@ -223,7 +223,7 @@ impl Locks {
     }
 
     #[inline]
-    fn acknowledged(&mut self, node: NodeId, id: RecordId, now: Instant) {
+    fn on_acknowledged(&mut self, node: NodeId, id: RecordId, now: Instant) {
         let record = self.records.get_mut(id);
         if record.on_released(node, now) {
             // The `SET` of an earlier connection may still be executed: the release is sent once
@@ -240,7 +240,7 @@ impl Locks {
     }
 
     /// Acts on the proof that no earlier connection will execute anything any more.
-    pub(in crate::proto::locks) fn nothing_comes_late(&mut self, node: NodeId, now: Instant) {
+    pub(in crate::proto::locks) fn on_nothing_comes_late(&mut self, node: NodeId, now: Instant) {
         self.take_unproven(node, |record| {
             let expires_at = record.gone_if_executed(now);
             record.pending.on_proof(node, expires_at);
@@ -248,7 +248,7 @@ impl Locks {
     }
 
     /// Acts on the news that no such proof will come for the connections that were lost until now.
-    pub(in crate::proto::locks) fn no_proof_will_come(&mut self, node: NodeId) {
+    pub(in crate::proto::locks) fn on_no_proof(&mut self, node: NodeId) {
         self.take_unproven(node, |record| record.pending.on_no_proof(node));
     }
 

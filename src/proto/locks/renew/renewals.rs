@@ -154,7 +154,7 @@ impl Locks {
     }
 
     /// An extend was won, no matter what asked for it; `moved`: the deadline is a later one.
-    pub(in crate::proto::locks) fn on_extend_won(
+    pub(in crate::proto::locks) fn plan_after_extend(
         &mut self,
         id: RecordId,
         moved: bool,
@@ -171,7 +171,7 @@ impl Locks {
     }
 
     /// An extend was not won: it is tried again, at a bounded pace.
-    pub(in crate::proto::locks) fn on_extend_not_won(&mut self, id: RecordId, now: Instant) {
+    pub(in crate::proto::locks) fn plan_after_failed_extend(&mut self, id: RecordId, now: Instant) {
         let Some(place) = self.records.get(id).auto_extended else { return };
         let pause = self.cluster.settings().extend_again_after();
         let deadline = self.records.get(id).deadline;
@@ -217,7 +217,7 @@ impl Locks {
         entry.warning = Some(self.timers.set_after(start, length, Due::Warn { record: id }));
     }
 
-    pub(in crate::proto::locks) fn renewal_is_due(&mut self, id: RecordId, now: Instant) {
+    pub(in crate::proto::locks) fn on_renewal_due(&mut self, id: RecordId, now: Instant) {
         let busy = self.is_extending(id) || self.records.get(id).op.is_some();
         let again_after = self.cluster.settings().extend_again_after();
         let record = self.records.get(id);
@@ -236,7 +236,7 @@ impl Locks {
         }
     }
 
-    pub(in crate::proto::locks) fn warning_is_due(&mut self, id: RecordId) {
+    pub(in crate::proto::locks) fn on_warning_due(&mut self, id: RecordId) {
         let record = self.records.get(id);
         let place = record.auto_extended.expect("its timers are cleared with its auto-extension");
         let entry = &mut self.auto_extended[place.index()];

@@ -103,19 +103,19 @@ impl Locks {
         let record = self.records.get_mut(id);
         self.timers.clear_in(&mut record.round_timer);
         match (record.round.purpose, record.round.ballot().verdict()) {
-            (Purpose::Extend, Verdict::Won) => self.extend_is_won(id, now),
-            (Purpose::Extend, _) => self.extend_is_lost(id, now),
-            (Purpose::Release, _) => self.release_is_over(id),
-            (Purpose::Claim, Verdict::Won) => self.claim_is_won(id, now),
-            (Purpose::Claim, _) => self.claim_is_lost(id, now),
-            (Purpose::Fenced, Verdict::Won) => self.votes_are_in(id, now),
-            (_, Verdict::Won) => self.attempt_is_won(id, now),
-            (_, _) => self.attempt_is_lost(id, now),
+            (Purpose::Extend, Verdict::Won) => self.on_extend_won(id, now),
+            (Purpose::Extend, _) => self.on_extend_lost(id, now),
+            (Purpose::Release, _) => self.on_release_decided(id),
+            (Purpose::Claim, Verdict::Won) => self.on_claim_won(id, now),
+            (Purpose::Claim, _) => self.on_claim_lost(id, now),
+            (Purpose::Fenced, Verdict::Won) => self.on_votes_in(id, now),
+            (_, Verdict::Won) => self.on_attempt_won(id, now),
+            (_, _) => self.on_attempt_lost(id, now),
         }
     }
 
     /// Ends the round: a node that has not answered by now is silent.
-    pub(in crate::proto::locks) fn round_is_over(&mut self, id: RecordId, now: Instant) {
+    pub(in crate::proto::locks) fn on_round_timeout(&mut self, id: RecordId, now: Instant) {
         let timeout = self.cluster.settings().node_timeout;
         let record = self.records.get_mut(id);
         record.round_timer = None;

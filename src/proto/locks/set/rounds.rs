@@ -205,7 +205,7 @@ impl Locks {
     ) -> Op {
         let mut error = self.why_not_now(current_record, key, now);
         name_key(&mut error, key, keys);
-        self.cluster.stats_mut().attempt_is_lost(&error);
+        self.cluster.stats_mut().note_lost_attempt(&error);
         self.ops.open(params.data, now, params.give_up_at, Stage::Over(Err(error)))
     }
 
@@ -230,7 +230,7 @@ impl Locks {
         if next && over {
             // No round is begun after the wait. A request that does not wait makes one attempt,
             // which has one round.
-            self.attempt_is_lost(id, now);
+            self.on_attempt_lost(id, now);
         } else if next {
             self.ask_anew(id, now);
         }

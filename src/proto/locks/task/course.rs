@@ -70,14 +70,14 @@ impl Locks {
 
     /// Called after the first questions: sets the timer, or ends the task if there is nothing to
     /// wait for.
-    pub(in crate::proto::locks) fn task_is_asked(&mut self, id: TaskId, now: Instant) {
+    pub(in crate::proto::locks) fn on_task_asked(&mut self, id: TaskId, now: Instant) {
         let (length, due) = (self.cluster.settings().node_timeout, Due::Task { task: id });
         self.tasks.get_mut(id).timer = Some(self.timers.set_after(now, length, due));
         self.settle_task(id, now);
     }
 
     /// Gives an answer to the task it is for.
-    pub fn task_answered(&mut self, node: NodeId, id: TaskId, answer: TaskAnswer, now: Instant) {
+    pub fn on_task_answer(&mut self, node: NodeId, id: TaskId, answer: TaskAnswer, now: Instant) {
         self.tasks.get_mut(id).unanswered.take(node);
         match answer {
             TaskAnswer::Value(read) => self.on_value_read(node, id, read, now),
@@ -95,7 +95,7 @@ impl Locks {
     }
 
     /// Acts on a question of a task that will not be answered any more.
-    pub(in crate::proto::locks) fn task_ask_is_lost(
+    pub(in crate::proto::locks) fn on_task_ask_lost(
         &mut self,
         node: NodeId,
         (id, kind): (TaskId, TaskAsk),
@@ -127,7 +127,7 @@ impl Locks {
     /// The time of a task is over: a node that has not answered is silent. Questions that were
     /// written late have not been unanswered for a node timeout: the task waits for them, though
     /// not beyond its deadline.
-    pub(in crate::proto::locks) fn task_is_due(&mut self, id: TaskId, now: Instant) {
+    pub(in crate::proto::locks) fn on_task_due(&mut self, id: TaskId, now: Instant) {
         let timeout = self.cluster.settings().node_timeout;
         let nodes = self.cluster.all_nodes();
         let task = self.tasks.get_mut(id);

@@ -28,7 +28,7 @@ impl Locks {
                 command::encode(out, &[b"DEL", key]);
             });
         }
-        self.task_is_asked(id, now);
+        self.on_task_asked(id, now);
         Ok(op)
     }
 
@@ -85,7 +85,7 @@ impl Locks {
             };
             self.tasks.get_mut(id).cast(node, reply);
         }
-        self.task_is_asked(id, now);
+        self.on_task_asked(id, now);
         Ok(op)
     }
 

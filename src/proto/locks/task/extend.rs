@@ -53,7 +53,7 @@ impl Locks {
         if matches!(&self.tasks.get(id).work, Work::Extend(extend) if !extend.is_over(spare)) {
             askable.iter().for_each(|node| self.ask_to_extend(node, id, now));
         }
-        self.task_is_asked(id, now);
+        self.on_task_asked(id, now);
         Ok(op)
     }
 

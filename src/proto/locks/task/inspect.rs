@@ -46,7 +46,7 @@ impl Locks {
                 command::encode(out, &[b"PTTL", key]);
             });
         }
-        self.task_is_asked(id, now);
+        self.on_task_asked(id, now);
         Ok(op)
     }
 

@@ -26,7 +26,7 @@ impl Locks {
             self.tasks.get_mut(id).unanswered.add(node.into());
             self.cluster.vouch(node, Ask::Task(id, TaskAsk::Vouch), now);
         }
-        self.task_is_asked(id, now);
+        self.on_task_asked(id, now);
         Ok(op)
     }
 
