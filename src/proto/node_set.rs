@@ -39,6 +39,7 @@ impl NodeSet {
     ///
     /// # Panics
     /// When `count` is more than [`MAX_NODES`].
+    #[inline]
     pub fn first(count: usize) -> NodeSet {
         assert!(count <= MAX_NODES, "{count} nodes are past the limit of {MAX_NODES}");
         NodeSet(if count == MAX_NODES { u32::MAX } else { (1 << count) - 1 })

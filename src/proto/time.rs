@@ -132,8 +132,26 @@ impl Ttl {
     ///
     /// `start` is read before the first byte is written: a node counts its ttl from the moment it
     /// executes the command, which is later.
+    #[inline]
     pub fn deadline(self, start: Instant) -> Instant {
-        start.saturating_add(self.usable())
+        Instant(start.0.saturating_add(self.nanos().saturating_sub(self.drift_nanos())))
+    }
+
+    /// The moment at which a key has expired on every node, if it was written by `executed`: the
+    /// clock of a node may be slower than ours.
+    #[inline]
+    pub fn gone_after(self, executed: Instant) -> Instant {
+        Instant(executed.0.saturating_add(self.nanos()).saturating_add(self.drift_nanos()))
+    }
+
+    // Each answer needs these two: they divide nothing.
+    const fn nanos(self) -> u64 {
+        self.as_millis().saturating_mul(NANOS_PER_MILLI)
+    }
+
+    const fn drift_nanos(self) -> u64 {
+        let part = NANOS_PER_MILLI / 100 * Ttl::DRIFT_PERCENT;
+        self.as_millis().saturating_mul(part).saturating_add(DRIFT_FIXED_NANOS)
     }
 }
 
@@ -187,6 +205,19 @@ mod tests {
         let ttl = Ttl::new(millis(10_000), MAX).unwrap();
         assert_eq!(ttl.drift(), millis(102));
         assert_eq!(ttl.deadline(Instant::from_nanos(5)).as_nanos(), 5 + 9_898_000_000);
+    }
+
+    #[test]
+    fn key_is_gone_after_the_ttl_and_the_drift() {
+        for ttl in [3, 4, 99, 10_000, 86_400_000, LONGEST_MILLIS] {
+            let ttl = Ttl::new(millis(ttl), Duration::MAX).unwrap();
+            let start = Instant::from_nanos(7);
+            let gone = start.saturating_add(ttl.duration().saturating_add(ttl.drift()));
+            assert_eq!(ttl.gone_after(start), gone);
+            let usable = ttl.duration().saturating_sub(drift(ttl.duration()));
+            let ends = usable.as_nanos() < u128::from(u64::MAX) / 2;
+            assert!(!ends || ttl.deadline(start) == start.saturating_add(usable));
+        }
     }
 
     #[test]

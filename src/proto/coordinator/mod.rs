@@ -389,12 +389,18 @@ impl Coordinator {
     }
 
     /// Passes what the locks report to the waits.
+    #[inline]
     fn act_on_waits(&mut self, now: Instant) {
         // This runs for every answer; a lock without waiters reports nothing.
-        while self.locks.has_waits() {
-            if let Some(event) = self.locks.poll_wait() {
-                self.waits.handle(event, &mut self.locks, now);
-            }
+        if self.locks.has_waits() {
+            self.pass_waits_on(now);
+        }
+    }
+
+    #[cold]
+    fn pass_waits_on(&mut self, now: Instant) {
+        while let Some(event) = self.locks.poll_wait() {
+            self.waits.handle(event, &mut self.locks, now);
         }
     }
 }

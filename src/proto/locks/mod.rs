@@ -401,8 +401,13 @@ impl Locks {
     }
 
     /// Draws the token of an attempt.
+    #[inline]
     fn random_token(&mut self) -> LockToken {
-        LockToken::random(&mut self.rng.0).with_owner(self.cluster.settings().owner.as_ref())
+        let token = LockToken::random(&mut self.rng.0);
+        match &self.cluster.settings().owner {
+            None => token,
+            owner => token.with_owner(owner.as_ref()),
+        }
     }
 
     /// The longest ttl that the settings allow.

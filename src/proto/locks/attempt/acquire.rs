@@ -144,18 +144,18 @@ impl Locks {
 
     /// Refuses if enough nodes are there, but too few of them have room.
     pub(in crate::proto::locks) fn check_room(&self) -> Result<(), Error> {
-        let (mut with_room, mut full) = (0, 0);
+        let (mut with_room, mut full, quorum) = (0, 0, self.cluster.quorum());
         for node in self.cluster.all_nodes().iter() {
             match self.cluster.may_ask(node) {
                 Ok(()) => with_room += 1,
                 Err(NodeError::Full) => full += 1,
                 Err(_) => {}
             }
+            if with_room == quorum {
+                return Ok(());
+            }
         }
-        if with_room < self.cluster.quorum() && with_room + full >= self.cluster.quorum() {
-            return Err(busy(Busy::Nodes));
-        }
-        Ok(())
+        if with_room + full >= quorum { Err(busy(Busy::Nodes)) } else { Ok(()) }
     }
 
     /// Asks every node that may be asked for the key.
@@ -217,15 +217,18 @@ impl Locks {
     ) {
         let record = self.records.get(ask.record);
         if record.phase == Phase::Asking && record.round.number == ask.round {
-            let uncounted = reply == NodeReply::Granted && record.uncounted.contains(node);
-            let mut reply = reply;
-            if uncounted {
-                let cause = self.why_uncounted(ask.record, node);
-                self.cluster.stats_mut().failed(node, cause);
-                reply = NodeReply::Failed(cause);
-            }
+            let uncounted = record.uncounted.contains(node) && reply == NodeReply::Granted;
+            let reply = if uncounted { self.not_counted(ask.record, node) } else { reply };
             self.cast(ask.record, node, reply, now);
         }
+    }
+
+    /// What a grant that does not count is worth.
+    #[cold]
+    fn not_counted(&mut self, id: RecordId, node: NodeId) -> NodeReply {
+        let cause = self.why_uncounted(id, node);
+        self.cluster.stats_mut().failed(node, cause);
+        NodeReply::Failed(cause)
     }
 
     /// A majority granted: the client owns the lock until it is handed out.

@@ -182,11 +182,11 @@ impl Record {
     /// record has, and it is given back.
     #[inline]
     pub fn gone_if_executed(&self, moment: Instant) -> Instant {
-        let ttl = self.longest;
-        let key = ttl.duration().saturating_add(ttl.drift());
-        let line = LINE_TTL.saturating_add(drift(LINE_TTL));
-        let in_line = self.line().map_or(Duration::ZERO, |_| line);
-        moment.saturating_add(in_line.saturating_add(key))
+        let gone = self.longest.gone_after(moment);
+        match self.line() {
+            None => gone,
+            Some(_) => gone.saturating_add(LINE_TTL).saturating_add(drift(LINE_TTL)),
+        }
     }
 
     /// A node answered an extend with absent or another's.
@@ -455,6 +455,7 @@ impl Records {
     }
 
     /// The record that asks for exactly this key, or holds it.
+    #[inline]
     pub fn current_record(&self, key: &[u8], hash: KeyHash) -> Option<RecordId> {
         // Two records may have the key: one that adopts it, and one that holds it or waits for it.
         let waited_for = |id: &RecordId| {
@@ -464,10 +465,12 @@ impl Records {
         };
         if self.in_sets.is_empty() {
             let all = || self.with_only_key(hash).filter(|&id| self.get(id).key == key);
-            return all().find(waited_for).or_else(|| all().next());
+            let first = all().next()?;
+            return all().find(waited_for).or(Some(first));
         }
         let all = || self.with_key(hash).filter(|&id| self.get(id).has_key(key));
-        all().find(waited_for).or_else(|| all().next())
+        let first = all().next()?;
+        all().find(waited_for).or(Some(first))
     }
 
     /// The records whose keys have this hash.

@@ -78,7 +78,8 @@ impl Locks {
         }
     }
 
-    /// A record that is being opened belongs to a request whose lock is to be auto-extended.
+    /// A record that is being opened belongs to a request, whose lock may have to be auto-extended.
+    #[inline]
     pub(in crate::proto::locks) fn set_auto_extend(
         &mut self,
         id: RecordId,
@@ -87,7 +88,8 @@ impl Locks {
     ) {
         let record = self.records.get_mut(id);
         (record.op, record.tracked) = (Some(op), auto_extend.is_some());
-        if let Some(request) = self.ops.get_mut(op) {
+        let request = auto_extend.and_then(|_| self.ops.get_mut(op));
+        if let Some(request) = request {
             request.auto_extend = auto_extend;
         }
     }
