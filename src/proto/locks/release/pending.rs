@@ -33,8 +33,8 @@ pub struct Pending {
     /// Nodes whose connection was lost while such a request was unanswered: the node may execute it
     /// at any time.
     unproven: NodeSet,
-    /// Those of them of which no proof will come that the request is not executed any more: the
-    /// proof that comes for a later connection is none for an earlier one.
+    /// Those of them for which no proof is expected that the request is not executed any more. The
+    /// proof for a later connection is none for an earlier one.
     unprovable: NodeSet,
     /// When the key has expired on every node that answered, and on each that executed a lost
     /// request by the time of the loss: `GONE_AFTER` later also on those that execute it late.
@@ -110,26 +110,33 @@ impl Pending {
     #[inline]
     pub fn on_released(&mut self, node: NodeId, expires_at: Instant) -> bool {
         if self.unproven.contains(node) {
-            self.on_other_process(node, expires_at);
+            self.count_as_executed(node, expires_at);
             return true;
         }
         self.written.remove(node);
         false
     }
 
-    /// The node executes nothing of the connections any more of which such a proof was expected; by
-    /// now it may have.
+    /// The proof for the connections from which it was expected: the node executes nothing of them
+    /// any more. By now it may have executed all of it.
     pub fn on_proof(&mut self, node: NodeId, expires_at: Instant) {
-        if !self.unprovable.contains(node) && self.unproven.remove(node) {
-            self.may_have_key(node.into(), expires_at);
+        if !self.unprovable.contains(node) {
+            self.count_as_executed(node, expires_at);
         }
     }
 
-    /// Another process answers for the node: it executes nothing of any connection to the one
-    /// before, which may have executed everything by now.
+    /// Another process answers at the address: nothing of an earlier connection is executed any
+    /// more, though the process before may have executed all of it.
     pub fn on_other_process(&mut self, node: NodeId, expires_at: Instant) {
+        self.count_as_executed(node, expires_at);
+    }
+
+    /// What was lost with the node's connections counts as executed: a release takes it out.
+    fn count_as_executed(&mut self, node: NodeId, expires_at: Instant) {
         self.unprovable.remove(node);
-        self.on_proof(node, expires_at);
+        if self.unproven.remove(node) {
+            self.may_have_key(node.into(), expires_at);
+        }
     }
 
     /// No such proof will come for what was lost with the node's connections until now.
@@ -364,7 +371,7 @@ mod tests {
             assert!(pending.unproven().contains(node()), "the first one may be executed yet");
             assert!(pending.on_released(node(), at(1)), "so a second release follows");
             assert!(!pending.on_released(node(), at(1)) && pending.is_over());
-            // What is lost after that is proved by itself.
+            // A later loss has a proof of its own.
             lose(&mut pending);
             pending.on_proof(node(), at(1));
             assert!(pending.unproven().is_empty());
