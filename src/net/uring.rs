@@ -72,8 +72,9 @@ impl UringEngine {
         &mut self.engine
     }
 
-    /// Does what is due, writes what was requested, waits until something happens, for `timeout`
-    /// at most (`None`: without a limit), and reads. While completions are left it does not wait.
+    /// Does what is due, writes what was requested, waits until something happens, for `timeout` at
+    /// most (`None`: without a limit), and reads. While completions or lock updates are left it
+    /// does not wait.
     ///
     /// # Errors
     /// If the system's poller fails.

@@ -92,6 +92,7 @@ fn answer_all(bench: &mut Bench) {
 #[test]
 fn a_renewal_is_an_update_and_of_several_only_the_last_is_reported() {
     let mut bench = unprobed();
+    bench.core.report_lock_updates();
     let _lock = renewed(&mut bench);
     bench.pass(millis(3_400));
     answer_all(&mut bench);
@@ -146,14 +147,27 @@ fn everything_is_given_back_at_the_end() {
 #[test]
 fn release_of_a_lock_with_an_untaken_renewal_leaves_no_update() {
     let mut bench = unprobed();
+    bench.core.report_lock_updates();
     let lock = renewed(&mut bench);
-    assert!(bench.core.has_lock_updates(), "it is lined up");
+    assert!(bench.core.has_lock_updates(), "it waits to be taken");
     bench.core.release(lock, 8, bench.now);
+    assert!(!bench.core.has_lock_updates(), "a loop would be woken for nothing");
     answer_all(&mut bench);
     let done = bench.completion().unwrap();
     assert_eq!((done.data, done.result), (8, Ok(Outcome::Released(ReleaseOutcome::Released))));
     assert!(bench.completion().is_none() && bench.core.poll_lock_update().is_none());
     bench.assert_idle();
+}
+
+/// The loop of a driver that did not ask for later deadlines sleeps, though it never takes updates.
+#[test]
+fn renewal_wakes_no_driver_that_did_not_ask_for_later_deadlines() {
+    let mut bench = unprobed();
+    let lock = renewed(&mut bench);
+    bench.pass(millis(3_400));
+    answer_all(&mut bench);
+    assert!(!bench.core.has_lock_updates());
+    assert!(bench.core.remaining(&lock, bench.now) > millis(9_000), "it was renewed");
 }
 
 #[test]

@@ -40,6 +40,23 @@ pub fn answer(bench: &mut Bench, said: [&str; 3]) -> usize {
     extends
 }
 
+/// A majority reports a write, and the terms of the renewal are replaced before the check begins.
+#[test]
+fn foreign_write_is_checked_also_if_the_terms_of_the_renewal_are_replaced() {
+    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+    let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
+    (0..2).for_each(|node| bench.reply(node, WRITTEN));
+    bench.core.auto_extend(&lock, AutoExtend::extensions(0), bench.now).unwrap();
+    bench.pass(millis(1));
+    let asked = answer(&mut bench, [":0\r\n"; 3]);
+    assert!(asked >= 3, "the nodes are asked at once, and then released");
+    let update = bench.core.poll_lock_update().expect("it is lost");
+    let LockUpdateKind::Lost(Error::Lost { reason, .. }) = update.kind else {
+        panic!("{update:?}")
+    };
+    assert_eq!(reason, LostReason::Gone);
+}
+
 #[test]
 fn foreign_write_check_does_not_disturb_an_extend_that_pauses() {
     let mut bench = Bench::with(3, |settings| settings.node_timeout = millis(600));

@@ -153,5 +153,5 @@ fn script_over_a_set_is_not_repeated_while_the_set_waits_for_a_key() {
         bench.reply(node, ":-2\r\n");
     }
     bench.reply(2, "-NOSCRIPT No matching script.\r\n");
-    assert!(asked(&mut bench, 2).is_empty(), "nobody waits for the answer");
+    assert!(asked(&mut bench, 2).is_empty(), "no round waits for the answer");
 }

@@ -212,10 +212,11 @@ fn lock_update_of_a_watched_lock_comes_before_the_deadline_and_leaves_a_short_tt
 
 #[test]
 fn lock_update_is_no_loss_where_the_caller_ends_the_lock() {
-    let ends: [fn(&mut Bench, Lock); 5] = [
+    let ends: [fn(&mut Bench, Lock); 6] = [
         |bench, lock| {
             bench.core.release(lock, 2, bench.now);
         },
+        |bench, _| bench.core.close(bench.now),
         |bench, lock| bench.core.release_nowait(&lock, bench.now),
         |bench, lock| assert!(bench.core.into_token(lock, bench.now).is_some()),
         |bench, _| bench.core.release_all(bench.now),
@@ -237,6 +238,43 @@ fn lock_update_is_no_loss_where_the_caller_ends_the_lock() {
             assert_eq!(updates(&mut bench), [], "{kind}, end {number}");
         }
     }
+}
+
+/// A driver that never takes updates has locks renewed and releases them.
+#[test]
+fn updates_of_locks_that_are_over_take_no_room() {
+    let mut bench = reporting(3);
+    let other = bench.hold(&[0, 1, 2]);
+    for _ in 0..1_000 {
+        let lock = bench.hold(&[0, 1, 2]);
+        bench.core.extend(&lock, TTL * 2, 2, bench.now).unwrap();
+        for node in 0..3 {
+            bench.said(node);
+            bench.reply(node, ":1\r\n");
+        }
+        bench.completion().unwrap().result.unwrap();
+        assert!(bench.core.has_lock_updates());
+        bench.core.release_nowait(&lock, bench.now);
+        for node in 0..3 {
+            bench.said(node);
+            bench.reply(node, ":1\r\n");
+        }
+        assert!(!bench.core.has_lock_updates());
+    }
+    assert!(bench.core.queued_updates() < 50);
+    assert!(!bench.core.remaining(&other, bench.now).is_zero());
+}
+
+/// The terms of a renewal are replaced while a warning was not taken: nothing was extended.
+#[test]
+fn warning_stays_where_the_terms_of_the_renewal_are_replaced() {
+    let mut bench = reporting(3);
+    let lock = keep(&mut bench, 3, AutoExtend::extensions(0));
+    bench.pass(TTL * 3 / 4);
+    bench.core.auto_extend(&lock, AutoExtend::at_most(TTL * 100), bench.now).unwrap();
+    let updates = updates(&mut bench);
+    let is_warning = |it: &LockUpdate| matches!(it.kind, LockUpdateKind::Expiring { .. });
+    assert!(!updates.is_empty() && updates.iter().all(is_warning), "{updates:?}");
 }
 
 #[test]

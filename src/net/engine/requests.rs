@@ -17,8 +17,9 @@ use crate::proto::time::Instant;
 
 impl Engine {
     /// Asks for the lock on these keys, one or several ([`Keys`]), and waits for it for 10 s, or as
-    /// the options say. The completion brings `data` back. If the options renew the lock, the
-    /// completions of [`auto_extend`](Engine::auto_extend) follow, with the same `data`.
+    /// the options say. The completion brings `data` back. If the options renew the lock, its
+    /// warnings and its loss follow as lock updates with the same `data`
+    /// ([`poll_lock_update`](Engine::poll_lock_update)).
     ///
     /// An acquire may be requested at once. While the nodes' first handshakes are in flight, the
     /// engine holds the request until a quorum of nodes is connected, for the connect timeout at

@@ -7,17 +7,18 @@ use crate::proto::lock::Lock;
 use crate::proto::locks::held::updates::LockUpdate;
 
 impl Engine {
-    /// From now on, updates of every lock that is handed out are reported, renewed or not. The loss
-    /// of a lock that is not renewed is reported at its deadline, or when an extend finds that too
-    /// many nodes do not hold the key.
+    /// From now on, all updates of every lock that is handed out are reported, renewed or not. The
+    /// loss of a lock that is not renewed is reported at its deadline, or when an extend finds that
+    /// too many nodes do not hold the key.
     pub fn report_lock_updates(&mut self) {
         self.coordinator.report_lock_updates();
     }
 
     /// The next update of a lock that was handed out: a later deadline, a warning, and at last its
-    /// loss, once. A lock that was released or given away is not lost. A lock that is renewed has
-    /// updates; others have them if [`report_lock_updates`](Engine::report_lock_updates) was called
-    /// before they were handed out.
+    /// loss, once. A lock that was released or given away is not reported lost. Of a lock that is
+    /// renewed, warnings and the loss are reported; later deadlines, and the updates of other
+    /// locks, if [`report_lock_updates`](Engine::report_lock_updates) was called before the lock
+    /// was handed out.
     ///
     /// Take all updates in each turn: while any is left, [`prepare`](Engine::prepare) returns a
     /// zero timeout.

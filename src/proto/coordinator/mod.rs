@@ -250,16 +250,16 @@ impl Coordinator {
         self.locks.has_completions()
     }
 
-    /// From now on, updates of every lock that is handed out are reported, not only of those that
-    /// are auto-extended or watched. The loss of a lock that is neither is reported at its
-    /// deadline, or when an extend finds it.
+    /// From now on, all updates of every lock that is handed out are reported: later deadlines, and
+    /// those of locks that are neither auto-extended nor watched. The loss of a lock that is
+    /// neither is reported at its deadline, or when an extend finds it.
     pub fn report_lock_updates(&mut self) {
         self.locks.report_lock_updates();
     }
 
     /// The next update of a lock that was handed out: a later deadline, a warning, and at last its
-    /// loss, once. A lock that was released, given away, or closed with its client is not lost. The
-    /// driver takes all updates in each of its turns.
+    /// loss, once. A lock that the caller released or gave away, or that ended with its client, is
+    /// not reported lost. The driver takes all updates in each of its turns.
     pub fn poll_lock_update(&mut self) -> Option<LockUpdate> {
         self.locks.poll_lock_update()
     }
@@ -267,6 +267,12 @@ impl Coordinator {
     /// Whether [`poll_lock_update`](Coordinator::poll_lock_update) may have something.
     pub fn has_lock_updates(&self) -> bool {
         self.locks.has_lock_updates()
+    }
+
+    /// How many updates are queued, also of locks that are over.
+    #[cfg(feature = "testing")]
+    pub fn queued_updates(&self) -> usize {
+        self.locks.queued_updates()
     }
 
     /// The key of a lock, until no release of it is pending any more.

@@ -26,8 +26,9 @@ impl Coordinator {
     /// such key, and no node is asked meanwhile. Without a wait it ends as [`Error::Contended`] at
     /// once.
     ///
-    /// The completion returns `data`, and may be there at once. If the options renew the lock, the
-    /// completions of [`auto_extend`](Coordinator::auto_extend) follow under the same op.
+    /// The completion returns `data`, and may be there at once. If the options renew the lock, its
+    /// warnings and its loss follow as lock updates with the same `data`
+    /// ([`poll_lock_update`](Coordinator::poll_lock_update)).
     ///
     /// # Errors
     /// Before anything is sent: an invalid argument, a combination of options that does not exist

@@ -35,6 +35,7 @@ impl Locks {
                 continue;
             }
             self.stop_auto_extend(id);
+            self.withdraw_news(id);
             if self.records.get(id).waits_for_its_deadline() {
                 self.end_as(id, Form::Source, None, now);
             }

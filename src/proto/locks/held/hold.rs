@@ -383,6 +383,7 @@ impl Locks {
     /// Counts the end of a lock that was handed out. Returns whether it was held until now.
     pub(in crate::proto::locks) fn end_hold(&mut self, id: RecordId, now: Instant) -> bool {
         let Some(since) = self.records.get_mut(id).end_hold() else { return false };
+        self.withdraw_news(id);
         self.cluster.stats_mut().note_hold(now.saturating_since(since));
         true
     }

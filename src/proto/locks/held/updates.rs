@@ -16,9 +16,11 @@ use crate::proto::time::Instant;
 
 /// An update of a lock that was handed out: what happens to the lock after its request completed.
 ///
-/// A lock that is auto-extended or watched has updates. Other locks have them if the driver asked
-/// for them (`report_lock_updates`) before the lock was handed out. Of the updates of a lock that
-/// were not taken, one is left, which says what is true; a loss is kept until it is taken.
+/// A lock that is auto-extended or watched has warnings, and its loss is reported. Later deadlines,
+/// and the updates of other locks, are reported if the driver asked for them
+/// (`report_lock_updates`) before the lock was handed out. Of the updates of a lock that were not
+/// taken, one is left, which says what is true, as long as the lock is held; a loss is kept until
+/// it is taken.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LockUpdate {
     /// The data of the acquire, or of the adopt, that the lock came from. The blocking client
@@ -39,8 +41,8 @@ pub enum LockUpdateKind {
         /// The deadline in force, on the clock of the requests.
         deadline: Instant,
     },
-    /// The lock is renewed, but was not renewed until now. It ends at this moment unless a renewal
-    /// still succeeds.
+    /// No renewal has succeeded since the last deadline was set. The lock ends at this one unless a
+    /// renewal succeeds before.
     Expiring {
         /// The deadline in force, on the clock of the requests.
         deadline: Instant,
@@ -53,8 +55,8 @@ pub enum LockUpdateKind {
 }
 
 impl LockUpdate {
-    /// The key, if the update names it: a warning and a loss do. Of a lock over several keys the
-    /// first one in the order of the bytes.
+    /// The key, if the update names it: a warning and a loss do. Of a lock over several keys a
+    /// warning names the first one in the order of the bytes, and a loss the one that was lost.
     pub fn key(&self) -> Option<&[u8]> {
         match &self.kind {
             LockUpdateKind::Extended { .. } => None,
@@ -83,10 +85,16 @@ impl fmt::Debug for LockUpdate {
 /// The updates that the driver did not take yet: one for each lock that has news, and the losses.
 #[derive(Debug, Clone, Default)]
 pub(in crate::proto::locks) struct Updates {
-    /// The driver wants those of every lock.
+    /// The driver wants those of every lock, and each later deadline.
     of_all: bool,
+    /// Among them may be entries of locks that have no news any more.
     queue: VecDeque<Queued>,
+    /// How many of them are updates.
+    untaken: usize,
 }
+
+/// So many entries without an update are left in the queue before it is cleared of them.
+const FEW: usize = 16;
 
 #[derive(Debug, Clone)]
 enum Queued {
@@ -104,17 +112,23 @@ impl Updates {
     /// Whether there is none.
     #[cfg(feature = "testing")]
     pub(in crate::proto::locks) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.untaken == 0
     }
 
     /// Forgets all of them.
     pub(in crate::proto::locks) fn clear(&mut self) {
         self.queue.clear();
+        self.untaken = 0;
+    }
+
+    fn push(&mut self, queued: Queued) {
+        self.queue.push_back(queued);
+        self.untaken += 1;
     }
 }
 
 impl Locks {
-    /// From now on updates of every lock that is handed out are reported.
+    /// From now on all updates of every lock that is handed out are reported.
     pub fn report_lock_updates(&mut self) {
         self.updates.of_all = true;
     }
@@ -122,22 +136,30 @@ impl Locks {
     /// Whether updates wait to be taken.
     #[inline]
     pub fn has_lock_updates(&self) -> bool {
-        !self.updates.queue.is_empty()
+        self.updates.untaken > 0
+    }
+
+    /// How many entries the queue has, also of locks that have no news any more.
+    #[cfg(feature = "testing")]
+    pub fn queued_updates(&self) -> usize {
+        self.updates.queue.len()
     }
 
     /// The next update that is still true.
     pub fn poll_lock_update(&mut self) -> Option<LockUpdate> {
         loop {
             let id = match self.updates.queue.pop_front()? {
-                Queued::Loss(loss) => return Some(loss),
-                Queued::News(id) if self.is_held(id) => id,
+                Queued::Loss(loss) => {
+                    self.updates.untaken -= 1;
+                    return Some(loss);
+                }
+                Queued::News(id) if self.has_news(id) => id,
                 Queued::News(_) => continue,
             };
+            self.updates.untaken -= 1;
             let record = self.records.get_mut(id);
             let deadline = record.deadline;
-            let news = mem::replace(&mut record.news, News::Nothing);
-            debug_assert!(news > News::Nothing, "a lock with news is queued once");
-            let kind = match news {
+            let kind = match mem::replace(&mut record.news, News::Nothing) {
                 News::Expiring => {
                     LockUpdateKind::Expiring { deadline, key: record.first_key().into() }
                 }
@@ -147,22 +169,44 @@ impl Locks {
         }
     }
 
+    fn has_news(&self, id: RecordId) -> bool {
+        self.is_held(id) && self.records.get(id).news > News::Nothing
+    }
+
+    /// The lock is not held any more: it has no news from now on.
+    pub(in crate::proto::locks) fn withdraw_news(&mut self, id: RecordId) {
+        if mem::replace(&mut self.records.get_mut(id).news, News::Unreported) > News::Nothing {
+            self.updates.untaken -= 1;
+            if self.updates.queue.len() > 2 * self.updates.untaken + FEW {
+                let mut queue = mem::take(&mut self.updates.queue);
+                queue.retain(|queued| match queued {
+                    Queued::News(id) => self.has_news(*id),
+                    Queued::Loss(_) => true,
+                });
+                self.updates.queue = queue;
+            }
+        }
+    }
+
     /// Whether the updates of every lock are reported.
     #[inline]
     pub(in crate::proto::locks) fn reports_all(&self) -> bool {
         self.updates.of_all
     }
 
-    /// Notes what happened to a held lock. A warning that was not taken yet stays.
+    /// Notes what happened to a held lock. A warning that was not taken yet stays. A driver that
+    /// did not ask for later deadlines is not woken for one: whoever goes by an earlier deadline is
+    /// safe.
     pub(in crate::proto::locks) fn report_news(&mut self, id: RecordId, news: News) {
         let record = self.records.get_mut(id);
         let former = record.news;
-        if former == News::Unreported {
+        let is_unwanted = news == News::Extended && !self.updates.of_all;
+        if former == News::Unreported || is_unwanted {
             return;
         }
         record.news = former.max(news);
         if former == News::Nothing {
-            self.updates.queue.push_back(Queued::News(id));
+            self.updates.push(Queued::News(id));
         }
     }
 
@@ -183,7 +227,7 @@ impl Locks {
         let reason = ended_by_time.map_or(reason, |entry| entry.reason(record.deadline));
         let (data, token) = (record.data, record.token.clone());
         let kind = LockUpdateKind::Lost(self.lost(id, reason, now));
-        self.updates.queue.push_back(Queued::Loss(LockUpdate { data, token, kind }));
+        self.updates.push(Queued::Loss(LockUpdate { data, token, kind }));
     }
 
     /// The caller gives up a lock that is over: its loss is not reported any more.
@@ -192,7 +236,9 @@ impl Locks {
             Queued::Loss(loss) => loss.token == lock.token,
             Queued::News(_) => false,
         };
+        let before = self.updates.queue.len();
         self.updates.queue.retain(|queued| !is_of_it(queued));
+        self.updates.untaken -= before - self.updates.queue.len();
     }
 }
 
@@ -202,7 +248,8 @@ mod tests {
 
     #[test]
     fn updates_give_back_the_room_of_a_burst() {
-        let mut updates = Updates { of_all: true, queue: VecDeque::with_capacity(50_000) };
+        let queue = VecDeque::with_capacity(50_000);
+        let mut updates = Updates { of_all: true, queue, untaken: 0 };
         updates.shrink(1);
         assert!(updates.queue.capacity() < 5_000);
     }

@@ -104,14 +104,15 @@ pub struct Record {
     pub deadline_timer: Option<Timer>,
 }
 
-/// What happened to a held lock since its last update was taken. Of two, the later one counts.
+/// What happened to a held lock since its last update was taken. Of two, the one that stands
+/// further down counts: a warning outweighs a later deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum News {
     /// Its updates are not reported.
     Unreported,
     /// Nothing.
     Nothing,
-    /// Its deadline is another one.
+    /// Its deadline is later.
     Extended,
     /// A warning is due.
     Expiring,

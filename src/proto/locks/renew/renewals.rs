@@ -47,10 +47,19 @@ impl Locks {
             return Err(self.lost_unasked(LostReason::Over, &[], now));
         };
         auto_extend.check(self.records.get(id).caller_ttl)?;
-        let tracked = self.records.get(id).tracked;
+        let record = self.records.get(id);
+        let (tracked, before) = (record.tracked, record.auto_extended);
+        // The key may be gone on these nodes: that is still to be asked.
+        let before = before.map(|place| &self.auto_extended[place.index()]);
+        let before = before.map(|entry| (entry.doubted, entry.checked_at));
         self.stop_auto_extend(id);
         self.start_auto_extend(id, true, auto_extend, now);
         self.track(id, tracked, now);
+        if let Some((before, place)) = before.zip(self.records.get(id).auto_extended) {
+            let entry = &mut self.auto_extended[place.index()];
+            (entry.doubted, entry.checked_at) = before;
+            self.plan_check(id, now);
+        }
         Ok(())
     }
 
@@ -78,7 +87,7 @@ impl Locks {
         }
     }
 
-    /// A record that is being opened belongs to a request, whose lock may have to be auto-extended.
+    /// Links a new record to its request, and notes whether the lock is to be auto-extended.
     #[inline]
     pub(in crate::proto::locks) fn set_auto_extend(
         &mut self,
@@ -168,7 +177,11 @@ impl Locks {
             entry.was_renewed();
             self.cluster.stats_mut().renewed += 1;
         }
-        self.plan_renewal(id, moved);
+        if self.plan_renewal(id, moved) {
+            // A warning that was not taken is not true any more.
+            let record = self.records.get_mut(id);
+            record.news = record.news.min(News::Extended);
+        }
         self.plan_check(id, now);
     }
 
@@ -188,11 +201,11 @@ impl Locks {
 
     /// Sets the timers of the next renewal and of the warning, after a round that was won. If the
     /// deadline did not move, the timers stay. A caller that was warned is not warned again before
-    /// a later warning is due.
-    fn plan_renewal(&mut self, id: RecordId, moved: bool) {
+    /// a later warning is due. Returns whether a warning comes later.
+    fn plan_renewal(&mut self, id: RecordId, moved: bool) -> bool {
         let record = self.records.get_mut(id);
         let (start, deadline) = (record.round.start, record.deadline);
-        let Some(place) = record.auto_extended else { return };
+        let Some(place) = record.auto_extended else { return false };
         let entry = &mut self.auto_extended[place.index()];
         if moved {
             self.prolongs.clear_in(&mut entry.renewal);
@@ -210,13 +223,12 @@ impl Locks {
         }
         let length = entry.warns_at(deadline).saturating_since(start);
         if !entry.renews || !moved || (entry.warned && length.is_zero()) {
-            return;
+            return false;
         }
         entry.warned = false;
-        // A warning that was not taken is not true any more.
-        record.news = record.news.min(News::Extended);
         self.timers.clear_in(&mut entry.warning);
         entry.warning = Some(self.timers.set_after(start, length, Due::Warn { record: id }));
+        true
     }
 
     pub(in crate::proto::locks) fn on_renewal_due(&mut self, id: RecordId, now: Instant) {
