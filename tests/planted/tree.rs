@@ -68,7 +68,7 @@ impl Tree {
     pub fn build(&self) {
         let mut cargo = self.cargo();
         cargo.args(["--test", "model", "--test", "sim", "--test", "coordinator", "--no-run"]);
-        let status = cargo.status().expect("cargo runs this test");
+        let status = cargo.status().expect("cargo can be started: it started this test");
         assert!(status.success(), "the tree with the faults does not compile. {HELP}");
     }
 
@@ -79,7 +79,10 @@ impl Tree {
         if let Some(fault) = fault {
             cargo.env("PLANTED_FAULT", fault);
         }
-        let output = cargo.stdin(Stdio::null()).output().expect("cargo runs this test");
+        let output = cargo
+            .stdin(Stdio::null())
+            .output()
+            .expect("cargo can be started: it started this test");
         let printed = [output.stdout, output.stderr].concat();
         let printed = String::from_utf8_lossy(&printed).into_owned();
         let outcome = match output.status.success() {

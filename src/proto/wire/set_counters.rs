@@ -1,7 +1,7 @@
 //! Fencing numbers of locks over several keys: how the scripts over a set are sent if they count
 //! for every key. `KEYS` are the keys of the set, and then their counters in the same order.
 //!
-//! The hazards are those of [`fencing`](crate::proto::wire::counters) and of
+//! The hazards are those of [`counters`](crate::proto::wire::counters) and of
 //! [`sets`](crate::proto::wire::sets): a counter that starts too low, and a part of a set. So each
 //! script looks at all keys and all counters before it writes one.
 

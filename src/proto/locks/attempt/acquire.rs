@@ -218,14 +218,14 @@ impl Locks {
         let record = self.records.get(ask.record);
         if record.phase == Phase::Asking && record.round.number == ask.round {
             let uncounted = record.uncounted.contains(node) && reply == NodeReply::Granted;
-            let reply = if uncounted { self.not_counted(ask.record, node) } else { reply };
+            let reply = if uncounted { self.note_uncounted(ask.record, node) } else { reply };
             self.cast(ask.record, node, reply, now);
         }
     }
 
-    /// What a grant that does not count is worth.
+    /// Counts the failure of a node whose grant does not count. Returns the reply to cast instead.
     #[cold]
-    fn not_counted(&mut self, id: RecordId, node: NodeId) -> NodeReply {
+    fn note_uncounted(&mut self, id: RecordId, node: NodeId) -> NodeReply {
         let cause = self.why_uncounted(id, node);
         self.cluster.stats_mut().failed(node, cause);
         NodeReply::Failed(cause)

@@ -16,9 +16,9 @@ use crate::proto::time::Instant;
 pub(in crate::proto::locks) enum Part {
     /// It is asked, and votes by its answer.
     Asked,
-    /// It votes so at once, and is asked all the same, for what its answer tells.
+    /// This vote is cast at once, and the node is asked, too: its answer shows what it holds.
     AskedBesides(NodeReply),
-    /// It votes so at once.
+    /// This vote is cast at once, and the node is not asked.
     Votes(NodeReply),
 }
 

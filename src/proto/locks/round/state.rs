@@ -50,7 +50,7 @@ pub enum ReleaseOutcome {
     },
 }
 
-/// How a node votes that said this; nothing as long as it said nothing.
+/// The vote that a reply stands for; nothing before the node replied.
 #[inline]
 pub const fn vote_of(reply: NodeReply) -> Option<Vote> {
     match reply {

@@ -1,6 +1,6 @@
 //! The course of a task: opened, asked, answered by the nodes, and ended.
 //!
-//! The hazard is a task that stays open for ever. A node that does not answer ends with its
+//! The hazard is a task that stays open for ever. A question that is not answered ends with its
 //! connection, and the caller has its outcome by the node timeout.
 
 use bytes::BytesMut;
@@ -33,8 +33,7 @@ impl Locks {
         Ok((task, op))
     }
 
-    /// The nodes that may be asked now, by this test. For each of the others it is known at once
-    /// why it says nothing.
+    /// The nodes that may be asked now, by this test. For each of the others the cause is cast.
     pub(in crate::proto::locks) fn askable_for(
         &mut self,
         id: TaskId,

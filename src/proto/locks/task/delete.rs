@@ -47,8 +47,8 @@ impl Locks {
         }
     }
 
-    /// Whether no answer that is missing can change that: a majority holds nothing now, and
-    /// something was there; or no majority can answer.
+    /// Whether no missing answer can change the outcome of a deletion: a majority holds nothing
+    /// now, and something was there; or no majority can answer.
     pub(in crate::proto::locks) fn is_deletion_decided(&self, task: &Task) -> bool {
         let deleted = task.that_said(NodeReply::Granted);
         let clear = deleted.union(task.that_said(NodeReply::Absent));

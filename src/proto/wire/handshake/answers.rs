@@ -43,8 +43,8 @@ pub enum Step {
     Name,
 }
 
-/// The number of a connection: a server counts from 1.
-fn numbered(id: i64) -> Option<i64> {
+/// The number of a connection, if a server can have given it: servers count from 1.
+fn connection_number(id: i64) -> Option<i64> {
     (id > 0).then_some(id)
 }
 
@@ -122,12 +122,12 @@ impl Step {
                 let mut client_id = None;
                 while let (Some(name), Some(value)) = (fields.next(), fields.next()) {
                     if let (Reply::Bulk(b"id"), Reply::Integer(id)) = (name, value) {
-                        client_id = numbered(id);
+                        client_id = connection_number(id);
                     }
                 }
                 Some(Fact::ClientId(client_id))
             }
-            (Step::Id, Reply::Integer(id)) => Some(Fact::ClientId(numbered(id))),
+            (Step::Id, Reply::Integer(id)) => Some(Fact::ClientId(connection_number(id))),
             (Step::Auth | Step::Select | Step::Track | Step::Name, Reply::Simple(b"OK")) => {
                 Some(Fact::Fine)
             }
