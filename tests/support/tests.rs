@@ -146,7 +146,7 @@ fn keys_that_are_deleted_are_told_apart_from_keys_that_end() {
     assert!(!emptied());
     fleet[1].command(&["DEL", "a"]);
     assert!(emptied());
-    assert!(fleet[1].command(&["SET", "short", "v", "PX", "50"]).is_ok());
+    assert!(fleet[1].command(&["SET", "short", "v", "PX", "1000"]).is_ok());
     let ended = std::panic::catch_unwind(|| fleet.wait_empty());
     let why = ended.expect_err("no one deleted it");
     let why = why.downcast_ref::<String>().expect("a text");
