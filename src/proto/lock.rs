@@ -46,8 +46,7 @@ impl LockToken {
         rng.fill_bytes(&mut bytes);
         let mut digits = [0; TOKEN_DIGITS];
         for (pair, byte) in digits.chunks_exact_mut(2).zip(bytes) {
-            pair[0] = HEX[usize::from(byte >> 4)];
-            pair[1] = HEX[usize::from(byte & 15)];
+            pair.copy_from_slice(&HEX_PAIRS[usize::from(byte)]);
         }
         LockToken { digits, owner: None }
     }
@@ -112,6 +111,17 @@ pub fn check_owner(owner: &str) -> Result<(), &'static str> {
 }
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
+
+/// The two digits of each byte: every attempt draws a token.
+static HEX_PAIRS: [[u8; 2]; 256] = {
+    let mut pairs = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        pairs[byte] = [HEX[byte >> 4], HEX[byte & 15]];
+        byte += 1;
+    }
+    pairs
+};
 
 /// A text that spells no token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -172,7 +172,7 @@ fn max_hold_ends_it_and_no_key_lives_beyond() {
     assert!(!warnings.is_empty() && warnings.windows(2).all(|two| two[0] < two[1]));
     all_is_over(&fleet);
     client.drive(millis(50)).unwrap();
-    assert!(client.poll_lock_update().is_none(), "something was told twice");
+    assert!(client.poll_lock_update().is_none(), "an update was reported twice");
     drop(guard);
     // A ttl that is longer than it may be held ends with that, too.
     let guard = client.lock("a", LockOptions::new(TTL).auto_extend(millis(700))).unwrap();

@@ -68,7 +68,7 @@ impl World {
     }
 
     /// A lock in a user's hands is kept from now on.
-    pub fn is_kept(&mut self, client: usize, held: &mut Held, bounds: Bounds, serial: u64) {
+    pub fn begin_to_keep(&mut self, client: usize, held: &mut Held, bounds: Bounds, serial: u64) {
         let now = self.agenda.now();
         self.tally.kept += 1;
         let it = &mut self.clients[client];
@@ -105,7 +105,7 @@ impl World {
                 if let Some(before) = held.keep.take() {
                     self.checker.unkeep(before.serial, now, kept_waiting);
                 }
-                self.is_kept(client, held, bounds, serial);
+                self.begin_to_keep(client, held, bounds, serial);
                 self.checker.shorten(now, held.belief, told, kept_waiting);
             }
             Err(Error::Lost { .. }) if until <= now => {}

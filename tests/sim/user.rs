@@ -434,7 +434,7 @@ impl World {
         let (extend, open_end) = (None, false);
         let mut held = Held { lock, belief, extend, open_end, keep: None, ttl: wish.ttl };
         if let Some(bounds) = wish.bounds {
-            self.is_kept(client, &mut held, bounds, serial);
+            self.begin_to_keep(client, &mut held, bounds, serial);
         }
         self.hold(client, user, held);
     }
