@@ -115,7 +115,7 @@ impl Coordinator {
     /// The connection is gone, or could not be opened; `words` are the text of the system's error.
     pub fn handle_disconnected(&mut self, node: NodeId, words: &str, now: Instant) {
         self.locks.handle_disconnected(node, words, now);
-        self.act_on_waits(now);
+        self.act(now);
     }
 
     /// Takes what was read from a node.
@@ -127,7 +127,7 @@ impl Coordinator {
                 self.locks.cluster_mut().receive_plain(node, &mut input, now)
             {
                 self.on_lock_answer(node, ask, reply, now);
-                self.act_on_waits(now);
+                self.act(now);
             }
             let received = self.locks.cluster_mut().receive(node, &mut input, now);
             let Some(received) = received else { break };
@@ -152,13 +152,13 @@ impl Coordinator {
                 Received::Flushed => flushed = true,
                 Received::Changes => {}
             }
-            self.act_on_waits(now);
+            self.act(now);
         }
         if flushed {
             self.locks.was_flushed(node, now);
         }
         self.locks.received_from(node, now);
-        self.act_on_waits(now);
+        self.act(now);
     }
 
     /// A node answered a question about a lock.
@@ -197,13 +197,13 @@ impl Coordinator {
     /// Losses come before renewals. A turn that is late reports all losses that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
         while self.locks.do_next_due(now) {
-            self.act_on_waits(now);
+            self.act(now);
         }
         for _ in 0..EXTENDS_A_TURN {
             if !self.locks.prolong_next(now) {
                 return;
             }
-            self.act_on_waits(now);
+            self.act(now);
         }
     }
 
@@ -236,7 +236,7 @@ impl Coordinator {
     /// the clock immediately before this call.
     pub fn fetch(&mut self, op: Op, now: Instant) -> Option<Completion> {
         let result = self.locks.fetch(op, now);
-        self.act_on_waits(now);
+        self.act(now);
         result
     }
 
@@ -394,9 +394,11 @@ impl Coordinator {
         self.locks.holders(lock)
     }
 
-    /// Passes what the locks report to the waits.
+    /// Acts on the verdicts that were reached, and passes what the locks report to the waits, until
+    /// nothing is left. Every call that may change something ends with this.
     #[inline]
-    fn act_on_waits(&mut self, now: Instant) {
+    fn act(&mut self, now: Instant) {
+        self.locks.act_on_verdicts(now);
         // This runs for every answer; a lock without waiters reports nothing.
         if self.locks.has_waits() {
             self.pass_waits_on(now);
@@ -405,7 +407,7 @@ impl Coordinator {
 
     #[cold]
     fn pass_waits_on(&mut self, now: Instant) {
-        while let Some(event) = self.locks.poll_wait() {
+        while let Some(event) = self.locks.poll_wait(now) {
             self.waits.handle(event, &mut self.locks, now);
         }
     }

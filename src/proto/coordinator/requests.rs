@@ -89,7 +89,7 @@ impl Coordinator {
         let hash = KeyHash::of(key);
         let mut current_record = self.locks.current_record(key, hash);
         if current_record.is_some_and(|number| self.locks.end_if_overdue(number, now)) {
-            self.act_on_waits(now);
+            self.act(now);
             current_record = self.locks.current_record(key, hash);
         }
         if let Some(current_record) = current_record {
@@ -97,7 +97,7 @@ impl Coordinator {
         }
         let in_line = params.fair && self.waits.has_line(hash, now);
         let op = self.locks.acquire(key, hash, params, in_line, now);
-        self.act_on_waits(now);
+        self.act(now);
         op
     }
 
@@ -111,13 +111,13 @@ impl Coordinator {
         for key in keys.iter() {
             let current = record_of(self, key);
             if current.is_some_and(|record| self.locks.end_if_overdue(record, now)) {
-                self.act_on_waits(now);
+                self.act(now);
             }
         }
         let current = |(index, key)| record_of(self, key).map(|record| (index, record));
         let current: Vec<_> = keys.iter().enumerate().filter_map(current).collect();
         let op = self.waits.queue_up_set(&mut self.locks, keys, &current, params, now);
-        self.act_on_waits(now);
+        self.act(now);
         op
     }
 
@@ -127,7 +127,7 @@ impl Coordinator {
     /// A cancelled extend or release goes on; only its completion is dropped.
     pub fn cancel(&mut self, op: Op, now: Instant) {
         self.locks.cancel(op, now);
-        self.act_on_waits(now);
+        self.act(now);
     }
 
     /// As [`cancel`](Coordinator::cancel), but an extend is repeated to its end as before. Its
@@ -135,7 +135,7 @@ impl Coordinator {
     /// next extend of the lock takes its place.
     pub fn abandon(&mut self, op: Op, now: Instant) {
         self.locks.abandon(op, now);
-        self.act_on_waits(now);
+        self.act(now);
     }
 
     /// Renews a lock from now on, each time a third of its ttl is over. The ttl is the one that was
@@ -156,7 +156,7 @@ impl Coordinator {
         now: Instant,
     ) -> Result<(), Error> {
         let result = self.locks.auto_extend(lock, auto_extend, now);
-        self.act_on_waits(now);
+        self.act(now);
         result
     }
 
@@ -166,7 +166,7 @@ impl Coordinator {
     /// extended. For a lock that is auto-extended, or over, this does nothing.
     pub fn watch(&mut self, lock: &Lock, now: Instant) {
         self.locks.watch(lock, now);
-        self.act_on_waits(now);
+        self.act(now);
     }
 
     /// Extends a lock to at least `ttl` from now; an auto-extended lock to its bound at most. While
@@ -184,7 +184,7 @@ impl Coordinator {
         now: Instant,
     ) -> Result<Op, Error> {
         let result = self.locks.extend(lock, ttl, data, now);
-        self.act_on_waits(now);
+        self.act(now);
         result
     }
 
@@ -196,7 +196,7 @@ impl Coordinator {
     /// [`release_token`](Coordinator::release_token).
     pub fn release(&mut self, lock: Lock, data: u64, now: Instant) -> Op {
         let result = self.locks.release(lock, data, now);
-        self.act_on_waits(now);
+        self.act(now);
         result
     }
 
@@ -217,7 +217,7 @@ impl Coordinator {
             KeysRef::One(key) => self.locks.release_token(key, token, data, now),
             KeysRef::Several(keys) => self.locks.release_token_all(keys, token, data, now),
         };
-        self.act_on_waits(now);
+        self.act(now);
         result
     }
 
@@ -225,7 +225,7 @@ impl Coordinator {
     /// answer.
     pub fn release_nowait(&mut self, lock: &Lock, now: Instant) {
         self.locks.release_nowait(lock, now);
-        self.act_on_waits(now);
+        self.act(now);
     }
 
     /// Gives a lock away: another client can [`adopt`](Coordinator::adopt) its token. This client
@@ -233,7 +233,7 @@ impl Coordinator {
     /// what is left of the lock; `None` if it was over.
     pub fn into_token(&mut self, lock: Lock, now: Instant) -> Option<LockToken> {
         let result = self.locks.hand_off(lock, now);
-        self.act_on_waits(now);
+        self.act(now);
         result
     }
 
@@ -264,7 +264,7 @@ impl Coordinator {
                 self.locks.adopt_all(keys, token, ttl, auto_extend, data, now)
             }
         };
-        self.act_on_waits(now);
+        self.act(now);
         result
     }
 
@@ -286,7 +286,7 @@ impl Coordinator {
         now: Instant,
     ) -> Result<Op, Error> {
         let result = self.locks.extend_token(key, token, ttl, data, now);
-        self.act_on_waits(now);
+        self.act(now);
         result
     }
 
@@ -298,7 +298,7 @@ impl Coordinator {
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
     pub fn force_release(&mut self, key: &[u8], data: u64, now: Instant) -> Result<Op, Error> {
         let result = self.locks.force_release(key, data, now);
-        self.act_on_waits(now);
+        self.act(now);
         result
     }
 
@@ -317,7 +317,7 @@ impl Coordinator {
         now: Instant,
     ) -> Result<Op, Error> {
         let result = self.locks.force_release_seen(&seen.key, seen, data, now);
-        self.act_on_waits(now);
+        self.act(now);
         result
     }
 
@@ -329,7 +329,7 @@ impl Coordinator {
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
     pub fn inspect(&mut self, key: &[u8], data: u64, now: Instant) -> Result<Op, Error> {
         let result = self.locks.inspect(key, data, now);
-        self.act_on_waits(now);
+        self.act(now);
         result
     }
 
@@ -343,7 +343,7 @@ impl Coordinator {
     /// Before anything is sent: [`Error::Busy`].
     pub fn vouch(&mut self, data: u64, now: Instant) -> Result<Op, Error> {
         let result = self.locks.vouch(data, now);
-        self.act_on_waits(now);
+        self.act(now);
         result
     }
 
@@ -351,7 +351,7 @@ impl Coordinator {
     /// out. What is in the outboxes afterwards needs no answer.
     pub fn close(&mut self, now: Instant) {
         self.locks.close(now);
-        self.act_on_waits(now);
+        self.act(now);
     }
 
     /// Cancels every request and releases every lock, handed out or not. What is open afterwards
@@ -359,7 +359,7 @@ impl Coordinator {
     /// others.
     pub fn release_all(&mut self, now: Instant) {
         self.locks.release_all(now);
-        self.act_on_waits(now);
+        self.act(now);
     }
 
     /// Called in a forked process: the records, connections and pending releases are the parent's.

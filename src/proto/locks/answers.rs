@@ -37,14 +37,14 @@ impl Locks {
             _ if refused && self.is_still_wanted(node, ask, now) => self.ask_again(node, ask, now),
             Kind::Acquire => self.on_grant(node, ask, reply, now),
             Kind::Release => self.on_release(node, ask, reply, now),
-            Kind::Exists => self.on_exists(node, ask, reply, now),
+            Kind::Exists => self.on_exists(node, ask, reply),
             Kind::Extend => self.on_extend(node, ask, reply, now),
             Kind::Heal => self.on_heal(node, ask, reply),
             Kind::Adopt => self.on_adopt(node, ask, reply, now),
             // The counter is at the number, or the key is not there any more.
-            Kind::WriteBack => self.cast_grant(node, ask, reply, now),
+            Kind::WriteBack => self.cast_grant(node, ask, reply),
             Kind::Join => self.on_join(node, ask, reply, now),
-            Kind::Claim => self.on_claim(node, ask, reply, now),
+            Kind::Claim => self.on_claim(node, ask, reply),
         }
         self.finish(ask.record);
     }

@@ -13,7 +13,6 @@ use crate::proto::locks::Locks;
 use crate::proto::locks::record::records::Phase;
 use crate::proto::locks::release::queue::PendingRelease;
 use crate::proto::node_set::NodeId;
-use crate::proto::quorum::Verdict;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Ask, Kind, LockAsk};
 
@@ -41,6 +40,8 @@ impl Locks {
     pub fn act_on_changes(&mut self, now: Instant) {
         // This runs for every answer, and changes are rare.
         while self.cluster.has_changes() {
+            // What was decided before the change comes before it.
+            self.act_on_verdicts(now);
             if let Some((node, change)) = self.cluster.poll_change() {
                 self.on_change(node, change, now);
             }
@@ -136,7 +137,7 @@ impl Locks {
             }
         }
         if vote {
-            self.cast(ask.record, node, NodeReply::Failed(cause), now);
+            self.cast(ask.record, node, NodeReply::Failed(cause));
         }
         self.finish(ask.record);
     }
@@ -150,10 +151,6 @@ impl Locks {
     fn doubt_votes(&mut self, node: NodeId, why: QuarantineReason, now: Instant) {
         self.doubt_tasks(node, now);
         for id in self.records.ids() {
-            // An attempt that failed because of this may have closed its record.
-            if !self.records.is_open(id) {
-                continue;
-            }
             let record = self.records.get_mut(id);
             if why.is_noticed_late() {
                 record.proof.end(node.into());
@@ -170,10 +167,7 @@ impl Locks {
                 continue;
             }
             record.uncounted.insert(node);
-            let before = record.round.ballot().verdict();
-            if before == Verdict::Undecided && record.round.withdraw(node) != before {
-                self.settle(id, now);
-            }
+            self.withdraw_vote(id, node);
         }
     }
 }

@@ -39,6 +39,7 @@ impl Locks {
             command: _,
             timers: _,
             prolongs,
+            verdicts,
             waits,
             updates,
             // What a burst took is given back; that changes no answer.
@@ -51,6 +52,7 @@ impl Locks {
         assert!(marks.is_none() && given_away.is_empty(), "a fingerprint does not cover lines");
         assert!(tasks.count() == 0, "a fingerprint does not cover tasks");
         assert!(auto_extended.is_empty() && prolongs.len() == 0, "nor auto-extended locks");
+        assert!(verdicts.is_empty(), "verdicts are acted on first");
         assert!(waits.is_empty() && updates.is_empty(), "nor what was not taken out");
         assert!(!ops.has_ready(), "completions are taken out first");
         // Records and requests go by their order in the slab.

@@ -6,8 +6,9 @@
 //! decide when the key is asked for again. Nor are they the cluster, which they own and ask: every
 //! second method of theirs needs it, so as an argument it would be in a hundred signatures.
 //!
-//! The one hazard is an event that is left waiting: the caller of any method here takes the events
-//! out ([`poll_wait`](Locks::poll_wait)) before it returns to the driver.
+//! The one hazard is a verdict or an event that is left waiting: the caller of any method here acts
+//! on the verdicts ([`act_on_verdicts`](Locks::act_on_verdicts)) and takes the events out
+//! ([`poll_wait`](Locks::poll_wait)) before it returns to the driver.
 //!
 //! Renewals have timers of their own, because they come last in a turn. All requests of callers
 //! ([`Ops`]) are kept here, even those that wait: a request goes through all of its stages in one
@@ -235,6 +236,8 @@ pub struct Locks {
     /// Extends of auto-extended locks. They have timers of their own because they come last in a
     /// turn.
     prolongs: Timers<Prolong>,
+    /// The records whose round was decided: empty except within a call of the coordinator.
+    verdicts: VecDeque<RecordId>,
     /// Events for the waits: empty except within a call of the coordinator.
     waits: VecDeque<WaitEvent>,
     updates: Updates,
@@ -266,6 +269,7 @@ impl Locks {
             command: BytesMut::new(),
             timers: Timers::new(),
             prolongs: Timers::new(),
+            verdicts: VecDeque::new(),
             waits: VecDeque::new(),
             updates: Updates::default(),
             tidying: Tidying::default(),
@@ -296,8 +300,9 @@ impl Locks {
         !self.waits.is_empty()
     }
 
-    /// The next event for the waits.
-    pub fn poll_wait(&mut self) -> Option<WaitEvent> {
+    /// The next event for the waits, after every verdict was acted on.
+    pub fn poll_wait(&mut self, now: Instant) -> Option<WaitEvent> {
+        self.act_on_verdicts(now);
         self.waits.pop_front()
     }
 

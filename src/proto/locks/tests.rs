@@ -48,6 +48,7 @@ pub fn receive(locks: &mut Locks, node: NodeId, bytes: &str, now: Instant) {
             }
             _ => {}
         }
+        locks.act_on_verdicts(now);
     }
 }
 
@@ -78,8 +79,8 @@ fn hold(locks: &mut Locks, now: Instant) -> (Lock, RecordId) {
     (lock, locks.current_record(KEY, KeyHash::of(KEY)).unwrap())
 }
 
-fn events(locks: &mut Locks) -> Vec<WaitEvent> {
-    std::iter::from_fn(|| locks.poll_wait()).collect()
+fn events(locks: &mut Locks, now: Instant) -> Vec<WaitEvent> {
+    std::iter::from_fn(|| locks.poll_wait(now)).collect()
 }
 
 #[test]
@@ -87,7 +88,7 @@ fn lock_without_waiters_concerns_no_wait() {
     let (mut locks, now) = ready(3);
     let (lock, _) = hold(&mut locks, now);
     locks.release(lock, 0, now);
-    assert!(events(&mut locks).is_empty());
+    assert!(events(&mut locks, now).is_empty());
 }
 
 #[test]
@@ -95,13 +96,13 @@ fn attempt_lost_to_another_client_is_reported_with_the_record_of_the_next_one() 
     let (mut locks, now) = ready(3);
     let asked = acquire(&mut locks, KEY, TTL, now);
     for node in locks.cluster().all_nodes().iter() {
-        assert!(events(&mut locks).is_empty(), "a minority decides nothing");
+        assert!(events(&mut locks, now).is_empty(), "a minority decides nothing");
         receive(&mut locks, node, HELD, now);
         if node.index() == 1 {
             break;
         }
     }
-    let reported = events(&mut locks);
+    let reported = events(&mut locks, now);
     let [WaitEvent::AttemptLost { op, next, last: Error::Contended(_) }] = reported[..] else {
         panic!("{reported:?}")
     };
@@ -114,7 +115,7 @@ fn attempt_without_a_wait_ends_where_it_is_lost() {
     let (mut locks, now) = ready(1);
     let op = acquire(&mut locks, KEY, Duration::ZERO, now);
     receive(&mut locks, NodeId::new(0), HELD, now);
-    assert!(events(&mut locks).is_empty());
+    assert!(events(&mut locks, now).is_empty());
     assert!(matches!(locks.error(op), Some(Error::Contended(_))));
 }
 
@@ -129,7 +130,7 @@ fn key_with_a_queue_is_reported_when_its_lock_is_over() {
         } else {
             locks.hand_off(lock, now);
         }
-        let reported = events(&mut locks);
+        let reported = events(&mut locks, now);
         let [WaitEvent::Vacated { queue: 7, given_back: reported }] = reported[..] else {
             panic!("{reported:?}")
         };
@@ -143,7 +144,7 @@ fn interrupted_pause_has_no_timer_until_it_is_set_again() {
     let (mut locks, now) = ready(1);
     let op = acquire(&mut locks, KEY, TTL, now);
     receive(&mut locks, NodeId::new(0), HELD, now);
-    let Some(WaitEvent::AttemptLost { next, last, .. }) = locks.poll_wait() else { panic!() };
+    let Some(WaitEvent::AttemptLost { next, last, .. }) = locks.poll_wait(now) else { panic!() };
     let timers = locks.open_timers();
     locks.pause(op, next, now.saturating_add(TTL / 2), last);
     assert_eq!((locks.open_timers(), locks.pauses_before(op)), (timers + 1, Some(next)));
@@ -152,7 +153,9 @@ fn interrupted_pause_has_no_timer_until_it_is_set_again() {
     locks.pause_on(op, now.saturating_add(Duration::from_millis(1)));
     let later = now.saturating_add(Duration::from_millis(1));
     while locks.do_next_due(later) {}
-    assert!(matches!(events(&mut locks)[..], [WaitEvent::PauseOver { op: over }] if over == op));
+    assert!(
+        matches!(events(&mut locks, now)[..], [WaitEvent::PauseOver { op: over }] if over == op)
+    );
 }
 
 fn only() -> NodeId {

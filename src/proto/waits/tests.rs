@@ -28,7 +28,7 @@ impl Bench {
     }
 
     fn act(&mut self) {
-        while let Some(event) = self.locks.poll_wait() {
+        while let Some(event) = self.locks.poll_wait(self.now) {
             self.waits.handle(event, &mut self.locks, self.now);
         }
     }

@@ -202,7 +202,7 @@ impl Locks {
         if ask.asks_for_votes() {
             self.on_vote(node, ask, reply, now);
         } else {
-            self.cast_grant(node, ask, reply, now);
+            self.cast_grant(node, ask, reply);
         }
     }
 
@@ -213,13 +213,12 @@ impl Locks {
         node: NodeId,
         ask: LockAsk,
         reply: NodeReply,
-        now: Instant,
     ) {
         let record = self.records.get(ask.record);
         if record.phase == Phase::Asking && record.round.number == ask.round {
             let uncounted = record.uncounted.contains(node) && reply == NodeReply::Granted;
             let reply = if uncounted { self.note_uncounted(ask.record, node) } else { reply };
-            self.cast(ask.record, node, reply, now);
+            self.cast(ask.record, node, reply);
         }
     }
 

@@ -122,6 +122,6 @@ impl Locks {
         if reply == NodeReply::Granted {
             self.we_wrote(node, ask.record, now);
         }
-        self.cast_grant(node, ask, reply, now);
+        self.cast_grant(node, ask, reply);
     }
 }

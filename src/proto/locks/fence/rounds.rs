@@ -104,7 +104,7 @@ impl Locks {
         if self.awaits_late_vote(ask) {
             self.late_vote(node, ask.record, reply, now);
         } else {
-            self.cast_grant(node, ask, reply, now);
+            self.cast_grant(node, ask, reply);
         }
     }
 
@@ -135,7 +135,7 @@ impl Locks {
             }
             reply => reply,
         };
-        self.cast(id, node, reply, now);
+        self.cast(id, node, reply);
     }
 
     /// A majority granted and voted. If its votes are equal, the lock is won; otherwise the number

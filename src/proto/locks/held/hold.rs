@@ -225,7 +225,7 @@ impl Locks {
         let (gone, was_won) = (record.absent().len(), record.round.is_won());
         if current {
             let reply = if uncounted { NodeReply::Failed(NodeError::Quarantined) } else { reply };
-            self.cast(ask.record, node, reply, now);
+            self.cast(ask.record, node, reply);
         }
         if self.is_held(ask.record) {
             if gone > self.cluster.spare_nodes() {
@@ -265,9 +265,7 @@ impl Locks {
             self.report_news(id, News::Extended);
         }
         self.heal(id, now);
-        if self.is_held(id) {
-            self.plan_after_extend(id, deadline > before, now);
-        }
+        self.plan_after_extend(id, deadline > before, now);
     }
 
     /// The outcome of an extend that was won, judged when it is fetched: the lock may have been

@@ -400,7 +400,6 @@ impl Locks {
         node: NodeId,
         ask: LockAsk,
         reply: NodeReply,
-        now: Instant,
     ) {
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(ask.record);
@@ -414,7 +413,7 @@ impl Locks {
         if let (NodeReply::Held | NodeReply::Absent, Some(line)) = (reply, record.line_mut()) {
             line.note_loss_of(node);
         }
-        self.cast_grant(node, ask, reply, now);
+        self.cast_grant(node, ask, reply);
     }
 
     /// A majority has extended the key.

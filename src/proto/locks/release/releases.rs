@@ -154,7 +154,7 @@ impl Locks {
             self.ask(node, ask.record, Kind::Exists, now);
             return;
         }
-        self.cast_release(node, ask, reply, now);
+        self.cast_answer(node, ask, reply);
     }
 
     /// A node refused a release. Returns whether the release is sent there once more at once, in
@@ -194,11 +194,10 @@ impl Locks {
         node: NodeId,
         ask: LockAsk,
         reply: NodeReply,
-        now: Instant,
     ) {
         // Even if this question failed, the node acknowledged the release itself.
         let reply = if let NodeReply::Failed(_) = reply { NodeReply::Absent } else { reply };
-        self.cast_release(node, ask, reply, now);
+        self.cast_answer(node, ask, reply);
     }
 
     /// Whether the caller of a release still waits for the answer whose key it is.
@@ -206,20 +205,6 @@ impl Locks {
         let record = self.records.get(ask.record);
         let current = record.round.number == ask.round && record.round.purpose == Purpose::Release;
         current && record.op.is_some()
-    }
-
-    #[inline]
-    pub(in crate::proto::locks) fn cast_release(
-        &mut self,
-        node: NodeId,
-        ask: LockAsk,
-        reply: NodeReply,
-        now: Instant,
-    ) {
-        let round = &self.records.get(ask.record).round;
-        if round.purpose == Purpose::Release && round.number == ask.round {
-            self.cast(ask.record, node, reply, now);
-        }
     }
 
     #[inline]

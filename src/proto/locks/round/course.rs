@@ -1,5 +1,10 @@
-//! The rounds of the records: they begin, votes are cast, a verdict is acted on, and a round that
-//! takes too long ends. What a round is, and what its votes say, is in `state.rs`.
+//! The rounds of the records: they begin, votes are cast, and a round that takes too long ends. A
+//! verdict goes into a queue, and one loop acts on it after the answer or the change that led to
+//! it. What a round is, and what its votes say, is in `state.rs`.
+//!
+//! The hazard is a verdict that is left in the queue: the next answer would find a round that is
+//! decided and goes on. So every call of the coordinator empties it before it ends, and the next
+//! answer or change is looked at only afterwards.
 
 use std::time::Duration;
 
@@ -10,6 +15,7 @@ use crate::proto::locks::{Due, Locks};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::quorum::Verdict;
 use crate::proto::time::Instant;
+use crate::proto::wire::ask::LockAsk;
 
 /// The part of a node in a round that begins.
 #[derive(Debug, Clone, Copy)]
@@ -61,7 +67,7 @@ impl Locks {
         let record = self.records.get_mut(id);
         self.timers.clear_in(&mut record.round_timer);
         if record.round.ballot().verdict() != Verdict::Undecided {
-            self.settle(id, now);
+            self.verdicts.push_back(id);
             return;
         }
         let due = Due::Round { record: id };
@@ -82,25 +88,53 @@ impl Locks {
         Some(cause)
     }
 
-    /// Casts what a node said in the record's round, and acts on the verdict if there is one.
+    /// Casts what a node said in the record's round.
     #[inline]
-    pub(in crate::proto::locks) fn cast(
-        &mut self,
-        id: RecordId,
-        node: NodeId,
-        reply: NodeReply,
-        now: Instant,
-    ) {
+    pub(in crate::proto::locks) fn cast(&mut self, id: RecordId, node: NodeId, reply: NodeReply) {
         let record = self.records.get_mut(id);
         let open = record.is_deciding() && record.round.ballot().verdict() == Verdict::Undecided;
         if open && record.round.cast(node, reply) != Verdict::Undecided {
-            self.settle(id, now);
+            self.verdicts.push_back(id);
+        }
+    }
+
+    /// Casts an answer in the round in which it was asked for, unless another one has begun since.
+    #[inline]
+    pub(in crate::proto::locks) fn cast_answer(
+        &mut self,
+        node: NodeId,
+        ask: LockAsk,
+        reply: NodeReply,
+    ) {
+        if self.records.get(ask.record).round.number == ask.round {
+            self.cast(ask.record, node, reply);
+        }
+    }
+
+    /// Takes back the vote of a node that may have forgotten what it rests on.
+    pub(in crate::proto::locks) fn withdraw_vote(&mut self, id: RecordId, node: NodeId) {
+        let round = &mut self.records.get_mut(id).round;
+        let before = round.ballot().verdict();
+        if before == Verdict::Undecided && round.withdraw(node) != before {
+            self.verdicts.push_back(id);
+        }
+    }
+
+    /// Acts on the verdicts in the queue, and on those that follow from them.
+    #[inline]
+    pub fn act_on_verdicts(&mut self, now: Instant) {
+        while let Some(id) = self.verdicts.pop_front() {
+            self.on_verdict(id, now);
         }
     }
 
     /// Acts on a verdict: the one function that hands out, retries, extends or ends.
-    pub(in crate::proto::locks) fn settle(&mut self, id: RecordId, now: Instant) {
-        let record = self.records.get_mut(id);
+    fn on_verdict(&mut self, id: RecordId, now: Instant) {
+        let Some(record) = self.records.get_open_mut(id) else { return };
+        if !record.is_deciding() {
+            // The lock was found lost by the same answer, say.
+            return;
+        }
         self.timers.clear_in(&mut record.round_timer);
         match (record.round.purpose, record.round.ballot().verdict()) {
             (Purpose::Extend, Verdict::Won) => self.on_extend_won(id, now),
@@ -130,16 +164,14 @@ impl Locks {
             return;
         }
         for node in record.round.ballot().undecided().iter() {
-            if self.records.is_open(id) {
-                self.cluster.stats_mut().failed(node, NodeError::Silent);
-                // A node that is asked `EXISTS`, say, has acknowledged the release.
-                let reply = if self.records.get(id).pending.is_clear(node) {
-                    NodeReply::Absent
-                } else {
-                    NodeReply::Failed(NodeError::Silent)
-                };
-                self.cast(id, node, reply, now);
-            }
+            self.cluster.stats_mut().failed(node, NodeError::Silent);
+            // A node that is asked `EXISTS`, say, has acknowledged the release.
+            let reply = if self.records.get(id).pending.is_clear(node) {
+                NodeReply::Absent
+            } else {
+                NodeReply::Failed(NodeError::Silent)
+            };
+            self.cast(id, node, reply);
         }
     }
 }
