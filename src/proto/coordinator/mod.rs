@@ -211,7 +211,7 @@ impl Coordinator {
     /// caller reads the clock immediately before this call.
     pub fn poll_completion(&mut self, now: Instant) -> Option<Completion> {
         loop {
-            let op = self.locks.pop_ended()?;
+            let op = self.locks.ops_mut().pop_ready()?;
             if let Some(completion) = self.fetch(op, now) {
                 return Some(completion);
             }
@@ -228,7 +228,7 @@ impl Coordinator {
     /// wake a caller first and [`fetch`](Coordinator::fetch) the outcome later. Each end is
     /// reported once, here or by [`poll_completion`](Coordinator::poll_completion).
     pub fn poll_ended(&mut self) -> Option<(Op, u64)> {
-        self.locks.poll_ended()
+        self.locks.ops_mut().poll_ended()
     }
 
     /// The outcome of a request; `None` if the request has not ended. A request whose end was
@@ -242,12 +242,12 @@ impl Coordinator {
 
     /// The error that a request ended with, before the outcome is fetched.
     pub fn error(&self, op: Op) -> Option<&Error> {
-        self.locks.error(op)
+        self.locks.ops().error(op)
     }
 
     /// Whether [`poll_completion`](Coordinator::poll_completion) may have something.
     pub fn has_completions(&self) -> bool {
-        self.locks.has_completions()
+        self.locks.ops().has_ready()
     }
 
     /// From now on, all updates of every lock that is handed out are reported: later deadlines, and
@@ -342,12 +342,12 @@ impl Coordinator {
 
     /// Whether a request is in flight, or its outcome waits to be fetched.
     pub fn is_open(&self, op: Op) -> bool {
-        self.locks.is_open(op)
+        self.locks.ops().get(op).is_some()
     }
 
     /// How many requests are in flight, or wait for their outcome to be fetched.
     pub fn open_ops(&self) -> usize {
-        self.locks.open_ops()
+        self.locks.ops().len()
     }
 
     /// How many locks are extended automatically, or watched.

@@ -61,7 +61,9 @@ impl Locks {
             Kind::Join => in_phase,
             // Even if a majority has agreed: this node's key has to be extended, too, or healed.
             Kind::Extend => in_round && !record.is_overdue(now),
-            Kind::Claim => in_round && record.op.is_some_and(|op| !self.has_waited_enough(op, now)),
+            Kind::Claim => {
+                in_round && record.op.is_some_and(|op| !self.ops.has_waited_enough(op, now))
+            }
             // These are sent by their source at once.
             Kind::Heal | Kind::Adopt => false,
             Kind::Acquire | Kind::WriteBack => {

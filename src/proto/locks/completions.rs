@@ -7,12 +7,6 @@ use crate::proto::locks::requests::{Completion, Outcome, Stage};
 use crate::proto::time::Instant;
 
 impl Locks {
-    /// The next request that has ended.
-    #[inline]
-    pub fn pop_ended(&mut self) -> Option<Op> {
-        self.ops.pop_ready()
-    }
-
     /// The next request that has ended, if it is a release. In a forked process every end is for
     /// [`fetch`](Locks::fetch).
     #[inline]
@@ -22,14 +16,6 @@ impl Locks {
         }
         let (op, data, released) = self.ops.pop_released()?;
         Some(Completion { op, data, result: Ok(Outcome::Released(released)) })
-    }
-
-    /// The next request that has ended, and its data, without the outcome. This is for drivers that
-    /// wake a caller first and [`fetch`](Locks::fetch) the outcome later.
-    pub fn poll_ended(&mut self) -> Option<(Op, u64)> {
-        let op = self.ops.pop_ready()?;
-        let data = self.ops.get_mut(op)?.data;
-        Some((op, data))
     }
 
     /// The outcome of a request; `None` if it goes on. A request whose end was reported goes on if
@@ -65,28 +51,5 @@ impl Locks {
             stage => unreachable!("{stage:?} is no end"),
         };
         Some(Completion { op, data: request.data, result })
-    }
-
-    /// The error that a request ended with, before the outcome is fetched.
-    pub fn error(&self, op: Op) -> Option<&Error> {
-        match &self.ops.get(op)?.stage {
-            Stage::Over(Err(error)) => Some(error),
-            _ => None,
-        }
-    }
-
-    /// Whether an ended request waits to be fetched.
-    pub fn has_completions(&self) -> bool {
-        self.ops.has_ready()
-    }
-
-    /// Whether a request is in flight, or its outcome waits to be fetched.
-    pub fn is_open(&self, op: Op) -> bool {
-        self.ops.get(op).is_some()
-    }
-
-    /// How many requests are in flight, or wait for their outcome to be fetched.
-    pub fn open_ops(&self) -> usize {
-        self.ops.len()
     }
 }

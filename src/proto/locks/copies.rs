@@ -28,12 +28,10 @@ impl Clone for Stage {
         match self {
             &Stage::Starting { record } => Stage::Starting { record },
             &Stage::Running { record } => Stage::Running { record },
-            &Stage::Queued { queue, ttl, fenced, timer } => {
-                Stage::Queued { queue, ttl, fenced, timer }
-            }
-            &Stage::Gathering { record, timer } => Stage::Gathering { record, timer },
-            Stage::Pausing { record, timer, last } => {
-                Stage::Pausing { record: *record, timer: *timer, last: last.clone() }
+            &Stage::Queued { queue, ttl, fenced } => Stage::Queued { queue, ttl, fenced },
+            &Stage::Gathering { record } => Stage::Gathering { record },
+            Stage::Pausing { record, last } => {
+                Stage::Pausing { record: *record, last: last.clone() }
             }
             &Stage::Task { task } => Stage::Task { task },
             &Stage::Granted { record } => Stage::Granted { record },

@@ -101,8 +101,6 @@ impl Locks {
                 Due::Round { record } => (1, place(record), None),
                 Due::Task { .. } => unreachable!("there is no task"),
                 Due::Deadline { record } => (2, place(record), None),
-                Due::Retry { op } => (3, op_place(op), None),
-                Due::GiveUp { op } => (4, op_place(op), None),
                 Due::Warn { record } => (5, place(record), None),
                 Due::PendingReleases { node } => (6, 0, Some(node)),
                 Due::Flushes { node } => (7, 0, Some(node)),
@@ -110,6 +108,9 @@ impl Locks {
             };
             let sum = node.map_or(&mut whole, |node: NodeId| &mut sums[node.index()]);
             *sum = sum.wrapping_add(mix(mix(kind, about), fingerprint.ahead(due)));
+        }
+        for (due, op) in self.ops.timers() {
+            whole = whole.wrapping_add(mix(mix(3, op_place(op)), fingerprint.ahead(due)));
         }
         fingerprint.add(whole);
         for (node, sum) in self.cluster.all_nodes().iter().zip(sums) {
@@ -153,12 +154,13 @@ fn add_request(
         yields,
         abandoned,
         stage,
+        timer: _,
     } = request;
     assert!(waiting.is_none() && auto_extend.is_none(), "a fingerprint does not cover waiters");
     let word = match stage {
         Stage::Starting { record } => mix(1, place(*record)),
         Stage::Running { record } => mix(2, place(*record)),
-        Stage::Pausing { record, timer: _, last } => {
+        Stage::Pausing { record, last } => {
             mix(mix(3, place(*record)), hash_of(&discriminant(last)))
         }
         other => panic!("a fingerprint does not cover {other:?}"),

@@ -49,7 +49,7 @@ use rand::rngs::StdRng;
 
 use crate::proto::cluster::Cluster;
 use crate::proto::error::{Busy, ConfigError, Error};
-use crate::proto::ids::{Op, RecordId, ShortOp, TaskId};
+use crate::proto::ids::{Op, RecordId, TaskId};
 use crate::proto::key::{KeyHash, KeyPrefix};
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::encoding::{
@@ -59,7 +59,7 @@ use crate::proto::locks::encoding::{
 use crate::proto::locks::record::records::{Phase, Record, Records};
 use crate::proto::locks::release::queue::PendingReleases;
 use crate::proto::locks::renew::schedule::{AutoExtend, AutoExtendedLocks};
-use crate::proto::locks::requests::{Ops, Request};
+use crate::proto::locks::requests::Ops;
 use crate::proto::locks::task::tasks::Tasks;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::settings::{LONGEST_KEY, Settings};
@@ -80,10 +80,6 @@ enum Due {
     Task { task: TaskId },
     /// The lock's deadline.
     Deadline { record: RecordId },
-    /// The pause before the next attempt or round is over.
-    Retry { op: ShortOp },
-    /// The wait for the turn after other requests of this client is over.
-    GiveUp { op: ShortOp },
     /// An auto-extended lock comes near its deadline: warn its caller.
     Warn { record: RecordId },
     /// Send the node its pending releases.
@@ -294,6 +290,18 @@ impl Locks {
         &mut self.cluster
     }
 
+    /// The requests, to look at.
+    #[inline]
+    pub fn ops(&self) -> &Ops {
+        &self.ops
+    }
+
+    /// The requests, for what concerns a request alone.
+    #[inline]
+    pub fn ops_mut(&mut self) -> &mut Ops {
+        &mut self.ops
+    }
+
     /// Whether there is an event for the waits.
     #[inline]
     pub fn has_waits(&self) -> bool {
@@ -311,18 +319,15 @@ impl Locks {
     pub fn next_timeout(&self) -> Option<Instant> {
         let at_nodes = self.cluster.next_timeout();
         let (timers, prolongs) = (self.timers.next(), self.prolongs.next());
-        Instant::first_of([at_nodes, timers, prolongs, self.tidying.due])
+        let requests = self.ops.next_timeout();
+        Instant::first_of([at_nodes, timers, requests, prolongs, self.tidying.due])
     }
 
     /// Whether the earliest timer is a poll of a waiter in line. Such a poll may come a millisecond
     /// late: usually the node that hands the key over notifies the waiter before.
     pub fn next_is_a_poll_in_line(&self, next: Instant) -> bool {
-        if self.ops.has_no_waiters() {
-            return false;
-        }
-        let Some((due, Due::Retry { op })) = self.timers.first() else { return false };
-        let polls = |request: &Request| request.waiting.as_ref().is_some_and(|it| it.is_in_line());
-        due == next && self.ops.get(self.ops.whole(op)).is_some_and(polls)
+        let first = self.ops.next_timeout() == Some(next) && self.timers.next() != Some(next);
+        first && self.ops.next_is_a_poll_in_line()
     }
 
     /// Does the earliest thing that is due, except renewals. Returns whether there was one.
@@ -334,13 +339,17 @@ impl Locks {
             self.act_on_changes(now);
             return true;
         }
+        let of_request = self.ops.next_timeout().filter(|&at| at <= now);
+        let first = of_request.filter(|&at| self.timers.next().is_none_or(|due| at < due));
+        if let Some(op) = first.and_then(|_| self.ops.pop_due(now)) {
+            self.on_request_due(op, now);
+            return true;
+        }
         let Some(due) = self.timers.pop_due(now) else { return self.tidy_if_due(now) };
         match due {
             Due::Round { record } => self.on_round_timeout(record, now),
             Due::Task { task } => self.on_task_due(task, now),
             Due::Deadline { record } => self.on_deadline(record, now),
-            Due::Retry { op } => self.on_pause_over(self.ops.whole(op), now),
-            Due::GiveUp { op } => self.on_wait_over(self.ops.whole(op)),
             Due::Warn { record } => self.on_warning_due(record),
             Due::PendingReleases { node } => self.on_releases_due(node, now),
             Due::Flushes { node } => self.on_walk_due(node, now),
@@ -361,7 +370,8 @@ impl Locks {
 
     /// How many timers are set, of every kind.
     pub fn open_timers(&self) -> usize {
-        self.cluster.open_timers() + self.timers.len() + self.prolongs.len()
+        let of_nodes = self.cluster.open_timers();
+        of_nodes + self.ops.open_timers() + self.timers.len() + self.prolongs.len()
     }
 
     /// How many records and tasks are open.

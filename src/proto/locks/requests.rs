@@ -2,6 +2,10 @@
 //!
 //! The hazard is an answer for a caller that is gone. An [`Op`] carries a generation, and the op of
 //! a request that was cancelled or answered finds nothing.
+//!
+//! The other one is a request that pauses without a timer. A request has one timer at most, which
+//! goes with its stage; only a caller of [`interrupt`](Ops::interrupt) has to set another one, or
+//! to begin the attempt.
 
 use std::collections::VecDeque;
 
@@ -11,11 +15,12 @@ use crate::proto::error::{Error, Report};
 use crate::proto::ids::{Op, OpGeneration, RecordId, ShortOp, TaskId};
 use crate::proto::inspection::Inspection;
 use crate::proto::lock::Lock;
+use crate::proto::locks::AcquireParams;
 use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::round::state::ReleaseOutcome;
 use crate::proto::surplus::{insert, shrink_queue, shrink_slab};
 use crate::proto::time::{Instant, Ttl};
-use crate::proto::timers::Timer;
+use crate::proto::timers::{Timer, Timers};
 use crate::proto::waiting::Waiting;
 
 /// The outcome of a request.
@@ -74,22 +79,16 @@ pub enum Stage {
         ttl: Ttl,
         /// Whether to ask for a fencing number.
         fenced: bool,
-        /// Ends the wait.
-        timer: Option<Timer>,
     },
     /// In the queues of those of several keys that other requests of this client wait for, or hold.
     Gathering {
         /// The record, which has the other keys inside this client.
         record: RecordId,
-        /// Ends the wait.
-        timer: Option<Timer>,
     },
     /// Between two attempts, or two rounds.
     Pausing {
         /// The record of the next attempt or round.
         record: RecordId,
-        /// Ends the pause.
-        timer: Timer,
         /// The error of the last attempt: the result if the wait runs out.
         last: Error,
     },
@@ -142,6 +141,8 @@ pub struct Request {
     pub abandoned: bool,
     /// The stage of the request.
     pub stage: Stage,
+    /// Ends the pause, or the wait for its turn.
+    pub(super) timer: Option<Timer>,
 }
 
 /// The requests in flight, and those whose outcome was not fetched yet.
@@ -153,6 +154,7 @@ pub struct Ops {
     /// How many of them have begun to wait for a key that others hold.
     waiters: usize,
     next_generation: OpGeneration,
+    timers: Timers<ShortOp>,
 }
 
 impl Ops {
@@ -177,6 +179,7 @@ impl Ops {
             yields: 0,
             abandoned: false,
             stage,
+            timer: None,
         };
         let op = Op { index: insert(&mut self.slab, request) as u32, generation };
         if ended {
@@ -200,37 +203,185 @@ impl Ops {
         self.get_mut(op).map(|request| &mut request.stage)
     }
 
-    /// The whole handle of a request whose timer came due.
+    /// The moment at which a pause, or a wait for a turn, ends.
+    #[inline]
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Takes out the next request whose pause or wait is over at `now`.
     ///
     /// # Panics
-    /// If the request is closed: its timers are cleared before.
-    pub fn whole(&self, short: ShortOp) -> Op {
+    /// If the request is closed: its timer is cleared before.
+    pub fn pop_due(&mut self, now: Instant) -> Option<Op> {
+        let op = self.timers.pop_due(now).map(|short| self.whole(short))?;
+        self.slab[op.index as usize].timer = None;
+        Some(op)
+    }
+
+    /// Whether the next timer is that of a waiter in line, which polls.
+    pub fn next_is_a_poll_in_line(&self) -> bool {
+        let Some((_, short)) = self.timers.first().filter(|_| self.waiters > 0) else {
+            return false;
+        };
+        let polls = |request: &Request| request.waiting.as_ref().is_some_and(|it| it.is_in_line());
+        self.pauses_before(self.whole(short)).is_some()
+            && self.get(self.whole(short)).is_some_and(polls)
+    }
+
+    /// How many requests have a timer.
+    pub fn open_timers(&self) -> usize {
+        self.timers.len()
+    }
+
+    /// The timers, in no order.
+    #[cfg(feature = "testing")]
+    pub fn timers(&self) -> impl Iterator<Item = (Instant, ShortOp)> {
+        self.timers.iter()
+    }
+
+    fn whole(&self, short: ShortOp) -> Op {
         let op = Op { index: short.index, generation: self.slab[short.index as usize].generation };
         assert!(op.short() == short, "{op:?} is closed, but has a timer");
         op
+    }
+
+    /// Opens a request in `queue`, which waits until the record of the key gives it up.
+    pub fn open_queued(&mut self, queue: u32, params: AcquireParams) -> Op {
+        let AcquireParams { ttl, since, give_up_at, auto_extend, fair, fenced, data } = params;
+        let op = self.open(data, since, give_up_at, Stage::Queued { queue, ttl, fenced });
+        if let Some(request) = self.get_mut(op) {
+            (request.auto_extend, request.fair) = (auto_extend, fair);
+        }
+        self.limit_wait(op);
+        op
+    }
+
+    /// From now on the wait of a request for its turn ends at the moment from which no attempt is
+    /// begun.
+    pub fn limit_wait(&mut self, op: Op) {
+        let Some(request) = self.slab.get_mut(op.index as usize) else { return };
+        let at = request.give_up_at;
+        if at != Instant::from_nanos(u64::MAX) {
+            self.timers.clear_in(&mut request.timer);
+            request.timer = Some(self.timers.set_at(at, op.short()));
+        }
+    }
+
+    /// Lets a request pause from now on; `last` is the error of its last attempt.
+    pub fn pause(&mut self, op: Op, record: RecordId, at: Instant, last: Error) {
+        self.move_to(op, Stage::Pausing { record, last });
+        self.pause_on(op, at);
+    }
+
+    /// Sets a new timer for a request that goes on with its pause.
+    pub fn pause_on(&mut self, op: Op, at: Instant) {
+        if self.pauses_before(op).is_none() {
+            return;
+        }
+        let request = &mut self.slab[op.index as usize];
+        self.timers.clear_in(&mut request.timer);
+        request.timer = Some(self.timers.set_at(at.min(request.give_up_at), op.short()));
+    }
+
+    /// Clears the timer of a request that pauses. Returns whether the request pauses.
+    pub fn interrupt(&mut self, op: Op) -> bool {
+        let pauses = self.pauses_before(op).is_some();
+        if pauses {
+            self.timers.clear_in(&mut self.slab[op.index as usize].timer);
+        }
+        pauses
+    }
+
+    /// The record of the attempt that a request pauses before.
+    pub fn pauses_before(&self, op: Op) -> Option<RecordId> {
+        match self.get(op)?.stage {
+            Stage::Pausing { record, .. } => Some(record),
+            _ => None,
+        }
+    }
+
+    /// The queue that a request is in.
+    pub fn queue_of(&self, op: Op) -> Option<u32> {
+        match self.get(op)?.stage {
+            Stage::Queued { queue, .. } => Some(queue),
+            _ => None,
+        }
+    }
+
+    /// The record of a request that waits for some of its keys inside this client.
+    pub fn gathers_for(&self, op: Op) -> Option<RecordId> {
+        match self.get(op)?.stage {
+            Stage::Gathering { record } => Some(record),
+            _ => None,
+        }
+    }
+
+    /// The moment from which no attempt of a request is begun.
+    pub fn give_up_at(&self, op: Op) -> Option<Instant> {
+        self.get(op).map(|request| request.give_up_at)
+    }
+
+    /// Whether the wait of a request is over, though its timer may not have been looked at yet.
+    pub fn has_waited_enough(&self, op: Op, now: Instant) -> bool {
+        self.get(op).is_some_and(|request| request.give_up_at <= now)
+    }
+
+    /// Whether the caller of this request asked for a fair lock.
+    pub fn is_fair(&self, op: Op) -> bool {
+        self.get(op).is_some_and(|request| request.fair)
+    }
+
+    /// What a request that has begun to wait knows of its key.
+    pub fn waiting_mut(&mut self, op: Op) -> Option<&mut Waiting> {
+        self.get_mut(op)?.waiting.as_deref_mut()
+    }
+
+    /// The error that a request ended with, before the outcome is fetched.
+    pub fn error(&self, op: Op) -> Option<&Error> {
+        match &self.get(op)?.stage {
+            Stage::Over(Err(error)) => Some(error),
+            _ => None,
+        }
     }
 
     /// Gives back the places that were not in use since `most` were.
     pub fn shrink(&mut self, most: usize) {
         shrink_slab(&mut self.slab, most);
         shrink_queue(&mut self.ready, most);
+        self.timers.shrink(most);
     }
 
-    /// For how many requests there are places.
+    /// For how many requests, or timers of theirs, there are places.
     pub fn capacity(&self) -> usize {
-        self.slab.capacity()
+        self.slab.capacity().max(self.timers.capacity())
     }
 
-    /// Moves a request on to `stage`. If the request ends there, it is queued to be fetched, or
-    /// closed if its caller is gone.
+    /// Moves a request on to `stage`, without a timer. If the request ends there, it is queued to
+    /// be fetched, or closed if its caller is gone.
     pub fn move_to(&mut self, op: Op, stage: Stage) {
-        if let Some(request) = self.get_mut(op) {
-            request.stage = stage;
-            match (request.stage.ends(), request.abandoned) {
-                (false, _) => {}
-                (true, false) => self.ready.push_back(op),
-                (true, true) => drop(self.close(op)),
-            }
+        let Some(request) = self.slab.get_mut(op.index as usize) else { return };
+        if request.generation != op.generation {
+            return;
+        }
+        self.timers.clear_in(&mut request.timer);
+        request.stage = stage;
+        match (request.stage.ends(), request.abandoned) {
+            (false, _) => {}
+            (true, false) => self.ready.push_back(op),
+            (true, true) => drop(self.close(op)),
+        }
+    }
+
+    /// Ends the pause of a request, whose next attempt or round is in this record. Returns the
+    /// error of its last attempt.
+    pub fn end_pause(&mut self, op: Op) -> Option<Error> {
+        let record = self.pauses_before(op)?;
+        self.interrupt(op);
+        let request = self.get_mut(op)?;
+        match std::mem::replace(&mut request.stage, Stage::Running { record }) {
+            Stage::Pausing { last, .. } => Some(last),
+            _ => None,
         }
     }
 
@@ -245,6 +396,12 @@ impl Ops {
                 return Some(op);
             }
         }
+    }
+
+    /// The next request that has ended, and its data, without the outcome.
+    pub fn poll_ended(&mut self) -> Option<(Op, u64)> {
+        let op = self.pop_ready()?;
+        Some((op, self.get(op)?.data))
     }
 
     /// Takes out the next request that has ended, if it is a release: it is closed, too. Returns
@@ -293,8 +450,10 @@ impl Ops {
     }
 
     /// Takes a request out; `None` if it was cancelled or answered.
+    #[inline]
     pub fn close(&mut self, op: Op) -> Option<Request> {
-        self.get_mut(op)?;
+        self.get(op)?;
+        self.timers.clear_in(&mut self.slab[op.index as usize].timer);
         let request = self.slab.remove(op.index as usize);
         self.waiters -= usize::from(request.waiting.is_some());
         Some(request)
@@ -302,7 +461,11 @@ impl Ops {
 
     /// What a request knows of a key that others hold; `begin` makes it when the request begins to
     /// wait.
-    pub fn waiter(&mut self, op: Op, begin: impl FnOnce() -> Waiting) -> Option<&mut Waiting> {
+    pub fn begin_waiting(
+        &mut self,
+        op: Op,
+        begin: impl FnOnce() -> Waiting,
+    ) -> Option<&mut Waiting> {
         let request = self.slab.get_mut(op.index as usize)?;
         if request.generation != op.generation {
             return None;

@@ -107,7 +107,7 @@ fn attempt_lost_to_another_client_is_reported_with_the_record_of_the_next_one() 
         panic!("{reported:?}")
     };
     assert_eq!((op, &locks.records.get(next).key[..]), (asked, KEY));
-    assert_eq!(locks.pauses_before(op), None, "when it asks again is not decided here");
+    assert_eq!(locks.ops().pauses_before(op), None, "when it asks again is not decided here");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn attempt_without_a_wait_ends_where_it_is_lost() {
     let op = acquire(&mut locks, KEY, Duration::ZERO, now);
     receive(&mut locks, NodeId::new(0), HELD, now);
     assert!(events(&mut locks, now).is_empty());
-    assert!(matches!(locks.error(op), Some(Error::Contended(_))));
+    assert!(matches!(locks.ops().error(op), Some(Error::Contended(_))));
 }
 
 #[test]
@@ -146,11 +146,11 @@ fn interrupted_pause_has_no_timer_until_it_is_set_again() {
     receive(&mut locks, NodeId::new(0), HELD, now);
     let Some(WaitEvent::AttemptLost { next, last, .. }) = locks.poll_wait(now) else { panic!() };
     let timers = locks.open_timers();
-    locks.pause(op, next, now.saturating_add(TTL / 2), last);
-    assert_eq!((locks.open_timers(), locks.pauses_before(op)), (timers + 1, Some(next)));
-    assert!(locks.interrupt(op));
+    locks.ops_mut().pause(op, next, now.saturating_add(TTL / 2), last);
+    assert_eq!((locks.open_timers(), locks.ops().pauses_before(op)), (timers + 1, Some(next)));
+    assert!(locks.ops_mut().interrupt(op));
     assert_eq!(locks.open_timers(), timers);
-    locks.pause_on(op, now.saturating_add(Duration::from_millis(1)));
+    locks.ops_mut().pause_on(op, now.saturating_add(Duration::from_millis(1)));
     let later = now.saturating_add(Duration::from_millis(1));
     while locks.do_next_due(later) {}
     assert!(
@@ -173,7 +173,7 @@ fn burst(locks: &mut Locks, count: usize, now: Instant) {
     for op in ops {
         assert!(locks.fetch(op, now).is_some());
     }
-    assert_eq!((locks.open_records(), locks.open_ops()), (0, 0));
+    assert_eq!((locks.open_records(), locks.ops().len()), (0, 0));
 }
 
 /// For how many records, requests and timers there are places.

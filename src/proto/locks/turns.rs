@@ -1,8 +1,5 @@
 //! What the waits ask of the locks: about requests that pause before an attempt, and about requests
-//! that wait in a queue for their turn.
-//!
-//! The hazard is a request that pauses without a timer: a caller of [`interrupt`](Locks::interrupt)
-//! sets another timer, or begins the attempt.
+//! that wait in a queue for their turn. What concerns a request alone is in `requests.rs`.
 
 use std::time::Duration;
 
@@ -14,10 +11,10 @@ use crate::proto::key::KeyHash;
 use crate::proto::locks::requests::Request;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::state::{Purpose, Round};
-use crate::proto::locks::{AcquireParams, Due, Locks, WaitEvent, busy};
+use crate::proto::locks::{AcquireParams, Locks, WaitEvent, busy};
 use crate::proto::node_set::NodeId;
-use crate::proto::time::{Instant, Ttl};
-use crate::proto::waiting::{Mode, Waiting};
+use crate::proto::time::Instant;
+use crate::proto::waiting::Mode;
 
 impl Locks {
     /// Whether every open request is a waiter that ignores notifications for a while.
@@ -59,26 +56,6 @@ impl Locks {
         self.rng.0.random_range(0..count)
     }
 
-    /// The moment from which no attempt of a request is begun.
-    pub fn give_up_at(&self, op: Op) -> Option<Instant> {
-        self.ops.get(op).map(|request| request.give_up_at)
-    }
-
-    /// What a request knows of a key that others hold; `begin` makes it when the request begins to
-    /// wait.
-    pub fn begin_waiting(
-        &mut self,
-        op: Op,
-        begin: impl FnOnce() -> Waiting,
-    ) -> Option<&mut Waiting> {
-        self.ops.waiter(op, begin)
-    }
-
-    /// What a request that has begun to wait knows of its key.
-    pub fn waiting(&mut self, op: Op) -> Option<&mut Waiting> {
-        self.ops.get_mut(op)?.waiting.as_deref_mut()
-    }
-
     /// Registers the key of a record at these nodes, so that they report writes to it.
     pub fn register_at(
         &mut self,
@@ -91,40 +68,9 @@ impl Locks {
         }
     }
 
-    /// The record of the attempt that a request pauses before.
-    pub fn pauses_before(&self, op: Op) -> Option<RecordId> {
-        match self.ops.get(op)?.stage {
-            Stage::Pausing { record, .. } => Some(record),
-            _ => None,
-        }
-    }
-
-    /// Lets a request pause from now on; `last` is the error of its last attempt.
-    pub fn pause(&mut self, op: Op, id: RecordId, at: Instant, last: Error) {
-        let Some(request) = self.ops.get_mut(op) else { return };
-        let timer = self.timers.set_at(at.min(request.give_up_at), Due::Retry { op: op.short() });
-        request.stage = Stage::Pausing { record: id, timer, last };
-    }
-
-    /// Sets a new timer for a request that goes on with its pause.
-    pub fn pause_on(&mut self, op: Op, at: Instant) {
-        let Some(request) = self.ops.get_mut(op) else { return };
-        if let Stage::Pausing { timer: place, .. } = &mut request.stage {
-            *place = self.timers.set_at(at.min(request.give_up_at), Due::Retry { op: op.short() });
-        }
-    }
-
-    /// Clears the timer of a request that pauses. Returns whether the request pauses.
-    pub fn interrupt(&mut self, op: Op) -> bool {
-        let stage = self.ops.get(op).map(|request| &request.stage);
-        let Some(&Stage::Pausing { timer, .. }) = stage else { return false };
-        self.timers.clear(timer);
-        true
-    }
-
     /// Begins the attempt that a request pauses before. Its timer is not set.
     pub fn attempt_again(&mut self, op: Op, now: Instant) {
-        let Some(id) = self.pauses_before(op) else { return };
+        let Some(id) = self.ops.pauses_before(op) else { return };
         self.attempt_anew(op, id, now);
     }
 
@@ -212,23 +158,6 @@ impl Locks {
         self.records.give_up_reserved();
     }
 
-    /// Opens a request in `queue`, which waits until the record of the key gives it up.
-    pub fn open_queued(&mut self, queue: u32, params: AcquireParams) -> Op {
-        let AcquireParams { ttl, since, give_up_at, auto_extend, fair, fenced, data } = params;
-        let stage = Stage::Queued { queue, ttl, fenced, timer: None };
-        let op = self.ops.open(data, since, give_up_at, stage);
-        let for_ever = give_up_at == Instant::from_nanos(u64::MAX);
-        let set =
-            (!for_ever).then(|| self.timers.set_at(give_up_at, Due::GiveUp { op: op.short() }));
-        if let Some(request) = self.ops.get_mut(op) {
-            (request.auto_extend, request.fair) = (auto_extend, fair);
-            if let Stage::Queued { timer, .. } = &mut request.stage {
-                *timer = set;
-            }
-        }
-        op
-    }
-
     /// Opens a request that ends at once, because it would have to wait for the record
     /// `current_record`.
     pub fn refuse_to_wait(
@@ -251,32 +180,8 @@ impl Locks {
         }
     }
 
-    /// The queue that a request is in.
-    pub fn queue_of(&self, op: Op) -> Option<u32> {
-        match self.ops.get(op)?.stage {
-            Stage::Queued { queue, .. } => Some(queue),
-            _ => None,
-        }
-    }
-
-    /// Whether the wait of a request is over, though its timer may not have been looked at yet.
-    pub fn has_waited_enough(&self, op: Op, now: Instant) -> bool {
-        self.ops.get(op).is_some_and(|request| request.give_up_at <= now)
-    }
-
-    /// The timer of a queued request came due.
-    pub(super) fn on_wait_over(&mut self, op: Op) {
-        if let Some(Stage::Queued { timer, .. } | Stage::Gathering { timer, .. }) =
-            self.ops.stage_mut(op)
-        {
-            *timer = None;
-            self.waits.push_back(WaitEvent::GiveUp { op });
-        }
-    }
-
     /// Ends a request that is queued for `key` and gets no turn any more.
     pub fn end_queued(&mut self, op: Op, key: &[u8], no_quorum: Option<&Error>, now: Instant) {
-        self.clear_queued(op);
         self.records.give_up_reserved();
         let error = self.no_turn(key, no_quorum, now);
         self.ops.move_to(op, Stage::Over(Err(error)));
@@ -284,8 +189,9 @@ impl Locks {
 
     /// Opens the record of a request whose turn has come, for the key of its queue.
     pub fn take_turn(&mut self, op: Op, queue: u32, key: &[u8], now: Instant) -> RecordId {
-        let queued = self.clear_queued(op);
-        let (ttl, fenced) = queued.expect("whoever gives up or is cancelled leaves the queue");
+        let Some(&Stage::Queued { ttl, fenced, .. }) = self.ops.get(op).map(|it| &it.stage) else {
+            unreachable!("whoever gives up or is cancelled leaves the queue")
+        };
         let token = self.random_token();
         let mut round = Round::acquire(self.cluster.size(), now, ttl);
         if fenced {
@@ -298,23 +204,11 @@ impl Locks {
         self.ops.move_to(op, Stage::Running { record: id });
         let auto_extend = self.ops.get_mut(op).and_then(|request| request.auto_extend);
         self.set_auto_extend(id, op, auto_extend);
-        if self.is_fair(op) {
+        if self.ops.is_fair(op) {
             self.prepare_line(now);
             self.set_fair(id, op);
         }
         id
-    }
-
-    /// Clears the timer of a queued request. Returns the ttl that it asks for, and whether it asks
-    /// for a fencing number.
-    fn clear_queued(&mut self, op: Op) -> Option<(Ttl, bool)> {
-        match &mut self.ops.get_mut(op)?.stage {
-            Stage::Queued { ttl, fenced, timer, .. } => {
-                self.timers.clear_in(timer);
-                Some((*ttl, *fenced))
-            }
-            _ => None,
-        }
     }
 
     /// The record gives up its key: the next request has its turn. `given_back`: the holder

@@ -91,7 +91,7 @@ impl Waits {
 
     /// A waiter has got its lock: the next request for it begins with what this one learned.
     fn note_crowd(&mut self, locks: &mut Locks, op: Op, key: KeyHash, now: Instant) {
-        let Some(waiting) = locks.waiting(op) else { return };
+        let Some(waiting) = locks.ops_mut().waiting_mut(op) else { return };
         if !waiting.is_in_line() {
             waiting.crowd.note_won();
             let crowd = waiting.crowd;
@@ -101,7 +101,7 @@ impl Waits {
 
     /// A waiter has got its lock: takes note of whether other clients stand in line, too.
     fn note_line(&mut self, locks: &mut Locks, op: Op, key: KeyHash, now: Instant) {
-        match locks.waiting(op) {
+        match locks.ops_mut().waiting_mut(op) {
             Some(waiting) if waiting.was_alone => self.busy_lines.forget(key),
             Some(waiting) if waiting.is_in_line() => self.busy_lines.note(key, now),
             _ => {}

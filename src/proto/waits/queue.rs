@@ -101,7 +101,7 @@ impl Waits {
         }
         locks.reserve_place()?;
         let queue = self.queue_for(locks, current_record, key, now);
-        let op = locks.open_queued(queue, params);
+        let op = locks.ops_mut().open_queued(queue, params);
         self.queues[queue as usize].waiting.push_back(op);
         Ok(op)
     }
@@ -158,7 +158,7 @@ impl Waits {
             locks.end_gathering(op, &queue.key, queue.no_quorum.as_ref(), now);
             return;
         }
-        let Some(queue) = locks.queue_of(op) else { return };
+        let Some(queue) = locks.ops().queue_of(op) else { return };
         let queue = &mut self.queues[queue as usize];
         queue.leave(op);
         locks.end_queued(op, &queue.key, queue.no_quorum.as_ref(), now);
@@ -176,7 +176,7 @@ impl Waits {
         // A request whose wait is over, but whose timer has not fired yet, gets no turn any
         // more.
         while let Some(&op) = self.queues[queue as usize].waiting.front() {
-            if locks.is_open(op) && !locks.has_waited_enough(op, now) {
+            if locks.ops().get(op).is_some() && !locks.ops().has_waited_enough(op, now) {
                 break;
             }
             self.end_wait(locks, op, now);
@@ -189,7 +189,7 @@ impl Waits {
             self.queues.remove(queue as usize);
             return;
         };
-        if locks.is_gathering(op) {
+        if locks.ops().gathers_for(op).is_some() {
             self.take_key(locks, op, queue, given_back, now);
             return;
         }
@@ -233,14 +233,14 @@ impl Waits {
         let nodes = locks.cluster().size();
         let keys = locks.count_keys(id);
         let begin = || Waiting::new(nodes, keys, now);
-        if let Some(waiting) = locks.begin_waiting(op, begin) {
+        if let Some(waiting) = locks.ops_mut().begin_waiting(op, begin) {
             *waiting = begin();
             waiting.mode = Mode::Yielding;
         }
         let last = Error::Contended(locks.report_unasked_of(id, now));
         register_key(locks, op, id, now);
         let at = now.saturating_add(turn_of_others(self.round_trip.usual()));
-        locks.pause(op, id, at, last);
+        locks.ops_mut().pause(op, id, at, last);
     }
 }
 

@@ -33,10 +33,10 @@ impl Waits {
         let notified = contended && reporting_nodes(locks).len() >= quorum;
         let round_trip = self.round_trip.usual();
         let (shortest, longest) = locks.cluster().settings().retry;
-        let Some(give_up_at) = locks.give_up_at(op) else { return };
-        if locks.is_fair(op) && !matches!(last, Error::NoQuorum(_)) {
+        let Some(give_up_at) = locks.ops().give_up_at(op) else { return };
+        if locks.ops().is_fair(op) && !matches!(last, Error::NoQuorum(_)) {
             let begin = || Waiting::new(nodes, 1, now);
-            if let Some(waiting) = locks.begin_waiting(op, begin) {
+            if let Some(waiting) = locks.ops_mut().begin_waiting(op, begin) {
                 waiting.mode = Mode::InLine;
             }
             locks.stand_in_line(op, id, last, now);
@@ -45,7 +45,7 @@ impl Waits {
         let keys = locks.count_keys(id);
         let crowd = self.crowds.of(locks.key_hash(id), now);
         let begin = || Waiting::new(nodes, keys, now).among(crowd);
-        let Some(waiting) = locks.begin_waiting(op, begin) else { return };
+        let Some(waiting) = locks.ops_mut().begin_waiting(op, begin) else { return };
         let woken = std::mem::take(&mut waiting.woken);
         let at = if !notified {
             waiting.mode = Mode::Polling;
@@ -60,13 +60,13 @@ impl Waits {
             register_key(locks, op, id, now);
             subscribe(locks, op, now)
         };
-        locks.pause(op, id, at, last);
+        locks.ops_mut().pause(op, id, at, last);
     }
 
     /// The timer of a waiter came due.
     pub(super) fn waiter_is_due(&mut self, locks: &mut Locks, op: Op, now: Instant) {
         let quorum = locks.cluster().quorum();
-        let Some(waiting) = locks.waiting(op) else {
+        let Some(waiting) = locks.ops_mut().waiting_mut(op) else {
             locks.attempt_again(op, now);
             return;
         };
@@ -89,13 +89,13 @@ impl Waits {
     /// with others, and asks a moment later. Its timer is not set.
     fn wake(&mut self, locks: &mut Locks, op: Op, now: Instant) {
         let round_trip = self.round_trip.usual();
-        let Some(give_up_at) = locks.give_up_at(op) else { return };
-        let Some(waiting) = locks.waiting(op) else { return };
+        let Some(give_up_at) = locks.ops().give_up_at(op) else { return };
+        let Some(waiting) = locks.ops_mut().waiting_mut(op) else { return };
         if waiting.is_contended() {
             waiting.mode = Mode::BackingOff;
             let (_, most) = waiting.window(round_trip);
             let at = back_off(locks, (Duration::ZERO, most), give_up_at, now);
-            locks.pause_on(op, at);
+            locks.ops_mut().pause_on(op, at);
             return;
         }
         waiting.asks(true);
@@ -119,7 +119,7 @@ impl Waits {
             }
             _ => NEVER,
         };
-        let Some(waiting) = locks.waiting(op) else { return };
+        let Some(waiting) = locks.ops_mut().waiting_mut(op) else { return };
         // Of several keys, the one that is held longest counts.
         let Some(free_at) = waiting.note_free_at(node, key, free_at) else { return };
         waiting.reported[node.index()] = match left {
@@ -138,16 +138,16 @@ impl Waits {
     /// What the waiter believes of the nodes has changed: it wakes, or gets a new timer.
     fn wake_or_rearm(&mut self, locks: &mut Locks, op: Op, now: Instant) {
         let quorum = locks.cluster().quorum();
-        if !locks.interrupt(op) {
+        if !locks.ops_mut().interrupt(op) {
             return;
         }
-        let Some(waiting) = locks.waiting(op) else { return };
+        let Some(waiting) = locks.ops_mut().waiting_mut(op) else { return };
         let wakes_at = waiting.wakes_at(quorum);
         if wakes_at <= now {
             self.wake(locks, op, now);
         } else {
             let at = wakes_at.min(waiting.poll_at);
-            locks.pause_on(op, at);
+            locks.ops_mut().pause_on(op, at);
         }
     }
 
@@ -160,7 +160,7 @@ impl Waits {
         ours: bool,
         now: Instant,
     ) {
-        let Some(waiting) = locks.waiting(op) else { return };
+        let Some(waiting) = locks.ops_mut().waiting_mut(op) else { return };
         match waiting.mode {
             Mode::Subscribed => {
                 waiting.note_free_at(node, key, now);
@@ -189,7 +189,7 @@ fn reporting_nodes(locks: &Locks) -> NodeSet {
 /// may stand, and the waiter cannot know on which: its majority may need every other node.
 pub(super) fn register_key(locks: &mut Locks, op: Op, id: RecordId, now: Instant) {
     let awaited = locks.awaited(id);
-    let Some(waiting) = locks.waiting(op) else { return };
+    let Some(waiting) = locks.ops_mut().waiting_mut(op) else { return };
     waiting.forget_free_at();
     waiting.wait_for_keys(awaited);
     let nodes = reporting_nodes(locks);
@@ -212,26 +212,26 @@ fn back_off(
 fn subscribe(locks: &mut Locks, op: Op, now: Instant) -> Instant {
     let (_, longest) = locks.cluster().settings().retry;
     let quorum = locks.cluster().quorum();
-    let Some(waiting) = locks.waiting(op) else { return now };
+    let Some(waiting) = locks.ops_mut().waiting_mut(op) else { return now };
     waiting.begin_subscription();
     let (least, most) = waiting.next_poll(2 * longest, longest * RARELY);
     let poll_at = now.saturating_add(locks.random_pause(least, most));
-    let Some(waiting) = locks.waiting(op) else { return now };
+    let Some(waiting) = locks.ops_mut().waiting_mut(op) else { return now };
     waiting.poll_at = poll_at;
     waiting.wakes_at(quorum).min(poll_at)
 }
 
 fn resubscribe(locks: &mut Locks, op: Op, now: Instant) {
-    if locks.interrupt(op) {
+    if locks.ops_mut().interrupt(op) {
         register_and_subscribe(locks, op, now);
     }
 }
 
 /// Registers the key and subscribes. The timer of the waiter is not set.
 fn register_and_subscribe(locks: &mut Locks, op: Op, now: Instant) {
-    if let Some(id) = locks.pauses_before(op) {
+    if let Some(id) = locks.ops().pauses_before(op) {
         register_key(locks, op, id, now);
     }
     let at = subscribe(locks, op, now);
-    locks.pause_on(op, at);
+    locks.ops_mut().pause_on(op, at);
 }

@@ -81,7 +81,7 @@ impl Bench {
     }
 
     fn has_turn(&self, op: Op) -> bool {
-        self.locks.is_open(op) && self.locks.queue_of(op).is_none()
+        self.locks.ops().get(op).is_some() && self.locks.ops().queue_of(op).is_none()
     }
 }
 
@@ -105,7 +105,7 @@ fn queue_is_closed_after_its_last_request_gave_up() {
     let (gives_up, cancelled) = (bench.queue_up(WAIT / 2), bench.queue_up(WAIT));
     bench.locks.cancel(cancelled, bench.now);
     bench.pass(WAIT / 2);
-    assert!(matches!(bench.locks.error(gives_up), Some(Error::Contended(_))));
+    assert!(matches!(bench.locks.ops().error(gives_up), Some(Error::Contended(_))));
     assert_eq!(bench.waits.queues.len(), 1);
     bench.locks.release_nowait(&lock, bench.now);
     bench.act();
@@ -116,7 +116,7 @@ fn queue_is_closed_after_its_last_request_gave_up() {
 fn request_that_would_have_to_wait_and_may_not_is_contended_at_once() {
     let (mut bench, _lock) = Bench::holding();
     let op = bench.queue_up(Duration::ZERO);
-    assert!(matches!(bench.locks.error(op), Some(Error::Contended(_))));
+    assert!(matches!(bench.locks.ops().error(op), Some(Error::Contended(_))));
     assert!(bench.waits.queues.is_empty());
 }
 
@@ -134,12 +134,12 @@ fn waiter_subscribes_and_asks_again_when_a_majority_can_be_free() {
             commands.iter().map(String::as_str).filter(|s| expected.contains(s)).collect();
         assert_eq!(commands, expected);
     }
-    assert!(bench.locks.pauses_before(op).is_some());
+    assert!(bench.locks.ops().pauses_before(op).is_some());
     // The first node answers that the key is gone there: one of three is no majority.
     bench.receive(0, "+OK\r\n:-2\r\n");
-    assert!(bench.locks.pauses_before(op).is_some());
+    assert!(bench.locks.ops().pauses_before(op).is_some());
     bench.receive(1, "+OK\r\n:-2\r\n");
-    assert_eq!(bench.locks.pauses_before(op), None);
+    assert_eq!(bench.locks.ops().pauses_before(op), None);
     assert_eq!(bench.commands(2).last().unwrap(), "SET key");
 }
 
@@ -152,7 +152,7 @@ fn waiter_without_notifications_asks_again() {
     let (_, longest) = bench.locks.cluster().settings().retry;
     // The node answers that the key lives for a minute, and then nothing more.
     bench.receive(0, "+OK\r\n:60000\r\n");
-    assert!(bench.locks.pauses_before(op).is_some());
+    assert!(bench.locks.ops().pauses_before(op).is_some());
     bench.pass(2 * longest);
     assert_eq!(bench.commands(0).first().unwrap(), "SET key");
 }
@@ -173,11 +173,11 @@ fn waiter(nodes: usize) -> (Bench, Op) {
 
 impl Bench {
     fn mode(&mut self, op: Op) -> Mode {
-        self.locks.waiting(op).expect("it waits").mode
+        self.locks.ops_mut().waiting_mut(op).expect("it waits").mode
     }
 
     fn set_mode(&mut self, op: Op, mode: Mode) {
-        self.locks.waiting(op).expect("it waits").mode = mode;
+        self.locks.ops_mut().waiting_mut(op).expect("it waits").mode = mode;
     }
 
     /// To how many nodes these commands were written, and nothing to the others.
@@ -191,15 +191,15 @@ impl Bench {
 #[test]
 fn waiter_that_backed_off_asks_a_few_times_and_then_subscribes_at_every_node() {
     let (mut bench, op) = waiter(5);
-    bench.locks.waiting(op).unwrap().note_lost(true, Duration::from_millis(5));
+    bench.locks.ops_mut().waiting_mut(op).unwrap().note_lost(true, Duration::from_millis(5));
     bench.set_mode(op, Mode::BackingOff);
-    (0..3).for_each(|_| bench.locks.waiting(op).unwrap().asks(true));
-    assert!(bench.locks.interrupt(op));
+    (0..3).for_each(|_| bench.locks.ops_mut().waiting_mut(op).unwrap().asks(true));
+    assert!(bench.locks.ops_mut().interrupt(op));
     bench.waits.waiter_is_due(&mut bench.locks, op, bench.now);
     assert_eq!(bench.mode(op), Mode::Subscribed);
     assert_eq!(bench.count(5, &["CLIENT CACHING", "PTTL key"]), 5);
     bench.set_mode(op, Mode::BackingOff);
-    assert!(bench.locks.interrupt(op));
+    assert!(bench.locks.ops_mut().interrupt(op));
     bench.waits.waiter_is_due(&mut bench.locks, op, bench.now);
     assert_eq!(bench.count(5, &["SET key"]), 5, "its tries count anew");
 }
@@ -227,7 +227,7 @@ fn waits_take_note_of_round_trips_and_of_lines() {
     bench.set_mode(op, Mode::InLine);
     bench.waits.note_line(&mut bench.locks, op, hash, now);
     assert!(bench.waits.has_line(hash, now));
-    bench.locks.waiting(op).unwrap().was_alone = true;
+    bench.locks.ops_mut().waiting_mut(op).unwrap().was_alone = true;
     bench.waits.note_line(&mut bench.locks, op, hash, now);
     assert!(!bench.waits.has_line(hash, now));
 }
@@ -235,21 +235,24 @@ fn waits_take_note_of_round_trips_and_of_lines() {
 #[test]
 fn waiter_that_woke_and_lost_backs_off_before_it_asks_again() {
     let (mut bench, op) = waiter(3);
-    assert!(!bench.locks.waiting(op).unwrap().is_contended());
-    bench.locks.waiting(op).unwrap().asks(true);
-    assert!(bench.locks.interrupt(op));
+    assert!(!bench.locks.ops_mut().waiting_mut(op).unwrap().is_contended());
+    bench.locks.ops_mut().waiting_mut(op).unwrap().asks(true);
+    assert!(bench.locks.ops_mut().interrupt(op));
     bench.locks.attempt_again(op, bench.now);
     assert_eq!(bench.count(3, &["SET key"]), 3);
     (0..3).for_each(|node| bench.receive(node, "+OK\r\n:5000\r\n_\r\n"));
     assert_eq!(bench.mode(op), Mode::BackingOff);
-    assert!(bench.locks.waiting(op).unwrap().is_contended(), "another client was faster");
+    assert!(
+        bench.locks.ops_mut().waiting_mut(op).unwrap().is_contended(),
+        "another client was faster"
+    );
     assert!(bench.locks.next_timeout().is_some_and(|due| due > bench.now));
 }
 
 /// Lets the waiter wake and lose; what the nodes are asked afterwards is dropped.
 fn wake_and_lose(bench: &mut Bench, op: Op, nodes: usize) {
-    bench.locks.waiting(op).unwrap().asks(true);
-    assert!(bench.locks.interrupt(op));
+    bench.locks.ops_mut().waiting_mut(op).unwrap().asks(true);
+    assert!(bench.locks.ops_mut().interrupt(op));
     bench.locks.attempt_again(op, bench.now);
     for node in 0..nodes {
         bench.commands(node);
@@ -265,7 +268,7 @@ fn waiter_with_little_time_left_backs_off_for_a_quarter_of_it_at_most() {
     bench.receive(0, HELD);
     bench.commands(0);
     for _ in 0..10 {
-        bench.locks.waiting(op).unwrap().note_lost(true, Duration::from_millis(5));
+        bench.locks.ops_mut().waiting_mut(op).unwrap().note_lost(true, Duration::from_millis(5));
     }
     wake_and_lose(&mut bench, op, 1);
     assert_eq!(bench.mode(op), Mode::BackingOff);
@@ -279,8 +282,8 @@ fn waiter_that_registers_again_forgets_what_the_nodes_said_before() {
     // A majority answers that the key has a millisecond left there.
     (0..2).for_each(|node| bench.receive(node, "+OK\r\n:1\r\n"));
     bench.set_mode(op, Mode::BackingOff);
-    (0..3).for_each(|_| bench.locks.waiting(op).unwrap().asks(true));
-    assert!(bench.locks.interrupt(op));
+    (0..3).for_each(|_| bench.locks.ops_mut().waiting_mut(op).unwrap().asks(true));
+    assert!(bench.locks.ops_mut().interrupt(op));
     bench.waits.waiter_is_due(&mut bench.locks, op, bench.now);
     assert_eq!(bench.count(3, &["CLIENT CACHING", "PTTL key"]), 3);
     bench.pass(Duration::from_millis(5));

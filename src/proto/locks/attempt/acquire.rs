@@ -99,25 +99,17 @@ impl Locks {
         let Some(request) = self.ops.close(op) else { return };
         let id = match request.stage {
             Stage::Over(_) | Stage::Extended { .. } => return,
-            Stage::Queued { queue, mut timer, .. } => {
-                self.timers.clear_in(&mut timer);
+            Stage::Queued { queue, .. } => {
                 self.records.give_up_reserved();
                 self.waits.push_back(WaitEvent::Left { op, queue });
                 return;
             }
-            Stage::Gathering { record, mut timer } => {
-                self.timers.clear_in(&mut timer);
-                self.stop_gathering(record, op, now);
-                return;
-            }
-            Stage::Starting { record } | Stage::Running { record } | Stage::Granted { record } => {
-                record
-            }
+            Stage::Gathering { record } => return self.stop_gathering(record, op, now),
             Stage::Task { task } => return self.cancel_task(task),
-            Stage::Pausing { record, timer, .. } => {
-                self.timers.clear(timer);
-                record
-            }
+            Stage::Starting { record }
+            | Stage::Running { record }
+            | Stage::Granted { record }
+            | Stage::Pausing { record, .. } => record,
         };
         let record = self.records.get_mut(id);
         record.op = None;
@@ -327,32 +319,39 @@ impl Locks {
         }
         let record = self.records.get_mut(id);
         let (tracked, queue) = (record.tracked, record.take_queue());
-        let fair = self.is_fair(op);
+        let fair = self.ops.is_fair(op);
         let record = self.records.get_mut(next);
         (record.op, record.tracked, record.fair) = (Some(op), tracked, fair);
         record.set_queue(queue);
         Some(next)
     }
 
+    /// The timer of a request came due: its pause is over, or its wait for its turn.
+    pub(in crate::proto::locks) fn on_request_due(&mut self, op: Op, now: Instant) {
+        match self.ops.get(op).map(|request| &request.stage) {
+            Some(&Stage::Pausing { record, .. }) => self.on_pause_over(op, record, now),
+            Some(Stage::Queued { .. } | Stage::Gathering { .. }) => {
+                self.waits.push_back(WaitEvent::GiveUp { op });
+            }
+            other => unreachable!("{other:?} has no timer"),
+        }
+    }
+
     /// The pause before an attempt, or before a round of an extend, is over.
-    pub(in crate::proto::locks) fn on_pause_over(&mut self, op: Op, now: Instant) {
-        let Some(request) = self.ops.get_mut(op) else { return };
-        let give_up = now >= request.give_up_at;
-        let Stage::Pausing { record: id, .. } = request.stage else {
-            unreachable!("the timer of a pause is cleared with the pause")
-        };
+    fn on_pause_over(&mut self, op: Op, id: RecordId, now: Instant) {
+        let give_up = self.ops.has_waited_enough(op, now);
         let record = self.records.get_mut(id);
         if record.phase == Phase::Asking && !give_up {
             self.waits.push_back(WaitEvent::PauseOver { op });
             return;
         }
-        let stage = std::mem::replace(&mut request.stage, Stage::Running { record: id });
+        let last = self.ops.end_pause(op);
         if record.phase == Phase::Held && record.is_overdue(now) {
             self.lose(id, LostReason::Expired, now);
         } else if record.phase == Phase::Held {
             let ttl = record.ttl;
             self.begin_extend(id, ttl, now);
-        } else if let Stage::Pausing { last, .. } = stage {
+        } else if let Some(last) = last {
             record.op = None;
             let in_line = record.line().is_some();
             let last = if in_line { self.refusal_in_line(id, now) } else { last };

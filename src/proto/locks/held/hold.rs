@@ -339,9 +339,7 @@ impl Locks {
         // At the deadline there is no next round: its own timer ends the lock.
         let pause = self.cluster.settings().extend_again_after();
         let at = now.saturating_add(pause).min(record.deadline);
-        let timer = self.timers.set_at(at, Due::Retry { op: op.short() });
-        let last = Error::NoQuorum(report);
-        self.ops.move_to(op, Stage::Pausing { record: id, timer, last });
+        self.ops.pause(op, id, at, Error::NoQuorum(report));
     }
 
     /// The deadline has come: the lock must not be believed in any more.
@@ -395,9 +393,6 @@ impl Locks {
     ) {
         let Some(op) = self.records.get_mut(id).op.take() else { return };
         let error = self.lost(id, reason, now);
-        if let Some(Stage::Pausing { timer, .. }) = self.ops.get_mut(op).map(|r| &r.stage) {
-            self.timers.clear(*timer);
-        }
         self.ops.move_to(op, Stage::Over(Err(error)));
     }
 

@@ -71,11 +71,6 @@ impl Locks {
         }
     }
 
-    /// Whether the caller of this request asked for a fair lock.
-    pub fn is_fair(&self, op: Op) -> bool {
-        self.ops.get(op).is_some_and(|request| request.fair)
-    }
-
     /// The request stands in line from now on, with the token of its next attempt; `last` is the
     /// error of its last attempt.
     pub fn stand_in_line(&mut self, op: Op, id: RecordId, last: Error, now: Instant) {
@@ -89,16 +84,16 @@ impl Locks {
         let yields = self.ops.get(op).map_or(0, |request| request.yields);
         let length = EARLY_POLL.saturating_mul(1 << yields.min(YIELDS));
         let at = now.saturating_add(self.random_pause(length / 2, length));
-        self.pause(op, id, at, last);
+        self.ops.pause(op, id, at, last);
         if yields == 0 {
-            self.interrupt(op);
+            self.ops.interrupt(op);
             self.poll_line(op, id, now);
         }
     }
 
     /// The timer of a waiter in line came due.
     pub fn on_poll_due(&mut self, op: Op, now: Instant) {
-        if let Some(id) = self.pauses_before(op) {
+        if let Some(id) = self.ops.pauses_before(op) {
             self.poll_line(op, id, now);
         }
     }
@@ -137,7 +132,7 @@ impl Locks {
         let record = self.records.get_mut(id);
         record.round.number = record.round.number.wrapping_add(1);
         self.ask_all(nodes, id, Kind::Join, now);
-        self.pause_on(op, at);
+        self.ops.pause_on(op, at);
     }
 
     /// A node may be asked for a place in its lines from now on.
@@ -253,13 +248,13 @@ impl Locks {
         let refused = line.refused;
         let away = self.cluster.all_nodes().iter().filter(|&it| self.cluster.may_ask(it).is_err());
         let without = refused.union(away.collect());
-        if without.len() <= spare || self.pauses_before(op) != Some(id) {
+        if without.len() <= spare || self.ops.pauses_before(op) != Some(id) {
             return;
         }
         if let Some(request) = self.ops.get_mut(op) {
             request.fair = false;
         }
-        self.interrupt(op);
+        self.ops.interrupt(op);
         self.on_attempt_lost(id, now);
     }
 
@@ -268,7 +263,7 @@ impl Locks {
         let quorum = self.cluster.quorum();
         let record = self.records.get(id);
         let (Some(op), Some(line)) = (record.op, record.line()) else { return };
-        if self.pauses_before(op) != Some(id) {
+        if self.ops.pauses_before(op) != Some(id) {
             // It claims.
             return;
         }
@@ -296,8 +291,8 @@ impl Locks {
             Split::Unknown if line.early_polls == 0 => {
                 // The others may follow at once. If not, the nodes are polled.
                 let at = self.next_early_poll(id, now);
-                if self.interrupt(op) {
-                    self.pause_on(op, at);
+                if self.ops.interrupt(op) {
+                    self.ops.pause_on(op, at);
                 }
             }
             Split::Unknown => {}
@@ -306,7 +301,7 @@ impl Locks {
 
     /// The votes are enough, and give the lock for long enough.
     fn win_in_line(&mut self, op: Op, id: RecordId, deadline: Instant, now: Instant) {
-        self.interrupt(op);
+        self.ops.interrupt(op);
         let record = self.records.get_mut(id);
         record.deadline = deadline;
         // The lock counts from the join by which its deadline was reckoned. So the lengths of its
@@ -327,7 +322,7 @@ impl Locks {
         let skipped = record.line().map_or(0, |line| line.skipped);
         let holds = record.line().map_or(NodeSet::EMPTY, |line| line.holds(now));
         let alone = record.line().is_some_and(|line| !line.met_others);
-        if let Some(waiting) = record.op.and_then(|op| self.waiting(op)) {
+        if let Some(waiting) = record.op.and_then(|op| self.ops.waiting_mut(op)) {
             waiting.was_alone = alone;
         }
         let stats = self.cluster.stats_mut();
@@ -355,7 +350,7 @@ impl Locks {
         if let Some(request) = self.ops.get_mut(op) {
             request.yields = request.yields.saturating_add(1);
         }
-        self.interrupt(op);
+        self.ops.interrupt(op);
         if let Some(line) = self.records.get_mut(id).line_mut() {
             line.successor = token;
         }
@@ -364,21 +359,17 @@ impl Locks {
 
     /// Asks the nodes that have the key for this waiter to extend it to the whole ttl.
     fn begin_claim(&mut self, op: Op, id: RecordId, now: Instant) {
-        if self.has_waited_enough(op, now) {
+        if self.ops.has_waited_enough(op, now) {
             // The wait is over, and its timer is due.
             return;
         }
-        self.interrupt(op);
-        let Some(request) = self.ops.get_mut(op) else { return };
-        let before = std::mem::replace(&mut request.stage, Stage::Running { record: id });
+        let last = self.ops.end_pause(op);
         let ballot = Ballot::of_majority(self.cluster.size());
         let record = self.records.get_mut(id);
         let ttl = record.ttl;
         record.round.follow(Purpose::Claim, ballot, now, ttl);
         let Some(line) = record.line_mut() else { return };
-        if let Stage::Pausing { last, .. } = before {
-            line.last = Some(last);
-        }
+        line.last = last.or(line.last.take());
         let holds = line.holds(now);
         self.cluster.stats_mut().claims += 1;
         let length = self.cluster.settings().node_timeout.min(ttl.usable());
@@ -432,6 +423,6 @@ impl Locks {
         let last = record.line_mut().and_then(|line| line.last.take()).unwrap_or(error);
         let Some(op) = record.op else { return };
         let at = self.next_early_poll(id, now);
-        self.pause(op, id, at, last);
+        self.ops.pause(op, id, at, last);
     }
 }

@@ -19,7 +19,7 @@ use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::state::{Purpose, Round};
 use crate::proto::locks::set::keys::SetOfKeys;
-use crate::proto::locks::{AcquireParams, Due, Locks, WaitEvent, busy};
+use crate::proto::locks::{AcquireParams, Locks, WaitEvent, busy};
 use crate::proto::node_set::NodeId;
 use crate::proto::quorum::Ballot;
 use crate::proto::settings::LONGEST_KEY;
@@ -97,18 +97,14 @@ impl Locks {
                 None => self.records.index_key(id, key),
             }
         }
-        let stage = Stage::Gathering { record: id, timer: None };
+        let stage = Stage::Gathering { record: id };
         let op = self.ops.open(params.data, now, params.give_up_at, stage);
         self.set_auto_extend(id, op, params.auto_extend);
         if waits_in.is_empty() {
             self.ops.move_to(op, Stage::Running { record: id });
             self.begin_attempt(id, now);
-        } else if params.give_up_at != Instant::from_nanos(u64::MAX) {
-            let due = Due::GiveUp { op: op.short() };
-            let set = self.timers.set_at(params.give_up_at, due);
-            if let Some(Stage::Gathering { timer, .. }) = self.ops.stage_mut(op) {
-                *timer = Some(set);
-            }
+        } else {
+            self.ops.limit_wait(op);
         }
         Ok(op)
     }
@@ -123,18 +119,10 @@ impl Locks {
         }
     }
 
-    /// Whether a request waits for some of its keys inside this client.
-    pub fn is_gathering(&self, op: Op) -> bool {
-        matches!(self.ops.get(op).map(|request| &request.stage), Some(Stage::Gathering { .. }))
-    }
-
     /// The turn of a request for several keys has come in this queue. Returns its record if it has
     /// all keys now.
     pub fn take_key(&mut self, op: Op, queue: u32, key: &[u8]) -> Option<RecordId> {
-        let Some(&Stage::Gathering { record: id, timer }) = self.ops.stage_mut(op).map(|it| &*it)
-        else {
-            return None;
-        };
+        let id = self.ops.gathers_for(op)?;
         let index = self.records.get(id).keys().position(|own| own == key)?;
         self.records.index_key(id, index);
         let set = self.records.get_mut(id).set_mut()?;
@@ -142,9 +130,6 @@ impl Locks {
         set.take_turn(index);
         if set.waits() {
             return None;
-        }
-        if let Some(timer) = timer {
-            self.timers.clear(timer);
         }
         self.ops.move_to(op, Stage::Running { record: id });
         Some(id)
@@ -173,13 +158,7 @@ impl Locks {
 
     /// Ends a request that waited for this key, among others, and gets no turn any more.
     pub fn end_gathering(&mut self, op: Op, key: &[u8], no_quorum: Option<&Error>, now: Instant) {
-        let Some(&Stage::Gathering { record: id, timer }) = self.ops.stage_mut(op).map(|it| &*it)
-        else {
-            return;
-        };
-        if let Some(timer) = timer {
-            self.timers.clear(timer);
-        }
+        let Some(id) = self.ops.gathers_for(op) else { return };
         let keys = self.records.get(id).count_keys();
         let mut error = self.no_turn(key, no_quorum, now);
         name_key(&mut error, key, keys);
@@ -189,8 +168,7 @@ impl Locks {
 
     /// A key that a request waits for inside this client, and the queue that it is in.
     pub fn first_queue_of(&self, op: Op) -> Option<u32> {
-        let Stage::Gathering { record, .. } = self.ops.get(op)?.stage else { return None };
-        let set = self.records.get(record).set()?;
+        let set = self.records.get(self.ops.gathers_for(op)?).set()?;
         (0..set.len()).find(|&key| set.is_waited_for(key)).and_then(|key| set.place_of(key))
     }
 
