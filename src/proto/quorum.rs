@@ -52,10 +52,13 @@ pub enum Verdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ballot {
     electors: NodeSet,
-    needed: u8,
     grants: NodeSet,
     denials: NodeSet,
     errors: NodeSet,
+    /// How many grants are missing to win the question.
+    missing: u8,
+    /// How many more electors may refuse before it cannot be won any more: below 0, it cannot be.
+    spare: i8,
     verdict: Verdict,
     /// Votes count on when the question cannot be won any more.
     stays_open: bool,
@@ -76,12 +79,15 @@ impl Ballot {
     /// The question is lost from the start if there are fewer electors than grants are needed, and
     /// won if no grant is needed.
     fn new(electors: NodeSet, needed: usize, stays_open: bool) -> Ballot {
+        // There are at most `MAX_NODES` of either.
+        let (most, missing) = (electors.len() as i8, u8::try_from(needed).unwrap_or(u8::MAX));
         let mut ballot = Ballot {
             electors,
-            needed: u8::try_from(needed).unwrap_or(u8::MAX),
             grants: NodeSet::EMPTY,
             denials: NodeSet::EMPTY,
             errors: NodeSet::EMPTY,
+            missing,
+            spare: most.saturating_sub_unsigned(missing),
             verdict: Verdict::Undecided,
             stays_open,
         };
@@ -102,11 +108,15 @@ impl Ballot {
     #[inline]
     pub fn cast(&mut self, node: NodeId, vote: Vote) -> Verdict {
         if self.verdict == Verdict::Undecided && self.undecided().contains(node) {
-            match vote {
-                Vote::Grant => self.grants.insert(node),
-                Vote::Deny => self.denials.insert(node),
-                Vote::Error => self.errors.insert(node),
-            };
+            if vote == Vote::Grant {
+                self.grants.insert(node);
+                self.missing = self.missing.saturating_sub(1);
+            } else {
+                let refusals =
+                    if vote == Vote::Deny { &mut self.denials } else { &mut self.errors };
+                refusals.insert(node);
+                self.spare = self.spare.saturating_sub(1);
+            }
             self.verdict = self.count();
         }
         self.verdict
@@ -116,6 +126,8 @@ impl Ballot {
     pub fn withdraw(&mut self, node: NodeId) -> Verdict {
         if self.verdict == Verdict::Undecided && self.grants.remove(node) {
             self.errors.insert(node);
+            self.missing += 1;
+            self.spare = self.spare.saturating_sub(1);
             self.verdict = self.count();
         }
         self.verdict
@@ -128,7 +140,7 @@ impl Ballot {
 
     /// How many grants win the question.
     pub const fn needed(&self) -> usize {
-        self.needed as usize
+        self.grants.len() + self.missing as usize
     }
 
     /// The nodes that said yes.
@@ -159,15 +171,12 @@ impl Ballot {
 
     #[inline]
     fn count(&self) -> Verdict {
-        let grants = self.grants.len();
-        let needed = usize::from(self.needed);
-        if grants >= needed {
-            Verdict::Won
-        } else if grants + self.undecided().len() < needed {
-            let open = self.stays_open && !self.undecided().is_empty();
-            if open { Verdict::Undecided } else { Verdict::Lost }
-        } else {
-            Verdict::Undecided
+        let may_be_won = self.spare >= 0;
+        let open = self.stays_open && !self.undecided().is_empty();
+        match self.missing {
+            0 => Verdict::Won,
+            _ if may_be_won || open => Verdict::Undecided,
+            _ => Verdict::Lost,
         }
     }
 }

@@ -33,6 +33,11 @@ impl Replies {
         }
         // None of its bits is set.
         let number = number_of(reply);
+        if number == GRANTED {
+            // Nearly every reply is this one.
+            self.bits[0].insert(node);
+            return;
+        }
         for (bit, nodes) in self.bits.iter_mut().enumerate() {
             if number & (1 << bit) != 0 {
                 nodes.insert(node);
