@@ -8,8 +8,8 @@ use redlatch::proto::NODE_MARKER;
 use redlatch::proto::NodeState;
 use redlatch::proto::turn;
 use redlatch::{
-    Busy, Error, Inspection, KeySummary, Lock, NodeId, Outcome, ReleaseOutcome, Value,
-    proto::Instant,
+    Error, Inspection, KeySummary, Lock, NodeError, NodeId, NodeReply, Outcome, ReleaseOutcome,
+    Value, proto::Instant,
 };
 
 use crate::agenda::{MILLI, SECOND};
@@ -20,6 +20,9 @@ use crate::world::World;
 
 /// After so long the lines of dead clients are gone.
 const LINES: u64 = 11 * SECOND;
+
+/// Within this time a client has room at all nodes at once, though each is full during its probes.
+const ROOM: u64 = 10 * SECOND;
 
 impl World {
     /// No request, pending release, queued waiter or wait is left, and no key on any node.
@@ -90,8 +93,34 @@ impl World {
                 }
                 waited += 1;
                 self.run_until(self.agenda.now() + MILLI);
+                if !self.count_event() {
+                    return;
+                }
             }
         }
+    }
+
+    /// No node is full for this client. The limits of some worlds are so small that the probes in
+    /// flight fill them, and a full node is not asked: it votes as a silent one does. A lock that
+    /// is on a bare majority of the nodes can be found only by a client that asks all of these.
+    fn wait_for_room(&mut self, client: usize) {
+        let end = self.agenda.now() + ROOM;
+        while self.is_some_node_full(client) {
+            if self.agenda.now() >= end {
+                let words = format!("client {client} never has room at all nodes");
+                return self.checker.violate(words);
+            }
+            self.run_until(self.agenda.now() + MILLI);
+            if !self.count_event() {
+                return;
+            }
+        }
+    }
+
+    fn is_some_node_full(&self, client: usize) -> bool {
+        let now = instant(self.agenda.now());
+        let report = self.clients[client].coordinator.report_node_states(now);
+        report.nodes.iter().any(|node| node.reply == NodeReply::Failed(NodeError::Full))
     }
 
     /// No token of a client that runs stands in a line. Those of dead clients go with the ttl of
@@ -161,7 +190,7 @@ impl World {
                 let answer = self.run_errand(client);
                 if !matches!(answer, Some(Ok(Outcome::Released(ReleaseOutcome::Released)))) {
                     let words = format!("client {client} cannot release {key}: {answer:?}");
-                    self.checker.violate(words);
+                    return self.checker.violate(words);
                 }
             }
         }
@@ -202,13 +231,8 @@ impl World {
 
     fn take(&mut self, client: usize, key: usize) -> Option<Lock> {
         let wish = Wish::of(self.long_ttl());
-        let mut asked = self.acquire(client, key, wish, 0, Purpose::Errand);
-        if let Err(Error::Busy(Busy::Nodes)) = asked {
-            // The limits of this world are so small that the probes in flight fill them.
-            self.wait_for_answers(client);
-            asked = self.acquire(client, key, wish, 0, Purpose::Errand);
-        }
-        let answer = match asked {
+        self.wait_for_room(client);
+        let answer = match self.acquire(client, key, wish, 0, Purpose::Errand) {
             Ok(_) => self.run_errand(client),
             Err(error) => Some(Err(error)),
         };
@@ -229,6 +253,7 @@ impl World {
         });
         if !matches!(extended, Some(Ok(Outcome::Extended { .. }))) {
             self.checker.violate(format!("client {client} cannot extend by token: {extended:?}"));
+            return None;
         }
         let seen =
             self.errand(client, |core, key, serial, at| core.inspect(key, serial, at).map(|_| ()));
@@ -238,12 +263,14 @@ impl World {
         };
         if !matches!(&seen, Some(Ok(Outcome::Inspected(seen))) if whose(seen)) {
             self.checker.violate(format!("client {client} does not see {token}: {seen:?}"));
+            return None;
         }
         let forced = self.errand(client, |core, key, serial, at| {
             core.force_release(key, serial, at).map(|_| ())
         });
         if !matches!(forced, Some(Ok(Outcome::Released(ReleaseOutcome::Released)))) {
             self.checker.violate(format!("client {client} cannot force a release: {forced:?}"));
+            return None;
         }
         let now = self.agenda.now();
         self.clients[owner].coordinator.release_nowait(&lock, instant(now));
@@ -254,20 +281,12 @@ impl World {
     fn errand(
         &mut self,
         client: usize,
-        mut ask: impl FnMut(&mut Coordinator, &[u8], u64, Instant) -> Result<(), Error>,
+        ask: impl FnOnce(&mut Coordinator, &[u8], u64, Instant) -> Result<(), Error>,
     ) -> Option<Result<Outcome, Error>> {
+        self.wait_for_room(client);
         let serial = self.next_serial();
-        let mut ask = |world: &mut World| {
-            let (now, it) = (world.agenda.now(), &mut world.clients[client]);
-            ask(&mut it.coordinator, &world.keys[0], serial, instant(now))
-        };
-        let mut asked = ask(self);
-        if let Err(Error::Busy(Busy::Nodes)) = asked {
-            // The limits of this world are so small that the probes in flight fill them.
-            self.wait_for_answers(client);
-            asked = ask(self);
-        }
         let (now, it) = (self.agenda.now(), &mut self.clients[client]);
+        let asked = ask(&mut it.coordinator, &self.keys[0], serial, instant(now));
         it.asked.insert(serial, Purpose::Errand);
         self.checker.ask(serial, client, "errand", now + SECOND, it.kept_waiting);
         match asked {

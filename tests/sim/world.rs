@@ -141,7 +141,9 @@ impl World {
         self.tally.written_back = written_back.sum();
         self.tally.healed = self.clients.iter().map(|it| it.coordinator.stats().healed).sum();
         self.let_everyone_take_every_key();
-        self.say_goodbye();
+        if self.count_event() {
+            self.say_goodbye();
+        }
     }
 
     /// Lets it run up to `end`.
