@@ -11,7 +11,6 @@ use crate::proto::cluster::restart_guard::QuarantineReason;
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::locks::Locks;
 use crate::proto::locks::record::records::Phase;
-use crate::proto::locks::release::queue::PendingRelease;
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Ask, Kind, LockAsk};
@@ -55,7 +54,7 @@ impl Locks {
             Change::OtherProcess => self.on_other_process(node, now),
             Change::NoProof => self.on_no_proof(node),
             Change::Vetted => {
-                self.stop_drop_timer(node);
+                self.pending_releases[node.index()].on_admitted(&mut self.timers);
                 self.cluster.admit(node, now);
                 self.send_pending_releases(node, now);
                 self.on_first_handshake_end(now);
@@ -71,7 +70,9 @@ impl Locks {
             Change::Lost { cause, asks, provable } => {
                 let random = self.rng.0.random();
                 self.cluster.plan_reconnect(node, random, now);
-                self.wait_for_reconnect(node, now);
+                let away = self.longest_absence();
+                let pending = &mut self.pending_releases[node.index()];
+                pending.on_disconnected(away, &mut self.timers, now);
                 self.forget_hand_overs(node);
                 for ask in asks {
                     self.on_ask_lost(node, ask, cause, provable, now);
@@ -125,13 +126,12 @@ impl Locks {
             record.end_heal(node);
             record.may_be_executed_late(node, provable, now);
             if provable {
-                let pending_release = PendingRelease { record: ask.record, not_before: now };
-                self.pending_releases[node.index()].unproven.push(pending_release);
+                self.pending_releases[node.index()].expect_proof(ask.record);
             }
         } else {
             record.pending.on_release_over(node);
             if record.pending.is_release_due(node) {
-                self.queue_release(node, ask.record, now);
+                self.pending_releases[node.index()].push(ask.record, now);
                 // The release is sent again on the next connection, which may be in time.
                 vote &= !reconnecting;
             }

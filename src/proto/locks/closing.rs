@@ -5,7 +5,7 @@ use crate::proto::error::{ClosedReason, Error, LostReason};
 use crate::proto::ids::RecordId;
 use crate::proto::locks::encoding::Question;
 use crate::proto::locks::record::records::{Phase, Records};
-use crate::proto::locks::release::queue::{PendingRelease, PendingReleases};
+use crate::proto::locks::release::queue::PendingReleases;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::task::tasks::Tasks;
 use crate::proto::locks::{Flushes, Locks};
@@ -85,8 +85,7 @@ impl Locks {
     /// nor the silence of the node puts them off any more.
     fn send_last_releases(&mut self, node: NodeId, now: Instant) {
         while self.cluster.may_release(node, true) {
-            let next = self.pending_releases[node.index()].pop();
-            let Some(PendingRelease { record: id, .. }) = next else { return };
+            let Some(id) = self.pending_releases[node.index()].pop() else { return };
             if !self.records.is_open(id) {
                 continue;
             }
@@ -149,7 +148,8 @@ impl Locks {
         (self.timers, self.prolongs) = (Timers::new(), Timers::new());
         self.cluster.abandon_after_fork();
         self.starting = false;
-        self.pending_releases.fill_with(PendingReleases::default);
+        let nodes = self.cluster.all_nodes();
+        self.pending_releases = nodes.iter().map(PendingReleases::of).collect();
         self.flushes.fill_with(Flushes::default);
         for op in self.ops.all() {
             self.ops.move_to(op, Stage::Over(Err(Error::Closed(ClosedReason::Forked))));

@@ -7,7 +7,6 @@ use crate::proto::ids::{Op, RecordId, ShortOp};
 use crate::proto::lock::LockToken;
 use crate::proto::locks::flushes::BETWEEN_WALKS;
 use crate::proto::locks::record::records::Phase;
-use crate::proto::locks::release::queue::{PendingRelease, PendingReleases};
 use crate::proto::locks::requests::{Request, Stage};
 use crate::proto::locks::{Due, Flushes, Locks};
 use crate::proto::node_set::{NodeId, NodeSet};
@@ -77,7 +76,7 @@ impl Locks {
         }
         for node in cluster.all_nodes().iter() {
             let place = |id| place(id).map(|(at, _)| at);
-            add_pending(node, &pending_releases[node.index()], fingerprint, &place);
+            pending_releases[node.index()].add_to(fingerprint, &place);
             let Flushes { walked_at, next_walk: _ } = flushes[node.index()];
             let walked = walked_at
                 .map_or(BETWEEN_WALKS.as_nanos() as u64, |at| fingerprint.ago(at, BETWEEN_WALKS));
@@ -117,25 +116,6 @@ impl Locks {
             fingerprint.add_at(node, sum);
         }
     }
-}
-
-fn add_pending(
-    node: NodeId,
-    pending: &PendingReleases,
-    fingerprint: &mut Fingerprint<'_>,
-    place: &dyn Fn(RecordId) -> Option<u64>,
-) {
-    let PendingReleases { unproven, next_send: _, drop_timer: _, refused, .. } = pending;
-    for (list, kind) in [(pending.queued().as_slice(), 1), (unproven.as_slice(), 2)] {
-        for &PendingRelease { record, not_before } in list {
-            // The release of a record that is closed is skipped.
-            if let Some(place) = place(record) {
-                let word = mix(mix(kind, place), fingerprint.ahead(not_before));
-                fingerprint.add_at(node, word);
-            }
-        }
-    }
-    fingerprint.add_at(node, u64::from(*refused));
 }
 
 fn add_request(

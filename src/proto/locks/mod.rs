@@ -73,7 +73,7 @@ use tidying::Tidying;
 
 /// What a timer does when it comes due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Due {
+pub enum Due {
     /// The round's time is over: a node that has not answered is silent.
     Round { record: RecordId },
     /// The time of the task is over.
@@ -252,7 +252,7 @@ impl Locks {
     pub fn new(settings: Settings, seed: [u8; 32], now: Instant) -> Locks {
         let nodes = settings.nodes.len();
         Locks {
-            pending_releases: (0..nodes).map(|_| PendingReleases::default()).collect(),
+            pending_releases: NodeSet::first(nodes).iter().map(PendingReleases::of).collect(),
             flushes: (0..nodes).map(|_| Flushes::default()).collect(),
             key_prefix: KeyPrefix::new(&settings.key_prefix),
             records: Records::new(settings.limits.records),

@@ -11,17 +11,20 @@ use std::time::Duration;
 use crate::proto::cluster::NodeEvent;
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::RecordId;
+use crate::proto::locks::Locks;
 use crate::proto::locks::encoding::Question;
-use crate::proto::locks::record::records::{Phase, Record};
-use crate::proto::locks::release::queue::{GIVEN_UP_AFTER, PendingRelease};
+use crate::proto::locks::record::records::Record;
+use crate::proto::locks::release::queue::Next;
 use crate::proto::locks::round::state::Purpose;
-use crate::proto::locks::{Due, Locks};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::{Instant, drift};
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::Form;
 use crate::proto::wire::known_scripts::ScriptName;
 use crate::proto::wire::line::LINE_TTL;
+
+/// How many times `max_ttl` a node may be away before its pending releases are dropped.
+const GIVEN_UP_AFTER: u32 = 10;
 
 /// Whether a node refused a hand-over for a lasting reason: by its name, or by an error of a script
 /// for a token that never joined a line.
@@ -54,7 +57,7 @@ impl Locks {
         for node in nodes.iter() {
             let unanswered = asked.contains(node);
             if !self.cluster.may_release(node, unanswered) {
-                self.queue_release(node, id, now);
+                self.pending_releases[node.index()].push(id, now);
                 self.schedule_releases(node, now);
                 continue;
             }
@@ -116,16 +119,6 @@ impl Locks {
         }
     }
 
-    /// Queues a release, to be sent from `not_before` on.
-    pub(in crate::proto::locks) fn queue_release(
-        &mut self,
-        node: NodeId,
-        id: RecordId,
-        not_before: Instant,
-    ) {
-        self.pending_releases[node.index()].push(PendingRelease { record: id, not_before });
-    }
-
     /// A node answered a release.
     #[inline]
     pub(in crate::proto::locks) fn on_release(
@@ -179,8 +172,9 @@ impl Locks {
             record.trouble_mut().plain.insert(node);
         } else {
             if record.pending.is_release_due(node) {
-                self.queue_release(node, id, now);
-                self.on_release_refused(node, now);
+                self.pending_releases[node.index()].push(id, now);
+                self.schedule_releases(node, now);
+                self.pending_releases[node.index()].on_refused();
             }
             return false;
         }
@@ -218,10 +212,10 @@ impl Locks {
                 line.may_come_to_stand(node);
             }
             let later = now.saturating_add(self.cluster.settings().node_timeout);
-            self.queue_release(node, id, later);
+            self.pending_releases[node.index()].push(id, later);
             self.schedule_releases(node, now);
         }
-        self.pending_releases[node.index()].refused = 0;
+        self.pending_releases[node.index()].on_acknowledged();
     }
 
     /// Acts on the proof that no earlier connection will execute anything any more.
@@ -239,7 +233,7 @@ impl Locks {
 
     /// Acts on the proof that a process which is gone executes nothing any more.
     pub(in crate::proto::locks) fn on_other_process(&mut self, node: NodeId, now: Instant) {
-        self.pending_releases[node.index()].unproven.clear();
+        self.pending_releases[node.index()].take_unproven();
         for id in self.records.ids() {
             let record = self.records.get_mut(id);
             let expires_at = record.gone_if_executed(now);
@@ -249,9 +243,9 @@ impl Locks {
 
     /// For each record that expects a proof from the node, which it does not expect after this.
     fn take_unproven(&mut self, node: NodeId, mut act: impl FnMut(&mut Record)) {
-        for pending_release in std::mem::take(&mut self.pending_releases[node.index()].unproven) {
-            if self.records.is_open(pending_release.record) {
-                act(self.records.get_mut(pending_release.record));
+        for id in self.pending_releases[node.index()].take_unproven() {
+            if let Some(record) = self.records.get_open_mut(id) {
+                act(record);
             }
         }
     }
@@ -272,39 +266,22 @@ impl Locks {
     /// executes nothing of an earlier connection any more.
     fn send_while_there_is_room(&mut self, node: NodeId, now: Instant) -> (u64, u64) {
         let (mut sent, mut given_up) = (0, 0);
-        let lined_up = self.pending_releases[node.index()].len();
-        for _ in 0..lined_up {
-            let room = self.cluster.has_room_for_release(node);
-            if !room {
+        for _ in 0..self.pending_releases[node.index()].len() {
+            if !self.cluster.has_room_for_release(node) {
                 self.schedule_releases(node, now);
                 break;
             }
-            let Some(pending_release) = self.pending_releases[node.index()].pop() else { break };
-            if !self.records.is_open(pending_release.record) {
-                continue;
-            }
-            let record = self.records.get_mut(pending_release.record);
-            let over = record.phase == Phase::Ending;
-            let is_sent = record.pending.releasing().contains(node);
-            if !over || !record.pending.is_release_due(node) || is_sent {
-                continue;
-            }
-            if record.waits_for_its_deadline() {
-                // The deadline sends every pending release of the record.
-                continue;
-            }
-            if now < pending_release.not_before {
-                self.pending_releases[node.index()].push(pending_release);
-                self.schedule_releases(node, now);
-                continue;
-            }
-            if record.pending.has_lapsed(node, now) {
-                let (_, unproven) = record.pending.give_up(node);
-                given_up += u64::from(unproven);
-                self.finish(pending_release.record);
-            } else {
-                self.send_releases(node.into(), pending_release.record, Form::Source, now);
-                sent += 1;
+            match self.pending_releases[node.index()].next(&mut self.records, now) {
+                Next::Skip => {}
+                Next::Later => self.schedule_releases(node, now),
+                Next::Send(id) => {
+                    self.send_releases(node.into(), id, Form::Source, now);
+                    sent += 1;
+                }
+                Next::Lapsed { record, unproven } => {
+                    given_up += u64::from(unproven);
+                    self.finish(record);
+                }
             }
         }
         (sent, given_up)
@@ -313,70 +290,34 @@ impl Locks {
     /// Starts the pause before the next releases are sent, unless it runs, or the next connection
     /// sends them.
     pub(in crate::proto::locks) fn schedule_releases(&mut self, node: NodeId, now: Instant) {
-        let pending_releases = &mut self.pending_releases[node.index()];
-        if self.cluster.node_state(node).is_usable() && pending_releases.next_send.is_none() {
-            let at = now.saturating_add(pending_releases.pause());
-            pending_releases.next_send =
-                Some(self.timers.set_at(at, Due::PendingReleases { node }));
+        if self.cluster.node_state(node).is_usable() {
+            self.pending_releases[node.index()].schedule(&mut self.timers, now);
         }
     }
 
-    fn on_release_refused(&mut self, node: NodeId, now: Instant) {
-        self.schedule_releases(node, now);
-        let pending_releases = &mut self.pending_releases[node.index()];
-        pending_releases.refused = pending_releases.refused.saturating_add(1);
-    }
-
     pub(in crate::proto::locks) fn on_releases_due(&mut self, node: NodeId, now: Instant) {
-        self.pending_releases[node.index()].next_send = None;
+        self.pending_releases[node.index()].on_pause_over();
         if self.cluster.node_state(node).is_usable() {
             self.send_pending_releases(node, now);
         }
     }
 
-    /// The node may be asked from now on, so its pending releases are not dropped for its absence.
-    pub(in crate::proto::locks) fn stop_drop_timer(&mut self, node: NodeId) {
-        let pending_releases = &mut self.pending_releases[node.index()];
-        pending_releases.refused = 0;
-        self.timers.clear_in(&mut pending_releases.drop_timer);
+    /// How long a node may be away before its pending releases are dropped: by then every key of
+    /// ours on it has expired, unless its clock stands still.
+    pub(in crate::proto::locks) fn longest_absence(&self) -> Duration {
+        let max_ttl = self.cluster.settings().max_ttl;
+        let away = max_ttl.saturating_mul(GIVEN_UP_AFTER);
+        // A token may stand in a line, which may live for longer than that.
+        if self.cluster.is_listening() { away.max(longest_line(max_ttl)) } else { away }
     }
 
-    /// No release can be sent before the next connection of the node.
-    pub(in crate::proto::locks) fn wait_for_reconnect(&mut self, node: NodeId, now: Instant) {
-        self.timers.clear_in(&mut self.pending_releases[node.index()].next_send);
-        self.start_drop_timer(node, now);
-    }
-
-    /// Sets the timer after which the pending releases of a node that is away are dropped.
-    fn start_drop_timer(&mut self, node: NodeId, now: Instant) {
-        let pending = &mut self.pending_releases[node.index()];
-        if pending.drop_timer.is_none() {
-            let max_ttl = self.cluster.settings().max_ttl;
-            let mut away = max_ttl.saturating_mul(GIVEN_UP_AFTER);
-            if self.cluster.is_listening() {
-                // A token may stand in a line, which may live for longer than that.
-                away = away.max(longest_line(max_ttl));
-            }
-            let at = now.saturating_add(away);
-            pending.drop_timer = Some(self.timers.set_at(at, Due::DropReleases { node }));
-        }
-    }
-
-    /// The node was away so long that every key of this client on it has expired.
+    /// The node was away for that long.
     pub(in crate::proto::locks) fn drop_pending_releases(&mut self, node: NodeId, now: Instant) {
-        self.pending_releases[node.index()].drop_timer = None;
-        let mut count = 0;
-        while let Some(pending_release) = self.pending_releases[node.index()].pop() {
-            if !self.records.is_open(pending_release.record) {
-                continue;
-            }
-            let record = self.records.get_mut(pending_release.record);
-            let (pending, _) = record.pending.give_up(node);
-            count += u64::from(pending);
-            self.finish(pending_release.record);
-        }
+        let (away, records) = (self.longest_absence(), &mut self.records);
+        let pending = &mut self.pending_releases[node.index()];
+        let (count, dropped) = pending.drop_all(records, away, &mut self.timers, now);
+        dropped.into_iter().for_each(|id| self.finish(id));
         self.report_dropped_releases(node, count);
-        self.start_drop_timer(node, now);
     }
 
     fn report_dropped_releases(&mut self, node: NodeId, count: u64) {
