@@ -39,6 +39,7 @@ pub mod task;
 pub mod tests;
 mod tidying;
 mod turns;
+mod writes;
 
 use std::collections::VecDeque;
 
