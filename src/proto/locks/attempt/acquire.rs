@@ -251,7 +251,7 @@ impl Locks {
             self.waits.push_back(WaitEvent::AttemptWon { op, key });
         }
         self.note_attempt(id, None);
-        self.arm_deadline(id);
+        self.records.get_mut(id).arm_deadline(id, &mut self.timers);
         if let Some(op) = op {
             self.ops.move_to(op, Stage::Granted { record: id });
         }

@@ -6,7 +6,7 @@ use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeR
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key_set::KeySet;
 use crate::proto::lock::{Lock, LockToken};
-use crate::proto::locks::record::records::{News, Phase};
+use crate::proto::locks::record::records::{News, Phase, Record};
 use crate::proto::locks::renew::schedule::LOSS_BEFORE;
 use crate::proto::locks::requests::{Outcome, Stage};
 use crate::proto::locks::round::course::Part;
@@ -16,6 +16,7 @@ use crate::proto::locks::{Due, Locks, busy, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::quorum::Ballot;
 use crate::proto::time::{Instant, InvalidTtl, Ttl};
+use crate::proto::timers::Timers;
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::Form;
 
@@ -260,7 +261,7 @@ impl Locks {
             self.cluster.stats_mut().extended += 1;
             self.ops.move_to(op, Stage::Extended { lock });
         }
-        self.arm_deadline(id);
+        self.records.get_mut(id).arm_deadline(id, &mut self.timers);
         if deadline > before {
             self.report_news(id, News::Extended);
         }
@@ -284,17 +285,6 @@ impl Locks {
             return Err(self.lost_unasked(LostReason::Expired, &[], now));
         }
         Ok(Outcome::Extended { deadline })
-    }
-
-    /// Sets the timer of the deadline. An auto-extended lock is lost a little before it, so that
-    /// its holder is notified in time.
-    pub(in crate::proto::locks) fn arm_deadline(&mut self, id: RecordId) {
-        let record = self.records.get_mut(id);
-        self.timers.clear_in(&mut record.deadline_timer);
-        let start = record.round.start.min(record.deadline);
-        let length = record.deadline.saturating_since(start).saturating_sub(record.lost_before());
-        let due = Due::Deadline { record: id };
-        record.deadline_timer = Some(self.timers.set_after(start, length, due));
     }
 
     /// Ends an extend that cannot be asked: what is left up to the bound of auto-extension is too
@@ -484,5 +474,16 @@ impl Locks {
 
     pub(in crate::proto::locks) fn is_held(&self, id: RecordId) -> bool {
         self.records.is_open(id) && self.records.get(id).phase == Phase::Held
+    }
+}
+
+impl Record {
+    /// Sets the timer of the deadline. An auto-extended lock is lost a little before it, so that
+    /// its holder is notified in time.
+    pub(in crate::proto::locks) fn arm_deadline(&mut self, id: RecordId, timers: &mut Timers<Due>) {
+        timers.clear_in(&mut self.deadline_timer);
+        let start = self.round.start.min(self.deadline);
+        let length = self.deadline.saturating_since(start).saturating_sub(self.lost_before());
+        self.deadline_timer = Some(timers.set_after(start, length, Due::Deadline { record: id }));
     }
 }

@@ -101,7 +101,7 @@ impl Locks {
         record.deadline = entry.capped(record.deadline);
         record.news = record.news.max(News::Nothing);
         record.auto_extended = Some(Place::new(insert(&mut self.auto_extended, entry)));
-        self.arm_deadline(id);
+        self.records.get_mut(id).arm_deadline(id, &mut self.timers);
         self.plan_renewal(id, true);
     }
 
