@@ -34,7 +34,7 @@ impl Locks {
             if !self.records.is_open(id) {
                 continue;
             }
-            self.stop_auto_extend(id);
+            self.renewals.end(self.records.get_mut(id), &mut self.timers);
             self.withdraw_news(id);
             if self.records.get(id).waits_for_its_deadline() {
                 self.end_as(id, Form::Source, None, now);
@@ -143,10 +143,10 @@ impl Locks {
         self.cluster.stats_mut().held = 0;
         self.records = Records::new(self.cluster.settings().limits.records);
         self.tasks = Tasks::default();
-        self.auto_extended.clear();
+        self.renewals.clear();
         self.waits.clear();
         self.updates.clear();
-        (self.timers, self.prolongs) = (Timers::new(), Timers::new());
+        self.timers = Timers::new();
         self.cluster.abandon_after_fork();
         self.starting = false;
         self.pending_releases.fill_with(PendingReleases::default);

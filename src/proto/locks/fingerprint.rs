@@ -34,11 +34,10 @@ impl Locks {
             records,
             tasks,
             ops,
-            auto_extended,
+            renewals,
             found: _,
             command: _,
             timers: _,
-            prolongs,
             waits,
             updates,
             // What a burst took is given back; that changes no answer.
@@ -50,7 +49,7 @@ impl Locks {
         } = self;
         assert!(marks.is_none() && given_away.is_empty(), "a fingerprint does not cover lines");
         assert!(tasks.count() == 0, "a fingerprint does not cover tasks");
-        assert!(auto_extended.is_empty() && prolongs.len() == 0, "nor auto-extended locks");
+        assert!(renewals.is_empty(), "nor auto-extended locks");
         assert!(waits.is_empty() && updates.is_empty(), "nor what was not taken out");
         assert!(!ops.has_ready(), "completions are taken out first");
         // Records and requests go by their order in the slab.

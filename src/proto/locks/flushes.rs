@@ -42,11 +42,8 @@ impl Locks {
     fn all_were_written(&mut self, node: NodeId, now: Instant) {
         self.flushes[node.index()].walked_at = Some(now);
         self.cluster.stats_mut().node(node).flushes += 1;
+        self.renewals.doubt_all(node, &self.records, now);
         let mut found = std::mem::take(&mut self.found);
-        found.extend(self.auto_extended.iter().map(|(_, entry)| entry.record));
-        for id in found.drain(..) {
-            self.doubt_key_at(node, id, now);
-        }
         found.extend(self.ops.waiting());
         for id in found.drain(..) {
             for key in 0..self.records.get(id).count_keys() {

@@ -56,9 +56,10 @@ use crate::proto::locks::encoding::{
     Place, Question, encode, encode_fenced, encode_fenced_set, encode_for_line, encode_set,
     phase_of,
 };
-use crate::proto::locks::record::records::{Phase, Record, Records};
+use crate::proto::locks::record::records::{News, Phase, Record, Records};
 use crate::proto::locks::release::queue::PendingReleases;
-use crate::proto::locks::renew::schedule::{AutoExtend, AutoExtendedLocks};
+use crate::proto::locks::renew::renewals::Renewals;
+use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::requests::{Ops, Request};
 use crate::proto::locks::task::tasks::Tasks;
 use crate::proto::node_set::{NodeId, NodeSet};
@@ -92,15 +93,6 @@ enum Due {
     Flushes { node: NodeId },
     /// The node was away so long that its pending releases are dropped.
     DropReleases { node: NodeId },
-}
-
-/// What prolongs an auto-extended lock when it is due.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Prolong {
-    /// The lock is renewed.
-    Renew { record: RecordId },
-    /// The nodes are asked, because the lock's key may be gone on one.
-    Check { record: RecordId },
 }
 
 /// An event for the waits.
@@ -227,15 +219,12 @@ pub struct Locks {
     records: Records,
     tasks: Tasks,
     ops: Ops,
-    auto_extended: AutoExtendedLocks,
+    renewals: Renewals,
     /// The records that a push concerns: empty except while they are notified.
     found: Vec<RecordId>,
     /// The buffer for the next question: several nodes are asked it, and it is encoded once.
     command: BytesMut,
     timers: Timers<Due>,
-    /// Extends of auto-extended locks. They have timers of their own because they come last in a
-    /// turn.
-    prolongs: Timers<Prolong>,
     /// Events for the waits: empty except within a call of the coordinator.
     waits: VecDeque<WaitEvent>,
     updates: Updates,
@@ -253,6 +242,8 @@ impl Locks {
     /// The locks of a new client. The settings are valid; tokens are drawn from the seed.
     pub fn new(settings: Settings, seed: [u8; 32], now: Instant) -> Locks {
         let nodes = settings.nodes.len();
+        let cluster = Cluster::new(settings, now);
+        let settings = cluster.settings();
         Locks {
             pending_releases: (0..nodes).map(|_| PendingReleases::default()).collect(),
             flushes: (0..nodes).map(|_| Flushes::default()).collect(),
@@ -262,11 +253,9 @@ impl Locks {
             ops: Ops::default(),
             starting: true,
             abandoned: false,
-            auto_extended: AutoExtendedLocks::new(),
             found: Vec::new(),
             command: BytesMut::new(),
             timers: Timers::new(),
-            prolongs: Timers::new(),
             waits: VecDeque::new(),
             updates: Updates::default(),
             tidying: Tidying::default(),
@@ -274,7 +263,8 @@ impl Locks {
             given_away: VecDeque::new(),
             given_back: VecDeque::new(),
             rng: Random(StdRng::from_seed(seed)),
-            cluster: Cluster::new(settings, now),
+            renewals: Renewals::new(&cluster),
+            cluster,
         }
     }
 
@@ -306,8 +296,8 @@ impl Locks {
     #[inline]
     pub fn next_timeout(&self) -> Option<Instant> {
         let at_nodes = self.cluster.next_timeout();
-        let (timers, prolongs) = (self.timers.next(), self.prolongs.next());
-        Instant::first_of([at_nodes, timers, prolongs, self.tidying.due])
+        let (timers, renewals) = (self.timers.next(), self.renewals.next_due());
+        Instant::first_of([at_nodes, timers, renewals, self.tidying.due])
     }
 
     /// Whether the earliest timer is a poll of a waiter in line. Such a poll may come a millisecond
@@ -337,7 +327,10 @@ impl Locks {
             Due::Deadline { record } => self.on_deadline(record, now),
             Due::Retry { op } => self.on_pause_over(self.ops.whole(op), now),
             Due::GiveUp { op } => self.on_wait_over(self.ops.whole(op)),
-            Due::Warn { record } => self.on_warning_due(record),
+            Due::Warn { record } => {
+                self.renewals.on_warning_due(self.records.get(record));
+                self.report_news(record, News::Expiring);
+            }
             Due::PendingReleases { node } => self.on_releases_due(node, now),
             Due::Flushes { node } => self.on_walk_due(node, now),
             Due::DropReleases { node } => self.drop_pending_releases(node, now),
@@ -345,19 +338,9 @@ impl Locks {
         true
     }
 
-    /// Does the earliest renewal that is due. Returns whether there was one.
-    pub fn prolong_next(&mut self, now: Instant) -> bool {
-        let Some(prolong) = self.prolongs.pop_due(now) else { return false };
-        match prolong {
-            Prolong::Renew { record } => self.on_renewal_due(record, now),
-            Prolong::Check { record } => self.on_check_due(record, now),
-        }
-        true
-    }
-
     /// How many timers are set, of every kind.
     pub fn open_timers(&self) -> usize {
-        self.cluster.open_timers() + self.timers.len() + self.prolongs.len()
+        self.cluster.open_timers() + self.timers.len() + self.renewals.open_timers()
     }
 
     /// How many records and tasks are open.
@@ -367,7 +350,7 @@ impl Locks {
 
     /// How many locks are auto-extended.
     pub fn auto_extended_locks(&self) -> usize {
-        self.auto_extended.len()
+        self.renewals.len()
     }
 
     /// How many releases are pending for a node.

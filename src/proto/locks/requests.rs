@@ -11,6 +11,7 @@ use crate::proto::error::{Error, Report};
 use crate::proto::ids::{Op, OpGeneration, RecordId, ShortOp, TaskId};
 use crate::proto::inspection::Inspection;
 use crate::proto::lock::Lock;
+use crate::proto::locks::record::records::Record;
 use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::round::state::ReleaseOutcome;
 use crate::proto::surplus::{insert, shrink_queue, shrink_slab};
@@ -183,6 +184,15 @@ impl Ops {
             self.ready.push_back(op);
         }
         op
+    }
+
+    /// Links a request with its new record, and notes whether the lock is to be auto-extended.
+    #[inline]
+    pub fn link(&mut self, op: Op, record: &mut Record, auto_extend: Option<AutoExtend>) {
+        (record.op, record.tracked) = (Some(op), auto_extend.is_some());
+        if let Some(request) = auto_extend.and_then(|_| self.get_mut(op)) {
+            request.auto_extend = auto_extend;
+        }
     }
 
     /// The request, to look at, unless it was cancelled or answered.

@@ -5,7 +5,7 @@
 
 use crate::proto::locks::Locks;
 use crate::proto::node_set::NodeId;
-use crate::proto::surplus::{FEW, INTERVAL, shrink_queue, shrink_slab};
+use crate::proto::surplus::{FEW, INTERVAL, shrink_queue};
 use crate::proto::time::Instant;
 
 /// When the next interval ends, and what was in use in this one.
@@ -42,8 +42,7 @@ impl Locks {
         self.records.shrink(most);
         self.ops.shrink(most);
         self.timers.shrink(most);
-        self.prolongs.shrink(most);
-        shrink_slab(&mut self.auto_extended, most);
+        self.renewals.shrink(most);
         shrink_queue(&mut self.waits, most);
         self.updates.shrink(most);
         self.pending_releases.iter_mut().for_each(|queue| queue.shrink(most));

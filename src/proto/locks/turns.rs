@@ -27,7 +27,7 @@ impl Locks {
             let quiet = matches!(mode, Some(Mode::BackingOff | Mode::Polling));
             quiet && matches!(request.stage, Stage::Pausing { .. })
         };
-        self.auto_extended.is_empty() && !self.ops.is_empty() && self.ops.all_are(backs_off)
+        self.renewals.is_empty() && !self.ops.is_empty() && self.ops.all_are(backs_off)
     }
 
     /// How many keys a record has.
@@ -297,7 +297,7 @@ impl Locks {
         self.records.get_mut(id).set_queue(Some(queue));
         self.ops.move_to(op, Stage::Running { record: id });
         let auto_extend = self.ops.get_mut(op).and_then(|request| request.auto_extend);
-        self.set_auto_extend(id, op, auto_extend);
+        self.ops.link(op, self.records.get_mut(id), auto_extend);
         if self.is_fair(op) {
             self.prepare_line(now);
             self.set_fair(id, op);

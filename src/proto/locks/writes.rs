@@ -63,7 +63,7 @@ impl Locks {
             let key = usize::from(key);
             self.notify_waiter(id, |op| WaitEvent::Seen { op, node, key, left });
         } else if left == Some(-2) && !record.absent().union(record.healing()).contains(node) {
-            self.doubt_key_at(node, id, now);
+            self.renewals.doubt(node, self.records.get(id), now);
         }
     }
 
@@ -93,7 +93,7 @@ impl Locks {
     }
 
     fn is_interested_in_writes(&self) -> bool {
-        !self.auto_extended.is_empty() || !self.ops.has_no_waiters()
+        !self.renewals.is_empty() || !self.ops.has_no_waiters()
     }
 
     /// Reports an event to the waits if the record belongs to a waiter between two attempts.
@@ -116,7 +116,7 @@ impl Locks {
         for id in found.drain(..) {
             // What was done for an earlier record may have ended this one.
             if by != Writer::Record(id) && self.records.is_open(id) {
-                self.doubt_key_at(node, id, now);
+                self.renewals.doubt(node, self.records.get(id), now);
                 let ours = by != Writer::Other;
                 let record = self.records.get(id);
                 let key = record.set().and_then(|set| set.index_of(key)).unwrap_or(0);

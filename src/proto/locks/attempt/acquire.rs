@@ -60,7 +60,7 @@ impl Locks {
         let id = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
         self.records.index(id, hash);
         let op = self.ops.open(params.data, now, params.give_up_at, Stage::Running { record: id });
-        self.set_auto_extend(id, op, params.auto_extend);
+        self.ops.link(op, self.records.get_mut(id), params.auto_extend);
         if params.fair {
             self.prepare_line(now);
             self.set_fair(id, op);

@@ -82,7 +82,7 @@ impl Locks {
             record.caller_ttl = ttl;
         }
         record.longest = record.longest.max(ttl);
-        self.caller_extends(id);
+        self.renewals.on_extend_by_caller(record);
         self.begin_extend(id, ttl, now);
         Ok(op)
     }
@@ -173,7 +173,7 @@ impl Locks {
 
     /// Asks the nodes to extend the key.
     pub(in crate::proto::locks) fn begin_extend(&mut self, id: RecordId, ttl: Ttl, now: Instant) {
-        let Some(ttl) = self.capped_ttl(id, ttl, now) else {
+        let Some(ttl) = self.renewals.capped_ttl(self.records.get(id), ttl, now) else {
             self.extend_is_of_no_use(id, ttl);
             return;
         };
@@ -181,7 +181,7 @@ impl Locks {
         let record = self.records.get_mut(id);
         record.longest = record.longest.max(ttl);
         record.round.follow(Purpose::Extend, ballot, now, ttl);
-        self.doubts_are_asked_about(id);
+        self.renewals.on_extend_begun(record);
         let part_of = |locks: &mut Locks, node| match locks.extend_counts(node, id, now) {
             NodeReply::Granted => Part::Asked,
             // The node is asked all the same, to learn whether it can be healed, and to extend the
@@ -247,8 +247,7 @@ impl Locks {
             return;
         }
         let (start, ttl) = (record.round.start, record.round.ttl);
-        let agreed = self.capped_deadline(id, ttl.deadline(start));
-        let record = self.records.get_mut(id);
+        let agreed = self.renewals.capped_deadline(record, ttl.deadline(start));
         let before = record.deadline;
         let deadline = before.max(agreed);
         if deadline > before {
@@ -267,7 +266,10 @@ impl Locks {
         }
         self.heal(id, now);
         if self.is_held(id) {
-            self.plan_after_extend(id, deadline > before, now);
+            let (record, moved) = (self.records.get_mut(id), deadline > before);
+            if self.renewals.on_extend_won(record, moved, now, &mut self.timers) {
+                self.cluster.stats_mut().renewed += 1;
+            }
         }
     }
 
@@ -310,7 +312,7 @@ impl Locks {
             self.lose(id, LostReason::Expired, now);
             return;
         }
-        self.plan_after_failed_extend(id, now);
+        self.renewals.on_extend_lost(self.records.get(id), now);
         self.report_or_pause(id, now);
     }
 
@@ -411,7 +413,7 @@ impl Locks {
         release_at: Option<Instant>,
         now: Instant,
     ) {
-        self.stop_auto_extend(id);
+        self.renewals.end(self.records.get_mut(id), &mut self.timers);
         if self.end_hold(id, now) {
             // The loss of a lock was counted before.
             self.cluster.stats_mut().released += 1;

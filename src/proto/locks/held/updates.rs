@@ -222,9 +222,7 @@ impl Locks {
         if record.news == News::Unreported {
             return;
         }
-        let entry = record.auto_extended.map(|place| &self.auto_extended[place.index()]);
-        let ended_by_time = entry.filter(|_| reason == LostReason::Expired);
-        let reason = ended_by_time.map_or(reason, |entry| entry.reason(record.deadline));
+        let reason = self.renewals.reason_of_loss(record, reason);
         let (data, token) = (record.data, record.token.clone());
         let kind = LockUpdateKind::Lost(self.lost(id, reason, now));
         self.updates.push(Queued::Loss(LockUpdate { data, token, kind }));
