@@ -35,7 +35,6 @@ impl Locks {
             tasks,
             ops,
             renewals,
-            found: _,
             command: _,
             timers: _,
             waits,

@@ -18,7 +18,7 @@ pub(super) const BETWEEN_WALKS: Duration = Duration::from_millis(50);
 
 impl Locks {
     /// A node reported that it was flushed.
-    pub fn was_flushed(&mut self, node: NodeId, now: Instant) {
+    pub fn on_flush(&mut self, node: NodeId, now: Instant) {
         let flushes = &mut self.flushes[node.index()];
         let earliest = flushes.walked_at.map_or(now, |at| at.saturating_add(BETWEEN_WALKS));
         if now < earliest {
@@ -43,13 +43,11 @@ impl Locks {
         self.flushes[node.index()].walked_at = Some(now);
         self.cluster.stats_mut().node(node).flushes += 1;
         self.renewals.doubt_all(node, &self.records, now);
-        let mut found = std::mem::take(&mut self.found);
-        found.extend(self.ops.waiting());
-        for id in found.drain(..) {
-            for key in 0..self.records.get(id).count_keys() {
-                self.notify_waiter(id, |op| WaitEvent::Written { op, node, key, ours: false });
+        for record in self.ops.waiting().map(|id| self.records.get(id)) {
+            let Some(op) = self.ops.waiter_of(record) else { continue };
+            for key in 0..record.count_keys() {
+                self.waits.push_back(WaitEvent::Written { op, node, key, ours: false });
             }
         }
-        self.found = found;
     }
 }

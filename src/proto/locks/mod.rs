@@ -39,7 +39,7 @@ pub mod task;
 pub mod tests;
 mod tidying;
 mod turns;
-mod writes;
+pub mod writes;
 
 use std::collections::VecDeque;
 
@@ -220,8 +220,6 @@ pub struct Locks {
     tasks: Tasks,
     ops: Ops,
     renewals: Renewals,
-    /// The records that a push concerns: empty except while they are notified.
-    found: Vec<RecordId>,
     /// The buffer for the next question: several nodes are asked it, and it is encoded once.
     command: BytesMut,
     timers: Timers<Due>,
@@ -253,7 +251,6 @@ impl Locks {
             ops: Ops::default(),
             starting: true,
             abandoned: false,
-            found: Vec::new(),
             command: BytesMut::new(),
             timers: Timers::new(),
             waits: VecDeque::new(),
@@ -456,7 +453,7 @@ impl Locks {
         if names_it {
             // A write of this client ends the registration of the key, so the key is registered
             // again after each write.
-            self.register_at(id, nodes.iter(), now);
+            self.register_at(id, nodes, now);
         }
     }
 

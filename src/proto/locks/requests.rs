@@ -11,7 +11,7 @@ use crate::proto::error::{Error, Report};
 use crate::proto::ids::{Op, OpGeneration, RecordId, ShortOp, TaskId};
 use crate::proto::inspection::Inspection;
 use crate::proto::lock::Lock;
-use crate::proto::locks::record::records::Record;
+use crate::proto::locks::record::records::{Phase, Record};
 use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::round::state::ReleaseOutcome;
 use crate::proto::surplus::{insert, shrink_queue, shrink_slab};
@@ -319,6 +319,12 @@ impl Ops {
         }
         self.waiters += usize::from(request.waiting.is_none());
         Some(request.waiting.get_or_insert_with(|| Box::new(begin())))
+    }
+
+    /// The request that waits between two attempts, and asks for this record next.
+    pub fn waiter_of(&self, record: &Record) -> Option<Op> {
+        let op = record.op.filter(|_| record.phase == Phase::Asking)?;
+        self.get(op)?.waiting.is_some().then_some(op)
     }
 
     /// Whether no request has begun to wait for a key that others hold.

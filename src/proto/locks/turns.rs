@@ -15,7 +15,6 @@ use crate::proto::locks::requests::Request;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::state::{Purpose, Round};
 use crate::proto::locks::{AcquireParams, Due, Locks, WaitEvent, busy};
-use crate::proto::node_set::NodeId;
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::waiting::{Mode, Waiting};
 
@@ -77,18 +76,6 @@ impl Locks {
     /// What a request that has begun to wait knows of its key.
     pub fn waiting(&mut self, op: Op) -> Option<&mut Waiting> {
         self.ops.get_mut(op)?.waiting.as_deref_mut()
-    }
-
-    /// Registers the key of a record at these nodes, so that they report writes to it.
-    pub fn register_at(
-        &mut self,
-        id: RecordId,
-        nodes: impl IntoIterator<Item = NodeId>,
-        now: Instant,
-    ) {
-        for node in nodes {
-            self.register(node, id, now);
-        }
     }
 
     /// The record of the attempt that a request pauses before.

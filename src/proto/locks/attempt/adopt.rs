@@ -120,7 +120,7 @@ impl Locks {
         now: Instant,
     ) {
         if reply == NodeReply::Granted {
-            self.we_wrote(node, ask.record, now);
+            self.on_own_write(node, ask.record, now);
         }
         self.cast_grant(node, ask, reply, now);
     }

@@ -365,13 +365,10 @@ impl Locks {
         let record = self.records.get_mut(id);
         let registered = record.tracked;
         self.renewals.begin(id, record, terms, now, &mut self.timers);
-        if registered {
-            return;
-        }
-        for node in self.cluster.all_nodes().iter() {
-            if self.cluster.may_ask(node).is_ok() {
-                self.register(node, id, now);
-            }
+        if !registered {
+            let nodes = self.cluster.all_nodes().iter();
+            let askable = nodes.filter(|&node| self.cluster.may_ask(node).is_ok()).collect();
+            self.register_at(id, askable, now);
         }
     }
 
