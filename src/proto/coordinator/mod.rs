@@ -267,13 +267,13 @@ impl Coordinator {
 
     /// Whether [`poll_lock_update`](Coordinator::poll_lock_update) may have something.
     pub fn has_lock_updates(&self) -> bool {
-        self.locks.has_lock_updates()
+        !self.locks.updates().is_empty()
     }
 
     /// How many updates are queued, also of locks that are over.
     #[cfg(feature = "testing")]
     pub fn queued_updates(&self) -> usize {
-        self.locks.queued_updates()
+        self.locks.updates().queue_len()
     }
 
     /// The key of a lock, until no release of it is pending any more.

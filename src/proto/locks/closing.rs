@@ -35,7 +35,7 @@ impl Locks {
                 continue;
             }
             self.renewals.end(self.records.get_mut(id), &mut self.timers);
-            self.withdraw_news(id);
+            self.updates.withdraw(id, &mut self.records);
             if self.records.get(id).waits_for_its_deadline() {
                 self.end_as(id, Form::Source, None, now);
             }

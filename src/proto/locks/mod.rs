@@ -56,7 +56,7 @@ use crate::proto::locks::encoding::{
     Place, Question, encode, encode_fenced, encode_fenced_set, encode_for_line, encode_set,
     phase_of,
 };
-use crate::proto::locks::record::records::{News, Phase, Record, Records};
+use crate::proto::locks::record::records::{Phase, Record, Records};
 use crate::proto::locks::release::queue::PendingReleases;
 use crate::proto::locks::renew::renewals::Renewals;
 use crate::proto::locks::renew::schedule::AutoExtend;
@@ -69,7 +69,7 @@ use crate::proto::timers::{Timer, Timers};
 use crate::proto::wire::ask::{Ask, Encoding, Kind, LockAsk, Names};
 use crate::proto::wire::command::Form;
 use crate::proto::wire::line::MarkKey;
-use held::updates::Updates;
+use held::updates::{PendingUpdate, Updates};
 use tidying::Tidying;
 
 /// What a timer does when it comes due.
@@ -324,9 +324,10 @@ impl Locks {
             Due::Deadline { record } => self.on_deadline(record, now),
             Due::Retry { op } => self.on_pause_over(self.ops.whole(op), now),
             Due::GiveUp { op } => self.on_wait_over(self.ops.whole(op)),
-            Due::Warn { record } => {
-                self.renewals.on_warning_due(self.records.get(record));
-                self.report_news(record, News::Expiring);
+            Due::Warn { record: id } => {
+                let record = self.records.get_mut(id);
+                self.renewals.on_warning_due(record);
+                self.updates.report(id, record, PendingUpdate::Expiring);
             }
             Due::PendingReleases { node } => self.on_releases_due(node, now),
             Due::Flushes { node } => self.on_walk_due(node, now),

@@ -265,10 +265,9 @@ impl Locks {
         since: Instant,
         now: Instant,
     ) -> Lock {
-        let reports = self.reports_all();
         let record = self.records.get_mut(id);
         record.op = None;
-        record.note_handed_out(now, reports, data);
+        record.note_handed_out(now, self.updates.are_of_all(), data);
         self.cluster.stats_mut().handed_out(now.saturating_since(since));
         handle_of(id, record)
     }

@@ -6,7 +6,8 @@ use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeR
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key_set::KeySet;
 use crate::proto::lock::{Lock, LockToken};
-use crate::proto::locks::record::records::{News, Phase, Record};
+use crate::proto::locks::held::updates::PendingUpdate;
+use crate::proto::locks::record::records::{Phase, Record};
 use crate::proto::locks::renew::schedule::LOSS_BEFORE;
 use crate::proto::locks::requests::{Outcome, Stage};
 use crate::proto::locks::round::course::Part;
@@ -163,7 +164,7 @@ impl Locks {
     /// The caller gives up a lock that is over. Its loss need not be reported any more, and no
     /// holder goes by its deadline: releases that wait for that are sent now.
     fn give_up_lost(&mut self, lock: &Lock, now: Instant) {
-        self.forget_loss(lock);
+        self.updates.forget_loss(lock);
         if let Some(id) = self.records.find(lock) {
             if self.records.get(id).waits_for_its_deadline() {
                 self.end_as(id, Form::Source, None, now);
@@ -250,7 +251,8 @@ impl Locks {
         let agreed = self.renewals.capped_deadline(record, ttl.deadline(start));
         let before = record.deadline;
         let deadline = before.max(agreed);
-        if deadline > before {
+        let moved = deadline > before;
+        if moved {
             let renewed = record.round.ballot().grants();
             record.proof.on_later_deadline(renewed, before, deadline, now);
             record.deadline = deadline;
@@ -260,13 +262,13 @@ impl Locks {
             self.cluster.stats_mut().extended += 1;
             self.ops.move_to(op, Stage::Extended { lock });
         }
-        self.records.get_mut(id).arm_deadline(id, &mut self.timers);
-        if deadline > before {
-            self.report_news(id, News::Extended);
+        record.arm_deadline(id, &mut self.timers);
+        if moved {
+            self.updates.report(id, record, PendingUpdate::Extended);
         }
         self.heal(id, now);
         if self.is_held(id) {
-            let (record, moved) = (self.records.get_mut(id), deadline > before);
+            let record = self.records.get_mut(id);
             if self.renewals.on_extend_won(record, moved, now, &mut self.timers) {
                 self.cluster.stats_mut().renewed += 1;
             }
@@ -363,7 +365,12 @@ impl Locks {
     /// that has not noticed the report may go by the deadline that it knows.
     pub(in crate::proto::locks) fn lose(&mut self, id: RecordId, reason: LostReason, now: Instant) {
         self.end_extend(id, reason, now);
-        self.report_loss(id, reason, now);
+        let record = self.records.get(id);
+        debug_assert_eq!(record.phase, Phase::Held);
+        if record.update != PendingUpdate::Unreported {
+            let error = self.lost(id, self.renewals.reason_of_loss(record, reason), now);
+            self.updates.report_loss(record, error);
+        }
         if self.end_hold(id, now) {
             self.cluster.stats_mut().lost += 1;
         }
@@ -375,7 +382,7 @@ impl Locks {
     /// Counts the end of a lock that was handed out. Returns whether it was held until now.
     pub(in crate::proto::locks) fn end_hold(&mut self, id: RecordId, now: Instant) -> bool {
         let Some(since) = self.records.get_mut(id).end_hold() else { return false };
-        self.withdraw_news(id);
+        self.updates.withdraw(id, &mut self.records);
         self.cluster.stats_mut().note_hold(now.saturating_since(since));
         true
     }

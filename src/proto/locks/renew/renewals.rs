@@ -14,7 +14,8 @@ use crate::proto::cluster::Cluster;
 use crate::proto::error::{Error, LostReason};
 use crate::proto::ids::{Place, RecordId};
 use crate::proto::lock::Lock;
-use crate::proto::locks::record::records::{News, Record, Records};
+use crate::proto::locks::held::updates::PendingUpdate;
+use crate::proto::locks::record::records::{Record, Records};
 use crate::proto::locks::renew::schedule::{AutoExtend, AutoExtended};
 use crate::proto::locks::round::state::Purpose;
 use crate::proto::locks::{Due, Locks};
@@ -109,7 +110,7 @@ impl Renewals {
             (entry.doubted, entry.checked_at) = (former.doubted, former.checked_at);
         }
         record.deadline = entry.capped(record.deadline);
-        record.news = record.news.max(News::Nothing);
+        record.update = record.update.max(PendingUpdate::Nothing);
         record.tracked = true;
         record.auto_extended = Some(Place::new(insert(&mut self.kept, entry)));
         record.arm_deadline(id, timers);
@@ -192,7 +193,7 @@ impl Renewals {
         }
         if self.plan_renewal(record, moved, timers) {
             // A warning that was not taken is not true any more.
-            record.news = record.news.min(News::Extended);
+            record.update = record.update.min(PendingUpdate::Extended);
         }
         self.plan_check(record, now);
         renewed
