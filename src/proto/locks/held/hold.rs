@@ -175,7 +175,7 @@ impl Locks {
     /// Asks the nodes to extend the key.
     pub(in crate::proto::locks) fn begin_extend(&mut self, id: RecordId, ttl: Ttl, now: Instant) {
         let Some(ttl) = self.renewals.capped_ttl(self.records.get(id), ttl, now) else {
-            self.extend_is_of_no_use(id, ttl);
+            self.refuse_extend(id, ttl);
             return;
         };
         let ballot = Ballot::of_majority(self.cluster.size());
@@ -293,7 +293,7 @@ impl Locks {
 
     /// Ends an extend that cannot be asked: what is left up to the bound of auto-extension is too
     /// short for a ttl.
-    fn extend_is_of_no_use(&mut self, id: RecordId, asked: Ttl) {
+    fn refuse_extend(&mut self, id: RecordId, asked: Ttl) {
         if let Some(op) = self.records.get_mut(id).op.take() {
             let asked = asked.duration();
             let error = Error::Config(ConfigError::Ttl(InvalidTtl::TooShort { asked }));
