@@ -3,12 +3,13 @@
 
 use crate::proto::error::{ClosedReason, Error, LostReason};
 use crate::proto::ids::RecordId;
+use crate::proto::locks::Locks;
 use crate::proto::locks::encoding::Question;
+use crate::proto::locks::flushes::Flushes;
 use crate::proto::locks::record::records::{Phase, Records};
 use crate::proto::locks::release::queue::{PendingRelease, PendingReleases};
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::task::tasks::Tasks;
-use crate::proto::locks::{Flushes, Locks};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::Instant;
 use crate::proto::timers::Timers;

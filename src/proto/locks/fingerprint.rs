@@ -5,11 +5,11 @@ use std::mem::discriminant;
 use crate::proto::fingerprint::{Fingerprint, hash_of, mix};
 use crate::proto::ids::{Op, RecordId, ShortOp};
 use crate::proto::lock::LockToken;
-use crate::proto::locks::flushes::BETWEEN_WALKS;
+use crate::proto::locks::flushes::{BETWEEN_WALKS, Flushes};
 use crate::proto::locks::record::records::Phase;
 use crate::proto::locks::release::queue::{PendingRelease, PendingReleases};
 use crate::proto::locks::requests::{Request, Stage};
-use crate::proto::locks::{Due, Flushes, Locks};
+use crate::proto::locks::{Due, Locks};
 use crate::proto::node_set::{NodeId, NodeSet};
 
 impl Locks {

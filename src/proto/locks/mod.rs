@@ -65,10 +65,11 @@ use crate::proto::locks::task::tasks::Tasks;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::settings::{LONGEST_KEY, Settings};
 use crate::proto::time::{Instant, Ttl};
-use crate::proto::timers::{Timer, Timers};
+use crate::proto::timers::Timers;
 use crate::proto::wire::ask::{Ask, Encoding, Kind, LockAsk, Names};
 use crate::proto::wire::command::Form;
 use crate::proto::wire::line::MarkKey;
+use flushes::Flushes;
 use held::updates::{PendingUpdate, Updates};
 use tidying::Tidying;
 
@@ -167,15 +168,6 @@ pub enum WaitEvent {
         /// As in [`Incoming::Registered`](crate::proto::wire::connection::Incoming::Registered).
         left: Option<i64>,
     },
-}
-
-/// What is remembered of a node's flushes.
-#[derive(Debug, Clone, Default)]
-struct Flushes {
-    /// When the locks were last walked over because of one.
-    walked_at: Option<Instant>,
-    /// Starts the walk for those that were reported since.
-    next_walk: Option<Timer>,
 }
 
 /// What a caller of an acquire asked for.
@@ -330,7 +322,7 @@ impl Locks {
                 self.updates.report(id, record, PendingUpdate::Expiring);
             }
             Due::PendingReleases { node } => self.on_releases_due(node, now),
-            Due::Flushes { node } => self.on_walk_due(node, now),
+            Due::Flushes { node } => self.walk_over(node, now),
             Due::DropReleases { node } => self.drop_pending_releases(node, now),
         }
         true

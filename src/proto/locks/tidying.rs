@@ -29,14 +29,9 @@ impl Locks {
 
     /// Ends an interval that is over. Returns whether one was.
     pub(super) fn tidy_if_due(&mut self, now: Instant) -> bool {
-        let is_due = self.tidying.due.is_some_and(|due| due <= now);
-        if is_due {
-            self.tidy(now);
+        if self.tidying.due.is_none_or(|due| now < due) {
+            return false;
         }
-        is_due
-    }
-
-    fn tidy(&mut self, now: Instant) {
         let open = self.records.len().max(self.ops.len());
         let most = std::mem::replace(&mut self.tidying.most, open);
         self.records.shrink(most);
@@ -50,5 +45,6 @@ impl Locks {
         let large = [self.records.capacity(), self.ops.capacity(), self.timers.capacity()];
         let go_on = most > FEW || large.into_iter().any(|capacity| capacity > FEW);
         self.tidying.due = go_on.then(|| now.saturating_add(INTERVAL));
+        true
     }
 }
