@@ -8,6 +8,7 @@ use crate::proto::locks::encoding::Question;
 use crate::proto::locks::flushes::Flushes;
 use crate::proto::locks::record::records::{Phase, Records};
 use crate::proto::locks::release::queue::{PendingRelease, PendingReleases};
+use crate::proto::locks::renew::renewals::Renewals;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::task::tasks::Tasks;
 use crate::proto::node_set::{NodeId, NodeSet};
@@ -144,7 +145,7 @@ impl Locks {
         self.cluster.stats_mut().held = 0;
         self.records = Records::new(self.cluster.settings().limits.records);
         self.tasks = Tasks::default();
-        self.renewals.clear();
+        self.renewals = Renewals::new(&self.cluster);
         self.waits.clear();
         self.updates.clear();
         self.timers = Timers::new();

@@ -138,9 +138,7 @@ impl Locks {
     fn release_given(&mut self, id: RecordId, data: u64, now: Instant) -> Op {
         // A release becomes pending only for nodes that can be asked now: this client did not write
         // the key to the others.
-        let reachable =
-            self.cluster.all_nodes().iter().filter(|&node| self.cluster.may_ask(node).is_ok());
-        let reachable = reachable.collect();
+        let reachable = self.cluster.askable();
         let record = self.records.get_mut(id);
         let expires_at = record.gone_if_executed(now);
         record.pending.may_have_key(reachable, expires_at);
@@ -175,7 +173,11 @@ impl Locks {
     /// Asks the nodes to extend the key.
     pub(in crate::proto::locks) fn begin_extend(&mut self, id: RecordId, ttl: Ttl, now: Instant) {
         let Some(ttl) = self.renewals.capped_ttl(self.records.get(id), ttl, now) else {
-            self.refuse_extend(id, ttl);
+            // What is left up to the bound of auto-extension is too short for a ttl.
+            if let Some(op) = self.records.get_mut(id).op.take() {
+                let error = InvalidTtl::TooShort { asked: ttl.duration() };
+                self.ops.move_to(op, Stage::Over(Err(Error::Config(ConfigError::Ttl(error)))));
+            }
             return;
         };
         let ballot = Ballot::of_majority(self.cluster.size());
@@ -289,16 +291,6 @@ impl Locks {
             return Err(self.lost_unasked(LostReason::Expired, &[], now));
         }
         Ok(Outcome::Extended { deadline })
-    }
-
-    /// Ends an extend that cannot be asked: what is left up to the bound of auto-extension is too
-    /// short for a ttl.
-    fn refuse_extend(&mut self, id: RecordId, asked: Ttl) {
-        if let Some(op) = self.records.get_mut(id).op.take() {
-            let asked = asked.duration();
-            let error = Error::Config(ConfigError::Ttl(InvalidTtl::TooShort { asked }));
-            self.ops.move_to(op, Stage::Over(Err(error)));
-        }
     }
 
     /// No majority extended the lock. If too many nodes say that the key is not ours, the lock is

@@ -138,17 +138,17 @@ impl Updates {
 
     /// Whether the updates of every lock are reported.
     #[inline]
-    pub(in crate::proto::locks) fn are_of_all(&self) -> bool {
+    pub fn are_of_all(&self) -> bool {
         self.of_all
     }
 
     /// Gives back the room that was not in use since `most` locks were.
-    pub(in crate::proto::locks) fn shrink(&mut self, most: usize) {
+    pub fn shrink(&mut self, most: usize) {
         shrink_queue(&mut self.queue, most);
     }
 
     /// Forgets all of them.
-    pub(in crate::proto::locks) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.queue.clear();
         self.untaken = 0;
     }
@@ -156,12 +156,7 @@ impl Updates {
     /// Notes what happened to a held lock. A warning that was not taken yet stays. A driver that
     /// did not ask for later deadlines is not woken for one: whoever goes by an earlier deadline is
     /// safe.
-    pub(in crate::proto::locks) fn report(
-        &mut self,
-        id: RecordId,
-        record: &mut Record,
-        update: PendingUpdate,
-    ) {
+    pub fn report(&mut self, id: RecordId, record: &mut Record, update: PendingUpdate) {
         let former = record.update;
         let is_unwanted = update == PendingUpdate::Extended && !self.of_all;
         if former == PendingUpdate::Unreported || is_unwanted {
@@ -174,13 +169,13 @@ impl Updates {
     }
 
     /// Reports the loss of a lock, with this error.
-    pub(in crate::proto::locks) fn report_loss(&mut self, record: &Record, error: Error) {
+    pub fn report_loss(&mut self, record: &Record, error: Error) {
         let (data, token, kind) = (record.data, record.token.clone(), LockUpdateKind::Lost(error));
         self.push(Queued::Loss(LockUpdate { data, token, kind }));
     }
 
     /// The lock is not held any more: it has no update from now on.
-    pub(in crate::proto::locks) fn withdraw(&mut self, id: RecordId, records: &mut Records) {
+    pub fn withdraw(&mut self, id: RecordId, records: &mut Records) {
         let former = mem::replace(&mut records.get_mut(id).update, PendingUpdate::Unreported);
         if former <= PendingUpdate::Nothing {
             return;
@@ -195,7 +190,7 @@ impl Updates {
     }
 
     /// The caller gives up a lock that is over: its loss is not reported any more.
-    pub(in crate::proto::locks) fn forget_loss(&mut self, lock: &Lock) {
+    pub fn forget_loss(&mut self, lock: &Lock) {
         let before = self.queue.len();
         self.queue
             .retain(|queued| !matches!(queued, Queued::Loss(loss) if loss.token == lock.token));

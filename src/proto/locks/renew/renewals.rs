@@ -29,9 +29,9 @@ use crate::proto::timers::Timers;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Prolong {
     /// The lock is renewed.
-    Renew { record: RecordId },
+    Renew,
     /// The nodes are asked, because the lock's key may be gone on one.
-    Check { record: RecordId },
+    Check,
 }
 
 /// The locks that are auto-extended or watched. Their warnings are among the timers of the locks.
@@ -39,7 +39,7 @@ enum Prolong {
 pub(in crate::proto::locks) struct Renewals {
     kept: Slab<AutoExtended>,
     /// Extends. They have timers of their own because they come last in a turn.
-    timers: Timers<Prolong>,
+    timers: Timers<(RecordId, Prolong)>,
     /// How many nodes may lack the key of a lock that is held.
     spare_nodes: usize,
     /// The pause after an extend that was not won.
@@ -83,12 +83,6 @@ impl Renewals {
     pub fn shrink(&mut self, most: usize) {
         self.timers.shrink(most);
         shrink_slab(&mut self.kept, most);
-    }
-
-    /// Forgets all locks.
-    pub fn clear(&mut self) {
-        self.kept.clear();
-        self.timers = Timers::new();
     }
 
     /// Begins to renew a lock on these terms, or only to watch it if there are none. Terms that the
@@ -205,7 +199,7 @@ impl Renewals {
         let entry = &mut self.kept[place.index()];
         entry.renewing = false;
         if entry.renewal.is_none() && entry.wants_renewal(record.deadline) {
-            let due = Prolong::Renew { record: entry.record };
+            let due = (entry.record, Prolong::Renew);
             entry.renewal = Some(self.timers.set_after(now, self.again_after, due));
         }
         self.plan_check(record, now);
@@ -237,41 +231,38 @@ impl Renewals {
     /// Takes out the earliest extend that is due: its record, and the ttl that is to be asked for,
     /// unless nothing is to be asked now.
     pub fn pop_due(&mut self, records: &Records, now: Instant) -> Option<(RecordId, Option<Ttl>)> {
-        Some(match self.timers.pop_due(now)? {
-            Prolong::Renew { record } => (record, self.on_renewal_due(records.get(record), now)),
-            Prolong::Check { record } => (record, self.on_check_due(records.get(record), now)),
-        })
-    }
-
-    fn on_renewal_due(&mut self, record: &Record, now: Instant) -> Option<Ttl> {
+        let (id, what) = self.timers.pop_due(now)?;
+        let record = records.get(id);
         let place = record.auto_extended.expect("its timers are cleared with its auto-extension");
         let entry = &mut self.kept[place.index()];
-        entry.renewal = None;
-        if is_busy(record) {
-            // Soon, in a gap between checks of the key: with a long pause, a check could be in
-            // flight each time.
-            let pause = self.again_after.min(record.caller_ttl.usable() / 50);
-            let due = Prolong::Renew { record: entry.record };
-            entry.renewal = Some(self.timers.set_after(now, pause, due));
-            return None;
+        // An extend of the caller that pauses is about to ask by itself.
+        let busy = is_extending(record) || record.op.is_some();
+        let ttl = match what {
+            Prolong::Renew if busy => {
+                // Soon, in a gap between checks of the key: with a long pause, a check could be in
+                // flight each time.
+                let pause = self.again_after.min(record.caller_ttl.usable() / 50);
+                entry.renewal = Some(self.timers.set_after(now, pause, (id, what)));
+                return Some((id, None));
+            }
+            Prolong::Renew => {
+                entry.renewal = None;
+                entry.renewal_ttl(now)
+            }
+            Prolong::Check => {
+                entry.check = None;
+                if busy {
+                    // The check is planned again when that extend ends.
+                    return Some((id, None));
+                }
+                entry.checked_at = Some(now);
+                entry.check_ttl(record.deadline, now)
+            }
+        };
+        if ttl.is_some() {
+            entry.renewing = what == Prolong::Renew;
         }
-        let ttl = entry.renewal_ttl(now)?;
-        entry.renewing = true;
-        Some(ttl)
-    }
-
-    fn on_check_due(&mut self, record: &Record, now: Instant) -> Option<Ttl> {
-        let place = record.auto_extended.expect("its timers are cleared with its auto-extension");
-        let entry = &mut self.kept[place.index()];
-        entry.check = None;
-        if is_busy(record) {
-            // The check is planned again when that extend ends.
-            return None;
-        }
-        entry.checked_at = Some(now);
-        let ttl = entry.check_ttl(record.deadline, now)?;
-        entry.renewing = false;
-        Some(ttl)
+        Some((id, ttl))
     }
 
     /// Sets the timers of the next renewal and of the warning, after a round that was won. If the
@@ -288,7 +279,7 @@ impl Renewals {
         if entry.renewal.is_none() && entry.wants_renewal(deadline) {
             let counts_from = entry.counts_from(deadline);
             let (from, length) = entry.next_renewal(counts_from);
-            let due = Prolong::Renew { record: id };
+            let due = (id, Prolong::Renew);
             // A timer lane takes only timers that are set in the order of their moments.
             entry.renewal = Some(if counts_from == start {
                 self.timers.set_after(from, length, due)
@@ -318,14 +309,9 @@ impl Renewals {
         let at = entry.next_check(may_be_gone, now);
         if entry.check.is_none() || may_be_gone {
             self.timers.clear_in(&mut entry.check);
-            entry.check = Some(self.timers.set_at(at, Prolong::Check { record: entry.record }));
+            entry.check = Some(self.timers.set_at(at, (entry.record, Prolong::Check)));
         }
     }
-}
-
-/// Whether an extend is in flight, or one of the caller that pauses is about to ask by itself.
-fn is_busy(record: &Record) -> bool {
-    is_extending(record) || record.op.is_some()
 }
 
 fn is_extending(record: &Record) -> bool {
@@ -347,8 +333,13 @@ impl Locks {
         let Some(id) = id else {
             return Err(self.lost_unasked(LostReason::Over, &[], now));
         };
-        auto_extend.check(self.records.get(id).caller_ttl)?;
-        self.keep(id, Some(auto_extend), now);
+        let record = self.records.get_mut(id);
+        auto_extend.check(record.caller_ttl)?;
+        let registered = record.tracked;
+        self.renewals.begin(id, record, Some(auto_extend), now, &mut self.timers);
+        if !registered {
+            self.register_at(id, self.cluster.askable(), now);
+        }
         Ok(())
     }
 
@@ -357,19 +348,8 @@ impl Locks {
     pub fn watch(&mut self, lock: &Lock, now: Instant) {
         let id = self.records.find(lock).filter(|_| !self.remaining(lock, now).is_zero());
         if let Some(id) = id.filter(|&id| self.records.get(id).auto_extended.is_none()) {
-            self.keep(id, None, now);
-        }
-    }
-
-    /// Begins to keep a lock that is held, and registers its key at the nodes if it is not yet.
-    fn keep(&mut self, id: RecordId, terms: Option<AutoExtend>, now: Instant) {
-        let record = self.records.get_mut(id);
-        let registered = record.tracked;
-        self.renewals.begin(id, record, terms, now, &mut self.timers);
-        if !registered {
-            let nodes = self.cluster.all_nodes().iter();
-            let askable = nodes.filter(|&node| self.cluster.may_ask(node).is_ok()).collect();
-            self.register_at(id, askable, now);
+            self.renewals.begin(id, self.records.get_mut(id), None, now, &mut self.timers);
+            self.register_at(id, self.cluster.askable(), now);
         }
     }
 
