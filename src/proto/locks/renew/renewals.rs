@@ -362,3 +362,65 @@ impl Locks {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::lock::LockToken;
+    use crate::proto::locks::record::records::Phase;
+    use crate::proto::locks::requests::{Ops, Stage};
+    use crate::proto::locks::round::state::Round;
+    use crate::proto::settings::{NodeSettings, Settings};
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+
+    const START: Instant = Instant::from_nanos(1_000_000_000);
+
+    /// A lock of 9 s that is held since the start, and renewed once.
+    fn kept() -> (Renewals, Records, RecordId, Timers<Due>) {
+        let settings = Settings::new(vec![NodeSettings::new("n0")]);
+        let ttl = Ttl::new(Duration::from_secs(9), settings.max_ttl).unwrap();
+        let mut renewals = Renewals::new(&Cluster::new(settings, START));
+        let (mut records, mut timers) = (Records::new(1), Timers::new());
+        let token = LockToken::random(&mut StdRng::from_seed([1; 32]));
+        let id = records.open(b"key", token, Round::acquire(1, START, ttl)).unwrap();
+        let record = records.get_mut(id);
+        record.phase = Phase::Held;
+        renewals.begin(id, record, Some(AutoExtend::extensions(1)), START, &mut timers);
+        (renewals, records, id, timers)
+    }
+
+    #[test]
+    fn auto_extend_returns_what_a_renewal_asks_for_and_counts_it_when_it_is_won() {
+        let (mut renewals, mut records, id, mut timers) = kept();
+        let due = renewals.next_due().unwrap();
+        let ttl = records.get(id).ttl;
+        assert_eq!(renewals.pop_due(&records, due), Some((id, Some(ttl))));
+        assert_eq!(renewals.pop_due(&records, due), None);
+        assert!(renewals.on_extend_won(records.get_mut(id), true, due, &mut timers));
+        assert_eq!(renewals.next_due(), None, "no extension is left");
+        assert!(!renewals.on_extend_won(records.get_mut(id), true, due, &mut timers));
+    }
+
+    #[test]
+    fn auto_extend_puts_a_renewal_off_while_the_caller_extends() {
+        let (mut renewals, mut records, id, _) = kept();
+        let due = renewals.next_due().unwrap();
+        let op = Ops::default().open(0, due, due, Stage::Running { record: id });
+        records.get_mut(id).op = Some(op);
+        assert_eq!(renewals.pop_due(&records, due), Some((id, None)));
+        assert!(renewals.next_due().is_some_and(|again| again > due));
+    }
+
+    #[test]
+    fn auto_extend_leaves_no_timer_and_no_entry_when_it_ends() {
+        let (mut renewals, mut records, id, mut timers) = kept();
+        renewals.doubt(NodeId::new(0), records.get(id), START);
+        assert_eq!(renewals.open_timers(), 2, "a renewal and a check");
+        let deadline_and_warning = timers.len();
+        assert_eq!(deadline_and_warning, 2);
+        renewals.end(records.get_mut(id), &mut timers);
+        assert!(renewals.is_empty() && renewals.open_timers() == 0);
+        assert_eq!((timers.len(), records.get(id).tracked), (1, false));
+    }
+}
