@@ -69,6 +69,11 @@ impl Cluster {
         self.nodes.len() - self.quorum
     }
 
+    /// The nodes that may be asked.
+    pub fn askable(&self) -> NodeSet {
+        self.all_nodes().iter().filter(|&node| self.may_ask(node).is_ok()).collect()
+    }
+
     /// How many nodes may be asked.
     pub fn usable_nodes(&self) -> usize {
         self.nodes.iter().filter(|entry| entry.state.is_usable()).count()

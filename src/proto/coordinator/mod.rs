@@ -24,6 +24,7 @@ use crate::proto::lock::Lock;
 use crate::proto::locks::Locks;
 use crate::proto::locks::held::updates::LockUpdate;
 use crate::proto::locks::requests::Completion;
+use crate::proto::locks::writes::Writer;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::settings::{Credentials, Settings};
 use crate::proto::stats::Stats;
@@ -138,7 +139,7 @@ impl Coordinator {
                     self.check_for_replica(node, reply, now);
                 }
                 Received::Registered(record, key, left) => {
-                    self.locks.registered(node, (record, key), left, now);
+                    self.locks.on_registered(node, (record, key), left, now);
                 }
                 Received::Task(task, answer) => {
                     self.locks.on_task_answer(node, task, answer, now);
@@ -146,7 +147,7 @@ impl Coordinator {
                         self.check_for_replica(node, reply, now);
                     }
                 }
-                Received::Written(key) => self.locks.was_written(node, key, now),
+                Received::Written(key) => self.locks.on_write(node, key, Writer::Other, now),
                 Received::HandedOver => self.locks.handed_over(node, now),
                 // Several flushes in one read cause one walk over the locks.
                 Received::Flushed => flushed = true,
@@ -155,7 +156,7 @@ impl Coordinator {
             self.act(now);
         }
         if flushed {
-            self.locks.was_flushed(node, now);
+            self.locks.on_flush(node, now);
         }
         self.locks.received_from(node, now);
         self.act(now);
@@ -266,13 +267,13 @@ impl Coordinator {
 
     /// Whether [`poll_lock_update`](Coordinator::poll_lock_update) may have something.
     pub fn has_lock_updates(&self) -> bool {
-        self.locks.has_lock_updates()
+        !self.locks.updates().is_empty()
     }
 
     /// How many updates are queued, also of locks that are over.
     #[cfg(feature = "testing")]
     pub fn queued_updates(&self) -> usize {
-        self.locks.queued_updates()
+        self.locks.updates().queue_len()
     }
 
     /// The key of a lock, until no release of it is pending any more.

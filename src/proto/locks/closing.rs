@@ -3,12 +3,14 @@
 
 use crate::proto::error::{ClosedReason, Error, LostReason};
 use crate::proto::ids::RecordId;
+use crate::proto::locks::Locks;
 use crate::proto::locks::encoding::Question;
+use crate::proto::locks::flushes::Flushes;
 use crate::proto::locks::record::records::{Phase, Records};
 use crate::proto::locks::release::queue::PendingReleases;
+use crate::proto::locks::renew::renewals::Renewals;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::task::tasks::Tasks;
-use crate::proto::locks::{Flushes, Locks};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::Instant;
 use crate::proto::timers::Timers;
@@ -34,8 +36,8 @@ impl Locks {
             if !self.records.is_open(id) {
                 continue;
             }
-            self.stop_auto_extend(id);
-            self.withdraw_news(id);
+            self.renewals.end(self.records.get_mut(id), &mut self.timers);
+            self.updates.withdraw(id, &mut self.records);
             if self.records.get(id).waits_for_its_deadline() {
                 self.end_as(id, Form::Source, None, now);
             }
@@ -142,10 +144,10 @@ impl Locks {
         self.cluster.stats_mut().held = 0;
         self.records = Records::new(self.cluster.settings().limits.records);
         self.tasks = Tasks::default();
-        self.auto_extended.clear();
+        self.renewals = Renewals::new(&self.cluster);
         self.waits.clear();
         self.updates.clear();
-        (self.timers, self.prolongs) = (Timers::new(), Timers::new());
+        self.timers = Timers::new();
         self.cluster.abandon_after_fork();
         self.starting = false;
         let nodes = self.cluster.all_nodes();

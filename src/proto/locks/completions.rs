@@ -33,10 +33,11 @@ impl Locks {
         }
         let request = self.ops.close(op)?;
         let result = match request.stage {
-            Stage::Granted { record } => {
-                let lock = self.hand_out(record, request.data, request.since, now);
-                if let Some(auto_extend) = request.auto_extend {
-                    self.start_auto_extend(record, true, auto_extend, now);
+            Stage::Granted { record: id } => {
+                let lock = self.hand_out(id, request.data, request.since, now);
+                if let Some(terms) = request.auto_extend {
+                    let record = self.records.get_mut(id);
+                    self.renewals.begin(id, record, Some(terms), now, &mut self.timers);
                 }
                 Ok(Outcome::Acquired(lock))
             }

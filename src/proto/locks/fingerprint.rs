@@ -5,10 +5,10 @@ use std::mem::discriminant;
 use crate::proto::fingerprint::{Fingerprint, hash_of, mix};
 use crate::proto::ids::{Op, RecordId, ShortOp};
 use crate::proto::lock::LockToken;
-use crate::proto::locks::flushes::BETWEEN_WALKS;
+use crate::proto::locks::flushes::{BETWEEN_WALKS, Flushes};
 use crate::proto::locks::record::records::Phase;
 use crate::proto::locks::requests::{Request, Stage};
-use crate::proto::locks::{Due, Flushes, Locks};
+use crate::proto::locks::{Due, Locks};
 use crate::proto::node_set::{NodeId, NodeSet};
 
 impl Locks {
@@ -33,11 +33,9 @@ impl Locks {
             records,
             tasks,
             ops,
-            auto_extended,
-            found: _,
+            renewals,
             command: _,
             timers: _,
-            prolongs,
             verdicts,
             waits,
             updates,
@@ -50,7 +48,7 @@ impl Locks {
         } = self;
         assert!(marks.is_none() && given_away.is_empty(), "a fingerprint does not cover lines");
         assert!(tasks.count() == 0, "a fingerprint does not cover tasks");
-        assert!(auto_extended.is_empty() && prolongs.len() == 0, "nor auto-extended locks");
+        assert!(renewals.is_empty(), "nor auto-extended locks");
         assert!(verdicts.is_empty(), "verdicts are acted on first");
         assert!(waits.is_empty() && updates.is_empty(), "nor what was not taken out");
         assert!(!ops.has_ready(), "completions are taken out first");

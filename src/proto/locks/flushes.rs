@@ -10,15 +10,25 @@ use std::time::Duration;
 use crate::proto::locks::{Due, Locks, WaitEvent};
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
+use crate::proto::timers::Timer;
 
 /// How soon after one walk over the locks the next one follows for the same node. A walk over
 /// 50,000 locks takes some milliseconds, so a node that reports flushes all the time costs a small
 /// part of a core. The loss of a lock that such a flush deleted is noticed this much later.
 pub(super) const BETWEEN_WALKS: Duration = Duration::from_millis(50);
 
+/// What is remembered of a node's flushes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Flushes {
+    /// When the locks were last walked over because of one.
+    pub(super) walked_at: Option<Instant>,
+    /// Starts the walk for those that were reported since.
+    pub(super) next_walk: Option<Timer>,
+}
+
 impl Locks {
     /// A node reported that it was flushed.
-    pub fn was_flushed(&mut self, node: NodeId, now: Instant) {
+    pub fn on_flush(&mut self, node: NodeId, now: Instant) {
         let flushes = &mut self.flushes[node.index()];
         let earliest = flushes.walked_at.map_or(now, |at| at.saturating_add(BETWEEN_WALKS));
         if now < earliest {
@@ -26,33 +36,22 @@ impl Locks {
             flushes.next_walk.get_or_insert_with(|| self.timers.set_at(earliest, due));
         } else {
             self.timers.clear_in(&mut flushes.next_walk);
-            self.all_were_written(node, now);
+            self.walk_over(node, now);
         }
-    }
-
-    /// The pause after the last walk is over, and flushes were reported in it. The walk is made
-    /// even if the node's connection was lost meanwhile: the keys are gone all the same.
-    pub(super) fn on_walk_due(&mut self, node: NodeId, now: Instant) {
-        self.flushes[node.index()].next_walk = None;
-        self.all_were_written(node, now);
     }
 
     /// Every key of a node may be gone: all auto-extended locks are doubted, and all waiters
-    /// notified.
-    fn all_were_written(&mut self, node: NodeId, now: Instant) {
-        self.flushes[node.index()].walked_at = Some(now);
+    /// notified. The walk is made even if the node's connection was lost since the flush: the keys
+    /// are gone all the same.
+    pub(super) fn walk_over(&mut self, node: NodeId, now: Instant) {
+        self.flushes[node.index()] = Flushes { walked_at: Some(now), next_walk: None };
         self.cluster.stats_mut().node(node).flushes += 1;
-        let mut found = std::mem::take(&mut self.found);
-        found.extend(self.auto_extended.iter().map(|(_, entry)| entry.record));
-        for id in found.drain(..) {
-            self.doubt_key_at(node, id, now);
-        }
-        found.extend(self.ops.waiting());
-        for id in found.drain(..) {
-            for key in 0..self.records.get(id).count_keys() {
-                self.notify_waiter(id, |op| WaitEvent::Written { op, node, key, ours: false });
+        self.renewals.doubt_all(node, &self.records, now);
+        for record in self.ops.waiting().map(|id| self.records.get(id)) {
+            let Some(op) = self.ops.waiter_of(record) else { continue };
+            for key in 0..record.count_keys() {
+                self.waits.push_back(WaitEvent::Written { op, node, key, ours: false });
             }
         }
-        self.found = found;
     }
 }

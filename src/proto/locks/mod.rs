@@ -40,6 +40,7 @@ pub mod task;
 pub mod tests;
 mod tidying;
 mod turns;
+pub mod writes;
 
 use std::collections::VecDeque;
 
@@ -58,17 +59,19 @@ use crate::proto::locks::encoding::{
 };
 use crate::proto::locks::record::records::{Phase, Record, Records};
 use crate::proto::locks::release::queue::PendingReleases;
-use crate::proto::locks::renew::schedule::{AutoExtend, AutoExtendedLocks};
+use crate::proto::locks::renew::renewals::Renewals;
+use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::requests::Ops;
 use crate::proto::locks::task::tasks::Tasks;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::settings::{LONGEST_KEY, Settings};
 use crate::proto::time::{Instant, Ttl};
-use crate::proto::timers::{Timer, Timers};
+use crate::proto::timers::Timers;
 use crate::proto::wire::ask::{Ask, Encoding, Kind, LockAsk, Names};
 use crate::proto::wire::command::Form;
 use crate::proto::wire::line::MarkKey;
-use held::updates::Updates;
+use flushes::Flushes;
+use held::updates::{PendingUpdate, Updates};
 use tidying::Tidying;
 
 /// What a timer does when it comes due.
@@ -88,15 +91,6 @@ pub enum Due {
     Flushes { node: NodeId },
     /// The node was away so long that its pending releases are dropped.
     DropReleases { node: NodeId },
-}
-
-/// What prolongs an auto-extended lock when it is due.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Prolong {
-    /// The lock is renewed.
-    Renew { record: RecordId },
-    /// The nodes are asked, because the lock's key may be gone on one.
-    Check { record: RecordId },
 }
 
 /// An event for the waits.
@@ -173,15 +167,6 @@ pub enum WaitEvent {
     },
 }
 
-/// What is remembered of a node's flushes.
-#[derive(Debug, Clone, Default)]
-struct Flushes {
-    /// When the locks were last walked over because of one.
-    walked_at: Option<Instant>,
-    /// Starts the walk for those that were reported since.
-    next_walk: Option<Timer>,
-}
-
 /// What a caller of an acquire asked for.
 #[derive(Debug, Clone, Copy)]
 pub struct AcquireParams {
@@ -223,15 +208,10 @@ pub struct Locks {
     records: Records,
     tasks: Tasks,
     ops: Ops,
-    auto_extended: AutoExtendedLocks,
-    /// The records that a push concerns: empty except while they are notified.
-    found: Vec<RecordId>,
+    renewals: Renewals,
     /// The buffer for the next question: several nodes are asked it, and it is encoded once.
     command: BytesMut,
     timers: Timers<Due>,
-    /// Extends of auto-extended locks. They have timers of their own because they come last in a
-    /// turn.
-    prolongs: Timers<Prolong>,
     /// The records whose round was decided: empty except within a call of the coordinator.
     verdicts: VecDeque<RecordId>,
     /// Events for the waits: empty except within a call of the coordinator.
@@ -251,6 +231,8 @@ impl Locks {
     /// The locks of a new client. The settings are valid; tokens are drawn from the seed.
     pub fn new(settings: Settings, seed: [u8; 32], now: Instant) -> Locks {
         let nodes = settings.nodes.len();
+        let cluster = Cluster::new(settings, now);
+        let settings = cluster.settings();
         Locks {
             pending_releases: NodeSet::first(nodes).iter().map(PendingReleases::of).collect(),
             flushes: (0..nodes).map(|_| Flushes::default()).collect(),
@@ -260,11 +242,8 @@ impl Locks {
             ops: Ops::default(),
             starting: true,
             abandoned: false,
-            auto_extended: AutoExtendedLocks::new(),
-            found: Vec::new(),
             command: BytesMut::new(),
             timers: Timers::new(),
-            prolongs: Timers::new(),
             verdicts: VecDeque::new(),
             waits: VecDeque::new(),
             updates: Updates::default(),
@@ -273,7 +252,8 @@ impl Locks {
             given_away: VecDeque::new(),
             given_back: VecDeque::new(),
             rng: Random(StdRng::from_seed(seed)),
-            cluster: Cluster::new(settings, now),
+            renewals: Renewals::new(&cluster),
+            cluster,
         }
     }
 
@@ -318,9 +298,9 @@ impl Locks {
     #[inline]
     pub fn next_timeout(&self) -> Option<Instant> {
         let at_nodes = self.cluster.next_timeout();
-        let (timers, prolongs) = (self.timers.next(), self.prolongs.next());
+        let (timers, renewals) = (self.timers.next(), self.renewals.next_due());
         let requests = self.ops.next_timeout();
-        Instant::first_of([at_nodes, timers, requests, prolongs, self.tidying.due])
+        Instant::first_of([at_nodes, timers, requests, renewals, self.tidying.due])
     }
 
     /// Whether the earliest timer is a poll of a waiter in line. Such a poll may come a millisecond
@@ -350,20 +330,14 @@ impl Locks {
             Due::Round { record } => self.on_round_timeout(record, now),
             Due::Task { task } => self.on_task_due(task, now),
             Due::Deadline { record } => self.on_deadline(record, now),
-            Due::Warn { record } => self.on_warning_due(record),
+            Due::Warn { record: id } => {
+                let record = self.records.get_mut(id);
+                self.renewals.on_warning_due(record);
+                self.updates.report(id, record, PendingUpdate::Expiring);
+            }
             Due::PendingReleases { node } => self.on_releases_due(node, now),
-            Due::Flushes { node } => self.on_walk_due(node, now),
+            Due::Flushes { node } => self.walk_over(node, now),
             Due::DropReleases { node } => self.drop_pending_releases(node, now),
-        }
-        true
-    }
-
-    /// Does the earliest renewal that is due. Returns whether there was one.
-    pub fn prolong_next(&mut self, now: Instant) -> bool {
-        let Some(prolong) = self.prolongs.pop_due(now) else { return false };
-        match prolong {
-            Prolong::Renew { record } => self.on_renewal_due(record, now),
-            Prolong::Check { record } => self.on_check_due(record, now),
         }
         true
     }
@@ -371,7 +345,7 @@ impl Locks {
     /// How many timers are set, of every kind.
     pub fn open_timers(&self) -> usize {
         let of_nodes = self.cluster.open_timers();
-        of_nodes + self.ops.open_timers() + self.timers.len() + self.prolongs.len()
+        of_nodes + self.ops.open_timers() + self.timers.len() + self.renewals.open_timers()
     }
 
     /// How many records and tasks are open.
@@ -381,7 +355,7 @@ impl Locks {
 
     /// How many locks are auto-extended.
     pub fn auto_extended_locks(&self) -> usize {
-        self.auto_extended.len()
+        self.renewals.len()
     }
 
     /// How many releases are pending for a node.
@@ -487,7 +461,7 @@ impl Locks {
         if names_it {
             // A write of this client ends the registration of the key, so the key is registered
             // again after each write.
-            self.register_at(id, nodes.iter(), now);
+            self.register_at(id, nodes, now);
         }
     }
 

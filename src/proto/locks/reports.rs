@@ -64,10 +64,8 @@ impl Locks {
     /// Whether this client holds the key and renews the lock beyond `moment`.
     pub fn auto_extends_beyond(&self, key: &[u8], moment: Instant) -> bool {
         let current_record = self.records.current_record(key, KeyHash::of(key));
-        let held = current_record.map(|id| self.records.get(id));
-        let entry = held
-            .filter(|record| record.phase == Phase::Held)
-            .and_then(|record| record.auto_extended);
-        entry.is_some_and(|place| self.auto_extended[place.index()].may_last_beyond(moment))
+        let record = current_record.map(|id| self.records.get(id));
+        let held = record.filter(|record| record.phase == Phase::Held);
+        held.is_some_and(|record| self.renewals.may_last_beyond(record, moment))
     }
 }

@@ -16,6 +16,7 @@ use crate::proto::ids::{Op, OpGeneration, RecordId, ShortOp, TaskId};
 use crate::proto::inspection::Inspection;
 use crate::proto::lock::Lock;
 use crate::proto::locks::AcquireParams;
+use crate::proto::locks::record::records::{Phase, Record};
 use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::round::state::ReleaseOutcome;
 use crate::proto::surplus::{insert, shrink_queue, shrink_slab};
@@ -186,6 +187,15 @@ impl Ops {
             self.ready.push_back(op);
         }
         op
+    }
+
+    /// Links a request with its new record, and notes whether the lock is to be auto-extended.
+    #[inline]
+    pub fn link(&mut self, op: Op, record: &mut Record, auto_extend: Option<AutoExtend>) {
+        (record.op, record.tracked) = (Some(op), auto_extend.is_some());
+        if let Some(request) = auto_extend.and_then(|_| self.get_mut(op)) {
+            request.auto_extend = auto_extend;
+        }
     }
 
     /// The request, to look at, unless it was cancelled or answered.
@@ -472,6 +482,12 @@ impl Ops {
         }
         self.waiters += usize::from(request.waiting.is_none());
         Some(request.waiting.get_or_insert_with(|| Box::new(begin())))
+    }
+
+    /// The request that waits between two attempts, and asks for this record next.
+    pub fn waiter_of(&self, record: &Record) -> Option<Op> {
+        let op = record.op.filter(|_| record.phase == Phase::Asking)?;
+        self.get(op)?.waiting.is_some().then_some(op)
     }
 
     /// Whether no request has begun to wait for a key that others hold.

@@ -44,7 +44,7 @@ pub fn receive(locks: &mut Locks, node: NodeId, bytes: &str, now: Instant) {
         match received {
             Received::Lock(ask, reply) => locks.on_answer(node, ask, reply, now),
             Received::Registered(record, key, left) => {
-                locks.registered(node, (record, key), left, now);
+                locks.on_registered(node, (record, key), left, now);
             }
             _ => {}
         }

@@ -5,7 +5,7 @@
 
 use crate::proto::locks::Locks;
 use crate::proto::node_set::NodeId;
-use crate::proto::surplus::{FEW, INTERVAL, shrink_queue, shrink_slab};
+use crate::proto::surplus::{FEW, INTERVAL, shrink_queue};
 use crate::proto::time::Instant;
 
 /// When the next interval ends, and what was in use in this one.
@@ -29,21 +29,15 @@ impl Locks {
 
     /// Ends an interval that is over. Returns whether one was.
     pub(super) fn tidy_if_due(&mut self, now: Instant) -> bool {
-        let is_due = self.tidying.due.is_some_and(|due| due <= now);
-        if is_due {
-            self.tidy(now);
+        if self.tidying.due.is_none_or(|due| now < due) {
+            return false;
         }
-        is_due
-    }
-
-    fn tidy(&mut self, now: Instant) {
         let open = self.records.len().max(self.ops.len());
         let most = std::mem::replace(&mut self.tidying.most, open);
         self.records.shrink(most);
         self.ops.shrink(most);
         self.timers.shrink(most);
-        self.prolongs.shrink(most);
-        shrink_slab(&mut self.auto_extended, most);
+        self.renewals.shrink(most);
         shrink_queue(&mut self.waits, most);
         self.updates.shrink(most);
         self.pending_releases.iter_mut().for_each(|queue| queue.shrink(most));
@@ -51,5 +45,6 @@ impl Locks {
         let large = [self.records.capacity(), self.ops.capacity(), self.timers.capacity()];
         let go_on = most > FEW || large.into_iter().any(|capacity| capacity > FEW);
         self.tidying.due = go_on.then(|| now.saturating_add(INTERVAL));
+        true
     }
 }

@@ -12,7 +12,6 @@ use crate::proto::locks::requests::Request;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::state::{Purpose, Round};
 use crate::proto::locks::{AcquireParams, Locks, WaitEvent, busy};
-use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
 use crate::proto::waiting::Mode;
 
@@ -24,7 +23,7 @@ impl Locks {
             let quiet = matches!(mode, Some(Mode::BackingOff | Mode::Polling));
             quiet && matches!(request.stage, Stage::Pausing { .. })
         };
-        self.auto_extended.is_empty() && !self.ops.is_empty() && self.ops.all_are(backs_off)
+        self.renewals.is_empty() && !self.ops.is_empty() && self.ops.all_are(backs_off)
     }
 
     /// How many keys a record has.
@@ -54,18 +53,6 @@ impl Locks {
     /// An index below `count`, drawn at random.
     pub fn random_index(&mut self, count: usize) -> usize {
         self.rng.0.random_range(0..count)
-    }
-
-    /// Registers the key of a record at these nodes, so that they report writes to it.
-    pub fn register_at(
-        &mut self,
-        id: RecordId,
-        nodes: impl IntoIterator<Item = NodeId>,
-        now: Instant,
-    ) {
-        for node in nodes {
-            self.register(node, id, now);
-        }
     }
 
     /// Begins the attempt that a request pauses before. Its timer is not set.
@@ -203,7 +190,7 @@ impl Locks {
         self.records.get_mut(id).set_queue(Some(queue));
         self.ops.move_to(op, Stage::Running { record: id });
         let auto_extend = self.ops.get_mut(op).and_then(|request| request.auto_extend);
-        self.set_auto_extend(id, op, auto_extend);
+        self.ops.link(op, self.records.get_mut(id), auto_extend);
         if self.ops.is_fair(op) {
             self.prepare_line(now);
             self.set_fair(id, op);

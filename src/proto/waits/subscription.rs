@@ -193,7 +193,7 @@ pub(super) fn register_key(locks: &mut Locks, op: Op, id: RecordId, now: Instant
     waiting.forget_free_at();
     waiting.wait_for_keys(awaited);
     let nodes = reporting_nodes(locks);
-    locks.register_at(id, nodes.iter(), now);
+    locks.register_at(id, nodes, now);
 }
 
 /// When a waiter asks again that backs off for a time between these two. A waiter with little time

@@ -60,7 +60,7 @@ impl Locks {
         let id = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
         self.records.index(id, hash);
         let op = self.ops.open(params.data, now, params.give_up_at, Stage::Running { record: id });
-        self.set_auto_extend(id, op, params.auto_extend);
+        self.ops.link(op, self.records.get_mut(id), params.auto_extend);
         if params.fair {
             self.prepare_line(now);
             self.set_fair(id, op);
@@ -242,7 +242,7 @@ impl Locks {
             self.waits.push_back(WaitEvent::AttemptWon { op, key });
         }
         self.note_attempt(id, None);
-        self.arm_deadline(id);
+        self.records.get_mut(id).arm_deadline(id, &mut self.timers);
         if let Some(op) = op {
             self.ops.move_to(op, Stage::Granted { record: id });
         }
@@ -256,10 +256,9 @@ impl Locks {
         since: Instant,
         now: Instant,
     ) -> Lock {
-        let reports = self.reports_all();
         let record = self.records.get_mut(id);
         record.op = None;
-        record.note_handed_out(now, reports, data);
+        record.note_handed_out(now, self.updates.are_of_all(), data);
         self.cluster.stats_mut().handed_out(now.saturating_since(since));
         handle_of(id, record)
     }

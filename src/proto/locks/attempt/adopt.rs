@@ -35,7 +35,7 @@ impl Locks {
             return None;
         };
         self.end_extend(id, LostReason::Over, now);
-        self.stop_auto_extend(id);
+        self.renewals.end(self.records.get_mut(id), &mut self.timers);
         self.end_hold(id, now);
         self.leave_lines(id, now);
         let record = self.records.get_mut(id);
@@ -106,7 +106,7 @@ impl Locks {
             Keys::One(key) => self.records.index(id, KeyHash::of(key)),
             Keys::All(keys) => (0..keys.len()).for_each(|key| self.records.index_key(id, key)),
         }
-        self.set_auto_extend(id, op, auto_extend);
+        self.ops.link(op, self.records.get_mut(id), auto_extend);
         self.begin_attempt(id, now);
         Ok(op)
     }
@@ -120,7 +120,7 @@ impl Locks {
         now: Instant,
     ) {
         if reply == NodeReply::Granted {
-            self.we_wrote(node, ask.record, now);
+            self.on_own_write(node, ask.record, now);
         }
         self.cast_grant(node, ask, reply);
     }

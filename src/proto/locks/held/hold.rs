@@ -6,7 +6,8 @@ use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeR
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key_set::KeySet;
 use crate::proto::lock::{Lock, LockToken};
-use crate::proto::locks::record::records::{News, Phase};
+use crate::proto::locks::held::updates::PendingUpdate;
+use crate::proto::locks::record::records::{Phase, Record};
 use crate::proto::locks::renew::schedule::LOSS_BEFORE;
 use crate::proto::locks::requests::{Outcome, Stage};
 use crate::proto::locks::round::course::Part;
@@ -16,6 +17,7 @@ use crate::proto::locks::{Due, Locks, busy, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::quorum::Ballot;
 use crate::proto::time::{Instant, InvalidTtl, Ttl};
+use crate::proto::timers::Timers;
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::Form;
 
@@ -81,7 +83,7 @@ impl Locks {
             record.caller_ttl = ttl;
         }
         record.longest = record.longest.max(ttl);
-        self.caller_extends(id);
+        self.renewals.on_extend_by_caller(record);
         self.begin_extend(id, ttl, now);
         Ok(op)
     }
@@ -136,9 +138,7 @@ impl Locks {
     fn release_given(&mut self, id: RecordId, data: u64, now: Instant) -> Op {
         // A release becomes pending only for nodes that can be asked now: this client did not write
         // the key to the others.
-        let reachable =
-            self.cluster.all_nodes().iter().filter(|&node| self.cluster.may_ask(node).is_ok());
-        let reachable = reachable.collect();
+        let reachable = self.cluster.askable();
         let record = self.records.get_mut(id);
         let expires_at = record.gone_if_executed(now);
         record.pending.may_have_key(reachable, expires_at);
@@ -162,7 +162,7 @@ impl Locks {
     /// The caller gives up a lock that is over. Its loss need not be reported any more, and no
     /// holder goes by its deadline: releases that wait for that are sent now.
     fn give_up_lost(&mut self, lock: &Lock, now: Instant) {
-        self.forget_loss(lock);
+        self.updates.forget_loss(lock);
         if let Some(id) = self.records.find(lock) {
             if self.records.get(id).waits_for_its_deadline() {
                 self.end_as(id, Form::Source, None, now);
@@ -172,15 +172,19 @@ impl Locks {
 
     /// Asks the nodes to extend the key.
     pub(in crate::proto::locks) fn begin_extend(&mut self, id: RecordId, ttl: Ttl, now: Instant) {
-        let Some(ttl) = self.capped_ttl(id, ttl, now) else {
-            self.extend_is_of_no_use(id, ttl);
+        let Some(ttl) = self.renewals.capped_ttl(self.records.get(id), ttl, now) else {
+            // What is left up to the bound of auto-extension is too short for a ttl.
+            if let Some(op) = self.records.get_mut(id).op.take() {
+                let error = InvalidTtl::TooShort { asked: ttl.duration() };
+                self.ops.move_to(op, Stage::Over(Err(Error::Config(ConfigError::Ttl(error)))));
+            }
             return;
         };
         let ballot = Ballot::of_majority(self.cluster.size());
         let record = self.records.get_mut(id);
         record.longest = record.longest.max(ttl);
         record.round.follow(Purpose::Extend, ballot, now, ttl);
-        self.doubts_are_asked_about(id);
+        self.renewals.on_extend_begun(record);
         let part_of = |locks: &mut Locks, node| match locks.extend_counts(node, id, now) {
             NodeReply::Granted => Part::Asked,
             // The node is asked all the same, to learn whether it can be healed, and to extend the
@@ -246,11 +250,11 @@ impl Locks {
             return;
         }
         let (start, ttl) = (record.round.start, record.round.ttl);
-        let agreed = self.capped_deadline(id, ttl.deadline(start));
-        let record = self.records.get_mut(id);
+        let agreed = self.renewals.capped_deadline(record, ttl.deadline(start));
         let before = record.deadline;
         let deadline = before.max(agreed);
-        if deadline > before {
+        let moved = deadline > before;
+        if moved {
             let renewed = record.round.ballot().grants();
             record.proof.on_later_deadline(renewed, before, deadline, now);
             record.deadline = deadline;
@@ -260,12 +264,15 @@ impl Locks {
             self.cluster.stats_mut().extended += 1;
             self.ops.move_to(op, Stage::Extended { lock });
         }
-        self.arm_deadline(id);
-        if deadline > before {
-            self.report_news(id, News::Extended);
+        record.arm_deadline(id, &mut self.timers);
+        if moved {
+            self.updates.report(id, record, PendingUpdate::Extended);
         }
         self.heal(id, now);
-        self.plan_after_extend(id, deadline > before, now);
+        let record = self.records.get_mut(id);
+        if self.renewals.on_extend_won(record, moved, now, &mut self.timers) {
+            self.cluster.stats_mut().renewed += 1;
+        }
     }
 
     /// The outcome of an extend that was won, judged when it is fetched: the lock may have been
@@ -284,27 +291,6 @@ impl Locks {
         Ok(Outcome::Extended { deadline })
     }
 
-    /// Sets the timer of the deadline. An auto-extended lock is lost a little before it, so that
-    /// its holder is notified in time.
-    pub(in crate::proto::locks) fn arm_deadline(&mut self, id: RecordId) {
-        let record = self.records.get_mut(id);
-        self.timers.clear_in(&mut record.deadline_timer);
-        let start = record.round.start.min(record.deadline);
-        let length = record.deadline.saturating_since(start).saturating_sub(record.lost_before());
-        let due = Due::Deadline { record: id };
-        record.deadline_timer = Some(self.timers.set_after(start, length, due));
-    }
-
-    /// Ends an extend that cannot be asked: what is left up to the bound of auto-extension is too
-    /// short for a ttl.
-    fn extend_is_of_no_use(&mut self, id: RecordId, asked: Ttl) {
-        if let Some(op) = self.records.get_mut(id).op.take() {
-            let asked = asked.duration();
-            let error = Error::Config(ConfigError::Ttl(InvalidTtl::TooShort { asked }));
-            self.ops.move_to(op, Stage::Over(Err(error)));
-        }
-    }
-
     /// No majority extended the lock. If too many nodes say that the key is not ours, the lock is
     /// lost. Otherwise the old deadline stays in force, and the nodes are asked again before it.
     pub(in crate::proto::locks) fn on_extend_lost(&mut self, id: RecordId, now: Instant) {
@@ -318,7 +304,7 @@ impl Locks {
             self.lose(id, LostReason::Expired, now);
             return;
         }
-        self.plan_after_failed_extend(id, now);
+        self.renewals.on_extend_lost(self.records.get(id), now);
         self.report_or_pause(id, now);
     }
 
@@ -367,7 +353,12 @@ impl Locks {
     /// that has not noticed the report may go by the deadline that it knows.
     pub(in crate::proto::locks) fn lose(&mut self, id: RecordId, reason: LostReason, now: Instant) {
         self.end_extend(id, reason, now);
-        self.report_loss(id, reason, now);
+        let record = self.records.get(id);
+        debug_assert_eq!(record.phase, Phase::Held);
+        if record.update != PendingUpdate::Unreported {
+            let error = self.lost(id, self.renewals.reason_of_loss(record, reason), now);
+            self.updates.report_loss(record, error);
+        }
         if self.end_hold(id, now) {
             self.cluster.stats_mut().lost += 1;
         }
@@ -379,7 +370,7 @@ impl Locks {
     /// Counts the end of a lock that was handed out. Returns whether it was held until now.
     pub(in crate::proto::locks) fn end_hold(&mut self, id: RecordId, now: Instant) -> bool {
         let Some(since) = self.records.get_mut(id).end_hold() else { return false };
-        self.withdraw_news(id);
+        self.updates.withdraw(id, &mut self.records);
         self.cluster.stats_mut().note_hold(now.saturating_since(since));
         true
     }
@@ -414,7 +405,7 @@ impl Locks {
         release_at: Option<Instant>,
         now: Instant,
     ) {
-        self.stop_auto_extend(id);
+        self.renewals.end(self.records.get_mut(id), &mut self.timers);
         if self.end_hold(id, now) {
             // The loss of a lock was counted before.
             self.cluster.stats_mut().released += 1;
@@ -477,5 +468,16 @@ impl Locks {
 
     pub(in crate::proto::locks) fn is_held(&self, id: RecordId) -> bool {
         self.records.is_open(id) && self.records.get(id).phase == Phase::Held
+    }
+}
+
+impl Record {
+    /// Sets the timer of the deadline. An auto-extended lock is lost a little before it, so that
+    /// its holder is notified in time.
+    pub(in crate::proto::locks) fn arm_deadline(&mut self, id: RecordId, timers: &mut Timers<Due>) {
+        timers.clear_in(&mut self.deadline_timer);
+        let start = self.round.start.min(self.deadline);
+        let length = self.deadline.saturating_since(start).saturating_sub(self.lost_before());
+        self.deadline_timer = Some(timers.set_after(start, length, Due::Deadline { record: id }));
     }
 }

@@ -6,11 +6,11 @@
 use std::collections::VecDeque;
 use std::{fmt, mem};
 
-use crate::proto::error::{Error, LostReason};
+use crate::proto::error::Error;
 use crate::proto::ids::RecordId;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::Locks;
-use crate::proto::locks::record::records::{News, Phase};
+use crate::proto::locks::record::records::{Phase, Record, Records};
 use crate::proto::surplus::shrink_queue;
 use crate::proto::time::Instant;
 
@@ -82,12 +82,32 @@ impl fmt::Debug for LockUpdate {
     }
 }
 
-/// The updates that the driver did not take yet: one for each lock that has news, and the losses.
+/// What happened to a held lock since its last update was taken. Of two, the one that stands
+/// further down counts: a warning outweighs a later deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PendingUpdate {
+    /// Its updates are not reported.
+    Unreported,
+    /// Nothing.
+    Nothing,
+    /// Its deadline is later.
+    Extended,
+    /// A warning is due.
+    Expiring,
+}
+
+impl Record {
+    fn has_update(&self) -> bool {
+        self.phase == Phase::Held && self.update > PendingUpdate::Nothing
+    }
+}
+
+/// The updates that the driver did not take yet: one for each lock that has one, and the losses.
 #[derive(Debug, Clone, Default)]
-pub(in crate::proto::locks) struct Updates {
+pub struct Updates {
     /// The driver wants those of every lock, and each later deadline.
     of_all: bool,
-    /// Among them may be entries of locks that have no news any more.
+    /// Among them may be records that have no update any more.
     queue: VecDeque<Queued>,
     /// How many of them are updates.
     untaken: usize,
@@ -98,27 +118,106 @@ const FEW: usize = 16;
 
 #[derive(Debug, Clone)]
 enum Queued {
-    /// The record has news.
-    News(RecordId),
+    /// The update of this record, as it is when it is taken out.
+    Of(RecordId),
     Loss(LockUpdate),
 }
 
 impl Updates {
-    /// Gives back the room that was not in use since `most` locks were.
-    pub(in crate::proto::locks) fn shrink(&mut self, most: usize) {
-        shrink_queue(&mut self.queue, most);
-    }
-
     /// Whether there is none.
-    #[cfg(feature = "testing")]
-    pub(in crate::proto::locks) fn is_empty(&self) -> bool {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
         self.untaken == 0
     }
 
+    /// How many entries the queue has, also of locks that have no update any more.
+    #[cfg(feature = "testing")]
+    pub fn queue_len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether the updates of every lock are reported.
+    #[inline]
+    pub fn are_of_all(&self) -> bool {
+        self.of_all
+    }
+
+    /// Gives back the room that was not in use since `most` locks were.
+    pub fn shrink(&mut self, most: usize) {
+        shrink_queue(&mut self.queue, most);
+    }
+
     /// Forgets all of them.
-    pub(in crate::proto::locks) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.queue.clear();
         self.untaken = 0;
+    }
+
+    /// Notes what happened to a held lock. A warning that was not taken yet stays. A driver that
+    /// did not ask for later deadlines is not woken for one: whoever goes by an earlier deadline is
+    /// safe.
+    pub fn report(&mut self, id: RecordId, record: &mut Record, update: PendingUpdate) {
+        let former = record.update;
+        let is_unwanted = update == PendingUpdate::Extended && !self.of_all;
+        if former == PendingUpdate::Unreported || is_unwanted {
+            return;
+        }
+        record.update = former.max(update);
+        if former == PendingUpdate::Nothing {
+            self.push(Queued::Of(id));
+        }
+    }
+
+    /// Reports the loss of a lock, with this error.
+    pub fn report_loss(&mut self, record: &Record, error: Error) {
+        let (data, token, kind) = (record.data, record.token.clone(), LockUpdateKind::Lost(error));
+        self.push(Queued::Loss(LockUpdate { data, token, kind }));
+    }
+
+    /// The lock is not held any more: it has no update from now on.
+    pub fn withdraw(&mut self, id: RecordId, records: &mut Records) {
+        let former = mem::replace(&mut records.get_mut(id).update, PendingUpdate::Unreported);
+        if former <= PendingUpdate::Nothing {
+            return;
+        }
+        self.untaken -= 1;
+        if self.queue.len() > 2 * self.untaken + FEW {
+            self.queue.retain(|queued| match queued {
+                Queued::Of(id) => records.get_open_mut(*id).is_some_and(|it| it.has_update()),
+                Queued::Loss(_) => true,
+            });
+        }
+    }
+
+    /// The caller gives up a lock that is over: its loss is not reported any more.
+    pub fn forget_loss(&mut self, lock: &Lock) {
+        let before = self.queue.len();
+        self.queue
+            .retain(|queued| !matches!(queued, Queued::Loss(loss) if loss.token == lock.token));
+        self.untaken -= before - self.queue.len();
+    }
+
+    /// Takes out the next update that is still true.
+    fn pop(&mut self, records: &mut Records) -> Option<LockUpdate> {
+        loop {
+            let record = match self.queue.pop_front()? {
+                Queued::Loss(loss) => {
+                    self.untaken -= 1;
+                    return Some(loss);
+                }
+                Queued::Of(id) => records.get_open_mut(id).filter(|record| record.has_update()),
+            };
+            let Some(record) = record else { continue };
+            self.untaken -= 1;
+            let deadline = record.deadline;
+            let kind = match mem::replace(&mut record.update, PendingUpdate::Nothing) {
+                PendingUpdate::Expiring => {
+                    LockUpdateKind::Expiring { deadline, key: record.first_key().into() }
+                }
+                _ => LockUpdateKind::Extended { deadline },
+            };
+            return Some(LockUpdate { data: record.data, token: record.token.clone(), kind });
+        }
     }
 
     fn push(&mut self, queued: Queued) {
@@ -133,112 +232,15 @@ impl Locks {
         self.updates.of_all = true;
     }
 
-    /// Whether updates wait to be taken.
+    /// The updates that wait to be taken.
     #[inline]
-    pub fn has_lock_updates(&self) -> bool {
-        self.updates.untaken > 0
-    }
-
-    /// How many entries the queue has, also of locks that have no news any more.
-    #[cfg(feature = "testing")]
-    pub fn queued_updates(&self) -> usize {
-        self.updates.queue.len()
+    pub fn updates(&self) -> &Updates {
+        &self.updates
     }
 
     /// The next update that is still true.
     pub fn poll_lock_update(&mut self) -> Option<LockUpdate> {
-        loop {
-            let id = match self.updates.queue.pop_front()? {
-                Queued::Loss(loss) => {
-                    self.updates.untaken -= 1;
-                    return Some(loss);
-                }
-                Queued::News(id) if self.has_news(id) => id,
-                Queued::News(_) => continue,
-            };
-            self.updates.untaken -= 1;
-            let record = self.records.get_mut(id);
-            let deadline = record.deadline;
-            let kind = match mem::replace(&mut record.news, News::Nothing) {
-                News::Expiring => {
-                    LockUpdateKind::Expiring { deadline, key: record.first_key().into() }
-                }
-                _ => LockUpdateKind::Extended { deadline },
-            };
-            return Some(LockUpdate { data: record.data, token: record.token.clone(), kind });
-        }
-    }
-
-    fn has_news(&self, id: RecordId) -> bool {
-        self.is_held(id) && self.records.get(id).news > News::Nothing
-    }
-
-    /// The lock is not held any more: it has no news from now on.
-    pub(in crate::proto::locks) fn withdraw_news(&mut self, id: RecordId) {
-        if mem::replace(&mut self.records.get_mut(id).news, News::Unreported) > News::Nothing {
-            self.updates.untaken -= 1;
-            if self.updates.queue.len() > 2 * self.updates.untaken + FEW {
-                let mut queue = mem::take(&mut self.updates.queue);
-                queue.retain(|queued| match queued {
-                    Queued::News(id) => self.has_news(*id),
-                    Queued::Loss(_) => true,
-                });
-                self.updates.queue = queue;
-            }
-        }
-    }
-
-    /// Whether the updates of every lock are reported.
-    #[inline]
-    pub(in crate::proto::locks) fn reports_all(&self) -> bool {
-        self.updates.of_all
-    }
-
-    /// Notes what happened to a held lock. A warning that was not taken yet stays. A driver that
-    /// did not ask for later deadlines is not woken for one: whoever goes by an earlier deadline is
-    /// safe.
-    pub(in crate::proto::locks) fn report_news(&mut self, id: RecordId, news: News) {
-        let record = self.records.get_mut(id);
-        let former = record.news;
-        let is_unwanted = news == News::Extended && !self.updates.of_all;
-        if former == News::Unreported || is_unwanted {
-            return;
-        }
-        record.news = former.max(news);
-        if former == News::Nothing {
-            self.updates.push(Queued::News(id));
-        }
-    }
-
-    /// Reports the loss of a lock.
-    pub(in crate::proto::locks) fn report_loss(
-        &mut self,
-        id: RecordId,
-        reason: LostReason,
-        now: Instant,
-    ) {
-        let record = self.records.get(id);
-        debug_assert_eq!(record.phase, Phase::Held);
-        if record.news == News::Unreported {
-            return;
-        }
-        let entry = record.auto_extended.map(|place| &self.auto_extended[place.index()]);
-        let ended_by_time = entry.filter(|_| reason == LostReason::Expired);
-        let reason = ended_by_time.map_or(reason, |entry| entry.reason(record.deadline));
-        let (data, token) = (record.data, record.token.clone());
-        let kind = LockUpdateKind::Lost(self.lost(id, reason, now));
-        self.updates.push(Queued::Loss(LockUpdate { data, token, kind }));
-    }
-
-    /// The caller gives up a lock that is over: its loss is not reported any more.
-    pub(in crate::proto::locks) fn forget_loss(&mut self, lock: &Lock) {
-        let is_of_it = |queued: &Queued| match queued {
-            Queued::Loss(loss) => loss.token == lock.token,
-            Queued::News(_) => false,
-        };
-        let before = self.updates.queue.len();
-        self.updates.queue.retain(|queued| !is_of_it(queued));
-        self.updates.untaken -= before - self.updates.queue.len();
+        self.updates.pop(&mut self.records)
     }
 }
 

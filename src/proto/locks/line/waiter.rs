@@ -331,7 +331,7 @@ impl Locks {
         self.on_attempt_won(id, now);
         if tracked && self.is_held(id) {
             // The joins did not register the key.
-            self.register_at(id, holds.iter(), now);
+            self.register_at(id, holds, now);
         }
     }
 

@@ -18,6 +18,7 @@ use crate::proto::key::{BuildKeyHasher, KeyHash};
 use crate::proto::key_set::KeySet;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::held::proof::Proof;
+use crate::proto::locks::held::updates::PendingUpdate;
 use crate::proto::locks::record::trouble::Trouble;
 use crate::proto::locks::release::pending::Pending;
 use crate::proto::locks::renew::schedule::LOSS_BEFORE;
@@ -85,7 +86,7 @@ pub struct Record {
     /// The lock was handed out then, and is held since; `NOT_HELD` before and after.
     held_since: Instant,
     /// Whether updates of the lock are reported, and which one waits to be taken.
-    pub news: News,
+    pub update: PendingUpdate,
     /// The data of the acquire or adopt, once the lock is handed out.
     pub data: u64,
     /// The queue of the requests that wait until this record gives up the key.
@@ -104,25 +105,11 @@ pub struct Record {
     pub deadline_timer: Option<Timer>,
 }
 
-/// What happened to a held lock since its last update was taken. Of two, the one that stands
-/// further down counts: a warning outweighs a later deadline.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum News {
-    /// Its updates are not reported.
-    Unreported,
-    /// Nothing.
-    Nothing,
-    /// Its deadline is later.
-    Extended,
-    /// A warning is due.
-    Expiring,
-}
-
 impl Record {
     /// The lock is handed out. If its updates are reported, it is under this data.
     pub fn note_handed_out(&mut self, now: Instant, reports: bool, data: u64) {
         (self.held_since, self.data) = (now, data);
-        self.news = if reports { News::Nothing } else { News::Unreported };
+        self.update = if reports { PendingUpdate::Nothing } else { PendingUpdate::Unreported };
     }
 
     /// The lock is not held any more. Returns since when it was, if it was handed out.
@@ -335,7 +322,7 @@ impl Records {
             tracked: false,
             auto_extended: None,
             held_since: NOT_HELD,
-            news: News::Unreported,
+            update: PendingUpdate::Unreported,
             data: 0,
             queue: None,
             found_by: None,

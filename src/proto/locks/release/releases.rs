@@ -137,7 +137,7 @@ impl Locks {
             // The key is gone, another's, or was never there: nothing of ours is left on the node.
             // Of several keys some may be released, and others not ours.
             if reply == NodeReply::Granted || ask.sent.names.is_of_set() {
-                self.we_wrote(node, ask.record, now);
+                self.on_own_write(node, ask.record, now);
             }
             self.on_acknowledged(node, ask.record, now);
         }

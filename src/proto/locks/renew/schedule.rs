@@ -5,8 +5,6 @@
 
 use std::time::Duration;
 
-use slab::Slab;
-
 use crate::proto::error::{ConfigError, LostReason};
 use crate::proto::ids::RecordId;
 use crate::proto::node_set::NodeSet;
@@ -255,9 +253,6 @@ impl AutoExtended {
         self.until.is_some_and(|until| until.saturating_since(deadline) <= most)
     }
 }
-
-/// The locks that are auto-extended.
-pub type AutoExtendedLocks = Slab<AutoExtended>;
 
 #[cfg(test)]
 mod tests {

@@ -99,7 +99,7 @@ impl Locks {
         }
         let stage = Stage::Gathering { record: id };
         let op = self.ops.open(params.data, now, params.give_up_at, stage);
-        self.set_auto_extend(id, op, params.auto_extend);
+        self.ops.link(op, self.records.get_mut(id), params.auto_extend);
         if waits_in.is_empty() {
             self.ops.move_to(op, Stage::Running { record: id });
             self.begin_attempt(id, now);

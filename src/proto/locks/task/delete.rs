@@ -8,9 +8,11 @@ use crate::proto::cluster::Cluster;
 use crate::proto::error::{Error, NodeReply};
 use crate::proto::ids::{Op, TaskId};
 use crate::proto::inspection::{Inspection, KeyState};
+use crate::proto::key::KeyHash;
 use crate::proto::locks::Locks;
 use crate::proto::locks::round::state::ReleaseOutcome;
 use crate::proto::locks::task::tasks::{Task, Work};
+use crate::proto::locks::writes::Writer;
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::TaskAsk;
@@ -98,7 +100,8 @@ impl Locks {
         now: Instant,
     ) {
         if reply == NodeReply::Granted {
-            self.task_wrote(node, id, now);
+            let key = KeyHash::of(&self.tasks.get(id).key);
+            self.on_write(node, key, Writer::Task, now);
         }
         self.tasks.get_mut(id).cast(node, reply);
     }

@@ -7,7 +7,8 @@ use crate::proto::fingerprint::{Fingerprint, hash_of, mix};
 use crate::proto::ids::Op;
 use crate::proto::locks::fence::number::Fencing;
 use crate::proto::locks::fingerprint::phase_word;
-use crate::proto::locks::record::records::{News, Record};
+use crate::proto::locks::held::updates::PendingUpdate;
+use crate::proto::locks::record::records::Record;
 use crate::proto::quorum::Verdict;
 
 use crate::proto::locks::record::trouble::Trouble;
@@ -40,7 +41,7 @@ impl Record {
             auto_extended,
             // When it was handed out is for a counter.
             held_since: _,
-            news,
+            update,
             data: _,
             queue,
             found_by,
@@ -51,7 +52,8 @@ impl Record {
             round_timer: _,
             deadline_timer: _,
         } = self;
-        assert!(auto_extended.is_none() && *news == News::Unreported && queue.is_none());
+        assert!(auto_extended.is_none() && queue.is_none());
+        assert!(*update == PendingUpdate::Unreported);
         let words = [
             hash_of(key),
             fingerprint.name(token.digits()),

@@ -1,0 +1,101 @@
+//! Writes to the keys of records. The keys are registered at the nodes, which report writes to
+//! them. A write concerns the locks of its key that are auto-extended, and the requests that wait
+//! for it.
+//!
+//! The hazard is a write that no node reports: a node does not report to this client what this
+//! client wrote. So the answers to its own writes are acted on here, too.
+
+use crate::proto::ids::RecordId;
+use crate::proto::key::KeyHash;
+use crate::proto::locks::record::records::Phase;
+use crate::proto::locks::set::keys::SetOfKeys;
+use crate::proto::locks::{Locks, WaitEvent};
+use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::time::Instant;
+use crate::proto::wire::ask::{Ask, NodeAsk};
+use crate::proto::wire::command;
+
+/// What wrote to a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writer {
+    /// Another client.
+    Other,
+    /// This client, for a record.
+    Record(RecordId),
+    /// This client, for a task.
+    Task,
+}
+
+impl Locks {
+    /// Registers the keys of a record at these nodes, so that they report writes to them.
+    pub fn register_at(&mut self, id: RecordId, nodes: NodeSet, now: Instant) {
+        let record = self.records.get(id);
+        let awaited = record.set().and_then(SetOfKeys::awaited);
+        let wanted = |&(index, _): &(usize, &[u8])| awaited.is_none_or(|awaited| awaited == index);
+        for node in nodes.iter() {
+            for (index, key) in record.keys().enumerate().filter(wanted) {
+                if !self.cluster.may_name_a_key(node) {
+                    break;
+                }
+                self.cluster.ask(node, Ask::Node(NodeAsk::Caching), now, |out| {
+                    command::encode(out, &[b"CLIENT", b"CACHING", b"YES"]);
+                });
+                let key = self.key_prefix.put_before(key);
+                let names = |out: &mut _| command::encode(out, &[b"PTTL", key]);
+                self.cluster.ask(node, Ask::Register(id, index as u8), now, names);
+            }
+        }
+    }
+
+    /// A node answered the registration of a key. If the key is not there, it was deleted before,
+    /// unless that is known already or a heal is in flight. Nothing is done for a record that is
+    /// over.
+    pub fn on_registered(
+        &mut self,
+        node: NodeId,
+        (id, key): (RecordId, u8),
+        left: Option<i64>,
+        now: Instant,
+    ) {
+        let Some(record) = self.records.get_open_mut(id) else { return };
+        if record.phase == Phase::Asking {
+            if let Some(op) = self.ops.waiter_of(record) {
+                self.waits.push_back(WaitEvent::Seen { op, node, key: usize::from(key), left });
+            }
+        } else if left == Some(-2) && !record.absent().union(record.healing()).contains(node) {
+            self.renewals.doubt(node, record, now);
+        }
+    }
+
+    /// A node executed a write to a key, or it forgot that the key was registered. Locks of that
+    /// key may be auto-extended, and requests may wait for it.
+    pub fn on_write(&mut self, node: NodeId, key: KeyHash, by: Writer, now: Instant) {
+        for id in self.records.with_key(key).filter(|&id| by != Writer::Record(id)) {
+            let record = self.records.get(id);
+            self.renewals.doubt(node, record, now);
+            if let Some(op) = self.ops.waiter_of(record) {
+                let key = record.set().and_then(|set| set.index_of(key)).unwrap_or(0);
+                let ours = by != Writer::Other;
+                self.waits.push_back(WaitEvent::Written { op, node, key, ours });
+            }
+        }
+    }
+
+    /// A node executed a write of this client to the keys of a record, which it does not report to
+    /// this client.
+    #[inline]
+    pub(in crate::proto::locks) fn on_own_write(
+        &mut self,
+        node: NodeId,
+        id: RecordId,
+        now: Instant,
+    ) {
+        if self.renewals.is_empty() && self.ops.has_no_waiters() {
+            return;
+        }
+        let keys: Vec<KeyHash> = self.records.get(id).hashes().collect();
+        for key in keys {
+            self.on_write(node, key, Writer::Record(id), now);
+        }
+    }
+}
