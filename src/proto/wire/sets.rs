@@ -346,7 +346,7 @@ mod tests {
 
     /// A script that counts, or not, with these fencing numbers.
     fn counting(fences: &[u64]) -> Option<Counting<impl ExactSizeIterator<Item = u64>>> {
-        let fences = fences.to_vec().into_iter();
+        let fences = fences.iter().copied();
         Some(Counting { lives: 600_000, step: 1000, floor: 5, fences })
     }
 
