@@ -175,6 +175,33 @@ fn client_allocates_nothing(held: usize) {
     assert_eq!(fewest, 0, "allocations in {} pairs with {held} held", PAIRS / 5);
 }
 
+/// The votes of a fenced lock are kept beside its record: two boxes.
+#[test]
+fn a_fenced_pair_of_the_client_allocates_twice() {
+    let _others = ALONE.read().unwrap_or_else(PoisonError::into_inner);
+    let fleet = Fleet::start(3);
+    let config = Config::new(fleet.urls()).expect("the urls of the fleet");
+    let config = config.node_timeout(Duration::from_secs(5)).key_prefix("job:");
+    let client = Client::connect(config).expect("good settings");
+    client.vouch().expect("no lock is live on fresh nodes");
+    ready::wait_ready(&client, 3);
+    let pairs = |count: u64| {
+        for _ in 0..count {
+            let guard = client.lock("key", LockOptions::new(TTL).fenced()).expect("it is free");
+            assert!(guard.fence().is_some());
+            guard.release().expect("it is given back");
+        }
+    };
+    pairs(LAG);
+    let mut fewest = u64::MAX;
+    for _ in 0..5 {
+        let before = allocated();
+        pairs(PAIRS / 5);
+        fewest = fewest.min(allocated() - before);
+    }
+    assert_eq!(fewest, 2 * (PAIRS / 5), "allocations in {} pairs", PAIRS / 5);
+}
+
 /// A client that is at rest probes its nodes: it reads the marker and the memory of each.
 #[test]
 fn probes_allocate_nothing() {

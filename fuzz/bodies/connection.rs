@@ -277,15 +277,14 @@ fn question(number: u32, choices: &mut Choices) -> Ask {
     let of_key = |kind, form| lock(kind, Names::Key, form);
     let of_set = |kind| lock(kind, Names::AllKeys, Some(form));
     let either = |one, other| if number % 2 == 0 { one } else { other };
-    let counters = either(Names::KeyAndCounter, Names::AllKeysAndCounters);
-    let counting = |kind| lock(kind, counters, Some(form));
+    let counting = |kind| lock(kind, Names::AllKeysAndCounters, Some(form));
     let task = |kind| Ask::Task(TaskId::of(number), kind);
     match choices.below(38) {
         0..=2 => of_key(Kind::Acquire, None),
         3 | 4 => lock(Kind::Release, either(Names::Key, Names::KeyAndLine), Some(form)),
         5 | 6 => of_key(Kind::Extend, Some(form)),
         7 => of_key(Kind::Heal, None),
-        8 => of_key(Kind::Adopt, Some(Form::Source)),
+        8 => of_set(Kind::Adopt),
         9 => of_key(Kind::Exists, None),
         10 => Ask::Register(RecordId::of(number), (number % 64) as u8),
         11 => task(TaskAsk::ReadValue),
@@ -439,20 +438,14 @@ fn of_set(kind: Kind, number: Option<i64>) -> Option<NodeReply> {
     }
 }
 
-/// What a node says to a question that is answered by a vote for a fencing number.
-fn vote(number: Option<i64>) -> Option<NodeReply> {
-    match number? {
-        0 => Some(NodeReply::Held),
-        vote => (1..1 << 53).contains(&vote).then_some(NodeReply::Granted),
-    }
+/// Whether a counter can have this value.
+fn is_vote(number: i64) -> bool {
+    (1..1 << 53).contains(&number)
 }
 
 /// What the votes of a node say, one for each key of a set.
 fn votes_of(votes: &[Value]) -> Option<NodeReply> {
-    let good = votes.iter().all(|it| match it {
-        Value::Integer(number) => vote(Some(*number)) == Some(NodeReply::Granted),
-        _ => false,
-    });
+    let good = votes.iter().all(|it| matches!(it, Value::Integer(number) if is_vote(*number)));
     (good && (2..=64).contains(&votes.len())).then_some(NodeReply::Granted)
 }
 
@@ -488,11 +481,11 @@ fn answer_about_lock(ask: LockAsk, value: &Value, number: Option<i64>) -> Option
     let acquires = matches!(kind, Kind::Acquire | Kind::Heal);
     let reply = match (ask.sent.names, kind, value) {
         (Names::AllKeysAndCounters, _, Value::List(b'*', votes)) if acquires => votes_of(votes),
-        (Names::AllKeysAndCounters, _, _) if acquires => {
-            of_set(kind, number).filter(|reply| *reply == NodeReply::Held)
+        // The vote for a single key.
+        (Names::AllKeysAndCounters, _, Value::Integer(1..)) if acquires => {
+            number.filter(|&vote| is_vote(vote)).map(|_| NodeReply::Granted)
         }
         (Names::AllKeys | Names::AllKeysAndCounters, _, _) => of_set(kind, number),
-        (Names::KeyAndCounter, _, _) if acquires => vote(number),
         (_, _, Value::Simple(text)) if acquires && text == b"OK" => Some(NodeReply::Granted),
         (_, _, Value::Null) if acquires => Some(NodeReply::Held),
         _ if acquires => None,

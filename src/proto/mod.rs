@@ -63,4 +63,4 @@ pub use wire::marker::{ID_DIGITS, Identity, Marker};
 /// the interface.
 #[cfg(feature = "testing")]
 #[doc(hidden)]
-pub use wire::{command, counters, resp, set_counters, sets};
+pub use wire::{command, counters, resp, sets};

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use redlatch::majority;
-use redlatch::proto::sets::ACQUIRE_SET;
+use redlatch::proto::sets::ACQUIRE;
 
 use super::crowd_world::{NODES, TTL};
 
@@ -74,7 +74,7 @@ impl Bare {
         let token = self.token.clone();
         let ttl = TTL.as_millis().to_string();
         let words = match self.set {
-            true => vec!["EVAL", ACQUIRE_SET.source, "2", "a", "b", &token, &ttl],
+            true => vec!["EVAL", ACQUIRE.source, "2", "a", "b", &token, &ttl],
             false => vec!["SET", "a", &token, "NX", "PX", &ttl],
         };
         (0..NODES).for_each(|node| self.write(node, &words));

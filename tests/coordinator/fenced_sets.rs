@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use redlatch::proto::counters::counter_key;
-use redlatch::proto::sets::{ACQUIRE_SET, EXTEND_SET, RELEASE_SET};
+use redlatch::proto::sets::{ACQUIRE, EXTEND_SET, RELEASE_SET};
 use redlatch::proto::{KeySet, ReportedSet};
 use redlatch::{ConfigError, Error, Lock, LockOptions, Op, Outcome, RestartGuard};
 
@@ -32,7 +32,7 @@ fn wait_for(bench: &mut Bench, wait: Duration) -> Op {
 
 /// The script that a command runs, its keys and counters, and what follows the token.
 fn script(command: &Command) -> String {
-    let scripts = [("acquire", ACQUIRE_SET), ("extend", EXTEND_SET), ("release", RELEASE_SET)];
+    let scripts = [("acquire", ACQUIRE), ("extend", EXTEND_SET), ("release", RELEASE_SET)];
     let runs = |(_, script): &&(&str, redlatch::proto::command::Script)| match &command[0][..] {
         "EVAL" => command[1] == script.source,
         "EVALSHA" => command[1] == script.sha1,

@@ -4,7 +4,7 @@
 use super::*;
 use crate::bench::Command;
 use redlatch::proto::command::EXTEND;
-use redlatch::proto::counters::{FENCED_ACQUIRE, FENCED_EXTEND};
+use redlatch::proto::sets::{ACQUIRE, EXTEND_SET};
 use redlatch::{ConfigError, Lock, LockOptions, Op, RestartGuard};
 
 const COUNTER: &str = "{k}:fence";
@@ -78,7 +78,7 @@ fn fence_of_equal_votes_takes_one_round_trip() {
     ask(&mut bench);
     let command = script(&mut bench, 0);
     assert_eq!(command[0], "EVAL", "the first time on a connection the node gets the source");
-    assert!(runs(&command, FENCED_ACQUIRE));
+    assert!(runs(&command, ACQUIRE));
     assert_eq!(command[2..5], ["2", "k", COUNTER]);
     assert_eq!(
         command[6..],
@@ -111,9 +111,9 @@ fn fenced_script_is_sent_by_its_sha1_from_the_second_time_on() {
         bench.reply(node, ":1\r\n");
     }
     ask(&mut bench);
-    assert_eq!(script(&mut bench, 0)[..2], ["EVALSHA", FENCED_ACQUIRE.sha1]);
+    assert_eq!(script(&mut bench, 0)[..2], ["EVALSHA", ACQUIRE.sha1]);
     bench.reply(0, "-NOSCRIPT No matching script.\r\n");
-    assert_eq!(script(&mut bench, 0)[..2], ["EVAL", FENCED_ACQUIRE.source]);
+    assert_eq!(script(&mut bench, 0)[..2], ["EVAL", ACQUIRE.source]);
     vote(&mut bench, 0, 8);
     script(&mut bench, 1);
     vote(&mut bench, 1, 8);
@@ -142,9 +142,9 @@ fn fence_of_different_votes_is_written_back_before_the_lock_is_handed_out() {
     assert!(bench.completion().is_none(), "only one node has the number");
     assert!(bench.said(0).is_empty(), "it is not written to the node that has it");
     let command = script(&mut bench, 1);
-    assert!(runs(&command, FENCED_EXTEND));
+    assert!(runs(&command, EXTEND_SET));
     assert_eq!(command[2..5], ["2", "k", COUNTER]);
-    assert_eq!(command[6..], ["0", "6", "600000", "1000", FLOOR], "the key is not extended");
+    assert_eq!(command[6..], ["0", "600000", "1000", FLOOR, "6"], "the key is not extended");
     bench.reply(1, ":1\r\n");
     assert_eq!(won(&mut bench).fence(), Some(6));
     assert_eq!((bench.core.stats().fenced, bench.core.stats().written_back), (1, 1));
@@ -152,11 +152,11 @@ fn fence_of_different_votes_is_written_back_before_the_lock_is_handed_out() {
 
 #[test]
 fn fence_whose_write_back_finds_another_token_is_no_fence() {
-    for found in [":0\r\n", ":-1\r\n"] {
+    for found in [":-2\r\n", ":-3\r\n"] {
         let mut bench = Bench::new(3);
         ask(&mut bench);
         script(&mut bench, 2);
-        bench.reply(2, ":0\r\n");
+        bench.reply(2, ":-1\r\n");
         for (node, of_it) in [(0, 6), (1, 2)] {
             script(&mut bench, node);
             vote(&mut bench, node, of_it);
@@ -204,7 +204,7 @@ fn fence_is_not_written_back_at_the_deadline() {
     vote(&mut bench, 1, 2);
     assert!(matches!(refused(&mut bench), Error::Expired(_)));
     let said = bench.said(1);
-    assert!(said.iter().all(|command| !runs(command, FENCED_EXTEND)), "{said:?}");
+    assert!(said.iter().all(|command| !runs(command, EXTEND_SET)), "{said:?}");
 }
 
 #[test]
@@ -228,8 +228,8 @@ fn fence_that_no_node_confirms_in_time_is_lost_and_its_wait_goes_on() {
     bench.pass(millis(60));
     for node in [0, 1] {
         let asked = bench.said(node);
-        assert!(asked.iter().any(|command| runs(command, FENCED_ACQUIRE)), "{asked:?}");
-        let first = asked.iter().position(|command| runs(command, FENCED_ACQUIRE)).unwrap();
+        assert!(asked.iter().any(|command| runs(command, ACQUIRE)), "{asked:?}");
+        let first = asked.iter().position(|command| runs(command, ACQUIRE)).unwrap();
         let before = ":1\r\n".repeat(first);
         bench.reply(node, &format!("{before}:10\r\n"));
     }
@@ -251,7 +251,7 @@ fn late_vote_takes_part_in_the_second_round() {
         vote(&mut bench, 2, late);
         if to_write {
             assert!(bench.completion().is_none());
-            assert!(runs(&script(&mut bench, 2), FENCED_EXTEND));
+            assert!(runs(&script(&mut bench, 2), EXTEND_SET));
             bench.reply(2, ":1\r\n");
         }
         assert_eq!(won(&mut bench).fence(), Some(6), "late vote {late}");
@@ -265,7 +265,7 @@ fn late_vote_takes_part_in_the_second_round() {
     }
     script(&mut bench, 1);
     script(&mut bench, 2);
-    bench.reply(2, ":0\r\n");
+    bench.reply(2, ":-1\r\n");
     assert!(bench.completion().is_none());
     bench.lose(1);
     assert!(matches!(refused(&mut bench), Error::Contended(_) | Error::NoQuorum(_)));
@@ -344,7 +344,7 @@ fn node_whose_clock_is_far_from_the_median_counts_no_fence() {
         bench.pass(millis(62_000));
         ask(&mut bench);
         let said = bench.said(0);
-        let fenced = said.iter().any(|command| runs(command, FENCED_ACQUIRE));
+        let fenced = said.iter().any(|command| runs(command, ACQUIRE));
         assert_eq!(fenced, counts, "{skew} s: {said:?}");
         if counts {
             continue;
@@ -402,9 +402,9 @@ fn extend_of_a_fenced_lock_raises_the_counters_and_keeps_the_number() {
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for node in 0..3 {
         let command = script(&mut bench, node);
-        assert!(runs(&command, FENCED_EXTEND), "{command:?}");
+        assert!(runs(&command, EXTEND_SET), "{command:?}");
         assert_eq!(command[3..5], ["k", COUNTER]);
-        assert_eq!(command[6..], ["10000", "7", "600000", "1000", FLOOR]);
+        assert_eq!(command[6..], ["10000", "600000", "1000", FLOOR, "7"]);
         bench.reply(node, ":1\r\n");
     }
     assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Extended { .. })));
@@ -414,7 +414,7 @@ fn extend_of_a_fenced_lock_raises_the_counters_and_keeps_the_number() {
     assert_eq!(script(&mut bench, 0)[0], "EVALSHA");
     bench.reply(0, "-NOSCRIPT No matching script.\r\n");
     let command = script(&mut bench, 0);
-    assert_eq!((command[0].as_str(), command[7].as_str()), ("EVAL", "7"));
+    assert_eq!((command[0].as_str(), command[10].as_str()), ("EVAL", "7"));
 }
 
 #[test]
@@ -424,12 +424,12 @@ fn heal_of_a_fenced_lock_raises_the_counter() {
     script(&mut bench, 2);
     vote(&mut bench, 2, 7);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-    for (node, reply) in [(0, ":0\r\n"), (1, ":1\r\n"), (2, ":1\r\n")] {
+    for (node, reply) in [(0, ":-2\r\n"), (1, ":1\r\n"), (2, ":1\r\n")] {
         script(&mut bench, node);
         bench.reply(node, reply);
     }
     let command = script(&mut bench, 0);
-    assert_eq!(command[..2], ["EVAL", FENCED_ACQUIRE.source]);
+    assert_eq!(command[..2], ["EVAL", ACQUIRE.source]);
     assert_eq!(command[3..5], ["k", COUNTER]);
     assert_eq!(
         command[7..],
@@ -454,7 +454,7 @@ fn extend_and_heal_touch_no_counter_of_a_node_that_does_not_count() {
         bench.reply(2, &"_\r\n".repeat(marks));
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         for node in 0..2 {
-            assert!(runs(&script(&mut bench, node), FENCED_EXTEND));
+            assert!(runs(&script(&mut bench, node), EXTEND_SET));
         }
         assert!(runs(&script(&mut bench, 2), EXTEND), "the key alone is extended");
         bench.reply(2, reply);
@@ -479,19 +479,19 @@ fn extend_that_a_flushed_node_has_no_script_for_is_repeated_without_the_counter(
     for replies in [[":1\r\n"; 3], [""; 3]] {
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         for (node, reply) in replies.into_iter().enumerate() {
-            assert!(runs(&script(&mut bench, node), FENCED_EXTEND));
+            assert!(runs(&script(&mut bench, node), EXTEND_SET));
             bench.reply(node, reply);
         }
     }
     bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n-NOSCRIPT No matching script.\r\n");
     let said = bench.said(2);
-    assert!(said.iter().all(|command| !runs(command, FENCED_EXTEND)), "{said:?}");
+    assert!(said.iter().all(|command| !runs(command, EXTEND_SET)), "{said:?}");
     assert_eq!(said.last().unwrap()[..2], ["EVAL", EXTEND.source]);
 }
 
 #[test]
 fn vote_that_no_counter_can_have_is_no_vote() {
-    for bad in [":-1\r\n", ":9007199254740993\r\n", "+OK\r\n"] {
+    for bad in [":0\r\n", ":9007199254740993\r\n", "+OK\r\n", "*1\r\n:7\r\n"] {
         let mut bench = Bench::new(3);
         ask(&mut bench);
         script(&mut bench, 0);
@@ -523,7 +523,7 @@ fn queued_fenced_request_is_fenced_when_its_turn_comes() {
     bench.core.release_nowait(&lock, bench.now);
     for node in [0, 1] {
         let said = bench.said(node);
-        assert!(runs(said.last().unwrap(), FENCED_ACQUIRE), "{said:?}");
+        assert!(runs(said.last().unwrap(), ACQUIRE), "{said:?}");
         bench.reply(node, ":1\r\n:4\r\n");
     }
     assert_eq!(won(&mut bench).fence(), Some(4));
@@ -536,7 +536,7 @@ fn plain_lock_has_no_fence_and_runs_no_fenced_script() {
     assert_eq!(lock.fence(), None);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     let command = script(&mut bench, 0);
-    assert!(!runs(&command, FENCED_EXTEND), "{command:?}");
+    assert!(!runs(&command, EXTEND_SET), "{command:?}");
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn a_lock_is_taken_up_under_a_new_token() {
 fn a_token_that_does_not_hold_the_key_adopts_nothing_and_owes_the_new_one() {
     let mut bench = Bench::new(3);
     bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap();
-    for (node, reply) in [":1\r\n", ":-1\r\n", ":0\r\n"].iter().enumerate() {
+    for (node, reply) in [":1\r\n", ":-3\r\n", ":-2\r\n"].iter().enumerate() {
         bench.said(node);
         bench.reply(node, reply);
     }
@@ -251,7 +251,7 @@ fn a_node_in_quarantine_hands_nothing_on() {
     bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
     bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap();
-    for (node, reply) in [":1\r\n", ":1\r\n", ":-1\r\n"].iter().enumerate() {
+    for (node, reply) in [":1\r\n", ":1\r\n", ":-3\r\n"].iter().enumerate() {
         bench.said(node);
         bench.reply(node, reply);
     }
@@ -266,7 +266,7 @@ fn a_node_in_quarantine_hands_nothing_on() {
 fn adopt_that_a_minority_denied_is_not_lost_for_good() {
     let mut bench = Bench::new(3);
     bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap();
-    for (node, reply) in [":0\r\n", "-LOADING no\r\n"].into_iter().enumerate() {
+    for (node, reply) in [":-2\r\n", "-LOADING no\r\n"].into_iter().enumerate() {
         assert_eq!(bench.names(node), ["EVAL"]);
         bench.reply(node, reply);
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use redlatch::proto::sets::{ACQUIRE_SET, ADOPT_SET, EXTEND_SET, RELEASE_SET};
+use redlatch::proto::sets::{ACQUIRE, ADOPT, EXTEND_SET, RELEASE_SET};
 use redlatch::proto::{KeySet, LockUpdateKind, ReportedSet};
 use redlatch::{
     ConfigError, Error, Lock, LockOptions, LostReason, NodeId, Op, Outcome, ReleaseOutcome,
@@ -33,10 +33,10 @@ fn wait_for(bench: &mut Bench, names: &[&str], wait: Duration) -> Op {
 /// The script that a command runs, by its source or its SHA1, and its keys.
 fn script(command: &Command) -> (&'static str, Vec<&str>) {
     let scripts = [
-        ("acquire", ACQUIRE_SET.source, ACQUIRE_SET.sha1),
+        ("acquire", ACQUIRE.source, ACQUIRE.sha1),
         ("extend", EXTEND_SET.source, EXTEND_SET.sha1),
         ("release", RELEASE_SET.source, RELEASE_SET.sha1),
-        ("adopt", ADOPT_SET, ""),
+        ("adopt", ADOPT, ""),
     ];
     let matches = |(_, source, sha1): &&(&str, &str, &str)| match &command[0][..] {
         "EVAL" => command[1] == *source,
@@ -204,7 +204,7 @@ fn script_over_a_set_that_a_node_refused_is_sent_by_its_source_again() {
 }
 
 #[test]
-fn script_over_a_set_that_a_node_forgot_says_nothing_of_the_scripts_of_fences() {
+fn script_that_a_node_forgot_says_nothing_of_another_script() {
     let mut bench = Bench::new(1);
     let extends = |bench: &mut Bench| {
         bench
@@ -234,7 +234,7 @@ fn script_over_a_set_that_a_node_forgot_says_nothing_of_the_scripts_of_fences() 
     assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], "EVAL");
     bench.reply(0, ":1\r\n");
     drop(taken(&mut bench));
-    assert_eq!(extends(&mut bench), "EVALSHA", "the node still knows the script of fences");
+    assert_eq!(extends(&mut bench), "EVALSHA", "the node still knows the script of an extend");
 }
 
 #[test]

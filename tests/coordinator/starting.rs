@@ -125,7 +125,7 @@ fn an_adopt_is_held_and_stays_an_adopt() {
     let token = LockToken::parse(&"a".repeat(40)).unwrap();
     bench.core.adopt(b"k", token, TTL, 5, bench.now).unwrap();
     assert_eq!(bench.connect(0)[0][0], "EVAL");
-    bench.reply(0, ":0\r\n");
+    bench.reply(0, ":-2\r\n");
     let result = bench.completion().expect("the token does not hold the key").result;
     assert!(matches!(result, Err(Error::Lost { reason: LostReason::Gone, .. })), "{result:?}");
 }

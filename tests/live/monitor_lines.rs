@@ -1,7 +1,8 @@
 //! What a node was asked about locks, read from the lines of MONITOR.
 
 use crate::support::Monitor;
-use redlatch::proto::command::{ADOPT, EXTEND, RELEASE};
+use redlatch::proto::command::{EXTEND, RELEASE};
+use redlatch::proto::sets::ADOPT;
 
 use super::*;
 

@@ -7,6 +7,7 @@
 #![cfg(feature = "testing")]
 
 mod alike;
+mod all_keys;
 mod alone;
 #[path = "../support/lock.rs"]
 #[allow(clippy::disallowed_methods, reason = "a test waits for other processes")]
@@ -480,7 +481,7 @@ fn random_commands_get_the_same_replies() {
 fn rare_sequences_get_the_same_replies() {
     let _place = ServerLock::take();
     let mut bench = Bench::new();
-    for sequence in sequence::RARE {
+    for sequence in sequence::RARE.iter().chain(all_keys::ALL_KEYS) {
         if let Err(what) = bench.play_until_sure(&sequence::parse(sequence)) {
             panic!("{sequence}\n{what}");
         }

@@ -5,8 +5,8 @@
 
 use proptest::prelude::*;
 
-use redlatch::proto::command::{ADOPT, DELETE_SEEN, EXTEND, MARK, RELEASE, Script};
-use redlatch::proto::counters::{FENCED_ACQUIRE, FENCED_EXTEND};
+use redlatch::proto::command::{DELETE_SEEN, EXTEND, MARK, RELEASE, Script};
+use redlatch::proto::sets::{ACQUIRE, ADOPT, EXTEND_SET, RELEASE_SET};
 use redlatch::testing::inside::{HAND_OVER, JOIN};
 use redlatch::testing::master::Trouble;
 
@@ -152,6 +152,10 @@ const COMMANDS: &[(u8, &str)] = &[
     (6, "EVAL ADOPT 1 KEY TOKEN TOKEN LATER"),
     (1, "EVAL ADOPT COUNT KEY TOKEN TOKEN LATER"),
     (2, "EVAL ADOPT 1 KEY TOKEN TOKEN NUMBER"),
+    (1, "EVAL ADOPT 2 KEY KEY TOKEN TOKEN LATER"),
+    (2, "EVAL COUNTED 2 KEY KEY TOKEN LATER"),
+    (2, "EVAL COUNTED 2 KEY KEY TOKEN NUMBER"),
+    (2, "EVAL DROP 2 KEY KEY TOKEN"),
     (8, "EVAL JOIN 2 k LINE TOKEN MEMBER LATER LATER"),
     (3, "EVAL JOIN 2 k LINE TOKEN MEMBER LATER LATER MEMBER"),
     (6, "EVAL HAND 2 k LINE TOKEN WAITER MEMBER"),
@@ -320,7 +324,7 @@ pub const RARE: &[&str] = &[
     // An extend for a shorter time writes, and changes nothing: no reader is notified.
     "A HELLO 3; A CLIENT TRACKING ON; B SET k t PX LATER; A GET k; B EVAL EXTEND 1 k t 5; \
      A PTTL k; full; B EVAL EXTEND 1 k t 5; A PTTL k; well; B SET c 7; A PING; \
-     B EVAL RAISED 2 k c t 5 3 LATER 1000; A PING; replica; B EVAL EXTEND 1 k t 5; well; lonely; \
+     B EVAL RAISED 2 k c t 5 LATER 1000 1 3; A PING; replica; B EVAL EXTEND 1 k t 5; well; lonely; \
      B EVAL EXTEND 1 k t 5; unsaved; B EVAL EXTEND 1 k t 5; A PTTL k; well; \
      B EVAL EXTEND 1 k t LATER; A PTTL k",
     // A lock is taken up: its ttl is not shortened, and a client that reads its key is notified.
@@ -338,22 +342,6 @@ pub const RARE: &[&str] = &[
      B EVAL SEEN 1 k t 159; A PING; B GET k; B EVAL SEEN 1 k t 159; B SET k abc; \
      B EVAL SEEN 1 k ab 1; B GET k; B LPUSH l t; B EVAL SEEN 1 l t 159; B SET k t; full; \
      B EVAL SEEN 1 k t 159; replica; B EVAL SEEN 1 k t 159; well; B GET k",
-    // A lock is acquired and counted, and its counter is raised; a value that is no counter stays.
-    "A SET c 7; A EVAL COUNTED 2 k c t LATER LATER 1000; A GET c; A PTTL c; A PTTL k; A GET k; \
-     A EVAL COUNTED 2 k c u LATER LATER 1000; A GET c; A EVAL RAISED 2 k c t 0 12 LATER 1000; \
-     A GET c; A PTTL k; A EVAL RAISED 2 k c t 0 3 LATER 1000; A GET c; \
-     A EVAL RAISED 2 k c u 0 30 LATER 1000; A EVAL RAISED 2 l c t 0 30 LATER 1000; A GET c; \
-     A EVAL RAISED 2 k c t LATER 13 LATER 1000; A GET c; A PTTL k; A PTTL c; \
-     A EVAL COUNTED 2 h c t LATER LATER 1000 40; A GET c; A EVAL COUNTED 2 i c t LATER LATER 1 5; \
-     A GET c; A SET c 1782579200016780; A EVAL COUNTED 2 j c t LATER LATER 1; A GET c",
-    "A SET c x; A EVAL COUNTED 2 k c t LATER LATER 1; A GET k; A SET c -1; \
-     A EVAL COUNTED 2 k c t LATER LATER 1; A SET c 1e30; A EVAL COUNTED 2 k c t LATER LATER 1; \
-     A SET c nan; A EVAL COUNTED 2 k c t LATER LATER 1; A GET k; A SET k t; A SET c x; \
-     A EVAL RAISED 2 k c t LATER 5 LATER 1; A GET c; A DEL c; A LPUSH c x; \
-     A EVAL COUNTED 2 l c t LATER LATER 1; A EVAL RAISED 2 k c t LATER 5 LATER 1; A GET l",
-    "A SET c 7; A SET k t; full; A EVAL COUNTED 2 l c t LATER LATER 1; A GET l; \
-     A EVAL RAISED 2 k c t LATER 5 LATER 1; A EVAL RAISED 2 k c t LATER 9 LATER 1; A GET c; well; \
-     replica; A EVAL COUNTED 2 l c t LATER LATER 1; A EVAL RAISED 2 k c t LATER 9 LATER 1; well",
     // Waiters join the line of a key, and each release hands the key to the next one, by its place
     // or by its name; a waiter that cannot be reached is skipped.
     "A SET k h PX LATER; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; \
@@ -407,7 +395,7 @@ pub const RARE: &[&str] = &[
      A GET k; B RESET; B GET k",
 ];
 
-/// The steps of a line of [`RARE`].
+/// The steps of a line of [`RARE`], or of another such list.
 pub fn parse(sequence: &str) -> Vec<Step> {
     let step = |text: &str| match text.split_once(' ') {
         Some(("A", "blank")) => {
@@ -516,8 +504,9 @@ fn blank(word: &str, fill: usize) -> Word {
         "SEEN" => Word::Bytes(DELETE_SEEN.into()),
         "JOIN" => Word::Bytes(JOIN.source.into()),
         "HAND" => Word::Bytes(HAND_OVER.source.into()),
-        "COUNTED" => Word::Bytes(FENCED_ACQUIRE.source.into()),
-        "RAISED" => Word::Bytes(FENCED_EXTEND.source.into()),
+        "COUNTED" => Word::Bytes(ACQUIRE.source.into()),
+        "RAISED" => Word::Bytes(EXTEND_SET.source.into()),
+        "DROP" => Word::Bytes(RELEASE_SET.source.into()),
         "MARK" => Word::Bytes(MARK.into()),
         "PREFIX" => marker(b'a', ""),
         "OTHER_PREFIX" => marker(b'c', ""),

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use redlatch::NodeId;
-use redlatch::proto::sets::ACQUIRE_SET;
+use redlatch::proto::sets::ACQUIRE;
 use redlatch::testing::master::Trouble;
 
 use crate::agenda::{Event, Turn};
@@ -160,7 +160,7 @@ impl World {
                 bytes[at..].windows(2).filter(|part| part == b"\r\n").count() >= 3
             });
             let gone = !node.loads && !node.holds(now, &forced.key, &forced.token);
-            let acquires = has(b"\r\nNX\r\n") || has(ACQUIRE_SET.sha1.as_bytes());
+            let acquires = has(b"\r\nNX\r\n") || has(ACQUIRE.sha1.as_bytes());
             if gone && whole && has(b"EVALSHA") && !acquires {
                 forced.asked.insert(it.node, wire);
             }

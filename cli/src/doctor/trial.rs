@@ -5,8 +5,9 @@
 //! connection, end half-way, and the key has a short ttl in case deleting is refused. The hazard is
 //! to take a refusal of the key for one of the command.
 
-use redlatch::proto::command::{ADOPT, EXTEND, RELEASE};
-use redlatch::proto::counters::{FENCED_ACQUIRE, counter_key};
+use redlatch::proto::command::{EXTEND, RELEASE};
+use redlatch::proto::counters::counter_key;
+use redlatch::proto::sets::{ACQUIRE, ADOPT};
 use redlatch::{LockToken, NodeError};
 
 use super::connection::{Answer, Connection, Trouble};
@@ -105,7 +106,7 @@ fn about_the_connection<'a>() -> Vec<Question<'a>> {
 
 /// A fenced lock, and the deletion of its counter: without it the counter lives as long as the key.
 fn about_the_counter<'a>(keys: &'a Keys, counter: &'a [u8]) -> Vec<Question<'a>> {
-    let (script, key) = (FENCED_ACQUIRE.source.as_bytes(), keys.key.as_bytes());
+    let (script, key) = (ACQUIRE.source.as_bytes(), keys.key.as_bytes());
     let token = &keys.token.digits()[..];
     let acquire = [&b"EVAL"[..], script, b"2", key, counter, token, TTL, TTL, b"1000", b"1"];
     vec![

@@ -13,7 +13,6 @@ use crate::proto::error::NodeError;
 use crate::proto::fingerprint::hash_of;
 use crate::proto::node_set::{MAX_NODES, NodeId};
 use crate::proto::settings::RestartGuard;
-use crate::proto::wire::ask::LockAsk;
 use crate::proto::wire::counters;
 use crate::proto::wire::marker::MarkerState;
 
@@ -21,10 +20,9 @@ use crate::proto::wire::marker::MarkerState;
 const SKEW_PART: u32 = 4;
 
 impl Cluster {
-    /// The votes of a node for fencing numbers, one for each key, in its last answer. `ask`: it
-    /// answered this.
-    pub fn votes(&self, node: NodeId, ask: LockAsk) -> &[u64] {
-        self.nodes[node.index()].connection.votes(ask)
+    /// The votes of a node for fencing numbers, one for each key, in its last answer with votes.
+    pub fn votes(&self, node: NodeId) -> &[u64] {
+        self.nodes[node.index()].connection.votes()
     }
 
     /// The floor of the counters of a node: a smaller counter counts as absent. A command that was

@@ -233,9 +233,9 @@ impl Cluster {
         self.ask_all(node.into(), Ask::Node(NodeAsk::LastWord), now, bytes);
     }
 
-    /// The number of the key that the node named last, in an answer about all keys of a set.
+    /// The number of the key that the node named last, in an answer about all keys of a lock.
     pub fn named_key(&self, node: NodeId) -> u64 {
-        self.nodes[node.index()].connection.number()
+        self.nodes[node.index()].connection.named_key()
     }
 
     /// What the last answer to `GETRANGE` showed of a value on the node.

@@ -25,7 +25,7 @@ impl Locks {
                 // This proves nothing if it answers an earlier round of the attempt.
                 record.prove_granted(node, ask);
             }
-            if ask.sent.names.is_of_set() {
+            if ask.sent.names.is_all_keys() {
                 self.note_named(node, ask.record, reply);
             }
         } else {

@@ -115,7 +115,7 @@ impl Locks {
             if names == Names::KeyAndLine {
                 self.cluster.say_last_word(node, now, &self.command);
             } else {
-                self.cluster.repeat_release(node, names.is_of_set(), now, &self.command);
+                self.cluster.repeat_release(node, names.is_all_keys(), now, &self.command);
             }
         }
     }

@@ -15,11 +15,9 @@ use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, Names};
 use crate::proto::wire::command::{self, Form};
-use crate::proto::wire::counters;
 use crate::proto::wire::known_scripts::ScriptName;
 use crate::proto::wire::line::{self as lines, Channel, MarkKey, Member};
-use crate::proto::wire::set_counters;
-use crate::proto::wire::sets::{self as sets_wire, SetKeys};
+use crate::proto::wire::sets::{self, SetKeys};
 
 /// A question about a lock, as far as its caller decides about it. Which keys it concerns is the
 /// record's, and which scripts a node knows is the connection's.
@@ -45,16 +43,15 @@ impl Question {
     /// the line on all of them, or on none.
     #[inline]
     pub fn names(self, record: &Record, nodes: NodeSet) -> Names {
-        match (record.set().is_some(), self.counts) {
-            (true, true) => Names::AllKeysAndCounters,
-            (true, false) => Names::AllKeys,
-            (false, true) => Names::KeyAndCounter,
-            (false, false) => {
-                let in_line = record.fair && self.kind.names_the_line();
-                let in_line = in_line && record.plain().common(nodes).is_empty();
-                if in_line { Names::KeyAndLine } else { Names::Key }
-            }
+        if self.counts {
+            return Names::AllKeysAndCounters;
         }
+        if record.set().is_some() || self.kind == Kind::Adopt {
+            return Names::AllKeys;
+        }
+        let in_line = record.fair && self.kind.names_the_line();
+        let in_line = in_line && record.plain().common(nodes).is_empty();
+        if in_line { Names::KeyAndLine } else { Names::Key }
     }
 
     /// How it is sent to these nodes, and which of them do not know its script: these get the
@@ -106,10 +103,10 @@ pub(super) fn encode(
         Kind::Extend | Kind::Claim => command::extend(out, form, key, token, ttl),
         Kind::Release => command::release(out, form, key, token),
         Kind::Heal => command::acquire(out, key, token, left_to_heal(record, now)),
-        Kind::Adopt => command::adopt(out, key, given_away_with(record), token, ttl),
         Kind::Exists => command::encode(out, &[b"EXISTS", key]),
-        Kind::Join => unreachable!("only a fair lock joins"),
-        Kind::WriteBack => unreachable!("only a counter is written back"),
+        Kind::Adopt | Kind::WriteBack | Kind::Join => {
+            unreachable!("{kind:?} names more than a key")
+        }
     }
 }
 
@@ -123,57 +120,33 @@ fn given_away_with(record: &Record) -> &LockToken {
     record.taken_up().expect("it is set before the nodes are asked")
 }
 
-/// As [`encode`], for a lock over several keys.
-pub(super) fn encode_set(
+/// As [`encode`], by the script over all keys, or over all keys and their counters if it counts.
+pub(super) fn encode_all(
     out: &mut BytesMut,
     prefix: &KeyPrefix,
     record: &Record,
     (kind, form): (Kind, Form),
+    counts: bool,
     now: Instant,
 ) {
     let (token, ttl) = (&record.token, record.round.ttl);
-    let keys = keys_of(record, prefix);
+    let only = [record.key.len() as u32];
+    let ends = record.set().map_or(&only[..], |set| set.ends());
+    let keys = SetKeys { prefix, bytes: &record.key, ends };
+    let counting = counts.then(|| record.counting(kind != Kind::Acquire));
     match kind {
         Kind::Acquire => {
-            let asked = record.set().map_or(keys.ends, |set| set.asked_ends());
-            sets_wire::acquire(out, form, SetKeys { ends: asked, ..keys }, token, ttl);
+            let ends = record.set().map_or(ends, |set| set.asked_ends());
+            sets::acquire(out, form, SetKeys { ends, ..keys }, (token, ttl), counting);
         }
-        Kind::Extend => sets_wire::extend(out, form, keys, token, ttl),
-        Kind::Release => sets_wire::release(out, form, keys, token),
-        Kind::Adopt => sets_wire::adopt(out, keys, given_away_with(record), token, ttl),
-        Kind::Heal => sets_wire::acquire(out, form, keys, token, left_to_heal(record, now)),
-        other => unreachable!("{other:?} is not asked about several keys"),
-    }
-}
-
-/// The keys of a lock over several.
-fn keys_of<'a>(record: &'a Record, prefix: &'a KeyPrefix) -> SetKeys<'a> {
-    let ends = record.set().map_or(&[][..], |set| set.ends());
-    SetKeys { prefix, bytes: &record.key, ends }
-}
-
-/// As [`encode`], for a fenced lock over several keys.
-pub(super) fn encode_fenced_set(
-    out: &mut BytesMut,
-    prefix: &KeyPrefix,
-    record: &Record,
-    (kind, form): (Kind, Form),
-    now: Instant,
-) {
-    let (token, ttl) = (&record.token, record.round.ttl);
-    let keys = keys_of(record, prefix);
-    let counting = record.counting();
-    let fences = record.fences();
-    match kind {
-        Kind::Acquire => set_counters::acquire(out, form, keys, (token, ttl), counting),
-        Kind::Extend => {
-            set_counters::extend(out, form, keys, (token, Some(ttl)), counting, fences);
-        }
-        Kind::WriteBack => set_counters::extend(out, form, keys, (token, None), counting, fences),
         Kind::Heal => {
-            set_counters::heal(out, keys, (token, left_to_heal(record, now)), counting, fences);
+            sets::acquire(out, form, keys, (token, left_to_heal(record, now)), counting);
         }
-        other => unreachable!("{other:?} touches no counter"),
+        Kind::Extend => sets::extend(out, form, keys, (token, Some(ttl)), counting),
+        Kind::WriteBack => sets::extend(out, form, keys, (token, None), counting),
+        Kind::Release => sets::release(out, form, keys, token),
+        Kind::Adopt => sets::adopt(out, keys, given_away_with(record), token, ttl),
+        other => unreachable!("{other:?} is not asked about all keys"),
     }
 }
 
@@ -262,24 +235,5 @@ pub(super) fn encode_for_line(
             }
         }
         (other, _) => unreachable!("{other:?} names no line"),
-    }
-}
-
-/// As [`encode`], for a fenced lock.
-pub(super) fn encode_fenced(
-    out: &mut BytesMut,
-    key: &[u8],
-    record: &Record,
-    (kind, form): (Kind, Form),
-    now: Instant,
-) {
-    let (token, ttl) = (&record.token, record.round.ttl);
-    let counting = record.counting();
-    match kind {
-        Kind::Acquire => counters::acquire(out, form, key, token, ttl, counting),
-        Kind::Extend => counters::extend(out, form, key, token, Some(ttl), counting),
-        Kind::WriteBack => counters::extend(out, form, key, token, None, counting),
-        Kind::Heal => counters::heal(out, key, token, left_to_heal(record, now), counting),
-        other => unreachable!("{other:?} touches no counter"),
     }
 }

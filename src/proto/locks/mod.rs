@@ -54,8 +54,7 @@ use crate::proto::ids::{Op, RecordId, TaskId};
 use crate::proto::key::{KeyHash, KeyPrefix};
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::encoding::{
-    Place, Question, encode, encode_fenced, encode_fenced_set, encode_for_line, encode_set,
-    phase_of,
+    Place, Question, encode, encode_all, encode_for_line, phase_of,
 };
 use crate::proto::locks::record::records::{Phase, Record, Records};
 use crate::proto::locks::release::queue::PendingReleases;
@@ -496,17 +495,15 @@ impl Locks {
         let what = (kind, form.unwrap_or(Form::Source));
         match names {
             Names::Key => encode(out, prefix.put_before(&record.key), record, what, now),
-            Names::KeyAndCounter => {
-                encode_fenced(out, prefix.put_before(&record.key), record, what, now);
-            }
             Names::KeyAndLine => {
                 let node = nodes.iter().next();
                 let (cluster, marks) = (&self.cluster, self.marks.as_ref());
                 let place = node.and_then(|node| Place::of(record, node, cluster, marks));
                 encode_for_line(out, prefix.put_before(&record.key), record, what, place);
             }
-            Names::AllKeys => encode_set(out, prefix, record, what, now),
-            Names::AllKeysAndCounters => encode_fenced_set(out, prefix, record, what, now),
+            Names::AllKeys | Names::AllKeysAndCounters => {
+                encode_all(out, prefix, record, what, names.has_counters(), now);
+            }
         }
     }
 

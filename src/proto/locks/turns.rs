@@ -10,7 +10,7 @@ use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
 use crate::proto::locks::requests::Request;
 use crate::proto::locks::requests::Stage;
-use crate::proto::locks::round::state::{Purpose, Round};
+use crate::proto::locks::round::state::Round;
 use crate::proto::locks::{AcquireParams, Locks, WaitEvent, busy};
 use crate::proto::time::Instant;
 use crate::proto::waiting::Mode;
@@ -70,9 +70,8 @@ impl Locks {
             return;
         }
         let record = self.records.get_mut(id);
-        let (ttl, purpose) = (record.ttl, record.round.purpose);
+        let ttl = record.ttl;
         record.round = Round::acquire(self.cluster.size(), now, ttl);
-        record.round.purpose = purpose;
         record.deadline = ttl.deadline(now);
         self.begin_attempt(id, now);
     }
@@ -180,14 +179,13 @@ impl Locks {
             unreachable!("whoever gives up or is cancelled leaves the queue")
         };
         let token = self.random_token();
-        let mut round = Round::acquire(self.cluster.size(), now, ttl);
-        if fenced {
-            round.purpose = Purpose::Fenced;
-        }
+        let round = Round::acquire(self.cluster.size(), now, ttl);
         self.records.give_up_reserved();
         let id = self.records.open(key, token, round).expect("its place was kept for it");
         self.records.index(id, KeyHash::of(key));
-        self.records.get_mut(id).set_queue(Some(queue));
+        let record = self.records.get_mut(id);
+        record.fenced = fenced;
+        record.set_queue(Some(queue));
         self.ops.move_to(op, Stage::Running { record: id });
         let auto_extend = self.ops.get_mut(op).and_then(|request| request.auto_extend);
         self.ops.link(op, self.records.get_mut(id), auto_extend);

@@ -8,12 +8,10 @@ use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::inspection::Value;
 use crate::proto::wire::ask::{Kind, LockAsk, Names, TaskAsk};
 use crate::proto::wire::command::Form;
-use crate::proto::wire::counters;
 use crate::proto::wire::handshake::Step;
 use crate::proto::wire::line::{self, Standing};
 use crate::proto::wire::marker::MarkerState;
 use crate::proto::wire::resp::Reply;
-use crate::proto::wire::set_counters;
 use crate::proto::wire::sets;
 
 /// The answer to a question of a task. It borrows nothing.
@@ -66,58 +64,60 @@ impl TaskAnswer {
     }
 }
 
-/// Reads the reply to a question about a lock; `None` if the command cannot have such a reply.
-/// What the answer to a join says is kept in `standing`.
+/// What the last answers about locks say besides yes and no.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Details {
+    /// To a join.
+    pub standing: Standing,
+    /// About all keys: the number of the key that the node named, from 0 on.
+    pub named: u64,
+    /// The votes for the fencing numbers, one for each key.
+    pub votes: Vec<u64>,
+}
+
+/// Reads the reply to a question about a lock; `None` if the command cannot have such a reply. What
+/// it says in detail is kept in `details`.
 pub(super) fn about_lock(
     ask: LockAsk,
     reply: &Reply<'_>,
-    standing: &mut Standing,
+    details: &mut Details,
 ) -> Option<NodeReply> {
-    match (ask.kind, ask.sent.names) {
-        (Kind::Acquire | Kind::Heal, Names::Key | Names::KeyAndLine) => match *reply {
+    let acquires = matches!(ask.kind, Kind::Acquire | Kind::Heal);
+    let read = match ask.sent.names {
+        Names::Key | Names::KeyAndLine => {
+            return about_key(ask.kind, reply, &mut details.standing);
+        }
+        Names::AllKeys if acquires => sets::acquire_answer(reply),
+        Names::AllKeysAndCounters if acquires => sets::acquire_votes(reply, &mut details.votes),
+        Names::AllKeys | Names::AllKeysAndCounters => sets::answer(reply),
+    };
+    match read {
+        Some((said, named)) => {
+            details.named = named;
+            Some(said)
+        }
+        // A value of another type is that of a counter, which says nothing of the keys.
+        None => failed(reply),
+    }
+}
+
+/// The same, of one key without its counter.
+fn about_key(kind: Kind, reply: &Reply<'_>, standing: &mut Standing) -> Option<NodeReply> {
+    match kind {
+        Kind::Acquire | Kind::Heal => match *reply {
             Reply::Simple(b"OK") => Some(NodeReply::Granted),
             Reply::Null => Some(NodeReply::Held),
             _ => refused(reply),
         },
-        // A value of another type may be the counter, which says nothing of the key.
-        (Kind::Acquire | Kind::Heal, Names::KeyAndCounter) => by_vote(reply),
-        (Kind::Acquire | Kind::Heal, Names::AllKeys) => {
-            sets::acquire_answer(reply).map(|(said, _)| said).or_else(|| failed(reply))
-        }
-        // The votes are read by `number`.
-        (Kind::Acquire | Kind::Heal, Names::AllKeysAndCounters) => {
-            let read = set_counters::acquire_votes(reply, &mut Vec::new());
-            read.map(|(said, _)| said).or_else(|| failed(reply))
-        }
-        (Kind::Join, _) => match Standing::read(reply) {
+        Kind::Join => match Standing::read(reply) {
             Some((mine, read)) => {
                 *standing = read;
                 Some(if mine { NodeReply::Granted } else { NodeReply::Held })
             }
             None => failed(reply),
         },
-        (Kind::Exists, _) => by_count(reply, NodeReply::Held),
-        (_, Names::Key | Names::KeyAndLine) => by_script(reply),
-        (_, Names::KeyAndCounter) => failed(reply).or_else(|| by_script(reply)),
-        (_, Names::AllKeys | Names::AllKeysAndCounters) => {
-            sets::answer(reply).map(|(said, _)| said).or_else(|| failed(reply))
-        }
-    }
-}
-
-/// The number that a reply contains, for a question whose answer has one: the vote of a node, or
-/// the key of a set that it names. The votes for all keys of a set are put into `votes`.
-pub(super) fn number(ask: LockAsk, reply: &Reply<'_>, votes: &mut Vec<u64>) -> Option<u64> {
-    match (ask.kind, ask.sent.names) {
-        (Kind::Acquire, Names::KeyAndCounter) => Some(vote(reply).unwrap_or_default()),
-        (_, Names::Key | Names::KeyAndCounter | Names::KeyAndLine) => None,
-        (Kind::Acquire | Kind::Heal, Names::AllKeys) => {
-            sets::acquire_answer(reply).map(|(_, key)| key)
-        }
-        (Kind::Acquire | Kind::Heal, Names::AllKeysAndCounters) => {
-            set_counters::acquire_votes(reply, votes).map(|(_, key)| key)
-        }
-        (_, Names::AllKeys | Names::AllKeysAndCounters) => sets::answer(reply).map(|(_, key)| key),
+        Kind::Exists => by_count(reply, NodeReply::Held),
+        _ => by_script(reply),
     }
 }
 
@@ -174,21 +174,6 @@ fn by_script(reply: &Reply<'_>) -> Option<NodeReply> {
         Reply::Integer(-1) => Some(NodeReply::Held),
         _ => refused(reply),
     }
-}
-
-/// Reads the reply of the fenced acquire script: a vote, or 0 if the key is held.
-fn by_vote(reply: &Reply<'_>) -> Option<NodeReply> {
-    match *reply {
-        Reply::Integer(0) => Some(NodeReply::Held),
-        _ if vote(reply).is_some() => Some(NodeReply::Granted),
-        _ => failed(reply),
-    }
-}
-
-/// The vote in the reply of the fenced acquire script, if it granted.
-pub(super) fn vote(reply: &Reply<'_>) -> Option<u64> {
-    let Reply::Integer(number) = *reply else { return None };
-    u64::try_from(number).ok().filter(|&vote| vote > 0 && vote < counters::LIMIT)
 }
 
 /// Reads an error in reply to a command that looks at the value of a key.
@@ -288,7 +273,7 @@ mod tests {
                 LockAsk { record: RecordId::of(0), round: 0, kind, sent }
             };
             assert_eq!(plain(about(Names::Key), text.as_bytes()), expected, "{text:?}");
-            for names in [Names::KeyAndCounter, Names::AllKeys, Names::AllKeysAndCounters] {
+            for names in [Names::AllKeys, Names::AllKeysAndCounters] {
                 assert_eq!(plain(about(names), text.as_bytes()), None, "{text:?} of {names:?}");
             }
         }

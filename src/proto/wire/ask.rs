@@ -81,25 +81,23 @@ pub enum Names {
     Key,
     /// The key and its line.
     KeyAndLine,
-    /// The key and its fencing counter.
-    KeyAndCounter,
-    /// All keys of a set.
+    /// All keys of the lock: one key, too, where its answer names the key that is in the way.
     AllKeys,
-    /// All keys of a set and their fencing counters.
+    /// All keys of the lock and their fencing counters.
     AllKeysAndCounters,
 }
 
 impl Names {
-    /// Whether these are the keys of a set.
+    /// Whether these are all keys of the lock.
     #[inline]
-    pub const fn is_of_set(self) -> bool {
+    pub const fn is_all_keys(self) -> bool {
         matches!(self, Names::AllKeys | Names::AllKeysAndCounters)
     }
 
     /// Whether fencing counters are among them.
     #[inline]
     pub const fn has_counters(self) -> bool {
-        matches!(self, Names::KeyAndCounter | Names::AllKeysAndCounters)
+        matches!(self, Names::AllKeysAndCounters)
     }
 }
 

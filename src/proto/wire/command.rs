@@ -1,4 +1,6 @@
-//! What the client sends to a node: the encoders, and each Lua script with its SHA1.
+//! What the client sends to a node about one key: the encoders, and each Lua script with its SHA1.
+//! The scripts over all keys of a lock, and over their counters, are in
+//! [`sets`](crate::proto::wire::sets).
 //!
 //! Scripts answer 1 (done), 0 (the key is absent) or -1 (the key is another's). The hazard is a
 //! key with bytes that mean something in the protocol: every argument is sent with its length.
@@ -70,18 +72,6 @@ pub const EXTEND: Script = Script {
     ),
     sha1: "2ba2393987fad6e164284ea2bcb91e32677b640a",
 };
-
-/// Adopts a lock under a new token, and never shortens its ttl.
-///
-/// `ARGV[1]` is the token that the lock was given away with, `ARGV[2]` the new token, `ARGV[3]` the
-/// ttl in milliseconds. If the key holds the new token already, the script does the same: a repeat
-/// changes nothing.
-pub const ADOPT: &str = "local v = redis.call('GET', KEYS[1]) \
-    if not v then return 0 end \
-    if v ~= ARGV[1] and v ~= ARGV[2] then return -1 end \
-    local ttl = math.max(tonumber(ARGV[3]), redis.call('PTTL', KEYS[1])) \
-    redis.call('SET', KEYS[1], ARGV[2], 'XX', 'PX', string.format('%.0f', ttl)) \
-    return 1";
 
 /// Deletes a key if its value begins as one that was seen: for an operator. A value that is longer
 /// than what is kept of it is compared as far as it was kept.
@@ -179,17 +169,6 @@ pub fn release(out: &mut BytesMut, form: Form, key: &[u8], token: &LockToken) {
             put_token(out, token);
         }
     }
-}
-
-/// The adopt: `old` becomes `new`. Always by its source: it is asked once in a lock's life.
-pub fn adopt(out: &mut BytesMut, key: &[u8], old: &LockToken, new: &LockToken, ttl: Ttl) {
-    let mut digits = [0; 20];
-    let millis = decimal(ttl.as_millis(), &mut digits);
-    let mut buffers = [[0; LONGEST_TOKEN]; 2];
-    let [old_buffer, new_buffer] = &mut buffers;
-    let (old, new) = (old.write_to(old_buffer), new.write_to(new_buffer));
-    let source = ADOPT.as_bytes();
-    encode(out, &[b"EVAL", source, b"1", key, old, new, millis]);
 }
 
 /// The delete of what was seen. Always by its source: an operator asks it.
@@ -360,17 +339,6 @@ mod tests {
             let written = encoded(|out| release(out, Form::Native(Native::Delex), &key, token));
             assert_eq!(written, plain(&native));
         }
-    }
-
-    #[test]
-    fn adopt_names_both_tokens_whole() {
-        let (old, new) = (owned("a/1"), owned("longer-host:2"));
-        let ttl = Ttl::new(Duration::from_secs(1), Duration::MAX).unwrap();
-        let written = encoded(|out| adopt(out, b"k", &old, &new, ttl));
-        let (old, new) = (old.to_string(), new.to_string());
-        let words: [&[u8]; 7] =
-            [b"EVAL", ADOPT.as_bytes(), b"1", b"k", old.as_bytes(), new.as_bytes(), b"1000"];
-        assert_eq!(written, plain(&words));
     }
 
     /// A command as it travels, without any of the encoders.

@@ -22,7 +22,7 @@ use crate::proto::key::{KeyHash, KeyPrefix};
 use crate::proto::settings::{Limits, Secret};
 use crate::proto::surplus::{shrink_bytes, shrink_list, shrink_queue};
 use crate::proto::time::Instant;
-use crate::proto::wire::answers::{self, NodeAnswer, Seen, TaskAnswer};
+use crate::proto::wire::answers::{self, Details, NodeAnswer, Seen, TaskAnswer};
 use crate::proto::wire::ask::{Ask, LockAsk, NodeAsk};
 use crate::proto::wire::command::Form;
 use crate::proto::wire::error_line::storable_part;
@@ -110,14 +110,9 @@ pub struct Connection {
     fact: Fact,
     /// The content of the last answers to an inspection, kept here for the same reason.
     seen: Seen,
-    /// The content of the last answer to a join, and of the last hand-over.
-    standing: Standing,
+    /// The content of the last answers about locks, and of the last hand-over.
+    details: Details,
     handed_over: Option<HandedOver>,
-    /// The last vote for a fencing number, or the last key of a set that the node named, kept here
-    /// for the same reason.
-    number: u64,
-    /// The last votes for the fencing numbers of a set, one for each key.
-    votes: Vec<u64>,
     /// The keys of a push that reported writes to several.
     written: Vec<KeyHash>,
     last_answer: Instant,
@@ -285,19 +280,19 @@ impl Connection {
         std::mem::take(&mut self.seen.line)
     }
 
-    /// The last vote for a fencing number, or the number of the key of a set that the node named.
-    pub fn number(&self) -> u64 {
-        self.number
+    /// The number of the key that the last answer about all keys named.
+    pub fn named_key(&self) -> u64 {
+        self.details.named
     }
 
-    /// The last votes for fencing numbers, one for each key, in the answer to this question.
-    pub fn votes(&self, ask: LockAsk) -> &[u64] {
-        if ask.sent.names.is_of_set() { &self.votes } else { std::slice::from_ref(&self.number) }
+    /// The last votes for fencing numbers, one for each key.
+    pub fn votes(&self) -> &[u64] {
+        &self.details.votes
     }
 
     /// What the last answer to a join says.
     pub fn standing(&self) -> &Standing {
-        &self.standing
+        &self.details.standing
     }
 
     /// What the node said with the hand-over that was reported last.
@@ -377,8 +372,7 @@ impl Connection {
                     read_push(elements, &self.key_prefix, found)
                 }
                 _ => {
-                    let numbers = (&mut self.number, &mut self.votes);
-                    let kept = (&mut self.fact, &mut self.seen, numbers, &mut self.standing);
+                    let kept = (&mut self.fact, &mut self.seen, &mut self.details);
                     let incoming = take(&self.asks, kept, &reply)?;
                     self.asks.pop_front();
                     count_answer(&mut self.moments, &mut self.unwritten, &mut self.asked_at);
@@ -473,14 +467,14 @@ fn decode(bytes: &[u8]) -> Result<Decoded<'_>, Fault> {
 }
 
 /// Where a connection keeps the content of the last answers that have one.
-type Kept<'a> = (&'a mut Fact, &'a mut Seen, (&'a mut u64, &'a mut Vec<u64>), &'a mut Standing);
+type Kept<'a> = (&'a mut Fact, &'a mut Seen, &'a mut Details);
 
 /// Reads the reply to the oldest question. A reply that the question cannot have leaves it
 /// unanswered: it is reported as lost with the others, when the connection ends.
 #[inline]
 fn take(
     asks: &VecDeque<Ask>,
-    (fact, seen, (number, votes), standing): Kept<'_>,
+    (fact, seen, details): Kept<'_>,
     reply: &Reply<'_>,
 ) -> Result<Incoming, Fault> {
     let Some(&ask) = asks.front() else {
@@ -492,10 +486,7 @@ fn take(
     };
     let incoming = match ask {
         Ask::Lock(ask) => {
-            if let Some(found) = answers::number(ask, reply, votes) {
-                *number = found;
-            }
-            let lock_reply = answers::about_lock(ask, reply, standing);
+            let lock_reply = answers::about_lock(ask, reply, details);
             lock_reply.map(|lock_reply| Incoming::Lock(ask, lock_reply))
         }
         Ask::Register(record, key) => {

@@ -9,9 +9,8 @@
 use crate::proto::error::NodeError;
 use crate::proto::wire::ask::{Kind, Names};
 use crate::proto::wire::command::{EXTEND, Form, RELEASE, Script};
-use crate::proto::wire::counters::{FENCED_ACQUIRE, FENCED_EXTEND};
 use crate::proto::wire::line::{HAND_OVER, JOIN};
-use crate::proto::wire::sets::{ACQUIRE_SET, EXTEND_SET, RELEASE_SET};
+use crate::proto::wire::sets::{ACQUIRE, EXTEND_SET, RELEASE_SET};
 
 /// A script that is sent by its SHA1. The others are rare, and always sent by their source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,12 +19,8 @@ pub enum ScriptName {
     Release,
     /// [`EXTEND`].
     Extend,
-    /// [`FENCED_ACQUIRE`].
-    FencedAcquire,
-    /// [`FENCED_EXTEND`].
-    FencedExtend,
-    /// [`ACQUIRE_SET`].
-    AcquireSet,
+    /// [`ACQUIRE`].
+    Acquire,
     /// [`EXTEND_SET`].
     ExtendSet,
     /// [`RELEASE_SET`].
@@ -44,12 +39,10 @@ impl ScriptName {
     #[inline]
     pub const fn of(kind: Kind, names: Names) -> Option<ScriptName> {
         Some(match (kind, names) {
-            (Kind::Acquire | Kind::Heal, Names::KeyAndCounter) => ScriptName::FencedAcquire,
             (Kind::Acquire | Kind::Heal, Names::AllKeys | Names::AllKeysAndCounters) => {
-                ScriptName::AcquireSet
+                ScriptName::Acquire
             }
             (Kind::Extend | Kind::Claim, Names::Key) => ScriptName::Extend,
-            (Kind::Extend | Kind::WriteBack, Names::KeyAndCounter) => ScriptName::FencedExtend,
             (Kind::Extend, Names::AllKeys) => ScriptName::ExtendSet,
             (Kind::Extend | Kind::WriteBack, Names::AllKeysAndCounters) => ScriptName::ExtendSet,
             (Kind::Release, Names::Key) => ScriptName::Release,
@@ -65,9 +58,7 @@ impl ScriptName {
         match self {
             ScriptName::Release => &RELEASE,
             ScriptName::Extend => &EXTEND,
-            ScriptName::FencedAcquire => &FENCED_ACQUIRE,
-            ScriptName::FencedExtend => &FENCED_EXTEND,
-            ScriptName::AcquireSet => &ACQUIRE_SET,
+            ScriptName::Acquire => &ACQUIRE,
             ScriptName::ExtendSet => &EXTEND_SET,
             ScriptName::ReleaseSet => &RELEASE_SET,
             ScriptName::Join => &JOIN,
@@ -176,8 +167,8 @@ mod tests {
 
     #[test]
     fn script_names_stand_for_scripts_of_their_own() {
-        use Names::{AllKeys, AllKeysAndCounters, Key, KeyAndCounter, KeyAndLine};
-        let all_names = [Key, KeyAndCounter, KeyAndLine, AllKeys, AllKeysAndCounters];
+        use Names::{AllKeys, AllKeysAndCounters, Key, KeyAndLine};
+        let all_names = [Key, KeyAndLine, AllKeys, AllKeysAndCounters];
         let kinds = [Kind::Acquire, Kind::Extend, Kind::Release, Kind::Join];
         let named = |kind| all_names.map(|names| ScriptName::of(kind, names));
         let mut found: Vec<&str> =

@@ -13,5 +13,4 @@ pub mod known_scripts;
 pub mod line;
 pub mod marker;
 pub mod resp;
-pub mod set_counters;
 pub mod sets;

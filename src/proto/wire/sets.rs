@@ -1,9 +1,12 @@
-//! Locks over several keys on the nodes: the scripts, each over all keys of the set, and how they
-//! are sent.
+//! The scripts over all keys of a lock, with or without their fencing counters, how they are sent,
+//! and what they answer. A lock has up to 64 keys. Of a lock on one key without a counter, only the
+//! adopt comes here: the rest is in [`command`](crate::proto::wire::command), and shorter.
 //!
-//! The hazard is a part of a set. So the script of an acquire looks at all keys before it writes
-//! one, and a node that holds any of them for another client refuses the whole. A script that fails
-//! in the middle may have written some keys: its error proves nothing about what it did.
+//! The hazard is a part of a set. So each script that writes to all keys looks at all of them
+//! before it writes one, and a node that holds any of them for another client refuses the whole.
+//! A script that fails in the middle may have written some keys: its error proves nothing about
+//! what it did. The other hazard is that of [`counters`](crate::proto::wire::counters): each script
+//! reads all counters before it writes one.
 //!
 //! An answer of 1 means all keys. Another answer names the first key, counted from 1, that is in
 //! the way: each script says how. A key that is no string is another program's.
@@ -18,48 +21,54 @@ use crate::proto::time::Ttl;
 use crate::proto::wire::command::{
     Form, Script, decimal, prolong, put_bulk, put_bulk_of, put_header, put_token,
 };
+use crate::proto::wire::counters::{Counting, LIMIT, affixes};
 use crate::proto::wire::resp::Reply;
 
 /// Takes all keys, or none: `ARGV[1]` is the token, `ARGV[2]` the ttl in milliseconds. It answers
 /// 1, or -N if key N is held.
 ///
 /// A key that holds the token already counts as free, so that a lock can be healed, and its ttl is
-/// never shortened.
+/// never shortened. One key alone is looked at and written by one `SET NX`, if it is free.
 ///
 /// With more arguments, the second half of `KEYS` are the counters of the keys, and the script
-/// counts for each key: the answer is the list of the node's votes. `ARGV[3]` is how long the
-/// counters live, in milliseconds, `ARGV[4]` the step of the first count, in milliseconds, and
-/// `ARGV[5]` the floor below which a counter counts as absent. With one more argument for each key,
-/// its fencing number, the counters are raised to these numbers instead: to heal a lock.
-pub const ACQUIRE_SET: Script = Script {
-    source: "local keys, own, n, m = KEYS, {}, {}, #KEYS \
+/// counts for each key: the answer is the node's vote, or the list of its votes for several keys.
+/// `ARGV[3]` is how long the counters live, in milliseconds, `ARGV[4]` the step of the first count,
+/// in milliseconds, and `ARGV[5]` the floor below which a counter counts as absent. With one more
+/// argument for each key, its fencing number, the counters are raised to these numbers instead: to
+/// heal a lock.
+///
+/// The locals make the script cheaper, and so does the vote that is no list.
+pub const ACQUIRE: Script = Script {
+    source: "local call, KEYS, ARGV, n = redis.call, KEYS, ARGV, {} \
+             local m = #KEYS \
              if ARGV[3] then m = m / 2 end \
+             for i = 1, #KEYS - m do \
+             local c = tonumber(call('GET', KEYS[m + i]) or 0) \
+             if not c or not (c >= 0 and c < 9007199254740991) then \
+             return redis.error_reply('ERR the fencing counter is not a number') end \
+             n[i] = c end \
+             if m > 1 or not call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then \
+             local own = {} \
              for i = 1, m do \
-             local v = redis.pcall('GET', keys[i]) \
+             local v = redis.pcall('GET', KEYS[i]) \
              if v == ARGV[1] then own[i] = true \
              elseif type(v) == 'table' and not string.find(v.err, 'WRONGTYPE', 1, true) then \
              return v \
              elseif v then return -i end end \
-             if ARGV[3] then for i = 1, m do \
-             local c = tonumber(redis.call('GET', keys[m + i]) or 0) \
-             if not c or not (c >= 0 and c < 9007199254740991) then \
-             return redis.error_reply('ERR the fencing counter is not a number') end \
-             n[i] = c end end \
              for i = 1, m do \
-             local k = keys[i] \
-             if not own[i] or redis.call('PTTL', k) < tonumber(ARGV[2]) then \
-             redis.call('SET', k, ARGV[1], 'PX', ARGV[2]) end end \
+             if not own[i] or call('PTTL', KEYS[i]) < tonumber(ARGV[2]) then \
+             call('SET', KEYS[i], ARGV[1], 'PX', ARGV[2]) end end end \
              if not ARGV[3] then return 1 end \
              for i = 1, m do \
              local c = n[i] \
              if c < tonumber(ARGV[5]) then \
-             local t = redis.call('TIME') local ms = t[1] * 1000 + t[2] / 1000 \
+             local t = call('TIME') local ms = t[1] * 1000 + t[2] / 1000 \
              c = math.max(c, math.floor(math.floor(ms / ARGV[4]) * ARGV[4] * 1048.576)) end \
              if ARGV[5 + i] then c = math.max(c, ARGV[5 + i]) else c = c + 1 end \
-             n[i] = c \
-             redis.call('SET', keys[m + i], string.format('%.0f', c), 'PX', ARGV[3]) end \
-             return n",
-    sha1: "4e51900cb4359b2a73d1c6e641ddddd7f4c0d198",
+             call('SET', KEYS[m + i], string.format('%.0f', c), 'PX', ARGV[3]) \
+             n[i] = c end \
+             if m == 1 then return n[1] end return n",
+    sha1: "acecc486e4189b2b649fa52d07f34ce0b5729d19",
 };
 
 /// Prolongs all keys as [`EXTEND`](crate::proto::wire::command::EXTEND) does, or none: `ARGV[1]` is
@@ -73,32 +82,33 @@ pub const ACQUIRE_SET: Script = Script {
 /// follow.
 pub const EXTEND_SET: Script = Script {
     source: concat!(
-        "local n, m = {}, #KEYS ",
+        "local call, KEYS, ARGV, n = redis.call, KEYS, ARGV, {} ",
+        "local m = #KEYS ",
         "if ARGV[3] then m = m / 2 end ",
         "for i = 1, m do ",
         "local v = redis.pcall('GET', KEYS[i]) ",
         "if not v then return -2 * i end ",
-        "if type(v) == 'table' and not string.find(v.err, 'WRONGTYPE', 1, true) then ",
-        "return v end ",
-        "if v ~= ARGV[1] then return -2 * i - 1 end end ",
-        "for i = m + 1, #KEYS do ",
-        "n[i] = tonumber(redis.call('GET', KEYS[i]) or 0) ",
-        "if not n[i] or not (n[i] >= 0 and n[i] < 9007199254740991) then ",
-        "return redis.error_reply('ERR the fencing counter is not a number') end end ",
-        "for i = m + 1, #KEYS do ",
-        "local c, f = n[i], tonumber(ARGV[5 + i - m]) ",
-        "if c >= f then redis.call('PEXPIRE', KEYS[i], ARGV[3]) else ",
+        "if v ~= ARGV[1] then ",
+        "if type(v) == 'table' and not string.find(v.err, 'WRONGTYPE', 1, true) then return v end ",
+        "return -2 * i - 1 end end ",
+        "for i = 1, #KEYS - m do ",
+        "local c = tonumber(call('GET', KEYS[m + i]) or 0) ",
+        "if not c or not (c >= 0 and c < 9007199254740991) then ",
+        "return redis.error_reply('ERR the fencing counter is not a number') end ",
+        "n[i] = c end ",
+        "for i = 1, #KEYS - m do ",
+        "local c, f = n[i], tonumber(ARGV[5 + i]) ",
+        "if c >= f then call('PEXPIRE', KEYS[m + i], ARGV[3]) else ",
         "if c < tonumber(ARGV[5]) then ",
-        "local t = redis.call('TIME') local ms = t[1] * 1000 + t[2] / 1000 ",
+        "local t = call('TIME') local ms = t[1] * 1000 + t[2] / 1000 ",
         "c = math.max(c, math.floor(math.floor(ms / ARGV[4]) * ARGV[4] * 1048.576)) end ",
-        "f = string.format('%.0f', math.max(c, f)) ",
-        "redis.call('SET', KEYS[i], f, 'PX', ARGV[3]) end end ",
+        "call('SET', KEYS[m + i], string.format('%.0f', math.max(c, f)), 'PX', ARGV[3]) end end ",
         "if ARGV[2] == '0' then return 1 end ",
         "for i = 1, m do ",
         prolong!("KEYS[i]"),
         "end return 1",
     ),
-    sha1: "e51af693b13b5d90e390f9375526e032fe5c0b46",
+    sha1: "272523155ef8a189c457df64913140dd07d29fd6",
 };
 
 /// Deletes every key that holds the token: `KEYS` are the keys, `ARGV[1]` the token. It answers as
@@ -117,10 +127,12 @@ pub const RELEASE_SET: Script = Script {
     sha1: "825e1276144a5c0ec484e27217fb6a8238c1e685",
 };
 
-/// Adopts a lock over all keys as [`ADOPT`](crate::proto::wire::command::ADOPT) does, or nothing:
+/// Adopts a lock under a new token, or nothing of it, and never shortens its ttl.
+///
 /// `KEYS` are the keys, `ARGV[1]` is the token that the lock was given away with, `ARGV[2]` the new
-/// one, and `ARGV[3]` the ttl in milliseconds. It answers as [`EXTEND_SET`] does.
-pub const ADOPT_SET: &str = "for i, k in ipairs(KEYS) do \
+/// token, and `ARGV[3]` the ttl in milliseconds. If a key holds the new token already, the script
+/// does the same: a repeat changes nothing. It answers as [`EXTEND_SET`] does.
+pub const ADOPT: &str = "for i, k in ipairs(KEYS) do \
     local v = redis.pcall('GET', k) \
     if not v then return -2 * i end \
     if type(v) == 'table' and not string.find(v.err, 'WRONGTYPE', 1, true) then return v end \
@@ -141,68 +153,94 @@ pub struct SetKeys<'a> {
     pub ends: &'a [u32],
 }
 
-/// [`ACQUIRE_SET`].
-pub fn acquire(out: &mut BytesMut, form: Form, keys: SetKeys<'_>, token: &LockToken, ttl: Ttl) {
-    put_script(out, (ACQUIRE_SET.source, ACQUIRE_SET.sha1), form, keys, 2);
-    put_token(out, token);
-    put_millis(out, ttl);
+/// [`ACQUIRE`]; if it counts, without fencing numbers to acquire, and with them to heal.
+pub fn acquire(
+    out: &mut BytesMut,
+    form: Form,
+    keys: SetKeys<'_>,
+    (token, ttl): (&LockToken, Ttl),
+    counting: Option<Counting<impl ExactSizeIterator<Item = u64>>>,
+) {
+    put_counting(out, (&ACQUIRE, form), keys, (token, ttl.as_millis()), counting);
 }
 
-/// [`EXTEND_SET`].
-pub fn extend(out: &mut BytesMut, form: Form, keys: SetKeys<'_>, token: &LockToken, ttl: Ttl) {
-    put_script(out, (EXTEND_SET.source, EXTEND_SET.sha1), form, keys, 2);
-    put_token(out, token);
-    put_millis(out, ttl);
+/// [`EXTEND_SET`]; without a ttl it only raises the counters.
+pub fn extend(
+    out: &mut BytesMut,
+    form: Form,
+    keys: SetKeys<'_>,
+    (token, ttl): (&LockToken, Option<Ttl>),
+    counting: Option<Counting<impl ExactSizeIterator<Item = u64>>>,
+) {
+    put_counting(out, (&EXTEND_SET, form), keys, (token, ttl.map_or(0, Ttl::as_millis)), counting);
 }
 
 /// [`RELEASE_SET`].
 pub fn release(out: &mut BytesMut, form: Form, keys: SetKeys<'_>, token: &LockToken) {
-    put_script(out, (RELEASE_SET.source, RELEASE_SET.sha1), form, keys, 1);
+    put_script(out, (&RELEASE_SET, form), keys, false, 1);
     put_token(out, token);
 }
 
-/// [`ADOPT_SET`]: `old` becomes `new`. Always by its source: it is asked once in a lock's life.
+/// [`ADOPT`]: `old` becomes `new`. Always by its source: it is asked once in a lock's life.
 pub fn adopt(out: &mut BytesMut, keys: SetKeys<'_>, old: &LockToken, new: &LockToken, ttl: Ttl) {
-    put_script(out, (ADOPT_SET, ""), Form::Source, keys, 3);
+    put_script(out, (&Script { source: ADOPT, sha1: "" }, Form::Source), keys, false, 3);
     let mut buffer = [0; LONGEST_TOKEN];
     put_bulk(out, old.write_to(&mut buffer));
     put_token(out, new);
-    put_millis(out, ttl);
+    put_number(out, ttl.as_millis());
 }
 
-/// `EVALSHA sha n key...` or `EVAL source n key...`; the arguments follow.
+/// A script that may count, with its arguments.
+fn put_counting(
+    out: &mut BytesMut,
+    how: (&Script, Form),
+    keys: SetKeys<'_>,
+    (token, ttl): (&LockToken, u64),
+    counting: Option<Counting<impl ExactSizeIterator<Item = u64>>>,
+) {
+    let more = counting.as_ref().map_or(0, |counting| 3 + counting.fences.len());
+    put_script(out, how, keys, counting.is_some(), 2 + more);
+    put_token(out, token);
+    put_number(out, ttl);
+    if let Some(Counting { lives, step, floor, fences }) = counting {
+        [lives, step, floor].into_iter().chain(fences).for_each(|number| put_number(out, number));
+    }
+}
+
+/// `EVALSHA sha n key...` or `EVAL source n key...`, with the counters after the keys if the script
+/// counts; the arguments follow.
 fn put_script(
     out: &mut BytesMut,
-    (source, sha1): (&str, &str),
-    form: Form,
-    keys: SetKeys<'_>,
+    (script, form): (&Script, Form),
+    SetKeys { prefix, bytes, ends }: SetKeys<'_>,
+    counts: bool,
     arguments: usize,
 ) {
-    let names = keys.ends.len();
+    let prefix = prefix.as_bytes();
+    let names = if counts { 2 * ends.len() } else { ends.len() };
     put_header(out, b'*', 3 + names + arguments);
-    match form {
-        Form::Sha => {
-            put_bulk(out, b"EVALSHA");
-            put_bulk(out, sha1.as_bytes());
-        }
-        Form::Source | Form::Native(_) => {
-            put_bulk(out, b"EVAL");
-            put_bulk(out, source.as_bytes());
-        }
+    let (command, text) = match form {
+        Form::Sha => ("EVALSHA", script.sha1),
+        Form::Source | Form::Native(_) => ("EVAL", script.source),
+    };
+    put_bulk(out, command.as_bytes());
+    put_bulk(out, text.as_bytes());
+    put_number(out, names as u64);
+    for key in parts(bytes, ends) {
+        put_bulk_of(out, &[prefix, key]);
     }
-    let mut digits = [0; 20];
-    put_bulk(out, decimal(names as u64, &mut digits));
-    for key in parts(keys.bytes, keys.ends) {
-        put_bulk_of(out, &[keys.prefix.as_bytes(), key]);
+    for key in parts(bytes, ends).take(names - ends.len()) {
+        let (before, after) = affixes([prefix, key]);
+        put_bulk_of(out, &[before, prefix, key, after]);
     }
 }
 
-fn put_millis(out: &mut BytesMut, ttl: Ttl) {
+fn put_number(out: &mut BytesMut, number: u64) {
     let mut digits = [0; 20];
-    put_bulk(out, decimal(ttl.as_millis(), &mut digits));
+    put_bulk(out, decimal(number, &mut digits));
 }
 
-/// What [`ACQUIRE_SET`] answered without counters: all keys, or the number of the key that is held,
+/// What [`ACQUIRE`] answered without counters: all keys, or the number of the key that is held,
 /// from 0 on.
 pub fn acquire_answer(reply: &Reply<'_>) -> Option<(NodeReply, u64)> {
     match *reply {
@@ -210,6 +248,29 @@ pub fn acquire_answer(reply: &Reply<'_>) -> Option<(NodeReply, u64)> {
         Reply::Integer(number) => Some((NodeReply::Held, index(number.checked_neg()?)?)),
         _ => None,
     }
+}
+
+/// What [`ACQUIRE`] answered with counters: the votes for all keys, which are put into `votes`, or
+/// the number of the key that is held, from 0 on.
+pub fn acquire_votes(reply: &Reply<'_>, votes: &mut Vec<u64>) -> Option<(NodeReply, u64)> {
+    let vote = |element: Reply<'_>| match element {
+        Reply::Integer(number) => u64::try_from(number).ok(),
+        _ => None,
+    };
+    let is_vote = |&vote: &u64| vote > 0 && vote < LIMIT;
+    votes.clear();
+    let is_whole = match *reply {
+        Reply::Array(elements) => {
+            votes.extend(elements.iter().map_while(vote).filter(is_vote));
+            votes.len() == elements.len() && (2..=MOST_KEYS).contains(&votes.len())
+        }
+        Reply::Integer(1..) => {
+            votes.extend(vote(*reply).filter(is_vote));
+            votes.len() == 1
+        }
+        _ => return acquire_answer(reply),
+    };
+    is_whole.then_some((NodeReply::Granted, 0))
 }
 
 /// What another script answered: all keys, or the number of the key that is absent or another's,
@@ -236,41 +297,101 @@ fn index(number: i64) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::proto::key_set::KeySet;
+    use crate::proto::wire::resp::{self, Step};
     use rand::SeedableRng;
     use rand::rngs::StdRng;
     use std::time::Duration;
 
     #[test]
     fn each_script_over_a_set_stands_beside_its_sha1() {
-        for script in [ACQUIRE_SET, EXTEND_SET, RELEASE_SET] {
+        for script in [ACQUIRE, EXTEND_SET, RELEASE_SET] {
             let sha1 = sha1_smol::Sha1::from(script.source).digest().to_string();
             assert_eq!(script.sha1, sha1, "{}", script.source);
         }
     }
 
-    fn written(prefix: &str, encode: impl Fn(&mut BytesMut, SetKeys<'_>)) -> String {
-        let (set, mut out) = (KeySet::new(["b\r\n", "a"]).unwrap(), BytesMut::new());
+    /// A command over the keys `a` and `b{x}`, with its words apart.
+    fn written(encode: impl FnOnce(&mut BytesMut, SetKeys<'_>)) -> Vec<String> {
+        written_with("p:", ["b{x}", "a"].as_slice(), encode)
+    }
+
+    fn written_with(
+        prefix: &str,
+        keys: &[&str],
+        encode: impl FnOnce(&mut BytesMut, SetKeys<'_>),
+    ) -> Vec<String> {
+        let (set, mut out) = (KeySet::new(keys).unwrap(), BytesMut::new());
         let (bytes, ends) = set.as_parts();
         encode(&mut out, SetKeys { prefix: &KeyPrefix::new(prefix), bytes, ends });
-        String::from_utf8(out.to_vec()).unwrap()
+        let step = resp::decode(&out, &resp::Limits::default()).unwrap();
+        let Step::Complete { reply: Reply::Array(words), consumed } = step else {
+            panic!("{out:?} is no command")
+        };
+        assert_eq!(consumed, out.len());
+        let word = |word: Reply<'_>| match word {
+            Reply::Bulk(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
+            other => panic!("{other:?} is no word"),
+        };
+        words.iter().map(word).collect()
+    }
+
+    fn tokens() -> [LockToken; 2] {
+        let mut rng = StdRng::from_seed([3; 32]);
+        [LockToken::random(&mut rng), LockToken::random(&mut rng).with_owner(Some(&"h:1".into()))]
+    }
+
+    fn ttl() -> Ttl {
+        Ttl::new(Duration::from_secs(10), Duration::MAX).unwrap()
+    }
+
+    /// A script that counts, or not, with these fencing numbers.
+    fn counting(fences: &[u64]) -> Option<Counting<impl ExactSizeIterator<Item = u64>>> {
+        let fences = fences.iter().copied();
+        Some(Counting { lives: 600_000, step: 1000, floor: 5, fences })
+    }
+
+    fn words(command: &[&str], tail: &str) -> Vec<String> {
+        command.iter().copied().chain(tail.split(' ')).map(str::to_owned).collect()
     }
 
     #[test]
     fn script_over_a_set_names_every_key_with_its_prefix() {
-        let mut rng = StdRng::from_seed([3; 32]);
-        let (token, old) = (LockToken::random(&mut rng), LockToken::random(&mut rng));
-        let ttl = Ttl::new(Duration::from_secs(10), Duration::MAX).unwrap();
-        let keys = "$1\r\n2\r\n$3\r\np:a\r\n$5\r\np:b\r\n\r\n$40\r\n";
-        let text = written("p:", |out, keys| acquire(out, Form::Sha, keys, &token, ttl));
-        let head = format!("*7\r\n$7\r\nEVALSHA\r\n$40\r\n{}\r\n", ACQUIRE_SET.sha1);
-        assert_eq!(text, format!("{head}{keys}{token}\r\n$5\r\n10000\r\n"));
-        let text = written("", |out, keys| release(out, Form::Source, keys, &token));
-        assert!(text.starts_with("*6\r\n$4\r\nEVAL\r\n"), "{text}");
-        assert!(text.contains(RELEASE_SET.source), "{text}");
-        assert!(text.ends_with(&format!("$1\r\na\r\n$3\r\nb\r\n\r\n$40\r\n{token}\r\n")), "{text}");
-        let text = written("", |out, keys| adopt(out, keys, &old, &token, ttl));
-        let tail = format!("$40\r\n{old}\r\n$40\r\n{token}\r\n$5\r\n10000\r\n");
-        assert!(text.starts_with("*8\r\n") && text.ends_with(&tail), "{text}");
+        let [token, old] = tokens();
+        let none = || counting(&[]).filter(|_| false);
+        let text = written(|out, keys| acquire(out, Form::Sha, keys, (&token, ttl()), none()));
+        let keys = "2 p:a p:b{x}";
+        assert_eq!(text, words(&["EVALSHA", ACQUIRE.sha1], &format!("{keys} {token} 10000")));
+        let what = (&token, Some(ttl()));
+        let text = written(|out, keys| extend(out, Form::Sha, keys, what, none()));
+        assert_eq!(text, words(&["EVALSHA", EXTEND_SET.sha1], &format!("{keys} {token} 10000")));
+        let text = written(|out, keys| release(out, Form::Source, keys, &token));
+        assert_eq!(text, words(&["EVAL", RELEASE_SET.source], &format!("{keys} {token}")));
+        let text = written(|out, keys| adopt(out, keys, &old, &token, ttl()));
+        assert_eq!(text, words(&["EVAL", ADOPT], &format!("{keys} {old} {token} 10000")));
+        let text = written_with("", &["\r\n$1"], |out, keys| adopt(out, keys, &token, &old, ttl()));
+        assert_eq!(text, words(&["EVAL", ADOPT], &format!("1 \r\n$1 {token} {old} 10000")));
+    }
+
+    #[test]
+    fn script_that_counts_names_all_keys_and_then_all_counters() {
+        let [token, _] = tokens();
+        let what = (&token, ttl());
+        let text = written(|out, keys| acquire(out, Form::Sha, keys, what, counting(&[])));
+        let keys = format!("4 p:a p:b{{x}} {{p:a}}:fence p:b{{x}}:fence {token}");
+        let tail = format!("{keys} 10000 600000 1000 5");
+        assert_eq!(text, words(&["EVALSHA", ACQUIRE.sha1], &tail));
+        let text = written(|out, keys| acquire(out, Form::Source, keys, what, counting(&[7, 8])));
+        let tail = format!("{keys} 10000 600000 1000 5 7 8");
+        assert_eq!(text, words(&["EVAL", ACQUIRE.source], &tail));
+        let text =
+            written(|out, keys| extend(out, Form::Sha, keys, (&token, None), counting(&[7, 8])));
+        let tail = format!("{keys} 0 600000 1000 5 7 8");
+        assert_eq!(text, words(&["EVALSHA", EXTEND_SET.sha1], &tail));
+        let one = |out: &mut BytesMut, keys: SetKeys<'_>| {
+            acquire(out, Form::Sha, keys, what, counting(&[]));
+        };
+        let tail = format!("2 p{{q {{p{{q}}:fence {token} 10000 600000 1000 5");
+        assert_eq!(written_with("p{", &["q"], one), words(&["EVALSHA", ACQUIRE.sha1], &tail));
     }
 
     #[test]
@@ -286,5 +407,30 @@ mod tests {
         assert_eq!([other(-128), other(-129)], [Some((Absent, 63)), Some((Held, 63))]);
         assert_eq!([0, -1, 2, -130, i64::MIN].map(other), [None; 5]);
         assert_eq!(answer(&Reply::Simple(b"OK")), None);
+    }
+
+    #[test]
+    fn votes_for_a_set_are_numbers_that_counters_can_have() {
+        let mut votes = Vec::new();
+        let mut read = |text: &str| {
+            let step = resp::decode(text.as_bytes(), &resp::Limits::default()).unwrap();
+            let Step::Complete { reply, .. } = step else { panic!("{text:?} is not whole") };
+            acquire_votes(&reply, &mut votes).map(|(said, key)| (said, key, votes.clone()))
+        };
+        let granted = Some((NodeReply::Granted, 0, vec![7, 8]));
+        assert_eq!(read("*2\r\n:7\r\n:8\r\n"), granted);
+        assert_eq!(read(":7\r\n"), Some((NodeReply::Granted, 0, vec![7])), "of one key");
+        assert_eq!(read(":1\r\n"), Some((NodeReply::Granted, 0, vec![1])), "of one key");
+        assert_eq!(read(":-2\r\n").map(|it| (it.0, it.1)), Some((NodeReply::Held, 1)));
+        let limit = format!("*2\r\n:7\r\n:{LIMIT}\r\n");
+        let alone = format!(":{LIMIT}\r\n");
+        let others = [":0\r\n", ":-65\r\n", "+OK\r\n", "*0\r\n", "*1\r\n:7\r\n", &limit, &alone];
+        for text in others {
+            assert_eq!(read(text), None, "{text:?}");
+        }
+        for odd in [":0", ":-1", "$1\r\n7", "_"] {
+            let text = format!("*2\r\n:7\r\n{odd}\r\n");
+            assert_eq!(read(&text), None, "{text:?}");
+        }
     }
 }

@@ -10,10 +10,9 @@ use super::reply::Reply;
 use super::request::integer;
 use super::set_scripts;
 use super::{Call, Master, Trouble};
-use crate::proto::wire::command::{ADOPT, DELETE_SEEN, EXTEND, MARK, RELEASE, Script};
-use crate::proto::wire::counters::{FENCED_ACQUIRE, FENCED_EXTEND};
+use crate::proto::wire::command::{DELETE_SEEN, EXTEND, MARK, RELEASE, Script};
 use crate::proto::wire::line::{HAND_OVER, JOIN, MOST_SEARCHED, MOST_SKIPPED, name_of};
-use crate::proto::wire::sets::{ACQUIRE_SET, EXTEND_SET, RELEASE_SET};
+use crate::proto::wire::sets::{ACQUIRE, EXTEND_SET, RELEASE_SET};
 
 /// What a script answers, or the error that ended it, without the place where it happened.
 pub(super) type Outcome = Result<Reply, Reply>;
@@ -24,24 +23,18 @@ type Known = (Script, Run);
 const KNOWN: &[Known] = &[
     (RELEASE, release),
     (EXTEND, extend),
-    (TAKE_UP, adopt),
     (MARK_NODE, mark),
     (DELETE_SEEN_KEY, delete_seen),
     (JOIN, join),
     (HAND_OVER, hand_over),
-    (FENCED_ACQUIRE, fenced_acquire),
-    (FENCED_EXTEND, fenced_extend),
-    (ACQUIRE_SET, set_scripts::acquire),
+    (ACQUIRE, set_scripts::acquire),
     (EXTEND_SET, set_scripts::extend),
     (RELEASE_SET, set_scripts::release),
-    (set_scripts::ADOPT_ALL, set_scripts::adopt),
+    (set_scripts::TAKE_UP, set_scripts::adopt),
 ];
 
 /// No client calls this script by its SHA1, but a server knows it by that all the same, and uses
 /// it in its errors.
-const TAKE_UP: Script = Script { source: ADOPT, sha1: "acccbc6bc9be028785e4c4d478b9ae28645c5d2b" };
-
-/// The same for the script that writes the node marker.
 const MARK_NODE: Script = Script { source: MARK, sha1: "34009d6051e17949233c85716d46650082aecac3" };
 
 /// The same for the script that deletes what was seen.
@@ -94,64 +87,6 @@ pub(super) const NO_COUNTER: &str = "ERR the fencing counter is not a number";
 
 /// From here on a script cannot count exactly.
 const COUNTER_LIMIT: f64 = 9_007_199_254_740_991.0;
-
-fn fenced_acquire(lua: &mut Sandbox) -> Outcome {
-    let Some(found) = lua.counter(1)? else { return Ok(Reply::error(NO_COUNTER)) };
-    let words = [Some(&b"SET"[..]), lua.key(0), lua.argument(0)];
-    let options = [Some(&b"NX"[..]), Some(b"PX"), lua.argument(1)];
-    if lua.call(&[words, options].concat())? == Reply::Null {
-        return Ok(Reply::Integer(0));
-    }
-    let floor = lua.number_argument(4)?;
-    let count = if found < floor { lua.seed(3)?.max(found) } else { found };
-    let raised = lua.argument(5).and_then(to_number);
-    let count = raised.map_or(count + 1.0, |fence| count.max(fence));
-    lua.set_counter(1, count, 2)?;
-    Ok(Reply::Integer(count as i64))
-}
-
-fn fenced_extend(lua: &mut Sandbox) -> Outcome {
-    match lua.call(&[Some(b"GET"), lua.key(0)])? {
-        Reply::Null => return Ok(Reply::Integer(0)),
-        token if !token_is(&token, lua.argument(0)) => return Ok(Reply::Integer(-1)),
-        _ => {}
-    }
-    let Some(found) = lua.counter(1)? else { return Ok(Reply::error(NO_COUNTER)) };
-    let fence = lua.number_argument(2)?;
-    if found >= fence {
-        lua.call(&[Some(b"PEXPIRE"), lua.key(1), lua.argument(3)])?;
-    } else {
-        let floor = lua.number_argument(5)?;
-        let count = if found < floor { lua.seed(4)?.max(found) } else { found };
-        lua.set_counter(1, count.max(fence), 3)?;
-    }
-    if lua.argument(1) == Some(b"0") {
-        return Ok(Reply::Integer(1));
-    }
-    prolong(lua, 0)?;
-    Ok(Reply::Integer(1))
-}
-
-fn adopt(lua: &mut Sandbox) -> Outcome {
-    match lua.call(&[Some(b"GET"), lua.key(0)])? {
-        Reply::Null => return Ok(Reply::Integer(0)),
-        token if token_is(&token, lua.argument(0)) || token_is(&token, lua.argument(1)) => {}
-        _ => return Ok(Reply::Integer(-1)),
-    }
-    let asked = lua.argument(2).and_then(to_number);
-    let left = number(&lua.call(&[Some(b"PTTL"), lua.key(0)])?);
-    let asked = asked.ok_or_else(|| {
-        let nil = "bad argument #1 to 'max' (number expected, got nil)";
-        Reply::error(format!("ERR user_script:1: {nil}"))
-    })?;
-    // `math.max`, which keeps a first one that is no number.
-    let ttl = if left > asked { left } else { asked };
-    let ttl = format!("{ttl:.0}").to_ascii_lowercase();
-    let words = [Some(&b"SET"[..]), lua.key(0), lua.argument(1)];
-    let options = [&b"XX"[..], b"PX", ttl.as_bytes()].map(Some);
-    lua.call(&[&words[..], &options[..]].concat())?;
-    Ok(Reply::Integer(1))
-}
 
 fn delete_seen(lua: &mut Sandbox) -> Outcome {
     let found = lua.call(&[Some(b"GETRANGE"), lua.key(0), Some(b"0"), lua.argument(1)])?;

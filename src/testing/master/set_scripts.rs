@@ -1,14 +1,14 @@
-//! The scripts over several keys, each written again in Rust: those of
-//! [`crate::proto::wire::sets`].
+//! The scripts over all keys of a lock, with or without counters, each written again in Rust: those
+//! of [`crate::proto::wire::sets`].
 
 use super::reply::Reply;
 use super::scripts::{NO_COUNTER, Outcome, Sandbox, number, prolong, to_number, token_is};
 use crate::proto::wire::command::Script;
-use crate::proto::wire::sets::ADOPT_SET;
+use crate::proto::wire::sets::ADOPT;
 
 /// No client calls this script by its SHA1, but a server uses it in its errors.
-pub(super) const ADOPT_ALL: Script =
-    Script { source: ADOPT_SET, sha1: "cb2c7c130e3571d3470f8979a41ce202c111f4ca" };
+pub(super) const TAKE_UP: Script =
+    Script { source: ADOPT, sha1: "cb2c7c130e3571d3470f8979a41ce202c111f4ca" };
 
 /// What a script finds at a key.
 enum Found {
@@ -55,10 +55,16 @@ pub(super) fn adopt(lua: &mut Sandbox<'_>) -> Outcome {
     if let Some(answer) = all_are_ours(lua, &[0, 1]) {
         return Ok(answer);
     }
-    let asked = lua.argument(2).and_then(to_number).unwrap_or(f64::NAN);
+    let asked = lua.argument(2).and_then(to_number);
     for index in 0..lua.count_keys() {
         let left = number(&lua.call(&[Some(b"PTTL"), lua.key(index)])?);
-        let ttl = format!("{:.0}", if left > asked { left } else { asked });
+        let asked = asked.ok_or_else(|| {
+            let nil = "bad argument #1 to 'max' (number expected, got nil)";
+            Reply::error(format!("ERR user_script:1: {nil}"))
+        })?;
+        // `math.max`, which keeps a first one that is no number.
+        let ttl = if left > asked { left } else { asked };
+        let ttl = format!("{ttl:.0}").to_ascii_lowercase();
         let words = [Some(&b"SET"[..]), lua.key(index), lua.argument(1)];
         let options = [&b"XX"[..], b"PX", ttl.as_bytes()].map(Some);
         lua.call(&[&words[..], &options[..]].concat())?;
@@ -73,26 +79,29 @@ fn keys_of(lua: &Sandbox<'_>) -> (bool, usize) {
 }
 
 pub(super) fn acquire(lua: &mut Sandbox<'_>) -> Outcome {
-    let ((counts, keys), mut own) = (keys_of(lua), Vec::new());
-    for index in 0..keys {
-        match look(lua, index, &[0]) {
-            Found::Nothing => own.push(false),
-            Found::Ours => own.push(true),
-            Found::Others => return Ok(named(1, index, 0)),
-            Found::Trouble(error) => return Ok(error),
-        }
-    }
+    let (counts, keys) = keys_of(lua);
     let mut numbers = Vec::new();
     if counts {
         let Some(read) = counters(lua, keys)? else { return Ok(Reply::error(NO_COUNTER)) };
         numbers = read;
     }
-    for (index, own) in own.into_iter().enumerate() {
-        let key = lua.key(index);
-        if own && number(&lua.call(&[Some(b"PTTL"), key])?) >= lua.number_argument(1)? {
-            continue;
+    if keys > 1 || !is_set_alone(lua)? {
+        let mut own = Vec::new();
+        for index in 0..keys {
+            match look(lua, index, &[0]) {
+                Found::Nothing => own.push(false),
+                Found::Ours => own.push(true),
+                Found::Others => return Ok(named(1, index, 0)),
+                Found::Trouble(error) => return Ok(error),
+            }
         }
-        lua.call(&[Some(b"SET"), key, lua.argument(0), Some(b"PX"), lua.argument(1)])?;
+        for (index, own) in own.into_iter().enumerate() {
+            let key = lua.key(index);
+            if own && number(&lua.call(&[Some(b"PTTL"), key])?) >= lua.number_argument(1)? {
+                continue;
+            }
+            lua.call(&[Some(b"SET"), key, lua.argument(0), Some(b"PX"), lua.argument(1)])?;
+        }
     }
     if !counts {
         return Ok(Reply::Integer(1));
@@ -106,7 +115,17 @@ pub(super) fn acquire(lua: &mut Sandbox<'_>) -> Outcome {
         *count = raised.map_or(*count + 1.0, |fence| count.max(fence));
         lua.set_counter(keys + index, *count, 2)?;
     }
-    Ok(Reply::Array(numbers.into_iter().map(|count| Reply::Integer(count as i64)).collect()))
+    match numbers[..] {
+        [vote] => Ok(Reply::Integer(vote as i64)),
+        _ => Ok(Reply::Array(numbers.iter().map(|&vote| Reply::Integer(vote as i64)).collect())),
+    }
+}
+
+/// Whether the only key was free, and is written.
+fn is_set_alone(lua: &mut Sandbox<'_>) -> Result<bool, Reply> {
+    let words = [Some(&b"SET"[..]), lua.key(0), lua.argument(0)];
+    let options = [Some(&b"NX"[..]), Some(b"PX"), lua.argument(1)];
+    Ok(lua.call(&[words, options].concat())? != Reply::Null)
 }
 
 pub(super) fn extend(lua: &mut Sandbox<'_>) -> Outcome {

@@ -11,7 +11,6 @@ use crate::proto::locks::record::records::Phase;
 use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::course::Part;
-use crate::proto::locks::round::state::Purpose;
 use crate::proto::locks::round::state::Round;
 use crate::proto::locks::{AcquireParams, Locks, WaitEvent, busy, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
@@ -53,11 +52,9 @@ impl Locks {
     ) -> Result<Op, Error> {
         self.check_room()?;
         let token = self.random_token();
-        let mut round = Round::acquire(self.cluster.size(), now, params.ttl);
-        if params.fenced {
-            round.purpose = Purpose::Fenced;
-        }
+        let round = Round::acquire(self.cluster.size(), now, params.ttl);
         let id = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
+        self.records.get_mut(id).fenced = params.fenced;
         self.records.index(id, hash);
         let op = self.ops.open(params.data, now, params.give_up_at, Stage::Running { record: id });
         self.ops.link(op, self.records.get_mut(id), params.auto_extend);
@@ -171,8 +168,7 @@ impl Locks {
     fn ask_for_keys(&mut self, nodes: NodeSet, id: RecordId, now: Instant) {
         let untrusted = self.cluster.untrusted(nodes);
         let record = self.records.get_mut(id);
-        let purpose = record.round.purpose;
-        if purpose == Purpose::Fenced && record.asks_for_all_keys() {
+        if record.fenced && record.asks_for_all_keys() {
             self.ask_for_votes(id, nodes, now);
             return;
         }
@@ -304,10 +300,7 @@ impl Locks {
         }
         let token = self.random_token();
         let record = self.records.get(id);
-        let mut round = Round::acquire(self.cluster.size(), now, record.ttl);
-        if matches!(record.round.purpose, Purpose::Fenced | Purpose::WriteBack) {
-            round.purpose = Purpose::Fenced;
-        }
+        let (round, fenced) = (Round::acquire(self.cluster.size(), now, record.ttl), record.fenced);
         let next = self.records.open_again(id, token, round)?;
         if self.records.get(id).set().is_some() {
             self.records.take_place_of_set(next, id, error.is_contended());
@@ -320,7 +313,8 @@ impl Locks {
         let (tracked, queue) = (record.tracked, record.take_queue());
         let fair = self.ops.is_fair(op);
         let record = self.records.get_mut(next);
-        (record.op, record.tracked, record.fair) = (Some(op), tracked, fair);
+        (record.op, record.tracked) = (Some(op), tracked);
+        (record.fair, record.fenced) = (fair, fenced);
         record.set_queue(queue);
         Some(next)
     }

@@ -14,6 +14,7 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
+use crate::proto::key_set::MOST_KEYS;
 use crate::proto::lock::Fence;
 use crate::proto::locks::record::records::Record;
 use crate::proto::node_set::{MAX_NODES, NodeId, NodeSet};
@@ -161,7 +162,9 @@ impl Record {
         match self.fence() {
             None => Fence::None,
             Some(fence) if self.set().is_none() => Fence::Of(fence),
-            Some(_) => Fence::OfEach(self.fences().collect()),
+            Some(_) => {
+                Fence::OfEach(self.fencing().into_iter().flat_map(Fencing::fences).collect())
+            }
         }
     }
 
@@ -170,17 +173,13 @@ impl Record {
         self.trouble.as_ref()?.fencing.as_deref()
     }
 
-    /// The fencing numbers of all keys, in the order of their bytes.
-    pub fn fences(&self) -> impl ExactSizeIterator<Item = u64> {
-        let fencing = self.fencing().expect("only fenced locks are asked about by fenced scripts");
-        fencing.fences()
-    }
-
-    /// What the fenced scripts need.
-    pub fn counting(&self) -> Counting {
-        let fencing = self.fencing().expect("only fenced locks are asked about by fenced scripts");
+    /// What the scripts that count need: with the fencing numbers, if they are to raise the
+    /// counters to them.
+    pub fn counting(&self, raises: bool) -> Counting<impl ExactSizeIterator<Item = u64>> {
+        let fencing = self.fencing().expect("only about fenced locks is asked with counters");
         let Fencing { lives, step, floor, .. } = *fencing;
-        Counting { lives, step, floor, fence: fencing.fence().map_or(0, NonZeroU64::get) }
+        let fences = fencing.fences().take(if raises { MOST_KEYS } else { 0 });
+        Counting { lives, step, floor, fences }
     }
 }
 

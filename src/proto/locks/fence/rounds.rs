@@ -95,7 +95,7 @@ impl Locks {
         reply: NodeReply,
         now: Instant,
     ) {
-        let votes = self.cluster.votes(node, ask);
+        let votes = self.cluster.votes(node);
         let fencing = &mut self.records.get_mut(ask.record).trouble_mut().fencing;
         let of_round = fencing.as_mut().filter(|fencing| fencing.round() == ask.round);
         let granted = reply == NodeReply::Granted;

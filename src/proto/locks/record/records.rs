@@ -79,6 +79,8 @@ pub struct Record {
     pub(in crate::proto::locks) trouble: Option<Box<Trouble>>,
     /// The lock is released by the script that hands the key over.
     pub fair: bool,
+    /// The lock is to have a fencing number for each key: the nodes vote in its attempts.
+    pub fenced: bool,
     /// The nodes are to report writes to the key.
     pub tracked: bool,
     /// The place of the lock among the auto-extended locks, if it is auto-extended or watched.
@@ -319,6 +321,7 @@ impl Records {
             proof: Proof::default(),
             trouble: None,
             fair: false,
+            fenced: false,
             tracked: false,
             auto_extended: None,
             held_since: NOT_HELD,

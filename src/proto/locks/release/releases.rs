@@ -136,7 +136,7 @@ impl Locks {
         } else {
             // The key is gone, another's, or was never there: nothing of ours is left on the node.
             // Of several keys some may be released, and others not ours.
-            if reply == NodeReply::Granted || ask.sent.names.is_of_set() {
+            if reply == NodeReply::Granted || ask.sent.names.is_all_keys() {
                 self.on_own_write(node, ask.record, now);
             }
             self.on_acknowledged(node, ask.record, now);

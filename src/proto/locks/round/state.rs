@@ -10,14 +10,13 @@ use crate::proto::time::{Instant, Ttl};
 /// What is asked in a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// May we have the key, or adopt it under a new token?
+    /// May we have the key, or adopt it under a new token? Of a fenced lock also: what is the vote
+    /// for its fencing number?
     Acquire,
     /// May we keep it longer?
     Extend,
     /// The lock is released.
     Release,
-    /// May we have the key, and what is the vote for its fencing number?
-    Fenced,
     /// The second round of a fenced acquire: is the number at a majority?
     WriteBack,
     /// May we have the key that was handed over to us, for the whole ttl?

@@ -86,11 +86,9 @@ impl Locks {
             self.check_room()?;
         }
         let token = self.random_token();
-        let mut round = Round::acquire(self.cluster.size(), now, params.ttl);
-        if params.fenced {
-            round.purpose = Purpose::Fenced;
-        }
+        let round = Round::acquire(self.cluster.size(), now, params.ttl);
         let id = self.records.open_set(keys, token, round).ok_or(busy(Busy::Records))?;
+        self.records.get_mut(id).fenced = params.fenced;
         for key in 0..keys.len() {
             match waits_in.iter().find(|(waited_for, _)| *waited_for == key) {
                 Some(&(_, queue)) => self.set_of(id, |set| set.wait_in(key, queue)),
@@ -220,8 +218,8 @@ impl Locks {
         let ballot = Ballot::of_majority(self.cluster.size());
         self.set_of(id, SetOfKeys::begin_round);
         let record = self.records.get_mut(id);
-        let (ttl, purpose) = (record.ttl, record.round.purpose);
-        record.round.follow(purpose, ballot, now, ttl);
+        let ttl = record.ttl;
+        record.round.follow(Purpose::Acquire, ballot, now, ttl);
         record.deadline = ttl.deadline(now);
         // A node that is not asked in this round may lack the key that it adds.
         record.proof = Proof::default();

@@ -31,10 +31,8 @@ impl Connection {
             asked_at: _,
             fact: _,
             seen: _,
-            standing: _,
+            details: _,
             handed_over: _,
-            number: _,
-            votes: _,
             written,
             // How large its buffers were.
             most: _,

@@ -37,6 +37,7 @@ impl Record {
             proof,
             trouble,
             fair,
+            fenced,
             tracked,
             auto_extended,
             // When it was handed out is for a counter.
@@ -74,6 +75,8 @@ impl Record {
         let released = round.purpose == Purpose::Release && op.is_none();
         if self.is_deciding() && !released {
             round.add_to(fingerprint, nodes);
+            // A lock that is held or over has no further attempt.
+            fingerprint.add(u64::from(*fenced));
         }
     }
 }
@@ -103,7 +106,6 @@ impl Round {
             Purpose::Acquire => 1,
             Purpose::Extend => 2,
             Purpose::Release => 4,
-            Purpose::Fenced => 5,
             Purpose::WriteBack => 6,
             Purpose::Claim => 7,
         };
