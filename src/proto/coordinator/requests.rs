@@ -15,8 +15,12 @@ use crate::proto::lock::{Lock, LockToken};
 use crate::proto::lock_options::LockOptions;
 use crate::proto::locks::AcquireParams;
 use crate::proto::locks::renew::schedule::AutoExtend;
+use crate::proto::locks::task::delete::SeenValues;
+use crate::proto::locks::task::extend::TokenExtend;
+use crate::proto::locks::task::inspect::Inspecting;
+use crate::proto::locks::task::tasks::Work;
 use crate::proto::settings::RestartGuard;
-use crate::proto::time::Instant;
+use crate::proto::time::{Instant, Ttl};
 
 impl Coordinator {
     /// Asks for the lock on these keys, one or several: all or none of them. There is one attempt;
@@ -285,9 +289,9 @@ impl Coordinator {
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let result = self.locks.extend_token(key, token, ttl, data, now);
-        self.act(now);
-        result
+        let (cluster, ttl) = (self.locks.cluster(), Ttl::new(ttl, self.settings().max_ttl)?);
+        let work = Work::Extend(TokenExtend::new(token, ttl, cluster.size()));
+        self.begin_task(key, work, data, now)
     }
 
     /// Deletes `key` on every node, even if another client holds the lock. That holder goes on
@@ -297,9 +301,7 @@ impl Coordinator {
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
     pub fn force_release(&mut self, key: &[u8], data: u64, now: Instant) -> Result<Op, Error> {
-        let result = self.locks.force_release(key, data, now);
-        self.act(now);
-        result
+        self.begin_task(key, Work::Delete, data, now)
     }
 
     /// Deletes the key that was inspected on each node that still holds what `seen` found there,
@@ -316,9 +318,7 @@ impl Coordinator {
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let result = self.locks.force_release_seen(&seen.key, seen, data, now);
-        self.act(now);
-        result
+        self.begin_task(&seen.key, Work::DeleteSeen(SeenValues::of(seen)), data, now)
     }
 
     /// Reads what every node holds at `key`, and for how long. The request ends when all nodes have
@@ -328,9 +328,8 @@ impl Coordinator {
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
     pub fn inspect(&mut self, key: &[u8], data: u64, now: Instant) -> Result<Op, Error> {
-        let result = self.locks.inspect(key, data, now);
-        self.act(now);
-        result
+        let work = Work::Inspect(Inspecting::new(key, self.locks.cluster(), now));
+        self.begin_task(key, work, data, now)
     }
 
     /// Ends the quarantine of every node that can be asked, and writes it into their node markers,
@@ -342,7 +341,12 @@ impl Coordinator {
     /// # Errors
     /// Before anything is sent: [`Error::Busy`].
     pub fn vouch(&mut self, data: u64, now: Instant) -> Result<Op, Error> {
-        let result = self.locks.vouch(data, now);
+        let key = self.settings().node_marker.clone();
+        self.begin_task(key.as_bytes(), Work::Vouch, data, now)
+    }
+
+    fn begin_task(&mut self, key: &[u8], work: Work, data: u64, now: Instant) -> Result<Op, Error> {
+        let result = self.locks.begin_task(key, work, data, now);
         self.act(now);
         result
     }

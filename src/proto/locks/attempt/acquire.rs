@@ -105,7 +105,7 @@ impl Locks {
                 return;
             }
             Stage::Gathering { record } => return self.stop_gathering(record, op, now),
-            Stage::Task { task } => return self.cancel_task(task),
+            Stage::Task { task } => return self.cancel_task(task, now),
             Stage::Starting { record }
             | Stage::Running { record }
             | Stage::Granted { record }
