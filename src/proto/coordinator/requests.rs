@@ -272,26 +272,25 @@ impl Coordinator {
         result
     }
 
-    /// Extends `key` to at least `ttl` from now on the nodes where it holds `token`, no matter
-    /// which client acquired it. There is one round, and nothing is released after it. The outcome
-    /// has the deadline that a majority agreed to.
-    ///
-    /// It takes one key, because each request extends one: extend a lock over several keys key by
-    /// key. If one of them is lost, the others may live longer.
+    /// Extends the keys, one or several, to at least `ttl` from now on the nodes where all of them
+    /// hold `token`, no matter which client acquired them: a node prolongs all keys or none. There
+    /// is one round, and nothing is released after it. The outcome has the deadline that a majority
+    /// agreed to.
     ///
     /// # Errors
     /// Before anything is sent: an invalid argument, or [`Error::Busy`].
     pub fn extend_token(
         &mut self,
-        key: &[u8],
+        keys: impl Keys,
         token: LockToken,
         ttl: Duration,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
+        let named = keys.named()?;
         let (cluster, ttl) = (self.locks.cluster(), Ttl::new(ttl, self.settings().max_ttl)?);
         let work = Work::Extend(TokenExtend::new(token, ttl, cluster.size()));
-        self.begin_task(key, work, data, now)
+        self.begin_task(named.borrowed(), work, data, now)
     }
 
     /// Deletes `key` on every node, even if another client holds the lock. That holder goes on
@@ -301,7 +300,7 @@ impl Coordinator {
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
     pub fn force_release(&mut self, key: &[u8], data: u64, now: Instant) -> Result<Op, Error> {
-        self.begin_task(key, Work::Delete, data, now)
+        self.begin_task(KeysRef::One(key), Work::Delete, data, now)
     }
 
     /// Deletes the key that was inspected on each node that still holds what `seen` found there,
@@ -318,7 +317,8 @@ impl Coordinator {
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        self.begin_task(&seen.key, Work::DeleteSeen(SeenValues::of(seen)), data, now)
+        let work = Work::DeleteSeen(SeenValues::of(seen));
+        self.begin_task(KeysRef::One(&seen.key), work, data, now)
     }
 
     /// Reads what every node holds at `key`, and for how long. The request ends when all nodes have
@@ -329,7 +329,7 @@ impl Coordinator {
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
     pub fn inspect(&mut self, key: &[u8], data: u64, now: Instant) -> Result<Op, Error> {
         let work = Work::Inspect(Inspecting::new(key, self.locks.cluster(), now));
-        self.begin_task(key, work, data, now)
+        self.begin_task(KeysRef::One(key), work, data, now)
     }
 
     /// Ends the quarantine of every node that can be asked, and writes it into their node markers,
@@ -342,11 +342,17 @@ impl Coordinator {
     /// Before anything is sent: [`Error::Busy`].
     pub fn vouch(&mut self, data: u64, now: Instant) -> Result<Op, Error> {
         let key = self.settings().node_marker.clone();
-        self.begin_task(key.as_bytes(), Work::Vouch, data, now)
+        self.begin_task(KeysRef::One(key.as_bytes()), Work::Vouch, data, now)
     }
 
-    fn begin_task(&mut self, key: &[u8], work: Work, data: u64, now: Instant) -> Result<Op, Error> {
-        let result = self.locks.begin_task(key, work, data, now);
+    fn begin_task(
+        &mut self,
+        keys: KeysRef<'_>,
+        work: Work,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        let result = self.locks.begin_task(keys, work, data, now);
         self.act(now);
         result
     }

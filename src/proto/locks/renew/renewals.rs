@@ -318,7 +318,7 @@ impl Locks {
     /// A node executed a write of a task, which it does not report to us.
     pub(in crate::proto::locks) fn task_wrote(&mut self, node: NodeId, id: TaskId, now: Instant) {
         if self.is_interested_in_writes() {
-            let key = KeyHash::of(self.tasks.get(id).key());
+            let key = KeyHash::of(self.tasks.get(id).keys().first());
             self.report_write(node, key, Writer::Task, now);
         }
     }

@@ -6,6 +6,7 @@
 
 use crate::proto::error::{Error, NodeError};
 use crate::proto::ids::{Op, TaskId};
+use crate::proto::keys::KeysRef;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::task::tasks::{Next, Work};
 use crate::proto::locks::{Due, Locks};
@@ -15,22 +16,23 @@ use crate::proto::wire::answers::TaskAnswer;
 use crate::proto::wire::ask::{Ask, TaskAsk};
 
 impl Locks {
-    /// Opens a task about `key` and its request, and asks the nodes. It takes a place of the
+    /// Opens a task about these keys and its request, and asks the nodes. It takes a place of the
     /// records until it is closed.
     pub fn begin_task(
         &mut self,
-        key: &[u8],
+        keys: KeysRef<'_>,
         work: Work,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let ttl = match work.ttl() {
-            Some(ttl) => self.check_key(key).map(|()| ttl)?,
-            None => self.check_length(key).and_then(|()| self.longest_ttl())?,
+        let ttl = match (work.ttl(), keys) {
+            (Some(ttl), KeysRef::One(key)) => self.check_key(key).map(|()| ttl)?,
+            (Some(ttl), KeysRef::Several(keys)) => self.check_keys(keys).map(|()| ttl)?,
+            (None, _) => self.check_length(keys.first()).and_then(|()| self.longest_ttl())?,
         };
         self.check_room()?;
         self.reserve_place()?;
-        let id = self.tasks.open(key, work, ttl.deadline(now));
+        let id = self.tasks.open(keys, work, ttl.deadline(now));
         let op = self.ops.open(data, now, now, Stage::Task { task: id });
         let begun = self.tasks.get_mut(id).begin(op, &self.cluster);
         for (node, cause) in begun.failed {

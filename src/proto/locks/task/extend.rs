@@ -1,9 +1,13 @@
-//! What can be done with a token alone: extending a key. It makes no lock of this client.
+//! What can be done with a token alone: extending its keys. It makes no lock of this client.
+//!
+//! The hazard is a part of a set. So a node prolongs all keys or none, and only such nodes count.
 
 use bytes::BytesMut;
 
 use crate::proto::cluster::Cluster;
 use crate::proto::error::{NodeError, NodeReply};
+use crate::proto::key::KeyPrefix;
+use crate::proto::keys::KeysRef;
 use crate::proto::lock::LockToken;
 use crate::proto::locks::round::state::vote_of;
 use crate::proto::node_set::{NodeId, NodeSet};
@@ -12,43 +16,62 @@ use crate::proto::time::Ttl;
 use crate::proto::wire::ask::TaskAsk;
 use crate::proto::wire::command;
 use crate::proto::wire::known_scripts::ScriptName;
+use crate::proto::wire::sets::{self, SetKeys};
 
 /// An extend by a token that another client may have drawn. There is one round, and nothing is
 /// released after it.
 #[derive(Debug, Clone)]
 pub struct TokenExtend {
     token: LockToken,
-    /// How long the key is to live.
+    /// How long the keys are to live.
     ttl: Ttl,
     ballot: Ballot,
-    /// Nodes whose grant does not count: it is not known how the key was created there, and they
+    /// Nodes whose grant does not count: it is not known how the keys were created there, and they
     /// were in quarantine when they were asked, or have been since.
     uncounted: NodeSet,
-    /// Nodes that answered absent or another's.
+    /// Nodes that answered that a key is absent or another's.
     absent: NodeSet,
 }
 
+/// The question to a node.
+pub fn ask(node: NodeId, keys: KeysRef<'_>, cluster: &Cluster) -> TaskAsk {
+    match keys {
+        KeysRef::One(_) => TaskAsk::Extend(cluster.form_of(node, ScriptName::Extend)),
+        KeysRef::Several(_) => TaskAsk::ExtendAll(cluster.form_of(node, ScriptName::ExtendSet)),
+    }
+}
+
 impl TokenExtend {
-    /// Extends a key that holds `token` to at least `ttl`, if a majority of so many nodes agrees.
+    /// Extends keys that hold `token` to at least `ttl`, if a majority of so many nodes agrees.
     pub fn new(token: LockToken, ttl: Ttl, nodes: usize) -> TokenExtend {
         let (uncounted, absent) = (NodeSet::EMPTY, NodeSet::EMPTY);
         TokenExtend { token, ttl, ballot: Ballot::of_majority(nodes), uncounted, absent }
     }
 
-    /// How long the key is to live.
+    /// How long the keys are to live.
     pub fn ttl(&self) -> Ttl {
         self.ttl
     }
 
-    /// The question to a node.
-    pub fn ask(&self, node: NodeId, cluster: &Cluster) -> TaskAsk {
-        TaskAsk::Extend(cluster.form_of(node, ScriptName::Extend))
-    }
-
     /// Encodes it.
-    pub fn encode(&self, ask: TaskAsk, key: &[u8], out: &mut BytesMut) {
-        let TaskAsk::Extend(form) = ask else { unreachable!("{ask:?} extends nothing") };
-        command::extend(out, form, key, &self.token, self.ttl);
+    pub fn encode(
+        &self,
+        ask: TaskAsk,
+        keys: KeysRef<'_>,
+        prefix: &mut KeyPrefix,
+        out: &mut BytesMut,
+    ) {
+        let (token, ttl) = (&self.token, self.ttl);
+        match (ask, keys) {
+            (TaskAsk::Extend(form), KeysRef::One(key)) => {
+                command::extend(out, form, prefix.put_before(key), token, ttl);
+            }
+            (TaskAsk::ExtendAll(form), KeysRef::Several(keys)) => {
+                let (bytes, ends) = keys.as_parts();
+                sets::extend(out, form, SetKeys { prefix, bytes, ends }, token, ttl);
+            }
+            (other, _) => unreachable!("{other:?} does not extend {keys:?}"),
+        }
     }
 
     /// Notes what a node answered, and returns what counts of it.
@@ -88,7 +111,7 @@ impl TokenExtend {
         self.ballot.verdict() == Verdict::Won
     }
 
-    /// Whether more nodes than `spare` say that the token does not hold the key.
+    /// Whether more nodes than `spare` say that the token does not hold all keys.
     pub fn is_gone(&self, spare: usize) -> bool {
         self.absent.len() > spare
     }

@@ -1,4 +1,4 @@
-//! The tasks: requests about a key that make no lock. An inspection, a forced release, an extend by
+//! The tasks: requests about keys that make no lock. An inspection, a forced release, an extend by
 //! a token alone, and an operator's vouching for the nodes.
 //!
 //! A task decides and does not act: it says which nodes are asked what, what an answer means,
@@ -11,14 +11,18 @@ use bytes::BytesMut;
 use slab::Slab;
 
 use crate::proto::cluster::Cluster;
-use crate::proto::error::{ConfigError, Error, LostReason, NodeError, NodeReply, Report};
+use crate::proto::error::{
+    ConfigError, Error, LostReason, NodeError, NodeReply, Report, ReportedSet,
+};
 use crate::proto::ids::{Generation, Op, TaskId};
 use crate::proto::inspection::Value;
 use crate::proto::key::KeyPrefix;
+use crate::proto::key_set::KeySet;
+use crate::proto::keys::KeysRef;
 use crate::proto::locks::requests::Outcome;
 use crate::proto::locks::round::replies::Replies;
 use crate::proto::locks::task::delete::{self, SeenValues};
-use crate::proto::locks::task::extend::TokenExtend;
+use crate::proto::locks::task::extend::{self, TokenExtend};
 use crate::proto::locks::task::inspect::Inspecting;
 use crate::proto::locks::task::vouch;
 use crate::proto::node_set::{NodeId, NodeSet, Outstanding};
@@ -33,7 +37,7 @@ use crate::proto::wire::command::Form;
 pub enum Work {
     /// Reads what every node holds.
     Inspect(Inspecting),
-    /// Extends the key where it holds a token, if a majority agrees.
+    /// Extends the keys where they hold a token, if a majority agrees.
     Extend(TokenExtend),
     /// Deletes the key on every node.
     Delete,
@@ -45,11 +49,19 @@ pub enum Work {
     Done,
 }
 
-/// A request about a key that makes no lock.
+/// The keys of a task.
+#[derive(Debug, Clone)]
+enum OwnKeys {
+    One(Box<[u8]>),
+    /// Two keys at least, and the number of the one that a node named last.
+    Several(KeySet, Option<usize>),
+}
+
+/// A request about keys that makes no lock.
 #[derive(Debug, Clone)]
 pub struct Task {
     generation: Generation,
-    key: Box<[u8]>,
+    keys: OwnKeys,
     /// The request that waits for the outcome.
     op: Option<Op>,
     unanswered: Outstanding,
@@ -86,16 +98,25 @@ pub enum Next {
 }
 
 impl Work {
-    /// The ttl that the key gets, if the work extends it.
+    /// The ttl that the keys get, if the work extends it.
     pub fn ttl(&self) -> Option<Ttl> {
         if let Work::Extend(extend) = self { Some(extend.ttl()) } else { None }
     }
 }
 
+impl OwnKeys {
+    fn borrowed(&self) -> KeysRef<'_> {
+        match self {
+            OwnKeys::One(key) => KeysRef::One(key),
+            OwnKeys::Several(keys, _) => KeysRef::Several(keys),
+        }
+    }
+}
+
 impl Task {
-    /// The key.
-    pub fn key(&self) -> &[u8] {
-        &self.key
+    /// The keys.
+    pub fn keys(&self) -> KeysRef<'_> {
+        self.keys.borrowed()
     }
 
     /// The place of the timer that ends the task.
@@ -138,7 +159,9 @@ impl Task {
                     begun.asks.extend([TaskAsk::ReadValue, TaskAsk::ReadTtl].map(|it| (node, it)));
                 }
                 Work::Extend(extend) if extend.is_over(cluster.spare_nodes()) => {}
-                Work::Extend(extend) => begun.asks.push((node, extend.ask(node, cluster))),
+                Work::Extend(_) => {
+                    begun.asks.push((node, extend::ask(node, self.keys(), cluster)));
+                }
                 Work::Delete => begun.asks.push((node, TaskAsk::Delete)),
                 Work::DeleteSeen(_) => begun.asks.push((node, TaskAsk::DeleteSeen)),
                 Work::Vouch => begun.asks.push((node, TaskAsk::Vouch)),
@@ -155,12 +178,12 @@ impl Task {
 
     /// Encodes a question to a node. The cluster encodes what vouches for a node.
     pub fn encode(&self, node: NodeId, ask: TaskAsk, prefix: &mut KeyPrefix, out: &mut BytesMut) {
-        let key = prefix.put_before(&self.key);
+        let (keys, key) = (self.keys(), self.keys().first());
         match &self.work {
-            Work::Inspect(_) => Inspecting::encode(ask, key, out),
-            Work::Extend(extend) => extend.encode(ask, key, out),
-            Work::Delete => delete::encode(key, out),
-            Work::DeleteSeen(seen) => seen.encode(node, key, out),
+            Work::Inspect(_) => Inspecting::encode(ask, prefix.put_before(key), out),
+            Work::Extend(extend) => extend.encode(ask, keys, prefix, out),
+            Work::Delete => delete::encode(prefix.put_before(key), out),
+            Work::DeleteSeen(seen) => seen.encode(node, prefix.put_before(key), out),
             Work::Vouch | Work::Done => unreachable!("{ask:?} is not encoded here"),
         }
     }
@@ -186,17 +209,21 @@ impl Task {
                     return Next::Ask(TaskAsk::ReadLine);
                 }
             }
-            (Work::Extend(extend), TaskAnswer::Extended(form, reply)) => {
+            (
+                Work::Extend(extend),
+                TaskAnswer::Extended(form, reply) | TaskAnswer::ExtendedAll(form, reply, _),
+            ) => {
                 if reply.asks_for_the_source() && form == Form::Sha {
                     // There is no repeat at or past the deadline.
                     let in_time = now < self.deadline;
                     return if in_time {
-                        Next::Ask(extend.ask(node, cluster))
+                        Next::Ask(extend::ask(node, self.keys.borrowed(), cluster))
                     } else {
                         Next::Nothing
                     };
                 }
                 let reply = extend.counted(node, reply);
+                self.name_key(answer);
                 self.cast(node, reply);
             }
             // What a late answer says is done, too.
@@ -216,6 +243,16 @@ impl Task {
             _ => {}
         }
         Next::Nothing
+    }
+
+    /// Takes note of the key that a node named as the one in the way.
+    fn name_key(&mut self, answer: TaskAnswer) {
+        let in_way = matches!(answer.reply(), Some(NodeReply::Held | NodeReply::Absent));
+        if let (OwnKeys::Several(keys, named), TaskAnswer::ExtendedAll(.., key), true) =
+            (&mut self.keys, answer, in_way)
+        {
+            *named = usize::try_from(key).ok().filter(|&key| key < keys.len());
+        }
     }
 
     /// A node answered which waiters stand in line for the key.
@@ -336,9 +373,18 @@ impl Task {
         cluster.all_nodes().minus(self.replies.said_something())
     }
 
-    /// What every node said.
+    /// What every node said. The key that a node named last stands for all of them.
     fn report(&self, cluster: &Cluster, now: Instant) -> Box<Report> {
-        cluster.report_of(&self.key, |node| self.replies.of(node), now)
+        let (key, set) = match &self.keys {
+            OwnKeys::One(key) => (&key[..], None),
+            OwnKeys::Several(keys, named) => {
+                let shown = keys.iter().nth(named.unwrap_or(0)).unwrap_or(keys.first());
+                (shown, Some(ReportedSet { keys: keys.len(), named: named.is_some() }))
+            }
+        };
+        let mut report = cluster.report_of(key, |node| self.replies.of(node), now);
+        report.set = set;
+        report
     }
 }
 
@@ -357,11 +403,14 @@ impl Tasks {
     }
 
     /// Opens a task, which begins next.
-    pub fn open(&mut self, key: &[u8], work: Work, deadline: Instant) -> TaskId {
+    pub fn open(&mut self, keys: KeysRef<'_>, work: Work, deadline: Instant) -> TaskId {
         let generation = self.next_generation.advance();
         let task = Task {
             generation,
-            key: key.into(),
+            keys: match keys {
+                KeysRef::One(key) => OwnKeys::One(key.into()),
+                KeysRef::Several(keys) => OwnKeys::Several(keys.clone(), None),
+            },
             op: None,
             unanswered: Outstanding::default(),
             replies: Replies::default(),
