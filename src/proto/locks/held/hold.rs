@@ -10,6 +10,7 @@ use crate::proto::locks::record::records::{News, Phase};
 use crate::proto::locks::renew::schedule::LOSS_BEFORE;
 use crate::proto::locks::requests::{Outcome, Stage};
 use crate::proto::locks::round::course::Part;
+use crate::proto::locks::round::failure::{Failure, Refusals, Tried, classify};
 use crate::proto::locks::round::state::Purpose;
 use crate::proto::locks::round::state::{ReleaseOutcome, Round};
 use crate::proto::locks::{Due, Locks, busy, handle_of};
@@ -308,38 +309,33 @@ impl Locks {
     /// No majority extended the lock. If too many nodes say that the key is not ours, the lock is
     /// lost. Otherwise the old deadline stays in force, and the nodes are asked again before it.
     pub(in crate::proto::locks) fn on_extend_lost(&mut self, id: RecordId, now: Instant) {
-        let spare = self.cluster.spare_nodes();
         let record = self.records.get(id);
-        if record.absent().len() > spare {
-            self.lose(id, LostReason::Gone, now);
-            return;
+        let voted = record.round.refused(self.cluster.spare_nodes(), now >= record.deadline);
+        let refusals = Refusals { denied: record.absent().len(), ..voted };
+        match classify(Tried::Extend, refusals) {
+            Failure::Lost(reason) => self.lose(id, reason, now),
+            failure => {
+                self.plan_after_failed_extend(id, now);
+                self.report_or_pause(id, failure, now);
+            }
         }
-        if now >= record.deadline {
-            self.lose(id, LostReason::Expired, now);
-            return;
-        }
-        self.plan_after_failed_extend(id, now);
-        self.report_or_pause(id, now);
     }
 
     /// Ends an extend that was not won if asking again is of no use, or starts the pause before the
     /// next round.
-    fn report_or_pause(&mut self, id: RecordId, now: Instant) {
-        let record = self.records.get(id);
-        let Some(op) = record.op else { return };
-        let report = self.report(id, now);
-        let permanent =
-            record.round.count_failed(NodeError::is_permanent) > self.cluster.spare_nodes();
-        if permanent {
-            let error = Error::Config(ConfigError::Nodes(report));
-            self.records.get_mut(id).op = None;
-            self.ops.move_to(op, Stage::Over(Err(error)));
+    fn report_or_pause(&mut self, id: RecordId, failure: Failure, now: Instant) {
+        let Some(op) = self.records.get(id).op else { return };
+        let last = failure.error(self.report(id, now));
+        let record = self.records.get_mut(id);
+        if !last.is_retryable() {
+            record.op = None;
+            self.ops.move_to(op, Stage::Over(Err(last)));
             return;
         }
         // At the deadline there is no next round: its own timer ends the lock.
         let pause = self.cluster.settings().extend_again_after();
         let at = now.saturating_add(pause).min(record.deadline);
-        self.ops.pause(op, id, at, Error::NoQuorum(report));
+        self.ops.pause(op, id, at, last);
     }
 
     /// The deadline has come: the lock must not be believed in any more.

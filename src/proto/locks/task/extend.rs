@@ -9,6 +9,8 @@ use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::key::KeyPrefix;
 use crate::proto::keys::KeysRef;
 use crate::proto::lock::LockToken;
+use crate::proto::locks::round::failure::Refusals;
+use crate::proto::locks::round::replies::Replies;
 use crate::proto::locks::round::state::vote_of;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::quorum::{Ballot, Verdict};
@@ -114,6 +116,12 @@ impl TokenExtend {
     /// Whether more nodes than `spare` say that the token does not hold all keys.
     pub fn is_gone(&self, spare: usize) -> bool {
         self.absent.len() > spare
+    }
+
+    /// How many nodes did not extend the keys, and why.
+    pub fn refused(&self, replies: &Replies, spare: usize, overdue: bool) -> Refusals {
+        let voted = Refusals::of(&self.ballot, replies, spare, overdue);
+        Refusals { denied: self.absent.len(), ..voted }
     }
 
     /// Whether the nodes have decided, by their votes or as in [`is_gone`](TokenExtend::is_gone).

@@ -11,15 +11,14 @@ use bytes::BytesMut;
 use slab::Slab;
 
 use crate::proto::cluster::Cluster;
-use crate::proto::error::{
-    ConfigError, Error, LostReason, NodeError, NodeReply, Report, ReportedSet,
-};
+use crate::proto::error::{Error, NodeError, NodeReply, Report, ReportedSet};
 use crate::proto::ids::{Generation, Op, TaskId};
 use crate::proto::inspection::Value;
 use crate::proto::key::KeyPrefix;
 use crate::proto::key_set::KeySet;
 use crate::proto::keys::KeysRef;
 use crate::proto::locks::requests::Outcome;
+use crate::proto::locks::round::failure::{Tried, classify};
 use crate::proto::locks::round::replies::Replies;
 use crate::proto::locks::task::delete::{self, SeenValues};
 use crate::proto::locks::task::extend::{self, TokenExtend};
@@ -333,16 +332,8 @@ impl Task {
         if extend.is_won() && now < deadline {
             return Ok(Outcome::Extended { deadline });
         }
-        let report = self.report(cluster, now);
-        if !extend.is_won() && extend.is_gone(spare) {
-            Err(Error::Lost { reason: LostReason::Gone, report })
-        } else if now >= deadline {
-            Err(Error::Lost { reason: LostReason::Expired, report })
-        } else if self.replies.count_failed(NodeError::is_permanent) > spare {
-            Err(Error::Config(ConfigError::Nodes(report)))
-        } else {
-            Err(Error::NoQuorum(report))
-        }
+        let refusals = extend.refused(&self.replies, spare, now >= deadline);
+        Err(classify(Tried::Extend, refusals).error(self.report(cluster, now)))
     }
 
     /// Whether no question is in flight and no caller waits any more.
