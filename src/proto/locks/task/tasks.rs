@@ -110,6 +110,25 @@ impl OwnKeys {
             OwnKeys::Several(keys, _) => KeysRef::Several(keys),
         }
     }
+
+    /// A node answered this, and named a key: it is in the way unless the node granted all.
+    fn name(&mut self, reply: NodeReply, key: u64) {
+        let in_way = matches!(reply, NodeReply::Held | NodeReply::Absent);
+        if let (OwnKeys::Several(keys, named), true) = (self, in_way) {
+            *named = usize::try_from(key).ok().filter(|&key| key < keys.len());
+        }
+    }
+
+    /// The key that stands for all of them, and what a report says of several.
+    fn shown(&self) -> (&[u8], Option<ReportedSet>) {
+        match self {
+            OwnKeys::One(key) => (key, None),
+            OwnKeys::Several(keys, named) => {
+                let shown = keys.iter().nth(named.unwrap_or(0)).unwrap_or(keys.first());
+                (shown, Some(ReportedSet { keys: keys.len(), named: named.is_some() }))
+            }
+        }
+    }
 }
 
 impl Task {
@@ -208,21 +227,23 @@ impl Task {
                     return Next::Ask(TaskAsk::ReadLine);
                 }
             }
+            // A node that does not know the script is asked again, before the deadline.
             (
-                Work::Extend(extend),
-                TaskAnswer::Extended(form, reply) | TaskAnswer::ExtendedAll(form, reply, _),
-            ) => {
-                if reply.asks_for_the_source() && form == Form::Sha {
-                    // There is no repeat at or past the deadline.
-                    let in_time = now < self.deadline;
-                    return if in_time {
-                        Next::Ask(extend::ask(node, self.keys.borrowed(), cluster))
-                    } else {
-                        Next::Nothing
-                    };
-                }
+                Work::Extend(_),
+                TaskAnswer::Extended(Form::Sha, reply)
+                | TaskAnswer::ExtendedAll(Form::Sha, reply, _),
+            ) if reply.asks_for_the_source() => {
+                let in_time = now < self.deadline;
+                let again = in_time.then(|| extend::ask(node, self.keys(), cluster));
+                return again.map_or(Next::Nothing, Next::Ask);
+            }
+            (Work::Extend(extend), TaskAnswer::Extended(_, reply)) => {
                 let reply = extend.counted(node, reply);
-                self.name_key(answer);
+                self.cast(node, reply);
+            }
+            (Work::Extend(extend), TaskAnswer::ExtendedAll(_, reply, key)) => {
+                self.keys.name(reply, key);
+                let reply = extend.counted(node, reply);
                 self.cast(node, reply);
             }
             // What a late answer says is done, too.
@@ -242,16 +263,6 @@ impl Task {
             _ => {}
         }
         Next::Nothing
-    }
-
-    /// Takes note of the key that a node named as the one in the way.
-    fn name_key(&mut self, answer: TaskAnswer) {
-        let in_way = matches!(answer.reply(), Some(NodeReply::Held | NodeReply::Absent));
-        if let (OwnKeys::Several(keys, named), TaskAnswer::ExtendedAll(.., key), true) =
-            (&mut self.keys, answer, in_way)
-        {
-            *named = usize::try_from(key).ok().filter(|&key| key < keys.len());
-        }
     }
 
     /// A node answered which waiters stand in line for the key.
@@ -364,15 +375,9 @@ impl Task {
         cluster.all_nodes().minus(self.replies.said_something())
     }
 
-    /// What every node said. The key that a node named last stands for all of them.
+    /// What every node said.
     fn report(&self, cluster: &Cluster, now: Instant) -> Box<Report> {
-        let (key, set) = match &self.keys {
-            OwnKeys::One(key) => (&key[..], None),
-            OwnKeys::Several(keys, named) => {
-                let shown = keys.iter().nth(named.unwrap_or(0)).unwrap_or(keys.first());
-                (shown, Some(ReportedSet { keys: keys.len(), named: named.is_some() }))
-            }
-        };
+        let (key, set) = self.keys.shown();
         let mut report = cluster.report_of(key, |node| self.replies.of(node), now);
         report.set = set;
         report
