@@ -57,10 +57,7 @@ impl Coordinator {
     ) -> Result<Op, Error> {
         options.check_acquire(keys.len())?;
         let LockOptions { ttl, auto_extend, fair, fenced, .. } = options;
-        let ttl = match keys {
-            KeysRef::One(key) => self.locks.check_params(key, ttl, auto_extend)?,
-            KeysRef::Several(keys) => self.locks.check_set(keys, ttl, auto_extend)?,
-        };
+        let ttl = self.locks.check_params(keys, ttl, auto_extend)?;
         if fenced {
             self.check_fence(keys)?;
         }
@@ -217,10 +214,7 @@ impl Coordinator {
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let result = match keys.named()?.borrowed() {
-            KeysRef::One(key) => self.locks.release_token(key, token, data, now),
-            KeysRef::Several(keys) => self.locks.release_token_all(keys, token, data, now),
-        };
+        let result = self.locks.release_token(keys.named()?.borrowed(), token, data, now);
         self.act(now);
         result
     }
@@ -262,12 +256,8 @@ impl Coordinator {
         let options = options.into();
         options.check_adopt()?;
         let LockOptions { ttl, auto_extend, .. } = options;
-        let result = match keys.named()?.borrowed() {
-            KeysRef::One(key) => self.locks.adopt(key, token, ttl, auto_extend, data, now),
-            KeysRef::Several(keys) => {
-                self.locks.adopt_all(keys, token, ttl, auto_extend, data, now)
-            }
-        };
+        let named = keys.named()?;
+        let result = self.locks.adopt(named.borrowed(), token, ttl, auto_extend, data, now);
         self.act(now);
         result
     }

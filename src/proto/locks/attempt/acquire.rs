@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::proto::error::{Busy, Error, LostReason, NodeError, NodeReply, Report};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
+use crate::proto::keys::KeysRef;
 use crate::proto::lock::Lock;
 use crate::proto::locks::record::records::Phase;
 use crate::proto::locks::renew::schedule::AutoExtend;
@@ -31,13 +32,13 @@ impl Locks {
     #[inline]
     pub fn check_params(
         &self,
-        key: &[u8],
+        keys: KeysRef<'_>,
         ttl: Duration,
         auto_extend: Option<AutoExtend>,
     ) -> Result<Ttl, Error> {
         let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
         auto_extend.map_or(Ok(()), |auto_extend| auto_extend.check(ttl))?;
-        self.check_key(key)?;
+        self.check_keys(keys)?;
         Ok(ttl)
     }
 

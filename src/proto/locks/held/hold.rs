@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeReply};
 use crate::proto::ids::{Op, RecordId};
-use crate::proto::key_set::KeySet;
+use crate::proto::keys::KeysRef;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::record::records::{News, Phase};
 use crate::proto::locks::renew::schedule::LOSS_BEFORE;
@@ -101,40 +101,18 @@ impl Locks {
         self.begin_release(id, electors, data, now)
     }
 
-    /// Releases `key` on the nodes where it holds `token`, no matter which client acquired it: for
-    /// a lock whose record is over, and for scripts.
+    /// Releases each of these keys on the nodes where it holds `token`, no matter which client
+    /// acquired it: for a lock whose record is over, and for scripts.
     pub fn release_token(
         &mut self,
-        key: &[u8],
+        keys: KeysRef<'_>,
         token: LockToken,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        self.check_key(key)?;
-        let round = Round::acquire(self.cluster.size(), now, self.longest_ttl()?);
-        let id = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
-        Ok(self.release_given(id, data, now))
-    }
-
-    /// As [`release_token`](Locks::release_token), for each of these keys.
-    pub fn release_token_all(
-        &mut self,
-        keys: &KeySet,
-        token: LockToken,
-        data: u64,
-        now: Instant,
-    ) -> Result<Op, Error> {
-        if keys.len() == 1 {
-            return self.release_token(keys.first(), token, data, now);
-        }
         self.check_keys(keys)?;
         let round = Round::acquire(self.cluster.size(), now, self.longest_ttl()?);
-        let id = self.records.open_set(keys, token, round).ok_or(busy(Busy::Records))?;
-        Ok(self.release_given(id, data, now))
-    }
-
-    /// Releases what a record that was just opened names: a caller gave its token.
-    fn release_given(&mut self, id: RecordId, data: u64, now: Instant) -> Op {
+        let id = self.records.open_keys(keys, token, round).ok_or(busy(Busy::Records))?;
         // A release becomes pending only for nodes that can be asked now: this client did not write
         // the key to the others.
         let reachable =
@@ -144,7 +122,7 @@ impl Locks {
         let expires_at = record.gone_if_executed(now);
         record.pending.may_have_key(reachable, expires_at);
         let electors = self.cluster.all_nodes();
-        self.begin_release(id, electors, data, now)
+        Ok(self.begin_release(id, electors, data, now))
     }
 
     /// Releases a lock without waiting for the outcome: the release is written so that it needs no

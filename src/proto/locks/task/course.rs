@@ -25,10 +25,9 @@ impl Locks {
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let ttl = match (work.ttl(), keys) {
-            (Some(ttl), KeysRef::One(key)) => self.check_key(key).map(|()| ttl)?,
-            (Some(ttl), KeysRef::Several(keys)) => self.check_keys(keys).map(|()| ttl)?,
-            (None, _) => self.check_length(keys.first()).and_then(|()| self.longest_ttl())?,
+        let ttl = match work.ttl() {
+            Some(ttl) => self.check_keys(keys).map(|()| ttl)?,
+            None => self.check_length(keys.first()).and_then(|()| self.longest_ttl())?,
         };
         self.check_room()?;
         self.reserve_place()?;
