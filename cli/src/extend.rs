@@ -17,6 +17,7 @@ use crate::wall_clock::{self, micros, millis};
 const EXAMPLES: &str = "\
 Examples:
   redlatch extend -t 60s deploy \"$token\" || echo 'the lock is lost: stop here'
+  redlatch extend -t 60s account:7 account:9 \"$token\"
 
 Exit codes: 0 the lock is yours for longer, 1 the token does not hold the key (any more), 69 no \
 quorum of nodes could answer, 125 usage or configuration.";
@@ -24,8 +25,8 @@ quorum of nodes could answer, 125 usage or configuration.";
 /// Prolong a lock by its token
 ///
 /// Prolongs the lock on KEY to at least --ttl from now, if TOKEN holds it. A token that does not
-/// hold it changes nothing. Several KEYs are prolonged one after the other: if one of them is lost,
-/// the others may live longer, and the exit code is 1.
+/// hold it changes nothing. Several KEYs are prolonged together: each node prolongs all of them, or
+/// none if one of them is lost.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 #[command(mut_arg("wait", |arg| arg.hide(true)))]
@@ -58,17 +59,13 @@ fn extend(options: &Options) -> Result<(), Refusal> {
         EventLoop::new(nodes::config(&options.common.nodes, &options.common.timing)?)?;
     event_loop.gather(Patience::Thorough, |_| false)?;
     node_events::mention(&mut event_loop, &options.common.output);
-    let mut first = None;
-    for key in keys.set().iter() {
-        let op = event_loop.engine.extend_token(key, options.token.clone(), ttl, 0)?;
-        match event_loop.end_of(op)? {
-            // The lock lasts as long as the key that ends first.
-            Outcome::Extended { deadline } => first = first.or(Some(deadline)),
-            other => unreachable!("an extend ended as {other:?}"),
-        }
-    }
+    let op = event_loop.engine.extend_token(keys.set(), options.token.clone(), ttl, 0)?;
+    let deadline = match event_loop.end_of(op)? {
+        Outcome::Extended { deadline } => deadline,
+        other => unreachable!("an extend ended as {other:?}"),
+    };
     let now = clock::now();
-    let remaining = first.unwrap_or_default().saturating_since(now);
+    let remaining = deadline.saturating_since(now);
     if options.common.output.json {
         let mut object = json!({
             "key": key,

@@ -291,7 +291,7 @@ fn question(number: u32, choices: &mut Choices) -> Ask {
         12 => task(TaskAsk::ReadTtl),
         13 => task(TaskAsk::Delete),
         14 => task(TaskAsk::DeleteSeen),
-        15 => task(TaskAsk::Extend(form)),
+        15 => task([TaskAsk::Extend(form), TaskAsk::ExtendAll(form)][number as usize % 2]),
         16 => task(TaskAsk::Vouch),
         17 => Ask::Node(NodeAsk::Probe(choices.one_of(&[Step::Time, Step::Marker, Step::Info]))),
         18 => Ask::Node(NodeAsk::Kill),
@@ -363,6 +363,7 @@ fn asked_by(incoming: &Incoming) -> Ask {
                 TaskAnswer::Left(_) => TaskAsk::ReadTtl,
                 TaskAnswer::Line => TaskAsk::ReadLine,
                 TaskAnswer::Extended(form, _) => TaskAsk::Extend(form),
+                TaskAnswer::ExtendedAll(form, ..) => TaskAsk::ExtendAll(form),
                 TaskAnswer::Deleted(_) => TaskAsk::Delete,
                 TaskAnswer::DeletedSeen(_) => TaskAsk::DeleteSeen,
                 TaskAnswer::Vouched(_) => TaskAsk::Vouch,
@@ -514,15 +515,14 @@ fn by_script(number: Option<i64>) -> Option<NodeReply> {
 fn can_answer(kind: TaskAsk, value: &Value, number: Option<i64>) -> bool {
     match (kind, value) {
         (TaskAsk::Extend(_) | TaskAsk::DeleteSeen, _) => by_script(number).is_some(),
+        (TaskAsk::ExtendAll(_), _) => of_set(Kind::Extend, number).is_some(),
         (TaskAsk::Delete, _) => matches!(number, Some(0 | 1)),
         (TaskAsk::ReadTtl, _) => number.is_some(),
-        (TaskAsk::ReadValue | TaskAsk::Vouch, value) => {
-            matches!(value, Value::Bulk(_) | Value::Null)
-        }
+        (TaskAsk::ReadValue | TaskAsk::Vouch, Value::Bulk(_) | Value::Null) => true,
         (TaskAsk::ReadLine, Value::List(b'*', members)) => {
             members.iter().all(|member| matches!(member, Value::Bulk(_)))
         }
-        (TaskAsk::ReadLine, _) => false,
+        (TaskAsk::ReadValue | TaskAsk::Vouch | TaskAsk::ReadLine, _) => false,
     }
 }
 

@@ -170,24 +170,35 @@ impl Client {
         })
     }
 
-    /// Extends `key` to at least `ttl` from now if it holds `token`, whichever client took it, and
-    /// returns the new deadline: for scripts. Nothing is released, whatever the result.
+    /// Extends the keys, one or several, to at least `ttl` from now if they hold `token`, whichever
+    /// client took them, and returns the new deadline: for scripts. A node prolongs all keys or
+    /// none. Nothing is released, whatever the result.
     ///
-    /// It takes one key, because each request extends one: extend a lock over several keys key by
-    /// key. If one of them is lost, the others may live longer.
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn prolong(client: &redlatch::Client, token: redlatch::LockToken)
+    /// #     -> Result<(), redlatch::Error> {
+    /// let both = ["account:7", "account:9"];
+    /// let deadline = client.extend_token(both, token.clone(), Duration::from_secs(60))?;
+    /// println!("{:?} left", deadline.saturating_since(redlatch::clock::now()));
+    /// client.release_token(both, token)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// [`Error::Lost`] if the token does not hold the key on enough nodes; [`Error::NoQuorum`] if
-    /// too few nodes answered.
+    /// [`Error::Lost`] if the token does not hold all keys on enough nodes: of several keys, its
+    /// report names one that is lost. [`Error::NoQuorum`] if too few nodes answered.
     pub fn extend_token(
         &self,
-        key: impl AsRef<[u8]>,
+        keys: impl Keys,
         token: lock::LockToken,
         ttl: Duration,
     ) -> Result<Instant, Error> {
-        let key = key.as_ref();
-        observe::call(Verb::Extend, key, || {
-            match self.ask(|engine| engine.extend_token(key, token, ttl, 0))? {
+        let named = keys.named()?;
+        let keys = named.borrowed();
+        observe::call(Verb::Extend, keys.first(), || {
+            match self.ask(|engine| engine.extend_token(keys, token, ttl, 0))? {
                 Outcome::Extended { deadline } => Ok(deadline),
                 other => unreachable!("an extend ended as {other:?}"),
             }

@@ -226,22 +226,21 @@ impl SharedClient {
         Call::new(&self.owner, Adopt { keys, token, options })
     }
 
-    /// Extends `key` to at least `ttl` from now if it holds `token`, whichever client took it, and
-    /// returns the new deadline. Nothing is released, whatever the result.
-    ///
-    /// It takes one key, because each request extends one: extend a lock over several keys key by
-    /// key. If one of them is lost, the others may live longer.
+    /// Extends the keys, one or several, to at least `ttl` from now if they hold `token`, whichever
+    /// client took them, and returns the new deadline. A node prolongs all keys or none. Nothing is
+    /// released, whatever the result.
     ///
     /// # Errors
-    /// The call ends with [`Error::Lost`] if the token does not hold the key on enough nodes, and
-    /// with [`Error::NoQuorum`] if too few nodes answered.
-    pub fn extend_token<K: AsRef<[u8]>>(
+    /// The call ends with [`Error::Lost`] if the token does not hold all keys on enough nodes: of
+    /// several keys, its report names one that is lost. It ends with [`Error::NoQuorum`] if too few
+    /// nodes answered.
+    pub fn extend_token<K: Keys>(
         &self,
-        key: K,
+        keys: K,
         token: lock::LockToken,
         ttl: Duration,
     ) -> Call<ExtendToken<K>> {
-        Call::new(&self.owner, ExtendToken { key, token, ttl })
+        Call::new(&self.owner, ExtendToken { keys: Kept::new(keys), token, ttl })
     }
 
     /// Releases the keys if they hold `token`, whichever client took them. Of several keys each is

@@ -73,10 +73,10 @@ pub struct Adopt<K> {
     pub(super) options: LockOptions,
 }
 
-/// Extends a key that holds a token.
+/// Extends keys that hold a token.
 #[derive(Debug)]
 pub struct ExtendToken<K> {
-    pub(super) key: K,
+    pub(super) keys: Kept<K>,
     pub(super) token: lock::LockToken,
     pub(super) ttl: Duration,
 }
@@ -188,10 +188,10 @@ question_of_keys!(
     |it, keys, engine, data| engine.release_token(keys, it.token.clone(), data),
     |_it, _at| Outcome::Released(released) => released
 );
-question!(
+question_of_keys!(
     ExtendToken -> Instant, Some(Verb::Extend),
-    |it, key, engine, data| engine.extend_token(key, it.token.clone(), it.ttl, data),
-    |_at| Outcome::Extended { deadline } => deadline
+    |it, keys, engine, data| engine.extend_token(keys, it.token.clone(), it.ttl, data),
+    |_it, _at| Outcome::Extended { deadline } => deadline
 );
 question!(
     Inspect -> Inspection, None,

@@ -226,6 +226,23 @@ fn forced_release_of_what_was_seen_ends_at_the_node_timeout() {
 }
 
 #[test]
+fn forced_release_of_what_was_seen_counts_a_node_that_cannot_be_asked_in_its_errors() {
+    let mut bench = quiet(3);
+    let held = "$1\r\nx\r\n:500\r\n";
+    let seen = seen(&mut bench, [held, held, "-NOPERM no\r\n-NOPERM no\r\n"]);
+    bench.lose(0);
+    let errors = |bench: &Bench| {
+        let of_node = |node: usize| bench.core.stats().nodes[node].all_errors();
+        [0, 1, 2].map(|node| of_node(node).map(|(_, count)| count).sum::<u64>())
+    };
+    let before = errors(&bench);
+    bench.core.force_release_seen(&seen, 6, bench.now).unwrap();
+    let after = errors(&bench);
+    assert_eq!([0, 1, 2].map(|node| after[node] - before[node]), [1, 0, 0]);
+    assert_eq!(bench.names(1), ["EVAL"]);
+}
+
+#[test]
 fn inspect_does_not_wait_for_a_line_longer_than_for_a_value() {
     let token = "0123456789abcdef0123456789abcdef01234567";
     let held = format!("$40\r\n{token}\r\n:500\r\n");

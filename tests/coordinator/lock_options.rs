@@ -54,6 +54,14 @@ fn keys_that_no_request_can_have_are_refused_before_a_byte_is_sent() {
             refused(|bench| bench.core.release_token(&many[..0], token(), 1, bench.now)),
         ),
         (
+            "keys: 65 different keys are given; a lock can have 64 at most",
+            refused(|bench| bench.core.extend_token(&many, token(), TTL, 1, bench.now)),
+        ),
+        (
+            "key of 65537 bytes: it is too long; the limit is 65536 bytes",
+            refused(|bench| bench.core.extend_token(&long, token(), TTL, 1, bench.now)),
+        ),
+        (
             "key of 65537 bytes: it is too long; the limit is 65536 bytes",
             refused(|bench| bench.core.acquire(&long, TTL, 1, bench.now)),
         ),

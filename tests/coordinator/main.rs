@@ -47,6 +47,7 @@ mod restored_node;
 mod secrets;
 mod servers;
 mod sets;
+mod sets_by_token;
 mod sets_rounds;
 mod sets_waiting;
 mod starting;

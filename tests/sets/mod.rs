@@ -1,5 +1,6 @@
 //! Locks over several keys on real servers: what a holder, a contender and an operator see.
 
+mod by_token;
 mod contending;
 mod crowd;
 mod doors;

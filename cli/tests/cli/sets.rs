@@ -30,6 +30,14 @@ fn several_keys_are_acquired_extended_and_released_under_one_token() {
     assert_eq!(longer.with_code(0).json()["keys"], json!(["a", "b"]));
     let is_longer = |node: &&Node| node.pttl("a") > 40_000 && node.pttl("b") > 40_000;
     assert!(fleet.iter().filter(is_longer).count() >= 2);
+    // A node that lost one of the keys prolongs none of them.
+    let lost = || fleet.iter().take(2);
+    lost().for_each(|node| drop(node.command(&["DEL", "b"])));
+    let refused = run_on(&fleet, &["extend", "-t", "60s", "a", "b", &token]).with_code(1);
+    assert!(refused.errors.contains("for \"b\", one of 2 keys"), "{refused:?}");
+    assert!(lost().all(|node| node.pttl("a") <= 50_000), "a part of the keys was prolonged");
+    let set = ["SET", "b", &token, "PX", "50000"];
+    lost().for_each(|node| drop(node.command(&set)));
     let gone = run_on(&fleet, &["release", "--json", "a", "b", &token]).with_code(0).json();
     assert_eq!((&gone["outcome"], &gone["keys"]), (&json!("released"), &json!(["a", "b"])));
     fleet.wait_empty();

@@ -106,23 +106,23 @@ impl Engine {
         asked
     }
 
-    /// Extends `key` to at least `ttl` from now if it holds `token`, whichever client took it: for
-    /// scripts. Makes one round. Nothing is released, whatever the result.
-    ///
-    /// It takes one key, because each request extends one: extend a lock over several keys key by
-    /// key. If one of them is lost, the others may live longer.
+    /// Extends the keys, one or several, to at least `ttl` from now if they hold `token`, whichever
+    /// client took them: for scripts. A node prolongs all keys or none. Makes one round. Nothing is
+    /// released, whatever the result.
     ///
     /// # Errors
     /// Before anything is sent: an invalid argument, or [`Error::Busy`].
     pub fn extend_token(
         &mut self,
-        key: impl AsRef<[u8]>,
+        keys: impl Keys,
         token: LockToken,
         ttl: Duration,
         data: u64,
     ) -> Result<Op, Error> {
-        let asked = self.coordinator.extend_token(key.as_ref(), token, ttl, data, clock::now());
-        self.observer.asked(&asked, Verb::Extend, key.as_ref());
+        let named = keys.named()?;
+        let keys = named.borrowed();
+        let asked = self.coordinator.extend_token(keys, token, ttl, data, clock::now());
+        self.observer.asked(&asked, Verb::Extend, keys.first());
         asked
     }
 

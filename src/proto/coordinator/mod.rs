@@ -143,7 +143,9 @@ impl Coordinator {
                 }
                 Received::Task(task, answer) => {
                     self.locks.on_task_answer(node, task, answer, now);
-                    if let TaskAnswer::Extended(_, reply) = answer {
+                    if let TaskAnswer::Extended(_, reply) | TaskAnswer::ExtendedAll(_, reply, _) =
+                        answer
+                    {
                         self.check_for_replica(node, reply, now);
                     }
                 }

@@ -15,8 +15,12 @@ use crate::proto::lock::{Lock, LockToken};
 use crate::proto::lock_options::LockOptions;
 use crate::proto::locks::AcquireParams;
 use crate::proto::locks::renew::schedule::AutoExtend;
+use crate::proto::locks::task::delete::SeenValues;
+use crate::proto::locks::task::extend::TokenExtend;
+use crate::proto::locks::task::inspect::Inspecting;
+use crate::proto::locks::task::tasks::Work;
 use crate::proto::settings::RestartGuard;
-use crate::proto::time::Instant;
+use crate::proto::time::{Instant, Ttl};
 
 impl Coordinator {
     /// Asks for the lock on these keys, one or several: all or none of them. There is one attempt;
@@ -53,10 +57,7 @@ impl Coordinator {
     ) -> Result<Op, Error> {
         options.check_acquire(keys.len())?;
         let LockOptions { ttl, auto_extend, fair, fenced, .. } = options;
-        let ttl = match keys {
-            KeysRef::One(key) => self.locks.check_params(key, ttl, auto_extend)?,
-            KeysRef::Several(keys) => self.locks.check_set(keys, ttl, auto_extend)?,
-        };
+        let ttl = self.locks.check_params(keys, ttl, auto_extend)?;
         if fenced {
             self.check_fence(keys)?;
         }
@@ -213,10 +214,7 @@ impl Coordinator {
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let result = match keys.named()?.borrowed() {
-            KeysRef::One(key) => self.locks.release_token(key, token, data, now),
-            KeysRef::Several(keys) => self.locks.release_token_all(keys, token, data, now),
-        };
+        let result = self.locks.release_token(keys.named()?.borrowed(), token, data, now);
         self.act(now);
         result
     }
@@ -258,36 +256,31 @@ impl Coordinator {
         let options = options.into();
         options.check_adopt()?;
         let LockOptions { ttl, auto_extend, .. } = options;
-        let result = match keys.named()?.borrowed() {
-            KeysRef::One(key) => self.locks.adopt(key, token, ttl, auto_extend, data, now),
-            KeysRef::Several(keys) => {
-                self.locks.adopt_all(keys, token, ttl, auto_extend, data, now)
-            }
-        };
+        let named = keys.named()?;
+        let result = self.locks.adopt(named.borrowed(), token, ttl, auto_extend, data, now);
         self.act(now);
         result
     }
 
-    /// Extends `key` to at least `ttl` from now on the nodes where it holds `token`, no matter
-    /// which client acquired it. There is one round, and nothing is released after it. The outcome
-    /// has the deadline that a majority agreed to.
-    ///
-    /// It takes one key, because each request extends one: extend a lock over several keys key by
-    /// key. If one of them is lost, the others may live longer.
+    /// Extends the keys, one or several, to at least `ttl` from now on the nodes where all of them
+    /// hold `token`, no matter which client acquired them: a node prolongs all keys or none. There
+    /// is one round, and nothing is released after it. The outcome has the deadline that a majority
+    /// agreed to.
     ///
     /// # Errors
     /// Before anything is sent: an invalid argument, or [`Error::Busy`].
     pub fn extend_token(
         &mut self,
-        key: &[u8],
+        keys: impl Keys,
         token: LockToken,
         ttl: Duration,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let result = self.locks.extend_token(key, token, ttl, data, now);
-        self.act(now);
-        result
+        let named = keys.named()?;
+        let (cluster, ttl) = (self.locks.cluster(), Ttl::new(ttl, self.settings().max_ttl)?);
+        let work = Work::Extend(TokenExtend::new(token, ttl, cluster.size()));
+        self.begin_task(named.borrowed(), work, data, now)
     }
 
     /// Deletes `key` on every node, even if another client holds the lock. That holder goes on
@@ -297,9 +290,7 @@ impl Coordinator {
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
     pub fn force_release(&mut self, key: &[u8], data: u64, now: Instant) -> Result<Op, Error> {
-        let result = self.locks.force_release(key, data, now);
-        self.act(now);
-        result
+        self.begin_task(KeysRef::One(key), Work::Delete, data, now)
     }
 
     /// Deletes the key that was inspected on each node that still holds what `seen` found there,
@@ -316,9 +307,8 @@ impl Coordinator {
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let result = self.locks.force_release_seen(&seen.key, seen, data, now);
-        self.act(now);
-        result
+        let work = Work::DeleteSeen(SeenValues::of(seen));
+        self.begin_task(KeysRef::One(&seen.key), work, data, now)
     }
 
     /// Reads what every node holds at `key`, and for how long. The request ends when all nodes have
@@ -328,9 +318,8 @@ impl Coordinator {
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
     pub fn inspect(&mut self, key: &[u8], data: u64, now: Instant) -> Result<Op, Error> {
-        let result = self.locks.inspect(key, data, now);
-        self.act(now);
-        result
+        let work = Work::Inspect(Inspecting::new(key, self.locks.cluster(), now));
+        self.begin_task(KeysRef::One(key), work, data, now)
     }
 
     /// Ends the quarantine of every node that can be asked, and writes it into their node markers,
@@ -342,7 +331,18 @@ impl Coordinator {
     /// # Errors
     /// Before anything is sent: [`Error::Busy`].
     pub fn vouch(&mut self, data: u64, now: Instant) -> Result<Op, Error> {
-        let result = self.locks.vouch(data, now);
+        let key = self.settings().node_marker.clone();
+        self.begin_task(KeysRef::One(key.as_bytes()), Work::Vouch, data, now)
+    }
+
+    fn begin_task(
+        &mut self,
+        keys: KeysRef<'_>,
+        work: Work,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        let result = self.locks.begin_task(keys, work, data, now);
         self.act(now);
         result
     }

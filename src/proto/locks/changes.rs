@@ -96,9 +96,9 @@ impl Locks {
                 self.cluster.stats_mut().failed(node, cause);
                 self.on_lock_ask_lost(node, ask, cause, provable, now);
             }
-            Ask::Task(task, kind) => {
+            Ask::Task(task, _) => {
                 self.cluster.stats_mut().failed(node, cause);
-                self.on_task_ask_lost(node, (task, kind), cause, now);
+                self.on_task_ask_lost(node, task, cause, now);
             }
             Ask::Register(..) | Ask::Node(_) => {}
         }

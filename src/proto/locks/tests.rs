@@ -6,6 +6,7 @@ use super::*;
 use crate::proto::cluster::Received;
 use crate::proto::cluster::tests::{commands, reply_to};
 use crate::proto::error::Error;
+use crate::proto::keys::KeysRef;
 use crate::proto::locks::requests::{Completion, Outcome};
 use crate::proto::settings::NodeSettings;
 use crate::proto::surplus::{FEW, INTERVAL};
@@ -54,7 +55,7 @@ pub fn receive(locks: &mut Locks, node: NodeId, bytes: &str, now: Instant) {
 
 /// Asks for the key, for at most `wait`.
 pub fn acquire(locks: &mut Locks, key: &[u8], wait: Duration, now: Instant) -> Op {
-    let ttl = locks.check_params(key, TTL, None).unwrap();
+    let ttl = locks.check_params(KeysRef::One(key), TTL, None).unwrap();
     let give_up_at = now.saturating_add(wait);
     let params = AcquireParams {
         ttl,

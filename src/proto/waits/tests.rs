@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::proto::cluster::tests::commands;
 use crate::proto::error::Error;
+use crate::proto::keys::KeysRef;
 use crate::proto::locks::AcquireParams;
 use crate::proto::locks::requests::{Completion, Outcome};
 use crate::proto::locks::tests::{HELD, acquire, ready, receive};
@@ -35,7 +36,7 @@ impl Bench {
 
     /// Queues a request for the key.
     fn queue_up(&mut self, wait: Duration) -> Op {
-        let ttl = self.locks.check_params(KEY, WAIT, None).unwrap();
+        let ttl = self.locks.check_params(KeysRef::One(KEY), WAIT, None).unwrap();
         let give_up_at = self.now.saturating_add(wait);
         let params = AcquireParams {
             ttl,

@@ -26,6 +26,8 @@ pub enum TaskAnswer {
     Line,
     /// To the extend script.
     Extended(Form, NodeReply),
+    /// To the extend script over a set: with the number of the key that is in the way, from 0 on.
+    ExtendedAll(Form, NodeReply, u64),
     /// To `DEL`.
     Deleted(NodeReply),
     /// To the script that deletes what was seen.
@@ -56,6 +58,7 @@ impl TaskAnswer {
     pub const fn reply(self) -> Option<NodeReply> {
         match self {
             TaskAnswer::Extended(_, answer)
+            | TaskAnswer::ExtendedAll(_, answer, _)
             | TaskAnswer::Deleted(answer)
             | TaskAnswer::DeletedSeen(answer)
             | TaskAnswer::Vouched(answer) => Some(answer),
@@ -160,6 +163,10 @@ pub(super) fn of_task(kind: TaskAsk, reply: &Reply<'_>, seen: &mut Seen) -> Opti
         TaskAsk::ReadLine => line::members(reply, &mut seen.line).map(|()| TaskAnswer::Line),
         TaskAsk::ReadTtl => left(reply).map(TaskAnswer::Left),
         TaskAsk::Extend(form) => by_script(reply).map(|answer| TaskAnswer::Extended(form, answer)),
+        TaskAsk::ExtendAll(form) => {
+            let read = sets::answer(reply).or_else(|| failed(reply).map(|said| (said, 0)));
+            read.map(|(said, key)| TaskAnswer::ExtendedAll(form, said, key))
+        }
         TaskAsk::Delete => by_count(reply, NodeReply::Granted).map(TaskAnswer::Deleted),
         TaskAsk::DeleteSeen => by_script(reply).map(TaskAnswer::DeletedSeen),
         TaskAsk::Vouch => vouched(reply).map(TaskAnswer::Vouched),
@@ -251,6 +258,19 @@ mod tests {
     use super::*;
     use crate::proto::ids::RecordId;
     use crate::proto::wire::ask::Encoding;
+
+    #[test]
+    fn extend_by_token_of_a_set_reads_which_key_is_in_the_way() {
+        let ask = TaskAsk::ExtendAll(Form::Sha);
+        let read = |reply: &Reply<'_>| of_task(ask, reply, &mut Seen::default());
+        let answer = |reply, key| Some(TaskAnswer::ExtendedAll(Form::Sha, reply, key));
+        assert_eq!(read(&Reply::Integer(1)), answer(NodeReply::Granted, 0));
+        assert_eq!(read(&Reply::Integer(-4)), answer(NodeReply::Absent, 1));
+        assert_eq!(read(&Reply::Integer(-7)), answer(NodeReply::Held, 2));
+        let refused = answer(NodeReply::Failed(NodeError::NoScript), 0);
+        assert_eq!(read(&Reply::Error(b"NOSCRIPT no")), refused);
+        assert_eq!([0, 2, -1].map(|number| read(&Reply::Integer(number))), [None; 3]);
+    }
 
     #[test]
     fn usual_answers_are_read_without_the_decoder_and_no_others() {

@@ -116,6 +116,8 @@ pub enum TaskAsk {
     DeleteSeen,
     /// The extend script, for a token that another client may have drawn.
     Extend(Form),
+    /// The same for all keys of a set.
+    ExtendAll(Form),
     /// The script that writes the node marker by which an operator vouches for the node.
     Vouch,
 }
@@ -186,6 +188,7 @@ impl Ask {
                 Form::Native(_) => None,
             },
             Ask::Task(_, TaskAsk::Extend(form)) => Some((ScriptName::Extend, form)),
+            Ask::Task(_, TaskAsk::ExtendAll(form)) => Some((ScriptName::ExtendSet, form)),
             Ask::Node(NodeAsk::Load(name) | NodeAsk::Handshake(Step::Load(name))) => {
                 Some((name, Form::Source))
             }
@@ -203,7 +206,7 @@ impl Ask {
     pub const fn may_create(self) -> bool {
         match self {
             Ask::Lock(ask) => ask.kind.may_create(),
-            Ask::Task(_, kind) => matches!(kind, TaskAsk::Extend(_)),
+            Ask::Task(_, kind) => matches!(kind, TaskAsk::Extend(_) | TaskAsk::ExtendAll(_)),
             Ask::Register(..) | Ask::Node(_) => false,
         }
     }

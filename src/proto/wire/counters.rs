@@ -8,6 +8,8 @@
 //! The time is rounded down to a multiple of a step, so that nodes with nearly the same clock start
 //! from the same number. A value that no counter can have is an error before anything is written.
 
+use std::iter::Empty;
+
 /// Numbers from this one on are not exact in a script, so no counter may have them.
 pub const LIMIT: u64 = 1 << 53;
 
@@ -23,6 +25,9 @@ pub struct Counting<F> {
     /// The fencing number of each key, to raise the counters to them; none to count.
     pub fences: F,
 }
+
+/// Of a script that touches no counter.
+pub const NO_COUNTERS: Option<Counting<Empty<u64>>> = None;
 
 /// The number from which an absent counter starts at this time of the node: Unix microseconds.
 pub fn start_at(micros: u128) -> u64 {

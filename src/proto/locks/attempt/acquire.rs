@@ -3,14 +3,16 @@
 
 use std::time::Duration;
 
-use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeReply, Report};
+use crate::proto::error::{Busy, Error, LostReason, NodeError, NodeReply, Report};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
+use crate::proto::keys::KeysRef;
 use crate::proto::lock::Lock;
 use crate::proto::locks::record::records::Phase;
 use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::course::Part;
+use crate::proto::locks::round::failure::{Tried, classify};
 use crate::proto::locks::round::state::Round;
 use crate::proto::locks::{AcquireParams, Locks, WaitEvent, busy, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
@@ -29,13 +31,13 @@ impl Locks {
     #[inline]
     pub fn check_params(
         &self,
-        key: &[u8],
+        keys: KeysRef<'_>,
         ttl: Duration,
         auto_extend: Option<AutoExtend>,
     ) -> Result<Ttl, Error> {
         let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
         auto_extend.map_or(Ok(()), |auto_extend| auto_extend.check(ttl))?;
-        self.check_key(key)?;
+        self.check_keys(keys)?;
         Ok(ttl)
     }
 
@@ -102,7 +104,7 @@ impl Locks {
                 return;
             }
             Stage::Gathering { record } => return self.stop_gathering(record, op, now),
-            Stage::Task { task } => return self.cancel_task(task),
+            Stage::Task { task } => return self.cancel_task(task, now),
             Stage::Starting { record }
             | Stage::Running { record }
             | Stage::Granted { record }
@@ -360,19 +362,8 @@ impl Locks {
         if record.line().is_some() && record.phase == Phase::Asking {
             return self.refusal_in_line(id, now);
         }
-        let (round, spare) = (&record.round, self.cluster.spare_nodes());
-        let adopts = record.taken_up().is_some();
-        let report = self.report(id, now);
-        if round.count_failed(NodeError::is_permanent) > spare {
-            Error::Config(ConfigError::Nodes(report))
-        } else if adopts && round.ballot().denials().len() > spare {
-            Error::Lost { reason: LostReason::Gone, report }
-        } else if now >= record.deadline && round.ballot().denials().len() <= spare {
-            Error::Expired(report)
-        } else if round.ballot().errors().len() > spare {
-            Error::NoQuorum(report)
-        } else {
-            Error::Contended(report)
-        }
+        let tried = if record.taken_up().is_some() { Tried::Adopt } else { Tried::Acquire };
+        let refusals = record.round.refused(self.cluster.spare_nodes(), now >= record.deadline);
+        classify(tried, refusals).error(self.report(id, now))
     }
 }

@@ -8,22 +8,15 @@ use std::time::Duration;
 use crate::proto::error::{Busy, Error, LostReason, NodeReply};
 use crate::proto::ids::Op;
 use crate::proto::key::KeyHash;
-use crate::proto::key_set::KeySet;
+use crate::proto::keys::KeysRef;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::state::Round;
 use crate::proto::locks::{Locks, busy};
 use crate::proto::node_set::NodeId;
-use crate::proto::time::{Instant, Ttl};
+use crate::proto::time::Instant;
 use crate::proto::wire::ask::LockAsk;
-
-/// What is adopted.
-#[derive(Debug, Clone, Copy)]
-enum Keys<'a> {
-    One(&'a [u8]),
-    All(&'a KeySet),
-}
 
 impl Locks {
     /// Gives a lock away: another client can `adopt` its token.
@@ -47,64 +40,32 @@ impl Locks {
         Some(lock.token)
     }
 
-    /// Adopts the lock on `key` that was given away with `token`: on each node that holds the
-    /// token, a new one takes its place.
+    /// Adopts the lock on these keys that was given away with `token`: on each node where all of
+    /// them hold the token, a new one takes its place.
     pub fn adopt(
         &mut self,
-        key: &[u8],
+        keys: KeysRef<'_>,
         token: LockToken,
         ttl: Duration,
         auto_extend: Option<AutoExtend>,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
-        auto_extend.map_or(Ok(()), |auto_extend| auto_extend.check(ttl))?;
-        self.check_key(key)?;
-        self.begin_adopt(Keys::One(key), token, (ttl, auto_extend), data, now)
-    }
-
-    /// As [`adopt`](Locks::adopt), for all of these keys.
-    pub fn adopt_all(
-        &mut self,
-        keys: &KeySet,
-        token: LockToken,
-        ttl: Duration,
-        auto_extend: Option<AutoExtend>,
-        data: u64,
-        now: Instant,
-    ) -> Result<Op, Error> {
-        if keys.len() == 1 {
-            return self.adopt(keys.first(), token, ttl, auto_extend, data, now);
-        }
-        let ttl = self.check_set(keys, ttl, auto_extend)?;
-        self.begin_adopt(Keys::All(keys), token, (ttl, auto_extend), data, now)
-    }
-
-    fn begin_adopt(
-        &mut self,
-        keys: Keys<'_>,
-        token: LockToken,
-        (ttl, auto_extend): (Ttl, Option<AutoExtend>),
-        data: u64,
-        now: Instant,
-    ) -> Result<Op, Error> {
+        let ttl = self.check_params(keys, ttl, auto_extend)?;
         self.check_room()?;
         let fresh = self.random_token();
         let round = Round::acquire(self.cluster.size(), now, ttl);
-        let opened = match keys {
-            Keys::One(key) => self.records.open(key, fresh, round),
-            Keys::All(keys) => self.records.open_set(keys, fresh, round),
-        };
-        let id = opened.ok_or(busy(Busy::Records))?;
+        let id = self.records.open_keys(keys, fresh, round).ok_or(busy(Busy::Records))?;
         // A node keeps the longer one of two ttls, and the one that it has is not known.
         let longest = self.longest_ttl()?;
         let op = self.ops.open(data, now, now, Stage::Running { record: id });
         let record = self.records.get_mut(id);
         (record.trouble_mut().taken_up, record.longest) = (Some(Box::new(token)), longest);
         match keys {
-            Keys::One(key) => self.records.index(id, KeyHash::of(key)),
-            Keys::All(keys) => (0..keys.len()).for_each(|key| self.records.index_key(id, key)),
+            KeysRef::One(key) => self.records.index(id, KeyHash::of(key)),
+            KeysRef::Several(keys) => {
+                (0..keys.len()).for_each(|key| self.records.index_key(id, key))
+            }
         }
         self.ops.link(op, self.records.get_mut(id), auto_extend);
         self.begin_attempt(id, now);

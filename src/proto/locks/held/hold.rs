@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeReply};
 use crate::proto::ids::{Op, RecordId};
-use crate::proto::key_set::KeySet;
+use crate::proto::keys::KeysRef;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::held::updates::PendingUpdate;
 use crate::proto::locks::record::records::{Phase, Record};
 use crate::proto::locks::renew::schedule::LOSS_BEFORE;
 use crate::proto::locks::requests::{Outcome, Stage};
 use crate::proto::locks::round::course::Part;
+use crate::proto::locks::round::failure::{Failure, Refusals, Tried, classify};
 use crate::proto::locks::round::state::Purpose;
 use crate::proto::locks::round::state::{ReleaseOutcome, Round};
 use crate::proto::locks::{Due, Locks, busy, handle_of};
@@ -102,40 +103,18 @@ impl Locks {
         self.begin_release(id, electors, data, now)
     }
 
-    /// Releases `key` on the nodes where it holds `token`, no matter which client acquired it: for
-    /// a lock whose record is over, and for scripts.
+    /// Releases each of these keys on the nodes where it holds `token`, no matter which client
+    /// acquired it: for a lock whose record is over, and for scripts.
     pub fn release_token(
         &mut self,
-        key: &[u8],
+        keys: KeysRef<'_>,
         token: LockToken,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        self.check_key(key)?;
-        let round = Round::acquire(self.cluster.size(), now, self.longest_ttl()?);
-        let id = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
-        Ok(self.release_given(id, data, now))
-    }
-
-    /// As [`release_token`](Locks::release_token), for each of these keys.
-    pub fn release_token_all(
-        &mut self,
-        keys: &KeySet,
-        token: LockToken,
-        data: u64,
-        now: Instant,
-    ) -> Result<Op, Error> {
-        if keys.len() == 1 {
-            return self.release_token(keys.first(), token, data, now);
-        }
         self.check_keys(keys)?;
         let round = Round::acquire(self.cluster.size(), now, self.longest_ttl()?);
-        let id = self.records.open_set(keys, token, round).ok_or(busy(Busy::Records))?;
-        Ok(self.release_given(id, data, now))
-    }
-
-    /// Releases what a record that was just opened names: a caller gave its token.
-    fn release_given(&mut self, id: RecordId, data: u64, now: Instant) -> Op {
+        let id = self.records.open_keys(keys, token, round).ok_or(busy(Busy::Records))?;
         // A release becomes pending only for nodes that can be asked now: this client did not write
         // the key to the others.
         let reachable = self.cluster.askable();
@@ -143,7 +122,7 @@ impl Locks {
         let expires_at = record.gone_if_executed(now);
         record.pending.may_have_key(reachable, expires_at);
         let electors = self.cluster.all_nodes();
-        self.begin_release(id, electors, data, now)
+        Ok(self.begin_release(id, electors, data, now))
     }
 
     /// Releases a lock without waiting for the outcome: the release is written so that it needs no
@@ -294,38 +273,33 @@ impl Locks {
     /// No majority extended the lock. If too many nodes say that the key is not ours, the lock is
     /// lost. Otherwise the old deadline stays in force, and the nodes are asked again before it.
     pub(in crate::proto::locks) fn on_extend_lost(&mut self, id: RecordId, now: Instant) {
-        let spare = self.cluster.spare_nodes();
         let record = self.records.get(id);
-        if record.absent().len() > spare {
-            self.lose(id, LostReason::Gone, now);
-            return;
+        let voted = record.round.refused(self.cluster.spare_nodes(), now >= record.deadline);
+        let refusals = Refusals { denied: record.absent().len(), ..voted };
+        match classify(Tried::Extend, refusals) {
+            Failure::Lost(reason) => self.lose(id, reason, now),
+            failure => {
+                self.renewals.on_extend_lost(self.records.get(id), now);
+                self.report_or_pause(id, failure, now);
+            }
         }
-        if now >= record.deadline {
-            self.lose(id, LostReason::Expired, now);
-            return;
-        }
-        self.renewals.on_extend_lost(self.records.get(id), now);
-        self.report_or_pause(id, now);
     }
 
     /// Ends an extend that was not won if asking again is of no use, or starts the pause before the
     /// next round.
-    fn report_or_pause(&mut self, id: RecordId, now: Instant) {
-        let record = self.records.get(id);
-        let Some(op) = record.op else { return };
-        let report = self.report(id, now);
-        let permanent =
-            record.round.count_failed(NodeError::is_permanent) > self.cluster.spare_nodes();
-        if permanent {
-            let error = Error::Config(ConfigError::Nodes(report));
-            self.records.get_mut(id).op = None;
-            self.ops.move_to(op, Stage::Over(Err(error)));
+    fn report_or_pause(&mut self, id: RecordId, failure: Failure, now: Instant) {
+        let Some(op) = self.records.get(id).op else { return };
+        let last = failure.error(self.report(id, now));
+        let record = self.records.get_mut(id);
+        if !last.is_retryable() {
+            record.op = None;
+            self.ops.move_to(op, Stage::Over(Err(last)));
             return;
         }
         // At the deadline there is no next round: its own timer ends the lock.
         let pause = self.cluster.settings().extend_again_after();
         let at = now.saturating_add(pause).min(record.deadline);
-        self.ops.pause(op, id, at, Error::NoQuorum(report));
+        self.ops.pause(op, id, at, last);
     }
 
     /// The deadline has come: the lock must not be believed in any more.

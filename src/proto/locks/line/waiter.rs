@@ -18,6 +18,7 @@ use crate::proto::locks::line::votes::{Line, Split};
 use crate::proto::locks::record::records::Phase;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::course::Part;
+use crate::proto::locks::round::failure::{Refusals, Tried, classify};
 use crate::proto::locks::round::state::Purpose;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::quorum::Ballot;
@@ -192,11 +193,8 @@ impl Locks {
         };
         let away = self.cluster.all_nodes().iter().filter(|&n| self.cluster.may_ask(n).is_err());
         let report = self.cluster.report_of(&self.records.get(id).key, reply, now);
-        if away.count() > self.cluster.spare_nodes() {
-            Error::NoQuorum(report)
-        } else {
-            Error::Contended(report)
-        }
+        let (spare, failed) = (self.cluster.spare_nodes(), away.count());
+        classify(Tried::Acquire, Refusals { spare, failed, ..Refusals::default() }).error(report)
     }
 
     /// A node answered a join.

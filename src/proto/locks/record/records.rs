@@ -16,6 +16,7 @@ use crate::proto::error::NodeReply;
 use crate::proto::ids::{Generation, Op, Place, RecordId};
 use crate::proto::key::{BuildKeyHasher, KeyHash};
 use crate::proto::key_set::KeySet;
+use crate::proto::keys::KeysRef;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::held::proof::Proof;
 use crate::proto::locks::held::updates::PendingUpdate;
@@ -343,6 +344,19 @@ impl Records {
         let id = self.open(keys.as_parts().0, token, round)?;
         self.get_mut(id).trouble_mut().set = Some(Box::new(SetOfKeys::new(keys)));
         Some(id)
+    }
+
+    /// Opens a record for one key or several; `None` if there is no room.
+    pub fn open_keys(
+        &mut self,
+        keys: KeysRef<'_>,
+        token: LockToken,
+        round: Round,
+    ) -> Option<RecordId> {
+        match keys {
+            KeysRef::One(key) => self.open(key, token, round),
+            KeysRef::Several(keys) => self.open_set(keys, token, round),
+        }
     }
 
     /// Reserves a place for a record that is opened later. Returns whether there was one.

@@ -2,6 +2,7 @@
 //! its record: it writes nothing and acts on nothing.
 
 use crate::proto::error::{NodeError, NodeReply};
+use crate::proto::locks::round::failure::Refusals;
 use crate::proto::locks::round::replies::Replies;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::quorum::{Ballot, Verdict, Vote};
@@ -161,9 +162,9 @@ impl Round {
         self.replies.of(node)
     }
 
-    /// How many nodes failed with a cause for which `test` holds.
-    pub fn count_failed(&self, test: impl Fn(NodeError) -> bool) -> usize {
-        self.replies.count_failed(test)
+    /// How many nodes did not say yes, and why. `spare` nodes may fail.
+    pub fn refused(&self, spare: usize, overdue: bool) -> Refusals {
+        Refusals::of(&self.ballot, &self.replies, spare, overdue)
     }
 
     /// How a release ended, by the answers until now: the table of rule 17.
@@ -325,6 +326,6 @@ mod tests {
         round.cast(node, NodeReply::Granted);
         assert_eq!(round.reply_of(node), NodeReply::Failed(NodeError::Silent));
         assert!(round.ballot().grants().is_empty());
-        assert_eq!(round.count_failed(|cause| cause == NodeError::Silent), 1);
+        assert_eq!(round.refused(0, false).failed, 1);
     }
 }

@@ -9,13 +9,12 @@
 //! the release of the whole stays pending.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use crate::proto::error::{Busy, ConfigError, Error, NodeReply, ReportedSet};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key_set::KeySet;
+use crate::proto::keys::KeysRef;
 use crate::proto::locks::held::proof::Proof;
-use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::state::{Purpose, Round};
 use crate::proto::locks::set::keys::SetOfKeys;
@@ -23,7 +22,7 @@ use crate::proto::locks::{AcquireParams, Locks, WaitEvent, busy};
 use crate::proto::node_set::NodeId;
 use crate::proto::quorum::Ballot;
 use crate::proto::settings::LONGEST_KEY;
-use crate::proto::time::{Instant, Ttl};
+use crate::proto::time::Instant;
 use crate::proto::wire::counters::counter_key;
 
 /// If some nodes granted the last key, and it was refused: a set gives up its keys in one of so
@@ -34,21 +33,13 @@ const GIVES_WAY: usize = 2;
 const GIVES_WAY_TO_ONE: usize = 8;
 
 impl Locks {
-    /// Refuses an invalid request for several keys before anything is sent.
-    pub fn check_set(
-        &self,
-        keys: &KeySet,
-        ttl: Duration,
-        auto_extend: Option<AutoExtend>,
-    ) -> Result<Ttl, Error> {
-        let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
-        auto_extend.map_or(Ok(()), |auto_extend| auto_extend.check(ttl))?;
-        self.check_keys(keys)?;
-        Ok(ttl)
-    }
-
     /// Refuses keys that cannot be locked, or that are too long together with their prefixes.
-    pub(in crate::proto::locks) fn check_keys(&self, keys: &KeySet) -> Result<(), Error> {
+    #[inline]
+    pub(in crate::proto::locks) fn check_keys(&self, keys: KeysRef<'_>) -> Result<(), Error> {
+        let keys = match keys {
+            KeysRef::One(key) => return self.check_key(key),
+            KeysRef::Several(keys) => keys,
+        };
         keys.iter().try_for_each(|key| self.check_key(key))?;
         let prefixes = keys.len() * self.key_prefix.as_bytes().len();
         let (given, most) = (prefixes + keys.as_parts().0.len(), LONGEST_KEY);

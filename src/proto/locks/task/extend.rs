@@ -1,120 +1,133 @@
-//! What can be done with a token alone: extending a key. It makes no lock of this client.
+//! What can be done with a token alone: extending its keys. It makes no lock of this client.
+//!
+//! The hazard is a part of a set. So a node prolongs all keys or none, and only such nodes count.
 
-use std::time::Duration;
+use bytes::BytesMut;
 
 use crate::proto::cluster::Cluster;
-use crate::proto::error::{ConfigError, Error, LostReason, NodeError, NodeReply};
-use crate::proto::ids::{Op, TaskId};
+use crate::proto::error::{NodeError, NodeReply};
+use crate::proto::key::KeyPrefix;
+use crate::proto::keys::KeysRef;
 use crate::proto::lock::LockToken;
-use crate::proto::locks::Locks;
-use crate::proto::locks::requests::Outcome;
-use crate::proto::locks::task::tasks::{TokenExtend, Work};
+use crate::proto::locks::round::failure::Refusals;
+use crate::proto::locks::round::replies::Replies;
+use crate::proto::locks::round::state::vote_of;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::quorum::{Ballot, Verdict};
-use crate::proto::time::{Instant, Ttl};
+use crate::proto::time::Ttl;
 use crate::proto::wire::ask::TaskAsk;
-use crate::proto::wire::command::{self, Form};
+use crate::proto::wire::command;
+use crate::proto::wire::counters::NO_COUNTERS;
 use crate::proto::wire::known_scripts::ScriptName;
+use crate::proto::wire::sets::{self, SetKeys};
 
-impl TokenExtend {
-    /// Whether the nodes have decided: by their votes, or because too many of `spare` say that the
-    /// key is not there.
-    pub(in crate::proto::locks) fn is_over(&self, spare: usize) -> bool {
-        self.ballot.verdict() != Verdict::Undecided || self.absent.len() > spare
+/// An extend by a token that another client may have drawn. There is one round, and nothing is
+/// released after it.
+#[derive(Debug, Clone)]
+pub struct TokenExtend {
+    token: LockToken,
+    /// How long the keys are to live.
+    ttl: Ttl,
+    ballot: Ballot,
+    /// Nodes whose grant does not count: it is not known how the keys were created there, and they
+    /// were in quarantine when they were asked, or have been since.
+    uncounted: NodeSet,
+    /// Nodes that answered that a key is absent or another's.
+    absent: NodeSet,
+}
+
+/// The question to a node.
+pub fn ask(node: NodeId, keys: KeysRef<'_>, cluster: &Cluster) -> TaskAsk {
+    match keys {
+        KeysRef::One(_) => TaskAsk::Extend(cluster.form_of(node, ScriptName::Extend)),
+        KeysRef::Several(_) => TaskAsk::ExtendAll(cluster.form_of(node, ScriptName::ExtendSet)),
     }
 }
 
-impl Locks {
-    /// Extends `key` to at least `ttl` from now on the nodes where it holds `token`, no matter
-    /// which client acquired it. There is one round, and nothing is released after it.
-    pub fn extend_token(
-        &mut self,
-        key: &[u8],
-        token: LockToken,
-        ttl: Duration,
-        data: u64,
-        now: Instant,
-    ) -> Result<Op, Error> {
-        let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
-        self.check_key(key)?;
-        self.check_room()?;
-        let ballot = Ballot::of_majority(self.cluster.size());
+impl TokenExtend {
+    /// Extends keys that hold `token` to at least `ttl`, if a majority of so many nodes agrees.
+    pub fn new(token: LockToken, ttl: Ttl, nodes: usize) -> TokenExtend {
         let (uncounted, absent) = (NodeSet::EMPTY, NodeSet::EMPTY);
-        let work = Work::Extend(TokenExtend { token, ttl, ballot, uncounted, absent });
-        let (id, op) = self.open_task(key, work, ttl.deadline(now), data, now)?;
-        let askable = self.askable_for(id, Cluster::may_ask);
-        for node in askable.iter().filter(|&node| !self.cluster.is_trusted(node)) {
-            // The node is asked all the same, to extend the key that it has.
-            let task = self.tasks.get_mut(id);
-            task.doubt(node);
-            task.cast(node, NodeReply::Failed(NodeError::Quarantined));
-        }
-        let spare = self.cluster.spare_nodes();
-        if matches!(&self.tasks.get(id).work, Work::Extend(extend) if !extend.is_over(spare)) {
-            askable.iter().for_each(|node| self.ask_to_extend(node, id, now));
-        }
-        self.on_task_asked(id, now);
-        Ok(op)
+        TokenExtend { token, ttl, ballot: Ballot::of_majority(nodes), uncounted, absent }
     }
 
-    fn ask_to_extend(&mut self, node: NodeId, id: TaskId, now: Instant) {
-        let form = self.cluster.form_of(node, ScriptName::Extend);
-        self.ask_for(node, id, TaskAsk::Extend(form), now, |task, key, out| {
-            if let Work::Extend(extend) = &task.work {
-                command::extend(out, form, key, &extend.token, extend.ttl);
-            }
-        });
+    /// How long the keys are to live.
+    pub fn ttl(&self) -> Ttl {
+        self.ttl
     }
 
-    /// A node answered an extend by a token.
-    pub(in crate::proto::locks) fn on_token_extend(
-        &mut self,
-        node: NodeId,
-        id: TaskId,
-        form: Form,
-        reply: NodeReply,
-        now: Instant,
-    ) {
-        let task = self.tasks.get_mut(id);
-        let deadline = task.deadline;
-        let Work::Extend(extend) = &mut task.work else { return };
-        if reply.asks_for_the_source() && form == Form::Sha {
-            // There is no repeat at or past the deadline.
-            if now < deadline {
-                self.ask_to_extend(node, id, now);
-            }
-            return;
-        }
-        if matches!(reply, NodeReply::Held | NodeReply::Absent) {
-            extend.absent.insert(node);
-        }
-        let uncounted = reply == NodeReply::Granted && extend.uncounted.contains(node);
-        let reply = if uncounted { NodeReply::Failed(NodeError::Quarantined) } else { reply };
-        task.cast(node, reply);
-    }
-
-    /// How an extend by a token ended.
-    pub(in crate::proto::locks) fn outcome_of_extend(
+    /// Encodes it.
+    pub fn encode(
         &self,
-        id: TaskId,
-        extend: &TokenExtend,
-        now: Instant,
-    ) -> Result<Outcome, Error> {
-        let task = self.tasks.get(id);
-        let (spare, deadline) = (self.cluster.spare_nodes(), task.deadline);
-        let won = extend.ballot.verdict() == Verdict::Won;
-        if won && now < deadline {
-            return Ok(Outcome::Extended { deadline });
+        ask: TaskAsk,
+        keys: KeysRef<'_>,
+        prefix: &mut KeyPrefix,
+        out: &mut BytesMut,
+    ) {
+        let (token, ttl) = (&self.token, self.ttl);
+        match (ask, keys) {
+            (TaskAsk::Extend(form), KeysRef::One(key)) => {
+                command::extend(out, form, prefix.put_before(key), token, ttl);
+            }
+            (TaskAsk::ExtendAll(form), KeysRef::Several(keys)) => {
+                let (bytes, ends) = keys.as_parts();
+                let (keys, what) = (SetKeys { prefix, bytes, ends }, (token, Some(ttl)));
+                sets::extend(out, form, keys, what, NO_COUNTERS);
+            }
+            (other, _) => unreachable!("{other:?} does not extend {keys:?}"),
         }
-        let report = self.report_of_task(id, now);
-        if !won && extend.absent.len() > spare {
-            Err(Error::Lost { reason: LostReason::Gone, report })
-        } else if now >= deadline {
-            Err(Error::Lost { reason: LostReason::Expired, report })
-        } else if task.count_failed(NodeError::is_permanent) > spare {
-            Err(Error::Config(ConfigError::Nodes(report)))
-        } else {
-            Err(Error::NoQuorum(report))
+    }
+
+    /// Notes what a node answered, and returns what counts of it.
+    pub fn counted(&mut self, node: NodeId, reply: NodeReply) -> NodeReply {
+        match reply {
+            NodeReply::Granted if self.uncounted.contains(node) => {
+                NodeReply::Failed(NodeError::Quarantined)
+            }
+            NodeReply::Held | NodeReply::Absent => {
+                self.absent.insert(node);
+                reply
+            }
+            _ => reply,
         }
+    }
+
+    /// Takes the vote of a node.
+    pub fn cast(&mut self, node: NodeId, reply: NodeReply) {
+        if let Some(vote) = vote_of(reply) {
+            self.ballot.cast(node, vote);
+        }
+    }
+
+    /// The grant of this node does not count. Returns whether it was counted until now.
+    pub fn doubt(&mut self, node: NodeId) -> bool {
+        self.uncounted.insert(node);
+        let granted = self.ballot.grants().contains(node);
+        let counted = granted && self.ballot.verdict() == Verdict::Undecided;
+        if counted {
+            self.ballot.withdraw(node);
+        }
+        counted
+    }
+
+    /// Whether a majority agreed.
+    pub fn is_won(&self) -> bool {
+        self.ballot.verdict() == Verdict::Won
+    }
+
+    /// Whether more nodes than `spare` say that the token does not hold all keys.
+    pub fn is_gone(&self, spare: usize) -> bool {
+        self.absent.len() > spare
+    }
+
+    /// How many nodes did not extend the keys, and why.
+    pub fn refused(&self, replies: &Replies, spare: usize, overdue: bool) -> Refusals {
+        let voted = Refusals::of(&self.ballot, replies, spare, overdue);
+        Refusals { denied: self.absent.len(), ..voted }
+    }
+
+    /// Whether the nodes have decided, by their votes or as in [`is_gone`](TokenExtend::is_gone).
+    pub fn is_over(&self, spare: usize) -> bool {
+        self.ballot.verdict() != Verdict::Undecided || self.is_gone(spare)
     }
 }

@@ -1,0 +1,148 @@
+//! Several keys that are extended by their token alone: each node prolongs all of them or none, and
+//! a majority decides.
+
+use std::time::Duration;
+
+use redlatch::proto::ReportedSet;
+use redlatch::proto::sets::EXTEND_SET;
+use redlatch::{Error, LockToken, LostReason, NodeError, NodeId, NodeReply, NodeState, Outcome};
+
+use crate::bench::{Bench, TTL};
+
+const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
+
+fn token() -> LockToken {
+    LockToken::parse(&"b".repeat(40)).expect("forty digits")
+}
+
+/// A bench of three nodes that are asked to extend `a` and `b`. A quarantine is as long as the ttl.
+fn asked() -> Bench {
+    let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
+    bench.core.extend_token(["b", "a"], token(), TTL, 5, bench.now).expect("it can be asked");
+    bench
+}
+
+/// The only command to a node extends both keys by the token. It names the script so.
+#[track_caller]
+fn expect(bench: &mut Bench, node: usize, name: &str, script: &str) {
+    let said = bench.said(node);
+    let (text, ttl) = (token().to_string(), TTL.as_millis().to_string());
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert_eq!(said[0], [name, script, "2", "a", "b", &text, &ttl]);
+}
+
+#[track_caller]
+fn refused(bench: &mut Bench) -> Error {
+    bench.completion().expect("it has ended").result.expect_err("it is refused")
+}
+
+/// The key that an error names, and what it says of the set.
+fn named(error: &Error) -> (&[u8], Option<ReportedSet>) {
+    let report = error.report().expect("it has a report");
+    (&report.key, report.set)
+}
+
+#[test]
+fn extend_by_token_of_a_set_is_one_script_on_each_node_and_a_majority_decides() {
+    let mut bench = asked();
+    for node in 0..3 {
+        expect(&mut bench, node, "EVAL", EXTEND_SET.source);
+    }
+    bench.reply(0, ":1\r\n");
+    // One key is gone on this node, so it prolonged none.
+    bench.reply(1, ":-2\r\n");
+    assert!(bench.completion().is_none(), "one of three");
+    bench.pass(Duration::from_millis(1));
+    bench.reply(2, ":1\r\n");
+    let result = bench.completion().expect("two of three").result;
+    let asked_at = bench.now.saturating_sub(Duration::from_millis(1));
+    let Ok(Outcome::Extended { deadline }) = result else { panic!("{result:?}") };
+    assert!(deadline < asked_at.saturating_add(TTL), "the drift is taken off");
+    bench.assert_idle();
+}
+
+#[test]
+fn extend_by_token_of_a_set_names_the_key_that_is_lost() {
+    for (answer, key) in
+        [(":-2\r\n", b"a"), (":-3\r\n", b"a"), (":-4\r\n", b"b"), (":-5\r\n", b"b")]
+    {
+        let mut bench = asked();
+        for node in 0..2 {
+            bench.said(node);
+            bench.reply(node, answer);
+        }
+        let error = refused(&mut bench);
+        assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
+        let set = Some(ReportedSet { keys: 2, named: true });
+        assert_eq!(named(&error), (&key[..], set), "{answer:?}");
+    }
+    // Too few nodes answer, and none of them names a key.
+    let mut bench = asked();
+    for node in 0..2 {
+        bench.said(node);
+        bench.reply(node, "-LOADING no\r\n");
+    }
+    let error = refused(&mut bench);
+    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+    assert_eq!(named(&error), (&b"a"[..], Some(ReportedSet { keys: 2, named: false })));
+}
+
+#[test]
+fn extend_by_token_of_a_set_never_counts_a_node_in_quarantine() {
+    // Distrusted before the extend is asked for, or after the node granted it.
+    for before in [true, false] {
+        let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
+        if before {
+            bench.reply(2, FLUSH);
+            assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
+        }
+        bench.core.extend_token(["a", "b"], token(), TTL, 5, bench.now).expect("it can be asked");
+        (0..3).for_each(|node| expect(&mut bench, node, "EVAL", EXTEND_SET.source));
+        bench.reply(2, ":1\r\n");
+        if !before {
+            bench.reply(2, FLUSH);
+        }
+        bench.reply(1, ":1\r\n");
+        assert!(bench.completion().is_none(), "one vote counts; distrusted before: {before}");
+        bench.reply(0, ":-4\r\n");
+        let error = refused(&mut bench);
+        let Error::NoQuorum(report) = &error else { panic!("{error}") };
+        assert_eq!(report.nodes[2].reply, NodeReply::Failed(NodeError::Quarantined));
+    }
+}
+
+#[test]
+fn extend_by_token_of_a_set_is_repeated_by_its_source_before_its_deadline_only() {
+    let mut bench = asked();
+    (0..3).for_each(|node| expect(&mut bench, node, "EVAL", EXTEND_SET.source));
+    (0..3).for_each(|node| bench.reply(node, ":1\r\n"));
+    assert!(bench.completion().expect("an end").result.is_ok());
+    for late in [false, true] {
+        bench.core.extend_token(["a", "b"], token(), TTL, 5, bench.now).expect("it can be asked");
+        expect(&mut bench, 0, "EVALSHA", EXTEND_SET.sha1);
+        if late {
+            bench.now = bench.now.saturating_add(TTL);
+        }
+        bench.reply(0, "-NOSCRIPT no\r\n");
+        if late {
+            assert!(bench.said(0).is_empty());
+        } else {
+            expect(&mut bench, 0, "EVAL", EXTEND_SET.source);
+            assert_eq!(bench.core.unanswered(NodeId::new(0)), 1);
+            bench.reply(0, ":1\r\n");
+        }
+    }
+}
+
+#[test]
+fn extend_by_token_of_a_set_takes_no_reply_that_its_script_cannot_give() {
+    for reply in [":0\r\n", ":2\r\n", ":-1\r\n", "+OK\r\n", "$-1\r\n"] {
+        let mut bench = asked();
+        for node in 0..2 {
+            bench.said(node);
+            bench.reply(node, reply);
+        }
+        let error = refused(&mut bench);
+        assert!(matches!(error, Error::NoQuorum(_)), "{reply:?}: {error}");
+    }
+}
