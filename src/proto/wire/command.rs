@@ -188,17 +188,17 @@ pub fn extend(out: &mut BytesMut, form: Form, key: &[u8], token: &LockToken, ttl
     put_bulk(out, millis);
 }
 
-/// `EVALSHA sha keys key... argument...` up to the keys, which follow, as the arguments do. There
-/// are fewer than ten keys.
+/// `EVALSHA sha keys key... argument...` or `EVAL source keys key... argument...` up to the keys,
+/// which follow, as the arguments do.
 #[inline(always)]
 pub(super) fn put_script(
     out: &mut BytesMut,
     script: &Script,
     form: Form,
-    keys: u8,
+    keys: usize,
     arguments: usize,
 ) {
-    put_header(out, b'*', 3 + usize::from(keys) + arguments);
+    put_header(out, b'*', 3 + keys + arguments);
     match form {
         Form::Sha => {
             out.extend_from_slice(b"$7\r\nEVALSHA\r\n$40\r\n");
@@ -210,7 +210,11 @@ pub(super) fn put_script(
             put_bulk(out, script.source.as_bytes());
         }
     }
-    out.extend_from_slice(&[b'$', b'1', b'\r', b'\n', b'0' + keys, b'\r', b'\n']);
+    if keys < 10 {
+        out.extend_from_slice(&[b'$', b'1', b'\r', b'\n', b'0' + keys as u8, b'\r', b'\n']);
+    } else {
+        put_number(out, keys as u64);
+    }
 }
 
 /// The whole token: its digits, and its owner if it has one.
@@ -235,8 +239,15 @@ pub(super) fn put_bulk(out: &mut BytesMut, bytes: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// A bulk string of the digits of a number.
+pub(super) fn put_number(out: &mut BytesMut, number: u64) {
+    let mut digits = [0; 20];
+    put_bulk(out, decimal(number, &mut digits));
+}
+
 /// A bulk string that is written in pieces.
-pub(super) fn put_bulk_of(out: &mut BytesMut, pieces: &[&[u8]]) {
+#[inline(always)]
+pub(super) fn put_bulk_of<const N: usize>(out: &mut BytesMut, pieces: [&[u8]; N]) {
     put_header(out, b'$', pieces.iter().map(|piece| piece.len()).sum());
     pieces.iter().for_each(|piece| out.extend_from_slice(piece));
     out.extend_from_slice(b"\r\n");

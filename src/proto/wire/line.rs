@@ -22,7 +22,9 @@ use crate::proto::inspection::Value;
 use crate::proto::lock::{LONGEST_TOKEN, LockToken};
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Ttl;
-use crate::proto::wire::command::{Form, Script, decimal, encode, put_bulk, put_header, put_token};
+use crate::proto::wire::command::{
+    Form, Script, decimal, encode, put_bulk, put_header, put_number, put_token,
+};
 use crate::proto::wire::resp::{Elements, Reply};
 pub use mark::{MARK_BYTES, Mark, MarkKey};
 pub use message::{HandedOver, Skipping, TooLong};
@@ -133,12 +135,11 @@ pub fn join<'a>(
     member: Member<'_>,
     earlier: impl ExactSizeIterator<Item = Member<'a>>,
 ) {
-    let (mut ttl, mut line) = ([0; 20], [0; 20]);
     put_script_of_line(out, &JOIN, form, key, 4 + earlier.len());
     put_token(out, member.token);
     put_member(out, member);
-    put_bulk(out, decimal(member.ttl.as_millis(), &mut ttl));
-    put_bulk(out, decimal(LINE_TTL.as_millis() as u64, &mut line));
+    put_number(out, member.ttl.as_millis());
+    put_number(out, LINE_TTL.as_millis() as u64);
     earlier.for_each(|member| put_member(out, member));
 }
 

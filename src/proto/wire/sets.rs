@@ -19,7 +19,7 @@ use crate::proto::key_set::{MOST_KEYS, parts};
 use crate::proto::lock::{LONGEST_TOKEN, LockToken};
 use crate::proto::time::Ttl;
 use crate::proto::wire::command::{
-    Form, Script, decimal, prolong, put_bulk, put_bulk_of, put_header, put_token,
+    self, Form, Script, prolong, put_bulk, put_bulk_of, put_number, put_token,
 };
 use crate::proto::wire::counters::{Counting, LIMIT, affixes};
 use crate::proto::wire::resp::Reply;
@@ -218,26 +218,14 @@ fn put_script(
 ) {
     let prefix = prefix.as_bytes();
     let names = if counts { 2 * ends.len() } else { ends.len() };
-    put_header(out, b'*', 3 + names + arguments);
-    let (command, text) = match form {
-        Form::Sha => ("EVALSHA", script.sha1),
-        Form::Source | Form::Native(_) => ("EVAL", script.source),
-    };
-    put_bulk(out, command.as_bytes());
-    put_bulk(out, text.as_bytes());
-    put_number(out, names as u64);
+    command::put_script(out, script, form, names, arguments);
     for key in parts(bytes, ends) {
-        put_bulk_of(out, &[prefix, key]);
+        put_bulk_of(out, [prefix, key]);
     }
     for key in parts(bytes, ends).take(names - ends.len()) {
         let (before, after) = affixes([prefix, key]);
-        put_bulk_of(out, &[before, prefix, key, after]);
+        put_bulk_of(out, [before, prefix, key, after]);
     }
-}
-
-fn put_number(out: &mut BytesMut, number: u64) {
-    let mut digits = [0; 20];
-    put_bulk(out, decimal(number, &mut digits));
 }
 
 /// What [`ACQUIRE`] answered without counters: all keys, or the number of the key that is held,
