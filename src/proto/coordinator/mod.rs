@@ -115,7 +115,8 @@ impl Coordinator {
 
     /// The connection is gone, or could not be opened; `words` are the text of the system's error.
     pub fn handle_disconnected(&mut self, node: NodeId, words: &str, now: Instant) {
-        self.locks.handle_disconnected(node, words, now);
+        self.locks.cluster_mut().handle_disconnected(node, words, now);
+        self.locks.act_on_changes(now);
         self.act(now);
     }
 
@@ -160,7 +161,8 @@ impl Coordinator {
         if flushed {
             self.locks.on_flush(node, now);
         }
-        self.locks.received_from(node, now);
+        self.locks.cluster_mut().received_from(node, now);
+        self.locks.act_on_changes(now);
         self.act(now);
     }
 
@@ -178,7 +180,8 @@ impl Coordinator {
     /// A node that refuses a write as a replica is no master any more.
     fn check_for_replica(&mut self, node: NodeId, reply: NodeReply, now: Instant) {
         if reply == NodeReply::Failed(NodeError::Replica) {
-            self.locks.on_replica(node, now);
+            self.locks.cluster_mut().on_replica(node, now);
+            self.locks.act_on_changes(now);
         }
     }
 

@@ -16,24 +16,6 @@ use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Ask, Kind, LockAsk};
 
 impl Locks {
-    /// The connection is gone, or could not be opened; `words` are the text of the system's error.
-    pub fn handle_disconnected(&mut self, node: NodeId, words: &str, now: Instant) {
-        self.cluster.handle_disconnected(node, words, now);
-        self.act_on_changes(now);
-    }
-
-    /// The node refused a write as a replica.
-    pub fn on_replica(&mut self, node: NodeId, now: Instant) {
-        self.cluster.on_replica(node, now);
-        self.act_on_changes(now);
-    }
-
-    /// Called when all that came from the node was read.
-    pub fn received_from(&mut self, node: NodeId, now: Instant) {
-        self.cluster.received_from(node, now);
-        self.act_on_changes(now);
-    }
-
     /// Acts on the changes of the nodes.
     #[inline]
     pub fn act_on_changes(&mut self, now: Instant) {
@@ -50,9 +32,14 @@ impl Locks {
     fn on_change(&mut self, node: NodeId, change: Change, now: Instant) {
         match change {
             Change::Distrusted(why) => self.doubt_votes(node, why, now),
-            Change::NothingComesLate => self.on_nothing_comes_late(node, now),
+            Change::NothingComesLate => self.take_unproven(node, |record| {
+                let expires_at = record.gone_if_executed(now);
+                record.pending.on_proof(node, expires_at);
+            }),
             Change::OtherProcess => self.on_other_process(node, now),
-            Change::NoProof => self.on_no_proof(node),
+            Change::NoProof => {
+                self.take_unproven(node, |record| record.pending.on_no_proof(node));
+            }
             Change::Vetted => {
                 self.pending_releases[node.index()].on_admitted(&mut self.timers);
                 self.cluster.admit(node, now);
@@ -68,7 +55,7 @@ impl Locks {
                 self.join_at(node, now);
             }
             Change::Lost { cause, asks, provable } => {
-                let random = self.rng.0.random();
+                let random = self.random.rng().random();
                 self.cluster.plan_reconnect(node, random, now);
                 let away = self.longest_absence();
                 let pending = &mut self.pending_releases[node.index()];

@@ -4,22 +4,20 @@
 //! two attempts. So a copy draws from a generator of its own, which is the same for every copy. A
 //! test gives it a new seed before it draws.
 
-use rand::SeedableRng;
-use rand::rngs::StdRng;
-
+use crate::proto::locks::Locks;
+use crate::proto::locks::random::Random;
 use crate::proto::locks::requests::{Outcome, Stage};
-use crate::proto::locks::{Locks, Random};
 
 impl Locks {
     /// From now on, tokens and pauses are drawn from this seed.
     pub fn reseed(&mut self, seed: [u8; 32]) {
-        self.rng = Random(StdRng::from_seed(seed));
+        self.random = Random::new(seed);
     }
 }
 
 impl Clone for Random {
     fn clone(&self) -> Random {
-        Random(StdRng::from_seed([0; 32]))
+        Random::new([0; 32])
     }
 }
 

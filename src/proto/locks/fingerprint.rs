@@ -44,7 +44,7 @@ impl Locks {
             marks,
             given_away,
             given_back: _,
-            rng: _,
+            random: _,
         } = self;
         assert!(marks.is_none() && given_away.is_empty(), "a fingerprint does not cover lines");
         assert!(tasks.count() == 0, "a fingerprint does not cover tasks");

@@ -28,6 +28,7 @@ mod fingerprint;
 mod flushes;
 pub mod held;
 pub mod line;
+pub mod random;
 pub mod record;
 pub mod release;
 pub mod renew;
@@ -45,8 +46,6 @@ pub mod writes;
 use std::collections::VecDeque;
 
 use bytes::BytesMut;
-use rand::SeedableRng;
-use rand::rngs::StdRng;
 
 use crate::proto::cluster::Cluster;
 use crate::proto::error::{Busy, ConfigError, Error};
@@ -56,6 +55,7 @@ use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::encoding::{
     Place, Question, encode, encode_all, encode_for_line, phase_of,
 };
+use crate::proto::locks::random::Random;
 use crate::proto::locks::record::records::{Phase, Record, Records};
 use crate::proto::locks::release::queue::PendingReleases;
 use crate::proto::locks::renew::renewals::Renewals;
@@ -185,10 +185,6 @@ pub struct AcquireParams {
     pub data: u64,
 }
 
-/// The generator that all random numbers are drawn from. Only tests can copy it.
-#[derive(Debug)]
-struct Random(StdRng);
-
 /// The locks of one client, over its cluster.
 #[derive(Debug)]
 #[cfg_attr(feature = "testing", derive(Clone))]
@@ -223,7 +219,7 @@ pub struct Locks {
     given_away: VecDeque<LockToken>,
     /// The keys that nodes handed over to no record, and that were given back there.
     given_back: VecDeque<(NodeId, LockToken)>,
-    rng: Random,
+    random: Random,
 }
 
 impl Locks {
@@ -250,7 +246,7 @@ impl Locks {
             marks: None,
             given_away: VecDeque::new(),
             given_back: VecDeque::new(),
-            rng: Random(StdRng::from_seed(seed)),
+            random: Random::new(seed),
             renewals: Renewals::new(&cluster),
             cluster,
         }
@@ -279,6 +275,11 @@ impl Locks {
     #[inline]
     pub fn ops_mut(&mut self) -> &mut Ops {
         &mut self.ops
+    }
+
+    /// The generator of random numbers.
+    pub fn random_mut(&mut self) -> &mut Random {
+        &mut self.random
     }
 
     /// Whether there is an event for the waits.
@@ -391,7 +392,7 @@ impl Locks {
     /// Draws the token of an attempt.
     #[inline]
     fn random_token(&mut self) -> LockToken {
-        let token = LockToken::random(&mut self.rng.0);
+        let token = LockToken::random(self.random.rng());
         match &self.cluster.settings().owner {
             None => token,
             owner => token.with_owner(owner.as_ref()),

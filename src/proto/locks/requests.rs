@@ -198,6 +198,14 @@ impl Ops {
         }
     }
 
+    /// The caller of this request asked for a fair lock, which this record may become.
+    pub fn link_fair(&mut self, op: Op, record: &mut Record) {
+        record.fair = true;
+        if let Some(request) = self.get_mut(op) {
+            request.fair = true;
+        }
+    }
+
     /// The request, to look at, unless it was cancelled or answered.
     pub fn get(&self, op: Op) -> Option<&Request> {
         self.slab.get(op.index as usize).filter(|request| request.generation == op.generation)

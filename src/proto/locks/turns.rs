@@ -1,10 +1,6 @@
 //! What the waits ask of the locks: about requests that pause before an attempt, and about requests
 //! that wait in a queue for their turn. What concerns a request alone is in `requests.rs`.
 
-use std::time::Duration;
-
-use rand::RngExt;
-
 use crate::proto::error::{Busy, Error, Report, ReportedSet};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
@@ -45,16 +41,6 @@ impl Locks {
         report
     }
 
-    /// A pause between these two, drawn at random.
-    pub fn random_pause(&mut self, least: Duration, most: Duration) -> Duration {
-        self.rng.0.random_range(least..=most)
-    }
-
-    /// An index below `count`, drawn at random.
-    pub fn random_index(&mut self, count: usize) -> usize {
-        self.rng.0.random_range(0..count)
-    }
-
     /// Begins the attempt that a request pauses before. Its timer is not set.
     pub fn attempt_again(&mut self, op: Op, now: Instant) {
         let Some(id) = self.ops.pauses_before(op) else { return };
@@ -62,7 +48,7 @@ impl Locks {
     }
 
     /// Begins the attempt that a request waited for, or that was held at the start.
-    pub(super) fn attempt_anew(&mut self, op: Op, id: RecordId, now: Instant) {
+    pub fn attempt_anew(&mut self, op: Op, id: RecordId, now: Instant) {
         self.ops.move_to(op, Stage::Running { record: id });
         if self.records.get(id).set().is_some() {
             // An earlier round of this attempt may have unanswered questions.
@@ -191,7 +177,7 @@ impl Locks {
         self.ops.link(op, self.records.get_mut(id), auto_extend);
         if self.ops.is_fair(op) {
             self.prepare_line(now);
-            self.set_fair(id, op);
+            self.ops.link_fair(op, self.records.get_mut(id));
         }
         id
     }

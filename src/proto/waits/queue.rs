@@ -224,7 +224,7 @@ impl Waits {
         if locks.own_queues(id).iter().any(others) {
             self.leave_others_a_turn(locks, op, id, now);
         } else {
-            locks.attempt_gathered(op, id, now);
+            locks.attempt_anew(op, id, now);
         }
     }
 

@@ -50,7 +50,7 @@ impl Waits {
         let at = if !notified {
             waiting.mode = Mode::Polling;
             let (least, most) = waiting.next_poll(2 * shortest, longest);
-            now.saturating_add(locks.random_pause(least, most))
+            now.saturating_add(locks.random_mut().pause(least, most))
         } else if woken || met || waiting.is_contended() {
             waiting.note_lost(met, round_trip);
             waiting.backs_off(woken);
@@ -205,7 +205,7 @@ fn back_off(
     now: Instant,
 ) -> Instant {
     let left = give_up_at.saturating_since(now) / 4;
-    now.saturating_add(locks.random_pause(least, most).min(left))
+    now.saturating_add(locks.random_mut().pause(least, most).min(left))
 }
 
 /// The waiter is subscribed from now on. Returns until when at most.
@@ -215,7 +215,7 @@ fn subscribe(locks: &mut Locks, op: Op, now: Instant) -> Instant {
     let Some(waiting) = locks.ops_mut().waiting_mut(op) else { return now };
     waiting.begin_subscription();
     let (least, most) = waiting.next_poll(2 * longest, longest * RARELY);
-    let poll_at = now.saturating_add(locks.random_pause(least, most));
+    let poll_at = now.saturating_add(locks.random_mut().pause(least, most));
     let Some(waiting) = locks.ops_mut().waiting_mut(op) else { return now };
     waiting.poll_at = poll_at;
     waiting.wakes_at(quorum).min(poll_at)

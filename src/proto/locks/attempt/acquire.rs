@@ -62,7 +62,7 @@ impl Locks {
         self.ops.link(op, self.records.get_mut(id), params.auto_extend);
         if params.fair {
             self.prepare_line(now);
-            self.set_fair(id, op);
+            self.ops.link_fair(op, self.records.get_mut(id));
         }
         if in_line && now < params.give_up_at && !self.starting {
             let last = nothing_said_yet();

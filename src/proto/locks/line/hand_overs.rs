@@ -32,7 +32,7 @@ impl Locks {
     /// says so. Only with a mark that this client gave to that node is it believed.
     pub fn handed_over(&mut self, node: NodeId, now: Instant) {
         let Some(message) = self.cluster.take_handed_over(node) else {
-            self.note_ignored_message();
+            self.cluster.stats_mut().messages_ignored += 1;
             return;
         };
         let number = self.number_of_mark(node, &message);
@@ -42,7 +42,7 @@ impl Locks {
         match (found, number) {
             (Some(id), Some(number)) => self.handed_over_to(id, node, number, &message, now),
             (None, Some(_)) => self.handed_over_to_none(node, &message, now),
-            (_, None) => self.note_ignored_message(),
+            (_, None) => self.cluster.stats_mut().messages_ignored += 1,
         }
     }
 
@@ -50,10 +50,6 @@ impl Locks {
     fn number_of_mark(&self, node: NodeId, message: &HandedOver) -> Option<u16> {
         let marks = self.marks.as_ref()?;
         marks.number_of(&message.mark, &message.token, node)
-    }
-
-    fn note_ignored_message(&mut self) {
-        self.cluster.stats_mut().messages_ignored += 1;
     }
 
     /// A node handed the key over to the waiter of this record, which gave it the mark of this
@@ -73,7 +69,7 @@ impl Locks {
         if !line.take_mark(node, number) {
             // Sent a second time, or given by a join of an earlier connection. The key may be the
             // waiter's all the same.
-            self.note_ignored_message();
+            self.cluster.stats_mut().messages_ignored += 1;
             if phase == Phase::Asking {
                 self.poll_at(node, id, now);
             }
@@ -153,7 +149,7 @@ impl Locks {
         let HandedOver { key, token, .. } = message;
         let given_back = (node, token.clone());
         if self.given_away.contains(token) || self.given_back.contains(&given_back) {
-            self.note_ignored_message();
+            self.cluster.stats_mut().messages_ignored += 1;
             return;
         }
         if self.is_being_released(node, token) {

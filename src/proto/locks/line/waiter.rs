@@ -51,8 +51,8 @@ impl Locks {
     /// The client asked for a fair lock: it listens to a channel of its own from now on.
     pub fn prepare_line(&mut self, now: Instant) {
         if !self.cluster.is_listening() {
-            self.marks = Some(MarkKey::random(&mut self.rng.0));
-            let channel = Channel::of(self.rng.0.random());
+            self.marks = Some(MarkKey::random(self.random.rng()));
+            let channel = Channel::of(self.random.rng().random());
             self.cluster.listen_to(channel, now);
             self.act_on_changes(now);
         }
@@ -62,14 +62,6 @@ impl Locks {
     pub(in crate::proto::locks) fn hand_over_ttl(&self, ttl: Ttl) -> Ttl {
         let longest = self.cluster.settings().hand_over_ttl();
         Ttl::new(ttl.duration().min(longest), ttl.duration()).unwrap_or(ttl)
-    }
-
-    /// The caller of this request asked for a fair lock.
-    pub(in crate::proto::locks) fn set_fair(&mut self, id: RecordId, op: Op) {
-        self.records.get_mut(id).fair = true;
-        if let Some(request) = self.ops.get_mut(op) {
-            request.fair = true;
-        }
     }
 
     /// The request stands in line from now on, with the token of its next attempt; `last` is the
@@ -84,7 +76,7 @@ impl Locks {
         self.cluster.stats_mut().joined += 1;
         let yields = self.ops.get(op).map_or(0, |request| request.yields);
         let length = EARLY_POLL.saturating_mul(1 << yields.min(YIELDS));
-        let at = now.saturating_add(self.random_pause(length / 2, length));
+        let at = now.saturating_add(self.random.pause(length / 2, length));
         self.ops.pause(op, id, at, last);
         if yields == 0 {
             self.ops.interrupt(op);
@@ -159,7 +151,7 @@ impl Locks {
 
     fn next_poll(&mut self, rank: u64, now: Instant) -> Instant {
         let times = u32::try_from(1 + rank / NEAR_THE_FRONT).unwrap_or(u32::MAX);
-        let pause = self.random_pause(POLLS.0, POLLS.1);
+        let pause = self.random.pause(POLLS.0, POLLS.1);
         now.saturating_add(pause.saturating_mul(times).min(LONGEST_POLL))
     }
 
@@ -168,7 +160,7 @@ impl Locks {
         let Some(line) = self.records.get_mut(id).line_mut() else { return now };
         let pause = EARLY_POLL.saturating_mul(1 << line.early_polls.min(8)).min(POLLS.0);
         line.early_polls = line.early_polls.saturating_add(1);
-        now.saturating_add(self.random_pause(pause / 2, pause))
+        now.saturating_add(self.random.pause(pause / 2, pause))
     }
 
     /// Too many nodes refuse for a lasting reason: the request ends.

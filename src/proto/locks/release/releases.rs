@@ -218,19 +218,6 @@ impl Locks {
         self.pending_releases[node.index()].on_acknowledged();
     }
 
-    /// Acts on the proof that no earlier connection will execute anything any more.
-    pub(in crate::proto::locks) fn on_nothing_comes_late(&mut self, node: NodeId, now: Instant) {
-        self.take_unproven(node, |record| {
-            let expires_at = record.gone_if_executed(now);
-            record.pending.on_proof(node, expires_at);
-        });
-    }
-
-    /// Acts on the news that no such proof will come for the connections that were lost until now.
-    pub(in crate::proto::locks) fn on_no_proof(&mut self, node: NodeId) {
-        self.take_unproven(node, |record| record.pending.on_no_proof(node));
-    }
-
     /// Acts on the proof that a process which is gone executes nothing any more.
     pub(in crate::proto::locks) fn on_other_process(&mut self, node: NodeId, now: Instant) {
         self.pending_releases[node.index()].take_unproven();
@@ -242,7 +229,11 @@ impl Locks {
     }
 
     /// For each record that expects a proof from the node, which it does not expect after this.
-    fn take_unproven(&mut self, node: NodeId, mut act: impl FnMut(&mut Record)) {
+    pub(in crate::proto::locks) fn take_unproven(
+        &mut self,
+        node: NodeId,
+        mut act: impl FnMut(&mut Record),
+    ) {
         for id in self.pending_releases[node.index()].take_unproven() {
             if let Some(record) = self.records.get_open_mut(id) {
                 act(record);

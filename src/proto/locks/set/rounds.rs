@@ -129,11 +129,6 @@ impl Locks {
         self.records.get(id).set().map_or_else(Vec::new, |set| set.own_queues().collect())
     }
 
-    /// Begins the attempt of a record that has all its keys inside this client.
-    pub fn attempt_gathered(&mut self, op: Op, id: RecordId, now: Instant) {
-        self.attempt_anew(op, id, now);
-    }
-
     /// A request that waits for some of its keys leaves their queues, and its record ends. Returns
     /// the queues.
     pub(in crate::proto::locks) fn stop_gathering(&mut self, id: RecordId, op: Op, now: Instant) {
@@ -239,7 +234,7 @@ impl Locks {
         let shared = !record.round.ballot().grants().is_empty();
         let again = record.set().is_some_and(|set| set.has_kept);
         let one_in = if shared { GIVES_WAY } else { GIVES_WAY_TO_ONE };
-        if (shared || again) && self.random_index(one_in) == 0 {
+        if (shared || again) && self.random.index(one_in) == 0 {
             return false;
         }
         let record = self.records.get_mut(id);
