@@ -39,7 +39,7 @@ impl Cluster {
 
     /// Something was read from the node. A suspect node may have caught up.
     #[inline]
-    pub fn received_from(&mut self, node: NodeId, now: Instant) {
+    pub fn on_all_received(&mut self, node: NodeId, now: Instant) {
         if self.node_state(node) != NodeState::Suspect || self.is_silent(node, now) {
             return;
         }

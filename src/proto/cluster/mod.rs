@@ -238,7 +238,7 @@ impl Cluster {
                     self.stats.answered(node, ask.kind == Kind::Acquire, reply, took);
                     return Some(Received::Lock(ask, reply));
                 }
-                Ok(Some(Incoming::Node(answer))) => self.answered(node, answer, now),
+                Ok(Some(Incoming::Node(answer))) => self.on_answered(node, answer, now),
                 Ok(Some(Incoming::Registered(record, key, left))) => {
                     return Some(Received::Registered(record, key, left));
                 }
@@ -266,11 +266,11 @@ impl Cluster {
     }
 
     /// The node answered a question of the cluster's own.
-    fn answered(&mut self, node: NodeId, answer: NodeAnswer, now: Instant) {
+    fn on_answered(&mut self, node: NodeId, answer: NodeAnswer, now: Instant) {
         match answer {
             NodeAnswer::Handshake(step) => self.on_handshake_answer(node, step, now),
-            NodeAnswer::Marked => self.marked(node, now),
-            NodeAnswer::Probed(step) => self.probed(node, step, now),
+            NodeAnswer::Marked => self.on_marked(node, now),
+            NodeAnswer::Probed(step) => self.on_probe_answered(node, step, now),
             NodeAnswer::Gone(gone) => self.on_kill_answer(node, gone),
             NodeAnswer::Subscribed(listens) => self.on_listening_answer(node, listens),
             NodeAnswer::Unused => {}

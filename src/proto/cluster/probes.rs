@@ -57,7 +57,7 @@ impl Cluster {
     }
 
     /// The node answered a question of the probe.
-    pub(super) fn probed(&mut self, node: NodeId, step: Step, now: Instant) {
+    pub(super) fn on_probe_answered(&mut self, node: NodeId, step: Step, now: Instant) {
         let entry = &mut self.nodes[node.index()];
         match (step, entry.connection.fact()) {
             (_, Fact::Time(micros)) => self.on_time_read(node, micros, now),

@@ -104,7 +104,7 @@ impl Cluster {
     }
 
     /// The node answered the script that writes its marker.
-    pub(super) fn marked(&mut self, node: NodeId, now: Instant) {
+    pub(super) fn on_marked(&mut self, node: NodeId, now: Instant) {
         let entry = &mut self.nodes[node.index()];
         let done = entry.marking.take();
         match entry.connection.fact() {

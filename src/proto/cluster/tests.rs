@@ -189,7 +189,7 @@ fn silence_gives_way_to_an_answer_or_to_a_reset() {
     assert!(bench.pass(timeout).is_empty());
     assert_eq!(bench.cluster.node_state(only()), NodeState::Suspect);
     assert!(bench.receive("+OK\r\n").is_empty());
-    bench.cluster.received_from(only(), bench.now);
+    bench.cluster.on_all_received(only(), bench.now);
     assert!(matches!(bench.changes()[..], [Change::CaughtUp]));
     bench.ask();
     bench.commands();

@@ -151,7 +151,7 @@ impl Coordinator {
                     }
                 }
                 Received::Written(key) => self.locks.on_write(node, key, Writer::Other, now),
-                Received::HandedOver => self.locks.handed_over(node, now),
+                Received::HandedOver => self.locks.on_hand_over(node, now),
                 // Several flushes in one read cause one walk over the locks.
                 Received::Flushed => flushed = true,
                 Received::Changes => {}
@@ -161,7 +161,7 @@ impl Coordinator {
         if flushed {
             self.locks.on_flush(node, now);
         }
-        self.locks.cluster_mut().received_from(node, now);
+        self.locks.cluster_mut().on_all_received(node, now);
         self.locks.act_on_changes(now);
         self.act(now);
     }

@@ -111,13 +111,13 @@ impl Locks {
         let mut vote = (record.round.number == ask.round || late) && !in_line;
         if ask.kind.may_create() {
             record.end_heal(node);
-            record.may_be_executed_late(node, provable, now);
+            record.on_ask_lost(node, provable, now);
             if provable {
                 self.pending_releases[node.index()].expect_proof(ask.record);
             }
         } else {
             record.pending.on_release_over(node);
-            if record.pending.is_release_due(node) {
+            if record.pending.is_release_pending(node) {
                 self.pending_releases[node.index()].push(ask.record, now);
                 // The release is sent again on the next connection, which may be in time.
                 vote &= !reconnecting;

@@ -93,7 +93,7 @@ impl Locks {
             }
             let record = self.records.get(id);
             let pending = &record.pending;
-            let is_due = pending.is_release_due(node) && !pending.has_lapsed(node, now);
+            let is_due = pending.is_release_pending(node) && !pending.has_lapsed(node, now);
             if record.phase == Phase::Ending && is_due && !pending.releasing().contains(node) {
                 let native = self.cluster.native(node).filter(|_| !record.fair);
                 let form = native.map_or(Form::Source, Form::Native);

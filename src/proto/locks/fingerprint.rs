@@ -17,7 +17,7 @@ impl Locks {
         let records = self.records.ids().into_iter().map(|id| self.records.get(id));
         let of_token = records.filter(|record| record.token == *token);
         of_token.fold(NodeSet::EMPTY, |nodes, record| {
-            nodes.union(record.pending.release_due()).union(record.pending.unanswered())
+            nodes.union(record.pending.release_pending()).union(record.pending.unanswered())
         })
     }
 

@@ -48,7 +48,7 @@ impl Waits {
             WaitEvent::Attempted { queue, no_quorum } => {
                 self.queues[queue as usize].no_quorum = no_quorum;
             }
-            WaitEvent::PauseOver { op } => self.waiter_is_due(locks, op, now),
+            WaitEvent::PauseOver { op } => self.on_waiter_due(locks, op, now),
             WaitEvent::GiveUp { op } => self.end_wait(locks, op, now),
             WaitEvent::Left { op, queue } => {
                 // The last one of a queue may have been handed the key, and the queue closed.

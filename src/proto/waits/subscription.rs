@@ -64,7 +64,7 @@ impl Waits {
     }
 
     /// The timer of a waiter came due.
-    pub(super) fn waiter_is_due(&mut self, locks: &mut Locks, op: Op, now: Instant) {
+    pub(super) fn on_waiter_due(&mut self, locks: &mut Locks, op: Op, now: Instant) {
         let quorum = locks.cluster().quorum();
         let Some(waiting) = locks.ops_mut().waiting_mut(op) else {
             locks.attempt_again(op, now);

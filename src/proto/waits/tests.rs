@@ -196,12 +196,12 @@ fn waiter_that_backed_off_asks_a_few_times_and_then_subscribes_at_every_node() {
     bench.set_mode(op, Mode::BackingOff);
     (0..3).for_each(|_| bench.locks.ops_mut().waiting_mut(op).unwrap().asks(true));
     assert!(bench.locks.ops_mut().interrupt(op));
-    bench.waits.waiter_is_due(&mut bench.locks, op, bench.now);
+    bench.waits.on_waiter_due(&mut bench.locks, op, bench.now);
     assert_eq!(bench.mode(op), Mode::Subscribed);
     assert_eq!(bench.count(5, &["CLIENT CACHING", "PTTL key"]), 5);
     bench.set_mode(op, Mode::BackingOff);
     assert!(bench.locks.ops_mut().interrupt(op));
-    bench.waits.waiter_is_due(&mut bench.locks, op, bench.now);
+    bench.waits.on_waiter_due(&mut bench.locks, op, bench.now);
     assert_eq!(bench.count(5, &["SET key"]), 5, "its tries count anew");
 }
 
@@ -285,7 +285,7 @@ fn waiter_that_registers_again_forgets_what_the_nodes_said_before() {
     bench.set_mode(op, Mode::BackingOff);
     (0..3).for_each(|_| bench.locks.ops_mut().waiting_mut(op).unwrap().asks(true));
     assert!(bench.locks.ops_mut().interrupt(op));
-    bench.waits.waiter_is_due(&mut bench.locks, op, bench.now);
+    bench.waits.on_waiter_due(&mut bench.locks, op, bench.now);
     assert_eq!(bench.count(3, &["CLIENT CACHING", "PTTL key"]), 3);
     bench.pass(Duration::from_millis(5));
     assert_eq!(bench.count(3, &[]), 0, "no node has answered yet");

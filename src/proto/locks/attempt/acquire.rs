@@ -227,7 +227,7 @@ impl Locks {
             self.on_attempt_lost(id, now);
             return;
         }
-        if record.set().is_some() && self.takes_next_key(id, now) {
+        if record.set().is_some() && self.ask_for_next_key(id, now) {
             return;
         }
         let record = self.records.get_mut(id);
@@ -267,7 +267,7 @@ impl Locks {
         let error = self.refusal(id, now);
         self.cluster.stats_mut().note_lost_attempt(&error);
         self.note_attempt(id, Some(&error));
-        if self.keeps_first_keys(id, &error, now) {
+        if self.keep_first_keys(id, &error, now) {
             return;
         }
         let record = self.records.get_mut(id);

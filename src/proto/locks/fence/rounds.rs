@@ -102,7 +102,7 @@ impl Locks {
         let is_odd = granted && of_round.is_some_and(|fencing| !fencing.put(node, votes));
         let reply = if is_odd { NodeReply::Failed(NodeError::Garbage) } else { reply };
         if self.awaits_late_vote(ask) {
-            self.late_vote(node, ask.record, reply, now);
+            self.on_late_vote(node, ask.record, reply, now);
         } else {
             self.cast_grant(node, ask, reply);
         }
@@ -118,7 +118,7 @@ impl Locks {
     }
 
     /// A node voted in the first round after a majority had.
-    fn late_vote(&mut self, node: NodeId, id: RecordId, reply: NodeReply, now: Instant) {
+    fn on_late_vote(&mut self, node: NodeId, id: RecordId, reply: NodeReply, now: Instant) {
         let record = self.records.get(id);
         let undecided = record.round.ballot().undecided().contains(node);
         let uncounted = record.uncounted.contains(node);
@@ -147,7 +147,7 @@ impl Locks {
             return;
         }
         // Before the last round of a set that takes its keys one by one, no node votes.
-        if record.set().is_some() && self.takes_next_key(id, now) {
+        if record.set().is_some() && self.ask_for_next_key(id, now) {
             return;
         }
         let needed = self.cluster.quorum();

@@ -53,7 +53,7 @@ impl Locks {
         let unconfirmed = self.cluster.all_nodes().minus(record.proof.nodes());
         let unknown = if in_line { unknown.union(unconfirmed) } else { unknown };
         // A release of several keys stays pending also where one of them is gone.
-        let known = record.pending.release_due().minus(unknown).minus(record.absent()).iter();
+        let known = record.pending.release_pending().minus(unknown).minus(record.absent()).iter();
         known.filter(|&node| !record.pending.is_asked(node) && counts(node)).collect()
     }
 
@@ -99,7 +99,7 @@ impl Locks {
             return self.ops.open(data, now, now, Stage::Over(Ok(expired)));
         };
         self.end_extend(id, LostReason::Over, now);
-        let electors = self.records.get(id).pending.release_due();
+        let electors = self.records.get(id).pending.release_pending();
         self.begin_release(id, electors, data, now)
     }
 
@@ -120,7 +120,7 @@ impl Locks {
         let reachable = self.cluster.askable();
         let record = self.records.get_mut(id);
         let expires_at = record.gone_if_executed(now);
-        record.pending.may_have_key(reachable, expires_at);
+        record.pending.note_possible_key(reachable, expires_at);
         let electors = self.cluster.all_nodes();
         Ok(self.begin_release(id, electors, data, now))
     }
@@ -308,7 +308,7 @@ impl Locks {
         record.deadline_timer = None;
         if record.phase == Phase::Ending {
             // The loss was reported a little before.
-            let (pending, form) = (record.pending.release_due(), self.own_form());
+            let (pending, form) = (record.pending.release_pending(), self.own_form());
             self.send_releases(pending, id, form, now);
             self.finish(id);
             return;
@@ -389,12 +389,12 @@ impl Locks {
         record.phase = Phase::Ending;
         self.timers.clear_in(&mut record.round_timer);
         self.timers.clear_in(&mut record.deadline_timer);
-        let release_due = record.pending.release_due();
+        let release_pending = record.pending.release_pending();
         if let Some(at) = release_at {
             let due = Due::Deadline { record: id };
             record.deadline_timer = Some(self.timers.set_at(at, due));
         }
-        self.send_releases(release_due, id, form, now);
+        self.send_releases(release_pending, id, form, now);
         // This comes after the releases, and in one write with them.
         self.vacate(id, was_held);
         self.finish(id);
@@ -416,7 +416,7 @@ impl Locks {
         record.round.follow(Purpose::Release, ballot, now, ttl);
         self.end(id, now);
         let pending = &self.records.get(id).pending;
-        let (length, due) = (self.cluster.settings().node_timeout, pending.release_due());
+        let (length, due) = (self.cluster.settings().node_timeout, pending.release_pending());
         // A release is pending for a node whose next connection is being opened: it may be in time.
         let may_come = |&node: &NodeId| due.contains(node) && self.cluster.is_reconnecting(node);
         let unasked = electors.minus(pending.releasing());

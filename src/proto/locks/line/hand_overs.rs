@@ -30,7 +30,7 @@ const GIVEN_BACK: usize = 64;
 impl Locks {
     /// A node handed a key over to a waiter of this client, or another program sent a message that
     /// says so. Only with a mark that this client gave to that node is it believed.
-    pub fn handed_over(&mut self, node: NodeId, now: Instant) {
+    pub fn on_hand_over(&mut self, node: NodeId, now: Instant) {
         let Some(message) = self.cluster.take_handed_over(node) else {
             self.cluster.stats_mut().messages_ignored += 1;
             return;
@@ -40,8 +40,8 @@ impl Locks {
         let has_token = |&id: &RecordId| self.records.get(id).token == message.token;
         let found = self.records.with_key(hash).find(has_token);
         match (found, number) {
-            (Some(id), Some(number)) => self.handed_over_to(id, node, number, &message, now),
-            (None, Some(_)) => self.handed_over_to_none(node, &message, now),
+            (Some(id), Some(number)) => self.on_hand_over_to(id, node, number, &message, now),
+            (None, Some(_)) => self.on_hand_over_to_none(node, &message, now),
             (_, None) => self.cluster.stats_mut().messages_ignored += 1,
         }
     }
@@ -54,7 +54,7 @@ impl Locks {
 
     /// A node handed the key over to the waiter of this record, which gave it the mark of this
     /// number.
-    fn handed_over_to(
+    fn on_hand_over_to(
         &mut self,
         id: RecordId,
         node: NodeId,
@@ -145,7 +145,7 @@ impl Locks {
     /// A node handed a key over to a token of this client that no waiter has any more: it is given
     /// back there, one time and without a record. If that fails, the key stays for the ttl of a
     /// hand-over.
-    fn handed_over_to_none(&mut self, node: NodeId, message: &HandedOver, now: Instant) {
+    fn on_hand_over_to_none(&mut self, node: NodeId, message: &HandedOver, now: Instant) {
         let HandedOver { key, token, .. } = message;
         let given_back = (node, token.clone());
         if self.given_away.contains(token) || self.given_back.contains(&given_back) {

@@ -256,7 +256,7 @@ impl Line {
     /// keys, or its connection was lost.
     pub fn forget(&mut self, node: NodeId) {
         self.counted.remove(node);
-        self.may_come_to_stand(node);
+        self.note_possible_place(node);
         self.sent_in_trust.remove(node);
         self.answered.remove(node);
         self.at[node.index()].until = None;
@@ -265,7 +265,7 @@ impl Line {
 
     /// A join that nobody reads the answer of may have put the token into the line of the node, or
     /// may do so yet.
-    pub fn may_come_to_stand(&mut self, node: NodeId) {
+    pub fn note_possible_place(&mut self, node: NodeId) {
         self.left.remove(node);
     }
 

@@ -210,13 +210,13 @@ impl Locks {
             line.refused.remove(node);
             if late {
                 // A join of an earlier connection may put the token into the line yet.
-                line.may_come_to_stand(node);
+                line.note_possible_place(node);
             } else {
                 line.note_only_last_mark(node);
             }
         } else if let Some(line) = record.line_mut() {
             // The script may have failed after it had put the token into the line.
-            line.may_come_to_stand(node);
+            line.note_possible_place(node);
         }
         if mine && self.cluster.is_trusted(node) {
             self.records.get_mut(id).prove_in_line(node);
@@ -260,7 +260,7 @@ impl Locks {
         let holds = line.holds(now);
         if let Some(deadline) = line.deadline(quorum, now) {
             if deadline.saturating_since(now) >= record.ttl.usable() / 2 {
-                self.win_in_line(op, id, deadline, now);
+                self.on_votes_of_line_won(op, id, deadline, now);
             } else {
                 self.begin_claim(op, id, now);
             }
@@ -290,7 +290,7 @@ impl Locks {
     }
 
     /// The votes are enough, and give the lock for long enough.
-    fn win_in_line(&mut self, op: Op, id: RecordId, deadline: Instant, now: Instant) {
+    fn on_votes_of_line_won(&mut self, op: Op, id: RecordId, deadline: Instant, now: Instant) {
         self.ops.interrupt(op);
         let record = self.records.get_mut(id);
         record.deadline = deadline;
@@ -301,11 +301,11 @@ impl Locks {
         record.round.start = deadline.saturating_sub(usable).min(now);
         // Nor does an answer to such a claim prove anything.
         record.round.number = record.round.number.wrapping_add(1);
-        self.won_in_line(id, NodeSet::EMPTY, now);
+        self.on_line_won(id, NodeSet::EMPTY, now);
     }
 
     /// The lock was won, by the votes of the line or by a claim that these nodes granted.
-    fn won_in_line(&mut self, id: RecordId, claimed: NodeSet, now: Instant) {
+    fn on_line_won(&mut self, id: RecordId, claimed: NodeSet, now: Instant) {
         let record = self.records.get_mut(id);
         record.settle_proof(claimed);
         let tracked = record.tracked;
@@ -402,7 +402,7 @@ impl Locks {
         let record = self.records.get_mut(id);
         record.deadline = record.ttl.deadline(record.round.start);
         let claimed = record.round.ballot().grants();
-        self.won_in_line(id, claimed, now);
+        self.on_line_won(id, claimed, now);
     }
 
     /// Too few nodes have extended the key: the waiter is in line as before. Its round stays, and

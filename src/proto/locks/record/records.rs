@@ -158,12 +158,12 @@ impl Record {
     /// A connection was lost while an ask that may create or prolong the key was unanswered. The
     /// node may execute the ask later, until there is proof that it will not, or the connection
     /// must be gone at the node, too. `provable`: such a proof may come.
-    pub fn may_be_executed_late(&mut self, node: NodeId, provable: bool, now: Instant) {
+    pub fn on_ask_lost(&mut self, node: NodeId, provable: bool, now: Instant) {
         let expires_at = self.gone_if_executed(now);
         self.pending.on_lost(node, provable, expires_at);
         if let Some(line) = self.line_mut() {
             // So the release takes the token out of the line, where it may come to stand.
-            line.may_come_to_stand(node);
+            line.note_possible_place(node);
         }
     }
 

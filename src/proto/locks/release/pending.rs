@@ -63,12 +63,12 @@ impl Pending {
     pub fn on_answer(&mut self, node: NodeId, effect: Effect, expires_at: Instant) {
         self.asked.take(node);
         if effect != Effect::NotWritten {
-            self.may_have_key(node.into(), expires_at);
+            self.note_possible_key(node.into(), expires_at);
         }
     }
 
     /// The key may be on these nodes until then, though this record did not ask for it.
-    pub fn may_have_key(&mut self, nodes: NodeSet, expires_at: Instant) {
+    pub fn note_possible_key(&mut self, nodes: NodeSet, expires_at: Instant) {
         self.written = self.written.union(nodes);
         self.lapses_at = self.lapses_at.max(expires_at);
     }
@@ -135,7 +135,7 @@ impl Pending {
     fn count_as_executed(&mut self, node: NodeId, expires_at: Instant) {
         self.unprovable.remove(node);
         if self.unproven.remove(node) {
-            self.may_have_key(node.into(), expires_at);
+            self.note_possible_key(node.into(), expires_at);
         }
     }
 
@@ -162,7 +162,7 @@ impl Pending {
 
     /// The nodes for which a release is pending: they may have the key, or get it.
     #[inline]
-    pub fn release_due(&self) -> NodeSet {
+    pub fn release_pending(&self) -> NodeSet {
         if self.lapses_at == GIVEN_AWAY {
             return NodeSet::EMPTY;
         }
@@ -171,8 +171,8 @@ impl Pending {
 
     /// Whether a release is pending for the node.
     #[inline]
-    pub fn is_release_due(&self, node: NodeId) -> bool {
-        self.release_due().contains(node)
+    pub fn is_release_pending(&self, node: NodeId) -> bool {
+        self.release_pending().contains(node)
     }
 
     /// Whether the release that is pending for `node` is needless: its key has expired.
@@ -191,7 +191,7 @@ impl Pending {
     /// Whether nothing of ours is left on a node that was asked to release. It may have been asked
     /// `EXISTS` after it acknowledged the release.
     pub fn is_clear(&self, node: NodeId) -> bool {
-        self.releasing.contains(node) && !self.is_release_due(node)
+        self.releasing.contains(node) && !self.is_release_pending(node)
     }
 
     /// The nodes that may execute a request of a lost connection.
@@ -228,7 +228,7 @@ impl Pending {
     #[inline]
     pub fn is_over(&self) -> bool {
         let is_idle = self.asked.is_empty() && self.releasing.is_empty();
-        is_idle && self.release_due().is_empty()
+        is_idle && self.release_pending().is_empty()
     }
 }
 
@@ -269,7 +269,7 @@ mod tests {
 
     const BEFORE: [Before; 8] = [
         (|_| {}, false),
-        (|pending| pending.may_have_key(node().into(), at(1)), true),
+        (|pending| pending.note_possible_key(node().into(), at(1)), true),
         // An earlier request was answered.
         (|pending| ask_and_answer(pending, Effect::Written), true),
         (|pending| ask_and_answer(pending, Effect::Unknown), true),
@@ -308,10 +308,10 @@ mod tests {
                 let mut pending = Pending::default();
                 before(&mut pending);
                 pending.on_asked(node().into());
-                assert!(pending.is_release_due(node()), "from before the bytes are written");
+                assert!(pending.is_release_pending(node()), "from before the bytes are written");
                 pending.on_answer(node(), effect, at(1));
                 let due = keeps || effect != Effect::NotWritten;
-                assert_eq!(pending.is_release_due(node()), due, "{number} {effect:?}");
+                assert_eq!(pending.is_release_pending(node()), due, "{number} {effect:?}");
                 assert_eq!(pending.is_over(), !due, "{number} {effect:?}");
             }
         }
@@ -322,7 +322,7 @@ mod tests {
         let mut pending = Pending::default();
         lose(&mut pending);
         assert!(pending.on_released(node(), at(1)), "the node may execute the request yet");
-        assert!(pending.is_release_due(node()));
+        assert!(pending.is_release_pending(node()));
         assert!(!pending.on_released(node(), at(1)));
         assert!(pending.is_over());
         let mut pending = Pending::default();
@@ -395,9 +395,9 @@ mod tests {
     fn token_that_was_given_away_is_not_released_whatever_is_answered() {
         for effect in EFFECTS {
             let mut pending = new();
-            pending.may_have_key(NodeSet::first(3), at(1));
+            pending.note_possible_key(NodeSet::first(3), at(1));
             pending.give_away();
-            assert!(pending.release_due().is_empty() && !pending.is_over(), "one is in flight");
+            assert!(pending.release_pending().is_empty() && !pending.is_over(), "one is in flight");
             pending.on_answer(node(), effect, at(1));
             assert!(pending.is_over(), "{effect:?}");
         }

@@ -95,7 +95,7 @@ impl PendingReleases {
         };
         let Some(record) = records.get_open_mut(id) else { return Next::Skip };
         let is_sent = record.pending.releasing().contains(self.node);
-        let is_due = record.phase == Phase::Ending && record.pending.is_release_due(self.node);
+        let is_due = record.phase == Phase::Ending && record.pending.is_release_pending(self.node);
         if !is_due || is_sent || record.waits_for_its_deadline() {
             return Next::Skip;
         }

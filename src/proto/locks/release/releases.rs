@@ -142,7 +142,7 @@ impl Locks {
             self.on_acknowledged(node, ask.record, now);
         }
         // While a second release is pending, its answer will say whose key it is.
-        let is_settled = || !self.records.get(ask.record).pending.is_release_due(node);
+        let is_settled = || !self.records.get(ask.record).pending.is_release_pending(node);
         if native && reply == NodeReply::Absent && is_settled() && self.caller_waits_for(ask) {
             self.ask(node, ask.record, Kind::Exists, now);
             return;
@@ -171,7 +171,7 @@ impl Locks {
             // ours stands there: the key is deleted.
             record.trouble_mut().plain.insert(node);
         } else {
-            if record.pending.is_release_due(node) {
+            if record.pending.is_release_pending(node) {
                 self.pending_releases[node.index()].push(id, now);
                 self.schedule_releases(node, now);
                 self.pending_releases[node.index()].on_refused();
@@ -209,7 +209,7 @@ impl Locks {
             // more, later.
             if let Some(line) = record.line_mut() {
                 // So may a join: that release, too, takes the token out of the line.
-                line.may_come_to_stand(node);
+                line.note_possible_place(node);
             }
             let later = now.saturating_add(self.cluster.settings().node_timeout);
             self.pending_releases[node.index()].push(id, later);

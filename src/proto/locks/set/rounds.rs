@@ -183,7 +183,7 @@ impl Locks {
     /// A majority granted what was asked for. If the keys are taken one after the other, and one is
     /// left, asks for all keys up to that one, and returns `true`. Only the votes of the last round
     /// count, in which a majority has all keys, for a whole ttl.
-    pub(in crate::proto::locks) fn takes_next_key(&mut self, id: RecordId, now: Instant) -> bool {
+    pub(in crate::proto::locks) fn ask_for_next_key(&mut self, id: RecordId, now: Instant) -> bool {
         let Some(set) = self.records.get_mut(id).set_mut() else { return false };
         set.name(u64::MAX);
         let next = set.takes_next();
@@ -221,7 +221,7 @@ impl Locks {
     /// every second such case, drawn at random, and begins anew; and in every eighth other case
     /// from the second time on. Three sets that share a key are each refused by a majority, so a
     /// majority of refusals does not mean that one client holds the key.
-    pub(in crate::proto::locks) fn keeps_first_keys(
+    pub(in crate::proto::locks) fn keep_first_keys(
         &mut self,
         id: RecordId,
         error: &Error,
