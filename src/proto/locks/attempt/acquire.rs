@@ -13,7 +13,7 @@ use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::course::Part;
 use crate::proto::locks::round::failure::{Tried, classify};
-use crate::proto::locks::round::state::Round;
+use crate::proto::locks::round::state::{Purpose, Round};
 use crate::proto::locks::{AcquireParams, Locks, WaitEvent, busy, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::{Instant, Ttl};
@@ -220,7 +220,8 @@ impl Locks {
         NodeReply::Failed(cause)
     }
 
-    /// A majority granted: the client owns the lock until it is handed out.
+    /// A majority granted what was asked for. If that is the whole lock, the client owns it until
+    /// it is handed out.
     pub(in crate::proto::locks) fn on_attempt_won(&mut self, id: RecordId, now: Instant) {
         let record = self.records.get(id);
         if now >= record.deadline {
@@ -230,6 +231,16 @@ impl Locks {
         if record.set().is_some() && self.ask_for_next_key(id, now) {
             return;
         }
+        let record = self.records.get(id);
+        if record.fenced && record.round.purpose == Purpose::Acquire {
+            self.on_votes_in(id, now);
+        } else {
+            self.begin_hold(id);
+        }
+    }
+
+    /// The lock is won, and belongs to the client.
+    pub(in crate::proto::locks) fn begin_hold(&mut self, id: RecordId) {
         let record = self.records.get_mut(id);
         record.phase = Phase::Held;
         let op = record.op;

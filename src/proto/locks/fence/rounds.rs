@@ -141,15 +141,6 @@ impl Locks {
     /// A majority granted and voted. If its votes are equal, the lock is won; otherwise the number
     /// is written back first.
     pub(in crate::proto::locks) fn on_votes_in(&mut self, id: RecordId, now: Instant) {
-        let record = self.records.get(id);
-        if now >= record.deadline {
-            self.on_attempt_lost(id, now);
-            return;
-        }
-        // Before the last round of a set that takes its keys one by one, no node votes.
-        if record.set().is_some() && self.ask_for_next_key(id, now) {
-            return;
-        }
         let needed = self.cluster.quorum();
         let record = self.records.get_mut(id);
         let grants = record.round.ballot().grants();
@@ -162,7 +153,7 @@ impl Locks {
             self.on_attempt_lost(id, now);
         } else if stored.len() >= needed {
             self.cluster.stats_mut().fenced += 1;
-            self.on_attempt_won(id, now);
+            self.begin_hold(id);
         } else {
             self.cluster.stats_mut().fenced += 1;
             self.cluster.stats_mut().written_back += 1;

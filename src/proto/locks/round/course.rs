@@ -142,7 +142,6 @@ impl Locks {
             (Purpose::Release, _) => self.on_release_decided(id),
             (Purpose::Claim, Verdict::Won) => self.on_claim_won(id, now),
             (Purpose::Claim, _) => self.on_claim_lost(id, now),
-            (Purpose::Acquire, Verdict::Won) if record.fenced => self.on_votes_in(id, now),
             (_, Verdict::Won) => self.on_attempt_won(id, now),
             (_, _) => self.on_attempt_lost(id, now),
         }
