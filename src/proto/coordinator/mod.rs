@@ -137,6 +137,8 @@ impl Coordinator {
             match received {
                 Received::Lock(ask, reply) => {
                     self.on_lock_answer(node, ask, reply, now);
+                    // What this answer decided comes before what it says of the node.
+                    self.act(now);
                     self.check_for_replica(node, reply, now);
                 }
                 Received::Registered(record, key, left) => {

@@ -63,6 +63,9 @@ impl Locks {
                 self.forget_hand_overs(node);
                 for ask in asks {
                     self.on_ask_lost(node, ask, cause, provable, now);
+                    // So the releases of an attempt that ends by this come in the order of the
+                    // requests.
+                    self.act_on_verdicts(now);
                 }
                 self.on_first_handshake_end(now);
             }

@@ -145,6 +145,7 @@ impl Locks {
         self.records = Records::new(self.cluster.settings().limits.records);
         self.tasks = Tasks::default();
         self.renewals = Renewals::new(&self.cluster);
+        self.verdicts.clear();
         self.waits.clear();
         self.updates.clear();
         self.timers = Timers::new();

@@ -312,18 +312,18 @@ impl Locks {
 
     /// Does the earliest thing that is due, except renewals. Returns whether there was one.
     pub fn do_next_due(&mut self, now: Instant) -> bool {
-        let at_a_node = self.cluster.next_timeout().filter(|&at| at <= now);
-        let first = at_a_node.filter(|&at| self.timers.next().is_none_or(|due| at < due));
-        if first.is_some() {
+        let (at_a_node, of_request) = (self.cluster.next_timeout(), self.ops.next_timeout());
+        let rest = Instant::first_of([of_request, self.timers.next()]);
+        if at_a_node.is_some_and(|at| at <= now && rest.is_none_or(|rest| at < rest)) {
             self.cluster.handle_timeout(now);
             self.act_on_changes(now);
             return true;
         }
-        let of_request = self.ops.next_timeout().filter(|&at| at <= now);
-        let first = of_request.filter(|&at| self.timers.next().is_none_or(|due| at < due));
-        if let Some(op) = first.and_then(|_| self.ops.pop_due(now)) {
-            self.on_request_due(op, now);
-            return true;
+        if of_request.is_some_and(|at| self.timers.next().is_none_or(|due| at < due)) {
+            if let Some(op) = self.ops.pop_due(now) {
+                self.on_request_due(op, now);
+                return true;
+            }
         }
         let Some(due) = self.timers.pop_due(now) else { return self.tidy_if_due(now) };
         match due {

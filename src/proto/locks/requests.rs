@@ -278,11 +278,11 @@ impl Ops {
     /// From now on the wait of a request for its turn ends at the moment from which no attempt is
     /// begun.
     pub fn limit_wait(&mut self, op: Op) {
-        let Some(request) = self.slab.get_mut(op.index as usize) else { return };
-        let at = request.give_up_at;
-        if at != Instant::from_nanos(u64::MAX) {
-            self.timers.clear_in(&mut request.timer);
-            request.timer = Some(self.timers.set_at(at, op.short()));
+        let at = self.give_up_at(op).filter(|&at| at != Instant::from_nanos(u64::MAX));
+        if let Some(at) = at {
+            let timer = &mut self.slab[op.index as usize].timer;
+            self.timers.clear_in(timer);
+            *timer = Some(self.timers.set_at(at, op.short()));
         }
     }
 

@@ -242,3 +242,15 @@ fn interval_follows_while_the_room_of_a_burst_is_not_given_back() {
     assert_eq!(capacities(&locks), before);
     assert!(locks.tidying.due.is_some());
 }
+
+#[test]
+fn many_verdicts_of_one_lost_connection_take_no_room() {
+    let (mut locks, now) = ready(1);
+    for number in 0..5 * FEW {
+        acquire(&mut locks, number.to_string().as_bytes(), Duration::ZERO, now);
+    }
+    commands(locks.cluster_mut(), only(), now);
+    locks.cluster_mut().handle_disconnected(only(), "reset", now);
+    locks.act_on_changes(now);
+    assert!(locks.verdicts.is_empty() && locks.verdicts.capacity() <= FEW);
+}

@@ -237,7 +237,9 @@ impl Pending {
     /// Adds what matters for the future to a fingerprint.
     pub fn add_to(&self, fingerprint: &mut Fingerprint<'_>, nodes: usize) {
         let Pending { asked, releasing, written, unproven, unprovable, lapses_at } = self;
-        fingerprint.add(fingerprint.ahead(*lapses_at));
+        // That a token was given away does not depend on the moment of it.
+        let given_away = *lapses_at == GIVEN_AWAY;
+        fingerprint.add(if given_away { u64::MAX } else { fingerprint.ahead(*lapses_at) });
         let sets = [asked.nodes(), asked.full(), *releasing, *written, *unproven, *unprovable];
         fingerprint.add_sets(nodes, &sets);
     }

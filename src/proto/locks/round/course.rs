@@ -131,12 +131,14 @@ impl Locks {
     /// Acts on a verdict: the one function that hands out, retries, extends or ends.
     fn on_verdict(&mut self, id: RecordId, now: Instant) {
         let Some(record) = self.records.get_open_mut(id) else { return };
-        if !record.is_deciding() {
+        let verdict = record.round.ballot().verdict();
+        debug_assert!(verdict != Verdict::Undecided, "no round begins before this is acted on");
+        if !record.is_deciding() || verdict == Verdict::Undecided {
             // The lock was found lost by the same answer, say.
             return;
         }
         self.timers.clear_in(&mut record.round_timer);
-        match (record.round.purpose, record.round.ballot().verdict()) {
+        match (record.round.purpose, verdict) {
             (Purpose::Extend, Verdict::Won) => self.on_extend_won(id, now),
             (Purpose::Extend, _) => self.on_extend_lost(id, now),
             (Purpose::Release, _) => self.on_release_decided(id),
