@@ -1,5 +1,6 @@
-//! The end of a client: every request is cancelled, and every lock released. Also the copy of a
-//! client in a forked process, which has nothing to release.
+//! The end of a client: every request is cancelled. `close` releases the locks that were not handed
+//! out, and `release_all` releases every lock. Also the copy of a client in a forked process, which
+//! has nothing to release.
 
 use crate::proto::error::{ClosedReason, Error, LostReason};
 use crate::proto::ids::RecordId;
@@ -95,7 +96,7 @@ impl Locks {
             let pending = &record.pending;
             let is_due = pending.is_release_pending(node) && !pending.has_lapsed(node, now);
             if record.phase == Phase::Ending && is_due && !pending.releasing().contains(node) {
-                let native = self.cluster.native(node).filter(|_| !record.fair);
+                let native = self.cluster.native(node).filter(|_| !record.is_fair());
                 let form = native.map_or(Form::Source, Form::Native);
                 self.ask_to_release(node.into(), id, form, now);
             }
@@ -127,7 +128,7 @@ impl Locks {
             return;
         }
         let record = self.records.get(id);
-        if !record.fair || record.phase != Phase::Ending {
+        if !record.is_fair() || record.phase != Phase::Ending {
             return;
         }
         for node in record.pending.releasing().minus(record.plain()).iter() {
@@ -140,7 +141,7 @@ impl Locks {
 
     /// Called in a forked process: the records, connections and pending releases are the parent's.
     pub fn abandon_after_fork(&mut self) {
-        self.abandoned = true;
+        self.forked = true;
         self.cluster.stats_mut().held = 0;
         self.records = Records::new(self.cluster.settings().limits.records);
         self.tasks = Tasks::default();

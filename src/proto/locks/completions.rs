@@ -11,7 +11,7 @@ impl Locks {
     /// [`fetch`](Locks::fetch).
     #[inline]
     pub fn poll_released(&mut self) -> Option<Completion> {
-        if self.abandoned {
+        if self.forked {
             return None;
         }
         let (op, data, released) = self.ops.pop_released()?;
@@ -47,7 +47,7 @@ impl Locks {
                 Err(self.lost_unasked(LostReason::Expired, &[], now))
             }
             // Its request was made in the child.
-            Stage::Over(_) if self.abandoned => Err(Error::Closed(ClosedReason::Forked)),
+            Stage::Over(_) if self.forked => Err(Error::Closed(ClosedReason::Forked)),
             Stage::Over(result) => result,
             stage => unreachable!("{stage:?} is no end"),
         };

@@ -1,6 +1,7 @@
 //! The bytes of a record's questions, and the phase of the record in which each may be written.
 //!
-//! Only [`Locks::ask_as`](super::Locks) encodes a question, after it has looked at the phase.
+//! [`Locks::ask_as`](super::Locks) encodes a question after it has looked at the phase; the last
+//! words of a client that ends are encoded without a look.
 
 use std::iter;
 
@@ -49,7 +50,7 @@ impl Question {
         if record.set().is_some() || self.kind == Kind::Adopt {
             return Names::AllKeys;
         }
-        let in_line = record.fair && self.kind.names_the_line();
+        let in_line = record.is_fair() && self.kind.names_the_line();
         let in_line = in_line && record.plain().common(nodes).is_empty();
         if in_line { Names::KeyAndLine } else { Names::Key }
     }

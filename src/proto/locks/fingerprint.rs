@@ -26,7 +26,7 @@ impl Locks {
         let Locks {
             cluster,
             starting,
-            abandoned,
+            forked,
             pending_releases,
             flushes,
             key_prefix: _,
@@ -62,7 +62,7 @@ impl Locks {
         let short_place = |op: ShortOp| {
             open.iter().position(|&it| it.short() == op).map_or(0, |at| 1 + at as u64)
         };
-        fingerprint.add(u64::from(*starting) + 2 * u64::from(*abandoned));
+        fingerprint.add(u64::from(*starting) + 2 * u64::from(*forked));
         fingerprint.add(ids.len() as u64);
         for &id in &ids {
             records.get(id).add_to(fingerprint, cluster.size(), &op_place);

@@ -193,7 +193,7 @@ pub struct Locks {
     /// The first handshakes are not over: requests for locks are held.
     starting: bool,
     /// This is the copy in a forked process: every request ends as an error.
-    abandoned: bool,
+    forked: bool,
     /// The pending releases of each node.
     pending_releases: Vec<PendingReleases>,
     /// The flushes that each node reported.
@@ -236,7 +236,7 @@ impl Locks {
             tasks: Tasks::default(),
             ops: Ops::default(),
             starting: true,
-            abandoned: false,
+            forked: false,
             command: BytesMut::new(),
             timers: Timers::new(),
             verdicts: VecDeque::new(),
@@ -353,7 +353,7 @@ impl Locks {
         self.records.len() + self.tasks.count()
     }
 
-    /// How many locks are auto-extended.
+    /// How many locks are auto-extended or watched.
     pub fn auto_extended_locks(&self) -> usize {
         self.renewals.len()
     }
@@ -363,7 +363,7 @@ impl Locks {
         self.pending_releases[node.index()].len()
     }
 
-    /// Whether the caller of this record's round still waits for its outcome.
+    /// Whether the outcome of the record's round still matters.
     #[inline]
     pub fn is_deciding(&self, id: RecordId) -> bool {
         self.records.get(id).is_deciding()
@@ -418,11 +418,12 @@ impl Locks {
 
     /// As `ask_all`, if the caller decides more than the kind.
     ///
-    /// Only this method asks about a record, and checks its phase first.
+    /// Each question that is counted in what is pending goes through here, after a look at the
+    /// phase of its record. The last words of a client that ends do not.
     fn ask_as(&mut self, nodes: NodeSet, id: RecordId, question: Question, now: Instant) {
         let record = self.records.get_mut(id);
         let kind = question.kind;
-        if record.fair && kind.names_the_line() && nodes.len() != 1 {
+        if record.is_fair() && kind.names_the_line() && nodes.len() != 1 {
             let (odd, in_line) = (nodes.common(record.plain()), record.line().is_some());
             if in_line {
                 // The member names the channel and the mark of its node.

@@ -28,7 +28,7 @@ impl Locks {
     /// The error of a lost lock about which no node was asked. In a forked process every lock is
     /// the parent's.
     pub fn lost_unasked(&self, reason: LostReason, key: &[u8], now: Instant) -> Error {
-        if self.abandoned {
+        if self.forked {
             return Error::Closed(ClosedReason::Forked);
         }
         Error::Lost { reason, report: self.report_unasked(key, now) }

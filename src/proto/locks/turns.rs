@@ -4,6 +4,7 @@
 use crate::proto::error::{Busy, Error, Report, ReportedSet};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
+use crate::proto::locks::record::records::LockKind;
 use crate::proto::locks::requests::Request;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::state::Round;
@@ -170,7 +171,7 @@ impl Locks {
         let id = self.records.open(key, token, round).expect("its place was kept for it");
         self.records.index(id, KeyHash::of(key));
         let record = self.records.get_mut(id);
-        record.fenced = fenced;
+        record.kind = LockKind::of(fenced);
         record.set_queue(Some(queue));
         self.ops.move_to(op, Stage::Running { record: id });
         let auto_extend = self.ops.get_mut(op).and_then(|request| request.auto_extend);

@@ -39,11 +39,11 @@ pub enum TaskAnswer {
 /// The answer to a question of the cluster's own. It borrows nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeAnswer {
-    /// To a step of the handshake: the content is in `Link::fact`.
+    /// To a step of the handshake: the content is in `Connection::fact`.
     Handshake(Step),
-    /// To the writing of a marker: the content is in `Link::fact`.
+    /// To the writing of a marker: the content is in `Connection::fact`.
     Marked,
-    /// To a probe: the content is in `Link::fact`.
+    /// To a probe: the content is in `Connection::fact`.
     Probed(Step),
     /// To `CLIENT KILL`: whether the connection is known to be gone.
     Gone(bool),

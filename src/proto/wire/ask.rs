@@ -154,7 +154,11 @@ impl Kind {
     /// Whether the question may create the key, or extend it. Such a question has to be followed by
     /// a release. A write-back does neither, but it is only sent where the key may be.
     pub const fn may_create(self) -> bool {
-        !matches!(self, Kind::Release | Kind::Exists)
+        match self {
+            Kind::Acquire | Kind::Extend | Kind::Heal | Kind::Adopt => true,
+            Kind::WriteBack | Kind::Join | Kind::Claim => true,
+            Kind::Release | Kind::Exists => false,
+        }
     }
 
     /// Whether a fair lock asks this by a script that names the line of its key.

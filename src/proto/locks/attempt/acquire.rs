@@ -8,7 +8,7 @@ use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
 use crate::proto::keys::KeysRef;
 use crate::proto::lock::Lock;
-use crate::proto::locks::record::records::Phase;
+use crate::proto::locks::record::records::{LockKind, Phase};
 use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::course::Part;
@@ -56,7 +56,7 @@ impl Locks {
         let token = self.random_token();
         let round = Round::acquire(self.cluster.size(), now, params.ttl);
         let id = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
-        self.records.get_mut(id).fenced = params.fenced;
+        self.records.get_mut(id).kind = LockKind::of(params.fenced);
         self.records.index(id, hash);
         let op = self.ops.open(params.data, now, params.give_up_at, Stage::Running { record: id });
         self.ops.link(op, self.records.get_mut(id), params.auto_extend);
@@ -79,9 +79,9 @@ impl Locks {
         self.records.current_record(key, hash)
     }
 
-    /// Ends a lock whose deadline has passed, and whose timer has not fired yet. An auto-extended
-    /// lock is left alone: its loss is reported by the driver's turn. Returns whether a lock was
-    /// ended.
+    /// Ends a lock whose deadline has passed, and whose timer has not fired yet. A lock
+    /// that is auto-extended or watched is left alone: its loss is reported by the driver's turn.
+    /// Returns whether a lock was ended.
     #[inline]
     pub fn end_if_overdue(&mut self, id: RecordId, now: Instant) -> bool {
         let record = self.records.get_mut(id);
@@ -170,7 +170,7 @@ impl Locks {
     fn ask_for_keys(&mut self, nodes: NodeSet, id: RecordId, now: Instant) {
         let untrusted = self.cluster.untrusted(nodes);
         let record = self.records.get_mut(id);
-        if record.fenced && record.asks_for_all_keys() {
+        if record.is_fenced() && record.asks_for_all_keys() {
             self.ask_for_votes(id, nodes, now);
             return;
         }
@@ -232,7 +232,7 @@ impl Locks {
             return;
         }
         let record = self.records.get(id);
-        if record.fenced && record.round.purpose == Purpose::Acquire {
+        if record.is_fenced() && record.round.purpose == Purpose::Acquire {
             self.on_votes_in(id, now);
         } else {
             self.begin_hold(id);
@@ -313,7 +313,7 @@ impl Locks {
         }
         let token = self.random_token();
         let record = self.records.get(id);
-        let (round, fenced) = (Round::acquire(self.cluster.size(), now, record.ttl), record.fenced);
+        let (round, kind) = (Round::acquire(self.cluster.size(), now, record.ttl), record.kind);
         let next = self.records.open_again(id, token, round)?;
         if self.records.get(id).set().is_some() {
             self.records.take_place_of_set(next, id, error.is_contended());
@@ -327,7 +327,8 @@ impl Locks {
         let fair = self.ops.is_fair(op);
         let record = self.records.get_mut(next);
         (record.op, record.tracked) = (Some(op), tracked);
-        (record.fair, record.fenced) = (fair, fenced);
+        // A request that the nodes refuse their lines waits as one for a plain lock.
+        record.kind = if kind == LockKind::Fair && !fair { LockKind::Plain } else { kind };
         record.set_queue(queue);
         Some(next)
     }

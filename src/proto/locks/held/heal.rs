@@ -17,7 +17,7 @@ impl Locks {
     /// How a grant of the node in the extend that is about to be asked counts. The grant counts as
     /// absent if the node answered absent before and was not healed since. It does not count if the
     /// node is in quarantine and our key there may stand in the place of another's.
-    pub(in crate::proto::locks) fn extend_counts(
+    pub(in crate::proto::locks) fn judge_before_extend(
         &mut self,
         node: NodeId,
         id: RecordId,

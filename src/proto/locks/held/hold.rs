@@ -164,7 +164,7 @@ impl Locks {
         record.longest = record.longest.max(ttl);
         record.round.follow(Purpose::Extend, ballot, now, ttl);
         self.renewals.on_extend_begun(record);
-        let part_of = |locks: &mut Locks, node| match locks.extend_counts(node, id, now) {
+        let part_of = |locks: &mut Locks, node| match locks.judge_before_extend(node, id, now) {
             NodeReply::Granted => Part::Asked,
             // The node is asked all the same, to learn whether it can be healed, and to extend the
             // key that it has.

@@ -49,6 +49,24 @@ pub enum Phase {
 /// No lock is held since the end of time.
 const NOT_HELD: Instant = Instant::from_nanos(u64::MAX);
 
+/// The kind of a lock, besides its keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LockKind {
+    /// It is neither of the others.
+    Plain,
+    /// Its waiters stand in line. It is released by the script that hands the key over.
+    Fair,
+    /// It is to have a fencing number for each key: the nodes vote in its attempts.
+    Fenced,
+}
+
+impl LockKind {
+    /// The kind of a lock that is to have a fencing number, or is not.
+    pub const fn of(fenced: bool) -> LockKind {
+        if fenced { LockKind::Fenced } else { LockKind::Plain }
+    }
+}
+
 /// What the client knows of one attempt.
 #[derive(Debug, Clone)]
 pub struct Record {
@@ -78,10 +96,8 @@ pub struct Record {
     pub proof: Proof,
     /// What few records need.
     pub(in crate::proto::locks) trouble: Option<Box<Trouble>>,
-    /// The lock is released by the script that hands the key over.
-    pub fair: bool,
-    /// The lock is to have a fencing number for each key: the nodes vote in its attempts.
-    pub fenced: bool,
+    /// The kind of the lock.
+    pub kind: LockKind,
     /// The nodes are to report writes to the key.
     pub tracked: bool,
     /// The place of the lock among the auto-extended locks, if it is auto-extended or watched.
@@ -109,6 +125,18 @@ pub struct Record {
 }
 
 impl Record {
+    /// Whether the waiters of the lock stand in line.
+    #[inline]
+    pub fn is_fair(&self) -> bool {
+        self.kind == LockKind::Fair
+    }
+
+    /// Whether the lock is to have a fencing number for each key.
+    #[inline]
+    pub fn is_fenced(&self) -> bool {
+        self.kind == LockKind::Fenced
+    }
+
     /// The lock is handed out. If its updates are reported, it is under this data.
     pub fn note_handed_out(&mut self, now: Instant, reports: bool, data: u64) {
         (self.held_since, self.data) = (now, data);
@@ -214,7 +242,7 @@ impl Record {
         match self.round.purpose {
             Purpose::Extend => self.phase == Phase::Held,
             Purpose::Release => true,
-            _ => self.phase == Phase::Asking,
+            Purpose::Acquire | Purpose::WriteBack | Purpose::Claim => self.phase == Phase::Asking,
         }
     }
 
@@ -321,8 +349,7 @@ impl Records {
             uncounted: NodeSet::EMPTY,
             proof: Proof::default(),
             trouble: None,
-            fair: false,
-            fenced: false,
+            kind: LockKind::Plain,
             tracked: false,
             auto_extended: None,
             held_since: NOT_HELD,

@@ -21,7 +21,7 @@ pub struct Trouble {
     pub plain: NodeSet,
     /// What is known of the lines that the token stands in, or stood in.
     pub line: Option<Box<Line>>,
-    /// The new token of an adopt.
+    /// The token that the lock was given away with, if this record adopted it.
     pub taken_up: Option<Box<LockToken>>,
     /// The votes for the fencing number, and the number.
     pub fencing: Option<Box<Fencing>>,

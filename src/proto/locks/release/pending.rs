@@ -26,7 +26,7 @@ pub const GONE_AFTER: Duration = Duration::from_secs(16 * 60);
 pub struct Pending {
     /// Unanswered requests that may create or prolong the key.
     asked: Outstanding,
-    /// Nodes with an unanswered release.
+    /// Nodes with an unanswered release, or an unanswered `EXISTS` after it.
     releasing: NodeSet,
     /// Nodes that have answered a request by which the key may be there.
     written: NodeSet,
@@ -182,7 +182,7 @@ impl Pending {
         !self.is_asked(node) && now >= self.lapses_at.saturating_add(after)
     }
 
-    /// Nodes with an unanswered release.
+    /// Nodes with an unanswered release, or an unanswered `EXISTS` after it.
     #[inline]
     pub fn releasing(&self) -> NodeSet {
         self.releasing

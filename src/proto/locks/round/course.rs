@@ -128,7 +128,7 @@ impl Locks {
         }
     }
 
-    /// Acts on a verdict: the one function that hands out, retries, extends or ends.
+    /// Acts on a verdict: the one function that wins, retries, extends or ends.
     fn on_verdict(&mut self, id: RecordId, now: Instant) {
         let Some(record) = self.records.get_open_mut(id) else { return };
         let verdict = record.round.ballot().verdict();
@@ -144,8 +144,8 @@ impl Locks {
             (Purpose::Release, _) => self.on_release_decided(id),
             (Purpose::Claim, Verdict::Won) => self.on_claim_won(id, now),
             (Purpose::Claim, _) => self.on_claim_lost(id, now),
-            (_, Verdict::Won) => self.on_attempt_won(id, now),
-            (_, _) => self.on_attempt_lost(id, now),
+            (Purpose::Acquire | Purpose::WriteBack, Verdict::Won) => self.on_attempt_won(id, now),
+            (Purpose::Acquire | Purpose::WriteBack, _) => self.on_attempt_lost(id, now),
         }
     }
 

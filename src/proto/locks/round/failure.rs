@@ -1,4 +1,4 @@
-//! Why a question that was not won failed: the one place that decides which error it ends with.
+//! Why a round that was not won failed: the one place that decides which error it ends with.
 //!
 //! The hazard is a lock that is given up while a majority may still hold it. So it counts as gone
 //! only if more nodes say so than may fail.
@@ -46,7 +46,7 @@ impl Refusals {
     }
 }
 
-/// Why a question failed.
+/// Why a round failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// The lock that it was about is over.
@@ -61,7 +61,7 @@ pub enum Failure {
     Contended,
 }
 
-/// Why a question failed that no majority said yes to in time.
+/// Why a round failed that no majority said yes to in time.
 pub fn classify(tried: Tried, refusals: Refusals) -> Failure {
     let Refusals { spare, failed, permanent, denied, overdue } = refusals;
     match tried {

@@ -1,4 +1,4 @@
-//! A round: a question to all nodes, its ballot, and what each node said. It is a plain value in
+//! A round: a request to all nodes, its ballot, and what each node said. It is a plain value in
 //! its record: it writes nothing and acts on nothing.
 
 use crate::proto::error::{NodeError, NodeReply};
@@ -27,7 +27,10 @@ pub enum Purpose {
 impl Purpose {
     /// Whether an attempt for a key is in its round, or an adopt.
     pub const fn is_attempt(self) -> bool {
-        !matches!(self, Purpose::Extend | Purpose::Release)
+        match self {
+            Purpose::Acquire | Purpose::WriteBack | Purpose::Claim => true,
+            Purpose::Extend | Purpose::Release => false,
+        }
     }
 }
 
