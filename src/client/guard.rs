@@ -15,8 +15,8 @@ use crate::net::observe::{self, Ended, Verb, Watch};
 use crate::proto::error::{Error, LostReason};
 use crate::proto::key_set::KeySet;
 use crate::proto::lock::{self, Lock};
+use crate::proto::locks::completions::Outcome;
 use crate::proto::locks::renew::schedule::AutoExtend;
-use crate::proto::locks::requests::Outcome;
 use crate::proto::locks::round::state::ReleaseOutcome;
 use crate::proto::time::Instant;
 

@@ -13,7 +13,7 @@ use crate::net::observe::Interface;
 use crate::net::reactor::Reactor;
 use crate::proto::error::{ConfigError, Error};
 use crate::proto::ids::Op;
-use crate::proto::locks::requests::Outcome;
+use crate::proto::locks::completions::Outcome;
 use crate::proto::time::Instant;
 
 /// How many key buffers of dropped guards are kept for later guards.

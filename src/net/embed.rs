@@ -18,8 +18,8 @@ use super::reactor::Reactor;
 use crate::config::Config;
 use crate::proto::coordinator::NodeEvent;
 use crate::proto::error::ConfigError;
+use crate::proto::locks::completions::Completion;
 use crate::proto::locks::held::updates::LockUpdate;
-use crate::proto::locks::requests::Completion;
 
 /// The engine as one file descriptor, for a loop that is not mio's: epoll, poll(2), libuv, glib,
 /// calloop, a game loop. Linux only.

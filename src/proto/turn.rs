@@ -18,7 +18,7 @@
 
 use crate::proto::coordinator::{Action, Coordinator};
 use crate::proto::ids::Op;
-use crate::proto::locks::requests::Completion;
+use crate::proto::locks::completions::Completion;
 use crate::proto::time::Instant;
 
 /// The sockets and the clock around a [`Coordinator`]: what a turn needs from the driver.

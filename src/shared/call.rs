@@ -21,7 +21,7 @@ use super::park;
 use crate::net::observe::{Ended, Verb, Watch};
 use crate::proto::error::Error;
 use crate::proto::ids::Op;
-use crate::proto::locks::requests::Outcome;
+use crate::proto::locks::completions::Outcome;
 
 /// What a [`Call`] requests: one of the types in this module's requests.
 pub trait Question: sealed::Asked {}

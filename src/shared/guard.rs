@@ -16,8 +16,8 @@ use crate::proto::error::Error;
 use crate::proto::ids::Op;
 use crate::proto::key_set::KeySet;
 use crate::proto::lock::{self, Lock};
+use crate::proto::locks::completions::Outcome;
 use crate::proto::locks::renew::schedule::AutoExtend;
-use crate::proto::locks::requests::Outcome;
 use crate::proto::locks::round::state::ReleaseOutcome;
 use crate::proto::time::Instant;
 

@@ -17,9 +17,9 @@ use crate::proto::error::{ClosedReason, Error};
 use crate::proto::ids::Op;
 use crate::proto::key_set::KeySet;
 use crate::proto::lock::{Lock, LockToken};
+use crate::proto::locks::completions::Outcome;
 use crate::proto::locks::held::updates::LockUpdate;
 use crate::proto::locks::renew::schedule::AutoExtend;
-use crate::proto::locks::requests::Outcome;
 use crate::proto::node_set::NodeId;
 
 /// How many lock states are kept for the next guards.

@@ -13,7 +13,7 @@ use crate::proto::key_set::KeySet;
 use crate::proto::keys::{Keys, KeysRef, NamedKeys};
 use crate::proto::lock;
 use crate::proto::lock_options::LockOptions;
-use crate::proto::locks::requests::Outcome;
+use crate::proto::locks::completions::Outcome;
 use crate::proto::locks::round::state::ReleaseOutcome;
 use crate::proto::time::Instant;
 

@@ -6,7 +6,7 @@ use super::Engine;
 use crate::net::clock;
 use crate::proto::coordinator::{Action, Coordinator};
 use crate::proto::ids::Op;
-use crate::proto::locks::requests::Completion;
+use crate::proto::locks::completions::Completion;
 use crate::proto::node_set::{MAX_NODES, NodeSet};
 use crate::proto::time::Instant;
 use crate::proto::turn::{self, Driver, Wake};

@@ -16,7 +16,7 @@ pub use spans::{Observer, Watch};
 
 use crate::proto::error::{Error, Report};
 use crate::proto::inspection::Inspection;
-use crate::proto::locks::requests::Outcome;
+use crate::proto::locks::completions::Outcome;
 use crate::proto::locks::round::state::ReleaseOutcome;
 use crate::proto::time::Instant;
 

@@ -5,8 +5,8 @@ use crate::proto::coordinator::{Coordinator, NodeEvent};
 use crate::proto::error::Error;
 use crate::proto::ids::Op;
 use crate::proto::lock::Lock;
+use crate::proto::locks::completions::Completion;
 use crate::proto::locks::held::updates::LockUpdate;
-use crate::proto::locks::requests::Completion;
 
 /// A request, from its beginning to its end.
 #[derive(Debug)]

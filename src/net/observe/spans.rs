@@ -18,8 +18,8 @@ use crate::proto::coordinator::{Coordinator, NodeEvent};
 use crate::proto::error::Error;
 use crate::proto::ids::Op;
 use crate::proto::lock::Lock;
+use crate::proto::locks::completions::Completion;
 use crate::proto::locks::held::updates::{LockUpdate, LockUpdateKind};
-use crate::proto::locks::requests::Completion;
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
 

@@ -1,10 +1,48 @@
 //! The outcomes of requests, as they are handed out: a lock only before its deadline.
 
-use crate::proto::error::{ClosedReason, Error, LostReason};
+use crate::proto::error::{ClosedReason, Error, LostReason, Report};
 use crate::proto::ids::Op;
+use crate::proto::inspection::Inspection;
+use crate::proto::lock::Lock;
 use crate::proto::locks::Locks;
-use crate::proto::locks::requests::{Completion, Outcome, Stage};
+use crate::proto::locks::requests::Stage;
+use crate::proto::locks::round::state::ReleaseOutcome;
 use crate::proto::time::Instant;
+
+/// The outcome of a request.
+#[derive(Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The lock is held.
+    Acquired(Lock),
+    /// The lock was extended to this deadline.
+    Extended {
+        /// The new deadline.
+        deadline: Instant,
+    },
+    /// The lock is released.
+    Released(ReleaseOutcome),
+    /// What the nodes hold.
+    Inspected(Box<Inspection>),
+    /// The grants of the nodes that accepted this count from now on.
+    Vouched(Box<Report>),
+    /// What each node said to the forced release of what was seen there: granted (deleted), absent
+    /// (nothing was seen, or it is gone), held (it holds something else by now), or an error.
+    ForceReleased(Box<Report>),
+}
+
+/// The end of a request: each request has one. What happens to its lock afterwards is a
+/// [`LockUpdate`](crate::proto::locks::held::updates::LockUpdate).
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Completion {
+    /// The request.
+    pub op: Op,
+    /// The data that the caller gave with the request.
+    pub data: u64,
+    /// The outcome, or the error.
+    pub result: Result<Outcome, Error>,
+}
 
 impl Locks {
     /// The next request that has ended, if it is a release. In a forked process every end is for

@@ -5,8 +5,9 @@
 //! test gives it a new seed before it draws.
 
 use crate::proto::locks::Locks;
+use crate::proto::locks::completions::Outcome;
 use crate::proto::locks::random::Random;
-use crate::proto::locks::requests::{Outcome, Stage};
+use crate::proto::locks::requests::Stage;
 
 impl Locks {
     /// From now on, tokens and pauses are drawn from this seed.

@@ -18,7 +18,7 @@ mod answers;
 mod attempt;
 mod changes;
 mod closing;
-mod completions;
+pub mod completions;
 #[cfg(feature = "testing")]
 mod copies;
 mod encoding;

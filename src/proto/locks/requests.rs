@@ -11,11 +11,11 @@ use std::collections::VecDeque;
 
 use slab::Slab;
 
-use crate::proto::error::{Error, Report};
+use crate::proto::error::Error;
 use crate::proto::ids::{Op, OpGeneration, RecordId, ShortOp, TaskId};
-use crate::proto::inspection::Inspection;
 use crate::proto::lock::Lock;
 use crate::proto::locks::AcquireParams;
+use crate::proto::locks::completions::Outcome;
 use crate::proto::locks::record::records::{LockKind, Phase, Record};
 use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::round::state::ReleaseOutcome;
@@ -23,41 +23,6 @@ use crate::proto::surplus::{insert, shrink_queue, shrink_slab};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::timers::{Timer, Timers};
 use crate::proto::waiting::Waiting;
-
-/// The outcome of a request.
-#[derive(Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Outcome {
-    /// The lock is held.
-    Acquired(Lock),
-    /// The lock was extended to this deadline.
-    Extended {
-        /// The new deadline.
-        deadline: Instant,
-    },
-    /// The lock is released.
-    Released(ReleaseOutcome),
-    /// What the nodes hold.
-    Inspected(Box<Inspection>),
-    /// The grants of the nodes that accepted this count from now on.
-    Vouched(Box<Report>),
-    /// What each node said to the forced release of what was seen there: granted (deleted), absent
-    /// (nothing was seen, or it is gone), held (it holds something else by now), or an error.
-    ForceReleased(Box<Report>),
-}
-
-/// The end of a request: each request has one. What happens to its lock afterwards is a
-/// [`LockUpdate`](crate::proto::locks::held::updates::LockUpdate).
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Completion {
-    /// The request.
-    pub op: Op,
-    /// The data that the caller gave with the request.
-    pub data: u64,
-    /// The outcome, or the error.
-    pub result: Result<Outcome, Error>,
-}
 
 /// The stage of a request.
 #[derive(Debug)]

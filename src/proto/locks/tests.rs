@@ -7,7 +7,7 @@ use crate::proto::cluster::Received;
 use crate::proto::cluster::tests::{commands, reply_to};
 use crate::proto::error::Error;
 use crate::proto::keys::KeysRef;
-use crate::proto::locks::requests::{Completion, Outcome};
+use crate::proto::locks::completions::{Completion, Outcome};
 use crate::proto::settings::NodeSettings;
 use crate::proto::surplus::{FEW, INTERVAL};
 

@@ -7,7 +7,7 @@ use crate::proto::cluster::tests::commands;
 use crate::proto::error::Error;
 use crate::proto::keys::KeysRef;
 use crate::proto::locks::AcquireParams;
-use crate::proto::locks::requests::{Completion, Outcome};
+use crate::proto::locks::completions::{Completion, Outcome};
 use crate::proto::locks::tests::{HELD, acquire, ready, receive};
 use crate::proto::node_set::NodeId;
 use crate::proto::waiting::Mode;

@@ -6,10 +6,11 @@ use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeR
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::keys::KeysRef;
 use crate::proto::lock::{Lock, LockToken};
+use crate::proto::locks::completions::Outcome;
 use crate::proto::locks::held::updates::PendingUpdate;
 use crate::proto::locks::record::records::{Phase, Record};
 use crate::proto::locks::renew::schedule::LOSS_BEFORE;
-use crate::proto::locks::requests::{Outcome, Stage};
+use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::course::Part;
 use crate::proto::locks::round::failure::{Failure, Refusals, Tried, classify};
 use crate::proto::locks::round::state::Purpose;

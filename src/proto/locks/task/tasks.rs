@@ -17,7 +17,7 @@ use crate::proto::inspection::Value;
 use crate::proto::key::KeyPrefix;
 use crate::proto::key_set::KeySet;
 use crate::proto::keys::KeysRef;
-use crate::proto::locks::requests::Outcome;
+use crate::proto::locks::completions::Outcome;
 use crate::proto::locks::round::failure::{Tried, classify};
 use crate::proto::locks::round::replies::Replies;
 use crate::proto::locks::task::delete::{self, SeenValues};

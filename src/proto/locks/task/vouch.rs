@@ -4,7 +4,7 @@
 //! since then is not covered.
 
 use crate::proto::error::{Error, NodeError, NodeReply, Report};
-use crate::proto::locks::requests::Outcome;
+use crate::proto::locks::completions::Outcome;
 use crate::proto::locks::round::replies::Replies;
 
 /// What counts of a node's answer. `still_true`: nothing was found out since the operator vouched.
