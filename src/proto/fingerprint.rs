@@ -78,11 +78,6 @@ impl<'a> Fingerprint<'a> {
         }
     }
 
-    /// Adds a value by its own hash.
-    pub fn add_hash(&mut self, value: &impl Hash) {
-        self.add(hash_of(value));
-    }
-
     /// The name of a random text.
     pub fn name(&self, text: &[u8]) -> u64 {
         self.names.text(text)
