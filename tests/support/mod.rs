@@ -20,6 +20,7 @@ mod proxy;
 mod redis;
 mod resp_client;
 pub mod signals;
+mod stalls;
 
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,7 @@ pub use process::{Server, free_port};
 pub use proxy::{Cut, Proxy, Way};
 pub use redis::{Fleet, Node};
 pub use resp_client::{RespClient, Value, encode};
+pub use stalls::despite_stalls;
 
 pub const SECOND: Duration = Duration::from_secs(1);
 

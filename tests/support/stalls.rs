@@ -1,0 +1,28 @@
+//! A test whose times a stall of the machine can break: it runs once more, with more time.
+//!
+//! The hazard is a fault that hides behind stalls. So a failure counts at once if no stall was long
+//! enough to cause it, and the last run counts in any case.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
+
+use super::plain_timer::PlainTimer;
+
+/// By how much each run stretches its times.
+const STRETCHED: [u32; 3] = [1, 2, 4];
+
+/// Runs `show`, with a factor for its times. If it panics, and a plain timer was late meanwhile by
+/// `breaking` times that factor, it runs again with a greater one: a stall of that length breaks
+/// what it shows.
+#[track_caller]
+pub fn despite_stalls(breaking: Duration, mut show: impl FnMut(u32)) {
+    for times in STRETCHED {
+        let timer = PlainTimer::start();
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| show(times))) else { return };
+        let late = timer.latest();
+        if late < breaking * times || Some(&times) == STRETCHED.last() {
+            resume_unwind(panic);
+        }
+        println!("once more with more time: a plain timer was late by {late:?}");
+    }
+}
