@@ -13,6 +13,7 @@ mod secrets;
 
 use std::time::{Duration, Instant};
 
+use crate::engine_loop::sleep;
 use crate::ready;
 use crate::support::{Fleet, Node, SECOND, SOON, eventually, millis};
 use redlatch::{Client, Config, NodeState, ReleaseOutcome, RestartGuard};
@@ -22,7 +23,7 @@ const TTL: Duration = Duration::from_secs(10);
 /// Without the restart guard: these servers are seconds old, and nothing was ever locked there.
 fn config(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Config {
     let config = Config::new(urls).expect("good addresses");
-    config.restart_guard(RestartGuard::Off).node_timeout(2 * SECOND)
+    config.restart_guard(RestartGuard::Off).node_timeout(3 * SECOND)
 }
 
 /// A client all of whose nodes are ready.

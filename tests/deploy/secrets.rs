@@ -32,7 +32,7 @@ fn debug_output_shows_no_password() {
         println!("{SHOWN}{engine:?} {:?}", engine.coordinator());
         let timeout = engine.prepare().unwrap_or(millis(10)).min(millis(10));
         println!("{SHOWN}{engine:?} {:?}", engine.coordinator());
-        poll.poll(&mut events, Some(timeout)).unwrap();
+        sleep(&mut poll, &mut events, timeout);
         for event in &events {
             engine.handle_event(event);
             println!("{SHOWN}{engine:?} {:?}", engine.coordinator());

@@ -1,10 +1,20 @@
 //! An engine on a poller of its own, in the loop of a program that uses it.
 
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use redlatch::{Config, Engine};
 
 use super::support::{SECOND, eventually, millis};
+
+/// Sleeps until there are events, and no longer than that.
+pub fn sleep(poll: &mut mio::Poll, events: &mut mio::Events, most: Duration) {
+    match poll.poll(events, Some(most)) {
+        // A process that was stopped and goes on: Linux ends the sleep early.
+        Err(error) if error.kind() == ErrorKind::Interrupted => events.clear(),
+        other => other.expect("the poller works"),
+    }
+}
 
 pub struct Loop {
     pub engine: Engine,
@@ -37,7 +47,7 @@ impl Loop {
     /// Prepares, sleeps for at most this long, takes the events.
     pub fn turn_within(&mut self, most: Duration) {
         let timeout = self.engine.prepare().unwrap_or(most).min(most);
-        self.poll.poll(&mut self.events, Some(timeout)).expect("the poller works");
+        sleep(&mut self.poll, &mut self.events, timeout);
         for event in &self.events {
             assert!(self.engine.handle_event(event), "every socket here is the engine's");
         }
