@@ -16,7 +16,7 @@ fn guard_and_event_are_one_readable_line() {
     // The options of `try_lock` count, except for the wait.
     let error = client.try_lock(key, LockOptions::new(TTL).wait_forever()).unwrap_err();
     assert!(error.is_contended() && error.is_retryable(), "{error}");
-    let short = client.try_lock("short", kept(millis(50))).unwrap();
+    let short = client.lock("short", kept(millis(50))).unwrap();
     eventually(SOON, "its loss is reported", || {
         std::thread::sleep(millis(60));
         short.check().is_err()
@@ -149,15 +149,15 @@ fn keys_of_any_bytes_are_sent_exactly() {
 fn extending_prolongs_and_never_shortens() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
-    let mut guard = client.try_lock("a", SECOND).unwrap();
+    let mut guard = client.try_lock("a", TTL).unwrap();
     let before = guard.deadline().unwrap();
-    guard.extend(TTL).unwrap();
+    guard.extend(3 * TTL).unwrap();
     let after = guard.deadline().unwrap();
-    assert!(after.saturating_since(before) > 8 * SECOND);
+    assert!(after.saturating_since(before) > TTL);
     guard.extend(millis(100)).unwrap();
     assert!(guard.deadline().unwrap() == after, "an extend shortened the lock");
     for node in fleet.iter() {
-        eventually(SOON, "it is prolonged there", || node.pttl("a") > 5_000);
+        eventually(SOON, "it is prolonged there", || node.pttl("a") > 15_000);
     }
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
 }
@@ -183,7 +183,8 @@ fn an_extend_is_asked_again_while_too_few_answer_and_ends_at_the_deadline() {
     let fleet = Fleet::start(3);
     // Shorter than the locks live, so that the extends are asked again.
     let client = ready::client(config(&fleet).node_timeout(millis(250)));
-    let mut guard = client.try_lock("a", 2 * SECOND).unwrap();
+    // Each lock waits, because a node that the machine stalls misses so short a timeout.
+    let mut guard = client.lock("a", 4 * SECOND).unwrap();
     let deadline = guard.deadline().unwrap();
     fleet[0].stop();
     fleet[1].stop();
@@ -195,7 +196,7 @@ fn an_extend_is_asked_again_while_too_few_answer_and_ends_at_the_deadline() {
     client.wait_ready(3);
     nothing_is_left(&fleet);
 
-    let mut guard = client.try_lock("a", TTL).unwrap();
+    let mut guard = client.lock("a", TTL).unwrap();
     fleet[0].stop();
     fleet[1].stop();
     let (ports, pids) = ([fleet[0].port(), fleet[1].port()], [fleet[0].pid(), fleet[1].pid()]);

@@ -89,7 +89,7 @@ fn a_value_of_any_length_is_seen_by_its_beginning() {
 #[test]
 fn nodes_that_do_not_answer_and_keys_that_are_no_locks_are_seen_as_what_they_are() {
     let fleet = Fleet::start(5);
-    let client = ready::client(config(&fleet).node_timeout(millis(200)));
+    let client = ready::client(config(&fleet).node_timeout(SILENT));
     assert_eq!(fleet[0].command(&["RPUSH", "a", "1"]).int(), 1);
     fleet[1].kill();
     fleet[2].stop();
@@ -163,7 +163,7 @@ fn a_lock_that_is_ended_by_force_is_gone_everywhere_and_its_holder_is_reported_a
 #[test]
 fn a_release_by_force_that_no_majority_answers_is_unconfirmed() {
     let fleet = Fleet::start(3);
-    let client = ready::client(config(&fleet).node_timeout(millis(200)));
+    let client = ready::client(config(&fleet).node_timeout(SILENT));
     for node in &fleet {
         assert!(node.command(&["SET", "a", "x"]).is_ok());
     }

@@ -52,15 +52,26 @@ fn told_in_time(what: &str, mut lose: impl FnMut() -> Told) {
     assert!(late < 5, "{what}: it is never told before the deadline");
 }
 
+/// A lock that was renewed. If the machine stalls meanwhile, it is over, and the next one counts.
+#[track_caller]
+fn renewed(client: &Client) -> Guard<'_> {
+    let mut guard = None;
+    eventually(2 * SOON, "a lock is renewed", || {
+        let kept = client.lock("a", kept(SECOND)).unwrap();
+        client.drive(millis(400)).unwrap();
+        guard = kept.check().is_ok().then_some(kept);
+        guard.is_some()
+    });
+    guard.expect("it is held")
+}
+
 #[test]
 fn loss_is_reported_before_the_deadline_when_a_majority_is_stopped() {
     let fleet = Fleet::start(3);
     let client = Client::connect(config(&fleet).node_timeout(millis(100))).unwrap();
     told_in_time("two of three stopped", || {
         client.wait_ready(3);
-        let guard = client.lock("a", kept(SECOND)).unwrap();
-        client.drive(millis(400)).unwrap();
-        guard.check().expect("it was renewed");
+        let guard = renewed(&client);
         [&fleet[0], &fleet[2]].into_iter().for_each(Node::stop);
         let told = client.until_lost(&guard);
         assert_eq!(guard.check().unwrap_err(), told.error, "every look says the same");
@@ -81,8 +92,7 @@ fn loss_is_reported_before_the_deadline_when_a_majority_is_killed() {
     let client = Client::connect(config(&fleet).node_timeout(millis(100))).unwrap();
     told_in_time("two of three killed", || {
         client.wait_ready(3);
-        let guard = client.lock("a", kept(SECOND)).unwrap();
-        client.drive(millis(400)).unwrap();
+        let guard = renewed(&client);
         [&fleet[1], &fleet[2]].into_iter().for_each(Node::kill);
         let told = client.until_lost(&guard);
         drop(guard);
@@ -207,16 +217,21 @@ fn is_only_anothers(fleet: &Fleet, client: &Client, nodes: usize) {
 
 #[test]
 fn an_extend_whose_answers_come_after_the_old_deadline_is_lost_and_leaves_nothing() {
+    despite_stalls(millis(500), |times| extend_is_answered_late(times * SECOND));
+}
+
+/// `ttl` is that of the lock; the answers come when it is over for twice as long.
+fn extend_is_answered_late(ttl: Duration) {
     let fleet = Fleet::start(3);
     let proxies: Vec<Proxy> = fleet.iter().map(|node| Proxy::start(node.address())).collect();
     let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
     let client = ready::client(plain(urls).node_timeout(20 * SECOND));
-    let mut guard = client.try_lock("a", SECOND).unwrap();
+    let mut guard = client.try_lock("a", ttl).unwrap();
     client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     let deadline = guard.deadline().unwrap();
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
     // The nodes prolong it at once; their answers arrive after the deadline.
-    proxies.iter().for_each(|proxy| proxy.delay(Way::ToClient, 3 * SECOND));
+    proxies.iter().for_each(|proxy| proxy.delay(Way::ToClient, 3 * ttl));
     let error = guard.extend(LONG).unwrap_err();
     let late = clock::now().saturating_since(deadline);
     println!("lost {late:?} after the deadline: {error}");
@@ -230,16 +245,20 @@ fn an_extend_whose_answers_come_after_the_old_deadline_is_lost_and_leaves_nothin
         assert_eq!(whats, [What::Extend, What::Release]);
     }
     // Nor do the answers bring it back.
-    client.drive(4 * SECOND).unwrap();
+    client.drive(4 * ttl).unwrap();
     assert!(guard.check().is_err());
     assert_eq!(fleet.keys_everywhere(), []);
 }
 
 #[test]
 fn an_extend_that_stopped_nodes_execute_after_the_deadline_leaves_nothing() {
+    despite_stalls(millis(500), |times| extend_is_executed_late(times * SECOND));
+}
+
+fn extend_is_executed_late(ttl: Duration) {
     let fleet = Fleet::start(3);
     let mut embedded = Loop::ready(config(&fleet).node_timeout(20 * SECOND));
-    embedded.engine.acquire("a", LockOptions::once(SECOND), 1).unwrap();
+    embedded.engine.acquire("a", LockOptions::once(ttl), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
     eventually(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     // The keys outlive the deadline, so that there is something to be prolonged.
@@ -265,9 +284,13 @@ fn an_extend_that_stopped_nodes_execute_after_the_deadline_leaves_nothing() {
 
 #[test]
 fn an_extend_whose_answers_are_read_after_the_old_deadline_is_lost_and_leaves_nothing() {
+    despite_stalls(millis(500), |times| answers_are_read_late(times * SECOND));
+}
+
+fn answers_are_read_late(ttl: Duration) {
     let fleet = Fleet::start(3);
     let mut embedded = Loop::ready(config(&fleet));
-    embedded.engine.acquire("a", LockOptions::once(millis(1500)), 1).unwrap();
+    embedded.engine.acquire("a", LockOptions::once(ttl), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
     eventually(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     embedded.engine.extend(&lock, LONG, 2).unwrap();
@@ -311,9 +334,13 @@ fn loss_that_another_call_found_is_reported_by_the_next_check() {
 
 #[test]
 fn no_check_confirms_a_lock_past_its_deadline_when_its_report_comes_late() {
+    despite_stalls(millis(100), |times| no_check_confirms(times * millis(300)));
+}
+
+fn no_check_confirms(ttl: Duration) {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
-    let options = [LockOptions::new(millis(300)), kept(millis(300))];
+    let options = [LockOptions::new(ttl), kept(ttl)];
     for (stopped, options) in [0, 2].iter().flat_map(|n| options.iter().map(move |it| (*n, it))) {
         client.wait_ready(3);
         let guard = client.lock("a", *options).unwrap();
@@ -366,10 +393,10 @@ fn loss_of_a_lock_without_auto_extend_is_an_event_too() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let guard = client.lock("a", millis(300)).unwrap();
-    let other = client.lock("b", TTL).unwrap();
+    let other = client.lock("b", 2 * TTL).unwrap();
     let start = Instant::now();
-    client.drive(TTL / 2).unwrap();
-    assert!(start.elapsed() < TTL / 4, "it returns when there is an event");
+    client.drive(TTL).unwrap();
+    assert!(start.elapsed() < TTL / 2, "it returns when there is an event");
     let update = client.poll_lock_update().expect("the loss");
     assert_eq!((update.key(), &update.token), (Some(guard.key()), &guard.token()));
     let LockUpdateKind::Lost(error) = update.kind else { panic!("{update:?}") };
@@ -378,12 +405,13 @@ fn loss_of_a_lock_without_auto_extend_is_an_event_too() {
     assert_eq!(other.check(), Ok(()));
     drop((guard, other));
     // No event: one is released in time, and one after its deadline, before it was noticed.
-    let released = client.lock("c", millis(100)).unwrap();
+    let (start, ttl) = (Instant::now(), 3 * SECOND);
+    let released = client.lock("c", ttl).unwrap();
     released.release().unwrap();
     let late = client.lock("d", millis(20)).unwrap();
     std::thread::sleep(millis(30));
     drop(late);
-    client.drive(millis(200)).unwrap();
+    client.drive((start + ttl).saturating_duration_since(Instant::now())).unwrap();
     assert_eq!(client.poll_lock_update(), None);
     nothing_is_left(&fleet);
 }
