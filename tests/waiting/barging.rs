@@ -82,6 +82,10 @@ fn barge(fleet: &Fleet, first: usize, end: u64, path: &std::path::Path) {
 
 #[test]
 fn a_hundred_plain_clients_beside_a_fair_line_never_hold_with_another() {
+    despite_stalls(SECOND, |_| plain_clients_beside_a_line());
+}
+
+fn plain_clients_beside_a_line() {
     let fleet = Fleet::start(3);
     let path = fleet[0].directory().join("holds");
     std::fs::write(&path, "").expect("the fleet's directory can be written");

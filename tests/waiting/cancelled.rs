@@ -32,8 +32,8 @@ fn a_wait_that_is_cancelled_at_any_moment_leaves_nothing() {
     let fleet = Fleet::start(5);
     let mut dice = Dice::printed(now());
     let (mut holder, mut waiter) = (
-        Loop::ready(config(fleet.urls()).node_timeout(SECOND)),
-        Loop::ready(config(fleet.urls()).node_timeout(SECOND)),
+        Loop::ready(config(fleet.urls()).node_timeout(5 * SECOND)),
+        Loop::ready(config(fleet.urls()).node_timeout(5 * SECOND)),
     );
     let mut held = None;
     for time in 0..TIMES {

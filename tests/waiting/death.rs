@@ -43,28 +43,34 @@ fn is_followed(fleet: &Fleet, mut holder: Process, mut waiter: Process, deadline
 
 #[test]
 fn waiter_follows_a_dead_holder_at_its_expiry() {
-    let fleet = Fleet::start(5);
     for ttl in [300, 700, 1_500] {
-        let (mut holder, mut waiter) =
-            (Process::start(&fleet.urls()), Process::start(&fleet.urls()));
-        let deadline = holder.lock("a", millis(ttl)).deadline;
-        waiter.ask("a", TTL);
-        let_pass(millis(30));
-        is_followed(&fleet, holder, waiter, deadline);
+        // The test has to look at the keys before they end.
+        despite_stalls(millis(100), |times| {
+            let fleet = Fleet::start(5);
+            let (mut holder, mut waiter) =
+                (Process::start(&fleet.urls()), Process::start(&fleet.urls()));
+            let deadline = holder.lock("a", times * millis(ttl)).deadline;
+            waiter.ask("a", TTL);
+            let_pass(millis(30));
+            is_followed(&fleet, holder, waiter, deadline);
+        });
     }
 }
 
 /// The waiter has seen a time to live that each renewal made wrong.
 #[test]
 fn waiter_follows_a_dead_holder_with_auto_extend_at_its_expiry() {
-    let fleet = Fleet::start(5);
-    let (mut holder, mut waiter) = (Process::start(&fleet.urls()), Process::start(&fleet.urls()));
-    let first = holder.lock("a", millis(600));
-    holder.keep();
-    waiter.ask("a", TTL);
-    let_pass(millis(1_500));
-    assert!(now() > first.deadline, "it was renewed");
-    is_followed(&fleet, holder, waiter, first.deadline);
+    despite_stalls(millis(200), |times| {
+        let fleet = Fleet::start(5);
+        let (mut holder, mut waiter) =
+            (Process::start(&fleet.urls()), Process::start(&fleet.urls()));
+        let first = holder.lock("a", times * millis(600));
+        holder.keep();
+        waiter.ask("a", TTL);
+        let_pass(times * millis(1_500));
+        assert!(now() > first.deadline, "it was renewed");
+        is_followed(&fleet, holder, waiter, first.deadline);
+    });
 }
 
 /// Among many, one dies while it waits: the others go on.

@@ -105,7 +105,8 @@ fn a_successor_that_is_stopped_costs_the_next_one_the_hand_over_ttl() {
 #[test]
 fn a_holder_that_was_killed_is_followed_at_its_expiry_in_order() {
     let fleet = Fleet::start(5);
-    let [mut holder, mut successor, mut next] = three(&fleet, millis(700));
+    // So long that the other two stand in line before its end, also where the machine stalls.
+    let [mut holder, mut successor, mut next] = three(&fleet, 4 * SECOND);
     holder.kill();
     let had = successor.had();
     let released = successor.release();
@@ -139,12 +140,16 @@ fn a_node_that_is_stopped_or_forgets_costs_fair_waiters_no_turn() {
 
 #[test]
 fn fair_waiters_follow_a_plain_holder_and_plain_clients_never_hold_beside_them() {
+    despite_stalls(millis(500), |times| fair_and_plain_take_turns(times * 2 * SECOND));
+}
+
+fn fair_and_plain_take_turns(length: Duration) {
     let fleet = Fleet::start(3);
     let file = fleet[0].directory().join("holds");
     std::fs::write(&file, "").expect("the fleet's directory can be written");
     let mut processes: Vec<Process> = (0..8).map(|_| Process::begin(&fleet.urls())).collect();
     processes.iter_mut().for_each(Process::wait_ready);
-    let end = now() + (2 * SECOND).as_nanos() as u64;
+    let end = now() + length.as_nanos() as u64;
     for (number, process) in processes.iter_mut().enumerate() {
         let word = if number < 3 { "contend" } else { "contend-in-line" };
         process.tell(&format!("{word} a 300 {end} {}", file.display()));

@@ -60,12 +60,16 @@ impl Round {
         self.turns.iter().enumerate().flat_map(after)
     }
 
-    /// A waiter that stands before another one in every line, and was served after it.
+    /// A waiter that stands before another one in every line, and was served after it. One that
+    /// made another attempt since, because the machine stalled, stands in none with its last token.
     fn served_against_the_lines(&self) -> Option<(&Turn, &Turn)> {
         let place =
             |line: &[String], turn: &Turn| line.iter().position(|token| *token == turn.token);
         let stands_after = |first: &Turn, then: &Turn| {
-            self.lines.iter().all(|line| place(line, first) > place(line, then))
+            self.lines.iter().all(|line| match (place(line, first), place(line, then)) {
+                (Some(first), Some(then)) => first > then,
+                _ => false,
+            })
         };
         self.pairs().find(|(first, then)| stands_after(first, then))
     }
@@ -220,6 +224,9 @@ fn a_round_that_is_out_of_order_is_found() {
     let bad = Round { turns, lines: vec![line(&[0, 1, 2]), line(&[1, 0, 2])], seen };
     let found = bad.served_against_the_lines().map(|(first, then)| (first.number, then.number));
     assert_eq!(found, Some((2, 1)));
+    // A waiter that made another attempt stands in no line with its last token.
+    let again = Round { turns: vec![turn(2, 41), turn(3, 42)], ..bad.clone() };
+    assert!(again.served_against_the_lines().is_none());
     assert!(!bad.is_in_order_of_calls() && bad.served_before_an_earlier_one().is_none());
     assert_eq!(bad.pairs_one_after_the_other(), 2);
     let worse = Round { seen: at([15, 40, 50]), ..bad.clone() };

@@ -15,8 +15,8 @@ const STREAK: usize = 1000;
 fn a_hundred_waiters_in_one_client_are_served_in_order() {
     let fleet = Fleet::start(5);
     let (mut holder, mut crowd) = (
-        Loop::ready(config(fleet.urls()).node_timeout(SECOND)),
-        Loop::ready(config(fleet.urls()).node_timeout(SECOND)),
+        Loop::ready(config(fleet.urls()).node_timeout(5 * SECOND)),
+        Loop::ready(config(fleet.urls()).node_timeout(5 * SECOND)),
     );
     let lock = holder.lock("a");
     for data in 0..WAITERS {
@@ -58,8 +58,8 @@ struct Hold {
 #[test]
 fn a_single_waiter_beside_a_hundred_has_its_turn() {
     let fleet = Fleet::start(5);
-    let crowd = Loop::ready(config(fleet.urls()).node_timeout(SECOND));
-    let single = Loop::ready(config(fleet.urls()).node_timeout(SECOND));
+    let crowd = Loop::ready(config(fleet.urls()).node_timeout(5 * SECOND));
+    let single = Loop::ready(config(fleet.urls()).node_timeout(5 * SECOND));
     let holds = Mutex::new(Vec::new());
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {

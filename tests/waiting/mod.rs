@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 
 use crate::engine_loop::Loop;
 use crate::ready;
-use crate::support::{Dice, Fleet, Node, PlainTimer, Proxy, SECOND, SOON, eventually, millis};
+use crate::support::{Dice, Fleet, Node, PlainTimer, Proxy, SECOND, SOON};
+use crate::support::{despite_stalls, eventually, millis};
 use redlatch::{Config, Lock, LockOptions, NodeId, Op, Outcome, RestartGuard};
 
 /// No test waits for the end of such a lock: a waiter that gets it was notified, or looked.

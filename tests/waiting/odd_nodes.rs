@@ -42,7 +42,7 @@ fn a_key_without_an_end_on_a_majority_is_waited_for_in_peace() {
     for node in fleet.iter().take(3) {
         node.command(&["SET", "a", "another program's"]);
     }
-    let mut waiter = Loop::ready(config(fleet.urls()).node_timeout(SECOND));
+    let mut waiter = Loop::ready(config(fleet.urls()).node_timeout(5 * SECOND));
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
     let op = waiter.engine.acquire("a", waiting(), 0).unwrap();
     waiter.turn_for(SECOND);

@@ -8,7 +8,7 @@ const PAIRS: u64 = 20;
 #[test]
 fn a_free_key_costs_a_set_and_a_release_on_each_node() {
     let fleet = Fleet::start(5);
-    let mut embedded = Loop::ready(config(fleet.urls()).node_timeout(SECOND));
+    let mut embedded = Loop::ready(config(fleet.urls()).node_timeout(5 * SECOND));
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
     let mut tokens = Vec::new();
     for pair in 0..PAIRS {
