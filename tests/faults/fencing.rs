@@ -216,6 +216,10 @@ fn fence_of_a_contended_key_is_written_back_where_the_votes_differ() {
 
 #[test]
 fn fence_goes_on_growing_when_every_node_has_forgotten_its_counter() {
+    despite_stalls(millis(400), |_| fence_goes_on_growing());
+}
+
+fn fence_goes_on_growing() {
     let fleet = Fleet::start(3);
     let client = client(guarded(&fleet.urls()));
     let mut before = 0;
@@ -269,6 +273,10 @@ fn fence_grows_though_counters_were_deleted_max_ttl_after_their_start() {
 
 #[test]
 fn fenced_lock_survives_forgotten_scripts_and_heals_its_counter() {
+    despite_stalls(millis(150), |_| fenced_lock_heals_its_counter());
+}
+
+fn fenced_lock_heals_its_counter() {
     let fleet = Fleet::start(3);
     let client = client(guarded(&fleet.urls()));
     let mut guard = client.lock(KEY, fenced()).unwrap();
@@ -295,6 +303,10 @@ fn fenced_lock_survives_forgotten_scripts_and_heals_its_counter() {
 
 #[test]
 fn fence_is_not_given_where_another_program_uses_the_counter() {
+    despite_stalls(millis(40), |_| fence_is_not_given());
+}
+
+fn fence_is_not_given() {
     let fleet = Fleet::start(3);
     let client = client(guarded(&fleet.urls()));
     let counter = counter_key(KEY.as_bytes());

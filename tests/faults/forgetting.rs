@@ -9,7 +9,7 @@ use redlatch::{Error, LockOptions};
 const MAX_TTL: Duration = millis(1_500);
 
 fn guarded(fleet: &Fleet) -> Config {
-    config(fleet.urls()).max_ttl(MAX_TTL).restart_guard(RestartGuard::On).node_timeout(SECOND)
+    config(fleet.urls()).max_ttl(MAX_TTL).restart_guard(RestartGuard::On)
 }
 
 /// The clients of these nodes trust them from now on.
@@ -38,6 +38,10 @@ fn plain_set(node: &Node, ttl: Duration) -> Value {
 /// If the holder were prolonged by nodes 1 and 2, it and the rival would both hold the lock.
 #[test]
 fn extend_is_not_won_by_a_node_that_forgot_a_rivals_key() {
+    despite_stalls(millis(500), |_| extend_is_not_won_by_a_forgetful_node());
+}
+
+fn extend_is_not_won_by_a_forgetful_node() {
     let fleet = Fleet::start(3);
     vouch(&fleet);
     assert!(plain_set(&fleet[2], 4 * MAX_TTL).is_ok());
@@ -76,6 +80,10 @@ fn client_with_quarantined(fleet: &Fleet, node: usize) -> Client {
 
 #[test]
 fn a_flush_while_no_client_was_connected_is_seen_by_the_next_one() {
+    despite_stalls(millis(500), |_| flush_is_seen_by_the_next_client());
+}
+
+fn flush_is_seen_by_the_next_client() {
     let fleet = Fleet::start(3);
     vouch(&fleet);
     let lock = |wait| {
@@ -100,6 +108,10 @@ fn a_flush_while_no_client_was_connected_is_seen_by_the_next_one() {
 
 #[test]
 fn a_promotion_and_a_restart_long_ago_cost_the_next_process_nothing() {
+    despite_stalls(millis(500), |_| old_promotion_costs_nothing());
+}
+
+fn old_promotion_costs_nothing() {
     let fleet = Fleet::start(3);
     let lock = |wait| {
         let client = Client::connect(guarded(&fleet)).expect("a good configuration");

@@ -18,7 +18,7 @@ fn pair(client: &Client, key: &str) -> Duration {
 #[test]
 fn a_connection_that_is_half_open_is_found_while_idle_and_replaced() {
     let nodes = Proxied::start(3);
-    let (timeout, interval, reset) = (SECOND, millis(400), millis(200));
+    let (timeout, interval, reset) = (3 * SECOND, millis(400), millis(200));
     let settings = config(nodes.urls()).node_timeout(timeout).probe_interval(interval);
     let client = client(settings.reset_after(reset).connect_timeout(millis(500)));
     client.drive(interval).unwrap();
@@ -55,7 +55,7 @@ fn a_connection_that_is_half_open_is_found_while_idle_and_replaced() {
 #[test]
 fn a_connection_that_vanishes_under_load_costs_at_most_a_node_timeout() {
     let nodes = Proxied::start(3);
-    let timeout = 2 * SECOND;
+    let timeout = NODE_TIMEOUT;
     let client = client(config(nodes.urls()).node_timeout(timeout).reset_after(millis(200)));
     let (mut slowest, mut pairs) = (Duration::ZERO, 0);
     let mut pairs_until = |is_enough: &dyn Fn() -> bool| {
@@ -83,7 +83,7 @@ fn a_connection_that_vanishes_under_load_costs_at_most_a_node_timeout() {
 fn a_node_that_trickles_is_suspect_and_nobody_is_busy() {
     let nodes = Proxied::start(3);
     let limits = redlatch::Limits::default().asks(400);
-    let settings = config(nodes.urls()).node_timeout(SECOND).limits(limits);
+    let settings = config(nodes.urls()).node_timeout(3 * SECOND).limits(limits);
     let client = client(settings.reset_after(60 * SECOND));
     nodes.proxies[0].trickle(Some(millis(150)));
     let (mut slowest, mut suspect_after) = (Duration::ZERO, None);
@@ -113,12 +113,12 @@ fn a_node_that_trickles_is_suspect_and_nobody_is_busy() {
 #[test]
 fn a_stopped_node_is_given_up_and_taken_back() {
     let fleet = Fleet::start(3);
-    let settings = config(fleet.urls()).node_timeout(SECOND).reset_after(millis(200));
+    let settings = config(fleet.urls()).node_timeout(3 * SECOND).reset_after(millis(200));
     let client = client(settings.connect_timeout(millis(300)));
     fleet[2].stop();
     let guard = client.try_lock("a", 60 * SECOND).unwrap();
     // The kernel accepts for a stopped server: a connection proves nothing.
-    drive_until(&client, SOON, "it was given up and could not be made ready", || {
+    drive_until(&client, 3 * SOON, "it was given up and could not be made ready", || {
         matches!(client.nodes()[2], NodeState::Down(_))
     });
     client.drive(SECOND).unwrap();
@@ -145,7 +145,7 @@ fn nodes_that_refuse_or_are_dead_burn_no_time() {
     nodes.fleet[3].kill();
     let mut urls = nodes.urls();
     urls[3] = nodes.fleet[3].url();
-    let settings = config(urls).node_timeout(SECOND).connect_timeout(millis(300));
+    let settings = config(urls).node_timeout(3 * SECOND).connect_timeout(millis(300));
     let client = client_of(settings, 3);
     let mut shares = Vec::new();
     for what in ["from the start", "and with one cut again and again"] {
@@ -187,7 +187,9 @@ fn a_wait_goes_on_through_a_majority_that_is_away() {
         let guard = client.lock("a", LockOptions::new(TTL).wait(60 * SECOND)).unwrap();
         println!("a majority away for 1 s: held after {:?}", start.elapsed());
         assert!(start.elapsed() >= SECOND && start.elapsed() < 30 * SECOND);
-        assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
+        // So short a node timeout may be over before the answers to the release are there.
+        let released = guard.release().unwrap();
+        assert!(matches!(released, ReleaseOutcome::Released | ReleaseOutcome::Unconfirmed { .. }));
     });
     drive_until(&client, SOON, "nothing is left", || nodes.fleet.keys_everywhere().is_empty());
 }

@@ -34,7 +34,7 @@ fn a_thousand_timeouts_between_good_calls_mix_nothing_up() {
             Err(error) => panic!("{error}"),
         }
         slow(Duration::ZERO);
-        let wait = LockOptions::new(TTL).wait(5 * SECOND);
+        let wait = LockOptions::new(TTL).wait(20 * SECOND);
         let mut guard = client.lock("good", wait).unwrap();
         calls += 1;
         let token = guard.token().to_string().into_bytes();

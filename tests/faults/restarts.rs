@@ -70,6 +70,10 @@ fn shows_two_holders_without_the_guard(forget: fn(&Node), knew: bool) {
 
 #[test]
 fn a_restart_gives_nobody_a_lock_that_is_held() {
+    despite_stalls(millis(700), |_| restart_gives_nobody_a_held_lock());
+}
+
+fn restart_gives_nobody_a_held_lock() {
     for knew in [true, false] {
         let guarded = hand_over(RestartGuard::On, forget_by_restart, knew);
         assert_eq!(guarded.first_remaining, Duration::ZERO, "two held it at once");
@@ -80,6 +84,10 @@ fn a_restart_gives_nobody_a_lock_that_is_held() {
 
 #[test]
 fn a_flush_gives_nobody_a_lock_that_is_held() {
+    despite_stalls(millis(700), |_| flush_gives_nobody_a_held_lock());
+}
+
+fn flush_gives_nobody_a_held_lock() {
     let guarded = hand_over(RestartGuard::On, forget_by_flush, true);
     assert_eq!(guarded.first_remaining, Duration::ZERO, "two held it at once");
     let guarded = hand_over(RestartGuard::On, forget_by_flush_of_another_database, true);
@@ -110,6 +118,10 @@ fn a_young_cluster_says_so_and_for_how_long() {
 /// What a quarantined node may do all the same.
 #[test]
 fn a_quarantined_node_denies_extends_and_releases() {
+    despite_stalls(millis(700), |_| quarantined_node_denies());
+}
+
+fn quarantined_node_denies() {
     let fleet = Fleet::start(3);
     let client = trusting(&fleet, RestartGuard::On);
     let mut guard = client.try_lock("a", MAX_TTL).unwrap();
@@ -158,6 +170,10 @@ fn a_node_that_was_promoted_is_not_trusted_by_its_uptime() {
 
 #[test]
 fn a_minority_that_restarts_costs_nothing() {
+    despite_stalls(millis(700), |_| restarted_minority_costs_nothing());
+}
+
+fn restarted_minority_costs_nothing() {
     let fleet = Fleet::start(3);
     let client = trusting(&fleet, RestartGuard::On);
     // A restart may take longer than the lock lives, if the machine is busy.

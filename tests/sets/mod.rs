@@ -9,7 +9,7 @@ mod fenced;
 use std::time::Duration;
 
 use crate::ready;
-use crate::support::{Fleet, SECOND, SOON, Value, eventually, millis};
+use crate::support::{Fleet, SECOND, SOON, Value, despite_stalls, eventually, millis};
 use redlatch::testing::master::Trouble;
 use redlatch::testing::tcp::{LocalMaster, Masters};
 use redlatch::{Client, Config, ConfigError, Error, LockOptions, LockUpdateKind, LostReason};
@@ -19,7 +19,7 @@ const TTL: Duration = Duration::from_secs(10);
 
 /// Without the restart guard: these servers are seconds old, and nothing was ever locked there.
 fn config(urls: impl IntoIterator<Item = String>) -> Config {
-    let config = Config::new(urls).expect("good addresses").node_timeout(2 * SECOND);
+    let config = Config::new(urls).expect("good addresses").node_timeout(5 * SECOND);
     config.restart_guard(RestartGuard::Off)
 }
 
