@@ -108,7 +108,7 @@ fn vouch_ends_the_quarantine_through_both_clients() {
 fn with_lock_of_the_blocking_client_renews_inside_its_calls() {
     let masters = old_masters();
     let client = ready::client(config(&masters));
-    let ttl = 3 * SECOND;
+    let ttl = 4 * SECOND;
     let becomes_free =
         || until_each(&client, &masters, "none has a key", |master| master.keys().is_empty());
     let held = client.with_lock(["a", "b"], ttl, |guard| {

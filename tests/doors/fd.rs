@@ -54,7 +54,7 @@ fn the_release_of_a_lock_that_is_over_wakes_the_loop() {
         let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
         let mut outer = make(&mut locks);
         outer.wait_ready(&mut locks, 3);
-        locks.batch().acquire("a", LockOptions::once(millis(300)), 1).unwrap();
+        locks.batch().acquire("a", LockOptions::once(3 * SECOND), 1).unwrap();
         let Ok(Outcome::Acquired(lock)) = outer.completion(&mut locks).result else {
             panic!("no lock")
         };
@@ -176,7 +176,7 @@ fn lock_updates_that_are_not_taken_keep_it_readable() {
         outer.wait_ready(&mut locks, 3);
         locks.batch().report_lock_updates();
         let mut held = Vec::new();
-        for (data, ttl) in [(1, millis(300)), (2, millis(301)), (3, TTL)] {
+        for (data, ttl) in [(1, millis(3_000)), (2, millis(3_001)), (3, TTL)] {
             locks.batch().acquire(data.to_string(), LockOptions::once(ttl), data).unwrap();
             match outer.completion(&mut locks).result {
                 Ok(Outcome::Acquired(lock)) => held.push(lock),

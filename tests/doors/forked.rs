@@ -35,9 +35,9 @@ fn in_a_child(locks: &mut FdEngine, what: impl FnOnce(&mut FdEngine)) {
     assert_eq!((waited, status), (child, 0), "the child failed");
 }
 
-/// A lock whose deadline is a second away: the timer is set to it, and nothing else comes.
+/// A lock whose deadline is three seconds away: the timer is set to it, and nothing else comes.
 fn short_lock(outer: &mut Outer, locks: &mut FdEngine) -> Lock {
-    locks.batch().acquire("short", LockOptions::once(SECOND), 1).unwrap();
+    locks.batch().acquire("short", LockOptions::once(3 * SECOND), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = outer.completion(locks).result else { panic!("no lock") };
     outer.until_silent(locks);
     lock

@@ -74,7 +74,7 @@ fn auto_extend_and_its_loss_are_driven_by_timers_alone() {
         let mut outer = make(&mut locks);
         outer.wait_ready(&mut locks, 3);
         let keep = AutoExtend::at_most(HOUR);
-        locks.batch().acquire("a", LockOptions::new(3 * SECOND).auto_extend(keep), 1).unwrap();
+        locks.batch().acquire("a", LockOptions::new(4 * SECOND).auto_extend(keep), 1).unwrap();
         let Ok(Outcome::Acquired(lock)) = outer.completion(&mut locks).result else {
             panic!("no lock")
         };

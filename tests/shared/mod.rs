@@ -18,7 +18,7 @@ mod yielding;
 use std::time::{Duration, Instant};
 
 use crate::ready;
-use crate::support::{Dice, Fleet, SECOND, SOON, eventually, millis};
+use crate::support::{Dice, Fleet, SECOND, SOON, despite_stalls, eventually, millis};
 use redlatch::shared::Gauges;
 use redlatch::{Config, LockToken, NodeState, RestartGuard, SharedClient};
 
@@ -28,7 +28,7 @@ const TTL: Duration = Duration::from_secs(10);
 /// machine is. These servers are seconds old, and nothing was ever locked there.
 fn config(fleet: &Fleet) -> Config {
     let config = Config::new(fleet.urls()).expect("good addresses");
-    config.restart_guard(RestartGuard::Off).node_timeout(2 * SECOND)
+    config.restart_guard(RestartGuard::Off).node_timeout(5 * SECOND)
 }
 
 /// A client whose nodes are all ready.
