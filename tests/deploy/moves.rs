@@ -171,7 +171,7 @@ fn node_moves_are_reported_and_counted() {
     client.try_lock("d", TTL).unwrap_err();
     fleet[1].restart();
     fleet[0].cont();
-    eventually(10 * SECOND, "all are back", || {
+    eventually(30 * SECOND, "all are back", || {
         client.drive(millis(5)).unwrap();
         client.nodes().iter().all(|it| it.is_usable())
             && client.stats().nodes[0].pending_releases_sent > 0

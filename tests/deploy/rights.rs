@@ -114,18 +114,18 @@ fn the_acl_rule_for_fair_locks_is_all_they_take() {
         grant(&fleet, &rights);
         let (first, second) = (ready(worker(&fleet)), worker(&fleet));
         for _ in 0..3 {
-            let guard = first.lock("lock:a", LockOptions::new(TTL).fair()).unwrap();
+            let guard = first.lock("lock:a", LockOptions::new(6 * TTL).fair()).unwrap();
             let second = second.clone();
             let waiter = std::thread::spawn(move || {
                 let second = ready(second);
-                let wait = LockOptions::new(TTL).fair().wait(10 * SECOND);
+                let wait = LockOptions::new(TTL).fair().wait(60 * SECOND);
                 let released = second.lock("lock:a", wait).unwrap().release();
                 let stats = second.stats();
                 (released, stats.handed_over)
             });
             std::thread::sleep(millis(300));
             if rights.len() > whole.len() {
-                eventually(SOON, "the waiter stands in line", || fleet.iter().all(has_a_line));
+                eventually(6 * SOON, "the waiter stands in line", || fleet.iter().all(has_a_line));
             }
             assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
             let (released, handed_over) = waiter.join().unwrap();
