@@ -62,10 +62,14 @@ fn is_timeout(error: &Error) -> bool {
         && report.nodes[..2].iter().all(|node| node.reply == NodeReply::Failed(NodeError::Silent))
 }
 
+/// How long a client waits in a fixed sequence of calls, and its locks live.
+const LONG: Duration = Duration::from_secs(600);
+
 /// What a client meets in a fixed sequence of calls.
 fn walk(nodes: &Proxied) -> Vec<String> {
     // A handshake of some thousand single bytes takes its time on a machine that is busy.
-    let patient = config(nodes.urls()).connect_timeout(60 * SECOND).node_timeout(60 * SECOND);
+    // A script that comes a byte at a time takes a minute at a load of twenty.
+    let patient = config(nodes.urls()).connect_timeout(LONG).node_timeout(LONG).max_ttl(LONG);
     let client = client(patient);
     let mut seen = Vec::new();
     for node in &nodes.fleet {
@@ -73,16 +77,14 @@ fn walk(nodes: &Proxied) -> Vec<String> {
         node.command(&["SCRIPT", "FLUSH"]);
     }
     for _ in 0..5 {
-        let mut guard = client.try_lock("a", 60 * SECOND).unwrap();
-        drive_until(&client, 30 * SECOND, "all have it", || tokens(&nodes.fleet, "a").len() == 3);
-        seen.push(format!("{:?}", guard.extend(60 * SECOND)));
+        let mut guard = client.try_lock("a", LONG).unwrap();
+        drive_until(&client, LONG, "all have it", || tokens(&nodes.fleet, "a").len() == 3);
+        seen.push(format!("{:?}", guard.extend(LONG)));
         seen.push(format!("{:?}", guard.release()));
         let error = client.try_lock("another's", TTL).unwrap_err();
         seen.push(format!("contended: {}", matches!(error, Error::Contended(_))));
-        let gone = client.try_lock("gone", 60 * SECOND).unwrap();
-        drive_until(&client, 30 * SECOND, "all have it", || {
-            tokens(&nodes.fleet, "gone").len() == 3
-        });
+        let gone = client.try_lock("gone", LONG).unwrap();
+        drive_until(&client, LONG, "all have it", || tokens(&nodes.fleet, "gone").len() == 3);
         nodes.fleet.iter().for_each(|node| drop(node.command(&["DEL", "gone"])));
         seen.push(format!("{:?}", gone.release()));
     }
