@@ -184,6 +184,10 @@ fn slow_pairs(fleet: &Fleet, arguments: &[&str]) -> u64 {
 
 #[test]
 fn a_stall_is_met_by_one_in_a_closed_loop_and_by_all_who_come_in_an_open_one() {
+    despite_stalls(Duration::from_millis(100), |_| stall_is_met());
+}
+
+fn stall_is_met() {
     let fleet = Fleet::start(3);
     let closed = slow_pairs(&fleet, &[]);
     assert!((1..=4).contains(&closed), "{closed} instead of the one that was under way");
@@ -263,6 +267,10 @@ fn a_second_interrupt_ends_it_at_once_and_leaves_nothing_either() {
 
 #[test]
 fn troubles_are_counted_by_their_kind() {
+    despite_stalls(Duration::from_millis(200), |_| troubles_are_counted());
+}
+
+fn troubles_are_counted() {
     let fleet = Fleet::start(3);
     let arguments = ["bench", "-w", "0", "--duration", "1s", "--json", "--in-flight", "2"];
     let tool = Running::start(&mut tool_on(&fleet, &arguments));
@@ -278,6 +286,10 @@ fn troubles_are_counted_by_their_kind() {
 
 #[test]
 fn bench_without_one_pair_exits_69() {
+    despite_stalls(Duration::from_millis(300), |_| no_pair_exits_69());
+}
+
+fn no_pair_exits_69() {
     let fleet = Fleet::start(3);
     let monitor = fleet[0].monitor();
     // One pair begins with the warm-up, and one that counts a second later.
@@ -292,6 +304,10 @@ fn bench_without_one_pair_exits_69() {
 
 #[test]
 fn bench_counts_and_releases_what_is_in_flight_at_the_end() {
+    despite_stalls(Duration::from_millis(200), |_| in_flight_is_counted());
+}
+
+fn in_flight_is_counted() {
     let fleet = Fleet::start(3);
     let arguments = ["bench", "--duration", "800ms", "--json", "--in-flight", "2"];
     let tool = Running::start(&mut tool_on(&fleet, &arguments));

@@ -274,7 +274,7 @@ fn exec_renews_the_lock_of_a_long_cmd_and_reports_it() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     let script = "echo up > up; until [ -e go ]; do sleep 0.01; done";
-    let mut command = exec(&fleet, &desk, &["-t", "3s", "--json"], script);
+    let mut command = exec(&fleet, &desk, &["-t", "9s", "--json"], script);
     let log = std::fs::File::create(desk.path("events")).expect("the desk can be written");
     let cmd = Running::start(command.stderr(log));
     desk.wait_for("up");

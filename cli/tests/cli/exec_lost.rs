@@ -182,7 +182,7 @@ fn on_lost_kill_kills_cmd_at_once_and_on_lost_warn_lets_it_run_on() {
         until [ -e go ]; do sleep 0.01; done; exit 3";
     let start = |how| {
         let _ = std::fs::remove_file(desk.path("up"));
-        let flags = ["-t", "1s", "--json", "--on-lost", how];
+        let flags = ["-t", "4s", "--json", "--on-lost", how];
         let log = std::fs::File::create(desk.path("events")).expect("the desk can be written");
         let running = Running::start(exec(&fleet, &desk, &flags, script).stderr(log));
         desk.wait_for("up");
@@ -205,7 +205,7 @@ fn a_lock_that_is_not_renewed_or_has_a_bound_ends_cmd() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     let cases: [(&[&str], &str); 2] = [
-        (&["-t", "1s", "--no-renew"], "not_renewed"),
+        (&["-t", "4s", "--no-renew"], "not_renewed"),
         // On a busy machine too, a renewal comes so late that it is bounded by --max-hold.
         (&["-t", "6s", "--max-hold", "7s"], "max_hold"),
     ];

@@ -75,7 +75,7 @@ fn cmd_does_not_outlive_a_redlatch_that_is_killed() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     let script = "trap '' HUP TERM; echo $$ > cmd; while [ -e cmd ]; do :; done";
-    let mut redlatch = Running::start(&mut exec(&fleet, &desk, &["-t", "2s"], script));
+    let mut redlatch = Running::start(&mut exec(&fleet, &desk, &["-t", "4s"], script));
     let cmd = desk.process("cmd");
     assert!(state_of(cmd).is_some());
     redlatch.signal(Signal::KILL);
@@ -132,7 +132,7 @@ fn cmd_that_was_stopped_for_too_long_never_goes_on() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     let script = "trap 'echo went on > log' CONT; echo $$ > cmd; read line";
-    let mut command = exec(&fleet, &desk, &["-t", "1s"], script);
+    let mut command = exec(&fleet, &desk, &["-t", "4s"], script);
     let mut redlatch = Running::start(command.stdin(Stdio::piped()));
     let input = redlatch.child.stdin.take();
     let cmd = desk.process("cmd");

@@ -96,7 +96,7 @@ fn fenced_set_has_a_number_for_each_key_in_the_order_of_the_command_line() {
 #[test]
 fn fenced_hold_prints_the_number_after_the_token() {
     let fleet = vouched();
-    let ended = run(&mut on(&fleet, &["hold", "--fenced", "--max-hold", "1s", "deploy"]));
+    let ended = run(&mut on(&fleet, &["hold", "--fenced", "--max-hold", "4s", "deploy"]));
     let words: Vec<&str> = ended.out.split_whitespace().collect();
     assert_eq!(words.len(), 2, "{ended:?}");
     assert!(words[1].parse::<u64>().is_ok(), "{ended:?}");

@@ -33,9 +33,9 @@ impl Holding {
 #[test]
 fn hold_renews_the_lock_until_stdin_closes() {
     let fleet = Fleet::start(3);
-    let mut holding = Holding::start(&mut tool_on(&fleet, &["hold", "-t", "600ms", "key"]));
+    let mut holding = Holding::start(&mut tool_on(&fleet, &["hold", "-t", "4s", "key"]));
     assert_eq!(holding.token.find(':'), Some(40), "one line, the token: {:?}", holding.token);
-    std::thread::sleep(Duration::from_millis(1500));
+    std::thread::sleep(5 * SECOND);
     is_held_everywhere(&fleet, "key", &holding.token);
     run_on(&fleet, &["acquire", "-n", "key"]).with_code(75);
     drop(holding.stdin.take());

@@ -71,14 +71,14 @@ fn hold_goes_on_when_its_token_was_read_or_is_not_wanted() {
     let fleet = Fleet::start(3);
     let held = || values(&fleet, "key").iter().flatten().count() >= 2;
     let goes_on = |hold: Running| {
-        std::thread::sleep(Duration::from_millis(1500));
+        std::thread::sleep(5 * SECOND);
         assert!(held(), "it was not renewed");
         hold.signal(Signal::TERM);
         hold.end(LIMIT).with_code(0);
         fleet.wait_empty();
     };
     // Its later lines have no reader.
-    let mut command = tool_on(&fleet, &["hold", "--json", "-t", "600ms", "key"]);
+    let mut command = tool_on(&fleet, &["hold", "--json", "-t", "4s", "key"]);
     let started = Instant::now();
     let mut child = in_own_group(&mut command).spawn().expect("the binary was built");
     let mut line = String::new();
@@ -87,7 +87,7 @@ fn hold_goes_on_when_its_token_was_read_or_is_not_wanted() {
     assert!(line.contains("\"acquired\""), "{line}");
     let errors = child.stderr.take().map(reader);
     goes_on(Running { started, child, out: None, errors });
-    let mut command = tool_on(&fleet, &["hold", "-q", "-t", "600ms", "key"]);
+    let mut command = tool_on(&fleet, &["hold", "-q", "-t", "4s", "key"]);
     let quiet = Running::start(command.stdout(broken_pipe()));
     eventually(LIMIT, "the lock is held", held);
     goes_on(quiet);

@@ -61,7 +61,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::signals::{in_own_group, with_default_signals};
-use support::{Dice, Fleet, Node, PlainTimer, SECOND, SOON, eventually};
+use support::{Dice, Fleet, Node, PlainTimer, SECOND, SOON, despite_stalls, eventually};
 
 /// How long a tool may take if it has nothing to wait for. Many times what it needs.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -82,7 +82,7 @@ fn tool(arguments: &[&str]) -> Command {
 }
 
 /// A node timeout that no healthy node misses, however busy the machine is.
-const NODE_TIMEOUT: &str = "2s";
+const NODE_TIMEOUT: &str = "5s";
 
 /// The tool on the nodes of this fleet: a verb and its flags, without the restart guard (these
 /// servers are seconds old), and with a node timeout that no healthy node misses.

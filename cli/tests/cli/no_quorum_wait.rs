@@ -64,7 +64,7 @@ fn no_quorum_wait_does_not_count_what_another_holds() {
     let fleet = Fleet::start(3);
     for mut waiter in waiters(&fleet, &BRIEF) {
         for node in &fleet {
-            assert!(node.command(&["SET", "key", "another's", "PX", "1500"]).is_ok());
+            assert!(node.command(&["SET", "key", "another's", "PX", "4000"]).is_ok());
         }
         let ended = run(&mut waiter).with_code(0);
         assert!(ended.ran > SECOND, "{ended:?}");
@@ -86,7 +86,7 @@ fn no_quorum_wait_lasts_until_nodes_are_back() {
 #[test]
 fn no_quorum_wait_does_not_count_quarantine() {
     let fleet = Fleet::start(3);
-    let mut command = tool(&["acquire", "--node-timeout", "500ms", "--max-ttl", "2s", "-t", "1s"]);
+    let mut command = tool(&["acquire", "--node-timeout", "500ms", "--max-ttl", "5s", "-t", "1s"]);
     command.args(BRIEF).arg("key").env("REDLATCH_SERVERS", fleet.urls().join(","));
     let ended = run(&mut command).with_code(0);
     assert!(ended.ran > SECOND, "quarantine was over too soon: {ended:?}");

@@ -188,7 +188,7 @@ fn metrics_file_has_the_course_of_the_lock_and_the_counters() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     set_busy(&fleet);
-    let flags = ["--metrics-file", "redlatch.prom", "-t", "900ms"];
+    let flags = ["--metrics-file", "redlatch.prom", "-t", "4s"];
     let script = "until [ -e go ]; do sleep 0.01; done; exit 3";
     let tool = Running::start(&mut exec(&fleet, &desk, &flags, script));
     let is = |name: &str, value: f64| {
@@ -203,7 +203,8 @@ fn metrics_file_has_the_course_of_the_lock_and_the_counters() {
     is("redlatch_lock_waiting{key=\"key\"}", 0.0);
     let deadline = metric(&desk, "redlatch_lock_deadline_timestamp_seconds{key=\"key\"}");
     assert!(deadline > Some(1_700_000_000.0), "{deadline:?}");
-    std::thread::sleep(SECOND);
+    let renewals = || metric(&desk, "redlatch_renewals_total");
+    eventually(LIMIT, "it is renewed", || renewals() >= Some(1.0));
     desk.put("go");
     tool.end(LIMIT).with_code(3);
     is("redlatch_exit_code{key=\"key\"}", 3.0);
@@ -211,7 +212,7 @@ fn metrics_file_has_the_course_of_the_lock_and_the_counters() {
     is("redlatch_lock_lost{key=\"key\"}", 0.0);
     is("redlatch_attempts_total{outcome=\"won\"}", 1.0);
     assert!(metric(&desk, "redlatch_attempts_total{outcome=\"contended\"}") >= Some(1.0));
-    assert!(metric(&desk, "redlatch_renewals_total") >= Some(1.0), "renewed");
+    assert!(renewals() >= Some(1.0), "renewed");
     assert!(metric(&desk, "redlatch_lock_wait_seconds{key=\"key\"}") >= Some(0.3));
     assert!(metric(&desk, "redlatch_lock_held_seconds{key=\"key\"}") >= Some(1.0));
     assert_eq!(metric(&desk, "redlatch_lock_deadline_timestamp_seconds{key=\"key\"}"), None);

@@ -146,7 +146,7 @@ fn settings_that_cannot_work_exit_125() {
     let urls = fleet.urls();
     // The last node is needed for a quorum, and comes after the second address was found out.
     let slow = Proxy::start(fleet[1].address());
-    slow.delay(Way::ToClient, Duration::from_millis(200));
+    slow.delay(Way::ToClient, SECOND);
     let second = urls[0].replace("127.0.0.1", "localhost");
     let twice = [urls[0].as_str(), &second, &slow.url()].join(",");
     let cases: [(&[&str], &str); 7] = [
