@@ -188,7 +188,7 @@ fn metrics_file_has_the_course_of_the_lock_and_the_counters() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     set_busy(&fleet);
-    let flags = ["--metrics-file", "redlatch.prom", "-t", "4s"];
+    let flags = ["--metrics-file", "redlatch.prom", "-t", "9s"];
     let script = "until [ -e go ]; do sleep 0.01; done; exit 3";
     let tool = Running::start(&mut exec(&fleet, &desk, &flags, script));
     let is = |name: &str, value: f64| {
