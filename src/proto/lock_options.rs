@@ -101,11 +101,8 @@ impl LockOptions {
     /// All clients that wait for the key should ask for a fair lock: a plain one hardly ever gets a
     /// key that always has a line. On each node the line is a key of its own, `KEY:line`.
     ///
-    /// A key that is handed over lives for the hand-over ttl at first
-    /// ([`Config::hand_over_ttl`](crate::Config::hand_over_ttl)). If the ttl of the lock is longer,
-    /// one more round trip extends the key before the lock is handed out. Where locks are held for
-    /// short times, a ttl up to the hand-over ttl, with [`auto_extend`](LockOptions::auto_extend),
-    /// saves that round trip.
+    /// A waiter that may have stopped is handed the key for a short time at first
+    /// ([`Config::hand_over_ttl`](crate::Config::hand_over_ttl)).
     #[must_use]
     pub const fn fair(mut self) -> LockOptions {
         self.fair = true;

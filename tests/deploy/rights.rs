@@ -96,7 +96,7 @@ fn the_acl_rule_in_the_papers_is_all_it_takes() {
 #[test]
 fn the_acl_rule_for_fair_locks_is_all_they_take() {
     let fleet = Fleet::start(3);
-    let commands = ["+zadd", "+zrank", "+zrange", "+zrem", "+subscribe", "+publish"];
+    let commands = ["+zadd", "+zrank", "+zscore", "+zrange", "+zrem", "+subscribe", "+publish"];
     let channels = ["+pubsub|numsub", "resetchannels", "&redlatch:*"];
     let line = [&commands[..], &channels].concat();
     let paper = include_str!("../../docs/operations.md");

@@ -135,7 +135,7 @@ impl World {
             let clock = node.clock(self.agenda.now());
             for key in &self.keys {
                 for member in node.master.line(clock, &[key, &b":line"[..]].concat()) {
-                    let channel = member.split(|&byte| byte == b' ').nth(1).unwrap_or_default();
+                    let channel = member.split(|&byte| byte == b' ').nth(2).unwrap_or_default();
                     let token = member.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
                     if node.master.has_listener(channel) && !self.given.contains(token) {
                         let text = member.escape_ascii();

@@ -177,7 +177,7 @@ impl<'a> Place<'a> {
     fn member(self, record: &'a Record, line: &Line, number: u16) -> Member<'a> {
         let Place { node, channel, marks } = self;
         let mark = marks.mark(&record.token, node, number);
-        Member { token: &record.token, ttl: line.ttl, channel, mark }
+        Member { token: &record.token, ttl: line.ttl, short_ttl: line.short_ttl, channel, mark }
     }
 
     /// The member that the last join put into the line.

@@ -58,7 +58,7 @@ impl Locks {
         }
     }
 
-    /// The ttl of a key that is handed over to a waiter that wants `ttl`.
+    /// The ttl of a key that is handed over to a waiter that wants `ttl`, and may have stopped.
     pub(in crate::proto::locks) fn hand_over_ttl(&self, ttl: Ttl) -> Ttl {
         let longest = self.cluster.settings().hand_over_ttl();
         Ttl::new(ttl.duration().min(longest), ttl.duration()).unwrap_or(ttl)
@@ -69,10 +69,11 @@ impl Locks {
     pub fn stand_in_line(&mut self, op: Op, id: RecordId, last: Error, now: Instant) {
         self.prepare_line(now);
         let nodes = self.cluster.size();
-        let ttl = self.hand_over_ttl(self.records.get(id).ttl);
+        let ttl = self.records.get(id).ttl;
+        let ttls = (ttl, self.hand_over_ttl(ttl));
         let record = self.records.get_mut(id);
         debug_assert!(record.round.ballot().grants().is_empty(), "the token is fresh");
-        record.trouble_mut().line = Some(Box::new(Line::new(nodes, ttl)));
+        record.trouble_mut().line = Some(Box::new(Line::new(nodes, ttls)));
         self.cluster.stats_mut().joined += 1;
         let yields = self.ops.get(op).map_or(0, |request| request.yields);
         let length = EARLY_POLL.saturating_mul(1 << yields.min(YIELDS));
