@@ -163,8 +163,8 @@ fn one_node_that_refuses_lines_and_one_that_is_away_leave_plain_waiting() {
     assert!(world.lock(client).is_some());
 }
 
-/// After a refusal of the lines, the lock is a plain one: its release names no line, which the nodes
-/// would refuse, too.
+/// After a refusal of the lines, the lock is a plain one: its release names no line, which the
+/// nodes would refuse, too.
 #[test]
 fn lock_of_a_request_whose_lines_were_refused_is_released_as_a_plain_one() {
     let mut world = World::new(3);

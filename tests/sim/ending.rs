@@ -216,10 +216,10 @@ impl World {
         self.run_until(self.agenda.now() + by);
     }
 
-    /// Nodes that may have forgotten something are trusted again. A client that did not see the loss
-    /// by itself learns of it from the marker that another client wrote, by its next probe, and that
-    /// may be written anew. So a quarantine may begin as late as with the second probe from now, and
-    /// one that is in force may be prolonged until then: none ends later than that one.
+    /// Nodes that may have forgotten something are trusted again. A client that did not see the
+    /// loss by itself learns of it from the marker that another client wrote, by its next probe,
+    /// and that may be written anew. So a quarantine may begin as late as with the second probe
+    /// from now, and one that is in force may be prolonged until then: none ends later than that.
     fn wait_for_trust(&mut self) {
         let settings = &self.plan.settings;
         let probe = settings.probe_interval.as_nanos() as u64;
