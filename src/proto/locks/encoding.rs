@@ -134,7 +134,7 @@ pub(super) fn encode_all(
     let only = [record.key.len() as u32];
     let ends = record.set().map_or(&only[..], |set| set.ends());
     let keys = SetKeys { prefix, bytes: &record.key, ends };
-    let counting = counts.then(|| record.counting(kind != Kind::Acquire));
+    let counting = counts.then(|| record.counting(!matches!(kind, Kind::Acquire | Kind::Claim)));
     match kind {
         Kind::Acquire => {
             let ends = record.set().map_or(ends, |set| set.asked_ends());
@@ -143,7 +143,9 @@ pub(super) fn encode_all(
         Kind::Heal => {
             sets::acquire(out, form, keys, (token, left_to_heal(record, now)), counting);
         }
-        Kind::Extend => sets::extend(out, form, keys, (token, Some(ttl)), counting),
+        Kind::Extend | Kind::Claim => {
+            sets::extend(out, form, keys, (token, Some(ttl)), counting);
+        }
         Kind::WriteBack => sets::extend(out, form, keys, (token, None), counting),
         Kind::Release => sets::release(out, form, keys, token),
         Kind::Adopt => sets::adopt(out, keys, given_away_with(record), token, ttl),

@@ -260,7 +260,9 @@ impl Locks {
         }
         let holds = line.holds(now);
         if let Some(deadline) = line.deadline(quorum, now) {
-            if deadline.saturating_since(now) >= record.ttl.usable() / 2 {
+            // A hand-over brings no vote for a fencing number: a claim does.
+            let is_long = deadline.saturating_since(now) >= record.ttl.usable() / 2;
+            if is_long && !record.is_fenced() {
                 self.on_votes_of_line_won(op, id, deadline, now);
             } else {
                 self.begin_claim(op, id, now);
@@ -348,7 +350,8 @@ impl Locks {
         self.on_attempt_lost(id, now);
     }
 
-    /// Asks the nodes that have the key for this waiter to extend it to the whole ttl.
+    /// Asks the nodes that have the key for this waiter to extend it to the whole ttl, and for
+    /// their votes if the lock is fenced.
     fn begin_claim(&mut self, op: Op, id: RecordId, now: Instant) {
         if self.ops.has_waited_enough(op, now) {
             // The wait is over, and its timer is due.
@@ -369,8 +372,12 @@ impl Locks {
             false => Part::Votes(NodeReply::Held),
         };
         let ask = |locks: &mut Locks, nodes| {
-            locks.records.get_mut(id).uncounted = locks.cluster.untrusted(nodes);
-            locks.ask_all(nodes, id, Kind::Claim, now);
+            if locks.records.get(id).is_fenced() {
+                locks.ask_for_votes(id, nodes, Kind::Claim, now);
+            } else {
+                locks.records.get_mut(id).uncounted = locks.cluster.untrusted(nodes);
+                locks.ask_all(nodes, id, Kind::Claim, now);
+            }
         };
         let nodes = self.cluster.all_nodes();
         self.begin_round(id, (nodes, length), part_of, ask, now);
@@ -382,7 +389,9 @@ impl Locks {
         node: NodeId,
         ask: LockAsk,
         reply: NodeReply,
+        now: Instant,
     ) {
+        let reply = self.note_votes(node, ask, reply);
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(ask.record);
         let granted = reply == NodeReply::Granted && trusted;
@@ -395,7 +404,11 @@ impl Locks {
         if let (NodeReply::Held | NodeReply::Absent, Some(line)) = (reply, record.line_mut()) {
             line.note_loss_of(node);
         }
-        self.cast_grant(node, ask, reply);
+        if self.awaits_late_vote(ask) {
+            self.on_late_vote(node, ask.record, reply, now);
+        } else {
+            self.cast_grant(node, ask, reply);
+        }
     }
 
     /// A majority has extended the key.
