@@ -103,9 +103,11 @@ impl Config {
         self
     }
 
-    /// How long a key lives at first when a fair lock is handed over
-    /// ([`LockOptions::fair`](crate::LockOptions::fair)), if its ttl is longer: four node timeouts
-    /// unless set. A waiter that is next in line and does not run costs the others this time.
+    /// How long a key lives at first when a fair lock
+    /// ([`LockOptions::fair`](crate::LockOptions::fair)) is handed over to a waiter of which the
+    /// node has not heard for a quarter of this time, if the ttl of the lock is longer: four node
+    /// timeouts unless set. A waiter that stopped before it was next in line costs the others this
+    /// time; one that stops later costs them the ttl of its lock.
     #[must_use]
     pub fn hand_over_ttl(mut self, ttl: Duration) -> Config {
         self.settings.hand_over_ttl = Some(ttl);

@@ -95,17 +95,14 @@ impl LockOptions {
     /// The lock is fair: a request that is refused stands in line on the nodes with the waiters of
     /// other clients, and a release hands the key over to the next of them. Waiters are served in
     /// the order in which they came, and none asks the nodes before it is its turn. Without
-    /// contention a fair lock costs what a plain one does. A fair lock has one key, and no fencing
-    /// number.
+    /// contention a fair lock costs what a plain one does. A fair lock has one key. If it is
+    /// fenced, too, a hand-over takes one round trip more, which brings the fencing number.
     ///
     /// All clients that wait for the key should ask for a fair lock: a plain one hardly ever gets a
     /// key that always has a line. On each node the line is a key of its own, `KEY:line`.
     ///
-    /// A key that is handed over lives for the hand-over ttl at first
-    /// ([`Config::hand_over_ttl`](crate::Config::hand_over_ttl)). If the ttl of the lock is longer,
-    /// one more round trip extends the key before the lock is handed out. Where locks are held for
-    /// short times, a ttl up to the hand-over ttl, with [`auto_extend`](LockOptions::auto_extend),
-    /// saves that round trip.
+    /// A waiter that may have stopped is handed the key for a short time at first
+    /// ([`Config::hand_over_ttl`](crate::Config::hand_over_ttl)).
     #[must_use]
     pub const fn fair(mut self) -> LockOptions {
         self.fair = true;
@@ -149,10 +146,6 @@ impl LockOptions {
             let problem = "it has one key only; leave `fair` out, or lock one key";
             return Err(ConfigError::Fair { problem });
         }
-        if self.fair && self.fenced {
-            let problem = "a fair lock has no fencing number; leave one of the two out";
-            return Err(ConfigError::Fence { problem });
-        }
         Ok(())
     }
 
@@ -193,10 +186,8 @@ mod tests {
         for good in [options, options.fenced()] {
             assert_eq!((good.check_acquire(1), good.check_acquire(2)), (Ok(()), Ok(())));
         }
-        assert_eq!(options.fair().check_acquire(1), Ok(()));
-        let both = options.fair().fenced();
-        assert!(matches!(both.check_acquire(1), Err(ConfigError::Fence { .. })));
-        for fair in [options.fair(), both] {
+        for fair in [options.fair(), options.fair().fenced()] {
+            assert_eq!(fair.check_acquire(1), Ok(()));
             assert!(matches!(fair.check_acquire(2), Err(ConfigError::Fair { .. })));
         }
         assert_eq!((options.check_adopt(), options.fair().check_adopt()), (Ok(()), Ok(())));

@@ -19,5 +19,5 @@ pub mod inside {
     pub use crate::proto::wire::connection::{Connection, Fault, Incoming};
     pub use crate::proto::wire::handshake::Step;
     pub use crate::proto::wire::known_scripts::ScriptName;
-    pub use crate::proto::wire::line::{HAND_OVER, JOIN};
+    pub use crate::proto::wire::line::{HAND_OVER, JOIN, SCORE_OF_A_PLACE};
 }

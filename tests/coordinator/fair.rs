@@ -66,9 +66,34 @@ fn a_fair_lock_without_waiters_costs_a_set_and_a_release() {
 }
 
 #[test]
-fn hand_over_of_a_lock_with_a_longer_ttl_is_claimed_first() {
+fn waiter_of_which_a_node_heard_a_moment_ago_is_handed_the_key_for_its_whole_ttl() {
+    // It polls after 60 to 90 ms. A quarter of the short ttl is a moment.
+    for (polls_for, silence, whole) in [
+        (Duration::ZERO, 49 * MS, true),
+        (Duration::ZERO, 51 * MS, false),
+        (95 * MS, 10 * MS, true),
+    ] {
+        let mut world = World::new(3);
+        let (all, lock) = line_of(&mut world, 2, LONG);
+        world.pass(polls_for);
+        world.now = world.now.saturating_add(silence);
+        world.release(all[0], lock);
+        for node in 0..3 {
+            world.deliver_commands(all[0], node);
+            assert_eq!(world.masters[node].pttl(world.now, 0, KEY) > 9_000, whole);
+            world.deliver_answers(all[1], node);
+        }
+        let core = &mut world.clients[all[1]].core;
+        let has_lock = core.poll_completion(world.now).is_some();
+        assert_eq!((has_lock, core.stats().claims), (whole, u64::from(!whole)));
+    }
+}
+
+#[test]
+fn hand_over_with_the_short_ttl_is_claimed_first() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, LONG);
+    world.pause_all_clients();
     world.release(all[0], lock);
     for node in 0..3 {
         world.deliver_commands(all[0], node);
@@ -196,6 +221,7 @@ fn a_stopped_successor_costs_the_next_one_the_short_ttl() {
     let mut world = World::new(5);
     let (all, lock) = line_of(&mut world, 3, LONG);
     world.stopped.push(all[1]);
+    world.pass(51 * MS);
     world.release(all[0], lock);
     world.settle();
     let released = world.now;

@@ -135,13 +135,13 @@ fn hand_over_that_is_read_after_the_end_of_the_wait_is_not_claimed() {
     world.settle();
     let lock = world.won(holder);
     let now = world.now;
-    let wait = 50 * MS;
+    let wait = 60 * MS;
     world.clients[waiter]
         .core
         .acquire(KEY, LockOptions::new(LONG).wait(wait).fair(), 1, now)
         .unwrap();
     world.settle();
-    world.pass(40 * MS);
+    world.pause_all_clients();
     world.release(holder, lock);
     (0..3).for_each(|node| world.deliver_commands(holder, node));
     // The waiter runs a little too late, while the keys are still its own.
@@ -195,6 +195,7 @@ fn node_that_has_not_answered_two_claims_is_not_asked_a_third() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, LONG);
     world.frozen = vec![0, 1, 2];
+    world.pause_all_clients();
     world.release(all[0], lock);
     for node in [0, 1] {
         world.deliver_commands(all[0], node);
@@ -311,7 +312,7 @@ fn hand_over_to_an_earlier_token_of_the_same_client_is_no_vote() {
 fn message_that_is_repeated_has_a_waiter_poll_the_node_once_and_with_another_mark() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
-    let [_, channel, _, token] = words_of_member(&world, 0, 0);
+    let [_, _, channel, _, token] = words_of_member(&world, 0, 0);
     world.release(all[0], lock);
     world.deliver_commands(all[0], 0);
     let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
@@ -337,12 +338,12 @@ fn message_that_is_repeated_has_a_waiter_poll_the_node_once_and_with_another_mar
 fn poll_because_of_a_repeated_message_gives_a_node_in_quarantine_no_vote() {
     let mut world = World::new(1);
     let (all, _lock) = line_of(&mut world, 2, TTL);
-    let [_, channel, mark, token] = words_of_member(&world, 0, 0);
+    let [_, _, channel, mark, token] = words_of_member(&world, 0, 0);
     world.restart(0, Restart::Empty);
     while world.value(0) != token {
         world.pass(MS);
     }
-    publish(&mut world, 0, &channel, &format!("0\n\n{mark}\n{token}\nk"));
+    publish(&mut world, 0, &channel, &format!("200\n0\n\n{mark}\n{token}\nk"));
     world.deliver_answers(all[1], 0);
     assert!(is_asked(&world, all[1], 0));
     world.settle();
@@ -466,6 +467,7 @@ fn claim_that_a_node_in_quarantine_grants_is_no_vote_and_proves_nothing() {
 fn node_that_was_not_claimed_has_proven_no_more_than_its_hand_over() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, LONG);
+    world.pause_all_clients();
     world.release(all[0], lock);
     for node in 0..3 {
         world.deliver_commands(all[0], node);
@@ -503,6 +505,7 @@ fn lock_that_is_won_by_a_poll_after_a_lost_claim_warns_as_early_as_others() {
     core.acquire(KEY, LockOptions::new(LONG).wait(LONG).auto_extend(auto_extend).fair(), 1, now)
         .expect("it can be asked for");
     world.settle();
+    world.pause_all_clients();
     world.release(holder, lock);
     for node in 0..3 {
         world.deliver_commands(holder, node);

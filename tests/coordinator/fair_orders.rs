@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redlatch::proto::NodeId;
 use redlatch::testing::master::Trouble;
-use redlatch::{LockOptions, Outcome, Stats};
+use redlatch::{LockOptions, NodeError, Outcome, Stats};
 
 use super::fair::{LONG, MS, TTL, line_of};
 use super::fair_world::{KEY, LINE, World};
@@ -161,6 +161,34 @@ fn one_node_that_refuses_lines_and_one_that_is_away_leave_plain_waiting() {
     (0..2).for_each(|node| world.run(node, &[b"DEL", KEY]));
     world.pass(3000 * MS);
     assert!(world.lock(client).is_some());
+}
+
+/// After a refusal of the lines, the lock is a plain one: its release names no line, which the
+/// nodes would refuse, too.
+#[test]
+fn lock_of_a_request_whose_lines_were_refused_is_released_as_a_plain_one() {
+    let mut world = World::new(3);
+    let client = world.client();
+    let commands = ["zadd", "zrange", "zrem"].map(String::from).to_vec();
+    let trouble = Trouble::Answers { commands, reply: b"-NOPERM no\r\n".to_vec() };
+    for node in 0..3 {
+        world.masters[node].suffer(trouble.clone());
+        world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]);
+    }
+    world.ask(client, LONG);
+    world.pass(200 * MS);
+    (0..3).for_each(|node| world.run(node, &[b"DEL", KEY]));
+    world.pass(3000 * MS);
+    let refusals = |world: &World| {
+        let nodes = &world.clients[client].core.stats().nodes;
+        nodes.iter().map(|node| node.errors(NodeError::NoPermission)).sum::<u64>()
+    };
+    let (lock, before) = (world.won(client), refusals(&world));
+    assert!(before >= 3, "the joins were refused");
+    world.release(client, lock);
+    world.settle();
+    assert_eq!(refusals(&world), before);
+    world.assert_clean();
 }
 
 #[test]

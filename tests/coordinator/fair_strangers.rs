@@ -9,11 +9,11 @@ use super::fair::{LONG, MS, TTL, line_of};
 use super::fair_world::{KEY, LINE, World};
 
 /// A member of the line at a node, by its words: ttl, channel, mark, token.
-pub fn words_of_member(world: &World, node: usize, place: usize) -> [String; 4] {
+pub fn words_of_member(world: &World, node: usize, place: usize) -> [String; 5] {
     let member = world.masters[node].line(world.now, LINE).remove(place);
     let member = String::from_utf8(member).expect("it is text");
     let words: Vec<String> = member.split(' ').map(str::to_owned).collect();
-    words.try_into().expect("four words")
+    words.try_into().expect("five words")
 }
 
 /// The channel of the same client at another node.
@@ -38,7 +38,7 @@ pub fn last_message(world: &World, client: usize, node: usize, channel: &str) ->
 fn message_of_one_node_is_no_vote_of_another_node() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
-    let [_, channel, ..] = words_of_member(&world, 0, 0);
+    let [_, _, channel, ..] = words_of_member(&world, 0, 0);
     world.release(all[0], lock);
     world.deliver_commands(all[0], 0);
     let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
@@ -62,7 +62,7 @@ fn message_of_one_node_is_no_vote_of_another_node() {
 fn message_that_came_already_is_no_vote_of_a_later_hand_over() {
     let mut world = World::new(1);
     let (all, lock) = line_of(&mut world, 2, TTL);
-    let [_, channel, ..] = words_of_member(&world, 0, 0);
+    let [_, _, channel, ..] = words_of_member(&world, 0, 0);
     world.release(all[0], lock);
     world.deliver_commands(all[0], 0);
     let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
@@ -82,7 +82,7 @@ fn message_that_came_already_is_no_vote_of_a_later_hand_over() {
 fn message_that_only_others_read_is_no_vote_after_the_next_connection() {
     let mut world = World::new(1);
     let (all, lock) = line_of(&mut world, 2, TTL);
-    let [_, channel, ..] = words_of_member(&world, 0, 0);
+    let [_, _, channel, ..] = words_of_member(&world, 0, 0);
     world.release(all[0], lock);
     world.deliver_commands(all[0], 0);
     let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
@@ -99,8 +99,8 @@ fn message_that_only_others_read_is_no_vote_after_the_next_connection() {
 fn no_message_has_the_token_or_the_mark_of_another_waiter() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 3, TTL);
-    let [_, channel, mark, token] = words_of_member(&world, 0, 0);
-    let [_, _, next_mark, next_token] = words_of_member(&world, 0, 1);
+    let [_, _, channel, mark, token] = words_of_member(&world, 0, 0);
+    let [_, _, _, next_mark, next_token] = words_of_member(&world, 0, 1);
     world.release(all[0], lock);
     world.deliver_commands(all[0], 0);
     let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
@@ -115,9 +115,9 @@ fn token_of_another_client_is_never_released() {
     let (all, lock) = line_of(&mut world, 2, TTL);
     let holder = lock.token().to_string();
     for node in 0..3 {
-        let [_, channel, mark, _] = words_of_member(&world, node, 0);
-        publish(&mut world, node, &channel, &format!("0\n\n{mark}\n{holder}\nk"));
-        publish(&mut world, node, &channel, &format!("0\n\n{}\n{holder}\nk", "0".repeat(20)));
+        let [_, _, channel, mark, _] = words_of_member(&world, node, 0);
+        publish(&mut world, node, &channel, &format!("200\n0\n\n{mark}\n{holder}\nk"));
+        publish(&mut world, node, &channel, &format!("200\n0\n\n{}\n{holder}\nk", "0".repeat(20)));
     }
     world.settle();
     assert_eq!([0, 1, 2].map(|node| world.value(node)), [0; 3].map(|_| holder.clone()));
@@ -154,9 +154,9 @@ fn waiter_whose_joins_were_lost_with_their_connections_stands_in_line_once() {
 fn messages_that_make_no_sense_or_are_too_long_are_skipped_and_counted() {
     let mut world = World::new(1);
     let (all, lock) = line_of(&mut world, 2, TTL);
-    let [_, channel, mark, token] = words_of_member(&world, 0, 0);
+    let [_, _, channel, mark, token] = words_of_member(&world, 0, 0);
     let long = "x".repeat(3 << 20);
-    let senseless = ["", "hello", "0\n\n\n\n", "0\n\nmark\ntoken\nk", &long];
+    let senseless = ["", "hello", "200\n0\n\n\n\n", "200\n0\n\nmark\ntoken\nk", &long];
     for text in senseless {
         publish(&mut world, 0, &channel, text);
     }
@@ -166,7 +166,7 @@ fn messages_that_make_no_sense_or_are_too_long_are_skipped_and_counted() {
     assert_eq!(stats.nodes[0].connections, 1, "the node did nothing wrong");
     // In pieces, and with the message of a hand-over right after it.
     let head = format!(">3\r\n$7\r\nmessage\r\n${}\r\n{channel}\r\n", channel.len());
-    let hand_over = format!("0\n\n{mark}\n{token}\nk");
+    let hand_over = format!("200\n0\n\n{mark}\n{token}\nk");
     let hand_over = format!("{head}${}\r\n{hand_over}\r\n", hand_over.len());
     let bytes = format!("{head}${}\r\n{long}\r\n{hand_over}", long.len());
     let now = world.now;
@@ -278,12 +278,12 @@ fn message_is_a_reason_to_give_a_key_back_only_once() {
     let gone = world.client();
     let op = world.ask(gone, LONG);
     world.settle();
-    let [_, channel, mark, token] = words_of_member(&world, 0, 0);
+    let [_, _, channel, mark, token] = words_of_member(&world, 0, 0);
     let now = world.now;
     world.clients[gone].core.cancel(op, now);
     world.settle();
     assert_eq!(world.clients[gone].core.open_records(), 0);
-    let text = format!("0\n\n{mark}\n{token}\nk");
+    let text = format!("200\n0\n\n{mark}\n{token}\nk");
     for number in 0..4 {
         publish(&mut world, 0, &channel, &text);
         world.deliver_answers(gone, 0);
@@ -309,7 +309,7 @@ fn text_of_a_long_message_gives_nobody_a_lock() {
             .acquire(KEY, LockOptions::new(LONG).wait(LONG).fair(), 1, now)
             .expect("there is room");
         world.settle();
-        let [_, channel, ..] = words_of_member(&world, 0, 0);
+        let [_, _, channel, ..] = words_of_member(&world, 0, 0);
         world.clients[client].core.cancel(op, now);
         world.settle();
         let text = answer.repeat((2 << 20) / answer.len());

@@ -175,19 +175,19 @@ fn a_node_that_restarts_empty_gets_its_line_again() {
 /// The channel of the first waiter in the line of a node.
 fn channel(world: &World, node: usize) -> Vec<u8> {
     let member = world.masters[node].line(world.now, LINE).remove(0);
-    member.split(|&byte| byte == b' ').nth(1).unwrap().to_vec()
+    member.split(|&byte| byte == b' ').nth(2).unwrap().to_vec()
 }
 
 /// A message as the script of a hand-over sends it.
 fn message(skipped: &str, mark: &str, token: &str, key: &str) -> String {
-    format!("{skipped}\n\n{mark}\n{token}\n{key}")
+    format!("200\n{skipped}\n\n{mark}\n{token}\n{key}")
 }
 
 /// The mark and the token of a member of a line.
 fn mark_and_token(member: &[u8]) -> (String, String) {
     let member = String::from_utf8(member.to_vec()).unwrap();
     let words: Vec<&str> = member.split(' ').collect();
-    (words[2].into(), words[3].into())
+    (words[3].into(), words[4].into())
 }
 
 #[test]

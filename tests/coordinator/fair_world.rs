@@ -73,10 +73,14 @@ impl World {
 
     /// Asks for a fair lock and waits for it without end.
     pub fn ask(&mut self, client: usize, ttl: Duration) -> Op {
-        let wait = Duration::from_secs(1000);
+        self.ask_with(client, LockOptions::new(ttl).fair())
+    }
+
+    /// Asks for a lock with these options, and waits for it without end.
+    pub fn ask_with(&mut self, client: usize, options: LockOptions) -> Op {
+        let options = options.wait(Duration::from_secs(1000));
         let core = &mut self.clients[client].core;
-        core.acquire(KEY, LockOptions::new(ttl).wait(wait).fair(), 1, self.now)
-            .expect("it can be asked for")
+        core.acquire(KEY, options, 1, self.now).expect("it can be asked for")
     }
 
     pub fn release(&mut self, client: usize, lock: Lock) {
@@ -204,6 +208,11 @@ impl World {
             }
             self.settle();
         }
+    }
+
+    /// No client runs for so long that a node takes its waiters for ones that may have stopped.
+    pub fn pause_all_clients(&mut self) {
+        self.now = self.now.saturating_add(Duration::from_millis(51));
     }
 
     /// The lock that the client has got, if its last request ended with one.

@@ -91,6 +91,23 @@ fn losses_do_not_wait_for_the_renewals_of_live_locks() {
     assert_eq!(bench.core.auto_extended_locks(), 600);
 }
 
+/// The pause of a request is over before the silence of a node is due.
+#[test]
+fn late_turn_repeats_a_request_before_a_silence_that_is_due_later() {
+    let mut bench = Bench::with(3, |settings| {
+        (settings.retry, settings.probe_interval) = ((millis(10), millis(10)), TTL * 100);
+    });
+    bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 1, bench.now).unwrap();
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["SET"]);
+    }
+    (0..2).for_each(|node| bench.reply(node, "-LOADING no\r\n"));
+    assert_eq!(bench.names(2), ["EVALSHA"], "the attempt is lost");
+    bench.pass(millis(60));
+    assert_eq!(bench.node_state(2), NodeState::Suspect);
+    assert!(bench.names(2).contains(&"SET".into()), "it was ready when the pause was over");
+}
+
 /// A kept lock, and how long it takes until it counts as lost.
 fn kept(bench: &mut Bench) -> (Lock, Duration) {
     let lock = super::foreign_writes::kept(bench, AutoExtend::at_most(TTL * 100));

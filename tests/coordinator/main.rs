@@ -14,6 +14,7 @@ mod crowds;
 mod extend_release;
 mod fair;
 mod fair_costs;
+mod fair_fences;
 mod fair_lines;
 mod fair_orders;
 mod fair_strangers;

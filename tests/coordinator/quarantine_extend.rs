@@ -160,8 +160,9 @@ fn extend_of_an_adopted_lock_never_counts_a_node_in_quarantine() {
 #[test]
 fn extend_by_token_never_counts_a_node_in_quarantine() {
     let token = LockToken::parse(&"5".repeat(40)).unwrap();
-    // Distrusted before the extend was asked for, or while it is in flight.
-    for before in [true, false] {
+    // When the node is distrusted: before the extend is asked for, or while it is in flight, before
+    // or after the node's grant.
+    for (before, granted) in [(true, false), (false, false), (false, true)] {
         let mut bench = bench();
         if before {
             bench.reply(2, FLUSH);
@@ -170,14 +171,15 @@ fn extend_by_token_never_counts_a_node_in_quarantine() {
         for node in 0..3 {
             assert_eq!(bench.names(node), ["EVALSHA"]);
         }
-        if !before {
-            bench.reply(2, ":1\r\n");
+        if !before && !granted {
             bench.reply(2, FLUSH);
-        } else {
-            bench.reply(2, ":1\r\n");
+        }
+        bench.reply(2, ":1\r\n");
+        if granted {
+            bench.reply(2, FLUSH);
         }
         bench.reply(1, ":1\r\n");
-        assert!(bench.completion().is_none(), "one vote counts; distrusted before: {before}");
+        assert!(bench.completion().is_none(), "one vote counts: {before}, {granted}");
         bench.reply(0, ":0\r\n");
         let error = bench.completion().expect("an end").result.unwrap_err();
         assert!(matches!(error, Error::NoQuorum(_)), "{error}");

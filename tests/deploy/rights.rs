@@ -103,7 +103,7 @@ fn has_a_line(node: &Node) -> bool {
 #[test]
 fn the_acl_rule_for_fair_locks_is_all_they_take() {
     let fleet = Fleet::start(3);
-    let commands = ["+zadd", "+zrank", "+zrange", "+zrem", "+subscribe", "+publish"];
+    let commands = ["+zadd", "+zrank", "+zscore", "+zrange", "+zrem", "+subscribe", "+publish"];
     let channels = ["+pubsub|numsub", "resetchannels", "&redlatch:*"];
     let line = [&commands[..], &channels].concat();
     let paper = include_str!("../../docs/operations.md");

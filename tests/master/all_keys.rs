@@ -18,6 +18,14 @@ pub const ALL_KEYS: &[&str] = &[
      A SET c nan; A EVAL COUNTED 2 k c t LATER LATER 1; A GET k; A SET k t; A SET c x; \
      A EVAL RAISED 2 k c t LATER LATER 1 1 5; A GET c; A DEL c; A LPUSH c x; \
      A EVAL COUNTED 2 l c t LATER LATER 1; A EVAL RAISED 2 k c t LATER LATER 1 1 5; A GET l",
+    // A key that was handed over is prolonged, and counted for its new holder.
+    "A SET k t PX LATER; A SET c 7; A EVAL RAISED 2 k c t LATER LATER 1000 1; A GET c; A PTTL c; \
+     A EVAL RAISED 2 k c t 0 LATER 1000 1; A GET c; A EVAL RAISED 2 k c u LATER LATER 1000 1; \
+     A EVAL RAISED 2 l c t LATER LATER 1000 1; A GET c; A SET l t; A SET d 3; \
+     A EVAL RAISED 4 k l c d t LATER LATER 1000 1; A GET c; A GET d; A PTTL l; \
+     A EVAL RAISED 4 k l c d t LATER LATER 1000 1 20 2; A GET c; A GET d; A SET c x; \
+     A EVAL RAISED 2 k c t LATER LATER 1000 1; full; A SET c 7; \
+     A EVAL RAISED 2 k c t LATER LATER 1000 1; well",
     "A SET c 7; A SET k t; full; A EVAL COUNTED 2 l c t LATER LATER 1; A GET l; \
      A EVAL RAISED 2 k c t LATER LATER 1 1 5; A EVAL RAISED 2 k c t LATER LATER 1 1 9; A GET c; \
      well; replica; A EVAL COUNTED 2 l c t LATER LATER 1; \

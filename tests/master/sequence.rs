@@ -94,9 +94,9 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Waiters as they stand in a line: two that are not notified, and one that nobody listens for.
-const MEMBER_T: &str = "100000 - m t";
-const MEMBER_U: &str = "200000 - m u";
-const MEMBER_DEAD: &str = "300000 redlatch:nobody m d";
+const MEMBER_T: &str = "100000 90000 - m t";
+const MEMBER_U: &str = "200000 200000 - m u";
+const MEMBER_DEAD: &str = "300000 90000 redlatch:nobody m d";
 
 const OPTIN: &str = "CLIENT TRACKING ON OPTIN";
 
@@ -352,7 +352,7 @@ pub const RARE: &[&str] = &[
      A GET k; A ZRANGE k:line 0 -1; A EVAL HAND 2 k k:line u EMPTY MEMBER_U; A EXISTS k k:line",
     "A SET k h PX LATER; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; \
      A EVAL JOIN 2 k k:line u MEMBER_U LATER LATER; A EVAL HAND 2 k k:line h u; A GET k; \
-     A EVAL HAND 2 k k:line u t MEMBER_U; A GET k; A EVAL HAND 2 k k:line t u; \
+     A EVAL HAND 2 k k:line u t MEMBER_U; A GET k; A PTTL k; A EVAL HAND 2 k k:line t u; \
      A EXISTS k k:line; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; A GET k; \
      A EVAL JOIN 2 k k:line d MEMBER_DEAD LATER LATER; A EVAL HAND 2 k k:line t; \
      A EXISTS k k:line; A EVAL JOIN 2 k k:line d JUNK LATER LATER; A SET k h; \
@@ -468,16 +468,17 @@ fn blank(word: &str, fill: usize) -> Word {
             MEMBER_DEAD,
             "",
             "t",
-            "1 -  ",
-            "0 - m z",
+            "1 1 -  ",
+            "0 1 - m z",
+            "1 - m z",
         ]),
         "WAITER" => one_of(&["t", "u", "d", "", "x", "m"]),
-        "OTHER_MARK" => one_of(&["100000 - n t"]),
+        "OTHER_MARK" => one_of(&["100000 90000 - n t"]),
         "MEMBER_T" => one_of(&[MEMBER_T]),
         "MEMBER_U" => one_of(&[MEMBER_U]),
         "MEMBER_DEAD" => one_of(&[MEMBER_DEAD]),
-        "ZERO_TTL" => one_of(&["0 - m z"]),
-        "LONG_TTL" => one_of(&["1234567890123456 - m z"]),
+        "ZERO_TTL" => one_of(&["0 1 - m z", "1 0 - m z"]),
+        "LONG_TTL" => one_of(&["1234567890123456 1 - m z", "1 1234567890123456 - m z"]),
         "EMPTY" => one_of(&[""]),
         "LATER" => Word::Later,
         "SOON" => Word::Soon,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use redlatch::proto::Coordinator;
 use redlatch::proto::NODE_MARKER;
 use redlatch::proto::NodeState;
+use redlatch::proto::RestartGuard;
 use redlatch::proto::turn;
 use redlatch::{
     Error, Inspection, KeySummary, Lock, NodeError, NodeId, NodeReply, Outcome, ReleaseOutcome,
@@ -135,7 +136,7 @@ impl World {
             let clock = node.clock(self.agenda.now());
             for key in &self.keys {
                 for member in node.master.line(clock, &[key, &b":line"[..]].concat()) {
-                    let channel = member.split(|&byte| byte == b' ').nth(1).unwrap_or_default();
+                    let channel = member.split(|&byte| byte == b' ').nth(2).unwrap_or_default();
                     let token = member.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
                     if node.master.has_listener(channel) && !self.given.contains(token) {
                         let text = member.escape_ascii();
@@ -215,18 +216,41 @@ impl World {
         self.run_until(self.agenda.now() + by);
     }
 
-    /// Nodes that may have forgotten something are trusted again.
+    /// Nodes that may have forgotten something are trusted again. A client that did not see the
+    /// loss by itself learns of it from the marker that another client wrote, by its next probe,
+    /// and that may be written anew. So a quarantine may begin as late as with the second probe
+    /// from now, and one that is in force may be prolonged until then: none ends later than that.
     fn wait_for_trust(&mut self) {
-        let node_states = self.clients.iter().flat_map(|client| {
-            (0..self.nodes.len()).map(|node| client.coordinator.node_state(NodeId::new(node)))
+        let settings = &self.plan.settings;
+        let probe = settings.probe_interval.as_nanos() as u64;
+        let whole = RestartGuard::quarantine(settings.max_ttl).as_nanos() as u64;
+        let end = self.agenda.now() + 2 * probe + whole + SECOND;
+        self.run_until(self.agenda.now() + probe + self.plan.node_timeout());
+        while let Some((client, until)) = self.last_quarantine() {
+            // And a little longer: a client may be slow.
+            let next = until.max(self.agenda.now()) + 20 * MILLI;
+            if next > end {
+                let words = format!("client {client} has a node in quarantine for too long");
+                return self.checker.violate(words);
+            }
+            self.run_until(next);
+            if !self.count_event() {
+                return;
+            }
+        }
+    }
+
+    /// The client whose quarantine of a node ends last, and when that is.
+    fn last_quarantine(&self) -> Option<(usize, u64)> {
+        let nodes = || (0..self.nodes.len()).map(NodeId::new);
+        let node_states = self.clients.iter().enumerate().flat_map(|(number, client)| {
+            nodes().map(move |node| (number, client.coordinator.node_state(node)))
         });
-        let last = node_states.filter_map(|state| match state {
-            NodeState::Quarantined(until) => Some(until.as_nanos()),
+        let ends = node_states.filter_map(|(client, state)| match state {
+            NodeState::Quarantined(until) => Some((client, until.as_nanos())),
             _ => None,
         });
-        let last = last.max().unwrap_or(0);
-        // And a little longer: a client may be slow.
-        self.run_until(last.max(self.agenda.now()) + 20 * MILLI);
+        ends.max_by_key(|&(_, until)| until)
     }
 
     fn take(&mut self, client: usize, key: usize) -> Option<Lock> {

@@ -96,16 +96,13 @@ impl Wish {
     }
 
     /// The options of an acquire that waits for so many nanoseconds. A lock over several keys is
-    /// not fair, and a fair one has no fencing number.
+    /// not fair.
     fn options(&self, wait: u64) -> LockOptions {
         let ttl = Duration::from_millis(self.ttl);
         let options = LockOptions::new(ttl).wait(Duration::from_nanos(wait));
         let options = self.keep().map_or(options, |keep| options.auto_extend(keep));
-        match (self.fair && self.also == 0, self.fenced) {
-            (true, _) => options.fair(),
-            (false, true) => options.fenced(),
-            (false, false) => options,
-        }
+        let options = if self.fenced { options.fenced() } else { options };
+        if self.fair && self.also == 0 { options.fair() } else { options }
     }
 }
 
@@ -213,7 +210,7 @@ impl World {
         let keeps = self.dice.chance(self.plan.keeps);
         let bounds = if keeps { self.draw_keep(ttl) } else { None };
         let fair = self.plan.fair > 0 && self.dice.chance(self.plan.fair);
-        let fenced = self.dice.chance(self.plan.fences) && !fair;
+        let fenced = self.dice.chance(self.plan.fences);
         Wish { ttl, bounds, fair, fenced, also: 0 }
     }
 

@@ -2,6 +2,9 @@
 //! or stops, a node that stops or forgets, and plain clients beside the line.
 
 use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+use redlatch::Client;
 
 use super::crowd::{holds_in, no_two_at_one_time};
 use super::process::Process;
@@ -87,6 +90,8 @@ fn a_successor_that_is_stopped_costs_the_next_one_the_hand_over_ttl() {
     let fleet = Fleet::start(5);
     let [mut holder, mut successor, mut next] = three(&fleet, TTL);
     successor.stop();
+    // No node has heard of it for a while when it gets the key.
+    let_pass(millis(300));
     let timer = PlainTimer::start();
     let released = holder.release();
     let had = next.had();
@@ -166,4 +171,71 @@ fn fair_and_plain_take_turns(length: Duration) {
     eventually(15 * SECOND, "what is left ends with its ttl", || {
         fleet.keys_everywhere().is_empty()
     });
+}
+
+/// A waiter that is handed the key, and how often it claimed it.
+fn claims_of_a_waiter(fleet: &Fleet) -> u64 {
+    let client = || Client::connect(config(fleet.urls())).expect("a good configuration");
+    let holder = client();
+    let held = holder.lock("a", fair()).expect("it is free");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let waiter = client();
+            let guard = waiter.lock("a", fair()).expect("it is served");
+            guard.release().expect("it is held");
+            waiter.stats()
+        });
+        wait_for_line(fleet, 1);
+        held.release().expect("it is held");
+        let stats = waiter.join().expect("it is served");
+        assert_eq!(stats.handed_over, 1);
+        stats.claims
+    })
+}
+
+#[test]
+fn a_waiter_that_runs_is_handed_the_key_for_its_whole_ttl_and_claims_nothing() {
+    let fleet = Fleet::start(3);
+    // On a machine that stalls a node may take a waiter for one that has stopped.
+    let claims: Vec<u64> = (0..5).map(|_| claims_of_a_waiter(&fleet)).collect();
+    assert!(claims.contains(&0), "{claims:?}");
+    nothing_is_left(&fleet);
+}
+
+#[test]
+fn fenced_waiters_in_line_and_outside_of_it_have_numbers_that_grow() {
+    const HOLDS: usize = 20;
+    let fleet = Fleet::start(5);
+    let guarded = || {
+        let config = fair_config(&fleet).restart_guard(RestartGuard::On).max_ttl(SECOND);
+        // When the quarantine is over.
+        ready::client(config)
+    };
+    drop(guarded());
+    let last = Mutex::new(0);
+    let contend = |options: LockOptions| {
+        let (client, mut held) = (guarded(), 0);
+        while held < HOLDS {
+            let Ok(guard) = client.lock("a", options.fenced()) else { continue };
+            let fence = guard.fence().expect("it is fenced");
+            let mut last = last.lock().expect("no client panics");
+            // A holder that was kept from running is late: its number comes out of order.
+            if guard.remaining() > millis(300) {
+                assert!(fence > *last, "{fence} after {last}");
+                *last = fence;
+                held += 1;
+            }
+            drop(last);
+            let _ = guard.release();
+        }
+        client.stats().handed_over
+    };
+    let plain = LockOptions::new(millis(900)).wait(60 * SECOND);
+    let handed_over: u64 = std::thread::scope(|scope| {
+        let all = [plain.fair(), plain.fair(), plain.fair(), plain.fair(), plain];
+        let threads = all.map(|options| scope.spawn(move || contend(options)));
+        threads.into_iter().map(|thread| thread.join().expect("no client panics")).sum()
+    });
+    println!("{handed_over} hand-overs");
+    assert!(handed_over > 0);
 }

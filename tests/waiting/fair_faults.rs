@@ -132,6 +132,8 @@ fn a_successor_that_is_killed_before_it_reads_the_hand_over_costs_the_hand_over_
     let [mut holder, mut successor, mut next] = [0; 3].map(|_| start(&fleet));
     stand_in_line(&fleet, [&mut holder, &mut successor, &mut next], TTL);
     successor.stop();
+    // No node has heard of it for a while when it gets the key.
+    let_pass(HAND_OVER / 3);
     let released = holder.release();
     successor.kill();
     let mut gaps = Gaps::default();

@@ -2,7 +2,7 @@
 //! and someone who wants the key. And members in the line that no client put there.
 
 use redlatch::Client;
-use redlatch::testing::inside::{HAND_OVER, JOIN};
+use redlatch::testing::inside::{HAND_OVER, JOIN, SCORE_OF_A_PLACE};
 
 use super::fair::{fair, fair_config, three, wait_for_line};
 use super::*;
@@ -34,7 +34,7 @@ impl Listener {
 /// The channels of those in the line of a node, from the first to the last.
 fn channels(node: &Node) -> Vec<String> {
     let members = node.command(&["ZRANGE", "a:line", "0", "-1"]).text_items();
-    let channel = |member: &String| member.split(' ').nth(1).expect("a channel").to_owned();
+    let channel = |member: &String| member.split(' ').nth(2).expect("a channel").to_owned();
     members.iter().map(channel).collect()
 }
 
@@ -148,7 +148,8 @@ fn order_in_which_clients_list_the_nodes_does_not_matter() {
         for (turn, node) in fleet.iter().enumerate() {
             let members = node.command(&["ZRANGE", "a:line", "1", "-1"]).text_items();
             for (place, member) in members.iter().enumerate() {
-                let score = (10 + (place + turn) % members.len()).to_string();
+                let place = 10 + (place + turn) % members.len();
+                let score = (place as i64 * SCORE_OF_A_PLACE).to_string();
                 node.command(&["ZADD", "a:line", "XX", &score, member]);
             }
         }
@@ -165,7 +166,7 @@ fn script_passes_over_a_bounded_number_of_dead_waiters() {
     let fleet = Fleet::start(1);
     let node = &fleet[0];
     let add = "for i = 1, 10000 do redis.call('ZADD', KEYS[1], i, string.format(\
-               '1000 redlatch:%032x %020x %040x', i, i, i)) end";
+               '1000 1000 redlatch:%032x %020x %040x', i, i, i)) end";
     node.command(&["EVAL", add, "1", "a:line"]);
     let left = || node.command(&["ZCARD", "a:line"]).int();
     node.command(&["SET", "a", "token"]);
@@ -191,10 +192,10 @@ fn no_dead_waiter_keeps_the_key_where_too_many_are_dead() {
     let fleet = Fleet::start(1);
     let node = &fleet[0];
     let add = "for i = 1, 1000 do redis.call('ZADD', KEYS[1], i, string.format(\
-               '1000 redlatch:%032x %020x %040x', i, i, i)) end";
+               '1000 1000 redlatch:%032x %020x %040x', i, i, i)) end";
     node.command(&["EVAL", add, "1", "a:line"]);
     node.command(&["ACL", "SETUSER", "default", "-pubsub"]);
-    let member = "1000 - m token";
+    let member = "1000 1000 - m token";
     let join = ["EVAL", JOIN.source, "2", "a", "a:line", "token", member, "1000", "10000"];
     assert_eq!(node.command(&join).text(), "0 ");
     assert_eq!(node.get("a"), None);
@@ -206,7 +207,7 @@ fn no_dead_waiter_keeps_the_key_where_too_many_are_dead() {
 fn members_that_say_nothing_a_key_can_be_handed_over_with_are_cleaned_away() {
     let fleet = Fleet::start(3);
     for node in fleet.iter() {
-        for junk in ["0 - m t", "99999999999999999999 - m t", "x", "5 - t", ""] {
+        for junk in ["0 5 - m t", "5 0 - m t", "99999999999999999999 5 - m t", "x", "5 - m t", ""] {
             node.command(&["ZADD", "a:line", "1", junk]);
         }
     }

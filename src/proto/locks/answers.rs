@@ -44,7 +44,7 @@ impl Locks {
             // The counter is at the number, or the key is not there any more.
             Kind::WriteBack => self.cast_grant(node, ask, reply),
             Kind::Join => self.on_join(node, ask, reply, now),
-            Kind::Claim => self.on_claim(node, ask, reply),
+            Kind::Claim => self.on_claim(node, ask, reply, now),
         }
         self.finish(ask.record);
     }

@@ -134,7 +134,7 @@ pub(super) fn encode_all(
     let only = [record.key.len() as u32];
     let ends = record.set().map_or(&only[..], |set| set.ends());
     let keys = SetKeys { prefix, bytes: &record.key, ends };
-    let counting = counts.then(|| record.counting(kind != Kind::Acquire));
+    let counting = counts.then(|| record.counting(!matches!(kind, Kind::Acquire | Kind::Claim)));
     match kind {
         Kind::Acquire => {
             let ends = record.set().map_or(ends, |set| set.asked_ends());
@@ -143,7 +143,9 @@ pub(super) fn encode_all(
         Kind::Heal => {
             sets::acquire(out, form, keys, (token, left_to_heal(record, now)), counting);
         }
-        Kind::Extend => sets::extend(out, form, keys, (token, Some(ttl)), counting),
+        Kind::Extend | Kind::Claim => {
+            sets::extend(out, form, keys, (token, Some(ttl)), counting);
+        }
         Kind::WriteBack => sets::extend(out, form, keys, (token, None), counting),
         Kind::Release => sets::release(out, form, keys, token),
         Kind::Adopt => sets::adopt(out, keys, given_away_with(record), token, ttl),
@@ -177,7 +179,7 @@ impl<'a> Place<'a> {
     fn member(self, record: &'a Record, line: &Line, number: u16) -> Member<'a> {
         let Place { node, channel, marks } = self;
         let mark = marks.mark(&record.token, node, number);
-        Member { token: &record.token, ttl: line.ttl, channel, mark }
+        Member { token: &record.token, ttl: line.ttl, short_ttl: line.short_ttl, channel, mark }
     }
 
     /// The member that the last join put into the line.

@@ -16,7 +16,7 @@ use crate::proto::ids::{Op, OpGeneration, RecordId, ShortOp, TaskId};
 use crate::proto::lock::Lock;
 use crate::proto::locks::AcquireParams;
 use crate::proto::locks::completions::Outcome;
-use crate::proto::locks::record::records::{LockKind, Phase, Record};
+use crate::proto::locks::record::records::{Phase, Record};
 use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::round::state::ReleaseOutcome;
 use crate::proto::surplus::{insert, shrink_queue, shrink_slab};
@@ -165,7 +165,7 @@ impl Ops {
 
     /// The caller of this request asked for a fair lock, which this record may become.
     pub fn link_fair(&mut self, op: Op, record: &mut Record) {
-        record.kind = LockKind::Fair;
+        record.kind.fair = true;
         if let Some(request) = self.get_mut(op) {
             request.fair = true;
         }

@@ -92,6 +92,9 @@ pub(super) fn about_lock(
         }
         Names::AllKeys if acquires => sets::acquire_answer(reply),
         Names::AllKeysAndCounters if acquires => sets::acquire_votes(reply, &mut details.votes),
+        Names::AllKeysAndCounters if ask.kind == Kind::Claim => {
+            sets::claim_votes(reply, &mut details.votes)
+        }
         Names::AllKeys | Names::AllKeysAndCounters => sets::answer(reply),
     };
     match read {

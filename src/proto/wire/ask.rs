@@ -60,7 +60,8 @@ pub enum Kind {
     Exists,
     /// Asks for the key or for a place in its line; also as a poll.
     Join,
-    /// Prolongs a key that was handed to a waiter, before its lock is handed out.
+    /// Prolongs a key that was handed to a waiter, before its lock is handed out. With counters, it
+    /// also asks for the vote for the fencing number.
     Claim,
 }
 
@@ -170,7 +171,7 @@ impl Kind {
 impl LockAsk {
     /// Whether the answer has the votes for fencing numbers.
     pub fn asks_for_votes(&self) -> bool {
-        self.kind == Kind::Acquire && self.sent.names.has_counters()
+        matches!(self.kind, Kind::Acquire | Kind::Claim) && self.sent.names.has_counters()
     }
 
     /// Whether the node did not run the script by its SHA1, and may run it by its source.

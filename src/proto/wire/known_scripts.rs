@@ -44,7 +44,9 @@ impl ScriptName {
             }
             (Kind::Extend | Kind::Claim, Names::Key) => ScriptName::Extend,
             (Kind::Extend, Names::AllKeys) => ScriptName::ExtendSet,
-            (Kind::Extend | Kind::WriteBack, Names::AllKeysAndCounters) => ScriptName::ExtendSet,
+            (Kind::Extend | Kind::Claim | Kind::WriteBack, Names::AllKeysAndCounters) => {
+                ScriptName::ExtendSet
+            }
             (Kind::Release, Names::Key) => ScriptName::Release,
             (Kind::Release, Names::KeyAndLine) => ScriptName::HandOver,
             (Kind::Release, Names::AllKeys) => ScriptName::ReleaseSet,

@@ -2,10 +2,11 @@
 //! are in [`scripts`], the message by which a node hands the key over in [`message`].
 //!
 //! The line of a key is a sorted set at `<key>:line`. A member says all that a node has to know of
-//! a waiter: `<ttl> <channel> <mark> <token>`. The ttl is what the key gets when it is handed over,
-//! in milliseconds; the channel is `-` if the waiter cannot be notified; the mark proves to the
-//! waiter that the node, and no one else, handed the key over. Only the channel and the mark differ
-//! from node to node. A successor is named by the beginning of its token.
+//! a waiter: `<ttl> <short ttl> <channel> <mark> <token>`. The ttls are what the key gets when it
+//! is handed over to a waiter that runs, and to one that may have stopped, in milliseconds; the
+//! channel is `-` if the waiter cannot be notified; the mark proves to the waiter that the node,
+//! and no one else, handed the key over. Only the channel and the mark differ from node to node. A
+//! successor is named by the beginning of its token.
 //!
 //! The hazard is a token that stands in the line when its waiter is gone. So the script that
 //! releases a key also takes the member of its caller out of the line.
@@ -30,7 +31,7 @@ pub use mark::{MARK_BYTES, Mark, MarkKey};
 pub use message::{HandedOver, Skipping, TooLong};
 pub use scripts::{HAND_OVER, JOIN};
 #[cfg(feature = "testing")]
-pub use scripts::{MOST_SEARCHED, MOST_SKIPPED};
+pub use scripts::{MOST_SEARCHED, MOST_SKIPPED, SCORE_OF_A_PLACE};
 
 /// What follows a key in the name of its line.
 const LINE: &[u8] = b":line";
@@ -42,9 +43,9 @@ pub const LINE_TTL: Duration = Duration::from_secs(10);
 /// How long a channel is: `redlatch:` and 32 hex digits. The last two are the index of the node.
 pub const CHANNEL_BYTES: usize = 9 + 32;
 
-/// The most bytes of a member: a ttl of 20 digits, the channel, the mark, the token and three
+/// The most bytes of a member: two ttls of 20 digits, the channel, the mark, the token and four
 /// spaces.
-const LONGEST_MEMBER: usize = 20 + CHANNEL_BYTES + MARK_BYTES + LONGEST_TOKEN + 3;
+const LONGEST_MEMBER: usize = 2 * 20 + CHANNEL_BYTES + MARK_BYTES + LONGEST_TOKEN + 4;
 
 /// How many bytes of its token name a waiter to others: enough to tell all waiters apart, and too
 /// few to guess the others.
@@ -95,8 +96,11 @@ impl Channel {
 pub struct Member<'a> {
     /// Its token.
     pub token: &'a LockToken,
-    /// What the key lives for when it is handed to the waiter.
+    /// What the key lives for when it is handed to the waiter, if the node has heard from the
+    /// waiter a moment ago.
     pub ttl: Ttl,
+    /// What it lives for if not.
+    pub short_ttl: Ttl,
     /// How it is notified.
     pub channel: Option<Channel>,
     /// What the node sends back with a hand-over.
@@ -105,11 +109,13 @@ pub struct Member<'a> {
 
 impl Member<'_> {
     fn write_to<'b>(&self, buffer: &'b mut [u8; LONGEST_MEMBER]) -> &'b [u8] {
-        let mut digits = [0; 20];
+        let (mut digits, mut short_digits) = ([0; 20], [0; 20]);
         let mut token = [0; LONGEST_TOKEN];
         let channel = self.channel.as_ref().map_or(NO_CHANNEL, |channel| &channel.0[..]);
-        let parts: [&[u8]; 7] = [
+        let parts: [&[u8]; 9] = [
             decimal(self.ttl.as_millis(), &mut digits),
+            b" ",
+            decimal(self.short_ttl.as_millis(), &mut short_digits),
             b" ",
             channel,
             b" ",
@@ -294,14 +300,19 @@ pub(in crate::proto::wire) mod tests {
         Ttl::new(Duration::from_millis(1500), Duration::MAX).unwrap()
     }
 
+    fn short_ttl() -> Ttl {
+        Ttl::new(Duration::from_millis(400), Duration::MAX).unwrap()
+    }
+
     #[test]
     fn a_join_names_the_key_its_line_and_the_member() {
         let (token, channel) = (token(), Channel::of(0xab));
         let mut out = BytesMut::new();
-        let member = Member { token: &token, ttl: ttl(), channel: Some(channel), mark: mark(b'2') };
+        let (channel, mark) = (Some(channel), mark(b'2'));
+        let member = Member { token: &token, ttl: ttl(), short_ttl: short_ttl(), channel, mark };
         join(&mut out, Form::Sha, b"k", member, std::iter::empty());
         let text = String::from_utf8(out.to_vec()).unwrap();
-        let member = format!("1500 redlatch:ba{} {} {token}", "0".repeat(30), "2".repeat(20));
+        let member = format!("1500 400 redlatch:ba{} {} {token}", "0".repeat(30), "2".repeat(20));
         let head = format!("*9\r\n$7\r\nEVALSHA\r\n$40\r\n{}\r\n$1\r\n2\r\n$1\r\nk\r\n", JOIN.sha1);
         assert!(text.starts_with(&head), "{text}");
         let length = member.len();
@@ -316,12 +327,13 @@ pub(in crate::proto::wire) mod tests {
         let [earlier, member] = [b'1', b'2'].map(|it| Member {
             token: &token,
             ttl: ttl(),
+            short_ttl: short_ttl(),
             channel: None,
             mark: mark(it),
         });
         join(&mut out, Form::Sha, b"k", member, [earlier].into_iter());
         let text = String::from_utf8(out.to_vec()).unwrap();
-        let earlier = format!("1500 - {} {token}", "1".repeat(20));
+        let earlier = format!("1500 400 - {} {token}", "1".repeat(20));
         assert!(text.starts_with("*10\r\n"), "{text}");
         assert!(text.ends_with(&format!("\r\n10000\r\n${}\r\n{earlier}\r\n", earlier.len())));
     }

@@ -79,7 +79,8 @@ pub const ACQUIRE: Script = Script {
 /// raises each to its fencing number if all keys hold the token. A ttl of 0 leaves the keys as they
 /// are. `ARGV[3]` is how long the counters live, `ARGV[4]` the step of the first count, in
 /// milliseconds, and `ARGV[5]` the floor below which a counter counts as absent. The numbers
-/// follow.
+/// follow. Without them the script counts, and answers with the votes, as [`ACQUIRE`] does: a lock
+/// that was handed over gets its numbers.
 pub const EXTEND_SET: Script = Script {
     source: concat!(
         "local call, KEYS, ARGV, n = redis.call, KEYS, ARGV, {} ",
@@ -98,17 +99,19 @@ pub const EXTEND_SET: Script = Script {
         "n[i] = c end ",
         "for i = 1, #KEYS - m do ",
         "local c, f = n[i], tonumber(ARGV[5 + i]) ",
-        "if c >= f then call('PEXPIRE', KEYS[m + i], ARGV[3]) else ",
+        "if f and c >= f then call('PEXPIRE', KEYS[m + i], ARGV[3]) else ",
         "if c < tonumber(ARGV[5]) then ",
         "local t = call('TIME') local ms = t[1] * 1000 + t[2] / 1000 ",
         "c = math.max(c, math.floor(math.floor(ms / ARGV[4]) * ARGV[4] * 1048.576)) end ",
-        "call('SET', KEYS[m + i], string.format('%.0f', math.max(c, f)), 'PX', ARGV[3]) end end ",
-        "if ARGV[2] == '0' then return 1 end ",
-        "for i = 1, m do ",
+        "n[i] = math.max(c, f or c + 1) ",
+        "call('SET', KEYS[m + i], string.format('%.0f', n[i]), 'PX', ARGV[3]) end end ",
+        "for i = 1, ARGV[2] ~= '0' and m or 0 do ",
         prolong!("KEYS[i]"),
-        "end return 1",
+        "end ",
+        "if not ARGV[3] or ARGV[6] then return 1 end ",
+        "if m == 1 then return n[1] end return n",
     ),
-    sha1: "272523155ef8a189c457df64913140dd07d29fd6",
+    sha1: "0c750dfa7b6535f8b6866e50a76fa37e6bb93874",
 };
 
 /// Deletes every key that holds the token: `KEYS` are the keys, `ARGV[1]` the token. It answers as
@@ -164,7 +167,8 @@ pub fn acquire(
     put_counting(out, (&ACQUIRE, form), keys, (token, ttl.as_millis()), counting);
 }
 
-/// [`EXTEND_SET`]; without a ttl it only raises the counters.
+/// [`EXTEND_SET`]; without a ttl it only raises the counters. If it counts, without fencing numbers
+/// to claim what was handed over, and with them to extend or to write back.
 pub fn extend(
     out: &mut BytesMut,
     form: Form,
@@ -241,6 +245,21 @@ pub fn acquire_answer(reply: &Reply<'_>) -> Option<(NodeReply, u64)> {
 /// What [`ACQUIRE`] answered with counters: the votes for all keys, which are put into `votes`, or
 /// the number of the key that is held, from 0 on.
 pub fn acquire_votes(reply: &Reply<'_>, votes: &mut Vec<u64>) -> Option<(NodeReply, u64)> {
+    votes_or(reply, votes, acquire_answer)
+}
+
+/// What [`EXTEND_SET`] answered that counted: the votes for all keys, or the number of the key that
+/// is absent or another's.
+pub fn claim_votes(reply: &Reply<'_>, votes: &mut Vec<u64>) -> Option<(NodeReply, u64)> {
+    votes_or(reply, votes, answer)
+}
+
+/// The votes for all keys, which are put into `votes`, or what the answer says otherwise.
+fn votes_or(
+    reply: &Reply<'_>,
+    votes: &mut Vec<u64>,
+    otherwise: fn(&Reply<'_>) -> Option<(NodeReply, u64)>,
+) -> Option<(NodeReply, u64)> {
     let vote = |element: Reply<'_>| match element {
         Reply::Integer(number) => u64::try_from(number).ok(),
         _ => None,
@@ -256,7 +275,7 @@ pub fn acquire_votes(reply: &Reply<'_>, votes: &mut Vec<u64>) -> Option<(NodeRep
             votes.extend(vote(*reply).filter(is_vote));
             votes.len() == 1
         }
-        _ => return acquire_answer(reply),
+        _ => return otherwise(reply),
     };
     is_whole.then_some((NodeReply::Granted, 0))
 }

@@ -118,6 +118,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("zrange", -4, READONLY, Keys::First, line::zrange),
     command("zrank", 3, READS, Keys::First, line::zrank),
     command("zrem", -3, WRITE | FAST, Keys::First, line::zrem),
+    command("zscore", 3, READS, Keys::First, line::zscore),
 ];
 
 impl Command {

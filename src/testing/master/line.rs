@@ -105,6 +105,16 @@ pub(super) fn zrank(master: &mut Master, call: &Call) -> Reply {
     }
 }
 
+pub(super) fn zscore(master: &mut Master, call: &Call) -> Reply {
+    match master.members_at(call, &call.words[1]) {
+        Ok(members) => {
+            let found = members.iter().find(|(_, member)| *member == call.words[2]);
+            found.map_or(Reply::Null, |(score, _)| Reply::bulk(score.to_string().as_bytes()))
+        }
+        Err(error) => error,
+    }
+}
+
 pub(super) fn zrange(master: &mut Master, call: &Call) -> Reply {
     let (Some(first), Some(last)) = (integer(&call.words[2]), integer(&call.words[3])) else {
         return Reply::error(NOT_INTEGER);

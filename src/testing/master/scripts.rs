@@ -11,7 +11,9 @@ use super::request::integer;
 use super::set_scripts;
 use super::{Call, Master, Trouble};
 use crate::proto::wire::command::{DELETE_SEEN, EXTEND, MARK, RELEASE, Script};
-use crate::proto::wire::line::{HAND_OVER, JOIN, MOST_SEARCHED, MOST_SKIPPED, name_of};
+use crate::proto::wire::line::{
+    HAND_OVER, JOIN, MOST_SEARCHED, MOST_SKIPPED, SCORE_OF_A_PLACE, name_of,
+};
 use crate::proto::wire::sets::{ACQUIRE, EXTEND_SET, RELEASE_SET};
 
 /// What a script answers, or the error that ended it, without the place where it happened.
@@ -166,17 +168,42 @@ fn named_member(lua: &mut Sandbox, name: &[u8]) -> Result<Option<Vec<u8>>, Reply
     }))
 }
 
-/// The ttl, the channel, the mark and the token of a member of the line.
-fn parts_of_member(member: &[u8]) -> Option<[&[u8]; 4]> {
+/// The two ttls, the channel, the mark and the token of a member of the line.
+fn parts_of_member(member: &[u8]) -> Option<[&[u8]; 5]> {
     let parts: Vec<&[u8]> = member.split(|&byte| byte == b' ').collect();
-    let [ttl, channel, mark, token] = parts[..] else { return None };
-    let good = matches!(ttl.first(), Some(b'1'..=b'9')) && ttl.iter().all(u8::is_ascii_digit);
+    let [ttl, short, channel, mark, token] = parts[..] else { return None };
+    let is_ttl = |ttl: &[u8]| {
+        let digits = ttl.iter().all(u8::is_ascii_digit) && ttl.len() < 16;
+        digits && matches!(ttl.first(), Some(b'1'..=b'9'))
+    };
     let none_empty = [channel, mark, token].iter().all(|part| !part.is_empty());
-    (good && none_empty && ttl.len() < 16).then_some([ttl, channel, mark, token])
+    let good = is_ttl(ttl) && is_ttl(short) && none_empty;
+    good.then_some([ttl, short, channel, mark, token])
+}
+
+/// What the scripts of the line call `now`.
+fn now(lua: &mut Sandbox) -> Result<i64, Reply> {
+    let Reply::Array(time) = lua.call(&[Some(b"TIME")])? else { return Ok(0) };
+    let part = |reply: &Reply| match reply {
+        Reply::Bulk(digits) => integer(digits).unwrap_or(0),
+        _ => 0,
+    };
+    Ok((part(&time[0]) * 1000 + part(&time[1]) / 1000).rem_euclid(SCORE_OF_A_PLACE))
+}
+
+/// The score of a member of the line, if it stands there.
+fn score_of(lua: &mut Sandbox, member: Option<&[u8]>) -> Result<Option<i64>, Reply> {
+    let found = lua.call(&[Some(b"ZSCORE"), lua.key(1), member])?;
+    Ok(if let Reply::Bulk(score) = &found { integer(score) } else { None })
 }
 
 /// The function `give` of the scripts of the line: returns the member that it stopped at.
-fn give(lua: &mut Sandbox, name: &[u8], own: Option<&[u8]>) -> Result<Option<Vec<u8>>, Reply> {
+fn give(
+    lua: &mut Sandbox,
+    name: &[u8],
+    own: Option<&[u8]>,
+    now: i64,
+) -> Result<Option<Vec<u8>>, Reply> {
     let mut next = if name.is_empty() { None } else { named_member(lua, name)? };
     let mut skipped = 0;
     for _ in 0..MOST_SKIPPED {
@@ -185,11 +212,16 @@ fn give(lua: &mut Sandbox, name: &[u8], own: Option<&[u8]>) -> Result<Option<Vec
             return Ok(Some(member));
         }
         // `redis.pcall`
+        let score = score_of(lua, Some(&member)).unwrap_or(None);
+        // `redis.pcall`
         let Ok(removed) = lua.call(&[Some(b"ZREM"), lua.key(1), Some(&member)]) else {
             return Ok(None);
         };
         let parts = parts_of_member(&member).filter(|_| removed == Reply::Integer(1));
-        let Some([ttl, channel, mark, token]) = parts else { continue };
+        let Some([ttl, short, channel, mark, token]) = parts else { continue };
+        let age = |score: i64| (now - score).rem_euclid(SCORE_OF_A_PLACE);
+        let runs = |score| 4 * age(score) < integer(short).unwrap_or(0);
+        let ttl = if score.is_some_and(runs) { ttl } else { short };
         let write = [Some(&b"SET"[..]), lua.key(0), Some(token), Some(b"PX"), Some(ttl)];
         if channel == b"-" {
             lua.call(&write)?;
@@ -203,7 +235,7 @@ fn give(lua: &mut Sandbox, name: &[u8], own: Option<&[u8]>) -> Result<Option<Vec
             let after = first(lua).unwrap_or_default();
             let after = after.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
             let (count, key) = (format!("{skipped}"), lua.key(0).unwrap_or_default());
-            let message = [count.as_bytes(), name_of(after), mark, token, key].join(&b'\n');
+            let message = [ttl, count.as_bytes(), name_of(after), mark, token, key].join(&b'\n');
             // `redis.pcall`
             let heard = lua.call(&[Some(b"PUBLISH"), Some(channel), Some(&message)]);
             if heard != Ok(Reply::Integer(0)) {
@@ -226,9 +258,9 @@ fn first_of(reply: &Reply) -> Option<Vec<u8>> {
     }
 }
 
-/// The score of the member at this rank of the line; 0 if there is none.
-fn score_in_range(lua: &mut Sandbox, rank: &[u8]) -> Result<i64, Reply> {
-    let range = [Some(&b"ZRANGE"[..]), lua.key(1), Some(rank), Some(rank)];
+/// The score of the last member of the line; 0 if there is none.
+fn last_score(lua: &mut Sandbox) -> Result<i64, Reply> {
+    let range = [Some(&b"ZRANGE"[..]), lua.key(1), Some(b"-1"), Some(b"-1")];
     let found = lua.call(&[&range[..], &[Some(b"WITHSCORES")]].concat())?;
     Ok(match &found {
         Reply::Array(items) => match items.get(1) {
@@ -240,13 +272,13 @@ fn score_in_range(lua: &mut Sandbox, rank: &[u8]) -> Result<i64, Reply> {
 }
 
 fn join(lua: &mut Sandbox) -> Outcome {
+    let now = now(lua)?;
     let mut value = lua.call(&[Some(b"GET"), lua.key(0)])?;
     let member = lua.argument(1);
     for earlier in 4..lua.count_arguments() {
         let earlier = lua.argument(earlier);
-        if let Reply::Integer(rank) = lua.call(&[Some(b"ZRANK"), lua.key(1), earlier])? {
-            let rank = rank.to_string();
-            let score = score_in_range(lua, rank.as_bytes())?.to_string();
+        if let Some(score) = score_of(lua, earlier)? {
+            let score = score.to_string();
             lua.call(&[Some(b"ZREM"), lua.key(1), earlier])?;
             let add = [Some(&b"ZADD"[..]), lua.key(1), Some(b"NX"), Some(score.as_bytes())];
             lua.call(&[&add[..], &[member]].concat())?;
@@ -257,7 +289,7 @@ fn join(lua: &mut Sandbox) -> Outcome {
         return lua.call(&[Some(b"PTTL"), lua.key(0)]);
     }
     if value == Reply::Null {
-        let found = give(lua, &[], member)?.or_else(|| first(lua));
+        let found = give(lua, &[], member, now)?.or_else(|| first(lua));
         if found.is_none() || found.as_deref() == member {
             lua.call(&[Some(b"ZREM"), lua.key(1), member])?;
             let (token, ttl) = (lua.argument(0), lua.argument(2));
@@ -267,13 +299,16 @@ fn join(lua: &mut Sandbox) -> Outcome {
         value = lua.call(&[Some(b"GET"), lua.key(0)])?;
     }
     let value = if let Reply::Bulk(value) = value { value } else { Vec::new() };
-    let score = score_in_range(lua, b"-1")? + 1;
-    let (score, mut rank) = (score.to_string(), Reply::Integer(0));
-    let add = [Some(&b"ZADD"[..]), lua.key(1), Some(b"NX"), Some(score.as_bytes())];
-    let stood = lua.call(&[&add[..], &[member]].concat())? == Reply::Integer(0);
-    if stood && !value.is_empty() {
+    let (stood, mut rank) = (score_of(lua, member)?, Reply::Integer(0));
+    let place = match stood {
+        Some(place) => place,
+        None => last_score(lua)? + SCORE_OF_A_PLACE,
+    };
+    if stood.is_some() && !value.is_empty() {
         rank = lua.call(&[Some(b"ZRANK"), lua.key(1), member])?;
     }
+    let score = (place - place.rem_euclid(SCORE_OF_A_PLACE) + now).to_string();
+    lua.call(&[Some(b"ZADD"), lua.key(1), Some(score.as_bytes()), member])?;
     lua.call(&[Some(b"PEXPIRE"), lua.key(1), lua.argument(3)])?;
     let Reply::Integer(rank) = rank else {
         return Err(Reply::error("ERR user_script:1: attempt to concatenate a nil value"));
@@ -295,6 +330,7 @@ fn hand_over(lua: &mut Sandbox) -> Outcome {
         Err(Reply::Error(line)) if line.starts_with(b"WRONGTYPE") => false,
         Err(error) => return Ok(error),
     };
+    let now = now(lua)?;
     if has_line && lua.argument(2).is_some() {
         let own = (2..lua.count_arguments()).map(|own| lua.argument(own));
         let words: Vec<_> = [Some(&b"ZREM"[..]), lua.key(1)].into_iter().chain(own).collect();
@@ -304,7 +340,7 @@ fn hand_over(lua: &mut Sandbox) -> Outcome {
         return Ok(Reply::Integer(-1));
     }
     let answer = Reply::Integer(i64::from(ours));
-    if has_line && give(lua, lua.argument(1).unwrap_or_default(), None)?.is_some() {
+    if has_line && give(lua, lua.argument(1).unwrap_or_default(), None, now)?.is_some() {
         return Ok(answer);
     }
     if ours || has_line {

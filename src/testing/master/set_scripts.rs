@@ -115,9 +115,14 @@ pub(super) fn acquire(lua: &mut Sandbox<'_>) -> Outcome {
         *count = raised.map_or(*count + 1.0, |fence| count.max(fence));
         lua.set_counter(keys + index, *count, 2)?;
     }
-    match numbers[..] {
-        [vote] => Ok(Reply::Integer(vote as i64)),
-        _ => Ok(Reply::Array(numbers.iter().map(|&vote| Reply::Integer(vote as i64)).collect())),
+    Ok(votes_of(&numbers))
+}
+
+/// The answer that says these votes.
+fn votes_of(numbers: &[f64]) -> Reply {
+    match *numbers {
+        [vote] => Reply::Integer(vote as i64),
+        _ => Reply::Array(numbers.iter().map(|&vote| Reply::Integer(vote as i64)).collect()),
     }
 }
 
@@ -133,16 +138,21 @@ pub(super) fn extend(lua: &mut Sandbox<'_>) -> Outcome {
     if let Some(answer) = are_ours(lua, keys, &[0]) {
         return Ok(answer);
     }
+    let mut numbers = Vec::new();
     if counts {
-        let Some(numbers) = counters(lua, keys)? else { return Ok(Reply::error(NO_COUNTER)) };
-        for (index, count) in numbers.into_iter().enumerate() {
-            let fence = lua.number_argument(5 + index)?;
-            if count >= fence {
+        let Some(read) = counters(lua, keys)? else { return Ok(Reply::error(NO_COUNTER)) };
+        numbers = read;
+        for (index, number) in numbers.iter_mut().enumerate() {
+            let count = *number;
+            let fence = lua.argument(5 + index).and_then(to_number);
+            if fence.is_some_and(|fence| count >= fence) {
                 lua.call(&[Some(b"PEXPIRE"), lua.key(keys + index), lua.argument(2)])?;
             } else {
                 let low = count < lua.number_argument(4)?;
                 let count = if low { lua.seed(3)?.max(count) } else { count };
-                lua.set_counter(keys + index, count.max(fence), 2)?;
+                let count = fence.map_or(count + 1.0, |fence| count.max(fence));
+                lua.set_counter(keys + index, count, 2)?;
+                *number = count;
             }
         }
     }
@@ -151,7 +161,8 @@ pub(super) fn extend(lua: &mut Sandbox<'_>) -> Outcome {
             prolong(lua, index)?;
         }
     }
-    Ok(Reply::Integer(1))
+    let votes = counts && lua.argument(5).is_none();
+    Ok(if votes { votes_of(&numbers) } else { Reply::Integer(1) })
 }
 
 /// What the counters of so many keys have, if all of them are numbers.

@@ -27,7 +27,7 @@ const fn wish(command: &'static str, rule: &'static str, effect: &'static str) -
 const LINE: &str = "nobody can wait in line there for a fair lock";
 
 /// In the order of their importance.
-const NEEDS: [Need; 26] = [
+const NEEDS: [Need; 27] = [
     need("SET", "+set", "no lock can be had"),
     need("SELECT", "+select", "the database of the URL cannot be reached, so it is not asked"),
     need("EVAL", "+eval", "nothing can be released, so it is not asked"),
@@ -51,6 +51,7 @@ const NEEDS: [Need; 26] = [
     wish("CLIENT KILL", "+client|kill", "a pending release of a lost connection is sent twice"),
     wish("ZADD", "+zadd", LINE),
     wish("ZRANK", "+zrank", LINE),
+    wish("ZSCORE", "+zscore", LINE),
     wish("ZRANGE", "+zrange", LINE),
     wish("ZREM", "+zrem", LINE),
     wish("SUBSCRIBE", "+subscribe &redlatch:*", "who waits for a fair lock polls, and is slower"),

@@ -13,7 +13,7 @@ use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::course::Part;
 use crate::proto::locks::round::failure::{Tried, classify};
-use crate::proto::locks::round::state::{Purpose, Round};
+use crate::proto::locks::round::state::Round;
 use crate::proto::locks::{AcquireParams, Locks, WaitEvent, busy, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::{Instant, Ttl};
@@ -171,7 +171,7 @@ impl Locks {
         let untrusted = self.cluster.untrusted(nodes);
         let record = self.records.get_mut(id);
         if record.is_fenced() && record.asks_for_all_keys() {
-            self.ask_for_votes(id, nodes, now);
+            self.ask_for_votes(id, nodes, Kind::Acquire, now);
             return;
         }
         record.uncounted = untrusted;
@@ -189,8 +189,9 @@ impl Locks {
         reply: NodeReply,
         now: Instant,
     ) {
-        if ask.asks_for_votes() {
-            self.on_vote(node, ask, reply, now);
+        let reply = self.note_votes(node, ask, reply);
+        if self.awaits_late_vote(ask) {
+            self.on_late_vote(node, ask.record, reply, now);
         } else {
             self.cast_grant(node, ask, reply);
         }
@@ -232,7 +233,7 @@ impl Locks {
             return;
         }
         let record = self.records.get(id);
-        if record.is_fenced() && record.round.purpose == Purpose::Acquire {
+        if record.is_fenced() && record.round.purpose.asks_for_votes() {
             self.on_votes_in(id, now);
         } else {
             self.begin_hold(id);
@@ -328,7 +329,7 @@ impl Locks {
         let record = self.records.get_mut(next);
         (record.op, record.tracked) = (Some(op), tracked);
         // A request that the nodes refuse their lines waits as one for a plain lock.
-        record.kind = if kind == LockKind::Fair && !fair { LockKind::Plain } else { kind };
+        record.kind = LockKind { fair: kind.fair && fair, ..kind };
         record.set_queue(queue);
         Some(next)
     }

@@ -23,11 +23,13 @@ use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Kind, LockAsk};
 
 impl Locks {
-    /// Asks these nodes for the key of a fenced lock, or for all of its keys, and for their votes.
+    /// Asks these nodes for the key of a fenced lock, or for all of its keys, and for their votes:
+    /// by an acquire, or by a claim of what they handed over.
     pub(in crate::proto::locks) fn ask_for_votes(
         &mut self,
         id: RecordId,
         nodes: NodeSet,
+        kind: Kind,
         now: Instant,
     ) {
         let max_ttl = self.cluster.settings().max_ttl;
@@ -38,9 +40,9 @@ impl Locks {
         let refusing: NodeSet = nodes.iter().filter(refuses).collect();
         self.records.get_mut(id).uncounted = refusing;
         if !refusing.is_empty() {
-            self.ask_all(refusing, id, Kind::Acquire, now);
+            self.ask_all(refusing, id, kind, now);
         }
-        self.ask_all_counting(nodes.minus(refusing), id, Kind::Acquire, now);
+        self.ask_all_counting(nodes.minus(refusing), id, kind, now);
     }
 
     /// Asks these nodes by a script that counts.
@@ -87,38 +89,46 @@ impl Locks {
         refused.unwrap_or(NodeError::Quarantined)
     }
 
-    /// A node answered whether it grants the keys, with its votes for their fencing numbers.
-    pub(in crate::proto::locks) fn on_vote(
+    /// A node answered whether it grants the keys. Takes its votes for their fencing numbers, if it
+    /// was asked for them. Returns what its answer counts as.
+    #[inline]
+    pub(in crate::proto::locks) fn note_votes(
         &mut self,
         node: NodeId,
         ask: LockAsk,
         reply: NodeReply,
-        now: Instant,
-    ) {
+    ) -> NodeReply {
+        if !ask.asks_for_votes() {
+            return reply;
+        }
         let votes = self.cluster.votes(node);
         let fencing = &mut self.records.get_mut(ask.record).trouble_mut().fencing;
         let of_round = fencing.as_mut().filter(|fencing| fencing.round() == ask.round);
         let granted = reply == NodeReply::Granted;
         let is_odd = granted && of_round.is_some_and(|fencing| !fencing.put(node, votes));
-        let reply = if is_odd { NodeReply::Failed(NodeError::Garbage) } else { reply };
-        if self.awaits_late_vote(ask) {
-            self.on_late_vote(node, ask.record, reply, now);
-        } else {
-            self.cast_grant(node, ask, reply);
-        }
+        if is_odd { NodeReply::Failed(NodeError::Garbage) } else { reply }
     }
 
     /// Whether this question of the first round has a vote in the second round, which is in
     /// flight.
+    #[inline]
     pub(in crate::proto::locks) fn awaits_late_vote(&self, ask: LockAsk) -> bool {
+        if !ask.asks_for_votes() {
+            return false;
+        }
         let record = self.records.get(ask.record);
-        let votes = ask.asks_for_votes()
-            && record.fencing().is_some_and(|fencing| fencing.round() == ask.round);
+        let votes = record.fencing().is_some_and(|fencing| fencing.round() == ask.round);
         votes && record.phase == Phase::Asking && record.round.purpose == Purpose::WriteBack
     }
 
     /// A node voted in the first round after a majority had.
-    fn on_late_vote(&mut self, node: NodeId, id: RecordId, reply: NodeReply, now: Instant) {
+    pub(in crate::proto::locks) fn on_late_vote(
+        &mut self,
+        node: NodeId,
+        id: RecordId,
+        reply: NodeReply,
+        now: Instant,
+    ) {
         let record = self.records.get(id);
         let undecided = record.round.ballot().undecided().contains(node);
         let uncounted = record.uncounted.contains(node);

@@ -84,7 +84,7 @@ impl Locks {
             return;
         }
         line.skipped = line.skipped.max(message.skipped);
-        let counts = line.note_hand_over(node, next);
+        let counts = line.note_hand_over(node, message.ttl, next);
         if counts && trusted {
             record.prove_in_line(node);
         }

@@ -92,9 +92,12 @@ pub enum Split {
 /// The lines that a waiter stands in.
 #[derive(Debug, Clone)]
 pub struct Line {
-    /// How long the key lives when it is handed over. It is a part of the member, so it stays as it
-    /// was when the waiter joined, whatever the lock is extended by.
+    /// How long the key lives when it is handed over to a waiter of which the node knows that it
+    /// runs. It is a part of the member, so it stays as it was when the waiter joined, whatever the
+    /// lock is extended by.
     pub ttl: Ttl,
+    /// How long it lives if the waiter may have stopped.
+    pub short_ttl: Ttl,
     at: Vec<AtNode>,
     /// The nodes that were asked for a place at least once.
     pub joined: NodeSet,
@@ -132,9 +135,10 @@ pub struct Line {
 
 impl Line {
     /// A waiter that has not joined on any of `nodes` nodes.
-    pub fn new(nodes: usize, ttl: Ttl) -> Line {
+    pub fn new(nodes: usize, (ttl, short_ttl): (Ttl, Ttl)) -> Line {
         Line {
             ttl,
+            short_ttl,
             at: vec![AtNode::default(); nodes],
             joined: NodeSet::EMPTY,
             silent: NodeSet::EMPTY,
@@ -233,15 +237,17 @@ impl Line {
         marks.first..marks.last
     }
 
-    /// A node handed the key over. Returns whether its vote counts.
-    pub fn note_hand_over(&mut self, node: NodeId, next: Bytes) -> bool {
+    /// A node handed the key over, and gave it this ttl. Returns whether its vote counts.
+    pub fn note_hand_over(&mut self, node: NodeId, ttl: Ttl, next: Bytes) -> bool {
         (self.pushed, self.met_others) = (true, true);
         self.left.insert(node);
         let at = &mut self.at[node.index()];
         at.next = next;
         let counts = self.counted.contains(node);
         if counts {
-            at.until = Some(self.ttl.deadline(at.base));
+            // No node gives more than the waiter asked for.
+            let ttl = if ttl.as_millis() < self.ttl.as_millis() { ttl } else { self.ttl };
+            at.until = Some(ttl.deadline(at.base));
         }
         counts
     }
@@ -359,13 +365,17 @@ mod tests {
         Ttl::new(Duration::from_millis(1000), Duration::MAX).unwrap()
     }
 
+    fn short_ttl() -> Ttl {
+        Ttl::new(Duration::from_millis(200), Duration::MAX).unwrap()
+    }
+
     fn held_by(token: &'static [u8]) -> Standing {
         Standing { left_millis: 0, rank: 0, holder: Bytes::from_static(token) }
     }
 
     /// A waiter that joined on `nodes` trusted nodes at 100 ms; each said that another holds it.
     fn joined(nodes: usize) -> Line {
-        let mut line = Line::new(nodes, ttl());
+        let mut line = Line::new(nodes, (ttl(), short_ttl()));
         line.begin_poll(NodeSet::first(nodes), NodeSet::EMPTY, at(100));
         for node in NodeSet::first(nodes).iter() {
             line.note_standing(node, false, &held_by(b"x"), at(100), true);
@@ -374,7 +384,7 @@ mod tests {
     }
 
     fn push(line: &mut Line, node: usize) -> bool {
-        line.note_hand_over(NodeId::new(node), Bytes::new())
+        line.note_hand_over(NodeId::new(node), ttl(), Bytes::new())
     }
 
     #[test]
@@ -391,8 +401,18 @@ mod tests {
     }
 
     #[test]
+    fn a_hand_over_counts_for_as_long_as_the_node_says_and_no_longer_than_was_asked_for() {
+        let longer = Ttl::new(Duration::from_millis(9_000), Duration::MAX).unwrap();
+        for (given, counted) in [(short_ttl(), short_ttl()), (ttl(), ttl()), (longer, ttl())] {
+            let mut line = joined(1);
+            line.note_hand_over(NodeId::new(0), given, Bytes::new());
+            assert_eq!(line.deadline(1, at(150)), Some(counted.deadline(at(100))));
+        }
+    }
+
+    #[test]
     fn a_node_that_was_not_trusted_when_it_was_asked_does_not_count() {
-        let mut line = Line::new(1, ttl());
+        let mut line = Line::new(1, (ttl(), short_ttl()));
         let node = NodeId::new(0);
         line.begin_poll(node.into(), node.into(), at(100));
         line.note_standing(node, false, &held_by(b"x"), at(100), true);
@@ -513,7 +533,7 @@ mod tests {
     #[test]
     fn node_that_handed_the_key_over_has_said_who_is_next_and_has_the_token_in_line_no_more() {
         let mut line = joined(2);
-        line.note_hand_over(NodeId::new(0), Bytes::from_static(b"m1"));
+        line.note_hand_over(NodeId::new(0), ttl(), Bytes::from_static(b"m1"));
         assert_eq!(line.successor(), b"m1");
         line.note_next(NodeId::new(1), Bytes::new());
         assert_eq!([0, 1].map(|node| line.may_stand(NodeId::new(node))), [false; 2]);

@@ -58,7 +58,7 @@ impl Locks {
         }
     }
 
-    /// The ttl of a key that is handed over to a waiter that wants `ttl`.
+    /// The ttl of a key that is handed over to a waiter that wants `ttl`, and may have stopped.
     pub(in crate::proto::locks) fn hand_over_ttl(&self, ttl: Ttl) -> Ttl {
         let longest = self.cluster.settings().hand_over_ttl();
         Ttl::new(ttl.duration().min(longest), ttl.duration()).unwrap_or(ttl)
@@ -69,10 +69,11 @@ impl Locks {
     pub fn stand_in_line(&mut self, op: Op, id: RecordId, last: Error, now: Instant) {
         self.prepare_line(now);
         let nodes = self.cluster.size();
-        let ttl = self.hand_over_ttl(self.records.get(id).ttl);
+        let ttl = self.records.get(id).ttl;
+        let ttls = (ttl, self.hand_over_ttl(ttl));
         let record = self.records.get_mut(id);
         debug_assert!(record.round.ballot().grants().is_empty(), "the token is fresh");
-        record.trouble_mut().line = Some(Box::new(Line::new(nodes, ttl)));
+        record.trouble_mut().line = Some(Box::new(Line::new(nodes, ttls)));
         self.cluster.stats_mut().joined += 1;
         let yields = self.ops.get(op).map_or(0, |request| request.yields);
         let length = EARLY_POLL.saturating_mul(1 << yields.min(YIELDS));
@@ -259,7 +260,9 @@ impl Locks {
         }
         let holds = line.holds(now);
         if let Some(deadline) = line.deadline(quorum, now) {
-            if deadline.saturating_since(now) >= record.ttl.usable() / 2 {
+            // A hand-over brings no vote for a fencing number: a claim does.
+            let is_long = deadline.saturating_since(now) >= record.ttl.usable() / 2;
+            if is_long && !record.is_fenced() {
                 self.on_votes_of_line_won(op, id, deadline, now);
             } else {
                 self.begin_claim(op, id, now);
@@ -347,7 +350,8 @@ impl Locks {
         self.on_attempt_lost(id, now);
     }
 
-    /// Asks the nodes that have the key for this waiter to extend it to the whole ttl.
+    /// Asks the nodes that have the key for this waiter to extend it to the whole ttl, and for
+    /// their votes if the lock is fenced.
     fn begin_claim(&mut self, op: Op, id: RecordId, now: Instant) {
         if self.ops.has_waited_enough(op, now) {
             // The wait is over, and its timer is due.
@@ -368,8 +372,12 @@ impl Locks {
             false => Part::Votes(NodeReply::Held),
         };
         let ask = |locks: &mut Locks, nodes| {
-            locks.records.get_mut(id).uncounted = locks.cluster.untrusted(nodes);
-            locks.ask_all(nodes, id, Kind::Claim, now);
+            if locks.records.get(id).is_fenced() {
+                locks.ask_for_votes(id, nodes, Kind::Claim, now);
+            } else {
+                locks.records.get_mut(id).uncounted = locks.cluster.untrusted(nodes);
+                locks.ask_all(nodes, id, Kind::Claim, now);
+            }
         };
         let nodes = self.cluster.all_nodes();
         self.begin_round(id, (nodes, length), part_of, ask, now);
@@ -381,7 +389,9 @@ impl Locks {
         node: NodeId,
         ask: LockAsk,
         reply: NodeReply,
+        now: Instant,
     ) {
+        let reply = self.note_votes(node, ask, reply);
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(ask.record);
         let granted = reply == NodeReply::Granted && trusted;
@@ -394,7 +404,11 @@ impl Locks {
         if let (NodeReply::Held | NodeReply::Absent, Some(line)) = (reply, record.line_mut()) {
             line.note_loss_of(node);
         }
-        self.cast_grant(node, ask, reply);
+        if self.awaits_late_vote(ask) {
+            self.on_late_vote(node, ask.record, reply, now);
+        } else {
+            self.cast_grant(node, ask, reply);
+        }
     }
 
     /// A majority has extended the key.

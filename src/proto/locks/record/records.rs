@@ -50,20 +50,18 @@ pub enum Phase {
 const NOT_HELD: Instant = Instant::from_nanos(u64::MAX);
 
 /// The kind of a lock, besides its keys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LockKind {
-    /// It is neither of the others.
-    Plain,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct LockKind {
     /// Its waiters stand in line. It is released by the script that hands the key over.
-    Fair,
+    pub fair: bool,
     /// It is to have a fencing number for each key: the nodes vote in its attempts.
-    Fenced,
+    pub fenced: bool,
 }
 
 impl LockKind {
     /// The kind of a lock that is to have a fencing number, or is not.
     pub const fn of(fenced: bool) -> LockKind {
-        if fenced { LockKind::Fenced } else { LockKind::Plain }
+        LockKind { fair: false, fenced }
     }
 }
 
@@ -128,13 +126,13 @@ impl Record {
     /// Whether the waiters of the lock stand in line.
     #[inline]
     pub fn is_fair(&self) -> bool {
-        self.kind == LockKind::Fair
+        self.kind.fair
     }
 
     /// Whether the lock is to have a fencing number for each key.
     #[inline]
     pub fn is_fenced(&self) -> bool {
-        self.kind == LockKind::Fenced
+        self.kind.fenced
     }
 
     /// The lock is handed out. If its updates are reported, it is under this data.
@@ -349,7 +347,7 @@ impl Records {
             uncounted: NodeSet::EMPTY,
             proof: Proof::default(),
             trouble: None,
-            kind: LockKind::Plain,
+            kind: LockKind::default(),
             tracked: false,
             auto_extended: None,
             held_since: NOT_HELD,

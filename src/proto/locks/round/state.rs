@@ -20,11 +20,17 @@ pub enum Purpose {
     Release,
     /// The second round of a fenced acquire: is the number at a majority?
     WriteBack,
-    /// May we have the key that was handed over to us, for the whole ttl?
+    /// May we have the key that was handed over to us, for the whole ttl? Of a fenced lock also:
+    /// what is the vote for its fencing number?
     Claim,
 }
 
 impl Purpose {
+    /// Whether the nodes vote in such a round for the fencing number of a lock that has one.
+    pub const fn asks_for_votes(self) -> bool {
+        matches!(self, Purpose::Acquire | Purpose::Claim)
+    }
+
     /// Whether an attempt for a key is in its round, or an adopt.
     pub const fn is_attempt(self) -> bool {
         match self {

@@ -1,8 +1,11 @@
 //! The message by which a node hands a key over to a waiter.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use crate::proto::lock::LockToken;
+use crate::proto::time::Ttl;
 use crate::proto::wire::line::{CHANNEL_BYTES, Channel, Mark, name_of};
 use crate::proto::wire::resp::{Malformed, Reply};
 
@@ -13,6 +16,8 @@ pub struct HandedOver {
     pub channel: Channel,
     /// The key, as it is sent.
     pub key: Vec<u8>,
+    /// How long the key lives from the hand-over on.
+    pub ttl: Ttl,
     /// The waiter's token.
     pub token: LockToken,
     /// The mark in the message. It proves who sent the message only after a check.
@@ -31,12 +36,14 @@ impl HandedOver {
     ) -> Option<HandedOver> {
         let (channel, message) = (elements.next()?, elements.next()?);
         let (Reply::Bulk(channel), Reply::Bulk(text)) = (channel, message) else { return None };
-        let mut parts = text.splitn(5, |&byte| byte == b'\n');
-        let (skipped, next, mark) = (parts.next()?, parts.next()?, parts.next()?);
-        let (token, key) = (parts.next()?, parts.next()?);
+        let mut parts = text.splitn(6, |&byte| byte == b'\n');
+        let (ttl, skipped, next) = (parts.next()?, parts.next()?, parts.next()?);
+        let (mark, token, key) = (parts.next()?, parts.next()?, parts.next()?);
+        let millis = std::str::from_utf8(ttl).ok()?.parse().ok()?;
         Some(HandedOver {
             channel: Channel(channel.try_into().ok()?),
             key: key.to_vec(),
+            ttl: Ttl::new(Duration::from_millis(millis), Duration::MAX).ok()?,
             token: LockToken::parse(std::str::from_utf8(token).ok()?)?,
             mark: Mark::read(mark)?,
             next: Bytes::copy_from_slice(name_of(next)),
@@ -127,7 +134,7 @@ mod tests {
     fn a_message_is_read_whole_or_not_at_all() {
         let token = token();
         let mark = "0001".repeat(5);
-        let text = format!("2\nabc\n{mark}\n{token}\na\nkey");
+        let text = format!("1500\n2\nabc\n{mark}\n{token}\na\nkey");
         let channel = Channel::of(7).at(NodeId::new(18));
         let read_on = |channel: &[u8], text: &str| {
             HandedOver::read([Reply::Bulk(channel), Reply::Bulk(text.as_bytes())].into_iter())
@@ -139,9 +146,12 @@ mod tests {
         assert_eq!(read_on(b"channel", &text), None);
         assert_eq!((&message.key[..], &message.token), (&b"a\nkey"[..], &token));
         assert_eq!((&message.next[..], message.skipped), (&b"abc"[..], 2));
+        assert_eq!(message.ttl.as_millis(), 1500);
         assert_eq!(message.mark.as_bytes(), mark.as_bytes());
-        let bad_mark = format!("2\n\n{}\n{}\nk", "0".repeat(19), message.token);
-        for other in ["", "2\n\nx\nk", "x\n\n\nk", &bad_mark] {
+        let rest = |mark: &str| format!("2\n\n{mark}\n{}\nk", message.token);
+        let (bad_mark, no_ttl) = (format!("9\n{}", rest(&"0".repeat(19))), rest(&mark));
+        let short_ttl = format!("2\n{}", rest(&mark));
+        for other in ["", "9\n2\n\nx\nk", "9\nx\n\n\nk", &bad_mark, &no_ttl, &short_ttl] {
             assert_eq!(read(other), None, "{other:?}");
         }
     }

@@ -9,6 +9,19 @@ pub const MOST_SKIPPED: usize = 400;
 #[cfg(any(test, feature = "testing"))]
 pub const MOST_SEARCHED: usize = 500;
 
+/// A score in the line is the place of the waiter times this, and the time of its last join in
+/// milliseconds by the clock of the node, of which only the rest is kept. Both fit exactly.
+#[cfg(any(test, feature = "testing"))]
+pub const SCORE_OF_A_PLACE: i64 = 65_536;
+
+/// The time in milliseconds, as far as a score has it.
+macro_rules! now {
+    () => {
+        "local t = redis.call('TIME') \
+         local now = (t[1] * 1000 + math.floor(t[2] / 1000)) % 65536 "
+    };
+}
+
 /// `first()` is the first member of the line; nothing if the line is empty, or no line.
 ///
 /// `give(name, own)` hands the key to the member whose token begins with `name`, if it is among the
@@ -22,7 +35,11 @@ pub const MOST_SEARCHED: usize = 500;
 /// may listen to all channels by a pattern, which `PUBLISH` counts. Where `PUBSUB` is refused, what
 /// `PUBLISH` counts decides. If that is refused, too, the member counts as reached: it polls.
 ///
-/// The message has the token and the mark of the new holder. Of the member that comes after it,
+/// The key lives for the whole ttl of a member that has joined, or polled, within a quarter of its
+/// short ttl: it is as good as a client whose `SET NX` arrived now. Another one may have stopped,
+/// and gets the short ttl.
+///
+/// The message has that ttl, and the token and the mark of the new holder. Of the member after it,
 /// the message has only the beginning of its token: whoever reads all messages must not be able to
 /// send one.
 macro_rules! give {
@@ -44,10 +61,15 @@ macro_rules! give {
          for _ = 1, 400 do \
          m = m or first() \
          if not m or m == own then return m end \
+         local score = tonumber(redis.pcall('ZSCORE', KEYS[2], m)) \
          local there = redis.pcall('ZREM', KEYS[2], m) \
          if type(there) ~= 'number' then return nil end \
-         local ttl, channel, mark, token = string.match(m, '^([1-9]%d*) (%S+) (%S+) (%S+)$') \
-         if there == 1 and token and #ttl < 16 then \
+         local ttl, short, channel, mark, token = \
+         string.match(m, '^([1-9]%d*) ([1-9]%d*) (%S+) (%S+) (%S+)$') \
+         if there == 1 and token and #ttl < 16 and #short < 16 then \
+         if ttl ~= short and not (score and (now - score) % 65536 < short / 4) then \
+         ttl = short \
+         end \
          if channel == '-' then \
          redis.call('SET', KEYS[1], token, 'PX', ttl) \
          return m \
@@ -55,7 +77,7 @@ macro_rules! give {
          if redis.pcall('PUBSUB', 'NUMSUB', channel)[2] ~= 0 then \
          redis.call('SET', KEYS[1], token, 'PX', ttl) \
          local after = string.match(first() or '', '%S*$') \
-         local heard = redis.pcall('PUBLISH', channel, skipped .. '\\n' .. \
+         local heard = redis.pcall('PUBLISH', channel, ttl .. '\\n' .. skipped .. '\\n' .. \
          string.sub(after, 1, 12) .. '\\n' .. mark .. '\\n' .. token .. '\\n' .. KEYS[1]) \
          if heard ~= 0 then return m end \
          end \
@@ -69,7 +91,7 @@ macro_rules! give {
 }
 
 /// Asks for the key, or for a place in its line; a repeat changes nothing but the ttl of the line,
-/// and the mark of the member.
+/// and the mark and the last join of the member.
 ///
 /// `ARGV[1]` is the token, `ARGV[2]` its member, `ARGV[3]` the ttl of the key and `ARGV[4]` that of
 /// the line, both in milliseconds. The others are members with earlier marks of the same token, of
@@ -81,11 +103,11 @@ macro_rules! give {
 /// Every way through the script writes, so a replica refuses it: the copy of a key is no vote.
 pub const JOIN: Script = Script {
     source: concat!(
+        now!(),
         "local v = redis.call('GET', KEYS[1]) \
          for i = 5, #ARGV do \
-         local rank = redis.call('ZRANK', KEYS[2], ARGV[i]) \
-         if rank then \
-         local score = redis.call('ZRANGE', KEYS[2], rank, rank, 'WITHSCORES')[2] \
+         local score = redis.call('ZSCORE', KEYS[2], ARGV[i]) \
+         if score then \
          redis.call('ZREM', KEYS[2], ARGV[i]) \
          redis.call('ZADD', KEYS[2], 'NX', score, ARGV[2]) \
          end \
@@ -104,16 +126,19 @@ pub const JOIN: Script = Script {
          end \
          v = redis.call('GET', KEYS[1]) or '' \
          end \
-         local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2] or 0 \
          local rank = 0 \
-         if redis.call('ZADD', KEYS[2], 'NX', string.format('%.0f', last + 1), ARGV[2]) == 0 \
-         and v ~= '' then \
+         local place = redis.call('ZSCORE', KEYS[2], ARGV[2]) \
+         if not place then \
+         place = (redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2] or 0) + 65536 \
+         elseif v ~= '' then \
          rank = redis.call('ZRANK', KEYS[2], ARGV[2]) \
          end \
+         place = place - place % 65536 + now \
+         redis.call('ZADD', KEYS[2], string.format('%.0f', place), ARGV[2]) \
          redis.call('PEXPIRE', KEYS[2], ARGV[4]) \
          return rank .. ' ' .. string.sub(v, 1, 168)"
     ),
-    sha1: "865438f5ab358a60df4b5444f466bcfb6fbdb3bf",
+    sha1: "b23c0f29bb51ae3c106896427b9f681f76f0337a",
 };
 
 /// Gives the key up, and the place in the line: to the named successor if it stands in this line,
@@ -133,15 +158,16 @@ pub const HAND_OVER: Script = Script {
          redis.call('DEL', KEYS[1]) \
          return 1 \
          end \
-         if line.err and not string.find(line.err, 'WRONGTYPE', 1, true) then return line end \
-         if line[1] and ARGV[3] then redis.call('ZREM', KEYS[2], unpack(ARGV, 3)) end \
+         if line.err and not string.find(line.err, 'WRONGTYPE', 1, true) then return line end ",
+        now!(),
+        "if line[1] and ARGV[3] then redis.call('ZREM', KEYS[2], unpack(ARGV, 3)) end \
          if v and v ~= ARGV[1] then return -1 end ",
         give!(),
         "if line[1] and give(ARGV[2], nil) then return v and 1 or 0 end \
          if v or line[1] then redis.call('DEL', KEYS[1]) end \
          return v and 1 or 0"
     ),
-    sha1: "68e9d548c40660c20352ecb7f53a63e279eb64a3",
+    sha1: "621ccfa25cb892d2773bce2e0e6dd708c9e4613b",
 };
 
 #[cfg(test)]

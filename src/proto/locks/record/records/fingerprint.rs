@@ -8,7 +8,7 @@ use crate::proto::ids::Op;
 use crate::proto::locks::fence::number::Fencing;
 use crate::proto::locks::fingerprint::phase_word;
 use crate::proto::locks::held::updates::PendingUpdate;
-use crate::proto::locks::record::records::{LockKind, Record};
+use crate::proto::locks::record::records::Record;
 use crate::proto::quorum::Verdict;
 
 use crate::proto::locks::record::trouble::Trouble;
@@ -60,9 +60,7 @@ impl Record {
             hash_of(&[ttl.as_millis(), caller_ttl.as_millis(), longest.as_millis()]),
             fingerprint.ahead(*deadline),
             phase_word(*phase),
-            u64::from(*tracked)
-                + 2 * u64::from(found_by.is_some())
-                + 4 * u64::from(*kind == LockKind::Fair),
+            u64::from(*tracked) + 2 * u64::from(found_by.is_some()) + 4 * u64::from(kind.fair),
             op.map_or(0, op_place),
         ];
         words.into_iter().for_each(|word| fingerprint.add(word));
@@ -77,7 +75,7 @@ impl Record {
         if self.is_deciding() && !released {
             round.add_to(fingerprint, nodes);
             // A lock that is held or over has no further attempt.
-            fingerprint.add(u64::from(*kind == LockKind::Fenced));
+            fingerprint.add(u64::from(kind.fenced));
         }
     }
 }
