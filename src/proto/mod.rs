@@ -19,6 +19,7 @@ pub(crate) mod lock;
 pub(crate) mod lock_options;
 pub(crate) mod locks;
 pub(crate) mod node_set;
+pub(crate) mod own_keys;
 pub mod prometheus;
 pub(crate) mod quorum;
 pub(crate) mod settings;

@@ -1,0 +1,92 @@
+//! The names that are reserved for the library's own keys, and the keys that cannot be locked.
+//!
+//! The hazard is a lock on a key that the library writes something else to: its token and the other
+//! value would take each other's place.
+
+use crate::proto::error::ConfigError;
+
+/// What the names of the library's own keys begin with: no lock's key begins with it.
+pub const NAMESPACE: &str = "redlatch:";
+
+/// The keys that cannot be locked, as a caller would name them.
+#[derive(Debug, Clone)]
+pub struct ReservedKeys {
+    /// What they begin with: what is left of [`NAMESPACE`] after the prefix. Nothing if the prefix
+    /// keeps all keys out of it.
+    beginning: Option<&'static [u8]>,
+    /// The node marker without the prefix: nothing if its name does not begin with the prefix, or
+    /// is in [`NAMESPACE`].
+    marker: Option<Box<[u8]>>,
+}
+
+impl ReservedKeys {
+    /// The keys that cannot be locked with this prefix, which does not begin with [`NAMESPACE`],
+    /// and with this node marker.
+    pub fn new(prefix: &str, marker: Option<&str>) -> ReservedKeys {
+        let marker = marker.filter(|marker| !marker.starts_with(NAMESPACE));
+        let marker = marker.and_then(|marker| marker.strip_prefix(prefix));
+        ReservedKeys {
+            beginning: NAMESPACE.strip_prefix(prefix).map(str::as_bytes),
+            marker: marker.map(|marker| marker.as_bytes().into()),
+        }
+    }
+
+    /// Refuses a key that cannot be locked.
+    #[inline]
+    pub fn check(&self, key: &[u8]) -> Result<(), ConfigError> {
+        let is_own = self.beginning.is_some_and(|beginning| key.starts_with(beginning));
+        if is_own || self.marker.as_deref() == Some(key) { self.refuse(key) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn refuse(&self, key: &[u8]) -> Result<(), ConfigError> {
+        let rest = self.beginning.and_then(|beginning| key.strip_prefix(beginning));
+        Err(match rest {
+            Some(rest) => {
+                ConfigError::ReservedKey { sent: [NAMESPACE.as_bytes(), rest].concat().into() }
+            }
+            None => ConfigError::KeyOfMarker { key: key.into() },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_is_reserved_if_its_name_with_the_prefix_begins_with_the_namespace() {
+        let cases = [
+            ("", "redlatch:", true),
+            ("", "redlatch:node", true),
+            ("", "redlatch", false),
+            ("", "redlatch-a", false),
+            ("", "a:redlatch:b", false),
+            ("", "Redlatch:a", false),
+            ("", "", false),
+            ("red", "latch:a", true),
+            ("red", "latch", false),
+            ("redlatch", ":", true),
+            ("redlatch", "a:", false),
+            ("app:", "redlatch:a", false),
+            ("redlatches:", "redlatch:a", false),
+        ];
+        for (prefix, key, is_reserved) in cases {
+            let sent = format!("{prefix}{key}").into_bytes().into();
+            let refused = Err(ConfigError::ReservedKey { sent });
+            let expected = if is_reserved { refused } else { Ok(()) };
+            let checked = ReservedKeys::new(prefix, None).check(key.as_bytes());
+            assert_eq!(checked, expected, "{prefix:?} and {key:?}");
+        }
+    }
+
+    #[test]
+    fn node_marker_is_reserved_under_its_name_without_the_prefix() {
+        let refused = |prefix, key: &[u8]| {
+            let checked = ReservedKeys::new(prefix, Some("app:node")).check(key);
+            checked == Err(ConfigError::KeyOfMarker { key: key.into() })
+        };
+        assert!(refused("", b"app:node") && refused("app:", b"node") && refused("app:node", b""));
+        assert!(!refused("app:", b"app:node") && !refused("", b"node") && !refused("b", b"node"));
+    }
+}
