@@ -229,8 +229,8 @@ pub struct Key {
 pub struct Fairness {
     /// Wait in line with the others that wait fairly: the lock passes from each to the next
     ///
-    /// The line is kept on the nodes, in a key of its own, KEY:line. All who wait for KEY should
-    /// use --fair: beside a line that never ends, the others hardly ever get the lock.
+    /// The line is kept on the nodes, in a key of its own, redlatch:line:{KEY}. All who wait for
+    /// KEY should use --fair: beside a line that never ends, the others hardly ever get the lock.
     #[arg(long)]
     pub fair: bool,
 }

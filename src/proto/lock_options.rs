@@ -99,7 +99,8 @@ impl LockOptions {
     /// number.
     ///
     /// All clients that wait for the key should ask for a fair lock: a plain one hardly ever gets a
-    /// key that always has a line. On each node the line is a key of its own, `KEY:line`.
+    /// key that always has a line. On each node the line is a key of its own,
+    /// `redlatch:line:{KEY}`.
     ///
     /// A key that is handed over lives for the hand-over ttl at first
     /// ([`Config::hand_over_ttl`](crate::Config::hand_over_ttl)). If the ttl of the lock is longer,

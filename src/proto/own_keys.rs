@@ -1,4 +1,7 @@
-//! The names that are reserved for the library's own keys, and the keys that cannot be locked.
+//! The names of the keys that the library keeps beside a lock's key, and the keys that cannot be
+//! locked.
+//!
+//! The braces around the lock's key keep its hash slot, unless it has braces of its own.
 //!
 //! The hazard is a lock on a key that the library writes something else to: its token and the other
 //! value would take each other's place.
@@ -7,6 +10,14 @@ use crate::proto::error::ConfigError;
 
 /// What the names of the library's own keys begin with: no lock's key begins with it.
 pub const NAMESPACE: &str = "redlatch:";
+
+/// What stands before and after a lock's key in the name of its line.
+pub const LINE: [&[u8]; 2] = [b"redlatch:line:{", b"}"];
+
+/// The line of a lock's key, as it is sent.
+pub fn line_key(key: &[u8]) -> Vec<u8> {
+    [LINE[0], key, LINE[1]].concat()
+}
 
 /// The keys that cannot be locked, as a caller would name them.
 #[derive(Debug, Clone)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use redlatch::proto::Coordinator;
 use redlatch::proto::NODE_MARKER;
 use redlatch::proto::NodeState;
+use redlatch::proto::line_key;
 use redlatch::proto::turn;
 use redlatch::{
     Error, Inspection, KeySummary, Lock, NodeError, NodeId, NodeReply, Outcome, ReleaseOutcome,
@@ -134,7 +135,7 @@ impl World {
         for (number, node) in self.nodes.iter().enumerate().filter(|(_, node)| judged(node)) {
             let clock = node.clock(self.agenda.now());
             for key in &self.keys {
-                for member in node.master.line(clock, &[key, &b":line"[..]].concat()) {
+                for member in node.master.line(clock, &line_key(key)) {
                     let channel = member.split(|&byte| byte == b' ').nth(1).unwrap_or_default();
                     let token = member.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
                     if node.master.has_listener(channel) && !self.given.contains(token) {

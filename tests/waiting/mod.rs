@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use crate::engine_loop::Loop;
 use crate::ready;
 use crate::support::{Dice, Fleet, Node, PlainTimer, Proxy, SECOND, SOON, eventually, millis};
-use redlatch::{Config, Lock, LockOptions, NodeId, Op, Outcome, RestartGuard};
+use redlatch::{Config, Lock, LockOptions, NodeId, Op, Outcome, ReleaseOutcome, RestartGuard};
 
 /// No test waits for the end of such a lock: a waiter that gets it was notified, or looked.
 const TTL: Duration = Duration::from_secs(30);
