@@ -285,8 +285,8 @@ pub struct Fencing {
     ///
     /// Send it with every write. A store that refuses a smaller number than the greatest one it has
     /// seen then refuses the late write of a holder that was paused. The nodes count in a key of
-    /// their own, {KEY}:fence. Of several keys each has a number of its own. The restart guard has
-    /// to be on.
+    /// their own, redlatch:fence:{KEY}. Of several keys each has a number of its own. The restart
+    /// guard has to be on.
     #[arg(long)]
     pub fenced: bool,
 }

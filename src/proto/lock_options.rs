@@ -120,9 +120,9 @@ impl LockOptions {
     ///
     /// A lock over several keys gets a number for each key ([`Lock::fences`](crate::Lock::fences)).
     ///
-    /// The nodes count in a key of their own, `{KEY}:fence`. If their counters differ, the acquire
-    /// takes a second round trip. It fails with [`Error::Config`](crate::Error::Config) if the
-    /// restart guard is off.
+    /// The nodes count in a key of their own, `redlatch:fence:{KEY}`. If their counters differ,
+    /// the acquire takes a second round trip. It fails with
+    /// [`Error::Config`](crate::Error::Config) if the restart guard is off.
     #[must_use]
     pub const fn fenced(mut self) -> LockOptions {
         self.fenced = true;

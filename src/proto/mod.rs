@@ -56,7 +56,7 @@ pub use node_set::{MAX_NODES, NodeId, NodeSet};
 /// own. They are no part of the interface, and neither is the wire format.
 #[cfg(feature = "testing")]
 #[doc(hidden)]
-pub use own_keys::line_key;
+pub use own_keys::{counter_key, line_key};
 pub use quorum::majority;
 pub use settings::{
     Credentials, LONGEST_KEY, LONGEST_MAX_TTL, Limits, NODE_MARKER, NodeSettings, RestartGuard,
@@ -67,4 +67,4 @@ pub use time::{Instant, InvalidTtl, Ttl};
 pub use wire::marker::{ID_DIGITS, Identity, Marker};
 #[cfg(feature = "testing")]
 #[doc(hidden)]
-pub use wire::{command, counters, resp, sets};
+pub use wire::{command, resp, sets};

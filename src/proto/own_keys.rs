@@ -14,9 +14,18 @@ pub const NAMESPACE: &str = "redlatch:";
 /// What stands before and after a lock's key in the name of its line.
 pub const LINE: [&[u8]; 2] = [b"redlatch:line:{", b"}"];
 
+/// What stands before and after a lock's key in the name of its fencing counter.
+pub const COUNTER: [&[u8]; 2] = [b"redlatch:fence:{", b"}"];
+
 /// The line of a lock's key, as it is sent.
 pub fn line_key(key: &[u8]) -> Vec<u8> {
     [LINE[0], key, LINE[1]].concat()
+}
+
+/// The fencing counter of a lock's key, as it is sent.
+#[cfg(any(test, feature = "testing"))]
+pub fn counter_key(key: &[u8]) -> Vec<u8> {
+    [COUNTER[0], key, COUNTER[1]].concat()
 }
 
 /// The keys that cannot be locked, as a caller would name them.
@@ -64,6 +73,32 @@ impl ReservedKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a cluster hashes of a key: what stands between its first brace and the next one that
+    /// closes, if there is something.
+    fn hash_tag(key: &[u8]) -> &[u8] {
+        let opens = key.iter().position(|&byte| byte == b'{').map(|at| at + 1);
+        let tag = opens.and_then(|from| key[from..].split(|&byte| byte == b'}').next());
+        tag.filter(|tag| !tag.is_empty() && key.contains(&b'}')).unwrap_or(key)
+    }
+
+    #[test]
+    fn own_keys_of_a_key_have_its_hash_slot_and_are_reserved() {
+        for key in [&b"job"[..], b"a:line", b"\0\r\n", b" "] {
+            for own in [line_key(key), counter_key(key)] {
+                assert_eq!(hash_tag(&own), hash_tag(key), "{}", own.escape_ascii());
+                assert!(ReservedKeys::new("", None).check(&own).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn own_keys_of_different_keys_differ() {
+        let keys = [&b""[..], b"a", b"{a}", b"a}", b"{a", b"a{b}", b"line:{a}", b"fence:{a}"];
+        let own = keys.iter().flat_map(|key| [line_key(key), counter_key(key)]);
+        let different: std::collections::HashSet<Vec<u8>> = own.collect();
+        assert_eq!(different.len(), 2 * keys.len());
+    }
 
     #[test]
     fn key_is_reserved_if_its_name_with_the_prefix_begins_with_the_namespace() {

@@ -69,6 +69,16 @@ fn a_connection_is_replaced(fleet: &Fleet, client: &Client) {
     });
 }
 
+/// On each node, one waiter stands in the line of the worker's key.
+#[track_caller]
+fn wait_for_one_in_line(fleet: &Fleet) {
+    let count = "redis.call('SELECT', 1) return redis.call('ZCARD', KEYS[1])";
+    let command = ["EVAL", count, "1", "redlatch:line:{lock:a}"];
+    eventually(SOON, "a waiter stands in line", || {
+        fleet.iter().all(|node| node.command(&command).int() == 1)
+    });
+}
+
 #[test]
 fn the_acl_rule_in_the_papers_is_all_it_takes() {
     let paper = include_str!("../../docs/operations.md");
@@ -117,18 +127,83 @@ fn the_acl_rule_for_fair_locks_is_all_they_take() {
                 let stats = second.stats();
                 (released, stats.handed_over)
             });
-            std::thread::sleep(millis(300));
+            // Without the rights of the line, or its key, it waits as for a plain lock.
+            let in_line = rights.contains(&line[0]);
+            if in_line {
+                wait_for_one_in_line(&fleet)
+            } else {
+                std::thread::sleep(millis(300))
+            }
             assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
             let (released, handed_over) = waiter.join().unwrap();
             assert_eq!(released, Ok(ReleaseOutcome::Released));
-            // Without the rights of the line, or its key, it waits as for a plain lock.
-            assert_eq!(handed_over, u64::from(rights.contains(&line[0])));
+            assert_eq!(handed_over, u64::from(in_line));
         }
         eventually(SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
         for node in &fleet {
             let log = format!("{:?}", node.command(&["ACL", "LOG"])).to_lowercase();
             assert!(!log.contains("pubsub"), "refused: {log}");
         }
+    }
+}
+
+/// The rule in docs/operations.md for plain, fair and fenced locks, on one key and on several.
+#[test]
+fn the_acl_rule_with_all_keys_is_all_it_takes() {
+    let keys = "~lock:* ~redlatch:line:{lock:* ~redlatch:fence:{lock:* ~redlatch:node";
+    let paper = include_str!("../../docs/operations.md");
+    let told = paper.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(told.contains(&format!("ACL SETUSER worker resetkeys {keys}")), "no rule {keys}");
+    let fleet = Fleet::start(3);
+    let fair = "+zadd +zrank +zrange +zrem +subscribe +publish +pubsub|numsub resetchannels \
+                &redlatch:*";
+    let rights = whole().into_iter().filter(|word| !word.starts_with('~'));
+    let rights: Vec<_> = rights.chain(fair.split(' ')).chain(keys.split(' ')).collect();
+    grant(&fleet, &rights);
+    let guarded = || worker(&fleet).restart_guard(RestartGuard::On).max_ttl(3 * SECOND);
+    let [client, other] = [guarded(), guarded()].map(ready);
+    let options = LockOptions::new(millis(2900)).wait(10 * SECOND);
+    let mut guard = client.lock("lock:a", options).unwrap();
+    guard.extend(millis(2900)).unwrap();
+    assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
+    for names in [&["lock:a"][..], &["lock:a", "lock:{b}"]] {
+        let mut fences = Vec::new();
+        for client in [&client, &other, &client] {
+            let mut guard = client.lock(names, options.fenced()).unwrap();
+            guard.extend(millis(2900)).unwrap();
+            fences.push(guard.fences().map(|(_, fence)| fence).collect::<Vec<_>>());
+            assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
+        }
+        assert!(fences[0] < fences[1] && fences[1] < fences[2], "{fences:?}");
+        assert_eq!(fences[0].len(), names.len());
+    }
+    let guard = client.lock("lock:a", options.fair()).unwrap();
+    let waiter = std::thread::spawn(move || {
+        let released = other.lock("lock:a", options.fair()).unwrap().release();
+        (released, other.stats().handed_over)
+    });
+    wait_for_one_in_line(&fleet);
+    assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
+    assert_eq!(waiter.join().unwrap(), (Ok(ReleaseOutcome::Released), 1));
+    for node in &fleet {
+        let log = format!("{:?}", node.command(&["ACL", "LOG"])).to_lowercase();
+        let refused_keys = log.matches("\"key\"").count();
+        assert_eq!(refused_keys, 0, "refused: {log}");
+    }
+    // A brace stands for itself: other keys of the library's are refused.
+    let mut mine = fleet[0].client();
+    assert!(mine.command(&["AUTH", "worker", "zebra"]).unwrap().is_ok());
+    assert!(mine.command(&["SELECT", "1"]).unwrap().is_ok());
+    assert_eq!(mine.command(&["EXISTS", "redlatch:node"]).unwrap().int(), 1, "no marker");
+    for (key, may) in [
+        ("redlatch:fence:{lock:a}", true),
+        ("redlatch:fence:lock:a}", false),
+        ("redlatch:fence:{other:a}", false),
+        ("redlatch:line:{lock:a}", true),
+        ("redlatch:line:lock:a", false),
+    ] {
+        let said = mine.command(&["EXISTS", key]).unwrap();
+        assert_eq!(format!("{said:?}").contains("NOPERM"), !may, "{key}: {said:?}");
     }
 }
 

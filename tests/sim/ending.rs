@@ -153,7 +153,7 @@ impl World {
             let clock = node.clock(self.agenda.now());
             for key in node.master.keys(clock, 0) {
                 // The counters of fencing numbers stay for a while after the locks.
-                if key == NODE_MARKER.as_bytes() || key.ends_with(b":fence") {
+                if key == NODE_MARKER.as_bytes() || key.starts_with(b"redlatch:fence:") {
                     continue;
                 }
                 let token = node.master.get(clock, 0, &key).unwrap_or_default().to_vec();
@@ -207,7 +207,7 @@ impl World {
         let longest = self.nodes.iter().flat_map(|node| {
             let clock = node.clock(self.agenda.now());
             let keys = node.master.keys(clock, 0).into_iter();
-            let locks = keys.filter(|key| !key.ends_with(b":fence"));
+            let locks = keys.filter(|key| !key.starts_with(b"redlatch:fence:"));
             locks.map(move |key| node.master.pttl(clock, 0, &key))
         });
         let longest = longest.max().unwrap_or(0).max(0) as u64;

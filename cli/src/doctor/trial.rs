@@ -6,9 +6,8 @@
 //! to take a refusal of the key for one of the command.
 
 use redlatch::proto::command::{EXTEND, RELEASE};
-use redlatch::proto::counters::counter_key;
-use redlatch::proto::line_key;
 use redlatch::proto::sets::{ACQUIRE, ADOPT};
+use redlatch::proto::{counter_key, line_key};
 use redlatch::{LockToken, NodeError};
 
 use super::connection::{Answer, Connection, Trouble};

@@ -242,7 +242,8 @@ fn fencing(trials: &[Trial]) -> Option<Finding> {
                 NAME,
                 format!(
                     "the counter of a fencing number is refused ({line}): no lock can be had with \
-                     --fenced. ACL rule: a pattern for {{KEY}}:fence, such as ~{{lock:*"
+                     --fenced. ACL rule: a pattern for redlatch:fence:{{KEY}}, such as \
+                     ~redlatch:fence:{{lock:*"
                 ),
             ))
         }
@@ -352,7 +353,10 @@ mod tests {
         let found = refusing(&[(FENCING, line)]);
         let (level, detail) = bad(&found, "fencing");
         assert_eq!(level, Level::Warn);
-        assert!(detail.contains("--fenced") && detail.contains("~{lock:*"), "{detail}");
+        assert!(
+            detail.contains("--fenced") && detail.contains("~redlatch:fence:{lock:*"),
+            "{detail}"
+        );
         assert_eq!(bad(&found, "permissions").0, Level::Ok);
         // The server has no compare-and-delete, and the line is refused, too.
         let unknown = "ERR unknown command 'DELIFEQ'";
