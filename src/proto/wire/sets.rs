@@ -5,8 +5,8 @@
 //! The hazard is a part of a set. So each script that writes to all keys looks at all of them
 //! before it writes one, and a node that holds any of them for another client refuses the whole.
 //! A script that fails in the middle may have written some keys: its error proves nothing about
-//! what it did. The other hazard is that of [`counters`](crate::proto::wire::counters): each script
-//! reads all counters before it writes one.
+//! what it did. The other hazard is that of `counters.rs`: each script reads all counters before it
+//! writes one.
 //!
 //! An answer of 1 means all keys. Another answer names the first key, counted from 1, that is in
 //! the way: each script says how. A key that is no string is another program's.
