@@ -193,7 +193,9 @@ impl Config {
     /// who may only touch such keys. The key of the node marker has no prefix.
     ///
     /// Guards, errors, reports and inspections have the key as the caller named it, without the
-    /// prefix. All clients that share a lock have to use the same prefix. Empty unless set.
+    /// prefix. All clients that share a lock have to use the same prefix. Empty unless set. A
+    /// prefix that begins with `redlatch:` is refused: such names are reserved for the library's
+    /// own keys.
     #[must_use]
     pub fn key_prefix(mut self, prefix: impl Into<Box<str>>) -> Config {
         self.settings.key_prefix = prefix.into();

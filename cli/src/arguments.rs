@@ -229,8 +229,8 @@ pub struct Key {
 pub struct Fairness {
     /// Wait in line with the others that wait fairly: the lock passes from each to the next
     ///
-    /// The line is kept on the nodes, in a key of its own, KEY:line. All who wait for KEY should
-    /// use --fair: beside a line that never ends, the others hardly ever get the lock.
+    /// The line is kept on the nodes, in a key of its own, redlatch:line:{KEY}. All who wait for
+    /// KEY should use --fair: beside a line that never ends, the others hardly ever get the lock.
     #[arg(long)]
     pub fair: bool,
 }
@@ -285,8 +285,8 @@ pub struct Fencing {
     ///
     /// Send it with every write. A store that refuses a smaller number than the greatest one it has
     /// seen then refuses the late write of a holder that was paused. The nodes count in a key of
-    /// their own, {KEY}:fence. Of several keys each has a number of its own. The restart guard has
-    /// to be on.
+    /// their own, redlatch:fence:{KEY}. Of several keys each has a number of its own. The restart
+    /// guard has to be on.
     #[arg(long)]
     pub fenced: bool,
 }

@@ -48,6 +48,7 @@ pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
     if timing.persistent_nodes {
         config = config.restart_guard(RestartGuard::Persistent);
     }
+    config.get_settings().validate()?;
     encrypted(config, nodes)
 }
 

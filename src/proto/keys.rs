@@ -19,7 +19,8 @@ use crate::proto::key_set::KeySet;
 ///
 /// A list without a key, or with more than [`MOST_KEYS`](crate::proto::MOST_KEYS) different ones,
 /// is refused as [`ConfigError::Keys`], and keys that are too long together as
-/// [`ConfigError::KeyTooLong`], before anything is sent.
+/// [`ConfigError::KeyTooLong`], before anything is sent. So is a key whose name begins with
+/// `redlatch:`, as [`ConfigError::ReservedKey`]: such names are those of the library's own keys.
 ///
 /// ```
 /// use std::time::Duration;

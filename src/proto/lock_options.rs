@@ -99,7 +99,8 @@ impl LockOptions {
     /// fenced, too, a hand-over takes one round trip more, which brings the fencing number.
     ///
     /// All clients that wait for the key should ask for a fair lock: a plain one hardly ever gets a
-    /// key that always has a line. On each node the line is a key of its own, `KEY:line`.
+    /// key that always has a line. On each node the line is a key of its own,
+    /// `redlatch:line:{KEY}`.
     ///
     /// A waiter that may have stopped is handed the key for a short time at first
     /// ([`Config::hand_over_ttl`](crate::Config::hand_over_ttl)).
@@ -116,9 +117,9 @@ impl LockOptions {
     ///
     /// A lock over several keys gets a number for each key ([`Lock::fences`](crate::Lock::fences)).
     ///
-    /// The nodes count in a key of their own, `{KEY}:fence`. If their counters differ, the acquire
-    /// takes a second round trip. It fails with [`Error::Config`](crate::Error::Config) if the
-    /// restart guard is off.
+    /// The nodes count in a key of their own, `redlatch:fence:{KEY}`. If their counters differ,
+    /// the acquire takes a second round trip. It fails with
+    /// [`Error::Config`](crate::Error::Config) if the restart guard is off.
     #[must_use]
     pub const fn fenced(mut self) -> LockOptions {
         self.fenced = true;

@@ -19,6 +19,7 @@ pub(crate) mod lock;
 pub(crate) mod lock_options;
 pub(crate) mod locks;
 pub(crate) mod node_set;
+pub(crate) mod own_keys;
 pub mod prometheus;
 pub(crate) mod quorum;
 pub(crate) mod settings;
@@ -51,6 +52,11 @@ pub use locks::held::updates::{LockUpdate, LockUpdateKind};
 pub use locks::renew::schedule::AutoExtend;
 pub use locks::round::state::ReleaseOutcome;
 pub use node_set::{MAX_NODES, NodeId, NodeSet};
+/// The names of the library's own keys, for the tests and for the tool, which ask nodes on their
+/// own. They are no part of the interface, and neither is the wire format.
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub use own_keys::{counter_key, line_key};
 pub use quorum::majority;
 pub use settings::{
     Credentials, LONGEST_KEY, LONGEST_MAX_TTL, Limits, NODE_MARKER, NodeSettings, RestartGuard,
@@ -59,8 +65,6 @@ pub use settings::{
 pub use stats::{NodeStats, RoundTrips, Stats};
 pub use time::{Instant, InvalidTtl, Ttl};
 pub use wire::marker::{ID_DIGITS, Identity, Marker};
-/// The wire format, for the tests and for the tool, which ask nodes on their own. It is no part of
-/// the interface.
 #[cfg(feature = "testing")]
 #[doc(hidden)]
-pub use wire::{command, counters, resp, sets};
+pub use wire::{command, resp, sets};

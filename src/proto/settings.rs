@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::proto::error::ConfigError;
 use crate::proto::lock::check_owner;
 use crate::proto::node_set::MAX_NODES;
+use crate::proto::own_keys::NAMESPACE;
 use crate::proto::time::{Ttl, drift};
 
 /// The longest `max_ttl` that can be configured. After its holder died, such a lock cannot be
@@ -184,7 +185,8 @@ pub struct Settings {
     /// The words by which people know this client, in each of its tokens; `None`: its tokens are
     /// plain. Every token shares this copy.
     pub owner: Option<Arc<str>>,
-    /// Stands before every key that is sent, except the node marker.
+    /// Stands before every key that is sent, except the node marker. It does not begin with
+    /// `redlatch:`.
     pub key_prefix: Box<str>,
     /// The longest ttl that may be asked for.
     pub max_ttl: Duration,
@@ -288,6 +290,9 @@ impl Settings {
         if longest > LONGEST_KEY {
             let (given, most) = (longest, LONGEST_KEY);
             return Err(ConfigError::KeyTooLong { given, most });
+        }
+        if self.key_prefix.starts_with(NAMESPACE) {
+            return Err(ConfigError::ReservedKey { sent: self.key_prefix.as_bytes().into() });
         }
         if !self.client_name.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(ConfigError::ClientName { given: self.client_name.clone() });
@@ -404,6 +409,16 @@ mod tests {
                 let refused = Err(ConfigError::KeyTooLong { given, most });
                 assert_eq!(settings.validate(), if good { Ok(()) } else { refused });
             }
+        }
+    }
+
+    #[test]
+    fn prefix_that_begins_with_the_names_of_the_librarys_own_keys_is_refused() {
+        for (prefix, good) in [("redlatch:", false), ("redlatch:app:", false), ("redlatch", true)] {
+            let mut settings = of(&["a"]);
+            settings.key_prefix = prefix.into();
+            let refused = Err(ConfigError::ReservedKey { sent: prefix.as_bytes().into() });
+            assert_eq!(settings.validate(), if good { Ok(()) } else { refused });
         }
     }
 

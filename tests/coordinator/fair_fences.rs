@@ -8,7 +8,7 @@ use redlatch::{Lock, LockOptions};
 use super::fair::{LONG, MS};
 use super::fair_world::{KEY, World};
 
-const FENCE: &[u8] = b"{k}:fence";
+const FENCE: &[u8] = b"redlatch:fence:{k}";
 
 fn fenced() -> LockOptions {
     LockOptions::new(LONG).fair().fenced()

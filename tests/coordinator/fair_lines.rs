@@ -324,7 +324,7 @@ fn message_that_is_repeated_has_a_waiter_poll_the_node_once_and_with_another_mar
     }
     let written = world.clients[all[1]].core.output(NodeId::new(0)).to_vec();
     let written = String::from_utf8(written).expect("it is text");
-    assert_eq!(written.matches("k:line").count(), 1);
+    assert_eq!(written.matches("redlatch:line:{k}").count(), 1);
     assert_eq!(written.matches(&token).count(), 3, "two members with it: {written}");
     // A holder is in line no more.
     world.settle();

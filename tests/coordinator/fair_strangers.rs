@@ -191,7 +191,7 @@ fn waiter_that_gives_up_leaves_the_line_whichever_of_its_joins_were_executed() {
     let node = NodeId::new(0);
     let joins = |world: &World| {
         let output = world.clients[waiter].core.output(node);
-        output.windows(6).any(|word| word == b"k:line")
+        output.windows(LINE.len()).any(|word| word == LINE)
     };
     while !joins(&world) {
         world.pass(MS);

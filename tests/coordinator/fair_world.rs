@@ -8,7 +8,7 @@ use redlatch::testing::master::{ConnectionId, Master, Restart};
 use redlatch::{Completion, Error, Lock, LockOptions, Op, Outcome};
 
 pub const KEY: &[u8] = b"k";
-pub const LINE: &[u8] = b"k:line";
+pub const LINE: &[u8] = b"redlatch:line:{k}";
 pub const A_DAY: u32 = 24 * 60 * 60;
 
 /// Each client by its number, each master by its number.

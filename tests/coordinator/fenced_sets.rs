@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use redlatch::proto::counters::counter_key;
+use redlatch::proto::counter_key;
 use redlatch::proto::sets::{ACQUIRE, EXTEND_SET, RELEASE_SET};
 use redlatch::proto::{KeySet, ReportedSet};
 use redlatch::{ConfigError, Error, Lock, LockOptions, Op, Outcome, RestartGuard};
@@ -49,7 +49,7 @@ fn script(command: &Command) -> String {
     format!("{name} {} | {}", keys.join(" "), arguments[1..].join(" "))
 }
 
-const KEYS: &str = "a b {a}:fence {b}:fence";
+const KEYS: &str = "a b redlatch:fence:{a} redlatch:fence:{b}";
 
 #[track_caller]
 fn expect(bench: &mut Bench, node: usize, expected: &str) {
@@ -254,7 +254,7 @@ fn fenced_set_of_one_key_is_a_fenced_lock() {
         .core
         .acquire(&set, LockOptions::new(TTL).wait(TTL).fenced(), 0, bench.now)
         .expect("it is fine");
-    assert_eq!(bench.said(0)[0][2..5], ["2", "k", "{k}:fence"]);
+    assert_eq!(bench.said(0)[0][2..5], ["2", "k", "redlatch:fence:{k}"]);
     bench.reply(0, ":7\r\n");
     let lock = won(&mut bench);
     assert_eq!((lock.fence(), fences(&lock)), (Some(7), vec![7]));
@@ -403,13 +403,11 @@ fn fences_grow_from_locks_on_one_key_to_sets_and_back() {
 }
 
 #[test]
-fn a_set_with_the_counter_of_one_of_its_keys_is_refused_before_a_byte_is_sent() {
+fn key_of_a_fenced_set_may_be_named_after_another_one() {
     let mut bench = Bench::new(1);
     let set = KeySet::new(["k", "{k}:fence"]).unwrap();
-    let now = bench.now;
-    let asked = bench.core.acquire(&set, LockOptions::once(TTL).fenced(), 7, now);
-    let error = asked.expect_err("the number would take the place of the token");
-    assert!(error.to_string().contains("counter of another one"), "{error}");
-    assert!(bench.said(0).is_empty());
-    bench.core.acquire(&set, LockOptions::once(TTL), 8, now).expect("without numbers");
+    bench.core.acquire(&set, LockOptions::once(TTL).fenced(), 7, bench.now).expect("two keys");
+    let counters = ["redlatch:fence:{k}", "redlatch:fence:{{k}:fence}"];
+    let expected = [&["4", "k", "{k}:fence"][..], &counters].concat();
+    assert_eq!(bench.said(0)[0][2..7], expected);
 }

@@ -7,7 +7,7 @@ use redlatch::proto::command::EXTEND;
 use redlatch::proto::sets::{ACQUIRE, EXTEND_SET};
 use redlatch::{ConfigError, Lock, LockOptions, Op, RestartGuard};
 
-const COUNTER: &str = "{k}:fence";
+const COUNTER: &str = "redlatch:fence:{k}";
 /// The nodes of the bench have no marker.
 const FLOOR: &str = "1";
 
@@ -545,5 +545,5 @@ fn keys_of_any_bytes_have_a_counter_of_their_own() {
     let key = b"a\0\r\nb";
     bench.core.acquire(key, LockOptions::once(TTL).fenced(), 1, bench.now).unwrap();
     let command = script(&mut bench, 0);
-    assert_eq!(command[3..5], ["app:a\0\r\nb", "{app:a\0\r\nb}:fence"]);
+    assert_eq!(command[3..5], ["app:a\0\r\nb", "redlatch:fence:{app:a\0\r\nb}"]);
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use redlatch::proto::counters::counter_key;
+use redlatch::proto::counter_key;
 use redlatch::proto::{Action, Coordinator, Instant, KeySet, NodeId, NodeSettings, Settings};
 use redlatch::testing::master::{ConnectionId, Master};
 use redlatch::{Error, Lock, LockOptions, Outcome};

@@ -44,6 +44,7 @@ mod quarantine;
 mod quarantine_extend;
 mod rare_orders;
 mod readonly;
+mod reserved_keys;
 mod restored_node;
 mod secrets;
 mod servers;

@@ -384,11 +384,11 @@ fn a_restart_that_another_client_recorded_as_harmless_counts_for_a_client_withou
 
 #[test]
 fn the_key_of_the_marker_cannot_be_locked() {
-    let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
-    let error = bench.core.acquire(b"redlatch:node", LockOptions::once(TTL), 1, NOW).unwrap_err();
+    let mut bench = Bench::with(1, |settings| settings.node_marker = "app:node".into());
+    let error = bench.core.acquire(b"app:node", LockOptions::once(TTL), 1, NOW).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "key \"redlatch:node\": it is the key of the node marker; lock another key"
+        "key \"app:node\": it is the key of the node marker; lock another key"
     );
     assert!(bench.said(0).is_empty());
 }

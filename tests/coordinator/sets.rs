@@ -124,8 +124,8 @@ fn set_of_one_key_is_a_plain_lock() {
 #[test]
 fn set_that_cannot_be_is_refused_before_anything_is_sent() {
     let mut bench = Bench::with(1, |settings| settings.key_prefix = "prefix:".into());
-    let marker = keys(&["a", "redlatch:node"]);
-    let mut marked = Bench::new(1);
+    let marker = keys(&["a", "node"]);
+    let mut marked = Bench::with(1, |settings| settings.node_marker = "node".into());
     let error =
         marked.core.acquire(&marker, LockOptions::new(TTL).wait(TTL), 0, marked.now).unwrap_err();
     assert!(matches!(error, Error::Config(ConfigError::KeyOfMarker { .. })), "{error}");

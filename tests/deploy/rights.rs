@@ -69,6 +69,16 @@ fn a_connection_is_replaced(fleet: &Fleet, client: &Client) {
     });
 }
 
+/// On each node, one waiter stands in the line of the worker's key.
+#[track_caller]
+fn wait_for_one_in_line(fleet: &Fleet) {
+    let count = "redis.call('SELECT', 1) return redis.call('ZCARD', KEYS[1])";
+    let command = ["EVAL", count, "1", "redlatch:line:{lock:a}"];
+    eventually(6 * SOON, "a waiter stands in line", || {
+        fleet.iter().all(|node| node.command(&command).int() == 1)
+    });
+}
+
 #[test]
 fn the_acl_rule_in_the_papers_is_all_it_takes() {
     let paper = include_str!("../../docs/operations.md");
@@ -93,24 +103,18 @@ fn the_acl_rule_in_the_papers_is_all_it_takes() {
     }
 }
 
-/// Whether a waiter stands in the line of this node. The worker's database is 1.
-fn has_a_line(node: &Node) -> bool {
-    let mut other = node.client();
-    assert!(other.command(&["SELECT", "1"]).expect("a reply").is_ok());
-    other.command(&["ZCARD", "lock:a:line"]).expect("a reply").int() == 1
-}
-
 #[test]
 fn the_acl_rule_for_fair_locks_is_all_they_take() {
     let fleet = Fleet::start(3);
     let commands = ["+zadd", "+zrank", "+zscore", "+zrange", "+zrem", "+subscribe", "+publish"];
     let channels = ["+pubsub|numsub", "resetchannels", "&redlatch:*"];
-    let line = [&commands[..], &channels].concat();
+    let line = [&["~redlatch:line:{lock:*"][..], &commands, &channels].concat();
     let paper = include_str!("../../docs/operations.md");
     let told = paper.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
     assert!(told.contains(&line.join(" ")), "docs/operations.md does not have: {line:?}");
     let whole = whole();
-    for rights in [[&whole[..], &line].concat(), whole.clone()] {
+    let all = [&whole[..], &line].concat();
+    for rights in [all, [&whole[..], &line[1..]].concat(), whole.clone()] {
         grant(&fleet, &rights);
         let (first, second) = (ready(worker(&fleet)), worker(&fleet));
         for _ in 0..3 {
@@ -123,21 +127,83 @@ fn the_acl_rule_for_fair_locks_is_all_they_take() {
                 let stats = second.stats();
                 (released, stats.handed_over)
             });
-            std::thread::sleep(millis(300));
-            if rights.len() > whole.len() {
-                eventually(6 * SOON, "the waiter stands in line", || fleet.iter().all(has_a_line));
+            // Without the rights of the line, or its key, it waits as for a plain lock.
+            let in_line = rights.contains(&line[0]);
+            if in_line {
+                wait_for_one_in_line(&fleet)
+            } else {
+                std::thread::sleep(millis(300))
             }
             assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
             let (released, handed_over) = waiter.join().unwrap();
             assert_eq!(released, Ok(ReleaseOutcome::Released));
-            // Without the rights of the line it waits as for a plain lock.
-            assert_eq!(handed_over, u64::from(rights.len() > whole.len()));
+            assert_eq!(handed_over, u64::from(in_line));
         }
         eventually(SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
         for node in &fleet {
             let log = format!("{:?}", node.command(&["ACL", "LOG"])).to_lowercase();
             assert!(!log.contains("pubsub"), "refused: {log}");
         }
+    }
+}
+
+/// The rule in docs/operations.md for plain, fair and fenced locks, on one key and on several.
+#[test]
+fn the_acl_rule_with_all_keys_is_all_it_takes() {
+    let keys = "~lock:* ~redlatch:line:{lock:* ~redlatch:fence:{lock:* ~redlatch:node";
+    let paper = include_str!("../../docs/operations.md");
+    let told = paper.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(told.contains(&format!("ACL SETUSER worker resetkeys {keys}")), "no rule {keys}");
+    let fleet = Fleet::start(3);
+    let fair = "+zadd +zrank +zrange +zrem +subscribe +publish +pubsub|numsub resetchannels \
+                &redlatch:*";
+    let rights = whole().into_iter().filter(|word| !word.starts_with('~'));
+    let rights: Vec<_> = rights.chain(fair.split(' ')).chain(keys.split(' ')).collect();
+    grant(&fleet, &rights);
+    let guarded = || worker(&fleet).restart_guard(RestartGuard::On).max_ttl(3 * SECOND);
+    let [client, other] = [guarded(), guarded()].map(ready);
+    let options = LockOptions::new(millis(2900)).wait(10 * SECOND);
+    let mut guard = client.lock("lock:a", options).unwrap();
+    guard.extend(millis(2900)).unwrap();
+    assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
+    for names in [&["lock:a"][..], &["lock:a", "lock:{b}"]] {
+        let mut fences = Vec::new();
+        for client in [&client, &other, &client] {
+            let mut guard = client.lock(names, options.fenced()).unwrap();
+            guard.extend(millis(2900)).unwrap();
+            fences.push(guard.fences().map(|(_, fence)| fence).collect::<Vec<_>>());
+            assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
+        }
+        assert!(fences[0] < fences[1] && fences[1] < fences[2], "{fences:?}");
+        assert_eq!(fences[0].len(), names.len());
+    }
+    let guard = client.lock("lock:a", options.fair()).unwrap();
+    let waiter = std::thread::spawn(move || {
+        let released = other.lock("lock:a", options.fair()).unwrap().release();
+        (released, other.stats().handed_over)
+    });
+    wait_for_one_in_line(&fleet);
+    assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
+    assert_eq!(waiter.join().unwrap(), (Ok(ReleaseOutcome::Released), 1));
+    for node in &fleet {
+        let log = format!("{:?}", node.command(&["ACL", "LOG"])).to_lowercase();
+        let refused_keys = log.matches("\"key\"").count();
+        assert_eq!(refused_keys, 0, "refused: {log}");
+    }
+    // A brace stands for itself: other keys of the library's are refused.
+    let mut mine = fleet[0].client();
+    assert!(mine.command(&["AUTH", "worker", "zebra"]).unwrap().is_ok());
+    assert!(mine.command(&["SELECT", "1"]).unwrap().is_ok());
+    assert_eq!(mine.command(&["EXISTS", "redlatch:node"]).unwrap().int(), 1, "no marker");
+    for (key, may) in [
+        ("redlatch:fence:{lock:a}", true),
+        ("redlatch:fence:lock:a}", false),
+        ("redlatch:fence:{other:a}", false),
+        ("redlatch:line:{lock:a}", true),
+        ("redlatch:line:lock:a", false),
+    ] {
+        let said = mine.command(&["EXISTS", key]).unwrap();
+        assert_eq!(format!("{said:?}").contains("NOPERM"), !may, "{key}: {said:?}");
     }
 }
 

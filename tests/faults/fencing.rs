@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::support::{Dice, again};
-use redlatch::proto::counters::counter_key;
+use redlatch::proto::counter_key;
 use redlatch::{ConfigError, Error, LockOptions};
 
 /// Short, so that a node that forgot its counters counts again while a test runs.

@@ -5,7 +5,7 @@
 
 use super::*;
 use crate::support::Node;
-use redlatch::proto::counters::counter_key;
+use redlatch::proto::counter_key;
 
 /// Many times what the extends take.
 const LONG: Duration = Duration::from_secs(10);

@@ -76,11 +76,18 @@ fn prefixed_key_is_reported_when_it_is_released_and_when_it_is_deleted() {
 #[test]
 fn marker_and_length_are_checked_with_the_prefix() {
     let fleet = Fleet::start(1);
-    let guarded = config(&fleet).restart_guard(RestartGuard::On);
-    let client = Client::connect(guarded.key_prefix("redlatch:")).unwrap();
-    let error = client.try_lock("node", TTL).unwrap_err();
+    let guarded = || config(&fleet).restart_guard(RestartGuard::On);
+    let marked = guarded().node_marker("app:node").key_prefix("app:");
+    let error = Client::connect(marked).unwrap().try_lock("node", TTL).unwrap_err();
     let named = ConfigError::KeyOfMarker { key: b"node"[..].into() };
     assert_eq!(error, Error::Config(named));
+    let client = Client::connect(guarded().key_prefix("red")).unwrap();
+    let error = client.try_lock("latch:node", TTL).unwrap_err();
+    let sent = b"redlatch:node"[..].into();
+    assert_eq!(error, Error::Config(ConfigError::ReservedKey { sent }));
+    let error = Client::connect(guarded().key_prefix("redlatch:")).unwrap_err();
+    let sent = b"redlatch:"[..].into();
+    assert_eq!(error, Error::Config(ConfigError::ReservedKey { sent }));
     let client = prefixed(&fleet);
     let error = client.try_lock("k".repeat(64 * 1024 - 3), TTL).unwrap_err();
     let (given, most) = (64 * 1024 + 1, 64 * 1024);

@@ -55,7 +55,7 @@ fn a_hand_over_that_a_replica_relays_is_no_vote_of_the_replica() {
     let guard = holder.lock("a", fair()).expect("it is free");
     let mut waiter = Loop::ready(fair_config());
     waiter.engine.acquire("a", fair(), 1).expect("it can be asked for");
-    let in_line = |node: &crate::support::Node| node.command(&["ZCARD", "a:line"]).int();
+    let in_line = |node: &crate::support::Node| node.command(&["ZCARD", "redlatch:line:{a}"]).int();
     waiter.turn_until("it stands in line, and no answer is missing", |engine| {
         let core = engine.coordinator();
         let unanswered = (0..3).map(|node| core.unanswered(NodeId::new(node))).sum::<usize>();

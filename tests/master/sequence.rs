@@ -344,45 +344,45 @@ pub const RARE: &[&str] = &[
      B EVAL SEEN 1 k t 159; replica; B EVAL SEEN 1 k t 159; well; B GET k",
     // Waiters join the line of a key, and each release hands the key to the next one, by its place
     // or by its name; a waiter that cannot be reached is skipped.
-    "A SET k h PX LATER; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; \
-     A EVAL JOIN 2 k k:line u MEMBER_U LATER LATER; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; \
-     A EVAL JOIN 2 k k:line d MEMBER_DEAD LATER LATER; A ZRANGE k:line 0 -1; A PTTL k:line; \
-     A EVAL HAND 2 k k:line x; A EVAL HAND 2 k k:line h; A GET k; A PTTL k; A ZRANGE k:line 0 -1; \
-     A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; A EVAL HAND 2 k k:line t d; \
-     A GET k; A ZRANGE k:line 0 -1; A EVAL HAND 2 k k:line u EMPTY MEMBER_U; A EXISTS k k:line",
-    "A SET k h PX LATER; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; \
-     A EVAL JOIN 2 k k:line u MEMBER_U LATER LATER; A EVAL HAND 2 k k:line h u; A GET k; \
-     A EVAL HAND 2 k k:line u t MEMBER_U; A GET k; A PTTL k; A EVAL HAND 2 k k:line t u; \
-     A EXISTS k k:line; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; A GET k; \
-     A EVAL JOIN 2 k k:line d MEMBER_DEAD LATER LATER; A EVAL HAND 2 k k:line t; \
-     A EXISTS k k:line; A EVAL JOIN 2 k k:line d JUNK LATER LATER; A SET k h; \
-     A EVAL JOIN 2 k k:line d JUNK LATER LATER; \
-     A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; A DEL k; \
-     A EVAL JOIN 2 k k:line u MEMBER_U LATER LATER; A GET k; A ZRANGE k:line 0 -1",
+    "A SET k h PX LATER; A EVAL JOIN 2 k line t MEMBER_T LATER LATER; \
+     A EVAL JOIN 2 k line u MEMBER_U LATER LATER; A EVAL JOIN 2 k line t MEMBER_T LATER LATER; \
+     A EVAL JOIN 2 k line d MEMBER_DEAD LATER LATER; A ZRANGE line 0 -1; A PTTL line; \
+     A EVAL HAND 2 k line x; A EVAL HAND 2 k line h; A GET k; A PTTL k; A ZRANGE line 0 -1; \
+     A EVAL JOIN 2 k line t MEMBER_T LATER LATER; A EVAL HAND 2 k line t d; \
+     A GET k; A ZRANGE line 0 -1; A EVAL HAND 2 k line u EMPTY MEMBER_U; A EXISTS k line",
+    "A SET k h PX LATER; A EVAL JOIN 2 k line t MEMBER_T LATER LATER; \
+     A EVAL JOIN 2 k line u MEMBER_U LATER LATER; A EVAL HAND 2 k line h u; A GET k; \
+     A EVAL HAND 2 k line u t MEMBER_U; A GET k; A PTTL k; A EVAL HAND 2 k line t u; \
+     A EXISTS k line; A EVAL JOIN 2 k line t MEMBER_T LATER LATER; A GET k; \
+     A EVAL JOIN 2 k line d MEMBER_DEAD LATER LATER; A EVAL HAND 2 k line t; \
+     A EXISTS k line; A EVAL JOIN 2 k line d JUNK LATER LATER; A SET k h; \
+     A EVAL JOIN 2 k line d JUNK LATER LATER; \
+     A EVAL JOIN 2 k line t MEMBER_T LATER LATER; A DEL k; \
+     A EVAL JOIN 2 k line u MEMBER_U LATER LATER; A GET k; A ZRANGE line 0 -1",
     // A join with another mark takes the place of the member with the earlier one.
-    "A SET k h PX LATER; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; \
-     A EVAL JOIN 2 k k:line u MEMBER_U LATER LATER; \
-     A EVAL JOIN 2 k k:line t OTHER_MARK LATER LATER MEMBER_T MEMBER_DEAD; A ZRANGE k:line 0 -1; \
-     A EVAL HAND 2 k k:line h; A GET k; \
-     A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER OTHER_MARK; A ZRANGE k:line 0 -1; \
+    "A SET k h PX LATER; A EVAL JOIN 2 k line t MEMBER_T LATER LATER; \
+     A EVAL JOIN 2 k line u MEMBER_U LATER LATER; \
+     A EVAL JOIN 2 k line t OTHER_MARK LATER LATER MEMBER_T MEMBER_DEAD; A ZRANGE line 0 -1; \
+     A EVAL HAND 2 k line h; A GET k; \
+     A EVAL JOIN 2 k line t MEMBER_T LATER LATER OTHER_MARK; A ZRANGE line 0 -1; \
      A PUBSUB NUMSUB redlatch:nobody; A PUBSUB; A PUBSUB NUMSUB",
     // Members that say nothing that a key can be handed over with.
-    "A ZADD k:line 1 JUNK; A ZADD k:line 2 ZERO_TTL; A ZADD k:line 3 LONG_TTL; \
-     A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; A GET k; A EXISTS k:line; \
-     A ZADD k:line 2 ZERO_TTL; A EVAL HAND 2 k k:line t z; A EXISTS k k:line",
+    "A ZADD line 1 JUNK; A ZADD line 2 ZERO_TTL; A ZADD line 3 LONG_TTL; \
+     A EVAL JOIN 2 k line t MEMBER_T LATER LATER; A GET k; A EXISTS line; \
+     A ZADD line 2 ZERO_TTL; A EVAL HAND 2 k line t z; A EXISTS k line",
     // The key of the line is no line: nobody joins it, and a release deletes the key.
-    "A SET k h PX LATER; A SET k:line x; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; \
-     A EVAL HAND 2 k k:line h u; A GET k; A SET k h; A EVAL HAND 2 k k:line h; \
-     A GET k; A SET k h; A EVAL HAND 2 k k:line h u MEMBER_T; A GET k; A SET k h; \
-     A EVAL HAND 2 k k:line h u MEMBER_T MEMBER_U; A GET k; \
-     A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; \
-     A EVAL HAND 2 k k:line t EMPTY MEMBER_T; A GET k:line; A EXISTS k",
-    "A SET k h PX LATER; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; full; \
-     A EVAL JOIN 2 k k:line u MEMBER_U LATER LATER; A EVAL HAND 2 k k:line h; A GET k; \
-     A EVAL HAND 2 k k:line t; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; A GET k; well; \
-     A SET k h; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; replica; \
-     A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; A EVAL HAND 2 k k:line h; well; unsaved; \
-     A EVAL HAND 2 k k:line h; A GET k; well; A EVAL HAND 2 k k:line h; A GET k",
+    "A SET k h PX LATER; A SET line x; A EVAL JOIN 2 k line t MEMBER_T LATER LATER; \
+     A EVAL HAND 2 k line h u; A GET k; A SET k h; A EVAL HAND 2 k line h; \
+     A GET k; A SET k h; A EVAL HAND 2 k line h u MEMBER_T; A GET k; A SET k h; \
+     A EVAL HAND 2 k line h u MEMBER_T MEMBER_U; A GET k; \
+     A EVAL JOIN 2 k line t MEMBER_T LATER LATER; \
+     A EVAL HAND 2 k line t EMPTY MEMBER_T; A GET line; A EXISTS k",
+    "A SET k h PX LATER; A EVAL JOIN 2 k line t MEMBER_T LATER LATER; full; \
+     A EVAL JOIN 2 k line u MEMBER_U LATER LATER; A EVAL HAND 2 k line h; A GET k; \
+     A EVAL HAND 2 k line t; A EVAL JOIN 2 k line t MEMBER_T LATER LATER; A GET k; well; \
+     A SET k h; A EVAL JOIN 2 k line t MEMBER_T LATER LATER; replica; \
+     A EVAL JOIN 2 k line t MEMBER_T LATER LATER; A EVAL HAND 2 k line h; well; unsaved; \
+     A EVAL HAND 2 k line h; A GET k; well; A EVAL HAND 2 k line h; A GET k",
     "A SET k t; lonely; A EVAL EXTEND 1 k t LATER; A EVAL RELEASE 1 k u; A EVAL RELEASE 1 k t",
     "A SET k t; unsaved; A PING; A EVAL EXTEND 1 k t LATER; A EVAL RELEASE 1 k u; A DEL k; \
      A GET k",
@@ -459,7 +459,7 @@ fn blank(word: &str, fill: usize) -> Word {
     match word {
         "KEY" => one_of(&["k", "k", "k", "a\r\nb\0c", "", "other"]),
         "TOKEN" => one_of(&["t", "t", "t", "u", "\r\n$5\r\n\0", ""]),
-        "LINE" => one_of(&["k:line", "k:line", "k:line", "other"]),
+        "LINE" => one_of(&["line", "line", "line", "other"]),
         "MEMBER" => one_of(&[
             MEMBER_T,
             MEMBER_T,

@@ -100,7 +100,7 @@ impl World {
         let ahead = clock + MAX_TTL.as_millis() as u64 / 5;
         let start = if fences.from_clock { (ahead as f64 * 1048.576) as u64 } else { 0 };
         for (node, &count) in fences.counters.iter().enumerate().filter(|(_, count)| **count > 0) {
-            let command = format!("SET {{k}}:fence {}\r\n", start + count);
+            let command = format!("SET redlatch:fence:{{k}} {}\r\n", start + count);
             self.operate(node, command.as_bytes());
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use redlatch::proto::counters::counter_key;
+use redlatch::proto::counter_key;
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn guarded(fleet: &Fleet) -> Client {
 }
 
 fn no_lock_is_left(fleet: &Fleet) {
-    let is_lock = |name: &str| name != "redlatch:node" && !name.ends_with(":fence");
+    let is_lock = |name: &str| name != "redlatch:node" && !name.starts_with("redlatch:fence:");
     eventually(SOON, "no lock is left", || keys(fleet).iter().all(|(_, name)| !is_lock(name)));
 }
 
@@ -111,6 +111,27 @@ fn fences_are_not_given_where_another_program_uses_the_counter_of_one_key() {
     assert!(fleet.iter().all(|node| node.get(counter_key(b"a")).is_none()), "nothing was counted");
     // Without numbers no counter is needed.
     assert_eq!(client.lock(["a", "b"], millis(500)).unwrap().fences().count(), 0);
+}
+
+#[test]
+fn counters_and_locks_that_are_named_after_their_keys_do_not_meet() {
+    let fleet = Fleet::start(3);
+    let client = guarded(&fleet);
+    let names = ["a", "a:fence", "{a}:fence", "fence:{a}"];
+    let mut last = BTreeMap::new();
+    for turn in 0..9 {
+        // All of them at once, or two of them by themselves.
+        let groups: &[&[&str]] = if turn % 2 == 0 { &[&names] } else { &[&["a"], &["{a}:fence"]] };
+        let guards = groups.iter().map(|&group| client.lock(group, fenced()).unwrap());
+        for guard in guards.collect::<Vec<_>>() {
+            for (key, fence) in guard.fences() {
+                let earlier = last.insert(key.to_vec(), fence);
+                assert!(earlier < Some(fence), "{earlier:?}, {fence}");
+            }
+            assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
+        }
+    }
+    no_lock_is_left(&fleet);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use redlatch::proto::Coordinator;
 use redlatch::proto::NODE_MARKER;
 use redlatch::proto::NodeState;
 use redlatch::proto::RestartGuard;
+use redlatch::proto::line_key;
 use redlatch::proto::turn;
 use redlatch::{
     Error, Inspection, KeySummary, Lock, NodeError, NodeId, NodeReply, Outcome, ReleaseOutcome,
@@ -135,7 +136,7 @@ impl World {
         for (number, node) in self.nodes.iter().enumerate().filter(|(_, node)| judged(node)) {
             let clock = node.clock(self.agenda.now());
             for key in &self.keys {
-                for member in node.master.line(clock, &[key, &b":line"[..]].concat()) {
+                for member in node.master.line(clock, &line_key(key)) {
                     let channel = member.split(|&byte| byte == b' ').nth(2).unwrap_or_default();
                     let token = member.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
                     if node.master.has_listener(channel) && !self.given.contains(token) {
@@ -153,7 +154,7 @@ impl World {
             let clock = node.clock(self.agenda.now());
             for key in node.master.keys(clock, 0) {
                 // The counters of fencing numbers stay for a while after the locks.
-                if key == NODE_MARKER.as_bytes() || key.ends_with(b":fence") {
+                if key == NODE_MARKER.as_bytes() || key.starts_with(b"redlatch:fence:") {
                     continue;
                 }
                 let token = node.master.get(clock, 0, &key).unwrap_or_default().to_vec();
@@ -207,7 +208,7 @@ impl World {
         let longest = self.nodes.iter().flat_map(|node| {
             let clock = node.clock(self.agenda.now());
             let keys = node.master.keys(clock, 0).into_iter();
-            let locks = keys.filter(|key| !key.ends_with(b":fence"));
+            let locks = keys.filter(|key| !key.starts_with(b"redlatch:fence:"));
             locks.map(move |key| node.master.pttl(clock, 0, &key))
         });
         let longest = longest.max().unwrap_or(0).max(0) as u64;

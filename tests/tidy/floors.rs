@@ -11,7 +11,7 @@ use super::source::Source;
 const FLOORS: [(u8, &[&str]); 11] = [
     (0, &["proto::time", "proto::node_set", "proto::settings", "proto::error", "proto::lock"]),
     (0, &["proto::key", "proto::key_set", "proto::keys", "proto::ids", "proto::surplus"]),
-    (0, &["proto::fingerprint", "proto::quorum"]),
+    (0, &["proto::fingerprint", "proto::quorum", "proto::own_keys"]),
     (
         1,
         &[

@@ -40,7 +40,7 @@ pub fn wait_for_line(fleet: &Fleet, length: usize) {
 /// The token that has the key on a node, and those in its line.
 fn tokens_on(node: &Node) -> Vec<String> {
     let value = node.get("a").and_then(|value| String::from_utf8(value).ok()).unwrap_or_default();
-    let members = node.command(&["ZRANGE", "a:line", "0", "-1"]).text_items();
+    let members = node.command(&["ZRANGE", "redlatch:line:{a}", "0", "-1"]).text_items();
     let token = |member: &String| member.rsplit(' ').next().unwrap_or_default().to_owned();
     std::iter::once(value).chain(members.iter().map(token)).collect()
 }
@@ -140,6 +140,25 @@ fn a_node_that_is_stopped_or_forgets_costs_fair_waiters_no_turn() {
     let had = holder.had();
     assert!(had.have > released, "held by two");
     holder.release();
+    nothing_is_left(&fleet);
+}
+
+#[test]
+fn line_and_locks_that_are_named_after_its_key_do_not_meet() {
+    let fleet = Fleet::start(3);
+    let client = ready::client(fair_config(&fleet));
+    let names = ["a:line", "line:{a}", "{a}"];
+    let guards = names.map(|name| client.lock(name, waiting()).expect("it is free"));
+    let [mut holder, mut successor, mut next] = three(&fleet, TTL);
+    let released = holder.release();
+    let had = successor.had();
+    assert!(had.have > released, "held by two");
+    successor.release();
+    next.had();
+    next.release();
+    for guard in guards {
+        assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
+    }
     nothing_is_left(&fleet);
 }
 

@@ -186,10 +186,10 @@ fn waiters_in_lines_that_differ_are_all_served_one_after_the_other() {
     fourth.ask_in_line("a", TTL);
     wait_for_line(&fleet, 3);
     for (number, node) in fleet.iter().enumerate() {
-        let members = node.command(&["ZRANGE", "a:line", "0", "-1"]).text_items();
+        let members = node.command(&["ZRANGE", "redlatch:line:{a}", "0", "-1"]).text_items();
         for (place, member) in members.iter().enumerate() {
             let score = 10 + (place + number) % members.len();
-            node.command(&["ZADD", "a:line", "XX", &score.to_string(), member]);
+            node.command(&["ZADD", "redlatch:line:{a}", "XX", &score.to_string(), member]);
         }
     }
     let begin = holder.release();

@@ -111,7 +111,7 @@ impl Round {
 /// already, where the holder, whose token is given, asked before the last release had arrived.
 fn line_of(node: &Node, holder: &str) -> Vec<String> {
     let value = node.get("a").and_then(|value| String::from_utf8(value).ok());
-    let members = node.command(&["ZRANGE", "a:line", "0", "-1"]).text_items();
+    let members = node.command(&["ZRANGE", "redlatch:line:{a}", "0", "-1"]).text_items();
     let token = |member: &String| member.rsplit(' ').next().unwrap_or_default().to_owned();
     value.into_iter().filter(|value| value != holder).chain(members.iter().map(token)).collect()
 }

@@ -21,7 +21,7 @@ use crate::engine_loop::Loop;
 use crate::ready;
 use crate::support::{Dice, Fleet, Node, PlainTimer, Proxy, SECOND, SOON};
 use crate::support::{despite_stalls, eventually, millis};
-use redlatch::{Config, Lock, LockOptions, NodeId, Op, Outcome, RestartGuard};
+use redlatch::{Config, Lock, LockOptions, NodeId, Op, Outcome, ReleaseOutcome, RestartGuard};
 
 /// No test waits for the end of such a lock: a waiter that gets it was notified, or looked.
 const TTL: Duration = Duration::from_secs(30);

@@ -33,14 +33,14 @@ impl Listener {
 
 /// The channels of those in the line of a node, from the first to the last.
 fn channels(node: &Node) -> Vec<String> {
-    let members = node.command(&["ZRANGE", "a:line", "0", "-1"]).text_items();
+    let members = node.command(&["ZRANGE", "redlatch:line:{a}", "0", "-1"]).text_items();
     let channel = |member: &String| member.split(' ').nth(2).expect("a channel").to_owned();
     members.iter().map(channel).collect()
 }
 
 /// Runs the script of a hand-over for this token.
 fn hand_over(node: &Node, token: &str, name: &str) -> Value {
-    node.command(&["EVAL", HAND_OVER.source, "2", "a", "a:line", token, name])
+    node.command(&["EVAL", HAND_OVER.source, "2", "a", "redlatch:line:{a}", token, name])
 }
 
 /// The stranger repeats the message of the holder on the channel of the next waiter.
@@ -78,7 +78,7 @@ fn message_of_one_node_that_others_repeat_is_one_vote() {
     let mut waiter = Loop::ready(fair_config(&fleet));
     let op = waiter.engine.acquire("a", fair(), 0).expect("there is room");
     waiter.turn_until("it stands in line", |_| {
-        fleet.iter().all(|node| node.command(&["ZCARD", "a:line"]).int() == 1)
+        fleet.iter().all(|node| node.command(&["ZCARD", "redlatch:line:{a}"]).int() == 1)
     });
     let channels: Vec<String> = fleet.iter().map(|node| channels(node).remove(0)).collect();
     assert_eq!(hand_over(&fleet[0], "other", "").int(), 1);
@@ -146,11 +146,11 @@ fn order_in_which_clients_list_the_nodes_does_not_matter() {
             wait_for_line(&fleet, number + 1);
         }
         for (turn, node) in fleet.iter().enumerate() {
-            let members = node.command(&["ZRANGE", "a:line", "1", "-1"]).text_items();
+            let members = node.command(&["ZRANGE", "redlatch:line:{a}", "1", "-1"]).text_items();
             for (place, member) in members.iter().enumerate() {
                 let place = 10 + (place + turn) % members.len();
                 let score = (place as i64 * SCORE_OF_A_PLACE).to_string();
-                node.command(&["ZADD", "a:line", "XX", &score, member]);
+                node.command(&["ZADD", "redlatch:line:{a}", "XX", &score, member]);
             }
         }
         fleet.iter().for_each(|node| drop(hand_over(node, "other", "")));
@@ -167,8 +167,8 @@ fn script_passes_over_a_bounded_number_of_dead_waiters() {
     let node = &fleet[0];
     let add = "for i = 1, 10000 do redis.call('ZADD', KEYS[1], i, string.format(\
                '1000 1000 redlatch:%032x %020x %040x', i, i, i)) end";
-    node.command(&["EVAL", add, "1", "a:line"]);
-    let left = || node.command(&["ZCARD", "a:line"]).int();
+    node.command(&["EVAL", add, "1", "redlatch:line:{a}"]);
+    let left = || node.command(&["ZCARD", "redlatch:line:{a}"]).int();
     node.command(&["SET", "a", "token"]);
     // The one that is named stands too far behind.
     let start = Instant::now();
@@ -193,10 +193,11 @@ fn no_dead_waiter_keeps_the_key_where_too_many_are_dead() {
     let node = &fleet[0];
     let add = "for i = 1, 1000 do redis.call('ZADD', KEYS[1], i, string.format(\
                '1000 1000 redlatch:%032x %020x %040x', i, i, i)) end";
-    node.command(&["EVAL", add, "1", "a:line"]);
+    node.command(&["EVAL", add, "1", "redlatch:line:{a}"]);
     node.command(&["ACL", "SETUSER", "default", "-pubsub"]);
     let member = "1000 1000 - m token";
-    let join = ["EVAL", JOIN.source, "2", "a", "a:line", "token", member, "1000", "10000"];
+    let join =
+        ["EVAL", JOIN.source, "2", "a", "redlatch:line:{a}", "token", member, "1000", "10000"];
     assert_eq!(node.command(&join).text(), "0 ");
     assert_eq!(node.get("a"), None);
     assert_eq!((node.command(&join).text(), node.get("a")), ("0 ".into(), None));
@@ -208,7 +209,7 @@ fn members_that_say_nothing_a_key_can_be_handed_over_with_are_cleaned_away() {
     let fleet = Fleet::start(3);
     for node in fleet.iter() {
         for junk in ["0 5 - m t", "5 0 - m t", "99999999999999999999 5 - m t", "x", "5 - m t", ""] {
-            node.command(&["ZADD", "a:line", "1", junk]);
+            node.command(&["ZADD", "redlatch:line:{a}", "1", junk]);
         }
     }
     let mut waiter = Loop::ready(fair_config(&fleet));

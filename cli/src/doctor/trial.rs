@@ -6,8 +6,8 @@
 //! to take a refusal of the key for one of the command.
 
 use redlatch::proto::command::{EXTEND, RELEASE};
-use redlatch::proto::counters::counter_key;
 use redlatch::proto::sets::{ACQUIRE, ADOPT};
+use redlatch::proto::{counter_key, line_key};
 use redlatch::{LockToken, NodeError};
 
 use super::connection::{Answer, Connection, Trouble};
@@ -21,6 +21,9 @@ const OTHER_CHANNEL: &[u8] = b"redlatch:nobody";
 
 /// The trials of the counter of a fencing number, under one name.
 pub const FENCING: &str = "fencing";
+
+/// The trials of the key of a line by commands that locks need, too, under one name.
+pub const LINE: &str = "line";
 
 /// The key and what is written to it.
 #[derive(Debug, Clone)]
@@ -81,7 +84,7 @@ pub fn run(
     questions.push(("PUBLISH", vec![b"PUBLISH", OTHER_CHANNEL, b""]));
     questions.push(("PUBSUB NUMSUB", vec![b"PUBSUB", b"NUMSUB", OTHER_CHANNEL]));
     questions.extend(about_the_counter(keys, &counter));
-    let line = format!("{}:line", keys.key);
+    let line = line_key(keys.key.as_bytes());
     questions.extend(about_the_key(keys, &line));
     let words: Vec<&[&[u8]]> = questions.iter().map(|(_, words)| words.as_slice()).collect();
     let answers = connection.ask_all(&words)?;
@@ -116,10 +119,9 @@ fn about_the_counter<'a>(keys: &'a Keys, counter: &'a [u8]) -> Vec<Question<'a>>
     ]
 }
 
-fn about_the_key<'a>(keys: &'a Keys, line: &'a str) -> Vec<Question<'a>> {
+fn about_the_key<'a>(keys: &'a Keys, line: &'a [u8]) -> Vec<Question<'a>> {
     let key = keys.key.as_bytes();
     let (token, other) = (&keys.token.digits()[..], &keys.other.digits()[..]);
-    let line = line.as_bytes();
     let (release, extend) = (RELEASE.source.as_bytes(), EXTEND.source.as_bytes());
     let set = || ("SET", vec![b"SET", key, token, b"NX", b"PX", TTL]);
     vec![
@@ -143,11 +145,12 @@ fn about_the_key<'a>(keys: &'a Keys, line: &'a str) -> Vec<Question<'a>> {
         set(),
         ("DELEX", vec![b"DELEX", key, b"IFEQ", token]),
         ("ZADD", vec![b"ZADD", line, b"1", b"doctor"]),
-        ("PEXPIRE", vec![b"PEXPIRE", line, TTL]),
+        (LINE, vec![b"PEXPIRE", line, TTL]),
         ("ZRANK", vec![b"ZRANK", line, b"doctor"]),
         ("ZRANGE", vec![b"ZRANGE", line, b"0", b"0"]),
         ("ZREM", vec![b"ZREM", line, b"doctor"]),
-        ("DEL", vec![b"DEL", key, line]),
+        (LINE, vec![b"DEL", line]),
+        ("DEL", vec![b"DEL", key]),
     ]
 }
 
@@ -208,7 +211,7 @@ mod tests {
         use rand::{SeedableRng, rngs::StdRng};
         let token = LockToken::random(&mut StdRng::from_seed([3; 32]));
         let keys = Keys { key: "redlatch-doctor:1".into(), token: token.clone(), other: token };
-        let questions = about_the_key(&keys, "line");
+        let questions = about_the_key(&keys, b"line");
         assert_eq!(questions.last().map(|question| question.0), Some("DEL"));
     }
 }

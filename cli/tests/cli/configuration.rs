@@ -156,6 +156,47 @@ fn value_that_cannot_be_read_is_named_with_its_variable_or_its_line() {
 }
 
 #[test]
+fn key_or_prefix_that_is_reserved_is_refused_before_a_node_is_asked() {
+    let fleet = Fleet::start(1);
+    let list = list_of(&fleet);
+    let plain = file(&fleet, "plain.toml", &format!("servers = {list}\n"));
+    let text = format!("servers = {list}\nkey_prefix = \"redlatch:\"\n");
+    let prefixed = file(&fleet, "prefixed.toml", &text);
+    let token = "0123456789".repeat(4);
+    let own = "redlatch:fence:{a}";
+    let keys: [&[&str]; 9] = [
+        &["acquire", own],
+        &["acquire", "a", own],
+        &["extend", "-t", "5s", own, &token],
+        &["release", own, &token],
+        &["force-release", "--yes", own],
+        &["status", own],
+        &["wait", own],
+        &["exec", own, "--", "true"],
+        &["exec", "a", "--also", own, "--", "true"],
+    ];
+    let told = format!("key \"{own}\": names that begin with \"redlatch:\" are reserved");
+    for words in keys {
+        let ended = plainly(words, &plain, &[]).with_code(125);
+        assert!(ended.errors.contains(&told), "{words:?}: {ended:?}");
+    }
+    let connections = fleet[0].info("total_connections_received");
+    let told = "key \"redlatch:\": names that begin with \"redlatch:\" are reserved";
+    let flag: &[&str] = &["doctor", "--key-prefix", "redlatch:"];
+    for (words, config) in
+        [(&["acquire", "a"][..], &prefixed), (&["doctor"], &prefixed), (flag, &plain)]
+    {
+        let ended = plainly(words, config, &[]).with_code(125);
+        assert!(ended.errors.contains(told), "{words:?}: {ended:?}");
+    }
+    let variable = [("REDLATCH_KEY_PREFIX", "redlatch:")];
+    let ended = plainly(&["acquire", "a"], &plain, &variable).with_code(125);
+    assert!(ended.errors.contains(told), "{ended:?}");
+    assert_eq!(fleet[0].info("total_connections_received"), connections, "a node was asked");
+    nothing_is_left(&fleet);
+}
+
+#[test]
 fn password_comes_from_a_file_that_the_configuration_names() {
     const PASSWORD: &str = "hunter2 /@,";
     let fleet = Fleet::with(3, &["--requirepass", PASSWORD]);

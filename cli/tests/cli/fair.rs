@@ -10,7 +10,8 @@ fn fair_exec_waits_in_line_and_gets_the_lock_when_it_is_released() {
     let fair = ["exec", "--fair", "--json", "-v", "deploy", "-c", "echo mine"];
     let waiting = Running::start(&mut tool_on(&fleet, &fair));
     eventually(LIMIT, "it stands in line", || {
-        let count = |node: &Node| format!("{:?}", node.command(&["ZCARD", "deploy:line"]));
+        let count =
+            |node: &Node| format!("{:?}", node.command(&["ZCARD", "redlatch:line:{deploy}"]));
         fleet.iter().all(|node| count(node).contains('1'))
     });
     run_on(&fleet, &["release", "deploy", &token]).with_code(0);
@@ -38,7 +39,7 @@ fn status_shows_the_line_in_its_order() {
         waiting.push(Running::start(&mut tool_on(&fleet, &fair)));
         let in_line = support::Value::Int(waiting.len() as i64);
         eventually(LIMIT, "it stands in line", || {
-            fleet.iter().all(|node| node.command(&["ZCARD", "deploy:line"]) == in_line)
+            fleet.iter().all(|node| node.command(&["ZCARD", "redlatch:line:{deploy}"]) == in_line)
         });
     }
     let text = run_on(&fleet, &["status", "deploy"]).with_code(1);

@@ -57,15 +57,15 @@ fn fenced_set_has_a_number_for_each_key_in_the_order_of_the_command_line() {
     let (token, _) = first.out.trim().split_once(' ').expect("two words");
     run(&mut on(&fleet, &["release", "a", token])).with_code(0);
     // The counter of `a` is ahead of the one of `b`, which begins with the time of its first use.
-    for node in fleet.iter().filter(|node| node.get("{a}:fence").is_some()) {
-        node.command(&["INCRBY", "{a}:fence", "1000000000000"]);
+    for node in fleet.iter().filter(|node| node.get("redlatch:fence:{a}").is_some()) {
+        node.command(&["INCRBY", "redlatch:fence:{a}", "1000000000000"]);
     }
     let arguments = ["acquire", "--fenced", "b", "a", "b"];
     let taken = run(&mut on(&fleet, &arguments)).with_code(0);
     let words: Vec<&str> = taken.out.split_whitespace().collect();
     let [token, b, a] = words[..] else { panic!("a token and two numbers: {taken:?}") };
     let counted = |key: &str| {
-        let counter = format!("{{{key}}}:fence");
+        let counter = format!("redlatch:fence:{{{key}}}");
         let stored = fleet.iter().filter_map(|node| node.get(&counter));
         stored.map(|digits| String::from_utf8(digits).unwrap()).max().expect("it counts")
     };

@@ -59,7 +59,7 @@ impl Coordinator {
         let LockOptions { ttl, auto_extend, fair, fenced, .. } = options;
         let ttl = self.locks.check_params(keys, ttl, auto_extend)?;
         if fenced {
-            self.check_fence(keys)?;
+            self.check_fence()?;
         }
         let give_up_at = options.give_up_at(now);
         let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fair, fenced, data };
@@ -70,13 +70,13 @@ impl Coordinator {
     }
 
     /// Refuses a fencing number that could not be promised.
-    fn check_fence(&self, keys: KeysRef<'_>) -> Result<(), Error> {
+    fn check_fence(&self) -> Result<(), Error> {
         if self.settings().restart_guard == RestartGuard::Off {
             let problem = "the restart guard is off, so a counter that a node forgot would not be \
                            noticed; switch the guard on, or acquire without a fencing number";
             return Err(ConfigError::Fence { problem }.into());
         }
-        keys.set().map_or(Ok(()), |keys| self.locks.check_counters(keys))
+        Ok(())
     }
 
     #[inline]

@@ -7,6 +7,7 @@ use super::node::NodeReply;
 use super::report::Report;
 use crate::proto::key_set::MOST_KEYS;
 use crate::proto::node_set::MAX_NODES;
+use crate::proto::own_keys::NAMESPACE;
 use crate::proto::time::InvalidTtl;
 
 /// What cannot work as it was configured or requested. `Debug` is the line of `Display`.
@@ -75,6 +76,12 @@ pub enum ConfigError {
     KeyOfMarker {
         /// The key.
         key: Box<[u8]>,
+    },
+    /// A key, or a prefix of keys, whose name begins with `redlatch:`: such names are those of the
+    /// library's own keys.
+    ReservedKey {
+        /// The key as it would be sent, with the prefix of the settings; or that prefix.
+        sent: Box<[u8]>,
     },
     /// A setting that cannot work.
     Setting {
@@ -165,6 +172,14 @@ impl ConfigError {
             ConfigError::KeyOfMarker { key } => {
                 let key = key.escape_ascii();
                 write!(f, "key \"{key}\": it is the key of the node marker; lock another key")
+            }
+            ConfigError::ReservedKey { sent } => {
+                let sent = sent.escape_ascii();
+                write!(
+                    f,
+                    "key \"{sent}\": names that begin with {NAMESPACE:?} are reserved for \
+                     redlatch's own keys; choose another key or key_prefix"
+                )
             }
             ConfigError::Setting { name, given, must } => {
                 write!(f, "{name}: {given:?} cannot work; it must be {must}")

@@ -30,6 +30,7 @@ impl Locks {
             pending_releases,
             flushes,
             key_prefix: _,
+            reserved_keys: _,
             records,
             tasks,
             ops,

@@ -63,6 +63,7 @@ use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::requests::Ops;
 use crate::proto::locks::task::tasks::Tasks;
 use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::own_keys::ReservedKeys;
 use crate::proto::settings::{LONGEST_KEY, Settings};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::timers::Timers;
@@ -200,6 +201,7 @@ pub struct Locks {
     flushes: Vec<Flushes>,
     /// The key of the question that is being written.
     key_prefix: KeyPrefix,
+    reserved_keys: ReservedKeys,
     records: Records,
     tasks: Tasks,
     ops: Ops,
@@ -232,6 +234,7 @@ impl Locks {
             pending_releases: NodeSet::first(nodes).iter().map(PendingReleases::of).collect(),
             flushes: (0..nodes).map(|_| Flushes::default()).collect(),
             key_prefix: KeyPrefix::new(&settings.key_prefix),
+            reserved_keys: ReservedKeys::new(&settings.key_prefix, settings.wanted_marker()),
             records: Records::new(settings.limits.records),
             tasks: Tasks::default(),
             ops: Ops::default(),
@@ -371,22 +374,11 @@ impl Locks {
 
     /// Refuses a key that cannot be locked.
     fn check_key(&self, key: &[u8]) -> Result<(), Error> {
-        self.check_length(key)?;
-        let marker = self.cluster.settings().wanted_marker().map(str::as_bytes);
-        let unprefixed = marker.and_then(|it| it.strip_prefix(self.key_prefix.as_bytes()));
-        if unprefixed == Some(key) {
-            return Err(ConfigError::KeyOfMarker { key: key.into() }.into());
-        }
-        Ok(())
-    }
-
-    /// Refuses a key that is too long with its prefix.
-    fn check_length(&self, key: &[u8]) -> Result<(), Error> {
         let (given, most) = (self.key_prefix.as_bytes().len() + key.len(), LONGEST_KEY);
         if given > most {
             return Err(ConfigError::KeyTooLong { given, most }.into());
         }
-        Ok(())
+        Ok(self.reserved_keys.check(key)?)
     }
 
     /// Draws the token of an attempt.

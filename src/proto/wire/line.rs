@@ -1,12 +1,12 @@
 //! The line beside a key: the questions of a fair lock and what a node says to them. The scripts
 //! are in [`scripts`], the message by which a node hands the key over in [`message`].
 //!
-//! The line of a key is a sorted set at `<key>:line`. A member says all that a node has to know of
-//! a waiter: `<ttl> <short ttl> <channel> <mark> <token>`. The ttls are what the key gets when it
-//! is handed over to a waiter that runs, and to one that may have stopped, in milliseconds; the
-//! channel is `-` if the waiter cannot be notified; the mark proves to the waiter that the node,
-//! and no one else, handed the key over. Only the channel and the mark differ from node to node. A
-//! successor is named by the beginning of its token.
+//! The line of a key is a sorted set at `redlatch:line:{<key>}`. A member says all that a node has
+//! to know of a waiter: `<ttl> <short ttl> <channel> <mark> <token>`. The ttls are what the key
+//! gets when it is handed over to a waiter that runs, and to one that may have stopped, in
+//! milliseconds; the channel is `-` if the waiter cannot be notified; the mark proves to the waiter
+//! that the node, and no one else, handed the key over. Only the channel and the mark differ from
+//! node to node. A successor is named by the beginning of its token.
 //!
 //! The hazard is a token that stands in the line when its waiter is gone. So the script that
 //! releases a key also takes the member of its caller out of the line.
@@ -22,9 +22,10 @@ use bytes::{Bytes, BytesMut};
 use crate::proto::inspection::Value;
 use crate::proto::lock::{LONGEST_TOKEN, LockToken};
 use crate::proto::node_set::NodeId;
+use crate::proto::own_keys::{LINE, line_key};
 use crate::proto::time::Ttl;
 use crate::proto::wire::command::{
-    Form, Script, decimal, encode, put_bulk, put_header, put_number, put_token,
+    Form, Script, decimal, encode, put_bulk, put_bulk_of, put_header, put_number, put_token,
 };
 use crate::proto::wire::resp::{Elements, Reply};
 pub use mark::{MARK_BYTES, Mark, MarkKey};
@@ -32,9 +33,6 @@ pub use message::{HandedOver, Skipping, TooLong};
 pub use scripts::{HAND_OVER, JOIN};
 #[cfg(feature = "testing")]
 pub use scripts::{MOST_SEARCHED, MOST_SKIPPED, SCORE_OF_A_PLACE};
-
-/// What follows a key in the name of its line.
-const LINE: &[u8] = b":line";
 
 /// How long a line lives after the last join or poll: some times the longest pause between two
 /// polls. So a line whose waiters are all gone ends.
@@ -180,14 +178,13 @@ pub fn leave<'a>(
 ) {
     put_header(out, b'*', 2 + members.len());
     put_bulk(out, b"ZREM");
-    put_bulk(out, &[key, LINE].concat());
+    put_bulk_of(out, [LINE[0], key, LINE[1]]);
     members.for_each(|member| put_member(out, member));
 }
 
 /// Asks which waiters stand in the line of a key: the first `count` of them.
 pub fn read_line(out: &mut BytesMut, key: &[u8], count: usize) {
-    let line = [key, LINE].concat();
-    encode(out, &[b"ZRANGE", &line, b"0", (count.max(1) - 1).to_string().as_bytes()]);
+    encode(out, &[b"ZRANGE", &line_key(key), b"0", (count.max(1) - 1).to_string().as_bytes()]);
 }
 
 /// Reads the answer to [`read_line`] as the tokens of the waiters. A node that refuses, or whose
@@ -234,10 +231,7 @@ fn put_script_of_line(
     }
     put_bulk(out, b"2");
     put_bulk(out, key);
-    put_header(out, b'$', key.len() + LINE.len());
-    out.extend_from_slice(key);
-    out.extend_from_slice(LINE);
-    out.extend_from_slice(b"\r\n");
+    put_bulk_of(out, [LINE[0], key, LINE[1]]);
 }
 
 /// How much of the value of a key an answer to [`JOIN`] has, which is more than any token.
@@ -317,7 +311,7 @@ pub(in crate::proto::wire) mod tests {
         assert!(text.starts_with(&head), "{text}");
         let length = member.len();
         let tail = format!("${length}\r\n{member}\r\n$4\r\n1500\r\n$5\r\n10000\r\n");
-        assert!(text.contains("$6\r\nk:line\r\n") && text.ends_with(&tail), "{text}");
+        assert!(text.contains("$17\r\nredlatch:line:{k}\r\n") && text.ends_with(&tail), "{text}");
     }
 
     #[test]

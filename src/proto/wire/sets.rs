@@ -5,8 +5,8 @@
 //! The hazard is a part of a set. So each script that writes to all keys looks at all of them
 //! before it writes one, and a node that holds any of them for another client refuses the whole.
 //! A script that fails in the middle may have written some keys: its error proves nothing about
-//! what it did. The other hazard is that of [`counters`](crate::proto::wire::counters): each script
-//! reads all counters before it writes one.
+//! what it did. The other hazard is that of `counters.rs`: each script reads all counters before it
+//! writes one.
 //!
 //! An answer of 1 means all keys. Another answer names the first key, counted from 1, that is in
 //! the way: each script says how. A key that is no string is another program's.
@@ -17,11 +17,12 @@ use crate::proto::error::NodeReply;
 use crate::proto::key::KeyPrefix;
 use crate::proto::key_set::{MOST_KEYS, parts};
 use crate::proto::lock::{LONGEST_TOKEN, LockToken};
+use crate::proto::own_keys::COUNTER;
 use crate::proto::time::Ttl;
 use crate::proto::wire::command::{
     self, Form, Script, prolong, put_bulk, put_bulk_of, put_number, put_token,
 };
-use crate::proto::wire::counters::{Counting, LIMIT, affixes};
+use crate::proto::wire::counters::{Counting, LIMIT};
 use crate::proto::wire::resp::Reply;
 
 /// Takes all keys, or none: `ARGV[1]` is the token, `ARGV[2]` the ttl in milliseconds. It answers
@@ -227,8 +228,7 @@ fn put_script(
         put_bulk_of(out, [prefix, key]);
     }
     for key in parts(bytes, ends).take(names - ends.len()) {
-        let (before, after) = affixes([prefix, key]);
-        put_bulk_of(out, [before, prefix, key, after]);
+        put_bulk_of(out, [COUNTER[0], prefix, key, COUNTER[1]]);
     }
 }
 
@@ -384,7 +384,8 @@ mod tests {
         let [token, _] = tokens();
         let what = (&token, ttl());
         let text = written(|out, keys| acquire(out, Form::Sha, keys, what, counting(&[])));
-        let keys = format!("4 p:a p:b{{x}} {{p:a}}:fence p:b{{x}}:fence {token}");
+        let keys =
+            format!("4 p:a p:b{{x}} redlatch:fence:{{p:a}} redlatch:fence:{{p:b{{x}}}} {token}");
         let tail = format!("{keys} 10000 600000 1000 5");
         assert_eq!(text, words(&["EVALSHA", ACQUIRE.sha1], &tail));
         let text = written(|out, keys| acquire(out, Form::Source, keys, what, counting(&[7, 8])));
@@ -397,7 +398,7 @@ mod tests {
         let one = |out: &mut BytesMut, keys: SetKeys<'_>| {
             acquire(out, Form::Sha, keys, what, counting(&[]));
         };
-        let tail = format!("2 p{{q {{p{{q}}:fence {token} 10000 600000 1000 5");
+        let tail = format!("2 p{{q redlatch:fence:{{p{{q}} {token} 10000 600000 1000 5");
         assert_eq!(written_with("p{", &["q"], one), words(&["EVALSHA", ACQUIRE.sha1], &tail));
     }
 

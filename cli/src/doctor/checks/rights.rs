@@ -4,7 +4,7 @@ use redlatch::NodeError;
 
 use super::{Finding, Level, Subject};
 use crate::doctor::connection::Answer;
-use crate::doctor::trial::{FENCING, Outcome, Trial};
+use crate::doctor::trial::{self, FENCING, Outcome, Trial};
 
 /// A command of the library, and the effect of its absence.
 struct Need {
@@ -25,6 +25,9 @@ const fn wish(command: &'static str, rule: &'static str, effect: &'static str) -
 
 /// The effect of a command of the line that is missing.
 const LINE: &str = "nobody can wait in line there for a fair lock";
+
+/// The trials of the key of a line.
+const OF_LINE: [&str; 5] = [trial::LINE, "ZADD", "ZRANK", "ZRANGE", "ZREM"];
 
 /// In the order of their importance.
 const NEEDS: [Need; 27] = [
@@ -82,7 +85,10 @@ pub fn checks(subject: &Subject) -> Vec<Finding> {
 
 fn permissions(trials: &[Trial]) -> Vec<Finding> {
     const NAME: &str = "permissions";
-    if let Some(line) = trials.iter().find_map(refused_key) {
+    let refused_key_of = |commands: &[&str]| {
+        trials.iter().filter(|it| commands.contains(&it.command)).find_map(refused_key)
+    };
+    if let Some(line) = refused_key_of(&["SET"]) {
         return vec![Finding::fail(
             NAME,
             format!(
@@ -91,10 +97,13 @@ fn permissions(trials: &[Trial]) -> Vec<Finding> {
             ),
         )];
     }
-    let missing: Vec<Finding> = NEEDS
+    let mut missing: Vec<Finding> = NEEDS
         .iter()
         .filter_map(|need| {
             let trial = trials.iter().find(|trial| trial.command == need.command)?;
+            if OF_LINE.contains(&need.command) && refused_key(trial).is_some() {
+                return None;
+            }
             let line = refusal(trial, trials)?;
             let (command, rule) = (need.command, need.rule);
             let (level, effect) = weight(need, trials);
@@ -105,6 +114,15 @@ fn permissions(trials: &[Trial]) -> Vec<Finding> {
             ))
         })
         .collect();
+    missing.extend(refused_key_of(&OF_LINE).map(|line| {
+        Finding::warn(
+            NAME,
+            format!(
+                "the key of a line is refused ({line}): {LINE}. ACL rule: a pattern for \
+                 redlatch:line:{{KEY}}, such as ~redlatch:line:{{lock:*"
+            ),
+        )
+    }));
     if missing.is_empty() {
         let tried = trials.len();
         return vec![Finding::ok(NAME, format!("all {tried} commands of the library were tried"))];
@@ -143,7 +161,7 @@ fn refusal<'a>(trial: &'a Trial, trials: &[Trial]) -> Option<&'a str> {
 /// The error line, if the key is refused and not the command.
 fn refused_key(trial: &Trial) -> Option<&str> {
     let Outcome::Refused(NodeError::NoPermission, line) = &trial.outcome else { return None };
-    (trial.command == "SET" && line.contains("key") && !line.contains("run the")).then_some(line)
+    (line.contains("key") && !line.contains("run the")).then_some(line)
 }
 
 /// Whether the node takes a key, and deletes it as it should. Missing rights are reported
@@ -214,15 +232,19 @@ fn release(trials: &[Trial]) -> Finding {
 fn fencing(trials: &[Trial]) -> Option<Finding> {
     const NAME: &str = "fencing";
     let trial = trials.iter().find(|trial| trial.command == FENCING)?;
-    let others = || trials.iter().filter(|trial| trial.command != FENCING);
+    let is_elsewhere = |other: &Trial| {
+        let of_others = other.command != FENCING && !OF_LINE.contains(&other.command);
+        of_others && refusal(other, trials).is_some()
+    };
     match &trial.outcome {
-        Outcome::Refused(..) if others().any(Trial::is_forbidden) => None,
+        Outcome::Refused(..) if trials.iter().any(is_elsewhere) => None,
         Outcome::Refused(_, line) if trial.is_forbidden() || line.contains("key") => {
             Some(Finding::warn(
                 NAME,
                 format!(
                     "the counter of a fencing number is refused ({line}): no lock can be had with \
-                     --fenced. ACL rule: a pattern for {{KEY}}:fence, such as ~{{lock:*"
+                     --fenced. ACL rule: a pattern for redlatch:fence:{{KEY}}, such as \
+                     ~redlatch:fence:{{lock:*"
                 ),
             ))
         }
@@ -317,13 +339,30 @@ mod tests {
     }
 
     #[test]
+    fn line_that_is_refused_costs_fair_locks_alone() {
+        let line = "NOPERM this user has no permissions to access one of the keys used";
+        let found = refusing(&[(trial::LINE, line), ("ZADD", line), ("ZREM", line)]);
+        let not_well: Vec<_> = found.iter().filter(|it| it.level != Level::Ok).collect();
+        let [only] = not_well.as_slice() else { panic!("{not_well:?}") };
+        assert_eq!((only.name, only.level), ("permissions", Level::Warn));
+        assert!(only.detail.contains("~redlatch:line:{lock:*"), "{}", only.detail);
+    }
+
+    #[test]
     fn counter_that_is_refused_costs_fencing_numbers_alone() {
         let line = "NOPERM this user has no permissions to access one of the keys used";
         let found = refusing(&[(FENCING, line)]);
         let (level, detail) = bad(&found, "fencing");
         assert_eq!(level, Level::Warn);
-        assert!(detail.contains("--fenced") && detail.contains("~{lock:*"), "{detail}");
+        assert!(
+            detail.contains("--fenced") && detail.contains("~redlatch:fence:{lock:*"),
+            "{detail}"
+        );
         assert_eq!(bad(&found, "permissions").0, Level::Ok);
+        // The server has no compare-and-delete, and the line is refused, too.
+        let unknown = "ERR unknown command 'DELIFEQ'";
+        let found = refusing(&[("DELIFEQ", unknown), (FENCING, line), (trial::LINE, line)]);
+        assert_eq!(bad(&found, "fencing").0, Level::Warn);
         // Where EVAL is refused anyway, that is what is missing.
         let found = refusing(&[(FENCING, NOPERM), ("EVAL", NOPERM)]);
         assert!(found.iter().all(|finding| finding.name != "fencing"), "{found:?}");

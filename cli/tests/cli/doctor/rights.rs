@@ -158,6 +158,12 @@ fn the_prefix_is_named_to_a_user_of_some_keys() {
     let diagnosis = ask_plainly(&[users.url(0)]);
     diagnosis.is(&users.label(0), &[("permissions", "fail", "try --key-prefix")]);
     let prefixed = [&PLAINLY[..], &["--key-prefix", "lock:"]].concat();
+    let expected = [
+        ("permissions", "warn", "~redlatch:line:{lock:*"),
+        ("fencing", "warn", "~redlatch:fence:{lock:*"),
+    ];
+    ask(&[users.url(0)], &prefixed).is(&users.label(0), &expected);
+    users.set(0, "~redlatch:line:{lock:* ~redlatch:fence:{lock:*");
     ask(&[users.url(0)], &prefixed).is(&users.label(0), &[]);
 }
 

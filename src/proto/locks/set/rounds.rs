@@ -8,8 +8,6 @@
 //! The hazard is an answer that is about one key only. "Gone" says nothing of the other keys, so
 //! the release of the whole stays pending.
 
-use std::collections::HashSet;
-
 use crate::proto::error::{Busy, ConfigError, Error, NodeReply, ReportedSet};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key_set::KeySet;
@@ -24,7 +22,6 @@ use crate::proto::node_set::NodeId;
 use crate::proto::quorum::Ballot;
 use crate::proto::settings::LONGEST_KEY;
 use crate::proto::time::Instant;
-use crate::proto::wire::counters::counter_key;
 
 /// If some nodes granted the last key, and it was refused: a set gives up its keys in one of so
 /// many cases.
@@ -46,20 +43,6 @@ impl Locks {
         let (given, most) = (prefixes + keys.as_parts().0.len(), LONGEST_KEY);
         if given > most {
             return Err(ConfigError::KeyTooLong { given, most }.into());
-        }
-        Ok(())
-    }
-
-    /// Refuses a fenced set in which a key is the counter of another one: the script would write
-    /// the number where it has written the token.
-    pub fn check_counters(&self, keys: &KeySet) -> Result<(), Error> {
-        let prefix = self.key_prefix.as_bytes();
-        let sent = |key: &[u8]| [prefix, key].concat();
-        let counters: HashSet<Vec<u8>> = keys.iter().map(|key| counter_key(&sent(key))).collect();
-        if keys.iter().any(|key| counters.contains(&sent(key))) {
-            let problem = "a key of the set is the counter of another one (`{KEY}:fence`); lock \
-                           other keys, or acquire without fencing numbers";
-            return Err(ConfigError::Fence { problem }.into());
         }
         Ok(())
     }

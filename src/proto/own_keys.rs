@@ -1,0 +1,138 @@
+//! The names of the keys that the library keeps beside a lock's key, and the keys that cannot be
+//! locked.
+//!
+//! The braces around the lock's key keep its hash slot, unless it has braces of its own.
+//!
+//! The hazard is a lock on a key that the library writes something else to: its token and the other
+//! value would take each other's place.
+
+use crate::proto::error::ConfigError;
+
+/// What the names of the library's own keys begin with: no lock's key begins with it.
+pub const NAMESPACE: &str = "redlatch:";
+
+/// What stands before and after a lock's key in the name of its line.
+pub const LINE: [&[u8]; 2] = [b"redlatch:line:{", b"}"];
+
+/// What stands before and after a lock's key in the name of its fencing counter.
+pub const COUNTER: [&[u8]; 2] = [b"redlatch:fence:{", b"}"];
+
+/// The line of a lock's key, as it is sent.
+pub fn line_key(key: &[u8]) -> Vec<u8> {
+    [LINE[0], key, LINE[1]].concat()
+}
+
+/// The fencing counter of a lock's key, as it is sent.
+#[cfg(any(test, feature = "testing"))]
+pub fn counter_key(key: &[u8]) -> Vec<u8> {
+    [COUNTER[0], key, COUNTER[1]].concat()
+}
+
+/// The keys that cannot be locked, as a caller would name them.
+#[derive(Debug, Clone)]
+pub struct ReservedKeys {
+    /// What they begin with: what is left of [`NAMESPACE`] after the prefix. Nothing if the prefix
+    /// keeps all keys out of it.
+    beginning: Option<&'static [u8]>,
+    /// The node marker without the prefix: nothing if its name does not begin with the prefix, or
+    /// is in [`NAMESPACE`].
+    marker: Option<Box<[u8]>>,
+}
+
+impl ReservedKeys {
+    /// The keys that cannot be locked with this prefix, which does not begin with [`NAMESPACE`],
+    /// and with this node marker.
+    pub fn new(prefix: &str, marker: Option<&str>) -> ReservedKeys {
+        let marker = marker.filter(|marker| !marker.starts_with(NAMESPACE));
+        let marker = marker.and_then(|marker| marker.strip_prefix(prefix));
+        ReservedKeys {
+            beginning: NAMESPACE.strip_prefix(prefix).map(str::as_bytes),
+            marker: marker.map(|marker| marker.as_bytes().into()),
+        }
+    }
+
+    /// Refuses a key that cannot be locked.
+    #[inline]
+    pub fn check(&self, key: &[u8]) -> Result<(), ConfigError> {
+        let is_own = self.beginning.is_some_and(|beginning| key.starts_with(beginning));
+        if is_own || self.marker.as_deref() == Some(key) { self.refuse(key) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn refuse(&self, key: &[u8]) -> Result<(), ConfigError> {
+        let rest = self.beginning.and_then(|beginning| key.strip_prefix(beginning));
+        Err(match rest {
+            Some(rest) => {
+                ConfigError::ReservedKey { sent: [NAMESPACE.as_bytes(), rest].concat().into() }
+            }
+            None => ConfigError::KeyOfMarker { key: key.into() },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a cluster hashes of a key: what stands between its first brace and the next one that
+    /// closes, if there is something.
+    fn hash_tag(key: &[u8]) -> &[u8] {
+        let opens = key.iter().position(|&byte| byte == b'{').map(|at| at + 1);
+        let tag = opens.and_then(|from| key[from..].split(|&byte| byte == b'}').next());
+        tag.filter(|tag| !tag.is_empty() && key.contains(&b'}')).unwrap_or(key)
+    }
+
+    #[test]
+    fn own_keys_of_a_key_have_its_hash_slot_and_are_reserved() {
+        for key in [&b"job"[..], b"a:line", b"\0\r\n", b" "] {
+            for own in [line_key(key), counter_key(key)] {
+                assert_eq!(hash_tag(&own), hash_tag(key), "{}", own.escape_ascii());
+                assert!(ReservedKeys::new("", None).check(&own).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn own_keys_of_different_keys_differ() {
+        let keys = [&b""[..], b"a", b"{a}", b"a}", b"{a", b"a{b}", b"line:{a}", b"fence:{a}"];
+        let own = keys.iter().flat_map(|key| [line_key(key), counter_key(key)]);
+        let different: std::collections::HashSet<Vec<u8>> = own.collect();
+        assert_eq!(different.len(), 2 * keys.len());
+    }
+
+    #[test]
+    fn key_is_reserved_if_its_name_with_the_prefix_begins_with_the_namespace() {
+        let cases = [
+            ("", "redlatch:", true),
+            ("", "redlatch:node", true),
+            ("", "redlatch", false),
+            ("", "redlatch-a", false),
+            ("", "a:redlatch:b", false),
+            ("", "Redlatch:a", false),
+            ("", "", false),
+            ("red", "latch:a", true),
+            ("red", "latch", false),
+            ("redlatch", ":", true),
+            ("redlatch", "a:", false),
+            ("app:", "redlatch:a", false),
+            ("redlatches:", "redlatch:a", false),
+        ];
+        for (prefix, key, is_reserved) in cases {
+            let sent = format!("{prefix}{key}").into_bytes().into();
+            let refused = Err(ConfigError::ReservedKey { sent });
+            let expected = if is_reserved { refused } else { Ok(()) };
+            let checked = ReservedKeys::new(prefix, None).check(key.as_bytes());
+            assert_eq!(checked, expected, "{prefix:?} and {key:?}");
+        }
+    }
+
+    #[test]
+    fn node_marker_is_reserved_under_its_name_without_the_prefix() {
+        let refused = |prefix, key: &[u8]| {
+            let checked = ReservedKeys::new(prefix, Some("app:node")).check(key);
+            checked == Err(ConfigError::KeyOfMarker { key: key.into() })
+        };
+        assert!(refused("", b"app:node") && refused("app:", b"node") && refused("app:node", b""));
+        assert!(!refused("app:", b"app:node") && !refused("", b"node") && !refused("b", b"node"));
+    }
+}
