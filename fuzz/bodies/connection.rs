@@ -91,7 +91,7 @@ const REPLIES: [&[u8]; 37] = [
 /// A whole message of a node that handed a key over.
 const HANDED_OVER: &[u8] = b">3\r\n$7\r\nmessage\r\n\
     $41\r\nredlatch:00112233445566778899aabbccddeeff\r\n\
-    $68\r\n1\n\n000100112233445566aa\n00112233445566778899aabbccddeeff00112233\nk\n\r\r\n";
+    $72\r\n900\n1\n\n000100112233445566aa\n00112233445566778899aabbccddeeff00112233\nk\n\r\r\n";
 
 const FORMS: [Form; 2] = [Form::Sha, Form::Source];
 
@@ -303,7 +303,7 @@ fn question(number: u32, choices: &mut Choices) -> Ask {
         25 => counting(Kind::Acquire),
         26 => counting(Kind::Extend),
         27 => counting(Kind::Heal),
-        28 => counting(Kind::WriteBack),
+        28 => counting([Kind::WriteBack, Kind::Claim][number as usize % 2]),
         29 => task(TaskAsk::ReadLine),
         30 | 31 => Ask::Node(NodeAsk::Subscribe),
         32 => Ask::Node(NodeAsk::Load(ScriptName::Join)),
@@ -400,14 +400,16 @@ fn pushed(elements: &[Value]) -> Vec<Expected> {
     }
 }
 
-/// Whether a message says that a key was handed over: how many waiters were skipped, the name of
-/// the next one, a mark, a token, and the key, each in a line of its own.
+/// Whether a message says that a key was handed over: for how long, how many waiters were skipped,
+/// the name of the next one, a mark, a token, and the key, each in a line of its own.
 fn hands_over(channel: &[u8], text: &[u8]) -> bool {
-    let lines: Vec<&[u8]> = text.splitn(5, |&byte| byte == b'\n').collect();
-    let [skipped, _next, mark, token, _key] = lines[..] else { return false };
+    let lines: Vec<&[u8]> = text.splitn(6, |&byte| byte == b'\n').collect();
+    let [ttl, skipped, _next, mark, token, _key] = lines[..] else { return false };
     let mark = mark.len() == 20 && mark.iter().all(|it| b"0123456789abcdef".contains(it));
     let token = std::str::from_utf8(token).ok().and_then(LockToken::parse).is_some();
-    channel.len() == 41 && number_of(skipped).is_some() && mark && token
+    // Of a shorter ttl the drift leaves nothing, and a longer one does not fit into 48 bits.
+    let ttl = number_of(ttl).is_some_and(|ttl| (3..1 << 48).contains(&ttl));
+    channel.len() == 41 && ttl && number_of(skipped).is_some() && mark && token
 }
 
 /// The number that these digits are.
@@ -480,10 +482,11 @@ fn answer_about_lock(ask: LockAsk, value: &Value, number: Option<i64>) -> Option
         return Some(held.unwrap_or(Expected::AnswerTo(Ask::Lock(ask))));
     }
     let acquires = matches!(kind, Kind::Acquire | Kind::Heal);
+    let counts = acquires || kind == Kind::Claim;
     let reply = match (ask.sent.names, kind, value) {
-        (Names::AllKeysAndCounters, _, Value::List(b'*', votes)) if acquires => votes_of(votes),
+        (Names::AllKeysAndCounters, _, Value::List(b'*', votes)) if counts => votes_of(votes),
         // The vote for a single key.
-        (Names::AllKeysAndCounters, _, Value::Integer(1..)) if acquires => {
+        (Names::AllKeysAndCounters, _, Value::Integer(1..)) if counts => {
             number.filter(|&vote| is_vote(vote)).map(|_| NodeReply::Granted)
         }
         (Names::AllKeys | Names::AllKeysAndCounters, _, _) => of_set(kind, number),
