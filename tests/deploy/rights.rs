@@ -155,8 +155,8 @@ fn the_acl_rule_with_all_keys_is_all_it_takes() {
     let told = paper.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
     assert!(told.contains(&format!("ACL SETUSER worker resetkeys {keys}")), "no rule {keys}");
     let fleet = Fleet::start(3);
-    let fair = "+zadd +zrank +zrange +zrem +subscribe +publish +pubsub|numsub resetchannels \
-                &redlatch:*";
+    let fair = "+zadd +zrank +zscore +zrange +zrem +subscribe +publish +pubsub|numsub \
+                resetchannels &redlatch:*";
     let rights = whole().into_iter().filter(|word| !word.starts_with('~'));
     let rights: Vec<_> = rights.chain(fair.split(' ')).chain(keys.split(' ')).collect();
     grant(&fleet, &rights);

@@ -6,13 +6,13 @@ use super::*;
 /// `status`.
 const ALL: &str = "-@all +set +eval +evalsha +get +del +pttl +pexpire +exists +delifeq +delex \
     +select +info +time +script|load +command|info +client|tracking +client|caching +client|kill \
-    +client|setname +client|setinfo +getrange +config|get +zadd +zrank +zrange +zrem +subscribe \
-    +publish +pubsub|numsub &*";
+    +client|setname +client|setinfo +getrange +config|get +zadd +zrank +zscore +zrange +zrem \
+    +subscribe +publish +pubsub|numsub &*";
 
 /// A right that is taken away, and the finding: the check, its level, and its words.
 type Missing = (&'static str, &'static str, &'static str, &'static str);
 
-const MISSING: [Missing; 24] = [
+const MISSING: [Missing; 25] = [
     ("set", "permissions", "fail", "SET is refused (NOPERM"),
     ("eval", "permissions", "fail", "EVAL is refused (NOPERM"),
     ("get", "permissions", "fail", "GET is refused (NOPERM"),
@@ -29,6 +29,7 @@ const MISSING: [Missing; 24] = [
     ("client|setname", "permissions", "warn", "CLIENT SETNAME is refused (NOPERM"),
     ("zadd", "permissions", "warn", "ZADD is refused (NOPERM"),
     ("zrank", "permissions", "warn", "ZRANK is refused (NOPERM"),
+    ("zscore", "permissions", "warn", "ZSCORE is refused (NOPERM"),
     ("zrange", "permissions", "warn", "ZRANGE is refused (NOPERM"),
     ("zrem", "permissions", "warn", "ZREM is refused (NOPERM"),
     ("subscribe", "permissions", "warn", "SUBSCRIBE is refused (NOPERM"),
