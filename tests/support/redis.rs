@@ -132,16 +132,21 @@ impl Fleet {
             }
             let is_empty = left.is_empty();
             left.truncate(MOST_LOOKED_AT);
-            ends = left.into_iter().filter_map(|key| self.end_of(key)).collect();
+            let seen = std::mem::take(&mut ends);
+            let end = |key: &(usize, Vec<u8>)| self.end_of(key, seen.get(key).copied());
+            ends = left.into_iter().filter_map(|key| end(&key).map(|end| (key, end))).collect();
             is_empty
         }
     }
 
-    /// When this key would end by itself; `None` if it never would, or is gone.
-    fn end_of(&self, key: (usize, Vec<u8>)) -> Option<((usize, Vec<u8>), Instant)> {
+    /// When this key would end by itself; `None` if it never would. A key that is gone by now would
+    /// have ended at the moment that was seen last.
+    fn end_of(&self, (node, key): &(usize, Vec<u8>), seen: Option<Instant>) -> Option<Instant> {
         let before = Instant::now();
-        let left = u64::try_from(self[key.0].pttl(&key.1)).ok()?;
-        Some((key, before + Duration::from_millis(left)))
+        match self[*node].pttl(key) {
+            -2 => seen,
+            left => Some(before + Duration::from_millis(u64::try_from(left).ok()?)),
+        }
     }
 
     fn recipe(

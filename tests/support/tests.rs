@@ -146,7 +146,7 @@ fn keys_that_are_deleted_are_told_apart_from_keys_that_end() {
     assert!(!emptied());
     fleet[1].command(&["DEL", "a"]);
     assert!(emptied());
-    // A key that ended before the first look, or within it, is not told of.
+    // A key that ended before the first look is not told of.
     despite_stalls(millis(500), |times| {
         let ttl = (1_000 * times).to_string();
         assert!(fleet[1].command(&["SET", "short", "v", "PX", &ttl]).is_ok());
