@@ -13,7 +13,8 @@ use rand::{CryptoRng, Rng};
 
 use crate::proto::ids::RecordId;
 
-/// Random bytes in a token: 160 bits, as the Redlock page asks for.
+/// Bytes in a token: 160 bits, as the Redlock page asks for. All but one are random: the first says
+/// whether the holder hands the key over.
 pub const TOKEN_BYTES: usize = 20;
 
 /// A token as it is sent: two hex digits for each byte, so that an operator can read it.
@@ -40,15 +41,42 @@ pub struct LockToken {
 }
 
 impl LockToken {
-    /// Draws a token without an owner.
+    /// Draws a token without an owner, whose holder deletes the key when it releases it.
     pub fn random<R: Rng + CryptoRng>(rng: &mut R) -> LockToken {
         let mut bytes = [0; TOKEN_BYTES];
         rng.fill_bytes(&mut bytes);
+        bytes[0] &= !HANDS_OVER;
         let mut digits = [0; TOKEN_DIGITS];
         for (pair, byte) in digits.chunks_exact_mut(2).zip(bytes) {
             pair.copy_from_slice(&HEX_PAIRS[usize::from(byte)]);
         }
         LockToken { digits, owner: None }
+    }
+
+    /// The token of a holder that hands the key over when it releases it, or does not.
+    #[must_use]
+    pub(crate) fn handing_over(mut self, hands_over: bool) -> LockToken {
+        let first = self.digits[0];
+        let value = if first.is_ascii_digit() { first - b'0' } else { first - b'a' + 10 };
+        let bit = HANDS_OVER >> 4;
+        let value = if hands_over { value | bit } else { value & !bit };
+        self.digits[0] = HEX[usize::from(value)];
+        self
+    }
+
+    /// Whether the holder hands the key over to the next one in line when it releases it. The first
+    /// digit says so, from 8 to f, so that every waiter can tell, and whoever is given the token.
+    #[inline]
+    pub fn hands_over(&self) -> bool {
+        self.digits[0] >= b'8'
+    }
+
+    /// As [`hands_over`](LockToken::hands_over), of the value of a key. A value that is no token is
+    /// another program's, and is deleted.
+    pub fn value_hands_over(value: &[u8]) -> bool {
+        let (digits, rest) = value.split_at(value.len().min(TOKEN_DIGITS));
+        let is_token = digits.len() == TOKEN_DIGITS && digits.iter().all(|d| HEX.contains(d));
+        is_token && digits[0] >= b'8' && rest.first().is_none_or(|&byte| byte == b':')
     }
 
     /// The token with this owner, which must be a good one ([`check_owner`]).
@@ -109,6 +137,9 @@ pub fn check_owner(owner: &str) -> Result<(), &'static str> {
     }
     Ok(())
 }
+
+/// The bit of the first byte that says whether the holder hands the key over.
+const HANDS_OVER: u8 = 0x80;
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 

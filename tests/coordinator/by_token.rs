@@ -4,7 +4,7 @@ use super::*;
 use redlatch::{Inspection, KeyState, KeySummary, LockOptions, LockToken, LostReason, NodeId};
 
 fn token() -> LockToken {
-    LockToken::parse(&"b".repeat(40)).unwrap()
+    LockToken::parse(&"2".repeat(40)).unwrap()
 }
 
 /// A bench whose nodes are not probed.

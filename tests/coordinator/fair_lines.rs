@@ -23,14 +23,15 @@ fn fetch(world: &mut World, client: usize) -> bool {
     !entry.done.is_empty()
 }
 
-/// A plain client that is gone has two nodes of five, and one is away. The waiter has the others.
+/// A waiter of a client that is gone has two nodes of five, and one is away. The other waiter has
+/// the others.
 #[test]
 fn waiter_that_gave_nodes_up_joins_again_after_a_pause_that_doubles() {
     let mut world = World::new(5);
     world.frozen = vec![4];
     let client = world.client();
     world.pass(1100 * MS);
-    let lowest = "0".repeat(40);
+    let lowest = format!("8{}", "0".repeat(39));
     for node in [0, 1] {
         world.run(node, &[b"SET", KEY, lowest.as_bytes(), b"PX", b"3000"]);
     }

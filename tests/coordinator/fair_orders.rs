@@ -80,12 +80,14 @@ fn a_hand_over_long_after_the_last_poll_is_followed_by_a_poll() {
 /// before the plain key has expired.
 #[test]
 fn waiters_do_not_yield_without_end_to_a_token_that_stands_in_no_line() {
-    for waiters in [1, 2] {
+    // A waiter that is gone, and a client that deletes the key when it releases it: to that one no
+    // waiter yields.
+    for (waiters, first_digit, most) in [(1, '8', 6), (2, '8', 12), (1, '0', 0), (2, '0', 2)] {
         let mut world = World::new(5);
         world.frozen = vec![4];
         let all: Vec<usize> = (0..waiters).map(|_| world.client()).collect();
         world.pass(1100 * MS);
-        let lowest = "0".repeat(40);
+        let lowest = format!("{first_digit}{}", "0".repeat(39));
         for node in [0, 1] {
             world.run(node, &[b"SET", KEY, lowest.as_bytes(), b"PX", b"3000"]);
         }
@@ -96,7 +98,7 @@ fn waiters_do_not_yield_without_end_to_a_token_that_stands_in_no_line() {
         let splits = |world: &World| -> u64 {
             all.iter().map(|&it| world.clients[it].core.stats()).map(|it: &Stats| it.splits).sum()
         };
-        assert!(splits(&world) <= 6 * waiters as u64, "{} splits", splits(&world));
+        assert!(splits(&world) <= most, "{} splits", splits(&world));
         exchange_for(&mut world, &all, 3000 * MS);
         let won = all.iter().filter(|&&it| !world.clients[it].done.is_empty()).count();
         assert_eq!(won, 1, "of {waiters}, after the plain key has expired");

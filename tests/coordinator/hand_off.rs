@@ -4,7 +4,7 @@ use super::*;
 use redlatch::{AutoExtend, KeyState, KeySummary, LockToken, LostReason};
 
 fn token() -> LockToken {
-    LockToken::parse(&"a".repeat(40)).unwrap()
+    LockToken::parse(&"1".repeat(40)).unwrap()
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod fair_costs;
 mod fair_fences;
 mod fair_lines;
 mod fair_orders;
+mod fair_plain;
 mod fair_strangers;
 mod fair_troubles;
 mod fair_world;

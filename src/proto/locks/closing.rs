@@ -96,7 +96,7 @@ impl Locks {
             let pending = &record.pending;
             let is_due = pending.is_release_pending(node) && !pending.has_lapsed(node, now);
             if record.phase == Phase::Ending && is_due && !pending.releasing().contains(node) {
-                let native = self.cluster.native(node).filter(|_| !record.is_fair());
+                let native = self.cluster.native(node).filter(|_| !record.hands_over());
                 let form = native.map_or(Form::Source, Form::Native);
                 self.ask_to_release(node.into(), id, form, now);
             }
@@ -128,7 +128,7 @@ impl Locks {
             return;
         }
         let record = self.records.get(id);
-        if !record.is_fair() || record.phase != Phase::Ending {
+        if !record.hands_over() || record.phase != Phase::Ending {
             return;
         }
         for node in record.pending.releasing().minus(record.plain()).iter() {

@@ -50,7 +50,7 @@ impl Question {
         if record.set().is_some() || self.kind == Kind::Adopt {
             return Names::AllKeys;
         }
-        let in_line = record.is_fair() && self.kind.names_the_line();
+        let in_line = record.hands_over() && self.kind.names_the_line();
         let in_line = in_line && record.plain().common(nodes).is_empty();
         if in_line { Names::KeyAndLine } else { Names::Key }
     }

@@ -381,10 +381,11 @@ impl Locks {
         Ok(self.reserved_keys.check(key)?)
     }
 
-    /// Draws the token of an attempt.
+    /// Draws the token of an attempt. `fair`: its lock is handed over when it is released.
     #[inline]
-    fn random_token(&mut self) -> LockToken {
+    fn random_token(&mut self, fair: bool) -> LockToken {
         let token = LockToken::random(self.random.rng());
+        let token = if fair { token.handing_over(true) } else { token };
         match &self.cluster.settings().owner {
             None => token,
             owner => token.with_owner(owner.as_ref()),
@@ -415,7 +416,7 @@ impl Locks {
     fn ask_as(&mut self, nodes: NodeSet, id: RecordId, question: Question, now: Instant) {
         let record = self.records.get_mut(id);
         let kind = question.kind;
-        if record.is_fair() && kind.names_the_line() && nodes.len() != 1 {
+        if record.hands_over() && kind.names_the_line() && nodes.len() != 1 {
             let (odd, in_line) = (nodes.common(record.plain()), record.line().is_some());
             if in_line {
                 // The member names the channel and the mark of its node.

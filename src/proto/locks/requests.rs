@@ -163,9 +163,8 @@ impl Ops {
         }
     }
 
-    /// The caller of this request asked for a fair lock, which this record may become.
-    pub fn link_fair(&mut self, op: Op, record: &mut Record) {
-        record.kind.fair = true;
+    /// The caller of this request asked for a fair lock.
+    pub fn set_fair(&mut self, op: Op) {
         if let Some(request) = self.get_mut(op) {
             request.fair = true;
         }

@@ -4,7 +4,6 @@
 use crate::proto::error::{Busy, Error, Report, ReportedSet};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
-use crate::proto::locks::record::records::LockKind;
 use crate::proto::locks::requests::Request;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::state::Round;
@@ -165,20 +164,20 @@ impl Locks {
         let Some(&Stage::Queued { ttl, fenced, .. }) = self.ops.get(op).map(|it| &it.stage) else {
             unreachable!("whoever gives up or is cancelled leaves the queue")
         };
-        let token = self.random_token();
+        let fair = self.ops.is_fair(op);
+        let token = self.random_token(fair);
         let round = Round::acquire(self.cluster.size(), now, ttl);
         self.records.give_up_reserved();
         let id = self.records.open(key, token, round).expect("its place was kept for it");
         self.records.index(id, KeyHash::of(key));
         let record = self.records.get_mut(id);
-        record.kind = LockKind::of(fenced);
+        record.fenced = fenced;
         record.set_queue(Some(queue));
         self.ops.move_to(op, Stage::Running { record: id });
         let auto_extend = self.ops.get_mut(op).and_then(|request| request.auto_extend);
         self.ops.link(op, self.records.get_mut(id), auto_extend);
-        if self.ops.is_fair(op) {
+        if fair {
             self.prepare_line(now);
-            self.ops.link_fair(op, self.records.get_mut(id));
         }
         id
     }

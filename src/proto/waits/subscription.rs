@@ -120,6 +120,12 @@ impl Waits {
             _ => NEVER,
         };
         let Some(waiting) = locks.ops_mut().waiting_mut(op) else { return };
+        if waiting.is_in_line() {
+            if free_at <= now {
+                locks.on_key_written(op, node, now);
+            }
+            return;
+        }
         // Of several keys, the one that is held longest counts.
         let Some(free_at) = waiting.note_free_at(node, key, free_at) else { return };
         waiting.reported[node.index()] = match left {
@@ -167,6 +173,7 @@ impl Waits {
                 self.wake_or_rearm(locks, op, now);
             }
             Mode::Yielding if !ours => resubscribe(locks, op, now),
+            Mode::InLine => locks.on_key_written(op, node, now),
             _ => {}
         }
     }

@@ -299,17 +299,17 @@ fn join(lua: &mut Sandbox) -> Outcome {
         value = lua.call(&[Some(b"GET"), lua.key(0)])?;
     }
     let value = if let Reply::Bulk(value) = value { value } else { Vec::new() };
-    let (stood, mut rank) = (score_of(lua, member)?, Reply::Integer(0));
-    let place = match stood {
+    let place = match score_of(lua, member)? {
         Some(place) => place,
         None => last_score(lua)? + SCORE_OF_A_PLACE,
     };
-    if stood.is_some() && !value.is_empty() {
-        rank = lua.call(&[Some(b"ZRANK"), lua.key(1), member])?;
-    }
     let score = (place - place.rem_euclid(SCORE_OF_A_PLACE) + now).to_string();
     lua.call(&[Some(b"ZADD"), lua.key(1), Some(score.as_bytes()), member])?;
     lua.call(&[Some(b"PEXPIRE"), lua.key(1), lua.argument(3)])?;
+    let rank = match value.is_empty() {
+        true => Reply::Integer(0),
+        false => lua.call(&[Some(b"ZRANK"), lua.key(1), member])?,
+    };
     let Reply::Integer(rank) = rank else {
         return Err(Reply::error("ERR user_script:1: attempt to concatenate a nil value"));
     };

@@ -8,7 +8,7 @@ use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
 use crate::proto::keys::KeysRef;
 use crate::proto::lock::Lock;
-use crate::proto::locks::record::records::{LockKind, Phase};
+use crate::proto::locks::record::records::Phase;
 use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::course::Part;
@@ -53,16 +53,16 @@ impl Locks {
         now: Instant,
     ) -> Result<Op, Error> {
         self.check_room()?;
-        let token = self.random_token();
+        let token = self.random_token(params.fair);
         let round = Round::acquire(self.cluster.size(), now, params.ttl);
         let id = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
-        self.records.get_mut(id).kind = LockKind::of(params.fenced);
+        self.records.get_mut(id).fenced = params.fenced;
         self.records.index(id, hash);
         let op = self.ops.open(params.data, now, params.give_up_at, Stage::Running { record: id });
         self.ops.link(op, self.records.get_mut(id), params.auto_extend);
         if params.fair {
             self.prepare_line(now);
-            self.ops.link_fair(op, self.records.get_mut(id));
+            self.ops.set_fair(op);
         }
         if in_line && now < params.give_up_at && !self.starting {
             let last = nothing_said_yet();
@@ -170,7 +170,7 @@ impl Locks {
     fn ask_for_keys(&mut self, nodes: NodeSet, id: RecordId, now: Instant) {
         let untrusted = self.cluster.untrusted(nodes);
         let record = self.records.get_mut(id);
-        if record.is_fenced() && record.asks_for_all_keys() {
+        if record.fenced && record.asks_for_all_keys() {
             self.ask_for_votes(id, nodes, Kind::Acquire, now);
             return;
         }
@@ -233,7 +233,7 @@ impl Locks {
             return;
         }
         let record = self.records.get(id);
-        if record.is_fenced() && record.round.purpose.asks_for_votes() {
+        if record.fenced && record.round.purpose.asks_for_votes() {
             self.on_votes_in(id, now);
         } else {
             self.begin_hold(id);
@@ -312,9 +312,11 @@ impl Locks {
         if !passing || now >= request.give_up_at {
             return None;
         }
-        let token = self.random_token();
+        // A request that the nodes refuse their lines waits as one for a plain lock.
+        let fair = request.fair;
+        let token = self.random_token(fair);
         let record = self.records.get(id);
-        let (round, kind) = (Round::acquire(self.cluster.size(), now, record.ttl), record.kind);
+        let (round, fenced) = (Round::acquire(self.cluster.size(), now, record.ttl), record.fenced);
         let next = self.records.open_again(id, token, round)?;
         if self.records.get(id).set().is_some() {
             self.records.take_place_of_set(next, id, error.is_contended());
@@ -325,11 +327,8 @@ impl Locks {
         }
         let record = self.records.get_mut(id);
         let (tracked, queue) = (record.tracked, record.take_queue());
-        let fair = self.ops.is_fair(op);
         let record = self.records.get_mut(next);
-        (record.op, record.tracked) = (Some(op), tracked);
-        // A request that the nodes refuse their lines waits as one for a plain lock.
-        record.kind = LockKind { fair: kind.fair && fair, ..kind };
+        (record.op, record.tracked, record.fenced) = (Some(op), tracked, fenced);
         record.set_queue(queue);
         Some(next)
     }

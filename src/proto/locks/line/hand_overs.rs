@@ -97,7 +97,7 @@ impl Locks {
 
     /// Asks one node for how long the key is the waiter's. The last poll was so long ago that a
     /// hand-over, reckoned from there, gives no time any more.
-    fn poll_at(&mut self, node: NodeId, id: RecordId, now: Instant) {
+    pub(super) fn poll_at(&mut self, node: NodeId, id: RecordId, now: Instant) {
         let record = self.records.get(id);
         if record.pending.is_asked(node) || self.cluster.may_ask(node).is_err() {
             return;

@@ -15,6 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::proto::error::Error;
+use crate::proto::lock::LockToken;
 use crate::proto::node_set::{MAX_NODES, NodeId, NodeSet};
 use crate::proto::quorum::reached_by;
 use crate::proto::time::{Instant, Ttl, drift};
@@ -29,10 +30,16 @@ struct AtNode {
     until: Option<Instant>,
     /// What the key held at the last poll, if it was another's.
     holder: Bytes,
+    /// The node is to report the next write to the key.
+    registered: bool,
     /// The name of the waiter that came after this one when it got the key.
     next: Bytes,
     marks: Marks,
 }
+
+/// So many waiters, from the front of the line, register a key whose holder does not hand it over:
+/// its release then wakes the first, and its end in the line the second.
+const REGISTERED: u64 = 2;
 
 /// How many members with earlier marks a join or a release names at most. One that is left out may
 /// stay in the line: it costs the others a hand-over to a token that is released at once.
@@ -209,6 +216,22 @@ impl Line {
         }
     }
 
+    /// Whether the key is to be registered at the node, where another has it. It is if the waiter
+    /// is near the front and the holder deletes the key when it releases it. Notes that it is.
+    pub fn registers_at(&mut self, node: NodeId, rank: u64) -> bool {
+        let at = &mut self.at[node.index()];
+        let waits_for_push = !at.holder.is_empty() && !LockToken::value_hands_over(&at.holder);
+        let registers = rank < REGISTERED && waits_for_push && !at.registered;
+        at.registered |= registers;
+        registers
+    }
+
+    /// The node reported a write to the key, or that it is gone. Returns whether the waiter had the
+    /// key registered there; it has not any more.
+    pub fn end_registration(&mut self, node: NodeId) -> bool {
+        std::mem::take(&mut self.at[node.index()].registered)
+    }
+
     /// The last join to the node was answered, and nothing that was sent before it can be executed
     /// after it: of this waiter, at most the member of that join stands in the line.
     pub fn note_only_last_mark(&mut self, node: NodeId) {
@@ -265,7 +288,8 @@ impl Line {
         self.note_possible_place(node);
         self.sent_in_trust.remove(node);
         self.answered.remove(node);
-        self.at[node.index()].until = None;
+        let at = &mut self.at[node.index()];
+        (at.until, at.registered) = (None, false);
         self.spend_mark(node);
     }
 
@@ -302,7 +326,9 @@ impl Line {
     }
 
     /// Judges a split from the present poll: whole, and with no hand-over since it was sent. The
-    /// token with the most nodes is to get the key; of two with as many, the lower one.
+    /// token with the most nodes is to get the key; of two with as many, the lower one. A token
+    /// whose holder does not hand the key over counts only with a majority: its attempt may be
+    /// over.
     pub fn judge(&self, own: &[u8], quorum: usize, now: Instant) -> Split {
         let answered = self.answered.common(self.joined);
         let whole = self.polled.minus(self.answered).is_empty() && !self.pushed;
@@ -314,10 +340,13 @@ impl Line {
             if holds.contains(node) { own } else { &self.at[node.index()].holder }
         };
         let votes_for = |token: &[u8]| answered.iter().filter(|&n| holder_at(n) == token).count();
+        let stands = |token: &[u8]| {
+            token == own || LockToken::value_hands_over(token) || votes_for(token) >= quorum
+        };
         let most = answered
             .iter()
             .map(holder_at)
-            .filter(|token| !token.is_empty())
+            .filter(|token| !token.is_empty() && stands(token))
             .max_by(|a, b| votes_for(a).cmp(&votes_for(b)).then_with(|| b.cmp(a)));
         match most {
             Some(token) if token != own && votes_for(token) < quorum => {
@@ -354,8 +383,11 @@ impl Line {
 mod tests {
     use super::*;
 
-    const A: &[u8] = b"aaaa";
-    const B: &[u8] = b"bbbb";
+    const A: &[u8] = &[b'a'; 40];
+    const B: &[u8] = &[b'b'; 40];
+    const C: &[u8] = &[b'c'; 40];
+    const D: &[u8] = &[b'd'; 40];
+    const PLAIN: &[u8] = &[b'1'; 40];
 
     fn at(millis: u64) -> Instant {
         Instant::from_nanos(millis * 1_000_000)
@@ -459,16 +491,21 @@ mod tests {
             line.judge(own, 3, at(210))
         };
         let yields = |token: &'static [u8]| Split::Yield(Bytes::from_static(token));
-        assert_eq!(judged(B, &[0, 1], &[(2, A), (3, A), (4, b"c")]), yields(A));
-        assert_eq!(judged(A, &[0, 1], &[(2, B), (3, B), (4, b"c")]), Split::Keep);
-        assert_eq!(judged(A, &[0], &[(2, B), (3, B), (4, b"c"), (1, b"d")]), yields(B));
+        assert_eq!(judged(B, &[0, 1], &[(2, A), (3, A), (4, C)]), yields(A));
+        assert_eq!(judged(A, &[0, 1], &[(2, B), (3, B), (4, C)]), Split::Keep);
+        assert_eq!(judged(A, &[0], &[(2, B), (3, B), (4, C), (1, D)]), yields(B));
         assert_eq!(judged(A, &[0, 1], &[(2, B), (3, B), (4, B)]), Split::Keep, "B has won");
+        let of_plain = [(1, PLAIN), (2, PLAIN), (3, PLAIN), (4, B)];
+        assert_eq!(judged(A, &[0], &of_plain), Split::Keep, "it holds the key");
+        let left = [(1, PLAIN), (2, PLAIN), (3, B), (4, B)];
+        assert_eq!(judged(A, &[0], &left), yields(B), "nobody may have it any more");
+        assert_eq!(judged(A, &[0, 4], &left[..3]), Split::Keep);
         assert_eq!(judged(B, &[0], &[(2, A)]), Split::Unknown, "too few have answered");
     }
 
     #[test]
     fn a_split_is_judged_from_one_whole_round_without_a_hand_over() {
-        let others: [(usize, &'static [u8]); 3] = [(2, A), (3, A), (4, b"c")];
+        let others: [(usize, &'static [u8]); 3] = [(2, A), (3, A), (4, C)];
         let mut line = joined(5);
         split(&mut line, &[0, 1], &others);
         push(&mut line, 4);
@@ -483,7 +520,7 @@ mod tests {
     #[test]
     fn what_a_lost_connection_said_is_no_part_of_a_whole_round() {
         let mut line = joined(5);
-        split(&mut line, &[0, 1], &[(2, A), (3, A), (4, b"c")]);
+        split(&mut line, &[0, 1], &[(2, A), (3, A), (4, C)]);
         assert_eq!(line.judge(B, 3, at(210)), Split::Yield(Bytes::from_static(A)));
         line.forget(NodeId::new(4));
         assert_eq!(line.judge(B, 3, at(210)), Split::Unknown);

@@ -92,6 +92,16 @@ impl Locks {
         }
     }
 
+    /// A node reported a write to the key, or said that it is gone: the waiter asks that node
+    /// again.
+    pub fn on_key_written(&mut self, op: Op, node: NodeId, now: Instant) {
+        let Some(id) = self.ops.pauses_before(op) else { return };
+        let line = self.records.get_mut(id).line_mut();
+        if line.is_some_and(|line| line.end_registration(node)) {
+            self.poll_at(node, id, now);
+        }
+    }
+
     /// Asks every node that may be asked whether the key is the waiter's, and for a place in its
     /// line; then sets the timer of the waiter, which must not run.
     fn poll_line(&mut self, op: Op, id: RecordId, now: Instant) {
@@ -222,6 +232,12 @@ impl Locks {
         if mine && self.cluster.is_trusted(node) {
             self.records.get_mut(id).prove_in_line(node);
         }
+        if waits && reply == NodeReply::Held && self.cluster.reports_writes(node) {
+            let line = self.records.get_mut(id).line_mut();
+            if line.is_some_and(|line| line.registers_at(node, standing.rank)) {
+                self.register_at(id, node.into(), now);
+            }
+        }
         if waits && refuses_lines(reply) {
             self.on_line_refused(node, id, now);
         } else if waits {
@@ -262,7 +278,7 @@ impl Locks {
         if let Some(deadline) = line.deadline(quorum, now) {
             // A hand-over brings no vote for a fencing number: a claim does.
             let is_long = deadline.saturating_since(now) >= record.ttl.usable() / 2;
-            if is_long && !record.is_fenced() {
+            if is_long && !record.fenced {
                 self.on_votes_of_line_won(op, id, deadline, now);
             } else {
                 self.begin_claim(op, id, now);
@@ -372,7 +388,7 @@ impl Locks {
             false => Part::Votes(NodeReply::Held),
         };
         let ask = |locks: &mut Locks, nodes| {
-            if locks.records.get(id).is_fenced() {
+            if locks.records.get(id).fenced {
                 locks.ask_for_votes(id, nodes, Kind::Claim, now);
             } else {
                 locks.records.get_mut(id).uncounted = locks.cluster.untrusted(nodes);

@@ -49,22 +49,6 @@ pub enum Phase {
 /// No lock is held since the end of time.
 const NOT_HELD: Instant = Instant::from_nanos(u64::MAX);
 
-/// The kind of a lock, besides its keys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct LockKind {
-    /// Its waiters stand in line. It is released by the script that hands the key over.
-    pub fair: bool,
-    /// It is to have a fencing number for each key: the nodes vote in its attempts.
-    pub fenced: bool,
-}
-
-impl LockKind {
-    /// The kind of a lock that is to have a fencing number, or is not.
-    pub const fn of(fenced: bool) -> LockKind {
-        LockKind { fair: false, fenced }
-    }
-}
-
 /// What the client knows of one attempt.
 #[derive(Debug, Clone)]
 pub struct Record {
@@ -94,8 +78,8 @@ pub struct Record {
     pub proof: Proof,
     /// What few records need.
     pub(in crate::proto::locks) trouble: Option<Box<Trouble>>,
-    /// The kind of the lock.
-    pub kind: LockKind,
+    /// The lock is to have a fencing number for each key: the nodes vote in its attempts.
+    pub fenced: bool,
     /// The nodes are to report writes to the key.
     pub tracked: bool,
     /// The place of the lock among the auto-extended locks, if it is auto-extended or watched.
@@ -123,16 +107,11 @@ pub struct Record {
 }
 
 impl Record {
-    /// Whether the waiters of the lock stand in line.
+    /// Whether the lock is released by the script that hands the key over to the next one in line:
+    /// the token says so. A lock over several keys is in no line.
     #[inline]
-    pub fn is_fair(&self) -> bool {
-        self.kind.fair
-    }
-
-    /// Whether the lock is to have a fencing number for each key.
-    #[inline]
-    pub fn is_fenced(&self) -> bool {
-        self.kind.fenced
+    pub fn hands_over(&self) -> bool {
+        self.token.hands_over() && self.set().is_none()
     }
 
     /// The lock is handed out. If its updates are reported, it is under this data.
@@ -347,7 +326,7 @@ impl Records {
             uncounted: NodeSet::EMPTY,
             proof: Proof::default(),
             trouble: None,
-            kind: LockKind::default(),
+            fenced: false,
             tracked: false,
             auto_extended: None,
             held_since: NOT_HELD,

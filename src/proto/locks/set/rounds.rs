@@ -13,7 +13,6 @@ use crate::proto::ids::{Op, RecordId};
 use crate::proto::key_set::KeySet;
 use crate::proto::keys::KeysRef;
 use crate::proto::locks::held::proof::Proof;
-use crate::proto::locks::record::records::LockKind;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::state::{Purpose, Round};
 use crate::proto::locks::set::keys::SetOfKeys;
@@ -60,10 +59,10 @@ impl Locks {
         if waits_in.is_empty() {
             self.check_room()?;
         }
-        let token = self.random_token();
+        let token = self.random_token(false);
         let round = Round::acquire(self.cluster.size(), now, params.ttl);
         let id = self.records.open_set(keys, token, round).ok_or(busy(Busy::Records))?;
-        self.records.get_mut(id).kind = LockKind::of(params.fenced);
+        self.records.get_mut(id).fenced = params.fenced;
         for key in 0..keys.len() {
             match waits_in.iter().find(|(waited_for, _)| *waited_for == key) {
                 Some(&(_, queue)) => self.set_of(id, |set| set.wait_in(key, queue)),

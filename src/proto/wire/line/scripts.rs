@@ -96,8 +96,8 @@ macro_rules! give {
 /// `ARGV[1]` is the token, `ARGV[2]` its member, `ARGV[3]` the ttl of the key and `ARGV[4]` that of
 /// the line, both in milliseconds. The others are members with earlier marks of the same token, of
 /// which one may stand in the line: the new member takes its place. The answer is how long the key
-/// lives if it is the caller's; else the place in the line (0 if it is new there), a space, and the
-/// value of the key. There is no value if the line begins with too many members that cannot be
+/// lives if it is the caller's; else the place in the line, a space, and the value of the key.
+/// There is no value, and the place is 0, if the line begins with too many members that cannot be
 /// reached: then the next join goes on.
 ///
 /// Every way through the script writes, so a replica refuses it: the copy of a key is no vote.
@@ -126,19 +126,15 @@ pub const JOIN: Script = Script {
          end \
          v = redis.call('GET', KEYS[1]) or '' \
          end \
-         local rank = 0 \
-         local place = redis.call('ZSCORE', KEYS[2], ARGV[2]) \
-         if not place then \
-         place = (redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2] or 0) + 65536 \
-         elseif v ~= '' then \
-         rank = redis.call('ZRANK', KEYS[2], ARGV[2]) \
-         end \
+         local place = redis.call('ZSCORE', KEYS[2], ARGV[2]) or \
+         (redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2] or 0) + 65536 \
          place = place - place % 65536 + now \
          redis.call('ZADD', KEYS[2], string.format('%.0f', place), ARGV[2]) \
          redis.call('PEXPIRE', KEYS[2], ARGV[4]) \
+         local rank = v ~= '' and redis.call('ZRANK', KEYS[2], ARGV[2]) or 0 \
          return rank .. ' ' .. string.sub(v, 1, 168)"
     ),
-    sha1: "b23c0f29bb51ae3c106896427b9f681f76f0337a",
+    sha1: "0e9836355c8ba8623fe061d82ba3b04942de544e",
 };
 
 /// Gives the key up, and the place in the line: to the named successor if it stands in this line,

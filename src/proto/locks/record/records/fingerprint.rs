@@ -36,7 +36,7 @@ impl Record {
             uncounted,
             proof,
             trouble,
-            kind,
+            fenced,
             tracked,
             auto_extended,
             // When it was handed out is for a counter.
@@ -60,7 +60,7 @@ impl Record {
             hash_of(&[ttl.as_millis(), caller_ttl.as_millis(), longest.as_millis()]),
             fingerprint.ahead(*deadline),
             phase_word(*phase),
-            u64::from(*tracked) + 2 * u64::from(found_by.is_some()) + 4 * u64::from(kind.fair),
+            u64::from(*tracked) + 2 * u64::from(found_by.is_some()),
             op.map_or(0, op_place),
         ];
         words.into_iter().for_each(|word| fingerprint.add(word));
@@ -75,7 +75,7 @@ impl Record {
         if self.is_deciding() && !released {
             round.add_to(fingerprint, nodes);
             // A lock that is held or over has no further attempt.
-            fingerprint.add(u64::from(kind.fenced));
+            fingerprint.add(u64::from(*fenced));
         }
     }
 }

@@ -1,0 +1,144 @@
+//! Fair waiters behind a holder that deletes the key when it releases it: the first two of a line
+//! have the nodes report that. And which holders hand the key over: their tokens say so.
+
+use redlatch::LockOptions;
+use redlatch::proto::NodeId;
+
+use super::fair::{LONG, MS, TTL, line_of};
+use super::fair_world::{KEY, World};
+
+/// A client that holds a plain lock, and clients that stand in line behind it.
+fn line_behind_a_plain_holder(
+    world: &mut World,
+    waiters: usize,
+) -> (usize, redlatch::Lock, Vec<usize>) {
+    let holder = world.client();
+    world.ask_with(holder, LockOptions::new(LONG));
+    world.settle();
+    let lock = world.won(holder);
+    let waiters: Vec<usize> = (0..waiters).map(|_| world.client()).collect();
+    for &waiter in &waiters {
+        world.ask(waiter, LONG);
+        world.settle();
+    }
+    (holder, lock, waiters)
+}
+
+/// How many of these clients ask node 0 for something at this moment.
+fn asking(world: &World, clients: &[usize]) -> Vec<bool> {
+    let asks = |&client: &usize| !world.clients[client].core.output(NodeId::new(0)).is_empty();
+    clients.iter().map(asks).collect()
+}
+
+#[test]
+fn waiter_in_line_has_the_key_as_soon_as_a_plain_holder_releases_it() {
+    for nodes in 1..=5 {
+        let mut world = World::new(nodes);
+        let (holder, lock, waiters) = line_behind_a_plain_holder(&mut world, 3);
+        assert!(!lock.token().hands_over());
+        world.release(holder, lock);
+        world.settle();
+        let lock = world.won(waiters[0]);
+        assert!(lock.token().hands_over());
+        world.release(waiters[0], lock);
+        world.settle();
+        let lock = world.won(waiters[1]);
+        world.release(waiters[1], lock);
+        world.settle();
+        let lock = world.won(waiters[2]);
+        world.release(waiters[2], lock);
+        world.settle();
+        world.clients[holder].done.clear();
+        world.assert_clean();
+    }
+}
+
+#[test]
+fn two_waiters_are_told_of_the_release_of_a_plain_holder_and_no_more() {
+    let mut world = World::new(3);
+    let (holder, lock, waiters) = line_behind_a_plain_holder(&mut world, 4);
+    world.release(holder, lock);
+    world.deliver_commands(holder, 0);
+    waiters.iter().for_each(|&waiter| world.deliver_answers(waiter, 0));
+    assert_eq!(asking(&world, &waiters), [true, true, false, false]);
+}
+
+#[test]
+fn waiters_behind_a_holder_that_hands_the_key_over_have_nothing_reported() {
+    let mut world = World::new(3);
+    let (all, _lock) = line_of(&mut world, 3, TTL);
+    world.run(0, &[b"DEL", KEY]);
+    all[1..].iter().for_each(|&waiter| world.deliver_answers(waiter, 0));
+    assert_eq!(asking(&world, &all[1..]), [false, false]);
+}
+
+#[test]
+fn waiter_that_moves_up_is_told_of_the_next_release_of_a_plain_holder() {
+    let mut world = World::new(3);
+    let (holder, lock, waiters) = line_behind_a_plain_holder(&mut world, 3);
+    // The first two are gone; the third one learns its place from a poll.
+    for &gone in &waiters[..2] {
+        (0..3).for_each(|node| world.cut(gone, node));
+        world.stopped.push(gone);
+    }
+    for node in 0..3 {
+        let members = world.masters[node].line(world.now, super::fair_world::LINE);
+        for member in &members[..2] {
+            world.run(node, &[b"ZREM", super::fair_world::LINE, member]);
+        }
+    }
+    world.pass(200 * MS);
+    world.release(holder, lock);
+    world.settle();
+    let _lock = world.won(waiters[2]);
+}
+
+#[test]
+fn waiter_whose_connections_were_lost_is_told_of_a_release_after_its_next_join() {
+    let mut world = World::new(3);
+    let (holder, lock, waiters) = line_behind_a_plain_holder(&mut world, 1);
+    (0..3).for_each(|node| world.cut(waiters[0], node));
+    world.pass(200 * MS);
+    world.release(holder, lock);
+    world.settle();
+    let _lock = world.won(waiters[0]);
+}
+
+#[test]
+fn holder_that_was_handed_a_token_hands_the_key_over_or_deletes_it_as_the_token_says() {
+    for fair in [true, false] {
+        let mut world = World::new(3);
+        let options = LockOptions::new(LONG);
+        let [giver, adopter, waiter] = [(); 3].map(|()| world.client());
+        world.ask_with(giver, if fair { options.fair() } else { options });
+        world.settle();
+        let lock = world.won(giver);
+        let token = world.clients[giver].core.into_token(lock, world.now).expect("it is held");
+        assert_eq!(token.hands_over(), fair);
+        world.ask(waiter, LONG);
+        world.settle();
+        world.clients[adopter].core.adopt(KEY, token, LONG, 3, world.now).expect("there is room");
+        world.settle();
+        let adopted = world.won(adopter);
+        assert_eq!(adopted.token().hands_over(), fair);
+        world.release(adopter, adopted);
+        (0..3).for_each(|node| world.deliver_commands(adopter, node));
+        let is_handed_over = !world.value(0).is_empty();
+        assert_eq!(is_handed_over, fair, "no client ran meanwhile");
+        world.settle();
+        let _lock = world.won(waiter);
+    }
+}
+
+#[test]
+fn release_by_the_token_of_a_fair_lock_hands_the_key_over() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, TTL);
+    let token = lock.token();
+    let operator = world.client();
+    world.clients[operator].core.release_token(KEY, token, 3, world.now).expect("there is room");
+    (0..3).for_each(|node| world.deliver_commands(operator, node));
+    (0..3).for_each(|node| world.deliver_answers(all[1], node));
+    world.settle();
+    let _lock = world.won(all[1]);
+}
