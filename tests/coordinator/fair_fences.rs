@@ -107,13 +107,136 @@ fn node_in_quarantine_counts_nothing_in_the_claim_of_a_fenced_lock() {
     world.frozen = vec![2];
     world.release(all[0], lock);
     world.pass(Duration::from_millis(300));
-    assert_eq!(world.masters[0].get(world.now, 0, FENCE), None, "it would count from its clock");
-    assert!(world.clients[all[1]].core.stats().claims > 0);
-    assert!(world.lock(all[1]).is_none(), "node 1 has the only vote");
+    assert_eq!(world.clients[all[1]].core.stats().claims, 0, "node 1 has the only vote");
+    assert!(world.lock(all[1]).is_none());
     world.frozen.clear();
     world.pass(Duration::from_millis(300));
     let lock = world.won(all[1]);
+    assert_eq!(world.masters[0].get(world.now, 0, FENCE), None, "it would count from its clock");
+    assert!(world.masters[0].pttl(world.now, 0, KEY) > 5_000, "it was claimed, too");
     assert!(counter(&world, 1) >= number(&lock) && counter(&world, 2) >= number(&lock));
     assert_eq!(world.value(1), lock.token().to_string());
     assert!(world.masters[1].get(world.now, 0, KEY).is_some());
+}
+
+/// A plain holder that releases the key, a fenced waiter, and a plain one behind it. Returns
+/// whether each waiter has been answered within a second, and the world.
+fn waiters_for_a_lock(change: impl Fn(&mut World)) -> ([bool; 2], World, [usize; 2]) {
+    let mut world = World::new(3);
+    change(&mut world);
+    let [holder, waiter, next] =
+        [(); 3].map(|()| world.client_with(|settings| settings.allow_eviction = true));
+    world.ask(holder, LONG);
+    world.settle();
+    let lock = world.won(holder);
+    world.ask_with(waiter, fenced());
+    world.settle();
+    world.ask(next, LONG);
+    world.settle();
+    world.release(holder, lock);
+    world.pass(Duration::from_secs(1));
+    let answered = [waiter, next].map(|client| !world.clients[client].done.is_empty());
+    (answered, world, [waiter, next])
+}
+
+#[test]
+fn fenced_waiter_is_refused_where_too_few_nodes_may_ever_count() {
+    let (answered, mut world, [waiter, next]) = waiters_for_a_lock(|world| {
+        for node in [1, 2] {
+            world.masters[node].set_info("maxmemory", "100");
+            world.masters[node].set_info("maxmemory_policy", "allkeys-lru");
+        }
+    });
+    assert_eq!(answered, [true, true]);
+    let error = world.error(waiter);
+    assert!(error.to_string().contains("may evict"), "{error}");
+    let _lock = world.won(next);
+}
+
+#[test]
+fn fenced_waiter_keeps_the_key_from_nobody_while_too_few_nodes_count() {
+    // Two clocks are far from the median.
+    let (answered, mut world, [waiter, next]) = waiters_for_a_lock(|world| {
+        world.masters[1].step_wall_clock(40_000);
+        world.masters[2].step_wall_clock(-40_000);
+    });
+    assert_eq!(answered, [false, true]);
+    let lock = world.won(next);
+    assert_eq!(world.clients[waiter].core.stats().claims, 0);
+    world.release(next, lock);
+    world.pass(Duration::from_secs(1));
+    assert!(world.clients[waiter].done.is_empty(), "it waits");
+}
+
+/// A fenced waiter whose claim waits in the outboxes for nodes 0 and 1, beside a poll.
+fn claim_behind_a_poll(world: &mut World) -> usize {
+    // Both know the scripts.
+    let (all, mut lock) = line_of(world, 2);
+    let order = [(all[0], all[1]), (all[1], all[0]), (all[0], all[1])];
+    for (from, to) in &order[..2] {
+        world.release(*from, lock);
+        world.settle();
+        lock = world.won(*to);
+        world.clients[*from].done.clear();
+        world.ask_with(*from, fenced());
+        world.settle();
+    }
+    world.frozen = vec![0, 1, 2];
+    world.pass(95 * MS);
+    world.release(all[0], lock);
+    for node in [0, 1] {
+        world.deliver_commands(all[0], node);
+        world.deliver_answers(all[1], node);
+    }
+    all[1]
+}
+
+#[test]
+fn claim_is_not_counted_by_its_source_on_a_node_that_forgot_its_counters() {
+    let mut world = World::new(3);
+    let waiter = claim_behind_a_poll(&mut world);
+    let claims = world.clients[waiter].core.stats().claims;
+    world.run(1, &[b"FLUSHALL"]);
+    world.run(1, &[b"SCRIPT", b"FLUSH"]);
+    for _ in 0..3 {
+        world.deliver_commands(waiter, 1);
+        world.deliver_answers(waiter, 1);
+    }
+    assert!(claims > 1, "a claim was in flight");
+    assert_eq!(world.masters[1].get(world.now, 0, FENCE), None, "it would start too early");
+}
+
+#[test]
+fn hand_over_during_the_write_back_proves_no_more_than_the_time_that_it_gave() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2);
+    let ahead = number(&lock) + 100;
+    world.run(0, &[b"SET", FENCE, ahead.to_string().as_bytes()]);
+    world.pause_all_clients();
+    let waiter = all[1];
+    world.release(all[0], lock);
+    let exchange = |world: &mut World, from: usize, nodes: &[usize]| {
+        nodes.iter().for_each(|&node| world.deliver_commands(from, node));
+        nodes.iter().for_each(|&node| world.deliver_answers(waiter, node));
+    };
+    exchange(&mut world, all[0], &[0, 1]);
+    exchange(&mut world, waiter, &[0, 1]);
+    let stats = world.clients[waiter].core.stats();
+    assert_eq!((stats.claims, stats.written_back), (1, 1));
+    // Node 2 gives the key for 200 ms.
+    exchange(&mut world, all[0], &[2]);
+    exchange(&mut world, waiter, &[0, 1]);
+    let done = world.clients[waiter].core.poll_completion(world.now);
+    world.clients[waiter].done.extend(done);
+    let lock = world.won(waiter);
+    world.now = world.now.saturating_add(300 * MS);
+    assert_eq!(world.value(2), "", "the key has ended there");
+    world.run(2, &[b"FLUSHALL"]);
+    world.deliver_answers(waiter, 2);
+    world.run(2, &[b"SET", KEY, lock.token().to_string().as_bytes(), b"PX", b"60000"]);
+    world.frozen = vec![0];
+    world.clients[waiter].core.extend(&lock, LONG, 3, world.now).expect("it is held");
+    world.settle();
+    let extended = world.clients[waiter].done.pop();
+    assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
 }

@@ -147,6 +147,7 @@ fn about_the_key<'a>(keys: &'a Keys, line: &'a [u8]) -> Vec<Question<'a>> {
         ("ZADD", vec![b"ZADD", line, b"1", b"doctor"]),
         (LINE, vec![b"PEXPIRE", line, TTL]),
         ("ZRANK", vec![b"ZRANK", line, b"doctor"]),
+        ("ZSCORE", vec![b"ZSCORE", line, b"doctor"]),
         ("ZRANGE", vec![b"ZRANGE", line, b"0", b"0"]),
         ("ZREM", vec![b"ZREM", line, b"doctor"]),
         (LINE, vec![b"DEL", line]),

@@ -55,6 +55,9 @@ impl Locks {
         let record = self.records.get(ask.record);
         let in_phase = record.phase == phase_of(ask.kind);
         let in_round = in_phase && record.round.number == ask.round;
+        // The script would create a counter on a node that forgot it just now.
+        let may_count = !ask.sent.names.has_counters() || !record.uncounted.contains(node);
+        let has_vote = may_count && (in_round || (in_phase && self.awaits_late_vote(ask)));
         match ask.kind {
             Kind::Release | Kind::Exists => true,
             // A waiter in line has no round.
@@ -62,17 +65,14 @@ impl Locks {
             // Even if a majority has agreed: this node's key has to be extended, too, or healed.
             Kind::Extend => in_round && !record.is_overdue(now),
             Kind::Claim => {
-                in_round && record.op.is_some_and(|op| !self.ops.has_waited_enough(op, now))
+                has_vote && record.op.is_some_and(|op| !self.ops.has_waited_enough(op, now))
             }
             // These are sent by their source at once.
             Kind::Heal | Kind::Adopt => false,
             Kind::Acquire | Kind::WriteBack => {
-                // The script would create a counter on a node that forgot it just now.
-                let may_count = !ask.sent.names.has_counters() || !record.uncounted.contains(node);
                 // A set that was refused keeps its round while it waits for the key in the way.
                 let undecided = record.round.ballot().verdict() == Verdict::Undecided;
-                let has_vote = in_round || (in_phase && self.awaits_late_vote(ask));
-                has_vote && undecided && may_count && now < record.deadline
+                has_vote && undecided && now < record.deadline
             }
         }
     }

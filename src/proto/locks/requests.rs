@@ -283,6 +283,14 @@ impl Ops {
         }
     }
 
+    /// The record of the attempt that a request makes, or pauses before.
+    pub fn attempt_of(&self, op: Op) -> Option<RecordId> {
+        match self.get(op)?.stage {
+            Stage::Pausing { record, .. } | Stage::Running { record } => Some(record),
+            _ => None,
+        }
+    }
+
     /// The queue that a request is in.
     pub fn queue_of(&self, op: Op) -> Option<u32> {
         match self.get(op)?.stage {

@@ -27,7 +27,7 @@ const fn wish(command: &'static str, rule: &'static str, effect: &'static str) -
 const LINE: &str = "nobody can wait in line there for a fair lock";
 
 /// The trials of the key of a line.
-const OF_LINE: [&str; 5] = [trial::LINE, "ZADD", "ZRANK", "ZRANGE", "ZREM"];
+const OF_LINE: [&str; 6] = [trial::LINE, "ZADD", "ZRANK", "ZSCORE", "ZRANGE", "ZREM"];
 
 /// In the order of their importance.
 const NEEDS: [Need; 27] = [

@@ -14,6 +14,7 @@
 use std::time::Duration;
 
 use crate::proto::locks::record::records::{Phase, Record};
+use crate::proto::locks::round::state::Purpose;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::LockAsk;
@@ -180,13 +181,15 @@ impl Record {
     }
 
     /// The key of a waiter in line is there, if no join is in flight: that may create the key, too.
-    /// Until when is settled when the lock is won. Afterwards it is what the line says.
+    /// Until when is settled when the lock is won. Afterwards it is what the line says, also while
+    /// the fencing number of a lock that was won is written back.
     pub fn prove_in_line(&mut self, node: NodeId) {
         if self.pending.is_asked(node) {
             return;
         }
         let in_line = self.line().and_then(|line| line.until_at(node));
-        let until = if self.phase == Phase::Asking { Some(self.deadline) } else { in_line };
+        let is_settled = self.phase != Phase::Asking || self.round.purpose == Purpose::WriteBack;
+        let until = if is_settled { in_line } else { Some(self.deadline) };
         if let Some(until) = until {
             self.prove_until(node, until);
         }

@@ -32,6 +32,10 @@ struct AtNode {
     holder: Bytes,
     /// The node is to report the next write to the key.
     registered: bool,
+    /// The key was registered since the last poll, while it had this value. It is not registered
+    /// again so soon for the same holder: a node that reports without end would be asked without
+    /// end.
+    registered_for: Bytes,
     /// The name of the waiter that came after this one when it got the key.
     next: Bytes,
     marks: Marks,
@@ -169,6 +173,7 @@ impl Line {
     pub fn begin_poll(&mut self, nodes: NodeSet, untrusted: NodeSet, now: Instant) {
         (self.polled, self.answered) = (NodeSet::EMPTY, NodeSet::EMPTY);
         (self.pushed, self.rank) = (false, u64::MAX);
+        nodes.iter().for_each(|node| self.at[node.index()].registered_for.clear());
         self.poll_more(nodes, untrusted, now);
     }
 
@@ -181,6 +186,7 @@ impl Line {
         self.joined = self.joined.union(nodes);
         self.sent_in_trust = self.sent_in_trust.minus(nodes).union(nodes.minus(untrusted));
         self.polled = self.polled.union(nodes);
+        self.answered = self.answered.minus(nodes);
     }
 
     /// A node answered a join that was sent at `asked_at`; `mine`: the key is the waiter's.
@@ -202,12 +208,14 @@ impl Line {
             let left = Duration::from_millis(standing.left_millis);
             // The key may live for longer than a hand-over gives: after a claim that was lost.
             let until = asked_at.saturating_add(left.saturating_sub(drift(left)));
-            at.until = Some(until);
+            (at.until, at.registered) = (Some(until), false);
             self.left.insert(node);
         } else {
             self.left.remove(node);
             self.met_others = true;
             at.base = at.base.max(asked_at);
+            // A join that found the key expired may have used the registration up.
+            at.registered &= at.holder == standing.holder;
             (at.until, at.holder) = (None, standing.holder.clone());
             self.rank = self.rank.min(standing.rank);
         }
@@ -221,15 +229,21 @@ impl Line {
     pub fn registers_at(&mut self, node: NodeId, rank: u64) -> bool {
         let at = &mut self.at[node.index()];
         let waits_for_push = !at.holder.is_empty() && !LockToken::value_hands_over(&at.holder);
-        let registers = rank < REGISTERED && waits_for_push && !at.registered;
-        at.registered |= registers;
+        let is_new = !at.registered && at.registered_for != at.holder;
+        let registers = rank < REGISTERED && waits_for_push && is_new;
+        if registers {
+            (at.registered, at.registered_for) = (true, at.holder.clone());
+        }
         registers
     }
 
     /// The node reported a write to the key, or that it is gone. Returns whether the waiter had the
-    /// key registered there; it has not any more.
+    /// key registered there; it has not any more. What the other nodes said before is of an earlier
+    /// moment than what this one will say.
     pub fn end_registration(&mut self, node: NodeId) -> bool {
-        std::mem::take(&mut self.at[node.index()].registered)
+        let ended = std::mem::take(&mut self.at[node.index()].registered);
+        self.pushed |= ended;
+        ended
     }
 
     /// The last join to the node was answered, and nothing that was sent before it can be executed
@@ -515,6 +529,40 @@ mod tests {
         let late = held_by(A);
         line.note_standing(NodeId::new(2), false, &late, at(200), false);
         assert_eq!(line.judge(B, 3, at(230)), Split::Unknown);
+    }
+
+    #[test]
+    fn write_that_a_node_reported_makes_the_poll_before_it_no_picture_of_one_moment() {
+        let node = NodeId::new(0);
+        let mut line = joined(5);
+        split(&mut line, &[1, 2], &[(3, A), (4, A), (0, PLAIN)]);
+        assert_eq!(line.judge(B, 3, at(210)), Split::Yield(Bytes::from_static(A)));
+        assert!(line.registers_at(node, 0) && line.end_registration(node));
+        line.poll_more(node.into(), NodeSet::EMPTY, at(220));
+        assert_eq!(line.judge(B, 3, at(230)), Split::Unknown);
+        line.note_standing(node, false, &held_by(A), at(220), true);
+        assert_eq!(line.judge(B, 3, at(230)), Split::Unknown);
+    }
+
+    #[test]
+    fn key_is_registered_once_for_a_holder_between_two_polls() {
+        const OTHER: &[u8] = &[b'2'; 40];
+        let node = NodeId::new(0);
+        let mut line = joined(1);
+        let holder = |line: &mut Line, token| {
+            line.note_standing(node, false, &held_by(token), at(200), true);
+            line.registers_at(node, 1)
+        };
+        assert!(holder(&mut line, PLAIN) && !holder(&mut line, PLAIN), "it is registered");
+        assert!(line.end_registration(node) && !line.end_registration(node));
+        assert!(!holder(&mut line, PLAIN), "the same one rewrote the key");
+        assert!(holder(&mut line, OTHER), "another one has it");
+        assert!(!holder(&mut line, A), "it hands the key over");
+        assert!(holder(&mut line, PLAIN), "a join that another one came between uses it up");
+        line.end_registration(node);
+        line.begin_poll(node.into(), NodeSet::EMPTY, at(300));
+        assert!(holder(&mut line, PLAIN), "a poll may register again");
+        assert!(!line.registers_at(node, 2), "others are before it");
     }
 
     #[test]

@@ -70,12 +70,14 @@ impl Locks {
         self.prepare_line(now);
         let nodes = self.cluster.size();
         let ttl = self.records.get(id).ttl;
-        let ttls = (ttl, self.hand_over_ttl(ttl));
+        let short_ttl = self.hand_over_ttl(ttl);
+        let yields = self.ops.get(op).map_or(0, |request| request.yields);
+        // What a waiter that yields no more has of a split is to end soon.
+        let ttls = if yields < YIELDS { (ttl, short_ttl) } else { (short_ttl, short_ttl) };
         let record = self.records.get_mut(id);
         debug_assert!(record.round.ballot().grants().is_empty(), "the token is fresh");
         record.trouble_mut().line = Some(Box::new(Line::new(nodes, ttls)));
         self.cluster.stats_mut().joined += 1;
-        let yields = self.ops.get(op).map_or(0, |request| request.yields);
         let length = EARLY_POLL.saturating_mul(1 << yields.min(YIELDS));
         let at = now.saturating_add(self.random.pause(length / 2, length));
         self.ops.pause(op, id, at, last);
@@ -95,9 +97,11 @@ impl Locks {
     /// A node reported a write to the key, or said that it is gone: the waiter asks that node
     /// again.
     pub fn on_key_written(&mut self, op: Op, node: NodeId, now: Instant) {
-        let Some(id) = self.ops.pauses_before(op) else { return };
+        let Some(id) = self.ops.attempt_of(op) else { return };
         let line = self.records.get_mut(id).line_mut();
-        if line.is_some_and(|line| line.end_registration(node)) {
+        let was_registered = line.is_some_and(|line| line.end_registration(node));
+        // A waiter that claims polls all nodes if it loses.
+        if was_registered && self.ops.pauses_before(op) == Some(id) {
             self.poll_at(node, id, now);
         }
     }
@@ -108,8 +112,10 @@ impl Locks {
         let (mut nodes, mut silent) = (NodeSet::EMPTY, NodeSet::EMPTY);
         let mut permanent = 0;
         for node in self.cluster.all_nodes().iter() {
+            let useless = self.why_useless(id, node);
+            permanent += usize::from(useless.is_some_and(NodeError::is_permanent));
             match (self.cluster.may_ask(node), self.cluster.notifies(node)) {
-                (Err(cause), _) => permanent += usize::from(cause.is_permanent()),
+                (Err(_), _) => {}
                 // It joins when that is known.
                 (Ok(()), None) => {}
                 (Ok(()), Some(_)) if self.records.get(id).pending.is_asked(node) => {}
@@ -176,9 +182,7 @@ impl Locks {
 
     /// Too many nodes refuse for a lasting reason: the request ends.
     fn end_in_line(&mut self, op: Op, id: RecordId, now: Instant) {
-        let reply = |node| {
-            self.cluster.may_ask(node).map_or_else(NodeReply::Failed, |()| NodeReply::Nothing)
-        };
+        let reply = |node| self.why_useless(id, node).map_or(NodeReply::Nothing, NodeReply::Failed);
         let report = self.cluster.report_of(&self.records.get(id).key, reply, now);
         let error = Error::Config(ConfigError::Nodes(report));
         self.cluster.stats_mut().note_lost_attempt(&error);
@@ -188,13 +192,16 @@ impl Locks {
         self.ops.move_to(op, Stage::Over(Err(error)));
     }
 
+    /// Why a node cannot help the waiter to its lock at this moment, if it cannot.
+    fn why_useless(&self, id: RecordId, node: NodeId) -> Option<NodeError> {
+        let refuses = || self.cluster.refuses_fence(node).filter(|_| self.records.get(id).fenced);
+        self.cluster.may_ask(node).err().or_else(refuses)
+    }
+
     /// The error of a waiter in line whose attempt failed, or whose wait is over.
     pub(in crate::proto::locks) fn refusal_in_line(&self, id: RecordId, now: Instant) -> Error {
-        let reply = |node| match self.cluster.may_ask(node) {
-            Ok(()) => NodeReply::Held,
-            Err(cause) => NodeReply::Failed(cause),
-        };
-        let away = self.cluster.all_nodes().iter().filter(|&n| self.cluster.may_ask(n).is_err());
+        let reply = |node| self.why_useless(id, node).map_or(NodeReply::Held, NodeReply::Failed);
+        let away = self.cluster.all_nodes().iter().filter(|&n| self.why_useless(id, n).is_some());
         let report = self.cluster.report_of(&self.records.get(id).key, reply, now);
         let (spare, failed) = (self.cluster.spare_nodes(), away.count());
         classify(Tried::Acquire, Refusals { spare, failed, ..Refusals::default() }).error(report)
@@ -281,13 +288,13 @@ impl Locks {
             if is_long && !record.fenced {
                 self.on_votes_of_line_won(op, id, deadline, now);
             } else {
-                self.begin_claim(op, id, now);
+                self.claim(op, id, holds, now);
             }
             return;
         }
         if holds.len() >= quorum {
             // The votes do not count, but the answers to a claim may.
-            self.begin_claim(op, id, now);
+            self.claim(op, id, holds, now);
             return;
         }
         if holds.is_empty() {
@@ -344,25 +351,46 @@ impl Locks {
         }
     }
 
-    /// Whether a waiter may give its nodes up again. The other token may be of no waiter, but of a
-    /// plain client that is gone: no message says so. So a waiter yields a few times only, and
-    /// keeps its place afterwards. What waiters then have of a real split ends with the ttl of the
-    /// hand-over.
+    /// Whether a waiter may give its nodes up again. The other waiter may be gone: no message says
+    /// so. So a waiter yields a few times only, and keeps its place afterwards. What waiters then
+    /// have of a real split ends with the short ttl.
     fn may_yield(&self, op: Op) -> bool {
         self.ops.get(op).is_some_and(|request| request.yields < YIELDS)
+    }
+
+    /// Claims the nodes that have the key for this waiter. Where too few nodes count for fencing
+    /// numbers, a fenced lock cannot be won by any claim: the waiter gives the key up, or it would
+    /// keep it from all others.
+    fn claim(&mut self, op: Op, id: RecordId, holds: NodeSet, now: Instant) {
+        let fenced = self.records.get(id).fenced;
+        let refuses = |node: &NodeId| fenced && self.cluster.refuses_fence(*node).is_some();
+        let counting = self.cluster.all_nodes().iter().filter(|node| !refuses(node));
+        let (counting, quorum): (NodeSet, _) = (counting.collect(), self.cluster.quorum());
+        if holds.common(counting).len() >= quorum {
+            self.begin_claim(op, id, now);
+        } else if counting.len() < quorum {
+            self.leave_and_join_again(op, id, now);
+        }
+        // Else the other nodes may hand the key over yet.
     }
 
     /// The waiter gives the key up on the nodes where it has it, for the one that is to get it, and
     /// joins again.
     fn yield_to(&mut self, op: Op, id: RecordId, token: bytes::Bytes, now: Instant) {
         self.cluster.stats_mut().splits += 1;
+        if let Some(line) = self.records.get_mut(id).line_mut() {
+            line.successor = token;
+        }
+        self.leave_and_join_again(op, id, now);
+    }
+
+    /// The waiter leaves its lines, gives up what it has, and joins again after a pause that
+    /// doubles each time.
+    fn leave_and_join_again(&mut self, op: Op, id: RecordId, now: Instant) {
         if let Some(request) = self.ops.get_mut(op) {
             request.yields = request.yields.saturating_add(1);
         }
         self.ops.interrupt(op);
-        if let Some(line) = self.records.get_mut(id).line_mut() {
-            line.successor = token;
-        }
         self.on_attempt_lost(id, now);
     }
 

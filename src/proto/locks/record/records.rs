@@ -114,6 +114,12 @@ impl Record {
         self.token.hands_over() && self.set().is_none()
     }
 
+    /// The same, at this node: the user may not use the line everywhere.
+    #[inline]
+    pub fn hands_over_at(&self, node: NodeId) -> bool {
+        self.hands_over() && !self.plain().contains(node)
+    }
+
     /// The lock is handed out. If its updates are reported, it is under this data.
     pub fn note_handed_out(&mut self, now: Instant, reports: bool, data: u64) {
         (self.held_since, self.data) = (now, data);

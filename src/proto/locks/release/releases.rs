@@ -86,7 +86,7 @@ impl Locks {
         // hashes it, so a node that is only a little later than the majority does not get it.
         // A native command has one key, and hands nothing over.
         let record = self.records.get(id);
-        let fits_native = record.set().is_none() && !record.hands_over();
+        let fits_native = record.set().is_none() && !record.hands_over_at(node);
         match self.cluster.native(node).filter(|_| fits_native) {
             Some(native) => Form::Native(native),
             None if unanswered && !self.cluster.is_prompt(node, now) => Form::Source,
@@ -103,7 +103,7 @@ impl Locks {
     fn caller_waits_to_hand_over(&self, id: RecordId, node: NodeId) -> bool {
         let record = self.records.get(id);
         let waits = record.round.purpose == Purpose::Release && record.op.is_some();
-        record.hands_over() && waits && !record.plain().contains(node)
+        record.hands_over_at(node) && waits
     }
 
     #[inline]
@@ -163,7 +163,7 @@ impl Locks {
     ) -> bool {
         let record = self.records.get_mut(id);
         let is_unknown = matches!(cause, NodeError::UnknownCommand | NodeError::NoPermission);
-        let in_line = record.hands_over() && !record.plain().contains(node);
+        let in_line = record.hands_over_at(node);
         if native && is_unknown {
             self.cluster.forget_native(node);
         } else if in_line && may_not_use_lines(cause, record.line().is_some()) {
@@ -178,7 +178,8 @@ impl Locks {
             }
             return false;
         }
-        self.ask_to_release(node.into(), id, Form::Source, now);
+        let form = self.release_form(node, id, false, Form::Source, now);
+        self.ask_to_release(node.into(), id, form, now);
         true
     }
 

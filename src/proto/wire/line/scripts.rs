@@ -12,13 +12,13 @@ pub const MOST_SEARCHED: usize = 500;
 /// A score in the line is the place of the waiter times this, and the time of its last join in
 /// milliseconds by the clock of the node, of which only the rest is kept. Both fit exactly.
 #[cfg(any(test, feature = "testing"))]
-pub const SCORE_OF_A_PLACE: i64 = 65_536;
+pub const SCORE_OF_A_PLACE: i64 = 1 << 22;
 
 /// The time in milliseconds, as far as a score has it.
 macro_rules! now {
     () => {
         "local t = redis.call('TIME') \
-         local now = (t[1] * 1000 + math.floor(t[2] / 1000)) % 65536 "
+         local now = (t[1] * 1000 + math.floor(t[2] / 1000)) % 4194304 "
     };
 }
 
@@ -67,7 +67,7 @@ macro_rules! give {
          local ttl, short, channel, mark, token = \
          string.match(m, '^([1-9]%d*) ([1-9]%d*) (%S+) (%S+) (%S+)$') \
          if there == 1 and token and #ttl < 16 and #short < 16 then \
-         if ttl ~= short and not (score and (now - score) % 65536 < short / 4) then \
+         if ttl ~= short and not (score and (now - score) % 4194304 < short / 4) then \
          ttl = short \
          end \
          if channel == '-' then \
@@ -127,14 +127,15 @@ pub const JOIN: Script = Script {
          v = redis.call('GET', KEYS[1]) or '' \
          end \
          local place = redis.call('ZSCORE', KEYS[2], ARGV[2]) or \
-         (redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2] or 0) + 65536 \
-         place = place - place % 65536 + now \
+         (redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2] or 0) + 4194304 \
+         place = place - place % 4194304 + now \
+         if place ~= place then place = now end \
          redis.call('ZADD', KEYS[2], string.format('%.0f', place), ARGV[2]) \
          redis.call('PEXPIRE', KEYS[2], ARGV[4]) \
          local rank = v ~= '' and redis.call('ZRANK', KEYS[2], ARGV[2]) or 0 \
          return rank .. ' ' .. string.sub(v, 1, 168)"
     ),
-    sha1: "0e9836355c8ba8623fe061d82ba3b04942de544e",
+    sha1: "522553dce96bc371420ca0f60269cf35e8ec1099",
 };
 
 /// Gives the key up, and the place in the line: to the named successor if it stands in this line,
@@ -163,7 +164,7 @@ pub const HAND_OVER: Script = Script {
          if v or line[1] then redis.call('DEL', KEYS[1]) end \
          return v and 1 or 0"
     ),
-    sha1: "621ccfa25cb892d2773bce2e0e6dd708c9e4613b",
+    sha1: "97dcdd9cc19fd443308e5334bd91e97a2308b241",
 };
 
 #[cfg(test)]

@@ -60,7 +60,9 @@ impl Record {
             hash_of(&[ttl.as_millis(), caller_ttl.as_millis(), longest.as_millis()]),
             fingerprint.ahead(*deadline),
             phase_word(*phase),
-            u64::from(*tracked) + 2 * u64::from(found_by.is_some()),
+            u64::from(*tracked)
+                + 2 * u64::from(found_by.is_some())
+                + 4 * u64::from(token.hands_over()),
             op.map_or(0, op_place),
         ];
         words.into_iter().for_each(|word| fingerprint.add(word));
