@@ -43,25 +43,20 @@ pub struct LockToken {
 impl LockToken {
     /// Draws a token without an owner, whose holder deletes the key when it releases it.
     pub fn random<R: Rng + CryptoRng>(rng: &mut R) -> LockToken {
+        LockToken::draw(rng, false)
+    }
+
+    /// Draws a token without an owner, whose holder hands the key over, or does not.
+    #[inline]
+    pub(crate) fn draw<R: Rng + CryptoRng>(rng: &mut R, hands_over: bool) -> LockToken {
         let mut bytes = [0; TOKEN_BYTES];
         rng.fill_bytes(&mut bytes);
-        bytes[0] &= !HANDS_OVER;
+        bytes[0] = (bytes[0] & !HANDS_OVER) | (u8::from(hands_over) * HANDS_OVER);
         let mut digits = [0; TOKEN_DIGITS];
         for (pair, byte) in digits.chunks_exact_mut(2).zip(bytes) {
             pair.copy_from_slice(&HEX_PAIRS[usize::from(byte)]);
         }
         LockToken { digits, owner: None }
-    }
-
-    /// The token of a holder that hands the key over when it releases it, or does not.
-    #[must_use]
-    pub(crate) fn handing_over(mut self, hands_over: bool) -> LockToken {
-        let first = self.digits[0];
-        let value = if first.is_ascii_digit() { first - b'0' } else { first - b'a' + 10 };
-        let bit = HANDS_OVER >> 4;
-        let value = if hands_over { value | bit } else { value & !bit };
-        self.digits[0] = HEX[usize::from(value)];
-        self
     }
 
     /// Whether the holder hands the key over to the next one in line when it releases it. The first

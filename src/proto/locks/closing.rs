@@ -96,8 +96,7 @@ impl Locks {
             let pending = &record.pending;
             let is_due = pending.is_release_pending(node) && !pending.has_lapsed(node, now);
             if record.phase == Phase::Ending && is_due && !pending.releasing().contains(node) {
-                let native = self.cluster.native(node).filter(|_| !record.hands_over_at(node));
-                let form = native.map_or(Form::Source, Form::Native);
+                let form = self.native_release(node, id).map_or(Form::Source, Form::Native);
                 self.ask_to_release(node.into(), id, form, now);
             }
         }

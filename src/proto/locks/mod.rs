@@ -384,8 +384,7 @@ impl Locks {
     /// Draws the token of an attempt. `fair`: its lock is handed over when it is released.
     #[inline]
     fn random_token(&mut self, fair: bool) -> LockToken {
-        let token = LockToken::random(self.random.rng());
-        let token = if fair { token.handing_over(true) } else { token };
+        let token = LockToken::draw(self.random.rng(), fair);
         match &self.cluster.settings().owner {
             None => token,
             owner => token.with_owner(owner.as_ref()),

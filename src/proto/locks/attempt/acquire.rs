@@ -189,9 +189,8 @@ impl Locks {
         reply: NodeReply,
         now: Instant,
     ) {
-        let reply = self.note_votes(node, ask, reply);
-        if self.awaits_late_vote(ask) {
-            self.on_late_vote(node, ask.record, reply, now);
+        if ask.asks_for_votes() {
+            self.on_vote(node, ask, reply, now);
         } else {
             self.cast_grant(node, ask, reply);
         }

@@ -89,46 +89,38 @@ impl Locks {
         refused.unwrap_or(NodeError::Quarantined)
     }
 
-    /// A node answered whether it grants the keys. Takes its votes for their fencing numbers, if it
-    /// was asked for them. Returns what its answer counts as.
-    #[inline]
-    pub(in crate::proto::locks) fn note_votes(
+    /// A node answered whether it grants the keys, with its votes for their fencing numbers.
+    pub(in crate::proto::locks) fn on_vote(
         &mut self,
         node: NodeId,
         ask: LockAsk,
         reply: NodeReply,
-    ) -> NodeReply {
-        if !ask.asks_for_votes() {
-            return reply;
-        }
+        now: Instant,
+    ) {
         let votes = self.cluster.votes(node);
         let fencing = &mut self.records.get_mut(ask.record).trouble_mut().fencing;
         let of_round = fencing.as_mut().filter(|fencing| fencing.round() == ask.round);
         let granted = reply == NodeReply::Granted;
         let is_odd = granted && of_round.is_some_and(|fencing| !fencing.put(node, votes));
-        if is_odd { NodeReply::Failed(NodeError::Garbage) } else { reply }
+        let reply = if is_odd { NodeReply::Failed(NodeError::Garbage) } else { reply };
+        if self.awaits_late_vote(ask) {
+            self.on_late_vote(node, ask.record, reply, now);
+        } else {
+            self.cast_grant(node, ask, reply);
+        }
     }
 
     /// Whether this question of the first round has a vote in the second round, which is in
     /// flight.
-    #[inline]
     pub(in crate::proto::locks) fn awaits_late_vote(&self, ask: LockAsk) -> bool {
-        if !ask.asks_for_votes() {
-            return false;
-        }
         let record = self.records.get(ask.record);
-        let votes = record.fencing().is_some_and(|fencing| fencing.round() == ask.round);
+        let votes = ask.asks_for_votes()
+            && record.fencing().is_some_and(|fencing| fencing.round() == ask.round);
         votes && record.phase == Phase::Asking && record.round.purpose == Purpose::WriteBack
     }
 
     /// A node voted in the first round after a majority had.
-    pub(in crate::proto::locks) fn on_late_vote(
-        &mut self,
-        node: NodeId,
-        id: RecordId,
-        reply: NodeReply,
-        now: Instant,
-    ) {
+    fn on_late_vote(&mut self, node: NodeId, id: RecordId, reply: NodeReply, now: Instant) {
         let record = self.records.get(id);
         let undecided = record.round.ballot().undecided().contains(node);
         let uncounted = record.uncounted.contains(node);

@@ -435,7 +435,6 @@ impl Locks {
         reply: NodeReply,
         now: Instant,
     ) {
-        let reply = self.note_votes(node, ask, reply);
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(ask.record);
         let granted = reply == NodeReply::Granted && trusted;
@@ -448,11 +447,7 @@ impl Locks {
         if let (NodeReply::Held | NodeReply::Absent, Some(line)) = (reply, record.line_mut()) {
             line.note_loss_of(node);
         }
-        if self.awaits_late_vote(ask) {
-            self.on_late_vote(node, ask.record, reply, now);
-        } else {
-            self.cast_grant(node, ask, reply);
-        }
+        self.on_grant(node, ask, reply, now);
     }
 
     /// A majority has extended the key.

@@ -19,7 +19,7 @@ use crate::proto::locks::round::state::Purpose;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::{Instant, drift};
 use crate::proto::wire::ask::{Kind, LockAsk};
-use crate::proto::wire::command::Form;
+use crate::proto::wire::command::{Form, Native};
 use crate::proto::wire::known_scripts::ScriptName;
 use crate::proto::wire::line::LINE_TTL;
 
@@ -84,10 +84,7 @@ impl Locks {
         // If an answer is late, the answer to this release may never be read: a release by its
         // source does not need one. It is twice as long as one by its SHA1, and the server
         // hashes it, so a node that is only a little later than the majority does not get it.
-        // A native command has one key, and hands nothing over.
-        let record = self.records.get(id);
-        let fits_native = record.set().is_none() && !record.hands_over_at(node);
-        match self.cluster.native(node).filter(|_| fits_native) {
+        match self.native_release(node, id) {
             Some(native) => Form::Native(native),
             None if unanswered && !self.cluster.is_prompt(node, now) => Form::Source,
             None if form == Form::Source && self.caller_waits_to_hand_over(id, node) => {
@@ -95,6 +92,19 @@ impl Locks {
             }
             None => form,
         }
+    }
+
+    /// The node's own compare-and-delete, if it has one that fits: it deletes one key, and hands
+    /// nothing over.
+    #[inline]
+    pub(in crate::proto::locks) fn native_release(
+        &self,
+        node: NodeId,
+        id: RecordId,
+    ) -> Option<Native> {
+        let native = self.cluster.native(node)?;
+        let record = self.records.get(id);
+        (record.set().is_none() && !record.hands_over_at(node)).then_some(native)
     }
 
     /// Whether a caller waits until the key is handed over, so that the answers are read. The
@@ -178,7 +188,7 @@ impl Locks {
             }
             return false;
         }
-        let form = self.release_form(node, id, false, Form::Source, now);
+        let form = self.native_release(node, id).map_or(Form::Source, Form::Native);
         self.ask_to_release(node.into(), id, form, now);
         true
     }
