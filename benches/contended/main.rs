@@ -13,7 +13,7 @@
 //! contended|turns|inside` (default: all three; many contenders, two that take turns, many inside
 //! one engine), `--contenders N,..`, `--hold-ms F,..`, `--rest-ms F` (between giving back and
 //! asking again), `--nodes N,..` (default: 5), `--rounds N`, `--seconds-per-round F`, `--only
-//! fair|claimed|ours|polling|bare|slow|sets|bare-set,..`, `--json`.
+//! fair|long-fair|ours|polling|bare|slow|sets|bare-set,..`, `--json`.
 
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 

@@ -31,10 +31,10 @@ pub enum Case {
 /// How a contender waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// The library's fair locks, with a ttl that a hand-over gives at once.
+    /// The library's fair locks, with the ttl that a waiter gets that may have stopped.
     Fair,
-    /// The library's fair locks, with a longer ttl: each winner claims the key for it first.
-    Claimed,
+    /// The library's fair locks, with a longer ttl.
+    LongFair,
     /// The library with its defaults.
     Ours,
     /// The library, with nodes that report no changes to it.
@@ -65,7 +65,7 @@ impl Case {
         match self {
             Case::Contended => &Kind::ALL,
             Case::Turns => &Kind::OF_ONE_KEY,
-            Case::Inside => &[Kind::Fair, Kind::Claimed, Kind::Ours, Kind::Polling],
+            Case::Inside => &[Kind::Fair, Kind::LongFair, Kind::Ours, Kind::Polling],
         }
     }
 
@@ -86,7 +86,7 @@ impl Case {
 impl Kind {
     pub const ALL: [Kind; 8] = [
         Kind::Fair,
-        Kind::Claimed,
+        Kind::LongFair,
         Kind::Ours,
         Kind::Polling,
         Kind::Bare,
@@ -96,12 +96,12 @@ impl Kind {
     ];
 
     const OF_ONE_KEY: [Kind; 6] =
-        [Kind::Fair, Kind::Claimed, Kind::Ours, Kind::Polling, Kind::Bare, Kind::Slow];
+        [Kind::Fair, Kind::LongFair, Kind::Ours, Kind::Polling, Kind::Bare, Kind::Slow];
 
     pub fn name(self) -> &'static str {
         match self {
             Kind::Fair => "fair",
-            Kind::Claimed => "claimed",
+            Kind::LongFair => "long-fair",
             Kind::Ours => "ours",
             Kind::Polling => "polling",
             Kind::Bare => "bare",
@@ -172,7 +172,7 @@ fn case(text: &str) -> Result<Case, String> {
 
 fn kind(text: &str) -> Result<Kind, String> {
     Kind::named(text).ok_or(format!(
-        "{text} is none of fair, claimed, ours, polling, bare, slow, sets and bare-set"
+        "{text} is none of fair, long-fair, ours, polling, bare, slow, sets and bare-set"
     ))
 }
 

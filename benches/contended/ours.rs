@@ -28,7 +28,7 @@ pub fn config(role: &Role) -> Config {
 pub fn options(role: &Role) -> LockOptions {
     match role.kind {
         Kind::Fair => LockOptions::new(HAND_OVER_TTL).fair(),
-        Kind::Claimed => LockOptions::new(TTL).fair(),
+        Kind::LongFair => LockOptions::new(TTL).fair(),
         _ => LockOptions::new(TTL),
     }
 }

@@ -16,15 +16,15 @@ pub fn begin(options: &Options) {
     println!("{rounds} rounds of {length:?} each, in turns: medians, but for max");
     println!();
     println!(
-        "fair: the library's fair locks, with a ttl of 1 s; claimed: with one of 10 s, for which"
+        "fair: the library's fair locks, with a ttl of 1 s; long-fair: with one of 10 s; ours:"
     );
     println!(
-        "each winner asks the nodes before it has the lock; ours: plain locks; polling: plain"
+        "plain locks; polling: plain locks of a user without notifications; bare: raw sockets,"
     );
-    println!("locks of a user without notifications; bare: raw sockets, which try again 2.5 to");
     println!(
-        "5 ms after each denial; slow: after 100 to 200 ms. sets: locks over two keys; bare-set:"
+        "which try again 2.5 to 5 ms after each denial; slow: after 100 to 200 ms; sets: locks"
     );
+    println!("over two keys; bare-set:");
     println!(
         "the bare program with a script that takes two keys or none; sets are compared with it."
     );
