@@ -161,7 +161,12 @@ fn refusal<'a>(trial: &'a Trial, trials: &[Trial]) -> Option<&'a str> {
 /// The error line, if the key is refused and not the command.
 fn refused_key(trial: &Trial) -> Option<&str> {
     let Outcome::Refused(NodeError::NoPermission, line) = &trial.outcome else { return None };
-    (line.contains("key") && !line.contains("run the")).then_some(line)
+    (names_a_key(line) && !line.contains("run the")).then_some(line)
+}
+
+/// Whether an error line speaks of a key. "Valkey", in lines about something else, is none.
+fn names_a_key(line: &str) -> bool {
+    line.contains(" key")
 }
 
 /// Whether the node takes a key, and deletes it as it should. Missing rights are reported
@@ -238,7 +243,7 @@ fn fencing(trials: &[Trial]) -> Option<Finding> {
     };
     match &trial.outcome {
         Outcome::Refused(..) if trials.iter().any(is_elsewhere) => None,
-        Outcome::Refused(_, line) if trial.is_forbidden() || line.contains("key") => {
+        Outcome::Refused(_, line) if trial.is_forbidden() || names_a_key(line) => {
             Some(Finding::warn(
                 NAME,
                 format!(
@@ -363,6 +368,10 @@ mod tests {
         let unknown = "ERR unknown command 'DELIFEQ'";
         let found = refusing(&[("DELIFEQ", unknown), (FENCING, line), (trial::LINE, line)]);
         assert_eq!(bad(&found, "fencing").0, Level::Warn);
+        // A full disk is no refusal of the counter.
+        let misconf = "MISCONF Valkey is configured to save RDB snapshots, but it cannot";
+        let found = refusing(&[("SET", misconf), (FENCING, misconf)]);
+        assert!(found.iter().all(|finding| finding.name != "fencing"), "{found:?}");
         // Where EVAL is refused anyway, that is what is missing.
         let found = refusing(&[(FENCING, NOPERM), ("EVAL", NOPERM)]);
         assert!(found.iter().all(|finding| finding.name != "fencing"), "{found:?}");
