@@ -28,9 +28,6 @@ const TTL: Duration = Duration::from_secs(10);
 /// How much a count may be above its number: with the same compiler, and with another one.
 const SAME: f64 = 1.05;
 const OTHER: f64 = 1.25;
-/// How many times as many instructions as a plain pair a fair one may take: 1.02 times in a release
-/// build, and 1.05 in a debug build, which pays more for each argument.
-const FAIR: f64 = 1.08;
 
 #[test]
 #[ignore = "needs valgrind: apt-get install valgrind"]
@@ -56,15 +53,15 @@ fn a_pair_takes_no_more_instructions_than_were_measured() {
     }
 }
 
-/// Without contention. The release names two keys and four arguments, and so is longer.
+/// Without contention they send the same bytes.
 #[test]
 #[ignore = "needs valgrind: apt-get install valgrind"]
-fn a_fair_pair_takes_hardly_more_instructions_than_a_plain_one() {
+fn a_fair_pair_takes_as_many_instructions_as_a_plain_one() {
     for in_flight in [1, 64] {
         let [plain, fair] = [false, true].map(|fair| instructions_per_pair(in_flight, fair));
-        let ratio = fair as f64 / plain as f64;
         println!("{in_flight} in flight: {fair} instructions a fair pair, {plain} a plain one");
-        assert!(ratio <= FAIR, "{in_flight} in flight: {ratio:.3} times as many");
+        let most = plain + plain / 100;
+        assert!(fair <= most, "{in_flight} in flight: {fair} instead of {plain}");
     }
 }
 

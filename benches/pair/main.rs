@@ -15,7 +15,7 @@
 //! 20000|50%` (an open loop with so many pairs a second, or with that part of the floor's pairs a
 //! second in a closed loop; without either option, all of these cases are measured), `--rounds N`,
 //! `--seconds-per-round F`, `--frozen` (the client with one frozen node, compared with the client
-//! of healthy nodes), `--fenced` or `--fair` (such locks beside plain ones), `--delete
+//! of healthy nodes), `--fenced` (such locks beside plain ones), `--delete
 //! script|native` (how locks are released; default: native if the nodes have it;
 //! `REDLATCH_TEST_SERVER` names another server), `--only ours|floor` (for a profiler), `--json`.
 
@@ -129,10 +129,6 @@ fn connect(fleet: &Fleet, options: &Options, delete: Delete) -> Vec<Named> {
     if ours && options.fenced {
         let fenced = Ours::connect_fenced(&nodes[..NODES], "ours-fenced", most, delete);
         add(Side::OursFenced, Box::new(fenced));
-    }
-    if ours && options.fair {
-        let fair = Ours::connect_fair(&nodes[..NODES], "ours-fair", most, delete);
-        add(Side::OursFair, Box::new(fair));
     }
     if floor {
         add(Side::Floor, Box::new(Floor::connect(&nodes[..NODES], "floor", most, delete)));

@@ -13,7 +13,6 @@ pub struct Options {
     pub length: Duration,
     pub frozen: bool,
     pub fenced: bool,
-    pub fair: bool,
     pub json: bool,
     pub only: Option<Only>,
     /// `script` or `native`; `None`: native if the nodes have it.
@@ -49,7 +48,6 @@ impl Options {
             length: Duration::from_millis(400),
             frozen: false,
             fenced: false,
-            fair: false,
             json: false,
             only: None,
             delete: None,
@@ -64,7 +62,6 @@ impl Options {
                 "--seconds-per-round" => options.length = seconds(&value()?)?,
                 "--frozen" => options.frozen = true,
                 "--fenced" => options.fenced = true,
-                "--fair" => options.fair = true,
                 "--json" => options.json = true,
                 "--delete" => options.delete = Some(delete(value()?)?),
                 "--only" => options.only = Some(only(&value()?)?),

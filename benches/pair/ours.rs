@@ -29,12 +29,6 @@ impl Ours {
         Ours::connect_as(plain, nodes, name, most, delete)
     }
 
-    /// The same with fair locks.
-    pub fn connect_fair(nodes: &[&Node], name: &str, most: usize, delete: Delete) -> Ours {
-        let fair = (RestartGuard::Off, LockOptions::once(TTL).fair());
-        Ours::connect_as(fair, nodes, name, most, delete)
-    }
-
     /// The same with fenced locks. The restart guard has to be on, so the bench vouches for the
     /// nodes, which are fresh.
     pub fn connect_fenced(nodes: &[&Node], name: &str, most: usize, delete: Delete) -> Ours {

@@ -27,7 +27,6 @@ pub enum Side {
     /// The same clients, with one frozen node.
     OursFrozen,
     OursFenced,
-    OursFair,
     FloorFrozen,
     /// The same on io_uring.
     OurRing,
@@ -35,12 +34,11 @@ pub enum Side {
 }
 
 /// The ratios that are shown if both sides of them were measured: name, dividend, divisor.
-const RATIOS: [(&str, Side, Side); 8] = [
+const RATIOS: [(&str, Side, Side); 7] = [
     ("ratio", Side::Ours, Side::Floor),
     ("frozen ratio", Side::OursFrozen, Side::FloorFrozen),
     ("ours frozen/healthy", Side::OursFrozen, Side::Ours),
     ("ours fenced/plain", Side::OursFenced, Side::Ours),
-    ("ours fair/plain", Side::OursFair, Side::Ours),
     ("floor frozen/healthy", Side::FloorFrozen, Side::Floor),
     ("io_uring ratio", Side::OurRing, Side::RingFloor),
     ("our io_uring/floor", Side::OurRing, Side::Floor),
@@ -113,7 +111,6 @@ impl Side {
             Side::Floor => "floor",
             Side::OursFrozen => "ours frozen",
             Side::OursFenced => "ours fenced",
-            Side::OursFair => "ours fair",
             Side::FloorFrozen => "floor frozen",
             Side::OurRing => "our io_uring",
             Side::RingFloor => "io_uring floor",

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use redlatch::proto::NodeId;
 use redlatch::testing::master::Restart;
 use redlatch::{Error, LockOptions};
 
@@ -13,14 +12,15 @@ pub const TTL: Duration = Duration::from_millis(200);
 pub const LONG: Duration = Duration::from_secs(10);
 pub const MS: Duration = Duration::from_millis(1);
 
-/// Clients that wait in their order for the lock that the first one has.
+/// Clients that wait in their order for the lock that the first one has. It stood in line for it,
+/// behind another program, so it hands the key over.
 pub fn line_of(world: &mut World, clients: usize, ttl: Duration) -> (Vec<usize>, redlatch::Lock) {
     let all: Vec<usize> = (0..clients).map(|_| world.client()).collect();
-    for &client in &all {
+    let lock = world.won_in_line(all[0], ttl);
+    for &client in &all[1..] {
         world.ask(client, ttl);
         world.settle();
     }
-    let lock = world.won(all[0]);
     (all, lock)
 }
 
@@ -44,25 +44,29 @@ fn fair_waiters_are_served_in_their_order_and_nothing_is_left() {
 }
 
 #[test]
-fn a_fair_lock_without_waiters_costs_a_set_and_a_release() {
+fn fair_lock_without_waiters_is_asked_for_and_released_as_a_plain_one() {
     let mut world = World::new(3);
     let client = world.client();
-    for round in 0..3 {
-        world.ask(client, LONG);
-        if round > 0 {
-            let bytes = world.clients[client].core.output(NodeId::new(0)).to_vec();
-            let text = String::from_utf8(bytes).unwrap();
-            assert!(text.starts_with("*6\r\n$3\r\nSET\r\n") && text.matches('*').count() == 1);
-        }
+    let mut pairs = Vec::new();
+    for round in 0..6 {
+        let options = LockOptions::new(LONG);
+        let options = if round % 2 == 1 { options.fair() } else { options };
+        world.ask_with(client, options);
+        let asked = world.output(client, 0);
         world.settle();
         let lock = world.won(client);
+        let token = lock.token().to_string();
         world.release(client, lock);
-        let bytes = world.clients[client].core.output(NodeId::new(0)).to_vec();
-        let text = String::from_utf8(bytes).unwrap();
-        assert!(text.starts_with("*6\r\n$7\r\nEVALSHA\r\n") && text.matches('*').count() == 1);
+        pairs.push([asked, world.output(client, 0)].map(|bytes| bytes.replace(&token, "TOKEN")));
         world.settle();
         world.assert_clean();
     }
+    // The first pair has to make the script known, and the second one to listen to a channel.
+    assert_eq!(pairs[3], pairs[2]);
+    assert_eq!(pairs[5], pairs[4]);
+    let [asked, released] = &pairs[3];
+    assert!(asked.starts_with("*6\r\n$3\r\nSET\r\n") && asked.matches('*').count() == 1);
+    assert!(released.starts_with("*5\r\n$7\r\nEVALSHA\r\n") && released.matches('*').count() == 1);
 }
 
 #[test]
@@ -412,9 +416,7 @@ fn a_lock_that_is_given_away_leaves_the_lines_and_is_not_released() {
 fn lines_that_differ_are_served_by_the_successor_that_the_holder_names() {
     let mut world = World::new(5);
     let all: Vec<usize> = (0..4).map(|_| world.client()).collect();
-    world.ask(all[0], TTL);
-    world.settle();
-    let lock = world.won(all[0]);
+    let lock = world.won_in_line(all[0], TTL);
     world.ask(all[1], TTL);
     world.settle();
     // Two waiters reach the nodes in different orders.
@@ -450,6 +452,14 @@ fn lines_that_differ_are_served_by_the_successor_that_the_holder_names() {
 fn a_split_is_resolved_for_the_one_with_the_most_nodes() {
     let mut world = World::new(5);
     let all: Vec<usize> = (0..4).map(|_| world.client()).collect();
+    for &client in &all[1..] {
+        // From its first wait on it listens to the nodes.
+        let lock = world.won_in_line(client, TTL);
+        world.release(client, lock);
+        world.settle();
+        world.clients[client].done.clear();
+    }
+    world.pass(600 * MS);
     world.ask(all[0], TTL);
     world.settle();
     let lock = world.won(all[0]);

@@ -83,9 +83,7 @@ fn a_client_that_may_not_read_the_answer_names_the_script_that_the_node_knows() 
     let mut world = World::new(3);
     let client = world.client_with(|settings| settings.attended = false);
     for first_word in ["EVAL", "EVALSHA", "EVALSHA"] {
-        world.ask(client, LONG);
-        world.settle();
-        let lock = world.won(client);
+        let lock = world.won_in_line(client, LONG);
         world.release(client, lock);
         assert_eq!(everywhere(&world, client), [[first_word]; 3]);
         world.settle();
@@ -94,17 +92,13 @@ fn a_client_that_may_not_read_the_answer_names_the_script_that_the_node_knows() 
     (0..3).for_each(|node| world.run(node, &[b"SCRIPT", b"FLUSH"]));
     // It answers that it forgot the script, and gets the source before the next release.
     for first_word in ["EVALSHA", "EVALSHA", "EVALSHA"] {
-        world.ask(client, LONG);
-        world.settle();
-        let lock = world.won(client);
+        let lock = world.won_in_line(client, LONG);
         world.release(client, lock);
         assert_eq!(everywhere(&world, client), [[first_word]; 3]);
         world.settle();
         world.assert_clean();
     }
-    world.ask(client, LONG);
-    world.settle();
-    let lock = world.won(client);
+    let lock = world.won_in_line(client, LONG);
     let now = world.now;
     world.clients[client].core.release_nowait(&lock, now);
     assert_eq!(everywhere(&world, client), [["EVAL"]; 3], "no answer is read");

@@ -132,9 +132,7 @@ fn first_renewal_of_a_lock_that_was_won_in_line_counts_from_the_join_and_falls_o
 fn hand_over_that_is_read_after_the_end_of_the_wait_is_not_claimed() {
     let mut world = World::new(3);
     let (holder, waiter) = (world.client(), world.client());
-    world.ask(holder, LONG);
-    world.settle();
-    let lock = world.won(holder);
+    let lock = world.won_in_line(holder, LONG);
     let now = world.now;
     let wait = 60 * MS;
     world.clients[waiter]
@@ -383,14 +381,12 @@ fn first_is_released_after(given_away: usize) -> bool {
     let (holder, waiter) = (world.client(), world.client());
     let mut first = Vec::new();
     for _ in 0..given_away {
-        world.ask(holder, TTL);
-        world.settle();
+        let lock = world.won_in_line(holder, TTL);
         world.ask(waiter, TTL);
         world.settle();
         if first.is_empty() {
             first = world.masters[0].line(world.now, LINE).remove(0);
         }
-        let lock = world.won(holder);
         world.release(holder, lock);
         world.settle();
         let (lock, now) = (world.won(waiter), world.now);
@@ -398,9 +394,7 @@ fn first_is_released_after(given_away: usize) -> bool {
         world.settle();
         world.run(0, &[b"DEL", KEY]);
     }
-    world.ask(holder, TTL);
-    world.settle();
-    let lock = world.won(holder);
+    let lock = world.won_in_line(holder, TTL);
     world.run(0, &[b"ZADD", LINE, b"-1", &first]);
     world.release(holder, lock);
     world.settle();
@@ -498,9 +492,7 @@ fn node_that_was_not_claimed_has_proven_no_more_than_its_hand_over() {
 fn lock_that_is_won_by_a_poll_after_a_lost_claim_warns_as_early_as_others() {
     let mut world = World::new(3);
     let [holder, waiter] = [(); 2].map(|()| world.client());
-    world.ask(holder, LONG);
-    world.settle();
-    let lock = world.won(holder);
+    let lock = world.won_in_line(holder, LONG);
     let (now, auto_extend) = (world.now, AutoExtend::at_most(Duration::from_secs(3600)));
     let core = &mut world.clients[waiter].core;
     core.acquire(KEY, LockOptions::new(LONG).wait(LONG).auto_extend(auto_extend).fair(), 1, now)

@@ -55,9 +55,7 @@ fn a_node_that_was_silent_when_the_client_began_to_listen_is_joined_later() {
 fn a_hand_over_long_after_the_last_poll_is_followed_by_a_poll() {
     let mut world = World::new(3);
     let (holder, waiter, later) = (world.client(), world.client(), world.client());
-    world.ask(holder, LONG);
-    world.settle();
-    let lock = world.won(holder);
+    let lock = world.won_in_line(holder, LONG);
     for number in 0..320 {
         // A waiter that is dead. With so many of them the pauses between polls are long.
         let member = format!("200 redlatch:{:032x} {:020x} {number:040x}", 1, 1);

@@ -106,25 +106,28 @@ fn waiter_whose_connections_were_lost_is_told_of_a_release_after_its_next_join()
 
 #[test]
 fn holder_that_was_handed_a_token_hands_the_key_over_or_deletes_it_as_the_token_says() {
-    for fair in [true, false] {
+    for in_line in [true, false] {
         let mut world = World::new(3);
-        let options = LockOptions::new(LONG);
         let [giver, adopter, waiter] = [(); 3].map(|()| world.client());
-        world.ask_with(giver, if fair { options.fair() } else { options });
-        world.settle();
-        let lock = world.won(giver);
+        let lock = if in_line {
+            world.won_in_line(giver, LONG)
+        } else {
+            world.ask(giver, LONG);
+            world.settle();
+            world.won(giver)
+        };
         let token = world.clients[giver].core.into_token(lock, world.now).expect("it is held");
-        assert_eq!(token.hands_over(), fair);
+        assert_eq!(token.hands_over(), in_line);
         world.ask(waiter, LONG);
         world.settle();
         world.clients[adopter].core.adopt(KEY, token, LONG, 3, world.now).expect("there is room");
         world.settle();
         let adopted = world.won(adopter);
-        assert_eq!(adopted.token().hands_over(), fair);
+        assert_eq!(adopted.token().hands_over(), in_line);
         world.release(adopter, adopted);
         (0..3).for_each(|node| world.deliver_commands(adopter, node));
         let is_handed_over = !world.value(0).is_empty();
-        assert_eq!(is_handed_over, fair, "no client ran meanwhile");
+        assert_eq!(is_handed_over, in_line, "no client ran meanwhile");
         world.settle();
         let _lock = world.won(waiter);
     }

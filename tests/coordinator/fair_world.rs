@@ -83,6 +83,32 @@ impl World {
         core.acquire(KEY, options, 1, self.now).expect("it can be asked for")
     }
 
+    /// The client gets a fair lock after it stood in line behind another program.
+    pub fn won_in_line(&mut self, client: usize, ttl: Duration) -> Lock {
+        self.won_in_line_with(client, LockOptions::new(ttl).fair())
+    }
+
+    /// As `won_in_line`, with these options.
+    pub fn won_in_line_with(&mut self, client: usize, options: LockOptions) -> Lock {
+        let nodes = self.masters.len();
+        (0..nodes).for_each(|node| self.run(node, &[b"SET", KEY, b"of another program"]));
+        self.ask_with(client, options);
+        self.settle();
+        (0..nodes).for_each(|node| self.run(node, &[b"DEL", KEY]));
+        self.settle();
+        if self.clients[client].done.is_empty() {
+            // The nodes do not report writes, so it polls.
+            self.pass(100 * Duration::from_millis(1));
+        }
+        self.won(client)
+    }
+
+    /// What the client has to write to a node, as text.
+    pub fn output(&self, client: usize, node: usize) -> String {
+        let bytes = self.clients[client].core.output(NodeId::new(node));
+        String::from_utf8_lossy(bytes).into_owned()
+    }
+
     pub fn release(&mut self, client: usize, lock: Lock) {
         self.clients[client].core.release(lock, 2, self.now);
     }

@@ -13,6 +13,7 @@ mod crowd_world;
 mod crowds;
 mod extend_release;
 mod fair;
+mod fair_again;
 mod fair_costs;
 mod fair_fences;
 mod fair_lines;

@@ -159,17 +159,24 @@ impl Locks {
         self.ops.move_to(op, Stage::Over(Err(error)));
     }
 
-    /// Opens the record of a request whose turn has come, for the key of its queue.
-    pub fn take_turn(&mut self, op: Op, queue: u32, key: &[u8], now: Instant) -> RecordId {
+    /// Opens the record of a request whose turn has come, for the key of its queue. `in_line`: it
+    /// is to join the line at once.
+    pub fn take_turn(
+        &mut self,
+        op: Op,
+        (queue, key): (u32, &[u8]),
+        in_line: bool,
+        now: Instant,
+    ) -> RecordId {
         let Some(&Stage::Queued { ttl, fenced, .. }) = self.ops.get(op).map(|it| &it.stage) else {
             unreachable!("whoever gives up or is cancelled leaves the queue")
         };
         let fair = self.ops.is_fair(op);
-        let token = self.random_token(fair);
+        let token = self.random_token(in_line);
         let round = Round::acquire(self.cluster.size(), now, ttl);
         self.records.give_up_reserved();
         let id = self.records.open(key, token, round).expect("its place was kept for it");
-        self.records.index(id, KeyHash::of(key));
+        let before = self.records.index(id, KeyHash::of(key));
         let record = self.records.get_mut(id);
         record.fenced = fenced;
         record.set_queue(Some(queue));
@@ -177,7 +184,7 @@ impl Locks {
         let auto_extend = self.ops.get_mut(op).and_then(|request| request.auto_extend);
         self.ops.link(op, self.records.get_mut(id), auto_extend);
         if fair {
-            self.prepare_line(now);
+            self.note_asked_again(id, before, now);
         }
         id
     }
@@ -185,7 +192,7 @@ impl Locks {
     /// The record gives up its key: the next request has its turn. `given_back`: the holder
     /// released it.
     pub(super) fn vacate(&mut self, id: RecordId, given_back: bool) {
-        if !self.records.unindex(id) {
+        if !self.records.give_key_up(id) {
             return;
         }
         if self.records.get(id).set().is_some() {

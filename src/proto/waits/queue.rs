@@ -11,6 +11,7 @@ use slab::Slab;
 
 use crate::proto::error::Error;
 use crate::proto::ids::{Op, RecordId};
+use crate::proto::key::KeyHash;
 use crate::proto::key_set::KeySet;
 use crate::proto::locks::{AcquireParams, Locks};
 use crate::proto::time::Instant;
@@ -193,9 +194,15 @@ impl Waits {
             self.take_key(locks, op, queue, given_back, now);
             return;
         }
+        let line = &self.queues[queue as usize];
+        let fair = locks.ops().is_fair(op);
+        let in_line = fair && self.has_line(KeyHash::of(&line.key), now);
+        let id = locks.take_turn(op, (queue, &line.key), in_line, now);
         let line = &mut self.queues[queue as usize];
-        let id = locks.take_turn(op, queue, &line.key, now);
-        if now < line.others_until {
+        if fair {
+            // The line, and the locks that are handed over, leave the others their turns.
+            locks.begin_first_attempt(op, id, in_line, now);
+        } else if now < line.others_until {
             // The request that was leaving other clients a turn has given up meanwhile.
             self.leave_others_a_turn(locks, op, id, now);
         } else if !given_back {

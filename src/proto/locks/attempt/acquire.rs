@@ -53,24 +53,31 @@ impl Locks {
         now: Instant,
     ) -> Result<Op, Error> {
         self.check_room()?;
-        let token = self.random_token(params.fair);
+        let in_line = in_line && now < params.give_up_at && !self.starting;
+        let token = self.random_token(in_line);
         let round = Round::acquire(self.cluster.size(), now, params.ttl);
         let id = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
         self.records.get_mut(id).fenced = params.fenced;
-        self.records.index(id, hash);
+        let before = self.records.index(id, hash);
         let op = self.ops.open(params.data, now, params.give_up_at, Stage::Running { record: id });
         self.ops.link(op, self.records.get_mut(id), params.auto_extend);
         if params.fair {
-            self.prepare_line(now);
             self.ops.set_fair(op);
+            self.note_asked_again(id, before, now);
         }
-        if in_line && now < params.give_up_at && !self.starting {
+        self.begin_first_attempt(op, id, in_line, now);
+        Ok(op)
+    }
+
+    /// Begins the first attempt of a request, or lets it join the line at once.
+    #[inline]
+    pub fn begin_first_attempt(&mut self, op: Op, id: RecordId, in_line: bool, now: Instant) {
+        if in_line {
             let last = nothing_said_yet();
             self.waits.push_back(WaitEvent::AttemptLost { op, next: id, last });
         } else {
             self.begin_attempt(id, now);
         }
-        Ok(op)
     }
 
     /// The record that asks for `key`, or holds it.
@@ -311,9 +318,10 @@ impl Locks {
         if !passing || now >= request.give_up_at {
             return None;
         }
-        // A request that the nodes refuse their lines waits as one for a plain lock.
-        let fair = request.fair;
-        let token = self.random_token(fair);
+        // A request that the nodes refuse their lines waits as one for a plain lock. One that lacks
+        // a quorum asks again.
+        let joins = request.fair && !matches!(error, Error::NoQuorum(_));
+        let token = self.random_token(joins);
         let record = self.records.get(id);
         let (round, fenced) = (Round::acquire(self.cluster.size(), now, record.ttl), record.fenced);
         let next = self.records.open_again(id, token, round)?;

@@ -2,4 +2,5 @@
 
 pub(super) mod acquire;
 pub(super) mod adopt;
+pub(super) mod again;
 pub(super) mod starting;

@@ -48,8 +48,9 @@ fn refuses_lines(reply: NodeReply) -> bool {
 }
 
 impl Locks {
-    /// The client asked for a fair lock: it listens to a channel of its own from now on.
-    pub fn prepare_line(&mut self, now: Instant) {
+    /// A request of the client waits in line: the client listens to a channel of its own from now
+    /// on.
+    fn prepare_line(&mut self, now: Instant) {
         if !self.cluster.is_listening() {
             self.marks = Some(MarkKey::random(self.random.rng()));
             let channel = Channel::of(self.random.rng().random());
