@@ -29,6 +29,15 @@ const CASES: [([Holds; 3], ReleaseOutcome); 9] = [
 /// How often each case is played in each order of the nodes.
 const TIMES: usize = 6;
 
+/// How the lock is had and released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Lock,
+    Token,
+    /// It is had after a wait in line, and handed over.
+    InLine,
+}
+
 fn put(node: &Node, key: &str, holds: Holds) {
     match holds {
         Ours => {}
@@ -38,18 +47,31 @@ fn put(node: &Node, key: &str, holds: Holds) {
 }
 
 /// Plays every case in every order of the nodes. The last key is the one that is changed.
-fn play(client: &Client, fleet: &Fleet, keys: &[&str], once: LockOptions, by_token: bool) {
+fn play(client: &Client, fleet: &Fleet, keys: &[&str], way: Way) {
+    let options = LockOptions::new(TTL).wait(10 * SECOND);
+    let options = if way == Way::InLine { options.fair() } else { options };
+    // A wait in line behind another program takes up to a tenth of a second.
+    let times = if way == Way::InLine { 1 } else { TIMES };
     let changed = keys.last().expect("there is a key");
     for (holds, expected) in CASES {
         for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
-            for _ in 0..TIMES {
-                let guard = client.lock(keys, once.wait(10 * SECOND)).expect("it is free");
+            for _ in 0..times {
+                if way == Way::InLine {
+                    fleet.iter().for_each(|node| {
+                        node.command(&["SET", changed, "another's", "PX", "10"]);
+                    });
+                }
+                let mut guard = client.lock(keys, options).expect("it is free soon");
+                if way == Way::InLine {
+                    // Two nodes are enough for a lock. This gives the third one the key.
+                    guard.extend(TTL).expect("it is held");
+                }
                 let all = || keys.iter().all(|key| tokens(fleet, key).len() == 3);
                 client.drive_until(10 * SECOND, "every node has it", all);
                 for (node, holds) in order.into_iter().zip(holds) {
                     put(&fleet[node], changed, holds);
                 }
-                let released = if by_token {
+                let released = if way == Way::Token {
                     let token = guard.into_token().expect("it is held");
                     client.release_token(changed, token).expect("it can be asked")
                 } else {
@@ -72,14 +94,15 @@ fn is_others(value: Vec<u8>) -> bool {
 fn release_ends_by_what_the_nodes_hold_and_not_by_their_order() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
-    play(&client, &fleet, &["a"], LockOptions::once(TTL), false);
-    play(&client, &fleet, &["a"], LockOptions::once(TTL), true);
+    play(&client, &fleet, &["a"], Way::Lock);
+    play(&client, &fleet, &["a"], Way::Token);
 }
 
 #[test]
 fn release_of_a_set_or_in_line_ends_by_what_the_nodes_hold_and_not_by_their_order() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
-    play(&client, &fleet, &["a", "b"], LockOptions::once(TTL), false);
-    play(&client, &fleet, &["a"], LockOptions::once(TTL).fair(), false);
+    play(&client, &fleet, &["a", "b"], Way::Lock);
+    play(&client, &fleet, &["a"], Way::InLine);
+    assert!(client.stats().handed_over > 0, "it stood in line");
 }

@@ -52,7 +52,11 @@ fn a_hand_over_that_a_replica_relays_is_no_vote_of_the_replica() {
     let fair = || LockOptions::new(ttl).wait(ttl).fair();
     let fair_config = || config(&fleet).hand_over_ttl(ttl);
     let holder = ready::client(fair_config());
-    let guard = holder.lock("a", fair()).expect("it is free");
+    // Behind another program it stands in line, so it hands the key over.
+    for node in fleet.iter() {
+        node.command(&["SET", "a", "other", "PX", "300"]);
+    }
+    let guard = holder.lock("a", fair()).expect("it is free soon");
     let mut waiter = Loop::ready(fair_config());
     waiter.engine.acquire("a", fair(), 1).expect("it can be asked for");
     let in_line = |node: &crate::support::Node| node.command(&["ZCARD", "redlatch:line:{a}"]).int();
