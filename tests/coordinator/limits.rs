@@ -107,18 +107,35 @@ fn half_of_the_outbox_is_kept_for_releases() {
     assert!(ask_for(&mut bench, b"b").is_ok());
 }
 
+fn hold(bench: &mut Bench, key: &[u8]) -> redlatch::Lock {
+    ask_for(bench, key).unwrap();
+    bench.said(0);
+    bench.reply(0, "+OK\r\n");
+    match bench.completion().map(|done| done.result) {
+        Some(Ok(Outcome::Acquired(lock))) => lock,
+        other => panic!("no lock: {other:?}"),
+    }
+}
+
+/// No later turn would send them.
+#[test]
+fn client_that_ends_writes_its_releases_although_the_outbox_is_full() {
+    let mut bench = limited(1, |limits| limits.outbox(2 * length_of_a_set()));
+    let locks = [b"a", b"b", b"c"].map(|key| hold(&mut bench, key));
+    for lock in &locks {
+        bench.core.release_nowait(lock, bench.now);
+    }
+    assert!(bench.core.pending_releases(NodeId::new(0)) > 0, "the outbox is full");
+    bench.core.close(bench.now);
+    let written = String::from_utf8_lossy(bench.core.output(NodeId::new(0))).into_owned();
+    for lock in &locks {
+        assert!(written.contains(&lock.token().to_string()), "{written}");
+    }
+}
+
 #[test]
 fn release_is_put_off_if_the_outbox_is_full_and_sent_later() {
     let mut bench = limited(1, |limits| limits);
-    let hold = |bench: &mut Bench, key: &[u8]| -> redlatch::Lock {
-        ask_for(bench, key).unwrap();
-        bench.said(0);
-        bench.reply(0, "+OK\r\n");
-        match bench.completion().map(|done| done.result) {
-            Some(Ok(Outcome::Acquired(lock))) => lock,
-            other => panic!("no lock: {other:?}"),
-        }
-    };
     let lock = hold(&mut bench, b"a");
     bench.core.release_nowait(&lock, bench.now);
     let (set, release) = (length_of_a_set(), output(&bench, 0));

@@ -142,9 +142,13 @@ impl Cluster {
     /// is `unanswered` on its connection.
     #[inline]
     pub fn may_release(&self, node: NodeId, unanswered: bool) -> bool {
+        self.hears_releases(node, unanswered) && self.has_room_for_release(node)
+    }
+
+    /// The same, whatever room there is in the outbox.
+    pub fn hears_releases(&self, node: NodeId, unanswered: bool) -> bool {
         let state = self.node_state(node);
-        let reachable = state.is_usable() || (state == NodeState::Suspect && unanswered);
-        reachable && self.has_room_for_release(node)
+        state.is_usable() || (state == NodeState::Suspect && unanswered)
     }
 
     /// Whether there is room for a release in a node's outbox.

@@ -85,9 +85,10 @@ impl Locks {
     }
 
     /// Sends a connected node the releases that wait for it: no later turn will. Neither a pause
-    /// nor the silence of the node puts them off any more.
+    /// nor the silence of the node puts them off any more, nor its full outbox: there is one
+    /// release for each record at most.
     fn send_last_releases(&mut self, node: NodeId, now: Instant) {
-        while self.cluster.may_release(node, true) {
+        while self.cluster.hears_releases(node, true) {
             let Some(id) = self.pending_releases[node.index()].pop() else { return };
             if !self.records.is_open(id) {
                 continue;
