@@ -66,13 +66,6 @@ impl LockToken {
         self.digits[0] >= b'8'
     }
 
-    /// From now on the token says that its holder hands the key over. No node was sent it yet.
-    pub(crate) fn hand_over(&mut self) {
-        let digit = usize::from(self.digits[0] - b'0');
-        debug_assert!(digit < 8, "it says so already");
-        self.digits[0] = HEX[digit | 8];
-    }
-
     /// As [`hands_over`](LockToken::hands_over), of the value of a key. A value that is no token is
     /// another program's, and is deleted.
     pub fn value_hands_over(value: &[u8]) -> bool {

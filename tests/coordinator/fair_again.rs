@@ -1,17 +1,26 @@
-//! A client that asks for a fair lock again in the write that releases it: its `SET NX` reaches
-//! each node right behind its release, before a waiter in line can ask.
+//! A client that asks for a fair lock again soon after it released it: its `SET NX` reaches each
+//! node before a waiter in line has heard of the release and asked.
 
 use std::time::Duration;
 
 use super::fair::{LONG, MS};
 use super::fair_world::World;
 
-/// As often as a lock is deleted in a row, at most, before one is handed over.
-const MOST: usize = 64;
+/// As many locks in a row are deleted at most, before one is handed over.
+const MOST: usize = 65;
 
-/// The client releases its lock and asks for the next one in one write, until a waiter has the key.
-/// Before each of these writes so much time passes. Returns how many locks the client got.
-fn locks_before_a_waiter(pause: Duration) -> usize {
+/// How near the client is to the nodes that has the key, compared with the waiter.
+#[derive(Clone, Copy)]
+enum Asks {
+    /// It asks in the write that releases the key.
+    WithTheRelease,
+    /// It reads all answers to the release before, and the waiter is still slower.
+    AfterAllAnswers,
+}
+
+/// A client releases its lock after this hold, and asks for the next one, until a waiter has the
+/// key. Returns how many locks the client got.
+fn locks_before_a_waiter(asks: Asks, hold: Duration) -> usize {
     let mut world = World::new(3);
     let [holder, waiter] = [(); 2].map(|()| world.client());
     world.ask(holder, LONG);
@@ -20,9 +29,15 @@ fn locks_before_a_waiter(pause: Duration) -> usize {
     world.settle();
     for locks in 1..1_000 {
         let lock = world.won(holder);
-        world.pass(pause);
+        world.stopped = vec![waiter];
+        world.pass(hold);
         world.release(holder, lock);
+        if let Asks::AfterAllAnswers = asks {
+            world.settle();
+        }
         world.ask(holder, LONG);
+        world.settle();
+        world.stopped.clear();
         world.settle();
         if world.lock(waiter).is_some() {
             return locks;
@@ -32,18 +47,22 @@ fn locks_before_a_waiter(pause: Duration) -> usize {
 }
 
 #[test]
-fn client_that_asks_again_with_its_release_leaves_the_key_to_a_waiter_after_some_locks() {
-    assert_eq!(locks_before_a_waiter(Duration::ZERO), 1 + MOST);
+fn client_that_asks_again_at_once_leaves_the_key_to_a_waiter_after_some_locks() {
+    for asks in [Asks::WithTheRelease, Asks::AfterAllAnswers] {
+        assert_eq!(locks_before_a_waiter(asks, Duration::ZERO), MOST);
+        assert_eq!(locks_before_a_waiter(asks, 3 * MS), MOST);
+    }
 }
 
 #[test]
-fn client_that_asks_again_with_its_release_leaves_the_key_to_a_waiter_after_some_time() {
-    assert_eq!(locks_before_a_waiter(3 * MS), 1 + 1 + 4);
-    assert_eq!(locks_before_a_waiter(10 * MS), 3);
+fn client_that_asks_again_at_once_after_a_long_hold_leaves_the_next_turn_to_a_waiter() {
+    for asks in [Asks::WithTheRelease, Asks::AfterAllAnswers] {
+        assert_eq!(locks_before_a_waiter(asks, 10 * MS), 2);
+    }
 }
 
 #[test]
-fn client_that_asks_again_after_a_majority_acknowledged_its_release_never_hands_over() {
+fn client_that_asks_again_after_a_while_never_hands_over() {
     let mut world = World::new(5);
     let client = world.client();
     for _ in 0..3 * MOST {
@@ -51,12 +70,41 @@ fn client_that_asks_again_after_a_majority_acknowledged_its_release_never_hands_
         world.settle();
         let lock = world.won(client);
         assert!(!lock.token().hands_over());
-        world.pass(MS);
+        world.pass(11 * MS);
         world.release(client, lock);
-        for node in 0..3 {
-            world.deliver_commands(client, node);
-            world.deliver_answers(client, node);
-        }
+        world.settle();
+        world.pass(10 * MS);
+    }
+}
+
+/// The lock is given away and adopted, or released by its token, before the client asks again.
+#[test]
+fn client_that_gives_its_lock_away_leaves_the_key_to_a_waiter_after_some_locks() {
+    for adopts in [true, false] {
+        let mut world = World::new(3);
+        let [holder, waiter] = [(); 2].map(|()| world.client());
+        world.ask(holder, LONG);
+        world.settle();
+        world.ask(waiter, LONG);
+        world.settle();
+        let served = (0..MOST).any(|_| {
+            let lock = world.won(holder);
+            let (now, core) = (world.now, &mut world.clients[holder].core);
+            let token = core.into_token(lock, now).expect("it is held");
+            if adopts {
+                core.adopt(super::fair_world::KEY, token, LONG, 3, now).expect("there is room");
+                world.settle();
+                let lock = world.won(holder);
+                world.release(holder, lock);
+            } else {
+                let key = super::fair_world::KEY;
+                core.release_token(key, token, 3, now).expect("there is room");
+            }
+            world.ask(holder, LONG);
+            world.settle();
+            world.lock(waiter).is_some()
+        });
+        assert!(served, "adopts: {adopts}");
     }
 }
 
@@ -87,8 +135,32 @@ fn turns(of_first: usize, times: usize) -> Vec<usize> {
 #[test]
 fn requests_that_wait_for_each_other_leave_the_key_to_another_client_after_some_locks() {
     let turns = turns(3, 100);
-    assert!(turns[..MOST + 1].iter().all(|&client| client == 0), "it met nobody yet");
-    let rest = &turns[MOST + 1..];
+    assert!(turns[..MOST].iter().all(|&client| client == 0), "it met nobody yet");
+    let rest = &turns[MOST..];
     assert!(rest.chunks(2).all(|pair| pair[0] == 1), "each client has one turn: {rest:?}");
     assert!(rest.chunks_exact(2).all(|pair| pair[1] == 0), "each client has one turn: {rest:?}");
+}
+
+/// Requests for fair locks that wait for each other inside a client have its key for a bounded time
+/// before a plain waiter of another client has a turn.
+#[test]
+fn requests_that_wait_for_each_other_leave_a_plain_waiter_a_turn() {
+    let mut world = World::new(3);
+    let [many, plain] = [(); 2].map(|()| world.client());
+    (0..2).for_each(|_| _ = world.ask(many, LONG));
+    world.settle();
+    world.ask_with(plain, redlatch::LockOptions::new(LONG));
+    world.settle();
+    for _ in 0..1_000 {
+        world.pass(MS);
+        if world.lock(plain).is_some() {
+            return;
+        }
+        if let Some(lock) = world.lock(many) {
+            world.release(many, lock);
+            world.ask(many, LONG);
+        }
+        world.settle();
+    }
+    panic!("the plain waiter got nothing");
 }

@@ -148,7 +148,7 @@ pub struct Cluster {
     actions: VecDeque<Action>,
     changes: VecDeque<(NodeId, Change)>,
     events: Events,
-    /// The channel of this client, once it has asked for a fair lock.
+    /// The channel of this client, once it has stood in line.
     channel: Option<Channel>,
     stats: Stats,
 }

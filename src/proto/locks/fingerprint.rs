@@ -40,6 +40,8 @@ impl Locks {
             verdicts,
             waits,
             updates,
+            // Only requests for fair locks look at it.
+            releases: _,
             // What a burst took is given back; that changes no answer.
             tidying: _,
             marks,

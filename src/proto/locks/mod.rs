@@ -52,6 +52,7 @@ use crate::proto::error::{Busy, ConfigError, Error};
 use crate::proto::ids::{Op, RecordId, TaskId};
 use crate::proto::key::{KeyHash, KeyPrefix};
 use crate::proto::lock::{Lock, LockToken};
+use crate::proto::locks::attempt::again::Releases;
 use crate::proto::locks::encoding::{
     Place, Question, encode, encode_all, encode_for_line, phase_of,
 };
@@ -214,6 +215,7 @@ pub struct Locks {
     /// Events for the waits: empty except within a call of the coordinator.
     waits: VecDeque<WaitEvent>,
     updates: Updates,
+    releases: Releases,
     tidying: Tidying,
     /// The secret by which the client makes its marks; nothing if it never stood in line.
     marks: Option<MarkKey>,
@@ -245,6 +247,7 @@ impl Locks {
             verdicts: VecDeque::new(),
             waits: VecDeque::new(),
             updates: Updates::default(),
+            releases: Releases::default(),
             tidying: Tidying::default(),
             marks: None,
             given_away: VecDeque::new(),
@@ -381,10 +384,10 @@ impl Locks {
         Ok(self.reserved_keys.check(key)?)
     }
 
-    /// Draws the token of an attempt. `fair`: its lock is handed over when it is released.
+    /// Draws the token of an attempt. `hands_over`: its lock is handed over when it is released.
     #[inline]
-    fn random_token(&mut self, fair: bool) -> LockToken {
-        let token = LockToken::draw(self.random.rng(), fair);
+    fn random_token(&mut self, hands_over: bool) -> LockToken {
+        let token = LockToken::draw(self.random.rng(), hands_over);
         match &self.cluster.settings().owner {
             None => token,
             owner => token.with_owner(owner.as_ref()),

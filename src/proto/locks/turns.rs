@@ -171,28 +171,26 @@ impl Locks {
         let Some(&Stage::Queued { ttl, fenced, .. }) = self.ops.get(op).map(|it| &it.stage) else {
             unreachable!("whoever gives up or is cancelled leaves the queue")
         };
-        let fair = self.ops.is_fair(op);
-        let token = self.random_token(in_line);
+        let hash = KeyHash::of(key);
+        let again = self.ops.is_fair(op) && self.hands_over_again(hash, now);
+        let token = self.random_token(in_line || again);
         let round = Round::acquire(self.cluster.size(), now, ttl);
         self.records.give_up_reserved();
         let id = self.records.open(key, token, round).expect("its place was kept for it");
-        let before = self.records.index(id, KeyHash::of(key));
+        self.records.index(id, hash);
         let record = self.records.get_mut(id);
         record.fenced = fenced;
         record.set_queue(Some(queue));
         self.ops.move_to(op, Stage::Running { record: id });
         let auto_extend = self.ops.get_mut(op).and_then(|request| request.auto_extend);
         self.ops.link(op, self.records.get_mut(id), auto_extend);
-        if fair {
-            self.note_asked_again(id, before, now);
-        }
         id
     }
 
     /// The record gives up its key: the next request has its turn. `given_back`: the holder
     /// released it.
     pub(super) fn vacate(&mut self, id: RecordId, given_back: bool) {
-        if !self.records.give_key_up(id) {
+        if !self.records.unindex(id) {
             return;
         }
         if self.records.get(id).set().is_some() {

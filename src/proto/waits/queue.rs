@@ -195,12 +195,12 @@ impl Waits {
             return;
         }
         let line = &self.queues[queue as usize];
-        let fair = locks.ops().is_fair(op);
-        let in_line = fair && self.has_line(KeyHash::of(&line.key), now);
+        let in_line = locks.ops().is_fair(op) && self.has_line(KeyHash::of(&line.key), now);
         let id = locks.take_turn(op, (queue, &line.key), in_line, now);
         let line = &mut self.queues[queue as usize];
-        if fair {
-            // The line, and the locks that are handed over, leave the others their turns.
+        if in_line {
+            // The line leaves the others their turns.
+            line.ends_streak(now);
             locks.begin_first_attempt(op, id, in_line, now);
         } else if now < line.others_until {
             // The request that was leaving other clients a turn has given up meanwhile.

@@ -54,16 +54,16 @@ impl Locks {
     ) -> Result<Op, Error> {
         self.check_room()?;
         let in_line = in_line && now < params.give_up_at && !self.starting;
-        let token = self.random_token(in_line);
+        let hands_over = in_line || (params.fair && self.hands_over_again(hash, now));
+        let token = self.random_token(hands_over);
         let round = Round::acquire(self.cluster.size(), now, params.ttl);
         let id = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
         self.records.get_mut(id).fenced = params.fenced;
-        let before = self.records.index(id, hash);
+        self.records.index(id, hash);
         let op = self.ops.open(params.data, now, params.give_up_at, Stage::Running { record: id });
         self.ops.link(op, self.records.get_mut(id), params.auto_extend);
         if params.fair {
             self.ops.set_fair(op);
-            self.note_asked_again(id, before, now);
         }
         self.begin_first_attempt(op, id, in_line, now);
         Ok(op)

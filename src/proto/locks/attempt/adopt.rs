@@ -63,7 +63,7 @@ impl Locks {
         let record = self.records.get_mut(id);
         (record.trouble_mut().taken_up, record.longest) = (Some(Box::new(token)), longest);
         match keys {
-            KeysRef::One(key) => drop(self.records.index(id, KeyHash::of(key))),
+            KeysRef::One(key) => self.records.index(id, KeyHash::of(key)),
             KeysRef::Several(keys) => {
                 (0..keys.len()).for_each(|key| self.records.index_key(id, key))
             }

@@ -1,73 +1,122 @@
-//! A client that asks for a key again before it has given it up: the release and the next `SET NX`
-//! reach a node in one write, so the node grants that client the key again before a waiter in line
-//! can ask for it.
+//! A client that asks for a key again soon after it released it. Its `SET NX` reaches the nodes
+//! before a waiter in line has heard of the release and asked, if it is written together with the
+//! release, or if the client is nearer to the nodes than the waiter.
 //!
-//! The hazard is a waiter that never gets a turn. So the client counts the locks that it got in
-//! this way, and after some of them, or some time, hands the key over to the first in line.
+//! The hazard is a waiter that never gets a turn. So the client counts the locks that it asks for
+//! in this way, and now and then releases one by handing the key over to the first in line.
 
 use std::time::Duration;
 
-use crate::proto::ids::RecordId;
+use crate::proto::key::KeyHash;
 use crate::proto::locks::Locks;
 use crate::proto::time::Instant;
 
-/// How many locks in a row are deleted when they are released, at most.
-const MOST: u32 = 64;
-/// For how long at most they are. Then the next one is handed over.
-const LONGEST: Duration = Duration::from_millis(10);
+/// How soon the client asks again at most: longer than a round trip of most waiters.
+const SOON: Duration = Duration::from_millis(10);
+/// A lock that was held for as long is followed by one that is handed over, which costs little
+/// beside the hold.
+const LONG_HOLD: Duration = Duration::from_millis(10);
+/// After so many other locks, at most, one is handed over.
+const MOST: u8 = 64;
+/// Up to so many fewer, by chance: two keys with one place in the table may take turns.
+const FEWER: u8 = 32;
 
-/// How often the client has asked for a key before it had given it up, one time after the other,
-/// and since when.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Again {
-    times: u32,
-    since: Instant,
+/// How many keys have a place of their own. Two that share one are taken for the same key, so the
+/// key is handed over sooner or later than needed.
+const PLACES: usize = 64;
+
+/// When the client released its keys last.
+#[derive(Debug, Clone)]
+pub struct Releases([Release; PLACES]);
+
+#[derive(Debug, Clone, Copy)]
+struct Release {
+    at: Option<Instant>,
+    after_long_hold: bool,
+    /// So many locks are left before one is handed over.
+    left: u8,
 }
 
-impl Again {
-    /// The client asks once more; `before` is what was counted for the lock before.
-    fn after(before: Option<Again>, now: Instant) -> Again {
-        let first = Again { times: 0, since: now };
-        let Again { times, since } = before.unwrap_or(first);
-        Again { times: times + 1, since }
+impl Default for Releases {
+    fn default() -> Releases {
+        Releases([Release { at: None, after_long_hold: false, left: MOST }; PLACES])
+    }
+}
+
+impl Releases {
+    /// The client releases this key, which it held for so long.
+    #[inline]
+    pub fn note(&mut self, key: KeyHash, held: Duration, now: Instant) {
+        let release = &mut self.0[key.place(PLACES)];
+        (release.at, release.after_long_hold) = (Some(now), held >= LONG_HOLD);
     }
 
-    /// Whether others have waited for long enough.
-    fn is_enough(self, now: Instant) -> bool {
-        self.times >= MOST || now.saturating_since(self.since) >= LONGEST
+    /// The client asks for this key. Returns whether the lock is to be handed over when it is
+    /// released. `fewer` draws a number below its argument.
+    fn ask(&mut self, key: KeyHash, now: Instant, fewer: impl FnOnce(usize) -> usize) -> bool {
+        let release = &mut self.0[key.place(PLACES)];
+        if release.at.is_none_or(|at| now.saturating_since(at) >= SOON) {
+            return false;
+        }
+        release.left -= 1;
+        let is_enough = release.after_long_hold || release.left == 0;
+        if is_enough {
+            release.left = MOST - fewer(usize::from(FEWER)) as u8;
+        }
+        is_enough
     }
 }
 
 impl Locks {
-    /// The client asks for a key; `id` is the record of its first attempt, of which nothing was
-    /// sent yet. If no majority has acknowledged the release of the record `before`, whose place
-    /// it takes, the lock may be one that is handed over.
-    #[inline]
-    pub(in crate::proto::locks) fn note_asked_again(
-        &mut self,
-        id: RecordId,
-        before: Option<RecordId>,
-        now: Instant,
-    ) {
-        if let Some(before) = before {
-            self.count_again(id, before, now);
-        }
+    /// Whether the lock that a request asks for is to be handed over when it is released, though
+    /// the request joins no line at first.
+    pub(in crate::proto::locks) fn hands_over_again(&mut self, key: KeyHash, now: Instant) -> bool {
+        let random = &mut self.random;
+        self.releases.ask(key, now, |most| random.index(most))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(micros: u64) -> Instant {
+        Instant::from_nanos(micros * 1_000)
     }
 
-    #[cold]
-    fn count_again(&mut self, id: RecordId, before: RecordId, now: Instant) {
-        let (record, before) = (self.records.get(id), self.records.get(before));
-        let unreleased = before.pending.release_pending().len();
-        let hand_over = record.token.hands_over() || before.hands_over();
-        if hand_over || before.key != record.key || unreleased <= self.cluster.spare_nodes() {
-            return;
-        }
-        let again = Again::after(before.again(), now);
-        let record = self.records.get_mut(id);
-        if again.is_enough(now) {
-            record.token.hand_over();
-        } else {
-            record.trouble_mut().again = Some(again);
-        }
+    /// How many locks are asked for so soon after each release until one is handed over, after
+    /// holds of this length.
+    fn locks_until_one_is_handed_over(pause: Duration, hold: Duration) -> Option<usize> {
+        let (mut releases, key) = (Releases::default(), KeyHash::of(b"k"));
+        let mut now = at(1);
+        let mut asks_once_more = || {
+            let hands_over = releases.ask(key, now, |_| 0);
+            now = now.saturating_add(hold);
+            releases.note(key, hold, now);
+            now = now.saturating_add(pause);
+            hands_over
+        };
+        (1..1_000).find(|_| asks_once_more())
+    }
+
+    #[test]
+    fn one_of_so_many_locks_is_handed_over() {
+        let micros = Duration::from_micros;
+        let after = locks_until_one_is_handed_over;
+        assert_eq!(after(micros(0), micros(100)), Some(1 + usize::from(MOST)));
+        assert_eq!(after(micros(9_999), micros(9_999)), Some(1 + usize::from(MOST)));
+        assert_eq!(after(micros(0), LONG_HOLD), Some(2));
+        assert_eq!(after(SOON, LONG_HOLD), None, "others have had the time");
+    }
+
+    #[test]
+    fn number_of_locks_before_the_next_hand_over_is_drawn() {
+        let (mut releases, key) = (Releases::default(), KeyHash::of(b"k"));
+        releases.note(key, LONG_HOLD, at(1));
+        assert!(releases.ask(key, at(2), |most| most - 1));
+        releases.note(key, Duration::ZERO, at(3));
+        let least = usize::from(MOST - FEWER);
+        let next = (1..1_000).find(|_| releases.ask(key, at(4), |_| 0));
+        assert_eq!(next, Some(least + 1));
     }
 }

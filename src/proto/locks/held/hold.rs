@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeReply};
 use crate::proto::ids::{Op, RecordId};
+use crate::proto::key::KeyHash;
 use crate::proto::keys::KeysRef;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::completions::Outcome;
@@ -122,6 +123,10 @@ impl Locks {
         let record = self.records.get_mut(id);
         let expires_at = record.gone_if_executed(now);
         record.pending.note_possible_key(reachable, expires_at);
+        if let KeysRef::One(key) = keys {
+            // Another client may have held it for long.
+            self.releases.note(KeyHash::of(key), Duration::MAX, now);
+        }
         let electors = self.cluster.all_nodes();
         Ok(self.begin_release(id, electors, data, now))
     }
@@ -344,9 +349,14 @@ impl Locks {
 
     /// Counts the end of a lock that was handed out. Returns whether it was held until now.
     pub(in crate::proto::locks) fn end_hold(&mut self, id: RecordId, now: Instant) -> bool {
-        let Some(since) = self.records.get_mut(id).end_hold() else { return false };
+        let record = self.records.get_mut(id);
+        let Some(since) = record.end_hold() else { return false };
+        let held = now.saturating_since(since);
+        if let Some(hash) = record.only_key_hash() {
+            self.releases.note(hash, held, now);
+        }
         self.updates.withdraw(id, &mut self.records);
-        self.cluster.stats_mut().note_hold(now.saturating_since(since));
+        self.cluster.stats_mut().note_hold(held);
         true
     }
 

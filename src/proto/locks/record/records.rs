@@ -132,6 +132,12 @@ impl Record {
         (since != NOT_HELD).then_some(since)
     }
 
+    /// The hash of the only key, while the record is found by it.
+    #[inline]
+    pub fn only_key_hash(&self) -> Option<KeyHash> {
+        self.found_by
+    }
+
     /// The queue of the requests that wait until this record gives up the key.
     pub fn queue(&self) -> Option<u32> {
         self.queue.map(|queue| queue.index() as u32)
@@ -255,16 +261,11 @@ impl Record {
         self.deadline.saturating_since(now) <= self.lost_before()
     }
 
-    /// Whether the client does not ask for the key any more, nor hold it.
-    #[inline]
-    pub fn has_given_up(&self) -> bool {
-        matches!(self.phase, Phase::Ending | Phase::Given)
-    }
-
     /// Whether no question is in flight, no release is pending and no caller waits any more.
     #[inline]
     pub fn is_finished(&self) -> bool {
-        self.has_given_up() && self.pending.is_over() && self.op.is_none()
+        let is_ended = matches!(self.phase, Phase::Ending | Phase::Given);
+        is_ended && self.pending.is_over() && self.op.is_none()
     }
 }
 
@@ -277,8 +278,7 @@ const SPARE_KEY_BYTES: usize = 1024;
 #[derive(Debug, Clone)]
 pub struct Records {
     slab: Slab<Record>,
-    /// The first record for each key hash: those that ask for a lock or hold one, and the last one
-    /// that did so, until it is closed.
+    /// The first record for each key hash. Only records that ask for a lock or hold one are here.
     by_key: HashMap<KeyHash, RecordId, BuildKeyHasher>,
     /// The same for records with several keys.
     pub(in crate::proto::locks) in_sets: SetIndex,
@@ -444,32 +444,12 @@ impl Records {
         record.filter(|record| record.generation == id.generation)
     }
 
-    /// From now on the record is found by its key, whose hash is `hash`. Returns the record whose
-    /// place it takes, if that has given its key up and is not closed yet.
-    pub fn index(&mut self, id: RecordId, hash: KeyHash) -> Option<RecordId> {
-        let before = self.by_key.insert(hash, id);
-        let given_up = before.filter(|&before| self.get(before).has_given_up());
-        let next = match given_up {
-            None => before.map(|before| Place::new(before.index as usize)),
-            Some(given_up) => {
-                let given_up = self.get_mut(given_up);
-                given_up.found_by = None;
-                given_up.next_of_key.take()
-            }
-        };
+    /// From now on the record is found by its key, whose hash is `hash`.
+    pub fn index(&mut self, id: RecordId, hash: KeyHash) {
+        let first = self.by_key.insert(hash, id);
         let record = self.get_mut(id);
         record.found_by = Some(hash);
-        record.next_of_key = next;
-        given_up
-    }
-
-    /// The record has given its key up: from now on only the next record of the key finds it.
-    /// Returns whether it was found before.
-    pub fn give_key_up(&mut self, id: RecordId) -> bool {
-        let record = self.get(id);
-        debug_assert!(!matches!(record.phase, Phase::Asking), "an attempt has its key");
-        let stays = record.found_by.is_some() && record.has_given_up();
-        stays || self.unindex(id)
+        record.next_of_key = first.map(|id| Place::new(id.index as usize));
     }
 
     /// From now on the record is not found by its key. Returns whether it was before.
@@ -480,7 +460,8 @@ impl Records {
         };
         let next = record.next_of_key.take();
         let place = Place::new(id.index as usize);
-        let before = self.chain(hash).find(|&other| self.get(other).next_of_key == Some(place));
+        let before =
+            self.with_only_key(hash).find(|&other| self.get(other).next_of_key == Some(place));
         match (before, next) {
             (Some(before), next) => self.get_mut(before).next_of_key = next,
             (None, Some(next)) => {
@@ -518,13 +499,8 @@ impl Records {
         self.with_only_key(hash).chain(self.in_sets.with_key(hash))
     }
 
-    /// The records of one key that has this hash, and that have not given it up.
+    /// The records of one key that has this hash.
     fn with_only_key(&self, hash: KeyHash) -> impl Iterator<Item = RecordId> {
-        self.chain(hash).filter(|&id| !self.get(id).has_given_up())
-    }
-
-    /// The records that are found by this hash.
-    fn chain(&self, hash: KeyHash) -> impl Iterator<Item = RecordId> {
         let mut next = self.by_key.get(&hash).copied();
         std::iter::from_fn(move || {
             let id = next?;
@@ -541,9 +517,6 @@ impl Records {
 
     /// Closes a record; its place may be used again.
     pub fn close(&mut self, id: RecordId) {
-        if self.get(id).found_by.is_some() {
-            self.unindex(id);
-        }
         let mut key = self.slab.remove(id.index as usize).key;
         if self.spare.len() < SPARE_KEYS && key.capacity() <= SPARE_KEY_BYTES {
             key.clear();
@@ -760,9 +733,7 @@ mod tests {
                 records.get_mut(adopting).trouble_mut().taken_up = Some(Box::new(given));
                 wanted(records.get_mut(other));
                 let hash = KeyHash::of(b"k");
-                for id in ids {
-                    assert_eq!(records.index(id, hash), None);
-                }
+                ids.into_iter().for_each(|id| records.index(id, hash));
                 assert_eq!(records.current_record(b"k", hash), Some(other));
                 assert_eq!(records.current_record(b"other", hash), None);
             }

@@ -2,7 +2,6 @@
 //! adoption. Few records need it, so it is boxed: a lock on healthy nodes has none.
 
 use crate::proto::lock::LockToken;
-use crate::proto::locks::attempt::again::Again;
 use crate::proto::locks::fence::number::Fencing;
 use crate::proto::locks::line::votes::Line;
 use crate::proto::locks::record::records::Record;
@@ -24,8 +23,6 @@ pub struct Trouble {
     pub line: Option<Box<Line>>,
     /// The token that the lock was given away with, if this record adopted it.
     pub taken_up: Option<Box<LockToken>>,
-    /// How often the client asked for the key before it had given it up, until this lock.
-    pub again: Option<Again>,
     /// The votes for the fencing number, and the number.
     pub fencing: Option<Box<Fencing>>,
     /// The keys, if there are several.
@@ -75,11 +72,6 @@ impl Record {
     #[inline]
     pub fn taken_up(&self) -> Option<&LockToken> {
         self.trouble.as_ref()?.taken_up.as_deref()
-    }
-
-    /// [`Trouble::again`].
-    pub fn again(&self) -> Option<Again> {
-        self.trouble.as_ref()?.again
     }
 
     /// A node that had lost the key has handed it over to this lock. The next extend shows whether

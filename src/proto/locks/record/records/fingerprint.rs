@@ -61,8 +61,7 @@ impl Record {
             fingerprint.ahead(*deadline),
             phase_word(*phase),
             u64::from(*tracked)
-                // One that has given its key up is found by requests for fair locks alone.
-                + 2 * u64::from(found_by.is_some() && !self.has_given_up())
+                + 2 * u64::from(found_by.is_some())
                 + 4 * u64::from(token.hands_over()),
             op.map_or(0, op_place),
         ];
@@ -84,9 +83,9 @@ impl Record {
 }
 
 fn add_trouble(trouble: &Trouble, fingerprint: &mut Fingerprint<'_>, nodes: usize) {
-    let Trouble { absent, taken, healing, plain, line, taken_up, again, fencing, set } = trouble;
+    let Trouble { absent, taken, healing, plain, line, taken_up, fencing, set } = trouble;
     assert!(set.is_none(), "the search has locks of one key");
-    assert!(line.is_none() && again.is_none(), "a fingerprint does not cover lines");
+    assert!(line.is_none(), "a fingerprint does not cover lines");
     let taken_up = taken_up.as_ref().map_or(0, |old| 1 + fingerprint.name(old.digits()));
     fingerprint.add(taken_up);
     add_fencing(fencing.as_deref(), fingerprint, nodes);
