@@ -1,7 +1,7 @@
 //! Many clients that wait for one lock, beside as many bare loops: how often they have it, how
 //! evenly, and for how many commands. The counts are the same in every run.
 
-use super::crowd_world::{Counts, Way, run};
+use super::lan::{Counts, Way, run};
 use super::*;
 
 /// How much of the bare loops' figures is wanted, in hundredths.

@@ -8,8 +8,6 @@ mod bench;
 mod by_token;
 mod completions;
 mod counters;
-mod crowd_bare;
-mod crowd_world;
 mod crowds;
 mod extend_release;
 mod fair;
@@ -31,6 +29,8 @@ mod forked;
 mod found_by_simulation;
 mod hand_off;
 mod healing;
+#[path = "../support/lan/mod.rs"]
+mod lan;
 mod late_turns;
 mod limits;
 mod liveness;

@@ -1,12 +1,12 @@
-//! The bare loop of the crowds: `SET NX` to all masters, the majority's answer, and another try
-//! after each denial. Nothing of the library is in it.
+//! A bare loop: `SET NX` to all masters, the majority's answer, and another try after each denial.
+//! Nothing of the library is in it.
 
 use std::collections::VecDeque;
 
 use redlatch::majority;
 use redlatch::proto::sets::ACQUIRE;
 
-use super::crowd_world::{NODES, TTL};
+use super::world::{NODES, TTL};
 
 /// The scripts of the bare loops are those of the library: the masters of the tests know no others.
 const RELEASE: &str = "local v = redis.call('GET', KEYS[1]) \

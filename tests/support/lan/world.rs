@@ -12,7 +12,7 @@ use redlatch::proto::{Action, Coordinator, Instant, KeySet, NodeId, NodeSettings
 use redlatch::testing::master::{ConnectionId, Master};
 use redlatch::{Lock, LockOptions, Outcome};
 
-use super::crowd_bare::Bare;
+use super::bare::Bare;
 
 pub const NODES: usize = 5;
 pub const TTL: Duration = Duration::from_secs(10);
