@@ -30,6 +30,7 @@ mod found_by_simulation;
 mod hand_off;
 mod healing;
 #[path = "../support/lan/mod.rs"]
+#[allow(dead_code, reason = "the bench uses more of it")]
 mod lan;
 mod late_turns;
 mod limits;

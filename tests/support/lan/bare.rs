@@ -1,14 +1,23 @@
-//! A bare loop: `SET NX` to all masters, the majority's answer, and another try after each denial.
-//! Nothing of the library is in it.
+//! A contender that is a bare loop: `SET NX` to all masters, the majority's answer, and another
+//! try 2.5 to 5 ms after each denial. Nothing of the library is in it.
+//!
+//! For several keys it sends a script that takes all of them or none. Its scripts are those of the
+//! library: the masters of the tests know no others.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use redlatch::majority;
+use redlatch::proto::Instant;
 use redlatch::proto::sets::ACQUIRE;
 
+use super::dice::Dice;
+use super::program::{Program, Progress};
 use super::world::{NODES, TTL};
 
-/// The scripts of the bare loops are those of the library: the masters of the tests know no others.
+/// In nanoseconds.
+const PAUSE: (u64, u64) = (2_500_000, 5_000_000);
+
 const RELEASE: &str = "local v = redis.call('GET', KEYS[1]) \
                        if not v then return 0 end \
                        if v ~= ARGV[1] then return -1 end \
@@ -25,20 +34,22 @@ const RELEASE_SET: &str = "local answer, failed = 1, nil \
 
 /// The state of a bare loop.
 pub struct Bare {
-    /// It takes two keys.
-    set: bool,
+    dice: Dice,
     token: String,
+    keys: Vec<String>,
     /// The questions to each master whose answers are still to come.
     asked: Vec<VecDeque<u64>>,
     said: Vec<Option<bool>>,
     question: u64,
     output: Vec<Vec<u8>>,
     state: State,
-    pauses: bool,
+    /// When it tries again.
+    due: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
+    New,
     Asking,
     Pausing,
     Holding,
@@ -46,16 +57,17 @@ enum State {
 }
 
 impl Bare {
-    pub fn new(number: usize, set: bool) -> Bare {
+    pub fn new(number: usize, dice: Dice) -> Bare {
         Bare {
-            set,
+            dice,
             token: format!("{number:040x}"),
+            keys: Vec::new(),
             asked: vec![VecDeque::new(); NODES],
             said: vec![None; NODES],
             question: 0,
             output: vec![Vec::new(); NODES],
-            state: State::Pausing,
-            pauses: false,
+            state: State::New,
+            due: None,
         }
     }
 
@@ -69,37 +81,55 @@ impl Bare {
         self.said[node] = None;
     }
 
-    pub fn attempt(&mut self) {
-        (self.state, self.question) = (State::Asking, self.question + 1);
-        let token = self.token.clone();
-        let ttl = TTL.as_millis().to_string();
-        let words = match self.set {
-            true => vec!["EVAL", ACQUIRE.source, "2", "a", "b", &token, &ttl],
-            false => vec!["SET", "a", &token, "NX", "PX", &ttl],
-        };
-        (0..NODES).for_each(|node| self.write(node, &words));
-    }
-
-    fn release_at(&mut self, asked: impl Fn(Option<bool>) -> bool) {
+    /// Sends a command about its keys to each master of which `is_asked` says so, by what it said.
+    fn send(&mut self, [one, set]: [&[&str]; 2], end: &[&str], is_asked: fn(Option<bool>) -> bool) {
         self.question += 1;
-        let token = self.token.clone();
+        let keys = std::mem::take(&mut self.keys);
+        let count = keys.len().to_string();
+        let words: Vec<&str> = match &keys[..] {
+            [key] => [one, &[key.as_str()], end].concat(),
+            _ => {
+                let names: Vec<&str> = keys.iter().map(String::as_str).collect();
+                [set, &[&count], &names, end].concat()
+            }
+        };
         for node in 0..NODES {
-            if asked(self.said[node]) {
-                let words = match self.set {
-                    true => vec!["EVAL", RELEASE_SET, "2", "a", "b", &token],
-                    false => vec!["EVAL", RELEASE, "1", "a", &token],
-                };
+            if is_asked(self.said[node]) {
                 self.write(node, &words);
             }
         }
+        self.keys = keys;
     }
 
-    pub fn release(&mut self) {
+    fn attempt(&mut self) {
+        self.state = State::Asking;
+        let (token, ttl) = (self.token.clone(), TTL.as_millis().to_string());
+        match self.keys.len() {
+            1 => self.send([&["SET"], &[]], &[&token, "NX", "PX", &ttl], |_| true),
+            _ => self.send([&[], &["EVAL", ACQUIRE.source]], &[&token, &ttl], |_| true),
+        }
+    }
+
+    fn undo(&mut self, is_asked: fn(Option<bool>) -> bool) {
+        let token = self.token.clone();
+        self.send([&["EVAL", RELEASE, "1"], &["EVAL", RELEASE_SET]], &[&token], is_asked);
+    }
+}
+
+impl Program for Bare {
+    fn ask(&mut self, keys: Vec<String>, _: Instant) {
+        self.keys = keys;
+        self.attempt();
+    }
+
+    fn release(&mut self, _: Instant) {
         self.state = State::Releasing;
-        self.release_at(|_| true);
+        self.undo(|_| true);
     }
 
-    pub fn hear(&mut self, node: usize, bytes: &[u8]) {
+    fn on_connected(&mut self, _: usize, _: Instant) {}
+
+    fn hear(&mut self, node: usize, bytes: &[u8], _: Instant) {
         for line in bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
             let yes = match line[0] {
                 b':' => line[1] != b'-',
@@ -114,37 +144,45 @@ impl Bare {
         }
     }
 
-    /// What became of the last question: whether the lock is won, and whether it is released.
-    pub fn judge(&mut self) -> (bool, bool) {
+    fn on_timer(&mut self, _: Instant) {
+        self.due = None;
+        self.attempt();
+    }
+
+    fn progress(&mut self, now: Instant) -> Progress {
+        let mut progress = Progress::default();
         let quorum = majority(NODES);
         let count = |what| self.said.iter().filter(|&&said| said == Some(what)).count();
         let (yes, no) = (count(true), count(false));
         match self.state {
+            State::New => {
+                self.state = State::Pausing;
+                progress.connects = (0..NODES).collect();
+            }
             State::Asking if yes >= quorum => {
                 self.state = State::Holding;
-                (true, false)
+                progress.won = true;
             }
             State::Asking if no > NODES - quorum => {
                 self.state = State::Pausing;
-                self.release_at(|said| said != Some(false));
-                self.pauses = true;
-                (false, false)
+                self.undo(|said| said != Some(false));
+                let pause = self.dice.between(PAUSE.0, PAUSE.1);
+                self.due = Some(now.saturating_add(Duration::from_nanos(pause)));
             }
             State::Releasing if yes + no >= quorum => {
                 self.state = State::Pausing;
-                (false, true)
+                progress.released = true;
             }
-            _ => (false, false),
+            _ => {}
         }
+        progress
     }
 
-    /// Whether it is to be given another try after a pause, which begins now.
-    pub fn pauses(&mut self) -> bool {
-        std::mem::take(&mut self.pauses)
-    }
-
-    /// What it has to send to a master.
-    pub fn take_output(&mut self, node: usize) -> Vec<u8> {
+    fn take_output(&mut self, node: usize, _: Instant) -> Vec<u8> {
         std::mem::take(&mut self.output[node])
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.due
     }
 }

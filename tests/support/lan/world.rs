@@ -1,60 +1,44 @@
-//! Many contenders for one lock, on masters inside this process, in simulated time: each message
-//! takes a while that is drawn by seed, and each master executes one message after the other.
+//! The masters, the contenders, and what is on its way between them. Each message takes a while
+//! that is drawn by seed, and each master executes one message after the other.
 //!
-//! A contender is the core of a client, or a bare loop that sends `SET NX` and tries again 2.5 to
-//! 5 ms after each denial. Nothing depends on the machine, so counts can be compared exactly.
+//! The hazard is an order that depends on the machine: events of one moment happen in the order in
+//! which they were put in, and nothing here is drawn but from the seed.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
 
-use redlatch::proto::{Action, Coordinator, Instant, KeySet, NodeId, NodeSettings, Settings};
+use redlatch::proto::Instant;
 use redlatch::testing::master::{ConnectionId, Master};
-use redlatch::{Lock, LockOptions, Outcome};
 
 use super::bare::Bare;
+use super::client::Client;
+use super::dice::Dice;
+use super::figures::Counts;
+use super::kind::Kind;
+use super::program::{Program, Progress};
 
 pub const NODES: usize = 5;
 pub const TTL: Duration = Duration::from_secs(10);
-const FOR_EVER: Duration = Duration::from_secs(100_000);
 const A_DAY: u32 = 24 * 60 * 60;
-/// One way between a contender and a master, in nanoseconds.
+/// One way between a contender and a master, in nanoseconds: 0.1 ms on average.
 const WAY: (u64, u64) = (50_000, 150_000);
-/// For how long a master executes a message.
+/// For how long a master executes a message, in nanoseconds.
 const EXECUTES: u64 = 5_000;
-const PAUSE: (u64, u64) = (2_500_000, 5_000_000);
+/// What the contenders have for their handshakes, before they all ask for the first time.
+const HANDSHAKES: Duration = Duration::from_millis(50);
 
-/// How the contenders take their lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// The library: one key.
-    Plain,
-    /// The library: two keys.
-    Set,
-    /// The bare loop: one key.
-    Bare,
-    /// The bare loop: two keys, by a script that takes both or none.
-    BareSet,
+/// A run.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting {
+    pub kind: Kind,
+    pub contenders: usize,
+    /// For how long each of them keeps the lock; then it gives the lock back and asks again.
+    pub hold: Duration,
+    pub length: Duration,
 }
 
-impl Way {
-    fn is_bare(self) -> bool {
-        matches!(self, Way::Bare | Way::BareSet)
-    }
-}
-
-/// What the contenders did in the measured time.
-#[derive(Debug, Clone)]
-pub struct Counts {
-    /// How often each of them had the lock.
-    pub wins: Vec<u64>,
-    /// How often another contender than the last one had it.
-    pub hand_overs: u64,
-    /// The commands that the contenders sent.
-    pub commands: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     AtMaster {
         contender: usize,
@@ -76,8 +60,8 @@ enum Event {
     },
 }
 
-/// The masters, the contenders, and what is on its way between them.
-pub struct World {
+struct World {
+    setting: Setting,
     masters: Vec<Master>,
     busy_until: Vec<u64>,
     contenders: Vec<Contender>,
@@ -86,55 +70,46 @@ pub struct World {
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     events_so_far: u64,
     now: u64,
-    hold: u64,
-    way: Way,
-    seed: u64,
-    holder: Option<usize>,
+    dice: Dice,
+    keys: Vec<Key>,
+    /// Who got a lock last, and when the last hand-over was.
     last_holder: Option<usize>,
+    last_hand_over: u64,
     counts: Counts,
 }
 
+/// Of one key: who holds it, and when it was given back last.
+#[derive(Debug, Clone, Default)]
+struct Key {
+    holder: Option<usize>,
+    given_back: u64,
+}
+
 struct Contender {
-    program: Program,
+    program: Box<dyn Program>,
     wires: Vec<Option<ConnectionId>>,
     /// When the last message on each wire arrives, there and back: none overtakes another.
     arrivals: Vec<(u64, u64)>,
     timer: u64,
+    due: Option<Instant>,
+    /// The keys of its requests are drawn by this.
+    dice: Dice,
+    /// The keys of its present request, and since when it waits for them.
+    keys: Vec<usize>,
+    waits_since: Option<u64>,
 }
 
-enum Program {
-    Core { core: Box<Coordinator>, lock: Option<Lock> },
-    Bare(Bare),
-}
-
-impl Counts {
-    pub fn acquisitions(&self) -> u64 {
-        self.wins.iter().sum()
-    }
-
-    pub fn without(&self) -> usize {
-        self.wins.iter().filter(|&&wins| wins == 0).count()
-    }
-
-    /// Jain's index in thousandths.
-    pub fn jain(&self) -> u64 {
-        let squares: u64 = self.wins.iter().map(|wins| wins * wins).sum();
-        1000 * self.acquisitions().pow(2) / (self.wins.len() as u64 * squares).max(1)
-    }
-}
-
-/// Lets so many contenders run for so long.
-pub fn run(way: Way, contenders: usize, hold: Duration, length: Duration, seed: u64) -> Counts {
-    let mut world = World::new(way, contenders, hold, seed);
-    // The handshakes.
-    world.pass(Duration::from_millis(50));
-    (0..contenders).for_each(|contender| world.ask(contender));
-    world.pass(length);
-    world.counts
+/// Lets the contenders run. The same setting and seed always come to the same counts.
+pub fn run(setting: &Setting, seed: u64) -> Counts {
+    let mut world = World::new(setting, seed);
+    world.pass(HANDSHAKES);
+    world.begin();
+    world.pass(setting.length);
+    world.end()
 }
 
 impl World {
-    fn new(way: Way, contenders: usize, hold: Duration, seed: u64) -> World {
+    fn new(setting: &Setting, seed: u64) -> World {
         let begin = 1_000_000_000_000;
         let now = Instant::from_nanos(begin);
         let masters = (0..NODES as u64).map(|number| {
@@ -143,6 +118,7 @@ impl World {
             master
         });
         let mut world = World {
+            setting: *setting,
             masters: masters.collect(),
             busy_until: vec![0; NODES],
             contenders: Vec::new(),
@@ -150,39 +126,52 @@ impl World {
             events: BinaryHeap::new(),
             events_so_far: 0,
             now: begin,
-            hold: hold.as_nanos() as u64,
-            way,
-            seed: seed.wrapping_mul(2).wrapping_add(1),
-            holder: None,
+            dice: Dice::new(seed),
+            keys: vec![Key::default(); setting.kind.of],
             last_holder: None,
-            counts: Counts { wins: vec![0; contenders], hand_overs: 0, commands: 0 },
+            last_hand_over: begin,
+            counts: Counts::new(setting.contenders, setting.length),
         };
-        (0..contenders).for_each(|number| world.add(number, seed));
+        (0..setting.contenders).for_each(|number| world.add(number));
         world
     }
 
-    fn add(&mut self, number: usize, seed: u64) {
-        let program = match self.way {
-            Way::Bare | Way::BareSet => Program::Bare(Bare::new(number, self.way == Way::BareSet)),
-            Way::Plain | Way::Set => {
-                let labels = (0..NODES).map(|node| NodeSettings::new(format!("n{node}")));
-                let mut settings = Settings::new(labels.collect());
-                settings.probe_interval = Duration::from_secs(1000);
-                settings.restart_guard = redlatch::RestartGuard::Off;
-                let mut seeds = [7; 32];
-                seeds[..8].copy_from_slice(&(7 + number as u64).to_le_bytes());
-                seeds[8..16].copy_from_slice(&seed.to_le_bytes());
-                let core = Coordinator::new(settings, seeds, self.at()).expect("good settings");
-                Program::Core { core: Box::new(core), lock: None }
-            }
+    fn add(&mut self, number: usize) {
+        let Setting { kind, .. } = self.setting;
+        // First, so that a contender draws the same keys whatever its kind is.
+        let dice = self.dice.others();
+        let mut own = self.dice.others();
+        let program: Box<dyn Program> = match kind.bare {
+            true => Box::new(Bare::new(number, own)),
+            false => Box::new(Client::new(kind, own.seed(), self.at())),
         };
-        let wires = vec![None; NODES];
-        let arrivals = vec![(0, 0); NODES];
-        self.contenders.push(Contender { program, wires, arrivals, timer: 0 });
-        if self.way.is_bare() {
-            (0..NODES).for_each(|node| self.connect(number, node));
-        }
+        self.contenders.push(Contender {
+            program,
+            wires: vec![None; NODES],
+            arrivals: vec![(0, 0); NODES],
+            timer: 0,
+            due: None,
+            dice,
+            keys: Vec::new(),
+            waits_since: None,
+        });
         self.go_on(number);
+    }
+
+    /// The measured time begins: all of them ask.
+    fn begin(&mut self) {
+        self.counts.commands = 0;
+        self.last_hand_over = self.now;
+        for contender in 0..self.contenders.len() {
+            self.ask(contender);
+            self.go_on(contender);
+        }
+    }
+
+    fn end(mut self) -> Counts {
+        let waiting = self.contenders.iter().filter_map(|contender| contender.waits_since);
+        self.counts.waits.extend(waiting.map(|since| self.now - since));
+        self.counts
     }
 
     fn at(&self) -> Instant {
@@ -193,18 +182,8 @@ impl World {
         let wire = self.masters[node].connect();
         self.contenders[contender].wires[node] = Some(wire);
         self.owners[node].insert(wire, contender);
-    }
-
-    /// A number below `count`.
-    fn draw(&mut self, count: u64) -> u64 {
-        self.seed ^= self.seed << 13;
-        self.seed ^= self.seed >> 7;
-        self.seed ^= self.seed << 17;
-        (self.seed >> 16) % count
-    }
-
-    fn draw_between(&mut self, (least, most): (u64, u64)) -> u64 {
-        least + self.draw(most - least)
+        let now = self.at();
+        self.contenders[contender].program.on_connected(node, now);
     }
 
     fn put(&mut self, at: u64, event: Event) {
@@ -214,10 +193,7 @@ impl World {
 
     fn pass(&mut self, by: Duration) {
         let end = self.now + by.as_nanos() as u64;
-        while let Some(Reverse((at, _, _))) = self.events.peek() {
-            if *at > end {
-                break;
-            }
+        while self.events.peek().is_some_and(|Reverse((at, _, _))| *at <= end) {
             let Some(Reverse((at, _, event))) = self.events.pop() else { break };
             self.now = at;
             self.happen(event);
@@ -236,20 +212,17 @@ impl World {
                 }
             }
             Event::AtContender { contender, node, bytes } => {
-                match &mut self.contenders[contender].program {
-                    Program::Core { core, .. } => core.handle_bytes(NodeId::new(node), &bytes, now),
-                    Program::Bare(bare) => bare.hear(node, &bytes),
-                }
+                self.contenders[contender].program.hear(node, &bytes, now);
                 self.go_on(contender);
             }
-            Event::Due { contender, timer } if self.contenders[contender].timer == timer => {
-                match &mut self.contenders[contender].program {
-                    Program::Core { core, .. } => core.handle_timeout(now),
-                    Program::Bare(bare) => bare.attempt(),
+            Event::Due { contender, timer } => {
+                let it = &mut self.contenders[contender];
+                if it.timer == timer {
+                    it.due = None;
+                    it.program.on_timer(now);
+                    self.go_on(contender);
                 }
-                self.go_on(contender);
             }
-            Event::Due { .. } => {}
             Event::HoldOver { contender } => self.release(contender),
         }
     }
@@ -258,7 +231,7 @@ impl World {
         while let Some(output) = self.masters[node].poll_output() {
             assert!(!output.closes, "no connection ends");
             let contender = self.owners[node][&output.connection];
-            let way = self.draw_between(WAY);
+            let way = self.dice.between(WAY.0, WAY.1);
             let arrival = &mut self.contenders[contender].arrivals[node].1;
             *arrival = (self.busy_until[node] + way).max(*arrival);
             let at = *arrival;
@@ -266,116 +239,102 @@ impl World {
         }
     }
 
-    fn ask(&mut self, contender: usize) {
-        let now = self.at();
-        match &mut self.contenders[contender].program {
-            Program::Core { core, .. } if self.way == Way::Set => {
-                let keys = KeySet::new(["a", "b"]).expect("two keys");
-                core.acquire(&keys, LockOptions::new(TTL).wait(FOR_EVER), 1, now)
-                    .expect("there is room");
-            }
-            Program::Core { core, .. } => {
-                core.acquire(b"a", LockOptions::new(TTL).wait(FOR_EVER), 1, now)
-                    .expect("there is room");
-            }
-            Program::Bare(bare) => bare.attempt(),
-        }
-        self.go_on(contender);
-    }
-
-    fn release(&mut self, contender: usize) {
-        assert_eq!(self.holder.take(), Some(contender));
-        let now = self.at();
-        match &mut self.contenders[contender].program {
-            Program::Core { core, lock } => {
-                core.release(lock.take().expect("it has the lock"), 2, now);
-            }
-            Program::Bare(bare) => bare.release(),
-        }
-        self.go_on(contender);
-    }
-
     /// Carries out what the contender wants by now.
     fn go_on(&mut self, contender: usize) {
         let now = self.at();
         loop {
-            let (mut won, mut released, mut connects) = (false, false, Vec::new());
-            let mut due = None;
-            match &mut self.contenders[contender].program {
-                Program::Core { core, lock } => {
-                    while let Some(action) = core.poll_action() {
-                        let Action::Connect(node) = action else { panic!("{action:?}") };
-                        connects.push(node);
-                    }
-                    while let Some(done) = core.poll_completion(now) {
-                        match done.result.expect("it waits for ever") {
-                            Outcome::Acquired(held) => (won, *lock) = (true, Some(held)),
-                            _ => released = true,
-                        }
-                    }
-                    due = core.next_timeout().map(Instant::as_nanos);
-                }
-                Program::Bare(bare) => (won, released) = bare.judge(),
-            }
-            for &node in &connects {
-                self.connect(contender, node.index());
-                if let Program::Core { core, .. } = &mut self.contenders[contender].program {
-                    core.handle_connected(node, now);
-                }
-            }
-            if won {
+            let progress = self.contenders[contender].program.progress(now);
+            let Progress { connects, won, released } = &progress;
+            connects.iter().for_each(|&node| self.connect(contender, node));
+            if *won {
                 self.note_win(contender);
             }
+            if *released {
+                self.ask(contender);
+            }
             self.send(contender);
-            if let Program::Bare(bare) = &mut self.contenders[contender].program {
-                if bare.pauses() {
-                    due = Some(self.now + self.draw_between(PAUSE));
-                }
-            }
-            if let Some(at) = due {
-                self.contenders[contender].timer += 1;
-                let timer = self.contenders[contender].timer;
-                self.put(at.max(self.now), Event::Due { contender, timer });
-            }
-            if released {
-                return self.ask(contender);
-            }
-            if connects.is_empty() {
+            self.set_timer(contender);
+            if connects.is_empty() && !won && !released {
                 return;
             }
         }
     }
 
+    fn ask(&mut self, contender: usize) {
+        let (now, Setting { kind, .. }) = (self.at(), self.setting);
+        let contender = &mut self.contenders[contender];
+        contender.waits_since = Some(self.now);
+        let mut all: Vec<usize> = (0..kind.of).collect();
+        if kind.keys < kind.of {
+            contender.dice.shuffle(&mut all);
+            all.truncate(kind.keys);
+        }
+        contender.program.ask(all.iter().map(|key| format!("key-{key}")).collect(), now);
+        contender.keys = all;
+    }
+
+    /// The contender has the lock from now on.
     fn note_win(&mut self, contender: usize) {
-        assert_eq!(self.holder, None, "two hold it");
-        self.holder = Some(contender);
-        self.counts.wins[contender] += 1;
-        self.counts.hand_overs += u64::from(self.last_holder != Some(contender));
-        self.last_holder = Some(contender);
-        self.put(self.now + self.hold, Event::HoldOver { contender });
+        let since = self.contenders[contender].waits_since.take().expect("it asked");
+        let mut given_back = 0;
+        for &key in &self.contenders[contender].keys {
+            let key = &mut self.keys[key];
+            assert_eq!(key.holder, None, "two hold one key");
+            key.holder = Some(contender);
+            given_back = given_back.max(key.given_back);
+        }
+        let counts = &mut self.counts;
+        counts.wins[contender] += 1;
+        counts.waits.push(self.now - since);
+        if since < given_back {
+            counts.gaps.push(self.now - given_back);
+        }
+        if self.last_holder != Some(contender) {
+            counts.hand_overs.push(self.now - self.last_hand_over);
+            (self.last_holder, self.last_hand_over) = (Some(contender), self.now);
+        }
+        self.put(self.now + self.setting.hold.as_nanos() as u64, Event::HoldOver { contender });
+    }
+
+    fn release(&mut self, contender: usize) {
+        for &key in &self.contenders[contender].keys {
+            let key = &mut self.keys[key];
+            assert_eq!(key.holder.take(), Some(contender));
+            key.given_back = self.now;
+        }
+        let now = self.at();
+        self.contenders[contender].program.release(now);
+        self.go_on(contender);
     }
 
     fn send(&mut self, contender: usize) {
         for node in 0..NODES {
             let now = self.at();
-            let bytes = match &mut self.contenders[contender].program {
-                Program::Core { core, .. } => {
-                    let bytes = core.output(NodeId::new(node)).to_vec();
-                    core.handle_sent(NodeId::new(node), bytes.len(), now);
-                    bytes
-                }
-                Program::Bare(bare) => bare.take_output(node),
-            };
+            let bytes = self.contenders[contender].program.take_output(node, now);
             if bytes.is_empty() {
                 continue;
             }
-            let commands = bytes.windows(3).filter(|part| part.starts_with(b"\n*")).count() + 1;
+            let commands = 1 + bytes.windows(2).filter(|part| part == b"\n*").count();
             self.counts.commands += commands as u64;
-            let way = self.draw_between(WAY);
+            let way = self.dice.between(WAY.0, WAY.1);
             let arrival = &mut self.contenders[contender].arrivals[node].0;
             *arrival = (self.now + way).max(*arrival);
             let at = *arrival;
             self.put(at, Event::AtMaster { contender, node, bytes });
+        }
+    }
+
+    fn set_timer(&mut self, contender: usize) {
+        let it = &mut self.contenders[contender];
+        let due = it.program.next_timeout();
+        if due == it.due {
+            return;
+        }
+        it.due = due;
+        it.timer += 1;
+        let timer = it.timer;
+        if let Some(at) = due {
+            self.put(at.as_nanos().max(self.now), Event::Due { contender, timer });
         }
     }
 }
