@@ -8,8 +8,6 @@ mod bench;
 mod by_token;
 mod completions;
 mod counters;
-mod crowd_bare;
-mod crowd_world;
 mod crowds;
 mod extend_release;
 mod fair;
@@ -32,6 +30,9 @@ mod forked;
 mod found_by_simulation;
 mod hand_off;
 mod healing;
+#[path = "../support/lan/mod.rs"]
+#[allow(dead_code, reason = "the bench uses more of it")]
+mod lan;
 mod late_turns;
 mod limits;
 mod liveness;

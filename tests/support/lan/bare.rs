@@ -1,0 +1,188 @@
+//! A contender that is a bare loop: `SET NX` to all masters, the majority's answer, and another
+//! try 2.5 to 5 ms after each denial. Nothing of the library is in it.
+//!
+//! For several keys it sends a script that takes all of them or none. Its scripts are those of the
+//! library: the masters of the tests know no others.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use redlatch::majority;
+use redlatch::proto::Instant;
+use redlatch::proto::sets::ACQUIRE;
+
+use super::dice::Dice;
+use super::program::{Program, Progress};
+use super::world::{NODES, TTL};
+
+/// In nanoseconds.
+const PAUSE: (u64, u64) = (2_500_000, 5_000_000);
+
+const RELEASE: &str = "local v = redis.call('GET', KEYS[1]) \
+                       if not v then return 0 end \
+                       if v ~= ARGV[1] then return -1 end \
+                       redis.call('DEL', KEYS[1]) return 1";
+const RELEASE_SET: &str = "local answer, failed = 1, nil \
+    for i, k in ipairs(KEYS) do \
+    local v = redis.pcall('GET', k) \
+    if v == ARGV[1] then redis.call('DEL', k) \
+    elseif type(v) == 'table' and not string.find(v.err, 'WRONGTYPE', 1, true) then \
+    failed = v \
+    elseif answer == 1 then \
+    if v then answer = -2 * i - 1 else answer = -2 * i end end end \
+    return failed or answer";
+
+/// The state of a bare loop.
+pub struct Bare {
+    dice: Dice,
+    token: String,
+    keys: Vec<String>,
+    /// The questions to each master whose answers are still to come.
+    asked: Vec<VecDeque<u64>>,
+    said: Vec<Option<bool>>,
+    question: u64,
+    output: Vec<Vec<u8>>,
+    state: State,
+    /// When it tries again.
+    due: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    New,
+    Asking,
+    Pausing,
+    Holding,
+    Releasing,
+}
+
+impl Bare {
+    pub fn new(number: usize, dice: Dice) -> Bare {
+        Bare {
+            dice,
+            token: format!("{number:040x}"),
+            keys: Vec::new(),
+            asked: vec![VecDeque::new(); NODES],
+            said: vec![None; NODES],
+            question: 0,
+            output: vec![Vec::new(); NODES],
+            state: State::New,
+            due: None,
+        }
+    }
+
+    fn write(&mut self, node: usize, words: &[&str]) {
+        let output = &mut self.output[node];
+        output.extend(format!("*{}\r\n", words.len()).bytes());
+        for word in words {
+            output.extend(format!("${}\r\n{word}\r\n", word.len()).bytes());
+        }
+        self.asked[node].push_back(self.question);
+        self.said[node] = None;
+    }
+
+    /// Sends a command about its keys to each master of which `is_asked` says so, by what it said.
+    fn send(&mut self, [one, set]: [&[&str]; 2], end: &[&str], is_asked: fn(Option<bool>) -> bool) {
+        self.question += 1;
+        let keys = std::mem::take(&mut self.keys);
+        let count = keys.len().to_string();
+        let words: Vec<&str> = match &keys[..] {
+            [key] => [one, &[key.as_str()], end].concat(),
+            _ => {
+                let names: Vec<&str> = keys.iter().map(String::as_str).collect();
+                [set, &[&count], &names, end].concat()
+            }
+        };
+        for node in 0..NODES {
+            if is_asked(self.said[node]) {
+                self.write(node, &words);
+            }
+        }
+        self.keys = keys;
+    }
+
+    fn attempt(&mut self) {
+        self.state = State::Asking;
+        let (token, ttl) = (self.token.clone(), TTL.as_millis().to_string());
+        match self.keys.len() {
+            1 => self.send([&["SET"], &[]], &[&token, "NX", "PX", &ttl], |_| true),
+            _ => self.send([&[], &["EVAL", ACQUIRE.source]], &[&token, &ttl], |_| true),
+        }
+    }
+
+    fn undo(&mut self, is_asked: fn(Option<bool>) -> bool) {
+        let token = self.token.clone();
+        self.send([&["EVAL", RELEASE, "1"], &["EVAL", RELEASE_SET]], &[&token], is_asked);
+    }
+}
+
+impl Program for Bare {
+    fn ask(&mut self, keys: Vec<String>, _: Instant) {
+        self.keys = keys;
+        self.attempt();
+    }
+
+    fn release(&mut self, _: Instant) {
+        self.state = State::Releasing;
+        self.undo(|_| true);
+    }
+
+    fn on_connected(&mut self, _: usize, _: Instant) {}
+
+    fn hear(&mut self, node: usize, bytes: &[u8], _: Instant) {
+        for line in bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
+            let yes = match line[0] {
+                b':' => line[1] != b'-',
+                b'+' => true,
+                b'$' | b'_' => false,
+                _ => panic!("{}", String::from_utf8_lossy(bytes)),
+            };
+            let asked = self.asked[node].pop_front().expect("an answer has its question");
+            if asked == self.question {
+                self.said[node] = Some(yes);
+            }
+        }
+    }
+
+    fn on_timer(&mut self, _: Instant) {
+        self.due = None;
+        self.attempt();
+    }
+
+    fn progress(&mut self, now: Instant) -> Progress {
+        let mut progress = Progress::default();
+        let quorum = majority(NODES);
+        let count = |what| self.said.iter().filter(|&&said| said == Some(what)).count();
+        let (yes, no) = (count(true), count(false));
+        match self.state {
+            State::New => {
+                self.state = State::Pausing;
+                progress.connects = (0..NODES).collect();
+            }
+            State::Asking if yes >= quorum => {
+                self.state = State::Holding;
+                progress.won = true;
+            }
+            State::Asking if no > NODES - quorum => {
+                self.state = State::Pausing;
+                self.undo(|said| said != Some(false));
+                let pause = self.dice.between(PAUSE.0, PAUSE.1);
+                self.due = Some(now.saturating_add(Duration::from_nanos(pause)));
+            }
+            State::Releasing if yes + no >= quorum => {
+                self.state = State::Pausing;
+                progress.released = true;
+            }
+            _ => {}
+        }
+        progress
+    }
+
+    fn take_output(&mut self, node: usize, _: Instant) -> Vec<u8> {
+        std::mem::take(&mut self.output[node])
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.due
+    }
+}

@@ -1,0 +1,126 @@
+//! What the contenders of a run are: who asks, for which keys, and with which options.
+//!
+//! A kind has a name: its words, joined by `+`, such as `fair+fenced` or `bare+2of10`. Whether a
+//! request that is refused stands in line on the nodes is decided in this file alone.
+
+use std::fmt;
+use std::time::Duration;
+
+use redlatch::LockOptions;
+use redlatch::proto::MOST_KEYS;
+
+/// Far more keys than contenders: then nobody waits.
+const MOST_DRAWN_FROM: usize = 1000;
+
+/// What each contender of a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kind {
+    /// A bare loop that tries again after each denial, and not the library.
+    pub bare: bool,
+    /// A request that is refused stands in line.
+    pub fair: bool,
+    /// A lock has a fencing number.
+    pub fenced: bool,
+    /// How many keys one lock has. Each request draws them
+    pub keys: usize,
+    /// from so many, which all contenders share.
+    pub of: usize,
+}
+
+impl Kind {
+    /// The library with its defaults, and one key.
+    pub const PLAIN: Kind = Kind { bare: false, fair: false, fenced: false, keys: 1, of: 1 };
+    pub const FAIR: Kind = Kind { fair: true, ..Kind::PLAIN };
+    pub const FENCED: Kind = Kind { fenced: true, ..Kind::PLAIN };
+    pub const FAIR_FENCED: Kind = Kind { fenced: true, ..Kind::FAIR };
+    pub const BARE: Kind = Kind { bare: true, ..Kind::PLAIN };
+
+    /// What a bench measures unless it is asked for others. A bare loop stands after those that are
+    /// compared with it.
+    pub const USUAL: [Kind; 9] = [
+        Kind::FAIR,
+        Kind::PLAIN,
+        Kind::FAIR_FENCED,
+        Kind::FENCED,
+        Kind::BARE,
+        Kind::PLAIN.keys(2, 2),
+        Kind::BARE.keys(2, 2),
+        Kind::PLAIN.keys(2, 10),
+        Kind::BARE.keys(2, 10),
+    ];
+
+    /// The same with so many keys a lock, drawn from `of`.
+    pub const fn keys(self, keys: usize, of: usize) -> Kind {
+        Kind { keys, of, ..self }
+    }
+
+    /// The bare loop for the same keys. It has no fencing numbers.
+    pub fn bare(self) -> Kind {
+        Kind::BARE.keys(self.keys, self.of)
+    }
+
+    /// The options of a request.
+    pub fn options(self, ttl: Duration) -> LockOptions {
+        let mut options = LockOptions::new(ttl).wait_forever();
+        if self.fair {
+            options = options.fair();
+        }
+        if self.fenced {
+            options = options.fenced();
+        }
+        options
+    }
+
+    /// Reads a name. The error says what is wrong with it.
+    pub fn named(name: &str) -> Result<Kind, String> {
+        let mut kind = Kind::PLAIN;
+        for word in name.split('+').filter(|_| name != "plain") {
+            match word {
+                "bare" => kind.bare = true,
+                "fair" => kind.fair = true,
+                "fenced" => kind.fenced = true,
+                _ => (kind.keys, kind.of) = drawn(word, name)?,
+            }
+        }
+        kind.check().map_err(|problem| format!("{name}: {problem}"))?;
+        Ok(kind)
+    }
+
+    /// What no contender can be.
+    fn check(self) -> Result<(), String> {
+        let Kind { bare, fair, fenced, keys, of } = self;
+        if bare && (fair || fenced) {
+            return Err("the bare loop is neither fair nor fenced".into());
+        }
+        if keys == 0 || keys > of.min(MOST_KEYS) || of > MOST_DRAWN_FROM {
+            let drawn = format!("drawn from as many at least, and from {MOST_DRAWN_FROM} at most");
+            return Err(format!("a lock has 1 to {MOST_KEYS} keys, {drawn}"));
+        }
+        if fair && keys > 1 {
+            return Err("a fair lock has one key".into());
+        }
+        Ok(())
+    }
+}
+
+/// The numbers in a word such as `2of10`.
+fn drawn(word: &str, name: &str) -> Result<(usize, usize), String> {
+    let numbers = word.split_once("of").map(|(keys, of)| (keys.parse(), of.parse()));
+    match numbers {
+        Some((Ok(keys), Ok(of))) => Ok((keys, of)),
+        _ => Err(format!(
+            "{name}: \"{word}\" is neither bare, fair nor fenced, nor keys such as 2of10; the \
+             library with its defaults is called plain"
+        )),
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = [(self.bare, "bare"), (self.fair, "fair"), (self.fenced, "fenced")];
+        let words = words.into_iter().filter(|(is, _)| *is).map(|(_, word)| word.to_owned());
+        let keys = (self.of > 1).then(|| format!("{}of{}", self.keys, self.of));
+        let words: Vec<String> = words.chain(keys).collect();
+        f.pad(&if words.is_empty() { "plain".to_owned() } else { words.join("+") })
+    }
+}

@@ -1,0 +1,21 @@
+//! A LAN inside this process, in simulated time: masters, and contenders that want the same keys.
+//!
+//! It opens no socket and reads no clock: the figures of a run are the same on every machine. The
+//! processors of the contenders take no time here, so costs are counts of commands.
+
+mod bare;
+mod client;
+#[path = "../dice.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod dice;
+mod figures;
+mod kind;
+mod program;
+mod world;
+
+#[allow(unused_imports, reason = "a test or a bench needs some of them")]
+pub use {
+    figures::{Counts, Figures},
+    kind::Kind,
+    world::{Setting, TTL, run},
+};
