@@ -147,6 +147,37 @@ fn the_acl_rule_for_fair_locks_is_all_they_take() {
     }
 }
 
+/// Such a user can join a line at first: only its polls are refused.
+#[test]
+fn fair_waiter_that_may_join_but_not_poll_waits_as_for_a_plain_lock() {
+    let fleet = Fleet::start(3);
+    let line = "~redlatch:line:{lock:* +zadd +zrank +zscore +zrange +zrem +subscribe +publish \
+                +pubsub|numsub resetchannels &redlatch:*";
+    let whole = [RULE, line].join(" ");
+    for refused in ["+zrank", "+zscore"] {
+        let all = whole.split_ascii_whitespace();
+        grant(&fleet, &all.filter(|word| *word != refused).collect::<Vec<_>>());
+        let (first, second) = (ready(worker(&fleet)), worker(&fleet));
+        let guard = first.lock("lock:a", LockOptions::new(6 * TTL).fair()).unwrap();
+        let waiter = std::thread::spawn(move || {
+            let wait = LockOptions::new(TTL).fair().wait(60 * SECOND);
+            let second = ready(second);
+            let released = second.lock("lock:a", wait).unwrap().release();
+            (released, second.stats().handed_over)
+        });
+        // It polls after 90 ms at most, and leaves the lines.
+        std::thread::sleep(millis(300));
+        let exists = "redis.call('SELECT', 1) return redis.call('EXISTS', KEYS[1])";
+        let is_left = |node: &Node, key| node.command(&["EVAL", exists, "1", key]).int() == 1;
+        eventually(6 * SOON, "no line is left", || {
+            !fleet.iter().any(|node| is_left(node, "redlatch:line:{lock:a}"))
+        });
+        assert_eq!(guard.release(), Ok(ReleaseOutcome::Released), "without {refused}");
+        assert_eq!(waiter.join().unwrap(), (Ok(ReleaseOutcome::Released), 0), "without {refused}");
+        eventually(SOON, "no key is left", || !fleet.iter().any(|it| is_left(it, "lock:a")));
+    }
+}
+
 /// The rule in docs/operations.md for plain, fair and fenced locks, on one key and on several.
 #[test]
 fn the_acl_rule_with_all_keys_is_all_it_takes() {

@@ -156,8 +156,8 @@ const COMMANDS: &[(u8, &str)] = &[
     (2, "EVAL COUNTED 2 KEY KEY TOKEN LATER"),
     (2, "EVAL COUNTED 2 KEY KEY TOKEN NUMBER"),
     (2, "EVAL DROP 2 KEY KEY TOKEN"),
-    (8, "EVAL JOIN 2 k LINE TOKEN MEMBER LATER LATER"),
-    (3, "EVAL JOIN 2 k LINE TOKEN MEMBER LATER LATER MEMBER"),
+    (8, "EVAL JOIN 2 k LINE TOKEN MEMBER LATER LATER AGAIN"),
+    (3, "EVAL JOIN 2 k LINE TOKEN MEMBER LATER LATER AGAIN MEMBER"),
     (6, "EVAL HAND 2 k LINE TOKEN WAITER MEMBER"),
     (4, "EVAL HAND 2 k LINE TOKEN"),
     (3, "EVAL HAND 2 k LINE TOKEN WAITER"),
@@ -344,44 +344,45 @@ pub const RARE: &[&str] = &[
      B EVAL SEEN 1 k t 159; replica; B EVAL SEEN 1 k t 159; well; B GET k",
     // Waiters join the line of a key, and each release hands the key to the next one, by its place
     // or by its name; a waiter that cannot be reached is skipped.
-    "A SET k h PX LATER; A EVAL JOIN 2 k line t MEMBER_T LATER LATER; \
-     A EVAL JOIN 2 k line u MEMBER_U LATER LATER; A EVAL JOIN 2 k line t MEMBER_T LATER LATER; \
-     A EVAL JOIN 2 k line d MEMBER_DEAD LATER LATER; A ZRANGE line 0 -1; A PTTL line; \
+    "A SET k h PX LATER; A EVAL JOIN 2 k line t MEMBER_T LATER LATER EMPTY; \
+     A EVAL JOIN 2 k line u MEMBER_U LATER LATER 1; \
+     A EVAL JOIN 2 k line t MEMBER_T LATER LATER EMPTY; \
+     A EVAL JOIN 2 k line d MEMBER_DEAD LATER LATER 1; A ZRANGE line 0 -1; A PTTL line; \
      A EVAL HAND 2 k line x; A EVAL HAND 2 k line h; A GET k; A PTTL k; A ZRANGE line 0 -1; \
-     A EVAL JOIN 2 k line t MEMBER_T LATER LATER; A EVAL HAND 2 k line t d; \
+     A EVAL JOIN 2 k line t MEMBER_T LATER LATER EMPTY; A EVAL HAND 2 k line t d; \
      A GET k; A ZRANGE line 0 -1; A EVAL HAND 2 k line u EMPTY MEMBER_U; A EXISTS k line",
-    "A SET k h PX LATER; A EVAL JOIN 2 k line t MEMBER_T LATER LATER; \
-     A EVAL JOIN 2 k line u MEMBER_U LATER LATER; A EVAL HAND 2 k line h u; A GET k; \
+    "A SET k h PX LATER; A EVAL JOIN 2 k line t MEMBER_T LATER LATER 1; \
+     A EVAL JOIN 2 k line u MEMBER_U LATER LATER EMPTY; A EVAL HAND 2 k line h u; A GET k; \
      A EVAL HAND 2 k line u t MEMBER_U; A GET k; A PTTL k; A EVAL HAND 2 k line t u; \
-     A EXISTS k line; A EVAL JOIN 2 k line t MEMBER_T LATER LATER; A GET k; \
-     A EVAL JOIN 2 k line d MEMBER_DEAD LATER LATER; A EVAL HAND 2 k line t; \
-     A EXISTS k line; A EVAL JOIN 2 k line d JUNK LATER LATER; A SET k h; \
-     A EVAL JOIN 2 k line d JUNK LATER LATER; \
-     A EVAL JOIN 2 k line t MEMBER_T LATER LATER; A DEL k; \
-     A EVAL JOIN 2 k line u MEMBER_U LATER LATER; A GET k; A ZRANGE line 0 -1",
+     A EXISTS k line; A EVAL JOIN 2 k line t MEMBER_T LATER LATER 1; A GET k; \
+     A EVAL JOIN 2 k line d MEMBER_DEAD LATER LATER EMPTY; A EVAL HAND 2 k line t; \
+     A EXISTS k line; A EVAL JOIN 2 k line d JUNK LATER LATER 1; A SET k h; \
+     A EVAL JOIN 2 k line d JUNK LATER LATER EMPTY; \
+     A EVAL JOIN 2 k line t MEMBER_T LATER LATER 1; A DEL k; \
+     A EVAL JOIN 2 k line u MEMBER_U LATER LATER EMPTY; A GET k; A ZRANGE line 0 -1",
     // A join with another mark takes the place of the member with the earlier one.
-    "A SET k h PX LATER; A EVAL JOIN 2 k line t MEMBER_T LATER LATER; \
-     A EVAL JOIN 2 k line u MEMBER_U LATER LATER; \
-     A EVAL JOIN 2 k line t OTHER_MARK LATER LATER MEMBER_T MEMBER_DEAD; A ZRANGE line 0 -1; \
+    "A SET k h PX LATER; A EVAL JOIN 2 k line t MEMBER_T LATER LATER 1; \
+     A EVAL JOIN 2 k line u MEMBER_U LATER LATER EMPTY; \
+     A EVAL JOIN 2 k line t OTHER_MARK LATER LATER 1 MEMBER_T MEMBER_DEAD; A ZRANGE line 0 -1; \
      A EVAL HAND 2 k line h; A GET k; \
-     A EVAL JOIN 2 k line t MEMBER_T LATER LATER OTHER_MARK; A ZRANGE line 0 -1; \
+     A EVAL JOIN 2 k line t MEMBER_T LATER LATER EMPTY OTHER_MARK; A ZRANGE line 0 -1; \
      A PUBSUB NUMSUB redlatch:nobody; A PUBSUB; A PUBSUB NUMSUB",
     // Members that say nothing that a key can be handed over with.
     "A ZADD line 1 JUNK; A ZADD line 2 ZERO_TTL; A ZADD line 3 LONG_TTL; \
-     A EVAL JOIN 2 k line t MEMBER_T LATER LATER; A GET k; A EXISTS line; \
+     A EVAL JOIN 2 k line t MEMBER_T LATER LATER 1; A GET k; A EXISTS line; \
      A ZADD line 2 ZERO_TTL; A EVAL HAND 2 k line t z; A EXISTS k line",
     // The key of the line is no line: nobody joins it, and a release deletes the key.
-    "A SET k h PX LATER; A SET line x; A EVAL JOIN 2 k line t MEMBER_T LATER LATER; \
+    "A SET k h PX LATER; A SET line x; A EVAL JOIN 2 k line t MEMBER_T LATER LATER EMPTY; \
      A EVAL HAND 2 k line h u; A GET k; A SET k h; A EVAL HAND 2 k line h; \
      A GET k; A SET k h; A EVAL HAND 2 k line h u MEMBER_T; A GET k; A SET k h; \
      A EVAL HAND 2 k line h u MEMBER_T MEMBER_U; A GET k; \
-     A EVAL JOIN 2 k line t MEMBER_T LATER LATER; \
+     A EVAL JOIN 2 k line t MEMBER_T LATER LATER 1; \
      A EVAL HAND 2 k line t EMPTY MEMBER_T; A GET line; A EXISTS k",
-    "A SET k h PX LATER; A EVAL JOIN 2 k line t MEMBER_T LATER LATER; full; \
-     A EVAL JOIN 2 k line u MEMBER_U LATER LATER; A EVAL HAND 2 k line h; A GET k; \
-     A EVAL HAND 2 k line t; A EVAL JOIN 2 k line t MEMBER_T LATER LATER; A GET k; well; \
-     A SET k h; A EVAL JOIN 2 k line t MEMBER_T LATER LATER; replica; \
-     A EVAL JOIN 2 k line t MEMBER_T LATER LATER; A EVAL HAND 2 k line h; well; unsaved; \
+    "A SET k h PX LATER; A EVAL JOIN 2 k line t MEMBER_T LATER LATER EMPTY; full; \
+     A EVAL JOIN 2 k line u MEMBER_U LATER LATER 1; A EVAL HAND 2 k line h; A GET k; \
+     A EVAL HAND 2 k line t; A EVAL JOIN 2 k line t MEMBER_T LATER LATER EMPTY; A GET k; well; \
+     A SET k h; A EVAL JOIN 2 k line t MEMBER_T LATER LATER 1; replica; \
+     A EVAL JOIN 2 k line t MEMBER_T LATER LATER EMPTY; A EVAL HAND 2 k line h; well; unsaved; \
      A EVAL HAND 2 k line h; A GET k; well; A EVAL HAND 2 k line h; A GET k",
     "A SET k t; lonely; A EVAL EXTEND 1 k t LATER; A EVAL RELEASE 1 k u; A EVAL RELEASE 1 k t",
     "A SET k t; unsaved; A PING; A EVAL EXTEND 1 k t LATER; A EVAL RELEASE 1 k u; A DEL k; \
@@ -472,6 +473,7 @@ fn blank(word: &str, fill: usize) -> Word {
             "0 1 - m z",
             "1 - m z",
         ]),
+        "AGAIN" => one_of(&["1", "1", "", "x"]),
         "WAITER" => one_of(&["t", "u", "d", "", "x", "m"]),
         "OTHER_MARK" => one_of(&["100000 90000 - n t"]),
         "MEMBER_T" => one_of(&[MEMBER_T]),

@@ -6,6 +6,7 @@ mod cancelled;
 mod crowd;
 mod death;
 mod fair;
+mod fair_commands;
 mod fair_faults;
 mod fair_order;
 mod hand_over;

@@ -221,7 +221,8 @@ pub(super) fn encode_for_line(
     match (kind, record.line().zip(place)) {
         (Kind::Join, Some((line, place))) => {
             let earlier = place.earlier(record, line);
-            lines::join(out, form, key, place.last(record, line), earlier);
+            let again = line.has_place_at(place.node);
+            lines::join(out, form, key, place.last(record, line), again, earlier);
         }
         (Kind::Release, None) => {
             lines::hand_over(out, form, key, token, iter::empty(), &[]);

@@ -130,20 +130,22 @@ impl Member<'_> {
     }
 }
 
-/// Asks for the key, or for a place in its line. `earlier` are members with other marks, of which
-/// one may stand there.
+/// Asks for the key, or for a place in its line. `again`: the node has said before that the waiter
+/// stands there. `earlier` are members with other marks, of which one may stand there.
 pub fn join<'a>(
     out: &mut BytesMut,
     form: Form,
     key: &[u8],
     member: Member<'_>,
+    again: bool,
     earlier: impl ExactSizeIterator<Item = Member<'a>>,
 ) {
-    put_script_of_line(out, &JOIN, form, key, 4 + earlier.len());
+    put_script_of_line(out, &JOIN, form, key, 5 + earlier.len());
     put_token(out, member.token);
     put_member(out, member);
     put_number(out, member.ttl.as_millis());
     put_number(out, LINE_TTL.as_millis() as u64);
+    put_bulk(out, if again { b"1" } else { b"" });
     earlier.for_each(|member| put_member(out, member));
 }
 
@@ -304,13 +306,14 @@ pub(in crate::proto::wire) mod tests {
         let mut out = BytesMut::new();
         let (channel, mark) = (Some(channel), mark(b'2'));
         let member = Member { token: &token, ttl: ttl(), short_ttl: short_ttl(), channel, mark };
-        join(&mut out, Form::Sha, b"k", member, std::iter::empty());
+        join(&mut out, Form::Sha, b"k", member, false, std::iter::empty());
         let text = String::from_utf8(out.to_vec()).unwrap();
         let member = format!("1500 400 redlatch:ba{} {} {token}", "0".repeat(30), "2".repeat(20));
-        let head = format!("*9\r\n$7\r\nEVALSHA\r\n$40\r\n{}\r\n$1\r\n2\r\n$1\r\nk\r\n", JOIN.sha1);
+        let head =
+            format!("*10\r\n$7\r\nEVALSHA\r\n$40\r\n{}\r\n$1\r\n2\r\n$1\r\nk\r\n", JOIN.sha1);
         assert!(text.starts_with(&head), "{text}");
         let length = member.len();
-        let tail = format!("${length}\r\n{member}\r\n$4\r\n1500\r\n$5\r\n10000\r\n");
+        let tail = format!("${length}\r\n{member}\r\n$4\r\n1500\r\n$5\r\n10000\r\n$0\r\n\r\n");
         assert!(text.contains("$17\r\nredlatch:line:{k}\r\n") && text.ends_with(&tail), "{text}");
     }
 
@@ -325,11 +328,13 @@ pub(in crate::proto::wire) mod tests {
             channel: None,
             mark: mark(it),
         });
-        join(&mut out, Form::Sha, b"k", member, [earlier].into_iter());
+        join(&mut out, Form::Sha, b"k", member, true, [earlier].into_iter());
         let text = String::from_utf8(out.to_vec()).unwrap();
         let earlier = format!("1500 400 - {} {token}", "1".repeat(20));
-        assert!(text.starts_with("*10\r\n"), "{text}");
-        assert!(text.ends_with(&format!("\r\n10000\r\n${}\r\n{earlier}\r\n", earlier.len())));
+        assert!(text.starts_with("*11\r\n"), "{text}");
+        assert!(
+            text.ends_with(&format!("\r\n10000\r\n$1\r\n1\r\n${}\r\n{earlier}\r\n", earlier.len()))
+        );
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! What the lines of fair locks need of a master: sorted sets with whole scores, and messages.
 //!
-//! This is a small part of the commands: `ZADD key [NX] score member` with one member, `ZRANGE` by
-//! rank, `SUBSCRIBE` on RESP3 only, `PUBSUB NUMSUB`. Replies with scores are flat, as a script sees
-//! them.
+//! This is a small part of the commands: `ZADD key [NX | XX] score member` with one member,
+//! `ZRANGE` by rank, `SUBSCRIBE` on RESP3 only, `PUBSUB NUMSUB`. Replies with scores are flat, as a
+//! script sees them.
 
 use super::keys::Content;
 use super::reply::Reply;
@@ -57,9 +57,10 @@ impl Master {
 
 pub(super) fn zadd(master: &mut Master, call: &Call) -> Reply {
     let key = &call.words[1];
-    let (only_new, score, member) = match &call.words[2..] {
-        [score, member] => (false, score, member),
-        [nx, score, member] if nx.eq_ignore_ascii_case(b"nx") => (true, score, member),
+    let (skips_new, skips_old, score, member) = match &call.words[2..] {
+        [score, member] => (false, false, score, member),
+        [nx, score, member] if nx.eq_ignore_ascii_case(b"nx") => (false, true, score, member),
+        [xx, score, member] if xx.eq_ignore_ascii_case(b"xx") => (true, false, score, member),
         _ => return Reply::error(SYNTAX),
     };
     let Some(score) = integer(score) else { return Reply::error("ERR value is not a valid float") };
@@ -68,7 +69,7 @@ pub(super) fn zadd(master: &mut Master, call: &Call) -> Reply {
         Err(error) => return error,
     };
     let there = members.iter().position(|(_, other)| other == member);
-    if there.is_some() && only_new {
+    if (there.is_some() && skips_old) || (there.is_none() && skips_new) {
         return Reply::Integer(0);
     }
     if let Some(place) = there {

@@ -144,28 +144,43 @@ fn split_marker(value: &[u8]) -> Option<(&[u8], &[u8])> {
     (!since.is_empty() && matches!(word, b"" | b" vouched")).then_some((since, word))
 }
 
-/// The function `first` of the scripts of the line.
-fn first(lua: &mut Sandbox) -> Option<Vec<u8>> {
-    // `redis.pcall`
-    let first = lua.call(&[Some(b"ZRANGE"), lua.key(1), Some(b"0"), Some(b"0")]);
-    first.ok().as_ref().and_then(first_of)
+/// A member of the line, its score, and the member after it.
+struct Front {
+    member: Vec<u8>,
+    score: Option<i64>,
+    after: Vec<u8>,
 }
 
-/// The member that a name stands in, among the first of the line.
-fn named_member(lua: &mut Sandbox, name: &[u8]) -> Result<Option<Vec<u8>>, Reply> {
+/// The macro `front` of the scripts of the line: nothing if the line is empty.
+fn front(lua: &mut Sandbox) -> Result<Option<Front>, Reply> {
+    let range = [Some(&b"ZRANGE"[..]), lua.key(1), Some(b"0"), Some(b"1"), Some(b"WITHSCORES")];
+    let Reply::Array(items) = lua.call(&range)? else { return Ok(None) };
+    let text = |index: usize| match items.get(index) {
+        Some(Reply::Bulk(text)) => Some(text.clone()),
+        _ => None,
+    };
+    let score = text(1).as_deref().and_then(integer);
+    Ok(text(0).map(|member| Front { member, score, after: text(2).unwrap_or_default() }))
+}
+
+/// The member that a name stands in, among the first of the line; else the first one.
+fn named_or_first(lua: &mut Sandbox, line: Front, name: &[u8]) -> Result<Front, Reply> {
     let name = [b" ", name].concat();
-    let has_name = |member: &Vec<u8>| member.windows(name.len()).any(|part| part == name);
-    let first = first(lua);
-    if first.as_ref().is_none_or(has_name) {
-        return Ok(first);
+    let has_name = |member: &[u8]| member.windows(name.len()).any(|part| part == name);
+    if name == b" " || has_name(&line.member) {
+        return Ok(line);
     }
     let last = (MOST_SEARCHED - 1).to_string();
     let all = lua.call(&[Some(b"ZRANGE"), lua.key(1), Some(b"0"), Some(last.as_bytes())])?;
-    let Reply::Array(all) = all else { return Ok(None) };
-    Ok(all.into_iter().find_map(|member| match member {
+    let Reply::Array(all) = all else { return Ok(line) };
+    let found = all.into_iter().find_map(|member| match member {
         Reply::Bulk(member) if has_name(&member) => Some(member),
         _ => None,
-    }))
+    });
+    let Some(member) = found else { return Ok(line) };
+    // `redis.pcall`
+    let score = score_of(lua, Some(&member)).unwrap_or(None);
+    Ok(Front { member, score, after: line.member })
 }
 
 /// The two ttls, the channel, the mark and the token of a member of the line.
@@ -200,26 +215,34 @@ fn score_of(lua: &mut Sandbox, member: Option<&[u8]>) -> Result<Option<i64>, Rep
 /// The function `give` of the scripts of the line: returns the member that it stopped at.
 fn give(
     lua: &mut Sandbox,
+    line: Front,
     name: &[u8],
     own: Option<&[u8]>,
-    now: i64,
+    mut known_now: Option<i64>,
 ) -> Result<Option<Vec<u8>>, Reply> {
-    let mut next = if name.is_empty() { None } else { named_member(lua, name)? };
+    let mut next = Some(named_or_first(lua, line, name)?);
     let mut skipped = 0;
     for _ in 0..MOST_SKIPPED {
-        let Some(member) = next.take().or_else(|| first(lua)) else { return Ok(None) };
+        let front = match next.take() {
+            Some(front) => Some(front),
+            // `redis.pcall`
+            None => front(lua).unwrap_or(None),
+        };
+        let Some(Front { member, score, after }) = front else { return Ok(None) };
         if own == Some(&member[..]) {
             return Ok(Some(member));
         }
-        // `redis.pcall`
-        let score = score_of(lua, Some(&member)).unwrap_or(None);
+        let parts = parts_of_member(&member);
+        if known_now.is_none() && parts.is_some_and(|[ttl, short, ..]| ttl != short) {
+            known_now = Some(now(lua)?);
+        }
         // `redis.pcall`
         let Ok(removed) = lua.call(&[Some(b"ZREM"), lua.key(1), Some(&member)]) else {
             return Ok(None);
         };
-        let parts = parts_of_member(&member).filter(|_| removed == Reply::Integer(1));
+        let parts = parts.filter(|_| removed == Reply::Integer(1));
         let Some([ttl, short, channel, mark, token]) = parts else { continue };
-        let age = |score: i64| (now - score).rem_euclid(SCORE_OF_A_PLACE);
+        let age = |score: i64| (known_now.unwrap_or(0) - score).rem_euclid(SCORE_OF_A_PLACE);
         let runs = |score| 4 * age(score) < integer(short).unwrap_or(0);
         let ttl = if score.is_some_and(runs) { ttl } else { short };
         let write = [Some(&b"SET"[..]), lua.key(0), Some(token), Some(b"PX"), Some(ttl)];
@@ -232,7 +255,6 @@ fn give(
         let nobody = matches!(heard, Ok(Reply::Array(counts)) if counts[1] == Reply::Integer(0));
         if !nobody {
             lua.call(&write)?;
-            let after = first(lua).unwrap_or_default();
             let after = after.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
             let (count, key) = (format!("{skipped}"), lua.key(0).unwrap_or_default());
             let message = [ttl, count.as_bytes(), name_of(after), mark, token, key].join(&b'\n');
@@ -248,48 +270,56 @@ fn give(
     Ok(None)
 }
 
-fn first_of(reply: &Reply) -> Option<Vec<u8>> {
-    match reply {
-        Reply::Array(items) => match items.first() {
-            Some(Reply::Bulk(member)) => Some(member.clone()),
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
-/// The score of the last member of the line; 0 if there is none.
-fn last_score(lua: &mut Sandbox) -> Result<i64, Reply> {
+/// The score of the last member of the line; nothing if the line is empty.
+fn last_score(lua: &mut Sandbox) -> Result<Option<i64>, Reply> {
     let range = [Some(&b"ZRANGE"[..]), lua.key(1), Some(b"-1"), Some(b"-1")];
     let found = lua.call(&[&range[..], &[Some(b"WITHSCORES")]].concat())?;
-    Ok(match &found {
-        Reply::Array(items) => match items.get(1) {
-            Some(Reply::Bulk(score)) => integer(score).unwrap_or(0),
-            _ => 0,
-        },
-        _ => 0,
+    let Reply::Array(items) = &found else { return Ok(None) };
+    Ok(match items.get(1) {
+        Some(Reply::Bulk(score)) => integer(score),
+        _ => None,
     })
 }
 
+/// The function `stand` of the script of a join. Returns whether the member is new.
+fn stand(lua: &mut Sandbox, how: &[u8], place: i64, now: i64) -> Result<bool, Reply> {
+    let score = (place - place.rem_euclid(SCORE_OF_A_PLACE) + now).to_string();
+    let add = [Some(&b"ZADD"[..]), lua.key(1), Some(how), Some(score.as_bytes()), lua.argument(1)];
+    Ok(lua.call(&add)? == Reply::Integer(1))
+}
+
 fn join(lua: &mut Sandbox) -> Outcome {
-    let now = now(lua)?;
     let mut value = lua.call(&[Some(b"GET"), lua.key(0)])?;
     let member = lua.argument(1);
-    for earlier in 4..lua.count_arguments() {
+    if token_is(&value, lua.argument(0)) {
+        let earlier = (5..lua.count_arguments()).map(|earlier| lua.argument(earlier));
+        let words: Vec<_> =
+            [Some(&b"ZREM"[..]), lua.key(1), member].into_iter().chain(earlier).collect();
+        lua.call(&words)?;
+        return lua.call(&[Some(b"PTTL"), lua.key(0)]);
+    }
+    let now = now(lua)?;
+    let mut stands = lua.argument(4) == Some(b"1");
+    for earlier in 5..lua.count_arguments() {
         let earlier = lua.argument(earlier);
         if let Some(score) = score_of(lua, earlier)? {
             let score = score.to_string();
             lua.call(&[Some(b"ZREM"), lua.key(1), earlier])?;
             let add = [Some(&b"ZADD"[..]), lua.key(1), Some(b"NX"), Some(score.as_bytes())];
             lua.call(&[&add[..], &[member]].concat())?;
+            stands = true;
         }
     }
-    if token_is(&value, lua.argument(0)) {
-        lua.call(&[Some(b"ZREM"), lua.key(1), member])?;
-        return lua.call(&[Some(b"PTTL"), lua.key(0)]);
-    }
     if value == Reply::Null {
-        let found = give(lua, &[], member, now)?.or_else(|| first(lua));
+        // `redis.pcall`
+        let found = match front(lua).unwrap_or(None) {
+            None => None,
+            Some(line) => match give(lua, line, &[], member, Some(now))? {
+                Some(found) => Some(found),
+                // `redis.pcall`
+                None => front(lua).unwrap_or(None).map(|line| line.member),
+            },
+        };
         if found.is_none() || found.as_deref() == member {
             lua.call(&[Some(b"ZREM"), lua.key(1), member])?;
             let (token, ttl) = (lua.argument(0), lua.argument(2));
@@ -299,14 +329,20 @@ fn join(lua: &mut Sandbox) -> Outcome {
         value = lua.call(&[Some(b"GET"), lua.key(0)])?;
     }
     let value = if let Reply::Bulk(value) = value { value } else { Vec::new() };
-    let place = match score_of(lua, member)? {
-        Some(place) => place,
-        None => last_score(lua)? + SCORE_OF_A_PLACE,
-    };
-    let score = (place - place.rem_euclid(SCORE_OF_A_PLACE) + now).to_string();
-    lua.call(&[Some(b"ZADD"), lua.key(1), Some(score.as_bytes()), member])?;
+    let mut score = if stands { score_of(lua, member)? } else { None };
+    let mut is_first = false;
+    if score.is_none() {
+        let last = last_score(lua)?;
+        is_first = last.is_none();
+        if !stand(lua, b"NX", last.unwrap_or(0) + SCORE_OF_A_PLACE, now)? {
+            score = score_of(lua, member)?;
+        }
+    }
+    if let Some(score) = score {
+        stand(lua, b"XX", score, now)?;
+    }
     lua.call(&[Some(b"PEXPIRE"), lua.key(1), lua.argument(3)])?;
-    let rank = match value.is_empty() {
+    let rank = match value.is_empty() || is_first {
         true => Reply::Integer(0),
         false => lua.call(&[Some(b"ZRANK"), lua.key(1), member])?,
     };
@@ -318,29 +354,34 @@ fn join(lua: &mut Sandbox) -> Outcome {
 
 fn hand_over(lua: &mut Sandbox) -> Outcome {
     let value = lua.call(&[Some(b"GET"), lua.key(0)])?;
-    // `redis.pcall`
-    let line = lua.call(&[Some(b"ZRANGE"), lua.key(1), Some(b"0"), Some(b"0")]);
     let ours = token_is(&value, lua.argument(0));
-    let empty = line.as_ref().is_ok_and(|line| first_of(line).is_none());
-    if ours && lua.argument(1).is_none() && empty {
-        return lua.call(&[Some(b"DEL"), lua.key(0)]).map(|_| Reply::Integer(1));
-    }
-    let has_line = match line {
-        Ok(_) => !empty,
-        Err(Reply::Error(line)) if line.starts_with(b"WRONGTYPE") => false,
+    // `redis.pcall`
+    let mut line = match front(lua) {
+        Ok(line) => line,
+        Err(Reply::Error(line)) if line.starts_with(b"WRONGTYPE") => None,
         Err(error) => return Ok(error),
     };
-    let now = now(lua)?;
-    if has_line && lua.argument(2).is_some() {
+    let mut left = Reply::Integer(0);
+    if line.is_some() && lua.argument(2).is_some() {
         let own = (2..lua.count_arguments()).map(|own| lua.argument(own));
         let words: Vec<_> = [Some(&b"ZREM"[..]), lua.key(1)].into_iter().chain(own).collect();
-        lua.call(&words)?;
+        left = lua.call(&words)?;
     }
     if value != Reply::Null && !ours {
         return Ok(Reply::Integer(-1));
     }
+    if left != Reply::Integer(0) {
+        // `redis.pcall`
+        line = front(lua).unwrap_or(None);
+    }
     let answer = Reply::Integer(i64::from(ours));
-    if has_line && give(lua, lua.argument(1).unwrap_or_default(), None, now)?.is_some() {
+    let has_line = line.is_some();
+    let name = lua.argument(1).unwrap_or_default();
+    let given = match line {
+        Some(line) => give(lua, line, name, None, None)?,
+        None => None,
+    };
+    if given.is_some() {
         return Ok(answer);
     }
     if ours || has_line {

@@ -263,6 +263,12 @@ impl Line {
         self.at[node.index()].marks.take(number)
     }
 
+    /// Whether the last answered join of the node found the key to be another's: then the waiter
+    /// stands in the line there, unless the node has handed it the key or has forgotten the line.
+    pub fn has_place_at(&self, node: NodeId) -> bool {
+        !self.at[node.index()].holder.is_empty()
+    }
+
     /// The number of the mark that the node was given last.
     pub fn mark_at(&self, node: NodeId) -> u16 {
         self.at[node.index()].marks.last
