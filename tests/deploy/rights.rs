@@ -69,13 +69,14 @@ fn a_connection_is_replaced(fleet: &Fleet, client: &Client) {
     });
 }
 
-/// On each node, one waiter stands in the line of the worker's key.
+/// On two of three nodes, one waiter stands in the line of the worker's key. The third one may have
+/// executed its request before that of the holder, and have given it the key.
 #[track_caller]
 fn wait_for_one_in_line(fleet: &Fleet) {
     let count = "redis.call('SELECT', 1) return redis.call('ZCARD', KEYS[1])";
     let command = ["EVAL", count, "1", "redlatch:line:{lock:a}"];
     eventually(6 * SOON, "a waiter stands in line", || {
-        fleet.iter().all(|node| node.command(&command).int() == 1)
+        fleet.iter().filter(|node| node.command(&command).int() == 1).count() >= 2
     });
 }
 

@@ -61,6 +61,8 @@ fn is_one_line_behind_a_holder(lines: &[Vec<String>], length: usize) -> bool {
 /// Three processes: one holds, two wait in line.
 pub fn three(fleet: &Fleet, ttl: Duration) -> [Process; 3] {
     let mut all = [0; 3].map(|_| Process::start(&fleet.urls()));
+    // Behind another program the first one stands in line, so it hands the key over.
+    fleet.iter().for_each(|node| drop(node.command(&["SET", "a", "other", "PX", "200"])));
     all[0].ask_in_line("a", ttl);
     all[0].had();
     for (number, process) in all.iter_mut().enumerate().skip(1) {

@@ -64,8 +64,10 @@ fn start(fleet: &Fleet) -> Process {
     Process::start_with_hand_over(&fleet.urls(), HAND_OVER)
 }
 
-/// The first one holds, the others stand in line, the successor with this ttl.
+/// The first one holds after a wait behind another program, so it hands the key over. The others
+/// stand in line, the successor with this ttl.
 fn stand_in_line(fleet: &Fleet, all: [&mut Process; 3], ttl: Duration) {
+    fleet.iter().for_each(|node| drop(node.command(&["SET", "a", "other", "PX", "50"])));
     for (number, process) in all.into_iter().enumerate() {
         process.ask_in_line("a", if number == 1 { ttl } else { TTL });
         match number {
