@@ -61,10 +61,8 @@ fn fair_lock_without_waiters_is_asked_for_and_released_as_a_plain_one() {
         world.settle();
         world.assert_clean();
     }
-    // The first pair has to make the script known, and the second one to listen to a channel.
-    assert_eq!(pairs[3], pairs[2]);
-    assert_eq!(pairs[5], pairs[4]);
-    let [asked, released] = &pairs[3];
+    assert!(pairs.windows(2).all(|two| two[0] == two[1]), "{pairs:?}");
+    let [asked, released] = &pairs[1];
     assert!(asked.starts_with("*6\r\n$3\r\nSET\r\n") && asked.matches('*').count() == 1);
     assert!(released.starts_with("*5\r\n$7\r\nEVALSHA\r\n") && released.matches('*').count() == 1);
 }

@@ -18,15 +18,21 @@ enum Asks {
     AfterAllAnswers,
 }
 
-/// A client releases its lock after this hold, and asks for the next one, until a waiter has the
-/// key. Returns how many locks the client got.
-fn locks_before_a_waiter(asks: Asks, hold: Duration) -> usize {
+/// A client that has the key, and one that stands in line for it.
+fn holder_and_waiter() -> (World, usize, usize) {
     let mut world = World::new(3);
     let [holder, waiter] = [(); 2].map(|()| world.client());
     world.ask(holder, LONG);
     world.settle();
     world.ask(waiter, LONG);
     world.settle();
+    (world, holder, waiter)
+}
+
+/// A client releases its lock after this hold, and asks for the next one, until a waiter has the
+/// key. Returns how many locks the client got.
+fn locks_before_a_waiter(asks: Asks, hold: Duration) -> usize {
+    let (mut world, holder, waiter) = holder_and_waiter();
     for locks in 1..1_000 {
         let lock = world.won(holder);
         world.stopped = vec![waiter];
@@ -81,12 +87,7 @@ fn client_that_asks_again_after_a_while_never_hands_over() {
 #[test]
 fn client_that_gives_its_lock_away_leaves_the_key_to_a_waiter_after_some_locks() {
     for adopts in [true, false] {
-        let mut world = World::new(3);
-        let [holder, waiter] = [(); 2].map(|()| world.client());
-        world.ask(holder, LONG);
-        world.settle();
-        world.ask(waiter, LONG);
-        world.settle();
+        let (mut world, holder, waiter) = holder_and_waiter();
         let served = (0..MOST).any(|_| {
             let lock = world.won(holder);
             let (now, core) = (world.now, &mut world.clients[holder].core);
@@ -135,7 +136,7 @@ fn turns(of_first: usize, times: usize) -> Vec<usize> {
 #[test]
 fn requests_that_wait_for_each_other_leave_the_key_to_another_client_after_some_locks() {
     let turns = turns(3, 100);
-    assert!(turns[..MOST].iter().all(|&client| client == 0), "it met nobody yet");
+    assert!(turns[..MOST].iter().all(|&client| client == 0), "it knows of no other client yet");
     let rest = &turns[MOST..];
     assert!(rest.chunks(2).all(|pair| pair[0] == 1), "each client has one turn: {rest:?}");
     assert!(rest.chunks_exact(2).all(|pair| pair[1] == 0), "each client has one turn: {rest:?}");

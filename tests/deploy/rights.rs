@@ -166,8 +166,10 @@ fn fair_waiter_that_may_join_but_not_poll_waits_as_for_a_plain_lock() {
             let released = second.lock("lock:a", wait).unwrap().release();
             (released, second.stats().handed_over)
         });
-        // It polls after 90 ms at most, and leaves the lines.
-        std::thread::sleep(millis(300));
+        eventually(6 * SOON, "a poll is refused on each node", || {
+            let log = |node: &Node| format!("{:?}", node.command(&["ACL", "LOG"]));
+            fleet.iter().all(|node| log(node).to_lowercase().contains(&refused[1..]))
+        });
         let exists = "redis.call('SELECT', 1) return redis.call('EXISTS', KEYS[1])";
         let is_left = |node: &Node, key| node.command(&["EVAL", exists, "1", key]).int() == 1;
         eventually(6 * SOON, "no line is left", || {
