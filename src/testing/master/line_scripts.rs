@@ -149,6 +149,25 @@ fn stand(lua: &mut Sandbox, how: &[u8], place: i64, now: i64) -> Result<bool, Re
     Ok(lua.call(&add)? == Reply::Integer(1))
 }
 
+/// The function `mine` of the script of a join.
+fn mine(lua: &mut Sandbox, left: &[u8]) -> Reply {
+    // `redis.pcall`
+    let first = lua.call(&[Some(b"ZRANGE"), lua.key(1), Some(b"0"), Some(b"0")]);
+    let member = match first {
+        Ok(Reply::Array(mut items)) if !items.is_empty() => items.swap_remove(0),
+        _ => Reply::Null,
+    };
+    let member = if let Reply::Bulk(member) = member { member } else { Vec::new() };
+    let token = member.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
+    Reply::Bulk([b"mine ", left, b" ", name_of(token)].concat())
+}
+
+/// What `PTTL` says of the key, in digits.
+fn left(lua: &mut Sandbox) -> Result<String, Reply> {
+    let left = lua.call(&[Some(b"PTTL"), lua.key(0)])?;
+    Ok(if let Reply::Integer(left) = left { left.to_string() } else { String::new() })
+}
+
 pub(super) fn join(lua: &mut Sandbox) -> Outcome {
     let mut value = lua.call(&[Some(b"GET"), lua.key(0)])?;
     let member = lua.argument(1);
@@ -157,7 +176,8 @@ pub(super) fn join(lua: &mut Sandbox) -> Outcome {
         let words: Vec<_> =
             [Some(&b"ZREM"[..]), lua.key(1), member].into_iter().chain(earlier).collect();
         lua.call(&words)?;
-        return lua.call(&[Some(b"PTTL"), lua.key(0)]);
+        let left = left(lua)?;
+        return Ok(mine(lua, left.as_bytes()));
     }
     let now = now(lua)?;
     let mut stands = lua.argument(4) == Some(b"1");
@@ -185,7 +205,7 @@ pub(super) fn join(lua: &mut Sandbox) -> Outcome {
             lua.call(&[Some(b"ZREM"), lua.key(1), member])?;
             let (token, ttl) = (lua.argument(0), lua.argument(2));
             lua.call(&[Some(b"SET"), lua.key(0), token, Some(b"PX"), ttl])?;
-            return Ok(Reply::Integer(lua.argument(2).and_then(integer).unwrap_or(0)));
+            return Ok(mine(lua, lua.argument(2).unwrap_or_default()));
         }
         value = lua.call(&[Some(b"GET"), lua.key(0)])?;
     }
@@ -210,7 +230,8 @@ pub(super) fn join(lua: &mut Sandbox) -> Outcome {
     let Reply::Integer(rank) = rank else {
         return Err(Reply::error("ERR user_script:1: attempt to concatenate a nil value"));
     };
-    Ok(Reply::Bulk([format!("{rank} ").as_bytes(), &value[..value.len().min(168)]].concat()))
+    let standing = format!("held {rank} {} ", left(lua)?);
+    Ok(Reply::Bulk([standing.as_bytes(), &value[..value.len().min(168)]].concat()))
 }
 
 pub(super) fn hand_over(lua: &mut Sandbox) -> Outcome {
