@@ -10,6 +10,8 @@
 use std::time::Duration;
 
 use crate::proto::error::HeldFor;
+#[cfg(feature = "testing")]
+use crate::proto::fingerprint::Fingerprint;
 use crate::proto::node_set::{MAX_NODES, NodeId};
 use crate::proto::quorum::not_exceeded_by;
 use crate::proto::time::Instant;
@@ -31,6 +33,8 @@ const MOST_LOST: u32 = 8;
 const TRIES: u32 = 3;
 /// So many of these times are counted.
 const MOST_SUBSCRIBED: u32 = 3;
+/// The pauses between polls double so often at most.
+const MOST_POLLS: u32 = 8;
 /// A moment that does not come.
 pub const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
@@ -283,6 +287,41 @@ impl Waiting {
         self.crowd != Crowd::default()
     }
 
+    /// Adds the waiter to a fingerprint.
+    ///
+    /// # Panics
+    /// If the waiter does anything but to stand in line, or to poll for want of a quorum.
+    #[cfg(feature = "testing")]
+    pub fn add_to(&self, fingerprint: &mut Fingerprint<'_>) {
+        let Waiting {
+            mode,
+            free_at,
+            // It is said in the error.
+            reported: _,
+            keys,
+            last_key: _,
+            poll_at,
+            polled_at,
+            woken,
+            // It is read when the lock is handed out.
+            was_alone: _,
+            crowd,
+            // Only waiters that are notified look at it.
+            tries: _,
+            polls,
+        } = self;
+        assert!(matches!(mode, Mode::InLine | Mode::Polling), "it does not cover {mode:?}");
+        assert!(keys.is_none() && !woken && *crowd == Crowd::default(), "nor {self:?}");
+        fingerprint.add(u64::from(*polls.min(&MOST_POLLS)) + 64 * u64::from(self.is_in_line()));
+        if self.is_in_line() {
+            for (index, &moment) in free_at.iter().enumerate() {
+                fingerprint.add_at(NodeId::new(index), fingerprint.ahead(moment));
+            }
+            fingerprint.add(fingerprint.ahead(*poll_at));
+            fingerprint.add(fingerprint.ago(*polled_at, Duration::from_millis(4)));
+        }
+    }
+
     /// The shortest and the longest back-off: times that grow with each attempt that was lost.
     pub fn window(&self, round_trip: Duration) -> (Duration, Duration) {
         let most = self.crowd.window(round_trip);
@@ -304,7 +343,7 @@ impl Waiting {
     /// The pause before the waiter asks, whatever was reported to it, between `shortest` and
     /// `longest`.
     pub fn next_poll(&mut self, shortest: Duration, longest: Duration) -> (Duration, Duration) {
-        let pause = shortest.saturating_mul(1 << self.polls.min(8)).min(longest);
+        let pause = shortest.saturating_mul(1 << self.polls.min(MOST_POLLS)).min(longest);
         self.polls = self.polls.saturating_add(1);
         (pause / 2, pause)
     }

@@ -9,6 +9,9 @@
 //! that does not count any more: of a node that may have forgotten keys, or of a connection that
 //! was lost. [`forget`](Line::forget) takes it out.
 
+#[cfg(feature = "testing")]
+mod fingerprint;
+
 use std::ops::Range;
 use std::time::Duration;
 
