@@ -103,9 +103,8 @@ impl Config {
         self
     }
 
-    /// How long a key lives at first when a fair lock
-    /// ([`LockOptions::fair`](crate::LockOptions::fair)) is handed over to a waiter of which the
-    /// node has not heard for a quarter of this time, if the ttl of the lock is longer: four node
+    /// How long a key lives at first when it is handed over to a waiter in line of which the node
+    /// has not heard for a quarter of this time, if the ttl of the lock is longer: four node
     /// timeouts unless set. A waiter that stopped before it was next in line costs the others this
     /// time; one that stops later costs them the ttl of its lock.
     #[must_use]

@@ -384,13 +384,11 @@ impl Ours {
 #[test]
 fn the_coordinator_allocates_nothing() {
     let _others = ALONE.read().unwrap_or_else(PoisonError::into_inner);
-    for (in_flight, fair) in [(1, false), (64, false), (512, false), (1, true), (64, true)] {
+    for in_flight in [1, 64, 512] {
         let mut by_hand = ByHand::connect(in_flight);
-        by_hand.fair = fair;
         let mut locks = Vec::with_capacity(in_flight);
-        // A client that asks again at once hands over one of 64 fair locks.
-        let warm_up = if fair { 66 } else { 2 };
-        by_hand.pairs_into(warm_up * in_flight, TTL, &mut locks);
+        // A client that asks again at once hands over one of 64 locks.
+        by_hand.pairs_into(66 * in_flight, TTL, &mut locks);
         let before = allocated();
         by_hand.pairs_into(PAIRS as usize, TTL, &mut locks);
         let allocations = allocated() - before;

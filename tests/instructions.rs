@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use by_hand::ByHand;
 
-/// `in flight, pairs, fair`: the orders for the child.
+/// `in flight, pairs`: the orders for the child.
 const TOLD: &str = "REDLATCH_COUNTED_CHILD";
 const NUMBERS: &str = include_str!("instructions.txt");
 const PAIRS: usize = 1_024;
@@ -33,7 +33,7 @@ const OTHER: f64 = 1.25;
 #[ignore = "needs valgrind: apt-get install valgrind"]
 fn a_pair_takes_no_more_instructions_than_were_measured() {
     let (compiler, build) = (compiler(), build());
-    let counts = [1, 64, 512].map(|in_flight| (in_flight, instructions_per_pair(in_flight, false)));
+    let counts = [1, 64, 512].map(|in_flight| (in_flight, instructions_per_pair(in_flight)));
     for (in_flight, count) in counts {
         println!("{compiler} | {build} | {in_flight} | {count}");
     }
@@ -50,18 +50,6 @@ fn a_pair_takes_no_more_instructions_than_were_measured() {
              {measured_with}; {ratio:.3} times as many, and {most} are allowed. If that is meant, \
              write the printed lines into tests/instructions.txt"
         );
-    }
-}
-
-/// Without contention they send the same bytes.
-#[test]
-#[ignore = "needs valgrind: apt-get install valgrind"]
-fn a_fair_pair_takes_as_many_instructions_as_a_plain_one() {
-    for in_flight in [1, 64] {
-        let [plain, fair] = [false, true].map(|fair| instructions_per_pair(in_flight, fair));
-        println!("{in_flight} in flight: {fair} instructions a fair pair, {plain} a plain one");
-        let most = plain + plain / 100;
-        assert!(fair <= most, "{in_flight} in flight: {fair} instead of {plain}");
     }
 }
 
@@ -87,18 +75,18 @@ fn build() -> String {
     format!("{} {profile}", std::env::consts::ARCH)
 }
 
-fn instructions_per_pair(in_flight: usize, fair: bool) -> u64 {
-    let [short, long] = [PAIRS, 2 * PAIRS].map(|pairs| instructions(in_flight, pairs, fair));
+fn instructions_per_pair(in_flight: usize) -> u64 {
+    let [short, long] = [PAIRS, 2 * PAIRS].map(|pairs| instructions(in_flight, pairs));
     (long - short) / PAIRS as u64
 }
 
 /// Runs the child under callgrind. Returns what it counted.
-fn instructions(in_flight: usize, pairs: usize, fair: bool) -> u64 {
+fn instructions(in_flight: usize, pairs: usize) -> u64 {
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
     valgrind.arg(std::env::current_exe().expect("this binary has a path"));
     valgrind.args(["--exact", "the_child_that_is_counted", "--ignored", "--nocapture"]);
-    valgrind.env(TOLD, format!("{in_flight} {pairs} {fair}"));
+    valgrind.env(TOLD, format!("{in_flight} {pairs}"));
     let output = valgrind.output().unwrap_or_else(|error| {
         panic!("valgrind cannot be started ({error}); install it: apt-get install valgrind")
     });
@@ -116,11 +104,6 @@ fn the_child_that_is_counted() {
     let words: Vec<&str> = told.split(' ').collect();
     let [in_flight, pairs] = [0, 1].map(|index| words[index].parse().expect("a number"));
     let mut by_hand = ByHand::connect(in_flight);
-    by_hand.fair = words[2] == "true";
-    if by_hand.fair {
-        // The first fair lock subscribes, and loads the scripts.
-        by_hand.pairs(in_flight, TTL);
-    }
     let mut locks = Vec::with_capacity(in_flight);
     by_hand.canned_pairs(2 * in_flight, TTL, &mut locks);
     by_hand.canned_pairs(pairs, TTL, &mut locks);

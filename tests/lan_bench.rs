@@ -40,13 +40,12 @@ fn bad_options_are_refused_and_the_error_says_why() {
         ("--seconds inf", "\"inf\" is no number of seconds"),
         ("--seeds 0", "\"0\" is no number of seeds"),
         ("--seeds", "--seeds needs a value"),
-        ("--only fare", "\"fare\" is neither bare, fair nor fenced"),
-        ("--only plain+fair", "\"plain\" is neither"),
+        ("--only fare", "\"fare\" is neither bare nor fenced"),
+        ("--only plain+fenced", "\"plain\" is neither"),
         ("--only 3of2", "1 to 64 keys"),
         ("--only 0of2", "1 to 64 keys"),
         ("--only 1of1001", "from 1000 at most"),
-        ("--only fair+2of2", "a fair lock has one key"),
-        ("--only bare+fenced", "neither fair nor fenced"),
+        ("--only bare+fenced", "is not fenced"),
         ("--rounds 3", "unknown option --rounds"),
     ] {
         let problem = read(line).expect_err(line);
@@ -60,8 +59,8 @@ fn each_kind_has_a_name_by_which_it_is_asked_for() {
         assert_eq!(Kind::named(&kind.to_string()), Ok(kind));
         assert!(Kind::USUAL.contains(&kind.bare()), "{kind}");
     }
-    let options = read("--only plain,fair+fenced,bare+2of10 --hold 0.5").expect("three kinds");
-    assert_eq!(options.kinds, [Kind::PLAIN, Kind::FAIR_FENCED, Kind::BARE.keys(2, 10)]);
+    let options = read("--only plain,fenced,bare+2of10 --hold 0.5").expect("three kinds");
+    assert_eq!(options.kinds, [Kind::PLAIN, Kind::FENCED, Kind::BARE.keys(2, 10)]);
     assert_eq!(options.holds, [Duration::from_micros(500)]);
 }
 
@@ -110,12 +109,12 @@ fn figures_are_those_of_the_counts() {
 fn a_row_has_the_ratios_to_the_bare_loop_of_the_same_keys() {
     let ours = Figures::of(&[counts()]);
     let bare = Figures { acquisitions_per_s: 2.0, hand_overs_per_s: 0.0, ..ours };
-    let kinds = [(Kind::FAIR, ours), (Kind::PLAIN.keys(2, 10), ours), (Kind::BARE, bare)];
+    let kinds = [(Kind::PLAIN, ours), (Kind::PLAIN.keys(2, 10), ours), (Kind::BARE, bare)];
     let cells = |row: &String| -> Vec<String> {
         row.split('|').map(|cell| cell.trim().to_owned()).filter(|cell| !cell.is_empty()).collect()
     };
     let rows: Vec<Vec<String>> = report::rows(8, millis(10), &kinds).iter().map(cells).collect();
-    assert_eq!(rows[0][..7], ["8", "10", "fair", "4", "2.00", "3", "-"]);
+    assert_eq!(rows[0][..7], ["8", "10", "plain", "4", "2.00", "3", "-"]);
     assert_eq!(rows[1][..7], ["8", "10", "2of10", "4", "-", "3", "-"], "no such loop was measured");
     let head = report::begin(&read("").expect("no option"));
     assert_eq!(head.lines().last().map(|rule| rule.matches('|').count()), Some(rows[0].len() + 1));
@@ -144,16 +143,16 @@ fn contenders_hold_different_keys_at_one_time() {
 /// One way takes 0.1 ms on average. The claim of a fenced lock is a second round trip, and a third
 /// one writes its number back if the counters of the nodes differ.
 #[test]
-fn fair_waiter_has_the_lock_a_round_trip_after_its_release() {
+fn waiter_has_the_lock_a_round_trip_after_its_release() {
     let gap = |kind| Figures::of(&[run(kind, 4, 1, 100)]).gap_p50_us;
-    let [fair, fenced] = [Kind::FAIR, Kind::FAIR_FENCED].map(gap);
-    assert!((150.0..250.0).contains(&fair), "{fair}");
+    let [plain, fenced] = [Kind::PLAIN, Kind::FENCED].map(gap);
+    assert!((150.0..250.0).contains(&plain), "{plain}");
     assert!((350.0..750.0).contains(&fenced), "{fenced}");
 }
 
 #[test]
-fn fair_waiters_have_the_lock_as_often_as_each_other() {
-    for kind in [Kind::FAIR, Kind::FAIR_FENCED] {
+fn waiters_have_the_lock_as_often_as_each_other() {
+    for kind in [Kind::PLAIN, Kind::FENCED] {
         let counts = run(kind, 8, 1, 200);
         assert!(counts.jain() >= 990, "{kind}: {counts:?}");
     }

@@ -38,9 +38,6 @@ const TRUSTED: &str = "REDLATCH_TRACED_CHILD_TRUSTS";
 /// Set for the child that is the floor.
 const FLOOR: &str = "REDLATCH_TRACED_CHILD_IS_FLOOR";
 
-/// Set for the child that asks for fair locks.
-const FAIR: &str = "REDLATCH_TRACED_CHILD_IS_FAIR";
-
 /// Files that do not exist; the child looks for them between the counted calls.
 const BEGIN: &str = "/redlatch-mark-begin";
 const END: &str = "/redlatch-mark-end";
@@ -120,28 +117,6 @@ fn many_locks_in_flight_share_their_writes() {
 fn one_fork_check_for_each_turn(calls: &Calls) {
     let turns = calls.of(WAITS);
     assert!(calls.of(PROCESS) <= turns + 1, "more fork checks than turns in {calls:?}");
-}
-
-/// Without contention. The first lock subscribes to a channel; that is not counted.
-#[test]
-#[ignore = "needs strace: apt-get install strace"]
-fn a_fair_lock_costs_the_writes_and_reads_of_a_plain_one() {
-    let fleet = Fleet::start(NODES as usize);
-    for (in_flight, pairs) in [(1, 1_000), (64, 6_400)] {
-        let plain = trace_at(&fleet.urls(), None, in_flight, pairs);
-        let fair = trace_as(Some(FAIR), &fleet.urls(), None, in_flight, pairs);
-        one_fork_check_for_each_turn(&fair);
-        let others: u64 = fair.others().iter().map(|(_, count)| **count).sum();
-        assert!(others <= pairs / 100, "calls that no lock needs: {:?}", fair.others());
-        if in_flight == 1 {
-            assert_eq!(fair.of(WRITES), plain.of(WRITES), "writes in {fair:?}");
-            assert!(fair.of(READS) <= 2 * NODES * pairs + pairs / 100, "reads in {fair:?}");
-        }
-        // A turn writes and reads once for each node. How many locks share a turn differs.
-        let turns = fair.of(WAITS);
-        assert!(fair.of(WRITES) <= NODES * (turns + 1), "writes in {fair:?}");
-        assert!(fair.of(READS) <= NODES * (turns + 1), "reads in {fair:?}");
-    }
 }
 
 /// What is encrypted is still one write for each node and turn. It is decrypted in the same
@@ -367,8 +342,7 @@ impl Locks {
         let poll = Poll::new().expect("a poller");
         let engine = Engine::new(config, poll.registry(), Token(0)).expect("an engine");
         let keys = (0..in_flight).map(|slot| format!("key:{slot:04}")).collect();
-        let plain = LockOptions::once(TTL);
-        let options = if std::env::var_os(FAIR).is_some() { plain.fair() } else { plain };
+        let options = LockOptions::once(TTL);
         let mut locks = Locks { poll, events: Events::with_capacity(64), engine, keys, options };
         let started = Instant::now();
         while locks.engine.coordinator().ready().len() < urls.len() {

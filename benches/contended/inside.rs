@@ -6,6 +6,7 @@ use std::time::Duration;
 use mio::{Events, Poll, Token};
 use redlatch::{Engine, LockOptions, Outcome};
 
+use super::TTL;
 use super::contender::{Hold, Role, now};
 use super::ours;
 use super::support::eventually;
@@ -28,7 +29,7 @@ impl Inside {
         let engine = Engine::new(ours::config(role), poll.registry(), Token(0)).expect("an engine");
         let slots = (0..role.inside as u64).map(|slot| Hold { slot, ..Hold::default() });
         let (slots, events) = (slots.collect(), Events::with_capacity(64));
-        let (key, options) = (role.keys[0].clone(), ours::options(role));
+        let (key, options) = (role.keys[0].clone(), LockOptions::new(TTL));
         let mut inside = Inside { poll, events, engine, key, options, slots };
         eventually(Duration::from_secs(20), "the nodes are ready", || {
             inside.turn(Duration::from_millis(1));

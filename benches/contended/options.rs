@@ -31,10 +31,6 @@ pub enum Case {
 /// How a contender waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// The library's fair locks, with the ttl that a waiter gets that may have stopped.
-    Fair,
-    /// The library's fair locks, with a longer ttl.
-    LongFair,
     /// The library with its defaults.
     Ours,
     /// The library, with nodes that report no changes to it.
@@ -65,7 +61,7 @@ impl Case {
         match self {
             Case::Contended => &Kind::ALL,
             Case::Turns => &Kind::OF_ONE_KEY,
-            Case::Inside => &[Kind::Fair, Kind::LongFair, Kind::Ours, Kind::Polling],
+            Case::Inside => &[Kind::Ours, Kind::Polling],
         }
     }
 
@@ -84,24 +80,13 @@ impl Case {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 8] = [
-        Kind::Fair,
-        Kind::LongFair,
-        Kind::Ours,
-        Kind::Polling,
-        Kind::Bare,
-        Kind::Slow,
-        Kind::Sets,
-        Kind::BareSets,
-    ];
+    pub const ALL: [Kind; 6] =
+        [Kind::Ours, Kind::Polling, Kind::Bare, Kind::Slow, Kind::Sets, Kind::BareSets];
 
-    const OF_ONE_KEY: [Kind; 6] =
-        [Kind::Fair, Kind::LongFair, Kind::Ours, Kind::Polling, Kind::Bare, Kind::Slow];
+    const OF_ONE_KEY: [Kind; 4] = [Kind::Ours, Kind::Polling, Kind::Bare, Kind::Slow];
 
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Fair => "fair",
-            Kind::LongFair => "long-fair",
             Kind::Ours => "ours",
             Kind::Polling => "polling",
             Kind::Bare => "bare",
@@ -171,9 +156,8 @@ fn case(text: &str) -> Result<Case, String> {
 }
 
 fn kind(text: &str) -> Result<Kind, String> {
-    Kind::named(text).ok_or(format!(
-        "{text} is none of fair, long-fair, ours, polling, bare, slow, sets and bare-set"
-    ))
+    Kind::named(text)
+        .ok_or(format!("{text} is none of ours, polling, bare, slow, sets and bare-set"))
 }
 
 fn list<T>(text: &str, one: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {

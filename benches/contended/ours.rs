@@ -9,9 +9,6 @@ use super::contender::{Contender, Role};
 use super::options::Kind;
 use super::support::eventually;
 
-/// How long a key lives at first that is handed over, with the default settings.
-const HAND_OVER_TTL: Duration = Duration::from_secs(1);
-
 /// A client and its keys.
 pub struct Ours {
     client: Client,
@@ -24,15 +21,6 @@ pub fn config(role: &Role) -> Config {
     Config::new(&role.urls).expect("the urls of the fleet").restart_guard(RestartGuard::Off)
 }
 
-/// What the contender asks for, but for how long it waits.
-pub fn options(role: &Role) -> LockOptions {
-    match role.kind {
-        Kind::Fair => LockOptions::new(HAND_OVER_TTL).fair(),
-        Kind::LongFair => LockOptions::new(TTL).fair(),
-        _ => LockOptions::new(TTL),
-    }
-}
-
 impl Ours {
     /// Connects to the nodes and waits until each of them is ready.
     pub fn connect(role: &Role) -> Ours {
@@ -42,7 +30,7 @@ impl Ours {
             client.nodes().iter().all(|state| *state == NodeState::Ready)
         });
         let keys = KeySet::new(&role.keys).expect("different keys");
-        Ours { client, keys, options: options(role) }
+        Ours { client, keys, options: LockOptions::new(TTL) }
     }
 }
 

@@ -16,10 +16,7 @@ pub fn begin(options: &Options) {
     println!("{rounds} rounds of {length:?} each, in turns: medians, but for max");
     println!();
     println!(
-        "fair: the library's fair locks, with a ttl of 1 s; long-fair: with one of 10 s; ours:"
-    );
-    println!(
-        "plain locks; polling: plain locks of a user without notifications; bare: raw sockets,"
+        "ours: the library; polling: the same for a user without notifications; bare: raw sockets,"
     );
     println!(
         "which try again 2.5 to 5 ms after each denial; slow: after 100 to 200 ms; sets: locks"

@@ -8,7 +8,7 @@
 //!
 //! Options: `--contenders N,..` (default: 2,4,8,16,32,64), `--hold F,..` (in milliseconds; default:
 //! 0,1,10), `--only KIND,..` (default: all that README names; a kind is `plain`, or some of `bare`,
-//! `fair`, `fenced` and keys such as `2of10`, joined by `+`), `--seconds F` (simulated time of a
+//! `fenced` and keys such as `2of10`, joined by `+`), `--seconds F` (simulated time of a
 //! run; default: twenty turns of each contender, and 1 at least), `--seeds N` (runs of each
 //! setting; default: 3).
 

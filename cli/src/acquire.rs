@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 use signal_hook_mio::v1_0::Signals;
 
-use crate::arguments::{Common, Fairness, Fencing, Keys};
+use crate::arguments::{Common, Fencing, Keys};
 use crate::event_loop::{EventLoop, Patience};
 use crate::exit;
 use crate::holder::Holder;
@@ -69,8 +69,6 @@ const SIGNALS: Token = Token(0);
 pub struct Options {
     #[command(flatten)]
     pub keys: Keys,
-    #[command(flatten)]
-    pub fairness: Fairness,
     #[command(flatten)]
     pub fencing: Fencing,
     #[command(flatten)]
@@ -141,7 +139,6 @@ impl Taking<'_> {
         let timing = &self.options.common.timing;
         let give_up_at = timing.longest_wait().map(|wait| self.start.saturating_add(wait));
         let once = self.options.fencing.of(LockOptions::once(timing.ttl));
-        let once = self.options.fairness.of(once);
         let mut patience = QuorumPatience::new(timing.no_quorum_wait);
         let keys = self.keys()?;
         let (signals, output) = (&mut self.signals, &self.options.common.output);

@@ -224,24 +224,6 @@ pub struct Key {
     pub key: String,
 }
 
-/// Whether the wait is in line.
-#[derive(Debug, Args)]
-pub struct Fairness {
-    /// Wait in line with the others that wait fairly: the lock passes from each to the next
-    ///
-    /// The line is kept on the nodes, in a key of its own, redlatch:line:{KEY}. All who wait for
-    /// KEY should use --fair: beside a line that never ends, the others hardly ever get the lock.
-    #[arg(long)]
-    pub fair: bool,
-}
-
-impl Fairness {
-    /// The options of the acquire.
-    pub fn of(&self, options: LockOptions) -> LockOptions {
-        if self.fair { options.fair() } else { options }
-    }
-}
-
 /// The names of a lock over one key or several.
 #[derive(Debug, Args)]
 pub struct Keys {

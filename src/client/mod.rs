@@ -123,8 +123,7 @@ impl Client {
     ///
     /// # Errors
     /// Why there is no lock: the error of the last attempt, which names a key that is held. Before
-    /// anything is sent: [`ConfigError::Keys`](crate::ConfigError::Keys) for no key or too many,
-    /// and an error for options that exclude each other ([`LockOptions::fair`]).
+    /// anything is sent: [`ConfigError::Keys`](crate::ConfigError::Keys) for no key or too many.
     pub fn lock(
         &self,
         keys: impl Keys,

@@ -96,7 +96,7 @@ pub struct NodeKeyState {
     pub detail: Option<Box<str>>,
     /// How long the node's answer took; zero if it gave none.
     pub took: Duration,
-    /// The tokens of the fair locks that wait for the key on this node: in their order, the first
+    /// The tokens of the requests that wait for the key on this node: in their order, the first
     /// 100 of them. Empty if the node does not let this client read its line.
     pub line: Vec<Value>,
 }
@@ -141,7 +141,7 @@ pub enum KeySummary {
 }
 
 impl Inspection {
-    /// The tokens of the fair locks that wait for the key on any node, in their order. Where the
+    /// The tokens of the requests that wait for the key on any node, in their order. Where the
     /// nodes have different orders, the mean place decides.
     pub fn line(&self) -> Vec<Value> {
         let mut places: Vec<(Value, usize, usize)> = Vec::new();

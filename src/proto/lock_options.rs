@@ -36,7 +36,6 @@ pub struct LockOptions {
     pub(crate) ttl: Duration,
     wait: Wait,
     pub(crate) auto_extend: Option<AutoExtend>,
-    pub(crate) fair: bool,
     pub(crate) fenced: bool,
 }
 
@@ -52,7 +51,7 @@ impl LockOptions {
     /// time is shorter: 1 % of the ttl and 2 ms are subtracted for clock drift.
     pub const fn new(ttl: Duration) -> LockOptions {
         let wait = Wait::For(DEFAULT_WAIT);
-        LockOptions { ttl, wait, auto_extend: None, fair: false, fenced: false }
+        LockOptions { ttl, wait, auto_extend: None, fenced: false }
     }
 
     /// One attempt, without a wait: it fails if others hold the key at this moment.
@@ -92,24 +91,6 @@ impl LockOptions {
         self
     }
 
-    /// The lock is fair: a request that is refused stands in line on the nodes with the waiters of
-    /// other clients, and a release hands the key over to the next of them. Waiters are served in
-    /// the order in which they came, and none asks the nodes before it is its turn. Without
-    /// contention a fair lock costs what a plain one does. A fair lock has one key. If it is
-    /// fenced, too, a hand-over takes one round trip more, which brings the fencing number.
-    ///
-    /// All clients that wait for the key should ask for a fair lock: a plain one hardly ever gets a
-    /// key that always has a line. On each node the line is a key of its own,
-    /// `redlatch:line:{KEY}`.
-    ///
-    /// A waiter that may have stopped is handed the key for a short time at first
-    /// ([`Config::hand_over_ttl`](crate::Config::hand_over_ttl)).
-    #[must_use]
-    pub const fn fair(mut self) -> LockOptions {
-        self.fair = true;
-        self
-    }
-
     /// The lock gets a fencing number: a number that is greater than that of every earlier lock on
     /// the key ([`Lock::fence`](crate::Lock::fence)). Send it along with every write. A store that
     /// refuses a number smaller than the greatest one it has seen then refuses the late write of a
@@ -139,15 +120,6 @@ impl LockOptions {
             Wait::For(wait) => now.saturating_add(wait),
             Wait::Until(moment) => moment.max(now),
         }
-    }
-
-    /// Refuses what no acquire of so many keys can be.
-    pub(crate) fn check_acquire(&self, keys: usize) -> Result<(), ConfigError> {
-        if self.fair && keys > 1 {
-            let problem = "it has one key only; leave `fair` out, or lock one key";
-            return Err(ConfigError::Fair { problem });
-        }
-        Ok(())
     }
 
     /// Refuses what no adopt can be: a number belongs to one holder.
@@ -182,16 +154,9 @@ mod tests {
     }
 
     #[test]
-    fn combinations_that_no_request_can_serve_are_refused() {
+    fn adopt_with_a_fencing_number_is_refused() {
         let options = LockOptions::new(Duration::from_secs(30));
-        for good in [options, options.fenced()] {
-            assert_eq!((good.check_acquire(1), good.check_acquire(2)), (Ok(()), Ok(())));
-        }
-        for fair in [options.fair(), options.fair().fenced()] {
-            assert_eq!(fair.check_acquire(1), Ok(()));
-            assert!(matches!(fair.check_acquire(2), Err(ConfigError::Fair { .. })));
-        }
-        assert_eq!((options.check_adopt(), options.fair().check_adopt()), (Ok(()), Ok(())));
+        assert_eq!(options.check_adopt(), Ok(()));
         assert!(matches!(options.fenced().check_adopt(), Err(ConfigError::Fence { .. })));
     }
 }

@@ -194,7 +194,7 @@ pub struct Settings {
     /// be silent before it is suspect. One number for both: if a node was suspect sooner, the next
     /// request would be refused although the node is only slow; if later, more requests would wait.
     pub node_timeout: Duration,
-    /// How long a key lives that is handed over to a waiter of a fair lock of which the node has
+    /// How long a key lives that is handed over to a waiter in line of which the node has
     /// not heard for a quarter of this time, if its ttl is longer: `None` for four node timeouts. A
     /// waiter that does not run then costs the others this time. Such a lock is claimed in a round
     /// trip of its own before it is handed out.

@@ -112,7 +112,7 @@ pub struct Stats {
     pub lost: u64,
     /// Keys of held locks that a node had lost, and took again.
     pub healed: u64,
-    /// Times that a request for a fair lock began to stand in line.
+    /// Times that a request began to stand in line.
     pub joined: u64,
     /// Fair locks that were won in line.
     pub handed_over: u64,
@@ -122,7 +122,7 @@ pub struct Stats {
     /// was used before: a node may send one after a connection was lost, and another program may
     /// send any.
     pub messages_ignored: u64,
-    /// Claims: round trips before a fair lock was handed out whose hand-over gave too little time.
+    /// Claims: round trips before a lock was handed out whose hand-over gave too little time.
     pub claims: u64,
     /// Times that no waiter in line had a majority, and a request gave its nodes up for another.
     pub splits: u64,

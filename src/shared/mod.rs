@@ -191,8 +191,7 @@ impl SharedClient {
     /// # Errors
     /// The call ends with why there is no lock: the error of the last attempt, which names a key
     /// that is held; without a request to the nodes with
-    /// [`ConfigError::Keys`](crate::ConfigError::Keys) for no key or too many, and with an error
-    /// for options that exclude each other ([`LockOptions::fair`]).
+    /// [`ConfigError::Keys`](crate::ConfigError::Keys) for no key or too many.
     pub fn lock<K: Keys>(&self, keys: K, options: impl Into<LockOptions>) -> Call<Acquire<K>> {
         self.acquire(keys, options.into())
     }

@@ -72,6 +72,35 @@ impl Bench {
         Bench::told(nodes, INFO_OLD, "*2\r\n_\r\n_\r\n", refused, |_| {})
     }
 
+    /// Nodes that refuse the scripts of the line to this user: the client has just learned that.
+    pub fn without_lines(mut self) -> Bench {
+        let options = LockOptions::new(TTL).wait(TTL);
+        let op = self.core.acquire(b"x", options, 0, self.now).expect("it can be asked for");
+        while (0..self.info.len()).fold(false, |moved, node| self.refuses_lines(node) | moved) {}
+        self.core.cancel(op, self.now);
+        while (0..self.info.len()).fold(false, |moved, node| self.refuses_lines(node) | moved) {}
+        assert!(self.core.poll_completion(self.now).is_none());
+        self
+    }
+
+    fn refuses_lines(&mut self, node: usize) -> bool {
+        let said = self.said(node);
+        for command in &said {
+            let reply = match command[0].as_str() {
+                "SET" => "_\r\n",
+                "CLIENT" => "+OK\r\n",
+                "PTTL" => ":9000\r\n",
+                "SUBSCRIBE" | "SCRIPT" => "-NOPERM no\r\n",
+                "EVAL" | "EVALSHA" if command.iter().any(|word| word.contains("redlatch:line")) => {
+                    "-NOPERM no\r\n"
+                }
+                _ => ":0\r\n",
+            };
+            self.reply(node, reply);
+        }
+        !said.is_empty()
+    }
+
     pub fn of(
         nodes: usize,
         info: &str,

@@ -191,7 +191,7 @@ fn forced_release_of_what_was_seen_deletes_only_that_on_the_nodes_that_held_it()
 
 #[test]
 fn forced_release_of_what_was_seen_wakes_a_waiter_of_this_client() {
-    let mut bench = quiet(1);
+    let mut bench = quiet(1).without_lines();
     bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 1, bench.now).unwrap();
     bench.said(0);
     bench.reply(0, "_\r\n");

@@ -28,7 +28,7 @@ fn completion_is_reported_once_and_fetched_by_its_op() {
 
 #[test]
 fn a_lock_that_is_fetched_too_late_is_released_and_asked_for_again() {
-    let mut bench = unprobed();
+    let mut bench = unprobed().without_lines();
     let op = bench.core.acquire(b"k", LockOptions::new(TTL).wait(2 * TTL), 1, bench.now).unwrap();
     for node in 0..3 {
         assert_eq!(bench.names(node), ["SET"]);

@@ -44,14 +44,12 @@ fn fair_waiters_are_served_in_their_order_and_nothing_is_left() {
 }
 
 #[test]
-fn fair_lock_without_waiters_is_asked_for_and_released_as_a_plain_one() {
+fn lock_without_waiters_is_one_set_and_one_short_script_on_each_node() {
     let mut world = World::new(3);
     let client = world.client();
     let mut pairs = Vec::new();
-    for round in 0..6 {
-        let options = LockOptions::new(LONG);
-        let options = if round % 2 == 1 { options.fair() } else { options };
-        world.ask_with(client, options);
+    for _ in 0..6 {
+        world.ask_with(client, LockOptions::new(LONG));
         let asked = world.output(client, 0);
         world.settle();
         let lock = world.won(client);
@@ -297,10 +295,7 @@ fn a_wait_that_is_over_ends_as_contended_and_leaves_nothing() {
     let lock = world.won(all[0]);
     let now = world.now;
     let wait = 150 * MS;
-    world.clients[all[1]]
-        .core
-        .acquire(KEY, LockOptions::new(LONG).wait(wait).fair(), 1, now)
-        .unwrap();
+    world.clients[all[1]].core.acquire(KEY, LockOptions::new(LONG).wait(wait), 1, now).unwrap();
     world.pass(160 * MS);
     assert!(matches!(world.error(all[1]), Error::Contended(_)));
     assert!((0..3).all(|node| world.in_line(node) == 0));
@@ -367,10 +362,7 @@ fn a_lock_that_was_extended_leaves_the_lines_that_it_joined() {
     let all: Vec<usize> = (0..2).map(|_| world.client()).collect();
     (3..5).for_each(|node| world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]));
     let now = world.now;
-    world.clients[all[0]]
-        .core
-        .acquire(KEY, LockOptions::new(TTL).wait(LONG).fair(), 1, now)
-        .unwrap();
+    world.clients[all[0]].core.acquire(KEY, LockOptions::new(TTL).wait(LONG), 1, now).unwrap();
     world.settle();
     let lock = world.won(all[0]);
     world.ask(all[1], TTL / 2);

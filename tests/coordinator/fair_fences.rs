@@ -11,7 +11,7 @@ use super::fair_world::{KEY, World};
 const FENCE: &[u8] = b"redlatch:fence:{k}";
 
 fn fenced() -> LockOptions {
-    LockOptions::new(LONG).fair().fenced()
+    LockOptions::new(LONG).fenced()
 }
 
 /// Clients that wait in their order for the fenced lock that the first one has.

@@ -111,7 +111,7 @@ fn first_renewal_of_a_lock_that_was_won_in_line_counts_from_the_join_and_falls_o
     let lock = world.won(holder);
     let (now, auto_extend) = (world.now, AutoExtend::at_most(Duration::from_secs(3600)));
     let core = &mut world.clients[waiter].core;
-    core.acquire(KEY, LockOptions::new(ttl).wait(LONG).auto_extend(auto_extend).fair(), 1, now)
+    core.acquire(KEY, LockOptions::new(ttl).wait(LONG).auto_extend(auto_extend), 1, now)
         .expect("it can be asked for");
     world.pass(3000 * MS);
     world.release(holder, lock);
@@ -135,10 +135,7 @@ fn hand_over_that_is_read_after_the_end_of_the_wait_is_not_claimed() {
     let lock = world.won_in_line(holder, LONG);
     let now = world.now;
     let wait = 60 * MS;
-    world.clients[waiter]
-        .core
-        .acquire(KEY, LockOptions::new(LONG).wait(wait).fair(), 1, now)
-        .unwrap();
+    world.clients[waiter].core.acquire(KEY, LockOptions::new(LONG).wait(wait), 1, now).unwrap();
     world.settle();
     world.pause_all_clients();
     world.release(holder, lock);
@@ -495,7 +492,7 @@ fn lock_that_is_won_by_a_poll_after_a_lost_claim_warns_as_early_as_others() {
     let lock = world.won_in_line(holder, LONG);
     let (now, auto_extend) = (world.now, AutoExtend::at_most(Duration::from_secs(3600)));
     let core = &mut world.clients[waiter].core;
-    core.acquire(KEY, LockOptions::new(LONG).wait(LONG).auto_extend(auto_extend).fair(), 1, now)
+    core.acquire(KEY, LockOptions::new(LONG).wait(LONG).auto_extend(auto_extend), 1, now)
         .expect("it can be asked for");
     world.settle();
     world.pause_all_clients();

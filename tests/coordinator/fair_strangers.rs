@@ -305,9 +305,8 @@ fn text_of_a_long_message_gives_nobody_a_lock() {
         // It asks for a fair lock once, and listens from then on.
         let now = world.now;
         let core = &mut world.clients[client].core;
-        let op = core
-            .acquire(KEY, LockOptions::new(LONG).wait(LONG).fair(), 1, now)
-            .expect("there is room");
+        let op =
+            core.acquire(KEY, LockOptions::new(LONG).wait(LONG), 1, now).expect("there is room");
         world.settle();
         let [_, _, channel, ..] = words_of_member(&world, 0, 0);
         world.clients[client].core.cancel(op, now);

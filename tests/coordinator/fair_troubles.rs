@@ -62,7 +62,7 @@ fn token_that_a_failed_join_may_have_put_into_a_line_is_taken_out_by_the_release
     world.settle();
     let lock = world.won(holder);
     let now = world.now;
-    let options = LockOptions::new(LONG).wait(300 * MS).fair();
+    let options = LockOptions::new(LONG).wait(300 * MS);
     world.clients[waiter].core.acquire(KEY, options, 1, now).unwrap();
     world.settle();
     world.frozen = vec![1, 2];

@@ -73,7 +73,7 @@ impl World {
 
     /// Asks for a fair lock and waits for it without end.
     pub fn ask(&mut self, client: usize, ttl: Duration) -> Op {
-        self.ask_with(client, LockOptions::new(ttl).fair())
+        self.ask_with(client, LockOptions::new(ttl))
     }
 
     /// Asks for a lock with these options, and waits for it without end.
@@ -85,7 +85,7 @@ impl World {
 
     /// The client gets a fair lock after it stood in line behind another program.
     pub fn won_in_line(&mut self, client: usize, ttl: Duration) -> Lock {
-        self.won_in_line_with(client, LockOptions::new(ttl).fair())
+        self.won_in_line_with(client, LockOptions::new(ttl))
     }
 
     /// As `won_in_line`, with these options.

@@ -16,13 +16,7 @@ fn refused(ask: impl FnOnce(&mut Bench) -> Result<Op, Error>) -> ConfigError {
 }
 
 #[test]
-fn options_that_exclude_each_other_are_refused_before_a_byte_is_sent() {
-    let fair = LockOptions::new(TTL).fair();
-    for options in [fair, fair.fenced()] {
-        let error = refused(|bench| bench.core.acquire(["a", "b"], options, 1, bench.now));
-        let text = "fair lock: it has one key only; leave `fair` out, or lock one key";
-        assert_eq!(error.to_string(), text);
-    }
+fn adopt_with_a_fencing_number_is_refused_before_a_byte_is_sent() {
     let (fenced, token) = (LockOptions::new(TTL).fenced(), token());
     let error = refused(|bench| bench.core.adopt(b"k", token, fenced, 1, bench.now));
     assert!(error.to_string().starts_with("fencing number: a lock that is adopted has none"));

@@ -145,7 +145,7 @@ fn renewal_beyond_a_moment_is_possible_only_for_a_held_lock_that_is_bounded_by_a
 #[test]
 fn client_is_backing_off_only_while_every_request_is_a_waiter_that_ignores_notifications() {
     // The nodes do not report writes, so a loser only waits for its timer.
-    let mut bench = Bench::without_tracking(3);
+    let mut bench = Bench::without_tracking(3).without_lines();
     assert!(!bench.core.is_backing_off(), "there is no request");
     bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL * 9), 1, bench.now).unwrap();
     assert!(!bench.core.is_backing_off(), "its answers decide");

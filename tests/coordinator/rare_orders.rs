@@ -298,7 +298,7 @@ fn a_node_that_tells_of_flushes_all_the_time_costs_no_more_than_one_that_tells_o
 
 #[test]
 fn a_flush_is_reported_to_holders_and_to_waiters_of_the_key() {
-    let mut bench = Bench::with(1, never_asked_for_its_time);
+    let mut bench = Bench::with(1, never_asked_for_its_time).without_lines();
     let keep = redlatch::AutoExtend::at_most(NEVER);
     bench
         .core

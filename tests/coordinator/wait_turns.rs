@@ -104,7 +104,7 @@ fn a_wait_that_is_over_has_no_turn() {
 
 #[test]
 fn adopt_does_not_split_the_queue() {
-    let mut bench = Bench::with(1, quiet);
+    let mut bench = Bench::with(1, quiet).without_lines();
     let lock = bench.hold(&[0]);
     let token = bench.core.into_token(lock, bench.now).unwrap();
     ask_for(&mut bench, 1, WAIT);
@@ -131,7 +131,7 @@ fn adopt_does_not_split_the_queue() {
 
 #[test]
 fn a_waiter_for_less_than_is_usual_is_notified_too() {
-    let mut bench = Bench::with(1, quiet);
+    let mut bench = Bench::with(1, quiet).without_lines();
     let push = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
     ask_for(&mut bench, 1, WAIT);
     answer(&mut bench, 0, "_", "9000");

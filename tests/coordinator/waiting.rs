@@ -62,7 +62,7 @@ fn is_asking(bench: &mut Bench, node: usize) -> bool {
 
 #[test]
 fn a_loser_is_notified_and_asks_when_a_majority_can_be_free() {
-    let mut bench = Bench::new(5);
+    let mut bench = Bench::new(5).without_lines();
     ask_for(&mut bench, 1, WAIT);
     denied(&mut bench, &[9000; 5]);
     for node in [0, 1] {
@@ -90,7 +90,8 @@ fn answer_releases(bench: &mut Bench, nodes: usize) {
 
 #[test]
 fn a_key_that_is_not_released_is_asked_for_when_it_expires_on_a_majority() {
-    let mut bench = Bench::with(3, |settings| settings.retry = (millis(900), millis(900)));
+    let mut bench =
+        Bench::with(3, |settings| settings.retry = (millis(900), millis(900))).without_lines();
     ask_for(&mut bench, 1, WAIT);
     denied(&mut bench, &[100, 30, 60]);
     bench.pass(millis(40));
@@ -129,7 +130,7 @@ fn registers_at(bench: &mut Bench) -> Vec<usize> {
 
 #[test]
 fn waiter_that_lost_is_notified_although_a_minority_holds_another_token() {
-    let mut bench = Bench::new(5);
+    let mut bench = Bench::new(5).without_lines();
     ask_for(&mut bench, 1, WAIT);
     denied(&mut bench, &[9000; 5]);
     for _ in 0..10 {
@@ -142,7 +143,7 @@ fn waiter_that_lost_is_notified_although_a_minority_holds_another_token() {
 
 #[test]
 fn wait_asks_at_once_if_the_key_was_released_in_between() {
-    let mut bench = Bench::new(3);
+    let mut bench = Bench::new(3).without_lines();
     ask_for(&mut bench, 1, WAIT);
     for node in 0..3 {
         bench.said(node);
@@ -157,7 +158,7 @@ fn wait_asks_at_once_if_the_key_was_released_in_between() {
 
 #[test]
 fn a_push_that_is_lost_and_a_key_that_lives_for_ever_are_asked_about_in_a_bounded_time() {
-    let mut bench = Bench::new(3);
+    let mut bench = Bench::new(3).without_lines();
     ask_for(&mut bench, 1, WAIT);
     denied(&mut bench, &[-1; 3]);
     let mut times = 0;
@@ -174,7 +175,7 @@ fn a_push_that_is_lost_and_a_key_that_lives_for_ever_are_asked_about_in_a_bounde
 #[test]
 fn a_waiter_that_is_not_notified_asks_again_after_growing_pauses() {
     // HELLO and the rest, but CLIENT TRACKING is refused.
-    let mut bench = Bench::without_tracking(3);
+    let mut bench = Bench::without_tracking(3).without_lines();
     ask_for(&mut bench, 1, WAIT);
     let (mut times, mut last, mut longest) = (0, bench.now, Duration::ZERO);
     for _ in 0..1000 {
@@ -260,7 +261,7 @@ fn a_lock_that_expires_gives_the_next_waiter_its_turn() {
 
 #[test]
 fn waits_that_are_taken_back_or_run_out_leave_nothing() {
-    let mut bench = Bench::with(1, |settings| settings.probe_interval = WAIT);
+    let mut bench = Bench::with(1, |settings| settings.probe_interval = WAIT).without_lines();
     let lock = bench.hold(&[0]);
     let first = ask_for(&mut bench, 2, Duration::MAX);
     ask_for(&mut bench, 3, millis(20));
@@ -419,7 +420,7 @@ fn a_waiter_queued_during_an_attempt_without_quorum_does_not_get_contended() {
 
 #[test]
 fn a_waiter_is_notified_of_a_key_with_the_prefix_of_its_client() {
-    let mut bench = Bench::with(3, |settings| settings.key_prefix = "app:".into());
+    let mut bench = Bench::with(3, |settings| settings.key_prefix = "app:".into()).without_lines();
     ask_for(&mut bench, 1, WAIT);
     denied(&mut bench, &[9000; 3]);
     for node in [0, 1] {

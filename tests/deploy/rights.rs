@@ -119,11 +119,11 @@ fn the_acl_rule_for_fair_locks_is_all_they_take() {
         grant(&fleet, &rights);
         let (first, second) = (ready(worker(&fleet)), worker(&fleet));
         for _ in 0..3 {
-            let guard = first.lock("lock:a", LockOptions::new(6 * TTL).fair()).unwrap();
+            let guard = first.lock("lock:a", LockOptions::new(6 * TTL)).unwrap();
             let second = second.clone();
             let waiter = std::thread::spawn(move || {
                 let second = ready(second);
-                let wait = LockOptions::new(TTL).fair().wait(60 * SECOND);
+                let wait = LockOptions::new(TTL).wait(60 * SECOND);
                 let released = second.lock("lock:a", wait).unwrap().release();
                 let stats = second.stats();
                 (released, stats.handed_over)
@@ -159,9 +159,9 @@ fn fair_waiter_that_may_join_but_not_poll_waits_as_for_a_plain_lock() {
         let all = whole.split_ascii_whitespace();
         grant(&fleet, &all.filter(|word| *word != refused).collect::<Vec<_>>());
         let (first, second) = (ready(worker(&fleet)), worker(&fleet));
-        let guard = first.lock("lock:a", LockOptions::new(6 * TTL).fair()).unwrap();
+        let guard = first.lock("lock:a", LockOptions::new(6 * TTL)).unwrap();
         let waiter = std::thread::spawn(move || {
-            let wait = LockOptions::new(TTL).fair().wait(60 * SECOND);
+            let wait = LockOptions::new(TTL).wait(60 * SECOND);
             let second = ready(second);
             let released = second.lock("lock:a", wait).unwrap().release();
             (released, second.stats().handed_over)
@@ -211,9 +211,9 @@ fn the_acl_rule_with_all_keys_is_all_it_takes() {
         assert!(fences[0] < fences[1] && fences[1] < fences[2], "{fences:?}");
         assert_eq!(fences[0].len(), names.len());
     }
-    let guard = client.lock("lock:a", options.fair()).unwrap();
+    let guard = client.lock("lock:a", options).unwrap();
     let waiter = std::thread::spawn(move || {
-        let released = other.lock("lock:a", options.fair()).unwrap().release();
+        let released = other.lock("lock:a", options).unwrap().release();
         (released, other.stats().handed_over)
     });
     wait_for_one_in_line(&fleet);

@@ -52,13 +52,11 @@ pub struct Ask {
     pub ttl: Duration,
     pub wait: Duration,
     pub kept: bool,
-    pub fair: bool,
 }
 
 impl Ask {
     pub fn options(self) -> LockOptions {
         let options = LockOptions::new(self.ttl).wait(self.wait);
-        let options = if self.fair { options.fair() } else { options };
         if self.kept { options.auto_extend(AutoExtend::at_most(4 * self.ttl)) } else { options }
     }
 }
@@ -234,14 +232,11 @@ impl<L: Locks> Run<L> {
         let kept = dice.roll(4) == 0;
         let ttl = millis(dice.between(if kept { 10 } else { 5 }, 50));
         let wait = millis(if dice.roll(4) == 0 { 0 } else { dice.below(self.longest_wait) });
-        // All that wait for a key in line ask for a fair lock.
-        let fair = dice.roll(32) == 0;
         let key = match dice.roll(16) {
-            _ if fair => format!("fair:{}", dice.roll(4)),
             0 => format!("shared:{}", dice.roll(4)),
             _ => format!("own:{number}"),
         };
-        let ask = Ask { ttl, wait, kept, fair };
+        let ask = Ask { ttl, wait, kept };
         if dice.roll(8) == 0 {
             self.later.push(Reverse((Instant::now() + millis(dice.below(12)), number)));
         }

@@ -49,7 +49,6 @@ fn put(node: &Node, key: &str, holds: Holds) {
 /// Plays every case in every order of the nodes. The last key is the one that is changed.
 fn play(client: &Client, fleet: &Fleet, keys: &[&str], way: Way) {
     let options = LockOptions::new(TTL).wait(10 * SECOND);
-    let options = if way == Way::InLine { options.fair() } else { options };
     // A wait in line behind another program takes up to a tenth of a second.
     let times = if way == Way::InLine { 1 } else { TIMES };
     let changed = keys.last().expect("there is a key");

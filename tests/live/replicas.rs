@@ -49,7 +49,7 @@ fn extend_does_not_count_a_replica_whose_copy_lives_long_enough_already() {
 fn a_hand_over_that_a_replica_relays_is_no_vote_of_the_replica() {
     let fleet = Fleet::start(3);
     let ttl = 60 * SECOND;
-    let fair = || LockOptions::new(ttl).wait(ttl).fair();
+    let fair = || LockOptions::new(ttl).wait(ttl);
     let fair_config = || config(&fleet).hand_over_ttl(ttl);
     let holder = ready::client(fair_config());
     // Behind another program it stands in line, so it hands the key over.

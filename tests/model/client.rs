@@ -122,7 +122,6 @@ impl Client {
     pub fn acquire(&mut self, now: Instant) {
         self.believes_until = None;
         let options = LockOptions::new(TTL).wait(self.waits);
-        let options = if self.waits.is_zero() { options } else { options.fair() };
         let options = if self.fenced { options.fenced() } else { options };
         let op = self.core.acquire(KEY, options, 0, now);
         self.task = Task::Asking(op.expect("there is room"));

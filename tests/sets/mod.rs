@@ -248,11 +248,6 @@ fn set_that_cannot_be_is_refused_before_a_byte_is_sent() {
     let error = client.lock(["a", "b"], fenced).unwrap_err();
     assert!(matches!(error, Error::Config(ConfigError::Fence { .. })), "{error}");
     println!("{error}");
-    let fair = LockOptions::new(TTL).fair();
-    let error = client.lock(["a", "b"], fair).unwrap_err();
-    assert!(matches!(error, Error::Config(ConfigError::Fair { .. })), "{error}");
-    let text = "fair lock: it has one key only; leave `fair` out, or lock one key";
-    assert_eq!(error.to_string(), text);
     let after: u64 = fleet[0].info("total_commands_processed").parse().unwrap();
     // The question for the number is one.
     assert!(after <= commands.parse::<u64>().unwrap() + 2, "{commands}, {after}");

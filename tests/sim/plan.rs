@@ -81,8 +81,6 @@ pub struct Plan {
     pub extends: u64,
     /// How many in a thousand want their lock kept.
     pub keeps: u64,
-    /// How many in a thousand locks are fair.
-    pub fair: u64,
     /// How many locks in a thousand are wanted with a fencing number.
     pub fences: u64,
     /// How many in a thousand of the wanted locks have several keys.
@@ -145,7 +143,6 @@ impl Plan {
             ],
             extends: dice.one_of(&[0, 100, 300, 800]),
             keeps: dice.one_of(&[0, 300, 800]),
-            fair: 0,
             fences: 0,
             sets: 0,
             gives: dice.one_of(&[0, 0, 100, 400]),
@@ -157,8 +154,6 @@ impl Plan {
             memory,
             directed: false,
         };
-        // Nothing is drawn for it, so the worlds without fair locks are as they were.
-        plan.fair = [0, 0, 400, 1000][(plan.length / 1000 % 4) as usize];
         if memory == Memory::Guarded {
             plan.young = dice.one_of(&[0, 0, 0, 300]);
             plan.fences = dice.one_of(&[0, 500, 1000]);
@@ -186,7 +181,7 @@ impl Plan {
         plan.settings.reconnect = (Duration::from_millis(1), Duration::from_millis(2));
         (plan.latency, plan.late, plan.pace) = ((20 * MICRO, 100 * MICRO), (0, 0), 0);
         plan.fetched_late = 0;
-        (plan.young, plan.fair) = (0, 0);
+        plan.young = 0;
         (plan.fault_pause, plan.rest, plan.directed) = (0, u64::MAX / 4, true);
         plan
     }

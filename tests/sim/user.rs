@@ -72,7 +72,6 @@ pub struct Held {
 pub struct Wish {
     pub ttl: u64,
     pub bounds: Option<Bounds>,
-    pub fair: bool,
     /// Whether it is to have a fencing number.
     pub fenced: bool,
     /// The keys beside the user's own, as bits of their places in the list.
@@ -82,7 +81,7 @@ pub struct Wish {
 impl Wish {
     /// A lock that is not kept.
     pub fn of(ttl: u64) -> Wish {
-        Wish { ttl, bounds: None, fair: false, fenced: false, also: 0 }
+        Wish { ttl, bounds: None, fenced: false, also: 0 }
     }
 
     /// Whether the lock has this key beside the user's own.
@@ -95,14 +94,12 @@ impl Wish {
         self.bounds.map(|bounds| bounds.keep)
     }
 
-    /// The options of an acquire that waits for so many nanoseconds. A lock over several keys is
-    /// not fair.
+    /// The options of an acquire that waits for so many nanoseconds.
     fn options(&self, wait: u64) -> LockOptions {
         let ttl = Duration::from_millis(self.ttl);
         let options = LockOptions::new(ttl).wait(Duration::from_nanos(wait));
         let options = self.keep().map_or(options, |keep| options.auto_extend(keep));
-        let options = if self.fenced { options.fenced() } else { options };
-        if self.fair && self.also == 0 { options.fair() } else { options }
+        if self.fenced { options.fenced() } else { options }
     }
 }
 
@@ -209,9 +206,8 @@ impl World {
         let ttl = self.plan.ttl(&mut self.dice);
         let keeps = self.dice.chance(self.plan.keeps);
         let bounds = if keeps { self.draw_keep(ttl) } else { None };
-        let fair = self.plan.fair > 0 && self.dice.chance(self.plan.fair);
         let fenced = self.dice.chance(self.plan.fences);
-        Wish { ttl, bounds, fair, fenced, also: 0 }
+        Wish { ttl, bounds, fenced, also: 0 }
     }
 
     /// Now and then a user wants other keys beside its own.
@@ -222,8 +218,6 @@ impl World {
         for other in (0..self.plan.keys).filter(|&other| other != key) {
             wish.also |= u64::from(self.dice.chance(500)) << other;
         }
-        // A lock over several keys is not fair.
-        wish.fair &= wish.also == 0;
     }
 
     /// A user waits for an answer, or is refused.

@@ -60,8 +60,8 @@ impl World {
     /// answers, and the longest pause after a refused attempt, a fourth of what is left of a wait.
     fn soon(&self) -> u64 {
         let longest = self.plan.settings.retry.1.as_nanos() as u64;
-        // A fair waiter polls a key that was released without the line.
-        let polls = if self.plan.fair > 0 { 100 * MILLI } else { 0 };
+        // A waiter in line polls a key that was released without the line.
+        let polls = 100 * MILLI;
         polls + LONGEST_WAIT / 4 + 4 * longest + 20 * self.plan.latency.1
     }
 }

@@ -21,8 +21,6 @@ pub struct ByHand {
     now: Duration,
     /// How many requests share one turn.
     pub in_flight: usize,
-    /// Whether the locks are fair.
-    pub fair: bool,
 }
 
 impl ByHand {
@@ -37,8 +35,7 @@ impl ByHand {
         let coordinator = Coordinator::new(settings, SEED, Instant::default());
         let coordinator = coordinator.expect("these settings work");
         let replies = Vec::with_capacity(1 << 20);
-        let mut by_hand =
-            ByHand { coordinator, replies, now: Duration::ZERO, in_flight, fair: false };
+        let mut by_hand = ByHand { coordinator, replies, now: Duration::ZERO, in_flight };
         while let Some(action) = by_hand.coordinator.poll_action() {
             let Action::Connect(node) = action else { panic!("{action:?}") };
             by_hand.coordinator.handle_connected(node, Instant::default());
@@ -52,11 +49,6 @@ impl ByHand {
 
     pub fn now(&self) -> Instant {
         Instant::default().saturating_add(self.now)
-    }
-
-    fn options(&self, ttl: Duration) -> LockOptions {
-        let options = LockOptions::once(ttl);
-        if self.fair { options.fair() } else { options }
     }
 
     /// So many acquires and releases of free keys.
@@ -78,7 +70,7 @@ impl ByHand {
 
     /// Acquires and releases these keys.
     pub fn pair_of(&mut self, keys: impl Keys, ttl: Duration, locks: &mut Vec<Lock>) {
-        let (now, options) = (self.now(), self.options(ttl));
+        let (now, options) = (self.now(), LockOptions::once(ttl));
         self.coordinator.acquire(keys, options, 0, now).expect("there is room");
         self.turn();
         while let Some(done) = self.coordinator.poll_completion(self.now()) {
@@ -94,7 +86,7 @@ impl ByHand {
         let [granted, released] = [&b"+OK\r\n"[..], b":1\r\n"].map(|it| it.repeat(self.in_flight));
         let keys: Vec<[u8; 10]> = (0..self.in_flight).map(key).collect();
         for _ in 0..count / self.in_flight {
-            let (now, options) = (self.now(), self.options(ttl));
+            let (now, options) = (self.now(), LockOptions::once(ttl));
             for key in &keys {
                 self.coordinator.acquire(key, options, 0, now).expect("there is room");
             }
@@ -134,7 +126,7 @@ impl ByHand {
         auto_extend: Option<AutoExtend>,
         locks: &mut Vec<Lock>,
     ) {
-        let (now, options) = (self.now(), self.options(ttl));
+        let (now, options) = (self.now(), LockOptions::once(ttl));
         let options = auto_extend.map_or(options, |keep| options.auto_extend(keep));
         for number in first..first + count {
             let key = key(number);

@@ -18,7 +18,7 @@ pub fn fair_config(fleet: &Fleet) -> Config {
 }
 
 pub fn fair() -> LockOptions {
-    LockOptions::new(TTL).wait(60 * SECOND).fair()
+    LockOptions::new(TTL).wait(60 * SECOND)
 }
 
 /// Waits until so many stand in the line of each node, or have the key there already: the holder
@@ -253,7 +253,7 @@ fn fenced_waiters_in_line_and_outside_of_it_have_numbers_that_grow() {
     };
     let plain = LockOptions::new(millis(900)).wait(60 * SECOND);
     let handed_over: u64 = std::thread::scope(|scope| {
-        let all = [plain.fair(), plain.fair(), plain.fair(), plain.fair(), plain];
+        let all = [plain; 5];
         let threads = all.map(|options| scope.spawn(move || contend(options)));
         threads.into_iter().map(|thread| thread.join().expect("no client panics")).sum()
     });

@@ -218,7 +218,7 @@ fn in_a_process_of_its_own() {
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
             ["lock", key, ttl] => held = wait_for(&client, key, options(ttl)),
-            ["fair", key, ttl] => held = wait_for(&client, key, options(ttl).fair()),
+            ["fair", key, ttl] => held = wait_for(&client, key, options(ttl)),
             ["release"] => {
                 let guard: Guard<'_> = held.take().expect("it is held");
                 let moment = now();
@@ -233,7 +233,7 @@ fn in_a_process_of_its_own() {
                 say("done");
             }
             ["contend-in-line", key, ttl, end, file] => {
-                contend(&client, key, options(ttl).fair(), number(end), file);
+                contend(&client, key, options(ttl), number(end), file);
                 say("done");
             }
             _ => panic!("what is {line}?"),

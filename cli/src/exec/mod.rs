@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use redlatch::{AutoExtend, Lock, LockOptions, LostReason, clock};
 
-use crate::arguments::{Also, Common, Fairness, Fencing, Key, duration};
+use crate::arguments::{Also, Common, Fencing, Key, duration};
 use crate::event_loop::EventLoop;
 use crate::holder::Holder;
 use crate::key_names::KeyNames;
@@ -119,8 +119,6 @@ pub struct Options {
     pub also: Also,
 
     #[command(flatten)]
-    pub fairness: Fairness,
-    #[command(flatten)]
     pub fencing: Fencing,
     #[command(flatten)]
     pub presence: presence::Flags,
@@ -164,7 +162,7 @@ fn run_under_lock(options: &Options, reports: &mut Reports) -> Result<u8, Refusa
     let mut signals = Signals::listen(event_loop.registry())
         .map_err(|error| Refusal::internal(format!("signals: they cannot be caught: {error}")))?;
     let once = LockOptions::once(options.common.timing.ttl).auto_extend(keep(options, grace));
-    let once = options.fairness.of(options.fencing.of(once));
+    let once = options.fencing.of(once);
     let keys = options.also.with(&options.key)?;
     let wanted = (keys.set(), &options.common.timing, once);
     let mut stop = || signals.ending();

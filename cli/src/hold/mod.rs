@@ -14,7 +14,7 @@ use mio::{Token, Waker};
 use redlatch::{AutoExtend, Error, Lock, LockOptions, LockUpdateKind, clock, clock::Instant};
 use rustix::process::Signal;
 
-use crate::arguments::{Also, Common, Fairness, Fencing, Key};
+use crate::arguments::{Also, Common, Fencing, Key};
 use crate::event_loop::EventLoop;
 use crate::exec::holding::{self, give_back};
 use crate::exec::log::Stream;
@@ -65,8 +65,6 @@ pub struct Options {
     #[command(flatten)]
     pub also: Also,
     #[command(flatten)]
-    pub fairness: Fairness,
-    #[command(flatten)]
     pub fencing: Fencing,
     #[command(flatten)]
     pub presence: presence::Flags,
@@ -109,7 +107,7 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
     let keep = keep.warn_before(default_grace(lasts(options)));
     // Nothing releases the keys at the end of the longest hold time, so they do not live longer.
     let once = LockOptions::once(lasts(options)).auto_extend(keep);
-    let once = options.fairness.of(options.fencing.of(once));
+    let once = options.fencing.of(once);
     let keys = options.also.with(&options.key)?;
     let wanted = (keys.set(), &options.common.timing, once);
     let waited = wait_for_lock(&mut event_loop, &mut stop, wanted, reports);

@@ -50,7 +50,7 @@ fn object(seen: &Inspection, summary: KeySummary) -> Value {
     })
 }
 
-/// The waiters of fair locks, the next one first.
+/// The waiters in line, the next one first.
 fn line_objects(seen: &Inspection) -> Vec<Value> {
     let object = |token: &Token| {
         let on = seen.nodes.iter().filter(|node| node.line.contains(token)).count();
@@ -140,7 +140,7 @@ fn text(seen: &Inspection, summary: KeySummary, colours: Colours) -> String {
     format!("{key}: {verdict}\n{}{}", table.text(colours), line_in_words(seen))
 }
 
-/// Which waiters of fair locks stand in line, the next one first; nothing if none does.
+/// Which waiters stand in line, the next one first; nothing if none does.
 fn line_in_words(seen: &Inspection) -> String {
     let line = seen.line();
     if line.is_empty() {

@@ -9,7 +9,6 @@
 //! of another library (`plain.rs`). That client knows no quarantine, so an empty restart would let
 //! it take a key that another client holds. Therefore it takes part in the durable group only.
 //!
-//! Two of five requests that wait are for fair locks, so every key has a line beside plain waiters.
 //!
 //! The faults (`faults.rs`): servers are stopped, killed, restarted; clients are stopped, often
 //! past their ttl, and killed; `redlatch exec` is stopped and killed apart from its CMD; the

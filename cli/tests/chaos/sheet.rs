@@ -43,14 +43,12 @@ pub enum Count {
     /// A release that removed nothing, or that no majority confirmed.
     NotReleased,
     Dropped,
-    /// Locks that were asked for as fair ones and granted.
-    Fair,
     WrapperKilled,
     WrapperStopped,
 }
 
 impl Count {
-    pub const ALL: [Count; 15] = [
+    pub const ALL: [Count; 14] = [
         Count::Contended,
         Count::NoQuorum,
         Count::Expired,
@@ -63,7 +61,6 @@ impl Count {
         Count::Released,
         Count::NotReleased,
         Count::Dropped,
-        Count::Fair,
         Count::WrapperKilled,
         Count::WrapperStopped,
     ];

@@ -23,9 +23,6 @@ use super::{MAX_TTL, NODE_TIMEOUT, key_name};
 /// How many threads use one shared client.
 const THREADS: usize = 3;
 
-/// How many of a thousand requests that wait are for fair locks.
-pub const FAIR: u64 = 400;
-
 /// What the test orders, in the environment of the process.
 #[derive(Debug, Clone)]
 pub struct Errand {
@@ -252,12 +249,6 @@ fn expected<T>(result: Result<T, Error>) -> Option<T> {
     }
 }
 
-fn count_fair(sheet: &Sheet, fair: bool) {
-    if fair {
-        sheet.count(Count::Fair);
-    }
-}
-
 fn refused(sheet: &Sheet, error: &Error) {
     match error {
         Error::Contended(_) => sheet.count(Count::Contended),
@@ -314,14 +305,12 @@ fn hold(sheet: &Sheet, key: u64, plan: Plan, mut lock: impl Lock) {
     }
 }
 
-/// How a lock is asked for; the second part is whether it is a fair one.
-fn options(dice: &mut Dice, ttl: Duration) -> (LockOptions, bool) {
+/// How a lock is asked for.
+fn options(dice: &mut Dice, ttl: Duration) -> LockOptions {
     if dice.chance(150) {
-        return (LockOptions::once(ttl), false);
+        return LockOptions::once(ttl);
     }
-    let options = LockOptions::new(ttl).wait(millis(dice.between(50, 2000)));
-    let fair = dice.chance(FAIR);
-    (if fair { options.fair() } else { options }, fair)
+    LockOptions::new(ttl).wait(millis(dice.between(50, 2000)))
 }
 
 /// The pause before the next lock.
@@ -335,10 +324,9 @@ fn client(errand: &Errand) -> ! {
     let client = Client::connect(errand.config()).expect("the configuration is good");
     loop {
         let (key, plan) = Plan::draw(&mut dice, &errand.keys);
-        let (options, fair) = options(&mut dice, plan.ttl);
+        let options = options(&mut dice, plan.ttl);
         match client.lock(key_name(key), options) {
             Ok(guard) => {
-                count_fair(&sheet, fair);
                 hold(&sheet, key, plan, guard);
             }
             Err(error) => refused(&sheet, &error),
@@ -363,10 +351,9 @@ fn shared(errand: &Errand) -> ! {
         std::thread::spawn(move || {
             loop {
                 let (key, plan) = Plan::draw(&mut dice, &keys);
-                let (options, fair) = options(&mut dice, plan.ttl);
+                let options = options(&mut dice, plan.ttl);
                 match client.lock(key_name(key), options).wait() {
                     Ok(guard) => {
-                        count_fair(&sheet, fair);
                         hold(&sheet, key, plan, guard);
                     }
                     Err(error) => refused(&sheet, &error),

@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use super::sheet::{self, Count, Sheet, Use};
 use super::support::{Dice, millis};
-use super::worker::{Errand, FAIR, Manner, Plan};
+use super::worker::{Errand, Manner, Plan};
 use super::{MAX_TTL, NODE_TIMEOUT, key_name, this_test};
 
 /// The variables of CMD.
@@ -35,7 +35,7 @@ pub fn run(errand: &Errand) -> ! {
     loop {
         let (key, plan) = Plan::draw(&mut dice, &errand.keys);
         let place = sheet.reserve();
-        let mut command = wrapper(errand, plan, key, dice.chance(FAIR));
+        let mut command = wrapper(errand, plan, key);
         command.env(PLACE, place.to_string()).env(SHEET, &errand.sheet);
         command.env(KEY, key.to_string());
         command.env(LENGTH, plan.length.as_micros().to_string());
@@ -49,7 +49,7 @@ pub fn run(errand: &Errand) -> ! {
     }
 }
 
-fn wrapper(errand: &Errand, plan: Plan, key: u64, fair: bool) -> Command {
+fn wrapper(errand: &Errand, plan: Plan, key: u64) -> Command {
     let ms = |duration: Duration| format!("{}ms", duration.as_millis());
     let mut command = Command::new(env!("CARGO_BIN_EXE_redlatch"));
     command.args(["exec", "--json", "-v", "-w", "2s", "--no-quorum-wait", "2s"]);
@@ -59,9 +59,6 @@ fn wrapper(errand: &Errand, plan: Plan, key: u64, fair: bool) -> Command {
         command.arg("--persistent-nodes");
     } else if super::without_guard() {
         command.arg("--no-restart-guard");
-    }
-    if fair {
-        command.arg("--fair");
     }
     // A CMD that outlives its lock is ended by the wrapper.
     if plan.manner == Manner::Overstaying {

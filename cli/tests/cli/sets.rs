@@ -87,23 +87,13 @@ fn hold_locks_also_the_other_keys() {
 }
 
 #[test]
-fn too_many_keys_none_and_a_fair_lock_on_several_are_refused() {
+fn too_many_keys_and_none_are_refused() {
     let fleet = Fleet::start(3);
     let names: Vec<String> = (0..65).map(|number| format!("k{number}")).collect();
     let mut arguments = vec!["acquire"];
     arguments.extend(names.iter().map(String::as_str));
     let ended = run_on(&fleet, &arguments).with_code(125);
     assert!(ended.errors.contains("keys: 65 different keys are given"), "{ended:?}");
-    let fair: [&[&str]; 3] = [
-        &["acquire", "--fair", "a", "b"],
-        &["exec", "--fair", "--also", "a", "b", "true"],
-        &["hold", "--fair", "--also", "a", "b"],
-    ];
-    for arguments in fair {
-        let ended = run_on(&fleet, arguments).with_code(125);
-        let text = "fair lock: it has one key only; leave `fair` out, or lock one key";
-        assert!(ended.errors.contains(text), "{ended:?}");
-    }
     let ended = run_on(&fleet, &["acquire"]).with_code(125);
     assert!(ended.errors.contains("<KEY>"), "{ended:?}");
     assert!(keys(&fleet).is_empty());

@@ -39,8 +39,7 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// Before anything is sent: an invalid ttl or key, options that exclude each other
-    /// ([`LockOptions::fair`]), or [`Error::Busy`].
+    /// Before anything is sent: an invalid ttl or key, or [`Error::Busy`].
     pub fn acquire(
         &mut self,
         keys: impl Keys,

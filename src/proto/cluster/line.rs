@@ -1,4 +1,4 @@
-//! What fair locks need of a connection: the subscription to the channel of this client, and the
+//! What waiters in line need of a connection: the subscription to the channel of this client, and the
 //! scripts of the line. A client that never stands in line asks for neither.
 //!
 //! The hazard is `SUBSCRIBE` on a connection without RESP3: it would refuse every other command

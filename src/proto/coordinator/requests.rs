@@ -35,9 +35,8 @@ impl Coordinator {
     /// ([`poll_lock_update`](Coordinator::poll_lock_update)).
     ///
     /// # Errors
-    /// Before anything is sent: an invalid argument, a combination of options that does not exist
-    /// ([`LockOptions::fair`]), a fencing number while the restart guard is off, because a node
-    /// that forgot its counters has to be known, or [`Error::Busy`].
+    /// Before anything is sent: an invalid argument, a fencing number while the restart guard is off,
+    /// because a node that forgot its counters has to be known, or [`Error::Busy`].
     pub fn acquire(
         &mut self,
         keys: impl Keys,
@@ -55,14 +54,13 @@ impl Coordinator {
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        options.check_acquire(keys.len())?;
-        let LockOptions { ttl, auto_extend, fair, fenced, .. } = options;
+        let LockOptions { ttl, auto_extend, fenced, .. } = options;
         let ttl = self.locks.check_params(keys, ttl, auto_extend)?;
         if fenced {
             self.check_fence()?;
         }
         let give_up_at = options.give_up_at(now);
-        let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fair, fenced, data };
+        let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fenced, data };
         match keys {
             KeysRef::One(key) => self.begin_acquire(key, params, now),
             KeysRef::Several(keys) => self.begin_acquire_all(keys, params, now),
@@ -96,7 +94,7 @@ impl Coordinator {
         if let Some(current_record) = current_record {
             return self.waits.queue_up(&mut self.locks, current_record, key, params, now);
         }
-        let in_line = params.fair && self.waits.has_line(hash, now);
+        let in_line = self.waits.has_line(hash, now);
         let op = self.locks.acquire(key, hash, params, in_line, now);
         self.act(now);
         op

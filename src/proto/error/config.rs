@@ -102,11 +102,6 @@ pub enum ConfigError {
         /// Why.
         problem: &'static str,
     },
-    /// A fair lock that the request does not allow.
-    Fair {
-        /// Why.
-        problem: &'static str,
-    },
     /// So many nodes have a lasting failure that the others are no quorum.
     Nodes(Box<Report>),
 }
@@ -186,7 +181,6 @@ impl ConfigError {
             }
             ConfigError::System { problem } => f.write_str(problem),
             ConfigError::Fence { problem } => write!(f, "fencing number: {problem}"),
-            ConfigError::Fair { problem } => write!(f, "fair lock: {problem}"),
             ConfigError::Nodes(report) if report.names_one_server_twice() => {
                 f.write_str("two addresses lead to one server, which would vote twice: ")?;
                 report.write_nodes(f, |node| node.reply != NodeReply::Nothing)?;

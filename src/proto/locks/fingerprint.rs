@@ -41,6 +41,7 @@ impl Locks {
             waits,
             updates,
             releases,
+            no_lines_until,
             // What a burst took is given back; that changes no answer.
             tidying: _,
             marks,
@@ -67,6 +68,7 @@ impl Locks {
         let flags = [*starting, *forked, marks.is_some()];
         fingerprint.add(flags.iter().fold(1, |bits, &flag| 2 * bits + u64::from(flag)));
         releases.add_to(fingerprint);
+        fingerprint.add(fingerprint.ahead(*no_lines_until));
         for token in given_away {
             fingerprint.add(1 + fingerprint.name(token.digits()));
         }
@@ -138,7 +140,7 @@ fn add_request(
         give_up_at,
         waiting,
         auto_extend,
-        fair,
+        joins,
         yields,
         abandoned,
         stage,
@@ -155,7 +157,7 @@ fn add_request(
     };
     fingerprint.add(word);
     fingerprint.add(2 * fingerprint.ahead(*give_up_at) + u64::from(*abandoned));
-    fingerprint.add(u64::from(*fair) + 2 * u64::from(*yields));
+    fingerprint.add(u64::from(*joins) + 2 * u64::from(*yields));
     if let Some(waiting) = waiting {
         waiting.add_to(fingerprint);
     }

@@ -179,8 +179,6 @@ pub struct AcquireParams {
     pub give_up_at: Instant,
     /// How the lock is auto-extended.
     pub auto_extend: Option<AutoExtend>,
-    /// Whether the request stands in line with the waiters of other clients.
-    pub fair: bool,
     /// Whether the lock gets a fencing number.
     pub fenced: bool,
     /// The data that the completion returns.
@@ -219,7 +217,10 @@ pub struct Locks {
     tidying: Tidying,
     /// The secret by which the client makes its marks; nothing if it never stood in line.
     marks: Option<MarkKey>,
-    /// The tokens of fair locks that were given away last.
+    /// Until this moment no request stands in line, because too many nodes refused the scripts of
+    /// the line to this user.
+    no_lines_until: Instant,
+    /// The tokens of locks in line that were given away last.
     given_away: VecDeque<LockToken>,
     /// The keys that nodes handed over to no record, and that were given back there.
     given_back: VecDeque<(NodeId, LockToken)>,
@@ -250,6 +251,7 @@ impl Locks {
             releases: Releases::default(),
             tidying: Tidying::default(),
             marks: None,
+            no_lines_until: Instant::default(),
             given_away: VecDeque::new(),
             given_back: VecDeque::new(),
             random: Random::new(seed),

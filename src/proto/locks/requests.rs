@@ -99,8 +99,8 @@ pub struct Request {
     pub waiting: Option<Box<Waiting>>,
     /// The terms of auto-extension, once the lock is handed out.
     pub auto_extend: Option<AutoExtend>,
-    /// The caller asked for a fair lock.
-    pub fair: bool,
+    /// After an attempt that others were faster at, the request stands in line on the nodes.
+    pub joins: bool,
     /// How often its waiter in line gave nodes up for another one.
     pub yields: u32,
     /// The caller is gone, and the request goes on: no code fetches its outcome.
@@ -141,7 +141,7 @@ impl Ops {
             give_up_at,
             waiting: None,
             auto_extend: None,
-            fair: false,
+            joins: false,
             yields: 0,
             abandoned: false,
             stage,
@@ -163,10 +163,10 @@ impl Ops {
         }
     }
 
-    /// The caller of this request asked for a fair lock.
-    pub fn set_fair(&mut self, op: Op) {
+    /// Sets whether a request stands in line after an attempt that others were faster at.
+    pub fn set_joins(&mut self, op: Op, joins: bool) {
         if let Some(request) = self.get_mut(op) {
-            request.fair = true;
+            request.joins = joins;
         }
     }
 
@@ -230,10 +230,10 @@ impl Ops {
 
     /// Opens a request in `queue`, which waits until the record of the key gives it up.
     pub fn open_queued(&mut self, queue: u32, params: AcquireParams) -> Op {
-        let AcquireParams { ttl, since, give_up_at, auto_extend, fair, fenced, data } = params;
+        let AcquireParams { ttl, since, give_up_at, auto_extend, fenced, data } = params;
         let op = self.open(data, since, give_up_at, Stage::Queued { queue, ttl, fenced });
         if let Some(request) = self.get_mut(op) {
-            (request.auto_extend, request.fair) = (auto_extend, fair);
+            request.auto_extend = auto_extend;
         }
         self.limit_wait(op);
         op
@@ -317,9 +317,9 @@ impl Ops {
         self.get(op).is_some_and(|request| request.give_up_at <= now)
     }
 
-    /// Whether the caller of this request asked for a fair lock.
-    pub fn is_fair(&self, op: Op) -> bool {
-        self.get(op).is_some_and(|request| request.fair)
+    /// Whether a request stands in line after an attempt that others were faster at.
+    pub fn joins(&self, op: Op) -> bool {
+        self.get(op).is_some_and(|request| request.joins)
     }
 
     /// What a request that has begun to wait knows of its key.

@@ -172,7 +172,7 @@ impl Locks {
             unreachable!("whoever gives up or is cancelled leaves the queue")
         };
         let hash = KeyHash::of(key);
-        let again = self.ops.is_fair(op) && self.hands_over_again(hash, now);
+        let again = self.ops.joins(op) && self.hands_over_again(hash, now);
         let token = self.random_token(in_line || again);
         let round = Round::acquire(self.cluster.size(), now, ttl);
         self.records.give_up_reserved();

@@ -102,7 +102,9 @@ impl Waits {
         }
         locks.reserve_place()?;
         let queue = self.queue_for(locks, current_record, key, now);
+        let joins = locks.has_lines(now);
         let op = locks.ops_mut().open_queued(queue, params);
+        locks.ops_mut().set_joins(op, joins);
         self.queues[queue as usize].waiting.push_back(op);
         Ok(op)
     }
@@ -195,7 +197,7 @@ impl Waits {
             return;
         }
         let line = &self.queues[queue as usize];
-        let in_line = locks.ops().is_fair(op) && self.has_line(KeyHash::of(&line.key), now);
+        let in_line = locks.ops().joins(op) && self.has_line(KeyHash::of(&line.key), now);
         let id = locks.take_turn(op, (queue, &line.key), in_line, now);
         let line = &mut self.queues[queue as usize];
         if in_line {

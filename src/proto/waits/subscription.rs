@@ -34,7 +34,7 @@ impl Waits {
         let round_trip = self.round_trip.usual();
         let (shortest, longest) = locks.cluster().settings().retry;
         let Some(give_up_at) = locks.ops().give_up_at(op) else { return };
-        if locks.ops().is_fair(op) && !matches!(last, Error::NoQuorum(_)) {
+        if locks.ops().joins(op) && !matches!(last, Error::NoQuorum(_)) {
             let begin = || Waiting::new(nodes, 1, now);
             if let Some(waiting) = locks.ops_mut().begin_waiting(op, begin) {
                 waiting.mode = Mode::InLine;

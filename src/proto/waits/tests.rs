@@ -24,7 +24,9 @@ struct Bench {
 
 impl Bench {
     fn new(nodes: usize) -> Bench {
-        let (locks, now) = ready(nodes);
+        let (mut locks, now) = ready(nodes);
+        // Its requests wait without a line.
+        locks.note_no_lines(now);
         Bench { waits: Waits::default(), locks, now }
     }
 
@@ -43,7 +45,6 @@ impl Bench {
             since: self.now,
             give_up_at,
             auto_extend: None,
-            fair: false,
             fenced: false,
             data: 0,
         };

@@ -109,7 +109,7 @@ pub enum TaskAsk {
     ReadValue,
     /// `PTTL` after `GETRANGE`: for how long does the node hold it?
     ReadTtl,
-    /// `ZRANGE` of the line beside the key: which waiters of fair locks stand there?
+    /// `ZRANGE` of the line beside the key: which waiters stand there?
     ReadLine,
     /// `DEL`, even if another client holds the key.
     Delete,
@@ -162,7 +162,7 @@ impl Kind {
         }
     }
 
-    /// Whether a fair lock asks this by a script that names the line of its key.
+    /// Whether a lock that is handed over asks this by a script that names the line of its key.
     pub const fn names_the_line(self) -> bool {
         matches!(self, Kind::Join | Kind::Release)
     }

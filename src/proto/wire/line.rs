@@ -1,4 +1,4 @@
-//! The line beside a key: the questions of a fair lock and what a node says to them. The scripts
+//! The line beside a key: the questions of a waiter and what a node says to them. The scripts
 //! are in [`scripts`], the message by which a node hands the key over in [`message`].
 //!
 //! The line of a key is a sorted set at `redlatch:line:{<key>}`. A member says all that a node has

@@ -1,4 +1,4 @@
-//! What the lines of fair locks need of a master: sorted sets with whole scores, and messages.
+//! What lines need of a master: sorted sets with whole scores, and messages.
 //!
 //! This is a small part of the commands: `ZADD key [NX | XX] score member` with one member,
 //! `ZRANGE` by rank, `SUBSCRIBE` on RESP3 only, `PUBSUB NUMSUB`. Replies with scores are flat, as a

@@ -1,7 +1,6 @@
 //! What the contenders of a run are: who asks, for which keys, and with which options.
 //!
-//! A kind has a name: its words, joined by `+`, such as `fair+fenced` or `bare+2of10`. Whether a
-//! request that is refused stands in line on the nodes is decided in this file alone.
+//! A kind has a name: its words, joined by `+`, such as `fenced+2of10` or `bare+2of10`.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,8 +16,6 @@ const MOST_DRAWN_FROM: usize = 1000;
 pub struct Kind {
     /// A bare loop that tries again after each denial, and not the library.
     pub bare: bool,
-    /// A request that is refused stands in line.
-    pub fair: bool,
     /// A lock has a fencing number.
     pub fenced: bool,
     /// How many keys one lock has. Each request draws them
@@ -29,18 +26,14 @@ pub struct Kind {
 
 impl Kind {
     /// The library with its defaults, and one key.
-    pub const PLAIN: Kind = Kind { bare: false, fair: false, fenced: false, keys: 1, of: 1 };
-    pub const FAIR: Kind = Kind { fair: true, ..Kind::PLAIN };
+    pub const PLAIN: Kind = Kind { bare: false, fenced: false, keys: 1, of: 1 };
     pub const FENCED: Kind = Kind { fenced: true, ..Kind::PLAIN };
-    pub const FAIR_FENCED: Kind = Kind { fenced: true, ..Kind::FAIR };
     pub const BARE: Kind = Kind { bare: true, ..Kind::PLAIN };
 
     /// What a bench measures unless it is asked for others. A bare loop stands after those that are
     /// compared with it.
-    pub const USUAL: [Kind; 9] = [
-        Kind::FAIR,
+    pub const USUAL: [Kind; 7] = [
         Kind::PLAIN,
-        Kind::FAIR_FENCED,
         Kind::FENCED,
         Kind::BARE,
         Kind::PLAIN.keys(2, 2),
@@ -62,9 +55,6 @@ impl Kind {
     /// The options of a request.
     pub fn options(self, ttl: Duration) -> LockOptions {
         let mut options = LockOptions::new(ttl).wait_forever();
-        if self.fair {
-            options = options.fair();
-        }
         if self.fenced {
             options = options.fenced();
         }
@@ -77,7 +67,6 @@ impl Kind {
         for word in name.split('+').filter(|_| name != "plain") {
             match word {
                 "bare" => kind.bare = true,
-                "fair" => kind.fair = true,
                 "fenced" => kind.fenced = true,
                 _ => (kind.keys, kind.of) = drawn(word, name)?,
             }
@@ -88,16 +77,13 @@ impl Kind {
 
     /// What no contender can be.
     fn check(self) -> Result<(), String> {
-        let Kind { bare, fair, fenced, keys, of } = self;
-        if bare && (fair || fenced) {
-            return Err("the bare loop is neither fair nor fenced".into());
+        let Kind { bare, fenced, keys, of } = self;
+        if bare && fenced {
+            return Err("the bare loop is not fenced".into());
         }
         if keys == 0 || keys > of.min(MOST_KEYS) || of > MOST_DRAWN_FROM {
             let drawn = format!("drawn from as many at least, and from {MOST_DRAWN_FROM} at most");
             return Err(format!("a lock has 1 to {MOST_KEYS} keys, {drawn}"));
-        }
-        if fair && keys > 1 {
-            return Err("a fair lock has one key".into());
         }
         Ok(())
     }
@@ -109,7 +95,7 @@ fn drawn(word: &str, name: &str) -> Result<(usize, usize), String> {
     match numbers {
         Some((Ok(keys), Ok(of))) => Ok((keys, of)),
         _ => Err(format!(
-            "{name}: \"{word}\" is neither bare, fair nor fenced, nor keys such as 2of10; the \
+            "{name}: \"{word}\" is neither bare nor fenced, nor keys such as 2of10; the \
              library with its defaults is called plain"
         )),
     }
@@ -117,7 +103,7 @@ fn drawn(word: &str, name: &str) -> Result<(usize, usize), String> {
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = [(self.bare, "bare"), (self.fair, "fair"), (self.fenced, "fenced")];
+        let words = [(self.bare, "bare"), (self.fenced, "fenced")];
         let words = words.into_iter().filter(|(is, _)| *is).map(|(_, word)| word.to_owned());
         let keys = (self.of > 1).then(|| format!("{}of{}", self.keys, self.of));
         let words: Vec<String> = words.chain(keys).collect();

@@ -24,7 +24,7 @@ const fn wish(command: &'static str, rule: &'static str, effect: &'static str) -
 }
 
 /// The effect of a command of the line that is missing.
-const LINE: &str = "nobody can wait in line there for a fair lock";
+const LINE: &str = "nobody can wait in line there";
 
 /// The trials of the key of a line.
 const OF_LINE: [&str; 6] = [trial::LINE, "ZADD", "ZRANK", "ZSCORE", "ZRANGE", "ZREM"];
@@ -57,12 +57,12 @@ const NEEDS: [Need; 27] = [
     wish("ZSCORE", "+zscore", LINE),
     wish("ZRANGE", "+zrange", LINE),
     wish("ZREM", "+zrem", LINE),
-    wish("SUBSCRIBE", "+subscribe &redlatch:*", "who waits for a fair lock polls, and is slower"),
-    wish("PUBLISH", "+publish &redlatch:*", "who waits for a fair lock polls, and is slower"),
+    wish("SUBSCRIBE", "+subscribe &redlatch:*", "a waiter in line polls, and is slower"),
+    wish("PUBLISH", "+publish &redlatch:*", "a waiter in line polls, and is slower"),
     wish(
         "PUBSUB NUMSUB",
         "+pubsub|numsub",
-        "a dead waiter for a fair lock is not skipped while a program listens to all channels",
+        "a dead waiter in line is not skipped while a program listens to all channels",
     ),
     wish("CLIENT SETNAME", "+client|setname", "the client has no name in CLIENT LIST"),
     wish("CLIENT SETINFO", "+client|setinfo", "CLIENT LIST does not show the client's version"),
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn line_that_is_refused_costs_fair_locks_alone() {
+    fn line_that_is_refused_costs_waiters_alone() {
         let line = "NOPERM this user has no permissions to access one of the keys used";
         let found = refusing(&[(trial::LINE, line), ("ZADD", line), ("ZREM", line)]);
         let not_well: Vec<_> = found.iter().filter(|it| it.level != Level::Ok).collect();

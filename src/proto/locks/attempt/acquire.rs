@@ -42,7 +42,7 @@ impl Locks {
     }
 
     /// Begins the first attempt for a key that no record of this client asks for or holds.
-    /// `in_line`: others wait for the key, so a fair request joins the line at once.
+    /// `in_line`: others wait for the key, so the request joins the line at once.
     #[inline]
     pub fn acquire(
         &mut self,
@@ -53,8 +53,9 @@ impl Locks {
         now: Instant,
     ) -> Result<Op, Error> {
         self.check_room()?;
-        let in_line = in_line && now < params.give_up_at && !self.starting;
-        let hands_over = in_line || (params.fair && self.hands_over_again(hash, now));
+        let joins = self.has_lines(now);
+        let in_line = in_line && joins && now < params.give_up_at && !self.starting;
+        let hands_over = in_line || (joins && self.hands_over_again(hash, now));
         let token = self.random_token(hands_over);
         let round = Round::acquire(self.cluster.size(), now, params.ttl);
         let id = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
@@ -62,9 +63,7 @@ impl Locks {
         self.records.index(id, hash);
         let op = self.ops.open(params.data, now, params.give_up_at, Stage::Running { record: id });
         self.ops.link(op, self.records.get_mut(id), params.auto_extend);
-        if params.fair {
-            self.ops.set_fair(op);
-        }
+        self.ops.set_joins(op, joins);
         self.begin_first_attempt(op, id, in_line, now);
         Ok(op)
     }
@@ -320,7 +319,7 @@ impl Locks {
         }
         // A request that the nodes refuse their lines waits as one for a plain lock. One that lacks
         // a quorum asks again.
-        let joins = request.fair && !matches!(error, Error::NoQuorum(_));
+        let joins = request.joins && !matches!(error, Error::NoQuorum(_));
         let token = self.random_token(joins);
         let record = self.records.get(id);
         let (round, fenced) = (Round::acquire(self.cluster.size(), now, record.ttl), record.fenced);

@@ -1,4 +1,4 @@
-//! What a waiter of a fair lock knows of the lines that it stands in: one line on each node.
+//! What a waiter knows of the lines that it stands in: one line on each node.
 //!
 //! A node votes for the waiter by handing the key over to it. The token of the waiter is fresh, and
 //! only a join can bring it to a node. So the node wrote the key after the join was sent, and the

@@ -1,4 +1,4 @@
-//! The course of a fair lock that others hold: joining the lines, polls, splits, and the claim
+//! The course of a request for a key that others hold: joining the lines, polls, splits, and the claim
 //! before the lock is handed out.
 //!
 //! A waiter in line pauses: its record is asking, and its token is in the lines of the nodes. The
@@ -37,6 +37,10 @@ const LONGEST_POLL: Duration = Duration::from_secs(2);
 /// How soon a waiter polls that has the key on some nodes only. The pauses double from here.
 const EARLY_POLL: Duration = Duration::from_millis(4);
 
+/// After the nodes refused the line to the user, no request joins for so long: each would only be
+/// refused again. A user that gets the right meanwhile waits in line from then on.
+const NO_LINES: Duration = Duration::from_secs(10);
+
 /// How often a request gives nodes up for another waiter. Its pauses before it joins again double.
 const YIELDS: u32 = 6;
 
@@ -47,7 +51,22 @@ fn refuses_lines(reply: NodeReply) -> bool {
     matches!(reply, NodeReply::Failed(NoPermission | WrongType | UnknownCommand | Other))
 }
 
+/// Whether the reason does not depend on the key: another one would be refused, too.
+fn is_refused_to_the_user(reply: NodeReply) -> bool {
+    matches!(reply, NodeReply::Failed(NodeError::NoPermission | NodeError::UnknownCommand))
+}
+
 impl Locks {
+    /// Whether the nodes let this user stand in line, as far as the client knows.
+    pub fn has_lines(&self, now: Instant) -> bool {
+        now >= self.no_lines_until
+    }
+
+    /// The nodes refuse the line to this user.
+    pub fn note_no_lines(&mut self, now: Instant) {
+        self.no_lines_until = now.saturating_add(NO_LINES);
+    }
+
     /// A request of the client waits in line: the client listens to a channel of its own from now
     /// on.
     fn prepare_line(&mut self, now: Instant) {
@@ -255,7 +274,7 @@ impl Locks {
             self.note_time_left(node, id, standing.left, now);
         }
         if waits && refuses_lines(reply) {
-            self.on_line_refused(node, id, now);
+            self.on_line_refused(node, id, reply, now);
         } else if waits {
             self.judge_line(id, now);
         }
@@ -287,7 +306,7 @@ impl Locks {
 
     /// A node refuses the script of the line. If that leaves no quorum, the request waits as one
     /// for a plain lock does: it would never get a place, and may get the key.
-    fn on_line_refused(&mut self, node: NodeId, id: RecordId, now: Instant) {
+    fn on_line_refused(&mut self, node: NodeId, id: RecordId, reply: NodeReply, now: Instant) {
         let spare = self.cluster.spare_nodes();
         let record = self.records.get_mut(id);
         let (Some(op), Some(line)) = (record.op, record.line_mut()) else { return };
@@ -299,7 +318,10 @@ impl Locks {
             return;
         }
         if let Some(request) = self.ops.get_mut(op) {
-            request.fair = false;
+            request.joins = false;
+        }
+        if is_refused_to_the_user(reply) {
+            self.note_no_lines(now);
         }
         self.ops.interrupt(op);
         self.on_attempt_lost(id, now);

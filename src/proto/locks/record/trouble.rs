@@ -17,7 +17,7 @@ pub struct Trouble {
     pub taken: NodeSet,
     /// Nodes with an unanswered heal.
     pub healing: NodeSet,
-    /// Nodes that refuse the script of the line: a fair lock is released there as a plain one.
+    /// Nodes that refuse the script of the line: a lock is released there without the line.
     pub plain: NodeSet,
     /// What is known of the lines that the token stands in, or stood in.
     pub line: Option<Box<Line>>,

@@ -180,6 +180,9 @@ impl Locks {
             // The user may not use the key of the line, or a command of the script. So nothing of
             // ours stands there: the key is deleted.
             record.trouble_mut().plain.insert(node);
+            if is_unknown {
+                self.note_no_lines(now);
+            }
         } else {
             if record.pending.is_release_pending(node) {
                 self.pending_releases[node.index()].push(id, now);

@@ -1,14 +1,14 @@
-//! `--fair`: the line, as a script meets it.
+//! Waiting in line, as a script meets it.
 
 use super::*;
 use crate::exec::events;
 
 #[test]
-fn fair_exec_waits_in_line_and_gets_the_lock_when_it_is_released() {
+fn exec_waits_in_line_and_gets_the_lock_when_it_is_released() {
     let fleet = Fleet::start(3);
-    let token = acquired(&fleet, &["--fair", "deploy"]);
-    let fair = ["exec", "--fair", "--json", "-v", "deploy", "-c", "echo mine"];
-    let waiting = Running::start(&mut tool_on(&fleet, &fair));
+    let token = acquired(&fleet, &["deploy"]);
+    let words = ["exec", "--json", "-v", "deploy", "-c", "echo mine"];
+    let waiting = Running::start(&mut tool_on(&fleet, &words));
     eventually(LIMIT, "it stands in line", || {
         let count =
             |node: &Node| format!("{:?}", node.command(&["ZCARD", "redlatch:line:{deploy}"]));
@@ -22,21 +22,13 @@ fn fair_exec_waits_in_line_and_gets_the_lock_when_it_is_released() {
 }
 
 #[test]
-fn fair_by_variable_is_the_same() {
-    let fleet = Fleet::start(3);
-    let mut command = tool_on(&fleet, &["exec", "deploy", "-c", "true"]);
-    run(command.env("REDLATCH_FAIR", "true")).with_code(0);
-    nothing_is_left(&fleet);
-}
-
-#[test]
 fn status_shows_the_line_in_its_order() {
     let fleet = Fleet::start(3);
-    let token = acquired(&fleet, &["--fair", "deploy"]);
+    let token = acquired(&fleet, &["deploy"]);
     let mut waiting = Vec::new();
     for owner in ["web-1", "web-2"] {
-        let fair = ["exec", "--fair", "--owner", owner, "deploy", "-c", "true"];
-        waiting.push(Running::start(&mut tool_on(&fleet, &fair)));
+        let words = ["exec", "--owner", owner, "deploy", "-c", "true"];
+        waiting.push(Running::start(&mut tool_on(&fleet, &words)));
         let in_line = support::Value::Int(waiting.len() as i64);
         eventually(LIMIT, "it stands in line", || {
             fleet.iter().all(|node| node.command(&["ZCARD", "redlatch:line:{deploy}"]) == in_line)
