@@ -64,8 +64,8 @@ fn play(client: &Client, fleet: &Fleet, keys: &[&str], way: Way) {
                 }
                 let mut guard = client.lock(keys, options).expect("it is free soon");
                 if way == Way::InLine {
-                    // Two nodes are enough for a lock. An extend gives the third one the key, unless
-                    // that of the other program is still there.
+                    // Two nodes are enough for a lock. An extend gives the third one the key,
+                    // unless that of the other program is still there.
                     let ended =
                         || !fleet.iter().any(|node| node.get(changed).is_some_and(is_others));
                     client.drive_until(10 * SECOND, "the other program's keys end", ended);
