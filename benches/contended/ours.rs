@@ -6,7 +6,6 @@ use redlatch::{Client, Config, Error, KeySet, LockOptions, NodeState, RestartGua
 
 use super::TTL;
 use super::contender::{Contender, Role};
-use super::options::Kind;
 use super::support::eventually;
 
 /// A client and its keys.

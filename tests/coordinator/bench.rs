@@ -90,7 +90,8 @@ impl Bench {
                 "SET" => "_\r\n",
                 "CLIENT" => "+OK\r\n",
                 "PTTL" => ":9000\r\n",
-                "SUBSCRIBE" | "SCRIPT" => "-NOPERM no\r\n",
+                "SUBSCRIBE" => "-NOPERM no permissions to run the 'subscribe' command\r\n",
+                "SCRIPT" => "-NOPERM no\r\n",
                 "EVAL" | "EVALSHA" if command.iter().any(|word| word.contains("redlatch:line")) => {
                     "-NOPERM no\r\n"
                 }

@@ -12,7 +12,8 @@ use super::fair_world::{KEY, LINE, World};
 
 /// The user may not run this command, neither alone nor in a script.
 fn denied(command: &str) -> Trouble {
-    Trouble::Answers { commands: vec![command.into()], reply: b"-NOPERM no\r\n".to_vec() }
+    let reply = format!("-NOPERM no permissions to run the '{command}' command\r\n");
+    Trouble::Answers { commands: vec![command.into()], reply: reply.into() }
 }
 
 fn values(world: &World) -> Vec<String> {

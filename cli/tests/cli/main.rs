@@ -31,11 +31,8 @@ mod frozen;
 mod hold;
 mod hold_unread;
 mod init;
-<<<<<<< HEAD
 mod line;
-=======
 mod max_hold;
->>>>>>> main
 mod no_quorum_wait;
 mod outcomes;
 mod overlap;

@@ -98,6 +98,9 @@ impl Cluster {
             Fault::Unasked(Some(cause)) => cause,
             _ => NodeError::Garbage,
         };
+        if fault == Fault::Impossible(Ask::Node(NodeAsk::Subscribe)) {
+            self.nodes[node.index()].drops_confirmations = true;
+        }
         self.actions.push_back(Action::Disconnect(node));
         self.lose_connection(node, NodeState::Down(cause), cause, &fault.to_string(), now);
     }

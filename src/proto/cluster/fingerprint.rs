@@ -68,6 +68,8 @@ impl Node {
             failures,
             vetted,
             listening,
+            // The masters of the search answer to it.
+            drops_confirmations: _,
             known,
             // In the search every marker is written on its own node, or replaced in the handshake
             // that finds it there, because the restart guard is on. So none is strange. No node

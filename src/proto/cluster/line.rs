@@ -2,7 +2,8 @@
 //! scripts of the line. A client that never stands in line asks for neither.
 //!
 //! The hazard is `SUBSCRIBE` on a connection without RESP3: it would refuse every other command
-//! from then on. Such a node is not asked, and its waiters poll.
+//! from then on. Such a node is not asked, and its waiters poll. Nor is one, once more, behind a
+//! proxy that drops the push that confirms it: the next reply would be taken for the answer.
 
 use crate::proto::cluster::{Change, Cluster};
 use crate::proto::node_set::NodeId;
@@ -52,7 +53,7 @@ impl Cluster {
         if !entry.state.is_usable() || entry.listening != Listening::No {
             return;
         }
-        if entry.vetted.resp3 {
+        if entry.vetted.resp3 && !entry.drops_confirmations {
             entry.listening = Listening::Asked;
             let ask = Ask::Node(NodeAsk::Subscribe);
             self.ask(node, ask, now, |out| {

@@ -31,6 +31,8 @@ pub(super) struct Node {
     pub(super) vetted: Vetted,
     /// Whether messages come on the present connection.
     pub(super) listening: Listening,
+    /// The answer to `SUBSCRIBE` was lost once: it is not sent again.
+    pub(super) drops_confirmations: bool,
     /// What the node reported when it was vetted last.
     pub(super) known: Option<Info>,
     /// When the client last saw the node marker that it knows. The marker is in `vetted`.
@@ -82,6 +84,7 @@ impl Default for Node {
             failures: 0,
             vetted: Vetted::default(),
             listening: Listening::No,
+            drops_confirmations: false,
             known: None,
             look: None,
             evicted: None,

@@ -372,10 +372,19 @@ impl Connection {
                     read_push(elements, &self.key_prefix, found)
                 }
                 _ => {
+                    let is_of_next = self.lacks_confirmation(&reply);
                     let kept = (&mut self.fact, &mut self.seen, &mut self.details);
-                    let incoming = take(&self.asks, kept, &reply)?;
+                    let incoming = match is_of_next {
+                        true => Incoming::Node(NodeAnswer::Subscribed(false)),
+                        false => take(&self.asks, kept, &reply)?,
+                    };
                     self.asks.pop_front();
                     count_answer(&mut self.moments, &mut self.unwritten, &mut self.asked_at);
+                    if is_of_next {
+                        // The reply itself is read next.
+                        self.last_answer = now;
+                        return Ok(Some(incoming));
+                    }
                     Some(incoming)
                 }
             };
@@ -393,6 +402,15 @@ impl Connection {
 }
 
 impl Connection {
+    /// Whether this is the reply to `SCRIPT LOAD`, and the push that confirms the `SUBSCRIBE` before
+    /// it did not come: a proxy drops pushes.
+    fn lacks_confirmation(&self, reply: &Reply<'_>) -> bool {
+        let next = self.asks.iter().take(2);
+        let asked =
+            next.eq([&Ask::Node(NodeAsk::Subscribe), &Ask::Node(NodeAsk::Load(ScriptName::Join))]);
+        asked && matches!(reply, Reply::Bulk(hash) if hash.len() == 40)
+    }
+
     /// The text of a message that is too long begins after `head` of the stored bytes, or of the
     /// input.
     fn begin_skipping(
@@ -509,11 +527,21 @@ fn of_node(kind: NodeAsk, reply: &Reply<'_>, fact: &mut Fact) -> Option<NodeAnsw
         NodeAsk::Probe(step) => store(step).map(|()| NodeAnswer::Probed(step)),
         NodeAsk::Kill => answers::killed(reply).map(NodeAnswer::Gone),
         // The answer is a push, unless the node refuses.
-        NodeAsk::Subscribe => {
-            matches!(reply, Reply::Error(_)).then_some(NodeAnswer::Subscribed(false))
+        NodeAsk::Subscribe => refuses_channel(reply).then_some(NodeAnswer::Subscribed(false)),
+        NodeAsk::Load(_) => {
+            matches!(reply, Reply::Bulk(_) | Reply::Error(_)).then_some(NodeAnswer::Unused)
         }
-        NodeAsk::LastWord | NodeAsk::Caching | NodeAsk::Load(_) => Some(NodeAnswer::Unused),
+        NodeAsk::LastWord | NodeAsk::Caching => Some(NodeAnswer::Unused),
     }
+}
+
+/// Whether an error is the answer to `SUBSCRIBE`. It names the command or the channel; any other
+/// error may be the answer to a later question, if a proxy dropped the confirmation.
+fn refuses_channel(reply: &Reply<'_>) -> bool {
+    let names = |line: &[u8], what: &[u8]| {
+        line.windows(what.len()).any(|part| part.eq_ignore_ascii_case(what))
+    };
+    matches!(reply, Reply::Error(line) if names(line, b"subscribe") || names(line, b"channel"))
 }
 
 /// The oldest question was answered: takes it out of its moments.
@@ -720,6 +748,25 @@ mod tests {
         }
         let malformed = answers(&mut connection(&[RELEASE]), b"HTTP/1.1 400 Bad Request\r\n");
         assert!(matches!(malformed, Err(Fault::Malformed(_))));
+    }
+
+    #[test]
+    fn a_confirmation_that_a_proxy_dropped_takes_no_other_reply() {
+        const SUBSCRIBE: Ask = Ask::Node(NodeAsk::Subscribe);
+        const LOAD: Ask = Ask::Node(NodeAsk::Load(ScriptName::Join));
+        let lost = Incoming::Node(NodeAnswer::Subscribed(false));
+        let loaded = Incoming::Node(NodeAnswer::Unused);
+        let hash = [&b"$40\r\n"[..], &[b'a'; 40], b"\r\n"].concat();
+        let answered = answers(&mut connection(&[SUBSCRIBE, LOAD]), &hash);
+        assert_eq!(answered, Ok(vec![lost.clone(), loaded.clone()]));
+        let refused = b"-NOPERM User u has no permissions to run the 'subscribe' command\r\n";
+        let answered = answers(&mut connection(&[SUBSCRIBE, LOAD]), &[refused, &hash[..]].concat());
+        assert_eq!(answered, Ok(vec![lost, loaded]));
+        // These may be the answers to what follows.
+        for reply in [&b"-NOPERM User u may not run 'script|load'\r\n"[..], b"+OK\r\n", b":1\r\n"] {
+            let answered = answers(&mut connection(&[SUBSCRIBE, LOAD]), reply);
+            assert_eq!(answered, Err(Fault::Impossible(SUBSCRIBE)));
+        }
     }
 
     #[test]
