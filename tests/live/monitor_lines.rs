@@ -3,6 +3,7 @@
 use crate::support::Monitor;
 use redlatch::proto::command::{EXTEND, RELEASE};
 use redlatch::proto::sets::ADOPT;
+use redlatch::testing::inside::HAND_OVER;
 
 use super::*;
 
@@ -64,9 +65,17 @@ fn read(line: &str) -> Option<Heard> {
         ("EVAL" | "EVALSHA", script) if script == RELEASE.sha1 || script == RELEASE.source => {
             of(What::Release, 3, 4)
         }
+        ("EVAL" | "EVALSHA", script) if script == HAND_OVER.sha1 || is_hand_over(&script) => {
+            of(What::Release, 3, 5)
+        }
         ("EVAL", script) if script == ADOPT => of(What::Adopt, 3, 5),
         _ => None,
     }
+}
+
+/// MONITOR writes a backslash as two.
+fn is_hand_over(script: &str) -> bool {
+    script.replace(r"\\", r"\") == *HAND_OVER.source
 }
 
 #[test]

@@ -39,7 +39,8 @@ impl Peek {
         Ok(line.and_then(|id| id.trim_end().parse().ok()))
     }
 
-    /// Every key and what it holds, in the order of the keys.
+    /// Every key that holds text, and what it holds, in the order of the keys. The line of a key is
+    /// no text.
     pub fn keys(&mut self) -> io::Result<Vec<(String, String)>> {
         let mut names: Vec<String> = self.ask(&[b"KEYS", b"*"], |reply| match reply {
             Reply::Array(items) => items.iter().map(text).collect(),
@@ -51,6 +52,7 @@ impl Peek {
             // A key that has gone meanwhile is left out.
             let held = self.ask(&[b"GET", name.as_bytes()], |reply| match reply {
                 Reply::Null => Some(None),
+                Reply::Error(line) if line.starts_with(b"WRONGTYPE") => Some(None),
                 _ => text(reply).map(Some),
             })?;
             keys.extend(held.map(|held| (name, held)));
