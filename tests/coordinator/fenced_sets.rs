@@ -301,7 +301,7 @@ fn takes_singly(bench: &mut Bench) {
 
 #[test]
 fn set_that_takes_its_keys_one_by_one_has_its_fences_from_the_last_round() {
-    let mut bench = Bench::without_tracking(3);
+    let mut bench = Bench::without_tracking(3).without_lines();
     takes_singly(&mut bench);
     (0..3).for_each(|node| expect(&mut bench, node, COUNT));
     vote(&mut bench, 0, [6, 2]);
@@ -313,7 +313,7 @@ fn set_that_takes_its_keys_one_by_one_has_its_fences_from_the_last_round() {
 
 #[test]
 fn set_whose_first_keys_are_granted_after_the_deadline_is_lost_without_votes() {
-    let mut bench = Bench::without_tracking(3);
+    let mut bench = Bench::without_tracking(3).without_lines();
     wait_for(&mut bench, 3 * TTL);
     for _ in 0..3 {
         next_round(&mut bench, 3);
@@ -333,7 +333,7 @@ fn set_whose_first_keys_are_granted_after_the_deadline_is_lost_without_votes() {
 /// before the deadline of the second one, so the vote does not count.
 #[test]
 fn vote_of_an_earlier_last_round_is_no_vote() {
-    let mut bench = Bench::without_tracking(3);
+    let mut bench = Bench::without_tracking(3).without_lines();
     takes_singly(&mut bench);
     (0..3).for_each(|node| expect(&mut bench, node, COUNT));
     // Two nodes refuse the second key; the third one is slow.

@@ -75,7 +75,7 @@ fn taken(bench: &mut Bench) -> Lock {
 
 #[test]
 fn set_begins_anew_if_one_of_its_first_keys_was_lost_before_the_last_round() {
-    let mut bench = Bench::without_tracking(1);
+    let mut bench = Bench::without_tracking(1).without_lines();
     taking_singly(&mut bench, &["a", "b", "c"], 1);
     bench.reply(0, ":1\r\n");
     assert_eq!(asked(&mut bench, 0), ["take a+b"]);
@@ -89,7 +89,7 @@ fn set_begins_anew_if_one_of_its_first_keys_was_lost_before_the_last_round() {
 
 #[test]
 fn grant_of_the_first_keys_does_not_prove_the_whole_set() {
-    let mut bench = Bench::without_tracking(3);
+    let mut bench = Bench::without_tracking(3).without_lines();
     taking_singly(&mut bench, &["a", "b"], 3);
     // Node 2 grants `a`, and its connection is lost before it is asked for both keys.
     bench.reply(2, ":1\r\n");
@@ -143,7 +143,7 @@ fn script_over_a_set_is_not_repeated_past_the_deadline() {
 /// Two nodes say that the second key is another's, and the set waits for it in the same round.
 #[test]
 fn script_over_a_set_is_not_repeated_while_the_set_waits_for_a_key() {
-    let mut bench = Bench::without_tracking(3);
+    let mut bench = Bench::without_tracking(3).without_lines();
     taking_singly(&mut bench, &["a", "b"], 3);
     for node in 0..3 {
         bench.reply(node, ":1\r\n");

@@ -190,7 +190,7 @@ fn asks(bench: &mut Bench) -> bool {
 
 #[test]
 fn set_asks_again_when_the_latest_of_its_keys_can_be_free() {
-    let mut bench = Bench::new(1);
+    let mut bench = Bench::new(1).without_lines();
     lost(&mut bench);
     bench.reply(0, "+OK\r\n:40\r\n+OK\r\n:-2\r\n+OK\r\n:120\r\n");
     bench.pass(Duration::from_millis(42));
@@ -202,7 +202,7 @@ fn set_asks_again_when_the_latest_of_its_keys_can_be_free() {
 #[test]
 fn set_is_notified_of_each_of_its_keys() {
     let push = |key: &str| format!(">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\n{key}\r\n");
-    let mut bench = Bench::new(1);
+    let mut bench = Bench::new(1).without_lines();
     lost(&mut bench);
     bench.reply(0, "+OK\r\n:9000\r\n+OK\r\n:-2\r\n+OK\r\n:9000\r\n");
     bench.reply(0, &push("c"));
@@ -213,7 +213,7 @@ fn set_is_notified_of_each_of_its_keys() {
 
 #[test]
 fn wait_for_a_set_that_runs_out_reports_how_long_its_keys_are_held() {
-    let mut bench = Bench::new(1);
+    let mut bench = Bench::new(1).without_lines();
     lost(&mut bench);
     bench.reply(0, "+OK\r\n:-2\r\n+OK\r\n:20000\r\n+OK\r\n:9000\r\n");
     let error = loop {
@@ -294,7 +294,7 @@ fn until_asked(bench: &mut Bench) -> Vec<String> {
 
 #[test]
 fn set_that_lost_several_times_takes_its_keys_in_the_order_of_their_bytes() {
-    let mut bench = Bench::without_tracking(1);
+    let mut bench = Bench::without_tracking(1).without_lines();
     let op = lost_three_times(&mut bench);
     assert_eq!(until_asked(&mut bench), ["take a"]);
     let start = bench.now;
@@ -322,7 +322,7 @@ fn set_that_lost_several_times_takes_its_keys_in_the_order_of_their_bytes() {
 
 #[test]
 fn set_that_takes_its_keys_one_by_one_waits_for_the_next_one_only() {
-    let mut bench = Bench::new(1);
+    let mut bench = Bench::new(1).without_lines();
     wait_for(&mut bench, &["a", "b", "c"]);
     let (mut watched, mut singly) = (Vec::new(), false);
     for _ in 0..2000 {
@@ -351,7 +351,7 @@ fn set_that_takes_its_keys_one_by_one_waits_for_the_next_one_only() {
 #[test]
 fn set_that_holds_its_first_keys_gives_them_back_when_it_gives_up() {
     for cancelled in [true, false] {
-        let mut bench = Bench::without_tracking(1);
+        let mut bench = Bench::without_tracking(1).without_lines();
         let op = lost_three_times(&mut bench);
         assert_eq!(until_asked(&mut bench), ["take a"]);
         bench.reply(0, ":1\r\n");
@@ -378,7 +378,7 @@ fn set_that_holds_its_first_keys_gives_them_back_when_it_gives_up() {
 
 #[test]
 fn set_whose_first_key_is_refused_again_releases_everything_and_begins_anew() {
-    let mut bench = Bench::without_tracking(1);
+    let mut bench = Bench::without_tracking(1).without_lines();
     lost_three_times(&mut bench);
     for _ in 0..2 {
         assert_eq!(until_asked(&mut bench), ["take a"]);
@@ -395,7 +395,7 @@ fn set_whose_first_key_is_refused_again_releases_everything_and_begins_anew() {
 
 #[test]
 fn node_that_refuses_the_last_round_after_the_majority_is_released_all_the_same() {
-    let mut bench = Bench::without_tracking(3);
+    let mut bench = Bench::without_tracking(3).without_lines();
     wait_for(&mut bench, &["a", "b"]);
     let ask = |bench: &mut Bench, expected: &str| {
         for _ in 0..2000 {
@@ -429,7 +429,7 @@ fn node_that_refuses_the_last_round_after_the_majority_is_released_all_the_same(
 
 #[test]
 fn set_whose_next_key_is_shared_among_waiters_gives_up_its_keys_now_and_then() {
-    let mut bench = Bench::without_tracking(3);
+    let mut bench = Bench::without_tracking(3).without_lines();
     wait_for(&mut bench, &["a", "b"]);
     let (mut kept, mut given_up) = (0, 0);
     for _ in 0..3800 {
@@ -458,7 +458,7 @@ fn set_whose_next_key_is_shared_among_waiters_gives_up_its_keys_now_and_then() {
 
 #[test]
 fn a_set_begins_no_round_after_its_wait() {
-    let mut bench = Bench::without_tracking(1);
+    let mut bench = Bench::without_tracking(1).without_lines();
     let give_up_at = bench.now.saturating_add(WAIT);
     lost_three_times(&mut bench);
     let (mut late, mut is_near_the_end) = (Vec::new(), false);
@@ -491,7 +491,7 @@ fn a_set_begins_no_round_after_its_wait() {
 /// A caller holds `b` by a single lock, and waits for `a` while it does.
 #[test]
 fn a_set_gives_its_first_key_up_now_and_then_for_a_caller_that_locks_out_of_order() {
-    let mut bench = Bench::without_tracking(1);
+    let mut bench = Bench::without_tracking(1).without_lines();
     lost_three_times(&mut bench);
     let (mut free, mut has) = (0, false);
     for _ in 0..3500 {

@@ -26,7 +26,7 @@ impl Locks {
                 record.prove_granted(node, ask);
             }
             if ask.sent.names.is_all_keys() {
-                self.note_named(node, ask.record, reply);
+                self.note_named(node, ask, reply);
             }
         } else {
             record.pending.on_release_over(node);

@@ -5,7 +5,7 @@
 use crate::proto::error::{ClosedReason, Error, LostReason};
 use crate::proto::ids::RecordId;
 use crate::proto::locks::Locks;
-use crate::proto::locks::encoding::Question;
+use crate::proto::locks::encoding::{Question, encode, encode_all};
 use crate::proto::locks::flushes::Flushes;
 use crate::proto::locks::record::records::{Phase, Records};
 use crate::proto::locks::release::queue::PendingReleases;
@@ -16,7 +16,6 @@ use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::Instant;
 use crate::proto::timers::Timers;
 use crate::proto::wire::ask::{Encoding, Kind, Names};
-use crate::proto::wire::command;
 use crate::proto::wire::command::Form;
 
 impl Locks {
@@ -133,8 +132,13 @@ impl Locks {
         }
         for node in record.pending.releasing().minus(record.plain()).iter() {
             self.command.clear();
-            let key = self.key_prefix.put_before(&record.key);
-            command::release(&mut self.command, Form::Source, key, &record.token);
+            let what = (Kind::Release, Form::Source);
+            if record.set().is_some() {
+                encode_all(&mut self.command, &self.key_prefix, record, what, false, now);
+            } else {
+                let key = self.key_prefix.put_before(&record.key);
+                encode(&mut self.command, key, record, what, now);
+            }
             self.cluster.say_last_word(node, now, &self.command);
         }
     }

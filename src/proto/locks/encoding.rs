@@ -47,12 +47,18 @@ impl Question {
         if self.counts {
             return Names::AllKeysAndCounters;
         }
-        if record.set().is_some() || self.kind == Kind::Adopt {
-            return Names::AllKeys;
-        }
         let in_line = record.hands_over() && self.kind.names_the_line();
         let in_line = in_line && record.plain().common(nodes).is_empty();
-        if in_line { Names::KeyAndLine } else { Names::Key }
+        let several = record.set().is_some();
+        match (in_line, self.kind) {
+            // A waiter stands in the line of one of its keys at a time.
+            (true, Kind::Join) => Names::KeyAndLine,
+            (true, _) if several => Names::AllKeysAndLines,
+            (true, _) => Names::KeyAndLine,
+            (false, Kind::Adopt) => Names::AllKeys,
+            (false, _) if several => Names::AllKeys,
+            (false, _) => Names::Key,
+        }
     }
 
     /// How it is sent to these nodes, and which of them do not know its script: these get the
@@ -182,6 +188,13 @@ impl<'a> Place<'a> {
         Member { token: &record.token, ttl: line.ttl, short_ttl: line.short_ttl, channel, mark }
     }
 
+    /// Whether the token may stand in a line of the node, or may be put there yet: by a join in
+    /// flight, or by one of a lost connection.
+    fn may_be_taken(self, record: &Record, line: &Line) -> bool {
+        let (node, pending) = (self.node, &record.pending);
+        pending.is_asked(node) || pending.unproven().contains(node) || line.may_stand(node)
+    }
+
     /// The member that the last join put into the line.
     fn last(self, record: &'a Record, line: &Line) -> Member<'a> {
         self.member(record, line, line.mark_at(self.node))
@@ -196,14 +209,13 @@ impl<'a> Place<'a> {
         line.earlier_marks(self.node).map(move |number| self.member(record, line, number))
     }
 
-    /// All of these.
+    /// All of these, and those that may stand in the line of another key of the lock.
     pub fn members(
         self,
         record: &'a Record,
         line: &'a Line,
     ) -> impl ExactSizeIterator<Item = Member<'a>> {
-        // The first mark has the number 1.
-        let first = line.earlier_marks(self.node).start.max(1);
+        let first = line.oldest_mark(self.node);
         (first..=line.mark_at(self.node)).map(move |number| self.member(record, line, number))
     }
 }
@@ -228,16 +240,31 @@ pub(super) fn encode_for_line(
             lines::hand_over(out, form, key, token, iter::empty(), &[]);
         }
         (Kind::Release, Some((line, place))) => {
-            // A join in flight, or one of a lost connection, may be executed yet.
-            let node = place.node;
-            let late = record.pending.is_asked(node) || record.pending.unproven().contains(node);
             let successor = line.successor();
-            if late || line.may_stand(node) {
+            if place.may_be_taken(record, line) {
                 lines::hand_over(out, form, key, token, place.members(record, line), successor);
             } else {
                 lines::hand_over(out, form, key, token, iter::empty(), successor);
             }
         }
         (other, _) => unreachable!("{other:?} names no line"),
+    }
+}
+
+/// As [`encode_for_line`], for the release of several keys.
+pub(super) fn encode_for_lines(
+    out: &mut BytesMut,
+    prefix: &KeyPrefix,
+    record: &Record,
+    form: Form,
+    place: Option<Place<'_>>,
+) {
+    let Some(set) = record.set() else { return };
+    let (keys, token) = (SetKeys { prefix, bytes: &record.key, ends: set.ends() }, &record.token);
+    match record.line().zip(place) {
+        Some((line, place)) if place.may_be_taken(record, line) => {
+            lines::hand_over_all(out, form, keys, token, place.members(record, line));
+        }
+        _ => lines::hand_over_all(out, form, keys, token, iter::empty()),
     }
 }

@@ -54,7 +54,7 @@ use crate::proto::key::{KeyHash, KeyPrefix};
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::attempt::again::Releases;
 use crate::proto::locks::encoding::{
-    Place, Question, encode, encode_all, encode_for_line, phase_of,
+    Place, Question, encode, encode_all, encode_for_line, encode_for_lines, phase_of,
 };
 use crate::proto::locks::random::Random;
 use crate::proto::locks::record::records::{Phase, Record, Records};
@@ -498,7 +498,13 @@ impl Locks {
                 let node = nodes.iter().next();
                 let (cluster, marks) = (&self.cluster, self.marks.as_ref());
                 let place = node.and_then(|node| Place::of(record, node, cluster, marks));
-                encode_for_line(out, prefix.put_before(&record.key), record, what, place);
+                encode_for_line(out, prefix.put_before(record.line_key()), record, what, place);
+            }
+            Names::AllKeysAndLines => {
+                let node = nodes.iter().next();
+                let (cluster, marks) = (&self.cluster, self.marks.as_ref());
+                let place = node.and_then(|node| Place::of(record, node, cluster, marks));
+                encode_for_lines(out, prefix, record, what.1, place);
             }
             Names::AllKeys | Names::AllKeysAndCounters => {
                 encode_all(out, prefix, record, what, names.has_counters(), now);

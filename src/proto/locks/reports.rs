@@ -7,13 +7,24 @@ use crate::proto::key::KeyHash;
 use crate::proto::locks::Locks;
 use crate::proto::locks::record::records::Phase;
 use crate::proto::locks::set::keys::SetOfKeys;
+use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
 
 impl Locks {
     /// What every node said to the record's question.
     pub(super) fn report(&self, id: RecordId, now: Instant) -> Box<Report> {
         let record = self.records.get(id);
-        let reply = |node| record.round.reply_of(node);
+        self.report_of_record(id, |node| record.round.reply_of(node), now)
+    }
+
+    /// A report about the keys of a record, with what each node is to have said.
+    pub(super) fn report_of_record(
+        &self,
+        id: RecordId,
+        reply: impl Fn(NodeId) -> NodeReply,
+        now: Instant,
+    ) -> Box<Report> {
+        let record = self.records.get(id);
         let mut report = self.cluster.report_of(record.shown_key(), reply, now);
         let named = |set: &SetOfKeys| ReportedSet { keys: set.len(), named: set.named().is_some() };
         report.set = record.set().map(named);

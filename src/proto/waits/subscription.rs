@@ -35,9 +35,13 @@ impl Waits {
         let (shortest, longest) = locks.cluster().settings().retry;
         let Some(give_up_at) = locks.ops().give_up_at(op) else { return };
         if locks.ops().joins(op) && !matches!(last, Error::NoQuorum(_)) {
+            // A waiter in line waits for one key at a time.
             let begin = || Waiting::new(nodes, 1, now);
             if let Some(waiting) = locks.ops_mut().begin_waiting(op, begin) {
-                waiting.mode = Mode::InLine;
+                if !waiting.is_in_line() {
+                    *waiting = begin();
+                    waiting.mode = Mode::InLine;
+                }
             }
             locks.stand_in_line(op, id, last, now);
             return;
@@ -46,6 +50,9 @@ impl Waits {
         let crowd = self.crowds.of(locks.key_hash(id), now);
         let begin = || Waiting::new(nodes, keys, now).among(crowd);
         let Some(waiting) = locks.ops_mut().begin_waiting(op, begin) else { return };
+        if waiting.is_in_line() {
+            *waiting = begin();
+        }
         let woken = std::mem::take(&mut waiting.woken);
         let at = if !notified {
             waiting.mode = Mode::Polling;

@@ -95,7 +95,7 @@ pub(super) fn about_lock(
         Names::AllKeysAndCounters if ask.kind == Kind::Claim => {
             sets::claim_votes(reply, &mut details.votes)
         }
-        Names::AllKeys | Names::AllKeysAndCounters => sets::answer(reply),
+        Names::AllKeys | Names::AllKeysAndLines | Names::AllKeysAndCounters => sets::answer(reply),
     };
     match read {
         Some((said, named)) => {
@@ -296,7 +296,7 @@ mod tests {
                 LockAsk { record: RecordId::of(0), round: 0, kind, sent }
             };
             assert_eq!(plain(about(Names::Key), text.as_bytes()), expected, "{text:?}");
-            for names in [Names::AllKeys, Names::AllKeysAndCounters] {
+            for names in [Names::AllKeys, Names::AllKeysAndLines, Names::AllKeysAndCounters] {
                 assert_eq!(plain(about(names), text.as_bytes()), None, "{text:?} of {names:?}");
             }
         }

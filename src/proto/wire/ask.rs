@@ -84,6 +84,8 @@ pub enum Names {
     KeyAndLine,
     /// All keys of the lock: one key, too, where its answer names the key that is in the way.
     AllKeys,
+    /// All keys of the lock and the line of each.
+    AllKeysAndLines,
     /// All keys of the lock and their fencing counters.
     AllKeysAndCounters,
 }
@@ -92,7 +94,7 @@ impl Names {
     /// Whether these are all keys of the lock.
     #[inline]
     pub const fn is_all_keys(self) -> bool {
-        matches!(self, Names::AllKeys | Names::AllKeysAndCounters)
+        matches!(self, Names::AllKeys | Names::AllKeysAndLines | Names::AllKeysAndCounters)
     }
 
     /// Whether fencing counters are among them.

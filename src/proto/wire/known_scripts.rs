@@ -48,7 +48,7 @@ impl ScriptName {
                 ScriptName::ExtendSet
             }
             (Kind::Release, Names::Key) => ScriptName::Release,
-            (Kind::Release, Names::KeyAndLine) => ScriptName::HandOver,
+            (Kind::Release, Names::KeyAndLine | Names::AllKeysAndLines) => ScriptName::HandOver,
             (Kind::Release, Names::AllKeys) => ScriptName::ReleaseSet,
             (Kind::Join, Names::KeyAndLine) => ScriptName::Join,
             _ => return None,
@@ -169,8 +169,8 @@ mod tests {
 
     #[test]
     fn script_names_stand_for_scripts_of_their_own() {
-        use Names::{AllKeys, AllKeysAndCounters, Key, KeyAndLine};
-        let all_names = [Key, KeyAndLine, AllKeys, AllKeysAndCounters];
+        use Names::{AllKeys, AllKeysAndCounters, AllKeysAndLines, Key, KeyAndLine};
+        let all_names = [Key, KeyAndLine, AllKeys, AllKeysAndLines, AllKeysAndCounters];
         let kinds = [Kind::Acquire, Kind::Extend, Kind::Release, Kind::Join];
         let named = |kind| all_names.map(|names| ScriptName::of(kind, names));
         let mut found: Vec<&str> =

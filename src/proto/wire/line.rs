@@ -20,14 +20,17 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 
 use crate::proto::inspection::Value;
+use crate::proto::key_set::parts;
 use crate::proto::lock::{LONGEST_TOKEN, LockToken};
 use crate::proto::node_set::NodeId;
 use crate::proto::own_keys::{LINE, line_key};
 use crate::proto::time::Ttl;
 use crate::proto::wire::command::{
-    Form, Script, decimal, encode, put_bulk, put_bulk_of, put_header, put_number, put_token,
+    Form, Script, decimal, encode, put_bulk, put_bulk_of, put_header, put_number, put_script,
+    put_token,
 };
 use crate::proto::wire::resp::{Elements, Reply};
+use crate::proto::wire::sets::SetKeys;
 pub use mark::{MARK_BYTES, Mark, MarkKey};
 pub use message::{HandedOver, Skipping, TooLong};
 pub use scripts::{HAND_OVER, JOIN};
@@ -164,6 +167,27 @@ pub fn hand_over<'a>(
     put_token(out, token);
     if !short {
         put_bulk(out, successor);
+        members.for_each(|member| put_member(out, member));
+    }
+}
+
+/// The same for all keys of a lock. `members` are those of which one may stand in each line.
+pub fn hand_over_all<'a>(
+    out: &mut BytesMut,
+    form: Form,
+    SetKeys { prefix, bytes, ends }: SetKeys<'_>,
+    token: &LockToken,
+    members: impl ExactSizeIterator<Item = Member<'a>>,
+) {
+    let arguments = if members.len() == 0 { 1 } else { 2 + members.len() };
+    put_script(out, &HAND_OVER, form, 2 * ends.len(), arguments);
+    for key in parts(bytes, ends) {
+        put_bulk_of(out, [prefix.as_bytes(), key]);
+        put_bulk_of(out, [LINE[0], prefix.as_bytes(), key, LINE[1]]);
+    }
+    put_token(out, token);
+    if members.len() > 0 {
+        put_bulk(out, b"");
         members.for_each(|member| put_member(out, member));
     }
 }

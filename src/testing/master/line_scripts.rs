@@ -234,8 +234,34 @@ pub(super) fn join(lua: &mut Sandbox) -> Outcome {
     Ok(Reply::Bulk([standing.as_bytes(), &value[..value.len().min(168)]].concat()))
 }
 
+/// The answer for one key and its line is that of the release; for several, that of the release of
+/// a set.
 pub(super) fn hand_over(lua: &mut Sandbox) -> Outcome {
-    let value = lua.call(&[Some(b"GET"), lua.key(0)])?;
+    let keys = lua.count_keys();
+    let (mut answer, mut failed) = (1, None);
+    for pair in (0..keys).step_by(2) {
+        lua.begin_keys_at(pair);
+        match hand_over_one(lua, keys == 2)? {
+            said if keys == 2 => return Ok(said),
+            Reply::Integer(1) => {}
+            Reply::Integer(said) if answer == 1 => answer = said - pair as i64 - 2,
+            Reply::Integer(_) => {}
+            error => failed = Some(error),
+        }
+    }
+    Ok(failed.unwrap_or(Reply::Integer(answer)))
+}
+
+/// The function `release` of the script.
+fn hand_over_one(lua: &mut Sandbox, alone: bool) -> Outcome {
+    // `redis.pcall`
+    let value = match lua.call(&[Some(b"GET"), lua.key(0)]) {
+        Err(Reply::Error(line)) if !alone && line.starts_with(b"WRONGTYPE") => {
+            Reply::Bulk(Vec::new())
+        }
+        Err(error) => return Ok(error),
+        Ok(value) => value,
+    };
     let ours = token_is(&value, lua.argument(0));
     // `redis.pcall`
     let mut line = match front(lua) {

@@ -148,6 +148,8 @@ pub(super) struct Sandbox<'a> {
     call: &'a Call<'a>,
     keys: &'a [Vec<u8>],
     arguments: &'a [Vec<u8>],
+    /// Where the keys begin of which the script speaks now.
+    first_key: usize,
     /// How many calls of this run have written.
     writes: usize,
 }
@@ -155,7 +157,12 @@ pub(super) struct Sandbox<'a> {
 impl<'a> Sandbox<'a> {
     /// `KEYS[index + 1]`, or nil.
     pub(super) fn key(&self, index: usize) -> Option<&'a [u8]> {
-        self.keys.get(index).map(Vec::as_slice)
+        self.keys.get(self.first_key + index).map(Vec::as_slice)
+    }
+
+    /// From now on `KEYS[1]` is the key of this index.
+    pub(super) fn begin_keys_at(&mut self, index: usize) {
+        self.first_key = index;
     }
 
     /// `#KEYS`.
@@ -299,7 +306,7 @@ fn play<'k>(
     if master.troubles.contains(&Trouble::MasterDown) {
         return Reply::error(MASTERDOWN);
     }
-    match run(&mut Sandbox { master, call, keys, arguments, writes: 0 }) {
+    match run(&mut Sandbox { master, call, keys, arguments, first_key: 0, writes: 0 }) {
         Ok(reply) => reply,
         Err(Reply::Error(line)) => {
             let place = format!(" script: {}, on @user_script:1.", script.sha1);

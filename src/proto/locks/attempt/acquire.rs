@@ -14,6 +14,7 @@ use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::course::Part;
 use crate::proto::locks::round::failure::{Tried, classify};
 use crate::proto::locks::round::state::Round;
+use crate::proto::locks::set::keys::SetOfKeys;
 use crate::proto::locks::{AcquireParams, Locks, WaitEvent, busy, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::{Instant, Ttl};
@@ -163,7 +164,8 @@ impl Locks {
             return;
         }
         let record = self.records.get_mut(id);
-        debug_assert!(record.line().is_none(), "no `SET NX` carries a token in line");
+        let is_set = record.set().is_some();
+        debug_assert!(is_set || record.line().is_none(), "no `SET NX` carries a token in line");
         record.uncounted = NodeSet::EMPTY;
         // A lock that is won after its deadline would be of no use.
         let length = self.cluster.settings().node_timeout.min(record.ttl.usable());
@@ -325,7 +327,10 @@ impl Locks {
         let (round, fenced) = (Round::acquire(self.cluster.size(), now, record.ttl), record.fenced);
         let next = self.records.open_again(id, token, round)?;
         if self.records.get(id).set().is_some() {
-            self.records.take_place_of_set(next, id, error.is_contended());
+            let spare = self.cluster.spare_nodes();
+            let blocking = self.records.get(id).set().map(|set| set.blocking_key(spare));
+            let joins_for = blocking.filter(|_| joins);
+            self.records.take_place_of_set(next, id, error.is_contended(), joins_for);
         } else {
             let hash = KeyHash::of(&self.records.get(next).key);
             self.records.unindex(id);
@@ -377,7 +382,8 @@ impl Locks {
     /// The error of an attempt that failed.
     fn refusal(&self, id: RecordId, now: Instant) -> Error {
         let record = self.records.get(id);
-        if record.line().is_some() && record.phase == Phase::Asking {
+        let asks = record.set().is_some_and(SetOfKeys::asks_after_line);
+        if record.line().is_some() && record.phase == Phase::Asking && !asks {
             return self.refusal_in_line(id, now);
         }
         let tried = if record.taken_up().is_some() { Tried::Adopt } else { Tried::Acquire };

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeReply};
 use crate::proto::ids::{Op, RecordId};
-use crate::proto::key::KeyHash;
 use crate::proto::keys::KeysRef;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::completions::Outcome;
@@ -123,9 +122,9 @@ impl Locks {
         let record = self.records.get_mut(id);
         let expires_at = record.gone_if_executed(now);
         record.pending.note_possible_key(reachable, expires_at);
-        if let KeysRef::One(key) = keys {
+        for hash in self.records.get(id).hashes() {
             // Another client may have held it for long.
-            self.releases.note(KeyHash::of(key), Duration::MAX, now);
+            self.releases.note(hash, Duration::MAX, now);
         }
         let electors = self.cluster.all_nodes();
         Ok(self.begin_release(id, electors, data, now))
@@ -352,7 +351,7 @@ impl Locks {
         let record = self.records.get_mut(id);
         let Some(since) = record.end_hold() else { return false };
         let held = now.saturating_since(since);
-        if let Some(hash) = record.only_key_hash() {
+        for hash in record.hashes() {
             self.releases.note(hash, held, now);
         }
         self.updates.withdraw(id, &mut self.records);

@@ -184,7 +184,8 @@ impl Record {
     /// Until when is settled when the lock is won. Afterwards it is what the line says, also while
     /// the fencing number of a lock that was won is written back.
     pub fn prove_in_line(&mut self, node: NodeId) {
-        if self.pending.is_asked(node) {
+        // A line hands over one key of several.
+        if self.pending.is_asked(node) || self.set().is_some() {
             return;
         }
         let in_line = self.line().and_then(|line| line.until_at(node));

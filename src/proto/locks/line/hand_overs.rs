@@ -65,6 +65,7 @@ impl Locks {
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(id);
         let phase = record.phase;
+        let of_set = record.set().is_some();
         let Some(line) = record.line_mut() else { return };
         if !line.take_mark(node, number) {
             // Sent a second time, or given by a join of an earlier connection. The key may be the
@@ -78,7 +79,7 @@ impl Locks {
         let next = message.next.clone();
         if phase != Phase::Asking {
             line.note_next(node, next);
-            if phase == Phase::Held && trusted {
+            if phase == Phase::Held && trusted && !of_set {
                 record.note_return_of(node);
             }
             return;
@@ -119,15 +120,23 @@ impl Locks {
             self.given_away.pop_front();
         }
         self.given_away.push_back(record.token.clone());
-        for node in line.joined.minus(line.holds(now)).iter() {
+        let all = self.cluster.all_nodes();
+        let stands = |node: &NodeId| record.set().is_none() || line.may_stand(*node);
+        let asked = match record.set() {
+            None => line.joined.minus(line.holds(now)),
+            Some(_) => all.iter().filter(stands).collect(),
+        };
+        for node in asked.iter() {
             let place = Place::of(record, node, &self.cluster, self.marks.as_ref());
             let Some(place) = place.filter(|_| self.cluster.may_ask(node).is_ok()) else {
                 continue;
             };
-            self.command.clear();
-            let key = self.key_prefix.put_before(&record.key);
-            lines::leave(&mut self.command, key, place.members(record, line));
-            self.cluster.say_last_word(node, now, &self.command);
+            for key in record.keys() {
+                self.command.clear();
+                let key = self.key_prefix.put_before(key);
+                lines::leave(&mut self.command, key, place.members(record, line));
+                self.cluster.say_last_word(node, now, &self.command);
+            }
         }
     }
 

@@ -42,6 +42,8 @@ struct AtNode {
     /// The name of the waiter that came after this one when it got the key.
     next: Bytes,
     marks: Marks,
+    /// The first mark that may stand in the line of another key, where the waiter stood before.
+    oldest: Option<u16>,
 }
 
 /// So many waiters, from the front of the line, register a key whose holder does not hand it over:
@@ -146,6 +148,8 @@ pub struct Line {
     pub successor: Bytes,
     /// The error of the last attempt, while the waiter claims.
     pub last: Option<Error>,
+    /// The round of the first join. What answers an earlier one is about the line of another key.
+    since: u32,
 }
 
 impl Line {
@@ -170,7 +174,28 @@ impl Line {
             skipped: 0,
             successor: Bytes::new(),
             last: None,
+            since: 0,
         }
+    }
+
+    /// The waiter leaves these lines for those of another key, in this round. The token may stay
+    /// where it is: the release takes it out.
+    pub fn move_on(&mut self, round: u32) {
+        let nodes = self.at.len();
+        let stands = |node| self.may_stand(node).then(|| self.oldest_mark(node));
+        let oldest: Vec<_> = NodeSet::first(nodes).iter().map(stands).collect();
+        let next = Line { since: round, ..Line::new(nodes, (self.ttl, self.short_ttl)) };
+        let before = std::mem::replace(self, next);
+        for ((at, before), oldest) in self.at.iter_mut().zip(before.at).zip(oldest) {
+            // No mark is for two lines.
+            at.marks = Marks { spent: true, ..before.marks };
+            at.oldest = oldest;
+        }
+    }
+
+    /// Whether the answer to a join of this round is about these lines.
+    pub fn is_asked_in(&self, round: u32) -> bool {
+        round.wrapping_sub(self.since) <= u32::MAX / 2
     }
 
     /// These nodes are about to be polled; of the `untrusted` ones a vote does not count.
@@ -284,6 +309,13 @@ impl Line {
         self.at[node.index()].marks.last
     }
 
+    /// The first mark that may be in a line of the node. The first mark has the number 1.
+    pub fn oldest_mark(&self, node: NodeId) -> u16 {
+        let AtNode { marks, oldest, .. } = &self.at[node.index()];
+        let first = oldest.map_or(marks.first, |oldest| oldest.min(marks.first));
+        first.max(marks.last.saturating_sub(EARLIER_MARKS)).max(1)
+    }
+
     /// The numbers of the marks that it was given before, of which one may be in its line.
     pub fn earlier_marks(&self, node: NodeId) -> Range<u16> {
         let marks = self.at[node.index()].marks;
@@ -388,7 +420,8 @@ impl Line {
 
     /// Whether the token may stand in the line of a node, as far as the node has answered.
     pub fn may_stand(&self, node: NodeId) -> bool {
-        self.joined.minus(self.left).contains(node)
+        let in_earlier_line = self.at[node.index()].oldest.is_some();
+        in_earlier_line || self.joined.minus(self.left).contains(node)
     }
 
     /// Whether the node does not notify this client of hand-overs.

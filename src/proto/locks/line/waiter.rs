@@ -94,15 +94,18 @@ impl Locks {
         let yields = self.ops.get(op).map_or(0, |request| request.yields);
         // What a waiter that yields no more has of a split is to end soon.
         let ttls = if yields < YIELDS { (ttl, short_ttl) } else { (short_ttl, short_ttl) };
-        let record = self.records.get_mut(id);
-        debug_assert!(record.round.ballot().grants().is_empty(), "the token is fresh");
-        record.trouble_mut().line = Some(Box::new(Line::new(nodes, ttls)));
-        self.cluster.stats_mut().joined += 1;
+        let goes_on = self.goes_on_in_line(id);
+        if !goes_on {
+            let record = self.records.get_mut(id);
+            debug_assert!(record.round.ballot().grants().is_empty(), "the token is fresh");
+            record.trouble_mut().line = Some(Box::new(Line::new(nodes, ttls)));
+            self.cluster.stats_mut().joined += 1;
+        }
         let length = EARLY_POLL.saturating_mul(1 << yields.min(YIELDS));
         let at = now.saturating_add(self.random.pause(length / 2, length));
         self.ops.pause(op, id, at, last);
         self.poll_from(op, at);
-        if yields == 0 {
+        if yields == 0 || goes_on {
             self.ops.interrupt(op);
             self.poll_line(op, id, now);
         }
@@ -111,7 +114,9 @@ impl Locks {
     /// The timer of a waiter in line came due.
     pub fn on_poll_due(&mut self, op: Op, now: Instant) {
         if let Some(id) = self.ops.pauses_before(op) {
-            self.poll_line(op, id, now);
+            if !self.renew_kept(op, id, now) {
+                self.poll_line(op, id, now);
+            }
         }
     }
 
@@ -167,7 +172,7 @@ impl Locks {
         let record = self.records.get_mut(id);
         record.round.number = record.round.number.wrapping_add(1);
         self.ask_all(nodes, id, Kind::Join, now);
-        self.poll_from(op, at);
+        self.poll_from(op, self.renews_kept_at(id).map_or(at, |renews_at| at.min(renews_at)));
     }
 
     /// A node may be asked for a place in its lines from now on.
@@ -208,7 +213,7 @@ impl Locks {
     /// Too many nodes refuse for a lasting reason: the request ends.
     fn end_in_line(&mut self, op: Op, id: RecordId, now: Instant) {
         let reply = |node| self.why_useless(id, node).map_or(NodeReply::Nothing, NodeReply::Failed);
-        let report = self.cluster.report_of(&self.records.get(id).key, reply, now);
+        let report = self.report_of_record(id, reply, now);
         let error = Error::Config(ConfigError::Nodes(report));
         self.cluster.stats_mut().note_lost_attempt(&error);
         self.note_attempt(id, Some(&error));
@@ -227,7 +232,7 @@ impl Locks {
     pub(in crate::proto::locks) fn refusal_in_line(&self, id: RecordId, now: Instant) -> Error {
         let reply = |node| self.why_useless(id, node).map_or(NodeReply::Held, NodeReply::Failed);
         let away = self.cluster.all_nodes().iter().filter(|&n| self.why_useless(id, n).is_some());
-        let report = self.cluster.report_of(&self.records.get(id).key, reply, now);
+        let report = self.report_of_record(id, reply, now);
         let (spare, failed) = (self.cluster.spare_nodes(), away.count());
         classify(Tried::Acquire, Refusals { spare, failed, ..Refusals::default() }).error(report)
     }
@@ -244,6 +249,10 @@ impl Locks {
         let standing = self.cluster.standing(node).clone();
         let id = ask.record;
         let record = self.records.get_mut(id);
+        if record.line().is_some_and(|line| !line.is_asked_in(ask.round)) {
+            // Of a line that the set has left for that of another key.
+            return;
+        }
         let waits = record.phase == Phase::Asking;
         let mine = reply == NodeReply::Granted;
         let current = ask.round == record.round.number;
@@ -337,6 +346,10 @@ impl Locks {
             return;
         }
         let holds = line.holds(now);
+        if record.set().is_some() && holds.len() >= quorum {
+            self.ask_for_all_keys(op, id, now);
+            return;
+        }
         if let Some(deadline) = line.deadline(quorum, now) {
             // A hand-over brings no vote for a fencing number: a claim does.
             let is_long = deadline.saturating_since(now) >= record.ttl.usable() / 2;

@@ -108,10 +108,10 @@ pub struct Record {
 
 impl Record {
     /// Whether the lock is released by the script that hands the key over to the next one in line:
-    /// the token says so. A lock over several keys is in no line.
+    /// the token says so.
     #[inline]
     pub fn hands_over(&self) -> bool {
-        self.token.hands_over() && self.set().is_none()
+        self.token.hands_over()
     }
 
     /// The same, at this node: the user may not use the line everywhere.

@@ -11,6 +11,8 @@ use crate::proto::ids::RecordId;
 use crate::proto::key::{BuildKeyHasher, KeyHash};
 use crate::proto::key_set::{KeySet, parts};
 use crate::proto::locks::record::records::{Record, Records};
+use crate::proto::locks::set::chain::Chain;
+use crate::proto::node_set::NodeId;
 
 /// The keys of a record that has several. The bytes of the keys are in the record's own buffer.
 #[derive(Debug, Clone)]
@@ -34,6 +36,12 @@ pub struct SetOfKeys {
     awaited: Option<u8>,
     /// Whether it kept its first keys at an earlier refusal.
     pub has_kept: bool,
+    /// How far it is, if it waits in line.
+    pub chain: Option<Chain>,
+    /// The key for which the token joined a line last.
+    pub lined: Option<u8>,
+    /// Which nodes refused the present round, and because of which key.
+    pub refused_by: Vec<(NodeId, u8)>,
 }
 
 /// After so many attempts in a row that were lost to other clients, a set takes its keys one after
@@ -54,15 +62,23 @@ impl SetOfKeys {
             taking: None,
             awaited: None,
             has_kept: false,
+            chain: None,
+            lined: None,
+            refused_by: Vec::new(),
         }
     }
 
     /// The same keys, for the record of the next attempt. It has what this one has. `contended`:
-    /// this attempt was lost to other clients.
-    fn take_over(&mut self, contended: bool) -> SetOfKeys {
+    /// this attempt was lost to other clients. If the next one waits in line, it is because of the
+    /// key `joins_for`.
+    fn take_over(&mut self, contended: bool, joins_for: Option<u8>) -> SetOfKeys {
+        let chain = joins_for.map(|key| match self.chain {
+            Some(chain) => chain.begin_anew(),
+            None => Chain::begin(usize::from(key)),
+        });
         let queues = std::mem::replace(&mut self.queues, vec![None; self.ends.len()].into());
         let contended = if contended { self.contended.saturating_add(1) } else { self.contended };
-        let singly = contended >= SINGLY_AFTER;
+        let singly = contended >= SINGLY_AFTER && chain.is_none();
         SetOfKeys {
             ends: self.ends.clone(),
             hashes: self.hashes.clone(),
@@ -73,17 +89,22 @@ impl SetOfKeys {
             taking: singly.then_some(1),
             awaited: singly.then_some(0),
             has_kept: false,
+            chain,
+            lined: None,
+            refused_by: Vec::new(),
         }
     }
 
     /// A round begins: until it is lost, the request waits for no single key.
     pub fn begin_round(&mut self) {
         self.awaited = None;
+        self.refused_by.clear();
     }
 
     /// Where those keys end that an acquire asks for now.
     pub fn asked_ends(&self) -> &[u32] {
-        &self.ends[..self.taking.map_or(self.ends.len(), usize::from)]
+        let asked = self.chain.and_then(Chain::asked).or(self.taking);
+        &self.ends[..asked.map_or(self.ends.len(), usize::from)]
     }
 
     /// A majority granted what was asked for. Returns whether another round has to follow, for one
@@ -116,7 +137,7 @@ impl SetOfKeys {
 
     /// The only key that the request waits for; `None`: all of them.
     pub fn awaited(&self) -> Option<usize> {
-        self.awaited.map(usize::from)
+        self.waits_in_line_for().or(self.awaited.map(usize::from))
     }
 
     /// How many keys there are.
@@ -262,7 +283,8 @@ impl Record {
 
     /// The hash of each key.
     pub fn hashes(&self) -> impl Iterator<Item = KeyHash> {
-        let one = self.set().is_none().then(|| KeyHash::of(&self.key));
+        let of_key = || self.only_key_hash().unwrap_or_else(|| KeyHash::of(&self.key));
+        let one = self.set().is_none().then(of_key);
         let several = self.set().map(|set| set.hashes().iter().copied());
         one.into_iter().chain(several.into_iter().flatten())
     }
@@ -324,10 +346,17 @@ impl Records {
 
     /// The record `next` of the next attempt takes the place of `id`, with all that it has.
     /// `contended`: the attempt was lost to other clients.
-    pub fn take_place_of_set(&mut self, next: RecordId, id: RecordId, contended: bool) {
+    /// If the next attempt waits in line, it is because of the key `joins_for`.
+    pub fn take_place_of_set(
+        &mut self,
+        next: RecordId,
+        id: RecordId,
+        contended: bool,
+        joins_for: Option<u8>,
+    ) {
         self.unindex_set(id);
         let Some(set) = self.get_mut(id).set_mut() else { return };
-        let set = set.take_over(contended);
+        let set = set.take_over(contended, joins_for);
         let keys = set.len();
         self.get_mut(next).trouble_mut().set = Some(Box::new(set));
         (0..keys).for_each(|key| self.index_key(next, key));

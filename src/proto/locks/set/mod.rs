@@ -1,4 +1,5 @@
 //! Locks over several keys.
 
+pub mod chain;
 pub mod keys;
 pub(super) mod rounds;

@@ -10,6 +10,7 @@
 
 use crate::proto::error::{Busy, ConfigError, Error, NodeReply, ReportedSet};
 use crate::proto::ids::{Op, RecordId};
+use crate::proto::key::KeyHash;
 use crate::proto::key_set::KeySet;
 use crate::proto::keys::KeysRef;
 use crate::proto::locks::held::proof::Proof;
@@ -21,6 +22,7 @@ use crate::proto::node_set::NodeId;
 use crate::proto::quorum::Ballot;
 use crate::proto::settings::LONGEST_KEY;
 use crate::proto::time::Instant;
+use crate::proto::wire::ask::LockAsk;
 
 /// If some nodes granted the last key, and it was refused: a set gives up its keys in one of so
 /// many cases.
@@ -59,7 +61,11 @@ impl Locks {
         if waits_in.is_empty() {
             self.check_room()?;
         }
-        let token = self.random_token(false);
+        let joins = self.has_lines(now);
+        let hashes: Vec<KeyHash> = keys.iter().map(KeyHash::of).collect();
+        let hands_over = |hash| joins && self.hands_over_again(hash, now);
+        let hands_over = hashes.into_iter().map(hands_over).fold(false, |any, it| any | it);
+        let token = self.random_token(hands_over);
         let round = Round::acquire(self.cluster.size(), now, params.ttl);
         let id = self.records.open_set(keys, token, round).ok_or(busy(Busy::Records))?;
         self.records.get_mut(id).fenced = params.fenced;
@@ -72,6 +78,7 @@ impl Locks {
         let stage = Stage::Gathering { record: id };
         let op = self.ops.open(params.data, now, params.give_up_at, stage);
         self.ops.link(op, self.records.get_mut(id), params.auto_extend);
+        self.ops.set_joins(op, joins);
         if waits_in.is_empty() {
             self.ops.move_to(op, Stage::Running { record: id });
             self.begin_attempt(id, now);
@@ -167,6 +174,9 @@ impl Locks {
     /// left, asks for all keys up to that one, and returns `true`. Only the votes of the last round
     /// count, in which a majority has all keys, for a whole ttl.
     pub(in crate::proto::locks) fn ask_for_next_key(&mut self, id: RecordId, now: Instant) -> bool {
+        if self.waits_for_next_key(id, now) {
+            return true;
+        }
         let Some(set) = self.records.get_mut(id).set_mut() else { return false };
         set.name(u64::MAX);
         let next = set.takes_next();
@@ -211,8 +221,9 @@ impl Locks {
         now: Instant,
     ) -> bool {
         let record = self.records.get(id);
-        if record.set().is_none() {
-            return false;
+        let Some(set) = record.set() else { return false };
+        if set.chain.is_some() {
+            return self.keeps_what_it_can(id, error, now);
         }
         let shared = !record.round.ballot().grants().is_empty();
         let again = record.set().is_some_and(|set| set.has_kept);
@@ -241,12 +252,18 @@ impl Locks {
     pub(in crate::proto::locks) fn note_named(
         &mut self,
         node: NodeId,
-        id: RecordId,
+        ask: LockAsk,
         reply: NodeReply,
     ) {
         if matches!(reply, NodeReply::Held | NodeReply::Absent) {
             let key = self.cluster.named_key(node);
-            self.set_of(id, |set| set.name(key));
+            let in_round = self.records.get(ask.record).round.number == ask.round;
+            self.set_of(ask.record, |set| {
+                set.name(key);
+                if in_round {
+                    set.note_refusal(node, key);
+                }
+            });
         }
     }
 }

@@ -186,9 +186,21 @@ pub const JOIN: Script = Script {
 /// and the others are members of which one may stand in the line. All but the token are left out if
 /// there are no such members and no successor. The answers are those of the release script. Where
 /// the key of the line is no line, the key is only deleted.
+///
+/// `KEYS` are a key and its line. A lock over several keys names all of them in such pairs, and no
+/// successor; the members are taken out of each line. The answers are those of the release script
+/// of sets. A key that is no string is another's.
 pub const HAND_OVER: Script = Script {
     source: concat!(
-        "local v = redis.call('GET', KEYS[1]) \
+        "local all, answer, failed = KEYS, 1, nil \
+         for i = 1, #all, 2 do \
+         local KEYS = {all[i], all[i + 1]} \
+         local function release() \
+         local v = redis.pcall('GET', KEYS[1]) \
+         if type(v) == 'table' then \
+         if #all == 2 or not string.find(v.err, 'WRONGTYPE', 1, true) then return v end \
+         v = '' \
+         end \
          local line = ",
         front!(),
         " if line.err and not string.find(line.err, 'WRONGTYPE', 1, true) then return line end \
@@ -204,9 +216,16 @@ pub const HAND_OVER: Script = Script {
         "if give(line, ARGV[2], nil) then return v and 1 or 0 end \
          end \
          if v or line[1] then redis.call('DEL', KEYS[1]) end \
-         return v and 1 or 0"
+         return v and 1 or 0 \
+         end \
+         local said = release() \
+         if #all == 2 then return said end \
+         if type(said) == 'table' then failed = said \
+         elseif answer == 1 and said ~= 1 then answer = said - i - 1 end \
+         end \
+         return failed or answer"
     ),
-    sha1: "df3615cd004580262b8b42b2d92fb389b5a82f3d",
+    sha1: "d40487ccc64ac6238d841c9416cf0a04f83725c2",
 };
 
 #[cfg(test)]

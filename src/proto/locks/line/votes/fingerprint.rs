@@ -37,13 +37,16 @@ impl Line {
             successor,
             // The error of a request in line is made when its wait is over.
             last: _,
+            // Only a lock over several keys changes its line, and the search has none.
+            since: _,
         } = self;
         fingerprint.add(mix(ttl.as_millis(), short_ttl.as_millis()));
         fingerprint.add(fingerprint.said(successor));
         fingerprint.add_sets(nodes, &[*joined, *silent, *left]);
         let is_over = matches!(phase, Phase::Ending | Phase::Given);
         for (node, at) in NodeSet::first(nodes).iter().zip(at) {
-            let AtNode { base, until, holder, registered, registered_for, next, marks } = at;
+            let AtNode { base, until, holder, registered, registered_for, next, marks, oldest: _ } =
+                at;
             let Marks { first, last, spent } = marks;
             fingerprint.add_at(node, hash_of(&(first, last, spent)));
             fingerprint.add_at(node, fingerprint.said(next));

@@ -1,0 +1,267 @@
+//! A lock over several keys that waits in line: for one key at a time.
+//!
+//! After its first refusal it waits for the key that refused it, and holds nothing. When that key
+//! is handed over, it asks for all keys at once. Refused once more, it takes its keys in the order
+//! of their bytes: it waits for the first, asks for all, and if a later one is in the way, keeps
+//! those before it and waits for that one. While it waits it renews what it keeps. As all sets go by
+//! the order of the bytes, none waits for a set that waits for it.
+//!
+//! A hand-over is no vote: it brings one key of several. Only a round over all keys counts.
+//!
+//! The hazard is a caller that holds a single key and waits for a smaller one: it need not go by the
+//! order. So now and then a set gives up what it keeps, and begins anew.
+
+use crate::proto::error::Error;
+use crate::proto::ids::{Op, RecordId};
+use crate::proto::locks::record::records::Record;
+use crate::proto::locks::set::keys::SetOfKeys;
+use crate::proto::locks::{Locks, WaitEvent};
+use crate::proto::node_set::NodeId;
+use crate::proto::time::Instant;
+
+/// A set begins anew in one of so many cases in which it would renew the keys that it keeps.
+const GIVES_WAY: usize = 8;
+
+/// How far a set is that waits in line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chain {
+    /// The key in whose line the set stands, or stood last.
+    at: u8,
+    /// The set takes its keys in the order of their bytes, and has all before `at`.
+    in_order: bool,
+    /// A round is in flight, and asks for so many keys.
+    asked: Option<u8>,
+    /// The key `at` was handed over.
+    is_won: bool,
+}
+
+/// What a set does when its round was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// Keeps so many keys, and waits for the one after them.
+    Keep(u8),
+    /// Gives up everything.
+    BeginAnew,
+}
+
+impl Chain {
+    /// The set stands in no line yet, and begins with this key.
+    pub fn begin(at: usize) -> Chain {
+        Chain { at: at as u8, in_order: false, asked: None, is_won: false }
+    }
+
+    /// How it goes on with another token, which stands in no line and has no key.
+    pub fn begin_anew(self) -> Chain {
+        let in_order = self.in_order || self.is_won;
+        let at = if in_order { 0 } else { self.at };
+        Chain { at, in_order, asked: None, is_won: false }
+    }
+
+    /// How many keys the round in flight asks for, if there is one.
+    pub fn asked(self) -> Option<u8> {
+        self.asked
+    }
+
+    /// So many keys are kept while the set waits in line.
+    fn kept(self) -> u8 {
+        if self.in_order { self.at } else { 0 }
+    }
+
+    /// The round was refused because of this key.
+    fn after_refusal_by(self, key: u8) -> Next {
+        // Only keys from this one on were not the set's before.
+        let first = if self.is_won { self.at + 1 } else { self.at };
+        if self.in_order && key >= first { Next::Keep(key) } else { Next::BeginAnew }
+    }
+}
+
+impl SetOfKeys {
+    /// The key in whose line the set waits now.
+    pub fn waits_in_line_for(&self) -> Option<usize> {
+        self.chain.filter(|chain| chain.asked.is_none()).map(|chain| usize::from(chain.at))
+    }
+
+    /// Whether a round is in flight of a set that stood in line.
+    pub fn asks_after_line(&self) -> bool {
+        self.chain.is_some_and(|chain| chain.asked.is_some())
+    }
+
+    /// A node refused the present round because of this key.
+    pub fn note_refusal(&mut self, node: NodeId, key: u64) {
+        if let Ok(key) = u8::try_from(key) {
+            self.refused_by.retain(|&(other, _)| other != node);
+            self.refused_by.push((node, key));
+        }
+    }
+
+    /// The key because of which the present round has no majority: without the nodes that refused
+    /// it, or an earlier one, too few are left.
+    pub fn blocking_key(&self, spare: usize) -> u8 {
+        let mut keys: Vec<u8> = self.refused_by.iter().map(|&(_, key)| key).collect();
+        keys.sort_unstable();
+        keys.get(spare).or(keys.last()).copied().unwrap_or(0)
+    }
+}
+
+impl Record {
+    /// The key in whose line the record stands.
+    pub fn line_key(&self) -> &[u8] {
+        match self.set() {
+            None => &self.key,
+            Some(set) => {
+                let at = set.chain.map_or(0, |chain| usize::from(chain.at));
+                self.keys().nth(at).unwrap_or(&self.key)
+            }
+        }
+    }
+}
+
+impl Locks {
+    /// A set is about to wait in line. If it stood in the line of another key, it leaves that one.
+    /// Returns whether it knows of a line already.
+    pub(in crate::proto::locks) fn goes_on_in_line(&mut self, id: RecordId) -> bool {
+        let record = self.records.get_mut(id);
+        let Some(at) = record.set().and_then(SetOfKeys::waits_in_line_for) else { return false };
+        let is_new = record.set_mut().is_some_and(|set| set.lined.replace(at as u8) != Some(at as u8));
+        if let Some(set) = record.set_mut() {
+            set.name(at as u64);
+        }
+        let round = record.round.number;
+        match record.line_mut() {
+            Some(line) if is_new => line.move_on(round),
+            Some(_) => {}
+            None => return false,
+        }
+        true
+    }
+
+    /// The key for which a set waits was handed over on a majority: the set asks for all keys.
+    pub(in crate::proto::locks) fn ask_for_all_keys(&mut self, op: Op, id: RecordId, now: Instant) {
+        if self.ops.has_waited_enough(op, now) {
+            // The wait is over, and its timer is due.
+            return;
+        }
+        let all = self.records.get(id).count_keys() as u8;
+        self.set_of(id, |set| {
+            if let Some(chain) = &mut set.chain {
+                (chain.is_won, chain.asked) = (true, Some(all));
+            }
+        });
+        self.ops.interrupt(op);
+        self.attempt_again(op, now);
+    }
+
+    /// When a set that waits in line has to renew the keys that it keeps; nothing if it keeps none.
+    pub(in crate::proto::locks) fn renews_kept_at(&self, id: RecordId) -> Option<Instant> {
+        let record = self.records.get(id);
+        let chain = record.set()?.chain.filter(|chain| chain.kept() > 0)?;
+        debug_assert!(chain.asked.is_none(), "it waits");
+        Some(record.round.start.saturating_add(record.ttl.usable() / 2))
+    }
+
+    /// Renews the keys that a set keeps while it waits in line, if that is due. Returns whether the
+    /// set waits no more for now.
+    pub(in crate::proto::locks) fn renew_kept(&mut self, op: Op, id: RecordId, now: Instant) -> bool {
+        if self.renews_kept_at(id).is_none_or(|at| now < at) {
+            return false;
+        }
+        self.ops.interrupt(op);
+        if self.random.index(GIVES_WAY) == 0 {
+            self.on_attempt_lost(id, now);
+            return true;
+        }
+        self.set_of(id, |set| {
+            if let Some(chain) = &mut set.chain {
+                chain.asked = Some(chain.kept());
+            }
+        });
+        self.attempt_again(op, now);
+        true
+    }
+
+    /// A majority granted what a set asked for that stood in line. Returns whether some keys are
+    /// left: it waits in line for the next one.
+    pub(in crate::proto::locks) fn waits_for_next_key(&mut self, id: RecordId, now: Instant) -> bool {
+        let record = self.records.get_mut(id);
+        let op = record.op;
+        let Some(set) = record.set_mut() else { return false };
+        let all = set.len();
+        let Some(chain) = &mut set.chain else { return false };
+        let Some(asked) = chain.asked.filter(|&asked| usize::from(asked) < all) else {
+            return false;
+        };
+        if chain.at != asked {
+            (chain.at, chain.is_won) = (asked, false);
+        }
+        chain.asked = None;
+        set.name(u64::from(asked));
+        let over = op.and_then(|op| self.ops.get(op)).is_some_and(|it| now >= it.give_up_at);
+        match op {
+            Some(op) if !over => {
+                let last = Error::Contended(self.report_unasked_of(id, now));
+                self.waits.push_back(WaitEvent::AttemptLost { op, next: id, last });
+            }
+            _ => self.on_attempt_lost(id, now),
+        }
+        true
+    }
+
+    /// The round of a set that stood in line was refused. Returns whether it goes on with its
+    /// token: it asks for the keys that it can keep.
+    pub(in crate::proto::locks) fn keeps_what_it_can(
+        &mut self,
+        id: RecordId,
+        error: &Error,
+        now: Instant,
+    ) -> bool {
+        let spare = self.cluster.spare_nodes();
+        let record = self.records.get_mut(id);
+        let in_time = record.op.and_then(|op| self.ops.get(op)).is_some_and(|it| now < it.give_up_at);
+        let Some(set) = record.set_mut() else { return false };
+        let key = set.blocking_key(spare);
+        let Some(chain) = set.chain.as_mut().filter(|chain| chain.asked.is_some()) else {
+            return false;
+        };
+        let Next::Keep(keys) = chain.after_refusal_by(key) else { return false };
+        if !in_time || !error.is_contended() {
+            return false;
+        }
+        chain.asked = Some(keys);
+        self.ask_anew(id, now);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::key_set::KeySet;
+
+    #[test]
+    fn key_in_the_way_is_the_one_that_leaves_no_majority() {
+        let mut set = SetOfKeys::new(&KeySet::new(["a", "b", "c"]).unwrap());
+        assert_eq!(set.blocking_key(1), 0, "nobody named one");
+        for (node, key) in [(0, 2), (1, 1), (2, 2)] {
+            set.note_refusal(NodeId::new(node), key);
+        }
+        // Two of five may refuse.
+        assert_eq!([0, 1, 2, 3].map(|spare| set.blocking_key(spare)), [1, 2, 2, 2]);
+        set.note_refusal(NodeId::new(2), 0);
+        assert_eq!([0, 1, 2].map(|spare| set.blocking_key(spare)), [0, 1, 2]);
+    }
+
+    #[test]
+    fn set_keeps_only_what_it_had_before_the_refusal() {
+        let first = Chain { is_won: true, asked: Some(4), ..Chain::begin(2) };
+        assert_eq!(first.after_refusal_by(3), Next::BeginAnew, "it holds nothing before");
+        let anew = first.begin_anew();
+        assert_eq!((anew.at, anew.in_order, anew.kept()), (0, true, 0));
+        let won = Chain { at: 1, is_won: true, asked: Some(4), ..anew };
+        assert_eq!(won.after_refusal_by(2), Next::Keep(2));
+        assert_eq!([0, 1].map(|key| won.after_refusal_by(key)), [Next::BeginAnew; 2]);
+        let renewed = Chain { at: 2, asked: Some(2), ..anew };
+        assert_eq!([0, 1].map(|key| renewed.after_refusal_by(key)), [Next::BeginAnew; 2]);
+        let never_won = Chain::begin(2);
+        assert_eq!(never_won.begin_anew(), never_won, "it only lost its places");
+    }
+}
