@@ -22,10 +22,6 @@ use crate::proto::time::Instant;
 /// A set begins anew in one of so many cases in which it would renew the keys that it keeps.
 const GIVES_WAY: usize = 8;
 
-/// So often a set asks for all keys when one was handed over to it, and gives that one up if it is
-/// refused. Only then does it keep keys while it waits.
-const TRIES: u8 = 8;
-
 /// How far a set is that waits in line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chain {
@@ -37,8 +33,6 @@ pub struct Chain {
     asked: Option<u8>,
     /// The key `at` was handed over.
     is_won: bool,
-    /// How often it was refused after a key was handed over to it.
-    tries: u8,
 }
 
 /// What a set does when its round was refused.
@@ -53,20 +47,14 @@ enum Next {
 impl Chain {
     /// The set stands in no line yet, and begins with this key.
     pub fn begin(at: usize) -> Chain {
-        Chain { at: at as u8, in_order: false, asked: None, is_won: false, tries: 0 }
+        Chain { at: at as u8, in_order: false, asked: None, is_won: false }
     }
 
-    /// How it goes on with another token, which stands in no line and has no key. This key refused
-    /// the last round.
-    pub fn begin_anew(self, key: u8) -> Chain {
-        let tries = if self.is_won { self.tries.saturating_add(1) } else { self.tries };
-        let in_order = tries >= TRIES;
-        let at = match (in_order, self.is_won) {
-            (true, _) => 0,
-            (false, true) => key,
-            (false, false) => self.at,
-        };
-        Chain { at, in_order, asked: None, is_won: false, tries }
+    /// How it goes on with another token, which stands in no line and has no key.
+    pub fn begin_anew(self) -> Chain {
+        let in_order = self.in_order || self.is_won;
+        let at = if in_order { 0 } else { self.at };
+        Chain { at, in_order, asked: None, is_won: false }
     }
 
     /// How many keys the round in flight asks for, if there is one.

@@ -73,7 +73,7 @@ impl SetOfKeys {
     /// key `joins_for`.
     fn take_over(&mut self, contended: bool, joins_for: Option<u8>) -> SetOfKeys {
         let chain = joins_for.map(|key| match self.chain {
-            Some(chain) => chain.begin_anew(key),
+            Some(chain) => chain.begin_anew(),
             None => Chain::begin(usize::from(key)),
         });
         let queues = std::mem::replace(&mut self.queues, vec![None; self.ends.len()].into());
