@@ -53,6 +53,7 @@ mod secrets;
 mod servers;
 mod sets;
 mod sets_by_token;
+mod sets_in_line;
 mod sets_rounds;
 mod sets_waiting;
 mod starting;

@@ -122,7 +122,8 @@ impl Locks {
     pub(in crate::proto::locks) fn goes_on_in_line(&mut self, id: RecordId) -> bool {
         let record = self.records.get_mut(id);
         let Some(at) = record.set().and_then(SetOfKeys::waits_in_line_for) else { return false };
-        let is_new = record.set_mut().is_some_and(|set| set.lined.replace(at as u8) != Some(at as u8));
+        let is_new =
+            record.set_mut().is_some_and(|set| set.lined.replace(at as u8) != Some(at as u8));
         if let Some(set) = record.set_mut() {
             set.name(at as u64);
         }
@@ -161,7 +162,12 @@ impl Locks {
 
     /// Renews the keys that a set keeps while it waits in line, if that is due. Returns whether the
     /// set waits no more for now.
-    pub(in crate::proto::locks) fn renew_kept(&mut self, op: Op, id: RecordId, now: Instant) -> bool {
+    pub(in crate::proto::locks) fn renew_kept(
+        &mut self,
+        op: Op,
+        id: RecordId,
+        now: Instant,
+    ) -> bool {
         if self.renews_kept_at(id).is_none_or(|at| now < at) {
             return false;
         }
@@ -181,7 +187,11 @@ impl Locks {
 
     /// A majority granted what a set asked for that stood in line. Returns whether some keys are
     /// left: it waits in line for the next one.
-    pub(in crate::proto::locks) fn waits_for_next_key(&mut self, id: RecordId, now: Instant) -> bool {
+    pub(in crate::proto::locks) fn waits_for_next_key(
+        &mut self,
+        id: RecordId,
+        now: Instant,
+    ) -> bool {
         let record = self.records.get_mut(id);
         let op = record.op;
         let Some(set) = record.set_mut() else { return false };
@@ -216,7 +226,8 @@ impl Locks {
     ) -> bool {
         let spare = self.cluster.spare_nodes();
         let record = self.records.get_mut(id);
-        let in_time = record.op.and_then(|op| self.ops.get(op)).is_some_and(|it| now < it.give_up_at);
+        let in_time =
+            record.op.and_then(|op| self.ops.get(op)).is_some_and(|it| now < it.give_up_at);
         let Some(set) = record.set_mut() else { return false };
         let key = set.blocking_key(spare);
         let Some(chain) = set.chain.as_mut().filter(|chain| chain.asked.is_some()) else {

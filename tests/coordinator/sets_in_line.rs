@@ -1,0 +1,214 @@
+//! Locks over several keys that wait in line, against masters inside the process.
+
+use std::time::Duration;
+
+use redlatch::{KeySet, Lock, LockOptions};
+
+use super::fair::{LONG, MS};
+use super::fair_world::World;
+
+const ALL: [&[u8]; 3] = [b"a", b"b", b"c"];
+
+fn line_of(world: &World, node: usize, key: &[u8]) -> usize {
+    let line = [&b"redlatch:line:{"[..], key, b"}"].concat();
+    world.masters[node].line(world.now, &line).len()
+}
+
+/// The client asks for the lock over these keys, and waits for it without end.
+fn ask_for(world: &mut World, client: usize, keys: &[&[u8]]) {
+    let options = LockOptions::new(LONG).wait(Duration::from_secs(1000));
+    let now = world.now;
+    let core = &mut world.clients[client].core;
+    match keys {
+        [key] => core.acquire(*key, options, 1, now),
+        keys => core.acquire(&KeySet::new(keys).expect("a good set"), options, 1, now),
+    }
+    .expect("it can be asked for");
+    world.settle();
+}
+
+fn holder_of(world: &World, key: &[u8]) -> Vec<String> {
+    let value = |master: &redlatch::testing::master::Master| {
+        let value = master.get(world.now, 0, key).unwrap_or_default();
+        String::from_utf8_lossy(&value).into_owned()
+    };
+    world.masters.iter().map(value).collect()
+}
+
+fn has(world: &World, key: &[u8], lock: &Lock) -> bool {
+    let token = lock.token().to_string();
+    holder_of(world, key).iter().all(|value| *value == token)
+}
+
+fn nothing_is_left(world: &World) {
+    for (node, master) in world.masters.iter().enumerate() {
+        let keys = master.keys(world.now, 0);
+        let ours: Vec<_> = keys.iter().filter(|key| **key != b"redlatch:node"[..]).collect();
+        assert!(ours.is_empty(), "node {node} has {ours:?}");
+    }
+}
+
+#[test]
+fn set_that_is_refused_stands_in_the_line_of_the_key_in_the_way_and_holds_nothing() {
+    let mut world = World::new(3);
+    let (holder, set) = (world.client(), world.client());
+    ask_for(&mut world, holder, &[b"b"]);
+    let lock = world.won(holder);
+    ask_for(&mut world, set, &ALL);
+    assert_eq!(ALL.map(|key| line_of(&world, 0, key)), [0, 1, 0]);
+    assert!(has(&world, b"b", &lock));
+    assert_eq!(holder_of(&world, b"a").concat() + &holder_of(&world, b"c").concat(), "");
+    world.release(holder, lock);
+    world.settle();
+    let lock = world.won(set);
+    assert!(ALL.iter().all(|key| has(&world, key, &lock)));
+    world.release(set, lock);
+    world.settle();
+    nothing_is_left(&world);
+}
+
+/// Of five nodes two refuse the first key, and three the second: only the second is in the way.
+#[test]
+fn set_waits_for_the_key_that_leaves_no_majority() {
+    let mut world = World::new(5);
+    let set = world.client();
+    for node in 0..2 {
+        world.run(node, &[b"SET", b"a", b"another", b"PX", b"60000"]);
+    }
+    for node in 2..5 {
+        world.run(node, &[b"SET", b"b", b"another", b"PX", b"60000"]);
+    }
+    ask_for(&mut world, set, &ALL);
+    // Where `b` is free the set has it, and `a` has no line.
+    assert_eq!([0, 2].map(|node| line_of(&world, node, b"b")), [0, 1]);
+    assert_eq!([0, 2].map(|node| line_of(&world, node, b"a")), [0, 0]);
+}
+
+/// A set whose key was handed over is refused once more: from then on it keeps what it has, in the
+/// order of the bytes.
+#[test]
+fn set_that_is_refused_again_keeps_its_first_keys_and_waits_for_the_next_one() {
+    let mut world = World::new(3);
+    let all: Vec<usize> = (0..4).map(|_| world.client()).collect();
+    ask_for(&mut world, all[0], &[b"b"]);
+    let b = world.won(all[0]);
+    ask_for(&mut world, all[1], &ALL);
+    ask_for(&mut world, all[2], &[b"c"]);
+    let c = world.won(all[2]);
+    // It has `b`, and is refused because of `c`. It begins with `a`, and takes `a` and `b`.
+    world.release(all[0], b);
+    world.settle();
+    world.pass(200 * MS);
+    assert_eq!(ALL.map(|key| line_of(&world, 0, key)), [0, 0, 1]);
+    let kept = holder_of(&world, b"a");
+    assert!(!kept[0].is_empty() && holder_of(&world, b"b") == kept);
+    // Another client waits for `a` meanwhile, for longer than a ttl.
+    ask_for(&mut world, all[3], &[b"a"]);
+    world.pass(10 * MS);
+    assert_eq!(line_of(&world, 0, b"a"), 1);
+    let mut c = Some(c);
+    if world.masters[0].get(world.now, 0, b"c").is_some() {
+        world.release(all[2], c.take().expect("it is held"));
+        world.settle();
+    }
+    let lock = world.won(all[1]);
+    assert!(ALL.iter().all(|key| has(&world, key, &lock)));
+    assert!(world.clients[all[3]].done.is_empty());
+    // Its release hands `a` over.
+    world.release(all[1], lock);
+    world.settle();
+    let a = world.won(all[3]);
+    world.release(all[3], a);
+    world.settle();
+    nothing_is_left(&world);
+}
+
+#[test]
+fn kept_keys_are_renewed_while_the_set_waits_for_longer_than_their_ttl() {
+    let mut world = World::new(3);
+    let set = world.client();
+    for node in 0..3 {
+        world.run(node, &[b"SET", b"b", b"another"]);
+    }
+    ask_for(&mut world, set, &ALL);
+    // `b` is given to the set, while `c` is another's.
+    for node in 0..3 {
+        world.run(node, &[b"SET", b"c", b"another"]);
+        world.run(node, &[b"DEL", b"b"]);
+    }
+    world.pass(200 * MS);
+    let mut kept = 0;
+    for _ in 0..60 {
+        world.pass(1000 * MS);
+        kept += usize::from(holder_of(&world, b"a").iter().filter(|it| !it.is_empty()).count() > 1);
+    }
+    assert!(kept >= 50, "kept at {kept} of 60 moments: it begins anew now and then");
+    for node in 0..3 {
+        world.run(node, &[b"DEL", b"c"]);
+    }
+    world.pass(2000 * MS);
+    let lock = world.won(set);
+    world.release(set, lock);
+    world.settle();
+    nothing_is_left(&world);
+}
+
+/// Sets that are asked for in crossed orders, and single keys, in one crowd: all have their turns.
+#[test]
+fn crossed_sets_and_single_keys_have_their_turns() {
+    let wishes: [&[&[u8]]; 6] =
+        [&[b"b", b"a"], &[b"a", b"b"], &[b"c", b"b"], &[b"a", b"c"], &[b"a"], &[b"c"]];
+    let mut world = World::new(3);
+    let all: Vec<usize> = wishes.iter().map(|_| world.client()).collect();
+    for (&client, keys) in all.iter().zip(wishes) {
+        ask_for(&mut world, client, keys);
+    }
+    let mut turns = [0; 6];
+    for _ in 0..3000 {
+        world.pass(MS);
+        for (&client, keys) in all.iter().zip(wishes) {
+            if world.clients[client].done.is_empty() {
+                continue;
+            }
+            let Some(lock) = world.lock(client) else { continue };
+            assert!(keys.iter().all(|key| {
+                let token = lock.token().to_string();
+                holder_of(&world, key).iter().filter(|value| **value == token).count() > 1
+            }));
+            turns[client] += 1;
+            world.release(client, lock);
+            ask_for(&mut world, client, keys);
+        }
+    }
+    println!("turns: {turns:?}");
+    assert!(turns.iter().all(|&turns| turns >= 100), "{turns:?}");
+}
+
+#[test]
+fn set_that_gives_up_leaves_every_line_and_key() {
+    // Refused at once; refused again; and while it keeps keys.
+    for moment in [5, 50, 4000] {
+        let mut world = World::new(3);
+        let set = world.client();
+        for node in 0..3 {
+            world.run(node, &[b"SET", b"b", b"another"]);
+        }
+        let options = LockOptions::new(LONG).wait(Duration::from_millis(moment));
+        let now = world.now;
+        let keys = KeySet::new(ALL).expect("a good set");
+        world.clients[set].core.acquire(&keys, options, 1, now).expect("it can be asked for");
+        world.settle();
+        if moment > 5 {
+            for node in 0..3 {
+                world.run(node, &[b"SET", b"c", b"another"]);
+                world.run(node, &[b"DEL", b"b"]);
+            }
+        }
+        world.pass((moment + 100) as u32 * MS);
+        for node in 0..3 {
+            world.run(node, &[b"DEL", b"b", b"c"]);
+        }
+        world.pass(1000 * MS);
+        nothing_is_left(&world);
+    }
+}
