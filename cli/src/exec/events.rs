@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use redlatch::proto::Coordinator;
 use redlatch::{
-    Error, Lock, LostReason, NodeId, NodeReport, NodeSet, ReleaseOutcome, Report, majority,
+    Error, Lock, LostReason, NodeId, NodeReply, NodeReport, NodeSet, ReleaseOutcome, Report,
+    majority,
 };
 use serde_json::{Value, json};
 
@@ -80,8 +81,9 @@ pub fn expiring(log: &mut Log, core: &Coordinator, remaining: Duration, signal: 
     log.event(Weight::Normal, "expiring", fields, &text);
 }
 
-/// The lock is over, or it was given up because CMD had to be stopped before its end.
-pub fn lost(log: &mut Log, error: &Error) {
+/// The lock is over, or it was given up because CMD had to be stopped before its end. `then` is
+/// what follows from that.
+pub fn lost(log: &mut Log, error: &Error, then: &str) {
     let reason = match error {
         Error::Lost { reason: LostReason::Gone, .. } => "gone",
         Error::Lost { reason: LostReason::MaxHold, .. } => "max_hold",
@@ -89,17 +91,17 @@ pub fn lost(log: &mut Log, error: &Error) {
         _ => "deadline",
     };
     let nodes = error.report().map_or(Value::Null, |report| nodes_json(&report.nodes));
-    let message = error.to_string();
+    let message = format!("{error}; {then}");
     let fields = json!({ "reason": reason, "message": message, "nodes": nodes });
     log.event(Weight::Normal, "lost", fields, &message);
 }
 
 /// The lock could not be renewed, and CMD ended when it got SIGTERM, `left` before the deadline.
 pub fn not_renewed(log: &mut Log, report: &Report, left: Duration) {
-    let node_states = node_states(report);
-    let key = log.key();
+    let (node_states, key) = (node_states(report), log.key());
     let text = format!(
-        "\"{key}\" could not be renewed: CMD ended {left:.1?} before its deadline{node_states}"
+        "\"{key}\" could not be renewed: CMD was stopped, and ended {left:.1?} before the \
+         deadline{node_states}"
     );
     let nodes = nodes_json(&report.nodes);
     let fields = json!({ "reason": "not_renewed", "message": text, "nodes": nodes });
@@ -156,11 +158,17 @@ pub fn child_exit(log: &mut Log, ended: Ended, exit_code: u8) {
     log.event(Weight::Detail, "child_exit", fields, &text);
 }
 
-/// Which nodes cannot be asked, and why.
+/// Which nodes cannot be asked, or do not count, and why.
 fn node_states(report: &Report) -> String {
-    let away =
-        report.nodes.iter().filter(|node| matches!(node.reply, redlatch::NodeReply::Failed(_)));
-    let away: Vec<String> = away.map(|node| format!("{} {}", node.label, node.reply)).collect();
+    let trouble = |node: &NodeReport| match (node.reply, node.quarantine) {
+        (NodeReply::Failed(_), _) => Some(format!("{} {}", node.label, node.reply)),
+        (_, Some(quarantine)) => Some(format!(
+            "{} may have forgotten the lock, so its answers do not count for {:.1?}",
+            node.label, quarantine.left
+        )),
+        _ => None,
+    };
+    let away: Vec<String> = report.nodes.iter().filter_map(trouble).collect();
     if away.is_empty() { String::new() } else { format!(": {}", away.join(", ")) }
 }
 

@@ -104,8 +104,26 @@ impl Report {
     pub fn is_for_the_restart_guard(&self) -> bool {
         let quarantined = NodeReply::Failed(NodeError::Quarantined);
         let count = |reply| self.nodes.iter().filter(|node| node.reply == reply).count();
-        let most = count(quarantined) + count(NodeReply::Granted) + count(NodeReply::Nothing);
-        count(quarantined) > 0 && most >= self.needed
+        let open = count(NodeReply::Granted) + count(NodeReply::Nothing);
+        count(quarantined) > 0 && count(quarantined) + open >= self.needed
+    }
+
+    /// Writes why so many nodes do not hold the key any more that no majority can.
+    pub(super) fn write_gone(&self, f: &mut impl fmt::Write) -> fmt::Result {
+        let nodes = self.nodes.len();
+        let count = |reply| self.nodes.iter().filter(|node| node.reply == reply).count();
+        match (count(NodeReply::Absent), count(NodeReply::Held)) {
+            (0, 0) => f.write_str("its key is gone on too many nodes"),
+            (0, held) => write!(f, "its key is another client's on {held} of {nodes} nodes"),
+            (absent, held) => {
+                write!(
+                    f,
+                    "its key was deleted on {absent} of {nodes} nodes, by DEL, FLUSHALL, \
+                     force-release or a restart without its data"
+                )?;
+                if held > 0 { write!(f, ", and is another client's on {held}") } else { Ok(()) }
+            }
+        }
     }
 
     /// Writes what some of the nodes said.
