@@ -154,6 +154,36 @@ fn without_a_key_the_nodes_themselves_are_printed() {
     assert_eq!([state(0), state(1), state(2)], ["unreachable", "no_auth", "ready"]);
 }
 
+/// What a script that restarts one master after the other waits for.
+#[test]
+fn status_of_all_nodes_is_0_only_while_every_node_can_grant() {
+    let fleet = Fleet::start(3);
+    let guarded = |arguments: &[&str]| {
+        let (verb, rest) = arguments.split_first().expect("a verb");
+        let short = ["--max-ttl", "3s", "-t", "1s", "--node-timeout", NODE_TIMEOUT];
+        let mut command = tool(&[&[*verb], &short[..], rest].concat());
+        run(command.env("REDLATCH_SERVERS", fleet.urls().join(",")))
+    };
+    guarded(&["init", "--yes"]).with_code(0);
+    guarded(&["status", "-q", "--all-nodes"]).with_code(0);
+    for node in &fleet {
+        node.restart();
+        let waits = guarded(&["status", "--all-nodes"]).with_code(1);
+        assert!(waits.out.starts_with("2 of 3 nodes can grant, 2 are needed\n"), "{waits:?}");
+        guarded(&["status", "-q"]).with_code(0);
+        guarded(&["exec", "-n", "key", "true"]).with_code(0);
+        eventually(LIMIT, "the next one may be restarted", || {
+            guarded(&["status", "-q", "--all-nodes"]).code() == 0
+        });
+    }
+    fleet[0].kill();
+    guarded(&["status", "-q", "--all-nodes"]).with_code(1);
+    fleet[1].kill();
+    guarded(&["status", "-q", "--all-nodes"]).with_code(69);
+    let both = guarded(&["status", "--all-nodes", "key"]).with_code(125);
+    assert!(both.errors.contains("--all-nodes"), "{both:?}");
+}
+
 /// A terminal: the user's end, and the end that programs print to.
 pub fn terminal() -> (OwnedFd, File) {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
