@@ -82,9 +82,10 @@ pub struct Nodes {
     /// A Redis master; repeat it, or separate several by commas
     ///
     /// redis://[user[:pass]@]host[:port][/db], rediss://... for TLS, redis+unix:///path[?db=N], or
-    /// host:port. User, password and path are percent-encoded. If a URL has no password, the one in
-    /// REDISCLI_AUTH is used, or that in the password_file of the configuration: there is no flag
-    /// for it, because all users of this machine can read the command line.
+    /// host:port (an IP address needs no port). User, password and path are percent-encoded. If a
+    /// URL has no password, the one in REDISCLI_AUTH is used, or that in the password_file of the
+    /// configuration: there is no flag for it, because all users of this machine can read the
+    /// command line.
     #[arg(short = 's', long = "server", value_name = "URL")]
     pub servers: Vec<String>,
 

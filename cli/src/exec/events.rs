@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::child::Ended;
 use super::log::{Log, Weight};
 use crate::holder::Holder;
-use crate::key_names::KeyNames;
+use crate::key_names::{KeyNames, shown};
 use crate::output::{Refusal, node_json};
 use crate::wall_clock::{self, millis};
 
@@ -29,7 +29,7 @@ pub struct Won {
 /// The lock was not granted at once; the tool waits for it.
 pub fn waiting(log: &mut Log, error: &Error, holder: Option<Box<Holder>>) {
     let refusal = Refusal::of_acquire(error.clone()).held_by(holder);
-    let mut text = format!("waiting for \"{}\": {}", log.key(), refusal.message);
+    let mut text = format!("waiting for {}: {}", shown(log.key()), refusal.message);
     if let Some(line) = refusal.way_out {
         text = format!("{text}\n{line}");
     }
@@ -58,7 +58,7 @@ pub fn acquired(log: &mut Log, (lock, keys): (&Lock, &KeyNames), won: Won) {
 
 /// The lock was renewed.
 pub fn renewed(log: &mut Log, lock: &Lock, remaining: Duration) {
-    let text = format!("renewed \"{}\", for {remaining:.1?}", log.key());
+    let text = format!("renewed {}, for {remaining:.1?}", shown(log.key()));
     let fields = json!({
         "token": lock.token().to_string(),
         "deadline_unix_ms": wall_clock::unix_ms(remaining),
@@ -72,7 +72,7 @@ pub fn expiring(log: &mut Log, core: &Coordinator, remaining: Duration, signal: 
     let report = core.report_node_states(redlatch::clock::now());
     let sent = signal.map_or(String::new(), |signal| format!("; {signal} to CMD"));
     let node_states = node_states(&report);
-    let text = format!("\"{}\" ends in {remaining:.1?}{sent}{node_states}", log.key());
+    let text = format!("{} ends in {remaining:.1?}{sent}{node_states}", shown(log.key()));
     let fields = json!({
         "remaining_ms": millis(remaining),
         "sent": signal,
@@ -98,9 +98,9 @@ pub fn lost(log: &mut Log, error: &Error, then: &str) {
 
 /// The lock could not be renewed, and CMD ended when it got SIGTERM, `left` before the deadline.
 pub fn not_renewed(log: &mut Log, report: &Report, left: Duration) {
-    let (node_states, key) = (node_states(report), log.key());
+    let (node_states, key) = (node_states(report), shown(log.key()));
     let text = format!(
-        "\"{key}\" could not be renewed: CMD was stopped, and ended {left:.1?} before the \
+        "{key} could not be renewed: CMD was stopped, and ended {left:.1?} before the \
          deadline{node_states}"
     );
     let nodes = nodes_json(&report.nodes);
@@ -143,7 +143,7 @@ pub fn released(log: &mut Log, released: ReleaseOutcome, unsettled: NodeSet, cor
     let unconfirmed: Vec<&str> = unsettled.iter().map(label).collect();
     let list = unconfirmed.join(", ");
     let list = if list.is_empty() { list } else { format!(" ({list})") };
-    let text = format!("\"{}\" {text}{list}", log.key());
+    let text = format!("{} {text}{list}", shown(log.key()));
     let fields = json!({ "outcome": outcome, "unconfirmed": unconfirmed });
     log.event(weight, "released", fields, &text);
 }

@@ -43,7 +43,15 @@ impl Cluster {
             }
             _ => NodeError::Lost,
         };
-        self.lose_connection(node, NodeState::Down(cause), cause, words, now);
+        // So a port for TLS ends a connection without it (Redis 7.0.15 sends no alert).
+        let entry = &self.nodes[node.index()];
+        let is_first = entry.state == NodeState::Handshake && entry.awaited_step() == Some("HELLO");
+        if is_first && !entry.encrypting && cause == NodeError::Unreachable {
+            let words = format!("{words}, in place of any answer; a port for TLS needs rediss://");
+            self.lose_connection(node, NodeState::Down(cause), cause, &words, now);
+        } else {
+            self.lose_connection(node, NodeState::Down(cause), cause, words, now);
+        }
     }
 
     pub(super) fn connect(&mut self, node: NodeId, now: Instant) {
