@@ -26,6 +26,10 @@ pub trait Names {
     /// The name of a text of 40 characters: a token, or the identity of a node.
     fn text(&self, text: &[u8]) -> u64;
 
+    /// The name of what has tokens, the beginnings of tokens, marks and channels in it: a member of
+    /// a line, or the value of a key.
+    fn said(&self, text: &[u8]) -> u64;
+
     /// The name of a connection that a node knows by this number.
     fn connection(&self, node: NodeId, number: i64) -> u64;
 
@@ -81,6 +85,11 @@ impl<'a> Fingerprint<'a> {
     /// The name of a random text.
     pub fn name(&self, text: &[u8]) -> u64 {
         self.names.text(text)
+    }
+
+    /// The name of what has tokens, marks and channels in it.
+    pub fn said(&self, text: &[u8]) -> u64 {
+        self.names.said(text)
     }
 
     /// The name of a connection that a node knows by this number.

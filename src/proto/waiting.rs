@@ -10,6 +10,8 @@
 use std::time::Duration;
 
 use crate::proto::error::HeldFor;
+#[cfg(feature = "testing")]
+use crate::proto::fingerprint::Fingerprint;
 use crate::proto::node_set::{MAX_NODES, NodeId};
 use crate::proto::quorum::not_exceeded_by;
 use crate::proto::time::Instant;
@@ -31,6 +33,8 @@ const MOST_LOST: u32 = 8;
 const TRIES: u32 = 3;
 /// So many of these times are counted.
 const MOST_SUBSCRIBED: u32 = 3;
+/// The pauses between polls double so often at most.
+const MOST_POLLS: u32 = 8;
 /// A moment that does not come.
 pub const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
@@ -137,6 +141,8 @@ pub struct Waiting {
     last_key: usize,
     /// When the waiter asks again, whatever was reported to it.
     pub poll_at: Instant,
+    /// When the waiter in line asked the nodes last.
+    pub polled_at: Instant,
     /// The attempt that is in flight was begun by a wake-up.
     pub woken: bool,
     /// The waiter in line got the key, and no node knew of another client.
@@ -157,6 +163,7 @@ impl Waiting {
             keys: (keys > 1).then(|| vec![NEVER; nodes * keys].into()),
             last_key: keys - 1,
             poll_at: now,
+            polled_at: now,
             woken: false,
             was_alone: false,
             crowd: Crowd::default(),
@@ -185,6 +192,33 @@ impl Waiting {
             let waits = only.is_none_or(|only| place % count == only);
             *at = if waits { NEVER } else { Instant::default() };
         }
+    }
+
+    /// A node answered how long the key of this number lives there: as `PTTL` says it, or nothing
+    /// if it refused. Returns when all keys are free there, if that is known.
+    pub fn note_left(
+        &mut self,
+        node: NodeId,
+        key: usize,
+        left: Option<i64>,
+        now: Instant,
+    ) -> Option<Instant> {
+        let free_at = match left {
+            Some(-2) => now,
+            // A node expires keys by whole milliseconds.
+            Some(millis @ 0..) => {
+                now.saturating_add(Duration::from_millis(millis.unsigned_abs().saturating_add(1)))
+            }
+            _ => NEVER,
+        };
+        // Of several keys, the one that is held longest counts.
+        let free_at = self.note_free_at(node, key, free_at)?;
+        self.reported[node.index()] = match left {
+            Some(-1) => ReportedTtl::NoTtl,
+            Some(_) => ReportedTtl::FreeAt(free_at),
+            None => ReportedTtl::Nothing,
+        };
+        Some(free_at)
     }
 
     /// The key of this number is free on the node at this moment. Returns when all keys are, if
@@ -253,6 +287,41 @@ impl Waiting {
         self.crowd != Crowd::default()
     }
 
+    /// Adds the waiter to a fingerprint.
+    ///
+    /// # Panics
+    /// If the waiter does anything but to stand in line, or to poll for want of a quorum.
+    #[cfg(feature = "testing")]
+    pub fn add_to(&self, fingerprint: &mut Fingerprint<'_>) {
+        let Waiting {
+            mode,
+            free_at,
+            // It is said in the error.
+            reported: _,
+            keys,
+            last_key: _,
+            poll_at,
+            polled_at,
+            woken,
+            // It is read when the lock is handed out.
+            was_alone: _,
+            crowd,
+            // Only waiters that are notified look at it.
+            tries: _,
+            polls,
+        } = self;
+        assert!(matches!(mode, Mode::InLine | Mode::Polling), "it does not cover {mode:?}");
+        assert!(keys.is_none() && !woken && *crowd == Crowd::default(), "nor {self:?}");
+        fingerprint.add(u64::from(*polls.min(&MOST_POLLS)) + 64 * u64::from(self.is_in_line()));
+        if self.is_in_line() {
+            for (index, &moment) in free_at.iter().enumerate() {
+                fingerprint.add_at(NodeId::new(index), fingerprint.ahead(moment));
+            }
+            fingerprint.add(fingerprint.ahead(*poll_at));
+            fingerprint.add(fingerprint.ago(*polled_at, Duration::from_millis(4)));
+        }
+    }
+
     /// The shortest and the longest back-off: times that grow with each attempt that was lost.
     pub fn window(&self, round_trip: Duration) -> (Duration, Duration) {
         let most = self.crowd.window(round_trip);
@@ -274,7 +343,7 @@ impl Waiting {
     /// The pause before the waiter asks, whatever was reported to it, between `shortest` and
     /// `longest`.
     pub fn next_poll(&mut self, shortest: Duration, longest: Duration) -> (Duration, Duration) {
-        let pause = shortest.saturating_mul(1 << self.polls.min(8)).min(longest);
+        let pause = shortest.saturating_mul(1 << self.polls.min(MOST_POLLS)).min(longest);
         self.polls = self.polls.saturating_add(1);
         (pause / 2, pause)
     }

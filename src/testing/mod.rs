@@ -13,6 +13,7 @@ pub mod inside {
     pub use crate::proto::error::NodeReply;
     pub use crate::proto::ids::{RecordId, TaskId};
     pub use crate::proto::key::KeyHash;
+    pub use crate::proto::locks::copies::Planned;
     pub use crate::proto::wire::answers::{NodeAnswer, TaskAnswer};
     pub use crate::proto::wire::ask::{Ask, Encoding, Kind, LockAsk, Names, NodeAsk, TaskAsk};
     pub use crate::proto::wire::command::Form;

@@ -1,6 +1,8 @@
 //! What a search may do, and how often: its bounds. Everything that is not bounded here may happen
 //! in any order and as often as it can.
 
+use std::time::Duration;
+
 use crate::step::Step;
 
 /// How often each thing may happen in one run.
@@ -62,6 +64,8 @@ pub struct Plan {
     pub bounds: Bounds,
     /// Which clients ask for fencing numbers, if any does.
     pub fences: Option<Fences>,
+    /// How long an acquire waits for the lock: not at all, or in line.
+    pub waits: Duration,
     /// The steps that every run begins with.
     pub prefix: &'static [Step],
     /// No state is looked at that is more steps away from the first.
@@ -78,6 +82,14 @@ impl Plan {
 
     /// Two clients and three nodes, to any depth.
     pub const fn two_by_three(bounds: Bounds) -> Plan {
-        Plan { clients: 2, nodes: 3, bounds, fences: None, prefix: &[], depth: usize::MAX }
+        Plan {
+            clients: 2,
+            nodes: 3,
+            bounds,
+            fences: None,
+            waits: Duration::ZERO,
+            prefix: &[],
+            depth: usize::MAX,
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redlatch::proto::LockToken;
 
-use crate::client::{Client, KEY, Task};
+use crate::client::{Client, KEY, LINE, Task};
 use crate::names;
 use crate::network::Checked;
 use crate::world::{Forgotten, World};
@@ -90,7 +90,8 @@ impl World {
         }
         (0..self.nodes.len()).try_for_each(|node| {
             self.flush_is_not_undone(node)?;
-            self.key_is_answered_for(node)
+            self.key_is_answered_for(node)?;
+            self.line_is_answered_for(node)
         })
     }
 
@@ -124,15 +125,44 @@ impl World {
     /// with the data of another node.
     fn key_is_answered_for(&self, node: usize) -> Checked {
         let Some((token, client)) = self.holder_at(node) else { return Ok(()) };
-        let copied = self.copied[node].as_ref().and_then(Option::as_ref);
-        if self.given.as_ref() == Some(&token) || copied == Some(&token) {
-            return Ok(());
-        }
-        let id = redlatch::NodeId::new(node);
-        if self.clients[client].core.answers_for(&token).contains(id) {
+        if self.is_answered_for(node, &token, client) {
             return Ok(());
         }
         Err(format!("node {node} has a key of client {client} that no release is pending for"))
+    }
+
+    /// The clients whose tokens stand in the line of a node wait for the lock, or have a release
+    /// pending there. No token stands there twice.
+    fn line_is_answered_for(&self, node: usize) -> Checked {
+        let mut found = Vec::new();
+        for member in self.nodes[node].line(self.now, LINE) {
+            let text = member.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
+            let text = std::str::from_utf8(text).expect("a token is text");
+            let token: LockToken = text.parse().expect("the last word is a token");
+            let client = names::client_of(&token).expect("a client drew it");
+            if found.contains(&token) {
+                return Err(format!(
+                    "a token of client {client} stands in line twice on node {node}"
+                ));
+            }
+            if !self.is_answered_for(node, &token, client) {
+                return Err(format!(
+                    "node {node} has a place in line of client {client} that is gone"
+                ));
+            }
+            found.push(token);
+        }
+        Ok(())
+    }
+
+    /// Whether a client answers for what a node has with its token. A lock that was given away is
+    /// left to its ttl, and so is what came with the data of another node.
+    fn is_answered_for(&self, node: usize, token: &LockToken, client: usize) -> bool {
+        let copied = self.copied[node].as_ref().and_then(Option::as_ref);
+        let id = redlatch::NodeId::new(node);
+        self.given.as_ref() == Some(token)
+            || copied == Some(token)
+            || self.clients[client].core.answers_for(token).contains(id)
     }
 
     /// What must hold at the end of a quiet future: free and empty.
@@ -154,6 +184,9 @@ impl World {
         for (node, master) in self.nodes.iter().enumerate() {
             if master.get(self.now, 0, KEY).is_some() {
                 return Err(format!("node {node} has a key at the end"));
+            }
+            if !master.line(self.now, LINE).is_empty() {
+                return Err(format!("node {node} has a line at the end"));
             }
         }
         Ok(())

@@ -1,15 +1,21 @@
 //! A client: a real coordinator, and a caller with one request or one lock at a time.
 
+use std::time::Duration;
+
 use redlatch::proto::{Coordinator, Instant, LockToken, NodeSettings, Settings};
 use redlatch::{Error, Lock, LockOptions, Op, Outcome};
 
+use crate::bounds::Plan;
 use crate::names;
 use crate::time::{
-    CONNECT_TIMEOUT, MAX_TTL, NODE_TIMEOUT, PROBE_INTERVAL, RECONNECT, RESET_AFTER, TTL,
+    CONNECT_TIMEOUT, MAX_TTL, NODE_TIMEOUT, PROBE_INTERVAL, RECONNECT, RESET_AFTER, RETRY, TTL,
 };
 
 /// The key that all clients ask for.
 pub const KEY: &[u8] = b"k";
+
+/// The key of its line.
+pub const LINE: &[u8] = b"redlatch:line:{k}";
 
 /// What the caller does.
 #[derive(Debug)]
@@ -42,8 +48,8 @@ pub struct Client {
     /// The latest deadline that was reported to the caller, for the lock that it has. The caller
     /// may act on it without asking again.
     pub believes_until: Option<Instant>,
-    /// How many tokens were drawn.
-    pub drawn: u64,
+    /// How long it waits for the lock: in line, if at all.
+    pub waits: Duration,
     /// How many extends were won.
     pub extended: u8,
     /// Whether it asks for fencing numbers.
@@ -56,7 +62,9 @@ pub struct Client {
 
 impl Client {
     /// A client that has not connected yet.
-    pub fn new(nodes: usize, fenced: bool, now: Instant) -> Client {
+    pub fn new(client: usize, plan: &Plan, now: Instant) -> Client {
+        let (nodes, waits) = (plan.nodes, plan.waits);
+        let fenced = plan.fences.is_some_and(|fences| fences.clients[client]);
         let labels = (0..nodes).map(|node| NodeSettings::new(format!("n{node}")));
         let mut settings = Settings::new(labels.collect());
         settings.max_ttl = MAX_TTL;
@@ -65,18 +73,11 @@ impl Client {
         settings.reset_after = RESET_AFTER;
         settings.reconnect = (RECONNECT, RECONNECT);
         settings.probe_interval = PROBE_INTERVAL;
-        let core = Coordinator::new(settings, [0; 32], now).expect("good settings");
+        settings.retry = (RETRY, RETRY);
+        let mut core = Coordinator::new(settings, [0; 32], now).expect("good settings");
+        core.plan_draws(names::draws_of(client));
         let (task, given_before, fence) = (Task::Idle, None, None);
-        Client {
-            core,
-            task,
-            believes_until: None,
-            drawn: 0,
-            extended: 0,
-            fenced,
-            given_before,
-            fence,
-        }
+        Client { core, task, believes_until: None, waits, extended: 0, fenced, given_before, fence }
     }
 
     /// Whether the caller believes in its lock.
@@ -113,19 +114,21 @@ impl Client {
         }
     }
 
-    pub fn acquire(&mut self, client: usize, now: Instant) {
-        self.core.reseed(names::seed(client, self.drawn));
-        self.drawn += 1;
+    /// How many tokens were drawn.
+    pub fn drawn(&self) -> u64 {
+        self.core.tokens_drawn() as u64
+    }
+
+    pub fn acquire(&mut self, now: Instant) {
         self.believes_until = None;
-        let options = LockOptions::once(TTL);
+        let options = LockOptions::new(TTL).wait(self.waits);
+        let options = if self.waits.is_zero() { options } else { options.fair() };
         let options = if self.fenced { options.fenced() } else { options };
         let op = self.core.acquire(KEY, options, 0, now);
         self.task = Task::Asking(op.expect("there is room"));
     }
 
-    pub fn adopt(&mut self, client: usize, token: LockToken, now: Instant) {
-        self.core.reseed(names::seed(client, self.drawn));
-        self.drawn += 1;
+    pub fn adopt(&mut self, token: LockToken, now: Instant) {
         self.believes_until = None;
         let op = self.core.adopt(KEY, token, TTL, 0, now);
         self.task = Task::Asking(op.expect("there is room"));

@@ -17,7 +17,11 @@ pub const WALL_CLOCK_MICROS: u64 = 1_700_000_000_000_000;
 
 impl Names for World {
     fn text(&self, text: &[u8]) -> u64 {
-        names::name(text, &|client| self.clients[client].drawn)
+        names::name(text, &|client| self.clients[client].drawn())
+    }
+
+    fn said(&self, text: &[u8]) -> u64 {
+        names::said(text, &|client| self.clients[client].drawn())
     }
 
     fn connection(&self, node: NodeId, number: i64) -> u64 {
@@ -91,8 +95,7 @@ impl World {
         let now = WALL_CLOCK_MICROS + self.now.as_nanos() / 1000;
         let limit = if self.has_lost_counters { u64::MAX } else { quarantine().as_micros() as u64 };
         let kill = |number| self.connection(id, number);
-        let word =
-            |message: &Message| message_word(message, now, limit, &|text| self.text(text), &kill);
+        let word = |message: &Message| message_word(message, now, limit, self, &kill);
         for client in 0..self.clients.len() {
             let wire = self.wire(client, node);
             let flags = [wire.id.is_some(), wire.ended, wire.wanted];

@@ -1,38 +1,78 @@
 //! The names of tokens and of identities of nodes. A token is called by its client and by how many
 //! tokens that client drew after it, so that no name depends on how long a run is already.
 //!
+//! Of two tokens of waiters that have as many nodes, the lower one gets the key. So the tokens of a
+//! client are all lower than those of the next one, and each is lower than the next one that the
+//! client draws: then names say which of two tokens is lower.
+//!
 //! The identities of all nodes have the same names, because the nodes are interchangeable. A copy
 //! has an identity of another node in its node marker: that a node is a copy is a word of its own
 //! in the fingerprint. A second copy in a run would need to say of which node each is.
 
 use std::collections::HashMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use redlatch::proto::fingerprint::{hash_of, mix};
 use redlatch::proto::{Coordinator, Instant, LockToken};
+use redlatch::testing::inside::Planned;
 use redlatch::testing::master::{Master, Restart};
 
-/// How many tokens each client may draw in one run.
-const TOKENS: u64 = 24;
+use crate::time::PAUSE;
+
+/// How many tokens each client may draw in one run: their first bytes differ, beside the highest
+/// bit of it.
+const TOKENS: usize = 32;
 /// How many clients have names.
-const CLIENTS: u64 = 3;
+const CLIENTS: usize = 3;
 /// How often a node may start.
 const STARTS: u64 = 3;
 /// How many nodes have names.
 const NODES: u64 = 5;
+/// By so many digits of its token a waiter is named to others.
+const BEGINNING: usize = 12;
 
 #[derive(Debug, Clone, Copy)]
 enum Known {
-    Token { client: usize, serial: u64 },
+    /// `bit`: whether the first bit is set, which says that the lock is handed over.
+    Token {
+        client: usize,
+        serial: u64,
+        bit: bool,
+    },
     Identity(u64),
 }
 
-/// The seed that makes a client draw this token next.
-pub fn seed(client: usize, serial: u64) -> [u8; 32] {
-    assert!(serial < TOKENS, "a run draws more tokens than there are names");
+/// What a client draws.
+pub fn draws_of(client: usize) -> Planned {
+    let mut rest = [2; 32];
+    rest[0] = client as u8;
+    let tokens = Arc::clone(&seeds()[client]);
+    Planned { tokens, drawn: 0, pause: PAUSE, rest }
+}
+
+/// The seeds of the tokens of each client.
+fn seeds() -> &'static [Arc<[[u8; 32]]>] {
+    static SEEDS: OnceLock<Vec<Arc<[[u8; 32]]>>> = OnceLock::new();
+    let seed = |client, serial| {
+        (0..).map(seed_of).find(|seed| first_byte(*seed) == TOKENS * client + serial)
+    };
+    SEEDS.get_or_init(|| {
+        let of_client =
+            |client| (0..TOKENS).map(move |serial| seed(client, serial).expect("there is one"));
+        (0..CLIENTS).map(|client| of_client(client).collect()).collect()
+    })
+}
+
+fn seed_of(number: u64) -> [u8; 32] {
     let mut seed = [1; 32];
-    (seed[0], seed[1]) = (client as u8, serial as u8);
+    seed[..8].copy_from_slice(&number.to_le_bytes());
     seed
+}
+
+/// The first byte of the token that is drawn first from this seed, without its highest bit.
+fn first_byte(seed: [u8; 32]) -> usize {
+    let token = Coordinator::first_token(seed).to_string();
+    usize::from_str_radix(&token[..2], 16).expect("a token is hex digits")
 }
 
 /// The seed of the master that is this node.
@@ -43,10 +83,15 @@ pub const fn master_seed(node: usize) -> u64 {
 fn known() -> &'static HashMap<Vec<u8>, Known> {
     static KNOWN: OnceLock<HashMap<Vec<u8>, Known>> = OnceLock::new();
     KNOWN.get_or_init(|| {
-        let pairs = (0..CLIENTS as usize).flat_map(|c| (0..TOKENS).map(move |s| (c, s)));
-        let tokens = pairs.map(|(client, serial)| {
-            let token = Coordinator::first_token(seed(client, serial));
-            (token.to_string().into_bytes(), Known::Token { client, serial })
+        let pairs = (0..CLIENTS).flat_map(|c| (0..TOKENS).map(move |s| (c, s)));
+        let tokens = pairs.flat_map(|(client, serial)| {
+            let token = Coordinator::first_token(seeds()[client][serial]).to_string();
+            let first = u32::from_str_radix(&token[..1], 16).expect("a token is hex digits");
+            [false, true].into_iter().flat_map(move |bit| {
+                let known = Known::Token { client, serial: serial as u64, bit };
+                let text = format!("{:x}{}", first + 8 * u32::from(bit), &token[1..]).into_bytes();
+                [(text[..BEGINNING].to_vec(), known), (text, known)]
+            })
         });
         tokens.chain(identities()).collect()
     })
@@ -71,10 +116,26 @@ fn identities() -> Vec<(Vec<u8>, Known)> {
 /// The name of a text of 40 characters. `drawn`: how many tokens each client has drawn.
 pub fn name(text: &[u8], drawn: &dyn Fn(usize) -> u64) -> u64 {
     match known().get(text) {
-        Some(&Known::Token { client, serial }) => mix(1 + client as u64, drawn(client) - serial),
+        Some(&Known::Token { client, serial, bit }) => {
+            mix(1 + client as u64, 2 * (drawn(client) - serial) + u64::from(bit))
+        }
         Some(&Known::Identity(identity)) => mix(7, identity),
         None => hash_of(&text),
     }
+}
+
+/// The name of a text of several words, of which some may be tokens or the beginnings of tokens.
+/// A mark is called by its number: of what else it is made, it stands beside. A channel is called
+/// by its client.
+pub fn said(text: &[u8], drawn: &dyn Fn(usize) -> u64) -> u64 {
+    let words = text.split(|byte| matches!(byte, b' ' | b'\n'));
+    let word = |word: &[u8]| match word.len() {
+        40 | BEGINNING => name(word, drawn),
+        20 => hash_of(&&word[..4]),
+        41 => hash_of(&&word[..39]),
+        _ => hash_of(&word),
+    };
+    words.map(word).fold(0, mix)
 }
 
 /// The client that drew a token.

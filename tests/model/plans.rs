@@ -2,6 +2,7 @@
 
 use crate::bounds::{Bounds, Fences, Plan};
 use crate::step::Step;
+use crate::time::WAIT;
 
 const NONE: Bounds = Bounds {
     acquires: [0; 3],
@@ -33,6 +34,7 @@ pub const QUICK: &[(&str, Plan)] = &[
     ("two clients, release", plan(Bounds { releases: 1, ..BOTH })),
     ("copy", plan(Bounds { copies: 1, ..ALONE })),
     ("fenced, cut, extend", fenced(Bounds { extends: 1, cuts: 1, ..ALONE }, UNEQUAL)),
+    ("two wait", waiting(BOTH)),
 ];
 
 /// Searched in a release build by `.ci/run`. All are complete within their bounds.
@@ -46,6 +48,15 @@ pub const GATE: &[(&str, Plan)] = &[
     ("extend of a copied key that had ended", after(COPIED_AFTER_ITS_END, EXTENDS_OF_COPY)),
     ("fenced, copy", fenced(Bounds { copies: 1, ..ALONE }, UNEQUAL)),
     ("two fenced, release", fenced(Bounds { releases: 1, ..BOTH }, UNEQUAL)),
+    ("hand-over", in_line(IN_LINE)),
+    ("hand-over, cancel", in_line(Bounds { cancels: 1, ..IN_LINE })),
+    ("hand-over, delay", in_line(Bounds { delays: 1, ..IN_LINE })),
+    ("hand-over, cut", in_line(Bounds { cuts: 1, ..IN_LINE })),
+    ("hand-over, restart", in_line(Bounds { restarts: 1, ..IN_LINE })),
+    ("hand-over, cut, cancel", in_line(Bounds { cuts: 1, cancels: 1, ..IN_LINE })),
+    ("hand-over, delay, cancel", in_line(Bounds { delays: 1, cancels: 1, ..IN_LINE })),
+    ("hand-over, two delays", in_line(Bounds { delays: 2, ..IN_LINE })),
+    ("hand-over, restart, delay", in_line(Bounds { delays: 1, restarts: 1, ..IN_LINE })),
     ("two fenced, delete", fenced(Bounds { deletes: 1, ..BOTH }, ONE_BEHIND)),
 ];
 
@@ -94,6 +105,16 @@ const FLUSHED_IN_FLIGHT: Plan = {
     Plan { prefix: FLUSHED, ..fenced(bounds, UNEQUAL) }
 };
 
+/// Clients that wait for the lock in line.
+const fn waiting(bounds: Bounds) -> Plan {
+    Plan { waits: WAIT, ..plan(bounds) }
+}
+
+/// Client 1 holds the lock, and client 0 stands in line for it.
+const fn in_line(bounds: Bounds) -> Plan {
+    Plan { prefix: HELD_AND_IN_LINE, ..waiting(bounds) }
+}
+
 const fn after(prefix: &'static [Step], bounds: Bounds) -> Plan {
     Plan { prefix, ..plan(bounds) }
 }
@@ -138,6 +159,22 @@ pub fn of_fault(fault: &str) -> Vec<Plan> {
     };
     vec![one]
 }
+
+/// What happens before client 0 stands in line, and a release after it.
+const IN_LINE: Bounds = Bounds { acquires: [2, 1, 0], releases: 2, ..NONE };
+
+/// Client 1 stands in line for the lock of client 0, which releases it. Then client 0 stands in
+/// line for that of client 1. A lock that was won in line is handed over when it is released.
+const HELD_AND_IN_LINE: &[Step] = &[
+    Step::Acquire { client: 0 },
+    Step::Settle,
+    Step::Acquire { client: 1 },
+    Step::Settle,
+    Step::Release { client: 0 },
+    Step::Settle,
+    Step::Acquire { client: 0 },
+    Step::Settle,
+];
 
 /// Client 0 holds nodes 0 and 1. Node 2 grants client 1, is flushed, and executes the late `SET` of
 /// client 0: a search from the first state does not come so far.

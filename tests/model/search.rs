@@ -177,7 +177,8 @@ pub fn quiet_future(world: &World, print: u64, known: &mut Seen) -> Result<(), S
     Ok(())
 }
 
-const fn is_quiet(step: Step) -> bool {
+/// Whether a step happens in a quiet future.
+pub const fn is_quiet(step: Step) -> bool {
     matches!(
         step,
         Step::ToNode { .. }

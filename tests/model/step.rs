@@ -19,6 +19,9 @@ pub enum Step {
     Time,
     /// The same, while clients that have something due are stopped.
     Stall,
+    /// All messages arrive, and clients do what is due, before time passes. Only in what a run
+    /// begins with.
+    Settle,
     /// A client asks for the lock.
     Acquire { client: u8 },
     /// A client takes its acquire back.
@@ -55,6 +58,7 @@ impl fmt::Display for Step {
             Step::Turn { client } => write!(f, "client {client} does what is due"),
             Step::Time => f.write_str("time passes"),
             Step::Stall => f.write_str("time passes, and what is due has to wait"),
+            Step::Settle => f.write_str("all messages arrive"),
             Step::Acquire { client } => write!(f, "client {client} asks for the lock"),
             Step::Cancel { client } => write!(f, "client {client} cancels"),
             Step::Extend { client } => write!(f, "client {client} extends"),

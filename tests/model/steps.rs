@@ -1,12 +1,15 @@
 //! Which steps a state allows, and what each does.
 
+use std::time::Duration;
+
 use redlatch::proto::Instant;
 use redlatch::testing::master::Restart;
 
-use crate::client::{KEY, Task};
+use crate::client::{KEY, LINE, Task};
 use crate::network::Checked;
+use crate::search;
 use crate::step::Step;
-use crate::time::{HORIZON, TTL};
+use crate::time::{HORIZON, MILLISECOND, TTL};
 use crate::wire::Wire;
 use crate::world::World;
 
@@ -123,14 +126,15 @@ impl World {
     pub fn next_moment(&self) -> Option<Instant> {
         let timers = self.clients.iter().filter_map(|client| client.core.next_timeout());
         let beliefs = self.clients.iter().filter_map(|client| client.believes_until);
-        let keys = self.nodes.iter().filter_map(|master| match master.pttl(self.now, 0, KEY) {
-            left @ 0.. => {
-                Some(self.now.saturating_add(std::time::Duration::from_millis(left as u64)))
-            }
+        let keys = self.nodes.iter().flat_map(|master| [KEY, LINE].map(|key| (master, key)));
+        let keys = keys.filter_map(|(master, key)| match master.pttl(self.now, 0, key) {
+            left @ 0.. => Some(self.now.saturating_add(Duration::from_millis(left as u64))),
             _ => None,
         });
         let all = timers.chain(beliefs).chain(keys).filter(|&at| at > self.now);
-        all.min().filter(|&at| at.saturating_since(self.now) < HORIZON)
+        let next = all.min().filter(|&at| at.saturating_since(self.now) < HORIZON)?;
+        // Whole milliseconds: what is due earlier by less than that is late.
+        Some(Instant::from_nanos(next.as_nanos().next_multiple_of(MILLISECOND)))
     }
 
     /// Takes a step. An error says what must not be.
@@ -152,6 +156,7 @@ impl World {
                 self.left.delays -= u8::from(self.is_busy());
                 self.now = self.next_moment().expect("something is to come");
             }
+            Step::Settle => return self.settle_all(),
             Step::Acquire { client }
             | Step::Cancel { client }
             | Step::Extend { client }
@@ -185,6 +190,14 @@ impl World {
         Ok(())
     }
 
+    fn settle_all(&mut self) -> Checked {
+        let arrives = |step: &Step| search::is_quiet(*step) && *step != Step::Time;
+        while let Some(&step) = self.steps().first().filter(|step| arrives(step)) {
+            self.take(step)?;
+        }
+        Ok(())
+    }
+
     fn request(&mut self, step: Step, client: usize) {
         let now = self.now;
         let given = self.given.clone();
@@ -201,9 +214,9 @@ impl World {
         match (step, &it.task) {
             (Step::Acquire { .. }, _) => {
                 it.given_before = highest;
-                it.acquire(client, now);
+                it.acquire(now);
             }
-            (Step::Adopt { .. }, _) => it.adopt(client, given.expect("a lock was given away"), now),
+            (Step::Adopt { .. }, _) => it.adopt(given.expect("a lock was given away"), now),
             (Step::Cancel { .. }, &Task::Asking(op)) => {
                 it.core.cancel(op, now);
                 it.task = Task::Idle;

@@ -13,11 +13,19 @@ pub const NODE_TIMEOUT: Duration = Duration::from_millis(70);
 pub const RESET_AFTER: Duration = NODE_TIMEOUT;
 pub const CONNECT_TIMEOUT: Duration = NODE_TIMEOUT;
 pub const RECONNECT: Duration = NODE_TIMEOUT;
+/// Each pause of a client that waits is as long as that, or as near to it as it may be.
+pub const PAUSE: Duration = NODE_TIMEOUT;
+pub const RETRY: Duration = NODE_TIMEOUT;
+/// How long a client waits in line: up to its third poll.
+pub const WAIT: Duration = Duration::from_millis(220);
 /// No run lasts until the first probe.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// What is due later than this is not waited for: only probes are.
 pub const HORIZON: Duration = Duration::from_secs(60);
+
+/// All moments are whole milliseconds.
+pub const MILLISECOND: u64 = 1_000_000;
 
 /// When each run begins.
 pub const START: Instant = Instant::from_nanos(3_600_000_000_000);

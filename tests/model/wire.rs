@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use redlatch::proto::Marker;
-use redlatch::proto::fingerprint::{hash_of, mix};
+use redlatch::proto::fingerprint::{Names, hash_of, mix};
 use redlatch::testing::master::ConnectionId;
 
 /// Bytes that arrive at once.
@@ -39,14 +39,17 @@ pub struct Orphan {
 }
 
 /// Splits what a client wrote into commands. The question for the time, which follows a handshake,
-/// goes with the command before it.
+/// goes with the command before it, and so does the source of a script. `CLIENT CACHING` goes with
+/// the command after it. None of them says anything of a lock.
 pub fn commands(mut bytes: &[u8]) -> Vec<Message> {
     let mut commands: Vec<Vec<u8>> = Vec::new();
     while !bytes.is_empty() {
         let (command, rest) = bytes.split_at(length_of_first(bytes));
         bytes = rest;
         match commands.last_mut() {
-            Some(last) if is_time(command) => last.extend_from_slice(command),
+            Some(last) if is_time(command) || is_load(command) || ends_with_caching(last) => {
+                last.extend_from_slice(command);
+            }
             _ => commands.push(command.to_vec()),
         }
     }
@@ -56,6 +59,14 @@ pub fn commands(mut bytes: &[u8]) -> Vec<Message> {
 /// Whether this is the question for the time.
 pub fn is_time(command: &[u8]) -> bool {
     command == b"*1\r\n$4\r\nTIME\r\n"
+}
+
+fn is_load(command: &[u8]) -> bool {
+    command.starts_with(b"*3\r\n$6\r\nSCRIPT\r\n")
+}
+
+fn ends_with_caching(commands: &[u8]) -> bool {
+    commands.ends_with(b"$7\r\nCACHING\r\n$3\r\nYES\r\n")
 }
 
 fn length_of_first(bytes: &[u8]) -> usize {
@@ -87,7 +98,7 @@ pub fn message_word(
     message: &[u8],
     now_micros: u64,
     limit: u64,
-    name: &dyn Fn(&[u8]) -> u64,
+    names: &dyn Names,
     connection: &dyn Fn(i64) -> u64,
 ) -> u64 {
     if let Some(number) = message.strip_prefix(KILL).and_then(killed) {
@@ -104,7 +115,7 @@ pub fn message_word(
         };
         let start = at + 1 + length.1;
         let text = &rest[start..start + length.0];
-        sum = mix(sum, bulk_word(text, now_micros, limit, name));
+        sum = mix(sum, bulk_word(text, now_micros, limit, names));
         rest = &rest[start + length.0..];
     }
     mix(sum, hash_of(&rest))
@@ -124,7 +135,11 @@ fn without_time(message: &[u8]) -> (&[u8], Option<u64>) {
     (&message[..at], Some(1_000_000 * seconds as u64 + micros as u64))
 }
 
-fn bulk_word(text: &[u8], now_micros: u64, limit: u64, name: &dyn Fn(&[u8]) -> u64) -> u64 {
+/// What is longer is the source of a script.
+const LONGEST_SAID: usize = 300;
+
+fn bulk_word(text: &[u8], now_micros: u64, limit: u64, names: &dyn Names) -> u64 {
+    let name = |text: &[u8]| names.text(text);
     if text.len() == 40 {
         return name(text);
     }
@@ -139,7 +154,8 @@ fn bulk_word(text: &[u8], now_micros: u64, limit: u64, name: &dyn Fn(&[u8]) -> u
         None if text.starts_with(b"1 ") && text.len() == 84 => {
             mix(name(&text[2..42]), name(&text[43..83]))
         }
-        None => hash_of(&text),
+        None if text.len() > LONGEST_SAID => hash_of(&text),
+        None => names.said(text),
     }
 }
 

@@ -56,8 +56,7 @@ impl World {
         assert!(plan.bounds.copies <= 1, "names tell one copy from its original, and not two");
         let now = START;
         let nodes = (0..plan.nodes).map(|node| Arc::new(old_master(node, now)));
-        let fenced = |client: usize| plan.fences.is_some_and(|fences| fences.clients[client]);
-        let client = |client| Arc::new(Client::new(plan.nodes, fenced(client), now));
+        let client = |client| Arc::new(Client::new(client, plan, now));
         let clients = (0..plan.clients).map(client);
         let mut world = World {
             now,
@@ -115,10 +114,7 @@ impl World {
     }
 
     pub fn client_mut(&mut self, client: usize) -> &mut Client {
-        let it = Arc::make_mut(&mut self.clients[client]);
-        // Pauses are drawn alike in every state: no draw tells two of them apart.
-        it.core.reseed([0; 32]);
-        it
+        Arc::make_mut(&mut self.clients[client])
     }
 
     pub fn master_mut(&mut self, node: usize) -> &mut Master {

@@ -22,10 +22,11 @@ impl Cluster {
             actions,
             changes,
             events: _,
-            channel: _,
+            channel,
             stats: _,
         } = self;
         assert!(actions.is_empty() && changes.is_empty(), "actions and changes are taken out");
+        fingerprint.add(u64::from(channel.is_some()));
         for (node, entry) in self.all_nodes().iter().zip(nodes) {
             entry.add_to(node, fingerprint, settings, place);
         }

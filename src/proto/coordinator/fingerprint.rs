@@ -6,6 +6,7 @@ use rand::rngs::StdRng;
 use crate::proto::coordinator::Coordinator;
 use crate::proto::fingerprint::Fingerprint;
 use crate::proto::lock::LockToken;
+use crate::proto::locks::copies::Planned;
 use crate::proto::node_set::NodeSet;
 
 impl Coordinator {
@@ -13,11 +14,11 @@ impl Coordinator {
     /// taken out before: output, actions and completions.
     ///
     /// # Panics
-    /// If the fingerprint does not cover a part of the state: a waiter, an auto-extended lock, a
-    /// task, or an unfinished handshake.
+    /// If the fingerprint does not cover a part of the state: a waiter that stands in no line,
+    /// an auto-extended lock, a task, or an unfinished handshake.
     pub fn add_to(&self, fingerprint: &mut Fingerprint<'_>) {
         let Coordinator { locks, waits } = self;
-        assert!(waits.is_empty(), "a fingerprint does not cover waiters");
+        waits.add_to(fingerprint);
         locks.add_to(fingerprint);
     }
 
@@ -30,6 +31,16 @@ impl Coordinator {
     /// before a request, because all copies draw the same.
     pub fn reseed(&mut self, seed: [u8; 32]) {
         self.locks.reseed(seed);
+    }
+
+    /// From now on, all draws are planned: a copy of a coordinator then needs no new seed.
+    pub fn plan_draws(&mut self, planned: Planned) {
+        self.locks.plan_draws(planned);
+    }
+
+    /// How many tokens were drawn as planned.
+    pub fn tokens_drawn(&self) -> usize {
+        self.locks.tokens_drawn()
     }
 
     /// The nodes on which this client answers for a key with `token`: it holds the lock and may

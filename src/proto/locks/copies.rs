@@ -2,7 +2,14 @@
 //!
 //! The hazard is the generator of tokens: two copies that draw from the same one give one token to
 //! two attempts. So a copy draws from a generator of its own, which is the same for every copy. A
-//! test gives it a new seed before it draws.
+//! test gives it a new seed before it draws, or plans the draws: then two copies that draw equally
+//! often draw the same.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
 
 use crate::proto::locks::Locks;
 use crate::proto::locks::completions::Outcome;
@@ -14,11 +21,49 @@ impl Locks {
     pub fn reseed(&mut self, seed: [u8; 32]) {
         self.random = Random::new(seed);
     }
+
+    /// From now on, all draws are planned.
+    pub fn plan_draws(&mut self, planned: Planned) {
+        self.random = Random { planned: Some(planned.clone()), ..Random::new(planned.rest) };
+    }
+
+    /// How many tokens were drawn as planned.
+    pub fn tokens_drawn(&self) -> usize {
+        self.random.planned.as_ref().map_or(0, |planned| planned.drawn)
+    }
+}
+
+/// The draws of a client, as a test has planned them. No pause depends on how many tokens were
+/// drawn before it.
+#[derive(Debug, Clone)]
+pub struct Planned {
+    /// The seeds of its tokens, in their order.
+    pub tokens: Arc<[[u8; 32]]>,
+    /// How many of them were drawn.
+    pub drawn: usize,
+    /// Each pause has this length, or the nearest to it that is allowed.
+    pub pause: Duration,
+    /// The seed of what a client draws once: its channel and the secret of its marks.
+    pub rest: [u8; 32],
+}
+
+impl Planned {
+    /// The generator of the next token.
+    ///
+    /// # Panics
+    /// If there is no seed left.
+    pub(super) fn next_token(&mut self) -> StdRng {
+        let seed = self.tokens[self.drawn];
+        self.drawn += 1;
+        StdRng::from_seed(seed)
+    }
 }
 
 impl Clone for Random {
     fn clone(&self) -> Random {
-        Random::new([0; 32])
+        let planned = self.planned.clone();
+        let seed = planned.as_ref().map_or([0; 32], |planned| planned.rest);
+        Random { planned, ..Random::new(seed) }
     }
 }
 

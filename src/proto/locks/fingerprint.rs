@@ -40,16 +40,15 @@ impl Locks {
             verdicts,
             waits,
             updates,
-            // Only requests for fair locks look at it.
-            releases: _,
+            releases,
             // What a burst took is given back; that changes no answer.
             tidying: _,
             marks,
             given_away,
-            given_back: _,
+            given_back,
+            // Draws are planned, and tokens have names.
             random: _,
         } = self;
-        assert!(marks.is_none() && given_away.is_empty(), "a fingerprint does not cover lines");
         assert!(tasks.count() == 0, "a fingerprint does not cover tasks");
         assert!(renewals.is_empty(), "nor auto-extended locks");
         assert!(verdicts.is_empty(), "verdicts are acted on first");
@@ -65,7 +64,15 @@ impl Locks {
         let short_place = |op: ShortOp| {
             open.iter().position(|&it| it.short() == op).map_or(0, |at| 1 + at as u64)
         };
-        fingerprint.add(u64::from(*starting) + 2 * u64::from(*forked));
+        let flags = [*starting, *forked, marks.is_some()];
+        fingerprint.add(flags.iter().fold(1, |bits, &flag| 2 * bits + u64::from(flag)));
+        releases.add_to(fingerprint);
+        for token in given_away {
+            fingerprint.add(1 + fingerprint.name(token.digits()));
+        }
+        for &(node, ref token) in given_back {
+            fingerprint.add_at(node, 1 + fingerprint.name(token.digits()));
+        }
         fingerprint.add(ids.len() as u64);
         for &id in &ids {
             records.get(id).add_to(fingerprint, cluster.size(), &op_place);
@@ -137,7 +144,7 @@ fn add_request(
         stage,
         timer: _,
     } = request;
-    assert!(waiting.is_none() && auto_extend.is_none(), "a fingerprint does not cover waiters");
+    assert!(auto_extend.is_none(), "a fingerprint does not cover auto-extended locks");
     let word = match stage {
         Stage::Starting { record } => mix(1, place(*record)),
         Stage::Running { record } => mix(2, place(*record)),
@@ -149,6 +156,9 @@ fn add_request(
     fingerprint.add(word);
     fingerprint.add(2 * fingerprint.ahead(*give_up_at) + u64::from(*abandoned));
     fingerprint.add(u64::from(*fair) + 2 * u64::from(*yields));
+    if let Some(waiting) = waiting {
+        waiting.add_to(fingerprint);
+    }
 }
 
 /// A number for a phase.

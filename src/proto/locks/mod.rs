@@ -20,7 +20,7 @@ mod changes;
 mod closing;
 pub mod completions;
 #[cfg(feature = "testing")]
-mod copies;
+pub mod copies;
 mod encoding;
 pub mod fence;
 #[cfg(feature = "testing")]
@@ -387,7 +387,7 @@ impl Locks {
     /// Draws the token of an attempt. `hands_over`: its lock is handed over when it is released.
     #[inline]
     fn random_token(&mut self, hands_over: bool) -> LockToken {
-        let token = LockToken::draw(self.random.rng(), hands_over);
+        let token = self.random.token(hands_over);
         match &self.cluster.settings().owner {
             None => token,
             owner => token.with_owner(owner.as_ref()),

@@ -5,29 +5,62 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use crate::proto::lock::LockToken;
+#[cfg(feature = "testing")]
+use crate::proto::locks::copies::Planned;
+
 /// The generator. Only tests can copy it.
 #[derive(Debug)]
-pub struct Random(StdRng);
+pub struct Random {
+    pub(super) rng: StdRng,
+    /// What a test has planned in place of some numbers.
+    #[cfg(feature = "testing")]
+    pub(super) planned: Option<Planned>,
+}
 
 impl Random {
     /// The generator of this seed.
     pub fn new(seed: [u8; 32]) -> Random {
-        Random(StdRng::from_seed(seed))
+        let rng = StdRng::from_seed(seed);
+        Random {
+            rng,
+            #[cfg(feature = "testing")]
+            planned: None,
+        }
     }
 
     /// The generator itself.
     #[inline]
     pub fn rng(&mut self) -> &mut StdRng {
-        &mut self.0
+        &mut self.rng
+    }
+
+    /// The token of an attempt, without an owner. `hands_over`: its lock is handed over when it is
+    /// released.
+    #[inline]
+    pub fn token(&mut self, hands_over: bool) -> LockToken {
+        #[cfg(feature = "testing")]
+        if let Some(planned) = &mut self.planned {
+            return LockToken::draw(&mut planned.next_token(), hands_over);
+        }
+        LockToken::draw(&mut self.rng, hands_over)
     }
 
     /// A pause between these two.
     pub fn pause(&mut self, least: Duration, most: Duration) -> Duration {
-        self.0.random_range(least..=most)
+        #[cfg(feature = "testing")]
+        if let Some(planned) = &self.planned {
+            return planned.pause.clamp(least, most);
+        }
+        self.rng.random_range(least..=most)
     }
 
     /// An index below `count`.
     pub fn index(&mut self, count: usize) -> usize {
-        self.0.random_range(0..count)
+        #[cfg(feature = "testing")]
+        if self.planned.is_some() {
+            return 0;
+        }
+        self.rng.random_range(0..count)
     }
 }

@@ -10,7 +10,7 @@ use crate::proto::waiting::{Crowd, WINDOW};
 /// For how many keys the client remembers that other clients wait.
 const REMEMBERED_KEYS: usize = 64;
 /// After this time the client forgets them.
-const FORGOTTEN: Duration = Duration::from_millis(500);
+pub(super) const FORGOTTEN: Duration = Duration::from_millis(500);
 /// The bounds of the measured round trip: a busy loop must not make every waiter wait for long.
 const ROUND_TRIPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
 
@@ -24,6 +24,12 @@ impl BusyLines {
     pub fn contain(&self, key: KeyHash, now: Instant) -> bool {
         let seen = self.0[key.place(REMEMBERED_KEYS)];
         seen.is_some_and(|(whose, at)| whose == key && now.saturating_since(at) < FORGOTTEN)
+    }
+
+    /// The keys for which others stood in line, and when.
+    #[cfg(feature = "testing")]
+    pub fn all(&self) -> impl Iterator<Item = (KeyHash, Instant)> {
+        self.0.iter().copied().flatten()
     }
 
     /// A request got the key after it stood in line with others.

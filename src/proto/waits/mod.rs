@@ -10,6 +10,8 @@
 //! decision about it, or asks.
 
 mod contention;
+#[cfg(feature = "testing")]
+mod fingerprint;
 mod queue;
 mod subscription;
 #[cfg(test)]
@@ -76,12 +78,6 @@ impl Waits {
     /// Takes note of how long a node took to answer.
     pub fn note_round_trip(&mut self, took: Duration) {
         self.round_trip.add(took);
-    }
-
-    /// Whether no request waits for another one of this client.
-    #[cfg(feature = "testing")]
-    pub fn is_empty(&self) -> bool {
-        self.queues.is_empty()
     }
 
     /// Forgets every queue; called in a forked process.

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use super::keys::{Content, Entry};
+use super::request::integer;
 use super::session::Connection;
-use super::{ConnectionId, Master};
+use super::{ConnectionId, MILLISECOND, Master};
 use crate::proto::fingerprint::{Fingerprint, hash_of, mix};
 use crate::proto::node_set::NodeId;
+use crate::proto::wire::line::SCORE_OF_A_PLACE;
 use crate::proto::wire::marker::Marker;
 
 impl Master {
@@ -23,7 +25,7 @@ impl Master {
     ///
     /// # Panics
     /// If the master is in a state that the fingerprint does not cover: output that was not taken
-    /// out, a half request, troubles, registrations, or a database other than 0.
+    /// out, a half request, troubles, or a database other than 0.
     pub fn add_to(
         &self,
         node: NodeId,
@@ -53,7 +55,7 @@ impl Master {
             second_offset,
             whole_milliseconds: _,
         } = self;
-        assert!(speakers.is_empty() && registrations.is_empty(), "output is taken out first");
+        assert!(speakers.is_empty(), "output is taken out first");
         assert!(troubles.is_empty(), "a fingerprint does not cover troubles");
         let (first, others) = databases.split_first().expect("there is a database 0");
         // Of the others, each may have the node marker that `set_uptime` writes.
@@ -68,15 +70,25 @@ impl Master {
         }
         for (&id, connection) in connections {
             if let Some(label) = label(id) {
-                fingerprint.add_at(node, mix(label, connection_word(connection)));
+                fingerprint.add_at(node, mix(label, connection_word(connection, fingerprint)));
             }
+        }
+        for (key, readers) in registrations {
+            let mut labels: Vec<u64> = readers.iter().filter_map(|&id| label(id)).collect();
+            labels.sort_unstable();
+            fingerprint.add_at(node, hash_of(&(key, labels)));
         }
     }
 }
 
 fn word_of(entry: &Entry, wall: i128, quarantine: Duration, fingerprint: &Fingerprint<'_>) -> u64 {
-    let Content::Text(text) = &entry.content else {
-        panic!("a fingerprint does not cover lists and lines");
+    let text = match &entry.content {
+        Content::Text(text) => text,
+        Content::Sorted(members) => {
+            let expires = entry.expires.map_or(0, |at| (at - wall) as u64);
+            return mix(line_word(members, wall, fingerprint), expires);
+        }
+        Content::List(_) => panic!("a fingerprint does not cover lists"),
     };
     let word = match Marker::parse(text) {
         Some(Marker { identity, since_micros, vouched }) => {
@@ -92,7 +104,19 @@ fn word_of(entry: &Entry, wall: i128, quarantine: Duration, fingerprint: &Finger
     mix(word, entry.expires.map_or(0, |at| (at - wall) as u64))
 }
 
-fn connection_word(connection: &Connection) -> u64 {
+/// The members of a line in their order. How long ago a member joined counts up to a quarter of its
+/// short ttl, which is its second word.
+fn line_word(members: &[(i64, Vec<u8>)], wall: i128, fingerprint: &Fingerprint<'_>) -> u64 {
+    let millis = i64::try_from(wall / MILLISECOND).expect("a date of this age");
+    let word = |&(score, ref member): &(i64, Vec<u8>)| {
+        let short = member.split(|&byte| byte == b' ').nth(1).and_then(integer).unwrap_or(0);
+        let age = (millis - score).rem_euclid(SCORE_OF_A_PLACE).min(short / 4 + 1);
+        mix(fingerprint.said(member), age as u64)
+    };
+    members.iter().map(word).fold(members.len() as u64, mix)
+}
+
+fn connection_word(connection: &Connection, fingerprint: &Fingerprint<'_>) -> u64 {
     let Connection {
         input,
         output,
@@ -105,9 +129,11 @@ fn connection_word(connection: &Connection) -> u64 {
         database: _,
         tracking,
         caching,
-        ..
+        channels,
+        name: _,
     } = connection;
     assert!(input.is_empty() && output.is_empty() && own_pushes.is_empty(), "all is taken out");
     let tracks = tracking.is_some();
-    hash_of(&[*speaks, *closing, *authenticated, *resp3, tracks, *caching])
+    let flags = hash_of(&[*speaks, *closing, *authenticated, *resp3, tracks, *caching]);
+    channels.iter().map(|channel| fingerprint.said(channel)).fold(flags, mix)
 }

@@ -35,7 +35,7 @@ pub(super) struct Connection {
     pub(super) caching: bool,
     /// The channels that it is subscribed to.
     pub(super) channels: BTreeSet<Vec<u8>>,
-    name: Vec<u8>,
+    pub(super) name: Vec<u8>,
 }
 
 impl Connection {

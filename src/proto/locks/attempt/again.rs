@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "testing")]
+use crate::proto::fingerprint::{Fingerprint, hash_of};
 use crate::proto::key::KeyHash;
 use crate::proto::locks::Locks;
 use crate::proto::time::Instant;
@@ -15,7 +17,7 @@ use crate::proto::time::Instant;
 const SOON: Duration = Duration::from_millis(10);
 /// A lock that was held for as long is followed by one that is handed over, which costs little
 /// beside the hold.
-const LONG_HOLD: Duration = Duration::from_millis(10);
+pub const LONG_HOLD: Duration = Duration::from_millis(10);
 /// After so many other locks, at most, one is handed over.
 const MOST: u8 = 64;
 /// Up to so many fewer, by chance: two keys with one place in the table may take turns.
@@ -49,6 +51,20 @@ impl Releases {
     pub fn note(&mut self, key: KeyHash, held: Duration, now: Instant) {
         let release = &mut self.0[key.place(PLACES)];
         (release.at, release.after_long_hold) = (Some(now), held >= LONG_HOLD);
+    }
+
+    /// Adds them to a fingerprint.
+    #[cfg(feature = "testing")]
+    pub fn add_to(&self, fingerprint: &mut Fingerprint<'_>) {
+        for (place, release) in self.0.iter().enumerate() {
+            let Release { at, after_long_hold, left } = *release;
+            let ago =
+                at.map(|at| fingerprint.ago(at, SOON)).filter(|&ago| ago < SOON.as_nanos() as u64);
+            if ago.is_some() || left != MOST {
+                let ago = ago.map(|ago| (ago, after_long_hold));
+                fingerprint.add(hash_of(&(place, ago, left)));
+            }
+        }
     }
 
     /// The client asks for this key. Returns whether the lock is to be handed over when it is

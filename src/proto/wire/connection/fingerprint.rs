@@ -47,7 +47,8 @@ impl Connection {
             fingerprint.add_at(node, word_of(ask, place));
         }
         let limit = node_timeout * OLDEST_MAY_WAIT;
-        for Moments { asked_at: _, written_at, count } in moments {
+        for Moments { asked_at, written_at, count } in moments {
+            assert!(asked_at == written_at, "questions are written at once");
             let ago = fingerprint.ago(*written_at, limit);
             fingerprint.add_at(node, mix(ago, *count as u64));
         }

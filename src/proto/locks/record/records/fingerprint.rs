@@ -5,6 +5,7 @@ use std::num::NonZeroU64;
 use crate::proto::error::NodeReply;
 use crate::proto::fingerprint::{Fingerprint, hash_of, mix};
 use crate::proto::ids::Op;
+use crate::proto::locks::attempt::again::LONG_HOLD;
 use crate::proto::locks::fence::number::Fencing;
 use crate::proto::locks::fingerprint::phase_word;
 use crate::proto::locks::held::updates::PendingUpdate;
@@ -39,8 +40,7 @@ impl Record {
             fenced,
             tracked,
             auto_extended,
-            // When it was handed out is for a counter.
-            held_since: _,
+            held_since,
             update,
             data: _,
             queue,
@@ -64,9 +64,16 @@ impl Record {
                 + 2 * u64::from(found_by.is_some())
                 + 4 * u64::from(token.hands_over()),
             op.map_or(0, op_place),
+            // A lock that was held for long is followed by one that is handed over.
+            fingerprint.ago(*held_since, LONG_HOLD),
         ];
         words.into_iter().for_each(|word| fingerprint.add(word));
-        add_trouble(trouble.as_deref().unwrap_or(&Trouble::default()), fingerprint, nodes);
+        let no_trouble = Trouble::default();
+        let trouble = trouble.as_deref().unwrap_or(&no_trouble);
+        add_trouble(trouble, fingerprint, nodes);
+        if let Some(line) = &trouble.line {
+            line.add_to(fingerprint, nodes, *phase);
+        }
         pending.add_to(fingerprint, nodes);
         let (whole, part, end_of_part) = proof.parts(*deadline);
         fingerprint.add(fingerprint.ahead(end_of_part));
@@ -83,9 +90,8 @@ impl Record {
 }
 
 fn add_trouble(trouble: &Trouble, fingerprint: &mut Fingerprint<'_>, nodes: usize) {
-    let Trouble { absent, taken, healing, plain, line, taken_up, fencing, set } = trouble;
+    let Trouble { absent, taken, healing, plain, line: _, taken_up, fencing, set } = trouble;
     assert!(set.is_none(), "the search has locks of one key");
-    assert!(line.is_none(), "a fingerprint does not cover lines");
     let taken_up = taken_up.as_ref().map_or(0, |old| 1 + fingerprint.name(old.digits()));
     fingerprint.add(taken_up);
     add_fencing(fencing.as_deref(), fingerprint, nodes);
@@ -115,7 +121,7 @@ impl Round {
             return;
         }
         // The deadline of an acquire is in its record.
-        if self.purpose == Purpose::Extend {
+        if matches!(self.purpose, Purpose::Extend | Purpose::Claim) {
             let start = fingerprint.now().saturating_since(self.start);
             fingerprint.add(mix(self.ttl.as_millis(), start.as_nanos() as u64));
         }
