@@ -130,8 +130,8 @@ pub struct Nodes {
 pub struct Timing {
     /// How long the lock lives on the nodes unless it is renewed
     ///
-    /// A holder that dies keeps the others waiting for at most this long. Durations read 500ms,
-    /// 10s, 1m30s; a bare number is seconds.
+    /// A holder that dies keeps the others waiting for at most this long; 100ms at least. Durations
+    /// read 500ms, 10s, 1m30s; a bare number is seconds.
     #[arg(short, long, value_name = "DUR", value_parser = duration, default_value = "30s")]
     pub ttl: Duration,
 

@@ -13,10 +13,21 @@ const SHOWN: usize = 100;
 /// A key for people, in quotes; of a long one the beginning and the length. JSON has all of it.
 pub fn shown(key: &str) -> String {
     if key.len() <= SHOWN {
-        return format!("\"{key}\"");
+        return format!("\"{}\"", key.escape_debug());
     }
     let ends = key.char_indices().map(|(at, _)| at).take_while(|&at| at <= SHOWN);
-    format!("\"{}...\" ({} bytes)", &key[..ends.last().unwrap_or_default()], key.len())
+    let start = &key[..ends.last().unwrap_or_default()];
+    format!("\"{}...\" ({} bytes)", start.escape_debug(), key.len())
+}
+
+/// A key for people as it stands in tables and before a colon: printable ASCII without quotes.
+pub fn cut(key: &[u8]) -> String {
+    match key.get(..SHOWN) {
+        Some(start) if key.len() > SHOWN => {
+            format!("{}... ({} bytes)", start.escape_ascii(), key.len())
+        }
+        _ => key.escape_ascii().to_string(),
+    }
 }
 
 /// The keys that a command line names, in its order, and the set of them.
@@ -111,6 +122,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn long_keys_are_cut_in_tables() {
+        assert_eq!(cut(b"deploy\n"), "deploy\\n");
+        assert_eq!(cut(&[b'k'; 100]), "k".repeat(100));
+        assert_eq!(cut(&[b'k'; 3000]), format!("{}... (3000 bytes)", "k".repeat(100)));
+    }
+
+    #[test]
     fn long_keys_are_cut_between_characters() {
         assert_eq!(shown("deploy"), "\"deploy\"");
         assert_eq!(shown(&"k".repeat(100)), format!("\"{}\"", "k".repeat(100)));
@@ -118,5 +136,6 @@ mod tests {
         assert_eq!(shown(&"k".repeat(3000)), cut);
         let cut = format!("\"a{}...\" (201 bytes)", "é".repeat(49));
         assert_eq!(shown(&format!("a{}", "é".repeat(100))), cut);
+        assert_eq!(shown("a\nb"), "\"a\\nb\"");
     }
 }

@@ -251,7 +251,6 @@ fn is_scheme(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
 }
 
-/// Whether this is `host:port`, and nothing else. A single word is not: it may be anything.
 /// Whether a text without a scheme is an address: `host:port`, or an IP address alone. A name alone
 /// is none: it may be a password, or a part of one.
 fn is_bare_place(text: &str) -> bool {
@@ -376,6 +375,8 @@ mod tests {
         let cases = [
             ("redis://h", "redis://:p%2Fw%40@h"),
             ("h:7000", "redis://:p%2Fw%40@h:7000"),
+            ("10.0.0.1", "redis://:p%2Fw%40@10.0.0.1"),
+            ("[::1]", "redis://:p%2Fw%40@[::1]"),
             ("redis://ann@h:7/2", "redis://ann:p%2Fw%40@h:7/2"),
             ("redis://ann:own@h", "redis://ann:own@h"),
             ("redis://:@h", "redis://:@h"),

@@ -7,13 +7,12 @@ use serde_json::{Value, json};
 
 use super::View;
 use crate::exit;
+use crate::key_names::cut;
 use crate::key_state::{in_words, state};
 use crate::look::{Colours, Look, time};
 use crate::table::Table;
 use crate::wall_clock::{micros, millis};
 
-/// How much of a key is shown to people; JSON has all of it.
-const LONGEST_KEY: usize = 100;
 /// How many waiters in line are named in the text. JSON has them all.
 const LINE_NAMED: usize = 10;
 
@@ -115,12 +114,7 @@ pub fn verdict(seen: &Inspection, summary: KeySummary, colours: Colours) -> Stri
 }
 
 fn text(seen: &Inspection, summary: KeySummary, colours: Colours) -> String {
-    let key = seen.key.escape_ascii().to_string();
-    let key = match key.get(..LONGEST_KEY) {
-        Some(start) if key.len() > LONGEST_KEY => format!("{start}... ({} bytes)", seen.key.len()),
-        _ => key,
-    };
-    let key = colours.styled(&key, Look::Strong);
+    let key = colours.styled(&cut(&seen.key), Look::Strong);
     let verdict = verdict(seen, summary, colours);
     let mut table = Table::new(["node", "state", "left", "answered in", "token"]);
     for node in &seen.nodes {

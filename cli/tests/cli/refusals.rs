@@ -38,7 +38,9 @@ fn refusal_shows_the_beginning_of_a_long_key() {
     assert!(waits.errors.contains(&format!("waiting for \"{cut}\" (3000 bytes): ")), "{waits:?}");
     let seen = run_on(&fleet, &["status", &key]).with_code(1);
     assert!(seen.out.starts_with(&format!("{cut} (3000 bytes): held by ")), "{seen:?}");
-    for text in [refused.errors, waits.errors, seen.out] {
+    let free = run_on(&fleet, &["wait", "-w", "300ms", &key]).with_code(75);
+    assert!(free.errors.contains(&format!("waited for \"{cut}\" (3000 bytes), ")), "{free:?}");
+    for text in [refused.errors, waits.errors, seen.out, free.errors] {
         assert!(!text.contains(&"k".repeat(101)), "{text}");
     }
     run_on(&fleet, &["release", &key, &token]).with_code(0);
