@@ -8,6 +8,7 @@ mod arguments;
 mod bench;
 mod completions;
 mod config_file;
+mod connection;
 mod demo;
 mod die_with_parent;
 mod doctor;

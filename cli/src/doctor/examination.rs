@@ -11,10 +11,10 @@ use redlatch::Address;
 use redlatch::proto::NodeSettings;
 use redlatch::{NodeError, clock, clock::Instant};
 
-use super::connection::{Answer, Connection, Patience, Tls, Trouble, addresses};
 use super::marker;
 use super::name::{self, Place};
 use super::trial::{self, Keys, Trial};
+use crate::connection::{Answer, Connection, Patience, Tls, Trouble, addresses};
 
 /// How long the clock is observed: long enough to see a hundredth beyond the network's variation.
 pub const WATCHED: Duration = Duration::from_secs(1);

@@ -1,5 +1,6 @@
-//! Doctor's own connection to one node: plain questions, and their answers in order, each with a
-//! time limit. It blocks, and knows nothing of locks.
+//! A connection to one node beside the library's: plain questions, and their answers in order, each
+//! with a time limit. It blocks, and knows nothing of locks. `doctor` asks over it what the library
+//! never asks.
 //!
 //! The hazard is a node that says nothing, or answers byte by byte. Every wait ends after the
 //! patience for one answer, and all of them together at one moment.
