@@ -39,8 +39,10 @@ fn a_ca_and_a_client_certificate_in_files_are_all_it_takes() {
     // The same ports without TLS.
     let plain = ports.map(|port| format!("redis://127.0.0.1:{port}")).join(",");
     let asked = run(tool_on(&fleet, &["status"]).env("REDLATCH_SERVERS", plain)).with_code(69);
-    let why = "in place of any answer; a port for TLS needs rediss://)\n";
-    assert_eq!(asked.out.matches(why).count(), 3, "{asked:?}");
+    // The text of each node is wrapped.
+    for part in [", in place of any answer; a\n", "  port for TLS needs rediss://)\n"] {
+        assert_eq!(asked.out.matches(part).count(), 3, "{asked:?}");
+    }
 
     let mutual = ["--tls-ca", &trusted, "--tls-cert", &paper, "--tls-key", &key];
     let token = with(&mutual, &["acquire", "deploy"], 0);

@@ -139,8 +139,14 @@ fn without_a_key_the_nodes_themselves_are_printed() {
     guarded.env("REDLATCH_SERVERS", fleet.urls().join(","));
     let young = run(&mut guarded).with_code(69);
     assert!(young.out.starts_with("0 of 3 nodes can grant"), "{young:?}");
-    let why = ": its node marker is missing, so it is new or lost its keys";
-    assert_eq!(young.out.matches(why).count(), 3, "{young:?}");
+    // The text of each node is wrapped.
+    for part in
+        [": its node marker is missing, so it is ", "\n                   new or lost its keys\n"]
+    {
+        assert_eq!(young.out.matches(part).count(), 3, "{young:?}");
+    }
+    let table = young.out.lines().skip(1).take(7);
+    assert!(table.into_iter().all(|line| line.chars().count() <= 98), "{young:?}");
     let json = run(guarded.arg("--json")).with_code(69).json();
     assert_eq!(json[0]["per_node"][0]["state"], "quarantined", "{json}");
     fleet[0].kill();
