@@ -13,8 +13,8 @@ use redlatch::{ConfigFile, LockOptions, LockToken};
 
 use crate::key_names::KeyNames;
 use crate::{
-    acquire, bench, completions, demo, doctor, exec, extend, force_release, hold, init, man,
-    release, status, wait,
+    acquire, bench, completions, demo, doctor, exec, extend, force_release, hold, init, list, man,
+    release, status, top, wait,
 };
 
 const LONG_ABOUT: &str = "\
@@ -33,6 +33,7 @@ Examples:
   redlatch exec nightly-report -- /usr/local/bin/report   run it on one machine at a time
   redlatch exec -n deploy -- ./deploy.sh                  or not at all: 75 if another does
   redlatch status nightly-report                          who has it, and for how long
+  redlatch list                                           all locks, and who has them
   redlatch doctor                                         are these masters fit for locks?
   redlatch init                                           make the grants of fresh masters count
 
@@ -67,6 +68,8 @@ pub enum Verb {
     ForceRelease(force_release::Options),
     Wait(wait::Options),
     Status(status::Options),
+    List(list::Options),
+    Top(top::Options),
     Doctor(doctor::Options),
     Init(init::Options),
     Bench(bench::Options),

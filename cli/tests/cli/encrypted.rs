@@ -48,6 +48,7 @@ fn a_ca_and_a_client_certificate_in_files_are_all_it_takes() {
     let token = with(&mutual, &["acquire", "deploy"], 0);
     is_held_everywhere(&fleet, "deploy", token.trim());
     with(&mutual, &["extend", "deploy", token.trim()], 0);
+    assert!(with(&mutual, &["list"], 0).contains("\n  deploy  "));
     with(&mutual, &["release", "deploy", token.trim()], 0);
     nothing_is_left(&fleet);
 

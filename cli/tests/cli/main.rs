@@ -32,6 +32,7 @@ mod frozen;
 mod hold;
 mod hold_unread;
 mod init;
+mod list;
 mod max_hold;
 mod no_quorum_wait;
 mod outcomes;
@@ -50,6 +51,7 @@ mod secrets;
 mod sets;
 mod signals;
 mod status;
+mod top;
 mod usage;
 mod wait;
 
