@@ -14,6 +14,7 @@ mod support;
 
 mod bench;
 mod configuration;
+mod contrib;
 mod demo;
 mod doctor;
 #[cfg(feature = "tls")]
