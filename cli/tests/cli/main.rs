@@ -15,6 +15,7 @@ mod support;
 mod bench;
 mod configuration;
 mod contrib;
+mod debian;
 mod demo;
 mod doctor;
 #[cfg(feature = "tls")]
