@@ -59,6 +59,7 @@ impl World {
                 forgot.map_or(0, |it| mix(self.text(it.token.digits()), part.ahead(it.until)));
             part.add_at(node, forgot);
             part.add_at(node, self.flushed_word(index));
+            part.add_at(node, u64::from(self.frozen[index]));
             part.add_at(node, self.copied_word(index));
             self.add_wires(index, &mut part);
         }
