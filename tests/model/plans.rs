@@ -65,6 +65,14 @@ pub const GATE: &[(&str, Plan)] = &[
         "three, hand-over in flight, freeze",
         three(Bounds { freezes: 1, frozen_moments: 2, ..THREE }),
     ),
+    (
+        "three, lines that differ, freeze",
+        Plan { prefix: LINES_DIFFER, ..three(Bounds { freezes: 1, frozen_moments: 2, ..THREE }) },
+    ),
+    (
+        "three, lines that differ, cut",
+        Plan { prefix: LINES_DIFFER, ..three(Bounds { cuts: 1, ..THREE }) },
+    ),
     ("three, two hand-overs", three(Bounds { releases: 3, ..THREE })),
 ];
 
@@ -225,6 +233,48 @@ const RELEASING_LATE: &[Step] = &after_in_line::<10>(&[Step::Time, Step::Release
 /// The same, when client 2 stands in line, too.
 const RELEASING_BEFORE_TWO: &[Step] =
     &after_in_line::<11>(&[Step::Acquire { client: 2 }, Step::Settle, Step::Release { client: 1 }]);
+
+/// Clients 0 and 2 ask for the lock of client 1 at one time, and client 2 is the first in the line
+/// of node 1 alone. Then client 1 releases.
+const LINES_DIFFER: &[Step] = &joined::<40>(
+    HELD_AND_IN_LINE.split_at(6).0,
+    &[
+        Step::Acquire { client: 0 },
+        Step::ToNode { client: 0, node: 0 },
+        Step::ToClient { client: 0, node: 0 },
+        Step::ToNode { client: 0, node: 1 },
+        Step::ToClient { client: 0, node: 1 },
+        Step::ToNode { client: 0, node: 2 },
+        Step::ToClient { client: 0, node: 2 },
+        Step::ToNode { client: 0, node: 0 },
+        Step::ToClient { client: 0, node: 0 },
+        Step::ToNode { client: 0, node: 1 },
+        Step::ToClient { client: 0, node: 1 },
+        Step::ToNode { client: 0, node: 2 },
+        Step::ToClient { client: 0, node: 2 },
+        Step::Acquire { client: 2 },
+        Step::ToNode { client: 2, node: 0 },
+        Step::ToClient { client: 2, node: 0 },
+        Step::ToNode { client: 2, node: 1 },
+        Step::ToClient { client: 2, node: 1 },
+        Step::ToNode { client: 2, node: 2 },
+        Step::ToClient { client: 2, node: 2 },
+        Step::ToNode { client: 2, node: 0 },
+        Step::ToClient { client: 2, node: 0 },
+        Step::ToNode { client: 2, node: 1 },
+        Step::ToClient { client: 2, node: 1 },
+        Step::ToNode { client: 2, node: 2 },
+        Step::ToClient { client: 2, node: 2 },
+        Step::ToNode { client: 0, node: 0 },
+        Step::ToNode { client: 2, node: 1 },
+        Step::ToNode { client: 0, node: 1 },
+        Step::ToNode { client: 0, node: 2 },
+        Step::ToNode { client: 2, node: 0 },
+        Step::ToNode { client: 2, node: 2 },
+        Step::Settle,
+        Step::Release { client: 1 },
+    ],
+);
 
 const fn after_in_line<const ALL: usize>(more: &[Step]) -> [Step; ALL] {
     joined(HELD_AND_IN_LINE, more)

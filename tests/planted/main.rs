@@ -37,8 +37,8 @@ enum Check {
     Core(&'static str),
 }
 
-/// Each fault by the name that it has in the patch, what it breaks, and what has to find it: each of
-/// these checks. The search cannot find `SplitOfMixedRounds`: a waiter that wrongly gives its nodes
+/// Each fault by the name that it has in the patch, what it breaks, and the checks that all have to
+/// find it. The search cannot find `SplitOfMixedRounds`: a waiter that wrongly gives its nodes
 /// up for another one joins again, which breaks no safety and ends well.
 const FAULTS: [(&str, &str, &[Check]); 20] = [
     ("QuorumOfHalf", "half of the nodes are a quorum", &[Check::Search]),
