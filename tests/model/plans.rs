@@ -57,6 +57,7 @@ pub const GATE: &[(&str, Plan)] = &[
     ("wait, restart", Plan { prefix: GRANTED_LATE, ..waiting(Bounds { restarts: 1, ..BOTH }) }),
     ("hand-over", in_line(IN_LINE)),
     ("hand-over in flight, restart", released(Bounds { restarts: 1, ..IN_LINE })),
+    ("hand-over in flight, delay", released(Bounds { delays: 1, ..IN_LINE })),
     ("short hand-over, freeze", short(Bounds { freezes: 1, frozen_moments: 2, ..IN_LINE })),
     ("fenced hand-over", Plan { fences: Some(UNEQUAL), ..in_line(IN_LINE) }),
     ("three, hand-over in flight, cancel", three(Bounds { cancels: 1, ..THREE })),
@@ -93,7 +94,7 @@ pub const FULL: &[(&str, Plan)] = &[
 /// Not complete: searched up to a million states each.
 pub const WIDE: &[(&str, Plan)] = &[
     ("extend after a flush, a step earlier", after(DOUBTFUL_SOON, EXTEND_AFTER_FLUSH)),
-    ("hand-over in flight, delay", released(Bounds { delays: 1, ..IN_LINE })),
+    ("hand-over in flight, restart, delay", released(Bounds { restarts: 1, delays: 1, ..IN_LINE })),
     ("short hand-over, restart", short(Bounds { restarts: 1, ..IN_LINE })),
     ("two fenced, restart", fenced(Bounds { restarts: 1, ..BOTH }, UNEQUAL)),
 ];
