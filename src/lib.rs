@@ -106,8 +106,8 @@ pub use proto::{
     DEFAULT_WAIT, Durations, Error, HeldFor, Inspection, InvalidToken, InvalidTtl, KeySet,
     KeyState, KeySummary, Keys, LONGEST_OWNER, Limits, Lock, LockOptions, LockToken, LockUpdate,
     LockUpdateKind, LostReason, NodeError, NodeEvent, NodeId, NodeKeyState, NodeReply, NodeReport,
-    NodeSet, NodeState, NodeStats, Op, Outcome, QuarantineReason, ReleaseOutcome, Report,
-    ReportedSet, RestartGuard, RoundTrips, Secret, Stats, Ttl, Value, majority,
+    NodeSet, NodeState, NodeStats, Op, Outcome, Quarantine, QuarantineReason, ReleaseOutcome,
+    Report, ReportedSet, RestartGuard, RoundTrips, Secret, Stats, Ttl, Value, majority,
 };
 #[cfg(feature = "net")]
 #[doc(inline)]

@@ -329,6 +329,24 @@ mod tests {
     }
 
     #[test]
+    fn max_hold_is_none_unless_it_is_given() {
+        let max_hold = |words: &[&str]| {
+            let words = [&["redlatch"], words].concat();
+            match Arguments::try_parse_from(words).expect("the words are right").verb {
+                Verb::Exec(options) => options.max_hold.0,
+                Verb::Hold(options) => options.max_hold.0,
+                verb => panic!("{verb:?}"),
+            }
+        };
+        let an_hour = Some(Duration::from_secs(3600));
+        assert_eq!(max_hold(&["exec", "key", "true"]), None);
+        assert_eq!(max_hold(&["exec", "--max-hold", "1h", "key", "true"]), an_hour);
+        assert_eq!(max_hold(&["exec", "--max-hold", "none", "key", "true"]), None);
+        assert_eq!(max_hold(&["hold", "key"]), None);
+        assert_eq!(max_hold(&["hold", "--max-hold", "1h", "key"]), an_hour);
+    }
+
+    #[test]
     fn durations_are_read_as_people_write_them() {
         let millis = |text: &str| duration(text).map(|read| read.as_millis());
         let good = [

@@ -32,9 +32,10 @@ pub struct Refusal {
     pub holder: Option<Box<Holder>>,
 }
 
-/// Printed after a refusal of nodes that are in quarantine.
-pub const INIT_MAY_HELP: &str = "redlatch init: if no lock can be live on these nodes, \
-    `redlatch init` makes their grants count at once";
+/// Printed after a refusal of nodes that are all new, as far as can be seen. It is never printed
+/// where one of them is known from before, because a lock may be live then.
+pub const INIT_MAY_HELP: &str = "redlatch init: on masters that are new, and that no client has \
+    used yet, it makes their grants count at once";
 
 impl Refusal {
     /// A refusal of options that cannot work.
@@ -48,18 +49,16 @@ impl Refusal {
         Refusal { word: "internal", ..Refusal::config(message) }
     }
 
-    /// Why a lock could not be acquired. `way_out` is set if `redlatch init` would help: a quorum
-    /// of nodes could grant, and only the restart guard keeps them from it.
+    /// Why a lock could not be acquired. `way_out` is set if `redlatch init` may help: only the
+    /// restart guard keeps the nodes from granting, and all of them are new, as far as can be seen.
     pub fn of_acquire(error: Error) -> Refusal {
         let no_quorum = matches!(error, Error::NoQuorum(_));
         let refusal = Refusal::from(error);
-        let is_quarantined =
-            |node: &&NodeReport| node.reply == NodeReply::Failed(NodeError::Quarantined);
-        let could = |node: &&NodeReport| node.reply == NodeReply::Granted || is_quarantined(node);
-        let some = refusal.nodes.iter().any(|node| is_quarantined(&node));
-        let enough = refusal.nodes.iter().filter(could).count() > refusal.nodes.len() / 2;
-        let way_out = (no_quorum && some && enough).then_some(INIT_MAY_HELP);
-        Refusal { way_out, ..refusal }
+        let is_unmarked =
+            |node: &NodeReport| node.quarantine.is_some_and(|quarantine| quarantine.is_unmarked);
+        let are_new =
+            no_quorum && !refusal.nodes.is_empty() && refusal.nodes.iter().all(is_unmarked);
+        Refusal { way_out: are_new.then_some(INIT_MAY_HELP), ..refusal }
     }
 
     /// The JSON of any verb that was refused.

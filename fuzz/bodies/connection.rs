@@ -417,13 +417,16 @@ fn number_of(digits: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// What a node says to a join: for how long the key is the waiter's; or a place, and who holds it.
+/// What a node says to a join: `mine LEFT NEXT`, or `held PLACE LEFT HOLDER`.
 fn standing(value: &Value) -> Option<NodeReply> {
-    match value {
-        Value::Integer(_) => Some(NodeReply::Granted),
-        Value::Bulk(text) => {
-            let space = text.iter().position(|&byte| byte == b' ')?;
-            number_of(&text[..space]).map(|_| NodeReply::Held)
+    let Value::Bulk(text) = value else { return None };
+    let parts: Vec<&[u8]> = text.splitn(4, |&byte| byte == b' ').collect();
+    let is_time =
+        |digits: &[u8]| std::str::from_utf8(digits).is_ok_and(|it| it.parse::<i64>().is_ok());
+    match parts[..] {
+        [b"mine", left, _, ..] => is_time(left).then_some(NodeReply::Granted),
+        [b"held", place, left, _] => {
+            (number_of(place).is_some() && is_time(left)).then_some(NodeReply::Held)
         }
         _ => None,
     }

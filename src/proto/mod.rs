@@ -39,7 +39,7 @@ pub use coordinator::Coordinator;
 pub use durations::Durations;
 pub use error::{
     Busy, ClosedReason, ConfigError, Error, HeldFor, LostReason, NodeError, NodeReply, NodeReport,
-    Report, ReportedSet,
+    Quarantine, Report, ReportedSet,
 };
 pub use ids::Op;
 pub use inspection::{Inspection, KeyState, KeySummary, NodeKeyState, Value};

@@ -48,12 +48,31 @@ impl Kind {
 /// assert!(text.as_str().ends_with("\njobs_waiting{key=\"nightly\"} 3\n"));
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Text(String);
+pub struct Text {
+    text: String,
+    /// They stand before the labels of each sample.
+    labels: Vec<(String, String)>,
+}
 
 impl Text {
+    /// An empty text, of which every sample has these labels, too. Files of several clients that
+    /// one collector reads need them: it refuses a series that is in two files.
+    ///
+    /// ```
+    /// use redlatch::prometheus::Text;
+    ///
+    /// let mut text = Text::with_labels(&[("key", "nightly")]);
+    /// text.sample("jobs_waiting", &[("host", "a")], 3);
+    /// assert_eq!(text.as_str(), "jobs_waiting{key=\"nightly\",host=\"a\"} 3\n");
+    /// ```
+    pub fn with_labels(labels: &[(&str, &str)]) -> Text {
+        let owned = |&(label, of): &(&str, &str)| (label.to_owned(), of.to_owned());
+        Text { text: String::new(), labels: labels.iter().map(owned).collect() }
+    }
+
     /// The text so far.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
     }
 
     /// Begins a metric: its samples follow. `help` is one line.
@@ -65,21 +84,15 @@ impl Text {
     /// Writes a sample of the metric that began last. Names of metrics and labels are written as
     /// they are; values of labels are escaped.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
-        self.0.push_str(name);
-        for (index, (label, of)) in labels.iter().enumerate() {
-            let before = if index == 0 { '{' } else { ',' };
-            self.line(format_args!("{before}{label}=\""));
-            for character in of.chars() {
-                match character {
-                    '\\' => self.0.push_str("\\\\"),
-                    '"' => self.0.push_str("\\\""),
-                    '\n' => self.0.push_str("\\n"),
-                    plain => self.0.push(plain),
-                }
-            }
-            self.0.push('"');
+        self.text.push_str(name);
+        let Text { text, labels: of_all } = self;
+        let of_all = of_all.iter().map(|(label, of)| (&label[..], &of[..]));
+        let mut before = '{';
+        for (label, of) in of_all.chain(labels.iter().copied()) {
+            write_label(text, before, label, of);
+            before = ',';
         }
-        let end = if labels.is_empty() { "" } else { "}" };
+        let end = if before == '{' { "" } else { "}" };
         self.line(format_args!("{end} {value}\n"));
     }
 
@@ -126,7 +139,7 @@ impl Text {
         let name = "redlatch_hold_seconds";
         self.family(name, Kind::Histogram, "How long locks were held that are over.");
         self.histogram(name, None, stats.holds.classes(), stats.holds.total());
-        self.states(nodes);
+        self.node_states(nodes);
         let labelled: Vec<(&str, &NodeStats)> =
             nodes.iter().map(|(label, _)| *label).zip(&stats.nodes).collect();
         self.node_counters(&labelled);
@@ -149,7 +162,9 @@ impl Text {
         }
     }
 
-    fn states(&mut self, nodes: &[(&str, NodeState)]) {
+    /// Writes the state of each node: whether it can be asked, and whether its grants count.
+    /// [`client`](Text::client) writes it, too.
+    pub fn node_states(&mut self, nodes: &[(&str, NodeState)]) {
         let name = "redlatch_node_up";
         self.family(name, Kind::Gauge, "Whether the node can be asked.");
         for (label, state) in nodes {
@@ -234,8 +249,23 @@ impl Text {
     }
 
     fn line(&mut self, text: std::fmt::Arguments<'_>) {
-        self.0.write_fmt(text).expect("a String takes every text");
+        self.text.write_fmt(text).expect("a String takes every text");
     }
+}
+
+fn write_label(text: &mut String, before: char, label: &str, of: &str) {
+    text.push(before);
+    text.push_str(label);
+    text.push_str("=\"");
+    for character in of.chars() {
+        match character {
+            '\\' => text.push_str("\\\\"),
+            '"' => text.push_str("\\\""),
+            '\n' => text.push_str("\\n"),
+            plain => text.push(plain),
+        }
+    }
+    text.push('"');
 }
 
 #[cfg(test)]
@@ -304,5 +334,9 @@ mod tests {
         let mut text = Text::default();
         text.sample("m", &[("key", "a\"b\\c\nd"), ("x", "")], 1.5);
         assert_eq!(text.as_str(), "m{key=\"a\\\"b\\\\c\\nd\",x=\"\"} 1.5\n");
+        let mut text = Text::with_labels(&[("job", "a\"")]);
+        text.sample("m", &[], 1);
+        text.sample("m", &[("x", "y")], 2);
+        assert_eq!(text.as_str(), "m{job=\"a\\\"\"} 1\nm{job=\"a\\\"\",x=\"y\"} 2\n");
     }
 }

@@ -141,6 +141,8 @@ pub struct Waiting {
     last_key: usize,
     /// When the waiter asks again, whatever was reported to it.
     pub poll_at: Instant,
+    /// When the waiter in line asked the nodes last.
+    pub polled_at: Instant,
     /// The attempt that is in flight was begun by a wake-up.
     pub woken: bool,
     /// The waiter in line got the key, and no node knew of another client.
@@ -161,6 +163,7 @@ impl Waiting {
             keys: (keys > 1).then(|| vec![NEVER; nodes * keys].into()),
             last_key: keys - 1,
             poll_at: now,
+            polled_at: now,
             woken: false,
             was_alone: false,
             crowd: Crowd::default(),
@@ -189,6 +192,33 @@ impl Waiting {
             let waits = only.is_none_or(|only| place % count == only);
             *at = if waits { NEVER } else { Instant::default() };
         }
+    }
+
+    /// A node answered how long the key of this number lives there: as `PTTL` says it, or nothing
+    /// if it refused. Returns when all keys are free there, if that is known.
+    pub fn note_left(
+        &mut self,
+        node: NodeId,
+        key: usize,
+        left: Option<i64>,
+        now: Instant,
+    ) -> Option<Instant> {
+        let free_at = match left {
+            Some(-2) => now,
+            // A node expires keys by whole milliseconds.
+            Some(millis @ 0..) => {
+                now.saturating_add(Duration::from_millis(millis.unsigned_abs().saturating_add(1)))
+            }
+            _ => NEVER,
+        };
+        // Of several keys, the one that is held longest counts.
+        let free_at = self.note_free_at(node, key, free_at)?;
+        self.reported[node.index()] = match left {
+            Some(-1) => ReportedTtl::NoTtl,
+            Some(_) => ReportedTtl::FreeAt(free_at),
+            None => ReportedTtl::Nothing,
+        };
+        Some(free_at)
     }
 
     /// The key of this number is free on the node at this moment. Returns when all keys are, if
@@ -265,13 +295,13 @@ impl Waiting {
     pub fn add_to(&self, fingerprint: &mut Fingerprint<'_>) {
         let Waiting {
             mode,
-            // What the nodes report decides when a waiter asks that is notified, and is said in the
-            // error.
-            free_at: _,
+            free_at,
+            // It is said in the error.
             reported: _,
             keys,
             last_key: _,
-            poll_at: _,
+            poll_at,
+            polled_at,
             woken,
             // It is read when the lock is handed out.
             was_alone: _,
@@ -283,6 +313,13 @@ impl Waiting {
         assert!(matches!(mode, Mode::InLine | Mode::Polling), "it does not cover {mode:?}");
         assert!(keys.is_none() && !woken && *crowd == Crowd::default(), "nor {self:?}");
         fingerprint.add(u64::from(*polls.min(&MOST_POLLS)) + 64 * u64::from(self.is_in_line()));
+        if self.is_in_line() {
+            for (index, &moment) in free_at.iter().enumerate() {
+                fingerprint.add_at(NodeId::new(index), fingerprint.ahead(moment));
+            }
+            fingerprint.add(fingerprint.ahead(*poll_at));
+            fingerprint.add(fingerprint.ago(*polled_at, Duration::from_millis(4)));
+        }
     }
 
     /// The shortest and the longest back-off: times that grow with each attempt that was lost.

@@ -30,6 +30,7 @@ mod commands;
 mod fingerprint;
 mod keys;
 mod line;
+mod line_scripts;
 mod reply;
 mod request;
 mod scripts;

@@ -145,3 +145,81 @@ fn release_by_the_token_of_a_fair_lock_hands_the_key_over() {
     world.settle();
     let _lock = world.won(all[1]);
 }
+
+#[test]
+fn first_waiter_has_the_key_of_a_dead_holder_as_soon_as_it_expires() {
+    for nodes in 1..=5 {
+        let mut world = World::new(nodes);
+        let holder = world.client();
+        world.ask_with(holder, LockOptions::new(TTL));
+        world.settle();
+        let _lock = world.won(holder);
+        let granted = world.now;
+        world.stopped.push(holder);
+        world.pass(7 * MS);
+        let waiters = [world.client(), world.client()];
+        for &waiter in &waiters {
+            world.ask(waiter, LONG);
+            world.settle();
+        }
+        world.pass((TTL + 2 * MS).saturating_sub(world.now.saturating_since(granted)));
+        let lock = world.won(waiters[0]);
+        world.release(waiters[0], lock);
+        world.settle();
+        let lock = world.won(waiters[1]);
+        world.release(waiters[1], lock);
+        world.settle();
+    }
+}
+
+#[test]
+fn key_without_a_ttl_or_that_lives_for_long_is_not_polled_more_often() {
+    for ttl in [None, Some("1000")] {
+        let mut world = World::new(3);
+        for node in 0..3 {
+            match ttl {
+                Some(ttl) => world.run(node, &[b"SET", KEY, b"another", b"EX", ttl.as_bytes()]),
+                None => world.run(node, &[b"SET", KEY, b"another"]),
+            }
+        }
+        let waiter = world.client();
+        world.ask(waiter, LONG);
+        world.settle();
+        let mut polls = 0;
+        for _ in 0..1000 {
+            world.now = world.now.saturating_add(MS);
+            world.clients[waiter].core.handle_timeout(world.now);
+            polls += usize::from(asking(&world, &[waiter])[0]);
+            world.settle();
+        }
+        assert!((11..=17).contains(&polls), "one in 60 to 90 ms: {polls}");
+    }
+}
+
+#[test]
+fn waiter_that_got_the_key_by_its_join_knows_who_comes_next() {
+    let mut world = World::new(3);
+    (0..3).for_each(|node| world.run(node, &[b"SET", KEY, b"of another program"]));
+    let [first, second, third] = [world.client(), world.client(), world.client()];
+    world.ask(first, LONG);
+    world.settle();
+    // The lines differ: the third one comes before the second one on node 2.
+    world.ask(second, LONG);
+    world.frozen = vec![2];
+    world.settle();
+    world.stopped = vec![second];
+    world.frozen.clear();
+    world.ask(third, LONG);
+    world.settle();
+    world.stopped.clear();
+    world.settle();
+    (0..3).for_each(|node| world.run(node, &[b"DEL", KEY]));
+    world.settle();
+    let lock = world.won(first);
+    world.release(first, lock);
+    (0..3).for_each(|node| world.deliver_commands(first, node));
+    assert_eq!(world.value(0), world.value(2), "all nodes hand it to the same waiter");
+    world.settle();
+    let lock = world.won(second);
+    world.release(second, lock);
+}

@@ -52,7 +52,7 @@ fn quarantine_begins_when_a_node_was_first_seen_without_a_marker() {
     // The node was flushed, or is new: its uptime of a day says nothing.
     for (ago, left) in [(MINUTE / 2, Some(MEMORY - millis(30_000))), (2 * MINUTE, None)] {
         let mut next = meet(RestartGuard::On, marker(ago, ""), INFO_REPLID);
-        assert_eq!(distrust(&mut next), left.map(|left| (left, QuarantineReason::Unmarked)));
+        assert_eq!(distrust(&mut next), left.map(|left| (left, QuarantineReason::MarkedLately)));
         assert_eq!(next.markers[0], marker(ago, ""), "it stays as it is");
     }
 }

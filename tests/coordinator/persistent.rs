@@ -61,7 +61,7 @@ fn persistent_node_goes_on_with_the_quarantine_that_its_restart_interrupted() {
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
     let mut next = meet(GUARD, bench.markers[0].clone(), &restarted());
     let left = MEMORY - millis(30_000);
-    assert_eq!(distrust(&mut next), Some((left, QuarantineReason::Unmarked)));
+    assert_eq!(distrust(&mut next), Some((left, QuarantineReason::MarkedLately)));
 }
 
 #[test]

@@ -57,13 +57,18 @@ fn play(client: &Client, fleet: &Fleet, keys: &[&str], way: Way) {
         for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
             for _ in 0..times {
                 if way == Way::InLine {
-                    fleet.iter().for_each(|node| {
-                        node.command(&["SET", changed, "another's", "PX", "10"]);
-                    });
+                    // They end one after the other, and the lock is had when two have ended.
+                    for (node, ttl) in fleet.iter().zip(["10", "20", "60"]) {
+                        node.command(&["SET", changed, "another's", "PX", ttl]);
+                    }
                 }
                 let mut guard = client.lock(keys, options).expect("it is free soon");
                 if way == Way::InLine {
-                    // Two nodes are enough for a lock. This gives the third one the key.
+                    // Two nodes are enough for a lock. An extend gives the third one the key,
+                    // unless that of the other program is still there.
+                    let ended =
+                        || !fleet.iter().any(|node| node.get(changed).is_some_and(is_others));
+                    client.drive_until(10 * SECOND, "the other program's keys end", ended);
                     guard.extend(TTL).expect("it is held");
                 }
                 let all = || keys.iter().all(|key| tokens(fleet, key).len() == 3);

@@ -22,10 +22,7 @@ pub fn alike(request: Option<&Vec<u8>>, master: &[u8], real: &Answer, slack: Dur
     match command.to_ascii_uppercase().trim_ascii_end() {
         // Both sides round, the setting of a ttl and the looking at it.
         b"PTTL" => near(master, real, 2 + slack.as_millis()),
-        // A join says for how long the key lives, if it is the caller's.
-        b"EVAL" if is_join(request) && master.starts_with(b":") => {
-            near(master, real, 2 + slack.as_millis())
-        }
+        b"EVAL" if is_join(request) => joins_alike(master, real, 2 + slack.as_millis()),
         b"TTL" => near(master, real, 1 + slack.as_millis().div_ceil(1000)),
         b"TIME" => near(&master[9..], &real[9..], 1 + slack.as_millis().div_ceil(1000)),
         b"INFO" => info_alike(master, real),
@@ -40,6 +37,23 @@ pub fn alike(request: Option<&Vec<u8>>, master: &[u8], real: &Answer, slack: Dur
 fn is_join(request: &[u8]) -> bool {
     let source = JOIN.source.as_bytes();
     request.windows(source.len()).any(|part| part == source)
+}
+
+/// Whether two answers to a join are the same but for how long the key lives: `mine LEFT ...` or
+/// `held PLACE LEFT ...`. The length of the answer depends on that number, too.
+fn joins_alike(master: &[u8], real: &[u8], tolerance: u128) -> bool {
+    let parts = |frame: &[u8]| -> Option<(Vec<u8>, Vec<u8>, Vec<u8>)> {
+        let start = frame.iter().position(|&byte| byte == b'\n')? + 1;
+        let words = if frame[start..].starts_with(b"mine ") { 1 } else { 2 };
+        let spaces = frame.iter().enumerate().skip(start).filter(|(_, byte)| **byte == b' ');
+        let ends: Vec<usize> = spaces.map(|(at, _)| at).take(words + 1).collect();
+        let &[.., before, after] = &ends[..] else { return None };
+        let left = [b":", &frame[before + 1..after], b"\r"].concat();
+        Some((frame[start..before].to_vec(), left, frame[after..].to_vec()))
+    };
+    let (Some(master), Some(real)) = (parts(master), parts(real)) else { return false };
+    let left_alike = master.1 == real.1 || near(&master.1, &real.1, tolerance);
+    left_alike && (master.0, master.2) == (real.0, real.2)
 }
 
 /// Whether two lines have numbers after their first byte that differ by this much at most. Negative

@@ -198,10 +198,11 @@ fn no_dead_waiter_keeps_the_key_where_too_many_are_dead() {
     let member = "1000 1000 - m token";
     let join =
         ["EVAL", JOIN.source, "2", "a", "redlatch:line:{a}", "token", member, "1000", "10000"];
-    assert_eq!(node.command(&join).text(), "0 ");
+    assert_eq!(node.command(&join).text(), "held 0 -2 ");
     assert_eq!(node.get("a"), None);
-    assert_eq!((node.command(&join).text(), node.get("a")), ("0 ".into(), None));
-    assert_eq!((node.command(&join).int(), node.get("a")), (1000, Some(b"token".to_vec())));
+    assert_eq!((node.command(&join).text(), node.get("a")), ("held 0 -2 ".into(), None));
+    let got = (node.command(&join).text(), node.get("a"));
+    assert_eq!(got, ("mine 1000 ".into(), Some(b"token".to_vec())));
 }
 
 #[test]

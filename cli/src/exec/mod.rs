@@ -102,9 +102,10 @@ pub struct Options {
 
     /// The longest time that the lock is held, however long CMD runs; or none
     ///
-    /// A CMD that hangs would keep all other clients out for ever. It ends as under any lock that
+    /// With none, the lock is renewed until CMD ends. Give a time to a job that may hang: it would
+    /// keep all other clients out for ever. At that time CMD is stopped as under any lock that
     /// cannot be renewed: see --grace.
-    #[arg(long, value_name = "DUR", value_parser = max_hold, default_value = "24h")]
+    #[arg(long, value_name = "DUR", value_parser = max_hold, default_value = "none")]
     pub max_hold: MaxHold,
 
     /// Leave CMD in our process group, and signal it alone: for commands that read the terminal
@@ -310,7 +311,8 @@ fn grace(options: &Options) -> Result<Duration, Refusal> {
     Ok(grace)
 }
 
-/// How the lock is kept. The library always wants a bound, so "none" is the longest duration.
+/// How the lock is kept. The library always wants a bound, so "none" is the longest duration: then
+/// CMD, and the life of this process, bound the renewal.
 fn keep(options: &Options, grace: Duration) -> AutoExtend {
     let keep = AutoExtend::at_most(options.max_hold.0.unwrap_or(Duration::MAX)).warn_before(grace);
     if options.no_renew { keep.with_extensions(0) } else { keep }

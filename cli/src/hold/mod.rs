@@ -59,7 +59,9 @@ pub struct Options {
     pub conflict_exit_code: u8,
 
     /// The longest time that the lock is held; or none
-    #[arg(long, value_name = "DUR", value_parser = max_hold, default_value = "24h")]
+    ///
+    /// With none, the lock is renewed until a signal comes or stdin closes.
+    #[arg(long, value_name = "DUR", value_parser = max_hold, default_value = "none")]
     pub max_hold: MaxHold,
 
     #[command(flatten)]

@@ -1,5 +1,9 @@
-//! The file of metrics, for the textfile collector of node_exporter: what became of the lock, and
-//! the library's counters. Written by a thread of its own.
+//! The file of metrics, for the textfile collector of node_exporter: what became of the lock; while
+//! it runs, the states of the nodes; and if it runs for long, the library's counters. Written by a
+//! thread of its own.
+//!
+//! A collector that finds a series in two files reports an error at each scrape, and drops one. So
+//! every series has the key and the name of its file as labels: jobs may share a key, but no file.
 //!
 //! The hazard is a disk that hangs: it must not keep the loop from renewing the lock. So the loop
 //! hands texts to the thread and never waits for it. A text that finds no room is dropped, and the
@@ -11,7 +15,7 @@ use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
 use redlatch::prometheus::{Kind, Text};
-use redlatch::{NodeId, NodeState, clock::Instant};
+use redlatch::{NodeId, NodeState, Stats, clock::Instant};
 
 use super::own_file;
 use crate::event_loop::EventLoop;
@@ -20,6 +24,9 @@ use crate::wall_clock;
 
 /// How often the file is written if nothing changes. Prometheus usually scrapes every 15 s.
 const EVERY: Duration = Duration::from_secs(5);
+/// From when on the library's counters are written. A rate needs several scrapes of one run: for a
+/// shorter one the counters would be two hundred series that no query can use.
+const COUNTERS_AFTER: Duration = Duration::from_secs(60);
 /// How many texts wait to be written.
 const TEXTS: usize = 8;
 /// How long the last write may take.
@@ -29,23 +36,27 @@ const LAST_WRITE: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct Course {
     key: String,
+    /// The name of the file.
+    file: String,
     begun: Instant,
     held: Option<Instant>,
     deadline: Option<Instant>,
     ended: Option<Instant>,
     lost: bool,
     exit_code: Option<u8>,
-    /// The library's counters, as they were when they were counted last.
+    /// The states of the nodes, and the library's counters, as they were when they were counted
+    /// last.
     counters: Text,
     now: Instant,
 }
 
 impl Course {
-    pub fn new(key: &str, now: Instant) -> Course {
+    pub fn new(key: &str, path: Option<&Path>, now: Instant) -> Course {
         let (held, deadline, ended, counters) = (None, None, None, Text::default());
         let (lost, exit_code) = (false, None);
-        let key = key.to_owned();
-        Course { key, begun: now, held, deadline, ended, lost, exit_code, counters, now }
+        let name = path.and_then(Path::file_name).unwrap_or_default();
+        let (key, file) = (key.to_owned(), name.to_string_lossy().into_owned());
+        Course { key, file, begun: now, held, deadline, ended, lost, exit_code, counters, now }
     }
 
     pub fn key(&self) -> &str {
@@ -73,21 +84,35 @@ impl Course {
         (self.now, self.exit_code) = (now, Some(exit_code));
     }
 
-    /// Reads the counters of the library.
+    /// Reads the states of the nodes and the counters of the library.
     pub fn count(&mut self, event_loop: &EventLoop) {
         let core = event_loop.engine.coordinator();
         let nodes = core.settings().nodes.iter().enumerate();
         let nodes: Vec<(&str, NodeState)> = nodes
             .map(|(index, node)| (&*node.label, core.node_state(NodeId::new(index))))
             .collect();
-        self.counters = Text::default();
-        self.counters.client(core.stats(), &nodes);
-        self.now = redlatch::clock::now();
+        self.note(core.stats(), &nodes, redlatch::clock::now());
     }
 
-    /// The metrics of the lock, and the counters.
+    fn note(&mut self, stats: &Stats, nodes: &[(&str, NodeState)], now: Instant) {
+        self.now = now;
+        self.counters = self.empty_text();
+        if now.saturating_since(self.begun) >= COUNTERS_AFTER {
+            self.counters.client(stats, nodes);
+        } else {
+            self.counters.node_states(nodes);
+        }
+    }
+
+    fn empty_text(&self) -> Text {
+        Text::with_labels(&[("key", &self.key), ("file", &self.file)])
+    }
+
+    /// The metrics of the lock and, until the end, of the nodes: an old state of a node would be
+    /// an alert until the next run.
     fn text(&self) -> String {
-        let mut text = self.counters.clone();
+        let is_over = self.exit_code.is_some() || self.counters == Text::default();
+        let mut text = if is_over { self.empty_text() } else { self.counters.clone() };
         let is_held = self.held.is_some() && self.ended.is_none();
         let waits = self.held.is_none() && self.ended.is_none();
         let end = self.ended.unwrap_or(self.now);
@@ -112,7 +137,7 @@ impl Course {
             let Some(value) = value else { continue };
             let name = format!("redlatch_{name}");
             text.family(&name, Kind::Gauge, help);
-            text.sample(&name, &[("key", &self.key)], value);
+            text.sample(&name, &[], value);
         }
         text.as_str().to_owned()
     }
@@ -201,5 +226,42 @@ impl Place {
             return Err("no metrics of redlatch are there; name another file".into());
         }
         own_file::put(&self.path, &self.beside, text, |_| ()).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(course: &Course) -> Vec<String> {
+        let text = course.text();
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        lines.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn metrics_file_has_counters_only_in_a_run_that_is_long_enough_for_a_rate() {
+        let begun = Instant::from_nanos(1_000_000_000);
+        let mut course = Course::new("a\"b", Some(Path::new("/var/lib/jobs/x.prom")), begun);
+        let nodes = [("n1:6379", NodeState::Ready)];
+        let at = |seconds| begun.saturating_add(Duration::from_secs(seconds));
+        course.note(&Stats::default(), &nodes, at(59));
+        let short = samples(&course);
+        assert_eq!(short.len(), 4 + 2, "{short:?}");
+        course.note(&Stats::default(), &nodes, at(60));
+        let long = samples(&course);
+        let has = |name: &str| long.iter().any(|line| line.starts_with(name));
+        assert!(
+            has("redlatch_attempts_total{") && has("redlatch_wait_seconds_bucket{"),
+            "{long:?}"
+        );
+        let labels = "{key=\"a\\\"b\",file=\"x.prom\"";
+        for line in short.iter().chain(&long) {
+            assert!(line.contains(labels), "{line}");
+        }
+        course.over(at(70), 3);
+        let last = samples(&course);
+        assert!(last.iter().all(|line| !line.contains("node")), "{last:?}");
+        assert_eq!(last.len(), 4 + 2, "{last:?}");
     }
 }

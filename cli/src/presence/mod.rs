@@ -35,8 +35,9 @@ pub struct Flags {
     /// Write metrics to this file, for the textfile collector of node_exporter
     ///
     /// The file is replaced as a whole: every 5 s, and when something changes. It stays there after
-    /// the end. Give each job a file of its own, whose name ends in .prom. Only an empty file, or
-    /// one with metrics of redlatch, is replaced.
+    /// the end. Give each job a file of its own, whose name ends in .prom: each series has the key
+    /// and the name of the file as labels. Counters and histograms are written from one minute on.
+    /// Only an empty file, or one with metrics of redlatch, is replaced.
     #[arg(long, value_name = "FILE")]
     pub metrics_file: Option<PathBuf>,
 }
@@ -55,8 +56,8 @@ impl Presence {
     /// # Errors
     /// A file cannot be written where it is wanted.
     pub fn open(key: &str, options: &Flags) -> Result<Presence, Refusal> {
-        let course = Course::new(key, clock::now());
         let metrics = options.metrics_file.as_deref();
+        let course = Course::new(key, metrics, clock::now());
         let metrics = metrics.map(|path| MetricsFile::open(path, &course)).transpose()?;
         // Later, so that a path that is both is refused.
         let ready_file = options.ready_file.as_deref().map(ReadyFile::prepare).transpose()?;

@@ -1,5 +1,7 @@
 //! The nodes themselves: whether they can be asked, and if not, why.
 
+use std::time::Duration;
+
 use redlatch::{Inspection, NodeEvent, NodeId, NodeReply, NodeReport, NodeState};
 use serde_json::{Value, json};
 
@@ -53,9 +55,25 @@ pub(super) fn view(
     let verdict = colours.styled(&format!("{counted} of {all} nodes can grant"), look);
     let mut text = format!("{verdict}, {quorum} are needed\n{}", table.text(colours));
     if counted < quorum && usable >= quorum {
-        text = format!("{text}\n{INIT_MAY_HELP}");
+        let mut left: Vec<Duration> = node_states.iter().filter_map(grants_in).collect();
+        left.sort_unstable();
+        let seconds = left[quorum - 1].as_secs() + 1;
+        text = format!("{text}\nwait {seconds} s: nothing else is needed");
+        let is_unmarked = |node: &NodeReport| node.quarantine.is_some_and(|it| it.is_unmarked);
+        if report.nodes.iter().all(is_unmarked) {
+            text = format!("{text}\n{INIT_MAY_HELP}");
+        }
     }
     View { text, json: object(quorum, counted, per_node), code }
+}
+
+/// How long it takes until the grants of a node count; `None`: it cannot be asked.
+fn grants_in(node_state: &NodeState) -> Option<Duration> {
+    match *node_state {
+        NodeState::Ready => Some(Duration::ZERO),
+        NodeState::Quarantined(until) => Some(left(until)),
+        _ => None,
+    }
 }
 
 /// The state of each node now, in words, in the order of the list.

@@ -32,6 +32,7 @@ mod frozen;
 mod hold;
 mod hold_unread;
 mod init;
+mod max_hold;
 mod no_quorum_wait;
 mod outcomes;
 mod overlap;

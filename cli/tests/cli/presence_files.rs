@@ -78,7 +78,7 @@ fn metrics_replace_an_empty_file_and_metrics_and_nothing_that_comes_later() {
     desk.put("redlatch.prom");
     for _ in 0..2 {
         run(&mut exec(&fleet, &desk, &flags, "exit 3")).with_code(3);
-        let code = "redlatch_exit_code{key=\"key\"} 3";
+        let code = "redlatch_exit_code{key=\"key\",file=\"redlatch.prom\"} 3";
         assert!(desk.lines("redlatch.prom").iter().any(|line| line == code));
     }
     // What is put there meanwhile stays.

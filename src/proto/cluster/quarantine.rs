@@ -7,7 +7,7 @@ use crate::proto::cluster::known::Look;
 use crate::proto::cluster::restart_guard::{self, QuarantineReason};
 use crate::proto::cluster::state::NodeState;
 use crate::proto::cluster::{Change, Cluster, Due, NodeEvent};
-use crate::proto::error::NodeError;
+use crate::proto::error::{NodeError, Quarantine};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::settings::RestartGuard;
 use crate::proto::time::Instant;
@@ -216,6 +216,13 @@ impl Cluster {
             Some((until, _)) if now < until => NodeState::Quarantined(until),
             _ => NodeState::Ready,
         }
+    }
+
+    /// For how long the node's grants do not count, for a report.
+    pub(super) fn quarantine_of(&self, node: NodeId, now: Instant) -> Option<Quarantine> {
+        let (until, why) = self.nodes[node.index()].trusted_from?;
+        let is_unmarked = why == QuarantineReason::Unmarked;
+        Some(Quarantine { left: until.saturating_since(now), is_unmarked })
     }
 
     /// Whether the node's grants count.

@@ -271,7 +271,9 @@ impl Cluster {
     ) -> Box<Report> {
         let nodes = self.all_nodes().iter().map(|node| {
             let reply = reply(node);
-            NodeReport { label: self.label(node), reply, detail: self.detail(node, reply, now) }
+            let detail = self.detail(node, reply, now);
+            let quarantine = self.quarantine_of(node, now);
+            NodeReport { label: self.label(node), reply, detail, quarantine }
         });
         Box::new(Report {
             key: key.into(),

@@ -25,6 +25,9 @@ pub enum QuarantineReason {
     Promoted,
     /// The node has no node marker: it is new, or it lost its keys.
     Unmarked,
+    /// Another client wrote the node's marker a short time ago, and knew why: it met a new node, or
+    /// one that was restarted, flushed or promoted.
+    MarkedLately,
     /// A database of the node was flushed.
     Flushed,
     /// The node's clock jumped: its keys may expire too early or too late.
@@ -48,6 +51,7 @@ impl QuarantineReason {
             self,
             QuarantineReason::ClockJumped
                 | QuarantineReason::Unmarked
+                | QuarantineReason::MarkedLately
                 | QuarantineReason::MarkerChanged
                 | QuarantineReason::MarkerOfLaterVersion
                 | QuarantineReason::Evicting
@@ -63,6 +67,10 @@ impl fmt::Display for QuarantineReason {
             QuarantineReason::Promoted => "it was a replica and was promoted",
             QuarantineReason::Unmarked => {
                 "its node marker is missing, so it is new or lost its keys"
+            }
+            QuarantineReason::MarkedLately => {
+                "its node marker was written a short time ago: it was restarted, is new, or lost \
+                 its keys"
             }
             QuarantineReason::Flushed => "it was flushed",
             QuarantineReason::ClockJumped => "its clock jumped",
@@ -260,6 +268,7 @@ fn by_marker(
         MarkerState::Present(found) if found.since_micros != marker.since_micros => {
             QuarantineReason::MarkerChanged
         }
+        MarkerState::Present(_) => QuarantineReason::MarkedLately,
         _ => QuarantineReason::Unmarked,
     };
     (!left.is_zero()).then_some((left, why))

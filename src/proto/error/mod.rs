@@ -14,7 +14,7 @@ use crate::proto::time::InvalidTtl;
 pub use config::ConfigError;
 pub use ends::{Busy, ClosedReason, LostReason};
 pub use node::{NodeError, NodeReply};
-pub use report::{HeldFor, NodeReport, Report, ReportedSet};
+pub use report::{HeldFor, NodeReport, Quarantine, Report, ReportedSet};
 
 /// Why there is no lock, or no longer one. `Debug` is the line of `Display`, because Rust prints
 /// the `Debug` form of an error that `main` returns.
@@ -80,7 +80,7 @@ impl fmt::Display for Error {
         match self {
             Error::Contended(report) => {
                 HeldFor::describe(report.held, report.nodes.len(), f)?;
-                write!(f, ": {report}{}", report.hint())
+                write!(f, ": {report}")
             }
             Error::NoQuorum(report) => write!(f, "no quorum: {report}{}", report.hint()),
             Error::Expired(report) => {
@@ -129,6 +129,7 @@ mod tests {
             label: label.into(),
             reply,
             detail: detail.map(Into::into),
+            quarantine: None,
         };
         let report = Report {
             key: b"invoice:\r\n42"[..].into(),

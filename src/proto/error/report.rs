@@ -15,6 +15,19 @@ pub struct NodeReport {
     pub reply: NodeReply,
     /// The node's own words if they say more: an error line, a connect error.
     pub detail: Option<Box<str>>,
+    /// Why its grants do not count, whatever it said; `None`: they do.
+    pub quarantine: Option<Quarantine>,
+}
+
+/// For how long the grants of a node do not count yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Quarantine {
+    /// The time that is left.
+    pub left: Duration,
+    /// This client is the first one that met the node without a node marker: it is new, or lost
+    /// its keys.
+    pub is_unmarked: bool,
 }
 
 /// What every node said to the question that failed. `Debug` is the line of `Display`.
@@ -86,11 +99,6 @@ impl HeldFor {
     }
 }
 
-/// The hint in an error that the restart guard causes: what the caller can do.
-const GUARD_HINT: &str = "; restart guard: a node that may have forgotten a live lock does not \
-    grant for max_ttl; on new nodes run `redlatch init` or call vouch() on a client; \
-    Config::restart_guard or --no-restart-guard turns the guard off";
-
 impl Report {
     /// Whether a majority would be possible if the grants of quarantined nodes counted.
     pub fn is_for_the_restart_guard(&self) -> bool {
@@ -122,8 +130,29 @@ impl Report {
         self.nodes.iter().any(|node| node.reply == twice)
     }
 
-    pub(super) fn hint(&self) -> &'static str {
-        if self.is_for_the_restart_guard() { GUARD_HINT } else { "" }
+    /// How long it takes until the grants of a quorum count, unless more happens to the nodes.
+    /// `None`: that does not depend on the restart guard alone.
+    pub fn quorum_in(&self) -> Option<Duration> {
+        if !self.is_for_the_restart_guard() {
+            return None;
+        }
+        let left = |node: &NodeReport| match node.reply {
+            NodeReply::Granted | NodeReply::Nothing | NodeReply::Failed(NodeError::Quarantined) => {
+                Some(node.quarantine.map_or(Duration::ZERO, |it| it.left))
+            }
+            _ => None,
+        };
+        let mut left: Vec<Duration> = self.nodes.iter().filter_map(left).collect();
+        left.sort_unstable();
+        left.get(self.needed.saturating_sub(1)).copied()
+    }
+
+    /// The hint in an error that the restart guard causes: what the caller can do.
+    pub(super) fn hint(&self) -> String {
+        // A second more than is needed does no harm, and one less would be another refusal.
+        let in_words =
+            |left: Duration| format!("; wait {} s: nothing else is needed", left.as_secs() + 1);
+        self.quorum_in().map(in_words).unwrap_or_default()
     }
 }
 
@@ -165,25 +194,31 @@ mod tests {
             label: format!("n{index}").into(),
             reply,
             detail: None,
+            quarantine: (reply == GUARDED).then(|| Quarantine {
+                left: Duration::from_millis(1000 * index as u64 + 500),
+                is_unmarked: true,
+            }),
         };
         let nodes = replies.iter().enumerate().map(node).collect();
         Report { key: (*b"k").into(), set: None, needed, nodes, held: None }
     }
 
     #[test]
-    fn guard_is_named_only_where_the_grants_of_nodes_in_quarantine_would_make_a_majority() {
+    fn hint_to_wait_comes_only_where_the_end_of_quarantines_makes_a_majority() {
         let cases = [
-            (&[GUARDED, GUARDED, AWAY][..], true),
-            (&[GUARDED, NodeReply::Granted, AWAY], true),
-            (&[GUARDED, NodeReply::Nothing, AWAY], true),
-            (&[GUARDED, AWAY, AWAY], false),
-            (&[GUARDED, NodeReply::Held, AWAY], false),
-            (&[NodeReply::Granted, NodeReply::Granted, AWAY], false),
+            (&[GUARDED, GUARDED, AWAY][..], Some(2)),
+            (&[GUARDED, GUARDED, GUARDED], Some(2)),
+            (&[GUARDED, NodeReply::Granted, AWAY], Some(1)),
+            (&[GUARDED, NodeReply::Nothing, GUARDED], Some(1)),
+            (&[GUARDED, AWAY, AWAY], None),
+            (&[GUARDED, NodeReply::Held, AWAY], None),
+            (&[NodeReply::Granted, NodeReply::Granted, AWAY], None),
         ];
-        for (replies, named) in cases {
+        for (replies, seconds) in cases {
             let report = report(2, replies);
-            assert_eq!(report.is_for_the_restart_guard(), named, "{report}");
-            assert_eq!(report.hint().is_empty(), !named);
+            assert_eq!(report.is_for_the_restart_guard(), seconds.is_some(), "{report}");
+            let hint = |seconds| format!("; wait {seconds} s: nothing else is needed");
+            assert_eq!(report.hint(), seconds.map(hint).unwrap_or_default(), "{report}");
         }
     }
 

@@ -10,7 +10,7 @@ use crate::proto::ids::{Op, RecordId};
 use crate::proto::locks::Locks;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::Instant;
-use crate::proto::waiting::{Mode, NEVER, ReportedTtl, Waiting};
+use crate::proto::waiting::{Mode, Waiting};
 use crate::proto::waits::Waits;
 
 /// How many times longer the pauses may be for a waiter that is notified than for one that is not.
@@ -111,29 +111,10 @@ impl Waits {
         left: Option<i64>,
         now: Instant,
     ) {
-        let free_at = match left {
-            Some(-2) => now,
-            // A node expires keys by whole milliseconds.
-            Some(millis @ 0..) => {
-                now.saturating_add(Duration::from_millis(millis.unsigned_abs().saturating_add(1)))
-            }
-            _ => NEVER,
-        };
         let Some(waiting) = locks.ops_mut().waiting_mut(op) else { return };
-        if waiting.is_in_line() {
-            if free_at <= now {
-                locks.on_key_written(op, node, now);
-            }
-            return;
-        }
-        // Of several keys, the one that is held longest counts.
-        let Some(free_at) = waiting.note_free_at(node, key, free_at) else { return };
-        waiting.reported[node.index()] = match left {
-            Some(-1) => ReportedTtl::NoTtl,
-            Some(_) => ReportedTtl::FreeAt(free_at),
-            None => ReportedTtl::Nothing,
-        };
+        let Some(free_at) = waiting.note_left(node, key, left, now) else { return };
         match waiting.mode {
+            Mode::InLine if free_at <= now => locks.on_key_written(op, node, now),
             Mode::Subscribed => self.wake_or_rearm(locks, op, now),
             // Another client has the key already: it has had its turn.
             Mode::Yielding if left.is_some() && free_at > now => resubscribe(locks, op, now),

@@ -244,33 +244,49 @@ const _: () = assert!(LONGEST_HOLDER >= LONGEST_TOKEN, "a token is kept whole");
 /// What a node says to a waiter that asked for the key or for a place in its line.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Standing {
-    /// How long the key lives, in milliseconds, if it is the waiter's.
-    pub left_millis: u64,
-    /// How many stand before the waiter.
+    /// How long the key lives, as `PTTL` says it: in milliseconds, -1 if the key has no ttl, and -2
+    /// if there is none.
+    pub left: i64,
+    /// How many stand before the waiter, if the key is another's.
     pub rank: u64,
     /// The value of the key, if it is another's.
     pub holder: Bytes,
+    /// The name of the first in the line, if the key is the waiter's.
+    pub next: Bytes,
 }
 
 impl Standing {
     /// Reads the answer to [`JOIN`]. The first part of the result is whether the key is the
     /// waiter's.
     pub(super) fn read(reply: &Reply<'_>) -> Option<(bool, Standing)> {
-        match *reply {
-            Reply::Integer(millis) => {
-                let left_millis = u64::try_from(millis).unwrap_or(0);
-                Some((true, Standing { left_millis, ..Standing::default() }))
+        let Reply::Bulk(text) = *reply else { return None };
+        let (answer, rest) = cut(text)?;
+        match answer {
+            b"mine" => {
+                let (left, next) = cut(rest)?;
+                let next = Bytes::copy_from_slice(name_of(next));
+                Some((true, Standing { left: number(left)?, next, ..Standing::default() }))
             }
-            Reply::Bulk(text) => {
-                let space = text.iter().position(|&byte| byte == b' ')?;
-                let rank = std::str::from_utf8(&text[..space]).ok()?.parse().ok()?;
-                let holder = &text[space + 1..];
+            b"held" => {
+                let (rank, rest) = cut(rest)?;
+                let (left, holder) = cut(rest)?;
+                let (rank, left) = (number(rank)?, number(left)?);
                 let holder = Bytes::copy_from_slice(&holder[..holder.len().min(LONGEST_HOLDER)]);
-                Some((false, Standing { left_millis: 0, rank, holder }))
+                Some((false, Standing { left, rank, holder, ..Standing::default() }))
             }
             _ => None,
         }
     }
+}
+
+/// The part of a text before the first space, and the part after it.
+fn cut(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let space = text.iter().position(|&byte| byte == b' ')?;
+    Some((&text[..space], &text[space + 1..]))
+}
+
+fn number<T: std::str::FromStr>(digits: &[u8]) -> Option<T> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 /// Whether a push is the answer to `SUBSCRIBE`: it has no other reply.
@@ -355,13 +371,22 @@ pub(in crate::proto::wire) mod tests {
     #[test]
     fn a_standing_is_read_whole_or_not_at_all() {
         let read = |reply: Reply<'_>| Standing::read(&reply);
-        let held = Standing { rank: 12, holder: Bytes::from_static(b"a b"), left_millis: 0 };
-        assert_eq!(read(Reply::Bulk(b"12 a b")), Some((false, held)));
-        let mine = Standing { left_millis: 77, ..Standing::default() };
-        assert_eq!(read(Reply::Integer(77)), Some((true, mine)));
-        let none_left = read(Reply::Integer(-1)).map(|(mine, it)| (mine, it.left_millis));
-        assert_eq!(none_left, Some((true, 0)));
-        for other in [Reply::Bulk(b"12"), Reply::Bulk(b"x y"), Reply::Null, Reply::Simple(b"OK")] {
+        let holder = Bytes::from_static(b"a b");
+        let held = Standing { rank: 12, left: -1, holder, ..Standing::default() };
+        assert_eq!(read(Reply::Bulk(b"held 12 -1 a b")), Some((false, held)));
+        let next = Bytes::from_static(b"0123456789ab");
+        let mine = Standing { left: 77, next, ..Standing::default() };
+        assert_eq!(read(Reply::Bulk(b"mine 77 0123456789abcdef")), Some((true, mine)));
+        let alone = Standing { left: 77, ..Standing::default() };
+        assert_eq!(read(Reply::Bulk(b"mine 77 ")), Some((true, alone)));
+        let gone = Standing { left: -2, ..Standing::default() };
+        assert_eq!(read(Reply::Bulk(b"held 0 -2 ")), Some((false, gone)));
+        let broken: [&[u8]; 6] =
+            [b"mine", b"mine 77", b"mine x ", b"held 12 a", b"held x 5 a", b"12 5 a"];
+        for text in broken {
+            assert_eq!(read(Reply::Bulk(text)), None, "{text:?}");
+        }
+        for other in [Reply::Null, Reply::Integer(77), Reply::Simple(b"OK")] {
             assert_eq!(read(other), None);
         }
     }

@@ -86,8 +86,7 @@ fn can_lock(subjects: &[Subject], of_nodes: &[Finding], how: &Use) -> Finding {
                 NAME,
                 format!(
                     "{good} of {nodes} nodes grant yet, and {needed} are needed: locks can be had \
-                     in {left}, when the restart guard trusts them. If no lock can be live there, \
-                     `redlatch init` makes their grants count at once"
+                     in {left}, when the restart guard trusts them. Wait: nothing else is needed"
                 ),
             )
         }

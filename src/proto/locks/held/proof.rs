@@ -366,8 +366,8 @@ mod tests {
         let line = record.line_mut().unwrap();
         line.begin_poll(NodeSet::first(3), NodeSet::EMPTY, at(0));
         for (index, steps) in [(0, 90), (1, 40)] {
-            let left_millis = u64::try_from((STEP * steps).as_millis()).unwrap();
-            let mine = Standing { left_millis, ..Standing::default() };
+            let left = i64::try_from((STEP * steps).as_millis()).unwrap();
+            let mine = Standing { left, ..Standing::default() };
             line.note_standing(node(index), true, &mine, at(0), true);
         }
         record.deadline = at(80);

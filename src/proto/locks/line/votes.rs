@@ -45,8 +45,9 @@ struct AtNode {
 }
 
 /// So many waiters, from the front of the line, register a key whose holder does not hand it over:
-/// its release then wakes the first, and its end in the line the second.
-const REGISTERED: u64 = 2;
+/// its release then wakes the first, and the withdrawal of the first wakes the second. As many poll
+/// when the key can have expired.
+const AT_THE_FRONT: u64 = 2;
 
 /// How many members with earlier marks a join or a release names at most. One that is left out may
 /// stay in the line: it costs the others a hand-over to a token that is released at once.
@@ -208,10 +209,11 @@ impl Line {
         }
         let at = &mut self.at[node.index()];
         if mine {
-            let left = Duration::from_millis(standing.left_millis);
+            let left = Duration::from_millis(u64::try_from(standing.left).unwrap_or(0));
             // The key may live for longer than a hand-over gives: after a claim that was lost.
             let until = asked_at.saturating_add(left.saturating_sub(drift(left)));
             (at.until, at.registered) = (Some(until), false);
+            at.next = standing.next.clone();
             self.left.insert(node);
         } else {
             self.left.remove(node);
@@ -233,11 +235,16 @@ impl Line {
         let at = &mut self.at[node.index()];
         let waits_for_push = !at.holder.is_empty() && !LockToken::value_hands_over(&at.holder);
         let is_new = !at.registered && at.registered_for != at.holder;
-        let registers = rank < REGISTERED && waits_for_push && is_new;
+        let registers = rank < AT_THE_FRONT && waits_for_push && is_new;
         if registers {
             (at.registered, at.registered_for) = (true, at.holder.clone());
         }
         registers
+    }
+
+    /// Whether few enough stand before the waiter, by the answers of the present poll.
+    pub fn is_near_the_front(&self) -> bool {
+        self.rank < AT_THE_FRONT
     }
 
     /// The node reported a write to the key, or that it is gone. Returns whether the waiter had the
@@ -425,7 +432,7 @@ mod tests {
     }
 
     fn held_by(token: &'static [u8]) -> Standing {
-        Standing { left_millis: 0, rank: 0, holder: Bytes::from_static(token) }
+        Standing { holder: Bytes::from_static(token), ..Standing::default() }
     }
 
     /// A waiter that joined on `nodes` trusted nodes at 100 ms; each said that another holds it.
@@ -474,7 +481,7 @@ mod tests {
         assert!(!push(&mut line, 0));
         assert_eq!(line.deadline(1, at(200)), None);
         line.begin_poll(node.into(), NodeSet::EMPTY, at(300));
-        let mine = Standing { left_millis: 700, ..Standing::default() };
+        let mine = Standing { left: 700, ..Standing::default() };
         line.note_standing(node, true, &mine, at(300), true);
         assert_eq!(line.deadline(1, at(300)), Some(at(300 + 700 - 9)), "less the drift of that");
     }
@@ -497,7 +504,7 @@ mod tests {
         let all: NodeSet =
             mine.iter().copied().chain(others.iter().map(|o| o.0)).map(NodeId::new).collect();
         line.begin_poll(all, NodeSet::EMPTY, at(200));
-        let own = Standing { left_millis: 900, ..Standing::default() };
+        let own = Standing { left: 900, ..Standing::default() };
         for &node in mine {
             line.note_standing(NodeId::new(node), true, &own, at(200), true);
         }
@@ -586,7 +593,7 @@ mod tests {
     #[test]
     fn last_answer_of_a_node_says_whose_the_key_is_and_whether_its_vote_counts() {
         let (mut line, node) = (joined(1), NodeId::new(0));
-        let own = Standing { left_millis: 700, ..Standing::default() };
+        let own = Standing { left: 700, ..Standing::default() };
         line.note_standing(node, true, &own, at(300), true);
         assert!(line.deadline(1, at(300)).is_some() && !line.may_stand(node));
         line.note_standing(node, false, &held_by(b"x"), at(310), true);

@@ -82,6 +82,7 @@ impl Locks {
         let length = EARLY_POLL.saturating_mul(1 << yields.min(YIELDS));
         let at = now.saturating_add(self.random.pause(length / 2, length));
         self.ops.pause(op, id, at, last);
+        self.poll_from(op, at);
         if yields == 0 {
             self.ops.interrupt(op);
             self.poll_line(op, id, now);
@@ -140,10 +141,14 @@ impl Locks {
         line.silent = line.silent.union(silent.minus(line.joined));
         line.begin_poll(nodes, untrusted, now);
         let at = if early { self.next_early_poll(id, now) } else { self.next_poll(rank, now) };
+        if let Some(waiting) = self.ops.waiting_mut(op) {
+            waiting.forget_free_at();
+            waiting.polled_at = now;
+        }
         let record = self.records.get_mut(id);
         record.round.number = record.round.number.wrapping_add(1);
         self.ask_all(nodes, id, Kind::Join, now);
-        self.ops.pause_on(op, at);
+        self.poll_from(op, at);
     }
 
     /// A node may be asked for a place in its lines from now on.
@@ -246,11 +251,38 @@ impl Locks {
                 self.register_at(id, node.into(), now);
             }
         }
+        if waits && reply == NodeReply::Held {
+            self.note_time_left(node, id, standing.left, now);
+        }
         if waits && refuses_lines(reply) {
             self.on_line_refused(node, id, now);
         } else if waits {
             self.judge_line(id, now);
         }
+    }
+
+    /// A node said to a waiter how long the key of another lives there. An expiry sends no push in
+    /// time, so the waiters at the front poll when the key can have expired on a majority.
+    fn note_time_left(&mut self, node: NodeId, id: RecordId, left: i64, now: Instant) {
+        let quorum = self.cluster.quorum();
+        let record = self.records.get(id);
+        let (Some(op), Some(line)) = (record.op, record.line()) else { return };
+        let is_near = line.is_near_the_front();
+        let Some(waiting) = self.ops.waiting_mut(op) else { return };
+        waiting.note_left(node, 0, Some(left), now);
+        // A node that answers "0 ms" for ever is not asked without end.
+        let at = waiting.wakes_at(quorum).max(waiting.polled_at.saturating_add(EARLY_POLL));
+        if is_near && at < waiting.poll_at {
+            self.poll_from(op, at);
+        }
+    }
+
+    /// The waiter polls at this moment, if it still pauses then.
+    fn poll_from(&mut self, op: Op, at: Instant) {
+        if let Some(waiting) = self.ops.waiting_mut(op) {
+            waiting.poll_at = at;
+        }
+        self.ops.pause_on(op, at);
     }
 
     /// A node refuses the script of the line. If that leaves no quorum, the request waits as one
@@ -308,9 +340,7 @@ impl Locks {
             Split::Unknown if line.early_polls == 0 => {
                 // The others may follow at once. If not, the nodes are polled.
                 let at = self.next_early_poll(id, now);
-                if self.ops.interrupt(op) {
-                    self.ops.pause_on(op, at);
-                }
+                self.poll_from(op, at);
             }
             Split::Unknown => {}
         }
@@ -468,5 +498,6 @@ impl Locks {
         let Some(op) = record.op else { return };
         let at = self.next_early_poll(id, now);
         self.ops.pause(op, id, at, last);
+        self.poll_from(op, at);
     }
 }

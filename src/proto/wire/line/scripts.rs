@@ -107,19 +107,27 @@ macro_rules! give {
 /// the line, both in milliseconds. `ARGV[5]` is `1` if the caller knows of a place in the line: it
 /// only decides whether the script first looks for the member, or first adds it. The others are
 /// members with earlier marks of the same token, of which one may stand in the line: the new member
-/// takes its place. The answer is how long the key lives if it is the caller's; else the place in
-/// the line, a space, and the value of the key. There is no value, and the place is 0, if the line
-/// begins with too many members that cannot be reached: then the next join goes on.
+/// takes its place.
+///
+/// If the key is the caller's, the answer is `mine <left> <next>`: how long the key lives, and the
+/// beginning of the token of the first in the line, if there is one. Else it is `held <place>
+/// <left> <value>`: the place in the line, how long the key lives, and its value. Times are what
+/// `PTTL` says. There is no value, and the place is 0, if the line begins with too many members
+/// that cannot be reached: then the next join goes on.
 ///
 /// Every way through the script writes, so a replica refuses it: the copy of a key is no vote. A
 /// join that does not find its own key asks for the time before it writes, and one that gets the
 /// key leaves the line even if it is empty: so a user without these rights is refused at once.
 pub const JOIN: Script = Script {
     source: concat!(
-        "local v = redis.call('GET', KEYS[1]) \
+        "local function mine(left) \
+         local m = redis.pcall('ZRANGE', KEYS[2], 0, 0)[1] or '' \
+         return string.format('mine %.0f ', left) .. string.sub(string.match(m, '%S*$'), 1, 12) \
+         end \
+         local v = redis.call('GET', KEYS[1]) \
          if v == ARGV[1] then \
          redis.call('ZREM', KEYS[2], ARGV[2], unpack(ARGV, 6)) \
-         return redis.call('PTTL', KEYS[1]) \
+         return mine(redis.call('PTTL', KEYS[1])) \
          end ",
         time!(),
         "local now = time() \
@@ -142,7 +150,7 @@ pub const JOIN: Script = Script {
          if not m or m == ARGV[2] then \
          redis.call('ZREM', KEYS[2], ARGV[2]) \
          redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3]) \
-         return tonumber(ARGV[3]) \
+         return mine(ARGV[3]) \
          end \
          v = redis.call('GET', KEYS[1]) or '' \
          end \
@@ -164,9 +172,10 @@ pub const JOIN: Script = Script {
          redis.call('PEXPIRE', KEYS[2], ARGV[4]) \
          local rank = 0 \
          if v ~= '' and not is_first then rank = redis.call('ZRANK', KEYS[2], ARGV[2]) end \
-         return rank .. ' ' .. string.sub(v, 1, 168)"
+         return string.format('held %.0f %.0f ', rank, redis.call('PTTL', KEYS[1])) .. \
+         string.sub(v, 1, 168)"
     ),
-    sha1: "db649b7679311d5667658f518476f4542c867930",
+    sha1: "ca4e258a280f94bfe7544155e61c8d67f1213e77",
 };
 
 /// Gives the key up, and the place in the line: to the named successor if it stands in this line,
