@@ -93,6 +93,9 @@ pub const FULL: &[(&str, Plan)] = &[
 
 /// Not complete: searched up to a million states each.
 pub const WIDE: &[(&str, Plan)] = &[
+    ("hand-over, delay", in_line(Bounds { delays: 1, ..IN_LINE })),
+    ("hand-over, cut", in_line(Bounds { cuts: 1, ..IN_LINE })),
+    ("hand-over, restart", in_line(Bounds { restarts: 1, ..IN_LINE })),
     ("extend after a flush, a step earlier", after(DOUBTFUL_SOON, EXTEND_AFTER_FLUSH)),
     ("hand-over in flight, restart, delay", released(Bounds { restarts: 1, delays: 1, ..IN_LINE })),
     ("short hand-over, restart", short(Bounds { restarts: 1, ..IN_LINE })),
