@@ -315,7 +315,9 @@ impl Waiting {
         fingerprint.add(u64::from(*polls.min(&MOST_POLLS)) + 64 * u64::from(self.is_in_line()));
         if self.is_in_line() {
             for (index, &moment) in free_at.iter().enumerate() {
-                fingerprint.add_at(NodeId::new(index), fingerprint.ahead(moment));
+                // How far off the moment is that does not come depends on the time itself.
+                let ahead = if moment == NEVER { u64::MAX } else { fingerprint.ahead(moment) };
+                fingerprint.add_at(NodeId::new(index), ahead);
             }
             fingerprint.add(fingerprint.ahead(*poll_at));
             fingerprint.add(fingerprint.ago(*polled_at, Duration::from_millis(4)));

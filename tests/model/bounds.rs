@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::step::Step;
+use crate::time::TTL;
 
 /// How often each thing may happen in one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -27,6 +28,11 @@ pub struct Bounds {
     /// Nodes that an operator restores from the data of another node, and starts again. At most one
     /// in a run: see `names`.
     pub copies: u8,
+    /// Nodes that are stopped for a while: they execute nothing.
+    pub freezes: u8,
+    /// How often time passes while a node is stopped: that costs none of the `delays`, unless
+    /// something else is on its way.
+    pub frozen_moments: u8,
     /// Nodes that are flushed.
     pub flushes: u8,
     /// Keys of the lock that an operator deletes on a node. Then two clients may hold the lock, but
@@ -66,6 +72,8 @@ pub struct Plan {
     pub fences: Option<Fences>,
     /// How long an acquire waits for the lock: not at all, or in line.
     pub waits: Duration,
+    /// How long a key lives that is handed over to a waiter that has not polled a moment ago.
+    pub hand_over_ttl: Duration,
     /// The steps that every run begins with.
     pub prefix: &'static [Step],
     /// No state is looked at that is more steps away from the first.
@@ -88,6 +96,7 @@ impl Plan {
             bounds,
             fences: None,
             waits: Duration::ZERO,
+            hand_over_ttl: TTL,
             prefix: &[],
             depth: usize::MAX,
         }

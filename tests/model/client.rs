@@ -73,6 +73,7 @@ impl Client {
         settings.reset_after = RESET_AFTER;
         settings.reconnect = (RECONNECT, RECONNECT);
         settings.probe_interval = PROBE_INTERVAL;
+        settings.hand_over_ttl = Some(plan.hand_over_ttl);
         settings.retry = (RETRY, RETRY);
         let mut core = Coordinator::new(settings, [0; 32], now).expect("good settings");
         core.plan_draws(names::draws_of(client));

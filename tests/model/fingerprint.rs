@@ -6,6 +6,7 @@ use redlatch::proto::LockToken;
 use redlatch::proto::fingerprint::{Fingerprint, Names, hash_of, mix};
 use redlatch::testing::master::ConnectionId;
 
+use crate::bounds::Bounds;
 use crate::client::{Client, Task};
 use crate::names;
 use crate::time::quarantine;
@@ -37,7 +38,7 @@ impl Names for World {
 impl World {
     pub fn fingerprint(&self) -> u64 {
         let time = self.has_lost_counters.then_some(self.now);
-        let mut whole = hash_of(&(self.left, &self.fences, time));
+        let mut whole = hash_of(&(self.left_that_matters(), &self.fences, time));
         let mut nodes = vec![0; self.nodes.len()];
         for client in &self.clients {
             let mut part = Fingerprint::new(self.now, self);
@@ -59,6 +60,7 @@ impl World {
                 forgot.map_or(0, |it| mix(self.text(it.token.digits()), part.ahead(it.until)));
             part.add_at(node, forgot);
             part.add_at(node, self.flushed_word(index));
+            part.add_at(node, u64::from(self.frozen[index]));
             part.add_at(node, self.copied_word(index));
             self.add_wires(index, &mut part);
         }
@@ -66,6 +68,26 @@ impl World {
         nodes.iter_mut().zip(each).for_each(|(node, &word)| *node = mix(*node, word));
         nodes.sort_unstable();
         nodes.into_iter().fold(whole, mix)
+    }
+
+    /// What may still happen. What a caller does with a request or a lock is no difference if no
+    /// caller can have one any more, nor is for how long a node may be stopped if none can be.
+    fn left_that_matters(&self) -> Bounds {
+        let mut left = self.left;
+        if left.freezes == 0 && !self.frozen.contains(&true) {
+            left.frozen_moments = 0;
+        }
+        let asks = |client: &Client| matches!(client.task, Task::Asking(_));
+        let may_ask = left.acquires.iter().any(|&count| count > 0)
+            || (left.adopts > 0 && (self.given.is_some() || left.hand_offs > 0))
+            || self.clients.iter().any(|client| asks(client));
+        if !may_ask {
+            left.cancels = 0;
+        }
+        if !may_ask && self.clients.iter().all(|client| client.lock().is_none()) {
+            (left.extends, left.releases, left.hand_offs, left.adopts) = (0, 0, 0, 0);
+        }
+        left
     }
 
     /// The key that a flush took away, and whether its holder has won an extend.

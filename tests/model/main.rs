@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! cargo test --all-features --test model                          # small bounds, some seconds
-//! MODEL=gate cargo test --release --all-features --test model -- --nocapture  # a minute or two
+//! MODEL=gate cargo test --release --all-features --test model -- --nocapture  # three minutes
 //! MODEL=full cargo test --release --all-features --test model -- --nocapture
 //! ```
 //!
@@ -13,15 +13,17 @@
 //!
 //! What is looked at in every state: no two callers believe in the lock; a lock that a caller
 //! believes in is on a majority of the nodes, where a node that forgot a key counts for the lock of
-//! that key, and for no other, until the key would have ended; whoever's key is on a node holds the
-//! lock or has a release pending there; no key that was flushed comes back if no extend was won;
-//! every request has one answer. And from every state a quiet future, in which all messages arrive
-//! and time passes, ends free and empty: no record, no request and no key is left.
+//! that key, and for no other, until the key would have ended; the client whose token is on a node,
+//! as the key or in its line, asks for the lock, holds it or has a release pending there; no token
+//! stands in a line twice; no key that was flushed comes back if no extend was won; every request
+//! has one answer. And from every state a quiet future, in which all messages arrive and time
+//! passes, ends free and empty: no record, no request, no key and no line is left.
 //!
 //! The bounds are in `plans`. Time moves only to the next timer or to the end of a key. It moves
 //! freely while nothing is on its way; moving past a message costs a part of the bound `delays`.
-//! Handshakes go through at once. Waiting, auto-extension and tasks are not covered: the
-//! fingerprint refuses them.
+//! Handshakes go through at once. A plan may let clients wait for the lock in line; a pause between
+//! two polls has one length. Other waits, auto-extension and tasks are not covered: the fingerprint
+//! refuses them.
 //!
 //! The hazard is a fingerprint that leaves out too much: see `samples`.
 
@@ -119,7 +121,7 @@ fn run_complete(plans: &[(&str, Plan)]) -> usize {
     states
 }
 
-/// With `MODEL=gate` or `MODEL=full` only: a minute or two in a release build.
+/// With `MODEL=gate` or `MODEL=full` only: three minutes in a release build.
 #[test]
 fn every_order_within_the_bounds_of_the_gate() {
     if is_asked_for("gate") || is_asked_for("full") {

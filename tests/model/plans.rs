@@ -2,7 +2,7 @@
 
 use crate::bounds::{Bounds, Fences, Plan};
 use crate::step::Step;
-use crate::time::WAIT;
+use crate::time::{SHORT_TTL, WAIT};
 
 const NONE: Bounds = Bounds {
     acquires: [0; 3],
@@ -14,6 +14,8 @@ const NONE: Bounds = Bounds {
     cuts: 0,
     restarts: 0,
     copies: 0,
+    freezes: 0,
+    frozen_moments: 0,
     flushes: 0,
     deletes: 0,
     forgotten_scripts: 0,
@@ -34,7 +36,9 @@ pub const QUICK: &[(&str, Plan)] = &[
     ("two clients, release", plan(Bounds { releases: 1, ..BOTH })),
     ("copy", plan(Bounds { copies: 1, ..ALONE })),
     ("fenced, cut, extend", fenced(Bounds { extends: 1, cuts: 1, ..ALONE }, UNEQUAL)),
-    ("two wait", waiting(BOTH)),
+    ("hand-over in flight, cancel", released(Bounds { cancels: 1, ..IN_LINE })),
+    ("hand-over in flight, cut", released(Bounds { cuts: 1, ..IN_LINE })),
+    ("hand-over in flight, freeze", released(Bounds { freezes: 1, frozen_moments: 3, ..IN_LINE })),
 ];
 
 /// Searched in a release build by `.ci/run`. All are complete within their bounds.
@@ -48,16 +52,29 @@ pub const GATE: &[(&str, Plan)] = &[
     ("extend of a copied key that had ended", after(COPIED_AFTER_ITS_END, EXTENDS_OF_COPY)),
     ("fenced, copy", fenced(Bounds { copies: 1, ..ALONE }, UNEQUAL)),
     ("two fenced, release", fenced(Bounds { releases: 1, ..BOTH }, UNEQUAL)),
-    ("hand-over", in_line(IN_LINE)),
-    ("hand-over, cancel", in_line(Bounds { cancels: 1, ..IN_LINE })),
-    ("hand-over, delay", in_line(Bounds { delays: 1, ..IN_LINE })),
-    ("hand-over, cut", in_line(Bounds { cuts: 1, ..IN_LINE })),
-    ("hand-over, restart", in_line(Bounds { restarts: 1, ..IN_LINE })),
-    ("hand-over, cut, cancel", in_line(Bounds { cuts: 1, cancels: 1, ..IN_LINE })),
-    ("hand-over, delay, cancel", in_line(Bounds { delays: 1, cancels: 1, ..IN_LINE })),
-    ("hand-over, two delays", in_line(Bounds { delays: 2, ..IN_LINE })),
-    ("hand-over, restart, delay", in_line(Bounds { delays: 1, restarts: 1, ..IN_LINE })),
     ("two fenced, delete", fenced(Bounds { deletes: 1, ..BOTH }, ONE_BEHIND)),
+    ("two wait", waiting(BOTH)),
+    ("wait, restart", Plan { prefix: GRANTED_LATE, ..waiting(Bounds { restarts: 1, ..BOTH }) }),
+    ("hand-over", in_line(IN_LINE)),
+    ("hand-over in flight, restart", released(Bounds { restarts: 1, ..IN_LINE })),
+    ("hand-over in flight, delay", released(Bounds { delays: 1, ..IN_LINE })),
+    ("short hand-over, freeze", short(Bounds { freezes: 1, frozen_moments: 2, ..IN_LINE })),
+    ("fenced hand-over", Plan { fences: Some(UNEQUAL), ..in_line(IN_LINE) }),
+    ("three, hand-over in flight, cancel", three(Bounds { cancels: 1, ..THREE })),
+    ("three, hand-over in flight, cut", three(Bounds { cuts: 1, ..THREE })),
+    (
+        "three, hand-over in flight, freeze",
+        three(Bounds { freezes: 1, frozen_moments: 2, ..THREE }),
+    ),
+    (
+        "three, lines that differ, freeze",
+        Plan { prefix: LINES_DIFFER, ..three(Bounds { freezes: 1, frozen_moments: 2, ..THREE }) },
+    ),
+    (
+        "three, lines that differ, cut",
+        Plan { prefix: LINES_DIFFER, ..three(Bounds { cuts: 1, ..THREE }) },
+    ),
+    ("three, two hand-overs", three(Bounds { releases: 3, ..THREE })),
 ];
 
 /// Searched before a release, with those of `GATE`. All are complete within their bounds.
@@ -67,18 +84,31 @@ pub const FULL: &[(&str, Plan)] = &[
     ("copy, two acquire", plan(Bounds { copies: 1, ..BOTH })),
     ("extend of a copied key", after(COPIED, EXTEND_OF_COPY)),
     ("fenced, flush in flight", FLUSHED_IN_FLIGHT),
+    ("wait, release", waiting(Bounds { releases: 1, ..BOTH })),
+    ("wait, cancel", waiting(Bounds { cancels: 1, ..BOTH })),
+    ("hand-over, cancel", in_line(Bounds { cancels: 1, ..IN_LINE })),
+    ("three, hand-over in flight, restart", three(Bounds { restarts: 1, ..THREE })),
     ("fenced beside plain", fenced(Bounds { releases: 2, ..BOTH }, BESIDE_PLAIN)),
 ];
 
 /// Not complete: searched up to a million states each.
 pub const WIDE: &[(&str, Plan)] = &[
+    ("hand-over, delay", in_line(Bounds { delays: 1, ..IN_LINE })),
+    ("hand-over, cut", in_line(Bounds { cuts: 1, ..IN_LINE })),
+    ("hand-over, restart", in_line(Bounds { restarts: 1, ..IN_LINE })),
     ("extend after a flush, a step earlier", after(DOUBTFUL_SOON, EXTEND_AFTER_FLUSH)),
+    ("hand-over in flight, restart, delay", released(Bounds { restarts: 1, delays: 1, ..IN_LINE })),
+    ("short hand-over, restart", short(Bounds { restarts: 1, ..IN_LINE })),
     ("two fenced, restart", fenced(Bounds { restarts: 1, ..BOTH }, UNEQUAL)),
 ];
 
 /// Too large to be complete: bounded by the depth, and by the number of states.
 pub const DEEP: &[(&str, Plan)] = &[
     ("delay, two acquire", plan(Bounds { delays: 1, ..BOTH })),
+    (
+        "three, two hand-overs, restart, delay",
+        three(Bounds { releases: 3, restarts: 1, delays: 1, ..THREE }),
+    ),
     (
         "five nodes",
         Plan { nodes: 5, depth: 16, ..plan(Bounds { cuts: 1, restarts: 1, extends: 1, ..BOTH }) },
@@ -113,6 +143,20 @@ const fn waiting(bounds: Bounds) -> Plan {
 /// Client 1 holds the lock, and client 0 stands in line for it.
 const fn in_line(bounds: Bounds) -> Plan {
     Plan { prefix: HELD_AND_IN_LINE, ..waiting(bounds) }
+}
+
+const fn released(bounds: Bounds) -> Plan {
+    Plan { prefix: RELEASING, ..waiting(bounds) }
+}
+
+/// The same after so long that the node hands the key over for a short time.
+const fn short(bounds: Bounds) -> Plan {
+    Plan { prefix: RELEASING_LATE, hand_over_ttl: SHORT_TTL, ..waiting(bounds) }
+}
+
+/// Clients 0 and 2 stand in line for the lock that client 1 releases.
+const fn three(bounds: Bounds) -> Plan {
+    Plan { clients: 3, prefix: RELEASING_BEFORE_TWO, ..waiting(bounds) }
 }
 
 const fn after(prefix: &'static [Step], bounds: Bounds) -> Plan {
@@ -155,6 +199,12 @@ pub fn of_fault(fault: &str) -> Vec<Plan> {
             prefix: RESTARTED,
             ..fenced(Bounds { restarts: 1, releases: 1, ..BOTH }, UNEQUAL)
         },
+        "DeadlineFromPush" | "OneBaseForAll" => released(Bounds { delays: 1, ..IN_LINE }),
+        "QuarantinedPushCounts" => {
+            Plan { prefix: GRANTED_LATE, ..waiting(Bounds { restarts: 1, ..BOTH }) }
+        }
+        "JoinsTwice" => in_line(IN_LINE),
+        "JoinAfterWithdrawal" => in_line(Bounds { forgotten_scripts: 1, cancels: 1, ..IN_LINE }),
         _ => panic!("{fault} is no fault that the search looks for"),
     };
     vec![one]
@@ -162,6 +212,8 @@ pub fn of_fault(fault: &str) -> Vec<Plan> {
 
 /// What happens before client 0 stands in line, and a release after it.
 const IN_LINE: Bounds = Bounds { acquires: [2, 1, 0], releases: 2, ..NONE };
+
+const THREE: Bounds = Bounds { acquires: [2, 1, 1], ..IN_LINE };
 
 /// Client 1 stands in line for the lock of client 0, which releases it. Then client 0 stands in
 /// line for that of client 1. A lock that was won in line is handed over when it is released.
@@ -173,6 +225,75 @@ const HELD_AND_IN_LINE: &[Step] = &[
     Step::Release { client: 0 },
     Step::Settle,
     Step::Acquire { client: 0 },
+    Step::Settle,
+];
+
+/// The same, when the release of client 1 is on its way.
+const RELEASING: &[Step] = &after_in_line::<9>(&[Step::Release { client: 1 }]);
+
+/// The same, when client 0 has not polled for as long as it may.
+const RELEASING_LATE: &[Step] = &after_in_line::<10>(&[Step::Time, Step::Release { client: 1 }]);
+
+/// The same, when client 2 stands in line, too.
+const RELEASING_BEFORE_TWO: &[Step] =
+    &after_in_line::<11>(&[Step::Acquire { client: 2 }, Step::Settle, Step::Release { client: 1 }]);
+
+/// Clients 0 and 2 ask for the lock of client 1 at one time, and client 2 is the first in the line
+/// of node 1 alone. Then client 1 releases.
+const LINES_DIFFER: &[Step] = &joined::<40>(
+    HELD_AND_IN_LINE.split_at(6).0,
+    &[
+        Step::Acquire { client: 0 },
+        Step::ToNode { client: 0, node: 0 },
+        Step::ToClient { client: 0, node: 0 },
+        Step::ToNode { client: 0, node: 1 },
+        Step::ToClient { client: 0, node: 1 },
+        Step::ToNode { client: 0, node: 2 },
+        Step::ToClient { client: 0, node: 2 },
+        Step::ToNode { client: 0, node: 0 },
+        Step::ToClient { client: 0, node: 0 },
+        Step::ToNode { client: 0, node: 1 },
+        Step::ToClient { client: 0, node: 1 },
+        Step::ToNode { client: 0, node: 2 },
+        Step::ToClient { client: 0, node: 2 },
+        Step::Acquire { client: 2 },
+        Step::ToNode { client: 2, node: 0 },
+        Step::ToClient { client: 2, node: 0 },
+        Step::ToNode { client: 2, node: 1 },
+        Step::ToClient { client: 2, node: 1 },
+        Step::ToNode { client: 2, node: 2 },
+        Step::ToClient { client: 2, node: 2 },
+        Step::ToNode { client: 2, node: 0 },
+        Step::ToClient { client: 2, node: 0 },
+        Step::ToNode { client: 2, node: 1 },
+        Step::ToClient { client: 2, node: 1 },
+        Step::ToNode { client: 2, node: 2 },
+        Step::ToClient { client: 2, node: 2 },
+        Step::ToNode { client: 0, node: 0 },
+        Step::ToNode { client: 2, node: 1 },
+        Step::ToNode { client: 0, node: 1 },
+        Step::ToNode { client: 0, node: 2 },
+        Step::ToNode { client: 2, node: 0 },
+        Step::ToNode { client: 2, node: 2 },
+        Step::Settle,
+        Step::Release { client: 1 },
+    ],
+);
+
+const fn after_in_line<const ALL: usize>(more: &[Step]) -> [Step; ALL] {
+    joined(HELD_AND_IN_LINE, more)
+}
+
+/// Client 0 holds nodes 0 and 1, and its `SET` for node 2 has not arrived. Client 1 stands in line,
+/// and has the key of node 2.
+const GRANTED_LATE: &[Step] = &[
+    Step::Acquire { client: 0 },
+    Step::ToNode { client: 0, node: 0 },
+    Step::ToClient { client: 0, node: 0 },
+    Step::ToNode { client: 0, node: 1 },
+    Step::ToClient { client: 0, node: 1 },
+    Step::Acquire { client: 1 },
+    Step::ToNode { client: 1, node: 2 },
     Step::Settle,
 ];
 
@@ -287,10 +408,14 @@ const CANCELLED: &[Step] = &after_given::<32>(&[
 ]);
 
 const fn after_given<const ALL: usize>(more: &[Step]) -> [Step; ALL] {
+    joined(&GIVEN, more)
+}
+
+const fn joined<const ALL: usize>(first: &[Step], more: &[Step]) -> [Step; ALL] {
     let mut all = [Step::Time; ALL];
     let mut at = 0;
     while at < ALL {
-        all[at] = if at < GIVEN.len() { GIVEN[at] } else { more[at - GIVEN.len()] };
+        all[at] = if at < first.len() { first[at] } else { more[at - first.len()] };
         at += 1;
     }
     all

@@ -186,6 +186,7 @@ pub const fn is_quiet(step: Step) -> bool {
             | Step::Late { .. }
             | Step::Connect { .. }
             | Step::Turn { .. }
+            | Step::Thaw { .. }
             | Step::Time
     )
 }

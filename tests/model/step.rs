@@ -40,6 +40,10 @@ pub enum Step {
     Restart { node: u8, empty: bool },
     /// A node is stopped, and starts with the data that another node has at that moment.
     Copy { node: u8, from: u8 },
+    /// A node is stopped: it executes nothing until it goes on.
+    Freeze { node: u8 },
+    /// A node that was stopped goes on.
+    Thaw { node: u8 },
     /// An operator flushes a node.
     Flush { node: u8 },
     /// An operator deletes the key of the lock on a node.
@@ -71,6 +75,8 @@ impl fmt::Display for Step {
             Step::Copy { node, from } => {
                 write!(f, "node {node} comes back as a copy of node {from}")
             }
+            Step::Freeze { node } => write!(f, "node {node} is stopped"),
+            Step::Thaw { node } => write!(f, "node {node} goes on"),
             Step::Flush { node } => write!(f, "node {node} is flushed"),
             Step::Delete { node } => write!(f, "the key is deleted on node {node}"),
             Step::ForgetScripts { node } => write!(f, "node {node} forgets its scripts"),

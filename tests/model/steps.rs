@@ -18,12 +18,17 @@ impl World {
     /// messages arrive, connections are made, and only then time passes.
     pub fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
-        steps.extend((0..self.orphans.len() as u8).map(|orphan| Step::Late { orphan }));
+        let late = self.orphans.iter().enumerate().filter(|(_, it)| !self.frozen[it.node]);
+        steps.extend(late.map(|(orphan, _)| Step::Late { orphan: orphan as u8 }));
         self.add_messages(&mut steps);
+        let frozen = (0..self.nodes.len()).filter(|&node| self.frozen[node]);
+        steps.extend(frozen.map(|node| Step::Thaw { node: node as u8 }));
         let due = self.clients.iter().enumerate().filter(|(_, it)| self.is_due(it));
         steps.extend(due.clone().map(|(client, _)| Step::Turn { client: client as u8 }));
         let is_due = due.count() > 0;
-        if (self.left.delays > 0 || !self.is_busy()) && self.next_moment().is_some() {
+        let may_pass = self.left.delays > 0 || !self.is_busy();
+        let may_pass = may_pass && (self.left.frozen_moments > 0 || !self.has_frozen());
+        if may_pass && self.next_moment().is_some() {
             match is_due {
                 false => steps.push(Step::Time),
                 true if self.left.stalls > 0 => steps.push(Step::Stall),
@@ -39,11 +44,20 @@ impl World {
         client.core.next_timeout().is_some_and(|at| at <= self.now)
     }
 
-    /// Whether anything is on its way.
+    /// Whether anything is on its way, except to a node that is stopped.
     fn is_busy(&self) -> bool {
-        let busy =
-            |wire: &Wire| !wire.up.is_empty() || !wire.down.is_empty() || wire.ended || wire.wanted;
-        !self.orphans.is_empty() || self.wires.iter().any(busy)
+        let nodes = self.nodes.len();
+        let wires = self.wires.iter().enumerate();
+        let mut goes_on = wires.map(|(index, wire)| (wire, !self.frozen[index % nodes]));
+        let busy = |(wire, goes_on): (&Wire, bool)| {
+            let to_node = !wire.up.is_empty() || wire.wanted;
+            !wire.down.is_empty() || wire.ended || (to_node && goes_on)
+        };
+        self.orphans.iter().any(|it| !self.frozen[it.node]) || goes_on.any(busy)
+    }
+
+    fn has_frozen(&self) -> bool {
+        self.frozen.contains(&true)
     }
 
     fn add_messages(&self, steps: &mut Vec<Step>) {
@@ -55,10 +69,11 @@ impl World {
             if !wire.down.is_empty() || wire.ended {
                 steps.push(Step::ToClient { client, node });
             }
-            if !wire.up.is_empty() {
+            let goes_on = !self.frozen[node as usize];
+            if !wire.up.is_empty() && goes_on {
                 steps.push(Step::ToNode { client, node });
             }
-            if wire.wanted {
+            if wire.wanted && goes_on {
                 steps.push(Step::Connect { client, node });
             }
         }
@@ -101,7 +116,11 @@ impl World {
                 let cuts = (0..clients).filter(connected);
                 steps.extend(cuts.map(|client| Step::Cut { client, node }));
             }
-            if self.left.restarts > 0 {
+            let goes_on = !self.frozen[node as usize];
+            if self.left.freezes > 0 && goes_on {
+                steps.push(Step::Freeze { node });
+            }
+            if self.left.restarts > 0 && goes_on {
                 steps.extend([true, false].map(|empty| Step::Restart { node, empty }));
             }
             if self.left.copies > 0 {
@@ -154,6 +173,7 @@ impl World {
             Step::Time | Step::Stall => {
                 self.left.stalls -= u8::from(step == Step::Stall);
                 self.left.delays -= u8::from(self.is_busy());
+                self.left.frozen_moments -= u8::from(self.has_frozen());
                 self.now = self.next_moment().expect("something is to come");
             }
             Step::Settle => return self.settle_all(),
@@ -172,6 +192,11 @@ impl World {
             }
             Step::Restart { node, empty } => self.restart(node.into(), empty),
             Step::Copy { node, from } => self.copy(node.into(), from.into()),
+            Step::Freeze { node } => {
+                self.left.freezes -= 1;
+                self.frozen[usize::from(node)] = true;
+            }
+            Step::Thaw { node } => self.frozen[usize::from(node)] = false,
             Step::Flush { node } => {
                 self.left.flushes -= 1;
                 self.note_forgot(node.into());

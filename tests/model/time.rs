@@ -16,6 +16,8 @@ pub const RECONNECT: Duration = NODE_TIMEOUT;
 /// Each pause of a client that waits is as long as that, or as near to it as it may be.
 pub const PAUSE: Duration = NODE_TIMEOUT;
 pub const RETRY: Duration = NODE_TIMEOUT;
+/// A ttl for a key that is handed over to a waiter that may have stopped.
+pub const SHORT_TTL: Duration = Duration::from_millis(40);
 /// How long a client waits in line: up to its third poll.
 pub const WAIT: Duration = Duration::from_millis(220);
 /// No run lasts until the first probe.

@@ -42,6 +42,8 @@ pub struct World {
     pub copied: Vec<Option<Option<LockToken>>>,
     /// The token of the key that a flush took away on each node.
     pub flushed: Vec<Option<LockToken>>,
+    /// Whether each node is stopped.
+    pub frozen: Vec<bool>,
     /// The fencing numbers that were given, in the order of holds.
     pub fences: Vec<u64>,
     /// Whether one client at most may hold the lock: no operator deletes its key.
@@ -69,6 +71,7 @@ impl World {
             forgot: vec![None; plan.nodes],
             copied: vec![None; plan.nodes],
             flushed: vec![None; plan.nodes],
+            frozen: vec![false; plan.nodes],
             fences: Vec::new(),
             is_exclusive: plan.bounds.deletes == 0,
             has_lost_counters: plan.loses_counters(),

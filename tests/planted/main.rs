@@ -37,37 +37,44 @@ enum Check {
     Core(&'static str),
 }
 
-/// Each fault by the name that it has in the patch, what it breaks, and what has to find it.
-const FAULTS: [(&str, &str, Check); 20] = [
-    ("QuorumOfHalf", "half of the nodes are a quorum", Check::Search),
-    ("DeadlineFromReply", "the deadline counts from the reply to the question", Check::Search),
-    ("QuarantinedGrantCounts", "the grant of a node in quarantine counts", Check::Search),
+/// Each fault by the name that it has in the patch, what it breaks, and the checks that all have to
+/// find it. The search cannot find `SplitOfMixedRounds`: a waiter that wrongly gives its nodes
+/// up for another one joins again, which breaks no safety and ends well.
+const FAULTS: [(&str, &str, &[Check]); 20] = [
+    ("QuorumOfHalf", "half of the nodes are a quorum", &[Check::Search]),
+    ("DeadlineFromReply", "the deadline counts from the reply to the question", &[Check::Search]),
+    ("QuarantinedGrantCounts", "the grant of a node in quarantine counts", &[Check::Search]),
     (
         "QuarantinedExtendCounts",
         "the yes of a node in quarantine to an extend of an unproven key counts",
-        Check::Search,
+        &[Check::Search],
     ),
-    ("HealInLostRound", "a lost extend heals the nodes that lost the key", Check::Search),
-    ("ReleaseWhileHeld", "a pending release is sent while the lock is held", Check::Search),
-    ("AdoptKeepsToken", "an adopt writes no new token", Check::Search),
+    ("HealInLostRound", "a lost extend heals the nodes that lost the key", &[Check::Search]),
+    ("ReleaseWhileHeld", "a pending release is sent while the lock is held", &[Check::Search]),
+    ("AdoptKeepsToken", "an adopt writes no new token", &[Check::Search]),
     (
         "RepeatAfterRelease",
         "an extend whose script the node forgot is repeated after the release",
-        Check::Search,
+        &[Check::Search],
     ),
-    ("CutWithoutRelease", "a question of a lost connection has no release", Check::Search),
-    ("NoWriteBack", "a number counts before a majority has stored it", Check::Search),
-    ("WriteBackWithoutToken", "a write-back does not look at the token", Check::Search),
-    ("LostCounterFromZero", "a node that forgot its counter counts from zero", Check::Search),
-    ("QuarantinedCounterCounts", "a node in quarantine votes for numbers", Check::Search),
-    ("CounterWithoutFloor", "a counter that was started in quarantine counts", Check::Search),
-    ("DeadlineFromPush", "a fair lock counts from when the message was read", Check::Simulation),
-    ("QuarantinedPushCounts", "the message of a node in quarantine counts", Check::Simulation),
-    ("JoinsTwice", "a token stands in a line twice", Check::Simulation),
-    ("JoinAfterWithdrawal", "a token joins again after its withdrawal", Check::Simulation),
-    ("OneBaseForAll", "the latest base of any node counts for all", Check::Core(BASES)),
-    ("SplitOfMixedRounds", "a split is judged from several polls", Check::Core(SPLITS)),
+    ("CutWithoutRelease", "a question of a lost connection has no release", &[Check::Search]),
+    ("NoWriteBack", "a number counts before a majority has stored it", &[Check::Search]),
+    ("WriteBackWithoutToken", "a write-back does not look at the token", &[Check::Search]),
+    ("LostCounterFromZero", "a node that forgot its counter counts from zero", &[Check::Search]),
+    ("QuarantinedCounterCounts", "a node in quarantine votes for numbers", &[Check::Search]),
+    ("CounterWithoutFloor", "a counter that was started in quarantine counts", &[Check::Search]),
+    ("DeadlineFromPush", "a fair lock counts from when the message was read", BOTH),
+    ("QuarantinedPushCounts", "the message of a node in quarantine counts", BOTH),
+    ("JoinsTwice", "a token stands in a line twice", BOTH),
+    ("JoinAfterWithdrawal", "a token joins again after its withdrawal", BOTH),
+    (
+        "OneBaseForAll",
+        "the latest base of any node counts for all",
+        &[Check::Search, Check::Core(BASES)],
+    ),
+    ("SplitOfMixedRounds", "a split is judged from several polls", &[Check::Core(SPLITS)]),
 ];
+const BOTH: &[Check] = &[Check::Search, Check::Simulation];
 const BASES: &str = "fair::deadline_of_a_hand_over_counts_from_the_base_of_each_node";
 const SPLITS: &str = "fair_troubles::a_poll_ends_what_the_hand_over_before_it_proved";
 
@@ -102,27 +109,34 @@ fn planted_faults_are_found() {
     assert_passes(&tree, "sim", "no_even_seed_finds_two_holders_or_anything_left");
     let only = std::env::var("PLANTED_ONLY").unwrap_or_default();
     let mut missed = Vec::new();
-    for (fault, breaks, check) in FAULTS.into_iter().filter(|fault| fault.0.contains(&only)) {
-        let start = Instant::now();
-        let (found, output) = match check {
-            Check::Search => found_by(&tree, "model", fault),
-            Check::Simulation => found_by(&tree, "sim", fault),
-            Check::Core(test) => {
-                assert_passes(&tree, "coordinator", test);
-                let (outcome, output) = tree.run("coordinator", test, Some(fault));
-                (outcome == Outcome::Failed, output)
+    for (fault, breaks, checks) in FAULTS.into_iter().filter(|fault| fault.0.contains(&only)) {
+        for &check in checks {
+            if !finds(&tree, check, fault, breaks) {
+                missed.push((fault, check));
             }
-        };
-        let verdict = if found { "found" } else { "NOT found" };
-        let time = start.elapsed();
-        // Whoever adds up the results of tests must not see those of a run with a fault.
-        output.lines().filter(|it| !it.contains("test result:")).for_each(|it| println!("{it}"));
-        println!("{fault} ({breaks}): {verdict} by {check:?} in {time:.1?}\n");
-        if !found {
-            missed.push(fault);
         }
     }
     assert!(missed.is_empty(), "not found: {missed:?}");
+}
+
+/// Whether a check finds a fault. Prints what the check said.
+fn finds(tree: &Tree, check: Check, fault: &str, breaks: &str) -> bool {
+    let start = Instant::now();
+    let (found, output) = match check {
+        Check::Search => found_by(tree, "model", fault),
+        Check::Simulation => found_by(tree, "sim", fault),
+        Check::Core(test) => {
+            assert_passes(tree, "coordinator", test);
+            let (outcome, output) = tree.run("coordinator", test, Some(fault));
+            (outcome == Outcome::Failed, output)
+        }
+    };
+    let verdict = if found { "found" } else { "NOT found" };
+    let time = start.elapsed();
+    // Whoever adds up the results of tests must not see those of a run with a fault.
+    output.lines().filter(|it| !it.contains("test result:")).for_each(|it| println!("{it}"));
+    println!("{fault} ({breaks}): {verdict} by {check:?} in {time:.1?}\n");
+    found
 }
 
 /// Whether the test that looks for a fault by its name finds it.

@@ -43,23 +43,27 @@ impl Line {
         fingerprint.add(mix(ttl.as_millis(), short_ttl.as_millis()));
         fingerprint.add(fingerprint.said(successor));
         fingerprint.add_sets(nodes, &[*joined, *silent, *left]);
-        let is_over = matches!(phase, Phase::Ending | Phase::Given);
+        let waits = phase == Phase::Asking;
         for (node, at) in NodeSet::first(nodes).iter().zip(at) {
             let AtNode { base, until, holder, registered, registered_for, next, marks, oldest: _ } =
                 at;
             let Marks { first, last, spent } = marks;
             fingerprint.add_at(node, hash_of(&(first, last, spent)));
             fingerprint.add_at(node, fingerprint.said(next));
-            if is_over {
-                // It is asked for its place in the line no more, and nothing is a vote for it.
+            if matches!(phase, Phase::Asking | Phase::Held) {
+                // It also proves the key of a lock that is held.
+                let until = until.map_or(0, |until| 1 + fingerprint.ahead(until));
+                fingerprint.add_at(node, until);
+            }
+            if !waits {
+                // No join is written for it any more, and nothing is a vote for it.
                 continue;
             }
             fingerprint.add_at(node, fingerprint.ago(*base, ttl.duration()));
-            fingerprint.add_at(node, until.map_or(0, |until| 1 + fingerprint.ahead(until)));
             fingerprint.add_at(node, fingerprint.said(holder));
             fingerprint.add_at(node, mix(u64::from(*registered), fingerprint.said(registered_for)));
         }
-        if !is_over {
+        if waits {
             let sets = [*counted, *sent_in_trust, *polled, *answered, *refused];
             fingerprint.add_sets(nodes, &sets);
             let early_polls = EARLY_POLLS.min(*early_polls);

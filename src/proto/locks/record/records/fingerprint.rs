@@ -9,7 +9,7 @@ use crate::proto::locks::attempt::again::LONG_HOLD;
 use crate::proto::locks::fence::number::Fencing;
 use crate::proto::locks::fingerprint::phase_word;
 use crate::proto::locks::held::updates::PendingUpdate;
-use crate::proto::locks::record::records::Record;
+use crate::proto::locks::record::records::{Phase, Record};
 use crate::proto::quorum::Verdict;
 
 use crate::proto::locks::record::trouble::Trouble;
@@ -49,16 +49,19 @@ impl Record {
             round,
             op,
             // The timers themselves are added.
-            round_timer: _,
-            deadline_timer: _,
+            round_timer,
+            deadline_timer,
         } = self;
         assert!(auto_extended.is_none() && queue.is_none());
         assert!(*update == PendingUpdate::Unreported);
+        let is_over = matches!(phase, Phase::Ending | Phase::Given);
+        // A lock that is over has no deadline, except for what waits until then.
+        let is_past = is_over && round_timer.is_none() && deadline_timer.is_none();
         let words = [
             hash_of(key),
             fingerprint.name(token.digits()),
             hash_of(&[ttl.as_millis(), caller_ttl.as_millis(), longest.as_millis()]),
-            fingerprint.ahead(*deadline),
+            if is_past { 0 } else { fingerprint.ahead(*deadline) },
             phase_word(*phase),
             u64::from(*tracked)
                 + 2 * u64::from(found_by.is_some())
@@ -75,10 +78,12 @@ impl Record {
             line.add_to(fingerprint, nodes, *phase);
         }
         pending.add_to(fingerprint, nodes);
-        let (whole, part, end_of_part) = proof.parts(*deadline);
-        fingerprint.add(fingerprint.ahead(end_of_part));
-        let sets = [*uncounted, whole, part];
-        fingerprint.add_sets(nodes, &sets);
+        if !is_over {
+            let (whole, part, end_of_part) = proof.parts(*deadline);
+            fingerprint.add(fingerprint.ahead(end_of_part));
+            let sets = [*uncounted, whole, part];
+            fingerprint.add_sets(nodes, &sets);
+        }
         // The votes of a round without a waiting caller do not matter.
         let released = round.purpose == Purpose::Release && op.is_none();
         if self.is_deciding() && !released {
@@ -129,7 +134,7 @@ impl Round {
         fingerprint.add_sets(nodes, &sets);
         for node in NodeSet::first(nodes).iter() {
             let word = match self.reply_of(node) {
-                NodeReply::Nothing => 1,
+                NodeReply::Nothing | NodeReply::NotAsked => 1,
                 NodeReply::Granted => 2,
                 NodeReply::Held => 3,
                 NodeReply::Absent => 4,
