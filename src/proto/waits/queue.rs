@@ -135,7 +135,9 @@ impl Waits {
         for &(index, record) in current_records {
             waits_in.push((index, self.queue_for(locks, record, key(index), now)));
         }
-        let op = locks.open_set(keys, &waits_in, params, now)?;
+        let has_line = |key| self.has_line(KeyHash::of(key), now);
+        let in_line = keys.iter().position(has_line).filter(|_| waits_in.is_empty());
+        let op = locks.open_set(keys, &waits_in, in_line, params, now)?;
         for (_, queue) in waits_in {
             self.queues[queue as usize].waiting.push_back(op);
         }

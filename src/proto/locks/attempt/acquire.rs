@@ -255,7 +255,8 @@ impl Locks {
         let waited =
             op.filter(|&op| self.ops.get(op).is_some_and(|request| request.waiting.is_some()));
         if let Some(op) = waited {
-            let key = KeyHash::of(&record.key);
+            let in_line = record.line().is_some();
+            let key = KeyHash::of(if in_line { record.line_key() } else { &record.key });
             self.waits.push_back(WaitEvent::AttemptWon { op, key });
         }
         self.note_attempt(id, None);

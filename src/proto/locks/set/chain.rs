@@ -142,7 +142,12 @@ impl Locks {
             // The wait is over, and its timer is due.
             return;
         }
-        let all = self.records.get(id).count_keys() as u8;
+        let record = self.records.get(id);
+        let alone = record.line().is_some_and(|line| !line.met_others);
+        let all = record.count_keys() as u8;
+        if let Some(waiting) = self.ops.waiting_mut(op) {
+            waiting.was_alone = alone;
+        }
         self.set_of(id, |set| {
             if let Some(chain) = &mut set.chain {
                 (chain.is_won, chain.asked) = (true, Some(all));

@@ -16,6 +16,7 @@ use crate::proto::keys::KeysRef;
 use crate::proto::locks::held::proof::Proof;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::state::{Purpose, Round};
+use crate::proto::locks::set::chain::Chain;
 use crate::proto::locks::set::keys::SetOfKeys;
 use crate::proto::locks::{AcquireParams, Locks, WaitEvent, busy};
 use crate::proto::node_set::NodeId;
@@ -50,11 +51,12 @@ impl Locks {
 
     /// Opens the record and the request for several keys. The record has each key inside this
     /// client, except those that it has to wait for, in these queues. Without such keys, the first
-    /// attempt begins.
+    /// attempt begins, or the request joins the line of the key `in_line`, for which others wait.
     pub fn open_set(
         &mut self,
         keys: &KeySet,
         waits_in: &[(usize, u32)],
+        in_line: Option<usize>,
         params: AcquireParams,
         now: Instant,
     ) -> Result<Op, Error> {
@@ -65,7 +67,9 @@ impl Locks {
         let hashes: Vec<KeyHash> = keys.iter().map(KeyHash::of).collect();
         let hands_over = |hash| joins && self.hands_over_again(hash, now);
         let hands_over = hashes.into_iter().map(hands_over).fold(false, |any, it| any | it);
-        let token = self.random_token(hands_over);
+        let may_join = joins && now < params.give_up_at && !self.starting;
+        let in_line = in_line.filter(|_| may_join);
+        let token = self.random_token(hands_over || in_line.is_some());
         let round = Round::acquire(self.cluster.size(), now, params.ttl);
         let id = self.records.open_set(keys, token, round).ok_or(busy(Busy::Records))?;
         self.records.get_mut(id).fenced = params.fenced;
@@ -81,7 +85,8 @@ impl Locks {
         self.ops.set_joins(op, joins);
         if waits_in.is_empty() {
             self.ops.move_to(op, Stage::Running { record: id });
-            self.begin_attempt(id, now);
+            self.set_of(id, |set| set.chain = in_line.map(Chain::begin));
+            self.begin_first_attempt(op, id, in_line.is_some(), now);
         } else {
             self.ops.limit_wait(op);
         }
