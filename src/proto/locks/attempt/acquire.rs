@@ -322,7 +322,8 @@ impl Locks {
         }
         // A request that the nodes refuse their lines waits as one for a plain lock. One that lacks
         // a quorum asks again.
-        let joins = request.joins && !matches!(error, Error::NoQuorum(_));
+        let lines = request.joins;
+        let joins = lines && !matches!(error, Error::NoQuorum(_));
         let token = self.random_token(joins);
         let record = self.records.get(id);
         let (round, fenced) = (Round::acquire(self.cluster.size(), now, record.ttl), record.fenced);
@@ -331,7 +332,8 @@ impl Locks {
             let spare = self.cluster.spare_nodes();
             let blocking = self.records.get(id).set().map(|set| set.blocking_key(spare));
             let joins_for = blocking.filter(|_| joins);
-            self.records.take_place_of_set(next, id, error.is_contended(), joins_for);
+            let how = (error.is_contended(), lines);
+            self.records.take_place_of_set(next, id, how, joins_for);
         } else {
             let hash = KeyHash::of(&self.records.get(next).key);
             self.records.unindex(id);

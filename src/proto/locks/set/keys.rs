@@ -69,16 +69,16 @@ impl SetOfKeys {
     }
 
     /// The same keys, for the record of the next attempt. It has what this one has. `contended`:
-    /// this attempt was lost to other clients. If the next one waits in line, it is because of the
-    /// key `joins_for`.
-    fn take_over(&mut self, contended: bool, joins_for: Option<u8>) -> SetOfKeys {
+    /// this attempt was lost to other clients. `lines`: the nodes have lines for the user. If the
+    /// next attempt waits in one, it is because of the key `joins_for`.
+    fn take_over(&mut self, contended: bool, lines: bool, joins_for: Option<u8>) -> SetOfKeys {
         let chain = joins_for.map(|key| match self.chain {
             Some(chain) => chain.begin_anew(),
             None => Chain::begin(usize::from(key)),
         });
         let queues = std::mem::replace(&mut self.queues, vec![None; self.ends.len()].into());
         let contended = if contended { self.contended.saturating_add(1) } else { self.contended };
-        let singly = contended >= SINGLY_AFTER && chain.is_none();
+        let singly = contended >= SINGLY_AFTER && !lines;
         SetOfKeys {
             ends: self.ends.clone(),
             hashes: self.hashes.clone(),
@@ -346,17 +346,18 @@ impl Records {
 
     /// The record `next` of the next attempt takes the place of `id`, with all that it has.
     /// `contended`: the attempt was lost to other clients.
-    /// If the next attempt waits in line, it is because of the key `joins_for`.
+    /// `lines`: the nodes have lines for the user. If the next attempt waits in one, it is because
+    /// of the key `joins_for`.
     pub fn take_place_of_set(
         &mut self,
         next: RecordId,
         id: RecordId,
-        contended: bool,
+        (contended, lines): (bool, bool),
         joins_for: Option<u8>,
     ) {
         self.unindex_set(id);
         let Some(set) = self.get_mut(id).set_mut() else { return };
-        let set = set.take_over(contended, joins_for);
+        let set = set.take_over(contended, lines, joins_for);
         let keys = set.len();
         self.get_mut(next).trouble_mut().set = Some(Box::new(set));
         (0..keys).for_each(|key| self.index_key(next, key));
