@@ -3,6 +3,7 @@
 
 use redlatch::LockOptions;
 use redlatch::proto::NodeId;
+use redlatch::testing::master::Trouble;
 
 use super::fair::{LONG, MS, TTL, line_of};
 use super::fair_world::{KEY, World};
@@ -222,4 +223,35 @@ fn waiter_that_got_the_key_by_its_join_knows_who_comes_next() {
     world.settle();
     let lock = world.won(second);
     world.release(second, lock);
+}
+
+/// The user may run no script, so its keys end with their ttl, and it stands in no line. It does
+/// not ask for a place each time.
+#[test]
+fn user_without_lines_is_refused_once_and_joins_again_after_a_while() {
+    let commands = vec!["evalsha".into(), "eval".into()];
+    let refused = Trouble::Answers { commands, reply: b"-NOPERM no\r\n".to_vec() };
+    let mut world = World::new(3);
+    let (holder, waiter) = (world.client(), world.client());
+    let joined = |world: &World| world.clients[waiter].core.stats().joined;
+    let wait_for_a_holder = |world: &mut World| {
+        world.ask(holder, TTL);
+        world.settle();
+        let lock = world.won(holder);
+        world.ask(waiter, TTL);
+        world.settle();
+        world.release(holder, lock);
+        world.pass(1000 * MS);
+        let lock = world.won(waiter);
+        world.release(waiter, lock);
+        world.pass(300 * MS);
+    };
+    world.masters.iter_mut().for_each(|master| master.suffer(refused.clone()));
+    wait_for_a_holder(&mut world);
+    assert_eq!(joined(&world), 1);
+    wait_for_a_holder(&mut world);
+    assert_eq!(joined(&world), 1, "it remembers for ten seconds that lines are refused");
+    world.pass(10_000 * MS);
+    wait_for_a_holder(&mut world);
+    assert_eq!(joined(&world), 2);
 }

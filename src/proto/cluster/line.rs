@@ -1,5 +1,5 @@
-//! What waiters in line need of a connection: the subscription to the channel of this client, and the
-//! scripts of the line. A client that never stands in line asks for neither.
+//! What waiters in line need of a connection: the subscription to the channel of this client, and
+//! the scripts of the line. A client that never stands in line asks for neither.
 //!
 //! The hazard is `SUBSCRIBE` on a connection without RESP3: it would refuse every other command
 //! from then on. Such a node is not asked, and its waiters poll. Nor is one, once more, behind a

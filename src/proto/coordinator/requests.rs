@@ -35,8 +35,8 @@ impl Coordinator {
     /// ([`poll_lock_update`](Coordinator::poll_lock_update)).
     ///
     /// # Errors
-    /// Before anything is sent: an invalid argument, a fencing number while the restart guard is off,
-    /// because a node that forgot its counters has to be known, or [`Error::Busy`].
+    /// Before anything is sent: an invalid argument, a fencing number while the restart guard is
+    /// off, because a node that forgot its counters has to be known, or [`Error::Busy`].
     pub fn acquire(
         &mut self,
         keys: impl Keys,

@@ -40,8 +40,8 @@ impl Question {
         Question { kind, counts: false, form: Form::Sha }
     }
 
-    /// Which keys it names at these nodes. A lock that is handed over asks nodes together only if the user may use
-    /// the line on all of them, or on none.
+    /// Which keys it names at these nodes. A lock that is handed over asks nodes together only if
+    /// the user may use the line on all of them, or on none.
     #[inline]
     pub fn names(self, record: &Record, nodes: NodeSet) -> Names {
         if self.counts {

@@ -402,8 +402,8 @@ impl Connection {
 }
 
 impl Connection {
-    /// Whether this is the reply to `SCRIPT LOAD`, and the push that confirms the `SUBSCRIBE` before
-    /// it did not come: a proxy drops pushes.
+    /// Whether this is the reply to `SCRIPT LOAD`, and the push that confirms the `SUBSCRIBE`
+    /// before it did not come: a proxy drops pushes.
     fn lacks_confirmation(&self, reply: &Reply<'_>) -> bool {
         let next = self.asks.iter().take(2);
         let asked =

@@ -53,8 +53,7 @@ impl Locks {
     ) -> Result<Op, Error> {
         let ttl = self.check_params(keys, ttl, auto_extend)?;
         self.check_room()?;
-        let hands_over = matches!(keys, KeysRef::One(_)) && token.hands_over();
-        let fresh = self.random_token(hands_over);
+        let fresh = self.random_token(token.hands_over());
         let round = Round::acquire(self.cluster.size(), now, ttl);
         let id = self.records.open_keys(keys, fresh, round).ok_or(busy(Busy::Records))?;
         // A node keeps the longer one of two ttls, and the one that it has is not known.

@@ -1,5 +1,5 @@
-//! The course of a request for a key that others hold: joining the lines, polls, splits, and the claim
-//! before the lock is handed out.
+//! The course of a request for a key that others hold: joining the lines, polls, splits, and the
+//! claim before the lock is handed out.
 //!
 //! A waiter in line pauses: its record is asking, and its token is in the lines of the nodes. The
 //! hazard is a token that is sent after its withdrawal: the line would hand the key to a waiter

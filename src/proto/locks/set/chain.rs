@@ -3,13 +3,13 @@
 //! After its first refusal it waits for the key that refused it, and holds nothing. When that key
 //! is handed over, it asks for all keys at once. Refused once more, it takes its keys in the order
 //! of their bytes: it waits for the first, asks for all, and if a later one is in the way, keeps
-//! those before it and waits for that one. While it waits it renews what it keeps. As all sets go by
-//! the order of the bytes, none waits for a set that waits for it.
+//! those before it and waits for that one. While it waits it renews what it keeps. As all sets go
+//! by the order of the bytes, none waits for a set that waits for it.
 //!
 //! A hand-over is no vote: it brings one key of several. Only a round over all keys counts.
 //!
-//! The hazard is a caller that holds a single key and waits for a smaller one: it need not go by the
-//! order. So now and then a set gives up what it keeps, and begins anew.
+//! The hazard is a caller that holds a single key and waits for a smaller one: it need not go by
+//! the order. So now and then a set gives up what it keeps, and begins anew.
 
 use crate::proto::error::Error;
 use crate::proto::ids::{Op, RecordId};
