@@ -67,10 +67,6 @@ pub const GATE: &[(&str, Plan)] = &[
         three(Bounds { freezes: 1, frozen_moments: 2, ..THREE }),
     ),
     (
-        "three, lines that differ, freeze",
-        Plan { prefix: LINES_DIFFER, ..three(Bounds { freezes: 1, frozen_moments: 2, ..THREE }) },
-    ),
-    (
         "three, lines that differ, cut",
         Plan { prefix: LINES_DIFFER, ..three(Bounds { cuts: 1, ..THREE }) },
     ),
@@ -87,6 +83,10 @@ pub const FULL: &[(&str, Plan)] = &[
     ("wait, release", waiting(Bounds { releases: 1, ..BOTH })),
     ("wait, cancel", waiting(Bounds { cancels: 1, ..BOTH })),
     ("hand-over, cancel", in_line(Bounds { cancels: 1, ..IN_LINE })),
+    (
+        "three, lines that differ, freeze",
+        Plan { prefix: LINES_DIFFER, ..three(Bounds { freezes: 1, frozen_moments: 2, ..THREE }) },
+    ),
     ("three, hand-over in flight, restart", three(Bounds { restarts: 1, ..THREE })),
     ("fenced beside plain", fenced(Bounds { releases: 2, ..BOTH }, BESIDE_PLAIN)),
 ];
