@@ -19,6 +19,8 @@
   runtime.
 * [`Engine`] lives in your loop, with its sockets on your `mio::Poll`.
 * [`FdEngine`] is the engine with one file descriptor to poll, for any other loop (Linux).
+* `UringEngine` (feature `io-uring`) is an engine for a thread that waits for nothing else: each
+  of its turns is one system call (Linux).
 * [`proto::Coordinator`] is the core, without a socket and without a clock.
 
 The docs of each say what happens across threads, in a forked process, at a signal, and when
@@ -55,6 +57,7 @@ by step, and `docs/performance.md` says what each costs.
 //! * `tokio`: `SharedClient::connect_tokio`.
 //! * `tracing`: a span for each acquire, extend and release, and events of nodes and lost locks.
 //! * `metrics`: `MetricsPublisher`, the counters over the facade of the crate `metrics`.
+//! * `io-uring`: `Config::io_uring` serves sockets by io_uring instead of epoll; `UringEngine`.
 //! * `testing`: in-process masters, for your own tests.
 #![forbid(unsafe_code)]
 #![warn(missing_docs, clippy::iter_over_hash_type, clippy::unwrap_used)]

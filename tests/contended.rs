@@ -55,6 +55,20 @@ fn contended_key_whose_auto_extension_ends_in_time_is_waited_for() {
     drop(waited.expect("it is over after 600 ms"));
 }
 
+/// A request is queued behind the lock of its own client: no other client is in its way.
+#[test]
+fn contended_key_that_this_client_holds_is_not_said_to_be_another_clients() {
+    let masters = Masters::start(3).unwrap();
+    let client = client(&masters);
+    let _guard = client.lock("a", TTL).unwrap();
+    let wait = LockOptions::new(TTL).wait(Duration::from_millis(300));
+    let (held, text) = held(client.lock("a", wait));
+    assert!(matches!(held, Some(HeldFor::Ours { auto_extended: false, .. })), "{held:?}");
+    assert!(text.starts_with("held by this client for 19."), "{text}");
+    assert!(text.contains("more; release it first: needed 2 of 3 for \"a\": "), "{text}");
+    assert_eq!(text.matches(" was not asked").count(), 3, "{text}");
+}
+
 #[test]
 fn a_wait_that_is_over_says_for_how_long_the_key_is_held() {
     let masters = Masters::start(3).unwrap();

@@ -115,6 +115,13 @@ fn papers_name_files_that_exist() {
 }
 
 #[test]
+fn diagrams_have_the_states_of_the_code() {
+    let source = |path: &str| std::fs::read_to_string(root().join(path)).ok();
+    let path = "ARCHITECTURE.md";
+    report(&papers::diagrams(path, &read(path), source));
+}
+
+#[test]
 fn papers_name_tests_that_exist() {
     let source = |path: &str| std::fs::read_to_string(root().join(path)).ok();
     let papers = tracked().into_iter().filter(|path| path.ends_with(".md"));

@@ -13,8 +13,8 @@ use redlatch::{ConfigFile, LockOptions, LockToken};
 
 use crate::key_names::KeyNames;
 use crate::{
-    acquire, bench, completions, demo, doctor, exec, extend, force_release, hold, init, man,
-    release, status, wait,
+    acquire, bench, completions, demo, doctor, exec, extend, force_release, hold, init, list, man,
+    release, status, top, wait,
 };
 
 const LONG_ABOUT: &str = "\
@@ -33,6 +33,7 @@ Examples:
   redlatch exec nightly-report -- /usr/local/bin/report   run it on one machine at a time
   redlatch exec -n deploy -- ./deploy.sh                  or not at all: 75 if another does
   redlatch status nightly-report                          who has it, and for how long
+  redlatch list                                           all locks, and who has them
   redlatch doctor                                         are these masters fit for locks?
   redlatch init                                           make the grants of fresh masters count
 
@@ -67,6 +68,8 @@ pub enum Verb {
     ForceRelease(force_release::Options),
     Wait(wait::Options),
     Status(status::Options),
+    List(list::Options),
+    Top(top::Options),
     Doctor(doctor::Options),
     Init(init::Options),
     Bench(bench::Options),
@@ -82,9 +85,10 @@ pub struct Nodes {
     /// A Redis master; repeat it, or separate several by commas
     ///
     /// redis://[user[:pass]@]host[:port][/db], rediss://... for TLS, redis+unix:///path[?db=N], or
-    /// host:port. User, password and path are percent-encoded. If a URL has no password, the one in
-    /// REDISCLI_AUTH is used, or that in the password_file of the configuration: there is no flag
-    /// for it, because all users of this machine can read the command line.
+    /// host:port (an IP address needs no port). User, password and path are percent-encoded. If a
+    /// URL has no password, the one in REDISCLI_AUTH is used, or that in the password_file of the
+    /// configuration: there is no flag for it, because all users of this machine can read the
+    /// command line.
     #[arg(short = 's', long = "server", value_name = "URL")]
     pub servers: Vec<String>,
 
@@ -129,8 +133,8 @@ pub struct Nodes {
 pub struct Timing {
     /// How long the lock lives on the nodes unless it is renewed
     ///
-    /// A holder that dies keeps the others waiting for at most this long. Durations read 500ms,
-    /// 10s, 1m30s; a bare number is seconds.
+    /// A holder that dies keeps the others waiting for at most this long; 100ms at least. Durations
+    /// read 500ms, 10s, 1m30s; a bare number is seconds.
     #[arg(short, long, value_name = "DUR", value_parser = duration, default_value = "30s")]
     pub ttl: Duration,
 

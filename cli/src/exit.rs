@@ -3,6 +3,7 @@
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
 use redlatch::Error;
 
 use crate::nodes;
@@ -50,7 +51,29 @@ pub fn not_understood(error: &clap::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     output::complain(nodes::without_passwords(&error.render().to_string()).trim_end());
+    tip(error).into_iter().for_each(output::complain);
     ExitCode::from(INTERNAL)
+}
+
+/// A line for words that other tools have for ours, and for a token that was left out.
+fn tip(error: &clap::Error) -> Option<&'static str> {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    match text(ContextKind::InvalidSubcommand) {
+        Some("lock" | "run" | "with") => Some(
+            "tip: `redlatch exec KEY CMD` runs a command under the lock; `redlatch acquire KEY` \
+             takes it for a script",
+        ),
+        Some("unlock") => Some("tip: `redlatch release KEY TOKEN` releases a lock"),
+        Some("renew") => Some("tip: `redlatch extend KEY TOKEN` extends a lock"),
+        _ if text(ContextKind::InvalidArg) == Some("<TOKEN>") => Some(
+            "tip: the last word is the token that `redlatch acquire` printed; if that is a key, \
+             its token is missing after it",
+        ),
+        _ => None,
+    }
 }
 
 /// The end of a verb that only prints.

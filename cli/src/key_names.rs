@@ -7,6 +7,29 @@
 use redlatch::{KeySet, Lock};
 use serde_json::{Map, Value};
 
+/// How many bytes of a key are shown to people.
+const SHOWN: usize = 100;
+
+/// A key for people, in quotes; of a long one the beginning and the length. JSON has all of it.
+pub fn shown(key: &str) -> String {
+    if key.len() <= SHOWN {
+        return format!("\"{}\"", key.escape_debug());
+    }
+    let ends = key.char_indices().map(|(at, _)| at).take_while(|&at| at <= SHOWN);
+    let start = &key[..ends.last().unwrap_or_default()];
+    format!("\"{}...\" ({} bytes)", start.escape_debug(), key.len())
+}
+
+/// A key for people as it stands in tables and before a colon: printable ASCII without quotes.
+pub fn cut(key: &[u8]) -> String {
+    match key.get(..SHOWN) {
+        Some(start) if key.len() > SHOWN => {
+            format!("{}... ({} bytes)", start.escape_ascii(), key.len())
+        }
+        _ => key.escape_ascii().to_string(),
+    }
+}
+
 /// The keys that a command line names, in its order, and the set of them.
 #[derive(Debug, Clone)]
 pub struct KeyNames {
@@ -41,11 +64,11 @@ impl KeyNames {
 
     /// The keys for people: the one that was named first, and how many more there are.
     pub fn in_words(&self) -> String {
-        let first = self.first();
+        let first = shown(self.first());
         match self.names.len() {
-            1 => format!("\"{first}\""),
-            2 => format!("\"{first}\" and 1 more key"),
-            count => format!("\"{first}\" and {} more keys", count - 1),
+            1 => first,
+            2 => format!("{first} and 1 more key"),
+            count => format!("{first} and {} more keys", count - 1),
         }
     }
 
@@ -91,5 +114,28 @@ impl KeyNames {
             let keys = self.set.iter().map(|key| String::from_utf8_lossy(key).into_owned());
             object["keys"] = keys.collect();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_keys_are_cut_in_tables() {
+        assert_eq!(cut(b"deploy\n"), "deploy\\n");
+        assert_eq!(cut(&[b'k'; 100]), "k".repeat(100));
+        assert_eq!(cut(&[b'k'; 3000]), format!("{}... (3000 bytes)", "k".repeat(100)));
+    }
+
+    #[test]
+    fn long_keys_are_cut_between_characters() {
+        assert_eq!(shown("deploy"), "\"deploy\"");
+        assert_eq!(shown(&"k".repeat(100)), format!("\"{}\"", "k".repeat(100)));
+        let cut = format!("\"{}...\" (3000 bytes)", "k".repeat(100));
+        assert_eq!(shown(&"k".repeat(3000)), cut);
+        let cut = format!("\"a{}...\" (201 bytes)", "é".repeat(49));
+        assert_eq!(shown(&format!("a{}", "é".repeat(100))), cut);
+        assert_eq!(shown("a\nb"), "\"a\\nb\"");
     }
 }

@@ -8,6 +8,7 @@ mod arguments;
 mod bench;
 mod completions;
 mod config_file;
+mod connection;
 mod demo;
 mod die_with_parent;
 mod doctor;
@@ -22,6 +23,7 @@ mod init;
 mod key_names;
 mod key_state;
 mod leading;
+mod list;
 mod lock_wait;
 mod look;
 mod man;
@@ -34,6 +36,7 @@ mod signals;
 mod status;
 mod suspend;
 mod table;
+mod top;
 mod variables;
 mod wait;
 mod wall_clock;
@@ -62,6 +65,8 @@ fn main() -> ExitCode {
         Verb::ForceRelease(options) => force_release::run(&options),
         Verb::Wait(options) => wait::run(&options),
         Verb::Status(options) => status::run(&options),
+        Verb::List(options) => list::run(&options),
+        Verb::Top(options) => top::run(&options),
         Verb::Doctor(options) => doctor::run(&options),
         Verb::Init(options) => init::run(&options),
         Verb::Bench(options) => bench::run(&options),

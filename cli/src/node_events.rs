@@ -40,18 +40,21 @@ fn in_words(event: &NodeEvent, core: &Coordinator) -> Option<String> {
             format!("the clock of {} jumped {way} by {far}", label(node))
         }
         NodeEvent::PendingReleasesSent { node, count } => {
-            format!("{} got {count} pending releases", label(node))
+            format!("{} got {}", label(node), pending_releases(count))
         }
         NodeEvent::PendingReleasesDropped { node, count } => {
             let label = label(node);
-            format!(
-                "{label} was away or refused for too long: {count} pending releases were dropped"
-            )
+            let dropped = pending_releases(count);
+            format!("{label} was away or refused for too long: it will not get {dropped}")
         }
         NodeEvent::QuorumReady => "a quorum of nodes is ready".to_string(),
         NodeEvent::QuorumGone => "no quorum of nodes is ready".to_string(),
         _ => return None,
     })
+}
+
+fn pending_releases(count: u64) -> String {
+    if count == 1 { "1 pending release".to_owned() } else { format!("{count} pending releases") }
 }
 
 fn state_in_words(state: NodeState) -> Option<String> {

@@ -3,6 +3,8 @@
 //! The hazard is a password in something that is printed: whatever quotes an address, or an
 //! argument that might be one, goes through `shown` or `without_passwords`.
 
+use std::time::Duration;
+
 use redlatch::{Address, Config, ConfigError, LONGEST_OWNER, RestartGuard, Secret};
 
 use crate::arguments::{Nodes, Timing};
@@ -13,8 +15,20 @@ pub const PASSWORD_VARIABLE: &str = "REDISCLI_AUTH";
 /// The variable with the nodes, if the command line does not name them.
 pub const SERVERS_VARIABLE: &str = "REDLATCH_SERVERS";
 
+/// The shortest `--ttl`. A process that starts, looks for its nodes and runs a command needs longer
+/// than that on a busy machine: see `kill_lead`.
+const SHORTEST_TTL: Duration = Duration::from_millis(100);
+
 /// The configuration of a client of these nodes.
 pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
+    if timing.ttl < SHORTEST_TTL {
+        let (ttl, least) = (timing.ttl, SHORTEST_TTL);
+        let message = format!(
+            "--ttl {ttl:?}: it is over before a command has started; give {least:?} at least \
+             (a bare number is seconds)"
+        );
+        return Err(Refusal::config(message));
+    }
     let password = match password()? {
         Some(password) => Some(password),
         None => nodes.file.find_password()?,

@@ -1,7 +1,13 @@
 //! A table for people: columns as wide as their contents, colours without width, no blanks at the
-//! ends of lines.
+//! ends of lines. Words that would make it wider than people read go to another line of their cell.
 
 use crate::look::{Colours, Look};
+
+/// The longest line, as in the text of `doctor`. Only a word that is longer goes beyond it, and
+/// tables with several long columns.
+pub const LONGEST_LINE: usize = 98;
+/// A column is not made narrower than this.
+const NARROWEST: usize = 24;
 
 /// A cell's text, and its look.
 type Cell = (String, Option<Look>);
@@ -29,9 +35,20 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
         let width = |column: usize| {
             self.rows.iter().map(|row| row[column].0.chars().count()).max().unwrap_or(0)
         };
-        let widths: Vec<usize> = (0..COLUMNS).map(width).collect();
+        let mut widths: Vec<usize> = (0..COLUMNS).map(width).collect();
+        let too_wide = (widths.iter().sum::<usize>() + 2 * COLUMNS).saturating_sub(LONGEST_LINE);
+        let mut rows = Vec::new();
+        match self.column_of_prose().filter(|_| too_wide > 0) {
+            None => rows.clone_from(&self.rows),
+            Some(column) => {
+                let narrow = widths[column].saturating_sub(too_wide).max(NARROWEST);
+                self.rows.iter().for_each(|row| wrap(row, column, narrow, &mut rows));
+                let lines = rows.iter().map(|row| row[column].0.chars().count());
+                widths[column] = lines.max().unwrap_or(0);
+            }
+        }
         let mut text = String::new();
-        for row in &self.rows {
+        for row in &rows {
             let last = row.iter().rposition(|(text, _)| !text.is_empty()).unwrap_or(0);
             for (column, (cell, look)) in row.iter().enumerate().take(last + 1) {
                 let width = if column == last { 0 } else { widths[column] };
@@ -45,9 +62,80 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
     }
 }
 
+impl<const COLUMNS: usize> Table<COLUMNS> {
+    /// The column with the longest text of several words.
+    fn column_of_prose(&self) -> Option<usize> {
+        let longest = |column: usize| {
+            let cells = self.rows.iter().map(|row| &row[column].0);
+            cells.filter(|text| text.contains(' ')).map(|text| text.chars().count()).max()
+        };
+        (0..COLUMNS).filter(|&column| longest(column).is_some()).max_by_key(|&it| longest(it))
+    }
+}
+
+/// A row with the words of one column in as many lines as they need.
+fn wrap<const COLUMNS: usize>(
+    row: &[Cell; COLUMNS],
+    column: usize,
+    width: usize,
+    rows: &mut Vec<[Cell; COLUMNS]>,
+) {
+    let (text, look) = &row[column];
+    for (index, line) in lines(text, width).into_iter().enumerate() {
+        let mut part = match index {
+            0 => row.clone(),
+            _ => std::array::from_fn(|_| (String::new(), None)),
+        };
+        part[column] = (line, *look);
+        rows.push(part);
+    }
+}
+
+/// The words of a text in lines of so many characters; a word that is longer has a line of its own.
+pub fn lines(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is always a line");
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
+            lines.push(word.to_owned());
+        } else {
+            line.push_str(if line.is_empty() { "" } else { " " });
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_that_make_a_table_too_wide_go_to_another_line() {
+        let mut table = Table::new(["node", "state", "answered in"]);
+        let words = "does not grant for 60.412 s: its node marker is missing, so it is new or lost";
+        let row = |words: &str| {
+            [("10.0.0.1:6379".into(), None), (words.into(), None), ("312 µs".into(), None)]
+        };
+        table.row(row(words));
+        table.row(row("ready"));
+        let wrapped = [
+            "  NODE           STATE                                                              \
+             ANSWERED IN",
+            "  10.0.0.1:6379  does not grant for 60.412 s: its node marker is missing, so it is  \
+             312 µs",
+            "                 new or lost",
+            "  10.0.0.1:6379  ready                                                              \
+             312 µs",
+            "",
+        ]
+        .join("\n");
+        assert_eq!(table.text(Colours::none()), wrapped);
+        let token = "x".repeat(100);
+        let mut table = Table::new(["node", "token"]);
+        table.row([("a".into(), None), (token.clone(), None)]);
+        assert_eq!(table.text(Colours::none()), format!("  NODE  TOKEN\n  a     {token}\n"));
+    }
 
     #[test]
     fn columns_stand_below_each_other_and_nothing_is_left_at_the_ends() {

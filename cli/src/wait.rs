@@ -14,6 +14,7 @@ use serde_json::json;
 
 use crate::arguments::{Common, Key};
 use crate::event_loop::{EventLoop, Patience};
+use crate::key_names::shown;
 use crate::key_state::in_words;
 use crate::look::Colours;
 use crate::nodes;
@@ -129,8 +130,7 @@ fn refusal(event_loop: &EventLoop, key: &str, seen: &Inspection, is_unknown: boo
         (node.reply, node.detail) = (said, detail.map(Into::into));
     }
     let message = keys::verdict(seen, seen.summary(), Colours::none());
-    let message =
-        format!("waited for \"{}\", and it did not become free: {message}", key.escape_debug());
+    let message = format!("waited for {}, and it did not become free: {message}", shown(key));
     Refusal { word, code, nodes: report.nodes, ..Refusal::config(message) }
 }
 
@@ -143,6 +143,6 @@ fn tell(options: &Options, waited: Duration) -> Result<u8, Refusal> {
     if options.common.output.json {
         output::print(&json!({ "key": key, "waited_ms": millis(waited) }).to_string())?;
     }
-    output::mention(&options.common.output, &format!("\"{}\" is free", key.escape_debug()));
+    output::mention(&options.common.output, &format!("{} is free", shown(key)));
     Ok(exit::DONE)
 }

@@ -3,7 +3,7 @@
 //! * `redis://[user[:password]@]host[:port][/db]`
 //! * `rediss://...`: the same over TLS
 //! * `redis+unix://[user[:password]@]/path[?db=N]`: a socket in the file system
-//! * `host:port`: the same as `redis://host:port`
+//! * `host:port`: the same as `redis://host:port`; an IP address needs no port
 //!
 //! User, password and path are percent-encoded. The hazard is a password in an error: an error
 //! about a bad address shows the address without its credentials.
@@ -67,7 +67,7 @@ impl Address {
             problem: problem.into(),
         };
         let none = "it has no scheme; begin with redis://, or write host:port";
-        let plain = is_host_and_port(url).then_some(("redis", url));
+        let plain = is_bare_place(url).then_some(("redis", url));
         let (scheme, rest) = url.split_once("://").or(plain).ok_or(bad(none))?;
         let parsed = match scheme {
             "redis" => on_the_network(rest, false),
@@ -84,7 +84,7 @@ impl Address {
 
     /// The URL with this password in it, unless it has one already.
     pub fn with_password(url: &str, password: Option<&Secret>) -> String {
-        let plain = is_host_and_port(url).then_some(("redis", url));
+        let plain = is_bare_place(url).then_some(("redis", url));
         let (Some(password), Some((scheme, rest))) = (password, url.split_once("://").or(plain))
         else {
             return url.to_string();
@@ -251,10 +251,12 @@ fn is_scheme(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
 }
 
-/// Whether this is `host:port`, and nothing else. A single word is not: it may be anything.
-fn is_host_and_port(text: &str) -> bool {
+/// Whether a text without a scheme is an address: `host:port`, or an IP address alone. A name alone
+/// is none: it may be a password, or a part of one.
+fn is_bare_place(text: &str) -> bool {
     let is_place = !text.contains(['@', '/', '?', '#']) && host_and_port(text).is_ok();
-    is_place && !text.ends_with(']') && text.contains(':')
+    let is_ip = text.ends_with(']') || text.parse::<std::net::Ipv4Addr>().is_ok();
+    is_place && (is_ip || text.contains(':'))
 }
 
 fn host_and_port(place: &str) -> Result<(&str, u16), &'static str> {
@@ -325,6 +327,8 @@ mod tests {
         let plain = |label: &str, db| (label.to_string(), db, None, None);
         assert_eq!(parse("redis://10.0.0.1"), plain("10.0.0.1:6379", 0));
         assert_eq!(parse("10.0.0.1:6379"), plain("10.0.0.1:6379", 0));
+        assert_eq!(parse("10.0.0.1"), plain("10.0.0.1:6379", 0));
+        assert_eq!(parse("[::1]"), plain("[::1]:6379", 0));
         assert_eq!(parse("db.example:7000"), plain("db.example:7000", 0));
         assert_eq!(parse("[::1]:7000"), plain("[::1]:7000", 0));
         assert_eq!(parse("redis://db.example:7000/3"), plain("db.example:7000", 3));
@@ -371,6 +375,8 @@ mod tests {
         let cases = [
             ("redis://h", "redis://:p%2Fw%40@h"),
             ("h:7000", "redis://:p%2Fw%40@h:7000"),
+            ("10.0.0.1", "redis://:p%2Fw%40@10.0.0.1"),
+            ("[::1]", "redis://:p%2Fw%40@[::1]"),
             ("redis://ann@h:7/2", "redis://ann:p%2Fw%40@h:7/2"),
             ("redis://ann:own@h", "redis://ann:own@h"),
             ("redis://:@h", "redis://:@h"),
@@ -415,7 +421,8 @@ mod tests {
     fn address_error_shows_no_password() {
         let bad = [
             "",
-            "10.0.0.1",
+            "db.example",
+            "10.0.0.1/3",
             "http://h",
             "redis://",
             "redis://:7",
@@ -482,7 +489,7 @@ mod tests {
             ("redis+unix:///run/s?password=hunter2", "redis+unix:///run/s***"),
             ("redis://:x@h:hunter2", "redis://***@h:***"),
             // Text that can only name a place is shown.
-            ("10.0.0.1", "10.0.0.1"),
+            ("10.0.0.1/x", "10.0.0.1/***"),
             ("http://h:80/1", "http://h:80/1"),
             ("redis://h:65536", "redis://h:65536"),
             ("redis://[::1]:70000/0", "redis://[::1]:70000/0"),

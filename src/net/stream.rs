@@ -45,7 +45,7 @@ impl Stream {
         }
     }
 
-    /// Whether the TCP connection is open, and the TLS handshake is in flight.
+    /// Whether the TCP connection is open, and TLS is spoken on it.
     pub fn is_encrypting(&self) -> bool {
         match self {
             Stream::Tcp(_) | Stream::Unix(_) => false,

@@ -128,6 +128,58 @@ pub fn rules(text: &str, source: impl Fn(&str) -> Option<String>) -> Vec<String>
     findings
 }
 
+/// Each diagram of states has the variants of the enum that the text above it names, as `Enum` in
+/// `file`. `source` reads a file of the tree.
+pub fn diagrams(path: &str, text: &str, source: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let mut findings = Vec::new();
+    let (mut named, mut count) = (None, 0);
+    let mut lines = text.lines().enumerate();
+    while let Some((i, line)) = lines.next() {
+        if let [_, name, " in ", file, ..] = line.split('`').collect::<Vec<_>>()[..] {
+            named = Some((name, file));
+        }
+        if line != "stateDiagram-v2" {
+            continue;
+        }
+        count += 1;
+        let drawn = lines.by_ref().map(|(_, line)| line).take_while(|line| *line != "```");
+        let mut states: Vec<&str> = drawn.flat_map(ends_of_an_arrow).collect();
+        states.sort_unstable();
+        states.dedup();
+        let Some((name, file)) = named.take() else {
+            findings.push(format!("{path}:{}: no line above names its enum", i + 1));
+            continue;
+        };
+        let mut variants = source(file).map(|text| variants(&text, name)).unwrap_or_default();
+        variants.sort_unstable();
+        if states != variants {
+            let what = format!("the diagram has {states:?}, and {name} in {file} {variants:?}");
+            findings.push(format!("{path}:{}: {what}", i + 1));
+        }
+    }
+    if count == 0 {
+        findings.push(format!("{path}:1: it has no diagram"));
+    }
+    findings
+}
+
+/// The states of a line `A --> B: why`.
+fn ends_of_an_arrow(line: &str) -> Vec<&str> {
+    let Some((from, to)) = line.split_once(" --> ") else { return Vec::new() };
+    let ends = [from.trim(), to.split(':').next().unwrap_or(to).trim()];
+    ends.into_iter().filter(|state| *state != "[*]").collect()
+}
+
+/// The names of the variants of an enum: the words that begin a line of its block.
+fn variants(text: &str, name: &str) -> Vec<String> {
+    let head = format!("enum {name} {{");
+    let lines = text.lines().skip_while(|line| !line.ends_with(&head)).skip(1);
+    let lines = lines.take_while(|line| *line != "}").filter_map(|line| line.strip_prefix("    "));
+    let is_variant = |line: &&str| line.starts_with(|c: char| c.is_ascii_uppercase());
+    let word = |line: &str| line.chars().take_while(char::is_ascii_alphanumeric).collect();
+    lines.filter(is_variant).map(word).collect()
+}
+
 /// Every file or folder of the tree that a paper names in backticks exists. A file of Rust that is
 /// named without a folder has to be in the folder of the path that the paper named last.
 pub fn paths(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
@@ -252,6 +304,27 @@ mod tests {
         assert_eq!(msrv("MSRV 1.86", CARGO, clippy), ["README.md:1: 1.86, not Some(\"1.85\")"]);
         assert_eq!(msrv("MSRV 1.85.1, or 1.85", CARGO, clippy).len(), 1);
         assert_eq!(msrv("Rust 1.85", CARGO, clippy).len(), 1);
+    }
+
+    #[test]
+    fn diagrams_are_compared_with_their_enums() {
+        let code = "pub enum Mode {\n    /// Waits.\n    Waiting,\n    Asking {\n        id: u8,\n";
+        let code = format!("{code}    }},\n}}\n");
+        let source = |file: &str| (file == "src/mode.rs").then(|| code.clone());
+        let paper = |states: &str| {
+            format!("`Mode` in `src/mode.rs`.\n\n```mermaid\nstateDiagram-v2\n{states}```\n")
+        };
+        let good = paper("    [*] --> Waiting: denied\n    Waiting --> Asking: its turn\n");
+        assert_eq!(diagrams("A.md", &good, source), [""; 0]);
+        let lacks = paper("    [*] --> Waiting: denied\n");
+        let what =
+            "the diagram has [\"Waiting\"], and Mode in src/mode.rs [\"Asking\", \"Waiting\"]";
+        assert_eq!(diagrams("A.md", &lacks, source), [format!("A.md:4: {what}")]);
+        let other = good.replace("Waiting", "Pausing");
+        assert_eq!(diagrams("A.md", &other, source).len(), 1);
+        let unnamed = good.replace("`Mode`", "Mode");
+        assert_eq!(diagrams("A.md", &unnamed, source), ["A.md:4: no line above names its enum"]);
+        assert_eq!(diagrams("A.md", "", source), ["A.md:1: it has no diagram"]);
     }
 
     #[test]

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use redlatch::Address;
 use redlatch::proto::NodeSettings;
-use redlatch::{NodeError, clock, clock::Instant};
+use redlatch::{clock, clock::Instant};
 
-use super::connection::{Answer, Connection, Patience, Tls, Trouble, addresses};
 use super::marker;
 use super::name::{self, Place};
 use super::trial::{self, Keys, Trial};
+use crate::connection::{Answer, Connection, Greeting, Patience, Tls, Trouble, addresses};
 
 /// How long the clock is observed: long enough to see a hundredth beyond the network's variation.
 pub const WATCHED: Duration = Duration::from_secs(1);
@@ -165,54 +165,20 @@ pub fn who_answers(
     mut connection: Connection,
     node: &NodeSettings,
 ) -> Result<Option<String>, Trouble> {
-    begin_handshake(&mut connection, node, &mut Examination::default())?;
+    connection.greet(node, &mut Greeting::default())?;
     connection.ask(&[b"INFO", b"server"]).map(|answer| identity(&answer))
 }
 
-/// Sends HELLO and our credentials, as the library does.
 fn begin_handshake(
     connection: &mut Connection,
     node: &NodeSettings,
     seen: &mut Examination,
 ) -> Result<(), Trouble> {
-    let password = node.password.as_ref().map(|password| password.reveal().as_bytes());
-    let user = node.user.as_deref().map(str::as_bytes);
-    let hello = match password {
-        Some(password) => {
-            let user = user.unwrap_or(b"default");
-            connection.ask(&[b"HELLO", b"3", b"AUTH", user, password])?
-        }
-        None => connection.ask(&[b"HELLO", b"3"])?,
-    };
-    seen.answered = true;
-    let cause = cause(&hello);
-    // Without the node's words: its error repeats an unknown command with its arguments.
-    let refused = matches!(hello, Answer::Error(_));
-    seen.hello = Some(if refused { Answer::Error(String::new()) } else { hello });
-    // Some servers check credentials before they check whether they know the command.
-    let again = match cause {
-        Some(NodeError::UnknownCommand | NodeError::NoPermission) => true,
-        Some(NodeError::NoAuth) => password.is_some(),
-        _ => false,
-    };
-    let refused = match (again, password, user) {
-        (false, ..) => cause,
-        (true, None, _) => None,
-        (true, Some(password), None) => self::cause(&connection.ask(&[b"AUTH", password])?),
-        (true, Some(password), Some(user)) => {
-            self::cause(&connection.ask(&[b"AUTH", user, password])?)
-        }
-    };
-    // Without the node's words: they may repeat our password.
-    seen.handshake_answered = refused.is_none();
-    refused.map_or(Ok(()), |cause| Err(Trouble { cause, words: String::new() }))
-}
-
-fn cause(answer: &Answer) -> Option<NodeError> {
-    match answer {
-        Answer::Error(line) => Some(NodeError::of_error(line.as_bytes())),
-        _ => None,
-    }
+    let mut greeting = Greeting::default();
+    let begun = connection.greet(node, &mut greeting);
+    (seen.answered, seen.hello) = (greeting.answered, greeting.hello);
+    seen.handshake_answered = greeting.accepted;
+    begun
 }
 
 fn identity(answer: &Answer) -> Option<String> {

@@ -7,8 +7,8 @@
 use redlatch::NodeError;
 use redlatch::proto::{ID_DIGITS, Marker};
 
-use super::connection::{Answer, Connection, Trouble};
 use super::examination::Examination;
+use crate::connection::{Answer, Connection, Trouble};
 
 /// Runs every command of the library's script on the marker, without changing it.
 const TRY: &str = "local v = redis.call('GET', KEYS[1]) redis.call('TIME') \

@@ -8,7 +8,6 @@
 //! write with its deletion. The library's client writes the node marker, as every client does.
 
 mod checks;
-mod connection;
 mod examination;
 mod marker;
 mod meeting;
@@ -28,10 +27,10 @@ use redlatch::{Config, LockToken, NodeError, RestartGuard, clock};
 use serde_json::json;
 
 use crate::arguments::{Common, Output};
+use crate::connection::{Patience, Trouble, tls};
 use crate::exit;
 use crate::output::{self, Refusal};
 use checks::{Finding, Level, Subject, Use};
-use connection::{Patience, Tls, Trouble};
 use examination::{Examination, Manner, examine};
 use trial::Keys;
 
@@ -165,16 +164,6 @@ fn gather(examined: &Examined, count: usize, patience: Patience) -> Vec<Examinat
         }
     }
     seen
-}
-
-#[cfg(feature = "tls")]
-fn tls(config: &Config) -> Option<Tls> {
-    config.get_tls().cloned()
-}
-
-#[cfg(not(feature = "tls"))]
-fn tls(_: &Config) -> Option<Tls> {
-    None
 }
 
 fn show(subjects: &[Subject], findings: &[Finding], how: &Output) -> Result<(), Refusal> {

@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use redlatch::Address;
 use redlatch::proto::NodeSettings;
 
-use super::connection::{Connection, Trouble};
 use super::examination::{Manner, who_answers};
+use crate::connection::{Connection, Trouble};
 
 /// At most this many addresses of a name are asked: each may cost a connect timeout.
 const MOST: usize = 8;
@@ -46,9 +46,9 @@ mod tests {
     use redlatch::testing::tcp::Masters;
     use redlatch::{LockToken, clock};
 
-    use super::super::connection::Patience;
     use super::super::trial::Keys;
     use super::*;
+    use crate::connection::Patience;
 
     #[test]
     fn each_address_of_a_name_is_asked_which_server_is_there() {

@@ -5,9 +5,7 @@ use std::io;
 
 use super::checks::{Finding, Level, NAMES};
 use crate::look::{Colours, Look};
-
-/// The longest line. Only a word that is longer itself goes beyond it.
-const COLUMNS: usize = 98;
+use crate::table::{LONGEST_LINE, lines};
 
 /// How wide the column of the names is, in characters.
 const NAME: usize = 13;
@@ -73,16 +71,7 @@ fn in_words(finding: &Finding, labels: &[&str], colours: Colours) -> Vec<String>
     let mark = colours.styled(&format!("{:4}", finding.level.name()), look(finding.level));
     let head = format!("  {whose:8}{:NAME$}  ", finding.name);
     let indent = " ".repeat(4 + head.len());
-    let mut lines = vec![String::new()];
-    for word in finding.detail.split(' ') {
-        let line = lines.last_mut().expect("there is always a line");
-        if !line.is_empty() && indent.len() + line.chars().count() + 1 + word.len() > COLUMNS {
-            lines.push(word.to_owned());
-        } else {
-            line.push_str(if line.is_empty() { "" } else { " " });
-            line.push_str(word);
-        }
-    }
+    let lines = lines(&finding.detail, LONGEST_LINE - indent.len());
     let begins = |index| if index == 0 { format!("{mark}{head}") } else { indent.clone() };
     lines.iter().enumerate().map(|(index, line)| format!("{}{line}", begins(index))).collect()
 }

@@ -10,7 +10,7 @@ use redlatch::proto::sets::{ACQUIRE, ADOPT};
 use redlatch::proto::{counter_key, line_key};
 use redlatch::{LockToken, NodeError};
 
-use super::connection::{Answer, Connection, Trouble};
+use crate::connection::{Answer, Connection, Trouble};
 
 /// The ttl of a key that cannot be deleted, in milliseconds.
 const TTL: &[u8] = b"5000";

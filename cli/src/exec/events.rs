@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use redlatch::proto::Coordinator;
 use redlatch::{
-    Error, Lock, LostReason, NodeId, NodeReport, NodeSet, ReleaseOutcome, Report, majority,
+    Error, Lock, LostReason, NodeId, NodeReply, NodeReport, NodeSet, ReleaseOutcome, Report,
+    majority,
 };
 use serde_json::{Value, json};
 
 use super::child::Ended;
 use super::log::{Log, Weight};
 use crate::holder::Holder;
-use crate::key_names::KeyNames;
+use crate::key_names::{KeyNames, shown};
 use crate::output::{Refusal, node_json};
 use crate::wall_clock::{self, millis};
 
@@ -28,7 +29,7 @@ pub struct Won {
 /// The lock was not granted at once; the tool waits for it.
 pub fn waiting(log: &mut Log, error: &Error, holder: Option<Box<Holder>>) {
     let refusal = Refusal::of_acquire(error.clone()).held_by(holder);
-    let mut text = format!("waiting for \"{}\": {}", log.key(), refusal.message);
+    let mut text = format!("waiting for {}: {}", shown(log.key()), refusal.message);
     if let Some(line) = refusal.way_out {
         text = format!("{text}\n{line}");
     }
@@ -57,7 +58,7 @@ pub fn acquired(log: &mut Log, (lock, keys): (&Lock, &KeyNames), won: Won) {
 
 /// The lock was renewed.
 pub fn renewed(log: &mut Log, lock: &Lock, remaining: Duration) {
-    let text = format!("renewed \"{}\", for {remaining:.1?}", log.key());
+    let text = format!("renewed {}, for {remaining:.1?}", shown(log.key()));
     let fields = json!({
         "token": lock.token().to_string(),
         "deadline_unix_ms": wall_clock::unix_ms(remaining),
@@ -71,7 +72,7 @@ pub fn expiring(log: &mut Log, core: &Coordinator, remaining: Duration, signal: 
     let report = core.report_node_states(redlatch::clock::now());
     let sent = signal.map_or(String::new(), |signal| format!("; {signal} to CMD"));
     let node_states = node_states(&report);
-    let text = format!("\"{}\" ends in {remaining:.1?}{sent}{node_states}", log.key());
+    let text = format!("{} ends in {remaining:.1?}{sent}{node_states}", shown(log.key()));
     let fields = json!({
         "remaining_ms": millis(remaining),
         "sent": signal,
@@ -80,8 +81,9 @@ pub fn expiring(log: &mut Log, core: &Coordinator, remaining: Duration, signal: 
     log.event(Weight::Normal, "expiring", fields, &text);
 }
 
-/// The lock is over, or it was given up because CMD had to be stopped before its end.
-pub fn lost(log: &mut Log, error: &Error) {
+/// The lock is over, or it was given up because CMD had to be stopped before its end. `then` is
+/// what follows from that.
+pub fn lost(log: &mut Log, error: &Error, then: &str) {
     let reason = match error {
         Error::Lost { reason: LostReason::Gone, .. } => "gone",
         Error::Lost { reason: LostReason::MaxHold, .. } => "max_hold",
@@ -89,17 +91,17 @@ pub fn lost(log: &mut Log, error: &Error) {
         _ => "deadline",
     };
     let nodes = error.report().map_or(Value::Null, |report| nodes_json(&report.nodes));
-    let message = error.to_string();
+    let message = format!("{error}; {then}");
     let fields = json!({ "reason": reason, "message": message, "nodes": nodes });
     log.event(Weight::Normal, "lost", fields, &message);
 }
 
 /// The lock could not be renewed, and CMD ended when it got SIGTERM, `left` before the deadline.
 pub fn not_renewed(log: &mut Log, report: &Report, left: Duration) {
-    let node_states = node_states(report);
-    let key = log.key();
+    let (node_states, key) = (node_states(report), shown(log.key()));
     let text = format!(
-        "\"{key}\" could not be renewed: CMD ended {left:.1?} before its deadline{node_states}"
+        "{key} could not be renewed: CMD was stopped, and ended {left:.1?} before the \
+         deadline{node_states}"
     );
     let nodes = nodes_json(&report.nodes);
     let fields = json!({ "reason": "not_renewed", "message": text, "nodes": nodes });
@@ -141,7 +143,7 @@ pub fn released(log: &mut Log, released: ReleaseOutcome, unsettled: NodeSet, cor
     let unconfirmed: Vec<&str> = unsettled.iter().map(label).collect();
     let list = unconfirmed.join(", ");
     let list = if list.is_empty() { list } else { format!(" ({list})") };
-    let text = format!("\"{}\" {text}{list}", log.key());
+    let text = format!("{} {text}{list}", shown(log.key()));
     let fields = json!({ "outcome": outcome, "unconfirmed": unconfirmed });
     log.event(weight, "released", fields, &text);
 }
@@ -156,11 +158,17 @@ pub fn child_exit(log: &mut Log, ended: Ended, exit_code: u8) {
     log.event(Weight::Detail, "child_exit", fields, &text);
 }
 
-/// Which nodes cannot be asked, and why.
+/// Which nodes cannot be asked, or do not count, and why.
 fn node_states(report: &Report) -> String {
-    let away =
-        report.nodes.iter().filter(|node| matches!(node.reply, redlatch::NodeReply::Failed(_)));
-    let away: Vec<String> = away.map(|node| format!("{} {}", node.label, node.reply)).collect();
+    let trouble = |node: &NodeReport| match (node.reply, node.quarantine) {
+        (NodeReply::Failed(_), _) => Some(format!("{} {}", node.label, node.reply)),
+        (_, Some(quarantine)) => Some(format!(
+            "{} may have forgotten the lock, so its answers do not count for {:.1?}",
+            node.label, quarantine.left
+        )),
+        _ => None,
+    };
+    let away: Vec<String> = report.nodes.iter().filter_map(trouble).collect();
     if away.is_empty() { String::new() } else { format!(": {}", away.join(", ")) }
 }
 

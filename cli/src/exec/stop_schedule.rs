@@ -125,6 +125,14 @@ impl StopSchedule {
         Some(if too_late { StopSignal::Kill } else { StopSignal::Term })
     }
 
+    /// What becomes of CMD when its lock is lost.
+    pub fn in_words(&self) -> &'static str {
+        match self.policy {
+            OnLost::Term | OnLost::Kill => "CMD is stopped",
+            OnLost::Warn => "CMD runs on without the lock",
+        }
+    }
+
     /// Whether CMD gets SIGTERM before it is killed.
     pub fn warns_cmd(&self) -> bool {
         self.policy == OnLost::Term

@@ -147,7 +147,11 @@ impl<'a> Watch<'a> {
                     if matches!(error, Error::Lost { reason: LostReason::Gone, .. }) {
                         self.stop_schedule.on_lock_gone(clock::now());
                     }
-                    events::lost(&mut self.reports.log, &error);
+                    let then = match self.child.ended() {
+                        Some(_) => "CMD had ended",
+                        None => self.stop_schedule.in_words(),
+                    };
+                    events::lost(&mut self.reports.log, &error, then);
                     self.reports.presence.lost(self.event_loop);
                 }
                 _ => {}
@@ -289,7 +293,8 @@ impl<'a> Watch<'a> {
             if reason == LostReason::Expired && self.killed_at.is_none() && !left.is_zero() {
                 events::not_renewed(&mut self.reports.log, &report, left);
             } else {
-                events::lost(&mut self.reports.log, &Error::Lost { reason, report });
+                let error = Error::Lost { reason, report };
+                events::lost(&mut self.reports.log, &error, "CMD was stopped");
             }
         }
         Over { ended, stopped, lost: self.lost || left }

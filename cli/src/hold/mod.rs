@@ -140,7 +140,7 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
         Holding { event_loop: &mut event_loop, lock: &lock, deadline, bound, reports };
     match holding.until_it_ends(lead, &mut stop)? {
         End::Lost(error) => {
-            events::lost(&mut reports.log, &error);
+            events::lost(&mut reports.log, &error, "hold ends");
             reports.presence.lost(&event_loop);
             // Sends the releases that are pending, and waits for no node.
             event_loop.settle(Duration::ZERO)?;

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use redlatch::{clock, clock::Instant};
 
 use crate::event_loop::EventLoop;
+use crate::key_names::shown;
 use crate::output::Refusal;
 use metrics_file::{Course, MetricsFile};
 use ready_file::ReadyFile;
@@ -146,8 +147,7 @@ impl Presence {
     fn tell_manager(&self, status: &str, more: &str) {
         if let Some(manager) = &self.manager {
             // A key may contain line ends, which would begin another message.
-            let key = self.course.key().escape_debug();
-            manager.tell(&format!("{status} \"{key}\"{more}"));
+            manager.tell(&format!("{status} {}{more}", shown(self.course.key())));
         }
     }
 }

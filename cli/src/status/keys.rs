@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::View;
 use crate::exit;
+use crate::key_names::cut;
 use crate::key_state::{in_words, state};
 use crate::look::{Colours, Look, time};
 use crate::table::Table;
@@ -27,7 +28,8 @@ pub fn view(seen: &Inspection, colours: Colours) -> View {
     View { text: text(seen, summary, colours), json: object(seen, summary), code }
 }
 
-fn object(seen: &Inspection, summary: KeySummary) -> Value {
+/// What scripts get of one key.
+pub fn object(seen: &Inspection, summary: KeySummary) -> Value {
     let (held, holder, remaining) = match summary {
         KeySummary::Held { value, left, .. } => (Some(true), Some(value), left),
         KeySummary::NoLock => (Some(true), None, None),
@@ -75,7 +77,7 @@ fn node_object(node: &NodeKeyState) -> Value {
 }
 
 /// The number of nodes that hold the most common token.
-fn granted(seen: &Inspection) -> usize {
+pub fn granted(seen: &Inspection) -> usize {
     let values = || seen.nodes.iter().filter_map(|node| value(node.state));
     values().map(|one| values().filter(|other| *other == one).count()).max().unwrap_or(0)
 }
@@ -113,7 +115,7 @@ pub fn verdict(seen: &Inspection, summary: KeySummary, colours: Colours) -> Stri
 }
 
 fn text(seen: &Inspection, summary: KeySummary, colours: Colours) -> String {
-    let key = colours.styled(&seen.key.escape_ascii().to_string(), Look::Strong);
+    let key = colours.styled(&cut(&seen.key), Look::Strong);
     let verdict = verdict(seen, summary, colours);
     let mut table = Table::new(["node", "state", "left", "answered in", "token"]);
     for node in &seen.nodes {
@@ -176,6 +178,7 @@ fn for_how_long(left: Option<Duration>) -> String {
     }
 }
 
-fn seconds(left: Duration) -> String {
+/// A time that is left, in seconds.
+pub fn seconds(left: Duration) -> String {
     format!("{:.3} s", left.as_secs_f64())
 }

@@ -7,7 +7,7 @@ pub mod nodes;
 
 use std::process::ExitCode;
 
-use redlatch::{Inspection, Outcome};
+use redlatch::{Inspection, NodeEvent, Outcome};
 use serde_json::Value;
 
 use crate::arguments::Common;
@@ -22,10 +22,12 @@ Examples:
   redlatch status nightly-report           who has it, and for how long
   redlatch status -q deploy && ./deploy    look only (to be sure, take the lock)
   redlatch status                          the nodes themselves
+  redlatch status -q --all-nodes           may the next node be restarted?
 
 Exit codes: 0 free, 1 held, 69 no quorum of nodes could answer, 125 usage or configuration. Of \
 several keys: 69 if one is not known, else 1 if one is held. Without a key: 0 a quorum of nodes \
-can grant, 69 fewer can: a readiness probe.";
+can grant, 69 fewer can: a readiness probe. With --all-nodes: 0 all nodes can grant, 1 a quorum \
+can and not all, 69 fewer can.";
 
 /// What every node says, and the verdict
 ///
@@ -38,6 +40,12 @@ pub struct Options {
     /// The locks to look at; none: the nodes themselves
     #[arg(value_name = "KEY", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub keys: Vec<String>,
+
+    /// End with 0 only if all nodes can grant, and with 1 if a quorum can and not all
+    ///
+    /// For a script that restarts one master after the other: the next one may go when this is 0.
+    #[arg(long, conflicts_with = "keys")]
+    pub all_nodes: bool,
 
     #[command(flatten)]
     pub common: Common,
@@ -54,12 +62,22 @@ fn say_what_has_no_effect(arg: clap::Arg) -> clap::Arg {
 }
 
 /// The key that is inspected if none is named: it need not exist.
-const NO_KEY: &str = "redlatch-status";
+pub const NO_KEY: &str = "redlatch-status";
+
+/// How many keys are inspected at once: two small reads of each on every node.
+const IN_FLIGHT: usize = 64;
+
+/// How many nodes have to be able to grant for the exit code 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Quorum,
+    All,
+}
 
 /// The result of one look.
 pub struct View {
     pub text: String,
-    json: Value,
+    pub json: Value,
     code: u8,
 }
 
@@ -75,7 +93,9 @@ fn look(options: &Options) -> Result<u8, Refusal> {
     let views = if options.keys.is_empty() {
         let seen = inspected(&mut event_loop, &[NO_KEY.to_string()])?;
         let events = event_loop.take_events();
-        seen.iter().map(|seen| nodes::view(&event_loop, seen, &events, colours)).collect()
+        let wanted = if options.all_nodes { Wanted::All } else { Wanted::Quorum };
+        let view = |seen| nodes::view(&event_loop, seen, (&events, wanted), colours);
+        seen.iter().map(view).collect()
     } else {
         let seen = inspected(&mut event_loop, &options.keys)?;
         node_events::mention(&mut event_loop, &options.common.output);
@@ -91,15 +111,37 @@ fn look(options: &Options) -> Result<u8, Refusal> {
     Ok(views.iter().map(|view| view.code).max().unwrap_or_default())
 }
 
-/// Inspects the keys one after the other.
-pub fn inspected(event_loop: &mut EventLoop, keys: &[String]) -> Result<Vec<Inspection>, Refusal> {
-    let mut seen = Vec::new();
-    for key in keys {
-        let op = event_loop.engine.inspect(key, 0)?;
-        match event_loop.end_of(op)? {
-            Outcome::Inspected(inspection) => seen.push(*inspection),
+/// Inspects the keys: some at once, so that thousands take no longer than their answers do.
+pub fn inspected(
+    event_loop: &mut EventLoop,
+    keys: &[impl AsRef<[u8]>],
+) -> Result<Vec<Inspection>, Refusal> {
+    let mut seen: Vec<Option<Inspection>> = keys.iter().map(|_| None).collect();
+    let (mut begun, mut over) = (0, 0);
+    while over < keys.len() {
+        while begun < keys.len() && begun - over < IN_FLIGHT {
+            event_loop.engine.inspect(&keys[begun], begun as u64)?;
+            begun += 1;
+        }
+        let Some(done) = event_loop.engine.poll_completion() else {
+            event_loop.turn(None)?;
+            continue;
+        };
+        match done.result? {
+            Outcome::Inspected(inspection) => seen[done.data as usize] = Some(*inspection),
             other => unreachable!("a look ended as {other:?}"),
         }
+        over += 1;
     }
-    Ok(seen)
+    Ok(seen.into_iter().flatten().collect())
+}
+
+/// The view of the nodes: `seen` is an inspection of [`NO_KEY`].
+pub fn of_nodes(
+    event_loop: &EventLoop,
+    seen: &Inspection,
+    events: &[NodeEvent],
+    colours: Colours,
+) -> View {
+    nodes::view(event_loop, seen, (events, Wanted::Quorum), colours)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redlatch::{Inspection, NodeEvent, NodeId, NodeReply, NodeReport, NodeState};
 use serde_json::{Value, json};
 
-use super::View;
+use super::{View, Wanted};
 use crate::event_loop::EventLoop;
 use crate::exit;
 use crate::look::{Colours, Look, time};
@@ -18,7 +18,7 @@ use crate::wall_clock::micros;
 pub(super) fn view(
     event_loop: &EventLoop,
     seen: &Inspection,
-    events: &[NodeEvent],
+    (events, wanted): (&[NodeEvent], Wanted),
     colours: Colours,
 ) -> View {
     let core = event_loop.engine.coordinator();
@@ -47,11 +47,12 @@ pub(super) fn view(
         }));
     }
     let counted = node_states.iter().filter(|&&node_state| node_state == NodeState::Ready).count();
-    let (code, look) = match counted >= seen.quorum {
-        true => (exit::DONE, Look::Good),
-        false => (exit::NO_QUORUM, Look::Bad),
-    };
     let (quorum, all) = (seen.quorum, seen.nodes.len());
+    let (code, look) = match counted {
+        few if few < quorum => (exit::NO_QUORUM, Look::Bad),
+        some if some < all && wanted == Wanted::All => (exit::NO, Look::Odd),
+        _ => (exit::DONE, Look::Good),
+    };
     let verdict = colours.styled(&format!("{counted} of {all} nodes can grant"), look);
     let mut text = format!("{verdict}, {quorum} are needed\n{}", table.text(colours));
     if counted < quorum && usable >= quorum {

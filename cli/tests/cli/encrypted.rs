@@ -36,10 +36,19 @@ fn a_ca_and_a_client_certificate_in_files_are_all_it_takes() {
         assert!(!said.contains("hunter2") && !said.contains("PRIVATE"), "{said}");
         said
     };
+    // The same ports without TLS.
+    let plain = ports.map(|port| format!("redis://127.0.0.1:{port}")).join(",");
+    let asked = run(tool_on(&fleet, &["status"]).env("REDLATCH_SERVERS", plain)).with_code(69);
+    // The text of each node is wrapped.
+    for part in [", in place of any answer; a\n", "  port for TLS needs rediss://)\n"] {
+        assert_eq!(asked.out.matches(part).count(), 3, "{asked:?}");
+    }
+
     let mutual = ["--tls-ca", &trusted, "--tls-cert", &paper, "--tls-key", &key];
     let token = with(&mutual, &["acquire", "deploy"], 0);
     is_held_everywhere(&fleet, "deploy", token.trim());
     with(&mutual, &["extend", "deploy", token.trim()], 0);
+    assert!(with(&mutual, &["list"], 0).contains("\n  deploy  "));
     with(&mutual, &["release", "deploy", token.trim()], 0);
     nothing_is_left(&fleet);
 

@@ -240,3 +240,64 @@ fn a_lock_that_another_takes_away_ends_cmd_at_once() {
     assert_eq!(fleet[0].get("key").as_deref(), Some(&b"another's"[..]));
     eventually(SOON, "the third node is released", || fleet[2].keys().is_empty());
 }
+
+#[test]
+fn exec_says_on_how_many_nodes_its_key_was_deleted_and_that_cmd_is_stopped() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    for (flags, then) in [
+        (&["-t", "60s"][..], "; CMD is stopped\n"),
+        (&["-t", "60s", "--on-lost", "warn"], "; CMD runs on without the lock\n"),
+    ] {
+        let script = "echo up > up; for i in $(seq 300); do [ -e go ] && exit 3; sleep 0.1; done";
+        let log = std::fs::File::create(desk.path("log")).expect("the desk can be written");
+        let redlatch = Running::start(exec(&fleet, &desk, flags, script).stderr(log));
+        desk.wait_for("up");
+        eventually(LIMIT, "all hold it", || values(&fleet, "key").iter().all(Option::is_some));
+        fleet.iter().take(2).for_each(|node| drop(node.command(&["DEL", "key"])));
+        let told = || std::fs::read_to_string(desk.path("log")).unwrap_or_default();
+        eventually(LIMIT, "it is told", || told().contains("the lock is lost"));
+        let why = "redlatch: the lock is lost (its key was deleted on 2 of 3 nodes, by DEL, \
+            FLUSHALL, force-release or a restart without its data): needed 2 of 3 for \"key\": ";
+        let text = told();
+        assert!(text.starts_with(why) && text.contains(then), "{text}");
+        assert!(!text.contains("no answer yet"), "{text}");
+        desk.write("go", "");
+        redlatch.end(LIMIT);
+        let _ = std::fs::remove_file(desk.path("go"));
+        let _ = std::fs::remove_file(desk.path("up"));
+        fleet.wait_empty();
+    }
+}
+
+/// Two masters lose their markers, and nothing else: they may have forgotten the lock, so their
+/// answers prolong nothing.
+#[test]
+fn exec_that_cannot_renew_names_the_nodes_that_do_not_count() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let guarded = |arguments: &[&str]| {
+        let mut command = tool(arguments);
+        command.env("REDLATCH_SERVERS", fleet.urls().join(",")).current_dir(desk.path(""));
+        command
+    };
+    run(&mut guarded(&["init", "--yes", "--node-timeout", NODE_TIMEOUT])).with_code(0);
+    let script = "trap 'exit 3' TERM; echo up > up; while :; do sleep 0.01; done";
+    let words = ["exec", "-t", "9s", "--grace", "4s", "key", "--", "sh", "-c", script];
+    let redlatch = Running::start(&mut guarded(&words));
+    desk.wait_for("up");
+    eventually(LIMIT, "all hold it", || values(&fleet, "key").iter().all(Option::is_some));
+    fleet.iter().take(2).for_each(|node| drop(node.command(&["DEL", "redlatch:node"])));
+    let ended = redlatch.end(LIMIT).with_code(124);
+    let start = "redlatch: \"key\" could not be renewed: CMD was stopped, and ended ";
+    let line = ended.errors.lines().find(|line| line.starts_with(start));
+    let line = line.unwrap_or_else(|| panic!("{ended:?}"));
+    for node in fleet.iter().take(2) {
+        let why = format!(
+            "{} may have forgotten the lock, so its answers do not count for 5",
+            node.address()
+        );
+        assert!(line.contains(&why), "{line}");
+    }
+    assert!(!line.contains(&fleet[2].address().to_string()), "{line}");
+}

@@ -14,6 +14,8 @@ mod support;
 
 mod bench;
 mod configuration;
+mod contrib;
+mod debian;
 mod demo;
 mod doctor;
 #[cfg(feature = "tls")]
@@ -32,6 +34,7 @@ mod frozen;
 mod hold;
 mod hold_unread;
 mod init;
+mod list;
 mod max_hold;
 mod no_quorum_wait;
 mod outcomes;
@@ -50,6 +53,7 @@ mod secrets;
 mod sets;
 mod signals;
 mod status;
+mod top;
 mod usage;
 mod wait;
 

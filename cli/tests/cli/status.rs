@@ -139,8 +139,14 @@ fn without_a_key_the_nodes_themselves_are_printed() {
     guarded.env("REDLATCH_SERVERS", fleet.urls().join(","));
     let young = run(&mut guarded).with_code(69);
     assert!(young.out.starts_with("0 of 3 nodes can grant"), "{young:?}");
-    let why = ": its node marker is missing, so it is new or lost its keys";
-    assert_eq!(young.out.matches(why).count(), 3, "{young:?}");
+    // The text of each node is wrapped.
+    for part in
+        [": its node marker is missing, so it is ", "\n                   new or lost its keys\n"]
+    {
+        assert_eq!(young.out.matches(part).count(), 3, "{young:?}");
+    }
+    let table = young.out.lines().skip(1).take(7);
+    assert!(table.into_iter().all(|line| line.chars().count() <= 98), "{young:?}");
     let json = run(guarded.arg("--json")).with_code(69).json();
     assert_eq!(json[0]["per_node"][0]["state"], "quarantined", "{json}");
     fleet[0].kill();
@@ -152,6 +158,36 @@ fn without_a_key_the_nodes_themselves_are_printed() {
     let json = run_on(&fleet, &["status", "--json"]).with_code(69).json();
     let state = |index: usize| json[0]["per_node"][index]["state"].as_str().unwrap().to_string();
     assert_eq!([state(0), state(1), state(2)], ["unreachable", "no_auth", "ready"]);
+}
+
+/// What a script that restarts one master after the other waits for.
+#[test]
+fn status_of_all_nodes_is_0_only_while_every_node_can_grant() {
+    let fleet = Fleet::start(3);
+    let guarded = |arguments: &[&str]| {
+        let (verb, rest) = arguments.split_first().expect("a verb");
+        let short = ["--max-ttl", "3s", "-t", "1s", "--node-timeout", NODE_TIMEOUT];
+        let mut command = tool(&[&[*verb], &short[..], rest].concat());
+        run(command.env("REDLATCH_SERVERS", fleet.urls().join(",")))
+    };
+    guarded(&["init", "--yes"]).with_code(0);
+    guarded(&["status", "-q", "--all-nodes"]).with_code(0);
+    for node in &fleet {
+        node.restart();
+        let waits = guarded(&["status", "--all-nodes"]).with_code(1);
+        assert!(waits.out.starts_with("2 of 3 nodes can grant, 2 are needed\n"), "{waits:?}");
+        guarded(&["status", "-q"]).with_code(0);
+        guarded(&["exec", "-n", "key", "true"]).with_code(0);
+        eventually(LIMIT, "the next one may be restarted", || {
+            guarded(&["status", "-q", "--all-nodes"]).code() == 0
+        });
+    }
+    fleet[0].kill();
+    guarded(&["status", "-q", "--all-nodes"]).with_code(1);
+    fleet[1].kill();
+    guarded(&["status", "-q", "--all-nodes"]).with_code(69);
+    let both = guarded(&["status", "--all-nodes", "key"]).with_code(125);
+    assert!(both.errors.contains("--all-nodes"), "{both:?}");
 }
 
 /// A terminal: the user's end, and the end that programs print to.

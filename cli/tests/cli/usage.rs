@@ -23,6 +23,25 @@ fn usage_errors_exit_125() {
 }
 
 #[test]
+fn usage_error_for_a_missing_token_and_for_words_of_other_tools_has_a_tip() {
+    let token = "tip: the last word is the token that `redlatch acquire` printed; if that is a \
+        key, its token is missing after it\n";
+    let cases: [(&[&str], &str); 7] = [
+        (&["release", "-s", "10.0.0.1", "k"], token),
+        (&["extend", "-s", "10.0.0.1", "k"], token),
+        (&["lock", "k"], "tip: `redlatch exec KEY CMD` runs a command under the lock; "),
+        (&["run", "k", "true"], "tip: `redlatch exec KEY CMD` runs a command under the lock; "),
+        (&["with", "k", "true"], "tip: `redlatch exec KEY CMD` runs a command under the lock; "),
+        (&["unlock", "k"], "tip: `redlatch release KEY TOKEN` releases a lock\n"),
+        (&["renew", "k"], "tip: `redlatch extend KEY TOKEN` extends a lock\n"),
+    ];
+    for (arguments, tip) in cases {
+        let ended = run(&mut tool(arguments)).with_code(125);
+        assert!(ended.errors.contains(&format!("\n{tip}")), "{arguments:?}: {ended:?}");
+    }
+}
+
+#[test]
 fn no_nodes_and_files_that_are_not_there_are_125() {
     let ended = run(&mut tool(&["status"])).with_code(125);
     assert!(ended.errors.contains("-s URL") && ended.errors.contains("REDLATCH_SERVERS"));
@@ -47,6 +66,8 @@ fn help_and_version_are_0_and_on_stdout() {
         "extend",
         "release",
         "status",
+        "list",
+        "top",
         "doctor",
         "init",
         "bench",
@@ -70,6 +91,8 @@ fn every_verb_teaches_by_an_example() {
         "extend",
         "release",
         "status",
+        "list",
+        "top",
         "init",
         "completions",
         "man",

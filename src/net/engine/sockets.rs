@@ -94,6 +94,10 @@ impl Engine {
             Ok(false) if stream.is_encrypting() => self.coordinator.handle_encrypting(node),
             Ok(false) => {}
             Ok(true) => {
+                // The TLS handshake may have begun and ended since the last look.
+                if stream.is_encrypting() {
+                    self.coordinator.handle_encrypting(node);
+                }
                 if stream.may_hold_input() {
                     self.more.insert(node);
                 }

@@ -43,7 +43,14 @@ impl Cluster {
             }
             _ => NodeError::Lost,
         };
-        self.lose_connection(node, NodeState::Down(cause), cause, words, now);
+        // So a port for TLS ends a connection without it (Redis 7.0.15 sends no alert).
+        let entry = &self.nodes[node.index()];
+        let is_first = entry.state == NodeState::Handshake && entry.awaited_step() == Some("HELLO");
+        let is_plain = is_first && !entry.encrypting && cause == NodeError::Unreachable;
+        let hint =
+            if is_plain { ", in place of any answer; a port for TLS needs rediss://" } else { "" };
+        let words = format!("{words}{hint}");
+        self.lose_connection(node, NodeState::Down(cause), cause, &words, now);
     }
 
     pub(super) fn connect(&mut self, node: NodeId, now: Instant) {
@@ -67,7 +74,7 @@ impl Cluster {
         }
     }
 
-    /// The TCP connection is open, and the TLS handshake is in flight.
+    /// The TCP connection is open, and TLS is spoken on it.
     pub fn handle_encrypting(&mut self, node: NodeId) {
         self.nodes[node.index()].encrypting = true;
     }

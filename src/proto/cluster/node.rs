@@ -23,7 +23,7 @@ pub(super) struct Node {
     pub(super) words: Box<str>,
     /// When the present connection was begun.
     pub(super) connecting_since: Instant,
-    /// The TLS handshake of the present connection is in flight.
+    /// TLS is spoken on the present connection, from its handshake on.
     pub(super) encrypting: bool,
     /// How often in a row the node could not be made ready.
     pub(super) failures: u32,

@@ -287,7 +287,7 @@ impl Cluster {
     /// A report of what keeps each node from being asked.
     pub fn report_node_states(&self, now: Instant) -> Box<Report> {
         let reply =
-            |node| self.may_ask(node).map_or_else(NodeReply::Failed, |()| NodeReply::Nothing);
+            |node| self.may_ask(node).map_or_else(NodeReply::Failed, |()| NodeReply::NotAsked);
         self.report_of(&[], reply, now)
     }
 }

@@ -98,7 +98,7 @@ impl Coordinator {
         self.locks.cluster_mut().handle_connecting(node, now);
     }
 
-    /// The TCP connection is open, and the TLS handshake is in flight. Only reports need it.
+    /// The TCP connection is open, and TLS is spoken on it. Only reports need it.
     pub fn handle_encrypting(&mut self, node: NodeId) {
         self.locks.cluster_mut().handle_encrypting(node);
     }

@@ -87,6 +87,11 @@ impl fmt::Display for Error {
                 let advice = "raise the ttl or check the latency";
                 write!(f, "granted after its ttl had passed; {advice}: {report}")
             }
+            Error::Lost { reason: LostReason::Gone, report } => {
+                f.write_str("the lock is lost (")?;
+                report.write_gone(f)?;
+                write!(f, "): {report}")
+            }
             Error::Lost { reason, report } => write!(f, "the lock is lost ({reason}): {report}"),
             Error::Busy(busy) => busy.fmt(f),
             Error::Config(error) => error.fmt(f),
@@ -147,6 +152,37 @@ mod tests {
             "no quorum: needed 2 of 3 for \"invoice:\\r\\n42\": 10.0.0.1:6379 granted, \
              10.0.0.2:6379 held, 10.0.0.3:6379 not connected (refused)"
         );
+    }
+
+    #[test]
+    fn lost_lock_whose_key_is_gone_says_on_how_many_nodes_and_by_what() {
+        use NodeReply::{Absent, Granted, Held, Nothing};
+        let text = |replies: [NodeReply; 3]| {
+            let node =
+                |reply| NodeReport { label: "n".into(), reply, detail: None, quarantine: None };
+            let (key, nodes) = (b"k"[..].into(), replies.map(node).into());
+            let report = Box::new(Report { key, set: None, needed: 2, nodes, held: None });
+            Error::Lost { reason: LostReason::Gone, report }.to_string()
+        };
+        let deleted = "by DEL, FLUSHALL, force-release or a restart without its data";
+        let cases = [
+            ([Absent, Absent, Granted], format!("its key was deleted on 2 of 3 nodes, {deleted}")),
+            (
+                [Absent, Held, Nothing],
+                format!(
+                    "its key was deleted on 1 of 3 nodes, {deleted}, and is another client's on 1"
+                ),
+            ),
+            ([Held, Nothing, Held], "its key is another client's on 2 of 3 nodes".to_owned()),
+            ([Nothing; 3], "its key is gone on too many nodes".to_owned()),
+        ];
+        for (replies, why) in cases {
+            let text = text(replies);
+            assert!(
+                text.starts_with(&format!("the lock is lost ({why}): needed 2 of 3")),
+                "{text}"
+            );
+        }
     }
 
     #[test]

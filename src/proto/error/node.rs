@@ -264,9 +264,11 @@ impl fmt::Display for NodeError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum NodeReply {
-    /// No answer yet: the question was decided before the node answered, or the node was not asked.
+    /// The question was decided before the node answered: nothing waited for it.
     #[default]
     Nothing,
+    /// The node could be asked, and there was no question.
+    NotAsked,
     /// Yes: our token holds the key there; after a release, the key is gone.
     Granted,
     /// Another token holds the key there.
@@ -289,7 +291,8 @@ impl NodeReply {
 impl fmt::Display for NodeReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NodeReply::Nothing => f.write_str("no answer yet"),
+            NodeReply::Nothing => f.write_str("was not waited for"),
+            NodeReply::NotAsked => f.write_str("was not asked"),
             NodeReply::Granted => f.write_str("granted"),
             NodeReply::Held => f.write_str("held"),
             NodeReply::Absent => f.write_str("absent"),

@@ -104,8 +104,26 @@ impl Report {
     pub fn is_for_the_restart_guard(&self) -> bool {
         let quarantined = NodeReply::Failed(NodeError::Quarantined);
         let count = |reply| self.nodes.iter().filter(|node| node.reply == reply).count();
-        let most = count(quarantined) + count(NodeReply::Granted) + count(NodeReply::Nothing);
-        count(quarantined) > 0 && most >= self.needed
+        let open = count(NodeReply::Granted) + count(NodeReply::Nothing);
+        count(quarantined) > 0 && count(quarantined) + open >= self.needed
+    }
+
+    /// Writes why so many nodes do not hold the key any more that no majority can.
+    pub(super) fn write_gone(&self, f: &mut impl fmt::Write) -> fmt::Result {
+        let nodes = self.nodes.len();
+        let count = |reply| self.nodes.iter().filter(|node| node.reply == reply).count();
+        match (count(NodeReply::Absent), count(NodeReply::Held)) {
+            (0, 0) => f.write_str("its key is gone on too many nodes"),
+            (0, held) => write!(f, "its key is another client's on {held} of {nodes} nodes"),
+            (absent, held) => {
+                write!(
+                    f,
+                    "its key was deleted on {absent} of {nodes} nodes, by DEL, FLUSHALL, \
+                     force-release or a restart without its data"
+                )?;
+                if held > 0 { write!(f, ", and is another client's on {held}") } else { Ok(()) }
+            }
+        }
     }
 
     /// Writes what some of the nodes said.
@@ -156,6 +174,24 @@ impl Report {
     }
 }
 
+/// How many bytes of a key an error shows: it is one line.
+const SHOWN_OF_A_KEY: usize = 100;
+
+/// A key in quotes; of a long one the beginning and the length.
+struct ShownKey<'a>(&'a [u8]);
+
+impl fmt::Display for ShownKey<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ShownKey(key) = self;
+        match key.get(..SHOWN_OF_A_KEY) {
+            Some(start) if key.len() > SHOWN_OF_A_KEY => {
+                write!(f, "\"{}...\" ({} bytes)", start.escape_ascii(), key.len())
+            }
+            _ => write!(f, "\"{}\"", key.escape_ascii()),
+        }
+    }
+}
+
 impl fmt::Debug for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -168,7 +204,7 @@ impl fmt::Display for Report {
         write!(f, "needed {needed} of {nodes}")?;
         // A report about the nodes alone is about no key.
         if !self.key.is_empty() {
-            write!(f, " for \"{}\"", self.key.escape_ascii())?;
+            write!(f, " for {}", ShownKey(&self.key))?;
         }
         match self.set {
             None => {}
@@ -220,6 +256,17 @@ mod tests {
             let hint = |seconds| format!("; wait {seconds} s: nothing else is needed");
             assert_eq!(report.hint(), seconds.map(hint).unwrap_or_default(), "{report}");
         }
+    }
+
+    #[test]
+    fn report_shows_the_beginning_of_a_long_key() {
+        let text = |length| {
+            let key = vec![b'k'; length].into();
+            Report { key, ..report(1, &[]) }.to_string()
+        };
+        assert_eq!(text(100), format!("needed 1 of 0 for \"{}\": ", "k".repeat(100)));
+        let long = format!("needed 1 of 0 for \"{}...\" (3000 bytes): ", "k".repeat(100));
+        assert_eq!(text(3000), long);
     }
 
     #[test]

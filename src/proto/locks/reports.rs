@@ -36,7 +36,7 @@ impl Locks {
 
     /// A report about a key for which no node was asked.
     pub fn report_unasked(&self, key: &[u8], now: Instant) -> Box<Report> {
-        self.cluster.report_of(key, |_| NodeReply::Nothing, now)
+        self.cluster.report_of(key, |_| NodeReply::NotAsked, now)
     }
 
     /// A contended error with the time for which others hold the key, by what the nodes reported to

@@ -93,7 +93,10 @@ impl Locks {
         match no_quorum {
             Some(error) => error.clone(),
             None if self.starting => self.not_connected(key, now),
-            None => Error::Contended(self.report_unasked(key, now)),
+            None => match self.records.holder(key) {
+                Some(id) => self.held_by_us(id, key, now),
+                None => Error::Contended(self.report_unasked(key, now)),
+            },
         }
     }
 

@@ -38,7 +38,7 @@ impl Effect {
             NodeReply::Failed(NodeError::NoScript | NodeError::UnknownCommand) => {
                 Effect::NotWritten
             }
-            NodeReply::Failed(_) | NodeReply::Nothing => Effect::Unknown,
+            NodeReply::Failed(_) | NodeReply::Nothing | NodeReply::NotAsked => Effect::Unknown,
         }
     }
 }

@@ -101,7 +101,7 @@ mod tests {
 
     use super::super::examples::{bad, node};
     use super::*;
-    use crate::doctor::connection::Trouble;
+    use crate::connection::Trouble;
 
     fn down(cause: NodeError, words: &str, encrypted: bool) -> Subject {
         let mut subject = node("a");

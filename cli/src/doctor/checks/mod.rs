@@ -195,7 +195,7 @@ mod examples {
     use redlatch::proto::{Identity, Marker};
 
     use super::*;
-    use crate::doctor::connection::Answer;
+    use crate::connection::Answer;
     use crate::doctor::examination::Reading;
     use crate::doctor::marker::Seen;
     use crate::doctor::trial::{FENCING, Outcome, Trial};

@@ -151,10 +151,10 @@ fn connections(subject: &Subject, how: &Use) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::connection::Trouble;
     use super::super::Level;
     use super::super::examples::{bad, node, using};
     use super::*;
+    use crate::connection::Trouble;
     use redlatch::NodeError;
 
     #[test]

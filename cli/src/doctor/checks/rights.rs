@@ -3,7 +3,7 @@
 use redlatch::NodeError;
 
 use super::{Finding, Level, Subject};
-use crate::doctor::connection::Answer;
+use crate::connection::Answer;
 use crate::doctor::trial::{self, FENCING, Outcome, Trial};
 
 /// A command of the library, and the effect of its absence.

@@ -43,8 +43,9 @@ fn role(subject: &Subject, how: &Use) -> Finding {
         return Finding::warn(
             NAME,
             format!(
-                "it has {replicas} replica(s): one that is promoted lacks the last locks. Let \
-                 nothing promote it, or take it away"
+                "it has {replicas} {}: one that is promoted lacks the last locks. Let nothing \
+                 promote it, or take it away",
+                if replicas == 1 { "replica" } else { "replicas" }
             ),
         );
     }

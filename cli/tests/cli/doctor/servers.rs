@@ -72,7 +72,7 @@ fn doctor_finds_servers_that_are_no_independent_masters() {
     }
     assert_eq!(diagnosis.code, 1);
     assert_eq!(diagnosis.json["ok"], false);
-    diagnosis.is(&label(master), &[("role", "warn", "it has 1 replica(s)")]);
+    diagnosis.is(&label(master), &[("role", "warn", "it has 1 replica: ")]);
     let of_whom = format!("it is a replica of 127.0.0.1:{port}");
     diagnosis.is(&label(replica), &[("role", "fail", &of_whom)]);
     let soon = "was promoted: it may lack locks of its old master; its grants count in ";

@@ -494,6 +494,15 @@ impl Records {
         all().find(waited_for).or(Some(first))
     }
 
+    /// The record by which this client holds the key.
+    pub fn holder(&self, key: &[u8]) -> Option<RecordId> {
+        let holds = |id: &RecordId| {
+            let record = self.get(*id);
+            record.phase == Phase::Held && record.has_key(key)
+        };
+        self.with_key(KeyHash::of(key)).find(holds)
+    }
+
     /// The records whose keys have this hash.
     pub fn with_key(&self, hash: KeyHash) -> impl Iterator<Item = RecordId> {
         self.with_only_key(hash).chain(self.in_sets.with_key(hash))

@@ -90,7 +90,7 @@ impl Replies {
 
 const fn number_of(reply: NodeReply) -> usize {
     match reply {
-        NodeReply::Nothing => 0,
+        NodeReply::Nothing | NodeReply::NotAsked => 0,
         NodeReply::Granted => GRANTED,
         NodeReply::Held => HELD,
         NodeReply::Absent => ABSENT,

@@ -63,7 +63,7 @@ pub enum ReleaseOutcome {
 #[inline]
 pub const fn vote_of(reply: NodeReply) -> Option<Vote> {
     match reply {
-        NodeReply::Nothing => None,
+        NodeReply::Nothing | NodeReply::NotAsked => None,
         NodeReply::Failed(_) => Some(Vote::Error),
         NodeReply::Granted => Some(Vote::Grant),
         NodeReply::Held | NodeReply::Absent => Some(Vote::Deny),

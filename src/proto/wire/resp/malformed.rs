@@ -42,9 +42,13 @@ pub enum Malformed {
     TooDeep,
 }
 
+/// The first byte of a TLS record that refuses what it got: so a port for TLS answers plain text.
+const TLS_ALERT: u8 = 0x15;
+
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::UnknownType(TLS_ALERT) => "it is in TLS: use rediss://",
             Self::UnknownType(byte) => {
                 return write!(f, "no reply begins with '{}'", byte.escape_ascii());
             }

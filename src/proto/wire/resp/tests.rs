@@ -490,6 +490,7 @@ fn no_limit_at_all_wraps_nothing() {
 #[test]
 fn resp_error_says_in_words_what_is_wrong() {
     assert_eq!(Malformed::UnknownType(b'\n').to_string(), r"no reply begins with '\n'");
+    assert_eq!(Malformed::UnknownType(0x15).to_string(), "it is in TLS: use rediss://");
     for (_, why) in MALFORMED {
         assert!(!why.to_string().is_empty());
     }

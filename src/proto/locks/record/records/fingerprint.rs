@@ -134,7 +134,7 @@ impl Round {
         fingerprint.add_sets(nodes, &sets);
         for node in NodeSet::first(nodes).iter() {
             let word = match self.reply_of(node) {
-                NodeReply::Nothing => 1,
+                NodeReply::Nothing | NodeReply::NotAsked => 1,
                 NodeReply::Granted => 2,
                 NodeReply::Held => 3,
                 NodeReply::Absent => 4,

@@ -1,5 +1,6 @@
-//! Doctor's own connection to one node: plain questions, and their answers in order, each with a
-//! time limit. It blocks, and knows nothing of locks.
+//! A connection to one node beside the library's: plain questions, and their answers in order, each
+//! with a time limit. It blocks, and knows nothing of locks. `doctor` asks over it what the library
+//! never asks.
 //!
 //! The hazard is a node that says nothing, or answers byte by byte. Every wait ends after the
 //! patience for one answer, and all of them together at one moment.
@@ -10,13 +11,16 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use redlatch::Address;
-use redlatch::proto::command;
 use redlatch::proto::resp::{Limits, Reply, Step, decode};
-use redlatch::{NodeError, clock, clock::Instant};
+use redlatch::proto::{NodeSettings, command};
+use redlatch::{Address, Config, NodeError, clock, clock::Instant};
 
 /// How many bytes of an error are kept: the node chooses its text, which may have no end.
 const LONGEST_ERROR: usize = 200;
+
+/// The most that is read of one answer: some thousands of keys, of which each may be as long as a
+/// lock's key can be.
+const LIMITS: Limits = Limits { line: 64 * 1024, bulk: 64 << 20, elements: 1 << 16, depth: 8 };
 
 /// One answer.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,12 +32,62 @@ pub enum Answer {
     Many(Vec<Answer>),
 }
 
+impl Answer {
+    /// Why the node refused, if it did.
+    pub fn cause(&self) -> Option<NodeError> {
+        match self {
+            Answer::Error(line) => Some(NodeError::of_error(line.as_bytes())),
+            _ => None,
+        }
+    }
+
+    /// Why the node refused, in its words, if it did.
+    pub fn refusal(&self) -> Option<Trouble> {
+        match self {
+            Answer::Error(line) => {
+                let cause = NodeError::of_error(line.as_bytes());
+                Some(Trouble { cause, words: line.clone() })
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
     pub cause: NodeError,
     /// The words of the system or of the node.
     pub words: String,
+}
+
+impl Trouble {
+    /// The trouble for people.
+    pub fn in_words(&self) -> String {
+        match &*self.words {
+            "" => self.cause.to_string(),
+            words => format!("{} ({words})", self.cause),
+        }
+    }
+}
+
+/// What a node answered to a handshake.
+#[derive(Debug, Default)]
+pub struct Greeting {
+    /// The node answered anything at all.
+    pub answered: bool,
+    /// What it answered to HELLO; of an error no words.
+    pub hello: Option<Answer>,
+    /// The node let us in.
+    pub accepted: bool,
+}
+
+/// Some of a node's keys, and from where the next ones are asked for.
+#[derive(Debug)]
+pub struct Portion {
+    /// `0`: there are no more.
+    pub cursor: Vec<u8>,
+    pub keys: Vec<Vec<u8>>,
 }
 
 /// How long to wait.
@@ -61,6 +115,17 @@ pub type Tls = redlatch::Tls;
 #[cfg(not(feature = "tls"))]
 #[derive(Debug, Clone, Copy)]
 pub enum Tls {}
+
+/// How the nodes of a client are encrypted.
+#[cfg(feature = "tls")]
+pub fn tls(config: &Config) -> Option<Tls> {
+    config.get_tls().cloned()
+}
+
+#[cfg(not(feature = "tls"))]
+pub fn tls(_: &Config) -> Option<Tls> {
+    None
+}
 
 /// An open connection.
 pub struct Connection {
@@ -122,6 +187,44 @@ impl Connection {
         Ok(Connection { stream, input: BytesMut::new(), patience })
     }
 
+    /// The connection with other limits in time.
+    pub fn with_patience(self, patience: Patience) -> Connection {
+        Connection { patience, ..self }
+    }
+
+    /// Sends HELLO and our credentials, as the library does.
+    pub fn greet(&mut self, node: &NodeSettings, greeting: &mut Greeting) -> Result<(), Trouble> {
+        let password = node.password.as_ref().map(|password| password.reveal().as_bytes());
+        let user = node.user.as_deref().map(str::as_bytes);
+        let hello = match password {
+            Some(password) => {
+                let user = user.unwrap_or(b"default");
+                self.ask(&[b"HELLO", b"3", b"AUTH", user, password])?
+            }
+            None => self.ask(&[b"HELLO", b"3"])?,
+        };
+        greeting.answered = true;
+        let cause = hello.cause();
+        // Without the node's words: its error repeats an unknown command with its arguments.
+        let refused = matches!(hello, Answer::Error(_));
+        greeting.hello = Some(if refused { Answer::Error(String::new()) } else { hello });
+        // Some servers check credentials before they check whether they know the command.
+        let again = match cause {
+            Some(NodeError::UnknownCommand | NodeError::NoPermission) => true,
+            Some(NodeError::NoAuth) => password.is_some(),
+            _ => false,
+        };
+        let refused = match (again, password, user) {
+            (false, ..) => cause,
+            (true, None, _) => None,
+            (true, Some(password), None) => self.ask(&[b"AUTH", password])?.cause(),
+            (true, Some(password), Some(user)) => self.ask(&[b"AUTH", user, password])?.cause(),
+        };
+        // Without the node's words: they may repeat our password.
+        greeting.accepted = refused.is_none();
+        refused.map_or(Ok(()), |cause| Err(Trouble { cause, words: String::new() }))
+    }
+
     /// Asks one question.
     pub fn ask(&mut self, words: &[&[u8]]) -> Result<Answer, Trouble> {
         self.ask_all(&[words]).map(|mut answers| answers.remove(0))
@@ -130,26 +233,39 @@ impl Connection {
     /// Sends all questions in one write, so that the node executes them even if we die. Returns as
     /// many answers, in the same order.
     pub fn ask_all(&mut self, questions: &[&[&[u8]]]) -> Result<Vec<Answer>, Trouble> {
+        self.ask_as(questions, of)
+    }
+
+    /// Asks for some of the node's keys: a `SCAN`.
+    pub fn scan(&mut self, words: &[&[u8]]) -> Result<Portion, Trouble> {
+        let read = |reply: &Reply<'_>| match reply {
+            Reply::Push(_) => None,
+            reply => Some(portion(reply)),
+        };
+        self.ask_as(&[words], read)?.remove(0)
+    }
+
+    fn ask_as<T>(
+        &mut self,
+        questions: &[&[&[u8]]],
+        read: impl Fn(&Reply<'_>) -> Option<T>,
+    ) -> Result<Vec<T>, Trouble> {
         let mut output = BytesMut::new();
         questions.iter().for_each(|words| command::encode(&mut output, words));
         let limit = self.patience.limit();
         let written = self.stream.limit(limit).and_then(|()| self.stream.write_all(&output));
         // The node may have said why it ended the connection.
-        let said = self.answers(questions.len());
+        let said: Result<_, _> = questions.iter().map(|_| self.answer(&read)).collect();
         written.map_err(|error| trouble(NodeError::Lost, &error)).and(said)
     }
 
-    fn answers(&mut self, count: usize) -> Result<Vec<Answer>, Trouble> {
-        (0..count).map(|_| self.answer()).collect()
-    }
-
-    fn answer(&mut self) -> Result<Answer, Trouble> {
+    /// The next answer, as `read` reads it; `None` from it: a push, which answers nothing.
+    fn answer<T>(&mut self, read: impl Fn(&Reply<'_>) -> Option<T>) -> Result<T, Trouble> {
         let end = clock::now().saturating_add(self.patience.limit());
         loop {
             while let Step::Complete { reply, consumed } = self.decoded()? {
-                let answer = of(&reply);
+                let answer = read(&reply);
                 self.input.advance(consumed);
-                // A push answers nothing.
                 if let Some(answer) = answer {
                     return Ok(answer);
                 }
@@ -159,7 +275,7 @@ impl Connection {
     }
 
     fn decoded(&self) -> Result<Step<'_>, Trouble> {
-        decode(&self.input, &Limits::default()).map_err(|error| trouble(NodeError::Garbage, &error))
+        decode(&self.input, &LIMITS).map_err(|error| trouble(NodeError::Garbage, &error))
     }
 
     fn read(&mut self, end: Instant) -> Result<(), Trouble> {
@@ -255,6 +371,23 @@ fn is_silence(error: &io::Error) -> bool {
 fn trouble(cause: NodeError, words: &dyn std::fmt::Display) -> Trouble {
     let text = words.to_string();
     Trouble { cause, words: text.split(" (os error").next().unwrap_or_default().to_owned() }
+}
+
+/// The answer to `SCAN`: a cursor, and keys.
+fn portion(reply: &Reply<'_>) -> Result<Portion, Trouble> {
+    let garbage = || trouble(NodeError::Garbage, &"no cursor and keys");
+    if let Reply::Error(_) = reply {
+        let refused = of(reply).and_then(|answer| answer.refusal());
+        return Err(refused.unwrap_or_else(garbage));
+    }
+    let Reply::Array(items) = reply else { return Err(garbage()) };
+    let items: Vec<Reply<'_>> = items.iter().collect();
+    let [Reply::Bulk(cursor), Reply::Array(keys)] = items.as_slice() else { return Err(garbage()) };
+    let key = |item| match item {
+        Reply::Bulk(key) => Ok(key.to_vec()),
+        _ => Err(garbage()),
+    };
+    Ok(Portion { cursor: cursor.to_vec(), keys: keys.iter().map(key).collect::<Result<_, _>>()? })
 }
 
 /// `None` for a push.

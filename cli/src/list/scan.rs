@@ -1,0 +1,183 @@
+//! Which keys the nodes have that are locks: each node is asked for its keys and their values, over
+//! a connection of its own that stays open from one pass to the next.
+//!
+//! The hazard is a node with millions of keys: it walks over all of them for one pass. So it does
+//! that in portions, between which it serves others, and a pass has a limit in time and in locks.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use redlatch::proto::NodeSettings;
+use redlatch::{Address, Config, NodeError, Value, clock};
+
+use crate::connection::{Answer, Connection, Greeting, Patience, Tls, Trouble, tls};
+
+/// How many keys a node looks at for one portion: 1.5 ms of its time, with their values (Redis
+/// 7.0.15 with a million keys). Between two portions it serves others.
+const PORTION: &str = "1000";
+/// How long a pass over a node may take.
+const LONGEST_PASS: Duration = Duration::from_secs(60);
+/// How many locks a pass keeps of each node. More than these nobody reads; a pattern selects.
+pub const MOST_LOCKS: usize = 10_000;
+
+/// What the node sends of a value: as much as [`Value`] keeps.
+const LAST_BYTE: &str = "159";
+
+/// One node.
+pub struct Source {
+    pub label: String,
+    address: Address,
+    settings: NodeSettings,
+    tls: Option<Tls>,
+    each: Duration,
+    connection: Option<Connection>,
+}
+
+/// What the nodes have.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The keys that have a token on a node, without the prefix of the keys, in their order.
+    pub keys: BTreeSet<Vec<u8>>,
+    /// The nodes whose keys could not be listed, and why.
+    pub troubles: Vec<(String, Trouble)>,
+    /// Whether there are more than [`MOST_LOCKS`].
+    pub is_cut: bool,
+}
+
+impl Source {
+    /// The nodes of a client. Nothing is connected yet.
+    pub fn all(config: &Config) -> Vec<Source> {
+        let settings = config.get_settings();
+        let nodes = config.get_addresses().iter().zip(&settings.nodes);
+        let source = |(address, node): (&Address, &NodeSettings)| Source {
+            label: node.label.to_string(),
+            address: address.clone(),
+            settings: node.clone(),
+            tls: tls(config),
+            each: settings.connect_timeout.max(settings.node_timeout),
+            connection: None,
+        };
+        nodes.map(source).collect()
+    }
+
+    /// The keys that match and have a token, and whether there are more.
+    fn pass(&mut self, pattern: &[u8]) -> Result<(BTreeSet<Vec<u8>>, bool), Trouble> {
+        let until = clock::now().saturating_add(LONGEST_PASS);
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection.with_patience(Patience { each: self.each, until }),
+            None => self.connected(Patience { each: self.each, until })?,
+        };
+        let found = pass(&mut connection, pattern)?;
+        self.connection = Some(connection);
+        Ok(found)
+    }
+
+    fn connected(&self, patience: Patience) -> Result<Connection, Trouble> {
+        let mut connection = Connection::open(&self.address, self.tls.as_ref(), patience)?;
+        connection.greet(&self.settings, &mut Greeting::default())?;
+        if self.settings.db != 0 {
+            let answer = connection.ask(&[b"SELECT", self.settings.db.to_string().as_bytes()])?;
+            answer.refusal().map_or(Ok(()), Err)?;
+        }
+        Ok(connection)
+    }
+}
+
+/// Asks all nodes at once. `prefix` stands before every key, and `pattern` is that of the keys
+/// after it.
+pub fn scan(sources: &mut [Source], prefix: &str, pattern: &str) -> Found {
+    let whole = &*[&literal(prefix), pattern.as_bytes()].concat();
+    let passes: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = sources
+            .iter_mut()
+            .map(|source| (source.label.clone(), scope.spawn(move || source.pass(whole))))
+            .collect();
+        let end = |(label, thread): (String, std::thread::ScopedJoinHandle<'_, _>)| {
+            (label, thread.join().expect("a pass does not panic"))
+        };
+        threads.into_iter().map(end).collect()
+    });
+    let mut found = Found::default();
+    for (label, pass) in passes {
+        match pass {
+            Ok((keys, is_cut)) => {
+                let without = keys.iter().filter_map(|key| key.strip_prefix(prefix.as_bytes()));
+                found.keys.extend(without.filter(|key| !key.is_empty()).map(<[u8]>::to_vec));
+                found.is_cut |= is_cut;
+            }
+            Err(trouble) => found.troubles.push((label, trouble)),
+        }
+    }
+    found.is_cut |= found.keys.len() > MOST_LOCKS;
+    found
+}
+
+fn pass(connection: &mut Connection, pattern: &[u8]) -> Result<(BTreeSet<Vec<u8>>, bool), Trouble> {
+    let (mut cursor, mut locks) = (b"0".to_vec(), BTreeSet::new());
+    loop {
+        let words: [&[u8]; 6] = [b"SCAN", &cursor, b"MATCH", pattern, b"COUNT", PORTION.as_bytes()];
+        let portion = connection.scan(&words)?;
+        let questions: Vec<[&[u8]; 4]> = portion.keys.iter().map(|key| first_bytes(key)).collect();
+        let questions: Vec<&[&[u8]]> = questions.iter().map(|words| &words[..]).collect();
+        let answers = connection.ask_all(&questions)?;
+        for (key, answer) in portion.keys.iter().zip(&answers) {
+            match answer {
+                Answer::Text(text) if Value::of(text.as_bytes()).token().is_some() => {
+                    locks.insert(key.clone());
+                }
+                _ => {}
+            }
+        }
+        // A user that may not read some of the keys gets the others.
+        if let Some(trouble) = answers.iter().filter_map(Answer::refusal).find(is_of_a_command) {
+            return Err(trouble);
+        }
+        if locks.len() >= MOST_LOCKS {
+            return Ok((locks, true));
+        }
+        if portion.cursor == b"0" {
+            return Ok((locks, false));
+        }
+        cursor = portion.cursor;
+    }
+}
+
+/// The question for as much of a value as a token can have.
+fn first_bytes(key: &[u8]) -> [&[u8]; 4] {
+    [b"GETRANGE", key, b"0", LAST_BYTE.as_bytes()]
+}
+
+/// Whether a command is refused, whatever its key is. Redis 6.2 and 7.0 say "to run the 'getrange'
+/// command", and of a key that it is one of the keys, or a key.
+fn is_of_a_command(trouble: &Trouble) -> bool {
+    trouble.cause == NodeError::NoPermission && trouble.words.contains("getrange")
+}
+
+/// A pattern that matches this text alone.
+fn literal(text: &str) -> Vec<u8> {
+    let mut pattern = Vec::new();
+    for byte in text.bytes() {
+        if matches!(byte, b'*' | b'?' | b'[' | b']' | b'\\') {
+            pattern.push(b'\\');
+        }
+        pattern.push(byte);
+    }
+    pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefix_matches_itself_alone() {
+        assert_eq!(literal("app:"), b"app:");
+        assert_eq!(literal(r"a*b?[c]\{d}"), br"a\*b\?\[c\]\\{d}");
+    }
+
+    #[test]
+    fn last_byte_is_that_of_the_longest_value() {
+        let longest = Value::of(&[b'x'; 1000]).as_bytes().len();
+        assert_eq!(LAST_BYTE.parse(), Ok(longest - 1));
+    }
+}

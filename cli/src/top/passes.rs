@@ -1,0 +1,60 @@
+//! A thread that asks the nodes for their keys, pass after pass.
+//!
+//! The hazard is the load: a node with millions of keys needs seconds for a pass. So there is a
+//! pause of nine times the length of a pass before the next one.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use redlatch::{Config, clock};
+
+use crate::list::{Found, Source, scan};
+use crate::output::Refusal;
+
+/// The pause after a pass, as a multiple of its length.
+const PAUSE: u32 = 9;
+
+/// The passes. The thread ends with it, after the pass that it is at.
+pub struct Passes {
+    found: Receiver<Found>,
+    /// Nothing is sent: the thread notices that the other end is gone.
+    _end: Sender<()>,
+}
+
+impl Passes {
+    /// Starts the thread; a pass begins every so often, or less often.
+    pub fn start(config: &Config, pattern: &str, every: Duration) -> Result<Passes, Refusal> {
+        let mut sources = Source::all(config);
+        let (prefix, pattern) = (config.get_settings().key_prefix.clone(), pattern.to_owned());
+        let ((sender, found), (end, ended)) = (sync_channel(1), channel());
+        let passes = move || {
+            while one(&mut sources, (&prefix, &pattern), &sender, every, &ended) {}
+        };
+        thread::Builder::new()
+            .name("passes".into())
+            .spawn(passes)
+            .map_err(|error| Refusal::internal(format!("a thread cannot be started: {error}")))?;
+        Ok(Passes { found, _end: end })
+    }
+
+    /// What the last pass found, if one has ended since the last call.
+    pub fn last(&self) -> Option<Found> {
+        self.found.try_recv().ok()
+    }
+}
+
+/// One pass and the pause after it; `false`: nobody wants another.
+fn one(
+    sources: &mut [Source],
+    (prefix, pattern): (&str, &str),
+    sender: &SyncSender<Found>,
+    every: Duration,
+    ended: &Receiver<()>,
+) -> bool {
+    let start = clock::now();
+    let found = scan(sources, prefix, pattern);
+    let took = clock::now().saturating_since(start);
+    let pause = every.saturating_sub(took).max(PAUSE * took);
+    sender.send(found).is_ok() && ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout)
+}

@@ -1,0 +1,102 @@
+//! Where the pictures go: a terminal shows each in the place of the one before; anything else gets
+//! one after the other.
+//!
+//! The hazard is a terminal that is left as no shell wants it: whatever is set there is undone when
+//! the screen is dropped.
+
+use std::io::{self, IsTerminal, Write};
+
+use crate::output::Refusal;
+
+/// Another screen than that of the shell, no cursor, and no second line for what is too wide.
+const BEGIN: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
+const END: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
+/// To the first line; what is behind each line is cleared, and then what is below the last.
+const HOME: &str = "\x1b[H";
+const CLEAR_LINE: &str = "\x1b[K";
+const CLEAR_BELOW: &str = "\x1b[J";
+
+/// The lines of a terminal that does not say how many it has.
+const USUAL_LINES: usize = 24;
+
+/// The standard output.
+#[derive(Debug)]
+pub struct Screen {
+    /// Pictures take each other's place.
+    is_terminal: bool,
+    is_json: bool,
+    is_begun: bool,
+}
+
+impl Screen {
+    /// Nothing is written yet.
+    pub fn new(is_json: bool) -> Screen {
+        let is_terminal = io::stdout().is_terminal() && !is_json;
+        Screen { is_terminal, is_json, is_begun: false }
+    }
+
+    /// How many lines can be seen; `None`: all of them.
+    pub fn lines(&self) -> Option<usize> {
+        self.is_terminal.then(|| {
+            let size = rustix::termios::tcgetwinsize(io::stdout());
+            let lines = size.map_or(0, |size| usize::from(size.ws_row));
+            if lines == 0 { USUAL_LINES } else { lines }
+        })
+    }
+
+    /// Draws a picture; `false`: the reader has left.
+    pub fn draw(&mut self, picture: &str) -> Result<bool, Refusal> {
+        let text = match self.lines() {
+            Some(lines) => {
+                let begin = if self.is_begun { "" } else { BEGIN };
+                format!("{begin}{HOME}{}{CLEAR_BELOW}", cut(picture, lines))
+            }
+            None if self.is_json => format!("{picture}\n"),
+            None if self.is_begun => format!("\n{picture}"),
+            None => picture.to_owned(),
+        };
+        self.is_begun = true;
+        match write(&text) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+            Err(error) => Err(Refusal::internal(format!("the standard output: {error}"))),
+            Ok(()) => Ok(true),
+        }
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        if self.is_terminal && self.is_begun {
+            let _ = write(END);
+        }
+    }
+}
+
+/// The lines that a terminal can show, without an end of line after the last one: it would scroll.
+fn cut(picture: &str, lines: usize) -> String {
+    let all: Vec<&str> = picture.lines().collect();
+    let shown = if all.len() <= lines { all.len() } else { lines.saturating_sub(1) };
+    let mut text: Vec<String> = all[..shown].iter().map(|line| (*line).to_owned()).collect();
+    if shown < all.len() {
+        text.push(format!("  and {} more lines", all.len() - shown));
+    }
+    text.join(&format!("{CLEAR_LINE}\r\n")) + CLEAR_LINE
+}
+
+fn write(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn picture_fits_into_the_lines_of_the_terminal() {
+        let plain = |lines| cut("a\nb\nc\n", lines).replace(CLEAR_LINE, "").replace("\r\n", "|");
+        assert_eq!(plain(3), "a|b|c");
+        assert_eq!(plain(2), "a|  and 2 more lines");
+        assert_eq!(plain(1), "  and 3 more lines");
+    }
+}
