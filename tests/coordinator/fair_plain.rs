@@ -197,6 +197,27 @@ fn key_without_a_ttl_or_that_lives_for_long_is_not_polled_more_often() {
     }
 }
 
+/// The nodes say at each join that the key expires at once, and it never does.
+#[test]
+fn key_that_is_always_about_to_expire_is_not_polled_without_end() {
+    let mut world = World::new(3);
+    let (_, _, waiters) = line_behind_a_plain_holder(&mut world, 1);
+    let reply = b"$11\r\nheld 0 0 x \r\n".to_vec();
+    let commands = vec!["evalsha".into(), "eval".into()];
+    let says_so = Trouble::Answers { commands, reply };
+    world.masters.iter_mut().for_each(|master| master.suffer(says_so.clone()));
+    // The next poll is 90 ms away at most.
+    world.pass(90 * MS);
+    let mut polls = 0;
+    for _ in 0..400 {
+        world.now = world.now.saturating_add(MS);
+        world.clients[waiters[0]].core.handle_timeout(world.now);
+        polls += usize::from(asking(&world, &waiters)[0]);
+        world.settle();
+    }
+    assert_eq!(polls, 100, "one in 4 ms");
+}
+
 #[test]
 fn waiter_that_got_the_key_by_its_join_knows_who_comes_next() {
     let mut world = World::new(3);

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! cargo test --all-features --test model                          # small bounds, some seconds
-//! MODEL=gate cargo test --release --all-features --test model -- --nocapture  # three minutes
+//! MODEL=gate cargo test --release --all-features --test model -- --nocapture  # four minutes
 //! MODEL=full cargo test --release --all-features --test model -- --nocapture
 //! ```
 //!
@@ -121,7 +121,7 @@ fn run_complete(plans: &[(&str, Plan)]) -> usize {
     states
 }
 
-/// With `MODEL=gate` or `MODEL=full` only: three minutes in a release build.
+/// With `MODEL=gate` or `MODEL=full` only: four minutes in a release build.
 #[test]
 fn every_order_within_the_bounds_of_the_gate() {
     if is_asked_for("gate") || is_asked_for("full") {

@@ -56,6 +56,7 @@ pub const GATE: &[(&str, Plan)] = &[
     ("two wait", waiting(BOTH)),
     ("wait, restart", Plan { prefix: GRANTED_LATE, ..waiting(Bounds { restarts: 1, ..BOTH }) }),
     ("hand-over", in_line(IN_LINE)),
+    ("hand-over, cancel", in_line(Bounds { cancels: 1, ..IN_LINE })),
     ("hand-over in flight, restart", released(Bounds { restarts: 1, ..IN_LINE })),
     ("hand-over in flight, delay", released(Bounds { delays: 1, ..IN_LINE })),
     ("short hand-over, freeze", short(Bounds { freezes: 1, frozen_moments: 2, ..IN_LINE })),
@@ -65,10 +66,6 @@ pub const GATE: &[(&str, Plan)] = &[
     (
         "three, hand-over in flight, freeze",
         three(Bounds { freezes: 1, frozen_moments: 2, ..THREE }),
-    ),
-    (
-        "three, lines that differ, freeze",
-        Plan { prefix: LINES_DIFFER, ..three(Bounds { freezes: 1, frozen_moments: 2, ..THREE }) },
     ),
     (
         "three, lines that differ, cut",
@@ -86,7 +83,10 @@ pub const FULL: &[(&str, Plan)] = &[
     ("fenced, flush in flight", FLUSHED_IN_FLIGHT),
     ("wait, release", waiting(Bounds { releases: 1, ..BOTH })),
     ("wait, cancel", waiting(Bounds { cancels: 1, ..BOTH })),
-    ("hand-over, cancel", in_line(Bounds { cancels: 1, ..IN_LINE })),
+    (
+        "three, lines that differ, freeze",
+        Plan { prefix: LINES_DIFFER, ..three(Bounds { freezes: 1, frozen_moments: 2, ..THREE }) },
+    ),
     ("three, hand-over in flight, restart", three(Bounds { restarts: 1, ..THREE })),
     ("fenced beside plain", fenced(Bounds { releases: 2, ..BOTH }, BESIDE_PLAIN)),
 ];

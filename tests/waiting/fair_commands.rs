@@ -70,7 +70,7 @@ fn fair_join_costs_a_server_seven_commands_at_most() {
     server.held(0, TWO_TTLS);
     assert!(server.join("t0", TWO_TTLS, "") <= 6, "into an empty line");
     for behind in ["t1", "t2"] {
-        assert!(server.join(behind, TWO_TTLS, "") <= 7, "behind others");
+        assert!(server.join(behind, TWO_TTLS, "") <= 7, "with others before it");
     }
     for polls in ["t0", "t1", "t2"] {
         assert!(server.join(polls, TWO_TTLS, "1") <= 7, "a poll");

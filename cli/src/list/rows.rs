@@ -37,9 +37,9 @@ pub fn text(locks: &[Inspection], colours: Colours) -> String {
             }
             // No majority is known to have one token.
             KeySummary::Unknown => {
-                (("not known".into(), Some(Look::Bad)), most(seen), String::new())
+                (("not known".into(), Some(Look::Bad)), keys::granted(seen), String::new())
             }
-            _ => (("none".into(), Some(Look::Odd)), most(seen), String::new()),
+            _ => (("none".into(), Some(Look::Odd)), keys::granted(seen), String::new()),
         };
         table.row([
             (cut(&seen.key), Some(Look::Strong)),
@@ -50,11 +50,6 @@ pub fn text(locks: &[Inspection], colours: Colours) -> String {
         ]);
     }
     table.text(colours)
-}
-
-/// On how many nodes the most common token stands.
-fn most(seen: &Inspection) -> usize {
-    keys::granted(seen)
 }
 
 /// How many waiters stand in line, and who comes next.

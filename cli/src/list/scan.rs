@@ -17,7 +17,7 @@ use crate::connection::{Answer, Connection, Greeting, Patience, Tls, Trouble, tl
 const PORTION: &str = "1000";
 /// How long a pass over a node may take.
 const LONGEST_PASS: Duration = Duration::from_secs(60);
-/// How many locks a pass keeps of each node. More than these nobody reads; a pattern selects.
+/// How many locks a pass keeps of each node: more than a person reads. A pattern selects others.
 pub const MOST_LOCKS: usize = 10_000;
 
 /// What the node sends of a value: as much as [`Value`] keeps.

@@ -30,7 +30,7 @@ use screen::Screen;
 
 /// The loop's token of signals.
 const SIGNALS: Token = Token(0);
-/// The shortest time between two pictures: nobody reads faster, and each is a look at the nodes.
+/// The shortest time between two pictures: each asks the nodes, and a person reads no faster.
 const SHORTEST: Duration = Duration::from_millis(100);
 
 /// How often the loop looks whether the first pass is over.

@@ -44,7 +44,7 @@ impl Passes {
     }
 }
 
-/// One pass and the pause after it; `false`: nobody wants another.
+/// One pass and the pause after it. Returns whether the loop still takes what is found.
 fn one(
     sources: &mut [Source],
     (prefix, pattern): (&str, &str),

@@ -1,8 +1,8 @@
 //! Where the pictures go: a terminal shows each in the place of the one before; anything else gets
 //! one after the other.
 //!
-//! The hazard is a terminal that is left as no shell wants it: whatever is set there is undone when
-//! the screen is dropped.
+//! The hazard is a terminal that stays as this program set it: all of that is undone when the
+//! screen is dropped.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -11,7 +11,7 @@ use crate::output::Refusal;
 /// Another screen than that of the shell, no cursor, and no second line for what is too wide.
 const BEGIN: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const END: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
-/// To the first line; what is behind each line is cleared, and then what is below the last.
+/// Moves the cursor to the first line. The rest of each line is cleared, and all below the last.
 const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";

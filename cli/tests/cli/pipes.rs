@@ -74,6 +74,7 @@ fn a_token_is_released_where_there_is_no_output_for_it() {
     redirected("> /dev/null").with_code(0);
     // A node that is connected late may lack the key.
     assert!(fleet.keys_everywhere().len() >= 2);
+    run_on(&fleet, &["status", "deploy"]).with_code(1);
 }
 
 #[test]

@@ -113,8 +113,8 @@ fn give(
         }
         // `redis.pcall`
         let heard = lua.call(&[Some(b"PUBSUB"), Some(b"NUMSUB"), Some(channel)]);
-        let nobody = matches!(heard, Ok(Reply::Array(counts)) if counts[1] == Reply::Integer(0));
-        if !nobody {
+        let unheard = matches!(heard, Ok(Reply::Array(counts)) if counts[1] == Reply::Integer(0));
+        if !unheard {
             lua.call(&write)?;
             let after = after.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
             let (count, key) = (format!("{skipped}"), lua.key(0).unwrap_or_default());
