@@ -21,7 +21,7 @@ fn ask_for(world: &mut World, client: usize, keys: &[&[u8]]) {
     let core = &mut world.clients[client].core;
     match keys {
         [key] => core.acquire(*key, options, 1, now),
-        keys => core.acquire(&KeySet::new(keys).expect("a good set"), options, 1, now),
+        keys => core.acquire(KeySet::new(keys).expect("a good set"), options, 1, now),
     }
     .expect("it can be asked for");
     world.settle();
@@ -30,7 +30,7 @@ fn ask_for(world: &mut World, client: usize, keys: &[&[u8]]) {
 fn holder_of(world: &World, key: &[u8]) -> Vec<String> {
     let value = |master: &redlatch::testing::master::Master| {
         let value = master.get(world.now, 0, key).unwrap_or_default();
-        String::from_utf8_lossy(&value).into_owned()
+        String::from_utf8_lossy(value).into_owned()
     };
     world.masters.iter().map(value).collect()
 }

@@ -26,7 +26,7 @@ pub fn owned(fleet: &Fleet, owner: &str, arguments: &[&str]) -> String {
 #[test]
 fn list_has_a_row_for_each_lock_and_none_for_what_other_programs_keep() {
     let fleet = Fleet::start(3);
-    owned(&fleet, "web-1", &["-t", "40s", "--fair", "deploy"]);
+    owned(&fleet, "web-1", &["-t", "40s", "deploy"]);
     owned(&fleet, "web-2", &["-t", "50s", "a b"]);
     for node in &fleet {
         for command in [
@@ -39,8 +39,8 @@ fn list_has_a_row_for_each_lock_and_none_for_what_other_programs_keep() {
             node.command(command);
         }
     }
-    let fair = ["exec", "--fair", "--owner", "web-3", "deploy", "-c", "true"];
-    let waiting = Running::start(&mut tool_on(&fleet, &fair));
+    let exec = ["exec", "--owner", "web-3", "deploy", "-c", "true"];
+    let waiting = Running::start(&mut tool_on(&fleet, &exec));
     eventually(LIMIT, "it stands in line", || {
         let line = ["ZCARD", "redlatch:line:{deploy}"];
         fleet.iter().all(|node| node.command(&line) == support::Value::Int(1))

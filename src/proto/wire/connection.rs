@@ -349,21 +349,16 @@ impl Connection {
                 }
             };
             if let Reply::Error(line) = reply {
-                self.last_error.clear();
-                let ask = self.asks.front().copied();
-                let stored = storable_part(line, ask, self.secret.as_ref());
-                self.last_error.extend(stored.escape_ascii().map(char::from));
-                if let Some((name, form)) = ask.and_then(|ask| ask.script()) {
-                    self.scripts.note_error(name, form, NodeError::of_error(line));
-                }
+                let kept = (&mut self.last_error, &mut self.scripts);
+                note_error(kept, line, self.asks.front().copied(), self.secret.as_ref());
             }
             let incoming = match reply {
                 Reply::Push(elements) if is_subscribed(&elements) => {
                     // `SUBSCRIBE` has no other answer. Without the question, this one is ignored.
                     let asked = self.asks.front() == Some(&Ask::Node(NodeAsk::Subscribe));
                     if asked {
-                        self.asks.pop_front();
-                        count_answer(&mut self.moments, &mut self.unwritten, &mut self.asked_at);
+                        let counts = (&mut self.moments, &mut self.unwritten, &mut self.asked_at);
+                        take_question(&mut self.asks, counts);
                     }
                     asked.then_some(Incoming::Node(NodeAnswer::Subscribed(true)))
                 }
@@ -372,19 +367,17 @@ impl Connection {
                     read_push(elements, &self.key_prefix, found)
                 }
                 _ => {
-                    let is_of_next = self.lacks_confirmation(&reply);
-                    let kept = (&mut self.fact, &mut self.seen, &mut self.details);
-                    let incoming = match is_of_next {
-                        true => Incoming::Node(NodeAnswer::Subscribed(false)),
-                        false => take(&self.asks, kept, &reply)?,
-                    };
-                    self.asks.pop_front();
-                    count_answer(&mut self.moments, &mut self.unwritten, &mut self.asked_at);
-                    if is_of_next {
+                    if self.lacks_confirmation(&reply) {
                         // The reply itself is read next.
+                        let counts = (&mut self.moments, &mut self.unwritten, &mut self.asked_at);
+                        take_question(&mut self.asks, counts);
                         self.last_answer = now;
-                        return Ok(Some(incoming));
+                        return Ok(Some(Incoming::Node(NodeAnswer::Subscribed(false))));
                     }
+                    let kept = (&mut self.fact, &mut self.seen, &mut self.details);
+                    let incoming = take(&self.asks, kept, &reply)?;
+                    let counts = (&mut self.moments, &mut self.unwritten, &mut self.asked_at);
+                    take_question(&mut self.asks, counts);
                     Some(incoming)
                 }
             };
@@ -454,8 +447,8 @@ impl Connection {
         }
         let (lock_reply, length) = answers::plain(ask, input)?;
         *input = &input[length..];
-        self.asks.pop_front();
-        count_answer(&mut self.moments, &mut self.unwritten, &mut self.asked_at);
+        let counts = (&mut self.moments, &mut self.unwritten, &mut self.asked_at);
+        take_question(&mut self.asks, counts);
         self.last_answer = now;
         Some((ask, lock_reply))
     }
@@ -535,6 +528,20 @@ fn of_node(kind: NodeAsk, reply: &Reply<'_>, fact: &mut Fact) -> Option<NodeAnsw
     }
 }
 
+/// Keeps what may be kept of an error line, and what it says of a script.
+fn note_error(
+    (text, scripts): (&mut String, &mut KnownScripts),
+    line: &[u8],
+    ask: Option<Ask>,
+    secret: Option<&Secret>,
+) {
+    text.clear();
+    text.extend(storable_part(line, ask, secret).escape_ascii().map(char::from));
+    if let Some((name, form)) = ask.and_then(|ask| ask.script()) {
+        scripts.note_error(name, form, NodeError::of_error(line));
+    }
+}
+
 /// Whether an error is the answer to `SUBSCRIBE`. It names the command or the channel; any other
 /// error may be the answer to a later question, if a proxy dropped the confirmation.
 fn refuses_channel(reply: &Reply<'_>) -> bool {
@@ -544,9 +551,14 @@ fn refuses_channel(reply: &Reply<'_>) -> bool {
     matches!(reply, Reply::Error(line) if names(line, b"subscribe") || names(line, b"channel"))
 }
 
-/// The oldest question was answered: takes it out of its moments.
+/// The moments of the questions, how many of these are not written, and when the last question was
+/// asked that was answered.
+type Counts<'a> = (&'a mut VecDeque<Moments>, &'a mut usize, &'a mut Instant);
+
+/// The oldest question was answered: takes it out, and out of its moments.
 #[inline]
-fn count_answer(moments: &mut VecDeque<Moments>, unwritten: &mut usize, asked_at: &mut Instant) {
+fn take_question(asks: &mut VecDeque<Ask>, (moments, unwritten, asked_at): Counts<'_>) {
+    asks.pop_front();
     let Some(oldest) = moments.front_mut() else { return };
     *asked_at = oldest.asked_at;
     oldest.count -= 1;
@@ -758,7 +770,7 @@ mod tests {
         let loaded = Incoming::Node(NodeAnswer::Unused);
         let hash = [&b"$40\r\n"[..], &[b'a'; 40], b"\r\n"].concat();
         let answered = answers(&mut connection(&[SUBSCRIBE, LOAD]), &hash);
-        assert_eq!(answered, Ok(vec![lost.clone(), loaded.clone()]));
+        assert_eq!(answered, Ok(vec![lost, loaded]));
         let refused = b"-NOPERM User u has no permissions to run the 'subscribe' command\r\n";
         let answered = answers(&mut connection(&[SUBSCRIBE, LOAD]), &[refused, &hash[..]].concat());
         assert_eq!(answered, Ok(vec![lost, loaded]));

@@ -346,7 +346,7 @@ mod tests {
         let token = LockToken::random(&mut StdRng::from_seed([1; 32]));
         let id = records.open(b"k", token, Round::acquire(3, at(0), ttl)).unwrap();
         let record = records.get_mut(id);
-        record.trouble_mut().line = Some(Box::new(Line::new(3, (ttl, ttl))));
+        record.trouble_mut().line = Some(Box::new(Line::new(3, (ttl, ttl), 0)));
         (0..3).for_each(|index| record.prove_in_line(node(index)));
         record
     }

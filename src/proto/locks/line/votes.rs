@@ -153,8 +153,9 @@ pub struct Line {
 }
 
 impl Line {
-    /// A waiter that has not joined on any of `nodes` nodes.
-    pub fn new(nodes: usize, (ttl, short_ttl): (Ttl, Ttl)) -> Line {
+    /// A waiter that has not joined on any of `nodes` nodes. `round` is the present one of its
+    /// record.
+    pub fn new(nodes: usize, (ttl, short_ttl): (Ttl, Ttl), round: u32) -> Line {
         Line {
             ttl,
             short_ttl,
@@ -174,7 +175,7 @@ impl Line {
             skipped: 0,
             successor: Bytes::new(),
             last: None,
-            since: 0,
+            since: round,
         }
     }
 
@@ -184,7 +185,7 @@ impl Line {
         let nodes = self.at.len();
         let stands = |node| self.may_stand(node).then(|| self.oldest_mark(node));
         let oldest: Vec<_> = NodeSet::first(nodes).iter().map(stands).collect();
-        let next = Line { since: round, ..Line::new(nodes, (self.ttl, self.short_ttl)) };
+        let next = Line::new(nodes, (self.ttl, self.short_ttl), round);
         let before = std::mem::replace(self, next);
         for ((at, before), oldest) in self.at.iter_mut().zip(before.at).zip(oldest) {
             // No mark is for two lines.
@@ -470,7 +471,7 @@ mod tests {
 
     /// A waiter that joined on `nodes` trusted nodes at 100 ms; each said that another holds it.
     fn joined(nodes: usize) -> Line {
-        let mut line = Line::new(nodes, (ttl(), short_ttl()));
+        let mut line = Line::new(nodes, (ttl(), short_ttl()), 0);
         line.begin_poll(NodeSet::first(nodes), NodeSet::EMPTY, at(100));
         for node in NodeSet::first(nodes).iter() {
             line.note_standing(node, false, &held_by(b"x"), at(100), true);
@@ -507,7 +508,7 @@ mod tests {
 
     #[test]
     fn a_node_that_was_not_trusted_when_it_was_asked_does_not_count() {
-        let mut line = Line::new(1, (ttl(), short_ttl()));
+        let mut line = Line::new(1, (ttl(), short_ttl()), 0);
         let node = NodeId::new(0);
         line.begin_poll(node.into(), node.into(), at(100));
         line.note_standing(node, false, &held_by(b"x"), at(100), true);

@@ -98,7 +98,8 @@ impl Locks {
         if !goes_on {
             let record = self.records.get_mut(id);
             debug_assert!(record.round.ballot().grants().is_empty(), "the token is fresh");
-            record.trouble_mut().line = Some(Box::new(Line::new(nodes, ttls)));
+            let line = Line::new(nodes, ttls, record.round.number);
+            record.trouble_mut().line = Some(Box::new(line));
             self.cluster.stats_mut().joined += 1;
         }
         let length = EARLY_POLL.saturating_mul(1 << yields.min(YIELDS));
