@@ -313,7 +313,7 @@ fn question(number: u32, choices: &mut Choices) -> Ask {
         7 => of_key(Kind::Heal, None),
         8 => of_set(Kind::Adopt),
         9 => of_key(Kind::Exists, None),
-        10 => Ask::Register(RecordId::of(number), (number % 64) as u8),
+        10 => Ask::Register(RecordId::of(number)),
         11 => task(TaskAsk::ReadValue),
         12 => task(TaskAsk::ReadTtl),
         13 => task(TaskAsk::Delete),

@@ -19,10 +19,6 @@ use crate::proto::time::Instant;
 /// How many key buffers of dropped guards are kept for later guards.
 pub(super) const SPARE_KEYS: usize = 512;
 
-/// How long at most a waiter that backs off leaves its input unread: each answer would wake the
-/// thread, and where many clients wait, that costs more than asking.
-const UNREAD: Duration = Duration::from_millis(25);
-
 /// A caller that made no call for longer than this was away: connections may have been closed.
 const AWAY: Duration = Duration::from_millis(50);
 
@@ -67,12 +63,7 @@ impl Inner {
         }
         self.reactor.use_ring_in_loop(&mut self.engine);
         self.engine.go_on();
-        let mut timeout = self.engine.plan_sleep().map_or(left, |timeout| timeout.min(left));
-        if self.engine.coordinator().is_backing_off() && !timeout.is_zero() {
-            let slept = timeout.min(UNREAD);
-            sleep(slept);
-            timeout -= slept;
-        }
+        let timeout = self.engine.plan_sleep().map_or(left, |timeout| timeout.min(left));
         self.reactor.turn(&mut self.engine, Some(timeout))?;
         self.read_at = clock::now();
         self.look_up_names();
@@ -166,14 +157,6 @@ impl Inner {
         self.wait_while(Connecting::new(self.engine.coordinator(), clock::now()))?;
         refuse_one_server_twice(self.engine.coordinator(), clock::now())
     }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the one place where a thread sleeps: it is the caller's"
-)]
-fn sleep(length: Duration) {
-    std::thread::sleep(length);
 }
 
 fn poller_failed(error: &io::Error) -> Error {

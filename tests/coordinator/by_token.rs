@@ -1,7 +1,7 @@
 //! What is done to a key by a token alone, or without one: extend, delete, look and delete.
 
 use super::*;
-use redlatch::{Inspection, KeyState, KeySummary, LockOptions, LockToken, LostReason, NodeId};
+use redlatch::{Inspection, KeyState, KeySummary, LockToken, LostReason};
 
 fn token() -> LockToken {
     LockToken::parse(&"2".repeat(40)).unwrap()
@@ -187,26 +187,6 @@ fn forced_release_of_what_was_seen_deletes_only_that_on_the_nodes_that_held_it()
     let replies: Vec<NodeReply> = report.nodes.iter().map(|node| node.reply).collect();
     assert_eq!(replies, [NodeReply::Granted, NodeReply::Held, NodeReply::Absent]);
     bench.assert_idle();
-}
-
-#[test]
-fn forced_release_of_what_was_seen_wakes_a_waiter_of_this_client() {
-    let mut bench = quiet(1).without_lines();
-    bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 1, bench.now).unwrap();
-    bench.said(0);
-    bench.reply(0, "_\r\n");
-    bench.said(0);
-    bench.reply(0, "+OK\r\n:9000\r\n");
-    bench.core.inspect(b"k", 5, bench.now).unwrap();
-    bench.said(0);
-    bench.reply(0, "$1\r\nx\r\n:9000\r\n");
-    let Ok(Outcome::Inspected(seen)) = bench.completion().unwrap().result else { panic!() };
-    bench.core.force_release_seen(&seen, 6, bench.now).unwrap();
-    assert_eq!(bench.names(0), ["EVAL"]);
-    // The node does not notify a client of its own write.
-    bench.reply(0, ":1\r\n");
-    assert_eq!(bench.names(0), ["SET"]);
-    assert_eq!(bench.core.unanswered(NodeId::new(0)), 1);
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Fair waiters behind a holder that deletes the key when it releases it: the first two of a line
 //! have the nodes report that. And which holders hand the key over: their tokens say so.
 
-use redlatch::LockOptions;
 use redlatch::proto::NodeId;
 use redlatch::testing::master::Trouble;
+use redlatch::{LockOptions, Outcome, RestartGuard};
 
 use super::fair::{LONG, MS, TTL, line_of};
 use super::fair_world::{KEY, World};
@@ -275,4 +275,77 @@ fn user_without_lines_is_refused_once_and_joins_again_after_a_while() {
     world.pass(10_000 * MS);
     wait_for_a_holder(&mut world);
     assert_eq!(joined(&world), 2);
+}
+
+/// A waiter that the nodes tell of writes has the key without a poll: after a flush, after another
+/// request of its own client deleted the key, and under a prefix of its client.
+#[test]
+fn waiter_has_the_key_at_once_when_it_is_deleted_in_any_way() {
+    let holds = |world: &mut World, key: &[u8]| {
+        (0..3).for_each(|node| world.run(node, &[b"SET", key, b"another"]));
+    };
+    for prefix in ["", "app:"] {
+        let mut world = World::new(3);
+        let waiter = world.client_with(|settings| settings.key_prefix = prefix.into());
+        let key = [prefix.as_bytes(), KEY].concat();
+        holds(&mut world, &key);
+        world.ask(waiter, LONG);
+        world.settle();
+        (0..2).for_each(|node| world.run(node, &[b"DEL", &key]));
+        world.settle();
+        let lock = world.won(waiter);
+        assert!(lock.token().hands_over(), "{prefix}");
+    }
+    let mut world = World::new(3);
+    // It would not trust nodes that were flushed for a while.
+    let waiter = world.client_with(|settings| settings.restart_guard = RestartGuard::Off);
+    holds(&mut world, KEY);
+    world.ask(waiter, LONG);
+    world.settle();
+    (0..3).for_each(|node| world.run(node, &[b"FLUSHALL"]));
+    world.settle();
+    let lock = world.won(waiter);
+    assert!(lock.token().hands_over());
+    let mut world = World::new(3);
+    let waiter = world.client();
+    holds(&mut world, KEY);
+    world.ask(waiter, LONG);
+    world.settle();
+    let now = world.now;
+    world.clients[waiter].core.force_release(KEY, 7, now).expect("it can be asked for");
+    world.settle();
+    let results = world.clients[waiter].done.drain(..).map(|done| done.result);
+    assert!(results.into_iter().any(|it| matches!(it, Ok(Outcome::Acquired(_)))));
+}
+
+/// Three callers of one client, and two clients that ask again and again: a client is one member of
+/// the line, so it has one turn in three.
+#[test]
+fn client_serves_one_of_its_callers_in_each_of_its_turns() {
+    let mut world = World::new(3);
+    let all: Vec<usize> = (0..3).map(|_| world.client()).collect();
+    for client in [0, 0, 0, 1, 2] {
+        world.ask(all[client], LONG);
+    }
+    world.settle();
+    let mut turns = Vec::new();
+    for _ in 0..600 {
+        let Some(&client) = all.iter().find(|&&it| !world.clients[it].done.is_empty()) else {
+            world.pass(MS);
+            continue;
+        };
+        let Some(lock) = world.lock(client) else { continue };
+        turns.push(client);
+        world.release(client, lock);
+        world.ask(client, LONG);
+        world.settle();
+    }
+    let begun = turns.iter().position(|&client| client != all[0]).expect("others have turns");
+    assert!(begun <= 65, "after the first one and {begun} - 1 that were asked for again at once");
+    // From then on each has a turn after the other two.
+    let steady = &turns[begun + 3..];
+    assert!(steady.len() > 100);
+    for turns in steady.chunks_exact(3) {
+        assert!(all.iter().all(|client| turns.contains(client)), "{turns:?}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use redlatch::proto::{Instant, Settings};
-use redlatch::{AutoExtend, Lock, LockOptions, NodeId, NodeSet};
+use redlatch::{AutoExtend, Lock, NodeId, NodeSet};
 
 /// A bench whose nodes are not probed.
 fn quiet(nodes: usize, change: impl FnOnce(&mut Settings)) -> Bench {
@@ -140,57 +140,6 @@ fn renewal_beyond_a_moment_is_possible_only_for_a_held_lock_that_is_bounded_by_a
     let terms = AutoExtend::at_most(TTL * 3).with_extensions(2);
     bench.core.auto_extend(&lock, terms, bench.now).unwrap();
     assert!(!bench.core.auto_extends_beyond(b"k", bench.now));
-}
-
-#[test]
-fn client_is_backing_off_only_while_every_request_is_a_waiter_that_ignores_notifications() {
-    // The nodes do not report writes, so a loser only waits for its timer.
-    let mut bench = Bench::without_tracking(3).without_lines();
-    assert!(!bench.core.is_backing_off(), "there is no request");
-    bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL * 9), 1, bench.now).unwrap();
-    assert!(!bench.core.is_backing_off(), "its answers decide");
-    for node in 0..3 {
-        bench.said(node);
-        bench.reply(node, "_\r\n");
-    }
-    assert!(bench.core.is_backing_off());
-    let other = bench.core.acquire(b"other", LockOptions::once(TTL), 2, bench.now).unwrap();
-    assert!(!bench.core.is_backing_off(), "this one waits for its answers");
-    bench.core.cancel(other, bench.now);
-    assert!(bench.core.is_backing_off());
-    // The next attempt is in flight.
-    for _ in 0..100 {
-        bench.pass(millis(10));
-        if bench.names(0).contains(&"SET".to_string()) {
-            assert!(!bench.core.is_backing_off());
-            return;
-        }
-    }
-    panic!("no further attempt");
-}
-
-#[test]
-fn client_with_a_subscribed_waiter_is_not_backing_off() {
-    let mut bench = quiet(3, |_| {});
-    bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL * 9), 1, bench.now).unwrap();
-    for node in 0..3 {
-        bench.said(node);
-        bench.reply(node, "_\r\n");
-    }
-    assert!(!bench.core.is_backing_off(), "a notification wakes it");
-}
-
-#[test]
-fn client_that_keeps_a_lock_is_not_backing_off() {
-    let mut bench = Bench::without_tracking(3);
-    let lock = bench.hold(&[0, 1, 2]);
-    bench.core.watch(&lock, bench.now);
-    bench.core.acquire(b"other", LockOptions::new(TTL).wait(TTL * 9), 2, bench.now).unwrap();
-    for node in 0..3 {
-        bench.said(node);
-        bench.reply(node, "_\r\n");
-    }
-    assert!(!bench.core.is_backing_off(), "a loss has to be reported in time");
 }
 
 #[test]

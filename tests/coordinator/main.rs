@@ -54,6 +54,7 @@ mod servers;
 mod sets;
 mod sets_by_token;
 mod sets_in_line;
+mod sets_kept;
 mod sets_rounds;
 mod sets_waiting;
 mod starting;

@@ -295,24 +295,3 @@ fn a_node_that_tells_of_flushes_all_the_time_costs_no_more_than_one_that_tells_o
     // Once, each of them cost as much as the single one does.
     assert!(took[1] < took[0] * 100, "{took:?}");
 }
-
-#[test]
-fn a_flush_is_reported_to_holders_and_to_waiters_of_the_key() {
-    let mut bench = Bench::with(1, never_asked_for_its_time).without_lines();
-    let keep = redlatch::AutoExtend::at_most(NEVER);
-    bench
-        .core
-        .acquire(b"a", LockOptions::new(TTL).wait(NEVER).auto_extend(keep), 1, bench.now)
-        .unwrap();
-    bench.said(0);
-    bench.reply(0, "+OK\r\n+OK\r\n:9999\r\n");
-    bench.completion().unwrap().result.unwrap();
-    bench.core.acquire(b"b", LockOptions::new(TTL).wait(NEVER), 2, bench.now).unwrap();
-    bench.said(0);
-    bench.reply(0, "$-1\r\n");
-    assert_eq!(bench.names(0), ["CLIENT", "PTTL"], "another has it");
-    bench.reply(0, "+OK\r\n:9999\r\n");
-    bench.reply(0, &">2\r\n$10\r\ninvalidate\r\n_\r\n".repeat(3));
-    bench.pass(Duration::ZERO);
-    assert_eq!(bench.names(0), ["SET", "EVALSHA", "CLIENT", "PTTL"]);
-}

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use redlatch::proto::{Action, KeySet};
-use redlatch::{Lock, LockOptions, NodeId, NodeState, Outcome};
+use redlatch::proto::KeySet;
+use redlatch::{Lock, LockOptions, Outcome};
 
-use crate::bench::{Bench, INFO_OLD, TTL};
+use crate::bench::{Bench, TTL};
 
 const WAIT: Duration = Duration::from_secs(4);
 
@@ -40,87 +40,11 @@ fn asked(bench: &mut Bench, node: usize) -> Vec<String> {
     asked
 }
 
-/// Lets time pass until all nodes are asked to take keys, each the same.
-fn until_taking(bench: &mut Bench, nodes: usize) -> String {
-    for _ in 0..4000 {
-        let all: Vec<Vec<String>> = (0..nodes).map(|node| asked(bench, node)).collect();
-        let takes = |said: &Vec<String>| said.iter().find(|it| it.starts_with("take")).cloned();
-        if let Some(first) = takes(&all[0]) {
-            assert!(all.iter().all(|said| takes(said).as_ref() == Some(&first)), "{all:?}");
-            return first;
-        }
-        bench.pass(Duration::from_millis(1));
-    }
-    panic!("no node is asked: {:?}", bench.completion())
-}
-
-/// The set lost three attempts to other clients on all nodes, and asks for its first key now.
-fn taking_singly(bench: &mut Bench, names: &[&str], nodes: usize) {
-    wait_for(bench, names);
-    for _ in 0..3 {
-        assert_eq!(until_taking(bench, nodes), format!("take {}", names.join("+")));
-        for node in 0..nodes {
-            bench.reply(node, &format!(":-{}\r\n", names.len()));
-        }
-    }
-    assert_eq!(until_taking(bench, nodes), format!("take {}", names[0]));
-}
-
 fn taken(bench: &mut Bench) -> Lock {
     match bench.completion().map(|done| done.result) {
         Some(Ok(Outcome::Acquired(lock))) => lock,
         other => panic!("no lock: {other:?}"),
     }
-}
-
-#[test]
-fn set_begins_anew_if_one_of_its_first_keys_was_lost_before_the_last_round() {
-    let mut bench = Bench::without_tracking(1).without_lines();
-    taking_singly(&mut bench, &["a", "b", "c"], 1);
-    bench.reply(0, ":1\r\n");
-    assert_eq!(asked(&mut bench, 0), ["take a+b"]);
-    bench.reply(0, ":1\r\n");
-    assert_eq!(asked(&mut bench, 0), ["take a+b+c"]);
-    // Another client has `b` now, so it is not `c` that the set has to wait for.
-    bench.reply(0, ":-2\r\n");
-    assert_eq!(asked(&mut bench, 0), ["release a+b+c"]);
-    assert_eq!(until_taking(&mut bench, 1), "take a");
-}
-
-#[test]
-fn grant_of_the_first_keys_does_not_prove_the_whole_set() {
-    let mut bench = Bench::without_tracking(3).without_lines();
-    taking_singly(&mut bench, &["a", "b"], 3);
-    // Node 2 grants `a`, and its connection is lost before it is asked for both keys.
-    bench.reply(2, ":1\r\n");
-    bench.lose(2);
-    for _ in ["a", "a+b"] {
-        for node in [0, 1] {
-            bench.reply(node, ":1\r\n");
-        }
-        for node in [0, 1] {
-            asked(&mut bench, node);
-        }
-    }
-    let lock = taken(&mut bench);
-    // Another process takes the place of node 2, with the keys of another node.
-    bench.set_info(2, &INFO_OLD.replace("RRR", "SSS"));
-    bench.actions();
-    while !bench.actions().contains(&Action::Connect(NodeId::new(2))) {
-        bench.pass(Duration::from_millis(100));
-        for node in [0, 1] {
-            asked(&mut bench, node);
-        }
-    }
-    bench.put_back(vec![Action::Connect(NodeId::new(2))]);
-    bench.connect(2);
-    assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
-    bench.core.extend(&lock, TTL, 2, bench.now).expect("it is held");
-    for node in [1, 2] {
-        asked(&mut bench, node);
-        bench.reply(node, ":1\r\n");
-    }
-    assert!(bench.completion().is_none(), "another client may have been granted `b` by node 2");
 }
 
 #[test]
@@ -138,20 +62,4 @@ fn script_over_a_set_is_not_repeated_past_the_deadline() {
     bench.reply(0, "-NOSCRIPT No matching script.\r\n");
     let said = bench.said(0);
     assert!(said.iter().all(|command| command[0] != "EVAL" || command.len() == 6), "{said:?}");
-}
-
-/// Two nodes say that the second key is another's, and the set waits for it in the same round.
-#[test]
-fn script_over_a_set_is_not_repeated_while_the_set_waits_for_a_key() {
-    let mut bench = Bench::without_tracking(3).without_lines();
-    taking_singly(&mut bench, &["a", "b"], 3);
-    for node in 0..3 {
-        bench.reply(node, ":1\r\n");
-    }
-    assert_eq!(until_taking(&mut bench, 3), "take a+b");
-    for node in 0..2 {
-        bench.reply(node, ":-2\r\n");
-    }
-    bench.reply(2, "-NOSCRIPT No matching script.\r\n");
-    assert!(asked(&mut bench, 2).is_empty(), "no round waits for the answer");
 }

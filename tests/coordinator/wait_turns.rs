@@ -41,44 +41,6 @@ fn answer(bench: &mut Bench, node: usize, set: &str, left: &str) {
     }
 }
 
-/// Hands the key over once inside the client, and says whether the next one asked at once.
-fn hand_over(bench: &mut Bench, held_for: Duration) -> bool {
-    let (_, lock) = acquired(bench);
-    ask_for(bench, 0, WAIT);
-    bench.pass(held_for);
-    bench.core.release_nowait(&lock, bench.now);
-    let said = bench.names(0);
-    bench.reply(0, ":1\r\n");
-    if said[1] == "SET" {
-        bench.reply(0, "+OK\r\n");
-    }
-    said[1] == "SET"
-}
-
-#[test]
-fn a_streak_of_long_holds_ends_too() {
-    let mut bench = Bench::with(1, quiet);
-    ask_for(&mut bench, 0, WAIT);
-    ask_for(&mut bench, 0, WAIT);
-    answer(&mut bench, 0, "+OK", "-2");
-    let count = (0..100).take_while(|_| hand_over(&mut bench, millis(250))).count();
-    assert!(count < 5, "{count} holds of 250 ms in a row");
-}
-
-#[test]
-fn the_turn_of_others_stays_theirs_also_if_the_client_that_left_it_gives_up() {
-    let mut bench = Bench::with(1, quiet);
-    ask_for(&mut bench, 0, WAIT);
-    let yielding = [ask_for(&mut bench, 0, WAIT), ask_for(&mut bench, 0, WAIT)];
-    answer(&mut bench, 0, "+OK", "-2");
-    assert!(hand_over(&mut bench, millis(250)));
-    assert!(!hand_over(&mut bench, millis(250)), "the turn is others'");
-    answer(&mut bench, 0, "+OK", "-2");
-    yielding.iter().for_each(|&op| bench.core.cancel(op, bench.now));
-    bench.pass(Duration::from_micros(100));
-    assert!(bench.names(0).iter().all(|name| name != "SET"), "it is others' still");
-}
-
 #[test]
 fn a_lock_that_is_over_is_in_nobodys_way() {
     let mut bench = Bench::new(1);
@@ -127,34 +89,6 @@ fn adopt_does_not_split_the_queue() {
         }
     }
     assert_eq!(order, [9, 1, 2, 3]);
-}
-
-#[test]
-fn a_waiter_for_less_than_is_usual_is_notified_too() {
-    let mut bench = Bench::with(1, quiet).without_lines();
-    let push = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
-    ask_for(&mut bench, 1, WAIT);
-    answer(&mut bench, 0, "_", "9000");
-    // A wake-up brings nothing, and the key comes after 3 s: that is how long the caller waits.
-    bench.reply(0, push);
-    for _ in 0..60 {
-        answer(&mut bench, 0, "_", "9000");
-        bench.pass(millis(50));
-    }
-    while !bench.core.has_completions() {
-        answer(&mut bench, 0, "+OK", "-2");
-        bench.pass(millis(1));
-    }
-    let (_, lock) = acquired(&mut bench);
-    bench.core.release_nowait(&lock, bench.now);
-    answer(&mut bench, 0, "+OK", "-2");
-    ask_for(&mut bench, 2, millis(120));
-    answer(&mut bench, 0, "_", "9000");
-    for _ in 0..110 {
-        bench.pass(millis(1));
-        answer(&mut bench, 0, "+OK", "-2");
-    }
-    assert_eq!(acquired(&mut bench).0, 2, "the key was free all the time");
 }
 
 #[test]

@@ -2,7 +2,6 @@
 //! again.
 
 use super::*;
-use redlatch::proto::NodeId;
 use redlatch::{Lock, LockOptions, Op};
 
 const WAIT: Duration = Duration::from_secs(100);
@@ -11,32 +10,16 @@ fn ask_for(bench: &mut Bench, data: u64, wait: Duration) -> Op {
     bench.core.acquire(b"k", LockOptions::new(TTL).wait(wait), data, bench.now).unwrap()
 }
 
-/// Every node says that another holds the key, and for how long.
-fn denied(bench: &mut Bench, lefts: &[i32]) {
-    for node in 0..lefts.len() {
+/// Every node says that another holds the key, and acknowledges the release of the attempt.
+fn denied(bench: &mut Bench, nodes: usize) {
+    for node in 0..nodes {
         assert_eq!(bench.names(node), ["SET"], "n{node}");
     }
-    answer_denied(bench, lefts);
-}
-
-/// The same, after a check that the nodes are asked.
-fn answer_denied(bench: &mut Bench, lefts: &[i32]) {
-    for node in 0..lefts.len() {
-        bench.said(node);
+    (0..nodes).for_each(|node| bench.reply(node, "_\r\n"));
+    for node in 0..nodes {
+        let released = ":0\r\n".repeat(bench.said(node).len());
+        bench.reply(node, &released);
     }
-    for node in 0..lefts.len() {
-        bench.reply(node, "_\r\n");
-    }
-    for (node, left) in lefts.iter().enumerate() {
-        let said = bench.names(node);
-        assert_eq!(said[said.len() - 2..], ["CLIENT", "PTTL"], "after its releases: {said:?}");
-        let released = ":0\r\n".repeat(said.len() - 2);
-        bench.reply(node, &format!("{released}+OK\r\n:{left}\r\n"));
-    }
-}
-
-fn push(bench: &mut Bench, node: usize) {
-    bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n");
 }
 
 fn acquired(bench: &mut Bench) -> (u64, Lock) {
@@ -47,37 +30,8 @@ fn acquired(bench: &mut Bench) -> (u64, Lock) {
     }
 }
 
-fn grant(bench: &mut Bench, nodes: usize) {
-    for node in 0..nodes {
-        bench.said(node);
-    }
-    for node in 0..nodes {
-        bench.reply(node, "+OK\r\n");
-    }
-}
-
 fn is_asking(bench: &mut Bench, node: usize) -> bool {
     bench.names(node).iter().any(|name| name == "SET")
-}
-
-#[test]
-fn a_loser_is_notified_and_asks_when_a_majority_can_be_free() {
-    let mut bench = Bench::new(5).without_lines();
-    ask_for(&mut bench, 1, WAIT);
-    denied(&mut bench, &[9000; 5]);
-    for node in [0, 1] {
-        push(&mut bench, node);
-        bench.pass(millis(1));
-        assert!(!is_asking(&mut bench, node), "two of five are no majority");
-    }
-    push(&mut bench, 2);
-    for node in 0..5 {
-        assert_eq!(bench.names(node), ["SET"], "n{node}");
-        bench.reply(node, "+OK\r\n");
-    }
-    let (_, lock) = acquired(&mut bench);
-    bench.core.release_nowait(&lock, bench.now);
-    answer_releases(&mut bench, 5);
 }
 
 fn answer_releases(bench: &mut Bench, nodes: usize) {
@@ -89,93 +43,8 @@ fn answer_releases(bench: &mut Bench, nodes: usize) {
 }
 
 #[test]
-fn a_key_that_is_not_released_is_asked_for_when_it_expires_on_a_majority() {
-    let mut bench =
-        Bench::with(3, |settings| settings.retry = (millis(900), millis(900))).without_lines();
-    ask_for(&mut bench, 1, WAIT);
-    denied(&mut bench, &[100, 30, 60]);
-    bench.pass(millis(40));
-    assert!(!is_asking(&mut bench, 0), "one is free");
-    bench.pass(millis(20));
-    assert!(!is_asking(&mut bench, 0), "a node expires by whole milliseconds");
-    bench.pass(millis(1));
-    assert!(is_asking(&mut bench, 0), "two are");
-}
-
-/// The waiter asks and loses until it registers the key again. Returns where it does.
-fn registers_at(bench: &mut Bench) -> Vec<usize> {
-    let mut registered = Vec::new();
-    for _ in 0..2_000 {
-        bench.pass(millis(1));
-        for node in 0..5 {
-            for command in bench.said(node) {
-                let reply = match command[0].as_str() {
-                    "SET" => "_\r\n",
-                    "CLIENT" => "+OK\r\n",
-                    "PTTL" => {
-                        registered.push(node);
-                        ":9000\r\n"
-                    }
-                    _ => ":0\r\n",
-                };
-                bench.reply(node, reply);
-            }
-        }
-        if !registered.is_empty() {
-            return registered;
-        }
-    }
-    panic!("it has to be notified again");
-}
-
-#[test]
-fn waiter_that_lost_is_notified_although_a_minority_holds_another_token() {
-    let mut bench = Bench::new(5).without_lines();
-    ask_for(&mut bench, 1, WAIT);
-    denied(&mut bench, &[9000; 5]);
-    for _ in 0..10 {
-        // The holder has no more than three nodes, and gives them back. Another client is faster.
-        (0..3).for_each(|node| push(&mut bench, node));
-        let registered = registers_at(&mut bench);
-        assert!((0..3).all(|node| registered.contains(&node)), "only at {registered:?}");
-    }
-}
-
-#[test]
-fn wait_asks_at_once_if_the_key_was_released_in_between() {
+fn waiter_without_a_line_asks_again_after_pauses_that_grow_while_the_key_is_held() {
     let mut bench = Bench::new(3).without_lines();
-    ask_for(&mut bench, 1, WAIT);
-    for node in 0..3 {
-        bench.said(node);
-        bench.reply(node, "_\r\n");
-    }
-    for node in 0..2 {
-        bench.said(node);
-        bench.reply(node, "+OK\r\n:-2\r\n");
-    }
-    assert!(is_asking(&mut bench, 0));
-}
-
-#[test]
-fn a_push_that_is_lost_and_a_key_that_lives_for_ever_are_asked_about_in_a_bounded_time() {
-    let mut bench = Bench::new(3).without_lines();
-    ask_for(&mut bench, 1, WAIT);
-    denied(&mut bench, &[-1; 3]);
-    let mut times = 0;
-    for _ in 0..100 {
-        bench.pass(millis(10));
-        if is_asking(&mut bench, 0) {
-            times += 1;
-            answer_denied(&mut bench, &[-1; 3]);
-        }
-    }
-    assert!((2..=8).contains(&times), "{times} times in a second");
-}
-
-#[test]
-fn a_waiter_that_is_not_notified_asks_again_after_growing_pauses() {
-    // HELLO and the rest, but CLIENT TRACKING is refused.
-    let mut bench = Bench::without_tracking(3).without_lines();
     ask_for(&mut bench, 1, WAIT);
     let (mut times, mut last, mut longest) = (0, bench.now, Duration::ZERO);
     for _ in 0..1000 {
@@ -264,10 +133,10 @@ fn waits_that_are_taken_back_or_run_out_leave_nothing() {
     let mut bench = Bench::with(1, |settings| settings.probe_interval = WAIT).without_lines();
     let lock = bench.hold(&[0]);
     let first = ask_for(&mut bench, 2, Duration::MAX);
-    ask_for(&mut bench, 3, millis(20));
+    ask_for(&mut bench, 3, millis(5));
     let third = ask_for(&mut bench, 4, WAIT);
     bench.core.cancel(first, bench.now);
-    bench.pass(millis(20));
+    bench.pass(millis(5));
     let done = bench.completion().unwrap();
     assert!(done.data == 3 && matches!(done.result, Err(Error::Contended(_))));
     bench.core.release_nowait(&lock, bench.now);
@@ -281,7 +150,7 @@ fn waits_that_are_taken_back_or_run_out_leave_nothing() {
     // One that asks the nodes, and listens.
     for how in 0..2 {
         let op = ask_for(&mut bench, 2, if how == 0 { WAIT } else { millis(20) });
-        denied(&mut bench, &[9000]);
+        denied(&mut bench, 1);
         ask_for(&mut bench, 3, Duration::ZERO);
         assert!(matches!(bench.completion().unwrap().result, Err(Error::Contended(_))));
         if how == 0 {
@@ -304,50 +173,6 @@ fn at_the_end_nobody_gets_a_turn() {
     assert_eq!(bench.names(0), ["SET", "EVAL"], "the one that was asked for");
     bench.reply(0, "+OK\r\n:1\r\n");
     bench.assert_idle();
-}
-
-/// Hands a key over inside one client until a caller has to wait; returns how often that was.
-fn streak(bench: &mut Bench, by: Duration) -> u32 {
-    ask_for(bench, 0, WAIT);
-    ask_for(bench, 0, WAIT);
-    grant(bench, 1);
-    for count in 0..100_000 {
-        let (_, lock) = acquired(bench);
-        ask_for(bench, 0, WAIT);
-        bench.pass(by);
-        bench.core.release_nowait(&lock, bench.now);
-        let said = bench.names(0);
-        bench.reply(0, ":1\r\n");
-        if said[1] != "SET" {
-            assert_eq!(said[1..], ["CLIENT", "PTTL"], "it names the key");
-            return count;
-        }
-        bench.reply(0, "+OK\r\n");
-    }
-    panic!("nobody else ever had a turn");
-}
-
-#[test]
-fn wait_gives_other_clients_a_turn_after_a_streak() {
-    let quiet = |settings: &mut redlatch::proto::Settings| {
-        settings.probe_interval = Duration::from_secs(3000);
-    };
-    let mut bench = Bench::with(1, quiet);
-    assert!(streak(&mut bench, Duration::from_micros(10)) <= 1001, "by its length");
-    bench.reply(0, "+OK\r\n:-2\r\n");
-    bench.pass(millis(4));
-    assert!(!is_asking(&mut bench, 0), "they need a moment to wake");
-    bench.pass(millis(20));
-    assert!(is_asking(&mut bench, 0), "nobody came");
-    let mut bench = Bench::with(1, quiet);
-    assert!(streak(&mut bench, millis(50)) <= 5, "by its time");
-    bench.reply(0, "+OK\r\n:9000\r\n");
-    bench.pass(millis(30));
-    assert!(!is_asking(&mut bench, 0), "another has it");
-    assert!(bench.core.output(NodeId::new(0)).is_empty());
-    bench.reply(0, "+OK\r\n:8970\r\n");
-    push(&mut bench, 0);
-    assert!(is_asking(&mut bench, 0), "and gave it back");
 }
 
 #[test]
@@ -416,15 +241,4 @@ fn a_waiter_queued_during_an_attempt_without_quorum_does_not_get_contended() {
     let done = bench.completion().expect("its wait is over");
     assert_eq!(done.data, 2);
     assert!(matches!(done.result, Err(Error::NoQuorum(_))), "{:?}", done.result);
-}
-
-#[test]
-fn a_waiter_is_notified_of_a_key_with_the_prefix_of_its_client() {
-    let mut bench = Bench::with(3, |settings| settings.key_prefix = "app:".into()).without_lines();
-    ask_for(&mut bench, 1, WAIT);
-    denied(&mut bench, &[9000; 3]);
-    for node in [0, 1] {
-        bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n*1\r\n$5\r\napp:k\r\n");
-    }
-    assert!(is_asking(&mut bench, 2));
 }

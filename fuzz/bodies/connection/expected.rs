@@ -155,8 +155,8 @@ pub fn answer(ask: Ask, value: &Value) -> Expected {
     };
     let expected = match ask {
         Ask::Lock(about) => answer_about_lock(about, value, number),
-        Ask::Register(record, key) => (is_error || number.is_some())
-            .then_some(Expected::Exactly(Incoming::Registered(record, key, number))),
+        Ask::Register(record) => (is_error || number.is_some())
+            .then_some(Expected::Exactly(Incoming::Registered(record, number))),
         Ask::Task(_, _) if is_error => Some(Expected::AnswerTo(ask)),
         Ask::Task(_, kind) => can_answer(kind, value, number).then_some(Expected::AnswerTo(ask)),
         Ask::Node(kind) => answer_of_node(kind, value, number),

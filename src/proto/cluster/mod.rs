@@ -75,7 +75,7 @@ pub enum Received {
     /// The answer to a question about a lock.
     Lock(LockAsk, NodeReply),
     /// The answer to the registration of a record's key: as in [`Incoming::Registered`].
-    Registered(RecordId, u8, Option<i64>),
+    Registered(RecordId, Option<i64>),
     /// The answer to a question of a task.
     Task(TaskId, TaskAnswer),
     /// Another client wrote to a key with this hash, or the node forgot that the key was
@@ -239,8 +239,8 @@ impl Cluster {
                     return Some(Received::Lock(ask, reply));
                 }
                 Ok(Some(Incoming::Node(answer))) => self.on_answered(node, answer, now),
-                Ok(Some(Incoming::Registered(record, key, left))) => {
-                    return Some(Received::Registered(record, key, left));
+                Ok(Some(Incoming::Registered(record, left))) => {
+                    return Some(Received::Registered(record, left));
                 }
                 Ok(Some(Incoming::Task(task, answer))) => {
                     if let Some(reply) = answer.reply() {

@@ -31,7 +31,7 @@ use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 use crate::proto::waits::Waits;
 use crate::proto::wire::answers::TaskAnswer;
-use crate::proto::wire::ask::{Kind, LockAsk};
+use crate::proto::wire::ask::LockAsk;
 
 pub use crate::proto::cluster::{Action, NodeEvent};
 
@@ -141,8 +141,8 @@ impl Coordinator {
                     self.act(now);
                     self.check_for_replica(node, reply, now);
                 }
-                Received::Registered(record, key, left) => {
-                    self.locks.on_registered(node, (record, key), left, now);
+                Received::Registered(record, left) => {
+                    self.locks.on_registered(node, record, left, now);
                 }
                 Received::Task(task, answer) => {
                     self.locks.on_task_answer(node, task, answer, now);
@@ -171,11 +171,6 @@ impl Coordinator {
     /// A node answered a question about a lock.
     #[inline]
     fn on_lock_answer(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
-        // An answer after the majority delays no caller, so only earlier ones are measured.
-        if ask.kind == Kind::Acquire && self.locks.is_deciding(ask.record) {
-            let asked_at = self.locks.cluster().asked_at(node);
-            self.waits.note_round_trip(now.saturating_since(asked_at));
-        }
         self.locks.on_answer(node, ask, reply, now);
     }
 
@@ -291,12 +286,6 @@ impl Coordinator {
     /// The next thing that happened to a node.
     pub fn poll_node_event(&mut self) -> Option<NodeEvent> {
         self.locks.cluster_mut().poll_node_event()
-    }
-
-    /// Whether every open request is a waiter that ignores notifications for a while: then the
-    /// answers that are in flight need not wake the driver.
-    pub fn is_backing_off(&self) -> bool {
-        self.locks.all_back_off()
     }
 
     /// Whether the first handshakes are not over yet. An acquire that is requested now is held, for

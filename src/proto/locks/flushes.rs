@@ -49,9 +49,7 @@ impl Locks {
         self.renewals.doubt_all(node, &self.records, now);
         for record in self.ops.waiting().map(|id| self.records.get(id)) {
             let Some(op) = self.ops.waiter_of(record) else { continue };
-            for key in 0..record.count_keys() {
-                self.waits.push_back(WaitEvent::Written { op, node, key, ours: false });
-            }
+            self.waits.push_back(WaitEvent::Written { op, node });
         }
     }
 }

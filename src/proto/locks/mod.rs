@@ -141,30 +141,13 @@ pub enum WaitEvent {
     Vacated {
         /// The queue.
         queue: u32,
-        /// Whether the holder of the lock released it.
-        given_back: bool,
     },
-    /// The key that this request waits for was written to on a node.
+    /// The key that this request waits for was written to on a node, or is gone there.
     Written {
         /// The request.
         op: Op,
         /// The node.
         node: NodeId,
-        /// The number of the key among those of the request, from 0 on.
-        key: usize,
-        /// Whether this client wrote to it.
-        ours: bool,
-    },
-    /// A node answered how long the key that this request waits for lives there.
-    Seen {
-        /// The request.
-        op: Op,
-        /// The node.
-        node: NodeId,
-        /// The number of the key among those of the request, from 0 on.
-        key: usize,
-        /// As in [`Incoming::Registered`](crate::proto::wire::connection::Incoming::Registered).
-        left: Option<i64>,
     },
 }
 
@@ -369,12 +352,6 @@ impl Locks {
     /// How many releases are pending for a node.
     pub fn pending_releases(&self, node: NodeId) -> usize {
         self.pending_releases[node.index()].len()
-    }
-
-    /// Whether the outcome of the record's round still matters.
-    #[inline]
-    pub fn is_deciding(&self, id: RecordId) -> bool {
-        self.records.get(id).is_deciding()
     }
 
     /// Refuses a key that cannot be locked.

@@ -206,7 +206,7 @@ impl Ops {
         let Some((_, short)) = self.timers.first().filter(|_| self.waiters > 0) else {
             return false;
         };
-        let polls = |request: &Request| request.waiting.as_ref().is_some_and(|it| it.is_in_line());
+        let polls = |request: &Request| request.waiting.as_ref().is_some_and(|it| it.is_in_line);
         self.pauses_before(self.whole(short)).is_some()
             && self.get(self.whole(short)).is_some_and(polls)
     }
@@ -412,11 +412,6 @@ impl Ops {
         self.get(op).is_some_and(|request| request.stage.ends())
     }
 
-    /// Whether `test` holds for all requests.
-    pub fn all_are(&self, test: impl Fn(&Request) -> bool) -> bool {
-        self.slab.iter().all(|(_, request)| test(request))
-    }
-
     /// The handles of all requests.
     pub fn all(&self) -> Vec<Op> {
         let handle = |(index, request): (usize, &Request)| Op {
@@ -479,11 +474,6 @@ impl Ops {
     pub fn len(&self) -> usize {
         self.slab.len()
     }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.slab.is_empty()
-    }
 }
 
 #[cfg(test)]
@@ -513,7 +503,7 @@ mod tests {
         assert!(!ops.has_ready());
         let data = order.into_iter().map(|op| ops.close(op).unwrap().data);
         assert_eq!(data.collect::<Vec<_>>(), [2, 1, 3]);
-        assert!(ops.is_empty());
+        assert!(ops.slab.is_empty());
     }
 
     #[test]

@@ -1,46 +1,16 @@
 //! What the waits ask of the locks: about requests that pause before an attempt, and about requests
 //! that wait in a queue for their turn. What concerns a request alone is in `requests.rs`.
 
-use crate::proto::error::{Busy, Error, Report, ReportedSet};
+use crate::proto::error::{Busy, Error};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
-use crate::proto::locks::requests::Request;
+use crate::proto::locks::attempt::again::HowItWaits;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::state::Round;
 use crate::proto::locks::{AcquireParams, Locks, WaitEvent, busy};
 use crate::proto::time::Instant;
-use crate::proto::waiting::Mode;
 
 impl Locks {
-    /// Whether every open request is a waiter that ignores notifications for a while.
-    pub fn all_back_off(&self) -> bool {
-        let backs_off = |request: &Request| {
-            let mode = request.waiting.as_ref().map(|waiting| waiting.mode);
-            let quiet = matches!(mode, Some(Mode::BackingOff | Mode::Polling));
-            quiet && matches!(request.stage, Stage::Pausing { .. })
-        };
-        self.renewals.is_empty() && !self.ops.is_empty() && self.ops.all_are(backs_off)
-    }
-
-    /// How many keys a record has.
-    pub fn count_keys(&self, id: RecordId) -> usize {
-        self.records.get(id).count_keys()
-    }
-
-    /// The hash of the keys of a record.
-    pub fn key_hash(&self, id: RecordId) -> KeyHash {
-        KeyHash::of(&self.records.get(id).key)
-    }
-
-    /// A report about the keys of a record for which no node was asked.
-    pub fn report_unasked_of(&self, id: RecordId, now: Instant) -> Box<Report> {
-        let record = self.records.get(id);
-        let mut report = self.report_unasked(record.first_key(), now);
-        let keys = record.count_keys();
-        report.set = record.set().map(|_| ReportedSet { keys, named: false });
-        report
-    }
-
     /// Begins the attempt that a request pauses before. Its timer is not set.
     pub fn attempt_again(&mut self, op: Op, now: Instant) {
         let Some(id) = self.ops.pauses_before(op) else { return };
@@ -162,21 +132,16 @@ impl Locks {
         self.ops.move_to(op, Stage::Over(Err(error)));
     }
 
-    /// Opens the record of a request whose turn has come, for the key of its queue. `in_line`: it
-    /// is to join the line at once.
-    pub fn take_turn(
-        &mut self,
-        op: Op,
-        (queue, key): (u32, &[u8]),
-        in_line: bool,
-        now: Instant,
-    ) -> RecordId {
+    /// The turn of a request has come in the queue of its key: opens its record, and begins.
+    /// `has_line`: others stand in line for the key.
+    pub fn take_turn(&mut self, op: Op, (queue, key): (u32, &[u8]), has_line: bool, now: Instant) {
         let Some(&Stage::Queued { ttl, fenced, .. }) = self.ops.get(op).map(|it| &it.stage) else {
             unreachable!("whoever gives up or is cancelled leaves the queue")
         };
         let hash = KeyHash::of(key);
-        let again = self.ops.joins(op) && self.hands_over_again(hash, now);
-        let token = self.random_token(in_line || again);
+        let how = HowItWaits { joins: self.ops.joins(op), may_wait: true };
+        let first = self.first_step(how, has_line, [hash], now);
+        let token = self.random_token(first.hands_over());
         let round = Round::acquire(self.cluster.size(), now, ttl);
         self.records.give_up_reserved();
         let id = self.records.open(key, token, round).expect("its place was kept for it");
@@ -187,19 +152,18 @@ impl Locks {
         self.ops.move_to(op, Stage::Running { record: id });
         let auto_extend = self.ops.get_mut(op).and_then(|request| request.auto_extend);
         self.ops.link(op, self.records.get_mut(id), auto_extend);
-        id
+        self.begin_request(op, id, first, now);
     }
 
-    /// The record gives up its key: the next request has its turn. `given_back`: the holder
-    /// released it.
-    pub(super) fn vacate(&mut self, id: RecordId, given_back: bool) {
+    /// The record gives up its key: the next request has its turn.
+    pub(super) fn vacate(&mut self, id: RecordId) {
         if !self.records.unindex(id) {
             return;
         }
         if self.records.get(id).set().is_some() {
-            self.vacate_set(id, given_back);
+            self.vacate_set(id);
         } else if let Some(queue) = self.records.get_mut(id).take_queue() {
-            self.waits.push_back(WaitEvent::Vacated { queue, given_back });
+            self.waits.push_back(WaitEvent::Vacated { queue });
         }
     }
 }

@@ -30,10 +30,10 @@ impl Locks {
     /// Registers the keys of a record at these nodes, so that they report writes to them.
     pub fn register_at(&mut self, id: RecordId, nodes: NodeSet, now: Instant) {
         let record = self.records.get(id);
-        let awaited = record.set().and_then(SetOfKeys::awaited);
+        let awaited = record.set().and_then(SetOfKeys::waits_in_line_for);
         let wanted = |&(index, _): &(usize, &[u8])| awaited.is_none_or(|awaited| awaited == index);
         for node in nodes.iter() {
-            for (index, key) in record.keys().enumerate().filter(wanted) {
+            for (_, key) in record.keys().enumerate().filter(wanted) {
                 if !self.cluster.may_name_a_key(node) {
                     break;
                 }
@@ -42,7 +42,7 @@ impl Locks {
                 });
                 let key = self.key_prefix.put_before(key);
                 let names = |out: &mut _| command::encode(out, &[b"PTTL", key]);
-                self.cluster.ask(node, Ask::Register(id, index as u8), now, names);
+                self.cluster.ask(node, Ask::Register(id), now, names);
             }
         }
     }
@@ -50,17 +50,14 @@ impl Locks {
     /// A node answered the registration of a key. If the key is not there, it was deleted before,
     /// unless that is known already or a heal is in flight. Nothing is done for a record that is
     /// over.
-    pub fn on_registered(
-        &mut self,
-        node: NodeId,
-        (id, key): (RecordId, u8),
-        left: Option<i64>,
-        now: Instant,
-    ) {
+    pub fn on_registered(&mut self, node: NodeId, id: RecordId, left: Option<i64>, now: Instant) {
         let Some(record) = self.records.get_open_mut(id) else { return };
         if record.phase == Phase::Asking {
-            if let Some(op) = self.ops.waiter_of(record) {
-                self.waits.push_back(WaitEvent::Seen { op, node, key: usize::from(key), left });
+            let op = self.ops.waiter_of(record);
+            let Some(waiting) = op.and_then(|op| self.ops.waiting_mut(op)) else { return };
+            let is_free = waiting.note_left(node, left, now) <= now;
+            if let Some(op) = op.filter(|_| is_free) {
+                self.waits.push_back(WaitEvent::Written { op, node });
             }
         } else if left == Some(-2) && !record.absent().union(record.healing()).contains(node) {
             self.renewals.doubt(node, record, now);
@@ -74,9 +71,7 @@ impl Locks {
             let record = self.records.get(id);
             self.renewals.doubt(node, record, now);
             if let Some(op) = self.ops.waiter_of(record) {
-                let key = record.set().and_then(|set| set.index_of(key)).unwrap_or(0);
-                let ours = by != Writer::Other;
-                self.waits.push_back(WaitEvent::Written { op, node, key, ours });
+                self.waits.push_back(WaitEvent::Written { op, node });
             }
         }
     }

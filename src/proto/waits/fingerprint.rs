@@ -2,7 +2,7 @@
 
 use crate::proto::fingerprint::{Fingerprint, hash_of, mix};
 use crate::proto::waits::Waits;
-use crate::proto::waits::contention::FORGOTTEN;
+use crate::proto::waits::busy_lines::FORGOTTEN;
 
 impl Waits {
     /// Adds the waits to a fingerprint.
@@ -10,14 +10,7 @@ impl Waits {
     /// # Panics
     /// If a request waits for another one of this client.
     pub fn add_to(&self, fingerprint: &mut Fingerprint<'_>) {
-        let Waits {
-            queues,
-            busy_lines,
-            // Only requests that stand in no line look at these, and the fingerprint of a request
-            // refuses those.
-            crowds: _,
-            round_trip: _,
-        } = self;
+        let Waits { queues, busy_lines } = self;
         assert!(queues.is_empty(), "a fingerprint does not cover queues");
         for (key, at) in busy_lines.all() {
             let ago = fingerprint.ago(at, FORGOTTEN);

@@ -9,21 +9,19 @@
 //! The one hazard is a request that is never woken: a request that pauses has a timer after every
 //! decision about it, or asks.
 
-mod contention;
+mod busy_lines;
 #[cfg(feature = "testing")]
 mod fingerprint;
+mod pauses;
 mod queue;
-mod subscription;
 #[cfg(test)]
 mod tests;
-
-use std::time::Duration;
 
 use crate::proto::ids::Op;
 use crate::proto::key::KeyHash;
 use crate::proto::locks::{Locks, WaitEvent};
 use crate::proto::time::Instant;
-use contention::{BusyLines, Crowds, RoundTrip};
+use busy_lines::BusyLines;
 use queue::Queues;
 
 /// What is known of the keys that requests wait for.
@@ -31,9 +29,6 @@ use queue::Queues;
 pub struct Waits {
     queues: Queues,
     busy_lines: BusyLines,
-    crowds: Crowds,
-    /// About how long a node takes to answer.
-    round_trip: RoundTrip,
 }
 
 impl Waits {
@@ -43,10 +38,7 @@ impl Waits {
             WaitEvent::AttemptLost { op, next, last } => {
                 self.begin_wait(locks, op, next, last, now);
             }
-            WaitEvent::AttemptWon { op, key } => {
-                self.note_line(locks, op, key, now);
-                self.note_crowd(locks, op, key, now);
-            }
+            WaitEvent::AttemptWon { op, key } => self.note_line(locks, op, key, now),
             WaitEvent::Attempted { queue, no_quorum } => {
                 self.queues[queue as usize].no_quorum = no_quorum;
             }
@@ -58,15 +50,8 @@ impl Waits {
                     queue.leave(op);
                 }
             }
-            WaitEvent::Vacated { queue, given_back } => {
-                self.hand_over(locks, queue, given_back, now);
-            }
-            WaitEvent::Written { op, node, key, ours } => {
-                self.notify_waiter(locks, op, (node, key), ours, now);
-            }
-            WaitEvent::Seen { op, node, key, left } => {
-                self.on_ttl_reported(locks, op, (node, key), left, now);
-            }
+            WaitEvent::Vacated { queue } => self.hand_over(locks, queue, now),
+            WaitEvent::Written { op, node } => locks.on_key_written(op, node, now),
         }
     }
 
@@ -75,31 +60,16 @@ impl Waits {
         self.busy_lines.contain(key, now)
     }
 
-    /// Takes note of how long a node took to answer.
-    pub fn note_round_trip(&mut self, took: Duration) {
-        self.round_trip.add(took);
-    }
-
     /// Forgets every queue; called in a forked process.
     pub fn clear(&mut self) {
         self.queues.clear();
-    }
-
-    /// A waiter has got its lock: the next request for it begins with what this one learned.
-    fn note_crowd(&mut self, locks: &mut Locks, op: Op, key: KeyHash, now: Instant) {
-        let Some(waiting) = locks.ops_mut().waiting_mut(op) else { return };
-        if !waiting.is_in_line() {
-            waiting.crowd.note_won();
-            let crowd = waiting.crowd;
-            self.crowds.note(key, crowd, now);
-        }
     }
 
     /// A waiter has got its lock: takes note of whether other clients stand in line, too.
     fn note_line(&mut self, locks: &mut Locks, op: Op, key: KeyHash, now: Instant) {
         match locks.ops_mut().waiting_mut(op) {
             Some(waiting) if waiting.was_alone => self.busy_lines.forget(key),
-            Some(waiting) if waiting.is_in_line() => self.busy_lines.note(key, now),
+            Some(waiting) if waiting.is_in_line => self.busy_lines.note(key, now),
             _ => {}
         }
     }

@@ -17,10 +17,9 @@ use crate::proto::wire::known_scripts::ScriptName;
 pub enum Ask {
     /// About the lock of a record.
     Lock(LockAsk),
-    /// `PTTL`, which registers a key of a record, so that the node reports writes to it: the number
-    /// of the key among those of the record, from 0 on. The record may be over when the answer
-    /// comes.
-    Register(RecordId, u8),
+    /// `PTTL`, which registers a key of a record, so that the node reports writes to it. The record
+    /// may be over when the answer comes.
+    Register(RecordId),
     /// For a task.
     Task(TaskId, TaskAsk),
     /// The cluster's own.

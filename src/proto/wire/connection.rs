@@ -36,9 +36,9 @@ use crate::proto::wire::resp::{self, Elements, Malformed, Reply};
 pub enum Incoming {
     /// The answer to a question about a lock.
     Lock(LockAsk, NodeReply),
-    /// The answer to the registration of a record's key of this number: milliseconds as in `PTTL`;
-    /// nothing if it was refused.
-    Registered(RecordId, u8, Option<i64>),
+    /// The answer to the registration of a record's key: milliseconds as in `PTTL`; nothing if it
+    /// was refused.
+    Registered(RecordId, Option<i64>),
     /// The answer to a question of a task.
     Task(TaskId, TaskAnswer),
     /// The answer to a question of the cluster's own.
@@ -500,8 +500,8 @@ fn take(
             let lock_reply = answers::about_lock(ask, reply, details);
             lock_reply.map(|lock_reply| Incoming::Lock(ask, lock_reply))
         }
-        Ask::Register(record, key) => {
-            answers::left(reply).map(|left| Incoming::Registered(record, key, left))
+        Ask::Register(record) => {
+            answers::left(reply).map(|left| Incoming::Registered(record, left))
         }
         Ask::Task(task, kind) => {
             answers::of_task(kind, reply, seen).map(|answer| Incoming::Task(task, answer))

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use crate::proto::error::{Busy, Error, LostReason, NodeError, NodeReply, Report};
+use crate::proto::error::{Busy, Error, LostReason, NodeError, NodeReply};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
 use crate::proto::keys::KeysRef;
 use crate::proto::lock::Lock;
+use crate::proto::locks::attempt::again::HowItWaits;
 use crate::proto::locks::record::records::Phase;
 use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::requests::Stage;
@@ -19,13 +20,6 @@ use crate::proto::locks::{AcquireParams, Locks, WaitEvent, busy, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
-
-/// The error of a request that stands in line from the beginning. When its wait is over, a report
-/// of that moment takes its place.
-fn nothing_said_yet() -> Error {
-    let (key, nodes) = ([].into(), [].into());
-    Error::Contended(Box::new(Report { key, set: None, needed: 0, nodes, held: None }))
-}
 
 impl Locks {
     /// Refuses an invalid request before anything is sent.
@@ -43,41 +37,41 @@ impl Locks {
     }
 
     /// Begins the first attempt for a key that no record of this client asks for or holds.
-    /// `in_line`: others wait for the key, so the request joins the line at once.
+    /// `has_line`: others stand in line for it.
     #[inline]
     pub fn acquire(
         &mut self,
         key: &[u8],
         hash: KeyHash,
         params: AcquireParams,
-        in_line: bool,
+        has_line: bool,
         now: Instant,
     ) -> Result<Op, Error> {
         self.check_room()?;
-        let joins = self.has_lines(now);
-        let in_line = in_line && joins && now < params.give_up_at && !self.starting;
-        let hands_over = in_line || (joins && self.hands_over_again(hash, now));
-        let token = self.random_token(hands_over);
+        let how = self.how_it_waits(&params, now);
+        let first = self.first_step(how, has_line, [hash], now);
+        let token = self.random_token(first.hands_over());
         let round = Round::acquire(self.cluster.size(), now, params.ttl);
         let id = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
         self.records.get_mut(id).fenced = params.fenced;
         self.records.index(id, hash);
         let op = self.ops.open(params.data, now, params.give_up_at, Stage::Running { record: id });
         self.ops.link(op, self.records.get_mut(id), params.auto_extend);
-        self.ops.set_joins(op, joins);
-        self.begin_first_attempt(op, id, in_line, now);
+        self.ops.set_joins(op, how.joins);
+        self.begin_request(op, id, first, now);
         Ok(op)
     }
 
-    /// Begins the first attempt of a request, or lets it join the line at once.
+    /// How a new request may wait. Until the first handshakes are over, it is held and does not
+    /// begin.
     #[inline]
-    pub fn begin_first_attempt(&mut self, op: Op, id: RecordId, in_line: bool, now: Instant) {
-        if in_line {
-            let last = nothing_said_yet();
-            self.waits.push_back(WaitEvent::AttemptLost { op, next: id, last });
-        } else {
-            self.begin_attempt(id, now);
-        }
+    pub(in crate::proto::locks) fn how_it_waits(
+        &self,
+        params: &AcquireParams,
+        now: Instant,
+    ) -> HowItWaits {
+        let may_wait = now < params.give_up_at && !self.starting;
+        HowItWaits { joins: self.has_lines(now), may_wait }
     }
 
     /// The record that asks for `key`, or holds it.
@@ -236,7 +230,7 @@ impl Locks {
             self.on_attempt_lost(id, now);
             return;
         }
-        if record.set().is_some() && self.ask_for_next_key(id, now) {
+        if record.set().is_some() && self.waits_for_next_key(id, now) {
             return;
         }
         let record = self.records.get(id);
@@ -287,7 +281,7 @@ impl Locks {
         let error = self.refusal(id, now);
         self.cluster.stats_mut().note_lost_attempt(&error);
         self.note_attempt(id, Some(&error));
-        if self.keep_first_keys(id, &error, now) {
+        if self.keeps_what_it_can(id, &error, now) {
             return;
         }
         let record = self.records.get_mut(id);
@@ -320,10 +314,8 @@ impl Locks {
         if !passing || now >= request.give_up_at {
             return None;
         }
-        // A request that the nodes refuse their lines waits as one for a plain lock. One that lacks
-        // a quorum asks again.
-        let lines = request.joins;
-        let joins = lines && !matches!(error, Error::NoQuorum(_));
+        // A request that the nodes refuse their lines, or that lacks a quorum, asks again.
+        let joins = request.joins && !matches!(error, Error::NoQuorum(_));
         let token = self.random_token(joins);
         let record = self.records.get(id);
         let (round, fenced) = (Round::acquire(self.cluster.size(), now, record.ttl), record.fenced);
@@ -332,8 +324,7 @@ impl Locks {
             let spare = self.cluster.spare_nodes();
             let blocking = self.records.get(id).set().map(|set| set.blocking_key(spare));
             let joins_for = blocking.filter(|_| joins);
-            let how = (error.is_contended(), lines);
-            self.records.take_place_of_set(next, id, how, joins_for);
+            self.records.take_place_of_set(next, id, joins_for);
         } else {
             let hash = KeyHash::of(&self.records.get(next).key);
             self.records.unindex(id);

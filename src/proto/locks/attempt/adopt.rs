@@ -35,7 +35,7 @@ impl Locks {
         record.hand_off();
         self.timers.clear_in(&mut record.round_timer);
         self.timers.clear_in(&mut record.deadline_timer);
-        self.vacate(id, false);
+        self.vacate(id);
         self.finish(id);
         Some(lock.token)
     }

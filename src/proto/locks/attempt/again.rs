@@ -7,10 +7,12 @@
 
 use std::time::Duration;
 
+use crate::proto::error::{Error, Report, ReportedSet};
 #[cfg(feature = "testing")]
 use crate::proto::fingerprint::{Fingerprint, hash_of};
+use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
-use crate::proto::locks::Locks;
+use crate::proto::locks::{Locks, WaitEvent};
 use crate::proto::time::Instant;
 
 /// How soon the client asks again at most: longer than a round trip of most waiters.
@@ -83,12 +85,87 @@ impl Releases {
     }
 }
 
+/// What a request does first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FirstStep {
+    /// It asks the nodes.
+    Ask,
+    /// The same, and hands the lock over when it is released.
+    AskAndHandOver,
+    /// It joins the line: others stand in it.
+    Join,
+    /// It leaves others a pause in which they can get the key, as the nodes refuse lines.
+    Pause,
+}
+
+/// How a request may wait.
+#[derive(Debug, Clone, Copy)]
+pub struct HowItWaits {
+    /// It may stand in line: the nodes do not refuse that.
+    pub joins: bool,
+    /// It may wait at this moment.
+    pub may_wait: bool,
+}
+
+impl FirstStep {
+    /// Whether the token of the request is one of a lock that is handed over.
+    pub fn hands_over(self) -> bool {
+        matches!(self, FirstStep::AskAndHandOver | FirstStep::Join)
+    }
+}
+
 impl Locks {
-    /// Whether the lock that a request asks for is to be handed over when it is released, though
-    /// the request joins no line at first.
-    pub(in crate::proto::locks) fn hands_over_again(&mut self, key: KeyHash, now: Instant) -> bool {
-        let random = &mut self.random;
-        self.releases.ask(key, now, |most| random.index(most))
+    /// What a request for these keys does first. `has_line`: others stand in line for one of them.
+    #[inline]
+    pub(in crate::proto::locks) fn first_step(
+        &mut self,
+        how: HowItWaits,
+        has_line: bool,
+        keys: impl IntoIterator<Item = KeyHash>,
+        now: Instant,
+    ) -> FirstStep {
+        let HowItWaits { joins, may_wait } = how;
+        let (random, releases) = (&mut self.random, &mut self.releases);
+        let ask = |any, key| any | releases.ask(key, now, |most| random.index(most));
+        let again = keys.into_iter().fold(false, ask);
+        match (again, joins) {
+            (_, true) if has_line && may_wait => FirstStep::Join,
+            (true, true) => FirstStep::AskAndHandOver,
+            (true, false) if may_wait => FirstStep::Pause,
+            _ => FirstStep::Ask,
+        }
+    }
+
+    /// Takes the first step of a request, whose record is open.
+    #[inline]
+    pub(in crate::proto::locks) fn begin_request(
+        &mut self,
+        op: Op,
+        id: RecordId,
+        first: FirstStep,
+        now: Instant,
+    ) {
+        match first {
+            FirstStep::Ask | FirstStep::AskAndHandOver => self.begin_attempt(id, now),
+            FirstStep::Join | FirstStep::Pause => {
+                let last = Error::Contended(self.report_unasked_of(id, now));
+                self.waits.push_back(WaitEvent::AttemptLost { op, next: id, last });
+            }
+        }
+    }
+
+    /// A report about the keys of a record for which no node was asked.
+    #[cold]
+    pub(in crate::proto::locks) fn report_unasked_of(
+        &self,
+        id: RecordId,
+        now: Instant,
+    ) -> Box<Report> {
+        let record = self.records.get(id);
+        let mut report = self.report_unasked(record.shown_key(), now);
+        let keys = record.count_keys();
+        report.set = record.set().map(|set| ReportedSet { keys, named: set.named().is_some() });
+        report
     }
 }
 

@@ -395,7 +395,6 @@ impl Locks {
             self.cluster.stats_mut().released += 1;
         }
         let record = self.records.get_mut(id);
-        let was_held = record.phase == Phase::Held;
         record.phase = Phase::Ending;
         self.timers.clear_in(&mut record.round_timer);
         self.timers.clear_in(&mut record.deadline_timer);
@@ -406,7 +405,7 @@ impl Locks {
         }
         self.send_releases(release_pending, id, form, now);
         // This comes after the releases, and in one write with them.
-        self.vacate(id, was_held);
+        self.vacate(id);
         self.finish(id);
     }
 

@@ -298,9 +298,9 @@ impl Locks {
         let (Some(op), Some(line)) = (record.op, record.line()) else { return };
         let is_near = line.is_near_the_front();
         let Some(waiting) = self.ops.waiting_mut(op) else { return };
-        waiting.note_left(node, 0, Some(left), now);
+        waiting.note_left(node, Some(left), now);
         // A node that answers "0 ms" for ever is not asked without end.
-        let at = waiting.wakes_at(quorum).max(waiting.polled_at.saturating_add(EARLY_POLL));
+        let at = waiting.free_on(quorum).max(waiting.polled_at.saturating_add(EARLY_POLL));
         if is_near && at < waiting.poll_at {
             self.poll_from(op, at);
         }
@@ -314,8 +314,8 @@ impl Locks {
         self.ops.pause_on(op, at);
     }
 
-    /// A node refuses the script of the line. If that leaves no quorum, the request waits as one
-    /// for a plain lock does: it would never get a place, and may get the key.
+    /// A node refuses the script of the line. If that leaves no quorum, the request asks again and
+    /// again: it would never get a place, and may get the key.
     fn on_line_refused(&mut self, node: NodeId, id: RecordId, reply: NodeReply, now: Instant) {
         let spare = self.cluster.spare_nodes();
         let record = self.records.get_mut(id);

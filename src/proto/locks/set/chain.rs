@@ -190,7 +190,7 @@ impl Locks {
         true
     }
 
-    /// A majority granted what a set asked for that stood in line. Returns whether some keys are
+    /// A majority granted what a set asked for. Returns whether some keys are
     /// left: it waits in line for the next one.
     pub(in crate::proto::locks) fn waits_for_next_key(
         &mut self,
@@ -201,10 +201,12 @@ impl Locks {
         let op = record.op;
         let Some(set) = record.set_mut() else { return false };
         let all = set.len();
-        let Some(chain) = &mut set.chain else { return false };
-        let Some(asked) = chain.asked.filter(|&asked| usize::from(asked) < all) else {
+        let asked = set.chain.and_then(Chain::asked).filter(|&asked| usize::from(asked) < all);
+        let Some(asked) = asked else {
+            set.name(u64::MAX);
             return false;
         };
+        let Some(chain) = &mut set.chain else { return false };
         if chain.at != asked {
             (chain.at, chain.is_won) = (asked, false);
         }

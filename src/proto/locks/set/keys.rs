@@ -27,15 +27,6 @@ pub struct SetOfKeys {
     waits_for: u64,
     /// The key that a node named last: it is held, or gone, or another's there.
     named: Option<u8>,
-    /// How many attempts in a row were lost to other clients.
-    contended: u8,
-    /// If the record takes its keys one after the other: how many of them the present round asks
-    /// for, until it asks for all and wins.
-    taking: Option<u8>,
-    /// If so: the key that other clients held last, until the next round begins.
-    awaited: Option<u8>,
-    /// Whether it kept its first keys at an earlier refusal.
-    pub has_kept: bool,
     /// How far it is, if it waits in line.
     pub chain: Option<Chain>,
     /// The key for which the token joined a line last.
@@ -43,10 +34,6 @@ pub struct SetOfKeys {
     /// Which nodes refused the present round, and because of which key.
     pub refused_by: Vec<(NodeId, u8)>,
 }
-
-/// After so many attempts in a row that were lost to other clients, a set takes its keys one after
-/// the other. Overlapping sets may refuse each other once or twice by chance.
-const SINGLY_AFTER: u8 = 3;
 
 impl SetOfKeys {
     /// The keys of a record that has none of them yet.
@@ -58,86 +45,41 @@ impl SetOfKeys {
             queues: vec![None; ends.len()].into(),
             waits_for: 0,
             named: None,
-            contended: 0,
-            taking: None,
-            awaited: None,
-            has_kept: false,
             chain: None,
             lined: None,
             refused_by: Vec::new(),
         }
     }
 
-    /// The same keys, for the record of the next attempt. It has what this one has. `contended`:
-    /// this attempt was lost to other clients. `lines`: the nodes have lines for the user. If the
-    /// next attempt waits in one, it is because of the key `joins_for`.
-    fn take_over(&mut self, contended: bool, lines: bool, joins_for: Option<u8>) -> SetOfKeys {
+    /// The same keys, for the record of the next attempt. It has what this one has. If it waits in
+    /// line, it is because of the key `joins_for`.
+    fn take_over(&mut self, joins_for: Option<u8>) -> SetOfKeys {
         let chain = joins_for.map(|key| match self.chain {
             Some(chain) => chain.begin_anew(),
             None => Chain::begin(usize::from(key)),
         });
         let queues = std::mem::replace(&mut self.queues, vec![None; self.ends.len()].into());
-        let contended = if contended { self.contended.saturating_add(1) } else { self.contended };
-        let singly = contended >= SINGLY_AFTER && !lines;
         SetOfKeys {
             ends: self.ends.clone(),
             hashes: self.hashes.clone(),
             queues,
             waits_for: self.waits_for,
             named: None,
-            contended,
-            taking: singly.then_some(1),
-            awaited: singly.then_some(0),
-            has_kept: false,
             chain,
             lined: None,
             refused_by: Vec::new(),
         }
     }
 
-    /// A round begins: until it is lost, the request waits for no single key.
+    /// A round begins.
     pub fn begin_round(&mut self) {
-        self.awaited = None;
         self.refused_by.clear();
     }
 
     /// Where those keys end that an acquire asks for now.
     pub fn asked_ends(&self) -> &[u32] {
-        let asked = self.chain.and_then(Chain::asked).or(self.taking);
+        let asked = self.chain.and_then(Chain::asked);
         &self.ends[..asked.map_or(self.ends.len(), usize::from)]
-    }
-
-    /// A majority granted what was asked for. Returns whether another round has to follow, for one
-    /// key more.
-    pub fn takes_next(&mut self) -> bool {
-        match self.taking {
-            Some(taking) if usize::from(taking) < self.ends.len() => {
-                self.taking = Some(taking + 1);
-                true
-            }
-            _ => {
-                self.taking = None;
-                false
-            }
-        }
-    }
-
-    /// Others hold the last key that was asked for. The keys before it are asked for once more, so
-    /// that they do not expire meanwhile, and then this one. Returns whether there are such keys,
-    /// and all of them are there.
-    pub fn waits_for_last(&mut self) -> bool {
-        let before = self.taking.and_then(|taking| taking.checked_sub(1)).filter(|&keys| keys > 0);
-        // An earlier key was lost meanwhile: the set begins anew.
-        let before = before.filter(|&keys| self.named.is_none_or(|named| named >= keys));
-        if before.is_some() {
-            (self.taking, self.awaited, self.has_kept) = (before, before, true);
-        }
-        before.is_some()
-    }
-
-    /// The only key that the request waits for; `None`: all of them.
-    pub fn awaited(&self) -> Option<usize> {
-        self.waits_in_line_for().or(self.awaited.map(usize::from))
     }
 
     /// How many keys there are.
@@ -153,11 +95,6 @@ impl SetOfKeys {
     /// The hashes of the keys.
     pub fn hashes(&self) -> &[KeyHash] {
         &self.hashes
-    }
-
-    /// The number of the key with this hash.
-    pub fn index_of(&self, hash: KeyHash) -> Option<usize> {
-        self.hashes.iter().position(|&own| own == hash)
     }
 
     /// Whether the record waits for the key inside this client.
@@ -275,8 +212,8 @@ impl Record {
         }
     }
 
-    /// Whether an acquire asks for all keys now. A set that takes its keys one by one does so in
-    /// its last round only.
+    /// Whether an acquire asks for all keys now. A set that stood in line may renew those that it
+    /// keeps.
     pub fn asks_for_all_keys(&self) -> bool {
         self.set().is_none_or(|set| set.asked_ends().len() == set.len())
     }
@@ -348,16 +285,10 @@ impl Records {
     /// `contended`: the attempt was lost to other clients.
     /// `lines`: the nodes have lines for the user. If the next attempt waits in one, it is because
     /// of the key `joins_for`.
-    pub fn take_place_of_set(
-        &mut self,
-        next: RecordId,
-        id: RecordId,
-        (contended, lines): (bool, bool),
-        joins_for: Option<u8>,
-    ) {
+    pub fn take_place_of_set(&mut self, next: RecordId, id: RecordId, joins_for: Option<u8>) {
         self.unindex_set(id);
         let Some(set) = self.get_mut(id).set_mut() else { return };
-        let set = set.take_over(contended, lines, joins_for);
+        let set = set.take_over(joins_for);
         let keys = set.len();
         self.get_mut(next).trouble_mut().set = Some(Box::new(set));
         (0..keys).for_each(|key| self.index_key(next, key));

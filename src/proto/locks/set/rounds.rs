@@ -13,6 +13,7 @@ use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
 use crate::proto::key_set::KeySet;
 use crate::proto::keys::KeysRef;
+use crate::proto::locks::attempt::again::{FirstStep, HowItWaits};
 use crate::proto::locks::held::proof::Proof;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::state::{Purpose, Round};
@@ -24,13 +25,6 @@ use crate::proto::quorum::Ballot;
 use crate::proto::settings::LONGEST_KEY;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::LockAsk;
-
-/// If some nodes granted the last key, and it was refused: a set gives up its keys in one of so
-/// many cases.
-const GIVES_WAY: usize = 2;
-/// The same if no node granted it, from the second time on. Its holder may be a caller that waits
-/// for one of the first keys: a caller of single locks need not go by the order of the bytes.
-const GIVES_WAY_TO_ONE: usize = 8;
 
 impl Locks {
     /// Refuses keys that cannot be locked, or that are too long together with their prefixes.
@@ -50,8 +44,8 @@ impl Locks {
     }
 
     /// Opens the record and the request for several keys. The record has each key inside this
-    /// client, except those that it has to wait for, in these queues. Without such keys, the first
-    /// attempt begins, or the request joins the line of the key `in_line`, for which others wait.
+    /// client, except those that it has to wait for, in these queues. Without such keys, the
+    /// request begins. `in_line`: the key for which others stand in line.
     pub fn open_set(
         &mut self,
         keys: &KeySet,
@@ -63,14 +57,8 @@ impl Locks {
         if waits_in.is_empty() {
             self.check_room()?;
         }
-        let joins = self.has_lines(now);
-        let hashes: Vec<KeyHash> = keys.iter().map(KeyHash::of).collect();
-        let hands_over = |hash| joins && self.hands_over_again(hash, now);
-        let hands_over = hashes.into_iter().map(hands_over).fold(false, |any, it| any | it);
-        let may_join = joins && now < params.give_up_at && !self.starting;
-        let in_line = in_line.filter(|_| may_join);
-        let token = self.random_token(hands_over || in_line.is_some());
         let round = Round::acquire(self.cluster.size(), now, params.ttl);
+        let token = self.random_token(false);
         let id = self.records.open_set(keys, token, round).ok_or(busy(Busy::Records))?;
         self.records.get_mut(id).fenced = params.fenced;
         for key in 0..keys.len() {
@@ -79,18 +67,57 @@ impl Locks {
                 None => self.records.index_key(id, key),
             }
         }
+        let how = self.how_it_waits(&params, now);
         let stage = Stage::Gathering { record: id };
         let op = self.ops.open(params.data, now, params.give_up_at, stage);
         self.ops.link(op, self.records.get_mut(id), params.auto_extend);
-        self.ops.set_joins(op, joins);
+        self.ops.set_joins(op, how.joins);
         if waits_in.is_empty() {
-            self.ops.move_to(op, Stage::Running { record: id });
-            self.set_of(id, |set| set.chain = in_line.map(Chain::begin));
-            self.begin_first_attempt(op, id, in_line.is_some(), now);
+            self.begin_set(op, id, how, in_line, now);
         } else {
             self.ops.limit_wait(op);
         }
         Ok(op)
+    }
+
+    /// A request for several keys has all of them inside this client since this moment.
+    pub fn begin_gathered(&mut self, op: Op, id: RecordId, in_line: Option<usize>, now: Instant) {
+        let record = self.records.get_mut(id);
+        let ttl = record.ttl;
+        record.round = Round::acquire(self.cluster.size(), now, ttl);
+        record.deadline = ttl.deadline(now);
+        let how = HowItWaits { joins: self.ops.joins(op), may_wait: true };
+        self.begin_set(op, id, how, in_line, now);
+    }
+
+    /// Takes the first step of a request for several keys, all of which it has inside this client.
+    fn begin_set(
+        &mut self,
+        op: Op,
+        id: RecordId,
+        how: HowItWaits,
+        in_line: Option<usize>,
+        now: Instant,
+    ) {
+        self.ops.move_to(op, Stage::Running { record: id });
+        let hashes: Vec<KeyHash> = self.records.get(id).hashes().collect();
+        let first = self.first_step(how, in_line.is_some(), hashes, now);
+        if first.hands_over() {
+            // Nothing was sent with the token before.
+            self.records.get_mut(id).token = self.random_token(true);
+        }
+        let chain = in_line.filter(|_| first == FirstStep::Join).map(Chain::begin);
+        self.set_of(id, |set| set.chain = chain);
+        self.begin_request(op, id, first, now);
+    }
+
+    /// The first of the keys of a record for which this holds.
+    pub fn first_key_where(
+        &self,
+        id: RecordId,
+        holds: impl FnMut(KeyHash) -> bool,
+    ) -> Option<usize> {
+        self.records.get(id).hashes().position(holds)
     }
 
     pub(in crate::proto::locks) fn set_of(
@@ -112,11 +139,7 @@ impl Locks {
         let set = self.records.get_mut(id).set_mut()?;
         set.set_queue_of(index, queue);
         set.take_turn(index);
-        if set.waits() {
-            return None;
-        }
-        self.ops.move_to(op, Stage::Running { record: id });
-        Some(id)
+        (!set.waits()).then_some(id)
     }
 
     /// The queues of the requests that wait for the keys of a record that has several.
@@ -168,33 +191,11 @@ impl Locks {
 
     /// The record gave up its keys: the requests after it have their turns.
     #[cold]
-    pub(in crate::proto::locks) fn vacate_set(&mut self, id: RecordId, given_back: bool) {
+    pub(in crate::proto::locks) fn vacate_set(&mut self, id: RecordId) {
         let record = self.records.get_mut(id);
         let queues = record.set_mut().map_or_else(Vec::new, |set| set.take_queues());
-        let vacated = queues.into_iter().map(|queue| WaitEvent::Vacated { queue, given_back });
+        let vacated = queues.into_iter().map(|queue| WaitEvent::Vacated { queue });
         self.waits.extend(vacated);
-    }
-
-    /// A majority granted what was asked for. If the keys are taken one after the other, and one is
-    /// left, asks for all keys up to that one, and returns `true`. Only the votes of the last round
-    /// count, in which a majority has all keys, for a whole ttl.
-    pub(in crate::proto::locks) fn ask_for_next_key(&mut self, id: RecordId, now: Instant) -> bool {
-        if self.waits_for_next_key(id, now) {
-            return true;
-        }
-        let Some(set) = self.records.get_mut(id).set_mut() else { return false };
-        set.name(u64::MAX);
-        let next = set.takes_next();
-        let op = self.records.get(id).op;
-        let over = op.and_then(|op| self.ops.get(op)).is_some_and(|it| now >= it.give_up_at);
-        if next && over {
-            // No round is begun after the wait. A request that does not wait makes one attempt,
-            // which has one round.
-            self.on_attempt_lost(id, now);
-        } else if next {
-            self.ask_anew(id, now);
-        }
-        next
     }
 
     /// Begins another round of an attempt. Its deadline counts from this round.
@@ -208,49 +209,6 @@ impl Locks {
         // A node that is not asked in this round may lack the key that it adds.
         record.proof = Proof::default();
         self.begin_attempt(id, now);
-    }
-
-    /// If an attempt that takes its keys one after the other was lost at a later one, it keeps the
-    /// keys before it and waits for that key. As all sets go by the order of the bytes, none waits
-    /// for a set that waits for it.
-    ///
-    /// Some nodes may have granted that key, and others may have granted it to another set that
-    /// waits for it, too. Neither would ever get a majority. So each of them gives up its keys in
-    /// every second such case, drawn at random, and begins anew; and in every eighth other case
-    /// from the second time on. Three sets that share a key are each refused by a majority, so a
-    /// majority of refusals does not mean that one client holds the key.
-    pub(in crate::proto::locks) fn keep_first_keys(
-        &mut self,
-        id: RecordId,
-        error: &Error,
-        now: Instant,
-    ) -> bool {
-        let record = self.records.get(id);
-        let Some(set) = record.set() else { return false };
-        if set.chain.is_some() {
-            return self.keeps_what_it_can(id, error, now);
-        }
-        let shared = !record.round.ballot().grants().is_empty();
-        let again = record.set().is_some_and(|set| set.has_kept);
-        let one_in = if shared { GIVES_WAY } else { GIVES_WAY_TO_ONE };
-        if (shared || again) && self.random.index(one_in) == 0 {
-            return false;
-        }
-        let record = self.records.get_mut(id);
-        let Some(op) = record.op else { return false };
-        let in_time = self.ops.get(op).is_some_and(|request| now < request.give_up_at);
-        let keeps = in_time
-            && error.is_contended()
-            && record.set_mut().is_some_and(SetOfKeys::waits_for_last);
-        if keeps {
-            self.waits.push_back(WaitEvent::AttemptLost { op, next: id, last: error.clone() });
-        }
-        keeps
-    }
-
-    /// The only key of a record that its request waits for; `None`: all of them.
-    pub fn awaited(&self, id: RecordId) -> Option<usize> {
-        self.records.get(id).set()?.awaited()
     }
 
     /// Takes note of the key that a node named in its answer about a set.

@@ -66,7 +66,7 @@ fn word_of(ask: &Ask, place: Place<'_>) -> u64 {
             let (place, present) = place(*record).expect("its record is open");
             mix(mix(1, place), mix(hash_of(&present.wrapping_sub(*round)), hash_of(&(kind, sent))))
         }
-        Ask::Register(record, _) => mix(2, place(*record).map_or(0, |(place, _)| 1 + place)),
+        Ask::Register(record) => mix(2, place(*record).map_or(0, |(place, _)| 1 + place)),
         Ask::Task(..) => panic!("a fingerprint does not cover tasks"),
         Ask::Node(kind) => mix(3, hash_of(kind)),
     }
