@@ -55,6 +55,7 @@ mod sets;
 mod sets_by_token;
 mod sets_in_line;
 mod sets_kept;
+mod sets_orders;
 mod sets_rounds;
 mod sets_waiting;
 mod starting;

@@ -184,6 +184,52 @@ fn crossed_sets_and_single_keys_have_their_turns() {
     assert!(turns.iter().all(|&turns| turns >= 100), "{turns:?}");
 }
 
+/// How many holds of others, one after the other, come between a request and its lock at most, over
+/// so many turns. Each wish is one of two keys of three, so no two of them are held at a time.
+fn most_holds_before_a_turn(wishes: &[&[&[u8]]], turns: usize, seed: usize) -> usize {
+    let mut world = World::new(3);
+    let all: Vec<usize> = wishes.iter().map(|_| world.client()).collect();
+    for (&client, keys) in all.iter().zip(wishes) {
+        ask_for(&mut world, client, keys);
+    }
+    let mut waited = vec![0; all.len()];
+    let mut most = 0;
+    for turn in 0..turns {
+        let holder = (0..10_000).find_map(|_| {
+            let found = all.iter().find_map(|&it| Some((it, world.lock(it)?)));
+            if found.is_none() {
+                world.pass(MS / 4);
+            }
+            found
+        });
+        let (client, lock) = holder.expect("somebody has a turn");
+        most = most.max(waited[client]);
+        waited[client] = 0;
+        all.iter().filter(|&&it| it != client).for_each(|&it| waited[it] += 1);
+        // How long it is held varies, and so does who asks first afterwards.
+        world.pass(MS * ((turn * 7 + seed) % 5) as u32 / 2);
+        world.release(client, lock);
+        if (turn + seed) % 3 == 0 {
+            world.settle();
+        }
+        ask_for(&mut world, client, wishes[client]);
+    }
+    most
+}
+
+/// With K keys in the chain, a set of two keys waits for at most the sum of the binomial
+/// coefficients (n - 1 over i), i = 1..K, once it goes by the order of the bytes; and before that
+/// for those that stand before it in the line of the first key that refused it.
+#[test]
+fn no_set_waits_for_more_holds_of_others_than_the_bound() {
+    let wishes: [&[&[u8]]; 5] =
+        [&[b"a", b"b"], &[b"b", b"c"], &[b"a", b"c"], &[b"b", b"c"], &[b"a", b"b"]];
+    let (in_order, before) = (4 + 6 + 4, 4);
+    let most = (0..6).map(|seed| most_holds_before_a_turn(&wishes, 400, seed)).max();
+    println!("{most:?}");
+    assert!(most <= Some(in_order + before), "{most:?} holds of others");
+}
+
 #[test]
 fn set_that_gives_up_leaves_every_line_and_key() {
     // Refused at once; refused again; and while it keeps keys.

@@ -18,6 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::proto::error::Error;
+use crate::proto::key_set::MOST_KEYS;
 use crate::proto::lock::LockToken;
 use crate::proto::node_set::{MAX_NODES, NodeId, NodeSet};
 use crate::proto::quorum::reached_by;
@@ -179,13 +180,16 @@ impl Line {
         }
     }
 
-    /// The waiter leaves these lines for those of another key, in this round. The token may stay
-    /// where it is: the release takes it out.
-    pub fn move_on(&mut self, round: u32) {
+    /// The waiter leaves these lines for those of another key, after this round. The token may stay
+    /// where it is, and the nodes `late` may put it there yet: the release takes it out.
+    pub fn move_on(&mut self, round: u32, late: NodeSet) {
         let nodes = self.at.len();
-        let stands = |node| self.may_stand(node).then(|| self.oldest_mark(node));
+        let may_stand = |node| late.contains(node) || self.may_stand(node);
+        let stands = |node| may_stand(node).then(|| self.oldest_mark(node));
         let oldest: Vec<_> = NodeSet::first(nodes).iter().map(stands).collect();
-        let next = Line::new(nodes, (self.ttl, self.short_ttl), round);
+        // A node that was admitted during this round was asked for a place in the line before.
+        let since = round.wrapping_add(1);
+        let next = Line::new(nodes, (self.ttl, self.short_ttl), since);
         let before = std::mem::replace(self, next);
         for ((at, before), oldest) in self.at.iter_mut().zip(before.at).zip(oldest) {
             // No mark is for two lines.
@@ -314,7 +318,9 @@ impl Line {
     pub fn oldest_mark(&self, node: NodeId) -> u16 {
         let AtNode { marks, oldest, .. } = &self.at[node.index()];
         let first = oldest.map_or(marks.first, |oldest| oldest.min(marks.first));
-        first.max(marks.last.saturating_sub(EARLIER_MARKS)).max(1)
+        // In each line the waiter was given at least one mark more.
+        let most = EARLIER_MARKS + if oldest.is_some() { MOST_KEYS as u16 } else { 0 };
+        first.max(marks.last.saturating_sub(most)).max(1)
     }
 
     /// The numbers of the marks that it was given before, of which one may be in its line.

@@ -20,6 +20,7 @@ use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::course::Part;
 use crate::proto::locks::round::failure::{Refusals, Tried, classify};
 use crate::proto::locks::round::state::Purpose;
+use crate::proto::locks::set::keys::SetOfKeys;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::quorum::Ballot;
 use crate::proto::time::{Instant, Ttl};
@@ -43,6 +44,9 @@ const NO_LINES: Duration = Duration::from_secs(10);
 
 /// How often a request gives nodes up for another waiter. Its pauses before it joins again double.
 const YIELDS: u32 = 6;
+
+/// So many attempts in a row may a set lose before it pauses when it begins anew.
+const QUICK_TRIES: u32 = 3;
 
 /// Whether a node refused the script of the line for a reason that may last. The key of the line
 /// may be no line, and a command may be missing there.
@@ -102,11 +106,15 @@ impl Locks {
             record.trouble_mut().line = Some(Box::new(line));
             self.cluster.stats_mut().joined += 1;
         }
-        let length = EARLY_POLL.saturating_mul(1 << yields.min(YIELDS));
+        // A set may be refused for ever although each line hands its key over: a majority of the
+        // nodes has each key, and none has all.
+        let begun_anew = self.records.get(id).set().map_or(0, SetOfKeys::begun_anew);
+        let pauses = if goes_on { 0 } else { yields.max(begun_anew.saturating_sub(QUICK_TRIES)) };
+        let length = EARLY_POLL.saturating_mul(1 << pauses.min(YIELDS));
         let at = now.saturating_add(self.random.pause(length / 2, length));
         self.ops.pause(op, id, at, last);
         self.poll_from(op, at);
-        if yields == 0 || goes_on {
+        if pauses == 0 {
             self.ops.interrupt(op);
             self.poll_line(op, id, now);
         }
@@ -115,7 +123,7 @@ impl Locks {
     /// The timer of a waiter in line came due.
     pub fn on_poll_due(&mut self, op: Op, now: Instant) {
         if let Some(id) = self.ops.pauses_before(op) {
-            if !self.renew_kept(op, id, now) {
+            if !self.gives_way(op, id, now) && !self.renew_kept(op, id, now) {
                 self.poll_line(op, id, now);
             }
         }

@@ -8,8 +8,12 @@
 //!
 //! A hand-over is no vote: it brings one key of several. Only a round over all keys counts.
 //!
-//! The hazard is a caller that holds a single key and waits for a smaller one: it need not go by
-//! the order. So now and then a set gives up what it keeps, and begins anew.
+//! One hazard is a caller that holds a single key and waits for a smaller one: it need not go by
+//! the order. So a set that does not move up in its line gives up what it keeps now and then, and
+//! begins anew. The other is a set that is refused for ever though each line hands its key over,
+//! because no majority has all keys free: it pauses before it begins anew.
+
+use std::time::Duration;
 
 use crate::proto::error::Error;
 use crate::proto::ids::{Op, RecordId};
@@ -19,7 +23,9 @@ use crate::proto::locks::{Locks, WaitEvent};
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
 
-/// A set begins anew in one of so many cases in which it would renew the keys that it keeps.
+/// How long a set that keeps keys stands in one place of its line before it may give way.
+const STANDS_STILL: Duration = Duration::from_secs(1);
+/// It begins anew in one of so many of these cases.
 const GIVES_WAY: usize = 8;
 
 /// How far a set is that waits in line.
@@ -128,8 +134,9 @@ impl Locks {
             set.name(at as u64);
         }
         let round = record.round.number;
+        let late = record.pending.unanswered().union(record.pending.unproven());
         match record.line_mut() {
-            Some(line) if is_new => line.move_on(round),
+            Some(line) if is_new => line.move_on(round, late),
             Some(_) => {}
             None => return false,
         }
@@ -165,6 +172,34 @@ impl Locks {
         Some(record.round.start.saturating_add(record.ttl.usable() / 2))
     }
 
+    /// A set that keeps keys, and has not moved up in its line for a while, gives them up now and
+    /// then. Returns whether it did.
+    pub(in crate::proto::locks) fn gives_way(
+        &mut self,
+        op: Op,
+        id: RecordId,
+        now: Instant,
+    ) -> bool {
+        let record = self.records.get_mut(id);
+        let rank = record.line().map_or(0, |line| line.rank);
+        let Some(set) = record.set_mut() else { return false };
+        if set.chain.is_none_or(|chain| chain.kept() == 0) {
+            return false;
+        }
+        let next = (now.saturating_add(STANDS_STILL), rank);
+        let (at, before) = *set.gives_way.get_or_insert(next);
+        if now < at {
+            return false;
+        }
+        set.gives_way = Some(next);
+        if rank < before || self.random.index(GIVES_WAY) != 0 {
+            return false;
+        }
+        self.ops.interrupt(op);
+        self.on_attempt_lost(id, now);
+        true
+    }
+
     /// Renews the keys that a set keeps while it waits in line, if that is due. Returns whether the
     /// set waits no more for now.
     pub(in crate::proto::locks) fn renew_kept(
@@ -177,10 +212,6 @@ impl Locks {
             return false;
         }
         self.ops.interrupt(op);
-        if self.random.index(GIVES_WAY) == 0 {
-            self.on_attempt_lost(id, now);
-            return true;
-        }
         self.set_of(id, |set| {
             if let Some(chain) = &mut set.chain {
                 chain.asked = Some(chain.kept());
@@ -209,6 +240,7 @@ impl Locks {
         let Some(chain) = &mut set.chain else { return false };
         if chain.at != asked {
             (chain.at, chain.is_won) = (asked, false);
+            set.gives_way = None;
         }
         chain.asked = None;
         set.name(u64::from(asked));

@@ -13,6 +13,7 @@ use crate::proto::key_set::{KeySet, parts};
 use crate::proto::locks::record::records::{Record, Records};
 use crate::proto::locks::set::chain::Chain;
 use crate::proto::node_set::NodeId;
+use crate::proto::time::Instant;
 
 /// The keys of a record that has several. The bytes of the keys are in the record's own buffer.
 #[derive(Debug, Clone)]
@@ -29,6 +30,10 @@ pub struct SetOfKeys {
     named: Option<u8>,
     /// How far it is, if it waits in line.
     pub chain: Option<Chain>,
+    /// If it keeps keys: when it may give way next, and how many stood before it at the last time.
+    pub gives_way: Option<(Instant, u64)>,
+    /// How often the request began anew after it stood in line.
+    begun_anew: u32,
     /// The key for which the token joined a line last.
     pub lined: Option<u8>,
     /// Which nodes refused the present round, and because of which key.
@@ -46,6 +51,8 @@ impl SetOfKeys {
             waits_for: 0,
             named: None,
             chain: None,
+            gives_way: None,
+            begun_anew: 0,
             lined: None,
             refused_by: Vec::new(),
         }
@@ -66,6 +73,8 @@ impl SetOfKeys {
             waits_for: self.waits_for,
             named: None,
             chain,
+            gives_way: None,
+            begun_anew: self.begun_anew.saturating_add(u32::from(self.chain.is_some())),
             lined: None,
             refused_by: Vec::new(),
         }
@@ -158,6 +167,11 @@ impl SetOfKeys {
     /// A node named a key that is in the way.
     pub fn name(&mut self, key: u64) {
         self.named = u8::try_from(key).ok().filter(|&key| usize::from(key) < self.len());
+    }
+
+    /// How often the request began anew after it stood in line.
+    pub fn begun_anew(&self) -> u32 {
+        self.begun_anew
     }
 
     /// The key that a node named last.
