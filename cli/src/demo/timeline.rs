@@ -298,16 +298,17 @@ impl Picture<'_> {
         let area = self.area(absence.from, absence.to, top, height);
         let (fill, ink) = if absence.dead { (DEAD, PAPER) } else { (ICE, INK) };
         self.svg.rectangle(area, fill);
-        // The end of the absence is written beside its cause, if there is room for both.
         let (word, back, room) = match absence {
             Absence { dead: true, .. } => ("dead", "back, empty", 160.0),
             _ => ("frozen", "goes on", 140.0),
         };
-        let middle = top + height / 2.0;
+        let (middle, right) = (top + height / 2.0, area.left + area.width);
         self.svg.text(word, (area.left + 8.0, middle), TEXT.ink(ink));
+        // Its end is written beside its cause, if there is room for both.
         if absence.ended && area.width > room {
-            let right = area.left + area.width - 6.0;
-            self.svg.text(back, (right, middle), TEXT.ink(ink).ending());
+            self.svg.text(back, (right - 6.0, middle), TEXT.ink(ink).ending());
+        } else if absence.ended {
+            self.svg.text(back, (right + 6.0, middle), TEXT.halo());
         }
     }
 
