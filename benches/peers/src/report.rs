@@ -147,7 +147,7 @@ fn medians(measured: &Measured, which: usize) -> Recorded {
 }
 
 fn too_slow() -> String {
-    format!("no round ended within {OVERTIME:?}")
+    format!("no round ended within {} s", OVERTIME.as_secs())
 }
 
 /// The server and the rounds.
