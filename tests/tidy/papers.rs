@@ -111,7 +111,7 @@ pub fn rules(text: &str, source: impl Fn(&str) -> Option<String>) -> Vec<String>
             }
         } else if line.starts_with("No test yet: ") {
             has_test = true;
-        } else if line.starts_with("- `") || line.starts_with("  `") {
+        } else if line.starts_with("- `") || !file.is_empty() && line.starts_with("  `") {
             has_test = true;
             // A remark may follow a name.
             for named in line.split('`').skip(1).step_by(2) {
