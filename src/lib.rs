@@ -20,12 +20,12 @@
 * [`Engine`] lives in your loop, with its sockets on your `mio::Poll`.
 * [`FdEngine`] is the engine with one file descriptor to poll, for any other loop (Linux).
 * `UringEngine` (feature `io-uring`) is an engine for a thread that waits for nothing else: each
-  of its turns is one system call (Linux).
+  of its turns is one system call of io_uring (Linux).
 * [`proto::Coordinator`] is the core, without a socket and without a clock.
 
 The docs of each say what happens across threads, in a forked process, at a signal, and when
-something is dropped. `examples/` has a file for each interface. `docs/guide.md` explains them step
-by step, and `docs/performance.md` says what each costs.
+something is dropped. In the repository, `docs/guide.md` explains them step by step, `examples/` has
+a file for each, and `docs/performance.md` says what they cost.
 "
 )]
 //!

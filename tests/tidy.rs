@@ -4,12 +4,16 @@
 //! small bad examples beside them. The one hazard: a rule that reads no file would pass, so reading
 //! the tree insists on finding what is known to be there.
 
+#[path = "support/drawing.rs"]
+mod drawing;
 #[path = "tidy/floors.rs"]
 mod floors;
 #[path = "tidy/papers.rs"]
 mod papers;
 #[path = "tidy/paths.rs"]
 mod paths;
+#[path = "tidy/pictures.rs"]
+mod pictures;
 #[path = "tidy/shape.rs"]
 mod shape;
 #[path = "tidy/source.rs"]
@@ -119,6 +123,21 @@ fn diagrams_have_the_states_of_the_code() {
     let source = |path: &str| std::fs::read_to_string(root().join(path)).ok();
     let path = "ARCHITECTURE.md";
     report(&papers::diagrams(path, &read(path), source));
+}
+
+#[test]
+fn pictures_show_the_recorded_figures() {
+    let is_order = std::env::var_os("REDLATCH_REDRAW").is_some();
+    for (path, drawn) in pictures::drawn(&read(pictures::FIGURES)) {
+        drawing::assert_legible(&drawn);
+        assert!(!drawing::texts(&drawn).is_empty() && !drawing::metadata(&drawn).is_empty());
+        if is_order {
+            std::fs::write(root().join(path), &drawn).expect("the tree can be written");
+        }
+        let redraw = pictures::REDRAW;
+        assert!(read(path) == drawn, "{path} is older than what it shows. Redraw it: {redraw}");
+    }
+    report(&pictures::tables(&read(pictures::FIGURES), &read("benches/README.md")));
 }
 
 #[test]

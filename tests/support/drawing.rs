@@ -1,4 +1,5 @@
-//! A picture in SVG as a test looks at it: whether it is well-formed, and which texts are in it.
+//! A picture in SVG as a test looks at it: whether it is well-formed, which texts are in it, and
+//! whether a reader can read them and look up the colours.
 //!
 //! Only as much XML as such a picture has: elements, attributes in double quotes, text, the five
 //! entities. Anything else counts as an error.
@@ -8,6 +9,42 @@
 /// Panics if it is not well-formed, or not a picture.
 #[track_caller]
 pub fn texts(svg: &str) -> Vec<String> {
+    texts_in(svg, "text")
+}
+
+/// What a picture says that it shows.
+#[track_caller]
+pub fn metadata(svg: &str) -> String {
+    texts_in(svg, "metadata").concat()
+}
+
+/// Checks that every text has at least 13 pixels in a picture as wide as README, and that each
+/// colour but those of ink and paper is in the legend, whose swatches have one size.
+#[track_caller]
+pub fn assert_legible(svg: &str) {
+    assert!(svg.contains("viewBox=\"0 0 830 "), "not as wide as README");
+    for size in values(svg, "font-size") {
+        let pixels: f64 = size.parse().expect("a number of pixels");
+        assert!(pixels >= 13.0, "a text of {pixels} pixels");
+    }
+    let neutral = ["none", "#222222", "#5f5f5f", "#d0d0d0", "#ffffff"];
+    for colour in values(svg, "fill").chain(values(svg, "stroke")) {
+        let swatch = format!("width=\"22.0\" height=\"16.0\" fill=\"{colour}\"");
+        let known = neutral.contains(&colour) || svg.contains(&swatch);
+        assert!(known, "{colour} is not in the legend");
+    }
+}
+
+/// The values of all attributes with this name.
+fn values<'a>(svg: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
+    let start = format!(" {name}=\"");
+    let places: Vec<usize> = svg.match_indices(&start).map(|(at, _)| at + start.len()).collect();
+    places.into_iter().filter_map(|at| svg[at..].split('"').next())
+}
+
+/// The texts in elements of this name.
+#[track_caller]
+fn texts_in(svg: &str, wanted: &str) -> Vec<String> {
     let mut open: Vec<&str> = Vec::new();
     let mut texts = Vec::new();
     let mut roots = 0;
@@ -15,8 +52,10 @@ pub fn texts(svg: &str) -> Vec<String> {
     while let Some(start) = rest.find('<') {
         let text = plain(rest[..start].trim());
         if !text.is_empty() {
-            assert_eq!(open.last(), Some(&"text"), "{text:?} is in no text");
-            texts.push(text);
+            let inside = open.last().copied().unwrap_or("nothing");
+            let may = ["text", "title", "metadata"].contains(&inside);
+            assert!(may, "{text:?} is in {inside}");
+            texts.extend((inside == wanted).then_some(text));
         }
         let end = rest.find('>').unwrap_or_else(|| panic!("{:?} does not end", &rest[start..]));
         let tag = &rest[start + 1..end];

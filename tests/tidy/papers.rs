@@ -85,12 +85,17 @@ pub fn dependencies(path: &str, cargo: &str) -> Vec<String> {
 }
 
 /// The safety rules have their numbers, each names a test or says that it has none, and every named
-/// test exists. `source` reads a file of the tree; `None`: there is no such file.
+/// test exists: `file: function`, and after it `function` alone for others of that file, also on
+/// indented lines below. `source` reads a file of the tree; `None`: there is no such file.
 pub fn rules(text: &str, source: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let mut findings = Vec::new();
     let mut rules = 0;
     let mut has_test = true;
+    let mut file = "";
     for (i, line) in text.lines().enumerate() {
+        if !line.starts_with("  ") {
+            file = "";
+        }
         let mut finding = |what: &str| findings.push(format!("{RULES}:{}: {what}", i + 1));
         if line.starts_with('#') {
             if !has_test {
@@ -106,19 +111,20 @@ pub fn rules(text: &str, source: impl Fn(&str) -> Option<String>) -> Vec<String>
             }
         } else if line.starts_with("No test yet: ") {
             has_test = true;
-        } else if let Some(named) = line.strip_prefix("- `") {
+        } else if line.starts_with("- `") || !file.is_empty() && line.starts_with("  `") {
             has_test = true;
-            // A remark may follow.
-            let named = named.split('`').next().unwrap_or(named);
-            match named.split_once(": ") {
-                None => finding("a test is named as `file: function`"),
-                Some((file, name)) => match source(file) {
+            // A remark may follow a name.
+            for named in line.split('`').skip(1).step_by(2) {
+                let (path, name) = named.split_once(": ").unwrap_or((file, named));
+                file = path;
+                match source(file) {
+                    None if file.is_empty() => finding("a test is named as `file: function`"),
                     None => finding(&format!("there is no file {file}")),
                     Some(text) if !has_test_named(&text, name) => {
                         finding(&format!("there is no test {name} in {file}"));
                     }
                     Some(_) => {}
-                },
+                }
             }
         }
     }
@@ -411,6 +417,15 @@ mod tests {
             let what = format!("there is no test {name} in a.rs");
             assert_eq!(rules(&wrong, source), found(&what));
         }
+        let more = text_with("a.rs: it_holds`, `it_holds`,\n  `it_holds");
+        assert_eq!(rules(&more, source), [""; 0]);
+        let more = text_with("a.rs: it_holds`, `it_hold");
+        assert_eq!(rules(&more, source), found("there is no test it_hold in a.rs"));
+        let more = text_with("a.rs: it_holds`,\n  `it_hold");
+        let what = "docs/rules.md:4: there is no test it_hold in a.rs";
+        assert_eq!(rules(&more, source), [what]);
+        let wrong = text_with("it_holds");
+        assert_eq!(rules(&wrong, source), found("a test is named as `file: function`"));
         let none = text.replacen("- `a.rs: it_holds`", "No test yet: it is hard.", 1);
         assert_eq!(rules(&none, source), [""; 0]);
         assert_eq!(rules(&text.replacen("- `a.rs: it_holds`\n", "", 1), source).len(), 1);

@@ -8,12 +8,11 @@
 //! The bench starts five servers by itself and ends them. Options: `--free N`, `--frozen N`,
 //! `--one-key N` (cases; each may be repeated; default: a set of all three), `--rounds N`,
 //! `--seconds-per-round F`, `--only TEXT` (contenders whose name has it; may be repeated),
-//! `--json`, `--pictures FOLDER` (draws the figures of this run).
+//! `--json`, `--record FILE` (writes the figures that benches/pictures are drawn from).
 
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
 mod options;
-mod picture;
 mod quorum;
 mod report;
 mod tally;
@@ -27,6 +26,9 @@ mod with_rslock;
 mod blocking;
 #[path = "../../doors/engine.rs"]
 mod engine;
+#[path = "../../pictures/figures.rs"]
+#[allow(dead_code, reason = "the pictures read what the bench writes")]
+mod figures;
 #[path = "../../doors/slots.rs"]
 mod slots;
 #[path = "../../../tests/support/mod.rs"]
@@ -119,8 +121,8 @@ fn main() {
         report::show(&measured, &options);
         all.push(measured);
     }
-    if let Some(folder) = &options.pictures {
-        report::draw(&all, folder);
+    if let Some(path) = &options.record {
+        report::record(&all, &options, path);
     }
     report::end(&options);
 }

@@ -12,8 +12,8 @@ pub struct Options {
     /// Parts of the names of the contenders that are wanted; empty: all of them.
     only: Vec<String>,
     pub json: bool,
-    /// Where the pictures are written, if they are wanted.
-    pub pictures: Option<PathBuf>,
+    /// Where the figures are recorded, if that is wanted.
+    pub record: Option<PathBuf>,
 }
 
 /// What the contenders do in a round.
@@ -61,7 +61,7 @@ impl Options {
             length: Duration::from_millis(250),
             only: Vec::new(),
             json: false,
-            pictures: None,
+            record: None,
         };
         while let Some(argument) = arguments.next() {
             let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
@@ -73,7 +73,7 @@ impl Options {
                 "--seconds-per-round" => options.length = seconds(&value()?)?,
                 "--only" => options.only.push(value()?),
                 "--json" => options.json = true,
-                "--pictures" => options.pictures = Some(value()?.into()),
+                "--record" => options.record = Some(value()?.into()),
                 other => return Err(format!("unknown option {other}")),
             }
         }

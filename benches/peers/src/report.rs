@@ -1,4 +1,4 @@
-//! The figures of the rounds, as Markdown, as JSON and as pictures.
+//! The figures of the rounds, as Markdown, as JSON and as a record for the pictures.
 //!
 //! Each figure is the median of its rounds, and each ratio, in brackets, the median of the ratios
 //! within a round to the first contender: what disturbs the machine for longer than a round
@@ -7,8 +7,8 @@
 use std::path::Path;
 
 use super::OVERTIME;
+use super::figures::{Figures as Recorded, Record, Row, grouped};
 use super::options::{Case, Options};
-use super::picture::{Line, Panel, draw as drawing};
 use super::support::Server;
 use super::tally::{Figures, PERCENTILES, median};
 
@@ -40,10 +40,7 @@ pub fn begin(options: &Options) {
     if options.json {
         return;
     }
-    let Server { valkey, version: (major, minor), .. } = Server::get();
-    let server = if *valkey { "Valkey" } else { "Redis" };
-    let Options { rounds, length, .. } = options;
-    println!("{server} {major}.{minor}, five masters; medians of {rounds} rounds of {length:?};");
+    println!("{}, five masters; medians of the rounds;", about(options));
     println!("in brackets: the median of the rounds' ratios to the first row");
     println!("load before: {}", load());
 }
@@ -82,7 +79,7 @@ pub fn show(measured: &Measured, options: &Options) {
         );
     }
     for name in &measured.too_slow {
-        println!("| {name} | no round ended within {OVERTIME:?} | | | |");
+        println!("| {name} | {} | | | |", too_slow());
     }
     let failed = |which: usize| measured.rounds.iter().map(|round| round[which].failed).sum();
     for (which, name) in measured.names.iter().enumerate() {
@@ -96,20 +93,6 @@ pub fn show(measured: &Measured, options: &Options) {
         println!();
         println!("Rounds left out, because of steal: {}.", measured.left_out);
     }
-}
-
-/// A number with commas between its thousands.
-fn grouped(value: f64, digits: usize) -> String {
-    let text = format!("{value:.digits$}");
-    let whole = text.find('.').unwrap_or(text.len());
-    let mut grouped = String::new();
-    for (at, character) in text.chars().enumerate() {
-        if at > 0 && at < whole && (whole - at) % 3 == 0 {
-            grouped.push(',');
-        }
-        grouped.push(character);
-    }
-    grouped
 }
 
 fn json(measured: &Measured, which: usize) -> String {
@@ -133,60 +116,46 @@ fn json(measured: &Measured, which: usize) -> String {
     )
 }
 
-/// Writes the pictures: percentiles of an acquire, and throughput and CPU by keys in flight.
-pub fn draw(all: &[Measured], folder: &Path) {
-    let free: Vec<&Measured> = all.iter().filter(|it| matches!(it.case, Case::Free(_))).collect();
-    let frozen = all.iter().filter(|it| matches!(it.case, Case::Frozen(_)));
-    let latency: Vec<Panel> = free.iter().copied().chain(frozen).map(percentiles).collect();
-    let pairs = panel(&free, "pairs a second", |figures| figures.pairs_per_s);
-    let cpu = panel(&free, "CPU of the client, us a pair", |figures| figures.cpu_us);
-    let write = |name: &str, panels: &[Panel]| {
-        let path = folder.join(name);
-        if let Err(error) = std::fs::write(&path, drawing(panels)) {
-            eprintln!("{}: {error}", path.display());
-        }
-    };
-    write("latency.svg", &latency);
-    write("throughput.svg", &[pairs, cpu]);
-}
-
-/// One case: the time of an acquire by percentile.
-fn percentiles(measured: &Measured) -> Panel {
-    let values = |which| {
-        let at = |at: usize| measured.median(which, |figures| figures.percentiles_us[at]);
-        (0..PERCENTILES.len()).map(|place| Some(at(place))).collect()
-    };
-    let line = |(which, name): (usize, &String)| Line { name: name.clone(), values: values(which) };
-    Panel {
-        title: format!("acquire, us: {}", measured.case.title()),
-        below: "percentile".to_owned(),
-        places: PERCENTILES.map(|percent| percent.to_string()).to_vec(),
-        lines: measured.names.iter().enumerate().map(line).collect(),
+/// Records the cases with free keys, for the pictures.
+pub fn record(all: &[Measured], options: &Options, path: &Path) {
+    let free = all.iter().filter(|it| !matches!(it.case, Case::OneKey(_)));
+    let rows = free.flat_map(|measured| {
+        let case = measured.case.title();
+        let row = move |contender: &String, figures| Row {
+            case: case.clone(),
+            contender: contender.clone(),
+            figures,
+        };
+        let ended = measured.names.iter().enumerate();
+        let ended = ended.map(|(which, name)| (name, Ok(medians(measured, which))));
+        let too_slow = measured.too_slow.iter().map(|name| (name, Err(too_slow())));
+        ended.chain(too_slow).map(move |(name, figures)| row(name, figures))
+    });
+    let record = Record { about: about(options), rows: rows.collect() };
+    if let Err(error) = std::fs::write(path, record.write()) {
+        eprintln!("{}: {error}", path.display());
     }
 }
 
-/// One figure by keys in flight.
-fn panel(free: &[&Measured], title: &str, field: fn(&Figures) -> f64) -> Panel {
-    let mut names: Vec<&String> = Vec::new();
-    for name in free.iter().flat_map(|measured| &measured.names) {
-        if !names.contains(&name) {
-            names.push(name);
-        }
+fn medians(measured: &Measured, which: usize) -> Recorded {
+    Recorded {
+        p50_us: measured.median(which, Figures::p50_us),
+        p99_us: measured.median(which, Figures::p99_us),
+        cpu_us: measured.median(which, |it| it.cpu_us),
+        pairs_per_s: measured.median(which, |it| it.pairs_per_s),
     }
-    let value = |measured: &Measured, name: &String| {
-        let which = measured.names.iter().position(|it| it == name)?;
-        Some(measured.median(which, field))
-    };
-    let line = |name: &&String| Line {
-        name: (*name).clone(),
-        values: free.iter().map(|measured| value(measured, name)).collect(),
-    };
-    Panel {
-        title: title.to_owned(),
-        below: "in flight".to_owned(),
-        places: free.iter().map(|it| it.case.in_flight().to_string()).collect(),
-        lines: names.iter().map(line).collect(),
-    }
+}
+
+fn too_slow() -> String {
+    format!("no round ended within {} s", OVERTIME.as_secs())
+}
+
+/// The server and the rounds.
+fn about(options: &Options) -> String {
+    let Server { valkey, version: (major, minor), .. } = Server::get();
+    let server = if *valkey { "Valkey" } else { "Redis" };
+    let Options { rounds, length, .. } = options;
+    format!("{server} {major}.{minor}, {rounds} rounds of {length:?}")
 }
 
 /// How many processes want the processors: over one, five and fifteen minutes.

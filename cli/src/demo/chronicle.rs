@@ -3,14 +3,26 @@
 //! A fact is noted where it happens, by the code that knows it. Nothing is worked out here, and
 //! nothing is noted ahead.
 
+use std::time::Duration;
+
 use redlatch::clock::Instant;
 
-/// Something that the demo did, or that followed from it.
+/// A step of the story. Steps count from 1, on the screen and in the picture.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
+pub struct Step {
     pub at: Instant,
-    /// The actor: a client or a node.
-    pub who: String,
+    pub title: &'static str,
+    /// The calls that the picture quotes, each with its outcome, as on the screen.
+    pub calls: Vec<(String, String)>,
+}
+
+/// A client's call that took a while.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ask {
+    pub client: &'static str,
+    pub from: Instant,
+    pub to: Instant,
+    /// The call and its duration, in words.
     pub what: String,
 }
 
@@ -29,7 +41,9 @@ pub enum Done {
 #[derive(Debug)]
 pub struct Chronicle {
     pub start: Instant,
-    pub events: Vec<Event>,
+    pub node_timeout: Duration,
+    pub steps: Vec<Step>,
+    pub asks: Vec<Ask>,
     /// What was done to which node, and when.
     pub done: Vec<(Instant, usize, Done)>,
     /// From when on which client has the lock; `None`: no client.
@@ -41,13 +55,25 @@ pub struct Chronicle {
 impl Chronicle {
     /// An empty chronicle that begins at `start`.
     pub fn new(start: Instant) -> Chronicle {
-        let (events, done, holders, owners) = Default::default();
-        Chronicle { start, events, done, holders, owners }
+        let (node_timeout, steps, asks, done, holders, owners) = Default::default();
+        Chronicle { start, node_timeout, steps, asks, done, holders, owners }
     }
 
-    pub fn event(&mut self, at: Instant, who: &str, what: &str, outcome: &str) {
-        let what = if outcome.is_empty() { what.into() } else { format!("{what}: {outcome}") };
-        self.events.push(Event { at, who: who.into(), what });
+    /// Begins a step, and returns its number.
+    pub fn step(&mut self, at: Instant, title: &'static str) -> usize {
+        self.steps.push(Step { at, title, calls: Vec::new() });
+        self.steps.len()
+    }
+
+    /// Notes a call for the picture, as one of the last step.
+    pub fn call(&mut self, who: &str, what: &str, outcome: &str) {
+        if let Some(step) = self.steps.last_mut() {
+            step.calls.push((format!("{who} {what}"), outcome.into()));
+        }
+    }
+
+    pub fn ask(&mut self, client: &'static str, from: Instant, to: Instant, what: String) {
+        self.asks.push(Ask { client, from, to, what });
     }
 
     /// The owner of a token, if it belongs to a lock.

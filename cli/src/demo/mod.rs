@@ -14,6 +14,7 @@ mod peek;
 mod screen;
 mod servers;
 mod story;
+mod svg;
 mod timeline;
 mod watch;
 
@@ -34,9 +35,6 @@ use watch::Watch;
 
 /// The key that alice and bob want.
 const KEY: &str = "invoice:42";
-
-/// The keys that are watched on every node, for the picture.
-const KEYS: [&str; 2] = [KEY, story::FREE_KEY];
 
 /// The lock's ttl unless it is extended. Longer than the demo leaves the lock alone.
 const TTL: Duration = Duration::from_secs(5);
@@ -85,21 +83,17 @@ fn play(options: &Options, screen: &mut Screen) -> Result<(), Stop> {
     let mut masters = masters(options)?;
     let started = clock::now().saturating_since(start);
     let mut chronicle = Chronicle::new(clock::now());
-    let watch = options.svg.as_ref().map(|_| Watch::start(&masters.urls(), &KEYS)).transpose()?;
+    let watch = options.svg.as_ref().map(|_| Watch::start(&masters.urls(), KEY)).transpose()?;
     story::play(screen, masters.as_mut(), started, &mut chronicle)?;
     let end = clock::now();
     let states = watch.map(Watch::end);
     drop(masters);
     if let (Some(path), Some(states)) = (&options.svg, states) {
-        draw(path, &timeline::svg(&chronicle, &states, end))?;
+        let picture = timeline::svg(&chronicle, &states, end);
+        std::fs::write(path, picture).map_err(|error| unwritable(path, &error))?;
     }
     let took = clock::now().saturating_since(start);
     screen.prose(&format!("The five masters are ended. {} in all.", screen::time(took)))
-}
-
-fn draw<E: std::fmt::Display>(path: &Path, drawn: &Result<String, E>) -> Result<(), Stop> {
-    let text = drawn.as_ref().map_err(|error| Stop::Failed(format!("picture: {error}")))?;
-    std::fs::write(path, text).map_err(|error| unwritable(path, &error))
 }
 
 fn unwritable(path: &Path, error: &std::io::Error) -> Stop {

@@ -18,7 +18,7 @@ use super::screen::{Look, Screen, time};
 use super::{GRAIN, KEY, Stop, TTL};
 
 /// A key that no client holds when it is asked for.
-pub const FREE_KEY: &str = "invoice:43";
+const FREE_KEY: &str = "invoice:43";
 
 /// How long a client is left waiting, so that the wait can be seen.
 const A_WHILE: Duration = Duration::from_millis(800);
@@ -77,6 +77,7 @@ pub fn play(
     let config = Config::new(masters.urls())
         .map_err(|error| failed("alice", &error.into()))?
         .restart_guard(RestartGuard::Off);
+    chronicle.node_timeout = config.get_settings().node_timeout;
     let mut story = Story { screen, masters, config, chronicle };
     let alice = &story.introduce(started)?;
     let mut lock = story.take(alice)?;
@@ -107,13 +108,13 @@ impl Story<'_> {
     }
 
     fn take<'c>(&mut self, alice: &'c Client) -> Result<Guard<'c>, Stop> {
-        self.screen.heading("1  Take it")?;
+        self.step("Take it")?;
         let start = clock::now();
         let lock = alice.lock(KEY, TTL).map_err(|error| failed("alice", &error))?;
         let (took, left) = (since(start), lock.remaining());
         self.has(clock::now(), lock.token(), "alice");
         let granted = format!("granted in {}, hers for {}", time(took), time(left));
-        self.call("alice", "lock", KEY, &granted)?;
+        self.quoted("alice", &call("lock", KEY), &granted)?;
         let hers = |&holds: &Holds| holds == Holds::TokenOf("alice");
         self.look_until(alice, |story| Ok(story.holds(KEY)?.iter().all(hers)))?;
         self.show(KEY)?;
@@ -130,25 +131,26 @@ impl Story<'_> {
     }
 
     fn want(&mut self, alice: &Client) -> Result<Bob, Stop> {
-        self.screen.heading("2  Another client wants it")?;
+        self.step("Another client wants it")?;
         let bob = Bob::start(self.config.clone())?;
         let Report::Refused { took, error } = bob.next_report()? else {
             return Err(Stop::Failed("bob got a lock that alice has".into()));
         };
-        self.call("bob", "try_lock", KEY, &format!("refused in {}", time(took)))?;
+        let refused = format!("refused in {}", time(took));
+        self.quoted("bob", &call("try_lock", KEY), &refused)?;
         self.screen.quote(&error.to_string())?;
         self.prose(
             "Three no decide as three yes do, and bob does not wait for the other two. Any two \
              majorities have a node in common, so alice and bob cannot both have one.",
         )?;
-        self.call("bob", "lock", KEY, "waits, and tries again by himself")?;
+        self.event("bob", &call("lock", KEY), "waits, and tries again by himself")?;
         drive(alice, A_WHILE)?;
         bob.is_still_at_it()?;
         Ok(bob)
     }
 
     fn lose_a_minority(&mut self, alice: &Client, lock: &mut Guard<'_>) -> Result<(), Stop> {
-        self.screen.heading("3  One node freezes, one dies")?;
+        self.step("One node freezes, one dies")?;
         self.freeze(FIRST)?;
         let killed = self.masters.kill(KILLED)?;
         self.done(KILLED, Done::Killed);
@@ -159,7 +161,7 @@ impl Story<'_> {
         lock.extend(TTL).map_err(|error| failed("alice", &error))?;
         let (took, left) = (since(start), lock.remaining());
         let done = format!("done in {}, hers for {}", time(took), time(left));
-        self.event("alice", &extend(), &done)?;
+        self.quoted("alice", &extend(), &done)?;
         self.show(KEY)?;
         let timeout = self.config.get_settings().node_timeout;
         self.prose(&format!(
@@ -172,7 +174,7 @@ impl Story<'_> {
     }
 
     fn release_nowait(&mut self, alice: &Client, lock: Guard<'_>, bob: &Bob) -> Result<(), Stop> {
-        self.screen.heading("4  Release it")?;
+        self.step("Release it")?;
         let start = clock::now();
         // From the request on it is not hers: bob may have the lock before she gets the
         // confirmation.
@@ -183,10 +185,15 @@ impl Story<'_> {
         let Report::Has { at, waited, token, left } = bob.next_report()? else {
             return Err(Stop::Failed("bob did not get the lock".into()));
         };
+        if at < start {
+            return Err(Stop::Failed("bob had the lock while it was alice's".into()));
+        }
         self.has(at, token, "bob");
+        let wait = format!("waits {}", time(waited));
+        self.chronicle.ask("bob", at.saturating_sub(waited), at, wait);
         let (later, waited) = (time(at.saturating_since(start)), time(waited));
         let granted = format!("granted {later} later, his for {}", time(left));
-        self.call("bob", "lock", KEY, &granted)?;
+        self.quoted("bob", &call("lock", KEY), &granted)?;
         self.show(KEY)?;
         let (frozen, killed) = (FIRST + 1, KILLED + 1);
         self.prose(&format!(
@@ -200,7 +207,7 @@ impl Story<'_> {
     }
 
     fn lose_the_majority(&mut self, alice: &Client, bob: &Bob) -> Result<(), Stop> {
-        self.screen.heading("5  A third freezes: no majority")?;
+        self.step("A third freezes: no majority")?;
         self.freeze(THIRD)?;
         let error = self.try_in_vain(alice)?;
         self.screen.quote(&error.to_string())?;
@@ -223,7 +230,7 @@ impl Story<'_> {
         drive(alice, A_WHILE)?;
         bob.is_still_at_it()?;
         let waiting = format!("no quorum yet, after {}", time(since(start)));
-        self.event("bob", &extend(), &waiting)?;
+        self.quoted("bob", &extend(), &waiting)?;
         self.prose("He asks again until his deadline. Until then the lock is his as before.")
     }
 
@@ -235,12 +242,14 @@ impl Story<'_> {
             Err(error) => return Err(failed("alice", &error)),
             Ok(_) => return Err(Stop::Failed("alice got a lock without a quorum".into())),
         };
-        self.call("alice", "try_lock", FREE_KEY, &format!("refused in {}", time(since(start))))?;
+        let refused = format!("refused in {}", time(since(start)));
+        self.chronicle.ask("alice", start, clock::now(), format!("{FREE_KEY} {refused}"));
+        self.quoted("alice", &call("try_lock", FREE_KEY), &refused)?;
         Ok(error)
     }
 
     fn heal(&mut self, alice: &Client, bob: &Bob) -> Result<(), Stop> {
-        self.screen.heading("6  They come back")?;
+        self.step("They come back")?;
         let back = clock::now();
         self.thaw(THIRD)?;
         let Report::Extended { at, took, left } = bob.next_report()? else {
@@ -248,7 +257,9 @@ impl Story<'_> {
         };
         let later = time(at.saturating_since(back));
         let done = format!("done {later} later, his for {}", time(left));
-        self.event("bob", &extend(), &done)?;
+        self.quoted("bob", &extend(), &done)?;
+        let hung = format!("extend hangs {}", time(took));
+        self.chronicle.ask("bob", at.saturating_sub(took), at, hung);
         self.thaw(FIRST)?;
         let restarted = self.masters.restart(KILLED)?;
         self.done(KILLED, Done::Restarted);
@@ -276,10 +287,11 @@ impl Story<'_> {
     }
 
     fn end(&mut self, alice: &Client, bob: &Bob) -> Result<(), Stop> {
-        self.screen.heading("7  Nothing is left")?;
+        self.step("Nothing is left")?;
         let start = clock::now();
         let lock = alice.lock(FREE_KEY, TTL).map_err(|error| failed("alice", &error))?;
-        self.call("alice", "lock", FREE_KEY, &format!("granted in {}", time(since(start))))?;
+        let granted = format!("granted in {}", time(since(start)));
+        self.event("alice", &call("lock", FREE_KEY), &granted)?;
         let start = clock::now();
         let how = lock.release().map_err(|error| failed("alice", &error))?;
         let done = format!("{} in {}", released(how), time(since(start)));
@@ -289,7 +301,7 @@ impl Story<'_> {
         let Report::Released { took, how } = bob.next_report()? else {
             return Err(Stop::Failed("bob did not release his lock".into()));
         };
-        self.event("bob", "release()", &format!("{} in {}", released(how), time(took)))?;
+        self.quoted("bob", "release()", &format!("{} in {}", released(how), time(took)))?;
         self.look_until(alice, |story| Ok(story.keys()?.iter().all(Vec::is_empty)))?;
         let keys = self.keys()?.into_iter().map(|names| {
             if names.is_empty() {
@@ -299,7 +311,14 @@ impl Story<'_> {
             }
         });
         let keys: Vec<_> = keys.collect();
-        self.screen.states("keys", &keys)
+        self.screen.states("keys", &keys)?;
+        drive(alice, A_MOMENT)
+    }
+
+    /// Begins a step of the story.
+    fn step(&mut self, title: &'static str) -> Result<(), Stop> {
+        let number = self.chronicle.step(clock::now(), title);
+        self.screen.heading(&format!("{number}  {title}"))
     }
 
     fn freeze(&mut self, node: usize) -> Result<(), Stop> {
@@ -325,18 +344,19 @@ impl Story<'_> {
         self.chronicle.holders.push((at, Some(who)));
     }
 
-    /// Prints an actor's action and its outcome, and notes them.
+    /// Prints an actor's action and its outcome.
     fn event(&mut self, who: &str, what: &str, outcome: &str) -> Result<(), Stop> {
-        self.chronicle.event(clock::now(), who, what, outcome);
         self.screen.event(who, what, outcome)
+    }
+
+    /// Prints a client's call and its outcome, and notes them for the picture.
+    fn quoted(&mut self, who: &str, what: &str, outcome: &str) -> Result<(), Stop> {
+        self.chronicle.call(who, what, outcome);
+        self.event(who, what, outcome)
     }
 
     fn node(&mut self, node: usize, what: &str, how: &str) -> Result<(), Stop> {
         self.event(&format!("node {}", node + 1), what, how)
-    }
-
-    fn call(&mut self, who: &str, verb: &str, key: &str, outcome: &str) -> Result<(), Stop> {
-        self.event(who, &format!("{verb}(\"{key}\", {TTL:?})"), outcome)
     }
 
     fn prose(&mut self, text: &str) -> Result<(), Stop> {
@@ -431,6 +451,10 @@ fn drive(client: &Client, limit: Duration) -> Result<(), Stop> {
 
 fn failed(who: &str, error: &Error) -> Stop {
     Stop::Failed(format!("{who}: {error}"))
+}
+
+fn call(verb: &str, key: &str) -> String {
+    format!("{verb}(\"{key}\", {TTL:?})")
 }
 
 fn extend() -> String {

@@ -1,296 +1,365 @@
-//! The picture of a run: a lane for each node, time from left to right, and the events by number.
-//! Everything in it is a fact of the chronicle or was seen on a node.
+//! The picture of a run: the steps of the story by number, a row for each client, a lane for each
+//! node, and time from left to right. Everything in it is a fact of the chronicle or was seen on a
+//! node.
 //!
-//! The picture is SVG in which text is text. The width of a text is not known here, so texts stand
-//! where there is room for long ones.
+//! Colours are never mixed: each that occurs is in the legend. The metadata has what the picture
+//! shows of the story and of the defaults, so that a test finds a picture that is older than they
+//! are.
 
-use std::error::Error;
-
-use plotters::coord::Shift;
-use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
-use redlatch::clock::Instant;
+use redlatch::{clock::Instant, majority};
+use serde_json::{Value, json};
 
 use super::chronicle::Chronicle;
 use super::lanes::{Absence, Band, Ending, absences, bands};
-use super::watch::{EVERY, KeyState};
-use super::{KEYS, TTL};
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), Box<dyn Error>>;
-
-const WIDTH: i32 = 1200;
-const FONT: &str = "sans-serif";
+use super::masters::COUNT;
+use super::screen::time;
+use super::svg::{Area, FAINT, GREY, INK, PAPER, SMALL, Style, Svg, WIDTH, style};
+use super::watch::KeyState;
+use super::{KEY, TTL};
 
 // The layout, in pixels.
-const LEFT: i32 = 150;
-const RIGHT: i32 = WIDTH - 40;
-const COLOURS_Y: i32 = 100;
-const MARKS_Y: i32 = 142;
-/// The least distance of two markers, so that they can be distinguished.
-const MARK: i32 = 25;
-const HOLDER_Y: i32 = 186;
-const HOLDER_HEIGHT: i32 = 26;
-const LANES_Y: i32 = 228;
-const LANE: i32 = 66;
-const LANE_HEIGHT: i32 = 56;
-/// Within a lane each key has a band: its offset and its height.
-const BANDS: [(i32, i32); KEYS.len()] = [(6, 26), (37, 14)];
-const LIST_LINE: i32 = 21;
+const MARGIN: f64 = 16.0;
+const LEFT: f64 = 92.0;
+const RIGHT: f64 = WIDTH - MARGIN;
+const LEGEND_Y: f64 = 104.0;
+const NUMBERS_Y: f64 = 142.0;
+/// The least distance of two numbers, so that they can be distinguished.
+const NUMBER: f64 = 25.0;
+const CLIENTS_Y: f64 = 166.0;
+const CLIENT: f64 = 54.0;
+/// The height of a bar: a client has the lock, or asks.
+const BAR: f64 = 23.0;
+const MAJORITY_Y: f64 = CLIENTS_Y + 2.0 * CLIENT + 4.0;
+const LANES_Y: f64 = MAJORITY_Y + 32.0;
+const LANE: f64 = 37.0;
+const LANE_HEIGHT: f64 = 32.0;
+/// What stays visible of a token on a node that does not run.
+const EDGE: f64 = 11.0;
+const LIST_LINE: f64 = 23.0;
+const CALLS_X: f64 = 306.0;
 
-const INK: RGBColor = RGBColor(40, 40, 40);
-const GREY: RGBColor = RGBColor(110, 110, 110);
-const LANE_COLOUR: RGBColor = RGBColor(243, 243, 243);
-const ALICE: RGBColor = RGBColor(0, 114, 178);
-const BOB: RGBColor = RGBColor(230, 159, 0);
-const STRAY: RGBColor = RGBColor(204, 121, 167);
-const ICE: RGBColor = RGBColor(86, 180, 233);
-const DEAD: RGBColor = RGBColor(70, 70, 70);
-const TROUBLE: RGBColor = RGBColor(200, 60, 0);
+/// Each client with its colour, and the hatching that says that the client asks.
+const CLIENTS: [(&str, &str, &str); 2] =
+    [("alice", ALICE, "url(#alice)"), ("bob", BOB, "url(#bob)")];
+const ALICE: &str = "#0072b2";
+const BOB: &str = "#e69f00";
+const STRAY: &str = "#cc79a7";
+const ICE: &str = "#b5e2f7";
+const DEAD: &str = "#6b6b6b";
+const NO_MAJORITY: &str = "#f9d2c6";
 
-/// Draws the whole picture: the events up to `end`, and what was seen on each node.
-///
-/// # Errors
-/// The drawing library's.
-pub fn svg(
-    chronicle: &Chronicle,
-    states: &[Vec<KeyState>],
-    end: Instant,
-) -> Result<String, Box<dyn Error>> {
-    let axis_y = LANES_Y + states.len() as i32 * LANE;
-    let list_y = axis_y + 74;
-    let lines = chronicle.events.len().div_ceil(2) as i32;
-    let height = list_y + lines * LIST_LINE + 24;
-    let mut text = String::new();
-    {
-        let size = (WIDTH.unsigned_abs(), height.unsigned_abs());
-        let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
-        area.fill(&WHITE)?;
-        let picture = Picture { area: &area, chronicle, end };
-        picture.head()?;
-        (0..states.len()).try_for_each(|node| picture.ground(node))?;
-        // After the lanes, and before everything with words, which is drawn over it.
-        picture.marks(axis_y)?;
-        picture.holders()?;
-        for (node, states) in states.iter().enumerate() {
-            picture.lane(node, states)?;
-        }
-        picture.axis(axis_y)?;
-        picture.list(list_y)?;
-        area.present()?;
+const TEXT: Style = style(SMALL);
+
+/// Draws the whole picture: the story up to `end`, and what was seen on each node.
+pub fn svg(chronicle: &Chronicle, states: &[Vec<KeyState>], end: Instant) -> String {
+    let absences = (0..states.len()).map(|node| {
+        let mine = chronicle.done.iter().filter(|(_, whose, _)| *whose == node);
+        absences(mine.map(|&(at, _, done)| (at, done)), end)
+    });
+    let absences: Vec<Vec<Absence>> = absences.collect();
+    let lanes = states.iter().zip(&absences).map(|(states, absences)| {
+        bands(states.iter().map(|state| (state.at, state.held.as_ref())), absences, end)
+    });
+    let lanes: Vec<Vec<Band>> = lanes.collect();
+    let mut picture = Picture { svg: Svg::new(), chronicle, end };
+    for (client, colour, _) in CLIENTS {
+        picture.svg.hatch(client, colour);
     }
-    Ok(text)
+    let title = picture.head();
+    let strays = lanes.iter().flatten().any(|band| chronicle.owner_of(&band.token).is_none());
+    picture.legend(strays);
+    let bottom = LANES_Y + states.len() as f64 * LANE;
+    picture.majority(&absences, bottom);
+    picture.steps(bottom);
+    picture.clients();
+    for (node, (bands, absences)) in lanes.iter().zip(&absences).enumerate() {
+        picture.lane(node, bands, absences);
+    }
+    picture.axis(bottom);
+    let height = picture.list(bottom + 58.0);
+    picture.svg.finish(height, &title, &metadata(chronicle).to_string())
 }
 
-struct Picture<'a, 'b> {
-    area: &'a Area<'b>,
+/// What the picture shows: under "shows" what is the same in every run, under "measured" the rest.
+fn metadata(chronicle: &Chronicle) -> Value {
+    let steps = chronicle.steps.iter().zip(1..).map(|(step, number)| {
+        let calls: Vec<&String> = step.calls.iter().map(|(call, _)| call).collect();
+        json!({ "step": number, "title": step.title, "calls": calls })
+    });
+    let outcomes = chronicle.steps.iter().flat_map(|step| &step.calls);
+    let outcomes = outcomes.map(|(_, outcome)| outcome.as_str());
+    let asks = chronicle.asks.iter().map(|ask| format!("{} {}", ask.client, ask.what));
+    json!({
+        "shows": {
+            "key": KEY,
+            "nodes": COUNT,
+            "ttl": format!("{TTL:?}"),
+            "node_timeout": format!("{:?}", chronicle.node_timeout),
+            "story": steps.collect::<Vec<_>>(),
+        },
+        "measured": {
+            "version": env!("CARGO_PKG_VERSION"),
+            "outcomes": outcomes.collect::<Vec<_>>(),
+            "asks": asks.collect::<Vec<_>>(),
+        },
+    })
+}
+
+struct Picture<'a> {
+    svg: Svg,
     chronicle: &'a Chronicle,
     end: Instant,
 }
 
-impl Picture<'_, '_> {
+impl Picture<'_> {
     /// The x position of a moment.
-    fn x(&self, at: Instant) -> i32 {
-        let all = self.end.saturating_since(self.chronicle.start).as_secs_f64().max(0.001);
-        let part = self.seconds(at) / all;
-        LEFT + (part.min(1.0) * f64::from(RIGHT - LEFT)).round() as i32
+    fn x(&self, at: Instant) -> f64 {
+        let all = self.seconds(self.end).max(0.001);
+        LEFT + (self.seconds(at) / all).min(1.0) * (RIGHT - LEFT)
     }
 
     fn seconds(&self, at: Instant) -> f64 {
         at.saturating_since(self.chronicle.start).as_secs_f64()
     }
 
-    fn head(&self) -> Drawn {
-        let title = (FONT, 27).into_font().style(FontStyle::Bold).color(&INK);
-        let said = "One lock on five Redis masters: what happened";
-        self.area.draw(&Text::new(said, (24, 16), title))?;
-        let (key, free) = (KEYS[0], KEYS[1]);
+    /// The area between two moments. A short one keeps a width of two pixels.
+    fn area(&self, from: Instant, to: Instant, top: f64, height: f64) -> Area {
+        let (left, right) = (self.x(from), self.x(to));
+        Area { left, top, width: (right - left).max(2.0), height }
+    }
+
+    /// Writes the one point of the picture, and returns it.
+    fn head(&mut self) -> String {
+        let holders = self.chronicle.holders.windows(2).find_map(|two| match two {
+            [(released, None), (granted, Some(_))] => Some(granted.saturating_since(*released)),
+            _ => None,
+        });
+        let later = holders.map_or_else(|| "some time".into(), time);
+        let first = "One of five nodes freezes, one dies: alice keeps her lock.";
+        let second =
+            format!("bob waits, and has it {later} after her release. Never do both have it.");
+        self.svg.text(first, (MARGIN, 28.0), style(19.0).bold());
+        self.svg.text(&second, (MARGIN, 53.0), style(17.0).bold());
+        let timeout = self.chronicle.node_timeout;
         let line = format!(
-            "redlatch demo, as it ran. In each lane: whose token the node held at {key} (wide) and \
-             {free} (narrow), ttl {TTL:?}, read from the node every {EVERY:?}."
+            "One run of redlatch demo: the lock {KEY}, ttl {TTL:?}, node timeout {timeout:?}, \
+             on {COUNT} masters."
         );
-        self.text(&line, (24, 56), 15, INK, HPos::Left)?;
-        let words = [
-            (ALICE, 1.0, "alice's"),
-            (BOB, 1.0, "bob's"),
-            (STRAY, 1.0, "of an attempt that came to nothing"),
-            (ICE, 0.4, "frozen"),
-            (DEAD, 0.4, "dead"),
+        self.svg.text(&line, (MARGIN, 78.0), TEXT.ink(GREY));
+        format!("{first} {second}")
+    }
+
+    fn legend(&mut self, strays: bool) {
+        let mut x = MARGIN;
+        let [(_, alice, alice_asks), (_, bob, bob_asks)] = CLIENTS;
+        let mut entries = vec![
+            (vec![alice], "alice's", 66.0),
+            (vec![bob], "bob's", 58.0),
+            (vec![alice_asks, bob_asks], "asks, no answer yet", 148.0),
+            (vec![NO_MAJORITY], "no majority", 98.0),
+            (vec![ICE], "frozen", 64.0),
+            (vec![DEAD], "dead", 54.0),
         ];
-        for ((colour, opacity, word), x) in words.into_iter().zip([28, 150, 262, 620, 750]) {
-            let corners = [(x, COLOURS_Y - 8), (x + 22, COLOURS_Y + 8)];
-            self.area.draw(&Rectangle::new(corners, colour.mix(opacity).filled()))?;
-            self.text(word, (x + 30, COLOURS_Y), 15, INK, HPos::Left)?;
+        if strays {
+            entries.push((vec![STRAY], "refused", 60.0));
         }
-        Ok(())
-    }
-
-    /// Draws which client has the lock, whatever the state of the nodes.
-    fn holders(&self) -> Drawn {
-        let middle = HOLDER_Y + HOLDER_HEIGHT / 2;
-        self.strong("who has it", (24, middle))?;
-        let holders = &self.chronicle.holders;
-        for (index, &(from, holder)) in holders.iter().enumerate() {
-            let to = holders.get(index + 1).map_or(self.end, |next| next.0);
-            let Some(holder) = holder else { continue };
-            let (left, right) = (self.x(from), self.x(to));
-            let corners = [(left, HOLDER_Y), (right.max(left + 1), HOLDER_Y + HOLDER_HEIGHT)];
-            self.area.draw(&Rectangle::new(corners, colour(Some(holder)).filled()))?;
-            self.text(
-                &format!("{holder} has {}", KEYS[0]),
-                (left + 8, middle),
-                15,
-                ink(holder),
-                HPos::Left,
-            )?;
+        for (fills, word, room) in entries {
+            for fill in fills {
+                let area = Area { left: x, top: LEGEND_Y - 8.0, width: 22.0, height: 16.0 };
+                self.svg.framed(area, fill, FAINT);
+                x += 26.0;
+            }
+            self.svg.text(word, (x + 2.0, LEGEND_Y), TEXT);
+            x += room;
         }
-        Ok(())
     }
 
-    fn ground(&self, node: usize) -> Drawn {
-        let top = LANES_Y + node as i32 * LANE;
-        let corners = [(LEFT, top), (RIGHT, top + LANE_HEIGHT)];
-        self.area.draw(&Rectangle::new(corners, LANE_COLOUR.filled()))?;
-        self.strong(&format!("node {}", node + 1), (24, top + LANE_HEIGHT / 2))
+    /// Draws a number for each step, and a line from it through its moment.
+    fn steps(&mut self, bottom: f64) {
+        let places: Vec<f64> = self.chronicle.steps.iter().map(|it| self.x(it.at)).collect();
+        let numbers = spread(&places, NUMBER, (LEFT + 10.0, RIGHT - 10.0));
+        self.svg.text("step", (MARGIN, NUMBERS_Y), style(15.0).bold());
+        for (index, (&place, &number)) in places.iter().zip(&numbers).enumerate() {
+            let way = [(number, NUMBERS_Y), (place, NUMBERS_Y + 18.0), (place, bottom)];
+            self.svg.line(&way, FAINT, 1.5);
+            self.number(index, (number, NUMBERS_Y));
+        }
     }
 
-    fn lane(&self, node: usize, states: &[KeyState]) -> Drawn {
-        let top = LANES_Y + node as i32 * LANE;
-        let mine = self.chronicle.done.iter().filter(|(_, whose, _)| *whose == node);
-        let absences = absences(mine.map(|&(at, _, done)| (at, done)), self.end);
-        for (index, (key, (offset, height))) in KEYS.iter().zip(BANDS).enumerate() {
-            let (upper, middle) = (top + offset, top + offset + height / 2);
-            self.text(key, (LEFT - 8, middle), 12, GREY, HPos::Right)?;
-            let seen = states.iter().map(|state| (state.at, state.held[index].as_ref()));
-            for band in bands(seen, &absences, self.end) {
-                self.band(&band, upper, height)?;
+    fn number(&mut self, index: usize, at: (f64, f64)) {
+        self.svg.circle(at, 10.5, INK);
+        self.svg.text(&(index + 1).to_string(), at, style(14.0).bold().ink(PAPER).centred());
+    }
+
+    /// Draws for each client when it has the lock, and below that when it asks.
+    fn clients(&mut self) {
+        for (row, (client, fill, asks)) in CLIENTS.into_iter().enumerate() {
+            let top = CLIENTS_Y + row as f64 * CLIENT;
+            self.svg.text(client, (MARGIN, top + BAR / 2.0), style(15.0).bold());
+            let holders = &self.chronicle.holders;
+            for (index, &(from, holder)) in holders.iter().enumerate() {
+                if holder != Some(client) {
+                    continue;
+                }
+                let to = holders.get(index + 1).map_or(self.end, |next| next.0);
+                let area = self.area(from, to, top, BAR);
+                self.svg.rectangle(area, fill);
+                let text = format!("{client} has the lock");
+                self.svg.text(&text, (area.left + 8.0, top + BAR / 2.0), TEXT.ink(ink(fill)));
+            }
+            let chronicle = self.chronicle;
+            for ask in chronicle.asks.iter().filter(|ask| ask.client == client) {
+                self.ask((ask.from, ask.to), &ask.what, top + BAR + 2.0, (asks, fill));
             }
         }
-        absences.iter().try_for_each(|absence| self.absence(absence, top))
     }
 
-    fn band(&self, band: &Band, top: i32, height: i32) -> Drawn {
+    fn ask(&mut self, (from, to): (Instant, Instant), what: &str, top: f64, fills: (&str, &str)) {
+        let area = self.area(from, to, top, BAR);
+        if area.width <= 2.0 {
+            return;
+        }
+        self.svg.framed(area, fills.0, fills.1);
+        // Beside the bar, if there is no room inside.
+        let inside = area.width > 9.0 * what.chars().count() as f64;
+        let x = area.left + if inside { 10.0 } else { area.width + 6.0 };
+        self.svg.text(what, (x, top + BAR / 2.0), TEXT.halo());
+    }
+
+    /// Draws how many nodes run, and a band through all lanes while that is no majority.
+    fn majority(&mut self, absences: &[Vec<Absence>], bottom: f64) {
+        let (nodes, least) = (absences.len(), majority(absences.len()));
+        let middle = MAJORITY_Y + BAR / 2.0;
+        self.svg.text("nodes", (MARGIN, middle), style(15.0).bold());
+        let mut moments: Vec<Instant> = vec![self.chronicle.start, self.end];
+        moments.extend(absences.iter().flatten().flat_map(|it| [it.from, it.to]));
+        moments.sort();
+        let is_absent = |from| move |it: &Absence| it.from <= from && from < it.to;
+        let counted = moments.windows(2).map(|two| {
+            let away = absences.iter().filter(|its| its.iter().any(is_absent(two[0]))).count();
+            (two[0], two[1], nodes - away)
+        });
+        for (from, to, running) in counted.collect::<Vec<_>>() {
+            let area = self.area(from, to, MAJORITY_Y, BAR);
+            // What lasts a few milliseconds cannot be seen.
+            if area.width <= 4.0 {
+                continue;
+            }
+            let text = if running < least {
+                let height = bottom - MAJORITY_Y;
+                self.svg.rectangle(Area { height, ..area }, NO_MAJORITY);
+                format!("no majority: {running} of {nodes} run")
+            } else {
+                self.svg.framed(area, PAPER, FAINT);
+                format!("{running} of {nodes} run")
+            };
+            if area.width > 40.0 {
+                let style = if running < least { TEXT.bold() } else { TEXT };
+                self.svg.text(&text, (area.left + 6.0, middle), style);
+            }
+        }
+    }
+
+    fn lane(&mut self, node: usize, bands: &[Band], absences: &[Absence]) {
+        let top = LANES_Y + node as f64 * LANE;
+        let middle = top + LANE_HEIGHT / 2.0;
+        self.svg.text(&format!("node {}", node + 1), (MARGIN, middle), style(15.0).bold());
+        let bottom = top + LANE_HEIGHT + (LANE - LANE_HEIGHT) / 2.0;
+        self.svg.line(&[(LEFT, bottom), (RIGHT, bottom)], FAINT, 1.0);
+        for band in bands {
+            self.band(band, top);
+        }
+        for absence in absences {
+            self.absence(absence, bands, top);
+        }
+    }
+
+    fn band(&mut self, band: &Band, top: f64) {
         let owner = self.chronicle.owner_of(&band.token);
-        let (left, right) = (self.x(band.from), self.x(band.to));
-        // A short band keeps a width of two pixels.
-        let corners = [(left, top), (right.max(left + 2), top + height)];
-        self.area.draw(&Rectangle::new(corners, colour(owner).filled()))?;
-        let middle = top + height / 2;
-        if let (Some(owner), true) = (owner, right - left > 60 && height > 20) {
-            self.text(owner, (left + 8, middle), 14, ink(owner), HPos::Left)?;
+        let fill = CLIENTS.into_iter().find(|(client, _, _)| owner == Some(*client));
+        let fill = fill.map_or(STRAY, |(_, fill, _)| fill);
+        let area = self.area(band.from, band.to, top, LANE_HEIGHT);
+        self.svg.rectangle(area, fill);
+        let middle = top + LANE_HEIGHT / 2.0;
+        if let (Some(owner), true) = (owner, area.width > 60.0) {
+            self.svg.text(owner, (area.left + 8.0, middle), TEXT.ink(ink(fill)));
         }
         if band.ending == Ending::Expired {
-            self.text("expired", (right + 5, middle), 13, TROUBLE, HPos::Left)?;
+            let right = area.left + area.width;
+            self.svg.text("expired", (right + 5.0, middle), TEXT.halo());
         }
-        Ok(())
     }
 
-    fn absence(&self, absence: &Absence, top: i32) -> Drawn {
-        let (left, right, bottom) = (self.x(absence.from), self.x(absence.to), top + LANE_HEIGHT);
-        let colour = if absence.dead { DEAD } else { ICE };
-        let corners = [(left, top), (right, bottom)];
-        self.area.draw(&Rectangle::new(corners, colour.mix(0.4).filled()))?;
-        self.area.draw(&Rectangle::new(corners, colour.stroke_width(1)))?;
-        // The end of the absence is written beside its cause, if there is room for both.
-        let (word, back, room) = if absence.dead {
-            ("dead", "restarted, empty", 300)
-        } else {
-            ("frozen", "goes on", 200)
+    /// Draws the time in which a node does not run. A token that it keeps stays visible above.
+    fn absence(&mut self, absence: &Absence, bands: &[Band], top: f64) {
+        let keeps = bands.iter().any(|it| it.from < absence.to && absence.from < it.to);
+        let edge = if keeps && !absence.dead { EDGE } else { 0.0 };
+        let (top, height) = (top + edge, LANE_HEIGHT - edge);
+        let area = self.area(absence.from, absence.to, top, height);
+        let (fill, ink) = if absence.dead { (DEAD, PAPER) } else { (ICE, INK) };
+        self.svg.rectangle(area, fill);
+        let (word, back, room) = match absence {
+            Absence { dead: true, .. } => ("dead", "back, empty", 160.0),
+            _ => ("frozen", "goes on", 140.0),
         };
-        // In the middle of the narrow band, clear of the name in the wide one.
-        let middle = top + BANDS[1].0 + BANDS[1].1 / 2;
-        self.text(word, ((left + right) / 2, middle), 15, INK, HPos::Center)?;
-        if absence.ended && right - left > room {
-            self.text(back, (right - 6, middle), 13, INK, HPos::Right)?;
+        let (middle, right) = (top + height / 2.0, area.left + area.width);
+        self.svg.text(word, (area.left + 8.0, middle), TEXT.ink(ink));
+        // Its end is written beside its cause, if there is room for both.
+        if absence.ended && area.width > room {
+            self.svg.text(back, (right - 6.0, middle), TEXT.ink(ink).ending());
+        } else if absence.ended {
+            self.svg.text(back, (right + 6.0, middle), TEXT.halo());
         }
-        Ok(())
     }
 
-    /// Draws a number for each event, and a line from it to its moment.
-    fn marks(&self, bottom: i32) -> Drawn {
-        let places: Vec<i32> = self.chronicle.events.iter().map(|it| self.x(it.at)).collect();
-        let marks = spread(&places, MARK, (LEFT, RIGHT));
-        for (index, (&place, &mark)) in places.iter().zip(&marks).enumerate() {
-            let way =
-                [(mark, MARKS_Y), (mark, MARKS_Y + 14), (place, HOLDER_Y - 6), (place, bottom)];
-            self.area.draw(&PathElement::new(way, GREY.mix(0.45).stroke_width(1)))?;
-            self.number(index, (mark, MARKS_Y))?;
-        }
-        Ok(())
-    }
-
-    fn number(&self, index: usize, at: (i32, i32)) -> Drawn {
-        self.area.draw(&Circle::new(at, 10, INK.filled()))?;
-        self.text(&(index + 1).to_string(), at, 14, WHITE, HPos::Center)
-    }
-
-    fn axis(&self, y: i32) -> Drawn {
-        self.area.draw(&PathElement::new([(LEFT, y), (RIGHT, y)], INK.stroke_width(1)))?;
+    fn axis(&mut self, y: f64) {
+        let y = y + 3.0;
+        self.svg.line(&[(LEFT, y), (RIGHT, y)], INK, 1.0);
         let all = self.seconds(self.end);
-        let step = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0].into_iter().find(|step| all / step < 14.0);
+        let step = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0].into_iter().find(|step| all / step < 11.0);
         let step = step.unwrap_or(10.0);
         for number in 0..=(all / step) as u32 {
             let seconds = f64::from(number) * step;
-            let x = LEFT + (seconds / all * f64::from(RIGHT - LEFT)).round() as i32;
-            self.area.draw(&PathElement::new([(x, y), (x, y + 6)], INK.stroke_width(1)))?;
+            let x = LEFT + seconds / all * (RIGHT - LEFT);
+            self.svg.line(&[(x, y), (x, y + 6.0)], INK, 1.0);
             let digits = usize::from(step < 1.0);
-            self.text(&format!("{seconds:.digits$} s"), (x, y + 18), 14, INK, HPos::Center)?;
+            let at = (x.min(RIGHT - 10.0), y + 17.0);
+            self.svg.text(&format!("{seconds:.digits$} s"), at, TEXT.centred());
         }
-        Ok(())
     }
 
-    fn list(&self, top: i32) -> Drawn {
-        let events = &self.chronicle.events;
-        let half = events.len().div_ceil(2);
-        for (index, event) in events.iter().enumerate() {
-            let (column, line) = (index / half.max(1), index % half.max(1));
-            let (x, y) = (34 + column as i32 * 580, top + line as i32 * LIST_LINE);
-            self.number(index, (x, y))?;
-            let at = format!("{:.3} s", self.seconds(event.at));
-            self.text(&at, (x + 68, y), 14, GREY, HPos::Right)?;
-            self.text(&event.who, (x + 78, y), 14, INK, HPos::Left)?;
-            self.text(&event.what, (x + 130, y), 14, INK, HPos::Left)?;
+    /// Writes the steps with their calls, and returns where the picture ends.
+    fn list(&mut self, top: f64) -> f64 {
+        let mut y = top;
+        let chronicle = self.chronicle;
+        for (index, step) in chronicle.steps.iter().enumerate() {
+            self.number(index, (MARGIN + 11.0, y));
+            self.svg.text(step.title, (MARGIN + 32.0, y), TEXT.bold());
+            for (call, outcome) in &step.calls {
+                self.svg.text(&format!("{call}: {outcome}"), (CALLS_X, y), TEXT);
+                y += LIST_LINE;
+            }
         }
-        Ok(())
-    }
-
-    fn strong(&self, text: &str, at: (i32, i32)) -> Drawn {
-        let style = (FONT, 17).into_font().style(FontStyle::Bold).color(&INK);
-        let style = style.pos(Pos::new(HPos::Left, VPos::Center));
-        Ok(self.area.draw(&Text::new(text, at, style))?)
-    }
-
-    /// Writes a text whose middle is at the height of `at`.
-    fn text(&self, text: &str, at: (i32, i32), size: i32, ink: RGBColor, side: HPos) -> Drawn {
-        let style = (FONT, size).into_font().color(&ink).pos(Pos::new(side, VPos::Center));
-        Ok(self.area.draw(&Text::new(text, at, style))?)
+        y
     }
 }
 
-fn colour(owner: Option<&str>) -> RGBColor {
-    match owner {
-        Some("alice") => ALICE,
-        Some(_) => BOB,
-        None => STRAY,
-    }
-}
-
-/// The colour of text on an owner's colour.
-fn ink(owner: &str) -> RGBColor {
-    if colour(Some(owner)) == ALICE { WHITE } else { INK }
+/// The colour of text on a fill.
+fn ink(fill: &str) -> &'static str {
+    if fill == ALICE { PAPER } else { INK }
 }
 
 /// Places near these, in the same order, at least `gap` apart and between the sides.
-fn spread(places: &[i32], gap: i32, (left, right): (i32, i32)) -> Vec<i32> {
+fn spread(places: &[f64], gap: f64, (left, right): (f64, f64)) -> Vec<f64> {
     let mut spread = places.to_vec();
     let mut least = left;
     for place in &mut spread {
-        *place = (*place).max(least);
+        *place = place.max(least);
         least = *place + gap;
     }
     let mut most = right;
     for place in spread.iter_mut().rev() {
-        *place = (*place).min(most);
+        *place = place.min(most);
         most = *place - gap;
     }
     spread
@@ -301,10 +370,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_apart_and_inside() {
-        assert_eq!(spread(&[10, 100], 20, (0, 200)), [10, 100]);
-        assert_eq!(spread(&[10, 11, 12, 100], 20, (0, 200)), [10, 30, 50, 100]);
-        assert_eq!(spread(&[190, 199, 200], 20, (0, 200)), [160, 180, 200]);
-        assert_eq!(spread(&[], 20, (0, 200)), [0; 0]);
+    fn numbers_are_apart_and_inside() {
+        let spread = |places: &[f64]| spread(places, 20.0, (0.0, 200.0));
+        assert_eq!(spread(&[10.0, 100.0]), [10.0, 100.0]);
+        assert_eq!(spread(&[10.0, 11.0, 12.0, 100.0]), [10.0, 30.0, 50.0, 100.0]);
+        assert_eq!(spread(&[190.0, 199.0, 200.0]), [160.0, 180.0, 200.0]);
+        assert_eq!(spread(&[]), [0.0; 0]);
     }
 }

@@ -15,13 +15,13 @@ use super::Stop;
 use super::peek::{Held, Peek};
 
 /// How long between two looks at a node.
-pub const EVERY: Duration = Duration::from_millis(5);
+const EVERY: Duration = Duration::from_millis(5);
 
-/// The result of one look: what is there at each watched key.
+/// The result of one look: what is there at the watched key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyState {
     pub at: Instant,
-    pub held: Vec<Option<Held>>,
+    pub held: Option<Held>,
 }
 
 /// The threads that look.
@@ -30,14 +30,14 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts to look for these keys on the nodes at these URLs.
-    pub fn start(urls: &[String], keys: &'static [&'static str]) -> Result<Watch, Stop> {
+    /// Starts to look for this key on the nodes at these URLs.
+    pub fn start(urls: &[String], key: &'static str) -> Result<Watch, Stop> {
         let one = |url: &String| {
             let address = url.strip_prefix("redis://").and_then(|address| address.parse().ok());
             let address = address.ok_or_else(|| Stop::Failed(format!("an odd address: {url}")))?;
             let (stop, stopped) = channel();
             let thread = std::thread::Builder::new().name("watch".into());
-            let thread = thread.spawn(move || look(address, keys, &stopped));
+            let thread = thread.spawn(move || look(address, key, &stopped));
             let failed = |error| Stop::Failed(format!("no thread to watch {url}: {error}"));
             Ok((stop, thread.map_err(failed)?))
         };
@@ -53,7 +53,7 @@ impl Watch {
     }
 }
 
-fn look(address: SocketAddr, keys: &[&str], stopped: &Receiver<()>) -> Vec<KeyState> {
+fn look(address: SocketAddr, key: &str, stopped: &Receiver<()>) -> Vec<KeyState> {
     let mut states = Vec::new();
     let mut connection = None;
     while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
@@ -65,9 +65,8 @@ fn look(address: SocketAddr, keys: &[&str], stopped: &Receiver<()>) -> Vec<KeySt
                 Err(_) => continue,
             },
         };
-        let held = keys.iter().map(|key| peek.held(key)).collect::<Result<Vec<_>, _>>();
         // A connection that failed is not used again: an answer may still be in flight on it.
-        if let Ok(held) = held {
+        if let Ok(held) = peek.held(key) {
             states.push(KeyState { at: clock::now(), held });
             connection = Some(peek);
         }
