@@ -180,7 +180,6 @@ fn crossed_sets_and_single_keys_have_their_turns() {
             ask_for(&mut world, client, keys);
         }
     }
-    println!("turns: {turns:?}");
     assert!(turns.iter().all(|&turns| turns >= 100), "{turns:?}");
 }
 
@@ -226,7 +225,6 @@ fn no_set_waits_for_more_holds_of_others_than_the_bound() {
         [&[b"a", b"b"], &[b"b", b"c"], &[b"a", b"c"], &[b"b", b"c"], &[b"a", b"b"]];
     let (in_order, before) = (4 + 6 + 4, 4);
     let most = (0..6).map(|seed| most_holds_before_a_turn(&wishes, 400, seed)).max();
-    println!("{most:?}");
     assert!(most <= Some(in_order + before), "{most:?} holds of others");
 }
 

@@ -13,6 +13,7 @@ use crate::proto::lock::LockToken;
 use crate::proto::locks::Locks;
 use crate::proto::locks::encoding::Place;
 use crate::proto::locks::record::records::Phase;
+use crate::proto::locks::round::state::Purpose;
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Ask, Kind, LockAsk};
@@ -90,10 +91,25 @@ impl Locks {
             record.prove_in_line(node);
         }
         let line = self.records.get(id).line();
-        if !line.is_some_and(|line| line.holds(now).contains(node)) {
+        if line.is_some_and(|line| line.holds(now).contains(node)) {
+            self.count_at(node, id, now);
+        } else {
             self.poll_at(node, id, now);
         }
         self.judge_line(id, now);
+    }
+
+    /// A node handed the key over after the claim of a fenced lock was sent to a majority. It is
+    /// asked to count, too: its answer is no vote, but if its counter stayed behind, the votes for
+    /// the next holder would differ, and cost that one another round.
+    fn count_at(&mut self, node: NodeId, id: RecordId, now: Instant) {
+        let record = self.records.get(id);
+        let claims = record.fenced && record.round.purpose == Purpose::Claim;
+        let counts = self.cluster.refuses_fence(node).is_none() && self.cluster.is_trusted(node);
+        if claims && counts && !record.pending.is_asked(node) && self.cluster.may_ask(node).is_ok()
+        {
+            self.ask_counting(node, id, Kind::Claim, now);
+        }
     }
 
     /// Asks one node for how long the key is the waiter's. The last poll was so long ago that a
