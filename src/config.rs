@@ -128,9 +128,9 @@ impl Config {
         self
     }
 
-    /// The shortest and the longest pause before the next attempt for a key that is held, if the
-    /// nodes do not report its release; the pauses grow from the one to the other. 5 and 50 ms
-    /// unless set. If the nodes report it, an attempt still follows after 8 times `longest`.
+    /// The bounds of the pause before the next attempt of a request that stands in no line: too few
+    /// nodes can be asked, or they refuse lines to this user. 5 and 50 ms unless set. Within them
+    /// a pause is twice as long after an attempt that may have met another one.
     #[must_use]
     pub fn retry(mut self, shortest: Duration, longest: Duration) -> Config {
         self.settings.retry = (shortest, longest);

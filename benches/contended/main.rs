@@ -3,8 +3,8 @@
 //!
 //! Contenders are processes of their own, each with a connection to every node: they ask for one
 //! key, hold it for a while, give it back and ask again. The bench compares these ways, in short
-//! rounds one after the other: the library, the library without notifications (for a user
-//! who may not read them), and a bare program that tries again 2.5 to 5 ms after
+//! rounds one after the other: the library, its fenced locks, the library for a user whom the nodes
+//! refuse their lines, and a bare program that tries again 2.5 to 5 ms after
 //! each denial; and locks over two keys, beside that program with a script that takes both or none.
 //! The ratios to that program are the medians of the ratios within a round. The hazard is the
 //! machine: two cores carry the nodes and all contenders, so compare only figures of one run.
@@ -13,7 +13,7 @@
 //! contended|turns|inside` (default: all three; many contenders, two that take turns, many inside
 //! one engine), `--contenders N,..`, `--hold-ms F,..`, `--rest-ms F` (between giving back and
 //! asking again), `--nodes N,..` (default: 5), `--rounds N`, `--seconds-per-round F`, `--only
-//! ours|polling|bare|slow|sets|bare-set,..`, `--json`.
+//! ours|fenced|refused|bare|slow|sets|bare-set,..`, `--json`.
 
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
@@ -55,7 +55,7 @@ fn main() {
     report::begin(&options);
     for &nodes in &options.nodes {
         let fleet = Fleet::start(nodes);
-        round::forbid_tracking(&fleet);
+        round::forbid_lines(&fleet);
         for case in &options.cases {
             report::head(*case, nodes, &options);
             for &contenders in case.contenders(&options) {

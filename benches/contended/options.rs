@@ -33,8 +33,10 @@ pub enum Case {
 pub enum Kind {
     /// The library with its defaults.
     Ours,
-    /// The library, with nodes that report no changes to it.
-    Polling,
+    /// The library with a fenced lock.
+    Fenced,
+    /// The library for a user whom the nodes refuse their lines.
+    Refused,
     /// Raw sockets, and another try 2.5 to 5 ms after each denial.
     Bare,
     /// The same, 100 to 200 ms after each denial.
@@ -61,7 +63,7 @@ impl Case {
         match self {
             Case::Contended => &Kind::ALL,
             Case::Turns => &Kind::OF_ONE_KEY,
-            Case::Inside => &[Kind::Ours, Kind::Polling],
+            Case::Inside => &[Kind::Ours, Kind::Refused],
         }
     }
 
@@ -80,15 +82,23 @@ impl Case {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 6] =
-        [Kind::Ours, Kind::Polling, Kind::Bare, Kind::Slow, Kind::Sets, Kind::BareSets];
+    pub const ALL: [Kind; 7] = [
+        Kind::Ours,
+        Kind::Fenced,
+        Kind::Refused,
+        Kind::Bare,
+        Kind::Slow,
+        Kind::Sets,
+        Kind::BareSets,
+    ];
 
-    const OF_ONE_KEY: [Kind; 4] = [Kind::Ours, Kind::Polling, Kind::Bare, Kind::Slow];
+    const OF_ONE_KEY: [Kind; 5] = [Kind::Ours, Kind::Fenced, Kind::Refused, Kind::Bare, Kind::Slow];
 
     pub fn name(self) -> &'static str {
         match self {
             Kind::Ours => "ours",
-            Kind::Polling => "polling",
+            Kind::Fenced => "fenced",
+            Kind::Refused => "refused",
             Kind::Bare => "bare",
             Kind::Slow => "slow",
             Kind::Sets => "sets",
@@ -157,7 +167,7 @@ fn case(text: &str) -> Result<Case, String> {
 
 fn kind(text: &str) -> Result<Kind, String> {
     Kind::named(text)
-        .ok_or(format!("{text} is none of ours, polling, bare, slow, sets and bare-set"))
+        .ok_or(format!("{text} is none of ours, fenced, refused, bare, slow, sets and bare-set"))
 }
 
 fn list<T>(text: &str, one: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {

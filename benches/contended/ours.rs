@@ -6,6 +6,7 @@ use redlatch::{Client, Config, Error, KeySet, LockOptions, NodeState, RestartGua
 
 use super::TTL;
 use super::contender::{Contender, Role};
+use super::options::Kind;
 use super::support::eventually;
 
 /// A client and its keys.
@@ -15,9 +16,14 @@ pub struct Ours {
     options: LockOptions,
 }
 
-/// The defaults, but for the addresses and the guard.
+/// The defaults, but for the addresses and the guard. A fenced lock needs the guard: it trusts the
+/// nodes after a ttl.
 pub fn config(role: &Role) -> Config {
-    Config::new(&role.urls).expect("the urls of the fleet").restart_guard(RestartGuard::Off)
+    let config = Config::new(&role.urls).expect("the urls of the fleet");
+    match role.kind {
+        Kind::Fenced => config.max_ttl(TTL),
+        _ => config.restart_guard(RestartGuard::Off),
+    }
 }
 
 impl Ours {
@@ -29,7 +35,9 @@ impl Ours {
             client.nodes().iter().all(|state| *state == NodeState::Ready)
         });
         let keys = KeySet::new(&role.keys).expect("different keys");
-        Ours { client, keys, options: LockOptions::new(TTL) }
+        let options = LockOptions::new(TTL);
+        let options = if role.kind == Kind::Fenced { options.fenced() } else { options };
+        Ours { client, keys, options }
     }
 }
 

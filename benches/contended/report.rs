@@ -16,8 +16,9 @@ pub fn begin(options: &Options) {
     println!("{rounds} rounds of {length:?} each, in turns: medians, but for max");
     println!();
     println!(
-        "ours: the library; polling: the same for a user without notifications; bare: raw sockets,"
+        "ours: the library; fenced: its fenced locks; refused: the library for a user whom the nodes"
     );
+    println!("refuse their lines; bare: raw sockets,");
     println!(
         "which try again 2.5 to 5 ms after each denial; slow: after 100 to 200 ms; sets: locks"
     );

@@ -12,17 +12,17 @@ use super::figures::{Figures, Round};
 use super::options::{Case, Kind};
 use super::support::{Fleet, Node};
 
-/// A user that may not read change notifications: the library then has nothing but its own pauses.
-const POLLING: &str = "polling";
+/// A user that may not stand in line: the library then has nothing but its own pauses.
+const REFUSED: &str = "refused";
 
 /// How many questions the round trip is the median of.
 const PINGS: usize = 501;
 
-/// Makes the user on every node that cannot have its client track keys.
-pub fn forbid_tracking(fleet: &Fleet) {
-    let rules = ["on", ">pw", "~*", "&*", "+@all", "-client", "+client|kill", "+client|setname"];
+/// Makes the user on every node that has no right to the lines.
+pub fn forbid_lines(fleet: &Fleet) {
+    let rules = ["on", ">pw", "~contended:*", "~redlatch:node", "&*", "+@all"];
     for node in fleet {
-        let said = node.command(&[&["ACL", "SETUSER", POLLING], &rules[..]].concat());
+        let said = node.command(&[&["ACL", "SETUSER", REFUSED], &rules[..]].concat());
         assert!(said.is_ok(), "ACL SETUSER: {said:?}");
     }
 }
@@ -52,7 +52,7 @@ fn roles(fleet: &Fleet, kind: Kind, setting: &Setting) -> Vec<Role> {
     static ROUND: AtomicU64 = AtomicU64::new(0);
     let round = ROUND.fetch_add(1, Ordering::Relaxed);
     let urls = fleet.iter().map(|node| match kind {
-        Kind::Polling => format!("redis://{POLLING}:pw@127.0.0.1:{}", node.port()),
+        Kind::Refused => format!("redis://{REFUSED}:pw@127.0.0.1:{}", node.port()),
         _ => node.url(),
     });
     let role = Role {

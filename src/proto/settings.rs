@@ -201,9 +201,9 @@ pub struct Settings {
     pub hand_over_ttl: Option<Duration>,
     /// How long a connection may take until its node is ready: connect, handshake, vetting.
     pub connect_timeout: Duration,
-    /// The shortest and the longest pause before the next attempt for a key that is held, if the
-    /// nodes do not report writes. The pauses grow from the one to the other. Each is drawn at
-    /// random, so that two clients that split the vote do not meet again.
+    /// The bounds of the pause before the next attempt of a request that stands in no line: too few
+    /// nodes can be asked, or they refuse lines. The second half of each pause is drawn at random,
+    /// so that two clients that split the vote do not meet again.
     pub retry: (Duration, Duration),
     /// The shortest and the longest pause before a node is connected to again: doubled each time,
     /// and drawn from its upper half.

@@ -20,8 +20,8 @@ use crate::proto::wire::ask::{Ask, Kind, LockAsk};
 use crate::proto::wire::command::Form;
 use crate::proto::wire::line::{self as lines, HandedOver};
 
-/// How many tokens of fair locks that were given away are remembered. One that is forgotten, and to
-/// which a node hands the key afterwards, is released there.
+/// How many tokens that stood in line and were given away are remembered. One that is forgotten,
+/// and to which a node hands the key afterwards, is released there.
 const GIVEN_AWAY: usize = 64;
 
 /// How many keys that were handed over to no record are remembered. A message is a reason to give
