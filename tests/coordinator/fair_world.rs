@@ -26,6 +26,10 @@ pub struct World {
 
 type ConnectionId2 = (usize, ConnectionId);
 
+/// How many rounds of deliveries one moment may take. A client that asks again at once, without
+/// end, would make the test hang instead.
+const MOST_ROUNDS: usize = 1_000;
+
 pub struct Client {
     pub core: Coordinator,
     pub wires: Vec<Option<ConnectionId>>,
@@ -193,8 +197,12 @@ impl World {
     }
 
     /// Everything is delivered, in the order of the clients and nodes, until nothing moves.
+    ///
+    /// # Panics
+    /// If the clients and the masters go on without end while no time passes.
+    #[track_caller]
     pub fn settle(&mut self) {
-        loop {
+        for _ in 0..MOST_ROUNDS {
             let mut moved = false;
             for client in self.awake() {
                 self.act(client);
@@ -222,9 +230,19 @@ impl World {
                 return;
             }
         }
+        let outputs = |client: &Client| {
+            let nodes = (0..self.masters.len()).map(NodeId::new);
+            let written = nodes.map(|node| client.core.output(node).len());
+            written.collect::<Vec<usize>>()
+        };
+        let written: Vec<_> = self.clients.iter().map(outputs).collect();
+        panic!(
+            "after {MOST_ROUNDS} rounds at one moment clients still write, in bytes: {written:?}"
+        );
     }
 
     /// Time passes by small steps, and everything moves meanwhile.
+    #[track_caller]
     pub fn pass(&mut self, by: Duration) {
         let until = self.now.saturating_add(by);
         while self.now < until {

@@ -2,51 +2,13 @@
 
 use std::time::Duration;
 
-use redlatch::{KeySet, Lock, LockOptions};
+use redlatch::{KeySet, LockOptions};
 
 use super::fair::{LONG, MS};
 use super::fair_world::World;
+use super::sets_world::{ask_for, has, holder_of, line_of, nothing_is_left};
 
 const ALL: [&[u8]; 3] = [b"a", b"b", b"c"];
-
-fn line_of(world: &World, node: usize, key: &[u8]) -> usize {
-    let line = [&b"redlatch:line:{"[..], key, b"}"].concat();
-    world.masters[node].line(world.now, &line).len()
-}
-
-/// The client asks for the lock over these keys, and waits for it without end.
-fn ask_for(world: &mut World, client: usize, keys: &[&[u8]]) {
-    let options = LockOptions::new(LONG).wait(Duration::from_secs(1000));
-    let now = world.now;
-    let core = &mut world.clients[client].core;
-    match keys {
-        [key] => core.acquire(*key, options, 1, now),
-        keys => core.acquire(KeySet::new(keys).expect("a good set"), options, 1, now),
-    }
-    .expect("it can be asked for");
-    world.settle();
-}
-
-fn holder_of(world: &World, key: &[u8]) -> Vec<String> {
-    let value = |master: &redlatch::testing::master::Master| {
-        let value = master.get(world.now, 0, key).unwrap_or_default();
-        String::from_utf8_lossy(value).into_owned()
-    };
-    world.masters.iter().map(value).collect()
-}
-
-fn has(world: &World, key: &[u8], lock: &Lock) -> bool {
-    let token = lock.token().to_string();
-    holder_of(world, key).iter().all(|value| *value == token)
-}
-
-fn nothing_is_left(world: &World) {
-    for (node, master) in world.masters.iter().enumerate() {
-        let keys = master.keys(world.now, 0);
-        let ours: Vec<_> = keys.iter().filter(|key| **key != b"redlatch:node"[..]).collect();
-        assert!(ours.is_empty(), "node {node} has {ours:?}");
-    }
-}
 
 #[test]
 fn set_that_is_refused_stands_in_the_line_of_the_key_in_the_way_and_holds_nothing() {

@@ -11,7 +11,7 @@ use crate::bench::{Bench, Command, INFO_OLD, TTL, bulk};
 const WAIT: Duration = Duration::from_secs(4);
 
 /// The key is the waiter's, for nine seconds, and nobody is next.
-const MINE: &str = "$10\r\nmine 9000 \r\n";
+pub const MINE: &str = "$10\r\nmine 9000 \r\n";
 
 /// What a script asks for, by its keys: `take`, `count` (the same, with fencing counters) or
 /// `release` keys, `join` a line, or `give back` keys of which the token stood in a line.
@@ -33,7 +33,7 @@ fn asks_for(command: &Command) -> String {
 
 /// What the node is asked about keys. It answers everything else, and acknowledges what it is to
 /// release.
-fn asked(bench: &mut Bench, node: usize) -> Vec<String> {
+pub fn asked(bench: &mut Bench, node: usize) -> Vec<String> {
     let mut asked = Vec::new();
     for command in bench.said(node) {
         match &command[0][..] {
@@ -57,7 +57,7 @@ fn asked(bench: &mut Bench, node: usize) -> Vec<String> {
 }
 
 /// Lets time pass until these nodes are asked for the same, besides what they are to release.
-fn until_asked(bench: &mut Bench, nodes: usize, expected: &str) {
+pub fn until_asked(bench: &mut Bench, nodes: usize, expected: &str) {
     for _ in 0..2000 {
         let is_asked = |bench: &mut Bench, node| {
             let said = asked(bench, node);
@@ -74,7 +74,7 @@ fn until_asked(bench: &mut Bench, nodes: usize, expected: &str) {
 }
 
 /// The key is another's, of a client that does not hand it over.
-const HELD: &str = "$52\r\nheld 0 9000 1111111111111111111111111111111111111111\r\n";
+pub const HELD: &str = "$52\r\nheld 0 9000 1111111111111111111111111111111111111111\r\n";
 
 /// The first two nodes, or the only one, answer this, after the third one has answered `third`.
 fn reply(bench: &mut Bench, bytes: &str, third: &str) {
@@ -85,9 +85,9 @@ fn reply(bench: &mut Bench, bytes: &str, third: &str) {
     bench.reply(0, bytes);
 }
 
-/// A set over `a` and `b` takes its keys in the order of the bytes, has `a` on a majority of the
-/// nodes, and asks for both. `take` is how it does. The third node has `a` for another client.
-fn asks_in_order(bench: &mut Bench, take: &str, ttl: Duration) -> Op {
+/// A set over `a` and `b` takes its keys in the order of the bytes, and asks for a place in the
+/// line of `a`. `take` is how it asks for both keys.
+pub fn joins_in_order(bench: &mut Bench, take: &str, ttl: Duration) -> Op {
     let options = LockOptions::new(ttl).wait(WAIT);
     let options = if take.starts_with("count") { options.fenced() } else { options };
     let keys = KeySet::new(["a", "b"]).expect("a good set");
@@ -102,13 +102,20 @@ fn asks_in_order(bench: &mut Bench, take: &str, ttl: Duration) -> Op {
     until_asked(bench, nodes, take);
     reply(bench, ":-2\r\n", ":-1\r\n");
     until_asked(bench, nodes, "join a");
+    op
+}
+
+/// The same, has `a` on a majority of the nodes, and asks for both keys. The third node has `a` for
+/// another client.
+pub fn asks_in_order(bench: &mut Bench, take: &str, ttl: Duration) -> Op {
+    let op = joins_in_order(bench, take, ttl);
     reply(bench, MINE, HELD);
-    until_asked(bench, nodes, take);
+    until_asked(bench, bench.markers.len(), take);
     op
 }
 
 /// The same, is refused because of `b`, and asks for `a` alone, to keep it.
-fn keeps_the_first_key(bench: &mut Bench, take: &str, ttl: Duration) -> Op {
+pub fn keeps_the_first_key(bench: &mut Bench, take: &str, ttl: Duration) -> Op {
     let op = asks_in_order(bench, take, ttl);
     reply(bench, ":-2\r\n", ":-1\r\n");
     until_asked(bench, bench.markers.len(), "take a");
@@ -219,6 +226,21 @@ fn set_begins_no_round_after_its_wait() {
         asked(&mut bench, 0);
         bench.assert_idle();
     }
+}
+
+#[test]
+fn set_that_is_refused_after_its_wait_keeps_nothing() {
+    let mut bench = Bench::without_tracking(1);
+    let end = bench.now.saturating_add(WAIT);
+    asks_in_order(&mut bench, "take a+b", TTL);
+    // The client was away, and reads the answer before its timers.
+    bench.now = end;
+    bench.reply(0, ":-2\r\n");
+    assert_eq!(asked(&mut bench, 0), ["give back a+b"]);
+    bench.pass(Duration::ZERO);
+    let done = bench.completion().expect("its wait is over");
+    assert!(matches!(done.result, Err(Error::Contended(_))), "{done:?}");
+    bench.assert_idle();
 }
 
 #[test]

@@ -1,66 +1,64 @@
-//! Orders of steps that would break sets in line, or keep them from their turns.
+//! Orders of steps that would break sets in line, have them ask without end, or keep them from
+//! their turns.
 
 use std::time::Duration;
 
-use redlatch::proto::NodeId;
 use redlatch::testing::master::Restart;
-use redlatch::{KeySet, LockOptions};
+use redlatch::{Lock, LockOptions};
 
 use super::fair::{LONG, MS};
 use super::fair_world::World;
+use super::sets_world::{
+    ask_for, ask_with, behind_the_first_key, delete, holder_of, lines_of, take,
+};
 
-fn ask(world: &mut World, client: usize, keys: &[&[u8]]) {
-    let options = LockOptions::new(LONG).wait(Duration::from_secs(1000));
-    let now = world.now;
-    let core = &mut world.clients[client].core;
-    match keys {
-        [key] => core.acquire(*key, options, 1, now),
-        keys => core.acquire(&KeySet::new(keys).expect("a good set"), options, 1, now),
-    }
-    .expect("it can be asked for");
-}
+const BOTH: [&[u8]; 2] = [b"a", b"b"];
 
-/// Delivers everything in rounds, as `World::settle` does, but at most so many. Returns how many
-/// commands a client wrote.
-fn rounds(world: &mut World, client: usize, most: usize) -> usize {
-    let mut commands = 0;
-    for _ in 0..most {
-        let mut moved = false;
+/// Delivers everything at this moment, but not without end. Returns how many scripts the client
+/// asked for.
+fn scripts_at_one_moment(world: &mut World, client: usize) -> usize {
+    let mut scripts = 0;
+    for _ in 0..1_000 {
         world.act(client);
-        for node in 0..world.masters.len() {
-            let bytes = world.clients[client].core.output(NodeId::new(node)).to_vec();
-            commands += bytes.windows(9).filter(|it| it.starts_with(b"\r\nEVAL")).count();
-            moved |= !bytes.is_empty();
-            world.deliver_commands(client, node);
-        }
-        for node in 0..world.masters.len() {
-            world.deliver_answers(client, node);
-        }
-        if !moved {
+        let nodes = 0..world.masters.len();
+        let written: String = nodes.clone().map(|node| world.output(client, node)).collect();
+        if written.is_empty() {
             break;
         }
+        scripts += written.matches("\r\nEVAL").count();
+        nodes.clone().for_each(|node| world.deliver_commands(client, node));
+        nodes.for_each(|node| world.deliver_answers(client, node));
     }
-    commands
+    scripts
 }
 
-/// Each key is free on a majority, but no majority has both free.
+/// How many scripts the client asks for while so many milliseconds pass.
+fn scripts_within(world: &mut World, client: usize, millis: usize) -> usize {
+    let step = |_| {
+        world.now = world.now.saturating_add(MS);
+        world.clients[client].core.handle_timeout(world.now);
+        scripts_at_one_moment(world, client)
+    };
+    (0..millis).map(step).sum()
+}
+
+/// Another program has the key at this node for a minute.
+fn leave(world: &mut World, node: usize, key: &[u8]) {
+    world.run(node, &[b"SET", key, b"left", b"PX", b"60000"]);
+}
+
+/// Each key is free on a majority, but no majority has both keys free.
 #[test]
 fn leftovers_on_two_nodes_do_not_make_a_set_ask_without_end() {
     let mut world = World::new(3);
     let set = world.client();
-    world.run(1, &[b"SET", b"a", b"left", b"PX", b"60000"]);
-    world.run(2, &[b"SET", b"b", b"left", b"PX", b"60000"]);
-    ask(&mut world, set, &[b"a", b"b"]);
-    // No time passes.
-    let commands = rounds(&mut world, set, 1000);
-    assert!(commands < 200, "{commands} commands at one moment");
-    let mut commands = 0;
-    for _ in 0..10_000 {
-        world.now = world.now.saturating_add(MS);
-        world.clients[set].core.handle_timeout(world.now);
-        commands += rounds(&mut world, set, 1000);
-    }
-    assert!(commands < 5_000, "{commands} commands in 10 s");
+    leave(&mut world, 1, b"a");
+    leave(&mut world, 2, b"b");
+    ask_with(&mut world, set, &BOTH, LockOptions::new(LONG));
+    let scripts = scripts_at_one_moment(&mut world, set);
+    assert!(scripts < 200, "{scripts} scripts at one moment");
+    let scripts = scripts_within(&mut world, set, 10_000);
+    assert!(scripts < 5_000, "{scripts} scripts in 10 s");
 }
 
 /// One node is in quarantine, and one key is left on one other node.
@@ -70,230 +68,178 @@ fn leftover_beside_a_node_in_quarantine_does_not_make_a_set_ask_without_end() {
     let set = world.client();
     world.restart(2, Restart::Empty);
     world.pass(300 * MS);
-    world.run(1, &[b"SET", b"b", b"left", b"PX", b"60000"]);
-    ask(&mut world, set, &[b"a", b"b"]);
-    let commands = rounds(&mut world, set, 1000);
-    assert!(commands < 100, "{commands} commands at one moment");
-    // A waiter in line writes three commands for each 75 ms.
-    let mut commands = 0;
-    for _ in 0..10_000 {
-        world.now = world.now.saturating_add(MS);
-        world.clients[set].core.handle_timeout(world.now);
-        commands += rounds(&mut world, set, 1000);
+    leave(&mut world, 1, b"b");
+    ask_with(&mut world, set, &BOTH, LockOptions::new(LONG));
+    let scripts = scripts_at_one_moment(&mut world, set);
+    assert!(scripts < 100, "{scripts} scripts at one moment");
+    // A waiter in line asks for three scripts in 75 ms.
+    let scripts = scripts_within(&mut world, set, 10_000);
+    assert!(scripts < 5_000, "{scripts} scripts in 10 s");
+}
+
+/// How many seconds a client waits for `a`, which a set keeps that waits for `b` without end. Each
+/// number of a client gives another course: the set gives way by chance.
+fn seconds_until_a_kept_key_is_given_up(number: usize) -> u64 {
+    let mut world = World::new(3);
+    for _ in 0..number {
+        world.client();
     }
-    assert!(commands < 5_000, "{commands} commands in 10 s");
+    let (set, other) = (world.client(), world.client());
+    take(&mut world, &[0, 1, 2], b"a");
+    take(&mut world, &[0, 1, 2], b"b");
+    let options = LockOptions::new(Duration::from_secs(30));
+    ask_with(&mut world, set, &BOTH, options);
+    world.settle();
+    delete(&mut world, &[0, 1, 2], b"a");
+    world.pass(200 * MS);
+    ask_with(&mut world, other, &[b"a"], options);
+    world.settle();
+    assert!(world.clients[other].done.is_empty(), "the set keeps `a`");
+    for steps in 1..=900 * 50 {
+        world.now = world.now.saturating_add(20 * MS);
+        for client in [set, other] {
+            world.clients[client].core.handle_timeout(world.now);
+        }
+        world.settle();
+        if !world.clients[other].done.is_empty() {
+            return steps / 50;
+        }
+    }
+    panic!("the set keeps `a` for more than 900 s");
 }
 
-fn line_of(world: &World, node: usize, key: &[u8]) -> usize {
-    let line = [&b"redlatch:line:{"[..], key, b"}"].concat();
-    world.masters[node].line(world.now, &line).len()
-}
-
-/// A caller waits for `a`, which a set keeps that waits for `b`.
+/// The set gives way in one of eight seconds, so that 8 s are expected.
 #[test]
-fn how_long_a_set_keeps_a_key_from_others() {
-    let mut all = Vec::new();
-    for skipped in 0..12 {
-        let mut world = World::new(3);
-        for _ in 0..skipped {
-            world.client();
-        }
-        let (set, other) = (world.client(), world.client());
-        for node in 0..3 {
-            world.run(node, &[b"SET", b"a", b"another"]);
-            world.run(node, &[b"SET", b"b", b"another"]);
-        }
-        let now = world.now;
-        let options = LockOptions::new(Duration::from_secs(30)).wait(Duration::from_secs(10_000));
-        let keys = KeySet::new([b"a", b"b"]).unwrap();
-        world.clients[set].core.acquire(&keys, options, 1, now).unwrap();
-        world.settle();
-        (0..3).for_each(|node| world.run(node, &[b"DEL", b"a"]));
-        world.pass(200 * MS);
-        world.clients[other].core.acquire(&b"a"[..], options, 1, world.now).unwrap();
-        world.settle();
-        assert!(world.clients[other].done.is_empty());
-        let since = world.now;
-        while world.clients[other].done.is_empty()
-            && world.now.saturating_since(since).as_secs() < 900
-        {
-            world.now = world.now.saturating_add(20 * MS);
-            for client in 0..world.clients.len() {
-                world.clients[client].core.handle_timeout(world.now);
-            }
-            world.settle();
-        }
-        all.push(world.now.saturating_since(since).as_secs());
-    }
+fn set_that_keeps_a_key_and_does_not_move_up_gives_it_to_others_within_seconds() {
+    let all: Vec<u64> = (0..12).map(seconds_until_a_kept_key_is_given_up).collect();
     assert!(all.iter().sum::<u64>() < 12 * 20, "seconds: {all:?}");
 }
 
-/// A poll of the earlier line is in flight when the set goes on to the next one, and its node has
-/// said before that the key is the set's.
+/// A poll of the line of `a` is in flight to node 2 when the set goes on to the line of `b`. The
+/// node had handed `a` over before, and another program has taken it since.
 #[test]
 fn late_poll_of_an_earlier_line_leaves_no_member() {
     let mut world = World::new(3);
-    let (set, other) = (world.client(), world.client());
-    for node in 0..3 {
-        world.run(node, &[b"SET", b"b", b"another"]);
-    }
-    ask(&mut world, other, &[b"a"]);
-    world.settle();
-    let lock = world.won(other);
-    ask(&mut world, set, &[b"a", b"b"]);
-    world.settle();
-    // The next one in line.
-    let third = world.client();
-    ask(&mut world, third, &[b"a"]);
-    world.settle();
-    assert_eq!(line_of(&world, 0, b"a"), 2);
-    // The set has `a`, is refused because of `b`, and gives `a` to the third.
-    world.release(other, lock);
-    world.settle();
-    if world.clients[third].done.is_empty() {
-        world.pass(150 * MS);
-    }
-    let lock = world.won(third);
-    assert_eq!([0, 1, 2].map(|node| line_of(&world, node, b"a")), [1; 3]);
-    // Only node 2 hands it to the set, which polls then.
+    let (set, holder, lock) = behind_the_first_key(&mut world);
     world.frozen = vec![0, 1];
-    world.release(third, lock);
+    world.release(holder, lock);
     world.settle();
     world.frozen = vec![0, 1, 2];
     world.pass(6 * MS);
     assert!(!world.output(set, 2).is_empty(), "it polls");
-    world.run(2, &[b"SET", b"a", b"another"]);
-    // The others hand it over, too, and the set goes on.
+    take(&mut world, &[2], b"a");
+    // Now the others hand `a` over, too.
     world.frozen = vec![2];
     world.settle();
-    assert_eq!([0, 1].map(|node| line_of(&world, node, b"b")), [1; 2]);
-    world.frozen = Vec::new();
+    assert_eq!(lines_of(&world, b"b")[..2], [1; 2]);
+    world.frozen.clear();
     world.settle();
-    println!("lines at node 2: a {}, b {}", line_of(&world, 2, b"a"), line_of(&world, 2, b"b"));
     world.pass(300 * MS);
-    println!("lines at node 2: a {}, b {}", line_of(&world, 2, b"a"), line_of(&world, 2, b"b"));
+    assert_eq!((lines_of(&world, b"a")[2], lines_of(&world, b"b")), (1, vec![1; 3]));
     let now = world.now;
     world.clients[set].core.close(now);
     world.settle();
-    assert_eq!([0, 1, 2].map(|node| line_of(&world, node, b"a")), [0; 3]);
-    assert_eq!([0, 1, 2].map(|node| line_of(&world, node, b"b")), [0; 3]);
+    assert_eq!((lines_of(&world, b"a"), lines_of(&world, b"b")), (vec![0; 3], vec![0; 3]));
 }
 
-/// A set of many keys goes through as many lines.
+/// A set of many keys goes through as many lines, and its token stands in the first one of node 2
+/// all the time.
 #[test]
 fn set_of_many_keys_leaves_no_member() {
     let mut world = World::new(3);
     let set = world.client();
-    let keys: Vec<String> = (0..24).map(|key| format!("k{key:02}")).collect();
-    world.run(2, &[b"SET", b"k00", b"another"]);
-    for key in &keys[1..] {
-        (0..2).for_each(|node| world.run(node, &[b"SET", key.as_bytes(), b"another"]));
-    }
-    let options = LockOptions::new(LONG).wait(Duration::from_secs(1000));
-    let now = world.now;
-    let all = KeySet::new(keys.iter().map(String::as_bytes)).unwrap();
-    world.clients[set].core.acquire(&all, options, 1, now).unwrap();
-    world.settle();
-    for key in &keys[1..] {
-        (0..2).for_each(|node| world.run(node, &[b"DEL", key.as_bytes()]));
+    let names: Vec<String> = (0..24).map(|key| format!("k{key:02}")).collect();
+    let keys: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+    take(&mut world, &[2], keys[0]);
+    keys[1..].iter().for_each(|key| take(&mut world, &[0, 1], key));
+    ask_for(&mut world, set, &keys);
+    for (passed, key) in keys[1..].iter().enumerate() {
+        delete(&mut world, &[0, 1], key);
         world.pass(150 * MS);
-        println!("{key}: {}", line_of(&world, 2, b"k00"));
+        assert_eq!(lines_of(&world, keys[0])[2], 1, "after {passed} lines");
     }
     let lock = world.won(set);
     world.release(set, lock);
     world.settle();
-    for node in 0..3 {
-        let lines: Vec<_> =
-            keys.iter().filter(|key| line_of(&world, node, key.as_bytes()) > 0).collect();
-        assert!(lines.is_empty(), "node {node}: {lines:?}");
+    for key in keys {
+        assert_eq!(lines_of(&world, key), [0; 3], "{}", String::from_utf8_lossy(key));
     }
 }
 
-/// Single keys and a set with a short ttl, which keeps `a` and stands in a long line for `b`.
+/// A hundred milliseconds each, thirty clients take turns for `b` while a set waits. Returns how
+/// many turns they have before its first one.
+fn turns_before(world: &mut World, set: usize, others: &[usize]) -> usize {
+    let mut held: Vec<(usize, Lock, usize)> = Vec::new();
+    let mut turns = 0;
+    for step in 0..6_000 {
+        world.pass(10 * MS);
+        if !world.clients[set].done.is_empty() {
+            return turns;
+        }
+        for &other in others {
+            if !world.clients[other].done.is_empty() {
+                held.extend(world.lock(other).map(|lock| (other, lock, step + 10)));
+            }
+        }
+        let over = |&(_, _, until): &(usize, Lock, usize)| until <= step;
+        let (ended, rest): (Vec<_>, Vec<_>) = held.into_iter().partition(over);
+        held = rest;
+        for (other, lock, _) in ended {
+            turns += 1;
+            world.release(other, lock);
+            ask_for(world, other, &[b"b"]);
+        }
+    }
+    panic!("{turns} turns of the others in 60 s, and none of the set");
+}
+
+/// The set keeps `a` with a short ttl, and renews it many times in the long line of `b`.
 #[test]
 fn set_with_a_short_ttl_has_its_turn_in_a_long_line() {
     let mut world = World::new(3);
     let set = world.client();
     let others: Vec<usize> = (0..30).map(|_| world.client()).collect();
-    for node in 0..3 {
-        world.run(node, &[b"SET", b"a", b"another"]);
-    }
+    take(&mut world, &[0, 1, 2], b"a");
     for &other in &others {
-        ask(&mut world, other, &[b"b"]);
-        world.settle();
+        ask_for(&mut world, other, &[b"b"]);
     }
-    let options = LockOptions::new(200 * MS).wait(Duration::from_secs(10_000));
-    let keys = KeySet::new([b"a", b"b"]).unwrap();
-    let now = world.now;
-    world.clients[set].core.acquire(&keys, options, 1, now).unwrap();
+    ask_with(&mut world, set, &BOTH, LockOptions::new(200 * MS));
     world.settle();
-    (0..3).for_each(|node| world.run(node, &[b"DEL", b"a"]));
-    let mut held: Vec<(usize, redlatch::Lock, _)> = Vec::new();
-    let (since, mut turns) = (world.now, 0);
-    while world.clients[set].done.is_empty() && world.now.saturating_since(since).as_secs() < 60 {
-        world.pass(10 * MS);
-        for &other in &others {
-            if !world.clients[other].done.is_empty() {
-                if let Some(lock) = world.lock(other) {
-                    turns += 1;
-                    held.push((other, lock, world.now.saturating_add(100 * MS)));
-                }
-            }
-        }
-        let now = world.now;
-        let (over, on): (Vec<_>, Vec<_>) = held.into_iter().partition(|it| it.2 <= now);
-        held = on;
-        for (other, lock, _) in over {
-            world.release(other, lock);
-            ask(&mut world, other, &[b"b"]);
-            world.settle();
-        }
-    }
-    let took = world.now.saturating_since(since);
-    println!("after {took:?} and {turns} turns of the others");
-    assert!(turns < 100, "{turns} turns of the others before the first one of the set, {took:?}");
+    delete(&mut world, &[0, 1, 2], b"a");
+    let turns = turns_before(&mut world, set, &others);
+    assert!(turns < 100, "{turns} turns of the others before the first one of the set");
 }
 
-/// A node is admitted while a set asks for the keys that it keeps: it is asked for a place in the
-/// line of the key before. Its answer says nothing of the next line.
+/// Delivers what the client writes to nodes 0 and 1, and what they answer, until the client has
+/// written a question that `is_next` knows to node 0.
+fn exchange_until(world: &mut World, client: usize, is_next: impl Fn(&str) -> bool) {
+    for _ in 0..6 {
+        if is_next(&world.output(client, 0)) {
+            return;
+        }
+        (0..2).for_each(|node| world.deliver_commands(client, node));
+        (0..2).for_each(|node| world.deliver_answers(client, node));
+    }
+    panic!("the client writes {:?}", world.output(client, 0));
+}
+
+/// Node 2 is admitted while the set asks for the key that it keeps: the node is asked for a place
+/// in the line of that key. Its answer says nothing of the next line.
 #[test]
 fn answer_about_the_line_before_is_no_hold_in_the_next_one() {
     let mut world = World::new(3);
-    let (set, other, third) = (world.client(), world.client(), world.client());
-    (0..3).for_each(|node| world.run(node, &[b"SET", b"b", b"another"]));
-    ask(&mut world, other, &[b"a"]);
-    world.settle();
-    let lock = world.won(other);
-    ask(&mut world, set, &[b"a", b"b"]);
-    world.settle();
-    ask(&mut world, third, &[b"a"]);
-    world.settle();
-    // The set has `a`, is refused because of `b`, and stands in line for `a` once more.
-    world.release(other, lock);
-    world.settle();
-    if world.clients[third].done.is_empty() {
-        world.pass(150 * MS);
-    }
-    let lock = world.won(third);
+    let (set, holder, lock) = behind_the_first_key(&mut world);
     world.frozen = vec![2];
     world.cut(set, 2);
     world.pass(20 * MS);
     world.frozen = vec![0, 1, 2];
-    world.release(third, lock);
-    (0..3).for_each(|node| world.deliver_commands(third, node));
+    world.release(holder, lock);
+    (0..3).for_each(|node| world.deliver_commands(holder, node));
     (0..2).for_each(|node| world.deliver_answers(set, node));
-    for _ in 0..6 {
-        let text = world.output(set, 0);
-        if text.contains("\r\n$1\r\na\r\n")
-            && !text.contains("\r\n$1\r\nb\r\n")
-            && !text.contains("line")
-        {
-            break;
-        }
-        (0..2).for_each(|node| world.deliver_commands(set, node));
-        (0..2).for_each(|node| world.deliver_answers(set, node));
-    }
-    println!("0: {:?}", world.output(set, 0));
+    let names = |text: &str, key: &str| text.contains(&format!("\r\n$1\r\n{key}\r\n"));
+    exchange_until(&mut world, set, |text| {
+        names(text, "a") && !names(text, "b") && !text.contains("line")
+    });
     for _ in 0..20 {
         world.act(set);
         if world.output(set, 2).contains("redlatch:line:{") {
@@ -302,22 +248,17 @@ fn answer_about_the_line_before_is_no_hold_in_the_next_one() {
         world.deliver_commands(set, 2);
         world.deliver_answers(set, 2);
     }
-    println!("2: {:?}", world.output(set, 2));
     assert!(world.output(set, 2).contains("redlatch:line:{a}"));
-    world.run(0, &[b"DEL", b"b"]);
-    let kept = |world: &World| {
-        let value = world.masters[0].get(world.now, 0, b"a").unwrap_or_default();
-        String::from_utf8_lossy(&value).into_owned()
-    };
-    let before = kept(&world);
+    delete(&mut world, &[0], b"b");
+    let kept = holder_of(&world, b"a");
     for _ in 0..2 {
         (0..2).for_each(|node| world.deliver_commands(set, node));
         (0..2).for_each(|node| world.deliver_answers(set, node));
     }
-    assert_eq!([0, 1].map(|node| line_of(&world, node, b"b")), [0, 1]);
+    assert_eq!(lines_of(&world, b"b")[..2], [0, 1]);
     world.deliver_commands(set, 2);
     world.deliver_answers(set, 2);
-    world.frozen = Vec::new();
+    world.frozen.clear();
     world.settle();
-    assert_eq!(kept(&world), before, "it began anew");
+    assert_eq!(holder_of(&world, b"a")[0], kept[0], "it began anew");
 }

@@ -104,7 +104,10 @@ impl Locks {
     /// the next holder would differ, and cost that one another round.
     fn count_at(&mut self, node: NodeId, id: RecordId, now: Instant) {
         let record = self.records.get(id);
-        let claims = record.fenced && record.round.purpose == Purpose::Claim;
+        // A claim that was lost before a node could be asked has no votes.
+        let number = record.round.number;
+        let asks_for_votes = record.fencing().is_some_and(|fencing| fencing.round() == number);
+        let claims = asks_for_votes && record.round.purpose == Purpose::Claim;
         let counts = self.cluster.refuses_fence(node).is_none() && self.cluster.is_trusted(node);
         if claims && counts && !record.pending.is_asked(node) && self.cluster.may_ask(node).is_ok()
         {

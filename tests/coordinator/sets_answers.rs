@@ -1,0 +1,246 @@
+//! Sets in line: what a message or an answer is worth that is about one key of several, about the
+//! line of an earlier key, or about an earlier round.
+
+use redlatch::proto::NodeId;
+use redlatch::testing::master::Restart;
+use redlatch::{Lock, LockOptions, NodeState};
+
+use super::fair::{LONG, MS};
+use super::fair_world::World;
+use super::sets_kept::{
+    HELD, MINE, asked, asks_in_order, joins_in_order, keeps_the_first_key, until_asked,
+};
+use super::sets_world::{
+    ANOTHER, ask_for, ask_with, behind_the_first_key, delete, has, held_by_two, holder_of,
+    lines_of, nothing_is_left, take, won_in_line,
+};
+use crate::bench::{Bench, TTL};
+
+/// Whether the client has written to the node that it asks for `b` and `c` at once.
+fn asks_for_b_and_c(world: &World, client: usize, node: usize) -> bool {
+    world.output(client, node).contains("\r\n2\r\n$1\r\nb\r\n$1\r\nc\r\n")
+}
+
+/// The client reads what the node has to say after it has executed what the client wrote.
+fn exchange(world: &mut World, client: usize, node: usize) {
+    world.deliver_commands(client, node);
+    world.deliver_answers(client, node);
+}
+
+fn extend(world: &mut World, client: usize, lock: &Lock) {
+    let now = world.now;
+    world.clients[client].core.extend(lock, LONG, 3, now).expect("it is held");
+}
+
+/// Node 2 refuses the round over both keys, and then hands `b` over to the set. Its message arrives
+/// while the round is in flight. On that node `c` is another's: so node 2 may have granted `c` to
+/// another client, whatever it says after it was started with the data of another node.
+#[test]
+fn hand_over_during_the_round_over_all_keys_does_not_prove_the_set() {
+    let mut world = World::new(3);
+    let (holder, set) = (world.client(), world.client());
+    let lock = won_in_line(&mut world, holder, b"b");
+    ask_for(&mut world, set, &[b"b", b"c"]);
+    assert_eq!(lines_of(&world, b"b"), [1; 3]);
+    take(&mut world, &[2], b"c");
+    world.release(holder, lock);
+    for node in [0, 1] {
+        world.deliver_commands(holder, node);
+        world.deliver_answers(set, node);
+    }
+    assert!(asks_for_b_and_c(&world, set, 0));
+    // The release arrives at node 2 after the question for both keys.
+    exchange(&mut world, set, 2);
+    world.deliver_commands(holder, 2);
+    world.deliver_answers(set, 2);
+    assert_eq!(world.clients[set].core.stats().messages_ignored, 0);
+    world.settle();
+    let lock = world.won(set);
+    let token = lock.token().to_string();
+    assert_eq!(holder_of(&world, b"b"), [0; 3].map(|_| token.clone()));
+    assert_eq!(holder_of(&world, b"c")[2].as_bytes(), ANOTHER);
+    world.run(2, &[b"SET", b"c", token.as_bytes(), b"PX", b"10000"]);
+    world.restart(2, Restart::WithData);
+    world.pass(300 * MS);
+    let state = world.clients[set].core.node_state(NodeId::new(2));
+    assert!(matches!(state, NodeState::Quarantined(_)), "{state:?}");
+    world.frozen = vec![0];
+    extend(&mut world, set, &lock);
+    world.settle();
+    let extended = world.clients[set].done.pop();
+    assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
+}
+
+/// The order of events: node 2 says to an extend that `a` is gone, and then hands `b` over.
+#[test]
+fn hand_over_of_one_key_of_a_held_set_is_no_return_of_the_set() {
+    let mut world = World::new(3);
+    let (set, lock, holder) = held_by_two(&mut world);
+    extend(&mut world, set, &lock);
+    exchange(&mut world, set, 2);
+    world.deliver_commands(holder, 2);
+    assert_eq!(holder_of(&world, b"b")[2], lock.token().to_string(), "it was handed over");
+    world.deliver_answers(set, 2);
+    world.settle();
+    assert!(world.clients[set].done.pop().expect("nodes 0 and 1 agree").result.is_ok());
+    assert!(has(&world, b"a", &lock) && has(&world, b"b", &lock), "node 2 has all keys again");
+    assert_eq!(world.clients[set].core.stats().healed, 1);
+}
+
+/// Before it is healed, a node that lost keys of the set has no vote in an extend, whatever stands
+/// in their place.
+#[test]
+fn node_that_lost_keys_of_a_set_and_hands_one_over_has_no_vote_before_it_is_healed() {
+    let mut world = World::new(3);
+    let (set, lock, holder) = held_by_two(&mut world);
+    extend(&mut world, set, &lock);
+    exchange(&mut world, set, 2);
+    // No majority has agreed, so node 2 is not healed.
+    world.deliver_commands(holder, 2);
+    world.deliver_answers(set, 2);
+    let token = lock.token().to_string();
+    world.run(2, &[b"SET", b"a", token.as_bytes(), b"PX", b"10000"]);
+    world.frozen = vec![0];
+    // The extend is asked for again and again.
+    world.pass(2000 * MS);
+    let extended = world.clients[set].done.pop();
+    assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
+}
+
+/// Node 2 hands `a` over when the set stands in line for `b` already. A mark is for one line.
+#[test]
+fn message_about_the_key_before_is_no_hold_of_the_next_one() {
+    let mut world = World::new(3);
+    let (set, holder, lock) = behind_the_first_key(&mut world);
+    world.release(holder, lock);
+    world.stopped = vec![holder];
+    (0..2).for_each(|node| world.deliver_commands(holder, node));
+    world.settle();
+    world.pass(100 * MS);
+    assert_eq!((lines_of(&world, b"a"), lines_of(&world, b"b")), (vec![0, 0, 1], vec![1; 3]));
+    let kept = holder_of(&world, b"a");
+    let ignored = |world: &World| world.clients[set].core.stats().messages_ignored;
+    assert_eq!(ignored(&world), 0);
+    world.deliver_commands(holder, 2);
+    assert_eq!(holder_of(&world, b"a"), [0; 3].map(|_| kept[0].clone()), "it was handed over");
+    world.deliver_answers(set, 2);
+    let ignored = ignored(&world);
+    // Now node 0 hands `b` over: it is the only one.
+    delete(&mut world, &[0], b"b");
+    world.pass(100 * MS);
+    assert_eq!(holder_of(&world, b"b")[0], kept[0], "the set began anew");
+    assert_eq!((lines_of(&world, b"b"), ignored), (vec![0, 1, 1], 1));
+    delete(&mut world, &[1], b"b");
+    world.pass(100 * MS);
+    let lock = world.won(set);
+    world.release(set, lock);
+    delete(&mut world, &[2], b"b");
+    world.stopped.clear();
+    world.settle();
+    world.clients[holder].done.clear();
+    nothing_is_left(&world);
+}
+
+/// Node 2 is slow: it answers a join of the line of `a` when the set stands in line for `b`.
+#[test]
+fn late_answer_about_the_key_before_is_no_hold_of_the_next_one() {
+    let mut bench = Bench::without_tracking(3);
+    joins_in_order(&mut bench, "take a+b", TTL);
+    (0..2).for_each(|node| bench.reply(node, MINE));
+    until_asked(&mut bench, 2, "take a+b");
+    (0..2).for_each(|node| bench.reply(node, ":-2\r\n"));
+    until_asked(&mut bench, 2, "take a");
+    (0..2).for_each(|node| bench.reply(node, ":1\r\n"));
+    until_asked(&mut bench, 2, "join b");
+    bench.reply(2, MINE);
+    bench.reply(0, MINE);
+    assert!(asked(&mut bench, 0).is_empty(), "one node has handed `b` over");
+    bench.reply(1, MINE);
+    until_asked(&mut bench, 2, "take a+b");
+}
+
+/// Node 2 is slow: its refusal because of `b` is about the round before. In the present one node 0
+/// fails, and node 1 says that the key to be kept is another's.
+#[test]
+fn late_refusal_of_the_round_before_does_not_say_which_keys_can_be_kept() {
+    let mut bench = Bench::without_tracking(3);
+    asks_in_order(&mut bench, "take a+b", TTL);
+    (0..2).for_each(|node| bench.reply(node, ":-2\r\n"));
+    until_asked(&mut bench, 3, "take a");
+    bench.reply(2, ":-2\r\n");
+    bench.reply(0, "-ERR oops\r\n");
+    bench.reply(1, ":-1\r\n");
+    assert_eq!(asked(&mut bench, 1), ["give back a+b", "join a"], "it begins anew");
+}
+
+/// The client was away for longer than the ttl. One node then refuses the round over all keys
+/// because of `b`, and one fails: no majority has `a` any more.
+#[test]
+fn set_whose_round_is_refused_after_its_ttl_keeps_nothing() {
+    let mut bench = Bench::without_tracking(3);
+    let ttl = 1000 * MS;
+    asks_in_order(&mut bench, "take a+b", ttl);
+    bench.now = bench.now.saturating_add(ttl);
+    bench.reply(0, ":-2\r\n");
+    bench.reply(1, "-ERR oops\r\n");
+    let said = asked(&mut bench, 0);
+    assert!(said.contains(&"give back a+b".to_owned()), "{said:?}");
+    assert!(!said.contains(&"take a".to_owned()), "{said:?}");
+}
+
+/// Two of three nodes are silent in the round over all keys, so the set can keep nothing.
+#[test]
+fn set_of_which_too_few_nodes_answer_gives_up_what_it_keeps() {
+    let mut bench = Bench::without_tracking(3);
+    asks_in_order(&mut bench, "take a+b", TTL);
+    bench.reply(0, ":-2\r\n");
+    bench.pass(60 * MS);
+    assert_eq!(asked(&mut bench, 0), ["give back a+b"]);
+}
+
+#[test]
+fn kept_keys_are_renewed_at_half_their_ttl() {
+    let mut bench = Bench::without_tracking(3);
+    let ttl = 1000 * MS;
+    keeps_the_first_key(&mut bench, "take a+b", ttl);
+    let taken = bench.now;
+    (0..2).for_each(|node| bench.reply(node, ":1\r\n"));
+    until_asked(&mut bench, 2, "join b");
+    let mut joined = vec![0, 1];
+    let renewed = loop {
+        // `b` is another's all the time.
+        joined.drain(..).for_each(|node| bench.reply(node, HELD));
+        bench.pass(MS);
+        let said = [0, 1].map(|node| asked(&mut bench, node).join(", "));
+        joined.extend((0..2).filter(|&node| said[node] == "join b"));
+        if joined.is_empty() && said != [""; 2] {
+            break said;
+        }
+        assert!(bench.now < taken.saturating_add(ttl), "it is not renewed");
+    };
+    assert_eq!(renewed, ["take a"; 2]);
+    let after = bench.now.saturating_since(taken);
+    assert!(after > ttl * 2 / 5 && after <= ttl / 2, "{after:?}");
+}
+
+/// Nothing arrives for nearly a quarter of the ttl, again and again. Another client waits for `a`.
+#[test]
+fn kept_key_does_not_change_hands_while_commands_are_slow() {
+    let mut world = World::new(3);
+    let [set, other] = [(); 2].map(|()| world.client_with(|it| it.node_timeout = 100 * MS));
+    take(&mut world, &[0, 1, 2], b"a");
+    take(&mut world, &[0, 1, 2], b"b");
+    ask_with(&mut world, set, &[b"a", b"b"], LockOptions::new(200 * MS));
+    world.settle();
+    delete(&mut world, &[0, 1, 2], b"a");
+    world.pass(100 * MS);
+    ask_for(&mut world, other, &[b"a"]);
+    assert_eq!((lines_of(&world, b"a"), lines_of(&world, b"b")), (vec![1; 3], vec![1; 3]));
+    let kept = holder_of(&world, b"a");
+    // The set may give way after a second.
+    for millis in 1..=800 {
+        world.frozen = if millis % 45 == 0 { Vec::new() } else { vec![0, 1, 2] };
+        world.pass(MS);
+        assert_eq!(holder_of(&world, b"a"), kept, "after {millis} ms");
+    }
+}

@@ -1,0 +1,160 @@
+//! How a set comes into a line, and what is left of its places when it leaves: by a lock, by giving
+//! the lock away, or by the end of the client.
+
+use redlatch::proto::KeySet;
+use redlatch::testing::master::Trouble;
+use redlatch::{Lock, LockOptions, LockToken};
+
+use super::fair::{LONG, MS};
+use super::fair_world::World;
+use super::sets_world::{
+    ask_for, ask_with, delete, has, held_by_two, holder_of, lines_of, nothing_is_left, take,
+    won_in_line,
+};
+
+/// A set over `a` and `b` that was won in the line of `b`, with another client behind it there.
+/// Returns the set, its lock, and that client.
+fn won_with_one_behind(world: &mut World) -> (usize, Lock, usize) {
+    let (holder, set, behind) = (world.client(), world.client(), world.client());
+    let lock = won_in_line(world, holder, b"b");
+    ask_for(world, set, &[b"a", b"b"]);
+    ask_for(world, behind, &[b"b"]);
+    assert_eq!(lines_of(world, b"b"), [2; 3]);
+    world.release(holder, lock);
+    world.settle();
+    (set, world.won(set), behind)
+}
+
+/// The set gives its lock away, and its new owner releases it.
+#[test]
+fn adopted_set_that_was_won_in_line_hands_its_keys_over() {
+    let mut world = World::new(3);
+    let (set, lock, behind) = won_with_one_behind(&mut world);
+    let heir = world.client();
+    let now = world.now;
+    let token = world.clients[set].core.into_token(lock, now).expect("it is held");
+    world.settle();
+    let keys = KeySet::new([b"a", b"b"]).expect("a good set");
+    world.clients[heir].core.adopt(&keys, token, LONG, 1, now).expect("it can be asked for");
+    world.settle();
+    let lock = world.won(heir);
+    assert!(has(&world, b"a", &lock) && has(&world, b"b", &lock));
+    world.release(heir, lock);
+    world.settle();
+    assert_eq!(world.now, now);
+    let lock = world.won(behind);
+    assert!(has(&world, b"b", &lock));
+    world.release(behind, lock);
+    world.settle();
+    nothing_is_left(&world);
+}
+
+/// The client remembers in which line others stood behind its set.
+#[test]
+fn client_joins_at_once_the_line_in_which_others_stood_behind_its_set() {
+    let in_line_of_b = |world: &World, client, node| {
+        let written = world.output(client, node);
+        written.matches("\r\nEVAL").count() == 1
+            && written.contains("redlatch:line:{b}")
+            && !written.contains("\r\nSET\r\n")
+    };
+    let wishes: [&[&[u8]]; 3] = [&[b"b"], &[b"a", b"b"], &[b"b", b"c"]];
+    for keys in wishes {
+        let mut world = World::new(3);
+        let (set, lock, behind) = won_with_one_behind(&mut world);
+        world.release(set, lock);
+        world.settle();
+        ask_with(&mut world, set, keys, LockOptions::new(LONG));
+        assert!((0..3).all(|node| in_line_of_b(&world, set, node)), "{}", world.output(set, 0));
+        world.settle();
+        let lock = world.won(behind);
+        world.release(behind, lock);
+        world.settle();
+        assert!(world.lock(set).is_some());
+    }
+}
+
+/// No line of `a` is noted, in which nobody stood.
+#[test]
+fn client_asks_at_once_for_the_other_keys_of_a_set_that_was_won_in_line() {
+    let mut world = World::new(3);
+    let (set, lock, _) = won_with_one_behind(&mut world);
+    world.release(set, lock);
+    world.settle();
+    world.pass(20 * MS);
+    ask_with(&mut world, set, &[b"a"], LockOptions::new(LONG));
+    assert!(world.output(set, 0).contains("\r\nSET\r\n"), "{}", world.output(set, 0));
+}
+
+/// A node is slow: its `b` is still the former holder's when the set is won and given away.
+#[test]
+fn set_that_is_given_away_leaves_the_line_of_a_minority() {
+    let mut world = World::new(3);
+    let (set, lock, _) = held_by_two(&mut world);
+    let now = world.now;
+    world.clients[set].core.into_token(lock, now).expect("it is held");
+    world.settle();
+    assert_eq!((lines_of(&world, b"a"), lines_of(&world, b"b")), (vec![0; 3], vec![0; 3]));
+    world.stopped.clear();
+    world.settle();
+    assert_eq!(holder_of(&world, b"b")[2], "", "it was not handed to a token without an owner");
+}
+
+/// The set goes by the order of its keys, has `a` on a majority, and its token stays in the line of
+/// the third node. It is won by the last line.
+#[test]
+fn release_of_a_set_takes_its_token_out_of_the_line_of_an_earlier_key() {
+    let mut world = World::new(3);
+    let set = world.client();
+    take(&mut world, &[2], b"a");
+    take(&mut world, &[0, 1], b"b");
+    take(&mut world, &[0, 1], b"c");
+    ask_for(&mut world, set, &[b"a", b"b", b"c"]);
+    delete(&mut world, &[0, 1], b"b");
+    world.pass(150 * MS);
+    assert_eq!(
+        [b"a", b"b", b"c"].map(|key| lines_of(&world, key)),
+        [[0, 0, 1], [0, 0, 0], [1, 1, 0]]
+    );
+    delete(&mut world, &[0, 1], b"c");
+    world.pass(150 * MS);
+    let lock = world.won(set);
+    world.release(set, lock);
+    world.settle();
+    assert_eq!(lines_of(&world, b"a"), [0; 3]);
+    delete(&mut world, &[2], b"a");
+    nothing_is_left(&world);
+}
+
+/// The client asks for a set soon after a long hold, so its token is one that is handed over. The
+/// user may not use the line.
+#[test]
+fn client_without_the_rights_of_the_line_leaves_no_set_when_it_is_closed() {
+    for (answers_are_read, command) in
+        [(false, "zrange"), (true, "zrange"), (false, "zrem"), (true, "zrem")]
+    {
+        let mut world = World::new(3);
+        let client = world.client();
+        ask_for(&mut world, client, &[b"a", b"b"]);
+        let lock = world.won(client);
+        world.pass(20 * MS);
+        world.release(client, lock);
+        world.settle();
+        let reply = format!("-NOPERM no permissions to run the '{command}' command\r\n");
+        let denied = Trouble::Answers { commands: vec![command.into()], reply: reply.into() };
+        world.masters.iter_mut().for_each(|master| master.suffer(denied.clone()));
+        ask_with(&mut world, client, &[b"a", b"b"], LockOptions::new(LONG));
+        for node in 0..3 {
+            world.deliver_commands(client, node);
+            if answers_are_read {
+                world.deliver_answers(client, node);
+            }
+        }
+        let taken = holder_of(&world, b"a");
+        assert!(taken.iter().all(|value| LockToken::value_hands_over(value.as_bytes())));
+        let now = world.now;
+        world.clients[client].core.close(now);
+        (0..3).for_each(|node| world.deliver_commands(client, node));
+        nothing_is_left(&world);
+    }
+}

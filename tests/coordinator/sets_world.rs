@@ -1,0 +1,132 @@
+//! What the tests of sets in line ask of the masters inside the process: requests for several keys,
+//! who has a key, and who stands in its line.
+
+use std::time::Duration;
+
+use redlatch::proto::Op;
+use redlatch::testing::master::Master;
+use redlatch::{KeySet, Lock, LockOptions};
+
+use super::fair::{LONG, MS};
+use super::fair_world::World;
+
+/// What a program that is no client of these tests writes to a key.
+pub const ANOTHER: &[u8] = b"another";
+
+/// How many stand in the line of this key at a node.
+pub fn line_of(world: &World, node: usize, key: &[u8]) -> usize {
+    let line = [&b"redlatch:line:{"[..], key, b"}"].concat();
+    world.masters[node].line(world.now, &line).len()
+}
+
+/// The same at every node.
+pub fn lines_of(world: &World, key: &[u8]) -> Vec<usize> {
+    (0..world.masters.len()).map(|node| line_of(world, node, key)).collect()
+}
+
+/// The client asks for the lock over these keys, and may wait for it without end.
+pub fn ask_for(world: &mut World, client: usize, keys: &[&[u8]]) -> Op {
+    let op = ask_with(world, client, keys, LockOptions::new(LONG));
+    world.settle();
+    op
+}
+
+/// As `ask_for`, with these options. Nothing is delivered yet.
+pub fn ask_with(world: &mut World, client: usize, keys: &[&[u8]], options: LockOptions) -> Op {
+    let options = options.wait(Duration::from_secs(10_000));
+    let now = world.now;
+    let core = &mut world.clients[client].core;
+    match keys {
+        [key] => core.acquire(*key, options, 1, now),
+        keys => core.acquire(KeySet::new(keys).expect("a good set"), options, 1, now),
+    }
+    .expect("it can be asked for")
+}
+
+/// What the key holds at each node.
+pub fn holder_of(world: &World, key: &[u8]) -> Vec<String> {
+    let value = |master: &Master| {
+        let value = master.get(world.now, 0, key).unwrap_or_default();
+        String::from_utf8_lossy(value).into_owned()
+    };
+    world.masters.iter().map(value).collect()
+}
+
+/// Whether the key is this lock's at every node.
+pub fn has(world: &World, key: &[u8], lock: &Lock) -> bool {
+    let token = lock.token().to_string();
+    holder_of(world, key).iter().all(|value| *value == token)
+}
+
+/// Another program takes the key at these nodes, without an end.
+pub fn take(world: &mut World, nodes: &[usize], key: &[u8]) {
+    nodes.iter().for_each(|&node| world.run(node, &[b"SET", key, ANOTHER]));
+}
+
+/// The key is deleted at these nodes.
+pub fn delete(world: &mut World, nodes: &[usize], key: &[u8]) {
+    nodes.iter().for_each(|&node| world.run(node, &[b"DEL", key]));
+}
+
+/// The client gets the key after it stood in line behind another program. So it hands the key over
+/// when it releases it.
+pub fn won_in_line(world: &mut World, client: usize, key: &[u8]) -> Lock {
+    let nodes: Vec<usize> = (0..world.masters.len()).collect();
+    take(world, &nodes, key);
+    ask_for(world, client, &[key]);
+    delete(world, &nodes, key);
+    world.settle();
+    let lock = world.won(client);
+    assert!(lock.token().hands_over());
+    lock
+}
+
+/// A set over `a` and `b` that takes its keys in the order of their bytes. It stands in line for
+/// `a` behind a client that has it. On all three nodes `b` is another program's. Returns the set,
+/// that client, and its lock.
+pub fn behind_the_first_key(world: &mut World) -> (usize, usize, Lock) {
+    let (set, first, second) = (world.client(), world.client(), world.client());
+    take(world, &[0, 1, 2], b"b");
+    ask_for(world, first, &[b"a"]);
+    let lock = world.won(first);
+    ask_for(world, set, &[b"a", b"b"]);
+    ask_for(world, second, &[b"a"]);
+    assert_eq!(lines_of(world, b"a"), [2; 3]);
+    // The set is handed `a`, is refused because of `b`, and gives `a` to the second client.
+    world.release(first, lock);
+    world.settle();
+    if world.clients[second].done.is_empty() {
+        world.pass(150 * MS);
+    }
+    let lock = world.won(second);
+    assert_eq!((lines_of(world, b"a"), lines_of(world, b"b")), (vec![1; 3], vec![0; 3]));
+    (set, second, lock)
+}
+
+/// A set that has `a` and `b` on nodes 0 and 1. On node 2, `a` is free, and the former holder of
+/// `b` has it until its release arrives there. Returns the set, its lock, and that holder.
+pub fn held_by_two(world: &mut World) -> (usize, Lock, usize) {
+    let (holder, set) = (world.client(), world.client());
+    let lock = won_in_line(world, holder, b"b");
+    ask_for(world, set, &[b"a", b"b"]);
+    world.release(holder, lock);
+    for node in [0, 1] {
+        world.deliver_commands(holder, node);
+        world.deliver_answers(set, node);
+    }
+    world.stopped = vec![holder];
+    world.settle();
+    let lock = world.won(set);
+    assert_eq!(lines_of(world, b"b"), [0, 0, 1]);
+    assert_eq!(holder_of(world, b"a")[2], "");
+    (set, lock, holder)
+}
+
+/// No key and no line is left at any node.
+pub fn nothing_is_left(world: &World) {
+    for (node, master) in world.masters.iter().enumerate() {
+        let keys = master.keys(world.now, 0);
+        let ours: Vec<_> = keys.iter().filter(|key| **key != b"redlatch:node"[..]).collect();
+        assert!(ours.is_empty(), "node {node} has {ours:?}");
+    }
+}
