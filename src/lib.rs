@@ -6,8 +6,8 @@
 //! suspended time, with drift taken off. A frozen, dead or slow minority does not delay a majority
 //! decision. The client releases what an attempt may have left on a node. It can renew a lock. It
 //! reports the loss of a lock that is renewed, or whose `lost()` is awaited, before the deadline;
-//! of any other, at the deadline. Waiters stand in line on the nodes: a release hands the key to the
-//! next one.
+//! of any other, at the deadline. Waiters stand in line on the nodes: a release hands the key to
+//! the next one.
 //!
 #![cfg_attr(
     feature = "net",

@@ -15,17 +15,12 @@ pub fn begin(options: &Options) {
     println!("one key that several contenders want; {binary} {major}.{minor};");
     println!("{rounds} rounds of {length:?} each, in turns: medians, but for max");
     println!();
+    println!("ours: the library; fenced: its fenced locks; refused: the library for a user whom");
+    println!("the nodes refuse their lines; bare: raw sockets, which try again 2.5 to 5 ms after");
     println!(
-        "ours: the library; fenced: its fenced locks; refused: the library for a user whom the nodes"
+        "each denial; slow: after 100 to 200 ms; sets: locks over two keys; bare-set: the bare"
     );
-    println!("refuse their lines; bare: raw sockets,");
-    println!(
-        "which try again 2.5 to 5 ms after each denial; slow: after 100 to 200 ms; sets: locks"
-    );
-    println!("over two keys; bare-set:");
-    println!(
-        "the bare program with a script that takes two keys or none; sets are compared with it."
-    );
+    println!("program with a script that takes two keys or none; sets are compared with it.");
     println!("over/s: hand-overs a second, to another contender than the last one.");
     println!("cpu, nodes: of all contenders and of all nodes, in us for each hand-over. cmds: the");
     println!("commands of one node for each hand-over, those inside scripts included. turns: the");

@@ -240,3 +240,57 @@ fn hand_over_during_the_write_back_proves_no_more_than_the_time_that_it_gave() {
     let extended = world.clients[waiter].done.pop();
     assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
 }
+
+/// Two nodes hand the key over, and the third one only after the claim was sent to them: it is
+/// asked to count as well, so the votes for the next holder are equal.
+#[test]
+fn node_that_hands_over_after_the_claim_counts_as_the_others_do() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 3);
+    let mut holder = (all[0], lock);
+    for next in [all[1], all[2]] {
+        world.frozen = vec![0, 1, 2];
+        world.release(holder.0, holder.1);
+        for node in 0..3 {
+            world.deliver_commands(holder.0, node);
+            world.deliver_answers(next, node);
+        }
+        assert!(world.clients[next].done.is_empty(), "it claims");
+        world.frozen.clear();
+        world.settle();
+        holder = (next, world.won(next));
+        let counters: Vec<u64> = (0..3).map(|node| counter(&world, node)).collect();
+        assert_eq!(counters, [number(&holder.1); 3]);
+        assert_eq!(world.clients[next].core.stats().written_back, 0);
+    }
+}
+
+/// Of the two nodes that handed the key over one cannot be asked, so the claim is lost before any
+/// node was. Then the third one hands the key over.
+#[test]
+fn hand_over_after_a_claim_that_asked_nobody_is_claimed_with_the_next_one() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2);
+    world.frozen = vec![0, 1, 2];
+    world.release(all[0], lock);
+    world.deliver_commands(all[0], 0);
+    world.deliver_answers(all[1], 0);
+    for _ in 0..80 {
+        world.pass(MS);
+        for node in [1, 2] {
+            world.deliver_commands(all[1], node);
+            world.deliver_answers(all[1], node);
+        }
+    }
+    let claims = |world: &World| world.clients[all[1]].core.stats().claims;
+    assert_eq!(claims(&world), 0);
+    for node in [1, 2] {
+        world.deliver_commands(all[0], node);
+        world.deliver_answers(all[1], node);
+        assert_eq!(claims(&world), 1, "node {node}");
+    }
+    world.frozen = vec![0];
+    world.pass(200 * MS);
+    let lock = world.won(all[1]);
+    assert!(number(&lock) > 0 && claims(&world) > 1);
+}

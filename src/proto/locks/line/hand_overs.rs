@@ -99,15 +99,16 @@ impl Locks {
         self.judge_line(id, now);
     }
 
-    /// A node handed the key over after the claim of a fenced lock was sent to a majority. It is
-    /// asked to count, too: its answer is no vote, but if its counter stayed behind, the votes for
-    /// the next holder would differ, and cost that one another round.
-    fn count_at(&mut self, node: NodeId, id: RecordId, now: Instant) {
+    /// A node gave the key to this waiter after the claim of a fenced lock was sent to a majority.
+    /// It is asked to count, too: its answer is no vote, but if its counter stayed behind, the votes
+    /// for the next holder would differ, and cost that one another round.
+    pub(super) fn count_at(&mut self, node: NodeId, id: RecordId, now: Instant) {
         let record = self.records.get(id);
         // A claim that was lost before a node could be asked has no votes.
         let number = record.round.number;
         let asks_for_votes = record.fencing().is_some_and(|fencing| fencing.round() == number);
-        let claims = asks_for_votes && record.round.purpose == Purpose::Claim;
+        let in_flight = record.op.is_some_and(|op| self.ops.pauses_before(op).is_none());
+        let claims = asks_for_votes && in_flight && record.round.purpose == Purpose::Claim;
         let counts = self.cluster.refuses_fence(node).is_none() && self.cluster.is_trusted(node);
         if claims && counts && !record.pending.is_asked(node) && self.cluster.may_ask(node).is_ok()
         {

@@ -282,6 +282,9 @@ impl Locks {
         if mine && self.cluster.is_trusted(node) {
             self.records.get_mut(id).prove_in_line(node);
         }
+        if mine && waits {
+            self.count_at(node, id, now);
+        }
         if waits && reply == NodeReply::Held && self.cluster.reports_writes(node) {
             let line = self.records.get_mut(id).line_mut();
             if line.is_some_and(|line| line.registers_at(node, standing.rank)) {
