@@ -114,7 +114,7 @@ pub struct Stats {
     pub healed: u64,
     /// Times that a request began to stand in line.
     pub joined: u64,
-    /// Fair locks that were won in line.
+    /// Locks that were won in line.
     pub handed_over: u64,
     /// Waiters before those that could not be reached when the key was handed over.
     pub skipped: u64,

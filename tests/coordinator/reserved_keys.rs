@@ -15,7 +15,7 @@ fn requests(bench: &mut Bench, key: &str) -> Vec<(&'static str, Result<Op, Error
     vec![
         ("acquire", core.acquire(key, options, 0, now)),
         ("acquire a set", core.acquire(&set, options, 0, now)),
-        ("acquire, fair", core.acquire(key, options, 0, now)),
+        ("acquire, waiting", core.acquire(key, options, 0, now)),
         ("acquire, fenced", core.acquire(key, options.fenced(), 0, now)),
         ("acquire a set, fenced", core.acquire(&set, options.fenced(), 0, now)),
         ("adopt", core.adopt(key, token.clone(), options, 0, now)),

@@ -5,8 +5,8 @@ use redlatch::proto::NodeId;
 use redlatch::testing::master::Restart;
 use redlatch::{Lock, LockOptions, NodeState};
 
-use super::fair::{LONG, MS};
-use super::fair_world::World;
+use super::line::{LONG, MS};
+use super::line_world::World;
 use super::sets_kept::{
     HELD, MINE, asked, asks_in_order, joins_in_order, keeps_the_first_key, until_asked,
 };

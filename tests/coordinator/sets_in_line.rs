@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use redlatch::{KeySet, LockOptions};
 
-use super::fair::{LONG, MS};
-use super::fair_world::World;
+use super::line::{LONG, MS};
+use super::line_world::World;
 use super::sets_world::{ask_for, has, holder_of, line_of, nothing_is_left};
 
 const ALL: [&[u8]; 3] = [b"a", b"b", b"c"];

@@ -5,8 +5,8 @@ use redlatch::proto::KeySet;
 use redlatch::testing::master::Trouble;
 use redlatch::{Lock, LockOptions, LockToken};
 
-use super::fair::{LONG, MS};
-use super::fair_world::World;
+use super::line::{LONG, MS};
+use super::line_world::World;
 use super::sets_world::{
     ask_for, ask_with, delete, has, held_by_two, holder_of, lines_of, nothing_is_left, take,
     won_in_line,

@@ -6,8 +6,8 @@ use std::time::Duration;
 use redlatch::testing::master::Restart;
 use redlatch::{Lock, LockOptions};
 
-use super::fair::{LONG, MS};
-use super::fair_world::World;
+use super::line::{LONG, MS};
+use super::line_world::World;
 use super::sets_world::{
     ask_for, ask_with, behind_the_first_key, delete, holder_of, lines_of, take,
 };

@@ -7,8 +7,8 @@ use redlatch::proto::Op;
 use redlatch::testing::master::Master;
 use redlatch::{KeySet, Lock, LockOptions};
 
-use super::fair::{LONG, MS};
-use super::fair_world::World;
+use super::line::{LONG, MS};
+use super::line_world::World;
 
 /// What a program that is no client of these tests writes to a key.
 pub const ANOTHER: &[u8] = b"another";

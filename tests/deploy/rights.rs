@@ -105,7 +105,7 @@ fn the_acl_rule_in_the_papers_is_all_it_takes() {
 }
 
 #[test]
-fn the_acl_rule_for_fair_locks_is_all_they_take() {
+fn the_acl_rule_for_lines_is_all_they_take() {
     let fleet = Fleet::start(3);
     let commands = ["+zadd", "+zrank", "+zscore", "+zrange", "+zrem", "+subscribe", "+publish"];
     let channels = ["+pubsub|numsub", "resetchannels", "&redlatch:*"];
@@ -150,7 +150,7 @@ fn the_acl_rule_for_fair_locks_is_all_they_take() {
 
 /// Such a user can join a line at first: only its polls are refused.
 #[test]
-fn fair_waiter_that_may_join_but_not_poll_waits_as_for_a_plain_lock() {
+fn waiter_that_may_join_but_not_poll_asks_again_after_pauses() {
     let fleet = Fleet::start(3);
     let line = "~redlatch:line:{lock:* +zadd +zrank +zscore +zrange +zrem +subscribe +publish \
                 +pubsub|numsub resetchannels &redlatch:*";
@@ -181,7 +181,8 @@ fn fair_waiter_that_may_join_but_not_poll_waits_as_for_a_plain_lock() {
     }
 }
 
-/// The rule in docs/operations.md for plain, fair and fenced locks, on one key and on several.
+/// The rule in docs/operations.md for plain and fenced locks, on one key and on several, and for
+/// standing in line.
 #[test]
 fn the_acl_rule_with_all_keys_is_all_it_takes() {
     let keys = "~lock:* ~redlatch:line:{lock:* ~redlatch:fence:{lock:* ~redlatch:node";
@@ -189,10 +190,10 @@ fn the_acl_rule_with_all_keys_is_all_it_takes() {
     let told = paper.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
     assert!(told.contains(&format!("ACL SETUSER worker resetkeys {keys}")), "no rule {keys}");
     let fleet = Fleet::start(3);
-    let fair = "+zadd +zrank +zscore +zrange +zrem +subscribe +publish +pubsub|numsub \
+    let line = "+zadd +zrank +zscore +zrange +zrem +subscribe +publish +pubsub|numsub \
                 resetchannels &redlatch:*";
     let rights = whole().into_iter().filter(|word| !word.starts_with('~'));
-    let rights: Vec<_> = rights.chain(fair.split(' ')).chain(keys.split(' ')).collect();
+    let rights: Vec<_> = rights.chain(line.split(' ')).chain(keys.split(' ')).collect();
     grant(&fleet, &rights);
     let guarded = || worker(&fleet).restart_guard(RestartGuard::On).max_ttl(3 * SECOND);
     let [client, other] = [guarded(), guarded()].map(ready);

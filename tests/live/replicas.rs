@@ -49,16 +49,16 @@ fn extend_does_not_count_a_replica_whose_copy_lives_long_enough_already() {
 fn a_hand_over_that_a_replica_relays_is_no_vote_of_the_replica() {
     let fleet = Fleet::start(3);
     let ttl = 60 * SECOND;
-    let fair = || LockOptions::new(ttl).wait(ttl);
-    let fair_config = || config(&fleet).hand_over_ttl(ttl);
-    let holder = ready::client(fair_config());
+    let waiting = || LockOptions::new(ttl).wait(ttl);
+    let line_config = || config(&fleet).hand_over_ttl(ttl);
+    let holder = ready::client(line_config());
     // Behind another program it stands in line, so it hands the key over.
     for node in fleet.iter() {
         node.command(&["SET", "a", "other", "PX", "300"]);
     }
-    let guard = holder.lock("a", fair()).expect("it is free soon");
-    let mut waiter = Loop::ready(fair_config());
-    waiter.engine.acquire("a", fair(), 1).expect("it can be asked for");
+    let guard = holder.lock("a", waiting()).expect("it is free soon");
+    let mut waiter = Loop::ready(line_config());
+    waiter.engine.acquire("a", waiting(), 1).expect("it can be asked for");
     let in_line = |node: &crate::support::Node| node.command(&["ZCARD", "redlatch:line:{a}"]).int();
     waiter.turn_until("it stands in line, and no answer is missing", |engine| {
         let core = engine.coordinator();

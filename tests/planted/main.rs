@@ -63,7 +63,7 @@ const FAULTS: [(&str, &str, &[Check]); 20] = [
     ("LostCounterFromZero", "a node that forgot its counter counts from zero", &[Check::Search]),
     ("QuarantinedCounterCounts", "a node in quarantine votes for numbers", &[Check::Search]),
     ("CounterWithoutFloor", "a counter that was started in quarantine counts", &[Check::Search]),
-    ("DeadlineFromPush", "a fair lock counts from when the message was read", BOTH),
+    ("DeadlineFromPush", "a lock that is won in line counts from when the message was read", BOTH),
     ("QuarantinedPushCounts", "the message of a node in quarantine counts", BOTH),
     ("JoinsTwice", "a token stands in a line twice", BOTH),
     ("JoinAfterWithdrawal", "a token joins again after its withdrawal", BOTH),
@@ -75,8 +75,8 @@ const FAULTS: [(&str, &str, &[Check]); 20] = [
     ("SplitOfMixedRounds", "a split is judged from several polls", &[Check::Core(SPLITS)]),
 ];
 const BOTH: &[Check] = &[Check::Search, Check::Simulation];
-const BASES: &str = "fair::deadline_of_a_hand_over_counts_from_the_base_of_each_node";
-const SPLITS: &str = "fair_troubles::a_poll_ends_what_the_hand_over_before_it_proved";
+const BASES: &str = "line::deadline_of_a_hand_over_counts_from_the_base_of_each_node";
+const SPLITS: &str = "line_troubles::a_poll_ends_what_the_hand_over_before_it_proved";
 
 /// What the search and the simulation run for the fault that the environment names.
 const BY_NAME: &str = "planted_fault_is_found";

@@ -1,4 +1,4 @@
-//! In a tree with planted faults only: counts the seeds that find the fault of fair locks that
+//! In a tree with planted faults only: counts the seeds that find the fault of the line that
 //! `PLANTED_FAULT` names (`tests/planted`).
 
 use crate::trace::Trace;

@@ -1,4 +1,4 @@
-//! A hundred plain clients that take the key whenever it is free, beside a line of fair waiters.
+//! A hundred plain clients that take the key whenever it is free, beside a line of waiters.
 //!
 //! They stand for clients of other libraries: each sends `SET NX PX` to all nodes, holds the lock
 //! if a majority granted it, and deletes its key where the value is its own. They know no line. All
@@ -81,7 +81,7 @@ fn barge(fleet: &Fleet, first: usize, end: u64, path: &std::path::Path) {
 }
 
 #[test]
-fn a_hundred_plain_clients_beside_a_fair_line_never_hold_with_another() {
+fn hundred_plain_clients_beside_a_line_never_hold_with_another() {
     despite_stalls(SECOND, |_| plain_clients_beside_a_line());
 }
 
@@ -112,9 +112,9 @@ fn plain_clients_beside_a_line() {
     let plain = |who: u32| (who as usize) < THREADS * PLAIN_OF_A_THREAD;
     let had: Vec<u32> = holds.iter().filter(|hold| hold.from > 0).map(|hold| hold.who).collect();
     let of_plain = had.iter().filter(|&&who| plain(who)).count();
-    let of_fair = had.len() - of_plain;
-    println!("{of_fair} holds of fair waiters, {of_plain} of plain clients");
-    assert!(of_fair > 20 && of_plain > 20, "the lock hardly moved");
+    let of_line = had.len() - of_plain;
+    println!("{of_line} holds of waiters in line, {of_plain} of plain clients");
+    assert!(of_line > 20 && of_plain > 20, "the lock hardly moved");
     drop(processes);
     nothing_is_left(&fleet);
     eventually(SOON, "no client listens on a channel", || {

@@ -43,7 +43,7 @@ fn many_processes_share_a_key_while_nodes_come_and_go() {
 }
 
 #[test]
-fn fair_waiters_share_a_key_while_nodes_come_and_go() {
+fn waiters_share_a_key_while_nodes_come_and_go() {
     share_a_key(|_| "contend-in-line");
 }
 

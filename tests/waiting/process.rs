@@ -86,10 +86,10 @@ impl Process {
         self.tell(&format!("lock {key} {}", ttl.as_millis()));
     }
 
-    /// Begins to wait for a fair lock.
+    /// Begins to wait for a lock.
     #[track_caller]
     pub fn ask_in_line(&mut self, key: &str, ttl: Duration) {
-        self.tell(&format!("fair {key} {}", ttl.as_millis()));
+        self.tell(&format!("wait {key} {}", ttl.as_millis()));
     }
 
     /// The lock that was waited for.
@@ -218,7 +218,7 @@ fn in_a_process_of_its_own() {
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
             ["lock", key, ttl] => held = wait_for(&client, key, options(ttl)),
-            ["fair", key, ttl] => held = wait_for(&client, key, options(ttl)),
+            ["wait", key, ttl] => held = wait_for(&client, key, options(ttl)),
             ["release"] => {
                 let guard: Guard<'_> = held.take().expect("it is held");
                 let moment = now();

@@ -4,7 +4,7 @@
 use redlatch::Client;
 use redlatch::testing::inside::{HAND_OVER, JOIN, SCORE_OF_A_PLACE};
 
-use super::fair::{fair, fair_config, three, wait_for_line};
+use super::line::{line_config, three, wait_for_line, waiting};
 use super::*;
 use crate::support::{RespClient, Value};
 
@@ -75,8 +75,8 @@ fn message_of_one_node_that_others_repeat_is_one_vote() {
     let fleet = Fleet::start(3);
     let mut listener = Listener::start(&fleet[0]);
     fleet.iter().for_each(|node| drop(node.command(&["SET", "a", "other", "PX", "60000"])));
-    let mut waiter = Loop::ready(fair_config(&fleet));
-    let op = waiter.engine.acquire("a", fair(), 0).expect("there is room");
+    let mut waiter = Loop::ready(line_config(&fleet));
+    let op = waiter.engine.acquire("a", waiting(), 0).expect("there is room");
     waiter.turn_until("it stands in line", |_| {
         fleet.iter().all(|node| node.command(&["ZCARD", "redlatch:line:{a}"]).int() == 1)
     });
@@ -135,7 +135,7 @@ fn order_in_which_clients_list_the_nodes_does_not_matter() {
         urls.rotate_left(number);
         let config = config(urls).hand_over_ttl(10 * SECOND);
         let client = Client::connect(config).expect("a good configuration");
-        let guard = client.lock("a", fair()).expect("it is served");
+        let guard = client.lock("a", waiting()).expect("it is served");
         guard.release().expect("it is held");
         client.stats().splits
     };
@@ -176,7 +176,7 @@ fn script_passes_over_a_bounded_number_of_dead_waiters() {
     println!("one release took {:?}", start.elapsed());
     assert_eq!((left(), node.get("a")), (9_600, None));
     // A waiter comes at last. Each of its polls goes on.
-    let mut waiter = Loop::ready(fair_config(&fleet));
+    let mut waiter = Loop::ready(line_config(&fleet));
     node.command(&["SET", "a", "other", "PX", "300"]);
     let start = Instant::now();
     let lock = waiter.lock_in_line("a");
@@ -213,7 +213,7 @@ fn members_that_say_nothing_a_key_can_be_handed_over_with_are_cleaned_away() {
             node.command(&["ZADD", "redlatch:line:{a}", "1", junk]);
         }
     }
-    let mut waiter = Loop::ready(fair_config(&fleet));
+    let mut waiter = Loop::ready(line_config(&fleet));
     fleet.iter().for_each(|node| drop(node.command(&["SET", "a", "other", "PX", "300"])));
     let lock = waiter.lock_in_line("a");
     let stats = waiter.engine.stats();
@@ -230,7 +230,7 @@ trait InLine {
 impl InLine for Loop {
     #[track_caller]
     fn lock_in_line(&mut self, key: &str) -> Lock {
-        let op = self.engine.acquire(key, fair(), 0).expect("there is room");
+        let op = self.engine.acquire(key, waiting(), 0).expect("there is room");
         self.locked(op)
     }
 }

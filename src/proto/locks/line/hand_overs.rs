@@ -100,8 +100,8 @@ impl Locks {
     }
 
     /// A node gave the key to this waiter after the claim of a fenced lock was sent to a majority.
-    /// It is asked to count, too: its answer is no vote, but if its counter stayed behind, the votes
-    /// for the next holder would differ, and cost that one another round.
+    /// It is asked to count, too: its answer is no vote, but if its counter stayed behind, the
+    /// votes for the next holder would differ, and cost that one another round.
     pub(super) fn count_at(&mut self, node: NodeId, id: RecordId, now: Instant) {
         let record = self.records.get(id);
         // A claim that was lost before a node could be asked has no votes.

@@ -1,5 +1,5 @@
-//! Fair locks on real servers and between processes: the order, a successor or a holder that dies
-//! or stops, a node that stops or forgets, and plain clients beside the line.
+//! Waiting in line on real servers and between processes: the order, a successor or a holder that
+//! dies or stops, a node that stops or forgets, and plain clients beside the line.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -13,11 +13,11 @@ use super::*;
 /// How long a key lives that is handed over, in these tests.
 const HAND_OVER: Duration = millis(200);
 
-pub fn fair_config(fleet: &Fleet) -> Config {
+pub fn line_config(fleet: &Fleet) -> Config {
     config(fleet.urls()).hand_over_ttl(HAND_OVER)
 }
 
-pub fn fair() -> LockOptions {
+pub fn waiting() -> LockOptions {
     LockOptions::new(TTL).wait(60 * SECOND)
 }
 
@@ -124,7 +124,7 @@ fn a_holder_that_was_killed_is_followed_at_its_expiry_in_order() {
 }
 
 #[test]
-fn a_node_that_is_stopped_or_forgets_costs_fair_waiters_no_turn() {
+fn node_that_is_stopped_or_forgets_costs_waiters_in_line_no_turn() {
     let fleet = Fleet::start(5);
     let [mut holder, mut successor, mut next] = three(&fleet, TTL);
     fleet[4].stop();
@@ -148,7 +148,7 @@ fn a_node_that_is_stopped_or_forgets_costs_fair_waiters_no_turn() {
 #[test]
 fn line_and_locks_that_are_named_after_its_key_do_not_meet() {
     let fleet = Fleet::start(3);
-    let client = ready::client(fair_config(&fleet));
+    let client = ready::client(line_config(&fleet));
     let names = ["a:line", "line:{a}", "{a}"];
     let guards = names.map(|name| client.lock(name, waiting()).expect("it is free"));
     let [mut holder, mut successor, mut next] = three(&fleet, TTL);
@@ -165,11 +165,11 @@ fn line_and_locks_that_are_named_after_its_key_do_not_meet() {
 }
 
 #[test]
-fn fair_waiters_follow_a_plain_holder_and_plain_clients_never_hold_beside_them() {
-    despite_stalls(millis(500), |times| fair_and_plain_take_turns(times * 2 * SECOND));
+fn waiters_follow_a_plain_holder_and_plain_clients_never_hold_beside_them() {
+    despite_stalls(millis(500), |times| line_and_plain_take_turns(times * 2 * SECOND));
 }
 
-fn fair_and_plain_take_turns(length: Duration) {
+fn line_and_plain_take_turns(length: Duration) {
     let fleet = Fleet::start(3);
     let file = fleet[0].directory().join("holds");
     std::fs::write(&file, "").expect("the fleet's directory can be written");
@@ -198,11 +198,11 @@ fn fair_and_plain_take_turns(length: Duration) {
 fn claims_of_a_waiter(fleet: &Fleet) -> u64 {
     let client = || Client::connect(config(fleet.urls())).expect("a good configuration");
     let holder = client();
-    let held = holder.lock("a", fair()).expect("it is free");
+    let held = holder.lock("a", waiting()).expect("it is free");
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let waiter = client();
-            let guard = waiter.lock("a", fair()).expect("it is served");
+            let guard = waiter.lock("a", waiting()).expect("it is served");
             guard.release().expect("it is held");
             waiter.stats()
         });
@@ -228,7 +228,7 @@ fn fenced_waiters_in_line_and_outside_of_it_have_numbers_that_grow() {
     const HOLDS: usize = 20;
     let fleet = Fleet::start(5);
     let guarded = || {
-        let config = fair_config(&fleet).restart_guard(RestartGuard::On).max_ttl(SECOND);
+        let config = line_config(&fleet).restart_guard(RestartGuard::On).max_ttl(SECOND);
         // When the quarantine is over.
         ready::client(config)
     };

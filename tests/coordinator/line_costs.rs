@@ -1,9 +1,9 @@
-//! What fair locks cost: which commands a client writes, and which it leaves out.
+//! What the line costs: which commands a client writes, and which it leaves out.
 
 use redlatch::proto::{LockOptions, NodeId};
 
-use super::fair::{LONG, MS, TTL, line_of};
-use super::fair_world::World;
+use super::line::{LONG, MS, TTL, line_of};
+use super::line_world::World;
 
 /// The first words of the commands that the client is about to write to a node.
 fn commands(world: &World, client: usize, node: usize) -> Vec<String> {

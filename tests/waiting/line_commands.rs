@@ -4,7 +4,7 @@
 
 use redlatch::testing::inside::{HAND_OVER, JOIN};
 
-use super::fair::{fair, fair_config};
+use super::line::{line_config, waiting};
 use super::*;
 use crate::support::Monitor;
 
@@ -65,7 +65,7 @@ impl Watched {
 }
 
 #[test]
-fn fair_join_costs_a_server_seven_commands_at_most() {
+fn join_costs_a_server_seven_commands_at_most() {
     let server = Watched::start();
     server.held(0, TWO_TTLS);
     assert!(server.join("t0", TWO_TTLS, "") <= 6, "into an empty line");
@@ -81,7 +81,7 @@ fn fair_join_costs_a_server_seven_commands_at_most() {
 }
 
 #[test]
-fn fair_hand_over_costs_a_server_few_commands() {
+fn hand_over_costs_a_server_few_commands() {
     let server = Watched::start();
     // These waiters have no channel: PUBSUB NUMSUB and PUBLISH would be two more.
     for (ttls, most) in [(TWO_TTLS, 5), (ONE_TTL, 4)] {
@@ -106,14 +106,14 @@ fn fair_hand_over_costs_a_server_few_commands() {
 }
 
 #[test]
-fn fair_waiter_says_in_its_polls_that_it_stands_in_line() {
+fn waiter_says_in_its_polls_that_it_stands_in_line() {
     let server = Watched::start();
-    let mut holder = Loop::ready(fair_config(&server.fleet));
-    let op = holder.engine.acquire("a", fair(), 0).expect("there is room");
+    let mut holder = Loop::ready(line_config(&server.fleet));
+    let op = holder.engine.acquire("a", waiting(), 0).expect("there is room");
     let lock = holder.locked(op);
-    let mut waiters = [0; 2].map(|_| Loop::ready(fair_config(&server.fleet)));
+    let mut waiters = [0; 2].map(|_| Loop::ready(line_config(&server.fleet)));
     for (number, waiter) in waiters.iter_mut().enumerate() {
-        waiter.engine.acquire("a", fair(), 0).expect("there is room");
+        waiter.engine.acquire("a", waiting(), 0).expect("there is room");
         let line = || server.node().command(&["ZRANGE", LINE, "0", "-1"]).text_items().len();
         waiter.turn_until("it stands in line", |_| line() > number);
         // The answer to its join, too.

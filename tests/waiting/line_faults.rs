@@ -1,4 +1,4 @@
-//! Faults of the waiters of a fair lock, on real servers: a successor that is stopped or killed at
+//! Faults of waiters in line, on real servers: a successor that is stopped or killed at
 //! each of its steps, connections that the nodes end, lines that differ, and lost messages.
 //!
 //! The steps of a successor take a millisecond or two: it stands in line, the key is handed over to
@@ -6,7 +6,7 @@
 //! tenth of a millisecond, so that all of these steps are met.
 
 use super::crowd::{holds_in, no_two_at_one_time};
-use super::fair::{three, wait_for_line};
+use super::line::{three, wait_for_line};
 use super::process::{Had, Process};
 use super::*;
 
@@ -146,7 +146,7 @@ fn a_successor_that_is_killed_before_it_reads_the_hand_over_costs_the_hand_over_
 }
 
 #[test]
-fn fair_waiters_share_a_key_while_the_nodes_end_their_connections() {
+fn waiters_share_a_key_while_the_nodes_end_their_connections() {
     let fleet = Fleet::start(3);
     let file = fleet[0].directory().join("holds");
     std::fs::write(&file, "").expect("the fleet's directory can be written");
@@ -213,7 +213,7 @@ fn waiters_in_lines_that_differ_are_all_served_one_after_the_other() {
 }
 
 #[test]
-fn fair_waiters_whose_messages_are_lost_get_the_key_by_their_polls() {
+fn waiters_whose_messages_are_lost_get_the_key_by_their_polls() {
     let fleet = Fleet::start(5);
     for lossy in [3, 5] {
         let proxies: Vec<Proxy> = fleet.iter().map(|node| Proxy::start(node.address())).collect();

@@ -7,9 +7,9 @@ use redlatch::proto::NodeId;
 use redlatch::testing::master::Restart;
 use redlatch::{AutoExtend, Error, LockOptions, LockUpdateKind};
 
-use super::fair::{LONG, MS, TTL, line_of};
-use super::fair_strangers::{last_message, publish, words_of_member};
-use super::fair_world::{KEY, LINE, World};
+use super::line::{LONG, MS, TTL, line_of};
+use super::line_strangers::{last_message, publish, words_of_member};
+use super::line_world::{KEY, LINE, World};
 
 /// Whether the client has written a question to the node that was not sent yet.
 fn is_asked(world: &World, client: usize, node: usize) -> bool {

@@ -1,11 +1,12 @@
-//! Fair locks through the whole core, against masters inside the process that run the real scripts.
+//! Waiting in line through the whole core, against masters inside the process that run the real
+//! scripts.
 
 use std::time::Duration;
 
 use redlatch::testing::master::Restart;
 use redlatch::{Error, LockOptions};
 
-use super::fair_world::{KEY, LINE, World};
+use super::line_world::{KEY, LINE, World};
 
 /// As long as a key lives that is handed over, with the node timeout of these tests.
 pub const TTL: Duration = Duration::from_millis(200);
@@ -25,7 +26,7 @@ pub fn line_of(world: &mut World, clients: usize, ttl: Duration) -> (Vec<usize>,
 }
 
 #[test]
-fn fair_waiters_are_served_in_their_order_and_nothing_is_left() {
+fn waiters_are_served_in_their_order_and_nothing_is_left() {
     for nodes in 1..=5 {
         let mut world = World::new(nodes);
         let (all, mut lock) = line_of(&mut world, 6, TTL);

@@ -1,4 +1,4 @@
-//! Fair locks where something is missing or goes wrong: no messages, a frozen node, a node that
+//! Lines where something is missing or goes wrong: no messages, a frozen node, a node that
 //! forgot, and plain clients beside the line.
 
 use std::time::Duration;
@@ -7,8 +7,8 @@ use redlatch::proto::NodeId;
 use redlatch::testing::master::{Restart, Trouble};
 use redlatch::{LockOptions, Outcome, RestartGuard};
 
-use super::fair::{LONG, MS, TTL, line_of};
-use super::fair_world::{KEY, LINE, World};
+use super::line::{LONG, MS, TTL, line_of};
+use super::line_world::{KEY, LINE, World};
 
 #[test]
 fn waiters_that_cannot_be_notified_poll() {

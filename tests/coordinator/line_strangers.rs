@@ -5,8 +5,8 @@ use redlatch::proto::{LockOptions, NodeId};
 use redlatch::testing::inside::HAND_OVER;
 use redlatch::testing::master::Trouble;
 
-use super::fair::{LONG, MS, TTL, line_of};
-use super::fair_world::{KEY, LINE, World};
+use super::line::{LONG, MS, TTL, line_of};
+use super::line_world::{KEY, LINE, World};
 
 /// A member of the line at a node, by its words: ttl, channel, mark, token.
 pub fn words_of_member(world: &World, node: usize, place: usize) -> [String; 5] {
@@ -302,7 +302,7 @@ fn text_of_a_long_message_gives_nobody_a_lock() {
         let mut world = World::new(3);
         let (all, lock) = line_of(&mut world, 1, LONG);
         let client = world.client();
-        // It asks for a fair lock once, and listens from then on.
+        // It waits for a lock once, and listens from then on.
         let now = world.now;
         let core = &mut world.clients[client].core;
         let op =

@@ -1,4 +1,4 @@
-//! The order in which the waiters of a fair lock are served: the order in which they came.
+//! The order in which waiters in line are served: the order in which they came.
 //!
 //! Sixteen clients call 2 ms apart, round after round, each from its own thread. A thread that the
 //! machine runs late comes late, and no lock can know that it meant to come earlier. So a round is
@@ -11,7 +11,7 @@
 //!
 //! ```console
 //! REDLATCH_TEST_FAIR_ROUNDS=400 cargo test --all-features --test servers \
-//!     fair_waiters_that_come -- --nocapture
+//!     waiters_that_come -- --nocapture
 //! ```
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use redlatch::Client;
 
-use super::fair::{fair, fair_config};
+use super::line::{line_config, waiting};
 use super::*;
 
 /// How many rounds: set it for a long run.
@@ -133,12 +133,12 @@ fn whole_lines(fleet: &Fleet, holder: &str) -> (Vec<Vec<String>>, Seen) {
 
 /// A waiter: each moment that it receives is the beginning of a round.
 fn wait_and_release(client: &Client, number: usize, begins: Receiver<u64>, turns: Sender<Turn>) {
-    drop(client.lock(format!("warm-{number}"), fair()).expect("it is free"));
+    drop(client.lock(format!("warm-{number}"), waiting()).expect("it is free"));
     for begin in begins {
         let due = begin + (APART * number as u32).as_nanos() as u64;
         let_pass(Duration::from_nanos(due.saturating_sub(now())));
         let called = now();
-        let guard = client.lock("a", fair()).expect("it is its turn");
+        let guard = client.lock("a", waiting()).expect("it is its turn");
         let turn = Turn { number, called, token: guard.token().to_string() };
         turns.send(turn).expect("the test listens");
         guard.release().expect("it is released");
@@ -148,7 +148,7 @@ fn wait_and_release(client: &Client, number: usize, begins: Receiver<u64>, turns
 /// Plays the rounds. No hand-over runs out in them, however late a thread runs.
 fn play(fleet: &Fleet, rounds: usize) -> Vec<Round> {
     let connect = || {
-        let config = fair_config(fleet).hand_over_ttl(10 * SECOND);
+        let config = line_config(fleet).hand_over_ttl(10 * SECOND);
         Client::connect(config).expect("a good configuration")
     };
     let holder = connect();
@@ -162,7 +162,7 @@ fn play(fleet: &Fleet, rounds: usize) -> Vec<Round> {
         };
         let waiters: Vec<Sender<u64>> = (0..WAITERS).map(start).collect();
         let play_one = |_| {
-            let guard = holder.lock("a", fair()).expect("it is free");
+            let guard = holder.lock("a", waiting()).expect("it is free");
             let begin = now() + (5 * APART).as_nanos() as u64;
             waiters.iter().for_each(|waiter| waiter.send(begin).expect("it listens"));
             let (lines, seen) = whole_lines(fleet, &guard.token().to_string());
@@ -174,7 +174,7 @@ fn play(fleet: &Fleet, rounds: usize) -> Vec<Round> {
 }
 
 #[test]
-fn fair_waiters_that_come_one_after_the_other_are_served_in_that_order() {
+fn waiters_that_come_one_after_the_other_are_served_in_that_order() {
     let told: Option<usize> = std::env::var(ROUNDS).ok().and_then(|text| text.parse().ok());
     let fleet = Fleet::start(5);
     let rounds = play(&fleet, told.unwrap_or(ROUNDS_UNLESS_TOLD));

@@ -1,10 +1,10 @@
-//! A client that asks for a fair lock again soon after it released it: its `SET NX` reaches each
+//! A client that asks for a lock again soon after it released it: its `SET NX` reaches each
 //! node before a waiter in line has heard of the release and asked.
 
 use std::time::Duration;
 
-use super::fair::{LONG, MS};
-use super::fair_world::World;
+use super::line::{LONG, MS};
+use super::line_world::World;
 
 /// As many locks in a row are deleted at most, before one is handed over.
 const MOST: usize = 65;
@@ -93,12 +93,12 @@ fn client_that_gives_its_lock_away_leaves_the_key_to_a_waiter_after_some_locks()
             let (now, core) = (world.now, &mut world.clients[holder].core);
             let token = core.into_token(lock, now).expect("it is held");
             if adopts {
-                core.adopt(super::fair_world::KEY, token, LONG, 3, now).expect("there is room");
+                core.adopt(super::line_world::KEY, token, LONG, 3, now).expect("there is room");
                 world.settle();
                 let lock = world.won(holder);
                 world.release(holder, lock);
             } else {
-                let key = super::fair_world::KEY;
+                let key = super::line_world::KEY;
                 core.release_token(key, token, 3, now).expect("there is room");
             }
             world.ask(holder, LONG);
@@ -142,7 +142,7 @@ fn requests_that_wait_for_each_other_leave_the_key_to_another_client_after_some_
     assert!(rest.chunks_exact(2).all(|pair| pair[1] == 0), "each client has one turn: {rest:?}");
 }
 
-/// Requests for fair locks that wait for each other inside a client have its key for a bounded time
+/// Requests that wait for each other inside a client have its key for a bounded time
 /// before a plain waiter of another client has a turn.
 #[test]
 fn requests_that_wait_for_each_other_leave_a_plain_waiter_a_turn() {

@@ -1,4 +1,4 @@
-//! Orders of steps in which a waiter of a fair lock was stuck or overtaken, a lock was lost, or a
+//! Orders of steps in which a waiter in line was stuck or overtaken, a lock was lost, or a
 //! key was left, and what has to happen instead.
 
 use std::time::Duration;
@@ -7,8 +7,8 @@ use redlatch::proto::NodeId;
 use redlatch::testing::master::Trouble;
 use redlatch::{LockOptions, LockToken, NodeError, Outcome, Stats};
 
-use super::fair::{LONG, MS, TTL, line_of};
-use super::fair_world::{KEY, LINE, World};
+use super::line::{LONG, MS, TTL, line_of};
+use super::line_world::{KEY, LINE, World};
 
 /// The user may not run this command, neither alone nor in a script.
 fn denied(command: &str) -> Trouble {
@@ -28,7 +28,7 @@ fn ask_elsewhere(world: &mut World, client: usize, key: &[u8], wait: Duration) {
         .expect("it can be asked for");
 }
 
-/// The nodes are silent when a client asks for its first fair lock. They answer again on the same
+/// The nodes are silent when a client waits for its first lock. They answer again on the same
 /// connections.
 #[test]
 fn a_node_that_was_silent_when_the_client_began_to_listen_is_joined_later() {

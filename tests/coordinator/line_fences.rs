@@ -1,12 +1,12 @@
-//! Fair locks with fencing numbers: a hand-over brings no number, the claim after it does.
+//! Fenced locks that are won in line: a hand-over brings no number, the claim after it does.
 
 use std::time::Duration;
 
 use redlatch::testing::master::Restart;
 use redlatch::{Lock, LockOptions};
 
-use super::fair::{LONG, MS};
-use super::fair_world::{KEY, World};
+use super::line::{LONG, MS};
+use super::line_world::{KEY, World};
 
 const FENCE: &[u8] = b"redlatch:fence:{k}";
 
@@ -58,7 +58,7 @@ fn fenced_waiters_have_numbers_that_grow_in_the_order_of_their_line() {
 }
 
 #[test]
-fn numbers_of_plain_and_of_fair_fenced_locks_grow_together() {
+fn numbers_of_locks_that_were_won_at_once_and_in_line_grow_together() {
     let mut world = World::new(3);
     let clients = [world.client(), world.client(), world.client()];
     let plain = LockOptions::new(LONG).fenced();

@@ -75,7 +75,7 @@ impl World {
         client
     }
 
-    /// Asks for a fair lock and waits for it without end.
+    /// Asks for a lock and waits for it without end.
     pub fn ask(&mut self, client: usize, ttl: Duration) -> Op {
         self.ask_with(client, LockOptions::new(ttl))
     }
@@ -87,7 +87,7 @@ impl World {
         core.acquire(KEY, options, 1, self.now).expect("it can be asked for")
     }
 
-    /// The client gets a fair lock after it stood in line behind another program.
+    /// The client gets a lock after it stood in line behind another program.
     pub fn won_in_line(&mut self, client: usize, ttl: Duration) -> Lock {
         self.won_in_line_with(client, LockOptions::new(ttl))
     }

@@ -1,12 +1,12 @@
-//! Fair waiters behind a holder that deletes the key when it releases it: the first two of a line
-//! have the nodes report that. And which holders hand the key over: their tokens say so.
+//! Waiters in line behind a holder that deletes the key when it releases it: the first two have the
+//! nodes report that. And which holders hand the key over: their tokens say so.
 
 use redlatch::proto::NodeId;
 use redlatch::testing::master::Trouble;
 use redlatch::{LockOptions, Outcome, RestartGuard};
 
-use super::fair::{LONG, MS, TTL, line_of};
-use super::fair_world::{KEY, World};
+use super::line::{LONG, MS, TTL, line_of};
+use super::line_world::{KEY, World};
 
 /// A client that holds a plain lock, and clients that stand in line behind it.
 fn line_behind_a_plain_holder(
@@ -83,9 +83,9 @@ fn waiter_that_moves_up_is_told_of_the_next_release_of_a_plain_holder() {
         world.stopped.push(gone);
     }
     for node in 0..3 {
-        let members = world.masters[node].line(world.now, super::fair_world::LINE);
+        let members = world.masters[node].line(world.now, super::line_world::LINE);
         for member in &members[..2] {
-            world.run(node, &[b"ZREM", super::fair_world::LINE, member]);
+            world.run(node, &[b"ZREM", super::line_world::LINE, member]);
         }
     }
     world.pass(200 * MS);
@@ -135,7 +135,7 @@ fn holder_that_was_handed_a_token_hands_the_key_over_or_deletes_it_as_the_token_
 }
 
 #[test]
-fn release_by_the_token_of_a_fair_lock_hands_the_key_over() {
+fn release_by_a_token_that_stood_in_line_hands_the_key_over() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
     let token = lock.token();
