@@ -8,8 +8,17 @@ use std::ffi::OsString;
 
 use clap::{Arg, Command};
 
-/// The arguments, with the flags before the verb moved after it. The first one is the program.
-pub fn after_verb(mut arguments: Vec<OsString>, tool: &Command) -> Vec<OsString> {
+/// The arguments, with the flags before the verb moved after it. The first one is the program. The
+/// definitions are made only if there are such flags: that takes a millisecond.
+pub fn after_verb(
+    mut arguments: Vec<OsString>,
+    definitions: impl FnOnce() -> Command,
+) -> Vec<OsString> {
+    let first = arguments.get(1).and_then(|word| word.to_str()).unwrap_or_default();
+    if !first.starts_with('-') || matches!(first, "-V" | "--version" | "-h" | "--help") {
+        return arguments;
+    }
+    let tool = definitions();
     let Some(shared) = tool.find_subcommand("status") else { return arguments };
     let mut verb = 1;
     loop {
@@ -57,7 +66,7 @@ mod tests {
     #[track_caller]
     fn check(line: &str, moved: &str) {
         let words = line.split(' ').map(OsString::from).collect();
-        let found = after_verb(words, &Arguments::command());
+        let found = after_verb(words, Arguments::command);
         let found: Vec<&str> = found.iter().map(|word| word.to_str().expect("ASCII")).collect();
         assert_eq!(found.join(" "), moved);
     }

@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     if let Some(code) = die_with_parent::become_command() {
         return code;
     }
-    let words = leading::after_verb(std::env::args_os().collect(), &variables::command());
+    let words = leading::after_verb(std::env::args_os().collect(), variables::command);
     let verb = match variables::parse(words) {
         Ok(arguments) => arguments.verb,
         Err(code) => return code,

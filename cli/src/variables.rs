@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::builder::BoolishValueParser;
-use clap::error::ContextKind;
+use clap::error::{ContextKind, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
 use redlatch::ConfigFile;
@@ -28,18 +28,22 @@ pub fn command() -> Command {
 /// Parses the arguments, with the variables and the file behind them. An error is printed, and is
 /// the exit code; so are help and the version.
 pub fn parse(words: Vec<OsString>) -> Result<Arguments, ExitCode> {
-    let alone = Arguments::command().try_get_matches_from(&words).ok();
+    let mut tool = Arguments::command();
+    let alone = match tool.try_get_matches_from_mut(&words) {
+        Err(error) if error.kind() == ErrorKind::DisplayVersion => return Err(refused(error)),
+        alone => alone.ok(),
+    };
     let Some((verb, given)) = alone.as_ref().and_then(ArgMatches::subcommand) else {
         let matches = command().try_get_matches_from(&words);
         return matches.and_then(|it| Arguments::from_arg_matches(&it)).map_err(refused);
     };
-    let takes_file = takes_file(verb);
-    let file = if takes_file { config_file::load(given) } else { Ok(ConfigFile::default()) };
+    let built = tool.find_subcommand(verb).expect("the parser knows it");
+    let file = if takes_file(built) { config_file::load(given) } else { Ok(ConfigFile::default()) };
     // The stdout of `exec` is its command's.
     let json = verb != "exec" && matches!(given.try_get_one("json"), Ok(Some(true)));
     let how = Output { quiet: false, verbose: false, json };
     let file = file.map_err(|refusal| refusal.report(&how))?;
-    let matches = completed(verb, given, &file).try_get_matches_from(&words);
+    let matches = completed(built, given, &file).try_get_matches_from(&words);
     matches.and_then(|it| Arguments::from_arg_matches(&it)).map_err(|error| {
         let note = variable_in(&error, verb, given);
         let code = refused(error);
@@ -49,10 +53,8 @@ pub fn parse(words: Vec<OsString>) -> Result<Arguments, ExitCode> {
 }
 
 /// The definitions for this verb, with variables and the file as far as no flag contradicts them.
-fn completed(verb: &str, given: &ArgMatches, file: &ConfigFile) -> Command {
-    let mut built = Arguments::command();
-    built.build();
-    let built = built.find_subcommand(verb).expect("the parser knows it").clone();
+/// `built` are those of the verb alone, after they parsed the arguments.
+fn completed(built: &Command, given: &ArgMatches, file: &ConfigFile) -> Command {
     let named: Vec<&Arg> = built.get_arguments().filter(|arg| is_given(given, arg)).collect();
     let excludes = |one: &Arg, other: &Arg| {
         built.get_arg_conflicts_with(one).iter().any(|arg| arg.get_id() == other.get_id())
@@ -61,8 +63,8 @@ fn completed(verb: &str, given: &ArgMatches, file: &ConfigFile) -> Command {
         let arg = built.get_arguments().find(|it| it.get_id() == arg.get_id());
         arg.is_some_and(|arg| named.iter().any(|it| excludes(arg, it) || excludes(it, arg)))
     };
-    Arguments::command().mut_subcommand(verb, |verb| {
-        let has_defaults = takes_file(verb.get_name());
+    Arguments::command().mut_subcommand(built.get_name(), |verb| {
+        let has_defaults = takes_file(&verb);
         let verb = with_variables(verb, contradicted);
         if has_defaults { config_file::with_defaults(verb, file) } else { verb }
     })
@@ -70,9 +72,7 @@ fn completed(verb: &str, given: &ArgMatches, file: &ConfigFile) -> Command {
 
 /// Whether a verb takes a configuration file. The definitions say it: of an argument that a verb
 /// does not have, its matches say so in a debug build alone.
-fn takes_file(verb: &str) -> bool {
-    let tool = Arguments::command();
-    let verb = tool.find_subcommand(verb).expect("the parser knows it");
+fn takes_file(verb: &Command) -> bool {
     verb.get_arguments().any(|arg| arg.get_id() == "config")
 }
 
@@ -172,9 +172,11 @@ mod tests {
         };
         let parsed = |words: &[&str]| {
             let words = [&["redlatch", "status"], words].concat();
-            let alone = Arguments::command().try_get_matches_from(&words).unwrap();
+            let mut tool = Arguments::command();
+            let alone = tool.try_get_matches_from_mut(&words).unwrap();
             let given = alone.subcommand().unwrap().1;
-            let matches = completed("status", given, &file).try_get_matches_from(&words).unwrap();
+            let built = tool.find_subcommand("status").unwrap();
+            let matches = completed(built, given, &file).try_get_matches_from(&words).unwrap();
             match Arguments::from_arg_matches(&matches).unwrap().verb {
                 crate::arguments::Verb::Status(options) => {
                     (options.common.nodes, options.common.timing)
