@@ -207,7 +207,7 @@ impl Bench {
         }
         if said.last().is_some_and(|last| last[0] == "TIME") {
             said.pop();
-            // The answers to the earlier requests have to come first: at the start there was none.
+            // The node has to answer the earlier requests first. At the start there are none.
             if said.is_empty() {
                 self.tell_time(node);
             }

@@ -62,7 +62,8 @@ impl World {
 
     /// A client that is connected to every master, and knows them.
     pub fn client(&mut self, seed: u8) -> Client {
-        // Their markers are of this moment: without one, they are judged by their uptime.
+        // The markers of these nodes are written now. Nodes without a marker are judged by their
+        // uptime.
         self.client_with_marker(seed, "")
     }
 

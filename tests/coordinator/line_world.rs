@@ -101,7 +101,7 @@ impl World {
         (0..nodes).for_each(|node| self.run(node, &[b"DEL", KEY]));
         self.settle();
         if self.clients[client].done.is_empty() {
-            // The nodes do not report writes, so it polls.
+            // The nodes do not report writes, so the client polls.
             self.pass(100 * Duration::from_millis(1));
         }
         self.won(client)

@@ -57,7 +57,7 @@ fn script_over_a_set_is_not_repeated_past_the_deadline() {
     let _held = taken(&mut bench);
     wait_for(&mut bench, &["c", "d"]);
     assert_eq!(bench.said(0)[0][0], "EVALSHA");
-    // The answer is read before the timers of this turn.
+    // The client reads the answer before it looks at the timers of this turn.
     bench.now = bench.now.saturating_add(TTL);
     bench.reply(0, "-NOSCRIPT No matching script.\r\n");
     let said = bench.said(0);

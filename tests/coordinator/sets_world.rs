@@ -92,7 +92,8 @@ pub fn behind_the_first_key(world: &mut World) -> (usize, usize, Lock) {
     ask_for(world, set, &[b"a", b"b"]);
     ask_for(world, second, &[b"a"]);
     assert_eq!(lines_of(world, b"a"), [2; 3]);
-    // The set is handed `a`, is refused because of `b`, and gives `a` to the second client.
+    // The first client hands `a` to the set. The set is refused because of `b`, and gives `a` to
+    // the second client.
     world.release(first, lock);
     world.settle();
     if world.clients[second].done.is_empty() {
