@@ -108,8 +108,8 @@ fn a_node_at_its_limit_votes_full_and_the_others_decide() {
         let released = embedded.completion().result;
         assert_eq!(released, Ok(Outcome::Released(ReleaseOutcome::Released)), "round {round}");
     }
-    // Half of the place is for the new (and one question for the time beyond it); the other half
-    // would take releases of what is held.
+    // Half of the room is for new requests, and one TIME beyond it; the other half is for releases
+    // of held locks.
     let unanswered = embedded.engine.coordinator().unanswered(full);
     assert!((100..=101).contains(&unanswered), "{unanswered}");
     fleet[2].cont();

@@ -251,8 +251,8 @@ impl Checker {
             let late = now - kept.due - waited;
             self.violate(format!("the loss of {who:?} was reported {late} ns late"));
         }
-        // A client that was kept from running may report the loss alone; and if there was no time
-        // for a warning, there is none.
+        // A client that was kept from running may report the loss without a warning, and so may one
+        // that had no time for a warning.
         let warns_at = (kept.due + LOSS_BEFORE).saturating_sub(kept.warn_before);
         let in_time = kept.warn_before > 2 * LOSS_BEFORE && warns_at > kept.moved.0;
         let ran = kept_waiting == kept.moved.1;
@@ -331,7 +331,7 @@ impl Checker {
             self.violate(format!("request {serial} was answered twice, or after its cancelling"));
             return;
         };
-        // A client that did not run could not get a report.
+        // The time for which the client did not run is added: it could not get a report.
         let due = asked.due + (kept_waiting - asked.kept_waiting);
         if now > due {
             let (client, what, late) = (asked.client, asked.what, now - due);

@@ -100,7 +100,7 @@ impl Client {
         self.relics.clear();
         self.told.clear();
         (self.errand, self.step, self.gone) = (None, Step::Idle, false);
-        // Whatever it was about to do is not done.
+        // What the client was about to do before is not done.
         (self.wake, self.wake_at) = (self.wake + 1, u64::MAX);
     }
 
@@ -201,7 +201,7 @@ impl World {
             Step::Serve => {
                 self.serve(client);
                 if self.dice.chance(200) {
-                    // Some doors write a request at once.
+                    // Some interfaces write a request at once.
                     turn::write_out(&mut self.drive(client));
                 }
                 Step::Turn(turn::Step::FIRST)
@@ -300,7 +300,7 @@ impl World {
         let (now, id) = (self.agenda.now(), NodeId::new(node));
         let coordinator = &mut self.clients[client].coordinator;
         for portion in self.network.wires[wire].reads.portions(bytes, &mut self.dice) {
-            // One that proto has broken off is closed with the next actions.
+            // If proto has broken the connection off, it is closed with the next actions.
             if coordinator.node_state(id).is_connected() {
                 coordinator.handle_bytes(id, portion, instant(now));
             }

@@ -186,14 +186,14 @@ fn heal_in_quarantine_does_not_count_before_its_end() {
     it.acquire(HOLDER, 60);
     it.until(2);
     it.assert(it.left(HOLDER) > 50);
-    // Its question reaches the first node when the holder's key is over there.
+    // The rival's request reaches node 0 after the holder's key there has ended.
     it.stall(RIVAL, 0, 83);
     it.stall(RIVAL, 1, 83);
     it.acquire(RIVAL, 300);
     it.until(4);
     let now = it.world.agenda.now();
     it.world.kill_until(2, now + 500 * MICRO);
-    // The rival learns of the restart only when it runs again.
+    // The rival sees the restart only when it runs again.
     it.world.clients[RIVAL].stop(now, 85 * MILLI);
     it.until(10);
     it.extend(HOLDER, 60);

@@ -263,8 +263,7 @@ impl World {
             10 => refuses("client|tracking", REFUSED),
             _ => Trouble::TurnsAway("ERR max number of clients reached".into()),
         };
-        // A client that does not know which server the node is does not end a connection there by
-        // its number.
+        // A client that does not know which server the node is does not send CLIENT KILL there.
         let refuses_kill = match &trouble {
             Trouble::Busy => true,
             Trouble::Answers { commands, .. } => {
@@ -321,7 +320,8 @@ impl World {
         let told = self.clients.iter().all(|client| {
             let wire = client.wires[node].map(|wire| &self.network.wires[wire]);
             let state = client.coordinator.node_state(NodeId::new(node));
-            // A silent connection is kept here until it answers.
+            // A silent connection counts as connected: its bytes arrive when the node answers
+            // again.
             (state.is_usable() || state == NodeState::Suspect)
                 && wire.is_some_and(|wire| !wire.cut && !wire.ended)
         });
@@ -374,7 +374,7 @@ impl World {
         self.healed = true;
         let weather = &mut self.network.weather;
         (weather.late.0, weather.far.1) = (0, 0);
-        // So slow that no answer came in time, it may have been until now.
+        // Until now the answers may have been so slow that none came in time.
         weather.latency.1 = weather.latency.1.min(self.plan.node_timeout() / 5);
         weather.latency.0 = weather.latency.0.min(weather.latency.1);
         self.network.hurry(now + SECOND, &mut self.agenda);

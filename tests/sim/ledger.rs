@@ -118,7 +118,7 @@ impl Ledger {
     ) {
         if self.is_certain(now, node, key, token) {
             let forgotten = &mut self.places[node][key].forgotten;
-            // A token that is over supports no belief.
+            // A token that has expired supports no belief.
             forgotten.retain(|it| it.expires > now);
             forgotten.push(Forgotten { token: token.to_vec(), expires });
         }

@@ -206,7 +206,7 @@ impl World {
             count = self.dice.place(count + 1);
             it.full_until = now + 1 + self.dice.below(500 * MICRO);
         }
-        // Bytes that are written after a cut are lost; the client does not know yet.
+        // Bytes that are written after a cut are lost; the client does not know of the cut yet.
         if !it.cut && !it.ended {
             self.network.send(wire, &output[..count], &mut self.agenda, &mut self.dice);
         }

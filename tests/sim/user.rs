@@ -276,8 +276,8 @@ impl World {
             format!("client {client} {purpose:?} #{serial} key {key} {wish:?}: {outcome:?}")
         });
         let op = asked?;
-        // The votes and the write-back, or one key of a set after the other. A node that forgot the
-        // script is asked once more in each.
+        // The rounds are the votes and the write-back, or those of a set that takes one key after
+        // the other. In each of them a node that forgot the script is asked once more.
         let rounds = match wish.also.count_ones() {
             0 if !wish.fenced => 1,
             others => 2 * u64::from(others + 1 + u32::from(wish.fenced)),
@@ -291,7 +291,7 @@ impl World {
     pub fn hold_at_start(&self, client: usize) -> u64 {
         let held = self.clients[client].coordinator.is_starting();
         let longest = self.plan.settings.connect_timeout.as_nanos() as u64;
-        // The handshake that is written last has a node timeout at least.
+        // The node whose handshake is written last still has a node timeout for it.
         if held { longest + self.plan.node_timeout() } else { 0 }
     }
 
@@ -384,7 +384,7 @@ impl World {
             Err(Error::NoQuorum(_)) => &mut tally.no_quorum,
             Err(Error::Expired(_)) => &mut tally.expired,
             Err(Error::Lost { .. }) => &mut tally.lost,
-            // Up to the bound of a keeping there may be too little left to ask for.
+            // Before the bound of a renewal the time that is left may be too short to ask for.
             Err(Error::Config(ConfigError::Ttl(InvalidTtl::TooShort { .. })))
                 if matches!(purpose, Some(Purpose::Extend { .. })) =>
             {

@@ -32,7 +32,7 @@ const STARTS: usize = 10;
 pub struct Fleet {
     nodes: Vec<Node>,
     directory: PathBuf,
-    // Last, so that it is given back when the servers are gone.
+    // The last field, so that the place is free only after the servers have ended.
     lock: ServerLock,
 }
 
@@ -120,7 +120,7 @@ impl Fleet {
     /// Whether all keys are gone, to be asked again and again. Fails if a key was still there when
     /// its ttl ended, or if the test looked too late to know.
     pub fn emptied(&self) -> impl FnMut() -> bool + '_ {
-        // When the keys that were seen would end by themselves.
+        // The moments at which the keys that were seen would expire.
         let mut ends: BTreeMap<(usize, Vec<u8>), Instant> = BTreeMap::new();
         move || {
             let mut left = self.keys_everywhere();
@@ -259,7 +259,7 @@ impl Node {
         if let Some(process) = held(&self.process).take() {
             process.kill();
         }
-        // After the kill, which ends the wait of a thread that is reading from it.
+        // Only after the kill, which ends the wait of a thread that is reading from the server.
         *held(&self.client) = None;
     }
 
@@ -298,7 +298,8 @@ impl Node {
     /// The same for a server that may be gone or stopped.
     pub fn try_command<A: AsRef<[u8]>>(&self, arguments: &[A]) -> std::io::Result<Value> {
         let mut slot = held(&self.client);
-        // A connection that the server has closed meanwhile is replaced before anything is sent.
+        // The server may have closed the kept connection: then it is replaced before anything is
+        // sent.
         let kept = slot.take().filter(RespClient::is_idle);
         let mut client = match kept {
             Some(client) => client,

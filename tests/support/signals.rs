@@ -19,7 +19,7 @@ pub fn with_default_signals(command: &mut Command) -> &mut Command {
         }
         Ok(())
     };
-    // SAFETY: system calls alone, between fork and exec; nothing is allocated or locked.
+    // SAFETY: between fork and exec these are system calls alone; nothing is allocated or locked.
     unsafe { command.pre_exec(restore) }
 }
 

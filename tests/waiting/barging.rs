@@ -96,7 +96,7 @@ fn plain_clients_beside_a_line() {
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (fleet, path) = (&fleet, &path);
-            // Process ids are larger than these numbers.
+            // These numbers are smaller than any process id.
             scope.spawn(move || barge(fleet, thread * PLAIN_OF_A_THREAD, end, path));
         }
         let_pass(MOMENTS[0]);

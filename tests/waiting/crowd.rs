@@ -64,7 +64,7 @@ fn share_a_key(word: impl Fn(usize) -> &'static str) {
         process.tell(&format!("{word} a {} {} {}", HELD.as_millis(), u64::MAX, file.display()));
     }
     let troubles = trouble(&fleet, end);
-    // On a busy machine there were few turns until then.
+    // On a busy machine few turns are over by then.
     eventually(AS_LONG, "each had its turn, or there were enough for all", || {
         let turns = turns_of(&holds_in(&file));
         turns.len() == PROCESSES || turns.values().sum::<usize>() >= TURNS * PROCESSES

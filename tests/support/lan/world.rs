@@ -138,7 +138,7 @@ impl World {
 
     fn add(&mut self, number: usize) {
         let Setting { kind, .. } = self.setting;
-        // First, so that a contender draws the same keys whatever its kind is.
+        // The dice are drawn first, so that a contender draws the same keys whatever its kind is.
         let dice = self.dice.others();
         let mut own = self.dice.others();
         let program: Box<dyn Program> = match kind.bare {
