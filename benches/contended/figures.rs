@@ -63,7 +63,7 @@ impl Round {
         holds.retain(|(_, hold)| hold.have > 0);
         holds.sort_by_key(|(_, hold)| hold.have);
         exclude_each_other(&holds);
-        // What was got after the end was got with fewer contenders.
+        // A lock that was granted after the end had fewer contenders: it is not counted.
         holds.retain(|(_, hold)| hold.have <= self.end);
 
         let (mut waits, mut overs) = (histogram(), histogram());

@@ -102,7 +102,7 @@ fn process_cpu() -> Duration {
 /// How often a thread of this process made way for another, also threads that are gone.
 #[expect(unsafe_code, reason = "getrusage(2) has no safe wrapper here")]
 fn switches() -> u64 {
-    // SAFETY: all zeros is a value of this plain structure, and the call writes nothing but it.
+    // SAFETY: all zeros is a value of this plain structure, and the call writes only to it.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         assert_eq!(libc::getrusage(libc::RUSAGE_SELF, &mut usage), 0, "it takes what is given");

@@ -123,7 +123,7 @@ impl Held {
         let (start, cpu) = (Instant::now(), on_the_processor());
         let renewed = self.engine.stats().renewed;
         let mut turns: Vec<Duration> = Vec::new();
-        // What a turn takes on a machine that has nothing else to do.
+        // What a turn would take on an otherwise idle machine.
         let mut longest_work = Duration::ZERO;
         while start.elapsed() < length {
             let used = on_the_processor();

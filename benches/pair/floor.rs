@@ -107,12 +107,12 @@ impl Floor {
             wire.write();
         }
         match self.poll.poll(&mut self.events, None) {
-            // A signal came, of a debugger or of a stop: the next turn goes on.
+            // A signal of a debugger, or that of a stop, ended the call: the next turn goes on.
             Err(error) if error.kind() == ErrorKind::Interrupted => return,
             other => other.expect("the poller works"),
         }
         for event in &self.events {
-            // The timer of an open loop is no wire.
+            // The event of the open loop's timer belongs to no wire.
             let Some(wire) = self.wires.get_mut(event.token().0) else { continue };
             wire.writable |= event.is_writable();
             if event.is_readable() {

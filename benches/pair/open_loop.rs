@@ -97,7 +97,7 @@ impl Timer {
     fn begin(registry: &Registry) -> Timer {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let fd = timerfd_create(TimerfdClockId::Monotonic, flags).expect("a timer");
-        // Edge-triggered, so that it need not be read.
+        // The registration is edge-triggered, so the timer need not be read.
         registry
             .register(&mut SourceFd(&fd.as_raw_fd()), TIMER, Interest::READABLE)
             .expect("a timer can be polled");

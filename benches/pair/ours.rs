@@ -48,8 +48,8 @@ impl Ours {
         most: usize,
         delete: Delete,
     ) -> Ours {
-        // The bench measures the time of a pair. A busy machine must not make a node look silent
-        // here: the floor waits for ever.
+        // The timeouts are long: the bench measures the time of a pair, and on a busy machine no
+        // node may look silent. The floor has no timeout.
         let config = Config::new(delete.urls(nodes))
             .expect("the urls of the fleet")
             .restart_guard(guard)
@@ -152,7 +152,7 @@ impl Steps for Ours {
     }
 
     fn settle(&mut self) {
-        // The nodes that are not frozen have sent their answers already.
+        // The late answers are those of the frozen nodes only: the others have sent theirs.
         let late = |engine: &Engine| {
             let core = engine.coordinator();
             core.ready().iter().any(|node| core.unanswered(node) > 0)

@@ -115,7 +115,7 @@ fn bar(svg: &mut Svg, row: &Row, top: f64, colour: &str) {
     svg.rectangle(Area { left, top, width: (right - left).max(8.0), height: BAR }, colour);
     let (least, most) = (time(*p50_us), time(*p99_us));
     let text = if least == most { least } else { format!("{least} to {most}") };
-    // Left of a bar that ends where the scale does.
+    // The text is left of a bar that ends at the end of the scale.
     if right > RIGHT - 150.0 {
         svg.text(&text, (left - 7.0, middle), TEXT.bold().ending().halo());
     } else {

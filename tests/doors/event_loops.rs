@@ -138,8 +138,8 @@ fn a_loop_that_takes_it_in_and_out_misses_nothing() {
         registry.deregister(&mut locks).unwrap();
         locks.batch().acquire(format!("key:{round}"), LockOptions::once(TTL), round).unwrap();
         eventually(SOON, "the answers are there", || fleet.keys_everywhere().len() == 3);
-        // Input that came while the descriptor was not registered is reported after it is
-        // registered.
+        // Input that came while the descriptor was not registered is reported after the
+        // registration.
         registry.register(&mut locks, TOKEN, mio::Interest::READABLE).unwrap();
         registry.reregister(&mut locks, TOKEN, mio::Interest::READABLE).unwrap();
         let done = outer.completion(&mut locks);

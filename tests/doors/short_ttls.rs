@@ -148,7 +148,7 @@ fn on_nodes<L: Locks>(nodes: usize, at_once: usize, wanted: u64) {
     let fleet = Fleet::start(nodes);
     let mut dice = Dice::of_this_run();
     let mut timeouts = Vec::new();
-    // Two clients in one thread: some of their keys are the same.
+    // Two clients in one thread, which share some of their keys.
     let clients = (0..2).map(|_| {
         let timeout = millis(dice.between(1, 10));
         timeouts.push(timeout);
@@ -194,7 +194,7 @@ impl<L: Locks> Run<L> {
         let (mut last, mut killed) = ((0, start), 0);
         loop {
             let goes_on = self.number < wanted || self.tally.granted < GRANTS;
-            // A few in each turn, so that a turn does not take longer than a ttl.
+            // A turn makes few requests, so that it takes less than a ttl.
             let more = (at_once - self.slots.len()).min(at_once / ASKED_IN_A_TURN);
             (0..more).filter(|_| goes_on).for_each(|_| self.ask());
             self.tally.most = self.tally.most.max(self.slots.len());
@@ -280,7 +280,7 @@ impl<L: Locks> Run<L> {
                 self.tally.not_released += 1;
                 self.over(number);
             }
-            // The renewals of the lock ended; the lock itself is given back later.
+            // The renewals of the lock have ended; its holder gives the lock back later.
             (Stage::Held(_), End::Failed) if slot.ask.kept => self.tally.lost += 1,
             (_, end) => panic!("{number} for {} ends as {end:?}", slot.key),
         }
@@ -354,7 +354,8 @@ impl<L: Locks> Run<L> {
                 self.set_stage(number, Stage::Extending(until));
                 self.client(number).extend(held, ttl, number);
             }
-            // Until it is over; then its holder still has to do with it.
+            // The renewal goes on up to the lock's deadline; after it the holder still has to end
+            // its work.
             4 | 5 if until.is_some_and(|until| until > now) => {
                 let left = until.map_or(Duration::ZERO, |until| until.saturating_since(now));
                 self.later.push(Reverse((Instant::now() + left, number)));

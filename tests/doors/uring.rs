@@ -206,7 +206,7 @@ fn where_the_kernel_refuses_it_epoll_is_used_and_the_reason_is_there() {
         let mut engine = UringEngine::new(config()).expect("a good configuration");
         uring_pairs(&mut engine, 100);
         assert!(matches!(engine.engine().socket_driver(), SocketDriver::Poller { .. }));
-        // The driver's thread inherits the prohibition.
+        // The seccomp filter holds for the driver's thread, too, because threads inherit it.
         let shared = SharedClient::connect_blocking(config()).expect("a good configuration");
         let lock = shared.try_lock("b", TTL).wait().expect("a free key");
         lock.release().wait().expect("it is held");

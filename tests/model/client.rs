@@ -148,7 +148,7 @@ impl Client {
                     match result {
                         Ok(Outcome::Extended { deadline }) => self.extended(deadline, now)?,
                         Ok(other) => return Err(format!("an extend ended as {other:?}")),
-                        // A loss that is reported ends the belief before the deadline.
+                        // A reported loss ends the client's belief before the deadline.
                         Err(Error::Lost { .. }) => self.believes_until = None,
                         Err(_) => {}
                     }

@@ -129,7 +129,7 @@ fn without_time(message: &[u8]) -> (&[u8], Option<u64>) {
         return (message, None);
     };
     let (seconds, rest) = number(message, at + TIME.len());
-    // The length of the microseconds, and then their number.
+    // The length of the microseconds, and after it the microseconds.
     let (_, rest) = number(message, rest + 1);
     let (micros, _) = number(message, rest);
     (&message[..at], Some(1_000_000 * seconds as u64 + micros as u64))
@@ -150,7 +150,7 @@ fn bulk_word(text: &[u8], now_micros: u64, limit: u64, names: &dyn Names) -> u64
                 .map(|id| id.map_or(0, |id| name(&id)));
             mix(mix(run, history), age)
         }
-        // The beginning of a marker, as a client sends it: two identities.
+        // A marker as a client sends it begins with two identities.
         None if text.starts_with(b"1 ") && text.len() == 84 => {
             mix(name(&text[2..42]), name(&text[43..83]))
         }

@@ -133,7 +133,8 @@ fn finds(tree: &Tree, check: Check, fault: &str, breaks: &str) -> bool {
     };
     let verdict = if found { "found" } else { "NOT found" };
     let time = start.elapsed();
-    // Whoever adds up the results of tests must not see those of a run with a fault.
+    // The result lines of a run with a fault are left out, so that no script adds them to the
+    // results of the tests.
     output.lines().filter(|it| !it.contains("test result:")).for_each(|it| println!("{it}"));
     println!("{fault} ({breaks}): {verdict} by {check:?} in {time:.1?}\n");
     found

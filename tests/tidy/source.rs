@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(code("a // b\nc"), "a     \nc");
         assert_eq!(code("a /* b /* c */ d */ e"), format!("a {} e", " ".repeat(17)));
         assert_eq!(code("/* never ends"), " ".repeat(13));
-        // Blanks count bytes: an é is two.
+        // Blanks count bytes: an é is two blanks.
         assert_eq!(code("//! é\nx"), "      \nx");
     }
 

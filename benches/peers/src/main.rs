@@ -111,7 +111,7 @@ fn main() {
         let mut doors = open(&fleet, case, &options);
         let frozen = matches!(case, Case::Frozen(_)).then(|| &fleet[fleet.len() - 1]);
         if let Some(node) = frozen {
-            // Returns when the process is stopped.
+            // `stop` returns when the process is stopped.
             node.stop();
         }
         let measured = measure(&mut doors, case, &options);
@@ -182,7 +182,7 @@ fn measure(doors: &mut Vec<(String, Box<dyn Door>)>, case: Case, options: &Optio
     });
     let mut rounds: Vec<Vec<Figures>> = Vec::new();
     let mut left_out = 0;
-    // A machine that is robbed in every round gets its table, too.
+    // A table is printed even if the machine was disturbed in every round.
     while rounds.len() < options.rounds {
         let ticks = Ticks::now();
         let number = rounds.len() + left_out;
@@ -206,7 +206,7 @@ fn round(
 ) -> Vec<Figures> {
     let mut figures = vec![None; doors.len()];
     for step in 0..doors.len() {
-        // Each round begins with another contender, and every other one goes backwards.
+        // Each round begins with another contender, and every second round goes backwards.
         let step = if number % 2 == 0 { step } else { doors.len() - 1 - step };
         let which = (number / 2 + step) % doors.len();
         let door = &mut doors[which].1;

@@ -41,7 +41,7 @@ fn debian_package_can_be_installed_and_removed() {
 
     let dpkg = || {
         let mut command = Command::new("dpkg");
-        // The root has no libc6, and belongs to the user who runs the tests.
+        // The root folder has no libc6, and belongs to the user who runs the tests.
         command.args(["--force-depends", "--force-not-root", "--force-script-chrootless"]);
         command.arg(format!("--root={}", root.display()));
         command

@@ -67,7 +67,7 @@ fn a_node_that_froze_under_the_lock_delays_the_exit_code_by_50_ms_and_is_named()
     for json in [true, false] {
         let mut arguments = vec!["exec", "-t", "30s"];
         arguments.extend(json.then_some("--json"));
-        // Longer than the time after which the silent connection is replaced.
+        // The command runs for longer than the time after which a silent connection is replaced.
         arguments.extend(["job", "--", "sleep", "1.5"]);
         let tool = held_on_all_nodes(&fleet, &arguments);
         fleet[2].stop();

@@ -180,7 +180,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // For a tool that hangs in a test that failed. A tool that has ended is not killed.
+        // A tool that hangs in a failed test is killed. For one that has ended this does nothing.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
