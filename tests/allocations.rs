@@ -401,7 +401,7 @@ fn the_coordinator_allocates_nothing() {
     }
 }
 
-/// One key is borrowed on its way to the core, whatever type names it.
+/// A key is passed to the core by reference, whatever its type is.
 #[test]
 #[expect(clippy::needless_borrows_for_generic_args, reason = "every type is tried")]
 fn one_key_of_any_type_allocates_nothing() {

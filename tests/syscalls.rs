@@ -120,8 +120,8 @@ fn one_fork_check_for_each_turn(calls: &Calls) {
     assert!(calls.of(PROCESS) <= turns + 1, "more fork checks than turns in {calls:?}");
 }
 
-/// What is encrypted is still one write for each node and turn. It is decrypted in the same
-/// number of reads.
+/// Encrypted requests need one write for each node and turn, too, and their answers are decrypted
+/// in the same number of reads.
 #[cfg(feature = "tls")]
 #[test]
 #[ignore = "needs strace: apt-get install strace"]
@@ -152,7 +152,8 @@ const PROCESS: &[&str] = &["getpid"];
 const WAITS: &[&str] = &["epoll_wait", "epoll_pwait", "epoll_pwait2"];
 
 impl Calls {
-    /// What strace wrote of a thread, between the marks; `None` for a thread that set none.
+    /// The calls that strace wrote of a thread, between the marks; `None` for a thread that set
+    /// none.
     fn between_marks(trace: &str) -> Option<Calls> {
         let (_, marked) = trace.split_once(BEGIN)?;
         let (marked, _) = marked.split_once(END).expect("the child came to its end");
@@ -366,7 +367,7 @@ impl Locks {
         self.engine.acquire(&self.keys[slot as usize], self.options, slot).expect("there is room");
     }
 
-    /// So many pairs with all keys in flight, up to the last answer of the last one.
+    /// Runs this many pairs with all keys in flight, up to the last answer of the last one.
     fn pairs(&mut self, count: usize) -> usize {
         let (mut begun, mut done) = (self.keys.len(), 0);
         (0..begun as u64).for_each(|slot| self.acquire(slot));

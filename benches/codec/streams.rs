@@ -18,7 +18,7 @@ pub struct Stream {
     pub replies: usize,
 }
 
-/// All of them.
+/// All streams of the benchmark.
 pub fn all() -> Vec<Stream> {
     let same = |name, reply: &'static str| stream(name, |_| reply);
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);

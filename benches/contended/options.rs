@@ -39,7 +39,7 @@ pub enum Kind {
     Refused,
     /// Raw sockets, and another try 2.5 to 5 ms after each denial.
     Bare,
-    /// The same, 100 to 200 ms after each denial.
+    /// A bare loop that asks again 100 to 200 ms after each denial.
     Slow,
     /// The library with its defaults, and a lock over two keys.
     Sets,

@@ -70,7 +70,7 @@ pub struct Round {
 pub struct Figures {
     pub p50_us: f64,
     pub p99_us: f64,
-    /// Of the process, in the program and in the kernel, for each pair.
+    /// The processor time of the process, in the program and in the kernel, for each pair.
     pub cpu_us: f64,
     /// How often a thread of the process made way for another, for each pair.
     pub switches: f64,

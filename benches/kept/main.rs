@@ -78,7 +78,7 @@ impl Held {
         held
     }
 
-    /// One turn; returns how long it took without its sleep.
+    /// Runs one turn, and returns how long it took without its sleep.
     fn turn(&mut self) -> Duration {
         let start = Instant::now();
         let timeout = self.engine.prepare().map(|sleep| sleep.min(Duration::from_millis(100)));

@@ -24,7 +24,7 @@ use super::{Contender, NODES, TTL};
 /// As much as the engine reads at once.
 const SCRATCH_BYTES: usize = 64 * 1024;
 
-/// So many answers decide.
+/// The number of answers that decide.
 pub const QUORUM: u32 = majority(NODES) as u32;
 
 /// Five sockets and what was asked on them.
@@ -47,7 +47,7 @@ struct Wire {
     rest: usize,
 }
 
-/// What an answer will belong to.
+/// What the next answer of a node is about.
 struct Ask {
     slot: u32,
     question: u32,

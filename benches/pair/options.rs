@@ -19,7 +19,7 @@ pub struct Options {
     pub delete: Option<String>,
 }
 
-/// One of the two alone.
+/// The command line asks for one contender alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Only {
     Ours,

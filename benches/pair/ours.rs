@@ -29,7 +29,7 @@ impl Ours {
         Ours::connect_as(plain, nodes, name, most, delete)
     }
 
-    /// The same with fenced locks. The restart guard has to be on, so the bench vouches for the
+    /// A client with fenced locks. The restart guard has to be on, so the bench vouches for the
     /// nodes, which are fresh.
     pub fn connect_fenced(nodes: &[&Node], name: &str, most: usize, delete: Delete) -> Ours {
         let fenced = (RestartGuard::On, LockOptions::once(TTL).fenced());

@@ -82,7 +82,7 @@ fn locks(number: usize) -> &'static str {
     if number == 1 { "lock in flight" } else { "locks in flight" }
 }
 
-/// What is drawn of a row.
+/// The text beside a bar.
 fn shown(row: &Row) -> String {
     let Row { case, contender, figures } = row;
     let figures = figures.as_ref().map(|it| format!("{} us, {} us", it.p50_us, it.p99_us));

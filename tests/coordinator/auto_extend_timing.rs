@@ -11,7 +11,7 @@ fn quiet() -> Bench {
     Bench::with(3, |settings| settings.probe_interval = TTL * 100)
 }
 
-/// For ever, as far as these tests go.
+/// A renewal that ends after the end of these tests.
 fn long() -> AutoExtend {
     AutoExtend::at_most(TTL * 100)
 }

@@ -68,7 +68,7 @@ fn extend_by_token_that_is_lost_reports_why() {
 
 /// The node timeout is longer than this.
 const SHORT: Duration = Duration::from_millis(40);
-/// What is left of it after drift.
+/// The time that is left of the ttl after drift.
 const USABLE: Duration = Duration::from_micros(37_600);
 
 #[test]

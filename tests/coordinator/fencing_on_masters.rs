@@ -120,7 +120,7 @@ impl World {
         self.win(client, with)
     }
 
-    /// The same, for several keys.
+    /// Acquires several keys by the votes of these nodes.
     pub fn acquire_all(&mut self, client: &mut Client, keys: &KeySet, with: &[usize]) -> Lock {
         let now = self.now;
         let asked = client.core.acquire(keys, LockOptions::once(TTL).fenced(), 1, now);

@@ -8,7 +8,7 @@ use redlatch::{Error, LockOptions};
 
 use super::line_world::{KEY, LINE, World};
 
-/// As long as a key lives that is handed over, with the node timeout of these tests.
+/// The ttl of a key that is handed over, with the node timeout of these tests.
 pub const TTL: Duration = Duration::from_millis(200);
 pub const LONG: Duration = Duration::from_secs(10);
 pub const MS: Duration = Duration::from_millis(1);

@@ -265,8 +265,8 @@ fn node_that_hands_over_after_the_claim_counts_as_the_others_do() {
     }
 }
 
-/// Of the two nodes that handed the key over one cannot be asked, so the claim is lost before any
-/// node was. Then the third one hands the key over.
+/// One of the two nodes that handed the key over cannot be asked, so the claim is lost before any
+/// node was asked. Then the third node hands the key over.
 #[test]
 fn hand_over_after_a_claim_that_asked_nobody_is_claimed_with_the_next_one() {
     let mut world = World::new(3);

@@ -295,7 +295,8 @@ fn message_is_a_reason_to_give_a_key_back_only_once() {
     assert!(world.remaining(all[0], &lock) > MS);
 }
 
-/// What a stranger sends is as long as a flood of answers, and comes when a request is in flight.
+/// A stranger sends a message as long as a flood of answers, which comes when a request is in
+/// flight.
 #[test]
 fn text_of_a_long_message_gives_nobody_a_lock() {
     for answer in ["+OK\r\n", ":1\r\n"] {

@@ -11,7 +11,7 @@ pub const KEY: &[u8] = b"k";
 pub const LINE: &[u8] = b"redlatch:line:{k}";
 pub const A_DAY: u32 = 24 * 60 * 60;
 
-/// Each client by its number, each master by its number.
+/// A world of clients and masters, each of which has a number.
 pub struct World {
     pub masters: Vec<Master>,
     pub clients: Vec<Client>,

@@ -80,7 +80,8 @@ fn probe_that_finds_an_older_marker_of_the_same_process_replaces_it() {
     }
 }
 
-/// What counts is the last look, not the first one; and after a marking, the time of the marking.
+/// A marker is compared with that of the last look, not of the first one; and after a marking, with
+/// the time of the marking.
 #[test]
 fn marker_is_compared_with_the_last_look() {
     let at = |since: u64| marker(0, "").map(|m| m.replace(&MICROS.to_string(), &since.to_string()));

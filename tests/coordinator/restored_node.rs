@@ -8,7 +8,7 @@ use redlatch::proto::Action;
 use redlatch::{Lock, NodeId};
 
 const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
-/// So long lasts each quarantine: longer than the locks of these tests.
+/// Each quarantine lasts longer than the locks of these tests.
 const MAX_TTL: Duration = Duration::from_secs(60);
 
 fn bench() -> Bench {

@@ -4,7 +4,7 @@
 use super::*;
 use redlatch::NodeId;
 
-/// So many bytes of the password in a row must not appear.
+/// This many bytes of the password in a row must not appear.
 const PART: usize = 8;
 
 /// Passwords of which a server repeats a part only, or with other characters.

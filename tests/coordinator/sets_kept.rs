@@ -31,8 +31,7 @@ fn asks_for(command: &Command) -> String {
     format!("{verb} {}", keys.join("+"))
 }
 
-/// What the node is asked about keys. It answers everything else, and acknowledges what it is to
-/// release.
+/// The requests about keys that the node gets. It answers all others, and acknowledges releases.
 pub fn asked(bench: &mut Bench, node: usize) -> Vec<String> {
     let mut asked = Vec::new();
     for command in bench.said(node) {
@@ -105,8 +104,8 @@ pub fn joins_in_order(bench: &mut Bench, take: &str, ttl: Duration) -> Op {
     op
 }
 
-/// The same, has `a` on a majority of the nodes, and asks for both keys. The third node has `a` for
-/// another client.
+/// Waits for two keys, has `a` on a majority of the nodes, and asks for both keys. The third node
+/// has `a` for another client.
 pub fn asks_in_order(bench: &mut Bench, take: &str, ttl: Duration) -> Op {
     let op = joins_in_order(bench, take, ttl);
     reply(bench, MINE, HELD);
@@ -114,7 +113,7 @@ pub fn asks_in_order(bench: &mut Bench, take: &str, ttl: Duration) -> Op {
     op
 }
 
-/// The same, is refused because of `b`, and asks for `a` alone, to keep it.
+/// Goes on from `asks_in_order`: is refused because of `b`, and asks for `a` alone, to keep it.
 pub fn keeps_the_first_key(bench: &mut Bench, take: &str, ttl: Duration) -> Op {
     let op = asks_in_order(bench, take, ttl);
     reply(bench, ":-2\r\n", ":-1\r\n");

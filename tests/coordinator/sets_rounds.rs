@@ -17,8 +17,8 @@ fn wait_for(bench: &mut Bench, names: &[&str]) {
         .expect("it can be asked for");
 }
 
-/// What the node is asked about keys: `take` or `release`, and the keys. It acknowledges releases,
-/// and leaves a `take` unanswered.
+/// The requests about keys that the node gets: `take` or `release`, and the keys. It acknowledges
+/// releases, and leaves a `take` unanswered.
 fn asked(bench: &mut Bench, node: usize) -> Vec<String> {
     let mut asked = Vec::new();
     for command in bench.said(node) {

@@ -19,7 +19,7 @@ pub fn line_of(world: &World, node: usize, key: &[u8]) -> usize {
     world.masters[node].line(world.now, &line).len()
 }
 
-/// The same at every node.
+/// The length of the line of the key at every node.
 pub fn lines_of(world: &World, key: &[u8]) -> Vec<usize> {
     (0..world.masters.len()).map(|node| line_of(world, node, key)).collect()
 }
@@ -31,7 +31,7 @@ pub fn ask_for(world: &mut World, client: usize, keys: &[&[u8]]) -> Op {
     op
 }
 
-/// As `ask_for`, with these options. Nothing is delivered yet.
+/// As `ask_for`, with these options. No message is delivered yet.
 pub fn ask_with(world: &mut World, client: usize, keys: &[&[u8]], options: LockOptions) -> Op {
     let options = options.wait(Duration::from_secs(10_000));
     let now = world.now;

@@ -4,7 +4,7 @@ use super::*;
 use redlatch::proto::Action;
 use redlatch::{LockOptions, LockToken, LostReason, NodeId};
 
-/// The same acquire as everywhere, on nodes that are not connected yet: one attempt.
+/// Asks for a lock by one attempt, on nodes that are not connected yet.
 fn ask(bench: &mut Bench) {
     bench.acquire();
     assert!(bench.completion().is_none(), "it ended before any node was connected");

@@ -99,7 +99,7 @@ impl Outer {
     }
 }
 
-/// One lock, taken and given back.
+/// Takes one lock and gives it back.
 fn lock_once(outer: &mut Outer, locks: &mut FdEngine, key: &str) {
     locks.batch().acquire(key, LockOptions::once(TTL), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = outer.completion(locks).result else { panic!("no lock") };

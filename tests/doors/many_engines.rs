@@ -36,7 +36,7 @@ impl Crowd {
         Crowd { poll, events: Events::with_capacity(64), all }
     }
 
-    /// One turn of all, which ends when something happens.
+    /// One turn of all engines, which ends when something happens.
     fn turn(&mut self) {
         let sleeps = self.all.iter_mut().filter_map(|one| one.engine.prepare());
         let timeout = sleeps.min().map_or(LOST, |sleep| sleep.min(LOST));

@@ -34,7 +34,7 @@ const AT_ONCE: [usize; 2] = [512, 4096];
 /// How many locks are asked for in an ordinary run.
 const USUALLY: u64 = 4_000;
 
-/// So many grants are waited for, however many requests came to nothing.
+/// A run waits for this many grants, however many requests failed.
 const GRANTS: u64 = 20;
 
 /// How long a run may take whose requests all come to nothing.
@@ -92,7 +92,7 @@ pub trait Locks: Sized {
     /// The caller of an acquire or of an extend is gone: it does not end any more.
     fn cancel(&mut self, number: u64);
 
-    /// Until when its holder believes in it.
+    /// Until when the holder of this lock believes in it.
     fn deadline(&self, held: &Self::Held) -> Option<clock::Instant>;
 
     /// Sleeps for at most this long, and returns what ended.
@@ -102,7 +102,7 @@ pub trait Locks: Sized {
     fn close(self) -> usize;
 }
 
-/// What is asked for, until it is over.
+/// A request, until it is over.
 struct Slot<H> {
     key: String,
     ask: Ask,
@@ -112,12 +112,12 @@ struct Slot<H> {
 enum Stage<H> {
     Acquiring,
     Held(H),
-    /// Its holder believes in it until then, as long as there is no answer.
+    /// An extend is in flight; without an answer the holder believes in the lock up to this moment.
     Extending(Option<clock::Instant>),
     Releasing,
 }
 
-/// What came of it all.
+/// The results of a run.
 #[derive(Debug, Default)]
 struct Tally {
     /// How many were in flight at once.
@@ -174,7 +174,7 @@ fn on_nodes<L: Locks>(nodes: usize, at_once: usize, wanted: u64) {
 struct Run<L: Locks> {
     clients: Vec<L>,
     slots: HashMap<u64, Slot<L::Held>>,
-    /// What is done to a slot at a moment, if it is still there.
+    /// The slots that something is done to at a moment, if they are still there.
     later: BinaryHeap<Reverse<(Instant, u64)>>,
     /// Who holds a key, or did: the table of belief.
     holders: HashMap<String, Vec<u64>>,

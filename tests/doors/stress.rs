@@ -73,7 +73,7 @@ struct Tally {
     released: u64,
     refused: u64,
     longest: Duration,
-    /// From one end to the next.
+    /// The longest time from one end to the next.
     gap: Duration,
     took: Duration,
     left: usize,
@@ -156,7 +156,7 @@ struct Run<D: Door> {
     door: D,
     dice: Dice,
     tally: Tally,
-    /// What each number was asked for last.
+    /// The last request of each number.
     asked: Vec<Asked>,
     /// Which keys are held.
     held: HashSet<String>,

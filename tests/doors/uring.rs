@@ -190,7 +190,7 @@ fn a_client_that_changes_its_thread_takes_its_connections_along() {
     fleet.wait_empty();
 }
 
-/// As in a container whose profile does not allow io_uring.
+/// The same error as in a container whose profile does not allow io_uring.
 #[test]
 fn where_the_kernel_refuses_it_epoll_is_used_and_the_reason_is_there() {
     let fleet = Fleet::start(3);

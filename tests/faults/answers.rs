@@ -195,7 +195,7 @@ fn a_replica_that_tells_nothing_while_its_master_is_away() {
     trouble.show(&fleet, &fleet.urls());
 }
 
-/// Of a master that is not there, so that what it has stays.
+/// Makes the node a replica of a master that is not there, so that its data stay.
 fn becomes_a_replica(node: &Node) {
     assert!(node.command(&["REPLICAOF", "127.0.0.1", "1"]).is_ok());
 }

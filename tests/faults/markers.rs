@@ -11,7 +11,7 @@ use redlatch::{LockOptions, NodeError};
 /// for.
 const MAX_TTL: Duration = Duration::from_secs(8);
 
-/// The same where no test waits for the end: a busy machine has to look before it.
+/// The bound where no test waits for the end: a busy machine has to look before it.
 const LONG: Duration = Duration::from_secs(60);
 
 /// How long a loss may take to be noticed before the test goes on: many probe intervals.

@@ -60,8 +60,8 @@ fn hand_over(guard: RestartGuard, forget: fn(&Node), knew: bool) -> Handover {
     handover
 }
 
-/// The same without the guard, so that the tests can fail. On a busy machine the first lock may be
-/// over before the second client asks, which shows nothing.
+/// Shows two holders without the guard, so that the tests can fail. On a busy machine the first
+/// lock may be over before the second client asks, which shows nothing.
 #[track_caller]
 fn shows_two_holders_without_the_guard(forget: fn(&Node), knew: bool) {
     let show = || hand_over(RestartGuard::Off, forget, knew).first_remaining;

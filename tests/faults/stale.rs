@@ -24,7 +24,7 @@ fn monitors(fleet: &Fleet) -> Vec<Monitor> {
     fleet.iter().map(Node::monitor).collect()
 }
 
-/// What was done to the key, in the server's order: the SETs, and releases of any form.
+/// The commands on the key, in the server's order: the SETs, and releases of any form.
 fn done_to_the_key(monitor: &Monitor) -> Vec<&'static str> {
     let lines = monitor.lines();
     // MONITOR lists the commands inside a script, too, as done by `lua`.

@@ -6,7 +6,7 @@ use super::*;
 use crate::support::{Node, PlainTimer, Proxy, Way};
 use redlatch::{LostReason, Outcome};
 
-/// So long that nothing here is lost by it, or found by a renewal.
+/// The ttl is so long that no lock of these tests is lost by it, or found by a renewal.
 const LONG: Duration = Duration::from_secs(30);
 
 /// How many losses are looked at, in time or not: set it to measure how late they are.

@@ -5,8 +5,8 @@ use redlatch::{Lock, Outcome, ReleaseOutcome};
 
 const KEYS: u64 = 10_000;
 
-/// So many show that a node is asked for nothing new. They are over before the kernel gives up a
-/// connection on which a stopped node takes nothing, which is after 10 s.
+/// This many requests show that a node gets no new request. They are over before the kernel gives
+/// up a connection on which a stopped node takes nothing, which is after 10 s.
 const FEW: u64 = 500;
 
 /// Acquires so many keys in one turn.

@@ -63,7 +63,7 @@ trait Watched {
 #[derive(Debug)]
 struct Told {
     error: Error,
-    /// Of which deadlines it was warned.
+    /// The deadlines of the warnings.
     warnings: Vec<redlatch::clock::Instant>,
     /// When it was reported.
     at: redlatch::clock::Instant,

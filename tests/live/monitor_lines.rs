@@ -32,7 +32,8 @@ pub fn heard(monitor: &Monitor) -> Vec<Heard> {
     monitor.lines().iter().filter_map(|line| read(line)).collect()
 }
 
-/// What it was asked that writes, whatever it is. What a script does inside is not listed apart.
+/// The commands of the node that write, whatever they write. The commands inside a script are not
+/// listed.
 pub fn writes(monitor: &Monitor) -> Vec<String> {
     const READS: [&str; 7] =
         ["\"GET\"", "\"GETRANGE\"", "\"ZRANGE\"", "\"PTTL\"", "\"TIME\"", "\"CLIENT\"", "\"KEYS\""];

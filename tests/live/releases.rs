@@ -34,7 +34,7 @@ const TIMES: usize = 6;
 enum Way {
     Lock,
     Token,
-    /// It is had after a wait in line, and handed over.
+    /// The lock is won after a wait in line, so its release hands the key over.
     InLine,
 }
 

@@ -25,7 +25,7 @@ use world::{Start, Tally, World};
 /// Pairs of an acquire and a release in all runs together, unless `LONG_RUN_PAIRS` says otherwise.
 const PAIRS: u64 = 60_000;
 
-/// So often is looked at what is left, in each run.
+/// How often each run looks at what is left.
 const LOOKS: u64 = 10;
 
 /// How far two looks differ though nothing grows: buffers have the size of the most that their

@@ -29,7 +29,7 @@ const TTL: Duration = Duration::from_millis(400);
 const MAX_TTL: Duration = Duration::from_secs(1);
 /// Batches in a thousand that begin with a fault.
 const FAULTS: u64 = 150;
-/// So many records are opened before the counts of 32 bits wrap.
+/// The number of records that are opened before the counts of 32 bits wrap.
 const BEFORE_WRAP: u32 = 3_000;
 
 /// Where a run starts.

@@ -42,7 +42,7 @@ struct Difference {
     unsure: bool,
 }
 
-/// The same connection to both.
+/// A connection to the server and the same one to the master.
 struct Line {
     wire: Wire,
     connection: ConnectionId,
@@ -138,7 +138,7 @@ impl Bench {
         Line { wire, connection: self.master.connect(), client_id }
     }
 
-    /// Both as new, except for `run_id` and client ids.
+    /// Makes both servers as new, except for `run_id` and client ids.
     fn reset(&mut self) {
         if std::mem::take(&mut self.broken) {
             self.master.disconnect(self.admin.connection);

@@ -21,7 +21,7 @@ pub enum Step {
         requests: Vec<Request>,
         piece: usize,
     },
-    /// Until every `SOON` is over.
+    /// Waits until every `SOON` is over.
     Wait,
     Reconnect {
         on: usize,
@@ -43,7 +43,7 @@ pub enum Word {
     Bytes(Vec<u8>),
     /// The `CLIENT ID` of the connection it is sent on.
     Own,
-    /// That of the other connection.
+    /// The client id of the other connection.
     Other,
     Later,
     Soon,
@@ -433,7 +433,7 @@ fn fill(template: &str, fills: &[u8; 8]) -> Vec<Word> {
     words.map(|(word, fill)| blank(word, usize::from(*fill))).collect()
 }
 
-/// Now and then a word too few, a word too many, or small letters.
+/// Leaves a word out, adds one, or makes a word lower-case, now and then.
 fn twisted(mut words: Vec<Word>, twist: u8) -> Request {
     match twist {
         80..85 => drop(words.pop()),

@@ -7,7 +7,7 @@ use redlatch::testing::master::ConnectionId;
 use crate::wire::{self, Orphan, Wire};
 use crate::world::World;
 
-/// What must not be, in words.
+/// The violation, in words.
 pub type Checked = Result<(), String>;
 
 impl World {

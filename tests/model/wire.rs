@@ -19,9 +19,9 @@ pub type Message = Arc<[u8]>;
 pub struct Wire {
     /// The connection at the node, while there is one.
     pub id: Option<ConnectionId>,
-    /// What is on its way to the node.
+    /// The messages that are in flight to the node.
     pub up: VecDeque<Message>,
-    /// What is on its way to the client.
+    /// The messages that are in flight to the client.
     pub down: VecDeque<Message>,
     /// The node has ended the connection. The client notices after it has read everything.
     pub ended: bool,
@@ -135,7 +135,7 @@ fn without_time(message: &[u8]) -> (&[u8], Option<u64>) {
     (&message[..at], Some(1_000_000 * seconds as u64 + micros as u64))
 }
 
-/// What is longer is the source of a script.
+/// A longer argument is the source of a script.
 const LONGEST_SAID: usize = 300;
 
 fn bulk_word(text: &[u8], now_micros: u64, limit: u64, names: &dyn Names) -> u64 {

@@ -99,7 +99,8 @@ fn planted_faults_are_those_of_the_patch() {
     assert_eq!(faults_patch().faults(), named, "{PATCH}, and the list here");
 }
 
-/// Some minutes, half of them for the build of the copy; `.ci/run` has a step for it.
+/// The test takes some minutes, half of them for the build of the copy; `.ci/run` has a step for
+/// it.
 #[test]
 #[ignore = "needs minutes: cargo test --all-features --test planted -- --ignored --nocapture"]
 fn planted_faults_are_found() {

@@ -24,7 +24,7 @@ const PARTS: [&str; 9] =
 pub enum Outcome {
     Passed,
     Failed,
-    /// It did not run.
+    /// The check did not run.
     Unknown,
 }
 

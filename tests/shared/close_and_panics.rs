@@ -195,7 +195,7 @@ fn a_key_that_panics_breaks_nothing() {
     client.lock("a", TTL).wait().unwrap().check().unwrap();
 }
 
-/// So much that the socket of a node that reads nothing takes no more.
+/// Sends so much that the socket of a node that reads nothing takes no more.
 fn fill_a_socket(
     client: &SharedClient,
     options: LockOptions,

@@ -167,7 +167,7 @@ async fn hold(client: &SharedClient, mut guard: SharedGuard, key: &str, dice: &m
     }
 }
 
-/// So many futures, each dropped at some point unless it came to an end before.
+/// This many futures, each dropped at some point unless it ended before.
 fn cuts(client: &SharedClient, tally: &Arc<Tally>) -> impl Iterator<Item = Boxed> + Send + use<> {
     let (client, tally) = (client.clone(), Arc::clone(tally));
     let mut dice = Dice::of_this_run();
@@ -265,7 +265,7 @@ fn futures_are_dropped_anywhere_on_a_runtime_of_several_threads() {
     dropped_on(&builder.worker_threads(4).enable_all().build().unwrap());
 }
 
-/// One that was woken because it is granted.
+/// A call that was woken because its lock is granted.
 fn granted(client: &SharedClient, options: LockOptions) -> Task<impl Future + Unpin + use<>> {
     let mut task = Task::new(client.lock("a", options));
     assert!(task.poll().is_pending());

@@ -10,7 +10,7 @@ async fn on_tokio(fleet: &Fleet) -> SharedClient {
     client
 }
 
-/// One of each: taken, contended, waited for, kept, closed.
+/// Takes, contends, waits, renews and closes once each.
 async fn course(fleet: &Fleet) {
     let client = on_tokio(fleet).await;
     let mut guard = client.lock("a", TTL).await.unwrap();

@@ -18,7 +18,7 @@ use crate::world::World;
 #[derive(Debug)]
 pub struct Borrowed {
     token: LockToken,
-    /// What it believes in, once a majority agreed to a deadline.
+    /// The belief of the user, once a majority agreed to a deadline.
     belief: Option<usize>,
     /// The extend that is in flight.
     asked: Option<(Op, u64)>,

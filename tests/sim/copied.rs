@@ -48,9 +48,9 @@ fn extend_does_not_count_a_copied_key_on_a_node_that_was_declared_persistent() {
     key_ends_before_its_node_is_a_copy(RestartGuard::Persistent);
 }
 
-/// The same, but the third node was in quarantine for the holder before: it had restarted with its
-/// keys, and the holder noticed that later than the rival. So nothing is reported to the holder
-/// when the node comes back as a copy, and the rival has trusted it since.
+/// The third node was in quarantine for the holder before: it had restarted with its keys, and the
+/// holder noticed that later than the rival. So nothing is reported to the holder when the node
+/// comes back as a copy, and the rival has trusted it since.
 #[test]
 fn extend_does_not_count_a_copied_key_on_a_node_that_was_in_quarantine_before() {
     let mut it = Scenario::new();

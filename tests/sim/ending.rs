@@ -169,7 +169,7 @@ impl World {
         }
     }
 
-    /// Each client in turn takes each key and gives it back.
+    /// Each client in turn takes each key and releases it.
     pub fn let_everyone_take_every_key(&mut self) {
         self.wait_for_the_excused();
         self.wait_for_trust();

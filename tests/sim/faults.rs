@@ -56,11 +56,11 @@ pub enum Kind {
 
 /// The answer of a server to a command that its user may not call.
 const REFUSED: &str = "-NOPERM this user may not do that\r\n";
-/// What is asked in a handshake, and is refused by some servers.
+/// Commands of the handshake that some servers refuse.
 const GREETING: [&str; 3] = ["info", "hello", "client|tracking"];
 
 impl Kind {
-    /// What can go wrong with anything else.
+    /// The faults that may come together with any others.
     pub const USUAL: [Kind; 10] = [
         Kind::Cut,
         Kind::Stall,
@@ -367,7 +367,7 @@ impl World {
         }
     }
 
-    /// From now on nothing goes wrong any more, and what did gets well.
+    /// From now on no new fault begins, and the present ones end.
     pub fn heal(&mut self) {
         let now = self.agenda.now();
         self.trace.note(now, || "HEAL".into());

@@ -26,7 +26,7 @@ pub struct Keeping {
     since: u64,
     /// The moment beyond which it is not kept.
     bound: u64,
-    /// What each renewal asks for, in milliseconds.
+    /// The ttl of each renewal, in milliseconds.
     ttl: u64,
 }
 
@@ -264,7 +264,7 @@ impl World {
     }
 }
 
-/// For how many milliseconds `SET` is asked to hold the token, if it is.
+/// The ttl in milliseconds of the `SET` with this token, if the output has one.
 fn set_ttl(output: &[u8], token: &[u8]) -> Option<u64> {
     const OPTIONS: &[u8] = b"\r\n$2\r\nNX\r\n$2\r\nPX\r\n";
     let at = output.windows(token.len()).position(|part| part == token)?;

@@ -48,11 +48,11 @@
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     token: Vec<u8>,
-    /// It is in doubt before this moment.
+    /// The node is in doubt before this moment.
     doubtful_until: u64,
 }
 
-/// What a node forgot, while it was not in doubt.
+/// A token that a node forgot while it was not in doubt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Forgotten {
     token: Vec<u8>,
@@ -60,14 +60,14 @@ struct Forgotten {
     expires: u64,
 }
 
-/// One key of one node.
+/// A key of one node.
 #[derive(Debug, Clone, Default)]
 struct Place {
     entry: Option<Entry>,
     forgotten: Vec<Forgotten>,
 }
 
-/// What all nodes remember.
+/// The keys that all nodes remember.
 #[derive(Debug)]
 pub struct Ledger {
     /// How long what a node forgot may be believed in.

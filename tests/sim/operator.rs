@@ -25,7 +25,7 @@ pub struct Forced {
     token: Vec<u8>,
     /// The nodes that were asked for it since, on these wires, and answer that it is gone.
     asked: BTreeMap<usize, usize>,
-    /// Those of them whose answer was read.
+    /// The nodes whose answer was read.
     told: BTreeSet<usize>,
 }
 

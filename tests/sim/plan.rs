@@ -12,11 +12,11 @@ use crate::faults::{Kind, SEES_OLD_FLUSHES};
 /// What becomes of the keys of a node that is killed, and what guards against it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
-    /// They are kept; nothing has to be guarded against.
+    /// The keys are kept, so no guard is needed.
     Kept,
-    /// They may be gone, and the restart guard is on.
+    /// The keys may be gone, and the restart guard is on.
     Guarded,
-    /// They may be gone, and nothing guards: here locks cannot exclude each other.
+    /// The keys may be gone, and the guard is off: here locks cannot exclude each other.
     Unguarded,
     /// The clocks of nodes jump, so keys end too early. The restart guard is on, but it sees a jump
     /// only when it asks for the time: here locks cannot exclude each other either.
@@ -38,7 +38,8 @@ impl Memory {
 /// How long a ttl is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
-    /// As long as a round trip, or a node timeout: often over before it is won.
+    /// The ttl is as long as a round trip, or a node timeout: the lock is often over before it is
+    /// won.
     Short,
     /// Long enough to be of use, over within a run.
     Middle,
@@ -59,7 +60,7 @@ pub struct Plan {
     pub keys: usize,
     /// How long they go on, and things go wrong.
     pub length: u64,
-    /// What the clients are made with.
+    /// The settings of the clients.
     pub settings: Settings,
     /// The shortest and the longest way of a byte, each way, as a rule.
     pub latency: (u64, u64),
@@ -73,7 +74,7 @@ pub struct Plan {
     pub fetched_late: u64,
     /// The pause between two faults at most; zero: nothing goes wrong.
     pub fault_pause: u64,
-    /// What goes wrong, and how often compared with the rest.
+    /// The faults, and how often each of them comes compared with the others.
     pub faults: Vec<(u64, Kind)>,
     /// How long ttls are, and how often compared with the rest.
     pub lengths: [(u64, Length); 3],
@@ -261,8 +262,8 @@ impl Plan {
     }
 }
 
-/// Each kind of fault is likely in some worlds and absent from others: a failure that needs one
-/// fault again and again would drown in a mixture of all faults.
+/// Draws the faults. Each kind of fault is likely in some worlds and absent from others: a failure
+/// that needs one fault again and again would drown in a mixture of all faults.
 fn faults(memory: Memory, settings: &Settings, dice: &mut Dice) -> Vec<(u64, Kind)> {
     if memory == Memory::Guarded && dice.chance(150) {
         // Nothing is cut here: a client knows of a flush if it gets the push. With cuts it could

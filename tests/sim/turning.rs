@@ -172,8 +172,8 @@ impl World {
         }
     }
 
-    /// One write for each node that has output. The kernel may take less, or say that the
-    /// connection is gone, before that was read. Whether one was found to be gone.
+    /// Writes once to each node for which there is output. The kernel may take less, or report that
+    /// the connection is gone before that was read. Returns whether one was found to be gone.
     fn write_all(&mut self, client: usize) -> bool {
         let mut lost = false;
         for node in 0..self.nodes.len() {

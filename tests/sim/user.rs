@@ -20,17 +20,17 @@ use crate::handing::Offer;
 use crate::keeping::{Bounds, Keeping};
 use crate::world::World;
 
-/// So long a user waits for a key at most.
+/// A user waits this long for a key at most.
 pub const LONGEST_WAIT: u64 = 300 * MILLI;
 
-/// What is written late because the kernel takes no more is waited for.
+/// The time that is allowed for bytes that are written late because the kernel takes no more.
 const SLACK: u64 = 3 * MILLI;
 
 /// A release waits a node timeout for its answers, counted from when it was written last. It may be
 /// sent again if a node forgot the script, or lost the connection a moment ago.
 pub const RELEASE_TIMEOUTS: u64 = 4;
 
-/// What a request was made for.
+/// The purpose of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// A user wants a lock.
@@ -63,7 +63,7 @@ pub struct Held {
     pub open_end: bool,
     /// How it is kept, if it is.
     pub keep: Option<Keeping>,
-    /// What was asked for last, in milliseconds.
+    /// The ttl of the last request, in milliseconds.
     pub ttl: u64,
 }
 
@@ -131,7 +131,8 @@ impl User {
         User { at, state: State::Resting, key: 0, bid: None }
     }
 
-    /// Its process is gone; the next one begins at `at`. What it held, if it held something.
+    /// The user's process is gone; the next one begins at `at`. Returns the lock that it held, if
+    /// any.
     pub fn die(&mut self, at: u64) -> Option<Held> {
         (self.at, self.bid) = (at, None);
         match std::mem::replace(&mut self.state, State::Resting) {

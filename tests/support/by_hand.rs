@@ -51,7 +51,7 @@ impl ByHand {
         Instant::default().saturating_add(self.now)
     }
 
-    /// So many acquires and releases of free keys.
+    /// Acquires and releases this many free keys.
     pub fn pairs(&mut self, count: usize, ttl: Duration) {
         let mut locks = Vec::with_capacity(self.in_flight);
         self.pairs_into(count, ttl, &mut locks);

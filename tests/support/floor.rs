@@ -40,7 +40,7 @@ struct Wire {
     rest: usize,
 }
 
-/// What an answer will belong to.
+/// What the next answer of a node is about.
 struct Ask {
     slot: u32,
     question: u32,

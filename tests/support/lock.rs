@@ -77,7 +77,7 @@ fn lock(name: &str) -> File {
     }
 }
 
-/// The same, or `None` if another test has it locked at this moment.
+/// As `lock`, or `None` if another test has it locked at this moment.
 #[track_caller]
 fn try_lock(name: &str) -> Option<File> {
     let file = open(name).expect("a lock file of the tests can be opened");

@@ -43,7 +43,7 @@ pub enum Way {
 /// How a connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// What was sent before still arrives.
+    /// Bytes that were sent before still arrive.
     Fin,
     /// A reset.
     Reset,
@@ -90,11 +90,11 @@ struct Pair {
     node: OnceLock<TcpStream>,
 }
 
-/// What is on its way in one direction.
+/// The bytes in flight in one direction.
 #[derive(Debug, Default)]
 struct Pipe {
     pieces: VecDeque<(Instant, Vec<u8>)>,
-    /// What may leave now.
+    /// The bytes that may leave now.
     head: Vec<u8>,
     end: Option<Cut>,
     not_before: Option<Instant>,
@@ -389,7 +389,7 @@ impl Shared {
         }
     }
 
-    /// What is to be done next with one direction of a connection; `None`: it was cut.
+    /// The next step of one direction of a connection; `None`: the connection was cut.
     fn next(&self, number: usize, way: Way) -> Option<Step> {
         let mut state = self.state();
         loop {

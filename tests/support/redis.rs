@@ -21,7 +21,7 @@ use super::{SOON, eventually};
 /// The key of the node marker, which clients with the restart guard leave on every node.
 const NODE_MARKER: &[u8] = redlatch::proto::NODE_MARKER.as_bytes();
 
-/// Of how many keys a test reads the ttl while it waits for all of them to go.
+/// The number of keys of which a test reads the ttl while it waits for all of them to go.
 const MOST_LOOKED_AT: usize = 20;
 
 /// How often a start is repeated when the port turned out to be taken.
@@ -51,14 +51,14 @@ impl Fleet {
         Fleet::with_environment(n, arguments, &[])
     }
 
-    /// The same with variables in each server's environment.
+    /// A fleet with variables in each server's environment.
     #[track_caller]
     pub fn with_environment(n: usize, arguments: &[&str], variables: &[(&str, &str)]) -> Fleet {
         let arguments: Vec<String> = arguments.iter().map(|&it| it.to_owned()).collect();
         Fleet::launch(n, |_, _| arguments.clone(), variables)
     }
 
-    /// The same with arguments for each server, which may name files in its directory.
+    /// A fleet with arguments for each server, which may name files in its directory.
     #[track_caller]
     pub fn each(n: usize, arguments: impl Fn(usize, &Path) -> Vec<String>) -> Fleet {
         Fleet::launch(n, arguments, &[])
@@ -219,7 +219,7 @@ impl Node {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Its own directory, with its log.
+    /// The server's own directory, with its log.
     pub fn directory(&self) -> &Path {
         &self.recipe.directory
     }
@@ -269,7 +269,7 @@ impl Node {
         self.restart_with(&[]);
     }
 
-    /// The same with more arguments, which the next restart does not have.
+    /// Restarts with more arguments, which the next restart does not have.
     #[track_caller]
     pub fn restart_with(&self, arguments: &[&str]) {
         let mut recipe = self.recipe.clone();
@@ -295,7 +295,7 @@ impl Node {
         }
     }
 
-    /// The same for a server that may be gone or stopped.
+    /// As `command`, for a server that may be gone or stopped.
     pub fn try_command<A: AsRef<[u8]>>(&self, arguments: &[A]) -> std::io::Result<Value> {
         let mut slot = held(&self.client);
         // The server may have closed the kept connection: then it is replaced before anything is

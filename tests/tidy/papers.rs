@@ -7,7 +7,7 @@
 /// The command that needs nothing but a compiler.
 pub const DEMO: &str = "cargo run --release -p redlatch-cli -- demo";
 
-/// All tests: what a contributor types.
+/// The command that a contributor types to run all tests.
 pub const TEST: &str = "$(command -v sudo) apt-get install -y redis-server && \
     cargo test --workspace --all-features";
 

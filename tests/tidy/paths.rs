@@ -17,7 +17,7 @@ pub struct Named {
 pub enum Place {
     /// Below the root of the package.
     Internal(Vec<String>),
-    /// It begins with the name of a crate, or of something imported elsewhere.
+    /// The path begins with the name of a crate, or of something imported elsewhere.
     External(Vec<String>),
 }
 

@@ -68,7 +68,7 @@ impl Plain {
     }
 }
 
-/// One thread has its turn with each of its clients, until the time is over.
+/// One thread attempts the lock with each of its clients in turn, until the time is over.
 fn barge(fleet: &Fleet, first: usize, end: u64, path: &std::path::Path) {
     let mut file = OpenOptions::new().append(true).open(path).expect("the test made it");
     let mut dice = Dice::new(1 + first as u64);

@@ -17,8 +17,8 @@ const PROCESSES: usize = 32;
 const SECONDS: &str = "REDLATCH_TEST_WAITING_SECONDS";
 const SECONDS_UNLESS_TOLD: u64 = 6;
 
-/// Now and then a holder keeps it to its end: that is the longest that one process should have to
-/// wait for another.
+/// Now and then a holder keeps the lock until its deadline: one process should not have to wait for
+/// another one for longer.
 const HELD: Duration = millis(300);
 
 /// After so many turns for each of the processes, each has had one.
@@ -83,7 +83,7 @@ fn share_a_key(word: impl Fn(usize) -> &'static str) {
     eventually(3 * SOON, "what is left ends with its ttl", || fleet.keys_everywhere().is_empty());
 }
 
-/// One of the nodes stops and goes on, or dies and comes back, again and again; how often.
+/// One of the nodes stops and goes on, or ends and comes back, again and again. Returns how often.
 fn trouble(fleet: &Fleet, end: u64) -> usize {
     let mut dice = Dice::printed(now());
     let mut troubles = 0;

@@ -7,7 +7,7 @@ use super::*;
 /// After the earliest moment at which a majority can be free: ten times what is expected.
 const AT_ITS_END: Duration = millis(300);
 
-/// What the nodes round a time to live to, and how long it takes to ask.
+/// How much a node rounds a ttl, and how long it takes to ask for it.
 const LOOK: Duration = millis(2);
 
 /// When the key will be gone from a majority, by the ttls that the nodes report; on our clock.

@@ -69,7 +69,7 @@ const MOST_IN_FLIGHT: usize = 512;
 /// Before the first round of a case: connections, caches and buffers get their size.
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// The same with a frozen node: it is found silent.
+/// The warm-up with a frozen node: in this time the node is found to be silent.
 const LONG_WARM_UP: Duration = Duration::from_millis(1_200);
 
 /// How late the last pair of a round may end. A contender that needs longer is left out.
@@ -197,7 +197,7 @@ fn measure(doors: &mut Vec<(String, Box<dyn Door>)>, case: Case, options: &Optio
     Measured { case, names, rounds, left_out, too_slow }
 }
 
-/// Each contender once: the figures in their order.
+/// Runs each contender once, and returns the figures in their order.
 fn round(
     doors: &mut [(String, Box<dyn Door>)],
     in_flight: usize,

@@ -78,9 +78,9 @@ pub struct Round {
 /// The figures of a round.
 #[derive(Debug, Clone, Copy)]
 pub struct Figures {
-    /// Of the acquires, in the order of `PERCENTILES`.
+    /// The percentiles of the acquires, in the order of `PERCENTILES`.
     pub percentiles_us: [f64; PERCENTILES.len()],
-    /// Of the process, in the program and in the kernel, for each pair.
+    /// The processor time of the process, in the program and in the kernel, for each pair.
     pub cpu_us: f64,
     pub pairs_per_s: f64,
     /// Attempts on a free key that were lost.

@@ -76,7 +76,7 @@ fn key_name(key: u64) -> String {
     format!("chaos:{key}")
 }
 
-/// This test binary again.
+/// The command line that starts this test binary again.
 fn this_test() -> Vec<String> {
     let program = std::env::current_exe().expect("a test binary has a path");
     let program = program.into_os_string().into_string().expect("the path is text");

@@ -43,7 +43,7 @@ impl Plain {
         Plain { addresses, connections, dice }
     }
 
-    /// One attempt. `None`: no majority, or too late.
+    /// Makes one attempt. `None`: no majority granted, or too late.
     pub fn try_lock(&mut self, key: &str, ttl: Duration) -> Option<Held> {
         let token = format!("plain-{:016x}{:016x}", self.dice.any(), self.dice.any());
         // The connections are made first, so that a slow one does not use up the ttl.

@@ -33,7 +33,7 @@ pub enum Count {
     Late,
     /// The lock was over while its holder still wanted it, and the holder's own check said so.
     LossNoticed,
-    /// The same for a holder that meant to go on until then.
+    /// A holder that meant to go on until then, past its deadline.
     Overstayed,
     Extended,
     NotExtended,

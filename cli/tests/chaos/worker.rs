@@ -118,13 +118,13 @@ pub struct Plan {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
-    /// It ends when it is done.
+    /// The worker ends the hold when its work is done.
     Plain,
-    /// It calls for an extension every third of the ttl.
+    /// The worker asks for an extension every third of the ttl.
     Extending,
     /// The library renews it.
     AutoExtending,
-    /// It goes on until its check fails.
+    /// The worker goes on until its check fails.
     Overstaying,
     /// Nothing asks for a release but the drop.
     Dropped,

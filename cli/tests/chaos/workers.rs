@@ -41,11 +41,11 @@ pub struct Worker {
     child: Child,
     /// How many processes had this place before.
     replaced: usize,
-    /// To each of its nodes, if it has proxies.
+    /// The proxies to each of the worker's nodes, if it has any.
     pub proxies: Vec<Proxy>,
 }
 
-/// All of them. Dropping it kills them.
+/// All workers. Dropping this kills them.
 #[derive(Debug)]
 pub struct Workers {
     crew: Vec<Worker>,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::*;
 
-/// Where it puts what: a file that is missing is found by no shell and by no `man`.
+/// The paths that the package has to put its files at: else no shell and no `man` finds them.
 const FILES: [&str; 8] = [
     "usr/bin/redlatch",
     "usr/share/man/man1/redlatch.1.gz",

@@ -7,7 +7,7 @@ use super::*;
 /// A node timeout that nothing should wait for.
 const PATIENT: &str = "10s";
 
-/// As `tool_on`, with that node timeout.
+/// As `tool_on`, with the node timeout of these tests.
 fn patient_tool_on(fleet: &Fleet, arguments: &[&str]) -> Command {
     let (verb, rest) = arguments.split_first().expect("a verb");
     let mut command = tool(&[verb, "--no-restart-guard", "--node-timeout", PATIENT]);

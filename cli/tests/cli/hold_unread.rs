@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use super::pipes::{broken_pipe, full_pipe};
 use super::*;
 
-/// What `hold` is told: in text, and in JSON.
+/// The two ways to run `hold`: with text and with JSON as its output.
 const WAYS: [&[&str]; 2] = [&["hold", "key"], &["hold", "--json", "key"]];
 
 /// Many times less than the ttl, and than the bound of the hold.

@@ -22,7 +22,7 @@ pub struct OnEngine {
     embedded: Loop,
     asked: HashMap<u64, Op>,
     extending: HashMap<u64, Lock>,
-    /// What ended in the call that asked for it.
+    /// The requests that ended in the very call that made them.
     at_once: Vec<(u64, End<Lock>)>,
 }
 

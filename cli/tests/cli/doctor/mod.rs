@@ -52,7 +52,8 @@ impl Diagnosis {
         self.json["checks"].as_array().expect("a list")
     }
 
-    /// What is not well of a node (`None`: of all together), except for checks of these names.
+    /// The findings about one node that are not `ok` (`None`: about all together), except for
+    /// checks of these names.
     fn bad(&self, node: Option<&str>, but: &[&str]) -> Vec<(String, String, String)> {
         let text = |check: &Value, field: &str| check[field].as_str().unwrap_or("").to_owned();
         let of_it = self.checks().iter().filter(|check| check["node"].as_str() == node);

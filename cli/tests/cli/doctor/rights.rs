@@ -40,7 +40,7 @@ const MISSING: [Missing; 25] = [
     ("config|get", "connections", "warn", "the node refuses CONFIG"),
 ];
 
-/// The same for the server's own compare-and-delete, if it has one.
+/// The rights for the server's own compare-and-delete command, if it has one.
 const OWN: [Missing; 2] = [
     ("delifeq", "permissions", "warn", "DELIFEQ is refused (NOPERM"),
     ("delex", "permissions", "warn", "DELEX is refused (NOPERM"),
