@@ -39,28 +39,29 @@ struct Counting;
 static ALLOCATOR: Counting = Counting;
 
 thread_local! {
-    // Const and without a destructor: reading it allocates nothing by itself.
+    // The cell is const and has no destructor, so that reading it allocates nothing.
     static ALLOCATED: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: everything is the system's allocator; counting touches only a cell of the thread's own.
+// SAFETY: every call goes to the system's allocator; counting touches only a cell of the thread's
+// own.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATED.set(ALLOCATED.get() + 1);
         EVERYWHERE.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promises are the ones that are asked for.
+        // SAFETY: the caller keeps the promises of `GlobalAlloc`, which are those of `System`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         ALLOCATED.set(ALLOCATED.get() + 1);
         EVERYWHERE.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as above.
+        // SAFETY: as in `alloc`.
         unsafe { System.realloc(place, layout, size) }
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        // SAFETY: as above.
+        // SAFETY: as in `alloc`.
         unsafe { System.dealloc(place, layout) }
     }
 }
@@ -110,9 +111,11 @@ fn engine_allocates_nothing(in_flight: usize) {
     let _others = ALONE.read().unwrap_or_else(PoisonError::into_inner);
     let fleet = Fleet::start(5);
     let mut ours = Ours::connect(&fleet, in_flight);
-    // Every buffer sees its largest turn: all are asked at once, and all given back at once.
+    // The largest turn of every buffer: all locks are asked for at once, and all are given back at
+    // once.
     ours.take_all_then_give_all_back();
-    // A late node lets questions, and their records, pile up: each node may be late.
+    // If a node is late, requests to it and their records pile up. In the warm-up each node is late
+    // once.
     for node in &fleet {
         node.stop();
         ours.pairs(LAG, usize::MAX);
@@ -164,8 +167,8 @@ fn client_allocates_nothing(held: usize) {
         node.cont();
         pairs(2 * held);
     }
-    // A call returns at the majority, and a node may be late by more than in the warm-up: then a
-    // buffer grows once more. So there is more than one try.
+    // A call returns at the majority. A node may be later than in the warm-up: then a buffer grows
+    // once more. So the count is tried several times.
     let mut fewest = u64::MAX;
     for _ in 0..5 {
         let before = allocated();
@@ -265,7 +268,7 @@ fn the_shared_client_allocates_nothing() {
         node.cont();
         pairs(1, 0);
     }
-    // What the harness allocates meanwhile is not ours: so there is more than one try.
+    // The test harness may allocate at the same time, so the count is tried several times.
     let mut fewest = u64::MAX;
     for _ in 0..5 {
         let before = EVERYWHERE.load(Ordering::Relaxed);
@@ -288,7 +291,7 @@ struct Ours {
 
 impl Ours {
     fn connect(fleet: &Fleet, in_flight: usize) -> Ours {
-        // No node is found silent: a busy machine must not change what is counted.
+        // No node is found to be silent: a busy machine must not change the count.
         let config = Config::new(fleet.urls()).expect("the urls of the fleet");
         let config = config.restart_guard(RestartGuard::Off);
         let config =
@@ -387,7 +390,8 @@ fn the_coordinator_allocates_nothing() {
     for in_flight in [1, 64, 512] {
         let mut by_hand = ByHand::connect(in_flight);
         let mut locks = Vec::with_capacity(in_flight);
-        // A client that asks again at once hands over one of 64 locks.
+        // So many pairs that a lock is handed over: a client that asks again at once does that with
+        // one of 64.
         by_hand.pairs_into(66 * in_flight, TTL, &mut locks);
         let before = allocated();
         by_hand.pairs_into(PAIRS as usize, TTL, &mut locks);
@@ -397,7 +401,7 @@ fn the_coordinator_allocates_nothing() {
     }
 }
 
-/// One key is borrowed on its way to the core, whatever type names it.
+/// A key is passed to the core by reference, whatever its type is.
 #[test]
 #[expect(clippy::needless_borrows_for_generic_args, reason = "every type is tried")]
 fn one_key_of_any_type_allocates_nothing() {
@@ -419,7 +423,7 @@ fn one_key_of_any_type_allocates_nothing() {
         by_hand.pair_of(&list, TTL, &mut locks);
         by_hand.pair_of(&list[..], TTL, &mut locks);
         by_hand.pair_of(&set, TTL, &mut locks);
-        // What the last round allocates: buffers grow in the first ones.
+        // Only the last round counts, because buffers grow in the first ones.
         allocations = allocated() - before;
     }
     assert_eq!(allocations, 0, "allocations for ten pairs of one key");

@@ -10,7 +10,8 @@ use redlatch::testing::tcp::Masters;
 /// Runs an example to its end, with these arguments, and returns what it printed.
 #[track_caller]
 fn run(name: &str, arguments: &[String]) -> String {
-    // .../target/debug/deps/examples-0123 is this; .../target/debug/examples/NAME is the other.
+    // This binary is .../target/debug/deps/examples-0123; the example is
+    // .../target/debug/examples/NAME.
     let this = std::env::current_exe().expect("a test binary has a path");
     let profile = this.parent().and_then(|deps| deps.parent()).expect("it is in a folder of two");
     let program: PathBuf = profile.join("examples").join(name);
@@ -38,7 +39,8 @@ fn says(said: &str, pieces: &[&str]) {
 fn run_twice(name: &str, pieces: &[&str]) {
     says(&run(name, &[]), pieces);
     let masters = Masters::start(5).expect("there are ports");
-    // So old that they may grant: given addresses, it does not ask whether they are fresh.
+    // The masters are so old that they may grant: an example with addresses does not ask whether
+    // they are fresh.
     masters.iter().for_each(|master| master.set_uptime(86_400));
     says(&run(name, &masters.urls()), pieces);
     assert!(masters.iter().all(|master| master.keys().is_empty()), "{name} left something");

@@ -94,7 +94,7 @@ fn figures_are_those_of_the_counts() {
         commands: 2.0,
         gap_p50_us: 0.3,
         gap_p99_us: 0.7,
-        // A turn is twice 2,000 ns.
+        // A turn takes 4,000 ns: twice 2,000 ns.
         wait_p99_turns: 10.0,
         jain: 16.0 / 20.0,
         without: 0.0,

@@ -25,27 +25,28 @@ struct Counting;
 static ALLOCATOR: Counting = Counting;
 
 thread_local! {
-    // Const and without a destructor: reading it allocates nothing by itself.
+    // The cell is const and has no destructor, so that reading it allocates nothing.
     static LIVE: Cell<isize> = const { Cell::new(0) };
 }
 
-// SAFETY: everything is the system's allocator; counting touches only a cell of the thread's own.
+// SAFETY: every call goes to the system's allocator; counting touches only a cell of the thread's
+// own.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.set(LIVE.get() + layout.size() as isize);
-        // SAFETY: the caller's promises are the ones that are asked for.
+        // SAFETY: the caller keeps the promises of `GlobalAlloc`, which are those of `System`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         LIVE.set(LIVE.get() + size as isize - layout.size() as isize);
-        // SAFETY: as above.
+        // SAFETY: as in `alloc`.
         unsafe { System.realloc(place, layout, size) }
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
         LIVE.set(LIVE.get() - layout.size() as isize);
-        // SAFETY: as above.
+        // SAFETY: as in `alloc`.
         unsafe { System.dealloc(place, layout) }
     }
 }

@@ -54,7 +54,7 @@ fn arrivals_are_a_poisson_process_of_the_rate_that_was_asked_for() {
             Arrivals::draw(seed, RATE, SECOND).map(|at| at.as_secs_f64()).collect();
         let count = arrivals.len() as f64;
         assert!((count - RATE).abs() < 5.0 * RATE.sqrt(), "seed {seed}: {count} arrivals");
-        // Of exponential gaps, those above t times the mean are e^-t of all.
+        // Of exponential gaps the part that is longer than t times the mean is e^-t.
         for times in [0.1, 1.0, 3.0] {
             let long = arrivals.windows(2).filter(|pair| pair[1] - pair[0] > times / RATE).count();
             let expected = (-times).exp();

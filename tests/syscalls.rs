@@ -55,14 +55,14 @@ fn one_lock_in_flight_costs_a_write_and_a_read_for_each_question() {
     let calls = trace(1, pairs);
     let questions = 2 * NODES * pairs;
     assert_eq!(calls.of(WRITES), questions, "writes in {calls:?}");
-    // Fewer reads if a late answer arrives together with the next one. A few reads return nothing,
-    // before a timer of the client's own is believed.
+    // There are fewer reads if a late answer arrives together with the next one. A few reads return
+    // nothing: the client reads before it believes a timer.
     assert!(calls.of(READS) <= questions + pairs / 100, "reads in {calls:?}");
     assert!(calls.of(READS) >= questions / 2, "reads in {calls:?}");
-    // At most one for each answer, if all of them arrive one by one.
+    // There is one wake-up for each answer at most, if all of them arrive one by one.
     assert!(calls.of(WAITS) <= questions + 10, "wake-ups in {calls:?}");
     one_fork_check_for_each_turn(&calls);
-    // A timer of the client's own that comes near, such as that of its next probe, is set once.
+    // A client sets its timer once for a near event, such as its next probe.
     let others: u64 = calls.others().iter().map(|(_, count)| **count).sum();
     assert!(others <= pairs / 100, "calls that no lock needs: {:?}", calls.others());
 }
@@ -88,7 +88,8 @@ fn a_pair_costs_the_system_calls_of_the_floor_and_a_fork_check_a_turn() {
             );
             ours - checks - floor
         };
-        // Other programs on the machine change how many answers a turn reads.
+        // Other programs on the machine change how many answers a turn reads, so three runs are
+        // compared.
         let mut differences = [difference(), difference(), difference()];
         differences.sort_by(f64::total_cmp);
         let median = differences[1];
@@ -106,7 +107,7 @@ fn many_locks_in_flight_share_their_writes() {
     assert!(calls.of(WRITES) <= NODES * (turns + 1), "one write a node and turn: {calls:?}");
     assert!(calls.of(READS) <= NODES * (turns + 1), "one read a node and turn: {calls:?}");
     assert!(calls.of(WRITES) <= questions / 10, "{questions} questions: {calls:?}");
-    // If a node lags, the records of its questions still grow: a few calls for memory.
+    // If a node lags, the tables of its requests still grow: a few system calls for memory.
     let others: u64 = calls.others().iter().map(|(_, count)| **count).sum();
     assert!(others <= pairs / 100, "calls that no lock needs: {:?}", calls.others());
     one_fork_check_for_each_turn(&calls);
@@ -119,8 +120,8 @@ fn one_fork_check_for_each_turn(calls: &Calls) {
     assert!(calls.of(PROCESS) <= turns + 1, "more fork checks than turns in {calls:?}");
 }
 
-/// What is encrypted is still one write for each node and turn. It is decrypted in the same
-/// number of reads.
+/// Encrypted requests need one write for each node and turn, too, and their answers are decrypted
+/// in the same number of reads.
 #[cfg(feature = "tls")]
 #[test]
 #[ignore = "needs strace: apt-get install strace"]
@@ -151,12 +152,14 @@ const PROCESS: &[&str] = &["getpid"];
 const WAITS: &[&str] = &["epoll_wait", "epoll_pwait", "epoll_pwait2"];
 
 impl Calls {
-    /// What strace wrote of a thread, between the marks; `None` for a thread that set none.
+    /// The calls that strace wrote of a thread, between the marks; `None` for a thread that set
+    /// none.
     fn between_marks(trace: &str) -> Option<Calls> {
         let (_, marked) = trace.split_once(BEGIN)?;
         let (marked, _) = marked.split_once(END).expect("the child came to its end");
         let mut calls = BTreeMap::new();
-        // The first line is the rest of the mark's, the last one the beginning of the other's.
+        // The first line is the rest of the first mark's write, and the last line is the beginning
+        // of the second mark's.
         let lines: Vec<&str> = marked.lines().collect();
         for line in &lines[1..lines.len() - 1] {
             let name = line.split('(').next().unwrap_or(line);
@@ -195,7 +198,7 @@ fn trace_as(
 ) -> Calls {
     let directory = Directory::new();
     let mut strace = Command::new("strace");
-    // One file for each thread, so that no line of one breaks a line of another.
+    // strace writes one file for each thread, so that no line breaks a line of another thread.
     strace.args(["-ff", "-qq", "-e", "signal=none", "-o"]).arg(directory.0.join("thread"));
     strace.arg(std::env::current_exe().expect("this binary has a path"));
     strace.args(["--exact", "the_child_that_is_traced", "--ignored", "--nocapture"]);
@@ -329,7 +332,7 @@ impl Locks {
     fn connect(urls: &[&str], in_flight: usize) -> Locks {
         let config = Config::new(urls).expect("the urls of the fleet");
         let config = config.restart_guard(RestartGuard::Off).probe_interval(360 * TTL);
-        // Under strace everything is slow. No node may be found silent for that reason.
+        // Everything is slow under strace, so the timeouts are long: no node may be found silent.
         let config = config.node_timeout(Duration::from_secs(5));
         #[cfg(feature = "tls")]
         let config = match std::env::var(TRUSTED) {
@@ -364,7 +367,7 @@ impl Locks {
         self.engine.acquire(&self.keys[slot as usize], self.options, slot).expect("there is room");
     }
 
-    /// So many pairs with all keys in flight, up to the last answer of the last one.
+    /// Runs this many pairs with all keys in flight, up to the last answer of the last one.
     fn pairs(&mut self, count: usize) -> usize {
         let (mut begun, mut done) = (self.keys.len(), 0);
         (0..begun as u64).for_each(|slot| self.acquire(slot));

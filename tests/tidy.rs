@@ -199,7 +199,7 @@ fn tracked() -> Vec<String> {
         Some(text) => text.split('\0').map(str::to_owned).collect(),
         None => walk(Path::new("")),
     };
-    // A file that was deleted and not committed yet is still listed.
+    // git still lists a file that was deleted and not committed yet.
     files.retain(|path| root().join(path).is_file());
     files.sort();
     files.dedup();
@@ -245,7 +245,8 @@ fn read_bytes(path: &str) -> Vec<u8> {
 }
 
 fn root() -> PathBuf {
-    // Asked at run time first: two checkouts that share a target folder share this binary as well.
+    // The variable is read at run time first: two checkouts that share a target folder share this
+    // binary, too.
     let now = std::env::var_os("CARGO_MANIFEST_DIR");
     now.map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from)
 }

@@ -145,7 +145,7 @@ impl Options {
                 "--seconds-per-round" => options.length = seconds(&value()?)?,
                 "--only" => options.only = value()?,
                 "--json" => options.json = true,
-                // `cargo bench` passes this to every bench.
+                // `cargo bench` passes `--bench` to every bench.
                 "--bench" => {}
                 other => return Err(format!("unknown option {other}")),
             }

@@ -18,7 +18,7 @@ pub struct Stream {
     pub replies: usize,
 }
 
-/// All of them.
+/// All streams of the benchmark.
 pub fn all() -> Vec<Stream> {
     let same = |name, reply: &'static str| stream(name, |_| reply);
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
@@ -29,11 +29,11 @@ pub fn all() -> Vec<Stream> {
         same("`:0`", ":0\r\n"),
         same("`_`", "_\r\n"),
         same("`$-1`", "$-1\r\n"),
-        // A connection gets one of each for a pair.
+        // For each pair a connection reads one reply of each kind.
         stream("pairs", |number| ["+OK\r\n", ":1\r\n"][number % 2]),
-        // Many keys in flight: the releases of some come with the grants of others.
+        // With many keys in flight the replies to releases are mixed with those to grants.
         drawn("pairs of many keys", &["+OK\r\n", ":1\r\n"]),
-        // A key that others hold: one attempt in three wins.
+        // Others hold the key: one attempt in three wins.
         drawn("contended", &["+OK\r\n", ":1\r\n", "_\r\n", "_\r\n", ":0\r\n", ":0\r\n"]),
         same("notifications", PUSH),
         drawn("mixed", &MIXED),

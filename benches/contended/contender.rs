@@ -129,7 +129,7 @@ pub fn main(role: &Role) {
     let Some(end) = wait_for_begin() else { return };
     let cpu = process_cpu();
     if role.turns.is_some() && role.number > 0 {
-        // The first one is to have it first.
+        // Contender 0 starts at once, so that it has the key first.
         std::thread::sleep(role.hold / 2);
     }
     contend(contender.as_mut(), role, turns.as_ref(), end, &mut diary.holds);
@@ -158,7 +158,8 @@ fn contend(
             if let Some(turns) = turns {
                 turns.forget();
                 turns.tell();
-                // So that a release meets a poller at any moment between two of its tries.
+                // The hold grows by a random part, so that a release meets a poller at any moment
+                // between two polls.
                 hold += hold.mul_f64(dice.below_one());
             }
             if hold > Duration::ZERO {
@@ -189,7 +190,7 @@ fn wait_for_begin() -> Option<u64> {
     let line = told.ok()?;
     let (begin, end) = line.trim().split_once(' ')?;
     let (begin, end): (u64, u64) = (begin.parse().ok()?, end.parse().ok()?);
-    // All of them begin at one moment, however long the parent takes to write to each of them.
+    // All contenders begin at one moment, however long the parent takes to write to each of them.
     std::thread::sleep(Duration::from_nanos(begin.saturating_sub(now())));
     Some(end)
 }
@@ -245,7 +246,7 @@ impl Turns {
 
     /// Sends the other contender the message that this one has the lock.
     fn tell(&self) {
-        // The other one may have ended.
+        // The other contender may have ended.
         let _ = self.own.send_to(&[1], &self.other);
     }
 

@@ -28,7 +28,7 @@ pub struct Figures {
     /// those is a hand-over.
     pub holds_per_s: f64,
     pub hand_overs_per_s: f64,
-    /// Of all contenders, and of all nodes, for each hand-over.
+    /// The processor time of all contenders and all nodes, for each hand-over.
     pub cpu_us: f64,
     pub node_cpu_us: f64,
     /// The commands of one node for each hand-over.
@@ -40,7 +40,7 @@ pub struct Figures {
     /// `wait_p99_ms` in turns. A turn is what it takes until each contender has had the lock once:
     /// their number times the median time from one hand-over to the next.
     pub wait_p99_turns: f64,
-    /// From giving back to the next grant of a contender that had asked before, in microseconds.
+    /// From a release to the next grant of a contender that had asked before it, in microseconds.
     pub over_p50_us: f64,
     pub over_p99_us: f64,
     /// How many times each contender got it: the least, the most, and Jain's index (1: all alike).
@@ -63,7 +63,7 @@ impl Round {
         holds.retain(|(_, hold)| hold.have > 0);
         holds.sort_by_key(|(_, hold)| hold.have);
         exclude_each_other(&holds);
-        // What was got after the end was got with fewer contenders.
+        // A lock that was granted after the end had fewer contenders: it is not counted.
         holds.retain(|(_, hold)| hold.have <= self.end);
 
         let (mut waits, mut overs) = (histogram(), histogram());
@@ -179,7 +179,7 @@ impl Figures {
         ("round_trip_us", |f| f.round_trip_us),
     ];
 
-    /// Their names and values.
+    /// The names and values of the columns.
     pub fn columns(&self) -> impl Iterator<Item = (&'static str, f64)> + '_ {
         Figures::COLUMNS.iter().map(|(name, of)| (*name, of(self)))
     }
@@ -243,7 +243,7 @@ impl Ratios {
         }
     }
 
-    /// Their names and values.
+    /// The names and values of the columns.
     pub fn columns(&self) -> [(&'static str, f64); 6] {
         [
             ("hand_overs_to_bare", self.hand_overs),

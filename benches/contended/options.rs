@@ -39,7 +39,7 @@ pub enum Kind {
     Refused,
     /// Raw sockets, and another try 2.5 to 5 ms after each denial.
     Bare,
-    /// The same, 100 to 200 ms after each denial.
+    /// A bare loop that asks again 100 to 200 ms after each denial.
     Slow,
     /// The library with its defaults, and a lock over two keys.
     Sets,
@@ -74,7 +74,7 @@ impl Case {
     pub fn holds(self, options: &Options) -> &[Duration] {
         match self {
             Case::Contended => &options.holds,
-            // Long enough for the other one to be waiting by then.
+            // The hold is so long that the other contender is waiting by then.
             Case::Turns => const { &[Duration::from_millis(10)] },
             Case::Inside => const { &[Duration::ZERO] },
         }
@@ -151,7 +151,7 @@ impl Options {
                 "--seconds-per-round" => options.length = length(&value()?, 1.0)?,
                 "--only" => options.only = Some(list(&value()?, kind)?),
                 "--json" => options.json = true,
-                // `cargo bench` passes this to every bench.
+                // `cargo bench` passes `--bench` to every bench.
                 "--bench" => {}
                 other => return Err(format!("unknown option {other}")),
             }

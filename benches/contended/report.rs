@@ -98,7 +98,7 @@ pub fn show(setting: &Setting, kinds: &[(Kind, Vec<Figures>)], options: &Options
 
 fn row(f: &Figures) -> String {
     let gap = match f.over_p50_us {
-        // The contender that gave back was alone, or got it again.
+        // The contender that released was alone, or took the key again.
         0.0 => format!("{:>6} {:>7}", "-", "-"),
         p50 => format!("{p50:>6.0} {:>7.0}", f.over_p99_us),
     };
@@ -134,7 +134,7 @@ fn json(setting: &Setting, kind: Kind, figures: &Figures, ratios: Option<Ratios>
         .columns()
         .chain(ratios)
         .map(|(name, value)| {
-            // Not every number is one in JSON.
+            // JSON has no infinite number and no NaN.
             let value = if value.is_finite() { value } else { 0.0 };
             format!("\"{name}\":{value:.3}")
         })

@@ -34,7 +34,7 @@ pub fn run(fleet: &Fleet, kind: Kind, setting: &Setting, length: Duration) -> Fi
     contenders.iter_mut().for_each(Started::wait_ready);
     let round_trip = round_trip(&fleet[0]);
     let before = (cpu_of(fleet), commands_of(fleet));
-    // Far enough away for each contender to have read it by then.
+    // 20 ms ahead: by then each contender has read the moment.
     let begin = now() + 20_000_000;
     let end = begin + length.as_nanos() as u64;
     contenders.iter_mut().for_each(|contender| contender.tell(begin, end));
@@ -62,7 +62,7 @@ fn roles(fleet: &Fleet, kind: Kind, setting: &Setting) -> Vec<Role> {
         rest: setting.rest,
         inside: if setting.case == Case::Inside { setting.contenders } else { 0 },
         turns: None,
-        // The keys that a round leaves do not disturb the next one.
+        // The round is a part of the key, so keys that a round leaves do not disturb the next one.
         keys: (0..kind.keys()).map(|key| format!("contended:{round}:{key}")).collect(),
         urls: urls.collect(),
     };

@@ -31,7 +31,7 @@ impl BehindDescriptor {
 
     fn turn(&mut self) {
         poll(&mut [PollFd::new(&self.locks, PollFlags::IN)], None).expect("poll works");
-        // Held for all of them: what follows from a turn is one write for each node.
+        // The batch is open for all completions: a turn then writes once to each node.
         let mut engine = self.locks.tick().expect("the poller works");
         while let Some(done) = engine.poll_completion() {
             self.slots.take(&mut engine, done);

@@ -104,7 +104,7 @@ fn measure(doors: &mut [Box<dyn Door>], in_flight: usize, options: &Options) -> 
     let round = |number: usize| {
         let mut figures = vec![None; doors.len()];
         for step in 0..doors.len() {
-            // Each round begins with another door, and every other one goes backwards.
+            // Each round begins with another interface, and every second round goes backwards.
             let step = if number % 2 == 0 { step } else { doors.len() - 1 - step };
             let which = (number / 2 + step) % doors.len();
             doors[which].run(in_flight, COMING_BACK);

@@ -29,7 +29,7 @@ impl Options {
                 "--rounds" => options.rounds = positive(&value()?)?,
                 "--seconds-per-round" => options.length = seconds(&value()?)?,
                 "--only" => options.only.push(value()?),
-                // `cargo bench` passes this to every bench.
+                // `cargo bench` passes `--bench` to every bench.
                 "--bench" => {}
                 other => return Err(format!("unknown option {other}")),
             }

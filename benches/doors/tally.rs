@@ -70,7 +70,7 @@ pub struct Round {
 pub struct Figures {
     pub p50_us: f64,
     pub p99_us: f64,
-    /// Of the process, in the program and in the kernel, for each pair.
+    /// The processor time of the process, in the program and in the kernel, for each pair.
     pub cpu_us: f64,
     /// How often a thread of the process made way for another, for each pair.
     pub switches: f64,
@@ -102,7 +102,7 @@ fn process_cpu() -> Duration {
 /// How often a thread of this process made way for another, also threads that are gone.
 #[expect(unsafe_code, reason = "getrusage(2) has no safe wrapper here")]
 fn switches() -> u64 {
-    // SAFETY: all zeros is a value of this plain structure, and the call writes nothing but it.
+    // SAFETY: all zeros is a value of this plain structure, and the call writes only to it.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         assert_eq!(libc::getrusage(libc::RUSAGE_SELF, &mut usage), 0, "it takes what is given");

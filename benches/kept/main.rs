@@ -78,7 +78,7 @@ impl Held {
         held
     }
 
-    /// One turn; returns how long it took without its sleep.
+    /// Runs one turn, and returns how long it took without its sleep.
     fn turn(&mut self) -> Duration {
         let start = Instant::now();
         let timeout = self.engine.prepare().map(|sleep| sleep.min(Duration::from_millis(100)));
@@ -123,7 +123,7 @@ impl Held {
         let (start, cpu) = (Instant::now(), on_the_processor());
         let renewed = self.engine.stats().renewed;
         let mut turns: Vec<Duration> = Vec::new();
-        // What a turn takes on a machine that has nothing else to do.
+        // What a turn would take on an otherwise idle machine.
         let mut longest_work = Duration::ZERO;
         while start.elapsed() < length {
             let used = on_the_processor();

@@ -42,7 +42,7 @@ impl Options {
                 "--only" => options.kinds = list(&value()?, Kind::named)?,
                 "--seconds" => options.length = Some(seconds(&value()?)?),
                 "--seeds" => options.seeds = seeds(&value()?)?,
-                // `cargo bench` passes this to every bench.
+                // `cargo bench` passes `--bench` to every bench.
                 "--bench" => {}
                 other => {
                     return Err(format!(

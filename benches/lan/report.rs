@@ -26,7 +26,7 @@ const COLUMNS: [(&str, usize); 14] = [
     ("none", 4),
 ];
 
-/// What goes before the rows.
+/// The text before the rows.
 pub fn begin(options: &Options) -> String {
     let Options { seeds, length, .. } = options;
     let length = match length {

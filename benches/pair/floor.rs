@@ -24,7 +24,7 @@ use super::{Contender, NODES, TTL};
 /// As much as the engine reads at once.
 const SCRATCH_BYTES: usize = 64 * 1024;
 
-/// So many answers decide.
+/// The number of answers that decide.
 pub const QUORUM: u32 = majority(NODES) as u32;
 
 /// Five sockets and what was asked on them.
@@ -47,7 +47,7 @@ struct Wire {
     rest: usize,
 }
 
-/// What an answer will belong to.
+/// What the next answer of a node is about.
 struct Ask {
     slot: u32,
     question: u32,
@@ -107,12 +107,12 @@ impl Floor {
             wire.write();
         }
         match self.poll.poll(&mut self.events, None) {
-            // A signal came, of a debugger or of a stop: the next turn goes on.
+            // A signal of a debugger, or that of a stop, ended the call: the next turn goes on.
             Err(error) if error.kind() == ErrorKind::Interrupted => return,
             other => other.expect("the poller works"),
         }
         for event in &self.events {
-            // The timer of an open loop is no wire.
+            // The event of the open loop's timer belongs to no wire.
             let Some(wire) = self.wires.get_mut(event.token().0) else { continue };
             wire.writable |= event.is_writable();
             if event.is_readable() {

@@ -142,7 +142,7 @@ fn connect(fleet: &Fleet, options: &Options, delete: Delete) -> Vec<Named> {
     contenders
 }
 
-/// The same on io_uring, if the kernel allows it.
+/// Adds the contenders on io_uring, if the kernel allows it.
 #[cfg(feature = "io-uring")]
 fn add_rings(contenders: &mut Vec<Named>, nodes: &[&Node], options: &Options, delete: Delete) {
     let most = options.cases.iter().copied().max().unwrap_or(0);

@@ -28,7 +28,7 @@ const TIMER: Token = Token(1_000);
 
 /// A contender, one step at a time.
 pub trait Steps {
-    /// Its poller.
+    /// The registry of the poller.
     fn registry(&self) -> &Registry;
 
     /// Asks for the lock of a key that is free.
@@ -45,7 +45,7 @@ pub trait Steps {
     fn settle(&mut self);
 }
 
-/// What is done, by the number of its key.
+/// A request that ended, with the number of its key.
 #[derive(Debug, Clone, Copy)]
 pub enum Done {
     Acquired(usize),
@@ -97,7 +97,7 @@ impl Timer {
     fn begin(registry: &Registry) -> Timer {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let fd = timerfd_create(TimerfdClockId::Monotonic, flags).expect("a timer");
-        // Edge-triggered, so that it need not be read.
+        // The registration is edge-triggered, so the timer need not be read.
         registry
             .register(&mut SourceFd(&fd.as_raw_fd()), TIMER, Interest::READABLE)
             .expect("a timer can be polled");

@@ -19,7 +19,7 @@ pub struct Options {
     pub delete: Option<String>,
 }
 
-/// One of the two alone.
+/// The command line asks for one contender alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Only {
     Ours,
@@ -65,7 +65,7 @@ impl Options {
                 "--json" => options.json = true,
                 "--delete" => options.delete = Some(delete(value()?)?),
                 "--only" => options.only = Some(only(&value()?)?),
-                // `cargo bench` passes this to every bench.
+                // `cargo bench` passes `--bench` to every bench.
                 "--bench" => {}
                 other => return Err(format!("unknown option {other}")),
             }

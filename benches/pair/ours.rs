@@ -29,7 +29,7 @@ impl Ours {
         Ours::connect_as(plain, nodes, name, most, delete)
     }
 
-    /// The same with fenced locks. The restart guard has to be on, so the bench vouches for the
+    /// A client with fenced locks. The restart guard has to be on, so the bench vouches for the
     /// nodes, which are fresh.
     pub fn connect_fenced(nodes: &[&Node], name: &str, most: usize, delete: Delete) -> Ours {
         let fenced = (RestartGuard::On, LockOptions::once(TTL).fenced());
@@ -48,8 +48,8 @@ impl Ours {
         most: usize,
         delete: Delete,
     ) -> Ours {
-        // The bench measures the time of a pair. A busy machine must not make a node look silent
-        // here: the floor waits for ever.
+        // The timeouts are long: the bench measures the time of a pair, and on a busy machine no
+        // node may look silent. The floor has no timeout.
         let config = Config::new(delete.urls(nodes))
             .expect("the urls of the fleet")
             .restart_guard(guard)
@@ -152,7 +152,7 @@ impl Steps for Ours {
     }
 
     fn settle(&mut self) {
-        // The nodes that are not frozen have sent their answers already.
+        // The late answers are those of the frozen nodes only: the others have sent theirs.
         let late = |engine: &Engine| {
             let core = engine.coordinator();
             core.ready().iter().any(|node| core.unanswered(node) > 0)

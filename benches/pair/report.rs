@@ -12,9 +12,9 @@ use super::tally::Figures;
 /// What the contenders do in a case.
 #[derive(Debug, Clone, Copy)]
 pub enum Load {
-    /// So many keys in flight.
+    /// With this many keys in flight.
     Closed(usize),
-    /// So many pairs begin in a second.
+    /// With this many pairs that begin in a second.
     Open(f64),
 }
 
@@ -24,11 +24,11 @@ pub enum Load {
 pub enum Side {
     Ours,
     Floor,
-    /// The same clients, with one frozen node.
+    /// Our clients, with one frozen node.
     OursFrozen,
     OursFenced,
     FloorFrozen,
-    /// The same on io_uring.
+    /// Our client on io_uring.
     OurRing,
     RingFloor,
 }
@@ -50,7 +50,7 @@ pub struct Case {
     rounds: Vec<(Side, Vec<Figures>)>,
 }
 
-/// What goes before the first case.
+/// The text before the first case.
 pub fn begin(options: &Options, delete: Delete) {
     if options.json {
         return;

@@ -36,7 +36,7 @@ struct Wire {
 impl RingFloor {
     /// Connects to the nodes. Returns why there is no ring, if the kernel refuses it.
     pub fn connect(nodes: &[&Node], most: usize, delete: Delete) -> std::io::Result<RingFloor> {
-        // As many buffers as the engine has.
+        // The ring has as many buffers as the engine's.
         let mut ring = Ring::new(nodes.len(), 8, 4096)?;
         let mut wires = Vec::new();
         for (place, node) in nodes.iter().enumerate() {

@@ -77,7 +77,7 @@ impl Contender for RingOurs {
                 self.turn();
             }
         }
-        // The answers after the majority: the nodes that are not frozen have sent them already.
+        // After the majority's, the nodes that are not frozen have sent their answers already.
         let late = |engine: &UringEngine| {
             let core = engine.engine().coordinator();
             core.ready().iter().any(|node| core.unanswered(node) > 0)

@@ -82,7 +82,7 @@ fn locks(number: usize) -> &'static str {
     if number == 1 { "lock in flight" } else { "locks in flight" }
 }
 
-/// What is drawn of a row.
+/// The text beside a bar.
 fn shown(row: &Row) -> String {
     let Row { case, contender, figures } = row;
     let figures = figures.as_ref().map(|it| format!("{} us, {} us", it.p50_us, it.p99_us));
@@ -115,7 +115,7 @@ fn bar(svg: &mut Svg, row: &Row, top: f64, colour: &str) {
     svg.rectangle(Area { left, top, width: (right - left).max(8.0), height: BAR }, colour);
     let (least, most) = (time(*p50_us), time(*p99_us));
     let text = if least == most { least } else { format!("{least} to {most}") };
-    // Left of a bar that ends where the scale does.
+    // The text is left of a bar that ends at the end of the scale.
     if right > RIGHT - 150.0 {
         svg.text(&text, (left - 7.0, middle), TEXT.bold().ending().halo());
     } else {

@@ -85,7 +85,7 @@ struct Figures {
     p99: f64,
     /// The processor time of the client for one acquire and release of all keys.
     client: f64,
-    /// That of the first server.
+    /// The processor time of the first server.
     server: f64,
 }
 

@@ -104,7 +104,8 @@ fn take(options: &Options) -> Result<(), Stop> {
     let mut taking = Taking { event_loop, signals, options, start };
     let taken = taking.gather().and_then(|()| taking.acquire()).and_then(|lock| taking.hand(lock));
     if taken.is_err() {
-        // Releases what an attempt left, also if a connection has to be opened for that.
+        // `settle` sends the releases of a failed attempt, also if it has to open a connection for
+        // that.
         taking.event_loop.settle(options.common.timing.node_timeout)?;
     }
     taken

@@ -205,7 +205,7 @@ impl Connection {
         };
         greeting.answered = true;
         let cause = hello.cause();
-        // Without the node's words: its error repeats an unknown command with its arguments.
+        // The node's words are left out: its error repeats an unknown command with its arguments.
         let refused = matches!(hello, Answer::Error(_));
         greeting.hello = Some(if refused { Answer::Error(String::new()) } else { hello });
         // Some servers check credentials before they check whether they know the command.
@@ -220,7 +220,7 @@ impl Connection {
             (true, Some(password), None) => self.ask(&[b"AUTH", password])?.cause(),
             (true, Some(password), Some(user)) => self.ask(&[b"AUTH", user, password])?.cause(),
         };
-        // Without the node's words: they may repeat our password.
+        // The node's words are left out: they may repeat the password.
         greeting.accepted = refused.is_none();
         refused.map_or(Ok(()), |cause| Err(Trouble { cause, words: String::new() }))
     }

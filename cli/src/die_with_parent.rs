@@ -27,7 +27,7 @@ const VERB: &str = "__become";
 /// The command that becomes `program` with these words, the first of which is its name. Start it
 /// from the first thread: it is killed when the thread that started it ends.
 pub fn command(program: &Path, command: &[OsString]) -> Command {
-    // Not by our path: the file there may have been replaced since.
+    // The program is found by /proc/self/exe, because the file at its path may have been replaced.
     let mut die_with_parent = Command::new("/proc/self/exe");
     die_with_parent.arg0("redlatch").arg(VERB).arg(std::process::id().to_string());
     die_with_parent.arg(program).args(command);

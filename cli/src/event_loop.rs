@@ -79,7 +79,8 @@ impl EventLoop {
     pub fn turn(&mut self, until: Option<Instant>) -> Result<&[Token], Error> {
         self.others.clear();
         while let Ok((node, found)) = self.names.1.try_recv() {
-            // An empty list: a name that was not found is looked up again after the next failures.
+            // For a name that was not found the list is empty: it is looked up again after the next
+            // failures.
             self.engine.set_address(node, found.unwrap_or_default());
         }
         let timeout = self.engine.prepare();
@@ -170,7 +171,7 @@ impl EventLoop {
         end: Instant,
         mut done: impl FnMut(&mut Engine) -> bool,
     ) -> Result<(), Error> {
-        // At least once: the last requests may not be written yet.
+        // The loop turns at least once: the last requests may not be written yet.
         self.engine.flush();
         while !(done(&mut self.engine) && self.unsettled().next().is_none()) && clock::now() < end {
             self.turn(Some(end))?;
@@ -213,7 +214,7 @@ impl EventLoop {
             let Some(lookup) = self.engine.lookup(node) else { continue };
             let found = self.names.0.clone();
             let look_up = move || {
-                // At the end no loop receives the result.
+                // After the end no loop receives the result.
                 let _ = found.send((node, lookup.run()));
             };
             // If no thread can be started, the next failure tries again.

@@ -46,7 +46,7 @@ pub fn of(error: &Error) -> u8 {
 /// error.
 pub fn not_understood(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        // In colours on a terminal. If the reader has left, there is nothing to do.
+        // The help is in colours on a terminal. If the reader has left, there is nothing to do.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }

@@ -48,7 +48,7 @@ pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
         );
         return Err(Refusal::config(message));
     }
-    // The flags have their defaults from the file; the rest of it has no flags.
+    // The file gives the flags their defaults; its other settings have no flags.
     let config = nodes.file.apply_to(Config::new(&urls)?.client_name("redlatch-cli"));
     let mut config = config
         .key_prefix(nodes.key_prefix.as_str())
@@ -84,7 +84,7 @@ fn named(host: &str, process: u32) -> String {
 pub fn shown(url: &str) -> String {
     let shown = Address::without_credentials(url);
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    // Without a colon it may be a password in the place of a user.
+    // Text without a colon may be a password in the place of a user.
     let user = rest.rsplit_once('@').and_then(|(credentials, _)| credentials.split_once(':'));
     match user {
         Some((user, _)) => shown.replacen("***@", &format!("{user}:***@"), 1),
@@ -120,7 +120,7 @@ fn shown_list(list: &str) -> String {
     let mut shown = Vec::new();
     for address in list.split(',') {
         shown.push(Address::without_credentials(address));
-        // What follows may be the rest of a password that has a comma in it.
+        // The rest may belong to a password that has a comma in it.
         if shown.last().is_some_and(|shown| shown != address) {
             break;
         }

@@ -78,7 +78,7 @@ fn takes_file(verb: &Command) -> bool {
 
 fn is_given(given: &ArgMatches, arg: &Arg) -> bool {
     let id = arg.get_id().as_str();
-    // Without the first question a debug build panics for the flags that every command has.
+    // Without `try_contains_id` a debug build panics for the flags that every command has.
     given.try_contains_id(id).is_ok() && given.value_source(id) == Some(ValueSource::CommandLine)
 }
 
@@ -104,7 +104,7 @@ fn variable(arg: &Arg) -> Option<String> {
     if matches!(long, "help" | "version") {
         return None;
     }
-    // The list has the plural.
+    // The variable of the list has the plural.
     let long = if long == "server" { "servers" } else { long };
     Some(format!("REDLATCH_{}", long.to_uppercase().replace('-', "_")))
 }

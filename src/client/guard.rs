@@ -200,8 +200,8 @@ impl<'a> Guard<'a> {
             }
             let op = match inner.engine.deadline(&lock) {
                 Some(_) => inner.engine.release(lock, 0),
-                // The record and the lock are over: ask the nodes whether the key still holds this
-                // token.
+                // The client has no record of the lock any more: the nodes are asked whether the
+                // key still holds this token.
                 None => match &self.keys {
                     None => inner.engine.release_token(&self.key, lock.token(), 0)?,
                     Some(keys) => inner.engine.release_token(keys, lock.token(), 0)?,

@@ -40,7 +40,7 @@ pub(super) struct Inner {
 impl Inner {
     /// Connects to the nodes, and waits for them: see [`Client::connect`](super::Client::connect).
     pub(super) fn connect(mut config: Config) -> Result<Inner, Error> {
-        // Between calls the client does not read.
+        // A blocking client reads nothing between its calls.
         config.settings.attended = false;
         let (reactor, mut engine) = Reactor::with_timeouts(config)?;
         engine.report_lock_updates();
@@ -94,9 +94,9 @@ impl Inner {
         if due || now.saturating_since(self.read_at) >= READ_INTERVAL {
             self.turn(now).map_err(|error| poller_failed(&error))?;
         }
-        // A call that waited for something else may have left updates, too.
+        // A call that waited for something else may have found updates, too.
         self.take_completions();
-        // What the answers require is written now, not with the next call.
+        // Requests that follow from the answers are written now, not with the next call.
         self.engine.flush();
         Ok(())
     }
@@ -114,7 +114,7 @@ impl Inner {
     /// the attempt.
     pub(super) fn reconnect_after_pause(&mut self) -> Result<(), Error> {
         if !self.engine.check_fork() {
-            // A poll would take the parent's events from it.
+            // In a forked child a poll would take events away from the parent.
             return Ok(());
         }
         let now = clock::now();

@@ -355,7 +355,7 @@ impl Client {
     /// from the guard.
     pub fn poll_lock_update(&self) -> Option<LockUpdate> {
         let mut inner = self.inner.borrow_mut();
-        // What happened to a lock before a fork is the parent's alone.
+        // What happened to a lock before a fork concerns the parent alone.
         inner.engine.check_fork();
         inner.take_completions();
         inner.notices.poll()
@@ -407,7 +407,8 @@ impl Client {
         loop {
             inner.turn(end)?;
             if inner.take_completions() || clock::now() >= end {
-                // What the last answers require is written now, not with the next call.
+                // Requests that follow from the last answers are written now, not with the next
+                // call.
                 inner.engine.flush();
                 return Ok(());
             }
@@ -424,7 +425,7 @@ impl Client {
         let end = clock::now().saturating_add(timeout);
         let mut inner = self.inner.into_inner();
         if !inner.engine.check_fork() {
-            // The locks are the parent's, and stay.
+            // In a forked child the locks belong to the parent, and stay.
             return 0;
         }
         inner.engine.release_all();
@@ -451,7 +452,7 @@ impl Client {
             let give_up_at = options.give_up_at(clock::now());
             let core = inner.engine.coordinator();
             if keys.iter().any(|key| core.auto_extends_beyond(key, give_up_at)) {
-                // The thread that could release the lock would wait here.
+                // The only thread that could release the lock would wait here.
                 options = options.wait(Duration::ZERO);
             }
             let number = inner.notices.next();

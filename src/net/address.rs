@@ -107,7 +107,7 @@ impl Address {
     pub fn without_credentials(url: &str) -> String {
         let (scheme, rest) = match url.split_once("://") {
             Some((scheme, rest)) if is_scheme(scheme) => (format!("{scheme}://"), rest),
-            // It may be another address, with a password of its own.
+            // The text after an unknown scheme may be another address, with a password of its own.
             _ => (String::new(), url),
         };
         let (credentials, place) = match rest.rsplit_once('@') {
@@ -488,7 +488,7 @@ mod tests {
             ("redis+unix://hunter2/run/s", "redis+unix://***/run/s"),
             ("redis+unix:///run/s?password=hunter2", "redis+unix:///run/s***"),
             ("redis://:x@h:hunter2", "redis://***@h:***"),
-            // Text that can only name a place is shown.
+            // Text that can only name a host or port is shown.
             ("10.0.0.1/x", "10.0.0.1/***"),
             ("http://h:80/1", "http://h:80/1"),
             ("redis://h:65536", "redis://h:65536"),

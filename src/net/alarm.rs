@@ -132,7 +132,7 @@ mod timer {
             let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
             let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
             let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-            // Edge-triggered, so that they need not be read.
+            // Both descriptors are edge-triggered, so they need not be read.
             for fd in [&timer, &bell] {
                 registry.register(&mut SourceFd(&fd.as_raw_fd()), token, Interest::READABLE)?;
             }
@@ -256,7 +256,7 @@ mod tests {
             assert!(wakes(&mut poll, &mut alarm, 20 * second));
             assert!(!wakes(&mut poll, &mut alarm, second / 10));
         }
-        // A later moment replaces a ring. What was set before stays.
+        // A later moment replaces a ring. A moment that was set before the ring stays.
         let late = clock::now().saturating_add(hour);
         let soon = clock::now().saturating_add(second);
         alarm.wake_at(soon, clock::now(), false);

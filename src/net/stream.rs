@@ -106,7 +106,7 @@ impl Stream {
         }
         let socket = match &self {
             Stream::Tcp(stream) => SockRef::from(stream),
-            // The other end is on this machine: nothing arrives after the close.
+            // The other end of a Unix socket is on this machine: nothing arrives after the close.
             Stream::Unix(_) => return,
             #[cfg(feature = "tls")]
             Stream::Tls(stream) => SockRef::from(stream.tcp()),

@@ -224,7 +224,7 @@ impl TlsStream {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => {
-                    // Sends the alert to the node.
+                    // `push` sends the alert to the node.
                     let _ = self.push();
                     return Err(error);
                 }

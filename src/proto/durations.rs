@@ -40,7 +40,7 @@ impl Durations {
     pub(crate) fn add(&mut self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         self.micros = self.micros.saturating_add(micros);
-        // As many classes up as the number has binary digits more than the first end.
+        // The class is higher by as many as the number has more binary digits than the first end.
         let digits = u64::BITS - micros.leading_zeros();
         let class = digits.saturating_sub(FIRST_END_BITS) as usize;
         self.classes[class.min(CLASSES - 1)] += 1;

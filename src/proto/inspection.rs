@@ -261,7 +261,8 @@ mod tests {
             (&[a, never, never], by_a(3, None)),
             (&[none, none, a], KeySummary::Free),
             (&[a, b, none], KeySummary::Split),
-            // The node that is down may hold the one value or be free as the other.
+            // The node that is down may hold the value of the first node, or be free like the
+            // second.
             (&[a, none, down], KeySummary::Unknown),
             (&[a, b, down], KeySummary::Unknown),
             (&[a, down, down], KeySummary::Unknown),

@@ -215,7 +215,7 @@ impl Text {
         let name = "redlatch_node_round_trip_seconds";
         self.family(name, Kind::Histogram, "From writing a question about a key to its answer.");
         for (label, stats) in nodes {
-            // The first class that is written has what is in all before it.
+            // The first class that is written also has the counts of all classes before it.
             let mut before = 0;
             let classes =
                 stats.round_trips.classes().enumerate().filter_map(|(class, (end, n))| {

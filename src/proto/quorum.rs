@@ -224,7 +224,7 @@ mod tests {
         let not_exceeded = |quorum| not_exceeded_by(quorum, &mut [3, 9, 1, 7]);
         assert_eq!([1, 2, 3, 4, 5].map(not_exceeded), [Some(1), Some(3), Some(7), Some(9), None]);
         assert_eq!((reached(0), not_exceeded(0)), (None, None), "no nodes are no quorum");
-        // Each of the values is alike on all nodes where a quorum is all of them.
+        // Where all nodes have one value, both ends of the count give it.
         assert_eq!(reached_by(2, &mut [5, 5]), not_exceeded_by(2, &mut [5, 5]));
     }
 

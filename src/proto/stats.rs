@@ -45,7 +45,7 @@ impl RoundTrips {
     fn add(&mut self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         self.micros = self.micros.saturating_add(micros);
-        // As many classes up as the number has binary digits.
+        // The class is the number of binary digits.
         let class = (u64::BITS - micros.leading_zeros()) as usize;
         self.classes[class.min(CLASSES - 1)] += 1;
     }
@@ -163,7 +163,7 @@ impl Stats {
         match reply {
             NodeReply::Granted if to_acquire => entry.grants += 1,
             NodeReply::Held if to_acquire => entry.denials += 1,
-            // The client then sends the script, so the cause is not reported.
+            // After this error the client sends the script's source, so the error is not reported.
             NodeReply::Failed(NodeError::NoScript) => {}
             NodeReply::Failed(cause) => entry.errors[cause as usize] += 1,
             _ => {}

@@ -109,7 +109,7 @@ impl Waiting {
     pub fn note_left(&mut self, node: NodeId, left: Option<i64>, now: Instant) -> Instant {
         let free_at = match left {
             Some(-2) => now,
-            // A node expires keys by whole milliseconds.
+            // A node expires keys at whole milliseconds.
             Some(millis @ 0..) => {
                 now.saturating_add(Duration::from_millis(millis.unsigned_abs().saturating_add(1)))
             }
@@ -158,18 +158,18 @@ impl Waiting {
         let Waiting {
             is_in_line,
             free_at,
-            // It is said in the error.
+            // The error has it.
             reported: _,
             poll_at,
             polled_at,
-            // It is read when the lock is handed out.
+            // It is read only when the lock is handed out.
             was_alone: _,
             pauses: Pauses { longest, refused },
         } = self;
         fingerprint.add(u64::from(*is_in_line));
         if *is_in_line {
             for (index, &moment) in free_at.iter().enumerate() {
-                // How far off the moment is that does not come depends on the time itself.
+                // A moment that never comes would look nearer as time passes.
                 let ahead = if moment == NEVER { u64::MAX } else { fingerprint.ahead(moment) };
                 fingerprint.add_at(NodeId::new(index), ahead);
             }

@@ -97,7 +97,7 @@ impl<Q: Question> Call<Q> {
     /// The error of the call.
     pub fn wait(mut self) -> Result<Q::Answer, Error> {
         if self.stage != Stage::New || self.refused.is_some() {
-            // It was polled as a future before.
+            // The call was polled as a future before.
             return park::wait(self);
         }
         let watch = Q::VERB.map(|verb| Watch::begin(verb, self.question.key()));

@@ -125,7 +125,7 @@ impl Driving {
     /// A leader or the driver frees the poller.
     fn free(&mut self, reactor: Reactor) {
         self.poller = Place::Free(reactor);
-        // The driver waits for the end of this leader.
+        // The driver naps until the end of this leader.
         self.interrupt |= std::mem::take(&mut self.naps_on);
     }
 
@@ -269,7 +269,7 @@ impl Nap {
                 if driving.is_free() {
                     return Nap::end(inner, state);
                 }
-                // One thread has led all the time. When it ends, it interrupts this nap.
+                // The same thread has led all the time. When it ends, it interrupts this nap.
                 driving.naps_on = true;
             }
             seen = driving.leads;

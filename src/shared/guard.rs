@@ -231,7 +231,7 @@ impl sealed::Asked for Extend<'_> {
     }
 
     fn answer(&self, _: Answering<'_, '_>, outcome: Outcome) {
-        // Its deadline is an update of the lock, which has reached the state by now.
+        // The new deadline is an update of the lock, which has reached the state before.
         match outcome {
             Outcome::Extended { .. } => {}
             other => unreachable!("an extend ended as {other:?}"),
@@ -261,8 +261,8 @@ impl sealed::Asked for Release {
         open.end_lock(self.guard.view().lock_state());
         match open.engine.deadline(lock) {
             Some(_) => Ok(open.engine.release(lock.alias(), data)),
-            // The record and the lock are over: ask the nodes whether the key still holds this
-            // token.
+            // The client has no record of the lock any more: the nodes are asked whether the key
+            // still holds this token.
             None => match self.guard.view().lock_state().set() {
                 None => open.engine.release_token(key, lock.token(), data),
                 Some(keys) => open.engine.release_token(keys, lock.token(), data),

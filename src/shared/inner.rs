@@ -152,7 +152,7 @@ impl Inner {
             open.pass_on_results();
             let sleep = open.engine.plan_sleep();
             if sleep.is_some() && !open.engine.has_alarm() {
-                // The driver may sleep too long by now.
+                // The driver may be asleep for longer than the new moment.
                 let _ = self.waker.wake();
             }
             open.driving.note_due(sleep);
@@ -250,7 +250,7 @@ impl Inner {
             }
             _ => Poll::Ready(*left),
         };
-        // The driver has to sleep no longer than until the new moment, or to see the end.
+        // The driver has to see the new moment, or the end.
         let _ = self.waker.wake();
         self.wake(state);
         drop(ended);
@@ -274,8 +274,8 @@ impl Inner {
     /// pending releases are written, as far as the sockets take them.
     pub(super) fn end(&self, closed: ClosedReason) {
         if !self.is_ours() {
-            // Closes its descriptors, and wakes no waiter: a waker may block on a lock that is
-            // held for ever here.
+            // In a forked child the copy closes its descriptors, and wakes no waiter: a waker may
+            // block on a mutex that is held for ever here.
             let copy = self.state.try_lock().ok();
             let copy = copy.map(|mut state| (state.engine.take(), state.driving.close()));
             let _ = catch_unwind(AssertUnwindSafe(|| drop(copy)));
@@ -286,7 +286,7 @@ impl Inner {
         let ended = state.end(closed);
         let _ = self.waker.wake();
         self.wake(state);
-        // The engine may be what panicked.
+        // The engine itself may have panicked.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(ended)));
     }
 
@@ -305,8 +305,8 @@ impl Inner {
             self.over.store(true, Ordering::Release);
             let engine = state.end(ClosedReason::DriverGone);
             let _ = catch_unwind(AssertUnwindSafe(|| drop(engine)));
-            // This waker has no other task any more; it makes the thread that drives wake the
-            // waiting calls.
+            // The poller's waker wakes no task. It makes the thread that drives wake the waiting
+            // calls.
             let _ = self.waker.wake();
             self.nap.interrupt();
         }
@@ -517,7 +517,7 @@ mod tests {
         inner.end(ClosedReason::DriverGone);
         ends_as_driver_gone(&receiver);
         assert_eq!(client.gauges(), Gauges::default());
-        // What was open then counts as left; the close does not wait for it.
+        // Locks that were open then count as left; the close does not wait for them.
         client.close(Duration::from_secs(600)).wait();
     }
 }

@@ -143,7 +143,7 @@ impl LockState {
     /// The future that waited was dropped.
     pub(super) fn forget_waker(&self, slot: usize) {
         let mut end = self.end();
-        // The end took all of them out.
+        // At the end of the lock all wakers were taken out.
         let former = if end.over { None } else { end.waiting.try_remove(slot) };
         drop(end);
         drop(former);
@@ -155,7 +155,7 @@ impl LockState {
     }
 
     fn end(&self) -> MutexGuard<'_, End> {
-        // No operation under this lock can leave it half done.
+        // No operation under this mutex can panic half done.
         self.end.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -107,7 +107,7 @@ impl Open<'_> {
     /// The result of a call, if there is one that was passed on.
     pub(super) fn fetch(&mut self, place: usize) -> Poll<Result<Outcome, Error>> {
         let Some(Place::Asked { op, ended, waker, .. }) = self.places.get_mut(place) else {
-            // The client is closing: the call was woken, and has no place any more.
+            // The client is closing: the call was woken, and has lost its place.
             return Poll::Ready(Err(Error::Closed(ClosedReason::Asked)));
         };
         if !mem::take(ended) {
@@ -194,7 +194,7 @@ impl Open<'_> {
             return Err(Error::Closed(ClosedReason::Asked));
         }
         self.engine.auto_extend(lock, auto_extend)?;
-        // The longest time that the lock may be held caps the deadline.
+        // The bound of the extension may bring the deadline forward.
         lock_state.set_deadline(self.engine.deadline(lock));
         Ok(())
     }
@@ -213,7 +213,7 @@ impl Open<'_> {
                         self.after_unlock.woken.push(waker);
                     }
                 }
-                // No call waits for it.
+                // No call waits for the result.
                 _ => drop(self.engine.fetch(op)),
             }
         }
@@ -269,7 +269,7 @@ impl Open<'_> {
 
     /// A lock was released or given away: it is over for all its watchers.
     pub(super) fn end_lock(&mut self, lock_state: &Arc<LockState>) {
-        // It may have been over before, and the place may belong to another call by now.
+        // The lock may have been over before, and another call may have its place.
         let place = lock_state.place();
         if let Some(Place::Held { lock_state: held, .. }) = self.places.get(place) {
             if Arc::ptr_eq(held, lock_state) {

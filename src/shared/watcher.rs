@@ -188,7 +188,7 @@ impl Future for Lost {
         match watcher.lock_state.poll_end(slot, context.waker()) {
             Poll::Ready(Some(error)) => Poll::Ready(error),
             Poll::Ready(None) => Poll::Ready(watcher.is_over()),
-            // No thread would wake it any more.
+            // No thread would wake this waiter any more.
             Poll::Pending if watcher.inner.is_over() => {
                 let why = watcher.inner.with(|_| ()).err();
                 Poll::Ready(why.unwrap_or(Error::Closed(ClosedReason::Asked)))

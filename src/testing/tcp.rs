@@ -153,7 +153,7 @@ impl LocalMaster {
             shared,
             address,
             acceptor: Mutex::new(None),
-            // From here on its drop ends the thread, if a later step fails.
+            // From here on dropping it ends the thread, if a later step fails.
             courier: Some(courier),
         };
         *master.acceptor() = Some(master.accept_on(listener)?);
@@ -290,13 +290,14 @@ impl LocalMaster {
             state.generation += 1;
             state.late.clear();
             for (_, wire) in std::mem::take(&mut state.wires) {
-                // It may be closed already. Its reader wakes and drops it.
+                // The peer may have closed the connection. Its reader wakes and drops it.
                 let _ = wire.stream.shutdown(Shutdown::Both);
             }
             std::mem::take(&mut state.readers)
         };
         self.shared.changed.notify_all();
-        // The listener sleeps until a connection comes, so connect. If it is awake, it may refuse.
+        // The listener sleeps until a connection comes, so this thread connects. A listener that is
+        // awake may refuse.
         let _ = TcpStream::connect_timeout(&self.address, WRITE_TIMEOUT);
         for thread in readers.into_iter().chain([acceptor]) {
             // If the thread panicked, it has printed that itself.

@@ -11,7 +11,7 @@ fn quiet() -> Bench {
     Bench::with(3, |settings| settings.probe_interval = TTL * 100)
 }
 
-/// For ever, as far as these tests go.
+/// A renewal that ends after the end of these tests.
 fn long() -> AutoExtend {
     AutoExtend::at_most(TTL * 100)
 }
@@ -104,7 +104,7 @@ fn auto_extend_ends_with_max_hold_as_its_reason_at_any_ttl() {
             matches!(lost, Some(Error::Lost { reason: LostReason::MaxHold, .. })),
             "{hold}: {lost:?}"
         );
-        // What is left of the last millisecond is not asked for again and again.
+        // The client does not ask again and again for the rest of the last millisecond.
         assert!(renewals <= hold as usize / 7 + 1, "{hold}: {renewals} renewals");
     }
 }
@@ -146,7 +146,7 @@ fn checks_of_the_key_put_no_renewal_off_until_the_lock_is_lost() {
 #[test]
 fn no_release_is_written_before_the_deadline_that_the_holder_knows() {
     for ttl in [millis(10), millis(300), TTL] {
-        // The nodes are not found silent before it.
+        // No node is found to be silent before the deadline.
         let mut bench = Bench::with(3, |settings| {
             settings.probe_interval = TTL * 100;
             (settings.node_timeout, settings.reset_after) = (TTL, TTL * 4);
@@ -277,12 +277,12 @@ fn a_warning_that_was_not_fetched_is_not_reported_once_the_lock_was_renewed() {
     let lock = kept(&mut bench, long());
     bench.pass(millis(3_400));
     answer(&mut bench, [BUSY; 3]);
-    // Asked again; and the warning is due.
+    // The nodes refuse the renewal, so it is asked for again; the warning is due.
     bench.pass(millis(3_300));
     assert!(bench.core.has_lock_updates());
     answer(&mut bench, YES);
     assert!(bench.notice().is_none(), "it is not true any more");
-    // The next one comes all the same.
+    // The next warning comes all the same.
     bench.pass(millis(3_400));
     answer(&mut bench, [BUSY; 3]);
     bench.pass(millis(3_300));
@@ -305,7 +305,7 @@ fn a_warning_that_nobody_fetched_tells_the_deadline_that_is_in_force() {
         answer(&mut bench, [BUSY; 3]);
     }
     let left = bench.core.remaining(&lock, bench.now);
-    // By so little that it comes near its deadline all the same.
+    // The extend prolongs the lock by so little that its deadline is near all the same.
     bench.core.extend(&lock, left + millis(200), 2, bench.now).unwrap();
     answer(&mut bench, YES);
     let deadline = bench.core.deadline(&lock).unwrap();

@@ -25,7 +25,7 @@ pub const GONE_AFTER: Duration = Duration::from_secs(16 * 60);
 pub const INFO_OLD: &str = "run_id:RRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRR0\r\n\
                             uptime_in_seconds:86400\r\nrole:master\r\n";
 
-/// The same with a replication history.
+/// `INFO_OLD` with a replication history.
 pub const INFO_REPLID: &str = "run_id:RRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRR0\r\n\
                                uptime_in_seconds:86400\r\nrole:master\r\n\
                                master_replid:HHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHH\r\n";
@@ -52,7 +52,7 @@ pub struct Bench {
     tracking: &'static str,
     /// How far the clock of each node is ahead, in microseconds.
     pub skew_micros: Vec<i64>,
-    /// What each node was asked in a probe after `TIME`, for each probe that is not answered yet.
+    /// The commands after `TIME` of each probe that a node has not answered yet.
     probes: Vec<VecDeque<Vec<Command>>>,
 }
 
@@ -152,7 +152,7 @@ impl Bench {
         Bench::of_settings(Settings::new(labels.collect()), markers, now)
     }
 
-    /// The same with other settings.
+    /// A bench with other settings.
     pub fn of_settings(mut settings: Settings, markers: &[Option<String>], now: Instant) -> Bench {
         let nodes = markers.len();
         settings.node_timeout = NODE_TIMEOUT;
@@ -207,7 +207,7 @@ impl Bench {
         }
         if said.last().is_some_and(|last| last[0] == "TIME") {
             said.pop();
-            // The answers to the earlier requests have to come first: at the start there was none.
+            // The node has to answer the earlier requests first. At the start there are none.
             if said.is_empty() {
                 self.tell_time(node);
             }
@@ -222,7 +222,7 @@ impl Bench {
         self.core.handle_connected(NodeId::new(node), self.now);
     }
 
-    /// What stands in the marker after the script has run; empty: nothing.
+    /// The marker after the script has run; empty: there is none.
     fn run_mark(
         &self,
         node: usize,

@@ -68,7 +68,7 @@ fn extend_by_token_that_is_lost_reports_why() {
 
 /// The node timeout is longer than this.
 const SHORT: Duration = Duration::from_millis(40);
-/// What is left of it after drift.
+/// The time that is left of the ttl after drift.
 const USABLE: Duration = Duration::from_micros(37_600);
 
 #[test]
@@ -108,7 +108,7 @@ fn extend_by_token_is_repeated_by_its_source_before_its_deadline_only() {
         let expected: &[&str] = if repeated { &["EVAL"] } else { &[] };
         assert_eq!(bench.names(0), expected);
     }
-    // The source itself is not answered in that way; a node that does so has no vote.
+    // A node that answers EVAL with NOSCRIPT has no vote.
     let mut bench = quiet(3);
     extend(&mut bench, TTL);
     answer(&mut bench, &["-NOSCRIPT no\r\n"]);

@@ -136,7 +136,8 @@ fn everything_is_given_back_at_the_end() {
         let said = bench.names(node);
         let releases = said.iter().filter(|name| name.starts_with("EVAL")).count();
         assert_eq!((releases, said.contains(&"SET".to_string())), (3, false), "{said:?}");
-        // What the naming of the kept one is answered, the SET that was taken back, the releases.
+        // The answers to CLIENT CACHING and PTTL of the lock that is kept, to the SET that was
+        // taken back, and to the releases.
         bench.reply(node, "+OK\r\n:9000\r\n+OK\r\n:1\r\n:1\r\n:1\r\n");
     }
     assert!(bench.completion().is_none());

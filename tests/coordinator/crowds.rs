@@ -10,7 +10,7 @@ const NODES: u64 = 5;
 /// One run may be an unlucky one: the figures are those of this many, with a seed each.
 const SEEDS: u64 = 2;
 
-/// What several runs came to.
+/// The sum of several runs.
 #[derive(Debug)]
 struct Sum {
     acquisitions: u64,
@@ -34,7 +34,7 @@ fn sum(kind: Kind, (contenders, hold): (usize, u64), length: u64) -> Sum {
 
 /// What is wanted of waiters in line.
 struct Floor {
-    /// Their acquisitions, in hundredths of those of the bare loops.
+    /// Acquisitions, in hundredths of those of the bare loops.
     times: u64,
     /// Jain's index, in thousandths.
     jain: u64,

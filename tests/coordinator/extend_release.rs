@@ -42,7 +42,7 @@ fn an_answer_to_an_earlier_round_has_no_vote_in_a_later_one() {
     bench.pass(millis(50));
     assert!(bench.completion().is_none(), "too few answered: it is asked again");
     assert_eq!(bench.core.deadline(&lock), Some(before));
-    // One of the others comes back just in time for the second round to be asked, and is slow.
+    // Another node comes back just before the second round, so it is asked, and answers late.
     bench.reply(1, ":1\r\n");
     assert!(bench.completion().is_none(), "an answer to the first round was counted");
     bench.pass(millis(50));
@@ -116,7 +116,8 @@ fn keys_that_are_taken_are_remembered_over_rounds_until_they_are_too_many() {
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         for node in 0..5 {
             let asked = bench.said(node).len();
-            // After the third the lock is lost, and released on each node that may have it.
+            // After the third round the lock is lost, and the client releases it on each node that
+            // may have it.
             let expected = 1 + usize::from(gone == 2 && node > 2);
             assert_eq!(asked, expected, "n{node} in round {gone}");
             for _ in 0..asked {
@@ -141,7 +142,7 @@ fn a_majority_that_agrees_after_the_old_deadline_does_not_bring_the_lock_back() 
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     bench.said(0);
     bench.now = deadline;
-    // The answer is read before the timer of the deadline is looked at.
+    // The client reads the answer before it looks at the timer of the deadline.
     bench.reply(0, ":1\r\n");
     assert!(matches!(bench.completion().unwrap().result, Err(Error::Lost { .. })));
     assert_eq!(bench.names(0), ["EVALSHA"], "what was prolonged is released");
@@ -257,7 +258,7 @@ fn an_extend_after_one_that_was_cancelled_is_a_round_of_its_own() {
     bench.reply(0, ":1\r\n");
     assert!(bench.completion().is_some());
     bench.assert_idle();
-    // Nothing of the first one is left, to end the round of a record that is not there any more.
+    // Nothing is left of the first extend that could end the round of a closed record.
     bench.pass(millis(50));
 }
 
@@ -283,7 +284,7 @@ fn an_extend_that_is_fetched_late_tells_the_deadline_that_is_in_force_then() {
     let deadline = bench.core.deadline(&lock).expect("it is renewed");
     let extended = bench.completion().unwrap();
     assert_eq!((extended.data, extended.result), (2, Ok(Outcome::Extended { deadline })));
-    // An answer after the end of the lock is too late, as ever.
+    // An answer after the end of the lock is too late, whenever the caller fetches its result.
     bench.core.extend(&lock, TTL, 4, bench.now).unwrap();
     yes(&mut bench);
     bench.now = bench.now.saturating_add(TTL);
@@ -316,7 +317,7 @@ fn a_node_that_forgot_the_script_is_extended_also_where_the_majority_was_faster(
     bench.reply(2, ":0\r\n");
     assert_eq!(bench.names(2), ["SET"], "and nobody would know that it is gone");
     bench.reply(2, "+OK\r\n");
-    // After the release it would leave a key that no client owns.
+    // If the script were sent again after the release, it would leave a key that no client owns.
     extend(&mut bench, &lock);
     bench.core.release_nowait(&lock, bench.now);
     assert_eq!(bench.names(2), ["EVAL"]);
@@ -374,7 +375,7 @@ fn release_waits_for_a_node_whose_connection_is_being_replaced() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
     let lock = bench.hold(&[0, 1, 2]);
     bench.pass(TTL / 2);
-    // The connection was good for long, so the next one is opened at once.
+    // The connection was good for a long time, so the client opens the next one at once.
     bench.lose(0);
     bench.core.release(lock, 3, bench.now);
     assert_eq!(bench.names(1), ["EVALSHA"]);

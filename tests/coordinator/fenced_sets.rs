@@ -108,7 +108,7 @@ fn fences_of_different_votes_are_written_back_before_the_lock_is_handed_out() {
         expect(&mut bench, node, COUNT);
         vote(&mut bench, node, votes);
     }
-    // Each of the nodes lacks one of the numbers.
+    // Each of nodes 0 and 1 has one of the two numbers, and lacks the other.
     for node in 0..2 {
         assert!(bench.completion().is_none());
         expect(&mut bench, node, "raise KEYS | 0 600000 1000 1 6 9");
@@ -231,7 +231,7 @@ fn fenced_set_whose_script_failed_in_the_middle_is_released_although_the_repeat_
     drop(bench.said(0));
     bench.reply(0, NOPERM);
     expect(&mut bench, 0, COUNT);
-    // What holds the first key may be our own token.
+    // The first key may hold this client's own token.
     bench.reply(0, ":-1\r\n");
     assert!(matches!(refused(&mut bench), Error::Contended(_)));
     expect(&mut bench, 0, "release a b | ");
@@ -279,7 +279,7 @@ fn holders_follow(spread: [&[u64]; 2], first: &[usize], second: &[usize], set_fi
     };
     let (before, after) = (fences(&lock)[0], fences(&later)[0]);
     assert!(after > before, "{spread:?}, {first:?}, {second:?}: {before}, {after}");
-    // The other key, too.
+    // The number of the other key grows, too.
     let of_set = if set_first { fences(&lock)[1] } else { fences(&later)[1] };
     world.release(&mut b, &later, second);
     let again = world.acquire_all(&mut a, &set, first);

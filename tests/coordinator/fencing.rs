@@ -165,7 +165,8 @@ fn fence_whose_write_back_finds_another_token_is_no_fence() {
         bench.reply(1, found);
         let error = refused(&mut bench);
         assert!(matches!(error, Error::Contended(_)), "{error}");
-        // It is released like any lost attempt: where the key was granted, and not on node 2.
+        // The client releases it like any lost attempt: on nodes 0 and 1, which granted the key,
+        // and not on node 2.
         assert_eq!(script(&mut bench, 0)[3], "k");
         assert_eq!(script(&mut bench, 1)[3], "k");
         assert!(bench.said(2).is_empty());
@@ -184,7 +185,7 @@ fn fence_that_is_written_back_after_the_deadline_is_no_fence() {
         vote(&mut bench, node, of_it);
     }
     script(&mut bench, 1);
-    // The client was away. The node's answer was there before the deadline; it is read after it.
+    // The client's thread was away: the answer arrived before the deadline, and is read after it.
     bench.now = bench.now.saturating_add(TTL);
     bench.reply(1, ":1\r\n");
     bench.core.handle_timeout(bench.now);
@@ -238,7 +239,7 @@ fn fence_that_no_node_confirms_in_time_is_lost_and_its_wait_goes_on() {
 
 #[test]
 fn late_vote_takes_part_in_the_second_round() {
-    // A node that has the number already, one that is written to, and one that denies.
+    // The late node has the number already, or has a smaller one, or denies.
     for (late, to_write) in [(9, false), (6, false), (3, true)] {
         let mut bench = Bench::new(3);
         ask(&mut bench);
@@ -288,7 +289,7 @@ fn vote_of_a_connection_that_is_lost_in_the_second_round_does_not_hold_it_up() {
 #[test]
 fn node_that_is_flushed_between_the_rounds_does_not_count() {
     let flush = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
-    // The node that has the number: its counter is gone.
+    // First case: the flushed node voted for the number, and its counter is gone.
     let mut bench = Bench::new(3);
     ask(&mut bench);
     for (node, of_it) in [(0, 6), (1, 2)] {
@@ -302,7 +303,8 @@ fn node_that_is_flushed_between_the_rounds_does_not_count() {
     script(&mut bench, 2);
     vote(&mut bench, 2, 6);
     assert_eq!(won(&mut bench).fence(), Some(6));
-    // The node that was written to: its acknowledgement came after the flush.
+    // Second case: the flushed node gets the number in the second round, and acknowledges it after
+    // the flush.
     let mut bench = Bench::new(3);
     ask(&mut bench);
     for (node, of_it) in [(0, 6), (1, 2)] {
@@ -336,7 +338,7 @@ fn node_in_quarantine_counts_no_fence_and_creates_no_counter() {
 fn node_whose_clock_is_far_from_the_median_counts_no_fence() {
     for (skew, counts) in [(14, true), (16, false), (-14, true), (-16, false), (600, false)] {
         let mut bench = Bench::with(3, |settings| settings.probe_interval = millis(1_000_000));
-        // The clock was wrong from the start, so the client saw no jump.
+        // The node's clock was wrong from the start, so the client sees no jump.
         bench.lose(0);
         bench.pass(millis(600));
         bench.skew_micros[0] = skew * 1_000_000;
@@ -372,7 +374,7 @@ fn node_that_may_evict_counts_no_fence() {
     let error = refused(&mut bench);
     assert!(matches!(error, Error::Config(ConfigError::Nodes(_))), "{error}");
     assert!(error.to_string().contains("may evict keys"), "{error}");
-    // A plain lock may be had there.
+    // A plain lock can be granted there.
     for node in 0..2 {
         bench.said(node);
         bench.reply(node, ":1\r\n");
@@ -409,7 +411,7 @@ fn extend_of_a_fenced_lock_raises_the_counters_and_keeps_the_number() {
     }
     assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Extended { .. })));
     assert_eq!(lock.fence(), Some(7));
-    // The script was forgotten: it is sent again, with the same number.
+    // The node forgot the script, so the client sends it again, with the same number.
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     assert_eq!(script(&mut bench, 0)[0], "EVALSHA");
     bench.reply(0, "-NOSCRIPT No matching script.\r\n");

@@ -62,7 +62,8 @@ impl World {
 
     /// A client that is connected to every master, and knows them.
     pub fn client(&mut self, seed: u8) -> Client {
-        // Their markers are of this moment: without one, they are judged by their uptime.
+        // The markers of these nodes are written now. Nodes without a marker are judged by their
+        // uptime.
         self.client_with_marker(seed, "")
     }
 
@@ -119,7 +120,7 @@ impl World {
         self.win(client, with)
     }
 
-    /// The same, for several keys.
+    /// Acquires several keys by the votes of these nodes.
     pub fn acquire_all(&mut self, client: &mut Client, keys: &KeySet, with: &[usize]) -> Lock {
         let now = self.now;
         let asked = client.core.acquire(keys, LockOptions::once(TTL).fenced(), 1, now);

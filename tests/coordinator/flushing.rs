@@ -25,13 +25,13 @@ fn a_thousand_reads_with_a_flush_each_cost_a_few_walks_over_the_locks() {
     assert_eq!(flushes(&bench, 0), 2, "and the others together");
     bench.pass(millis(500));
     assert_eq!(flushes(&bench, 0), 2, "nothing is left of them");
-    // One each millisecond.
+    // One flush each millisecond.
     for _ in 0..1_000 {
         bench.reply(0, FLUSHED);
         bench.pass(millis(1));
     }
     assert!((20..=22).contains(&(flushes(&bench, 0) - 2)), "{}", flushes(&bench, 0));
-    // Each node for itself.
+    // The flushes of each node are counted by themselves.
     bench.reply(1, FLUSHED);
     assert_eq!((flushes(&bench, 1), flushes(&bench, 2)), (1, 0));
 }
@@ -39,7 +39,7 @@ fn a_thousand_reads_with_a_flush_each_cost_a_few_walks_over_the_locks() {
 #[test]
 fn the_last_flush_of_many_finds_the_lock_that_came_between_them() {
     for connection_is_lost in [false, true] {
-        // With the restart guard two nodes in quarantine could not grant it.
+        // Two nodes in quarantine could not grant the lock if the restart guard were on.
         let mut bench = Bench::with(3, |settings| {
             settings.probe_interval = TTL * 100;
             settings.restart_guard = RestartGuard::Off;

@@ -63,14 +63,14 @@ fn foreign_write_check_does_not_disturb_an_extend_that_pauses() {
     let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     assert_eq!(answer(&mut bench, [BUSY, BUSY, ":1\r\n"]), 3);
-    // It is asked again 600 ms later. Meanwhile a client writes to the key; that is checked in 500
-    // ms.
+    // The client asks for the extend again after 600 ms. Before that another client writes to the
+    // key, which is checked after 500 ms.
     bench.reply(2, WRITTEN);
     bench.pass(millis(500));
     answer(&mut bench, [BUSY; 3]);
     bench.pass(millis(100));
     assert_eq!(bench.names(0), ["EVALSHA", "CLIENT", "PTTL"], "its pause is over");
-    // The pause that the look would have begun ends while this one is not answered.
+    // The check is not answered before the moment at which the extend is asked for again.
     bench.pass(millis(500));
     answer(&mut bench, [":1\r\n"; 3]);
     let done = bench.completion().unwrap();
@@ -84,11 +84,12 @@ fn writes_do_not_prolong_a_lock_beyond_its_extensions() {
         let lock = kept(&mut bench, AutoExtend::extensions(1));
         let start = bench.now;
         let mut told = Vec::new();
-        // A client writes to it all the time; a node that forgets its name has the same effect.
+        // Another client writes to the key all the time. A node that forgets this key's
+        // registration reports the same.
         for _ in 0..60 {
             bench.reply(2, WRITTEN);
             bench.pass(millis(500));
-            // Once it was renewed, the nodes may be busy for a moment.
+            // After the lock was renewed, the nodes may be busy for a moment.
             let renewed = bench.core.stats().renewed == 1;
             let busy = refuses && renewed && bench.core.remaining(&lock, bench.now) > TTL / 2;
             answer(&mut bench, [if busy { BUSY } else { ":1\r\n" }; 3]);
@@ -145,7 +146,7 @@ fn write_by_the_same_client_is_reported_to_its_locks() {
         let mut bench = Bench::new(3);
         let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
         let token = lock.token();
-        // The nodes do not report our own writes to us.
+        // The nodes do not report a client's own writes to it.
         let asked = match how {
             "delete" => bench.core.force_release(b"k", 3, bench.now),
             "take up" => bench.core.adopt(b"k", token, TTL, 3, bench.now),
@@ -240,7 +241,7 @@ fn a_node_that_refused_to_be_healed_counts_as_one_that_has_not_the_key() {
     assert_eq!(bench.names(0), ["SET", "CLIENT", "PTTL"], "its key is gone");
     bench.reply(0, "-OOM command not allowed when used memory > 'maxmemory'.\r\n");
     bench.completion().unwrap().result.unwrap();
-    // And now that of another one: the nodes that would be left are no majority.
+    // In the next extend another node has lost the key: the nodes that are left are no majority.
     bench.core.extend(&lock, TTL, 3, bench.now).unwrap();
     answer(&mut bench, [BUSY, ":0\r\n", ":1\r\n"]);
     let mut ends = std::iter::from_fn(|| bench.completion()).map(|done| done.result);

@@ -35,7 +35,7 @@ fn child_of_a_fork_has_no_lock_no_connection_and_sends_nothing() {
     assert!(ends.iter().all(|done| done.result == Err(FORKED)), "{ends:?}");
     assert!(!bench.core.is_open(asks) && bench.core.open_ops() == 0);
 
-    // What the child asks for ends at once, and the locks of its parent are not released.
+    // A request of the child ends at once, and the child does not release its parent's locks.
     assert_eq!(bench.core.extend(&lock, TTL, 7, bench.now), Err(FORKED));
     bench.core.release_nowait(&lock, bench.now);
     bench.acquire();

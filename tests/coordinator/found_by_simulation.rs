@@ -28,7 +28,7 @@ fn an_inspection_does_not_wait_for_a_node_that_it_did_not_ask() {
         assert_eq!(bench.names(node), ["GETRANGE", "PTTL"]);
     }
     bench.pass(millis(40));
-    // Its handshake is written long after the others were asked.
+    // The client writes the handshake of node 2 long after it asked the others.
     bench.core.handle_connected(NodeId::new(2), bench.now);
     assert_eq!(bench.names(2)[0], "HELLO");
     bench.pass(millis(10));
@@ -112,7 +112,7 @@ fn an_extend_that_was_won_is_not_reported_for_a_lock_that_was_lost_since() {
         bench.said(node);
         bench.reply(node, ":1\r\n+OK\r\n:10000\r\n");
     }
-    // A kept lock ends a little before its deadline, and its keys are released then.
+    // A lock that is renewed ends 2 ms before its deadline, and its keys are released then.
     bench.pass(millis(998));
     assert!(bench.core.deadline(&lock).is_none());
     let told: Vec<_> = std::iter::from_fn(|| bench.completion()).collect();

@@ -37,7 +37,7 @@ fn hand_off_of_a_lock_that_is_over_reports_no_loss_later() {
     let mut bench = Bench::new(3);
     bench.core.report_lock_updates();
     let lock = bench.hold(&[0, 1]);
-    // The turn in which the lock ends has not come yet.
+    // The client has not yet had the turn in which the lock ends.
     bench.now = bench.now.saturating_add(TTL);
     assert_eq!(bench.core.into_token(lock, bench.now), None);
     bench.pass(millis(1));
@@ -245,8 +245,8 @@ fn inspect_reads_the_beginning_of_a_value_and_distinguishes_empty_from_absent() 
 
 #[test]
 fn a_node_in_quarantine_hands_nothing_on() {
-    // The key there may have been healed in the place of a lock that the node forgot. The client
-    // that takes the lock up cannot know, so the node's yes does not count.
+    // The giver may have healed the key there after the node forgot another client's lock. The
+    // client that adopts the lock cannot know that, so the node's yes does not count.
     let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
     bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));

@@ -24,7 +24,7 @@ fn after_a_won_extend_a_node_that_lost_the_key_gets_it_again_and_counts() {
     assert!(bench.said(1).is_empty() && bench.said(2).is_empty());
     bench.reply(0, "+OK\r\n");
     assert_eq!(bench.core.stats().healed, 1);
-    // Now the other two are gone: without the healed one there would be no majority.
+    // Now the other two nodes lose the key: without the healed one there would be no majority.
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":0\r\n", ":1\r\n"]));
     bench.core.release(lock, 3, bench.now);
     assert_eq!(bench.names(1), ["SET", "EVALSHA"], "the heal is released after it");
@@ -82,7 +82,7 @@ fn heal_in_quarantine_counts_when_the_quarantine_is_over() {
     bench.said(2);
     bench.reply(2, "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
     assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
-    // A key that survived counts, also in quarantine.
+    // A key that was there before the quarantine counts, also in quarantine.
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":-1\r\n", ":1\r\n"]));
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":-1\r\n", ":1\r\n"]));
     let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
@@ -98,7 +98,7 @@ fn heal_in_quarantine_counts_when_the_quarantine_is_over() {
         bench.reply(node, reply);
     }
     assert!(bench.completion().is_none(), "one that counts, one that does not, and one against");
-    // Asked again, and won if the quarantine is over by then.
+    // The extend is asked for again, and is won if the quarantine is over before that.
     while matches!(bench.node_state(2), NodeState::Quarantined(_)) {
         bench.pass(millis(40));
         for node in 0..3 {
@@ -123,7 +123,8 @@ fn a_heal_that_is_under_way_when_a_node_forgets_counts_for_nothing_either() {
     bench.reply(2, "+OK\r\n");
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
     assert_eq!(bench.names(2), ["SET"]);
-    // The node forgets, perhaps another client's live lock, and executes the heal after that.
+    // The node forgets all keys (one may be another client's live lock), and executes the heal
+    // after that.
     bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n+OK\r\n");
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for (node, reply) in [":1\r\n", ":-1\r\n", ":1\r\n"].iter().enumerate() {
@@ -161,7 +162,8 @@ fn a_healed_key_that_survived_a_flush_counts_in_quarantine() {
     bench.reply(2, "+OK\r\n");
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
     assert_eq!(bench.names(2), ["SET"]);
-    // The node executed the heal while it was trusted, and forgot another database after that.
+    // The node executed the heal while the client trusted it. After that another database of it was
+    // flushed.
     bench.reply(2, "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
     assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":-1\r\n", ":1\r\n"]));
@@ -196,7 +198,7 @@ fn heal_is_not_asked_of_a_node_whose_connection_is_lost() {
     bench.reply(1, ":1\r\n");
     assert!(bench.completion().unwrap().result.is_ok());
     assert!(bench.core.output(redlatch::NodeId::new(2)).is_empty());
-    // It is healed after the next extend that is won.
+    // The node is healed after the next extend that is won.
     bench.pass(millis(600));
     bench.connect(2);
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n"]));

@@ -37,7 +37,8 @@ fn keep_many(bench: &mut Bench, name: &str, count: usize, ttl: Duration, keep: A
 fn prolongs(command: &[String]) -> bool {
     match command[0].as_str() {
         "SET" => true,
-        // Both scripts get the token; only that of an extend gets a ttl after it.
+        // The token is an argument of both scripts; only the script of an extend has a ttl after
+        // it.
         "EVAL" | "EVALSHA" => command.len() == 6,
         _ => false,
     }
@@ -71,7 +72,7 @@ fn late_turn_after_all_deadlines_releases_every_auto_extended_lock() {
 fn losses_do_not_wait_for_the_renewals_of_live_locks() {
     let mut bench = quiet();
     keep_many(&mut bench, "live", 600, TTL, AutoExtend::at_most(TTL * 100));
-    // These are not renewed, and end a moment after the renewals of the others are due.
+    // These locks are not renewed, and end a moment after the renewals of the others are due.
     keep_many(&mut bench, "over", 300, millis(3_450), AutoExtend::extensions(0));
     bench.pass(millis(3_430));
     assert_eq!(count_lost(&mut bench), 300, "all of them in the first turn");
@@ -147,7 +148,7 @@ fn extend_of_the_caller_is_not_repeated_at_the_loss_of_an_auto_extended_lock() {
         let (lock, left) = kept(&mut bench);
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         super::foreign_writes::answer(&mut bench, [super::foreign_writes::BUSY; 3]);
-        // Neither the deadline's timer nor that of the pause was looked at.
+        // The client has looked neither at the timer of the deadline nor at that of the pause.
         bench.pass(left + past);
         assert_nothing_prolongs(&mut bench);
         assert_lost(&mut bench, 2);
@@ -173,7 +174,7 @@ fn a_script_that_a_node_forgot_is_not_sent_at_or_past_the_deadline() {
         bench.said(2);
         bench.reply(2, "+OK\r\n");
         let left = bench.core.remaining(&lock, bench.now);
-        // A millisecond before the deadline, at it, past it.
+        // The answer comes a millisecond before the deadline, at the deadline, or after it.
         let late = if sent { left - late } else { left + late };
         extend_without_script(&mut bench, &lock, late);
         let said = bench.said(0);
@@ -181,7 +182,7 @@ fn a_script_that_a_node_forgot_is_not_sent_at_or_past_the_deadline() {
         bench.pass(millis(1));
         assert_lost(&mut bench, 2);
     }
-    // The same for a kept lock: that one is over a little before.
+    // The same for a lock that is renewed: that one ends 2 ms before its deadline.
     let mut bench = quiet();
     let (lock, left) = kept(&mut bench);
     extend_without_script(&mut bench, &lock, left);

@@ -98,7 +98,7 @@ fn length_of_a_set() -> usize {
 #[test]
 fn half_of_the_outbox_is_kept_for_releases() {
     let set = length_of_a_set();
-    // Two bytes less than a second SET needs.
+    // The limit is two bytes short of a second SET.
     let mut bench = limited(1, |limits| limits.outbox(2 * set));
     ask_for(&mut bench, b"a").unwrap();
     assert_eq!(ask_for(&mut bench, b"b"), Err(Error::Busy(Busy::Nodes)));

@@ -8,7 +8,7 @@ use redlatch::{Error, LockOptions};
 
 use super::line_world::{KEY, LINE, World};
 
-/// As long as a key lives that is handed over, with the node timeout of these tests.
+/// The ttl of a key that is handed over, with the node timeout of these tests.
 pub const TTL: Duration = Duration::from_millis(200);
 pub const LONG: Duration = Duration::from_secs(10);
 pub const MS: Duration = Duration::from_millis(1);
@@ -68,7 +68,8 @@ fn lock_without_waiters_is_one_set_and_one_short_script_on_each_node() {
 
 #[test]
 fn waiter_of_which_a_node_heard_a_moment_ago_is_handed_the_key_for_its_whole_ttl() {
-    // It polls after 60 to 90 ms. A quarter of the short ttl is a moment.
+    // A waiter polls after 60 to 90 ms. It is known to run for a quarter of the short ttl after a
+    // poll.
     for (polls_for, silence, whole) in [
         (Duration::ZERO, 49 * MS, true),
         (Duration::ZERO, 51 * MS, false),
@@ -141,7 +142,7 @@ fn deadline_of_a_hand_over_counts_from_the_base_of_each_node() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
     let joined = world.now;
-    // A poll is on its way to one node for long; the others answer it.
+    // A poll is in flight to node 1 for long; the other nodes answer it.
     world.frozen.push(1);
     world.pass(95 * MS);
     world.frozen.clear();
@@ -165,7 +166,7 @@ fn hand_over_that_is_read_too_late_is_no_lock() {
     for node in 0..3 {
         world.deliver_commands(all[0], node);
     }
-    // The waiter does not run for longer than the keys live.
+    // The waiter's thread is away for longer than the keys live.
     world.now = world.now.saturating_add(300 * MS);
     for node in 0..3 {
         world.deliver_answers(all[1], node);
@@ -182,11 +183,12 @@ fn hand_over_that_is_read_too_late_is_no_lock() {
 fn hand_over_by_a_node_in_quarantine_is_no_vote() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
-    // One node forgets everything, and hands over as soon as the waiter stands in its line again.
+    // Node 0 forgets everything, and hands the key over as soon as the waiter stands in its line
+    // again.
     world.restart(0, Restart::Empty);
     world.pass(100 * MS);
     assert_eq!(world.lock(all[1]).map(|_| ()), None, "a majority is still the first one's");
-    // One more node hands over: with the one in quarantine that is no majority that counts.
+    // Node 1 hands over, too: with node 0, which is in quarantine, that is no majority that counts.
     let token = world.value(1);
     world.run(1, &[b"DEL", KEY]);
     world.pass(95 * MS);
@@ -204,7 +206,8 @@ fn a_dropped_connection_takes_its_hand_over_with_it() {
     for node in 0..3 {
         world.deliver_commands(all[0], node);
     }
-    // One message is read, and its connection is lost before the second one is read.
+    // The waiter reads the message of node 0 and then loses that connection, before it reads the
+    // second message.
     world.deliver_answers(all[1], 0);
     world.cut(all[1], 0);
     world.cut(all[1], 2);
@@ -320,7 +323,8 @@ fn a_withdrawn_token_is_not_sent_again_for_a_script_that_was_forgotten() {
     // The joins are written; the nodes have forgotten the scripts.
     (0..3).for_each(|node| world.run(node, &[b"SCRIPT", b"FLUSH"]));
     (0..3).for_each(|node| world.deliver_commands(all[1], node));
-    // Another client loads them again, so the release is executed by its sha1.
+    // Another client makes the nodes load the scripts again, so they execute the release by its
+    // SHA1.
     world.ask(all[2], TTL);
     (0..3).for_each(|node| world.deliver_commands(all[2], node));
     let now = world.now;
@@ -346,7 +350,7 @@ fn a_key_that_is_handed_to_a_token_without_a_record_is_given_back_there() {
     let now = world.now;
     world.clients[gone].core.cancel(op, now);
     world.settle();
-    // A join of a connection that is long gone arrives.
+    // The node executes a late join of an earlier connection.
     world.run(0, &[b"ZADD", LINE, b"0", &member]);
     world.release(all[0], lock);
     world.settle();
@@ -444,7 +448,7 @@ fn a_split_is_resolved_for_the_one_with_the_most_nodes() {
     let mut world = World::new(5);
     let all: Vec<usize> = (0..4).map(|_| world.client()).collect();
     for &client in &all[1..] {
-        // From its first wait on it listens to the nodes.
+        // Each client listens to the nodes from its first wait on.
         let lock = world.won_in_line(client, TTL);
         world.release(client, lock);
         world.settle();

@@ -6,15 +6,15 @@ use std::time::Duration;
 use super::line::{LONG, MS};
 use super::line_world::World;
 
-/// As many locks in a row are deleted at most, before one is handed over.
+/// The number of locks in a row that are deleted at most before one is handed over.
 const MOST: usize = 65;
 
 /// How near the client is to the nodes that has the key, compared with the waiter.
 #[derive(Clone, Copy)]
 enum Asks {
-    /// It asks in the write that releases the key.
+    /// The client asks in the write that releases the key.
     WithTheRelease,
-    /// It reads all answers to the release before, and the waiter is still slower.
+    /// The client reads all answers to its release before it asks, and the waiter is still slower.
     AfterAllAnswers,
 }
 

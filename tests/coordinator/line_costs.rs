@@ -67,7 +67,7 @@ fn a_late_message_of_a_hand_over_causes_no_second_release() {
     world.clients[all[1]].done.push(done);
     let lock = world.won(all[1]);
     world.release(all[1], lock);
-    // The last node hands the key over, and executes the release after that.
+    // Node 2 hands the key over, and executes the release after that.
     world.deliver_commands(all[0], 2);
     for node in 0..3 {
         world.deliver_commands(all[1], node);
@@ -90,7 +90,8 @@ fn a_client_that_may_not_read_the_answer_names_the_script_that_the_node_knows() 
         world.assert_clean();
     }
     (0..3).for_each(|node| world.run(node, &[b"SCRIPT", b"FLUSH"]));
-    // It answers that it forgot the script, and gets the source before the next release.
+    // The node answers that it forgot the script, and the client sends the source before the next
+    // release.
     for first_word in ["EVALSHA", "EVALSHA", "EVALSHA"] {
         let lock = world.won_in_line(client, LONG);
         world.release(client, lock);
@@ -110,7 +111,7 @@ fn a_client_that_may_not_read_the_answer_names_the_script_that_the_node_knows() 
 fn only_the_poll_of_a_waiter_in_line_may_come_late() {
     let mut world = World::new(3);
     let (all, _lock) = line_of(&mut world, 2, LONG);
-    // The timer that looks for silent nodes has gone off.
+    // The timer of the look for silent nodes has gone off.
     world.pass(55 * MS);
     let may_be_late = |world: &World, client: usize| {
         let core = &world.clients[client].core;

@@ -155,7 +155,7 @@ fn fenced_waiter_is_refused_where_too_few_nodes_may_ever_count() {
 
 #[test]
 fn fenced_waiter_keeps_the_key_from_nobody_while_too_few_nodes_count() {
-    // Two clocks are far from the median.
+    // The clocks of two nodes are far from the median.
     let (answered, mut world, [waiter, next]) = waiters_for_a_lock(|world| {
         world.masters[1].step_wall_clock(40_000);
         world.masters[2].step_wall_clock(-40_000);
@@ -170,7 +170,7 @@ fn fenced_waiter_keeps_the_key_from_nobody_while_too_few_nodes_count() {
 
 /// A fenced waiter whose claim waits in the outboxes for nodes 0 and 1, beside a poll.
 fn claim_behind_a_poll(world: &mut World) -> usize {
-    // Both know the scripts.
+    // After these locks the nodes know the scripts of both clients.
     let (all, mut lock) = line_of(world, 2);
     let order = [(all[0], all[1]), (all[1], all[0]), (all[0], all[1])];
     for (from, to) in &order[..2] {
@@ -265,8 +265,8 @@ fn node_that_hands_over_after_the_claim_counts_as_the_others_do() {
     }
 }
 
-/// Of the two nodes that handed the key over one cannot be asked, so the claim is lost before any
-/// node was. Then the third one hands the key over.
+/// One of the two nodes that handed the key over cannot be asked, so the claim is lost before any
+/// node was asked. Then the third node hands the key over.
 #[test]
 fn hand_over_after_a_claim_that_asked_nobody_is_claimed_with_the_next_one() {
     let mut world = World::new(3);

@@ -58,7 +58,7 @@ fn a_hand_over_long_after_the_last_poll_is_followed_by_a_poll() {
     let (holder, waiter, later) = (world.client(), world.client(), world.client());
     let lock = world.won_in_line(holder, LONG);
     for number in 0..320 {
-        // A waiter that is dead. With so many of them the pauses between polls are long.
+        // The line is full of dead waiters. Behind so many of them a waiter polls seldom.
         let member = format!("200 redlatch:{:032x} {:020x} {number:040x}", 1, 1);
         let score = number.to_string();
         for node in 0..3 {
@@ -79,8 +79,8 @@ fn a_hand_over_long_after_the_last_poll_is_followed_by_a_poll() {
 /// before the plain key has expired.
 #[test]
 fn waiters_do_not_yield_without_end_to_a_token_that_stands_in_no_line() {
-    // A waiter that is gone, and a client that deletes the key when it releases it: to that one no
-    // waiter yields.
+    // The token of a waiter that is gone (first digit 8), and that of a client that deletes the key
+    // when it releases it (first digit 0): no waiter yields to the second one.
     for (waiters, first_digit, most) in [(1, '8', 6), (2, '8', 12), (1, '0', 0), (2, '0', 2)] {
         let mut world = World::new(5);
         world.frozen = vec![4];

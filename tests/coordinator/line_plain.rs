@@ -297,7 +297,7 @@ fn waiter_has_the_key_at_once_when_it_is_deleted_in_any_way() {
         assert!(lock.token().hands_over(), "{prefix}");
     }
     let mut world = World::new(3);
-    // It would not trust nodes that were flushed for a while.
+    // With the restart guard the client would not trust the flushed nodes for a while.
     let waiter = world.client_with(|settings| settings.restart_guard = RestartGuard::Off);
     holds(&mut world, KEY);
     world.ask(waiter, LONG);
@@ -342,7 +342,7 @@ fn client_serves_one_of_its_callers_in_each_of_its_turns() {
     }
     let begun = turns.iter().position(|&client| client != all[0]).expect("others have turns");
     assert!(begun <= 65, "after the first one and {begun} - 1 that were asked for again at once");
-    // From then on each has a turn after the other two.
+    // From then on each of the three has a turn after the other two.
     let steady = &turns[begun + 3..];
     assert!(steady.len() > 100);
     for turns in steady.chunks_exact(3) {

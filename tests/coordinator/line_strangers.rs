@@ -42,7 +42,7 @@ fn message_of_one_node_is_no_vote_of_another_node() {
     world.release(all[0], lock);
     world.deliver_commands(all[0], 0);
     let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
-    // The stranger sends through the other nodes what it read.
+    // The stranger read the message of node 0, and sends it through the other nodes.
     for node in 0..3 {
         publish(&mut world, node, &channel_at(&channel, node), &message);
         world.deliver_answers(all[1], node);
@@ -66,7 +66,7 @@ fn message_that_came_already_is_no_vote_of_a_later_hand_over() {
     world.release(all[0], lock);
     world.deliver_commands(all[0], 0);
     let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
-    // The waiter runs too late, and stands in line again.
+    // The waiter runs too late for this hand-over, and stands in line again.
     world.now = world.now.saturating_add(TTL + TTL);
     world.run(0, &[b"SET", KEY, b"other", b"PX", b"60000"]);
     world.settle();
@@ -133,7 +133,7 @@ fn waiter_whose_joins_were_lost_with_their_connections_stands_in_line_once() {
     world.ask(waiter, TTL);
     world.settle();
     for _ in 0..3 {
-        // The node executes a join whose answer is lost; its mark may be known to others.
+        // The node executes a join whose answer is lost; other clients may know its mark.
         world.frozen.push(0);
         world.pass(100 * MS);
         world.deliver_commands(waiter, 0);
@@ -164,7 +164,7 @@ fn messages_that_make_no_sense_or_are_too_long_are_skipped_and_counted() {
     let stats = world.clients[all[1]].core.stats();
     assert_eq!(stats.messages_ignored, senseless.len() as u64);
     assert_eq!(stats.nodes[0].connections, 1, "the node did nothing wrong");
-    // In pieces, and with the message of a hand-over right after it.
+    // In pieces, and directly before the message of a hand-over.
     let head = format!(">3\r\n$7\r\nmessage\r\n${}\r\n{channel}\r\n", channel.len());
     let hand_over = format!("200\n0\n\n{mark}\n{token}\nk");
     let hand_over = format!("{head}${}\r\n{hand_over}\r\n", hand_over.len());
@@ -214,7 +214,7 @@ fn waiter_that_gives_up_leaves_the_line_whichever_of_its_joins_were_executed() {
 #[test]
 fn both_releases_take_out_what_a_late_join_of_an_earlier_connection_put_into_the_line() {
     let reply = b"-NOPERM no\r\n".to_vec();
-    // How node 0 gives the waiter the key meanwhile: not at all, by its join, or by a message.
+    // Meanwhile node 0 gives the waiter the key by its join, by a message, or not at all.
     for (by_join, by_message) in [(false, false), (true, false), (false, true)] {
         let mut world = World::new(3);
         let commands = vec!["client|kill".into()];
@@ -259,7 +259,7 @@ fn key_that_is_handed_to_a_waiter_whose_release_is_pending_elsewhere_is_given_ba
     let op = world.ask(waiter, LONG);
     world.settle();
     let member = world.masters[0].line(world.now, LINE).pop().expect("it stands in line");
-    // Its record stays open for the release at the last node.
+    // The waiter's record stays open for the release at node 2.
     world.frozen.push(2);
     let now = world.now;
     world.clients[waiter].core.cancel(op, now);
@@ -295,14 +295,15 @@ fn message_is_a_reason_to_give_a_key_back_only_once() {
     assert!(world.remaining(all[0], &lock) > MS);
 }
 
-/// What a stranger sends is as long as a flood of answers, and comes when a request is in flight.
+/// A stranger sends a message as long as a flood of answers, which comes when a request is in
+/// flight.
 #[test]
 fn text_of_a_long_message_gives_nobody_a_lock() {
     for answer in ["+OK\r\n", ":1\r\n"] {
         let mut world = World::new(3);
         let (all, lock) = line_of(&mut world, 1, LONG);
         let client = world.client();
-        // It waits for a lock once, and listens from then on.
+        // The client waits for a lock once, and listens to the nodes from then on.
         let now = world.now;
         let core = &mut world.clients[client].core;
         let op =

@@ -91,8 +91,8 @@ fn key_that_is_handed_over_to_a_lock_that_was_given_away_is_not_released() {
     let lock = world.won(all[1]);
     let now = world.now;
     let token = world.clients[all[1]].core.into_token(lock, now).expect("it is held");
-    // The node executes the holder's release before the command that takes the token out of its
-    // line.
+    // The node executes the holder's release before it executes the command that takes the token
+    // out of its line.
     world.deliver_commands(all[0], 2);
     world.settle();
     let token = token.to_string();
@@ -103,7 +103,7 @@ fn key_that_is_handed_over_to_a_lock_that_was_given_away_is_not_released() {
 #[test]
 fn first_renewal_of_a_lock_that_was_won_in_line_counts_from_the_join_and_falls_on_the_grid() {
     let mut world = World::new(3);
-    // So a key that is handed over lives for the whole ttl.
+    // The nodes take a waiter with this node timeout for one that runs, and give it the whole ttl.
     let [holder, waiter] = [(); 2].map(|()| world.client_with(|it| it.node_timeout = 500 * MS));
     let ttl = 1800 * MS;
     world.ask(holder, LONG);
@@ -123,7 +123,7 @@ fn first_renewal_of_a_lock_that_was_won_in_line_counts_from_the_join_and_falls_o
         world.pass(MS);
     }
     let pause = world.now.saturating_since(won);
-    // The last poll, from which the lock counts, was up to 90 ms before.
+    // The lock counts from the waiter's last poll, which was up to 90 ms before.
     assert!(pause >= ttl / 3 - (90 + 30) * MS && pause <= ttl / 3, "{pause:?}");
     assert_eq!(world.now.as_nanos() % (ttl / 60).as_nanos() as u64, 0);
 }
@@ -140,7 +140,7 @@ fn hand_over_that_is_read_after_the_end_of_the_wait_is_not_claimed() {
     world.pause_all_clients();
     world.release(holder, lock);
     (0..3).for_each(|node| world.deliver_commands(holder, node));
-    // The waiter runs a little too late, while the keys are still its own.
+    // The waiter's thread is late, but the keys are still its own.
     world.now = world.now.saturating_add(20 * MS);
     for node in 0..3 {
         world.deliver_answers(waiter, node);
@@ -260,8 +260,8 @@ fn hand_over_by_a_node_in_quarantine_to_a_held_lock_is_no_vote_in_an_extend() {
     };
     extend(&mut world);
     assert!(world.clients[all[1]].done.pop().expect("nodes 0 and 1 agree").result.is_ok());
-    // Node 2 has said that the key is another's. It is restarted with its data, and then executes
-    // what the former holder sent.
+    // Node 2 has answered that the key is another client's. It restarts with its data, and executes
+    // the former holder's release after that.
     world.restart(2, Restart::WithData);
     world.pass(300 * MS);
     world.stopped.clear();
@@ -322,7 +322,7 @@ fn message_that_is_repeated_has_a_waiter_poll_the_node_once_and_with_another_mar
     let written = String::from_utf8(written).expect("it is text");
     assert_eq!(written.matches("redlatch:line:{k}").count(), 1);
     assert_eq!(written.matches(&token).count(), 3, "two members with it: {written}");
-    // A holder is in line no more.
+    // The token of a holder stands in no line.
     world.settle();
     let _lock = world.won(all[1]);
     publish(&mut world, 0, &channel, &message);
@@ -469,7 +469,7 @@ fn node_that_was_not_claimed_has_proven_no_more_than_its_hand_over() {
     let lock = world.won(all[1]);
     world.pass(250 * MS);
     assert_eq!(world.value(2), "", "the key has ended there");
-    // Another client could be granted the key now. Then the node is started with other data.
+    // After that node 2 could grant the key to another client. Then it is started with other data.
     let token = world.value(1);
     world.run(2, &[b"SET", KEY, token.as_bytes(), b"PX", b"10000"]);
     world.restart(2, Restart::WithData);

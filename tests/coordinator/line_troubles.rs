@@ -129,7 +129,7 @@ fn plain_clients_beside_a_line_get_the_key_only_when_it_is_free() {
 fn a_client_is_one_member_of_the_line() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
-    // A second request of the first client waits inside it.
+    // A second request of the first client waits inside that client.
     world.ask(all[0], TTL);
     world.settle();
     assert_eq!(world.in_line(0), 1);
@@ -197,7 +197,7 @@ fn the_message_of_one_node_is_no_vote_of_the_replica_that_relays_it() {
     let channel = channel(&world, 0);
     let (mark, token) = mark_and_token(&world.masters[0].line(world.now, LINE)[0]);
     world.release(all[0], lock);
-    // Only one node gets the release. Another one relays its message, as a replica does.
+    // Only node 0 gets the release. Another node relays its message, as a replica does.
     world.deliver_commands(all[0], 0);
     world.deliver_answers(all[1], 0);
     let text = message("0", &mark, &token, "k");
@@ -228,7 +228,7 @@ fn a_copied_key_on_a_replica_is_no_answer_to_a_poll() {
     world.settle();
     let member = world.masters[0].line(world.now, LINE).remove(0);
     let token = member.rsplit(|&byte| byte == b' ').next().unwrap().to_vec();
-    // One node gives the key to the waiter, and another one becomes its replica.
+    // Nodes 0 and 1 get the waiter's token, and one of them becomes a replica.
     world.run(0, &[b"SET", KEY, &token, b"PX", b"60000"]);
     world.run(1, &[b"SET", KEY, &token, b"PX", b"60000"]);
     world.masters[1].suffer(Trouble::Replica);
@@ -254,7 +254,7 @@ fn waiters_fall_back_to_plain_waiting_where_a_join_keeps_failing() {
             world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]);
             match &trouble {
                 Some(trouble) => world.masters[node].suffer(trouble.clone()),
-                // The key of the line is no line.
+                // The key of the line is of another type.
                 None => world.run(node, &[b"SET", LINE, b"x"]),
             }
         }
@@ -294,7 +294,7 @@ fn a_release_in_line_is_pending_for_the_line_and_the_key_that_follows_it() {
     world.masters[0].suffer(refused);
     let now = world.now;
     world.clients[client].core.cancel(op, now);
-    // The line lives for 10 s; when it ends, the key may be the token's for 10 s more.
+    // The line lives for 10 s. A key that is handed to the token at its end lives for 10 s more.
     world.pass(Duration::from_secs(15));
     assert_eq!(world.clients[client].core.open_records(), 1);
     world.pass(Duration::from_secs(10));
@@ -306,7 +306,7 @@ fn a_message_for_a_key_that_cannot_be_locked_is_ignored() {
     let mut world = World::new(3);
     let (all, _lock) = line_of(&mut world, 2, TTL);
     let channel = channel(&world, 0);
-    // Another program read the line, and names another key.
+    // Another program read the mark and the token from the line, and names another key.
     let (mark, token) = mark_and_token(&world.masters[0].line(world.now, LINE)[0]);
     for key in ["redlatch:node".into(), "k".repeat(64 * 1024 + 1)] {
         world.run(0, &[b"PUBLISH", &channel, message("0", &mark, &token, &key).as_bytes()]);
@@ -352,7 +352,7 @@ fn a_release_in_line_is_kept_for_a_node_that_is_away_while_its_line_lives() {
     world.cut(client, 0);
     let now = world.now;
     world.clients[client].core.cancel(op, now);
-    // Ten times the longest ttl are over, and the line lives for 10 s.
+    // Ten times the longest ttl have passed, and the line still lives, for 10 s.
     world.pass(Duration::from_secs(5));
     assert_eq!(world.in_line(0), 1);
     world.frozen.clear();
@@ -406,7 +406,7 @@ fn a_poll_ends_what_the_hand_over_before_it_proved() {
     world.release(all[0], lock);
     world.deliver_commands(all[0], 1);
     world.deliver_answers(all[1], 1);
-    // It has the key on one node, and so it polls early.
+    // The waiter has the key on one node, so it polls early.
     world.pass(5 * MS);
     let token = world.value(1);
     world.run(1, &[b"FLUSHALL"]);
@@ -441,7 +441,7 @@ fn late_answer_to_a_poll_proves_no_more_than_the_node_has_left() {
     world.release(all[0], lock);
     for node in 0..3 {
         world.deliver_commands(all[0], node);
-        // The poll finds that the key was handed over.
+        // The nodes execute the release before the waiter's poll, which finds the key handed over.
         world.deliver_commands(all[1], node);
     }
     for node in [0, 1] {
@@ -457,12 +457,12 @@ fn late_answer_to_a_poll_proves_no_more_than_the_node_has_left() {
     world.clients[all[1]].core.extend(&lock, LONG, 3, world.now).expect("it is held");
     world.settle();
     assert!(world.clients[all[1]].done.pop().expect("nodes 0 and 1 agree").result.is_ok());
-    // The answer of node 2 is read, and then its connection ends.
+    // The client reads the answer of node 2, and then its connection ends.
     world.deliver_answers(all[1], 2);
     world.cut(all[1], 2);
     world.pass(250 * MS);
     assert_eq!(world.value(2), "", "the key has ended there");
-    // Another client could be granted the key now. Then the node is started with other data.
+    // After that node 2 could grant the key to another client. Then it is started with other data.
     let token = world.value(1);
     world.run(2, &[b"SET", KEY, token.as_bytes(), b"PX", b"10000"]);
     world.restart(2, Restart::WithData);
@@ -499,7 +499,8 @@ fn an_inspection_shows_the_line_in_its_order() {
     let after = seen(&mut world);
     assert_eq!(after.line(), before.line()[1..], "the first one of the line has the lock");
     assert_eq!(before.line()[0].token(), Some(lock.token()));
-    // A node that lets nobody read the line shows none, and is no less read.
+    // A node that refuses ZRANGE shows no line, and its answer to the inspection counts all the
+    // same.
     let refused =
         Trouble::Answers { commands: vec!["zrange".into()], reply: b"-NOPERM no\r\n".to_vec() };
     world.masters[0].suffer(refused);

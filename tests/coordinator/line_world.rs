@@ -11,7 +11,7 @@ pub const KEY: &[u8] = b"k";
 pub const LINE: &[u8] = b"redlatch:line:{k}";
 pub const A_DAY: u32 = 24 * 60 * 60;
 
-/// Each client by its number, each master by its number.
+/// A world of clients and masters, each of which has a number.
 pub struct World {
     pub masters: Vec<Master>,
     pub clients: Vec<Client>,
@@ -101,7 +101,7 @@ impl World {
         (0..nodes).for_each(|node| self.run(node, &[b"DEL", KEY]));
         self.settle();
         if self.clients[client].done.is_empty() {
-            // The nodes do not report writes, so it polls.
+            // The nodes do not report writes, so the client polls.
             self.pass(100 * Duration::from_millis(1));
         }
         self.won(client)

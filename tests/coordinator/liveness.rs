@@ -13,7 +13,7 @@ fn a_silent_node_is_asked_for_nothing_new_and_its_connection_is_replaced() {
     assert_eq!(bench.node_state(2), NodeState::Suspect);
     let second = bench.hold(&[0, 1]);
     assert!(bench.said(2).is_empty(), "it is suspect");
-    // The release of a SET that was sent follows it on the wire; the release of a SET that was not
+    // A release follows the SET that was sent to n2, on the wire. The release of a SET that was not
     // sent waits.
     bench.core.release_nowait(&lock, bench.now);
     assert_eq!(bench.names(2), ["EVAL"]);
@@ -33,7 +33,7 @@ fn a_node_that_answers_again_is_ready_again_and_gets_its_pending_releases() {
     bench.said(2);
     bench.pass(millis(40));
     bench.reply(2, "+OK\r\n");
-    // Its SET is answered; then it falls silent on something else.
+    // n2 answers its SET, and is silent after the next request.
     let other = bench.core.acquire(b"other", LockOptions::once(TTL), 7, bench.now).unwrap();
     for node in 0..3 {
         bench.said(node);
@@ -74,7 +74,8 @@ fn a_node_that_answers_a_little_all_the_time_is_suspect_when_it_falls_back() {
 fn questions_that_were_written_late_are_waited_for() {
     let mut bench = Bench::new(3);
     bench.acquire();
-    // The caller was away: what it asked is written only now, and cannot have been answered.
+    // The caller's thread was away: the requests are written only now, so no node can have answered
+    // them.
     bench.now = bench.now.saturating_add(millis(500));
     for node in 0..3 {
         assert_eq!(bench.names(node), ["SET"]);
@@ -99,7 +100,7 @@ fn questions_that_were_written_late_are_not_waited_for_beyond_the_deadline() {
     }
     bench.core.handle_timeout(bench.now);
     assert!(bench.completion().is_none());
-    // The node timeout is longer than that.
+    // The node timeout is longer than the ttl.
     bench.pass(millis(10));
     assert!(matches!(bench.completion().unwrap().result, Err(Error::Expired(_))));
 }

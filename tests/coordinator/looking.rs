@@ -35,7 +35,8 @@ fn driver_sees_the_start_and_which_nodes_are_ready_or_reconnecting() {
     bench.connect(2);
     assert!(!bench.core.is_starting());
     assert_eq!(bench.core.ready(), nodes(&[0, 2]));
-    // A connection that was lost soon after it was made is a failure. An old one is replaced.
+    // A connection that is lost soon after it was made counts as a failure. An older one is only
+    // replaced.
     bench.lose(0);
     assert_eq!(bench.core.failures(NodeId::new(0)), 1);
     assert!(!bench.core.reconnecting().contains(NodeId::new(0)));
@@ -136,7 +137,7 @@ fn renewal_beyond_a_moment_is_possible_only_for_a_held_lock_that_is_bounded_by_a
     let mut bench = quiet(3, |_| {});
     let lock = bench.hold(&[0, 1, 2]);
     assert!(!bench.core.auto_extends_beyond(b"k", bench.now), "it is not extended");
-    // By number: the client does not know how far that reaches.
+    // The renewal is bounded by a number of extensions: the client does not know when that ends.
     let terms = AutoExtend::at_most(TTL * 3).with_extensions(2);
     bench.core.auto_extend(&lock, terms, bench.now).unwrap();
     assert!(!bench.core.auto_extends_beyond(b"k", bench.now));
@@ -151,7 +152,7 @@ fn open_records_count_tasks_and_records_and_open_timers_all_timers() {
     assert_eq!(bench.core.open_records(), records + 2);
     let without = bench.core.open_timers();
     assert!(without > timers);
-    // A renewal, a warning and a later deadline.
+    // A renewal, a warning and a later deadline need timers.
     let terms = AutoExtend::at_most(TTL * 3);
     bench.core.auto_extend(&lock, terms, bench.now).unwrap();
     assert!(bench.core.open_timers() > without);

@@ -45,7 +45,8 @@ fn nodes_that_lost_the_key_in_different_rounds_are_counted_together() {
     let lock = hold(&mut bench, 3);
     extend(&mut bench, &lock, &[(0, ":-1\r\n"), (1, ":1\r\n"), (2, ":1\r\n")]);
     assert!(bench.completion().unwrap().result.is_ok());
-    // n0 does not answer this time. It held another's key before, and was not healed since.
+    // n0 does not answer this extend. Before that it held another client's key, and was not healed
+    // since.
     extend(&mut bench, &lock, &[(1, ":-1\r\n")]);
     assert_gone(&mut bench, &lock);
 }
@@ -74,7 +75,7 @@ fn a_node_whose_key_came_back_without_a_heal_does_not_count() {
     let lock = hold(&mut bench, 3);
     extend(&mut bench, &lock, &[(0, ":-1\r\n"), (1, ":1\r\n"), (2, ":1\r\n")]);
     assert!(bench.completion().unwrap().result.is_ok());
-    // With the yes of n0 there would be a majority.
+    // If the yes of n0 counted, there would be a majority.
     extend(&mut bench, &lock, &[(0, ":1\r\n"), (1, ":1\r\n")]);
     assert!(bench.completion().is_none(), "n1 alone counts");
     assert_eq!(bench.names(2), ["EVALSHA"]);

@@ -49,7 +49,7 @@ fn quarantine_begins_when_a_node_was_first_seen_without_a_marker() {
     let mut first = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
     assert_eq!(distrust(&mut first), Some((MEMORY, QuarantineReason::Unmarked)));
     assert_eq!(first.markers[0], marker(0, ""), "it is written for the next process");
-    // The node was flushed, or is new: its uptime of a day says nothing.
+    // The node was flushed or is new, so its uptime of a day proves nothing.
     for (ago, left) in [(MINUTE / 2, Some(MEMORY - millis(30_000))), (2 * MINUTE, None)] {
         let mut next = meet(RestartGuard::On, marker(ago, ""), INFO_REPLID);
         assert_eq!(distrust(&mut next), left.map(|left| (left, QuarantineReason::MarkedLately)));
@@ -116,7 +116,7 @@ fn a_client_that_sees_a_flush_or_a_jump_of_the_clock_marks_the_node_for_the_next
     bench.reply(0, &bulk(&marker(0, "").unwrap()));
     bench.reply(0, FLUSH);
     assert_eq!(bench.said(0).len(), 1);
-    // The answer is lost with the connection, and the next one has to do it.
+    // The answer is lost with the connection, so the next connection has to write the marker.
     bench.lose(0);
     bench.pass(millis(600));
     assert_eq!(markings(&bench.connect(0)), [""]);
@@ -133,7 +133,7 @@ fn a_client_that_sees_a_flush_or_a_jump_of_the_clock_marks_the_node_for_the_next
 fn a_flush_during_the_handshake_is_not_missed() {
     let mut bench = Bench::of_settings(settings(RestartGuard::On), &[marker(2 * MINUTE, "")], NOW);
     bench.open(0);
-    // Tracking is on, and the marker was read before the flush.
+    // The flush comes after tracking was switched on and the marker was read.
     let said = bench.said(0);
     let names: Vec<&str> = said.iter().map(|command| command[0].as_str()).collect();
     let at = |name| names.iter().position(|&other| other == name).unwrap();
@@ -200,7 +200,7 @@ fn an_operator_vouches_only_in_the_place_of_the_marker_that_was_seen() {
         scripts.filter(|script| script[6] == " vouched").map(|script| script[5].clone()).collect()
     };
     assert_eq!(vouches(&mut bench), [(MICROS - MINUTE / 2).to_string()]);
-    // A flush comes first: the marker that is written then is another one.
+    // A flush comes before the answer: the marker that is written after it is another one.
     bench.reply(0, &format!("{FLUSH}_\r\n"));
     bench.said(0);
     bench.reply(0, &bulk(&marker(0, "").unwrap()));
@@ -278,13 +278,13 @@ fn a_jump_of_the_clock_is_written_down_when_the_node_can_be_asked_again() {
         assert_eq!(bench.names(0), ["TIME"]);
         bench
     };
-    // The node was suspect when it answered the question for its time.
+    // The node was suspect when it answered `TIME`.
     let mut bench = asked_for_its_time();
     bench.pass(millis(60));
     assert_eq!(bench.node_state(0), NodeState::Suspect);
     bench.tell_time_of(0, jump);
     assert_eq!(markings(&bench.said(0)), ["new"]);
-    // A flush of another database was being written down.
+    // The client was already writing the marker because of a flush of another database.
     let mut bench = asked_for_its_time();
     bench.reply(0, FLUSH);
     assert_eq!(markings(&bench.said(0)), [""]);
@@ -292,7 +292,7 @@ fn a_jump_of_the_clock_is_written_down_when_the_node_can_be_asked_again() {
     assert_eq!(markings(&bench.said(0)), [""; 0]);
     bench.reply(0, &bulk(&marker(2 * MINUTE, "").unwrap()));
     assert_eq!(markings(&bench.said(0)), ["new"]);
-    // Its memory is full for a while.
+    // The node's memory is full for a while.
     bench.reply(0, "-OOM command not allowed when used memory > 'maxmemory'.\r\n");
     assert_eq!(markings(&bench.said(0)), [""; 0]);
     bench.pass(Duration::from_secs(5));
@@ -302,7 +302,7 @@ fn a_jump_of_the_clock_is_written_down_when_the_node_can_be_asked_again() {
     bench.tell_time_of(0, jump);
     bench.pass(Duration::from_secs(5));
     assert_eq!(markings(&bench.said(0)), [""; 0], "it is written");
-    // And on the next connection, if this one is lost.
+    // If this connection is lost, the marker is written on the next one.
     let mut bench = asked_for_its_time();
     bench.tell_time_of(0, jump);
     assert_eq!(markings(&bench.said(0)), ["new"]);
@@ -374,7 +374,8 @@ fn a_restart_that_another_client_recorded_as_harmless_counts_for_a_client_withou
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
     bench.lose(0);
     bench.pass(millis(600));
-    // A client with `Persistent` has kept the time of the marker. And the node is not young.
+    // A client with `Persistent` has kept the time of the marker, and the node has been up for a
+    // day.
     let restarted = INFO_REPLID.replace("RRR", "SSS");
     bench.markers[0] = marker(2 * MINUTE, "").map(|marker| marker.replace("RRR", "SSS"));
     bench.set_info(0, &restarted);
@@ -442,7 +443,8 @@ fn marker_is_not_read_without_the_restart_guard() {
 
 #[test]
 fn vouch_does_not_cover_what_a_node_forgets_before_its_answer_is_read() {
-    // The node wrote the marker, and was flushed after that: the flush is reported first.
+    // The node wrote the marker and was flushed after that. The client reads of the flush before it
+    // reads the answer.
     let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
     bench.core.vouch(7, bench.now).unwrap();
     bench.said(0);

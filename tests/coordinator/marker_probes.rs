@@ -59,7 +59,7 @@ fn probe_that_finds_no_marker_quarantines_the_node_and_writes_one() {
     assert_eq!(probe(&mut bench), [""]);
     assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Unmarked)));
     assert_eq!(bench.markers[0], marker_now(&bench));
-    // Once is enough.
+    // One marker is enough: the next probe writes none.
     assert!(probe(&mut bench).is_empty());
     assert_eq!(distrust(&mut bench), None);
 }
@@ -80,13 +80,14 @@ fn probe_that_finds_an_older_marker_of_the_same_process_replaces_it() {
     }
 }
 
-/// What counts is the last look, not the first one; and after a marking, the time of the marking.
+/// A marker is compared with that of the last look, not of the first one; and after a marking, with
+/// the time of the marking.
 #[test]
 fn marker_is_compared_with_the_last_look() {
     let at = |since: u64| marker(0, "").map(|m| m.replace(&MICROS.to_string(), &since.to_string()));
     let mut bench = trusting();
     assert!(probe(&mut bench).is_empty());
-    // It was written after the handshake, and before the second probe.
+    // Another client wrote this marker after the handshake and before the second probe.
     bench.markers[0] = at(MICROS + 7_000_000);
     assert_eq!(probe(&mut bench), [(MICROS + 7_000_000).to_string()]);
 
@@ -180,7 +181,8 @@ fn probe_that_finds_a_later_marker_quarantines_the_node_and_leaves_the_marker() 
     assert!(settle(&mut bench).is_empty());
     assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::MarkerChanged)));
     assert_eq!(bench.markers[0], new);
-    // A marker by which an operator vouched since is no sign of a loss. It ends no quarantine.
+    // An operator vouched since, and wrote another marker. That is no sign of a loss, and ends no
+    // quarantine.
     bench.pass(millis(2_000));
     bench.markers[0] = marker_now(&bench).map(|marker| format!("{marker} vouched"));
     bench.pass(PROBE - millis(2_000));
@@ -344,11 +346,12 @@ fn marker_of_a_later_version_is_distrusted_and_left_alone() {
             assert_eq!(distrust(&mut bench), Some((MEMORY, reason)));
             assert!(probe(&mut bench).is_empty());
             assert_eq!(distrust(&mut bench), None);
-            // Nobody here knows what it means that it changes.
+            // This version does not know what a change of a later marker means.
             bench.markers[0] = later("y");
             assert!(probe(&mut bench).is_empty());
             assert_eq!(distrust(&mut bench), Some((MEMORY, reason)));
-            // A flush of another database, a jump of the clock, an operator: it stays.
+            // A flush of another database, a jump of the clock and an operator who vouches leave
+            // the marker as it is.
             bench.reply(0, FLUSH);
             assert_eq!(settle(&mut bench), [""]);
             bench.skew_micros[0] = 3_600_000_000;
@@ -357,7 +360,7 @@ fn marker_of_a_later_version_is_distrusted_and_left_alone() {
             settle(&mut bench);
             assert!(bench.completion().unwrap().result.is_err());
             assert_eq!(bench.markers[0], later("y"));
-            // Where there is none, this version writes its own.
+            // Where the node has no marker, this version writes its own.
             bench.markers[0] = Some(String::new());
             assert_eq!(probe(&mut bench), [""]);
             assert!(bench.markers[0].clone().unwrap().starts_with("1 "));
@@ -414,20 +417,20 @@ fn node_that_may_evict_from_now_on_is_rejected_with_the_next_probe() {
     probe(&mut bench);
     assert_eq!(bench.node_state(0), NodeState::Rejected(NodeError::Evicts));
     assert_eq!(bench.actions(), [Action::Disconnect(NodeId::new(0))]);
-    // As long as that is so, also on the next connection.
+    // The node is rejected for as long as it may evict, also on the next connection.
     bench.pass(Duration::from_secs(6));
     bench.open(0);
     settle(&mut bench);
     assert_eq!(bench.node_state(0), NodeState::Rejected(NodeError::Evicts));
     distrust(&mut bench);
-    // It may have evicted a live lock until a moment ago.
+    // The node may have evicted a live lock until a moment ago.
     bench.set_info(0, INFO_REPLID);
     reconnect(&mut bench);
     assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Evicting)));
     assert_eq!(bench.markers[0], marker_now(&bench), "the next process waits, too");
     bench.pass(MEMORY);
     settle(&mut bench);
-    // That is over with this quarantine.
+    // After this quarantine the next connection begins no other one.
     bench.lose(0);
     reconnect(&mut bench);
     assert_eq!(bench.node_state(0), NodeState::Ready);
@@ -441,7 +444,7 @@ fn node_that_evicted_when_it_was_met_first_is_quarantined_when_that_is_over() {
     settle(&mut bench);
     assert_eq!(bench.node_state(0), NodeState::Rejected(NodeError::Evicts));
     bench.set_info(0, INFO_REPLID);
-    // Another client was there before, and has written the marker already.
+    // Another client met the node before, and has written the marker.
     bench.pass(millis(100));
     let written = marker_now(&bench);
     bench.markers[0].clone_from(&written);

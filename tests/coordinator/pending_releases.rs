@@ -26,7 +26,7 @@ fn a_set_that_is_not_answered_in_time_is_followed_by_its_release_on_the_same_wir
 
 #[test]
 fn a_release_is_sent_by_its_source_where_an_answer_is_late() {
-    // A quarter of the node timeout, which is 50 ms here.
+    // The client waits for a late answer for a quarter of the node timeout, which is 50 ms here.
     for (waited, release) in [(12, "EVALSHA"), (13, "EVAL")] {
         let mut bench = Bench::new(3);
         let lock = bench.hold(&[0, 1]);
@@ -58,7 +58,8 @@ fn release_is_pending_after_an_error_and_not_after_a_denial() {
     }
     let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
     assert_eq!(report.nodes[2].reply, NodeReply::Failed(NodeError::Loading));
-    // The last two had not answered when it was lost: their releases follow their SETs.
+    // The last two nodes had not answered when the attempt was lost: their releases follow their
+    // SETs.
     let released: Vec<bool> = (0..5).map(|node| !bench.said(node).is_empty()).collect();
     assert_eq!(released, [false, true, false, false, false]);
     assert_eq!(with_release, [("n3", true), ("n4", true)]);
@@ -76,7 +77,7 @@ fn pending_release_is_not_due_while_the_lock_is_held_not_even_on_a_new_connectio
     for node in [0, 1] {
         assert!(bench.connect(node).is_empty(), "a live lock was released");
     }
-    // n2 had not answered its SET: the connection is ended, and still nothing is released.
+    // n2 had not answered its SET: the client ends the old connection, and releases nothing.
     let said = bench.connect(2);
     assert_eq!(said, [["CLIENT", "KILL", "ID", "3"]]);
     bench.reply(2, ":1\r\n");
@@ -294,13 +295,14 @@ fn pending_releases_are_dropped_when_a_node_was_away_for_ten_max_ttl() {
 
 #[test]
 fn pending_release_without_proof_lapses_when_the_earlier_connection_must_be_gone() {
-    // What the node says to CLIENT KILL, and to every release.
+    // The answers of the node to CLIENT KILL and to every release.
     for refusals in [["-NOPERM no\r\n"; 2], ["-NOPERM no\r\n", "-BUSY a script runs\r\n"]] {
         let mut bench = Bench::with(1, |settings| settings.probe_interval = GONE_AFTER * 3);
         bench.acquire();
         bench.said(0);
         bench.lose(0);
-        // The node may execute the SET up to then, and the key lives for its ttl and the drift.
+        // The node may execute the SET up to this moment, and the key lives for its ttl and drift
+        // after that.
         let until = bench.now.saturating_add(GONE_AFTER + TTL + TTL / 100 + millis(2));
         bench.pass(millis(600));
         assert!(bench.completion().unwrap().result.is_err());
@@ -318,7 +320,7 @@ fn pending_release_without_proof_lapses_when_the_earlier_connection_must_be_gone
             }
         }
         assert!((600..=1_500).contains(&said), "{said} times in 16 minutes: at a bounded pace");
-        // The next payment finds that it is none any more.
+        // At its next attempt the client finds that the pending release has lapsed.
         bench.pass(Duration::from_secs(1));
         bench.assert_idle();
         assert!(bench.said(0).is_empty());
@@ -401,7 +403,7 @@ fn release_never_sent_comes_before_repeated_ones_at_the_end() {
 fn the_end_of_a_client_writes_releases_that_wait_for_a_silent_node() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1, 2]);
-    // Another request finds that n2 is silent.
+    // The client finds with another request that n2 is silent.
     bench.acquire();
     for node in 0..3 {
         assert_eq!(bench.names(node), ["SET"]);

@@ -49,7 +49,7 @@ fn persistent_node_that_comes_back_with_the_marker_of_the_known_process_is_trust
     let mut second = known(marker(2 * MINUTE, ""));
     comes_back(&mut second, Some(written.clone()), &restarted());
     assert_eq!(distrust(&mut second), None);
-    // But not a client that does not know of the declaration.
+    // A client without `Persistent` does not trust the node.
     let mut strict = meet(RestartGuard::On, Some(written), &restarted());
     assert_eq!(distrust(&mut strict), Some((MEMORY, QuarantineReason::Young)));
 }
@@ -78,7 +78,7 @@ fn persistent_node_without_its_marker_or_promoted_is_quarantined() {
         let mut bench = meet(GUARD, marker, &info);
         assert_eq!(distrust(&mut bench), whole(why), "{info}");
     }
-    // And while a client knows it.
+    // The same for a client that knew the node before.
     let mut bench = known(found);
     comes_back(&mut bench, unmarked(), &restarted());
     assert_eq!(distrust(&mut bench), whole(QuarantineReason::Unmarked));
@@ -110,7 +110,7 @@ fn persistent_node_that_is_met_first_after_its_restart_is_judged_by_its_uptime()
     let mut bench = meet(GUARD, marker(2 * MINUTE, ""), &half);
     let left = MEMORY - millis(30_000);
     assert_eq!(distrust(&mut bench), Some((left, QuarantineReason::Young)));
-    // What the process forgot, it forgot at its start, a day ago. The marker says so from now on.
+    // A process forgets only at its start, which was a day ago. From now on the marker says so.
     let old = restarted().replace("seconds:1\r", "seconds:86400\r");
     let mut bench = meet(GUARD, marker(2 * MINUTE, ""), &old);
     assert_eq!(distrust(&mut bench), None);
@@ -132,7 +132,7 @@ fn persistent_node_is_marked_with_its_start_when_its_quarantine_is_over() {
     assert_eq!(bench.node_state(0), NodeState::Ready);
     let written = bench.markers[0].clone().unwrap();
     assert!(written.contains("SSS") && written.ends_with(&format!(" {start}")), "{written}");
-    // From now on the client knows this process, and its next restart costs nothing.
+    // From now on the client knows this process, so the next restart costs no quarantine.
     assert!(marker_probes::probe(&mut bench).is_empty());
     let again = restarted().replace("SSS", "TTT");
     comes_back(&mut bench, Some(written), &again);
@@ -156,7 +156,8 @@ fn persistent_node_whose_marker_is_of_another_process_is_not_known_by_a_second_c
     comes_back(&mut bench, found.clone(), &restarted());
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
     assert_eq!(bench.markers[0], found);
-    // Another client, which knew the node, carries the marker over. That takes nothing away.
+    // Another client, which knew the node, carries the marker over. This client's quarantine stays
+    // as it is.
     bench.markers[0] = found.map(|marker| marker.replace("RRR", "SSS").replace("HHH", "III"));
     assert!(marker_probes::probe(&mut bench).is_empty());
     distrust(&mut bench);

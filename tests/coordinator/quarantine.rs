@@ -37,7 +37,7 @@ fn a_restarted_node_denies_and_its_grants_do_not_count_until_every_lock_it_forgo
     bench.names(1);
     bench.reply(0, ":1\r\n");
     bench.reply(1, ":1\r\n");
-    // A SET that was sent a moment before the end does not count either.
+    // A SET that was sent a moment before the end of the quarantine does not count either.
     bench.pass(MEMORY - millis(1));
     bench.acquire();
     bench.names(0);
@@ -62,7 +62,7 @@ fn a_node_whose_grant_does_not_count_or_is_not_known_is_no_holder() {
         assert_eq!(bench.names(node), ["SET"]);
     }
     bench.reply(3, "+OK\r\n");
-    // The node may have executed it, or not.
+    // Node 4 may have executed the SET, or not.
     bench.lose(4);
     let holders: Vec<usize> = bench.core.holders(&lock).iter().map(NodeId::index).collect();
     assert_eq!(holders, [0, 1, 2]);
@@ -100,7 +100,7 @@ fn a_flush_takes_back_grants_that_are_not_decided_yet() {
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
     bench.reply(1, "+OK\r\n");
     assert!(bench.completion().is_none(), "the first grant was taken back");
-    // The push comes before any later reply: this SET was executed after the flush, so in
+    // The push comes before any later reply. So this SET was executed after the flush, in
     // quarantine.
     bench.reply(2, &format!("{flush}+OK\r\n"));
     let error = bench.completion().unwrap().result.unwrap_err();

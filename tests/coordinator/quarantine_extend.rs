@@ -33,7 +33,7 @@ fn extended_by_1_and_2(bench: &mut Bench, lock: &Lock) -> bool {
 
 /// The lock is extended by all three nodes until the quarantine of node 2 is over.
 fn wait_for_the_end_of_the_quarantine(bench: &mut Bench, lock: &Lock) {
-    // One extend is in flight already.
+    // The first extend is already in flight.
     loop {
         for node in 0..3 {
             for command in bench.said(node) {
@@ -62,7 +62,7 @@ fn extend_does_not_count_a_key_that_was_granted_in_quarantine() {
     assert_eq!(bench.names(2), ["SET"]);
     bench.reply(2, "+OK\r\n");
     assert!(!extended_by_1_and_2(&mut bench, &lock));
-    // Once the quarantine is over, whatever the node forgot has ended.
+    // After the quarantine every lock that the node forgot has ended.
     wait_for_the_end_of_the_quarantine(&mut bench, &lock);
     assert!(extended_by_1_and_2(&mut bench, &lock));
 }
@@ -98,8 +98,8 @@ fn extend_does_not_count_a_key_whose_set_was_unanswered_when_the_connection_was_
     let mut bench = bench();
     let lock = bench.hold(&[0, 1]);
     assert_eq!(bench.names(2), ["SET"]);
-    // The node is flushed, then executes the SET of the old connection. The flush is not seen
-    // here, but the identity that the node has afterwards is another one.
+    // The node is flushed, and then executes the SET of the old connection. The client does not see
+    // the flush, but the node's identity is another one after it.
     restart_empty(&mut bench);
     assert!(!extended_by_1_and_2(&mut bench, &lock));
 }
@@ -111,7 +111,7 @@ fn extend_counts_a_key_that_survived_what_the_node_forgot() {
     assert_eq!(bench.names(2), ["SET"]);
     bench.reply(2, "+OK\r\n");
     bench.reply(2, FLUSH);
-    // While our key was there no other client could have one: ours replaced none.
+    // While this client's key was there, no other client could have one.
     assert!(extended_by_1_and_2(&mut bench, &lock));
 }
 
@@ -127,7 +127,7 @@ fn extend_counts_a_key_that_was_seen_in_trust_after_its_set_was_lost_from_sight(
     bench.said(2);
     bench.reply(2, ":1\r\n");
     bench.tell_time(2);
-    // The old connection is gone, and an extend finds the key.
+    // The old connection is gone, and an extend finds the key while the node is trusted.
     assert!(extended_by_1_and_2(&mut bench, &lock));
     bench.reply(2, FLUSH);
     assert!(extended_by_1_and_2(&mut bench, &lock), "the key survived the flush");
@@ -145,8 +145,8 @@ fn extend_of_an_adopted_lock_never_counts_a_node_in_quarantine() {
     let Some(Ok(Outcome::Acquired(lock))) = bench.completion().map(|done| done.result) else {
         panic!("all three nodes granted it");
     };
-    // Even if node 2 has since answered that it has the key: the giver may have healed the key
-    // there, after a flush that was not seen here.
+    // Node 2 has answered since that it has the key. It does not count: the giver may have healed
+    // the key there after a flush that this client did not see.
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for node in 0..3 {
         assert_eq!(bench.names(node), ["EVALSHA"]);
@@ -160,8 +160,8 @@ fn extend_of_an_adopted_lock_never_counts_a_node_in_quarantine() {
 #[test]
 fn extend_by_token_never_counts_a_node_in_quarantine() {
     let token = LockToken::parse(&"5".repeat(40)).unwrap();
-    // When the node is distrusted: before the extend is asked for, or while it is in flight, before
-    // or after the node's grant.
+    // The node is distrusted before the extend is asked for, or while it is in flight: before or
+    // after the node granted it.
     for (before, granted) in [(true, false), (false, false), (false, true)] {
         let mut bench = bench();
         if before {
@@ -202,7 +202,8 @@ fn extend_does_not_count_a_key_on_a_node_that_had_denied_it() {
     let lock = bench.hold(&[0, 1]);
     assert_eq!(bench.names(2), ["SET"]);
     bench.reply(2, "_\r\n");
-    // An operator makes node 2 a copy of node 0: it has our key then, and no longer the rival's.
+    // An operator makes node 2 a copy of node 0: it then has this client's key instead of the
+    // rival's.
     restart_empty(&mut bench);
     assert!(!extended_by_1_and_2(&mut bench, &lock));
 }
@@ -221,7 +222,7 @@ fn extend_does_not_count_a_key_on_a_node_that_was_never_asked_for_it() {
 #[test]
 fn extend_does_not_count_a_key_that_was_granted_after_a_jump_of_the_clock() {
     let mut bench = bench();
-    // The rival's key ran out too early, because the clock of node 2 jumped a moment ago.
+    // The clock of node 2 jumped a moment ago, so the rival's key expired too early.
     let lock = bench.hold(&[0, 1]);
     bench.names(2);
     bench.reply(2, "+OK\r\n");
@@ -244,8 +245,8 @@ fn extend_does_not_count_a_key_after_a_jump_that_is_noticed_in_quarantine() {
     for node in 0..3 {
         assert_eq!(bench.names(node), ["TIME"]);
     }
-    // The clock jumped before the SET. Another database is flushed before the client sees that, and
-    // both come in one read.
+    // The clock jumped before the SET. Before the client sees that, another database is flushed; it
+    // reads both in one turn.
     bench.reply(2, FLUSH);
     for node in 0..3 {
         bench.tell_time_of(node, if node == 2 { 3_600_000_000 } else { 0 });
@@ -262,7 +263,7 @@ fn extend_does_not_confirm_a_key_that_an_old_connection_may_still_create() {
     bench.pass(millis(600));
     bench.connect(2);
     bench.said(2);
-    // CLIENT KILL is refused: the SET of the old connection may be executed at any time.
+    // The node refuses CLIENT KILL, so the SET of the old connection may be executed at any time.
     bench.reply(2, "-NOPERM no\r\n");
     bench.tell_time(2);
     assert!(extended_by_1_and_2(&mut bench, &lock));

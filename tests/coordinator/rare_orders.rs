@@ -68,8 +68,8 @@ fn a_shorter_extend_does_not_shorten_what_an_earlier_ask_may_leave() {
         bench.reply(node, ":1\r\n");
     }
     assert!(bench.completion().unwrap().result.is_ok());
-    // The SET of ten seconds is executed only when the lock is over, and its release is refused
-    // for longer than the ttl of the extend.
+    // The node executes the SET, with its ttl of ten seconds, only after the end of the lock. It
+    // refuses the release for longer than the ttl of the extend.
     bench.pass(millis(9_000));
     bench.reply(2, "+OK\r\n:1\r\n");
     bench.core.release_nowait(&lock, bench.now);
@@ -175,7 +175,7 @@ fn a_clock_that_is_read_late_after_a_write_is_no_jump() {
     let node = NodeId::new(0);
     let length = bench.core.output(node).len();
     let executed = bench.now;
-    // The node answers at once; our process is preempted before it looks at our clock.
+    // The node answers at once. The client's process is preempted before it reads its own clock.
     bench.now = bench.now.saturating_add(millis(80));
     bench.core.handle_sent(node, length, bench.now);
     let late = bench.now.saturating_since(executed).as_micros() as i64;
@@ -214,7 +214,7 @@ fn a_connection_that_was_begun_late_is_not_given_up_at_once() {
     bench.pass(Duration::ZERO);
     let node = NodeId::new(0);
     assert_eq!(bench.actions(), [Action::Connect(node)]);
-    // The caller was away, and opens it only now.
+    // The caller's thread was away, and opens the connection only now.
     bench.now = bench.now.saturating_add(Duration::from_secs(3));
     bench.core.handle_connecting(node, bench.now);
     bench.pass(Duration::ZERO);
@@ -292,6 +292,6 @@ fn a_node_that_tells_of_flushes_all_the_time_costs_no_more_than_one_that_tells_o
     });
     println!("one: {:?}, as many as are read at once: {:?}", took[0], took[1]);
     took[0] = took[0].max(millis(1));
-    // Once, each of them cost as much as the single one does.
+    // Without the limit each of these reports would cost as much as the single one.
     assert!(took[1] < took[0] * 100, "{took:?}");
 }

@@ -26,7 +26,7 @@ fn a_node_that_refuses_a_set_as_a_replica_is_rejected_until_it_is_examined_again
     bench.reply(0, "+OK\r\n");
     bench.reply(1, "+OK\r\n");
     assert!(bench.completion().expect("two of three granted").result.is_ok());
-    // The handshake examines its role.
+    // The handshake of the next connection examines the node's role.
     bench.set_info(2, &INFO_OLD.replace("role:master", "role:slave"));
     bench.pass(millis(600));
     bench.open(2);
@@ -77,7 +77,7 @@ fn a_report_has_the_words_of_a_node_that_refused_and_of_one_that_became_a_replic
     let oom = "OOM command not allowed";
     let replica = "READONLY You cannot write against a read only replica.";
     assert_eq!(details, [Some(oom), Some(replica), None]);
-    // Its last error is not the cause of what another answer says.
+    // The last error of n0 is not the cause of a later answer.
     bench.lose(0);
     bench.acquire();
     let done = bench.completion().expect("one of three is left");

@@ -8,7 +8,7 @@ use redlatch::proto::Action;
 use redlatch::{Lock, NodeId};
 
 const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
-/// So long lasts each quarantine: longer than the locks of these tests.
+/// Each quarantine lasts longer than the locks of these tests.
 const MAX_TTL: Duration = Duration::from_secs(60);
 
 fn bench() -> Bench {
@@ -79,8 +79,8 @@ fn restored_node_does_not_count_after_our_key_there_may_have_ended() {
     let mut bench = bench();
     let lock = held_by_all(&mut bench);
     bench.lose(2);
-    // Our key ends on node 2, which grants the key to another client. Then it is started from a
-    // copy of node 1: our token stands there again.
+    // The client's key ends on node 2, which may grant it to another client. Then node 2 is started
+    // from a copy of node 1: the client's token stands there again.
     renew_without_2(&mut bench, &lock, TTL);
     come_back(&mut bench, 2, "SSS");
     assert!(!extended_by(&mut bench, &lock, &[1, 2]), "the other client has nodes 0 and 2");
@@ -90,11 +90,12 @@ fn restored_node_does_not_count_after_our_key_there_may_have_ended() {
 fn restored_node_does_not_count_if_it_was_in_quarantine_already() {
     let mut bench = bench();
     let lock = held_by_all(&mut bench);
-    // Node 2 restarts with its keys, and says so in time: it counts.
+    // Node 2 restarts with its keys, and answers before its proof ends: it counts.
     replace_process(&mut bench, 2, "SSS");
     assert!(extended_by(&mut bench, &lock, &[0, 2]));
-    // Its connection is lost for longer than the ttl. For another client its quarantine is over, so
-    // it can grant the key to that client. Then it is started from a copy of node 1.
+    // The connection of node 2 is lost for longer than the ttl. For another client the node's
+    // quarantine is over, so the node can grant the key to that client. Then it is started from a
+    // copy of node 1.
     bench.lose(2);
     renew_without_2(&mut bench, &lock, TTL);
     come_back(&mut bench, 2, "TTT");
@@ -129,8 +130,8 @@ fn quarantine_does_not_end_a_lock_that_is_renewed() {
     let lock = held_by_all(&mut bench);
     replace_process(&mut bench, 1, "SSS");
     replace_process(&mut bench, 2, "TTT");
-    // For five ttls only nodes in quarantine answer; each yes comes before the proof of the
-    // earlier one ends.
+    // For five ttls only nodes in quarantine answer. Each yes comes before the proof by the earlier
+    // one ends.
     for _ in 0..15 {
         bench.pass(TTL / 3);
         answer(&mut bench, &[0, 1, 2]);
@@ -194,7 +195,7 @@ fn late_answer_to_an_earlier_extend_proves_no_more_than_that_extend_gave() {
         assert!(extended_by(&mut bench, &lock, &[0, 1]));
         leave(&mut bench, 2, "EVALSHA");
     }
-    // Node 2 answers the first extend, and ends before it executes the second.
+    // Node 2 answers the first extend, and its process ends before it executes the second.
     bench.reply(2, ":1\r\n");
     bench.lose(2);
     // The first extend gave the key until 10.898 s, the second would give it until 13.898 s.
@@ -212,7 +213,7 @@ fn late_grant_proves_no_more_than_the_acquire_gave() {
     bench.pass(Duration::from_secs(4));
     assert!(extended_by(&mut bench, &lock, &[0, 1]));
     leave(&mut bench, 2, "EVALSHA");
-    // Node 2 executed the SET at once, and ends before it executes the extend.
+    // Node 2 executed the SET at once, and its process ends before it executes the extend.
     bench.reply(2, "+OK\r\n");
     bench.lose(2);
     bench.pass(Duration::from_secs(7));
@@ -238,8 +239,8 @@ fn yes_in_quarantine_is_a_new_proof_also_after_the_majority() {
 
 #[test]
 fn healed_key_is_proven_for_what_was_left_of_the_lock() {
-    // The lock ends at 14.898 s. The heal gives the key what was left, less the drift of 102 ms,
-    // and a millisecond for its rounding.
+    // The lock ends at 14.898 s. The heal gives the key the time that was left of the lock, less
+    // 102 ms of drift and 1 ms of rounding.
     for (read_at, counts) in [(14_760, true), (14_810, false)] {
         let mut bench = patient();
         let lock = held_by_all(&mut bench);

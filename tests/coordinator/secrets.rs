@@ -4,7 +4,7 @@
 use super::*;
 use redlatch::NodeId;
 
-/// So many bytes of the password in a row must not appear.
+/// This many bytes of the password in a row must not appear.
 const PART: usize = 8;
 
 /// Passwords of which a server repeats a part only, or with other characters.
@@ -43,7 +43,7 @@ fn a_password_that_a_node_repeats_in_part_is_nowhere_to_be_seen() {
         bench.core.handle_connected(id, bench.now);
         let mut shown = String::new();
         let mut repeated = 0;
-        // HELLO and what follows it; then AUTH and what follows it.
+        // The node repeats the arguments of HELLO in an error, then those of AUTH.
         for handshake in ["HELLO", "AUTH"] {
             let commands = bench.said(0);
             assert_eq!(commands[0][0], handshake);

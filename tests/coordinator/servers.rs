@@ -53,7 +53,7 @@ fn two_links_with_one_run_id_have_one_vote() {
     lead_to(&mut bench, 2, 0);
     is_rejected(&bench, 2);
     assert_eq!(bench.node_state(0), NodeState::Ready, "the earlier link keeps its vote");
-    // The server of n0 and n2 grants, and n1 denies: that is one grant of three.
+    // n0 and n2 lead to one server, which grants; n1 denies: one grant of three.
     bench.acquire();
     assert!(bench.said(2).is_empty(), "n2 has no vote of its own");
     bench.names(0);
@@ -65,7 +65,7 @@ fn two_links_with_one_run_id_have_one_vote() {
     assert!(text.contains("n2 is the same server as another address"), "{text}");
     bench.names(0);
     bench.reply(0, ":1\r\n");
-    // Two servers are a majority of three all the same.
+    // The two servers are still a majority of three nodes.
     assert!(attempt(&mut bench, &[0, 1]).is_ok());
 }
 
@@ -89,7 +89,7 @@ fn a_server_that_is_silent_or_in_quarantine_is_known_by_its_run_id_too() {
     bench.names(0);
     bench.pass(millis(50));
     assert_eq!(bench.node_state(0), NodeState::Suspect);
-    // Its connection is given up after 500 ms more: the other link is greeted before that.
+    // The client gives up this connection after 500 ms more; before that it greets the other one.
     bench.lose(2);
     bench.set_info(2, &info_of(0));
     bench.pass(millis(100));

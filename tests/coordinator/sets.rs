@@ -130,7 +130,7 @@ fn set_that_cannot_be_is_refused_before_anything_is_sent() {
         marked.core.acquire(&marker, LockOptions::new(TTL).wait(TTL), 0, marked.now).unwrap_err();
     assert!(matches!(error, Error::Config(ConfigError::KeyOfMarker { .. })), "{error}");
     assert!(marked.said(0).is_empty());
-    // With its prefixes it is longer than a key may be.
+    // With a prefix before each key the set is longer than a key may be.
     let long = [vec![b'a'; 65_525], vec![b'b']];
     let long = KeySet::new(long).expect("without prefixes it fits");
     let error =
@@ -165,12 +165,12 @@ fn script_over_a_set_that_fails_leaves_a_release_of_every_key() {
     let mut bench = Bench::new(1);
     ask(&mut bench, &["a", "b"]);
     drop(bench.said(0));
-    // The first key may be written: an error proves nothing.
+    // The error proves nothing: the node may have written the first key.
     bench.reply(0, OOM);
     let error = refused(&mut bench);
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
     expect(&mut bench, 0, "release", &["a", "b"]);
-    // The second key is not there, and the first one was released.
+    // The node answers that the second key was not there, and that it released the first.
     bench.reply(0, ":-4\r\n");
     bench.assert_idle();
 }
@@ -248,7 +248,7 @@ fn set_whose_script_failed_in_the_middle_is_released_although_the_repeat_is_deni
     assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], "EVALSHA");
     bench.reply(0, "-NOPERM this user has no permissions to access one of the keys\r\n");
     assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], "EVAL");
-    // What holds the second key may be another client's; the first one may be our own.
+    // The second key may hold another client's token; the first may hold this client's.
     bench.reply(0, ":-2\r\n");
     assert!(matches!(refused(&mut bench), Error::Contended(_)));
     expect(&mut bench, 0, "release", &["a", "b"]);
@@ -263,7 +263,7 @@ fn loss_of_a_set_names_the_key_that_is_gone_and_releases_the_others() {
     (0..3).for_each(|node| drop(bench.said(node)));
     bench.reply(0, ":1\r\n");
     bench.reply(1, ":-4\r\n");
-    // Key b is another's: number 2, and one less.
+    // The answer -5 says that key 2, which is b, is another client's.
     bench.reply(2, ":-5\r\n");
     let error = refused(&mut bench);
     assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
@@ -271,7 +271,7 @@ fn loss_of_a_set_names_the_key_that_is_gone_and_releases_the_others() {
     let update = bench.core.poll_lock_update().expect("the loss is reported");
     let LockUpdateKind::Lost(error) = update.kind else { panic!("{update:?}") };
     assert_eq!(named(&error).0, "b");
-    // "Gone" is about one key: the others may be there, also on the nodes that said so.
+    // "Gone" is about one key: a node that said so may still have the others.
     for (node, answer) in [(0, ":1\r\n"), (1, ":-4\r\n"), (2, ":-5\r\n")] {
         expect(&mut bench, node, "release", &["a", "b", "c"]);
         bench.reply(node, answer);
@@ -341,7 +341,7 @@ fn script_over_a_set_that_was_forgotten_is_sent_again_unless_its_release_was() {
     assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], "EVALSHA");
     bench.reply(0, "-NOSCRIPT no\r\n");
     assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], "EVAL");
-    // The caller gives up, and the release is on its way.
+    // The caller gives up, and the release is in flight.
     bench.core.cancel(op, bench.now);
     expect(&mut bench, 0, "release", &["a", "b"]);
     bench.reply(0, "-NOSCRIPT no\r\n");

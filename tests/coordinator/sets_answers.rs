@@ -49,7 +49,7 @@ fn hand_over_during_the_round_over_all_keys_does_not_prove_the_set() {
         world.deliver_answers(set, node);
     }
     assert!(asks_for_b_and_c(&world, set, 0));
-    // The release arrives at node 2 after the question for both keys.
+    // Node 2 executes the release after the question for both keys.
     exchange(&mut world, set, 2);
     world.deliver_commands(holder, 2);
     world.deliver_answers(set, 2);
@@ -95,13 +95,13 @@ fn node_that_lost_keys_of_a_set_and_hands_one_over_has_no_vote_before_it_is_heal
     let (set, lock, holder) = held_by_two(&mut world);
     extend(&mut world, set, &lock);
     exchange(&mut world, set, 2);
-    // No majority has agreed, so node 2 is not healed.
+    // No majority has agreed, so the client does not heal node 2.
     world.deliver_commands(holder, 2);
     world.deliver_answers(set, 2);
     let token = lock.token().to_string();
     world.run(2, &[b"SET", b"a", token.as_bytes(), b"PX", b"10000"]);
     world.frozen = vec![0];
-    // The extend is asked for again and again.
+    // The client asks for the extend again and again.
     world.pass(2000 * MS);
     let extended = world.clients[set].done.pop();
     assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
@@ -125,7 +125,7 @@ fn message_about_the_key_before_is_no_hold_of_the_next_one() {
     assert_eq!(holder_of(&world, b"a"), [0; 3].map(|_| kept[0].clone()), "it was handed over");
     world.deliver_answers(set, 2);
     let ignored = ignored(&world);
-    // Now node 0 hands `b` over: it is the only one.
+    // Node 0 hands `b` over, and is the only node that does.
     delete(&mut world, &[0], b"b");
     world.pass(100 * MS);
     assert_eq!(holder_of(&world, b"b")[0], kept[0], "the set began anew");
@@ -208,7 +208,7 @@ fn kept_keys_are_renewed_at_half_their_ttl() {
     until_asked(&mut bench, 2, "join b");
     let mut joined = vec![0, 1];
     let renewed = loop {
-        // `b` is another's all the time.
+        // Another client has `b` all the time.
         joined.drain(..).for_each(|node| bench.reply(node, HELD));
         bench.pass(MS);
         let said = [0, 1].map(|node| asked(&mut bench, node).join(", "));
@@ -237,7 +237,7 @@ fn kept_key_does_not_change_hands_while_commands_are_slow() {
     ask_for(&mut world, other, &[b"a"]);
     assert_eq!((lines_of(&world, b"a"), lines_of(&world, b"b")), (vec![1; 3], vec![1; 3]));
     let kept = holder_of(&world, b"a");
-    // The set may give way after a second.
+    // A set may give its keys up after it stood still for a second.
     for millis in 1..=800 {
         world.frozen = if millis % 45 == 0 { Vec::new() } else { vec![0, 1, 2] };
         world.pass(MS);

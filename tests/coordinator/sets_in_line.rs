@@ -41,7 +41,7 @@ fn set_waits_for_the_key_that_leaves_no_majority() {
         world.run(node, &[b"SET", b"b", b"another", b"PX", b"60000"]);
     }
     ask_for(&mut world, set, &ALL);
-    // Where `b` is free the set has it, and `a` has no line.
+    // The set has `b` on the nodes where it is free, and stands in no line for `a`.
     assert_eq!([0, 2].map(|node| line_of(&world, node, b"b")), [0, 1]);
     assert_eq!([0, 2].map(|node| line_of(&world, node, b"a")), [0, 0]);
 }
@@ -57,7 +57,7 @@ fn set_that_is_refused_again_keeps_its_first_keys_and_waits_for_the_next_one() {
     ask_for(&mut world, all[1], &ALL);
     ask_for(&mut world, all[2], &[b"c"]);
     let c = world.won(all[2]);
-    // It has `b`, and is refused because of `c`. It begins with `a`, and takes `a` and `b`.
+    // The set has `b`, and is refused because of `c`. So it begins with `a`, and takes `a` and `b`.
     world.release(all[0], b);
     world.settle();
     world.pass(200 * MS);
@@ -76,7 +76,7 @@ fn set_that_is_refused_again_keeps_its_first_keys_and_waits_for_the_next_one() {
     let lock = world.won(all[1]);
     assert!(ALL.iter().all(|key| has(&world, key, &lock)));
     assert!(world.clients[all[3]].done.is_empty());
-    // Its release hands `a` over.
+    // The release by the former holder hands `a` to the set.
     world.release(all[1], lock);
     world.settle();
     let a = world.won(all[3]);
@@ -93,7 +93,7 @@ fn kept_keys_are_renewed_while_the_set_waits_for_longer_than_their_ttl() {
         world.run(node, &[b"SET", b"b", b"another"]);
     }
     ask_for(&mut world, set, &ALL);
-    // `b` is given to the set, while `c` is another's.
+    // The nodes hand `b` to the set, while another client has `c`.
     for node in 0..3 {
         world.run(node, &[b"SET", b"c", b"another"]);
         world.run(node, &[b"DEL", b"b"]);
@@ -167,7 +167,7 @@ fn most_holds_before_a_turn(wishes: &[&[&[u8]]], turns: usize, seed: usize) -> u
         most = most.max(waited[client]);
         waited[client] = 0;
         all.iter().filter(|&&it| it != client).for_each(|&it| waited[it] += 1);
-        // How long it is held varies, and so does who asks first afterwards.
+        // The length of the hold varies, and so does which client asks first after it.
         world.pass(MS * ((turn * 7 + seed) % 5) as u32 / 2);
         world.release(client, lock);
         if (turn + seed) % 3 == 0 {
@@ -192,7 +192,8 @@ fn no_set_waits_for_more_holds_of_others_than_the_bound() {
 
 #[test]
 fn set_that_gives_up_leaves_every_line_and_key() {
-    // Refused at once; refused again; and while it keeps keys.
+    // The caller gives up when the set was refused once, when it was refused twice, or while it
+    // keeps keys.
     for moment in [5, 50, 4000] {
         let mut world = World::new(3);
         let set = world.client();

@@ -31,8 +31,7 @@ fn asks_for(command: &Command) -> String {
     format!("{verb} {}", keys.join("+"))
 }
 
-/// What the node is asked about keys. It answers everything else, and acknowledges what it is to
-/// release.
+/// The requests about keys that the node gets. It answers all others, and acknowledges releases.
 pub fn asked(bench: &mut Bench, node: usize) -> Vec<String> {
     let mut asked = Vec::new();
     for command in bench.said(node) {
@@ -95,8 +94,8 @@ pub fn joins_in_order(bench: &mut Bench, take: &str, ttl: Duration) -> Op {
     let nodes = bench.markers.len();
     until_asked(bench, nodes, take);
     reply(bench, ":-1\r\n", ":-1\r\n");
-    // It holds nothing the first time, and begins anew in the order of the bytes when it is refused
-    // for the second time.
+    // The set holds nothing the first time. Refused for the second time, it begins anew, in the
+    // order of the bytes.
     until_asked(bench, nodes, "join a");
     reply(bench, MINE, HELD);
     until_asked(bench, nodes, take);
@@ -105,8 +104,8 @@ pub fn joins_in_order(bench: &mut Bench, take: &str, ttl: Duration) -> Op {
     op
 }
 
-/// The same, has `a` on a majority of the nodes, and asks for both keys. The third node has `a` for
-/// another client.
+/// Waits for two keys, has `a` on a majority of the nodes, and asks for both keys. The third node
+/// has `a` for another client.
 pub fn asks_in_order(bench: &mut Bench, take: &str, ttl: Duration) -> Op {
     let op = joins_in_order(bench, take, ttl);
     reply(bench, MINE, HELD);
@@ -114,7 +113,7 @@ pub fn asks_in_order(bench: &mut Bench, take: &str, ttl: Duration) -> Op {
     op
 }
 
-/// The same, is refused because of `b`, and asks for `a` alone, to keep it.
+/// Goes on from `asks_in_order`: is refused because of `b`, and asks for `a` alone, to keep it.
 pub fn keeps_the_first_key(bench: &mut Bench, take: &str, ttl: Duration) -> Op {
     let op = asks_in_order(bench, take, ttl);
     reply(bench, ":-2\r\n", ":-1\r\n");
@@ -154,7 +153,8 @@ fn grant_of_the_first_key_does_not_prove_the_whole_set() {
     let mut bench = Bench::without_tracking(3);
     keeps_the_first_key(&mut bench, "take a+b", TTL);
     (0..2).for_each(|node| bench.reply(node, ":1\r\n"));
-    // Node 2 grants `a`, too, and its connection is lost before it is asked for both keys again.
+    // Node 2 grants `a`, too, and loses its connection before the client asks it for both keys
+    // again.
     bench.reply(2, ":1\r\n");
     bench.lose(2);
     until_asked(&mut bench, 2, "join b");
@@ -216,7 +216,7 @@ fn set_begins_no_round_after_its_wait() {
             bench.reply(0, ":1\r\n");
             until_asked(&mut bench, 1, "join b");
         }
-        // The client was away, and reads the answer before its timers.
+        // The client's thread was away, and reads the answer before it looks at its timers.
         bench.now = end;
         bench.reply(0, if kept { MINE } else { ":1\r\n" });
         assert!(asked(&mut bench, 0).iter().all(|ask| ask == "give back a+b"), "kept: {kept}");
@@ -233,7 +233,7 @@ fn set_that_is_refused_after_its_wait_keeps_nothing() {
     let mut bench = Bench::without_tracking(1);
     let end = bench.now.saturating_add(WAIT);
     asks_in_order(&mut bench, "take a+b", TTL);
-    // The client was away, and reads the answer before its timers.
+    // The client's thread was away, and reads the answer before it looks at its timers.
     bench.now = end;
     bench.reply(0, ":-2\r\n");
     assert_eq!(asked(&mut bench, 0), ["give back a+b"]);
@@ -249,7 +249,7 @@ fn set_whose_first_key_is_kept_too_late_begins_anew() {
     let ttl = Duration::from_secs(1);
     keeps_the_first_key(&mut bench, "take a+b", ttl);
     bench.reply(0, ":1\r\n");
-    // The client was away for longer than the ttl.
+    // The client's thread was away for longer than the ttl.
     bench.now = bench.now.saturating_add(ttl);
     bench.reply(1, ":1\r\n");
     assert!(bench.completion().is_none(), "its wait goes on");

@@ -72,7 +72,7 @@ fn leftover_beside_a_node_in_quarantine_does_not_make_a_set_ask_without_end() {
     ask_with(&mut world, set, &BOTH, LockOptions::new(LONG));
     let scripts = scripts_at_one_moment(&mut world, set);
     assert!(scripts < 100, "{scripts} scripts at one moment");
-    // A waiter in line asks for three scripts in 75 ms.
+    // A waiter in line sends three scripts in 75 ms.
     let scripts = scripts_within(&mut world, set, 10_000);
     assert!(scripts < 5_000, "{scripts} scripts in 10 s");
 }
@@ -128,7 +128,7 @@ fn late_poll_of_an_earlier_line_leaves_no_member() {
     world.pass(6 * MS);
     assert!(!world.output(set, 2).is_empty(), "it polls");
     take(&mut world, &[2], b"a");
-    // Now the others hand `a` over, too.
+    // Now nodes 0 and 1 hand `a` over, too.
     world.frozen = vec![2];
     world.settle();
     assert_eq!(lines_of(&world, b"b")[..2], [1; 2]);

@@ -17,8 +17,8 @@ fn wait_for(bench: &mut Bench, names: &[&str]) {
         .expect("it can be asked for");
 }
 
-/// What the node is asked about keys: `take` or `release`, and the keys. It acknowledges releases,
-/// and leaves a `take` unanswered.
+/// The requests about keys that the node gets: `take` or `release`, and the keys. It acknowledges
+/// releases, and leaves a `take` unanswered.
 fn asked(bench: &mut Bench, node: usize) -> Vec<String> {
     let mut asked = Vec::new();
     for command in bench.said(node) {
@@ -57,7 +57,7 @@ fn script_over_a_set_is_not_repeated_past_the_deadline() {
     let _held = taken(&mut bench);
     wait_for(&mut bench, &["c", "d"]);
     assert_eq!(bench.said(0)[0][0], "EVALSHA");
-    // The answer is read before the timers of this turn.
+    // The client reads the answer before it looks at the timers of this turn.
     bench.now = bench.now.saturating_add(TTL);
     bench.reply(0, "-NOSCRIPT No matching script.\r\n");
     let said = bench.said(0);

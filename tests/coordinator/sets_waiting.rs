@@ -83,7 +83,7 @@ fn request_for_a_key_waits_for_the_set_before_it_that_waits_for_another_key() {
     wait_for_one(&mut bench, "b");
     assert_eq!(grant(&mut bench), ["b"]);
     let (_, held) = taken(&mut bench);
-    // The set has `a` inside this client, and waits for `b`.
+    // Of this client's requests the set is the first one for `a`; it waits for `b`.
     let set = wait_for(&mut bench, &["a", "b"]);
     let single = wait_for_one(&mut bench, "a");
     assert!(grant(&mut bench).is_empty(), "no node is asked");
@@ -144,7 +144,7 @@ fn set_that_may_not_wait_is_refused_for_a_key_that_this_client_has() {
     assert_eq!(report.set, Some(ReportedSet { keys: 3, named: true }));
     assert!(matches!(report.held, Some(HeldFor::Ours { .. })), "{error}");
     assert!(bench.said(0).is_empty());
-    // And one key of a set is refused in the same way.
+    // A request for one key of a set that this client holds is refused in the same way.
     drop(give_back(&mut bench, held));
     bench.core.acquire(&keys, LockOptions::once(TTL), 0, bench.now).expect("asked");
     assert_eq!(grant(&mut bench), ["a+b+c"]);

@@ -19,7 +19,7 @@ pub fn line_of(world: &World, node: usize, key: &[u8]) -> usize {
     world.masters[node].line(world.now, &line).len()
 }
 
-/// The same at every node.
+/// The length of the line of the key at every node.
 pub fn lines_of(world: &World, key: &[u8]) -> Vec<usize> {
     (0..world.masters.len()).map(|node| line_of(world, node, key)).collect()
 }
@@ -31,7 +31,7 @@ pub fn ask_for(world: &mut World, client: usize, keys: &[&[u8]]) -> Op {
     op
 }
 
-/// As `ask_for`, with these options. Nothing is delivered yet.
+/// As `ask_for`, with these options. No message is delivered yet.
 pub fn ask_with(world: &mut World, client: usize, keys: &[&[u8]], options: LockOptions) -> Op {
     let options = options.wait(Duration::from_secs(10_000));
     let now = world.now;
@@ -92,7 +92,8 @@ pub fn behind_the_first_key(world: &mut World) -> (usize, usize, Lock) {
     ask_for(world, set, &[b"a", b"b"]);
     ask_for(world, second, &[b"a"]);
     assert_eq!(lines_of(world, b"a"), [2; 3]);
-    // The set is handed `a`, is refused because of `b`, and gives `a` to the second client.
+    // The first client hands `a` to the set. The set is refused because of `b`, and gives `a` to
+    // the second client.
     world.release(first, lock);
     world.settle();
     if world.clients[second].done.is_empty() {

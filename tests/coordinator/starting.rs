@@ -4,7 +4,7 @@ use super::*;
 use redlatch::proto::Action;
 use redlatch::{LockOptions, LockToken, LostReason, NodeId};
 
-/// The same acquire as everywhere, on nodes that are not connected yet: one attempt.
+/// Asks for a lock by one attempt, on nodes that are not connected yet.
 fn ask(bench: &mut Bench) {
     bench.acquire();
     assert!(bench.completion().is_none(), "it ended before any node was connected");
@@ -34,7 +34,7 @@ fn an_acquire_is_held_until_a_quorum_is_connected() {
     let Some(Ok(Outcome::Acquired(lock))) = bench.completion().map(|done| done.result) else {
         panic!("no lock");
     };
-    // The time in which it was held is not taken off.
+    // The deadline is not earlier by the time for which the request was held.
     assert_eq!(bench.core.remaining(&lock, bench.now), TTL - millis(102));
 }
 
@@ -169,7 +169,7 @@ fn a_node_that_stops_during_the_handshake_is_reported_with_the_step_that_it_did_
     ask(&mut bench);
     bench.open(0);
     bench.said(0);
-    // The answers to HELLO and to CLIENT TRACKING. The next question is INFO.
+    // The node answers HELLO and CLIENT TRACKING. INFO is next.
     bench.reply(0, "%1\r\n$2\r\nid\r\n:1\r\n+OK\r\n");
     bench.pass(Duration::from_secs(1));
     let done = bench.completion().expect("the connect timeout has passed");

@@ -80,7 +80,7 @@ fn lock_update_of_a_lock_that_is_not_renewed_is_reported_only_to_a_driver_that_w
         match kind {
             "watched" => bench.core.watch(&lock, bench.now),
             "kept" => bench.core.auto_extend(&lock, AutoExtend::extensions(0), bench.now).unwrap(),
-            // It was handed out before.
+            // This lock was handed out before the driver asked for reports.
             _ => bench.core.report_lock_updates(),
         }
         pass_to_the_deadline(&mut bench, &lock);
@@ -143,7 +143,7 @@ fn lock_update_reports_a_loss_that_an_extend_finds() {
 
 #[test]
 fn lock_update_reports_a_loss_that_answers_after_the_end_of_an_extend_show() {
-    // Of two, one refuses for good, and the other says later that the key is gone.
+    // One of two nodes refuses the extend for good; the other says later that the key is gone.
     let mut bench = reporting(2);
     let lock = bench.hold(&[0, 1]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
@@ -300,7 +300,7 @@ fn lock_update_is_not_taken_after_the_release_of_a_lock_that_was_lost() {
 #[test]
 fn lock_update_is_no_loss_of_what_was_never_handed_out() {
     let mut bench = reporting(3);
-    // A grant that is not fetched, one that is cancelled, and another client's lock.
+    // A grant that is not fetched, a grant that is cancelled, and a lock of another client.
     let grant = |bench: &mut Bench| {
         let op = bench.acquire();
         (0..3).for_each(|node| bench.reply(node, "+OK\r\n"));
@@ -332,7 +332,7 @@ fn lock_update_reports_a_later_deadline_and_no_other() {
         };
         assert_eq!(updates(&mut bench), if is_later { vec![expected] } else { vec![] });
     }
-    // What is not true any more when it is taken is not reported.
+    // An update that is not true any more when the caller takes it is not reported.
     bench.core.extend(&lock, 3 * TTL, 2, bench.now).unwrap();
     (0..3).for_each(|node| bench.reply(node, ":1\r\n"));
     assert!(bench.core.has_lock_updates());
@@ -382,7 +382,7 @@ fn extend_that_is_abandoned_is_repeated_and_the_next_one_takes_its_place() {
     let reported: Vec<_> = updates(&mut bench).into_iter().map(|update| update.kind).collect();
     assert_eq!(reported, [LockUpdateKind::Extended { deadline }]);
     assert!(bench.completion().is_none() && bench.core.open_ops() == 0, "nothing to fetch");
-    // Any other request is cancelled.
+    // A request of any other kind is cancelled.
     let acquire = bench.acquire();
     bench.core.abandon(acquire, bench.now);
     assert!(!bench.core.is_open(acquire));
@@ -395,7 +395,7 @@ fn lock_update_reports_no_deadline_that_a_bound_has_brought_forward_since() {
     bench.core.extend(&lock, 2 * TTL, 2, bench.now).unwrap();
     (0..3).for_each(|node| bench.reply(node, ":1\r\n"));
     let extended = bench.core.deadline(&lock).unwrap();
-    // The later deadline is not taken yet when the caller bounds the keeping.
+    // The caller has not taken the later deadline yet when it bounds the renewal.
     let keep = AutoExtend::at_most(TTL / 2);
     bench.core.auto_extend(&lock, keep, bench.now).unwrap();
     let capped = bench.core.deadline(&lock).unwrap();

@@ -45,7 +45,7 @@ fn answer(bench: &mut Bench, node: usize, set: &str, left: &str) {
 fn a_lock_that_is_over_is_in_nobodys_way() {
     let mut bench = Bench::new(1);
     let lock = bench.hold(&[0]);
-    // Nothing was looked at meanwhile.
+    // The client has looked at no timer since the lock ended.
     bench.now = bench.now.saturating_add(TTL);
     assert!(bench.core.remaining(&lock, bench.now).is_zero());
     ask_for(&mut bench, 5, Duration::ZERO);
@@ -101,7 +101,8 @@ fn the_waiter_after_those_that_gave_up_has_its_turn() {
             ask_for(&mut bench, 2, millis(20));
         });
         ask_for(&mut bench, 3, WAIT);
-        // The timers of those that gave up were not looked at when the lock is given back.
+        // The client has not looked at the timers of the waiters that gave up when the lock is
+        // given back.
         bench.now = bench.now.saturating_add(millis(500));
         bench.core.release_nowait(&lock, bench.now);
         assert_eq!(bench.names(0), ["EVAL", "SET"], "the last one asks");
@@ -111,7 +112,7 @@ fn the_waiter_after_those_that_gave_up_has_its_turn() {
             assert!(matches!((done.data, done.result), (2, Err(Error::Contended(_)))));
         }
         assert_eq!(acquired(&mut bench).0, 3);
-        // In addition to the deadline of this lock, the node is watched for silence.
+        // One timer more than for the deadline: the node is watched for silence.
         assert!(bench.core.open_timers() <= deadline + 1, "a wait that is over has no timer");
     }
 }
@@ -123,7 +124,7 @@ fn a_turn_that_ends_at_once_is_followed_by_the_next() {
     (1..=3).for_each(|data| {
         ask_for(&mut bench, data, WAIT);
     });
-    // The node comes back, and may not be used as it is configured.
+    // The node comes back with a configuration with which it may not be used.
     bench.lose(0);
     bench.pass(millis(600));
     let evicts = "maxmemory:1000\r\nmaxmemory_policy:allkeys-lru\r\n";
@@ -143,7 +144,7 @@ fn a_lock_is_in_nobodys_way_from_its_deadline_on() {
     let mut bench = Bench::with(3, quiet);
     let lock = bench.hold(&[0, 1, 2]);
     let deadline = bench.core.deadline(&lock).unwrap();
-    // The timer of the deadline has not been looked at yet.
+    // The client has not looked at the timer of the deadline yet.
     for (moment, asks) in [(deadline.as_nanos() - 1, false), (deadline.as_nanos(), true)] {
         bench.now = redlatch::proto::Instant::from_nanos(moment);
         ask_for(&mut bench, 2, Duration::ZERO);

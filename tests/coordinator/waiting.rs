@@ -87,7 +87,7 @@ fn inside_a_client_waiters_are_served_in_order_and_nobody_else_asks() {
             let said = bench.names(node);
             let release = said[0].as_str();
             assert!(release.starts_with("EVAL"), "{said:?}");
-            // In one write, and after the release on each node.
+            // The release and the next SET are in one write, the release before the SET.
             assert_eq!(said.len(), if data < 3 { 2 } else { 1 });
             bench.reply(node, ":1\r\n");
         }
@@ -107,7 +107,7 @@ fn one_attempt_for_a_key_that_this_client_has_is_refused_at_once() {
     let done = bench.completion().unwrap();
     assert!(done.data == 5 && matches!(done.result, Err(Error::Contended(_))));
     assert!((0..3).all(|node| bench.said(node).is_empty()), "nobody is asked");
-    // Another key of the client is not affected.
+    // A request for another key is not refused.
     bench.core.acquire(b"other", LockOptions::once(TTL), 6, bench.now).unwrap();
     assert!(is_asking(&mut bench, 0));
     assert!(!bench.core.remaining(&held, bench.now).is_zero());
@@ -147,7 +147,7 @@ fn waits_that_are_taken_back_or_run_out_leave_nothing() {
     bench.reply(0, "+OK\r\n:1\r\n");
     assert!(bench.completion().is_none());
     bench.assert_idle();
-    // One that asks the nodes, and listens.
+    // The request asks the nodes, and is registered for releases.
     for how in 0..2 {
         let op = ask_for(&mut bench, 2, if how == 0 { WAIT } else { millis(20) });
         denied(&mut bench, 1);
@@ -220,7 +220,7 @@ fn a_waiter_queued_between_two_attempts_without_quorum_does_not_get_contended() 
     bench.lose(0);
     bench.lose(1);
     ask_for(&mut bench, 1, WAIT);
-    // The first one pauses for longer than this one waits.
+    // The first request pauses for longer than the second one waits.
     ask_for(&mut bench, 2, millis(10));
     bench.pass(millis(10));
     let done = bench.completion().expect("its wait is over");

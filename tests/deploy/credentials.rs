@@ -66,7 +66,7 @@ fn credentials_error_is_a_configuration_error_with_its_reason() {
         assert!(text.contains(&cause.to_string()), "{text}");
     }
     drop(fleet);
-    // If no password is wanted, servers from Redis 6 on accept one: HELLO shows no mistake.
+    // Servers from Redis 6 on that have no password accept any one: HELLO shows no mistake.
     let open = Fleet::start(1);
     lock_extend_and_release(&ready(config(urls(&open, ":any@", ""))));
 }
@@ -86,7 +86,7 @@ fn a_node_that_repeats_the_password_does_not_make_the_client_repeat_it() {
             "",
         ],
     );
-    // An old server repeats an unknown command with its arguments.
+    // A server that does not know a command repeats it with its arguments.
     let mut client = fleet[0].client();
     let said = client.command(&["HELLO", "3", "AUTH", "default", PASSWORD]).unwrap();
     assert!(format!("{said:?}").contains(PASSWORD), "{said:?}");
@@ -96,7 +96,7 @@ fn a_node_that_repeats_the_password_does_not_make_the_client_repeat_it() {
     let text = misconfigured(config(urls(&fleet, ":wrong-zebra@", "")), NodeError::WrongPassword);
     assert!(!text.contains("wrong-zebra"), "{text}");
     drop(fleet);
-    // If AUTH is unknown too, the last words of the error are our password.
+    // If the server does not know AUTH either, the last words of the error are the password.
     let fleet = Fleet::with(1, &["--rename-command", "HELLO", "", "--rename-command", "AUTH", ""]);
     let config = config(urls(&fleet, &format!(":{ENCODED}@"), ""));
     let text = misconfigured(config, NodeError::UnknownCommand);
@@ -124,7 +124,7 @@ fn credentials_are_asked_for_at_each_connect() {
     sorted.sort();
     assert_eq!(first, sorted, "each node once");
 
-    // The token rotates, and the connections are lost.
+    // The token rotates, and the nodes end the connections.
     *current.lock().unwrap() = "the-next-zebra".into();
     for node in &fleet {
         let client = &mut node.client();
@@ -152,7 +152,7 @@ fn a_socket_in_the_file_system_is_a_node_like_others() {
     });
     let client = ready(config(urls));
     lock_extend_and_release(&client);
-    // One that dies and comes again.
+    // Two nodes end, and start again at the same sockets.
     fleet[0].kill();
     fleet[1].kill();
     client.drive(millis(100)).unwrap();

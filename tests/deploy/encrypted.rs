@@ -8,7 +8,8 @@ use redlatch::{Error, Tls};
 /// Whether the server under test was built with TLS; if not, prints that a test is not run.
 fn can_encrypt() -> bool {
     let server = crate::support::Server::get();
-    // Asked to encrypt without a certificate: none starts, and those that could say so.
+    // Servers are asked to encrypt without a certificate. None starts, but those that know TLS say
+    // why.
     let mut attempt = std::process::Command::new(&server.binary);
     let port = free_port().to_string();
     let output = attempt.args(["--port", "0", "--tls-port", &port]).output().expect("it was there");

@@ -121,7 +121,7 @@ fn an_engine_tells_that_an_address_is_stale_and_takes_a_new_one() {
         thread.is_finished()
     });
     engine.set_address(node, thread.join().unwrap().unwrap());
-    // An address that was given as one stays what it is.
+    // Node 1 was given by its address, which this call does not change.
     engine.set_address(NodeId::new(1), vec![fleet[0].address()]);
     eventually(SOON, "it is followed", || {
         turn(&mut engine);
@@ -163,7 +163,7 @@ fn node_moves_are_reported_and_counted() {
         client.drive(millis(5)).unwrap();
         matches!(client.nodes()[0], NodeState::Down(_))
     });
-    // A pending release for a node that is not there.
+    // Node 1 ends, so a release for it stays pending.
     let guard = client.try_lock("c", TTL).unwrap();
     fleet[1].kill();
     client.drive(millis(50)).unwrap();
@@ -219,7 +219,7 @@ fn counting_is_right_under_many_locks() {
         turn(&mut engine);
         engine.coordinator().ready().len() == 1
     });
-    // Others hold 40 of them.
+    // Other clients hold 40 of the keys.
     for number in 60..100 {
         fleet.iter().for_each(|node| {
             node.command(&["SET", &number.to_string(), "another's"]);

@@ -30,12 +30,12 @@ impl Ca {
         Ca { pem, issuer: Issuer::new(params, key) }
     }
 
-    /// For this name or IP address.
+    /// A certificate for this name or IP address.
     pub fn paper(&self, name: &str) -> Paper {
         self.sign(CertificateParams::new([name.to_owned()]).expect("a good name"))
     }
 
-    /// The same, and its time is over.
+    /// A certificate for this name that has expired.
     pub fn expired(&self, name: &str) -> Paper {
         let mut params = CertificateParams::new([name.to_owned()]).expect("a good name");
         (params.not_before, params.not_after) =

@@ -94,7 +94,7 @@ fn the_acl_rule_in_the_papers_is_all_it_takes() {
     assert!(matches!(other.try_lock("lock:a", TTL), Err(Error::Contended(_))));
     drop(guard);
     a_connection_is_replaced(&fleet, &client);
-    // Nothing of all this was refused, except commands that this server does not have.
+    // The servers refused nothing in all of this, except commands that they do not have.
     for node in &fleet {
         let log = format!("{:?}", node.command(&["ACL", "LOG"])).to_lowercase();
         let known = NOT_EVERYWHERE.iter().map(|word| format!("\"{}\"", &word[1..]));
@@ -128,7 +128,7 @@ fn the_acl_rule_for_lines_is_all_they_take() {
                 let stats = second.stats();
                 (released, stats.handed_over)
             });
-            // Without the rights of the line, or its key, it waits as for a plain lock.
+            // Without the rights of the line or its key, the client asks again after pauses.
             let in_line = rights.contains(&line[0]);
             if in_line {
                 wait_for_one_in_line(&fleet)
@@ -225,7 +225,7 @@ fn the_acl_rule_with_all_keys_is_all_it_takes() {
         let refused_keys = log.matches("\"key\"").count();
         assert_eq!(refused_keys, 0, "refused: {log}");
     }
-    // A brace stands for itself: other keys of the library's are refused.
+    // A brace in the pattern stands for itself: the user may touch no other key of redlatch.
     let mut mine = fleet[0].client();
     assert!(mine.command(&["AUTH", "worker", "zebra"]).unwrap().is_ok());
     assert!(mine.command(&["SELECT", "1"]).unwrap().is_ok());
@@ -255,7 +255,7 @@ fn rights_that_a_lock_needs_are_named() {
         assert!(error.to_string().contains(told), "without {word}: {error}");
         println!("without {word}: {error}");
     }
-    // A key that the user may not touch.
+    // The user may not touch this key.
     grant(&fleet, &whole());
     let client = ready(worker(&fleet));
     let error = client.lock("invoice:42", TTL).unwrap_err();
@@ -283,7 +283,7 @@ fn rights_that_a_script_lacks_are_reported_where_needed() {
             println!("without {word}: {error}");
         }
         let released = guard.release().unwrap();
-        // If the server compares and deletes by itself, its scripts need not.
+        // A server with a compare-and-delete command needs no script for the release.
         let refused = matches!(released, ReleaseOutcome::Unconfirmed { .. });
         let native = crate::support::Server::get().valkey;
         assert_eq!(refused, matches!(word, "+get" | "+del") && !native, "without {word}");
@@ -320,7 +320,7 @@ fn rights_that_a_lock_does_not_need_may_be_missing() {
         }
         eventually(SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
     }
-    // All of them at once.
+    // All optional rights are missing at once.
     let least: Vec<_> = whole().into_iter().filter(|word| !optional.contains(word)).collect();
     grant(&fleet, &least);
     let client = ready(worker(&fleet));
@@ -357,7 +357,7 @@ fn servers_without_config_client_info_script_command_and_hello_are_used() {
         let arguments: Vec<_> =
             gone.iter().flat_map(|name| ["--rename-command", *name, ""]).collect();
         let fleet = Fleet::with(3, &arguments);
-        // So that a silent connection is given up soon.
+        // The timeouts are short, so that a silent connection is given up soon.
         let config = config(fleet.urls()).node_timeout(millis(2_500)).reset_after(millis(100));
         let client = ready(config);
         whole_life(&client, &gone.join(" "));

@@ -27,7 +27,7 @@ fn debug_output_shows_no_password() {
     let mut poll = mio::Poll::new().unwrap();
     let mut events = mio::Events::with_capacity(8);
     let mut engine = redlatch::Engine::new(config, poll.registry(), mio::Token(0)).unwrap();
-    // Each step of the handshake, with the password in the outbox or not.
+    // At each step of the handshake, with the password in the outbox and without it.
     eventually(SOON, "the node is ready", || {
         println!("{SHOWN}{engine:?} {:?}", engine.coordinator());
         let timeout = engine.prepare().unwrap_or(millis(10)).min(millis(10));

@@ -49,7 +49,7 @@ fn force_release_of_what_was_seen_leaves_what_changed_through_both_clients() {
             _ => shared.inspect("a").wait(),
         };
         let seen = seen.expect("the nodes answer");
-        // Another lock takes its place: that one was not seen.
+        // The holder releases, and takes another lock of the key: nobody has seen that one.
         guard.release().expect("it is held");
         until_each(&holder, &masters, "none has the key", |master| master.get("a").is_none());
         std::mem::forget(holder.lock("a", TTL).expect("it is free"));
@@ -66,7 +66,7 @@ fn force_release_of_what_was_seen_leaves_what_changed_through_both_clients() {
         assert_eq!(replies(&report), [NodeReply::Granted; 3], "{report}");
         assert!(masters.iter().all(|master| master.get("a").is_none()));
     }
-    // The engine, in the same way.
+    // The engine's force-release does the same.
     let mut it = Loop::ready(config(&masters));
     let seen = blocking.inspect("a").expect("the nodes answer");
     it.engine.dangerously_force_release_seen(&seen, 7).expect("there is room");

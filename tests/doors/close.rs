@@ -106,7 +106,7 @@ fn a_client_that_is_closed_leaves_nothing() {
     // Half of the guards are forgotten and never dropped.
     guards.drain(..10).for_each(std::mem::forget);
     drop(guards);
-    // A node that was away while they were given back, and came back.
+    // Next, a node is away while the locks are given back, and comes back after that.
     let kept =
         client.lock("kept", LockOptions::new(TTL).auto_extend(AutoExtend::at_most(HOUR))).unwrap();
     std::mem::forget(kept);

@@ -99,7 +99,7 @@ impl Outer {
     }
 }
 
-/// One lock, taken and given back.
+/// Takes one lock and gives it back.
 fn lock_once(outer: &mut Outer, locks: &mut FdEngine, key: &str) {
     locks.batch().acquire(key, LockOptions::once(TTL), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = outer.completion(locks).result else { panic!("no lock") };
@@ -138,8 +138,8 @@ fn a_loop_that_takes_it_in_and_out_misses_nothing() {
         registry.deregister(&mut locks).unwrap();
         locks.batch().acquire(format!("key:{round}"), LockOptions::once(TTL), round).unwrap();
         eventually(SOON, "the answers are there", || fleet.keys_everywhere().len() == 3);
-        // Input that came while the descriptor was not registered is reported after it is
-        // registered.
+        // Input that came while the descriptor was not registered is reported after the
+        // registration.
         registry.register(&mut locks, TOKEN, mio::Interest::READABLE).unwrap();
         registry.reregister(&mut locks, TOKEN, mio::Interest::READABLE).unwrap();
         let done = outer.completion(&mut locks);

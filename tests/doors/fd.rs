@@ -32,12 +32,12 @@ fn a_request_that_ends_inside_its_own_call_wakes_the_loop() {
             assert!(
                 matches!((done.data, done.result), (it, Err(Error::NoQuorum(_))) if it == data)
             );
-            // After every other completion the test does not ask if there are more.
+            // After every second completion the test does not ask whether there are more.
             if data % 2 == 0 {
                 assert!(locks.poll_completion().is_none());
             }
         }
-        // And if several requests are made before the loop looks.
+        // The same if the caller makes several requests before its loop looks.
         for data in 0..3 {
             locks.batch().acquire("a", LockOptions::once(TTL), data).unwrap();
         }
@@ -58,7 +58,7 @@ fn the_release_of_a_lock_that_is_over_wakes_the_loop() {
         let Ok(Outcome::Acquired(lock)) = outer.completion(&mut locks).result else {
             panic!("no lock")
         };
-        // Its deadline alone makes the descriptor readable.
+        // The lock's deadline alone makes the descriptor readable.
         outer.drive_until(&mut locks, "the lock is over", |locks| {
             locks.engine().deadline(&lock).is_none()
         });
@@ -103,7 +103,7 @@ fn completions_that_are_not_taken_keep_it_readable() {
         for data in 0..6 {
             assert!(outer.wakes(&locks, LOST), "{data} were taken: {locks:?}");
             locks.tick().unwrap();
-            // A tick more, as of a loop that was woken by something else.
+            // Every second time one tick more, as in a loop that something else woke.
             if data % 2 == 0 {
                 locks.tick().unwrap();
             }
@@ -111,7 +111,7 @@ fn completions_that_are_not_taken_keep_it_readable() {
             assert_eq!(done.data, data);
             held.push(done.result.unwrap());
         }
-        // The test has not asked yet if there are more, so one more wake-up is allowed.
+        // The test has not asked yet whether there are more, so one wake-up more is allowed.
         assert!(outer.until_silent(&mut locks) <= 2, "all were taken");
         let mut ask = locks.batch();
         for outcome in held {

@@ -26,11 +26,11 @@ fn in_a_child(locks: &mut FdEngine, what: impl FnOnce(&mut FdEngine)) {
     let child = unsafe { libc::fork() };
     if child == 0 {
         what(locks);
-        // SAFETY: it ends the child at once; what the harness would still say is the parent's.
+        // SAFETY: _exit ends the child at once; only the parent reports the result of the test.
         unsafe { libc::_exit(0) }
     }
     let mut status = 0;
-    // SAFETY: it waits for the child that was just made, and writes one number.
+    // SAFETY: waitpid waits for the child that was just made, and writes one number.
     let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!((waited, status), (child, 0), "the child failed");
 }
@@ -48,7 +48,7 @@ fn the_parent(config: Config) {
     let mut outer = Outer::edge(&mut locks);
     outer.wait_ready(&mut locks, 3);
 
-    // The child asks, which ends at once: its copy of the timer is the parent's timer.
+    // A request of the child ends at once. Its copy of the timer is the parent's timer.
     let lock = short_lock(&mut outer, &mut locks);
     in_a_child(&mut locks, |locks| {
         locks.batch().acquire("of the child", LockOptions::once(TTL), 2).unwrap();
@@ -63,7 +63,8 @@ fn the_parent(config: Config) {
         locks.engine().deadline(&lock).is_none()
     });
 
-    // The child looks at what the parent waits for, and takes nothing away from it.
+    // The child polls the descriptor that the parent waits for, and takes nothing away from the
+    // parent.
     let lock = short_lock(&mut outer, &mut locks);
     locks.batch().acquire("asked before", LockOptions::once(TTL), 3).unwrap();
     in_a_child(&mut locks, |locks| {
@@ -82,7 +83,7 @@ fn the_parent(config: Config) {
         locks.engine().deadline(&lock).is_none()
     });
 
-    // The child drops its copy; neither the parent nor the nodes notice.
+    // The child drops its copy of the engine; neither the parent nor the nodes notice.
     let lock = short_lock(&mut outer, &mut locks);
     in_a_child(&mut locks, |locks| {
         let own =

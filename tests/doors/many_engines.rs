@@ -25,7 +25,8 @@ impl Crowd {
     fn new(fleet: &Fleet, count: usize) -> Crowd {
         let poll = Poll::new().expect("a poller");
         let engine = |number: usize| {
-            // One after the other without a gap: each has a token for each node, and one more.
+            // The tokens of the engines follow each other without a gap: each engine has one for
+            // each node, and one more.
             let base = 1000 + number * (fleet.len() + 1);
             let registry = poll.registry();
             let engine = Engine::new(config(fleet.urls()), registry, Token(base));
@@ -35,7 +36,7 @@ impl Crowd {
         Crowd { poll, events: Events::with_capacity(64), all }
     }
 
-    /// One turn of all, which ends when something happens.
+    /// One turn of all engines, which ends when something happens.
     fn turn(&mut self) {
         let sleeps = self.all.iter_mut().filter_map(|one| one.engine.prepare());
         let timeout = sleeps.min().map_or(LOST, |sleep| sleep.min(LOST));
@@ -61,7 +62,7 @@ fn ten_engines_live_on_one_poller_through_reconnects() {
     let mut dice = Dice::of_this_run();
     let start = Instant::now();
     let mut turns = 0_u64;
-    // Each goes on until it has lost a connection to each node, and made it anew.
+    // Each engine goes on until it has lost and remade a connection to each node.
     let reconnected = |one: &One| one.engine.stats().nodes.iter().all(|node| node.connections > 1);
     while !crowd.all.iter().all(|one| reconnected(one) && one.done > 200) {
         assert!(start.elapsed() < 60 * SECOND, "no end to it: {:?}", crowd.all[0].engine);
@@ -92,7 +93,7 @@ fn ten_engines_live_on_one_poller_through_reconnects() {
     while crowd.all.iter().any(|one| one.engine.coordinator().open_records() > 0) {
         assert!(start.elapsed() < 60 * SECOND, "something is never given back");
         crowd.turn();
-        // The requests that ended meanwhile do not matter.
+        // The results of the requests that have ended do not matter.
         crowd.all.iter_mut().for_each(|one| while one.engine.poll_completion().is_some() {});
     }
     fleet.wait_empty();
@@ -125,7 +126,7 @@ fn two_engines_on_one_thread_contend_and_one_ends_before_the_other() {
     assert!(crowd.all[1].engine.poll_completion().is_none(), "it is the other one's");
     crowd.all[0].engine.release(first, 3);
     let second = lock_of(&mut crowd, 1);
-    // The first one leaves the poller, and the sockets of the other stay.
+    // The first engine leaves the poller, and the sockets of the second one stay.
     drop(crowd.all.remove(0));
     let left = &mut crowd.all[0];
     left.engine.release(second, 4);
@@ -179,7 +180,7 @@ fn an_engine_outlives_the_poll_it_was_made_on() {
     let lock = lock_of(&mut crowd, 0);
     let Crowd { poll, events, mut all } = crowd;
     drop((poll, events));
-    // No poller wakes it any more; it still writes and reads as before when it is called.
+    // No poller wakes the engine any more; it still writes and reads when it is called.
     let engine = &mut all[0].engine;
     engine.release(lock, 2);
     engine.prepare();

@@ -42,7 +42,7 @@ where
     I::Item: AsRef<str>,
 {
     let config = Config::new(urls).expect("good addresses");
-    // These servers are seconds old, and nothing was ever locked there.
+    // These servers are seconds old, and no lock was ever granted there.
     let config = config.restart_guard(RestartGuard::Off).max_ttl(HOUR);
     config.node_timeout(60 * SECOND).reset_after(HOUR).probe_interval(HOUR)
 }

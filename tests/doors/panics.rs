@@ -25,7 +25,7 @@ fn a_panic_of_the_credentials_function_costs_that_connection_and_nothing_else() 
         });
         let mut locks = FdEngine::new(config).unwrap();
         let mut outer = make(&mut locks);
-        // The turns in which it panics end like any others.
+        // The turns in which the function panics end like any others.
         outer.wait_ready(&mut locks, 3);
         assert_eq!(asked.load(Ordering::SeqCst), 3);
         locks.batch().acquire("a", LockOptions::once(TTL), 1).unwrap();

@@ -68,7 +68,7 @@ impl Anybody {
         if self.dice.roll(4) == 0 {
             options = options.auto_extend(AutoExtend::at_most(millis(900)));
         }
-        // Several in one turn, now and then.
+        // Now and then several requests in one turn.
         let mut ask = self.locks.batch();
         for _ in 0..=self.dice.roll(3) {
             let key = format!("key:{}", self.dice.roll(6));
@@ -101,7 +101,8 @@ impl Anybody {
             1 | 2 => master.thaw(),
             3 => master.kill(),
             _ => {
-                // It may run, or its port may be another's for a moment: then it stays as it is.
+                // The master may be running, or another process may have its port for a moment:
+                // then it stays as it is.
                 let _ = master.restart(Restart::Empty);
             }
         }

@@ -28,7 +28,7 @@ macro_rules! is_not {
     };
 }
 
-// One thread at a time: it goes to another, and is not shared.
+// A client may move to another thread, and cannot be shared.
 is!(Client: Send);
 is_not!(Client: Sync);
 is_not!(Client: Clone);
@@ -36,17 +36,17 @@ is_not!(Client: Clone);
 is_not!(Guard<'static>: Send);
 is_not!(Guard<'static>: Sync);
 is_not!(Guard<'static>: Clone);
-// Asking takes `&mut`. Looking does not, on any thread.
+// Requests take `&mut`. Looks take `&`, on any thread.
 is!(Engine: Send, Sync);
 is!(FdEngine: Send, Sync);
 is!(Batch<'static>: Send);
 is_not!(Engine: Clone);
 is_not!(FdEngine: Clone);
-// What goes between them.
+// The values that go between threads.
 is!(Config: Send, Sync, Clone);
 is!(Completion: Send, Sync);
 is!(Error: Send, Sync, Clone, std::error::Error);
 is!(Op: Send, Sync, Copy);
 is!(Lock: Send, Sync);
-// There is one handle of a lock.
+// A lock has one handle.
 is_not!(Lock: Clone);

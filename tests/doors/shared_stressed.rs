@@ -127,7 +127,7 @@ impl Door for ByHand {
                 woken = self.line.rung.wait(woken).unwrap();
             };
             drop(woken);
-            // It may be woken for a request that has ended since.
+            // The task may be woken for a request that has ended.
             let Some(task) = &mut self.tasks[number as usize] else { continue };
             let waker = Waker::from(Arc::new(Ticket { number, line: Arc::clone(&self.line) }));
             if let Poll::Ready(end) = task.as_mut().poll(&mut Context::from_waker(&waker)) {

@@ -34,7 +34,7 @@ const AT_ONCE: [usize; 2] = [512, 4096];
 /// How many locks are asked for in an ordinary run.
 const USUALLY: u64 = 4_000;
 
-/// So many grants are waited for, however many requests came to nothing.
+/// A run waits for this many grants, however many requests failed.
 const GRANTS: u64 = 20;
 
 /// How long a run may take whose requests all come to nothing.
@@ -92,7 +92,7 @@ pub trait Locks: Sized {
     /// The caller of an acquire or of an extend is gone: it does not end any more.
     fn cancel(&mut self, number: u64);
 
-    /// Until when its holder believes in it.
+    /// Until when the holder of this lock believes in it.
     fn deadline(&self, held: &Self::Held) -> Option<clock::Instant>;
 
     /// Sleeps for at most this long, and returns what ended.
@@ -102,7 +102,7 @@ pub trait Locks: Sized {
     fn close(self) -> usize;
 }
 
-/// What is asked for, until it is over.
+/// A request, until it is over.
 struct Slot<H> {
     key: String,
     ask: Ask,
@@ -112,12 +112,12 @@ struct Slot<H> {
 enum Stage<H> {
     Acquiring,
     Held(H),
-    /// Its holder believes in it until then, as long as there is no answer.
+    /// An extend is in flight; without an answer the holder believes in the lock up to this moment.
     Extending(Option<clock::Instant>),
     Releasing,
 }
 
-/// What came of it all.
+/// The results of a run.
 #[derive(Debug, Default)]
 struct Tally {
     /// How many were in flight at once.
@@ -148,7 +148,7 @@ fn on_nodes<L: Locks>(nodes: usize, at_once: usize, wanted: u64) {
     let fleet = Fleet::start(nodes);
     let mut dice = Dice::of_this_run();
     let mut timeouts = Vec::new();
-    // Two clients in one thread: some of their keys are the same.
+    // Two clients in one thread, which share some of their keys.
     let clients = (0..2).map(|_| {
         let timeout = millis(dice.between(1, 10));
         timeouts.push(timeout);
@@ -174,7 +174,7 @@ fn on_nodes<L: Locks>(nodes: usize, at_once: usize, wanted: u64) {
 struct Run<L: Locks> {
     clients: Vec<L>,
     slots: HashMap<u64, Slot<L::Held>>,
-    /// What is done to a slot at a moment, if it is still there.
+    /// The slots that something is done to at a moment, if they are still there.
     later: BinaryHeap<Reverse<(Instant, u64)>>,
     /// Who holds a key, or did: the table of belief.
     holders: HashMap<String, Vec<u64>>,
@@ -194,7 +194,7 @@ impl<L: Locks> Run<L> {
         let (mut last, mut killed) = ((0, start), 0);
         loop {
             let goes_on = self.number < wanted || self.tally.granted < GRANTS;
-            // A few in each turn, so that a turn does not take longer than a ttl.
+            // A turn makes few requests, so that it takes less than a ttl.
             let more = (at_once - self.slots.len()).min(at_once / ASKED_IN_A_TURN);
             (0..more).filter(|_| goes_on).for_each(|_| self.ask());
             self.tally.most = self.tally.most.max(self.slots.len());
@@ -280,7 +280,7 @@ impl<L: Locks> Run<L> {
                 self.tally.not_released += 1;
                 self.over(number);
             }
-            // The renewals of the lock ended; the lock itself is given back later.
+            // The renewals of the lock have ended; its holder gives the lock back later.
             (Stage::Held(_), End::Failed) if slot.ask.kept => self.tally.lost += 1,
             (_, end) => panic!("{number} for {} ends as {end:?}", slot.key),
         }
@@ -354,7 +354,8 @@ impl<L: Locks> Run<L> {
                 self.set_stage(number, Stage::Extending(until));
                 self.client(number).extend(held, ttl, number);
             }
-            // Until it is over; then its holder still has to do with it.
+            // The renewal goes on up to the lock's deadline; after it the holder still has to end
+            // its work.
             4 | 5 if until.is_some_and(|until| until > now) => {
                 let left = until.map_or(Duration::ZERO, |until| until.saturating_since(now));
                 self.later.push(Reverse((Instant::now() + left, number)));

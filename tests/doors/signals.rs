@@ -32,20 +32,20 @@ fn interrupted(what: impl FnOnce() + Send) -> u64 {
     std::thread::scope(|scope| {
         let (sender, thread) = std::sync::mpsc::channel();
         let worker = scope.spawn(|| {
-            // SAFETY: it asks for nothing but the number of this thread.
+            // SAFETY: pthread_self only returns the number of this thread.
             sender.send(unsafe { libc::pthread_self() }).expect("the test waits for it");
             drop(sender);
             what();
             over.store(true, Ordering::SeqCst);
-            // The other thread signals this one until `over` is taken back, so this one must not
-            // end before.
+            // The other thread signals this one until it clears `over`, so this thread must not end
+            // before.
             while over.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }
         });
         let target = thread.recv().expect("it says its number");
         while !over.load(Ordering::SeqCst) && !worker.is_finished() {
-            // SAFETY: the thread waits at its end until `over` is taken back below.
+            // SAFETY: the thread waits at its end until `over` is cleared below, so it lives.
             unsafe { libc::pthread_kill(target, libc::SIGUSR1) };
             std::thread::park_timeout(Duration::from_micros(200));
         }
@@ -60,14 +60,14 @@ fn signals_end_no_call_of_a_blocking_client() {
     let urls = fleet.urls();
     let holder = client(config(&urls));
     let heard = interrupted(|| {
-        // Its nodes are ready after a connect that was interrupted, too.
+        // The client's nodes are ready even if signals interrupted its connect.
         let client = client(config(&urls));
         for round in 0..300 {
             let mut guard = client.lock(format!("key:{round}"), TTL).unwrap();
             guard.extend(TTL).unwrap();
             guard.release().unwrap();
         }
-        // A wait that is longer than many signals.
+        // A wait during which many signals come.
         let start = Instant::now();
         client.drive(millis(200)).unwrap();
         assert!(start.elapsed() >= millis(200), "it came back early: {:?}", start.elapsed());

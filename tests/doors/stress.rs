@@ -73,7 +73,7 @@ struct Tally {
     released: u64,
     refused: u64,
     longest: Duration,
-    /// From one end to the next.
+    /// The longest time from one end to the next.
     gap: Duration,
     took: Duration,
     left: usize,
@@ -94,7 +94,8 @@ const SHARED_KEYS: u32 = 3;
 pub fn stress<D: Door>() {
     let wanted = std::env::var("REDLATCH_TEST_STRESS").ok().and_then(|it| it.parse().ok());
     let wanted: u64 = wanted.unwrap_or(D::USUALLY);
-    // Of three nodes two are enough, which hides what was lost of one. So there is one alone, too.
+    // With three nodes two are enough, which can hide what one of them lost. So one node runs
+    // alone, too.
     on_nodes::<D>(3, wanted - wanted / 4);
     on_nodes::<D>(1, wanted / 4);
 }
@@ -104,7 +105,7 @@ fn on_nodes<D: Door>(nodes: usize, wanted: u64) {
     let mut dice = Dice::of_this_run();
     let watch = Arc::new(Watch::default());
     let (sender, result) = mpsc::channel();
-    // Connections that are killed again and again are not to be waited for longer and longer.
+    // Short pauses before reconnects: connections are killed again and again.
     let config = config(fleet.urls()).reconnect(millis(1), millis(20));
     let own = Arc::clone(&watch);
     let seed = u64::from(dice.roll(u32::MAX));
@@ -125,7 +126,7 @@ fn on_nodes<D: Door>(nodes: usize, wanted: u64) {
                 let looks = watch.looks.lock().unwrap_or_else(PoisonError::into_inner);
                 panic!("{ends} ends of {wanted}, none for {LOST:?}. It fell asleep as {looks}");
             }
-            // A connection that is killed now would wake a door that missed its wake-up.
+            // If the interface missed its wake-up, a connection that is killed now would wake it.
             continue;
         }
         (last, since) = (ends, Instant::now());
@@ -155,7 +156,7 @@ struct Run<D: Door> {
     door: D,
     dice: Dice,
     tally: Tally,
-    /// What each number was asked for last.
+    /// The last request of each number.
     asked: Vec<Asked>,
     /// Which keys are held.
     held: HashSet<String>,
@@ -178,7 +179,8 @@ fn run<D: Door>(config: &Config, wanted: u64, seed: u64, watch: &Watch, sender: 
         ends = watch.ends.fetch_add(1, Ordering::Relaxed) + 1;
         run.tally.gap = run.tally.gap.max(last.elapsed());
         last = Instant::now();
-        // Now and then only one request is open: then no other request makes up for a lost wake-up.
+        // Now and then only one request is open: then no other request can make up for a lost
+        // wake-up.
         let at_once = match ends {
             ends if ends >= wanted => 0,
             ends if ends / 500 % 5 == 4 => 1,
@@ -201,7 +203,7 @@ impl<D: Door> Run<D> {
             End::Granted(lock) => {
                 self.tally.granted += 1;
                 assert!(self.held.insert(request.key.clone()), "two hold {}", request.key);
-                // One that others wait for is given back at once.
+                // A lock that other requests wait for is given back at once.
                 if request.shared {
                     self.release(number, lock);
                 } else {
@@ -235,12 +237,12 @@ impl<D: Door> Run<D> {
 }
 
 fn ask<D: Door>(door: &mut D, number: u64, dice: &mut Dice) -> Asked {
-    // Only some ever wait for others: however long that takes, the rest goes on.
+    // Only some of the requests ever wait for others: the rest goes on, however long that takes.
     let shared = number % 4 == 0 && dice.roll(2) == 0;
     let (key, wait) = if shared {
         (format!("shared:{}", dice.roll(SHARED_KEYS)), HOUR)
     } else {
-        // Long enough for the nodes to be connected to again.
+        // The wait is long enough for the nodes to be connected again.
         (format!("own:{number}"), SECOND)
     };
     let at = Instant::now();

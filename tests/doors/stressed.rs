@@ -117,7 +117,7 @@ impl FdLoop {
                 return end_of(done);
             }
             watch.sleeps(&self.locks);
-            // The watchdog comes earlier.
+            // The watchdog ends the test before this hour is over.
             assert!(self.outer.wakes(&self.locks, HOUR), "nobody woke it");
             self.locks.tick().expect("the poller works");
         }
@@ -202,7 +202,8 @@ fn work(
             Ok(order) => order,
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
-                // The pending releases of a connection that was killed are sent inside a call.
+                // The pending releases of a connection that was killed are sent inside a call of
+                // the client.
                 client.drive(Duration::ZERO).expect("the poller works");
                 continue;
             }

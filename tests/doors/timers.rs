@@ -21,7 +21,7 @@ fn an_idle_client_leaves_its_loop_alone() {
             (0..3).all(|node| core.unanswered(NodeId::new(node)) == 0)
         });
         outer.until_silent(&mut locks);
-        // It holds a lock whose deadline is far, and nothing is asked.
+        // The client holds a lock whose deadline is far away, and has no request.
         let (start, mut woken) = (Instant::now(), 0);
         while start.elapsed() < SECOND {
             if outer.wakes(&locks, millis(100)) {
@@ -29,8 +29,8 @@ fn an_idle_client_leaves_its_loop_alone() {
                 locks.tick().unwrap();
             }
         }
-        // The node timeout of the acquire was set before the answers came, and is not taken back:
-        // that would cost every request a system call.
+        // One wake-up is the node timeout of the acquire. Its timer is not disarmed when the
+        // answers come: that would cost every request a system call.
         assert!(woken <= 1, "woken {woken} times for nothing");
         assert!(!locks.engine().remaining(&lock).is_zero());
         locks.batch().release(lock, 2);

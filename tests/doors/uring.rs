@@ -190,7 +190,7 @@ fn a_client_that_changes_its_thread_takes_its_connections_along() {
     fleet.wait_empty();
 }
 
-/// As in a container whose profile does not allow io_uring.
+/// The same error as in a container whose profile does not allow io_uring.
 #[test]
 fn where_the_kernel_refuses_it_epoll_is_used_and_the_reason_is_there() {
     let fleet = Fleet::start(3);
@@ -206,7 +206,7 @@ fn where_the_kernel_refuses_it_epoll_is_used_and_the_reason_is_there() {
         let mut engine = UringEngine::new(config()).expect("a good configuration");
         uring_pairs(&mut engine, 100);
         assert!(matches!(engine.engine().socket_driver(), SocketDriver::Poller { .. }));
-        // The driver's thread inherits the prohibition.
+        // The seccomp filter holds for the driver's thread, too, because threads inherit it.
         let shared = SharedClient::connect_blocking(config()).expect("a good configuration");
         let lock = shared.try_lock("b", TTL).wait().expect("a free key");
         lock.release().wait().expect("it is held");

@@ -59,7 +59,7 @@ impl Trouble {
 
     /// Two of three: both are in the error with the cause, at once or when the wait is over.
     pub fn is_named(&self, client: &Client, fleet: &Fleet) {
-        // A request that is over at once is far from the end of its wait.
+        // A cause that lasts ends the request at once, so its wait may be long.
         let wait = if self.cause.is_permanent() { 30 * SECOND } else { millis(300) };
         let start = Instant::now();
         let error = client.lock("a", LockOptions::new(TTL).wait(wait)).unwrap_err();
@@ -111,7 +111,7 @@ fn a_password_that_is_missing() {
 fn a_password_that_is_wrong_and_one_that_nobody_asked_for() {
     let fleet = Fleet::start(3);
     let urls = fleet.iter().map(|node| format!("redis://:guess@127.0.0.1:{}", node.port()));
-    // While none is set, any password is right.
+    // Any password is right while the server has none.
     let trouble = Trouble {
         cause: NodeError::WrongPassword,
         provoke: |node| set(node, "requirepass", "opensesame"),
@@ -195,7 +195,7 @@ fn a_replica_that_tells_nothing_while_its_master_is_away() {
     trouble.show(&fleet, &fleet.urls());
 }
 
-/// Of a master that is not there, so that what it has stays.
+/// Makes the node a replica of a master that is not there, so that its data stay.
 fn becomes_a_replica(node: &Node) {
     assert!(node.command(&["REPLICAOF", "127.0.0.1", "1"]).is_ok());
 }
@@ -269,7 +269,8 @@ fn a_node_in_cluster_mode() {
     let trouble = Trouble {
         cause: NodeError::Cluster,
         provoke: |node| {
-            // The port that it would listen on for its cluster may belong to another server.
+            // The node needs a free port for its cluster bus: the one next to its own may belong to
+            // another server.
             let free = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback can be bound");
             let port = free.local_addr().expect("a bound socket has an address").port();
             drop(free);
@@ -306,7 +307,8 @@ fn lock_waits_for_two_that_load() {
     let start = Instant::now();
     let after = Client::connect(config(fleet.urls())).unwrap();
     for client in [&before, &after] {
-        // The one that was connected has lost its connections, and has to meet the new servers.
+        // The client that was connected has lost its connections, and has to connect to the new
+        // servers.
         client.drive(millis(200)).unwrap();
         let error = client.try_lock("a", TTL).unwrap_err();
         println!("{error} (after {:?})", start.elapsed());
@@ -317,7 +319,8 @@ fn lock_waits_for_two_that_load() {
     let guard = after.lock("a", LockOptions::new(TTL).wait(10 * SECOND)).unwrap();
     println!("two of three load for 3 s: held after {:?}", start.elapsed());
     assert!(start.elapsed() > SECOND, "they had loaded before it was asked for");
-    // One of the two was enough; the other may still be loading, and cannot be looked into.
+    // One loaded node was enough for the lock; the other may still be loading, and then cannot be
+    // read.
     eventually(10 * SECOND, "both have loaded", || {
         (0..2).all(|node| fleet[node].info("loading") == "0")
     });
@@ -330,7 +333,8 @@ fn loads_for(node: &Node, time: Duration) {
     let keys = time.as_millis().to_string();
     assert!(node.command(&["DEBUG", "POPULATE", &keys]).is_ok());
     assert!(node.command(&["SAVE"]).is_ok());
-    // A millisecond for each key, and a look at the sockets after every few dozen of them.
+    // The server needs a millisecond for each key, and looks at its sockets after every few dozen
+    // keys.
     let slowly = ["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
     node.restart_with(&slowly);
 }
@@ -426,7 +430,8 @@ fn a_lock_that_is_held_when_the_nodes_refuse_writes_is_released_when_they_take_t
     let client = client(config(fleet.urls()).node_timeout(millis(300)));
     for (name, refuse, accept) in refusals {
         wait_ready(&client, 3);
-        // It waits, because a node that the machine stalls misses so short a timeout.
+        // The lock waits: where the machine stalls, a node does not answer within so short a
+        // timeout.
         let guard = client.lock("a", 60 * SECOND).unwrap();
         drive_until(&client, SOON, "all have it", || tokens(&fleet, "a").len() == 3);
         [&fleet[0], &fleet[1]].into_iter().for_each(refuse);

@@ -97,7 +97,7 @@ fn a_node_that_is_up_for_a_day_counts_at_once() {
     let guard = client.try_lock("a", TTL).unwrap();
     println!("up for a day: connected and held after {:?}", start.elapsed());
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-    // One that seems to be of tomorrow is as young as can be.
+    // A node that seems to start tomorrow counts as just started.
     servers.set(-2 * DAY);
     eventually(SOON, "they are not born yet", || {
         servers.fleet[0].info("uptime_in_seconds").starts_with('-')
@@ -119,7 +119,7 @@ fn a_clock_that_jumps_is_reported_and_quarantined() {
         let mut embedded = Loop::new(settings);
         let node = redlatch::NodeId::new(0);
         embedded.turn_until("it is trusted", |engine| engine.node_state(node) == NodeState::Ready);
-        // For a while nothing is amiss.
+        // For a second the clock does not jump.
         let start = Instant::now();
         while start.elapsed() < SECOND {
             embedded.turn();

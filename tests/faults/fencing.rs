@@ -86,8 +86,8 @@ fn take_fenced(urls: &[String], path: &Path) {
     while !over.exists() {
         let Ok(guard) = client.lock(KEY, fenced()) else { continue };
         let line = format!("{}\n", guard.fence().expect("it asked for one"));
-        // A holder that was kept from running may be late: its number comes out of order. Nearly
-        // half of the ttl has to be left, so that a holder may be kept from running here, too.
+        // A holder that was kept from running may write its number late, out of order. So it writes
+        // only if nearly half of the ttl is left.
         if guard.remaining() > millis(200) {
             journal.write_all(line.as_bytes()).expect("one line is one write");
         }
@@ -160,7 +160,7 @@ fn fences_grow_in_the_order_of_holds_through_faults_and_other_libraries() {
     let (mut restarts, mut rounds) = (0, 0);
     std::thread::scope(|scope| {
         scope.spawn(|| take_plain(&fleet, &journal));
-        // Until the quarantine of nodes that were just started is over.
+        // The first lock is taken after the quarantine of the new nodes.
         let is_taken = || !journal.fences().is_empty();
         eventually(60 * SECOND, "the lock is taken", is_taken);
         while journal.fences().len() < wanted || restarts < 3 {
@@ -320,7 +320,7 @@ fn fence_is_not_given() {
     });
     let values: Vec<Vec<u8>> = fleet.iter().filter_map(|node| node.get(&counter)).collect();
     assert_eq!(values, [&b"text"[..], b"-5", b"1e30"], "they are as they were");
-    // A plain lock needs no counter.
+    // A plain lock needs no counter, so it is granted.
     assert_eq!(client.lock(KEY, millis(500)).unwrap().fence(), None);
 }
 

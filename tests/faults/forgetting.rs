@@ -56,7 +56,7 @@ fn extend_is_not_won_by_a_forgetful_node() {
     println!("{error}");
     assert!(matches!(error, Error::Lost { .. } | Error::NoQuorum(_)), "{error}");
     assert!(guard.deadline() <= deadline);
-    // The rival's SET reaches node 0 after the holder's key has run out there.
+    // Node 0 executes the rival's SET after the holder's key has expired there.
     fleet[0].cont();
     eventually(4 * MAX_TTL, "node 0 grants the rival its key", || {
         plain_set(&fleet[0], 4 * MAX_TTL).is_ok()
@@ -91,13 +91,14 @@ fn flush_is_seen_by_the_next_client() {
         client.lock("a", LockOptions::new(MAX_TTL).wait(wait)).map(|guard| guard.release().is_ok())
     };
     lock(Duration::ZERO).expect("an operator vouched for the nodes");
-    // Their uptime does not quarantine them any more.
+    // The nodes have been up so long that their uptime does not quarantine them.
     let is_old = |node: &Node| node.info("uptime_in_seconds").parse::<u64>().is_ok_and(|s| s >= 4);
     eventually(20 * SECOND, "they have been up for a while", || fleet.iter().all(is_old));
     for node in &fleet {
         assert!(node.command(&["FLUSHALL"]).is_ok());
     }
-    // Two processes, one after the other: the second one learns from the marker of the first.
+    // Two processes connect one after the other: the second one learns from the marker of the
+    // first.
     let lately = "its node marker was written a short time ago: it was restarted, is new, or lost";
     for why in ["its node marker is missing", lately] {
         let error = lock(Duration::ZERO).expect_err("the nodes forgot everything a moment ago");
@@ -124,14 +125,14 @@ fn old_promotion_costs_nothing() {
     }
     assert!(lock(Duration::ZERO).is_err(), "just promoted");
     lock(10 * MAX_TTL).expect("the quarantine ends");
-    // They say that they were promoted for as long as they run.
+    // A node reports that it was promoted for as long as it runs.
     for node in &fleet {
         let info = node.command(&["INFO", "replication"]).text();
         assert!(!info.contains("second_repl_offset:-1"), "{info}");
     }
     // Without the marker, each new process would quarantine such a node for the whole time.
     eventually(4 * MAX_TTL, "a process trusts them at once", || lock(Duration::ZERO).is_ok());
-    // A second promotion is another history.
+    // A second promotion gives the node another replication id.
     for node in &fleet {
         assert!(node.command(&["REPLICAOF", "127.0.0.1", "1"]).is_ok());
         assert!(node.command(&["REPLICAOF", "NO", "ONE"]).is_ok());
@@ -212,7 +213,8 @@ fn persistent_nodes_that_restart_with_their_marker_are_trusted_at_once() {
         wait_ready(&known, 3);
         lock(persistent, SOON).expect("a rolling restart costs nothing");
     }
-    // A client asks as soon as two nodes are ready, and two have to say why they do not count.
+    // A client sends requests as soon as two nodes are ready, and its error has to say of both why
+    // they do not count.
     let is_refused = |guard, why: &str| {
         eventually(10 * SECOND, why, || {
             let error = lock(guard, Duration::ZERO).expect_err(why);
@@ -227,7 +229,7 @@ fn persistent_nodes_that_restart_with_their_marker_are_trusted_at_once() {
         eventually(10 * SECOND, "its file is read", || node.info("loading") == "0");
         assert!(node.command(&["DEL", NODE_MARKER]).int() == 1);
     }
-    // The first client writes the markers anew: to a later one they are there, and young.
+    // The first client writes the markers anew, so a later client finds young markers.
     let why = "its node marker is missing";
     eventually(10 * SECOND, why, || {
         fleet.iter().for_each(|node| drop(node.command(&["DEL", NODE_MARKER])));
@@ -251,10 +253,10 @@ fn a_flush_of_another_database_leaves_the_marker_as_it_is() {
     drive_until(&client, SOON, "the flush is noticed", || {
         matches!(client.nodes()[0], NodeState::Quarantined(_))
     });
-    // The script that would write the marker anew has been answered by now.
+    // By now the node has answered the script that would write the marker anew.
     client.drive(millis(100)).expect("the poller works");
     assert_eq!(fleet[0].get(NODE_MARKER), before);
-    // Deleted, it is written anew at once, for the next process.
+    // FLUSHALL deletes the marker, and the client writes it anew at once, for the next process.
     assert!(fleet[0].command(&["FLUSHALL"]).is_ok());
     drive_until(&client, SOON, "the marker is written anew", || {
         fleet[0].get(NODE_MARKER).is_some_and(|marker| !marker.ends_with(b"vouched"))

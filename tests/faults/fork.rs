@@ -20,14 +20,14 @@ fn is_the_child() -> bool {
     }
     assert!(child > 0, "fork: {}", std::io::Error::last_os_error());
     let mut status = 0;
-    // SAFETY: it waits for the child that was just made, and writes one number.
+    // SAFETY: waitpid waits for the child that was just made, and writes one number.
     let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!((waited, status), (child, 0), "the child failed");
     false
 }
 
 fn end_of_child() -> ! {
-    // SAFETY: it ends the child at once; what the harness would still say is the parent's to say.
+    // SAFETY: _exit ends the child at once; only the parent reports the result of the test.
     unsafe { libc::_exit(0) }
 }
 
@@ -75,7 +75,7 @@ fn the_client_forks(urls: &[String]) {
     }
     is_as_it_was(&client, &mut guard);
     if is_the_child() {
-        // It asks its copy of the guard, and nothing else.
+        // The child asks its copy of the guard, and nothing else.
         assert_eq!((guard.remaining(), guard.deadline()), (Duration::ZERO, None));
         end_of_child();
     }
@@ -86,7 +86,7 @@ fn the_client_forks(urls: &[String]) {
     }
     is_as_it_was(&client, &mut guard);
     if is_the_child() {
-        // It looks at nothing before everything is dropped.
+        // The child asks nothing before it drops everything.
         drop(other);
         drop(guard);
         drop(client);
@@ -129,7 +129,8 @@ fn the_engine_forks(urls: &[String]) {
     embedded.engine.acquire("a", LockOptions::once(TTL), 7).unwrap();
     embedded.engine.prepare();
     if is_the_child() {
-        // It turns on until the answers have come, and ends without a word to the nodes.
+        // The child drives its engine until the answers have come, and sends nothing to the nodes
+        // before it ends.
         let start = Instant::now();
         while start.elapsed() < millis(600) {
             embedded.turn();

@@ -23,7 +23,7 @@ fn a_connection_that_is_half_open_is_found_while_idle_and_replaced() {
     let client = client(settings.reset_after(reset).connect_timeout(millis(500)));
     client.drive(interval).unwrap();
     nodes.proxies[0].vanish();
-    // No caller asks anything: the question for the time finds it.
+    // No caller sends a request: the client's own TIME finds the dead connection.
     let gone = || client.nodes()[0] != NodeState::Ready;
     let found = drive_until(&client, 10 * (interval + timeout), "it is found", gone);
     println!("half-open: found after {found:?} (interval {interval:?}, node timeout {timeout:?})");
@@ -68,7 +68,7 @@ fn a_connection_that_vanishes_under_load_costs_at_most_a_node_timeout() {
     };
     pairs_until(&|| true);
     nodes.proxies[1].vanish();
-    // It is found to be silent, and its connection is given up.
+    // The client finds the node silent, and gives the connection up.
     pairs_until(&|| !matches!(client.nodes()[1], NodeState::Ready | NodeState::Suspect));
     pairs_until(&|| true);
     nodes.proxies[1].come_back();
@@ -89,7 +89,7 @@ fn a_node_that_trickles_is_suspect_and_nobody_is_busy() {
     let (mut slowest, mut suspect_after) = (Duration::ZERO, None);
     let (start, mut pairs) = (Instant::now(), 0);
     let asked = |suspect_after: Option<Duration>| match suspect_after {
-        // It is left alone for a while.
+        // The client sends the suspect node no new request for a while.
         Some(after) => start.elapsed() < after + SECOND,
         None => start.elapsed() < 60 * SECOND,
     };
@@ -117,7 +117,7 @@ fn a_stopped_node_is_given_up_and_taken_back() {
     let client = client(settings.connect_timeout(millis(300)));
     fleet[2].stop();
     let guard = client.try_lock("a", 60 * SECOND).unwrap();
-    // The kernel accepts for a stopped server: a connection proves nothing.
+    // The kernel accepts connections for a stopped server, so a connection proves nothing.
     drive_until(&client, 3 * SOON, "it was given up and could not be made ready", || {
         matches!(client.nodes()[2], NodeState::Down(_))
     });
@@ -127,7 +127,7 @@ fn a_stopped_node_is_given_up_and_taken_back() {
     let back = wait_ready(&client, 3);
     println!("stopped and continued: back after {back:?}");
     drive_until(&client, SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
-    // Connections that were given up while it was stopped are closed there.
+    // The node closes the connections that the client gave up while the node was stopped.
     drive_until(&client, SOON, "one is left", || fleet[2].client_list().len() == 1);
 }
 
@@ -187,7 +187,7 @@ fn a_wait_goes_on_through_a_majority_that_is_away() {
         let guard = client.lock("a", LockOptions::new(TTL).wait(60 * SECOND)).unwrap();
         println!("a majority away for 1 s: held after {:?}", start.elapsed());
         assert!(start.elapsed() >= SECOND && start.elapsed() < 30 * SECOND);
-        // So short a node timeout may be over before the answers to the release are there.
+        // With so short a node timeout the answers to the release may come too late.
         let released = guard.release().unwrap();
         assert!(matches!(released, ReleaseOutcome::Released | ReleaseOutcome::Unconfirmed { .. }));
     });

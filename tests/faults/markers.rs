@@ -11,7 +11,7 @@ use redlatch::{LockOptions, NodeError};
 /// for.
 const MAX_TTL: Duration = Duration::from_secs(8);
 
-/// The same where no test waits for the end: a busy machine has to look before it.
+/// The bound where no test waits for the end: a busy machine has to look before it.
 const LONG: Duration = Duration::from_secs(60);
 
 /// How long a loss may take to be noticed before the test goes on: many probe intervals.
@@ -157,7 +157,7 @@ fn marker_of_a_later_version_is_neither_trusted_nor_overwritten() {
     for (node, marker) in fleet.iter().zip(&later) {
         assert_eq!(node.get(NODE_MARKER).as_deref(), Some(marker.as_bytes()));
     }
-    // Where there is none, the client writes its own.
+    // Where the node has no marker, the client writes its own.
     assert!(fleet[0].command(&["FLUSHALL"]).is_ok());
     drive_until(&client, 5 * SECOND, "it is marked", || {
         fleet[0].get(NODE_MARKER).is_some_and(|marker| marker.starts_with(b"1 "))
@@ -209,7 +209,8 @@ fn persistent_node_with_the_data_of_another_one_is_not_trusted() {
     fleet[2].restart();
     wait_loaded(&fleet[2]);
     assert_eq!(fleet[2].get(NODE_MARKER), fleet[1].get(NODE_MARKER), "it is a copy");
-    // Before the client that knew the node, and after it.
+    // A new process meets the copied node before the client that knew the node, and another one
+    // after it.
     assert!(next_process_distrusts(config.clone(), 2));
     drive_until(&client, 10 * SECOND, "it is back", || may_be_asked(&client, 2));
     assert!(is_quarantined(&client, 2));

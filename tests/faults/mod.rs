@@ -36,7 +36,7 @@ where
     I::Item: AsRef<str>,
 {
     let config = Config::new(urls).expect("good addresses").node_timeout(NODE_TIMEOUT);
-    // These servers are seconds old, and nothing was ever locked there.
+    // These servers are seconds old, and no lock was ever granted there.
     config.restart_guard(RestartGuard::Off)
 }
 
@@ -81,7 +81,7 @@ fn tokens<'a>(nodes: impl IntoIterator<Item = &'a Node>, key: &str) -> Vec<Vec<u
 
 /// A fleet with a proxy in front of each node.
 struct Proxied {
-    // First: the proxies close their connections to the servers before these end.
+    // The first field, so that the proxies close their connections to the servers before these end.
     proxies: Vec<Proxy>,
     fleet: Fleet,
 }

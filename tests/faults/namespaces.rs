@@ -89,7 +89,7 @@ impl Lan {
 
 impl Drop for Lan {
     fn drop(&mut self) {
-        // The interfaces go with them.
+        // The interfaces are deleted with their namespaces.
         for namespace in [&self.servers, &self.clients] {
             let _ = Command::new("ip").args(["netns", "delete", namespace]).status();
         }
@@ -149,8 +149,8 @@ fn a_minority_that_is_partitioned_costs_nothing() {
 #[test]
 #[ignore = "needs netns: root and apt-get install iproute2 iptables"]
 fn a_majority_that_is_partitioned_is_no_quorum_and_nothing_outlives_the_attempt() {
-    // Healed before the connections are given up, and long after: then the kernel's own
-    // retransmissions of the old connection are on their way as well.
+    // The partition is healed before the client gives the connections up, and long after: then the
+    // kernel's retransmissions on the old connection arrive as well.
     for length in [millis(200), millis(1500)] {
         let lan = Lan::new();
         lan.run_beside_three(|fleet, urls| {

@@ -29,7 +29,7 @@ fn a_thousand_timeouts_between_good_calls_mix_nothing_up() {
         match client.try_lock("late", TTL) {
             Err(error) if is_timeout(&error) => timeouts += 1,
             Err(Error::NoQuorum(_) | Error::Contended(_)) => refused += 1,
-            // Some get through: what a node answered before it was suspect is still on its way.
+            // Some calls win: answers that a node sent before it was suspect are still in flight.
             Ok(_) => in_spite += 1,
             Err(error) => panic!("{error}"),
         }
@@ -44,7 +44,8 @@ fn a_thousand_timeouts_between_good_calls_mix_nothing_up() {
         if calls % 7 == 0 {
             guard.extend(TTL).unwrap();
         }
-        // What is not confirmed in time is still released; nothing is ever another's here.
+        // A release that is not confirmed in time is sent all the same; no other client holds the
+        // key here.
         let released = guard.release().unwrap();
         assert!(matches!(released, ReleaseOutcome::Released | ReleaseOutcome::Unconfirmed { .. }));
     }
@@ -67,8 +68,8 @@ const LONG: Duration = Duration::from_secs(600);
 
 /// What a client meets in a fixed sequence of calls.
 fn walk(nodes: &Proxied) -> Vec<String> {
-    // A handshake of some thousand single bytes takes its time on a machine that is busy.
-    // A script that comes a byte at a time takes a minute at a load of twenty.
+    // The timeouts are long: a handshake of some thousand single bytes takes long on a busy
+    // machine. A script that comes a byte at a time takes a minute at a load of twenty.
     let patient = config(nodes.urls()).connect_timeout(LONG).node_timeout(LONG).max_ttl(LONG);
     let client = client(patient);
     let mut seen = Vec::new();
@@ -104,7 +105,7 @@ fn pieces_and_glue_make_no_difference() {
     nodes.proxies.iter().for_each(Proxy::split_into_bytes);
     assert_eq!(walk(&nodes), plain, "a byte at a time");
     drop(nodes);
-    // What was asked within that time is answered in one piece.
+    // The proxy passes on all answers of 10 ms in one piece.
     let nodes = Proxied::start(3);
     nodes.proxies.iter().for_each(|proxy| proxy.delay(Way::ToClient, millis(10)));
     assert_eq!(walk(&nodes), plain, "glued");
@@ -112,7 +113,7 @@ fn pieces_and_glue_make_no_difference() {
 
 #[test]
 fn error_lines_of_any_length_are_no_votes_and_are_reported_shortly() {
-    // The limit of a line is 64 KiB: one that is longer costs the connection.
+    // A line may have 64 KiB. After a longer one the client ends the connection.
     let cases = [
         (4_000, true, NodeError::OutOfMemory),
         (65_000, false, NodeError::OutOfMemory),
@@ -123,7 +124,8 @@ fn error_lines_of_any_length_are_no_votes_and_are_reported_shortly() {
         let reply = if dripping { Reply::Dripping(line) } else { Reply::Bytes(line) };
         let ok = Reply::Bytes(b"+OK\r\n".to_vec());
         let nodes = [reply.clone(), reply, ok].map(answering_set_with);
-        // A reply of some thousand single bytes takes its time on a machine that is busy.
+        // The timeouts are long: a reply of some thousand single bytes takes long on a busy
+        // machine.
         let patient = config(nodes.iter().map(Canned::url)).node_timeout(60 * SECOND);
         let client = client(patient);
         let start = Instant::now();

@@ -82,9 +82,9 @@ fn connections_that_the_servers_close_while_idle_cost_nothing() {
     let start = Instant::now();
     let guard = client.try_lock("a", TTL).unwrap();
     println!("idle for 3 s: acquired in {:?}", start.elapsed());
-    // On a busy machine the third one may be connected too late to be asked.
+    // On a busy machine the third node may be connected too late for this lock.
     drive_until(&client, SOON, "a majority has it", || tokens(&fleet, "a").len() >= 2);
-    // While the lock is held the same: its release and its extend find new connections.
+    // The same while the lock is held: the release and the extend need new connections.
     let_pass(2 * SECOND);
     eventually(SOON, "the servers have closed every connection", || ids() == 0);
     let start = Instant::now();
@@ -96,7 +96,7 @@ fn connections_that_the_servers_close_while_idle_cost_nothing() {
 #[test]
 fn a_release_that_a_busy_node_refuses_is_asked_again() {
     let fleet = Fleet::start(3);
-    // It is asked again at the pace of node timeouts.
+    // The client asks for the release again after each node timeout.
     let client = client(config(fleet.urls()).node_timeout(millis(2_500)));
     for busy in [1, 2] {
         wait_ready(&client, 3);

@@ -60,8 +60,8 @@ fn hand_over(guard: RestartGuard, forget: fn(&Node), knew: bool) -> Handover {
     handover
 }
 
-/// The same without the guard, so that the tests can fail. On a busy machine the first lock may be
-/// over before the second client asks, which shows nothing.
+/// Shows two holders without the guard, so that the tests can fail. On a busy machine the first
+/// lock may be over before the second client asks, which shows nothing.
 #[track_caller]
 fn shows_two_holders_without_the_guard(forget: fn(&Node), knew: bool) {
     let show = || hand_over(RestartGuard::Off, forget, knew).first_remaining;
@@ -126,7 +126,7 @@ fn quarantined_node_denies() {
     let client = trusting(&fleet, RestartGuard::On);
     let mut guard = client.try_lock("a", MAX_TTL).unwrap();
     drive_until(&client, SOON, "all have it", || tokens(&fleet, "a").len() == 3);
-    // A flush of another database: all of them keep the key.
+    // Another database is flushed, so all nodes keep the key.
     for node in &fleet {
         let mut other = node.client();
         assert!(other.command(&["SELECT", "7"]).expect("a reply").is_ok());
@@ -153,7 +153,7 @@ fn quarantined_node_denies() {
 #[test]
 fn a_node_that_was_promoted_is_not_trusted_by_its_uptime() {
     let fleet = Fleet::start(3);
-    // Old enough for any client.
+    // Then the nodes have been up long enough for any client to trust them by their uptime.
     drop(trusting(&fleet, RestartGuard::On));
     for node in &fleet {
         assert!(node.command(&["REPLICAOF", "127.0.0.1", "1"]).is_ok());
@@ -176,7 +176,7 @@ fn a_minority_that_restarts_costs_nothing() {
 fn restarted_minority_costs_nothing() {
     let fleet = Fleet::start(3);
     let client = trusting(&fleet, RestartGuard::On);
-    // A restart may take longer than the lock lives, if the machine is busy.
+    // On a busy machine a restart may take longer than the lock lives.
     let mut guard = None;
     eventually(30 * SECOND, "it restarts under a lock", || {
         guard = None;
@@ -206,7 +206,7 @@ fn two_addresses_of_one_server_are_refused_and_an_address_that_moves_has_no_vote
     urls[2] = nodes.fleet[0].url();
     match Client::connect(config(urls)) {
         Err(error) => assert!(matches!(error, Error::Config(_)), "{error}"),
-        // A quorum was ready before the server was seen under its second address.
+        // A quorum was ready before the client met the server under its second address.
         Ok(client) => {
             let rejected = NodeState::Rejected(NodeError::SameServer);
             drive_until(&client, SOON, "one is rejected", || client.nodes().contains(&rejected));

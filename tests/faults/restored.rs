@@ -86,7 +86,7 @@ fn restored_node_counts_while_our_key_cannot_have_ended_there() {
         client.nodes().into_iter().all(usable)
     });
     client.vouch().expect("no lock is live");
-    // Long enough for a restart on a busy machine.
+    // The ttl is long enough for a restart on a busy machine.
     let mut guard = client.try_lock("a", MAX_TTL).expect("nobody has it");
     drive_until(&client, 20 * SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
     restore_from(&fleet[2], &fleet[1]);

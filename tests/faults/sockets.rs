@@ -44,7 +44,8 @@ fn replies_that_come_a_byte_at_a_time_are_the_same_replies() {
 
 #[test]
 fn replies_that_come_glued_are_the_same_replies() {
-    // The answer to each SET waits for the release, and both come in one write.
+    // The server keeps the answer to each SET until the release arrives, and writes both answers at
+    // once.
     let gluing = || {
         Canned::start(|command| match command[0].as_slice() {
             b"SET" => Reply::Silence,
@@ -75,7 +76,8 @@ fn a_connection_that_is_lost_in_mid_reply_gives_no_vote() {
     let error = client.try_lock("a", TTL).unwrap_err();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
     assert!(error.to_string().contains("connection lost"), "{error}");
-    // The SET may have been executed: its release is the first request on the next connection.
+    // The node may have executed the SET, so its release is the first request on the next
+    // connection.
     eventually(SOON, "both were sent a release", || {
         client.drive(millis(5)).unwrap();
         nodes[..2].iter().all(|node| node.count("EVAL") == 1)
@@ -124,7 +126,7 @@ fn a_reply_without_a_request_ends_the_connection() {
 
 #[test]
 fn a_node_that_answers_an_unknown_error_is_released_all_the_same() {
-    // A proxy may answer so to a SET that it had passed on.
+    // A proxy may answer a SET in this way although it passed the SET on.
     let strange = b"-UPSTREAM timed out, who knows\r\n";
     let nodes = [answering_set_with(strange), answering_set_with(strange), well()];
     let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
@@ -165,7 +167,7 @@ fn a_node_that_does_not_speak_is_given_up_at_the_connect_timeout_and_tried_again
     });
     let config = config([silent.url()]).connect_timeout(millis(50));
     let client = Client::connect(config).unwrap();
-    // The first connection is given up, and the second one is begun after it.
+    // The client gives the first connection up, and begins the second one after that.
     eventually(SOON, "it is given up", || {
         client.drive(millis(5)).unwrap();
         matches!(client.nodes()[0], NodeState::Down(_))

@@ -24,10 +24,10 @@ fn monitors(fleet: &Fleet) -> Vec<Monitor> {
     fleet.iter().map(Node::monitor).collect()
 }
 
-/// What was done to the key, in the server's order: the SETs, and releases of any form.
+/// The commands on the key, in the server's order: the SETs, and releases of any form.
 fn done_to_the_key(monitor: &Monitor) -> Vec<&'static str> {
     let lines = monitor.lines();
-    // What a script does inside is listed too, as done by `lua`.
+    // MONITOR lists the commands inside a script, too, as done by `lua`.
     let outer = lines.iter().filter(|line| line.contains("\"a\"") && !line.contains(" lua]"));
     let what = outer.filter_map(|line| match line {
         _ if line.contains("\"SET\"") => Some("SET"),
@@ -76,13 +76,13 @@ fn a_set_that_is_later_than_the_next_connection_is_followed_by_a_release_too() {
     drive_until(&client, SOON, "the silent connections are given up", || {
         nodes.proxies[..2].iter().all(|proxy| proxy.accepted() >= 2)
     });
-    // Of the old connections, the SET alone arrives, after all that the new ones sent.
+    // Of the old connections' bytes the SET alone arrives, after all bytes of the new ones.
     nodes.proxies[..2].iter().for_each(|proxy| proxy.heal_with_stragglers(millis(400)));
     let took = wait_ready(&client, 3);
     println!("all ready {took:?} after healing");
     nothing_outlives_it(&client, &nodes.fleet);
     for monitor in &monitors[..2] {
-        // The old connection was ended before the SET came; on a busy machine, after it.
+        // CLIENT KILL ended the old connection before the SET came; on a busy machine, after it.
         let done = done_to_the_key(monitor);
         println!("{done:?}");
         assert_eq!(done.last(), Some(&"release"), "{done:?}");
@@ -113,7 +113,7 @@ fn pending_release_is_sent_twice() {
     drive_until(&client, SOON, "the silent connections are given up", || {
         nodes.proxies[..2].iter().all(|proxy| proxy.accepted() >= 2)
     });
-    // Sooner than the node timeout after the first release.
+    // The SET arrives before the node timeout after the first release is over.
     nodes.proxies[..2].iter().for_each(|proxy| proxy.heal_with_stragglers(millis(50)));
     client.drive(millis(500)).unwrap();
     for monitor in &monitors[..2] {
@@ -155,7 +155,8 @@ fn a_stall_leaves_nothing_once(then: &[&str], reset_after: Duration) {
     let monitors = monitors(&fleet);
     let start = Instant::now();
     let mut stalled = [0, 1].map(|index| stall(&fleet[index], "2", then));
-    // The ttl is over long before the SET is executed, and lives again from then on.
+    // The client's ttl ends long before the node executes the SET. The key then lives for the whole
+    // ttl.
     let ttl = SECOND;
     times_out(&client, ttl);
     while start.elapsed() < millis(1900) {
@@ -166,7 +167,7 @@ fn a_stall_leaves_nothing_once(then: &[&str], reset_after: Duration) {
         stalled.read().expect("the stall is over");
         stalled.read().expect("and so is what follows it");
     }
-    // By its release, and not by its ttl.
+    // The release deletes the key before its ttl is over.
     let took = drive_until(&client, SOON, "the key is gone", fleet.emptied());
     println!("after the stall: nothing was left after {took:?}");
     nothing_outlives_it(&client, &fleet);

@@ -50,7 +50,7 @@ fn ten_thousand_releases_while_renewals_are_under_way_leave_nothing() {
         let mut locks = acquire_wave(&mut embedded, wave, ttl);
         let mut ended = 0;
         while ended < WAVE {
-            // Due renewals are written here, and their answers are not read yet.
+            // `prepare` writes the renewals that are due, and does not read their answers yet.
             embedded.engine.prepare();
             let busy = embedded.engine.coordinator().unanswered(NodeId::new(0)) > 100;
             for _ in 0..if busy { 50 } else { dice.place(3) } {
@@ -113,7 +113,7 @@ fn extensions_end(ttl: Duration) {
     is_warned_once(&told);
     assert!(client.poll_lock_update().is_none());
     assert_eq!(guard.check().unwrap_err(), told.error);
-    // Releasing it now changes nothing.
+    // A release now changes nothing.
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::AlreadyExpired);
 }
 
@@ -144,7 +144,7 @@ fn leaves_nothing_behind_its_ttl(ttl: Duration, node_timeout: Duration) {
     assert_eq!(told.reason(), LostReason::Expired);
     is_warned_once(&told);
     fleet.iter().for_each(Node::cont);
-    // The nodes execute what was asked before they were stopped, and after it the pending releases.
+    // The nodes execute the requests from before the stop, and after them the pending releases.
     let limit = ttl + node_timeout;
     let left = client.drive_until(limit, "nothing", || fleet.keys_everywhere().is_empty());
     println!("all stopped behind ten ttls: lost, and nothing is left {left:?} after they go on");
@@ -163,7 +163,7 @@ fn max_hold_ends_it(ttl: Duration, max_hold: Duration, on_its_way: Duration) {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let guard = client.lock("a", LockOptions::new(ttl).auto_extend(max_hold)).unwrap();
-    // It began before this moment; an extend may be on its way for a moment, and no more.
+    // The bound began before this moment. An extend may be in flight for a moment, and no longer.
     let end = Instant::now() + max_hold + on_its_way;
     let mut warnings = Vec::new();
     let mut latest = Duration::ZERO;
@@ -189,18 +189,18 @@ fn max_hold_ends_it(ttl: Duration, max_hold: Duration, on_its_way: Duration) {
     client.drive(millis(50)).unwrap();
     assert!(client.poll_lock_update().is_none(), "an update was reported twice");
     drop(guard);
-    // A ttl that is longer than it may be held ends with that, too.
+    // With a ttl above `max_hold` the lock ends with `max_hold`, too.
     let guard = client.lock("a", LockOptions::new(TTL).auto_extend(millis(700))).unwrap();
     assert!(guard.remaining() <= millis(700));
     let told = client.until_lost(&guard);
     assert_eq!((told.reason(), told.warnings.len()), (LostReason::MaxHold, 1));
-    // Its releases are sent at the deadline, a moment after the report.
+    // The client sends the releases at the deadline, a moment after the report.
     client.drive_until(SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
 }
 
 #[test]
 fn extending_works_where_memory_is_full() {
-    // The renewals go on if the machine stalls for two seconds.
+    // The ttl is so long that the renewals go on if the machine stalls for two seconds.
     let ttl = 4 * SECOND;
     let fleet = Fleet::start(3);
     let client = client(&fleet);
@@ -219,14 +219,15 @@ fn extending_works_where_memory_is_full() {
     for node in &fleet {
         eventually(SOON, "it is prolonged there", || node.pttl("plain") > 15_000);
     }
-    // A shorter ttl shortens nothing, on our side and on theirs.
+    // An extend with a shorter ttl shortens nothing, neither the deadline nor the keys.
     let before = plain.deadline();
     plain.extend(millis(100)).unwrap();
     client.drive(2 * ttl).unwrap();
     assert_eq!(plain.deadline(), before);
     assert!(fleet.iter().all(|node| node.pttl("plain") > 5_000));
     guard.check().expect("it was renewed all the time");
-    // There is no room for a heal; it is tried again, and the lock is not lost by it.
+    // The node has no room for a heal. The client tries again, and the lock is not lost because of
+    // that.
     fleet[0].command(&["DEL", "kept"]);
     client.drive(ttl).unwrap();
     guard.check().expect("two of three hold it");
@@ -281,7 +282,7 @@ fn scripts_run(node: &Node) -> u64 {
 fn forget_whom_to_tell(node: &Node) {
     let most = |keys: &str| node.command(&["CONFIG", "SET", "tracking-table-max-keys", keys]);
     assert!(most("1").is_ok());
-    // A command evicts a hundred keys at the most.
+    // One command evicts a hundred keys at most.
     for _ in 0..4 {
         node.command(&["PING"]);
     }
@@ -291,13 +292,14 @@ fn forget_whom_to_tell(node: &Node) {
 #[test]
 fn nodes_that_forget_whom_to_tell_start_no_storm() {
     const LOCKS: u64 = 200;
-    // The renewals go on if the machine stalls for two seconds.
+    // The ttl is so long that the renewals go on if the machine stalls for two seconds.
     let (ttl, ttls) = (4 * SECOND, 2);
     let fleet = Fleet::with(3, &["--tracking-table-max-keys", "1"]);
     let client = client(&fleet);
     let guards: Vec<Guard> =
         (0..LOCKS).map(|n| client.lock(format!("k{n}"), kept(ttl)).unwrap()).collect();
-    // By themselves, with a place for one key; and all keys again and again, as fast as it goes.
+    // First each node drops registrations because its table has room for one key; then it is made
+    // to drop all of them, again and again, as fast as possible.
     for pushed in [false, true] {
         let before: Vec<u64> = fleet.iter().map(scripts_run).collect();
         let start = Instant::now();
@@ -310,7 +312,8 @@ fn nodes_that_forget_whom_to_tell_start_no_storm() {
         }
         let lasted = start.elapsed();
         let in_ttls = lasted.as_secs_f64() / ttl.as_secs_f64();
-        // In each ttl 20 looks at most, and 3 renewals; and those that were in flight.
+        // In each ttl a lock may cause 20 checks and 3 renewals, and to these come the requests
+        // that were in flight.
         let most = (LOCKS as f64 * (23.0 * in_ttls + 3.0)) as u64;
         for (node, before) in fleet.iter().zip(before) {
             let asked = scripts_run(node) - before;
@@ -335,7 +338,7 @@ fn nodes_that_forget_whom_to_tell_start_no_storm() {
 #[cfg(target_os = "linux")]
 fn timers_of_suspend() -> Vec<Duration> {
     let left = |text: String| {
-        // Of CLOCK_BOOTTIME.
+        // Clock 7 is CLOCK_BOOTTIME.
         text.lines().find(|&line| line == "clockid: 7")?;
         let left = text.lines().find_map(|line| line.strip_prefix("it_value: ("))?;
         let (seconds, nanos) = left.strip_suffix(')')?.split_once(", ")?;
@@ -351,7 +354,8 @@ fn timers_of_suspend() -> Vec<Duration> {
 #[cfg(target_os = "linux")]
 #[test]
 fn auto_extend_is_woken_by_a_timer_that_goes_on_in_suspend() {
-    // The timers of all clients of the process are looked at.
+    // /proc lists the timers of all clients of a process. So another process with one client is
+    // looked at.
     if let Some(urls) = again::nodes() {
         return auto_extends_with_one_timer(urls);
     }
@@ -366,7 +370,7 @@ fn auto_extends_with_one_timer(urls: Vec<String>) {
     client.drive(millis(20)).unwrap();
     assert!(timers_of_suspend().is_empty(), "no lock needs one");
     let guard = client.lock("a", kept(60 * SECOND)).unwrap();
-    // It may have gone off meanwhile, and is set again by the next sleep.
+    // The timer may have gone off already; then the next sleep sets it again.
     eventually(SOON, "it is set", || {
         client.drive(millis(1)).unwrap();
         timers_of_suspend().len() == 1

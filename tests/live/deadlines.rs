@@ -34,15 +34,15 @@ fn scripts_that_are_flushed_meanwhile_are_not_noticed() {
 fn a_release_after_the_expiry_leaves_the_next_holder_alone() {
     let fleet = Fleet::start(5);
     let (first, second) = (client(&fleet), client(&fleet));
-    // With and without a look at the loop meanwhile, which ends the record at its deadline.
+    // With a call of the client before it, which ends the record at its deadline, and without one.
     for driven in [false, true] {
-        // It waits: where the machine stalls, so short a lock is over before it is granted.
+        // The lock waits: where the machine stalls, so short a lock is over before it is granted.
         let guard = first.lock("a", millis(50)).unwrap();
         if driven {
             first.drive(millis(100)).unwrap();
         }
         let other = second.lock("a", TTL).unwrap();
-        // A majority was free: on the others it may be over a moment later.
+        // A majority was free; on the other nodes the first lock may end a moment later.
         eventually(SOON, "it is over everywhere", || {
             tokens(&fleet, "a").iter().all(|held| held != guard.token().digits())
         });
@@ -81,8 +81,8 @@ fn a_grant_that_is_fetched_after_its_deadline_is_no_lock() {
     let fleet = Fleet::start(3);
     let mut embedded = Loop::ready(config(&fleet));
     let monitors: Vec<_> = fleet.iter().map(|node| node.monitor()).collect();
-    // The replies come at once and lie in the kernel; the caller looks too late. By then the keys
-    // may be over, so the test looks at what the nodes executed.
+    // The replies come at once and wait in the kernel; the caller reads them too late. By then the
+    // keys may have expired, so the test looks at which commands the nodes executed.
     embedded.engine.acquire("a", LockOptions::once(millis(100)), 1).unwrap();
     embedded.engine.prepare();
     let has_set = |monitor: &Monitor| heard(monitor).iter().any(|heard| heard.what == What::Set);
@@ -90,7 +90,7 @@ fn a_grant_that_is_fetched_after_its_deadline_is_no_lock() {
     std::thread::sleep(millis(98));
     let done = embedded.completion();
     assert!(matches!(done.result, Err(Error::Expired(_))), "{:?}", done.result);
-    // The verdict is known in time; the completion is fetched too late.
+    // The core decides in time; the caller fetches the completion too late.
     embedded.engine.acquire("b", LockOptions::once(millis(100)), 2).unwrap();
     eventually(SOON, "decided", || {
         embedded.turn();
@@ -111,7 +111,7 @@ fn a_caller_that_was_away_finds_no_healthy_node_dead() {
     for round in 0..5 {
         embedded.engine.acquire("a", LockOptions::once(TTL), round).unwrap();
         embedded.engine.prepare();
-        // The nodes are healthy: they have executed it, however busy the machine is.
+        // The nodes are healthy: they have executed the SET, however busy the machine is.
         eventually(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
         std::thread::sleep(3 * timeout);
         let done = embedded.completion();
@@ -156,7 +156,8 @@ fn a_refused_ttl_sends_no_byte_at_all() {
     let listener = CountingListener::start();
     let urls = [listener.url()];
     let client = Client::connect(plain(urls)).unwrap();
-    // It does not answer the handshake; the connection may be made again meanwhile.
+    // The listener does not answer the handshake; the client may connect again before the next
+    // look.
     let handshakes = |listener: &CountingListener| (listener.connections(), listener.bytes());
     let before = handshakes(&listener);
     for ttl in [Duration::ZERO, millis(1), Duration::MAX] {

@@ -37,14 +37,14 @@ fn extend_often(fleet: &Fleet, keys: &[&str], once: LockOptions, what: &str) {
         if round % 2 == 0 {
             guard.extend(SHORT).expect("it is held");
         } else if let [key] = keys {
-            // The node executes it, though the answer may be late for so short a ttl.
+            // The node executes the extend, though for so short a ttl the answer may be late.
             let _ = client.extend_token(key, token.clone(), SHORT);
         }
     }
     for key in keys {
         check_end(&fleet[0], key, executed, 1, what);
     }
-    // An extend beyond the end counts from its own start.
+    // An extend that asks for a later end counts from its own start.
     let begun = Instant::now();
     guard.extend(LONG).expect("it is held");
     let executed = (begun, Instant::now());
@@ -79,7 +79,7 @@ fn extend_neither_prolongs_nor_shortens_a_key_on_a_node_without_memory() {
     for _ in 0..TIMES {
         guard.extend(SHORT).expect("it is held");
     }
-    // Servers before 7.0 add one if their clock ticks while the script runs.
+    // Servers before 7.0 add a millisecond if their clock ticks while the script runs.
     check_end(&fleet[0], "a", executed, 30, "no memory");
     let begun = Instant::now();
     guard.extend(LONG).expect("it is held");

@@ -37,8 +37,8 @@ fn a_lock_that_is_given_away_is_taken_up_and_is_the_other_s() {
         taker.drive_until(SOON, "all have the new token", || {
             tokens(&fleet, "a") == vec![text(guard.token()); 3]
         });
-        // Nothing that the giver does now has an effect on the lock: its first renewal would be due
-        // by then.
+        // Nothing that the giver does now has an effect on the lock, even after the moment of its
+        // first renewal.
         giver.drive(2 * SECOND).unwrap();
         taker.drive(millis(100)).unwrap();
         assert!(giver.poll_lock_update().is_none(), "the giver gets no event");
@@ -74,7 +74,7 @@ fn a_lock_is_not_taken_up_with_a_wrong_token_nor_when_it_is_over() {
     let given = std::iter::repeat_with(give).take(20).flatten().next().expect("a moment without");
     all_is_over(&fleet);
     is_gone(&taker.adopt("a", given, TTL).unwrap_err());
-    // A key that is not there is not made.
+    // `adopt` does not create a key that is absent.
     taker.drive(millis(50)).unwrap();
     assert_eq!(fleet.keys_everywhere(), []);
     // A caller that gives away a lock that is over gets an error.
@@ -88,7 +88,7 @@ fn a_lock_is_not_taken_up_with_a_wrong_token_nor_when_it_is_over() {
 fn a_giver_that_still_believes_in_an_adopted_lock_notices_the_loss() {
     let fleet = Fleet::start(3);
     let (first, second) = (client(&fleet), client(&fleet));
-    // With its next extend, if it is not kept.
+    // A lock that is not renewed: its holder notices the loss with the next extend.
     let mut guard = first.try_lock("a", TTL).unwrap();
     first.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     let adopted = second.adopt("a", guard.token(), TTL).unwrap();
@@ -101,7 +101,8 @@ fn a_giver_that_still_believes_in_an_adopted_lock_notices_the_loss() {
     assert_eq!(adopted.release().unwrap(), ReleaseOutcome::Released);
     nothing_is_left(&fleet);
 
-    // At once, if it is kept: by another client, and by another call of the same one.
+    // A lock that is renewed: its holder notices at once, whether another client adopts it or
+    // another call of the same client.
     let ttl = 30 * SECOND;
     for by in [&second, &first] {
         let guard = first.lock("a", kept(ttl)).unwrap();
@@ -159,7 +160,7 @@ fn of_two_clients_that_adopt_one_token_one_at_most_holds_it() {
         let others = [first, second].map(|client| scope.spawn(adopt(client)));
         for round in 0..ROUNDS {
             let guard = giver.try_lock(format!("k{round}"), TTL);
-            // If a grant is still on its way, the other clients do not find the token.
+            // If a grant is still in flight, the clients that adopt do not find the token.
             let _ = giver.drive(millis(2));
             let token = guard.and_then(Guard::into_token).unwrap_or(wrong_token());
             *given.lock().expect("nobody panics with it") = token;
@@ -173,7 +174,7 @@ fn of_two_clients_that_adopt_one_token_one_at_most_holds_it() {
         count[[a, b].iter().filter(|adopted| adopted.is_ok()).count()] += 1;
         for adopted in [a, b] {
             match adopted {
-                // Whatever the other one has released, it has a majority.
+                // Whatever the other client has released, the winner has a majority.
                 Ok(nodes) => assert!(*nodes >= 3, "held on {nodes} nodes"),
                 Err(Error::Lost { .. } | Error::Contended(_)) => {}
                 Err(other) => panic!("{other}"),
@@ -192,7 +193,7 @@ fn hand_off_with_unanswered_commands_never_touches_the_adopter() {
     let patient =
         |urls: Vec<String>| ready::client(plain(urls).node_timeout(SILENT).reset_after(TTL));
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
-    // Stopped before it is asked for the lock, while it is asked to extend it, and in between.
+    // The node is stopped before the acquire, before the extend, or before the adopt.
     for when in ["acquire", "extend", "adopt"] {
         let (giver, taker) = (patient(fleet.urls()), patient(fleet.urls()));
         let stop = |at| (when == at).then(|| fleet[2].stop());
@@ -204,8 +205,8 @@ fn hand_off_with_unanswered_commands_never_touches_the_adopter() {
         let given = guard.into_token().unwrap();
         stop("adopt");
         let adopted = taker.adopt("a", given.clone(), kept(TTL)).unwrap();
-        // The giver finds the node silent, and ends; the request that it sent there is still to be
-        // executed.
+        // The giver finds the node silent, and is closed; the node has not executed the giver's
+        // request yet.
         giver.drive(SILENT + millis(200)).unwrap();
         drop(giver);
         fleet[2].cont();

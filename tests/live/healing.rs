@@ -17,7 +17,7 @@ fn token_of(guard: &Guard) -> Vec<u8> {
 fn keys_that_are_deleted_one_by_one_are_healed_and_the_lock_is_never_lost() {
     let fleet = Fleet::start(5);
     let client = client(&fleet);
-    // Kept: a push reports it.
+    // If the lock is renewed, a push reports the deletion.
     let guard = client.lock("a", kept(SHORT)).unwrap();
     let token = token_of(&guard);
     client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
@@ -27,7 +27,7 @@ fn keys_that_are_deleted_one_by_one_are_healed_and_the_lock_is_never_lost() {
         let what = "it has the key again";
         let took = client.drive_until(SHORT, what, || node.get("a").as_ref() == Some(&token));
         println!("kept, ttl {SHORT:?}: deleted on one of five: healed after {took:?}");
-        // It asks for what is left of the lock, so by the drift less than what the others hold.
+        // The heal asks for what is left of the lock: less than the other nodes hold, by the drift.
         let others = fleet.iter().filter(|other| other.port() != node.port());
         let others = others.map(|other| other.pttl("a")).min().unwrap_or_default();
         let left = node.pttl("a");
@@ -40,7 +40,7 @@ fn keys_that_are_deleted_one_by_one_are_healed_and_the_lock_is_never_lost() {
     drop(guard);
     nothing_is_left(&fleet);
 
-    // Not kept: each extend finds it and heals it.
+    // If the lock is not renewed, each extend finds the deletion and heals the key.
     let mut guard = client.try_lock("a", TTL).unwrap();
     let token = token_of(&guard);
     client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
@@ -93,7 +93,7 @@ fn a_node_that_restarts_empty_is_healed_after_the_next_extend_that_is_won() {
         assert_eq!(whats[..2], [What::Extend, What::Set], "not by an extend that found it absent");
         client.wait_ready(3);
     }
-    // All three have lost it meanwhile, one by one.
+    // By now each of the three nodes has lost the key once.
     guard.check().unwrap();
     assert_eq!(tokens(&fleet, "a"), vec![token; 3]);
 }
@@ -122,12 +122,13 @@ fn heals_in_quarantine(max_ttl: Duration, ttl: Duration) {
         assert!(matches!(client.nodes()[0], NodeState::Quarantined(_)), "{:?}", client.nodes());
         if !early {
             client.wait_ready(3);
-            // A renewal that was asked since.
+            // A renewal began after the restart.
             client.drive(ttl).unwrap();
         }
         fleet[1].stop();
         if early {
-            // Two hold the key, but one of them may have forgotten that it was another's.
+            // Two nodes hold the key, but one of them may have forgotten that it was another
+            // client's.
             let told = client.until_lost(&guard);
             println!("in quarantine: {}", told.error);
             assert_eq!(told.reason(), LostReason::Expired);
@@ -174,7 +175,8 @@ fn keys_of_a_bare_majority_stay_when_its_connections_are_reset() {
         println!("{how:?} of a bare majority, ttl {SHORT:?}: renewed again after {took:?}");
         guard.check().unwrap();
     }
-    // While it is being renewed: what is unanswered may have prolonged it, and is not due yet.
+    // The connections are reset during a renewal: an unanswered extend may have prolonged the key,
+    // so its release is not due.
     for how in [Cut::Reset, Cut::Fin] {
         let renewed = client.stats().renewed;
         proxies[..2].iter().for_each(Proxy::hold);
@@ -187,7 +189,7 @@ fn keys_of_a_bare_majority_stay_when_its_connections_are_reset() {
         println!("{how:?} while it is renewed: renewed again after {took:?}");
         assert_eq!(tokens(&fleet, "a"), as_before);
     }
-    // Ended by the servers.
+    // Now the servers end the connections.
     for _ in 0..10 {
         for node in &fleet {
             assert_eq!(end_our_connections(node), 1);

@@ -6,7 +6,7 @@ use super::*;
 use crate::support::{Node, PlainTimer, Proxy, Way};
 use redlatch::{LostReason, Outcome};
 
-/// So long that nothing here is lost by it, or found by a renewal.
+/// The ttl is so long that no lock of these tests is lost by it, or found by a renewal.
 const LONG: Duration = Duration::from_secs(30);
 
 /// How many losses are looked at, in time or not: set it to measure how late they are.
@@ -109,7 +109,7 @@ fn loss_is_reported_at_once_when_a_majority_of_keys_is_deleted() {
     for round in 0..5 {
         let guard = client.lock("a", kept(LONG)).unwrap();
         client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
-        // Any three of them, one by one.
+        // Any three of the keys are deleted, one by one.
         let deleted: Vec<&Node> = (0..3).map(|n| &fleet[(n + round) % 5]).collect();
         let start = Instant::now();
         for node in deleted {
@@ -169,7 +169,7 @@ fn loss_is_reported_when_the_third_of_five_keys_is_replaced() {
     let replace = |node: usize| {
         assert!(fleet[node].command(&["SET", "a", "another's", "PX", "60000"]).is_ok());
     };
-    // By extends of the caller's, each of which finds one more.
+    // If the lock is not renewed, extends by the caller find it, each one more node.
     let mut guard = client.try_lock("a", LONG).unwrap();
     client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
     for node in 0..2 {
@@ -186,7 +186,7 @@ fn loss_is_reported_when_the_third_of_five_keys_is_replaced() {
     let update = client.poll_lock_update().map(|update| update.kind);
     assert_eq!(update, Some(LockUpdateKind::Lost(error)), "kept or not");
 
-    // And by pushes, if it is kept.
+    // If the lock is renewed, pushes report it.
     fleet.iter().for_each(|node| assert!(node.command(&["FLUSHALL"]).is_ok()));
     let guard = client.lock("a", kept(LONG)).unwrap();
     client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
@@ -202,7 +202,7 @@ fn loss_is_reported_when_the_third_of_five_keys_is_replaced() {
     replace(0);
     let told = client.until_lost(&guard);
     println!("the third replaced, ttl {LONG:?}: told after {:?}", start.elapsed());
-    // A look at it may have begun just before: it is looked at again a twentieth of the ttl later.
+    // A check may have begun just before, so the next one follows after a twentieth of the ttl.
     assert!(start.elapsed() < LONG / 6, "told by its renewal");
     assert_eq!(told.reason(), LostReason::Gone);
     is_only_anothers(&fleet, &client, 3);
@@ -230,21 +230,21 @@ fn extend_is_answered_late(ttl: Duration) {
     client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     let deadline = guard.deadline().unwrap();
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
-    // The nodes prolong it at once; their answers arrive after the deadline.
+    // The nodes prolong the key at once; their answers arrive after the deadline.
     proxies.iter().for_each(|proxy| proxy.delay(Way::ToClient, 3 * ttl));
     let error = guard.extend(LONG).unwrap_err();
     let late = clock::now().saturating_since(deadline);
     println!("lost {late:?} after the deadline: {error}");
     assert!(matches!(error, Error::Lost { reason: LostReason::Expired, .. }), "{error}");
     assert!(guard.check().is_err() && late < SOON);
-    // The releases are written, and their answers are late, too.
+    // The client has written the releases; their answers are late, too.
     let left = nothing_is_left(&fleet);
     println!("what was prolonged is gone {left:?} after that");
     for monitor in &monitors {
         let whats: Vec<What> = heard(monitor).iter().map(|heard| heard.what).collect();
         assert_eq!(whats, [What::Extend, What::Release]);
     }
-    // Nor do the answers bring it back.
+    // The late answers do not bring the lock back.
     client.drive(4 * ttl).unwrap();
     assert!(guard.check().is_err());
     assert_eq!(fleet.keys_everywhere(), []);
@@ -261,7 +261,7 @@ fn extend_is_executed_late(ttl: Duration) {
     embedded.engine.acquire("a", LockOptions::once(ttl), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
     eventually(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
-    // The keys outlive the deadline, so that there is something to be prolonged.
+    // The keys outlive the deadline, so the late extend finds them.
     for node in &fleet {
         assert_eq!(node.command(&["PEXPIRE", "a", "60000"]).int(), 1);
     }
@@ -295,7 +295,8 @@ fn answers_are_read_late(ttl: Duration) {
     eventually(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     embedded.engine.extend(&lock, LONG, 2).unwrap();
     embedded.engine.prepare();
-    // All three agree at once; the caller looks at it when the lock was over for a moment.
+    // All three nodes agree at once; the caller reads the answers a moment after the end of the
+    // lock.
     for node in &fleet {
         eventually(SOON, "it is prolonged there", || node.pttl("a") > 20_000);
     }
@@ -317,7 +318,7 @@ fn loss_that_another_call_found_is_reported_by_the_next_check() {
     for look_first in [true, false] {
         let guard = client.lock("a", kept(millis(500))).unwrap();
         let mut other = client.lock("b", millis(500)).unwrap();
-        // No client is driven until both are over.
+        // The test drives no client until both locks are over.
         all_is_over(&fleet);
         assert!(matches!(other.extend(TTL), Err(Error::Lost { .. })));
         let lost = |error| matches!(error, Error::Lost { reason: LostReason::Expired, .. });
@@ -371,8 +372,9 @@ fn no_check_confirms_a_lock_by_a_renewal_whose_answers_are_read_past_its_deadlin
     let guard = client.lock("a", kept(3 * SECOND)).unwrap();
     client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     let first = guard.deadline().unwrap();
-    // The nodes renew it after a second; the proxies hand the answers over when it is just over,
-    // and the only thread that reads them is away. By these answers it would last until later.
+    // The nodes renew the key after a second. The proxies pass the answers on just after the lock's
+    // first deadline, while the only thread that reads them is away. The answers would make the
+    // deadline later.
     proxies.iter().for_each(|proxy| proxy.delay(Way::ToClient, millis(2100)));
     client.drive(millis(1300)).unwrap();
     let deadline = guard.deadline().unwrap_or(first);
@@ -404,7 +406,8 @@ fn loss_of_a_lock_without_auto_extend_is_an_event_too() {
     assert_eq!(guard.check(), Err(error));
     assert_eq!(other.check(), Ok(()));
     drop((guard, other));
-    // No event: one is released in time, and one after its deadline, before it was noticed.
+    // No event: one lock is released in time, the other after its deadline, before the client
+    // noticed.
     let (start, ttl) = (Instant::now(), 3 * SECOND);
     let released = client.lock("c", ttl).unwrap();
     released.release().unwrap();

@@ -5,8 +5,8 @@ use redlatch::{Lock, Outcome, ReleaseOutcome};
 
 const KEYS: u64 = 10_000;
 
-/// So many show that a node is asked for nothing new. They are over before the kernel gives up a
-/// connection on which a stopped node takes nothing, which is after 10 s.
+/// This many requests show that a node gets no new request. They are over before the kernel gives
+/// up a connection on which a stopped node takes nothing, which is after 10 s.
 const FEW: u64 = 500;
 
 /// Acquires so many keys in one turn.
@@ -108,8 +108,8 @@ fn a_node_at_its_limit_votes_full_and_the_others_decide() {
         let released = embedded.completion().result;
         assert_eq!(released, Ok(Outcome::Released(ReleaseOutcome::Released)), "round {round}");
     }
-    // Half of the place is for the new (and one question for the time beyond it); the other half
-    // would take releases of what is held.
+    // Half of the room is for new requests, and one TIME beyond it; the other half is for releases
+    // of held locks.
     let unanswered = embedded.engine.coordinator().unanswered(full);
     assert!((100..=101).contains(&unanswered), "{unanswered}");
     fleet[2].cont();

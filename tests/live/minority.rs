@@ -35,7 +35,7 @@ fn a_node_that_froze_delays_no_call_of_a_client_while_its_connection_is_replaced
     let config = plain(fleet.urls()).node_timeout(NODE_TIMEOUT);
     let config = config.reset_after(millis(50)).connect_timeout(20 * SECOND);
     let client = ready::client(config);
-    // A connection that was ready for long enough is replaced without a pause.
+    // The client replaces a connection that was ready for long enough without a pause.
     client.drive(millis(600)).unwrap();
     fleet[2].stop();
     let _ = client.try_lock("a", TTL).expect("a quorum is there").release();

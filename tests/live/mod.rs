@@ -63,7 +63,7 @@ trait Watched {
 #[derive(Debug)]
 struct Told {
     error: Error,
-    /// Of which deadlines it was warned.
+    /// The deadlines of the warnings.
     warnings: Vec<redlatch::clock::Instant>,
     /// When it was reported.
     at: redlatch::clock::Instant,
@@ -115,7 +115,7 @@ impl Watched for Client {
         let mut warnings = Vec::new();
         let start = Instant::now();
         loop {
-            // The call returns as soon as there is something to report.
+            // `drive` returns as soon as there is something to report.
             self.drive(millis(100)).expect("the poller works");
             deadline = guard.deadline().unwrap_or(deadline);
             while let Some(notice) = self.poll_lock_update() {

@@ -32,7 +32,8 @@ pub fn heard(monitor: &Monitor) -> Vec<Heard> {
     monitor.lines().iter().filter_map(|line| read(line)).collect()
 }
 
-/// What it was asked that writes, whatever it is. What a script does inside is not listed apart.
+/// The commands of the node that write, whatever they write. The commands inside a script are not
+/// listed.
 pub fn writes(monitor: &Monitor) -> Vec<String> {
     const READS: [&str; 7] =
         ["\"GET\"", "\"GETRANGE\"", "\"ZRANGE\"", "\"PTTL\"", "\"TIME\"", "\"CLIENT\"", "\"KEYS\""];
@@ -44,14 +45,14 @@ pub fn writes(monitor: &Monitor) -> Vec<String> {
 fn read(line: &str) -> Option<Heard> {
     let (who, command) = line.split_once("] ")?;
     if who.ends_with(" lua") {
-        // What a script does inside.
+        // The line is a command inside a script.
         return None;
     }
     let arguments: Vec<&str> =
         command.strip_prefix('"')?.strip_suffix('"')?.split("\" \"").collect();
     let argument = |at: usize| arguments.get(at).copied().unwrap_or_default().to_owned();
     let of = |what, key, token| {
-        // The handshake tries the release without a key: it is not about any.
+        // The handshake tries the release script without a key, so this line is about no key.
         (key < arguments.len()).then(|| Heard { what, key: argument(key), token: argument(token) })
     };
     match (arguments[0], argument(1)) {

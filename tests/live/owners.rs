@@ -27,7 +27,7 @@ fn owner_is_in_the_token_on_every_node_and_inspect_shows_it() {
         assert!(text.ends_with(&format!(":{owner}")), "{text}");
         assert!(tokens(&fleet, "a").iter().all(|token| *token == text.as_bytes()));
         assert_eq!(holder(&other, "a").as_deref(), Some(owner));
-        // A node that lost the key gets it again under the whole token.
+        // A node that lost the key gets it again with the whole token, owner included.
         fleet[0].command(&["DEL", "a"]);
         ours.drive_until(SOON, "it is healed", || tokens(&fleet, "a").len() == 3);
         assert!(tokens(&fleet, "a").iter().all(|token| *token == text.as_bytes()));

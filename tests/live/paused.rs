@@ -72,7 +72,7 @@ fn loss_is_returned_by_the_first_check_of_a_holder_stopped_past_its_ttl() {
     let start = Instant::now();
     let ours = ["kept", "plain"].map(|key| client.lock(key, kept(TTL)).unwrap());
     println!("stopped: its locks are ours after {:?}", start.elapsed());
-    // It sleeps on, while we hold them.
+    // The holder stays stopped while this process holds its locks.
     client.drive(SHORT).unwrap();
     holder.signal(Signal::CONT);
     let mut said = String::new();
@@ -105,16 +105,17 @@ fn the_holder(urls: Vec<String>) {
         before = now;
         renewed.check().expect("it runs, and keeps it");
         extended.check().expect("it runs, and extends it");
-        // If it was stopped just here, the extend can only report the loss, too.
+        // If the process was stopped just here, the extend reports the loss, too.
         let late = |before| clock::now().saturating_since(before) >= SHORT;
         assert!(extended.extend(SHORT).is_ok() || late(before));
-        // Nearly always it is stopped in here, and the next look is the first thing afterwards.
+        // Nearly always the process is stopped in this call, and the checks are the first calls
+        // after it.
         client.drive(millis(20)).unwrap();
     }
 }
 
 fn it_was_stopped(client: &Client, renewed: &Guard<'_>, extended: &Guard<'_>) {
-    // A local read of the lock that is not renewed, and a read that looks at what came in.
+    // A local check of the lock that is not renewed, and a check that also reads the sockets.
     let (plain, kept) = (extended.check(), renewed.check());
     println!("{kept:?}\n{plain:?}");
     assert!(matches!(kept, Err(Error::Lost { reason: LostReason::Expired, .. })), "{kept:?}");

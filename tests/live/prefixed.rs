@@ -31,7 +31,7 @@ fn prefix_is_before_the_key_on_the_nodes_and_nowhere_else() {
     let seen = other.inspect("a").unwrap();
     assert_eq!(&*seen.key, b"a");
     assert!(matches!(seen.summary(), KeySummary::Held { nodes: 3, .. }), "{seen}");
-    // Handed on by its token, and released by it.
+    // The lock is handed on by its token, and released by it.
     let token = guard.into_token().unwrap();
     other.extend_token("a", token.clone(), TTL).unwrap();
     let guard = other.adopt("a", token, TTL).unwrap();
@@ -48,7 +48,7 @@ fn prefix_is_before_the_key_on_the_nodes_and_nowhere_else() {
 fn prefixed_key_is_reported_when_it_is_released_and_when_it_is_deleted() {
     let fleet = Fleet::start(3);
     let (ours, other) = (prefixed(&fleet), prefixed(&fleet));
-    // Waiters poll after an hour: only what the nodes report wakes them in time.
+    // Waiters poll after an hour: only the nodes' notifications wake them in time.
     let hour = (3600 * SECOND, 3600 * SECOND);
     let patient = config(&fleet).key_prefix("app:").retry(hour.0, hour.1);
     let waiter = ready::shared(patient);
@@ -65,7 +65,7 @@ fn prefixed_key_is_reported_when_it_is_released_and_when_it_is_deleted() {
     });
     println!("woken after {:?}", start.elapsed());
     waiting.join().unwrap().unwrap();
-    // A kept lock learns by a push that its key is gone.
+    // The client of a renewed lock learns by a push that the key is gone.
     let guard = ours.lock("b", kept(30 * SECOND)).unwrap();
     assert_eq!(other.dangerously_force_release("b").unwrap(), ReleaseOutcome::Released);
     let told = ours.until_lost(&guard);

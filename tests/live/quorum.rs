@@ -10,7 +10,7 @@ fn a_lock_is_the_same_token_on_a_majority_and_its_release_leaves_none() {
     let client = client(&fleet);
     let asked = Instant::now();
     let guard = client.try_lock("invoice:42", TTL).unwrap();
-    // The minority's answers were not waited for, but their keys are set all the same.
+    // The client did not wait for the answers of the minority, but their keys are set all the same.
     all_hold(&fleet, "invoice:42", &guard.token());
     for node in fleet.iter() {
         let left = node.pttl("invoice:42");
@@ -61,7 +61,8 @@ fn a_stopped_majority_is_no_quorum_at_the_node_timeout_and_leaves_nothing() {
     }
     let third = || fleet[1].keys().is_empty();
     eventually(SOON, "the grant of the third is given back at once", third);
-    // The client is not driven any more: what it wrote after the SETs is enough.
+    // The test does not drive the client any more: the releases that it wrote after the SETs are
+    // enough.
     fleet[0].cont();
     fleet[2].cont();
     let gone = nothing_is_left(&fleet);
@@ -103,7 +104,7 @@ fn one_node_is_a_lock_too_and_an_even_number_needs_more_than_half() {
     }
     let error = client.try_lock("a", TTL).unwrap_err();
     assert!(matches!(error, Error::Contended(_)), "two of four are no majority: {error}");
-    // What the other two granted goes at once; the caller does not wait for it.
+    // The client releases the other two nodes at once; the caller does not wait for that.
     eventually(SOON, "only another's are left", || {
         tokens(&four, "a") == [b"another's", b"another's"]
     });
@@ -130,14 +131,15 @@ fn two_addresses_of_one_server_are_refused_at_the_start_and_have_one_vote_later(
     let fleet = Fleet::start(3);
     let mut urls = fleet.urls();
     urls[2] = format!("redis://localhost:{}", fleet[0].port());
-    // This node is needed for a quorum, and comes after the second address was found out.
+    // This node is needed for a quorum, and connects after the client has found the second address.
     let slow = Proxy::start(fleet[1].address());
     slow.delay(Way::ToClient, SECOND);
     urls[1] = slow.url();
     let error = Client::connect(plain(urls.clone())).unwrap_err();
     assert!(matches!(error, Error::Config(_)), "{error}");
     assert!(error.to_string().contains("is the same server as another address"), "{error}");
-    // Found later, when the client is in use: the other two go on, and one server is no majority.
+    // Now the client finds the second address while it is in use: the other two nodes go on, and
+    // one server is no majority.
     slow.delay(Way::ToClient, Duration::ZERO);
     fleet[0].kill();
     let client = Client::connect(plain(urls)).unwrap();

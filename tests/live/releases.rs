@@ -34,7 +34,7 @@ const TIMES: usize = 6;
 enum Way {
     Lock,
     Token,
-    /// It is had after a wait in line, and handed over.
+    /// The lock is won after a wait in line, so its release hands the key over.
     InLine,
 }
 
@@ -49,22 +49,23 @@ fn put(node: &Node, key: &str, holds: Holds) {
 /// Plays every case in every order of the nodes. The last key is the one that is changed.
 fn play(client: &Client, fleet: &Fleet, keys: &[&str], way: Way) {
     let options = LockOptions::new(TTL).wait(10 * SECOND);
-    // A wait in line behind another program takes up to a tenth of a second.
+    // In line a lock takes up to a tenth of a second, because another program has the key.
     let times = if way == Way::InLine { 1 } else { TIMES };
     let changed = keys.last().expect("there is a key");
     for (holds, expected) in CASES {
         for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
             for _ in 0..times {
                 if way == Way::InLine {
-                    // They end one after the other, and the lock is had when two have ended.
+                    // The other program's keys expire one after the other. The client has the lock
+                    // when two have expired.
                     for (node, ttl) in fleet.iter().zip(["10", "20", "60"]) {
                         node.command(&["SET", changed, "another's", "PX", ttl]);
                     }
                 }
                 let mut guard = client.lock(keys, options).expect("it is free soon");
                 if way == Way::InLine {
-                    // Two nodes are enough for a lock. An extend gives the third one the key,
-                    // unless that of the other program is still there.
+                    // Two nodes are enough for the lock. An extend gives the third node the key,
+                    // unless the other program's key is still there.
                     let ended =
                         || !fleet.iter().any(|node| node.get(changed).is_some_and(is_others));
                     client.drive_until(10 * SECOND, "the other program's keys end", ended);

@@ -6,10 +6,10 @@ use redlatch::{LostReason, NodeError};
 #[test]
 fn auto_extend_does_not_succeed_on_one_master_and_its_replicas() {
     let fleet = Fleet::start(3);
-    // The renewals go on if the machine stalls for two seconds.
+    // The ttl is so long that the renewals go on if the machine stalls for two seconds.
     let ttl = 4 * SECOND;
-    // Without the guard, whose quarantine would hide the matter: the first copy of the master's
-    // keys reports a flush.
+    // The restart guard is off: when the replica first copies the master's keys, it reports a
+    // flush, and its quarantine would hide what this test looks for.
     let client = client(&fleet);
     let guard = client.lock("a", kept(ttl)).unwrap();
     client.drive_until(2 * ttl, "three masters renew it", || client.stats().renewed >= 2);
@@ -52,7 +52,7 @@ fn a_hand_over_that_a_replica_relays_is_no_vote_of_the_replica() {
     let waiting = || LockOptions::new(ttl).wait(ttl);
     let line_config = || config(&fleet).hand_over_ttl(ttl);
     let holder = ready::client(line_config());
-    // Behind another program it stands in line, so it hands the key over.
+    // The holder stands in line behind another program's key. So it hands the key over.
     for node in fleet.iter() {
         node.command(&["SET", "a", "other", "PX", "300"]);
     }
@@ -65,8 +65,8 @@ fn a_hand_over_that_a_replica_relays_is_no_vote_of_the_replica() {
         let unanswered = (0..3).map(|node| core.unanswered(NodeId::new(node))).sum::<usize>();
         unanswered == 0 && fleet.iter().all(|node| in_line(node) == 1)
     });
-    // The waiter does not run while one node becomes the replica of another one. So it does not
-    // learn that by a poll.
+    // The waiter's thread is not driven while one node becomes the replica of another, so no poll
+    // of the waiter shows that.
     fleet[2].command(&["SET", "a", "other", "PX", "60000"]);
     fleet[0].command(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
     let port = fleet[0].port().to_string();

@@ -25,7 +25,8 @@ fn a_lock_is_prolonged_by_its_token_alone_and_not_by_another() {
     for node in &fleet {
         eventually(SOON, "it is prolonged there", || node.pttl("a") > 5_000);
     }
-    // It never shortens, and what it cannot do it does not do.
+    // An extend by token never shortens. With a wrong token, another key or a bad ttl it is an
+    // error.
     let shorter = script.extend_token("a", token.clone(), SECOND).unwrap();
     assert!(shorter < deadline, "a majority agreed to no more than that");
     for (token, key) in [(wrong_token(), "a"), (token.clone(), "b")] {
@@ -49,7 +50,7 @@ fn a_lock_is_prolonged_by_its_token_alone_and_not_by_another() {
         assert!(whats.iter().all(|what| *what == What::Extend), "{heard:?}");
         assert_eq!(whats.len(), 4);
     }
-    // The holder's own deadline is what the holder asked for.
+    // The holder's own deadline is the one that it asked for.
     assert!(guard.remaining() <= 2 * SECOND);
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     nothing_is_left(&fleet);

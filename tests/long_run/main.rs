@@ -25,7 +25,7 @@ use world::{Start, Tally, World};
 /// Pairs of an acquire and a release in all runs together, unless `LONG_RUN_PAIRS` says otherwise.
 const PAIRS: u64 = 60_000;
 
-/// So often is looked at what is left, in each run.
+/// How often each run looks at what is left.
 const LOOKS: u64 = 10;
 
 /// How far two looks differ though nothing grows: buffers have the size of the most that their
@@ -38,27 +38,28 @@ struct Counting;
 static ALLOCATOR: Counting = Counting;
 
 thread_local! {
-    // Const and without a destructor: reading it allocates nothing by itself.
+    // The cell is const and has no destructor, so that reading it allocates nothing.
     static LIVE: Cell<i64> = const { Cell::new(0) };
 }
 
-// SAFETY: everything is the system's allocator; counting touches only a cell of the thread's own.
+// SAFETY: every call goes to the system's allocator; counting touches only a cell of the thread's
+// own.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.set(LIVE.get() + layout.size() as i64);
-        // SAFETY: the caller's promises are the ones that are asked for.
+        // SAFETY: the caller keeps the promises of `GlobalAlloc`, which are those of `System`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         LIVE.set(LIVE.get() + size as i64 - layout.size() as i64);
-        // SAFETY: as above.
+        // SAFETY: as in `alloc`.
         unsafe { System.realloc(place, layout, size) }
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
         LIVE.set(LIVE.get() - layout.size() as i64);
-        // SAFETY: as above.
+        // SAFETY: as in `alloc`.
         unsafe { System.dealloc(place, layout) }
     }
 }
@@ -76,7 +77,7 @@ fn long_run_leaves_no_byte_record_request_or_timer() {
     let pairs: u64 = pairs.map_or(PAIRS, |text| text.parse().expect("a number of pairs"));
     let run = |start| run(start, pairs / Start::ALL.len() as u64);
     let tallies = Start::ALL.map(run);
-    // The seed of all runs is the same. So where a run starts changes nothing.
+    // All runs have one seed, so the start of a run changes no tally.
     for (start, tally) in Start::ALL.iter().zip(&tallies) {
         assert_eq!(*tally, tallies[0], "{start:?} is another run");
     }

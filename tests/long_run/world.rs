@@ -29,7 +29,7 @@ const TTL: Duration = Duration::from_millis(400);
 const MAX_TTL: Duration = Duration::from_secs(1);
 /// Batches in a thousand that begin with a fault.
 const FAULTS: u64 = 150;
-/// So many records are opened before the counts of 32 bits wrap.
+/// The number of records that are opened before the counts of 32 bits wrap.
 const BEFORE_WRAP: u32 = 3_000;
 
 /// Where a run starts.
@@ -53,7 +53,7 @@ impl Start {
         match self {
             Start::Usual | Start::BeforeWrap => 1_000_000_000 * MILLI,
             Start::ClockAtZero => 0,
-            // A whole second, like the others: nodes count their uptime in those.
+            // A whole second, as in the other starts: nodes count their uptime in seconds.
             Start::ClockNearEnd => (u64::MAX - 72 * HOUR) / SECOND * SECOND,
         }
     }
@@ -244,7 +244,7 @@ impl World {
             Plan::Extend => {
                 if it.core.extend(&lock, TTL, data, now).is_ok() {
                     if let Some((token, until)) = &mut self.holder {
-                        // It may be extended to this at most.
+                        // The lock may be extended up to this moment at most.
                         let end = self.now + TTL.as_nanos() as u64;
                         *until = if *token == lock.token() { end } else { *until };
                     }
@@ -257,7 +257,7 @@ impl World {
             Plan::Keep if data & 128 == 0 => {
                 it.later.insert(data, lock);
             }
-            // Its record lapses.
+            // The lock is forgotten, so its record lapses at its deadline.
             Plan::Forget => self.tally.pairs += 1,
             Plan::GiveAway if data & 128 == 0 => {
                 let key = it.core.key(&lock).expect("it is held").to_vec();
@@ -456,7 +456,7 @@ impl World {
             all.into_iter().for_each(|data| self.release(client, data));
         }
         let open = |it: &Client| it.core.open_records() + it.core.open_ops();
-        // Longer than a ttl, a freeze and a quarantine together.
+        // The time is longer than a ttl, a freeze and a quarantine together.
         for _ in 0..400 {
             self.settle();
             self.now = self.now.saturating_add(10 * MILLI);
@@ -466,8 +466,8 @@ impl World {
             assert!(it.later.is_empty());
             let nodes = (0..NODES).map(NodeId::new);
             assert_eq!(nodes.map(|node| it.core.pending_releases(node)).sum::<usize>(), 0);
-            // The next look at each node's clock, the next look for silence, and the end of a
-            // quarantine.
+            // The timers that may be open: the next probe of each node, the next look for silence,
+            // and the end of a quarantine.
             let timers = it.core.open_timers();
             assert!(timers <= 3 * NODES, "client {number}: {timers} timers");
         }

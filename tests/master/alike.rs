@@ -14,19 +14,19 @@ pub fn alike(request: Option<&Vec<u8>>, master: &[u8], real: &Answer, slack: Dur
         return true;
     }
     let request = request.map_or(&[][..], Vec::as_slice);
-    // A request of ours: `*n`, `$n`, the command.
+    // The second line after `*n` and `$n` is the command.
     let command = request.split(|byte| *byte == b'\n').nth(2).unwrap_or_default();
     if master.starts_with(b"-") || real.starts_with(b"-") || master.first() != real.first() {
         return false;
     }
     match command.to_ascii_uppercase().trim_ascii_end() {
-        // Both sides round, the setting of a ttl and the looking at it.
+        // A server rounds a ttl when it is set and when it is read, and so does the master.
         b"PTTL" => near(master, real, 2 + slack.as_millis()),
         b"EVAL" if is_join(request) => joins_alike(master, real, 2 + slack.as_millis()),
         b"TTL" => near(master, real, 1 + slack.as_millis().div_ceil(1000)),
         b"TIME" => near(&master[9..], &real[9..], 1 + slack.as_millis().div_ceil(1000)),
         b"INFO" => info_alike(master, real),
-        // Without names it is a list of all, and the master has fewer.
+        // COMMAND without names lists all commands, and the master has fewer.
         b"COMMAND" if matches!(request.get(1), Some(b'1' | b'2')) => true,
         b"COMMAND" => commands_alike(master, real),
         _ => false,

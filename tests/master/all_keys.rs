@@ -4,7 +4,8 @@
 /// Each is played from the beginning, and written as those of
 /// [`RARE`](super::sequence::RARE).
 pub const ALL_KEYS: &[&str] = &[
-    // A lock is acquired and counted, and its counter is raised; a value that is no counter stays.
+    // A script acquires and counts, and another one raises the counter. A value that is no counter
+    // stays.
     "A SET c 7; A EVAL COUNTED 2 k c t LATER LATER 1000; A GET c; A PTTL c; A PTTL k; A GET k; \
      A EVAL COUNTED 2 k c u LATER LATER 1000; A GET c; A EVAL RAISED 2 k c t 0 LATER 1000 1 12; \
      A GET c; A PTTL k; A EVAL RAISED 2 k c t 0 LATER 1000 1 3; A GET c; \
@@ -18,7 +19,7 @@ pub const ALL_KEYS: &[&str] = &[
      A SET c nan; A EVAL COUNTED 2 k c t LATER LATER 1; A GET k; A SET k t; A SET c x; \
      A EVAL RAISED 2 k c t LATER LATER 1 1 5; A GET c; A DEL c; A LPUSH c x; \
      A EVAL COUNTED 2 l c t LATER LATER 1; A EVAL RAISED 2 k c t LATER LATER 1 1 5; A GET l",
-    // A key that was handed over is prolonged, and counted for its new holder.
+    // A claim prolongs a key that was handed over, and counts for its new holder.
     "A SET k t PX LATER; A SET c 7; A EVAL RAISED 2 k c t LATER LATER 1000 1; A GET c; A PTTL c; \
      A EVAL RAISED 2 k c t 0 LATER 1000 1; A GET c; A EVAL RAISED 2 k c u LATER LATER 1000 1; \
      A EVAL RAISED 2 l c t LATER LATER 1000 1; A GET c; A SET l t; A SET d 3; \
@@ -30,14 +31,14 @@ pub const ALL_KEYS: &[&str] = &[
      A EVAL RAISED 2 k c t LATER LATER 1 1 5; A EVAL RAISED 2 k c t LATER LATER 1 1 9; A GET c; \
      well; replica; A EVAL COUNTED 2 l c t LATER LATER 1; \
      A EVAL RAISED 2 k c t LATER LATER 1 1 9; well",
-    // The key holds the token already, or a value that is no string.
+    // The key already holds the token, or has another type.
     "A SET c 7; A SET k t PX LATER; A EVAL COUNTED 2 k c t 5 LATER 1000 1; A GET c; A PTTL k; \
      A EVAL COUNTED 2 k c t LATER LATER 1000 1 9; A GET c; A PTTL k; A LPUSH l x; \
      A EVAL COUNTED 2 l c t LATER LATER 1000 1; A EVAL RAISED 2 l c t LATER LATER 1000 1 9; \
      A EVAL ADOPT 1 l t u LATER; A GET c; A EVAL COUNTED 1 k t LATER; \
      A EVAL COUNTED 1 k u LATER; A EVAL COUNTED 1 l u LATER; A EVAL COUNTED 1 free u LATER; \
      A GET free; A EVAL RAISED 1 k t 5",
-    // Several keys, without counters and with them: all of them, or none.
+    // Several keys, without counters and with them: the script writes all of them, or none.
     "A HELLO 3; A CLIENT TRACKING ON; A SET b u; A SET d t PX LATER; \
      B EVAL COUNTED 2 a b t LATER; A GET a; B EVAL COUNTED 3 d a e t LATER; A GET a; A GET e; \
      A PTTL d; B EVAL COUNTED 2 a b t 5; B EVAL RAISED 2 a b t LATER; \

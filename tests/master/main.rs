@@ -42,7 +42,7 @@ struct Difference {
     unsure: bool,
 }
 
-/// The same connection to both.
+/// A connection to the server and the same one to the master.
 struct Line {
     wire: Wire,
     connection: ConnectionId,
@@ -94,12 +94,14 @@ impl Bench {
         let mut master = Master::new(1, START);
         let started = instant();
         master.set_wall_clock(START, unix_nanoseconds());
-        // The server's first connection found out whether it is ours.
+        // The first connection to the server was the one that checked whether the server is this
+        // process's child.
         let first = master.connect();
         master.disconnect(first);
         let connection = master.connect();
         let mut admin = Line { wire: server.connect(), connection, client_id: 4 };
-        // Without its background expiry, the server too notices only when it looks.
+        // Without its background expiry the server, like the master, notices an expiry only at the
+        // next access.
         assert_eq!(admin.wire.ask(&[b"DEBUG", b"SET-ACTIVE-EXPIRE", b"0"]), b"+OK\r\n");
         Bench {
             server,
@@ -130,12 +132,13 @@ impl Bench {
         let client_id = self.next_id;
         self.next_id += 1;
         let mut wire = self.server.connect();
-        // Until it answers it has not accepted: it would get its id, and need a password, later.
+        // The server has accepted the connection when it answers. Before that it might give another
+        // id, and ask for a password that a later step sets.
         wire.ask(&[b"PING"]);
         Line { wire, connection: self.master.connect(), client_id }
     }
 
-    /// Both as new, except for `run_id` and client ids.
+    /// Makes both servers as new, except for `run_id` and client ids.
     fn reset(&mut self) {
         if std::mem::take(&mut self.broken) {
             self.master.disconnect(self.admin.connection);
@@ -201,7 +204,7 @@ impl Bench {
             None => {}
             Some(Trouble::Busy) => self.keep_busy(),
             Some(Trouble::Misconf) => {
-                // A directory at the path of the snapshot.
+                // A directory at the path of the snapshot makes BGSAVE fail.
                 let in_the_way = self.server.directory.join("taken");
                 std::fs::create_dir_all(in_the_way).expect("a directory");
                 self.tell(&["CONFIG", "SET", "save", "3600 1000000"]);
@@ -215,9 +218,10 @@ impl Bench {
             Some(kind) => {
                 let stale = if *kind == Trouble::MasterDown { "no" } else { "yes" };
                 self.tell(&["CONFIG", "SET", "replica-serve-stale-data", stale]);
-                // Nothing listens on port 1.
+                // Nothing listens on port 1, so the replica has no master.
                 self.tell(&["REPLICAOF", "127.0.0.1", "1"]);
-                // The server keeps itself as a client then, in case its master comes to know it.
+                // As a replica the server makes a client of itself, which takes an id: the model
+                // takes one, too.
                 let itself = self.master.connect();
                 self.master.disconnect(itself);
                 self.next_id += 1;
@@ -262,7 +266,7 @@ impl Bench {
     fn play(&mut self, steps: &[Step]) -> Result<(), Difference> {
         self.reset();
         steps.iter().try_for_each(|step| self.step(step))?;
-        // A push of the server that the master did not send shows before the next reply.
+        // If the server sent a push that the master did not send, it stands before the next reply.
         (0..2).try_for_each(|on| self.send(on, &[words(&["ECHO", "the end"])], 1))
     }
 
@@ -291,7 +295,7 @@ impl Bench {
                 self.admin.wire.silence(Duration::from_millis(SOON + 15));
                 self.soon_since = None;
             }
-            // These need commands that a busy server refuses.
+            // These steps need commands that a busy server refuses.
             Step::Reconnect { .. } | Step::Password(_) if self.trouble == Some(Trouble::Busy) => {}
             Step::Reconnect { on } => {
                 if let Some(line) = self.lines[*on].take() {
@@ -454,7 +458,7 @@ fn seed() -> u64 {
 fn random_commands_get_the_same_replies() {
     let _place = ServerLock::take();
     let bench = RefCell::new(Bench::new());
-    // A difference may cost seconds of waiting for a reply, and other tests wait for the lock.
+    // A failed case may wait for seconds for a reply, and other tests wait for the server's lock.
     let config = Config {
         cases: 320,
         failure_persistence: None,

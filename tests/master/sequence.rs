@@ -21,7 +21,7 @@ pub enum Step {
         requests: Vec<Request>,
         piece: usize,
     },
-    /// Until every `SOON` is over.
+    /// Waits until every `SOON` is over.
     Wait,
     Reconnect {
         on: usize,
@@ -43,7 +43,7 @@ pub enum Word {
     Bytes(Vec<u8>),
     /// The `CLIENT ID` of the connection it is sent on.
     Own,
-    /// That of the other connection.
+    /// The client id of the other connection.
     Other,
     Later,
     Soon,
@@ -272,37 +272,37 @@ fn request() -> impl Strategy<Value = Request> {
 /// Sequences that chance would hardly find: steps one after the other, `A` and `B` for what is sent
 /// on which connection.
 pub const RARE: &[&str] = &[
-    // A replica hides a key whose time is over, and notifies no client.
+    // A replica hides a key that has expired, and notifies no client.
     "A HELLO 3; A CLIENT TRACKING ON; A SET k t PX SOON; A GET k; replica; wait; B GET k; \
      B PTTL k; A DBSIZE; well; B DBSIZE; B EXISTS k; A PING",
-    // A write over a key whose time is over is two writes, and one registration.
+    // A write over an expired key is two writes, and ends one registration.
     "A HELLO 3; A CLIENT TRACKING ON; B SET k t PX SOON; A GET k; wait; B SET k u NX; A GET k; \
      B PEXPIRE k 0; A PING",
     "A HELLO 3; A CLIENT TRACKING ON NOLOOP; A SET k t PX SOON; A GET k; wait; A GET k; \
      B SET k t; A PING",
     "A SET k t PX SOON; wait; A EVAL RELEASE 1 k t; A SET k t PX SOON; wait; B DEL k; \
      A SET k t PX SOON; wait; B PEXPIRE k LATER; B LPUSH k t; B TYPE k",
-    // Keys of every kind of end are gone from the count only when looked at.
+    // Expired keys leave DBSIZE only when a command reads them.
     "A SET k t PX SOON; A SET other t PXAT 1; wait; B DBSIZE; B PTTL k; B DBSIZE; B TTL other; \
      B DBSIZE",
     "A SET k t PX LATER; A SET k u KEEPTTL; B PTTL k; A SET k u XX KEEPTTL GET; B PTTL k; \
      A SET k u; B PTTL k; A SET other u KEEPTTL; B PTTL other",
-    // A registration outlives the tracking, and RESET does not end it.
+    // A registration outlives `CLIENT TRACKING OFF`, and RESET does not end it.
     "A HELLO 3; A CLIENT TRACKING ON; A GET k; A CLIENT TRACKING OFF; A CLIENT TRACKING ON OPTIN; \
      B SET k t; A PING; A RESET; A HELLO 3; A GET k; A CLIENT TRACKING ON; B SET k t; A PING",
     "A HELLO 3; A CLIENT TRACKING ON; A GET k; A HELLO 2; B SET k t; A HELLO 3; B SET k t; A PING",
-    // What comes between CLIENT CACHING YES and the read it is about.
+    // Commands between CLIENT CACHING YES and the read that it is about.
     "A HELLO 3; A CLIENT TRACKING ON OPTIN; A CLIENT CACHING YES; A CLIENT ID extra; A GET k; \
      B SET k t; A CLIENT CACHING YES; A blank; A GET k; B SET k t; A CLIENT CACHING YES; A CLIENT; \
      A GET k; B SET k t; A CLIENT CACHING YES; A GET; A GET k; B SET k t; A PING",
-    // Every database has its keys, and none its registrations.
+    // Every database has its own keys; all databases share the registrations.
     "A HELLO 3; A CLIENT TRACKING ON; A GET k; B SELECT 3; B SET k t; A PING; A GET k; B FLUSHDB; \
      A PING; B SELECT 0; B GET k",
     // Two databases change places; registrations stay, and no client is notified.
     "A HELLO 3; A CLIENT TRACKING ON; A SET k t PX LATER; A GET k; B SELECT 1; B GET k; \
      B SWAPDB 0 1; B GET k; B PTTL k; A GET k; A PING; A DBSIZE; B SET k u; A PING; A SWAPDB 1 1; \
      A SWAPDB 0 16; A SWAPDB -1 0; A SWAPDB 0 4294967297; A SWAPDB x 0; A SWAPDB 0",
-    // The node marker is carried over, replaced, or left alone.
+    // The script of the node marker carries the marker over, replaces it, or leaves it alone.
     "A SET k MARKER; A EVAL MARK 1 k OTHER_PREFIX keep EMPTY; A SET k MARKER_VOUCHED; \
      A EVAL MARK 1 k OTHER_PREFIX tail EMPTY; A EVAL MARK 1 k OTHER_PREFIX EMPTY EMPTY; \
      A EVAL MARK 1 k OTHER_PREFIX 18 EMPTY; A EVAL MARK 1 k PREFIX 17 EMPTY 99; \
@@ -312,22 +312,23 @@ pub const RARE: &[&str] = &[
      A DEL k; A EVAL MARK 1 k PREFIX 17 EMPTY; A EVAL MARK 1 k PREFIX EMPTY EMPTY 100; A GET k; \
      A LPUSH l x; A EVAL MARK 1 l PREFIX new EMPTY; A EVAL MARK 1 l; full; \
      A EVAL MARK 1 k OTHER_PREFIX keep EMPTY; A GET k",
-    // Every key of a script is read when it reads one.
+    // A script that reads one of its keys registers all of its keys.
     "A HELLO 3; A CLIENT TRACKING ON; A EVAL EXTEND 2 k other t LATER; B SET other t; B SET k t; \
      A EVAL EXTEND 1 k t LATER; A EVAL RELEASE 1 k u; B EVAL RELEASE 1 k t; A PING",
-    // The same on a replica and on one without its master, for own keys and for others'.
+    // The same on a replica and on a replica without its master, for the caller's keys and for
+    // others'.
     "A SET k t PX LATER; A SET other u; replica; A EVAL RELEASE 1 k t; A EVAL RELEASE 1 other t; \
      A EVAL EXTEND 1 k t LATER; A EVAL EXTEND 1 nokey t LATER; orphan; A EVAL RELEASE 1 k t; \
      A EVAL RELEASE 2 k; A EVALSHA RELEASE_SHA 1 k t; A SCRIPT FLUSH; A GET k; A SET k t; well",
     "A SET k t PX LATER; full; A EVAL EXTEND 1 k t LATER; A PTTL k; A SET k t; \
      A EVAL RELEASE 1 k t",
-    // An extend for a shorter time writes, and changes nothing: no reader is notified.
+    // An extend for a shorter time changes no ttl, and no client that read the key is notified.
     "A HELLO 3; A CLIENT TRACKING ON; B SET k t PX LATER; A GET k; B EVAL EXTEND 1 k t 5; \
      A PTTL k; full; B EVAL EXTEND 1 k t 5; A PTTL k; well; B SET c 7; A PING; \
      B EVAL RAISED 2 k c t 5 LATER 1000 1 3; A PING; replica; B EVAL EXTEND 1 k t 5; well; lonely; \
      B EVAL EXTEND 1 k t 5; unsaved; B EVAL EXTEND 1 k t 5; A PTTL k; well; \
      B EVAL EXTEND 1 k t LATER; A PTTL k",
-    // A lock is taken up: its ttl is not shortened, and a client that reads its key is notified.
+    // A lock is adopted: its ttl is not shortened, and a client that read its key is notified.
     "A HELLO 3; A CLIENT TRACKING ON OPTIN NOLOOP; B SET k t PX LATER; A CLIENT CACHING YES; \
      A PTTL k; B EVAL ADOPT 1 k t u 5; B PTTL k; B GET k; A CLIENT CACHING YES; A PTTL k; \
      A EVAL ADOPT 1 k t x LATER; A EVAL ADOPT 1 k t u LATER; A PTTL k; B EVAL EXTEND 1 k u LATER; \
@@ -337,13 +338,13 @@ pub const RARE: &[&str] = &[
      B SET other t; B EVAL ADOPT 1 other t u -inf; B EVAL ADOPT 1 other t; B EVAL ADOPT 1 other; \
      B LPUSH l t; B EVAL ADOPT 1 l t u LATER; full; B EVAL ADOPT 1 k u t LATER; unsaved; \
      B EVAL ADOPT 1 k u t LATER; B EVAL ADOPT 1 k x t LATER; well; B GET k",
-    // What was seen is deleted, as far as it was seen, and nothing else.
+    // The script deletes the value that was seen, compared as far as it was seen, and nothing else.
     "A HELLO 3; A CLIENT TRACKING ON; B SET k t; A GET k; B EVAL SEEN 1 k u 159; A PING; \
      B EVAL SEEN 1 k t 159; A PING; B GET k; B EVAL SEEN 1 k t 159; B SET k abc; \
      B EVAL SEEN 1 k ab 1; B GET k; B LPUSH l t; B EVAL SEEN 1 l t 159; B SET k t; full; \
      B EVAL SEEN 1 k t 159; replica; B EVAL SEEN 1 k t 159; well; B GET k",
-    // Waiters join the line of a key, and each release hands the key to the next one, by its place
-    // or by its name; a waiter that cannot be reached is skipped.
+    // Waiters join the line of a key, and each release hands the key to the next waiter, by its
+    // place or by its name; a waiter without a connection is skipped.
     "A SET k h PX LATER; A EVAL JOIN 2 k line t MEMBER_T LATER LATER EMPTY; \
      A EVAL JOIN 2 k line u MEMBER_U LATER LATER 1; \
      A EVAL JOIN 2 k line t MEMBER_T LATER LATER EMPTY; \
@@ -367,11 +368,11 @@ pub const RARE: &[&str] = &[
      A EVAL HAND 2 k line h; A GET k; \
      A EVAL JOIN 2 k line t MEMBER_T LATER LATER EMPTY OTHER_MARK; A ZRANGE line 0 -1; \
      A PUBSUB NUMSUB redlatch:nobody; A PUBSUB; A PUBSUB NUMSUB",
-    // Members that say nothing that a key can be handed over with.
+    // Members of the line from which no hand-over can be made.
     "A ZADD line 1 JUNK; A ZADD line 2 ZERO_TTL; A ZADD line 3 LONG_TTL; \
      A EVAL JOIN 2 k line t MEMBER_T LATER LATER 1; A GET k; A EXISTS line; \
      A ZADD line 2 ZERO_TTL; A EVAL HAND 2 k line t z; A EXISTS k line",
-    // The key of the line is no line: nobody joins it, and a release deletes the key.
+    // The key of the line has another type: nobody joins it, and a release deletes the key.
     "A SET k h PX LATER; A SET line x; A EVAL JOIN 2 k line t MEMBER_T LATER LATER EMPTY; \
      A EVAL HAND 2 k line h u; A GET k; A SET k h; A EVAL HAND 2 k line h; \
      A GET k; A SET k h; A EVAL HAND 2 k line h u MEMBER_T; A GET k; A SET k h; \
@@ -389,8 +390,8 @@ pub const RARE: &[&str] = &[
      A GET k",
     "A CLIENT SETNAME me; busy; A PING; A SET k t; A HELLO 3; A AUTH x; A CLIENT ID; B RESET; \
      B QUIT",
-    // A client that came while there was a password has not sent it, and still has not when it is
-    // gone.
+    // A client that connected while a password was set has not authenticated, and still has not
+    // after the password is removed.
     "locked; A again; A HELLO 3; A GET k; unlocked; A GET k; A HELLO 3; A AUTH x; \
      A AUTH default x; A HELLO 3; locked; A GET k; B GET k; A RESET; A GET k; A AUTH secret; \
      A GET k; B RESET; B GET k",
@@ -432,7 +433,7 @@ fn fill(template: &str, fills: &[u8; 8]) -> Vec<Word> {
     words.map(|(word, fill)| blank(word, usize::from(*fill))).collect()
 }
 
-/// Now and then a word too few, a word too many, or small letters.
+/// Leaves a word out, adds one, or makes a word lower-case, now and then.
 fn twisted(mut words: Vec<Word>, twist: u8) -> Request {
     match twist {
         80..85 => drop(words.pop()),

@@ -23,8 +23,8 @@ pub struct Server {
 
 impl Server {
     pub fn start() -> Server {
-        // Another process that binds a free port after us takes it from under the server, so this
-        // is tried again; and the process that answers must be our child.
+        // Another process may bind the port that was free a moment ago. So the start is tried
+        // again, and the process that answers must be this test's child.
         let server = (0..10).find_map(|_| Server::try_start());
         server.expect("redis-server starts on one of ten free ports")
     }
@@ -74,7 +74,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both only fail when it has ended already.
+        // Both calls fail only if the server has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.directory);
@@ -99,7 +99,7 @@ pub struct Wire {
 
 impl Wire {
     pub fn send(&mut self, bytes: &[u8]) {
-        // On a connection that was closed, the next read reports it.
+        // If the connection was closed, the next read reports that.
         let _ = self.stream.write_all(bytes);
     }
 

@@ -78,7 +78,7 @@ impl Peer {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 None
             }
-            // Killed with bytes it had not read.
+            // The server was killed with unread bytes.
             Err(error) if error.kind() == ErrorKind::ConnectionReset => Some(0),
             Err(error) => panic!("{error}"),
         }
@@ -166,7 +166,7 @@ fn a_killed_one_is_gone_until_it_is_restarted() {
     let uptime = peer.info("server", "uptime_in_seconds");
     assert!(uptime.parse::<u64>().is_ok_and(|seconds| seconds < 100));
 
-    // This time without a kill before it.
+    // A restart without a kill before it.
     master.restart(Restart::Empty).expect("the port is free");
     while peer.line().is_some() {}
     assert_eq!(Peer::connect(master).ask("EXISTS k"), ":0");
@@ -179,7 +179,7 @@ fn frozen_master_that_is_killed_executes_nothing_more() {
     assert_eq!(peer.ask("PING"), "+PONG");
     masters[0].freeze();
     peer.send("SET k t");
-    // Some that it has not even accepted.
+    // Connections that the master has not even accepted.
     let waiting = [(); 3].map(|()| Peer::connect(&masters[0]));
     masters[0].kill();
     assert_eq!(peer.line(), None);
@@ -201,7 +201,7 @@ fn a_delay_is_that_of_a_long_wire() {
     let requests = 10;
     for number in 0..requests {
         peer.send(&format!("SET k{number} t"));
-        // Not before the one before it was executed, or they come and go as one.
+        // Each request waits until the one before it was executed: else they arrive as one.
         eventually(|| masters[0].get(format!("k{number}")).is_some());
     }
     for _ in 0..requests {
@@ -211,7 +211,7 @@ fn a_delay_is_that_of_a_long_wire() {
     let all = start.elapsed();
     assert!(all < delay * requests / 2, "one after the other: {all:?}");
 
-    // Executed at once, answered late, and nothing overtakes.
+    // The request is executed at once, and answered late; no answer overtakes another.
     peer.send("SET k t");
     eventually(|| masters[0].get("k").is_some());
     masters[0].delay(Duration::ZERO);
@@ -276,7 +276,7 @@ fn a_connection_ends_when_either_side_ends_it() {
     drop(leaver);
     eventually(|| killer.info("clients", "connected_clients") == "1");
 
-    // The master itself may be asked to do it.
+    // The test may also call the master itself.
     masters[0].with(|master, now| master.restart(now, Restart::Empty));
     assert_eq!(killer.line(), None);
 }
@@ -287,7 +287,8 @@ fn a_peer_that_does_not_read_holds_up_nobody_for_long() {
     let mut lazy = TcpStream::connect(masters[0].address()).expect("it listens");
     let text = "x".repeat(4 << 20);
     let request = format!("*2\r\n$4\r\nECHO\r\n${}\r\n{text}\r\n", text.len());
-    // More than the sockets hold, unread: at some point the master hangs up.
+    // The peer sends more than the sockets hold, and reads nothing: at some point the master closes
+    // the connection.
     let hung_up = (0..100).any(|_| lazy.write_all(request.as_bytes()).is_err());
     assert!(hung_up);
     assert_eq!(Peer::connect(&masters[0]).ask("PING"), "+PONG");

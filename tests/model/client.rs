@@ -21,11 +21,11 @@ pub const LINE: &[u8] = b"redlatch:line:{k}";
 #[derive(Debug)]
 pub enum Task {
     Idle,
-    /// It waits for the lock: by an acquire, or by an adopt.
+    /// The caller waits for the lock: by an acquire, or by an adopt.
     Asking(Op),
-    /// It has the lock, and may wait for the end of an extend.
+    /// The caller has the lock, and may wait for the end of an extend.
     Holding(Lock, Option<Op>),
-    /// It waits for the end of a release.
+    /// The caller waits for the end of a release.
     Releasing(Op),
 }
 
@@ -148,7 +148,7 @@ impl Client {
                     match result {
                         Ok(Outcome::Extended { deadline }) => self.extended(deadline, now)?,
                         Ok(other) => return Err(format!("an extend ended as {other:?}")),
-                        // A loss that is reported ends the belief before the deadline.
+                        // A reported loss ends the client's belief before the deadline.
                         Err(Error::Lost { .. }) => self.believes_until = None,
                         Err(_) => {}
                     }

@@ -136,7 +136,7 @@ fn client_word(client: &Client, part: &Fingerprint<'_>) -> u64 {
         Task::Idle => 1,
         Task::Asking(_) => 2,
         Task::Holding(lock, extend) => {
-            // A handle of a lock that is over is as good as none.
+            // The handle of a lock that is over has no effect on any future, like no handle.
             let held = client.core.deadline(lock).is_some() || extend.is_some();
             if held || client.believes(part.now()) { 3 + u64::from(extend.is_some()) } else { 1 }
         }

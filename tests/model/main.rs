@@ -92,7 +92,7 @@ fn trace(plan: &Plan, steps: &[Step]) -> String {
     text
 }
 
-/// What is searched besides the small bounds: `gate` or `full`.
+/// Whether `MODEL` asks for these bounds besides the small ones: `gate` or `full`.
 fn is_asked_for(bounds: &str) -> bool {
     std::env::var("MODEL").is_ok_and(|which| which == bounds)
 }

@@ -7,7 +7,7 @@ use redlatch::testing::master::ConnectionId;
 use crate::wire::{self, Orphan, Wire};
 use crate::world::World;
 
-/// What must not be, in words.
+/// The violation, in words.
 pub type Checked = Result<(), String>;
 
 impl World {
@@ -139,7 +139,7 @@ impl World {
                 self.deliver_to_client(client, node)?;
             }
         }
-        // The question for the time is a part of the handshake, if nothing comes before it.
+        // TIME is a part of the handshake if no other request comes before it.
         if self.wire(client, node).up.front().is_some_and(|first| wire::is_time(first)) {
             self.deliver_to_node(client, node);
             self.deliver_to_client(client, node)?;

@@ -149,7 +149,7 @@ const fn released(bounds: Bounds) -> Plan {
     Plan { prefix: RELEASING, ..waiting(bounds) }
 }
 
-/// The same after so long that the node hands the key over for a short time.
+/// These bounds after so long a time that the node hands the key over for a short time.
 const fn short(bounds: Bounds) -> Plan {
     Plan { prefix: RELEASING_LATE, hand_over_ttl: SHORT_TTL, ..waiting(bounds) }
 }
@@ -228,13 +228,13 @@ const HELD_AND_IN_LINE: &[Step] = &[
     Step::Settle,
 ];
 
-/// The same, when the release of client 1 is on its way.
+/// Client 0 stands in line, and the release of client 1 is in flight.
 const RELEASING: &[Step] = &after_in_line::<9>(&[Step::Release { client: 1 }]);
 
-/// The same, when client 0 has not polled for as long as it may.
+/// The release of client 1 is in flight, and client 0 has not polled for as long as it may.
 const RELEASING_LATE: &[Step] = &after_in_line::<10>(&[Step::Time, Step::Release { client: 1 }]);
 
-/// The same, when client 2 stands in line, too.
+/// The release of client 1 is in flight, and clients 0 and 2 stand in line.
 const RELEASING_BEFORE_TWO: &[Step] =
     &after_in_line::<11>(&[Step::Acquire { client: 2 }, Step::Settle, Step::Release { client: 1 }]);
 

@@ -167,7 +167,7 @@ pub fn quiet_future(world: &World, print: u64, known: &mut Seen) -> Result<(), S
         if path.len() > QUIET {
             return Err("a quiet future does not end".into());
         }
-        // What must hold in every state is looked at where the search itself comes to that state.
+        // The invariants are checked when the search itself comes to the state.
         if take(&mut world, step).is_err() {
             break;
         }

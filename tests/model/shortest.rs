@@ -10,7 +10,7 @@ use crate::world::World;
 /// Looks at the states breadth first, up to `most`: finds the shortest run to what must not be.
 pub fn shortest(plan: &Plan, most: usize) -> Found {
     let mut found = Found::default();
-    // Each state by its number, with the number of the state before it, and the step between.
+    // For each state, by its number: the number of the state before it, and the step between them.
     let mut origins: Vec<(u32, Step)> = Vec::new();
     let mut seen: Seen = Seen::default();
     let mut quiet = Seen::default();

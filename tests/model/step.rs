@@ -17,7 +17,7 @@ pub enum Step {
     Turn { client: u8 },
     /// Time passes up to the next moment at which something is due or a key expires.
     Time,
-    /// The same, while clients that have something due are stopped.
+    /// Time passes while clients that have something due are stopped.
     Stall,
     /// All messages arrive, and clients do what is due, before time passes. Only in what a run
     /// begins with.

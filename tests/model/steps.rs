@@ -152,7 +152,7 @@ impl World {
         });
         let all = timers.chain(beliefs).chain(keys).filter(|&at| at > self.now);
         let next = all.min().filter(|&at| at.saturating_since(self.now) < HORIZON)?;
-        // Whole milliseconds: what is due earlier by less than that is late.
+        // Time moves in whole milliseconds, so an event may come up to a millisecond late.
         Some(Instant::from_nanos(next.as_nanos().next_multiple_of(MILLISECOND)))
     }
 

@@ -8,12 +8,12 @@ use redlatch::proto::{Instant, RestartGuard};
 /// The ttl that is asked for: the longest that is allowed.
 pub const TTL: Duration = Duration::from_millis(100);
 pub const MAX_TTL: Duration = TTL;
-/// Of the same length as all others that lead to a step of a connection.
+/// The node timeout has the same length as all other times that lead to a step of a connection.
 pub const NODE_TIMEOUT: Duration = Duration::from_millis(70);
 pub const RESET_AFTER: Duration = NODE_TIMEOUT;
 pub const CONNECT_TIMEOUT: Duration = NODE_TIMEOUT;
 pub const RECONNECT: Duration = NODE_TIMEOUT;
-/// Each pause of a client that waits is as long as that, or as near to it as it may be.
+/// Each pause of a client that waits is as long as the node timeout, or as near to it as it may be.
 pub const PAUSE: Duration = NODE_TIMEOUT;
 pub const RETRY: Duration = NODE_TIMEOUT;
 /// A ttl for a key that is handed over to a waiter that may have stopped.
@@ -23,7 +23,7 @@ pub const WAIT: Duration = Duration::from_millis(220);
 /// No run lasts until the first probe.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// What is due later than this is not waited for: only probes are.
+/// The search does not wait for timers that are due later than this: only probes are.
 pub const HORIZON: Duration = Duration::from_secs(60);
 
 /// All moments are whole milliseconds.

@@ -19,9 +19,9 @@ pub type Message = Arc<[u8]>;
 pub struct Wire {
     /// The connection at the node, while there is one.
     pub id: Option<ConnectionId>,
-    /// What is on its way to the node.
+    /// The messages that are in flight to the node.
     pub up: VecDeque<Message>,
-    /// What is on its way to the client.
+    /// The messages that are in flight to the client.
     pub down: VecDeque<Message>,
     /// The node has ended the connection. The client notices after it has read everything.
     pub ended: bool,
@@ -129,13 +129,13 @@ fn without_time(message: &[u8]) -> (&[u8], Option<u64>) {
         return (message, None);
     };
     let (seconds, rest) = number(message, at + TIME.len());
-    // The length of the microseconds, and then their number.
+    // The length of the microseconds, and after it the microseconds.
     let (_, rest) = number(message, rest + 1);
     let (micros, _) = number(message, rest);
     (&message[..at], Some(1_000_000 * seconds as u64 + micros as u64))
 }
 
-/// What is longer is the source of a script.
+/// A longer argument is the source of a script.
 const LONGEST_SAID: usize = 300;
 
 fn bulk_word(text: &[u8], now_micros: u64, limit: u64, names: &dyn Names) -> u64 {
@@ -150,7 +150,7 @@ fn bulk_word(text: &[u8], now_micros: u64, limit: u64, names: &dyn Names) -> u64
                 .map(|id| id.map_or(0, |id| name(&id)));
             mix(mix(run, history), age)
         }
-        // The beginning of a marker, as a client sends it: two identities.
+        // A marker as a client sends it begins with two identities.
         None if text.starts_with(b"1 ") && text.len() == 84 => {
             mix(name(&text[2..42]), name(&text[43..83]))
         }

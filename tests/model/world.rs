@@ -82,7 +82,7 @@ impl World {
                 world.connect(client, node).expect("nothing was asked yet");
             }
         }
-        // The connections have been good for so long that a lost one is replaced at once.
+        // The connections have been good for so long that the client replaces a lost one at once.
         world.now = now.saturating_add(RECONNECT);
         for client in 0..plan.clients {
             world.take(Step::Turn { client: client as u8 }).expect("nothing was asked yet");

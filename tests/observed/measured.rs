@@ -128,7 +128,7 @@ fn metrics_are_published_once_each_and_add_up_over_clients() {
     guard.release().unwrap();
     drop(other);
     masters.iter().next().unwrap().kill();
-    // The answers that came after the majority are read, too.
+    // The clients also read the answers that came after the majority's.
     clients.iter().for_each(|client| client.drive(Duration::from_millis(300)).unwrap());
     publish_all();
     assert_eq!(kept.get("redlatch_locks_held"), Some((0, 0.0)));

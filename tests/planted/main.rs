@@ -99,7 +99,8 @@ fn planted_faults_are_those_of_the_patch() {
     assert_eq!(faults_patch().faults(), named, "{PATCH}, and the list here");
 }
 
-/// Some minutes, half of them for the build of the copy; `.ci/run` has a step for it.
+/// The test takes some minutes, half of them for the build of the copy; `.ci/run` has a step for
+/// it.
 #[test]
 #[ignore = "needs minutes: cargo test --all-features --test planted -- --ignored --nocapture"]
 fn planted_faults_are_found() {
@@ -133,7 +134,8 @@ fn finds(tree: &Tree, check: Check, fault: &str, breaks: &str) -> bool {
     };
     let verdict = if found { "found" } else { "NOT found" };
     let time = start.elapsed();
-    // Whoever adds up the results of tests must not see those of a run with a fault.
+    // The result lines of a run with a fault are left out, so that no script adds them to the
+    // results of the tests.
     output.lines().filter(|it| !it.contains("test result:")).for_each(|it| println!("{it}"));
     println!("{fault} ({breaks}): {verdict} by {check:?} in {time:.1?}\n");
     found

@@ -100,7 +100,7 @@ impl Hunk {
     }
 
     fn push(&mut self, line: &str) {
-        // An editor may have taken the space of an empty line away.
+        // An editor may have removed the space of an empty line.
         let (sign, text) = if line.is_empty() { (" ", "") } else { line.split_at(1) };
         let (was, is) = match sign {
             " " => (true, true),

@@ -24,7 +24,7 @@ const PARTS: [&str; 9] =
 pub enum Outcome {
     Passed,
     Failed,
-    /// It did not run.
+    /// The check did not run.
     Unknown,
 }
 
@@ -37,7 +37,7 @@ pub struct Tree {
 impl Tree {
     /// Copies the tree, with the patch.
     pub fn of(patch: &Patch) -> Tree {
-        // Beside target/debug, wherever that is.
+        // The folder is beside target/debug, wherever that is.
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("planted");
         let (source, build) = (folder.join("tree"), folder.join("build"));
         let mut files = BTreeMap::new();
@@ -147,7 +147,8 @@ fn read_all(root: &Path, path: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
 
 /// The tree that is tested.
 pub fn root() -> PathBuf {
-    // Asked at run time first: two checkouts that share a target folder share this binary as well.
+    // The variable is read at run time first: two checkouts that share a target folder share this
+    // binary, too.
     let now = std::env::var_os("CARGO_MANIFEST_DIR");
     now.map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from)
 }

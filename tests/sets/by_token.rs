@@ -34,7 +34,7 @@ fn extend_by_token_of_a_set_prolongs_every_key_everywhere() {
     drive_until(&script, "every key lives longer", || {
         (0..3).all(|node| lives(&fleet, node).iter().all(|&left| left > 20))
     });
-    // It never shortens, and a script that a node forgot is sent again.
+    // The extend never shortens, and a script that a node forgot is sent again.
     fleet.iter().for_each(|node| drop(node.command(&["SCRIPT", "FLUSH"])));
     let shorter = script.extend_token(["a", "b"], token.clone(), TTL).unwrap();
     assert!(shorter < deadline, "a majority agreed to no more than that");
@@ -56,7 +56,8 @@ fn extend_by_token_of_a_set_leaves_all_keys_of_a_node_that_lost_one() {
     script.drive(millis(50)).unwrap();
     assert!((1..=10).contains(&lives(&fleet, 0)[0]), "{:?}", lives(&fleet, 0));
     assert_eq!(fleet[0].get("b"), None, "an extend makes no key");
-    // Another client's token at one key, on a second node: two of three do not have the set.
+    // On a second node, one key holds another client's token: two of three nodes do not have the
+    // set.
     fleet[1].command(&["SET", "b", &"c".repeat(40), "PX", "30000"]);
     let error = script.extend_token(["a", "b"], token.clone(), 6 * TTL).unwrap_err();
     println!("{error}");
@@ -64,7 +65,7 @@ fn extend_by_token_of_a_set_leaves_all_keys_of_a_node_that_lost_one() {
     assert!(error.to_string().contains("for \"b\", one of 2 keys"), "{error}");
     script.drive(millis(50)).unwrap();
     assert!(lives(&fleet, 1).iter().all(|&left| left <= 30), "{:?}", lives(&fleet, 1));
-    // One of its keys alone is a key like any other.
+    // A call for one key of the set treats it like any other key.
     script.extend_token("a", token.clone(), TTL).unwrap();
     let released = script.release_token(["a", "b"], token).unwrap();
     assert_eq!(released, ReleaseOutcome::TakenByOther);
@@ -98,7 +99,7 @@ fn extend_by_token_of_a_set_is_there_in_every_interface() {
     let fleet = Fleet::start(3);
     let token = given(&fleet);
     let both = KeySet::new(["a", "b"]).unwrap();
-    // Each of them prolongs both keys on a majority.
+    // The extend of each interface prolongs both keys on a majority.
     let prolonged = |seconds: i64| {
         let is_longer = |&node: &usize| lives(&fleet, node).iter().all(|&left| left > seconds);
         assert!((0..3).filter(is_longer).count() >= 2, "{seconds} s");

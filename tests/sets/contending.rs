@@ -95,7 +95,7 @@ fn in_a_process_of_its_own() {
 /// Writes every hold into the file: the process id, when it asked, from when and until when it
 /// held, and the numbers of the keys. A wait that got no lock holds from 0.
 fn contend(client: &Client, Contest { keys, of, end, file }: Contest<'_>) {
-    // Many processes append to it: each line is one write.
+    // Many processes append to the file, so each line is one write.
     let mut file = OpenOptions::new().append(true).open(file).expect("the parent made it");
     let who = std::process::id();
     let now = || clock::now().as_nanos();
@@ -125,6 +125,6 @@ fn contend(client: &Client, Contest { keys, of, end, file }: Contest<'_>) {
         let line = format!("{who} {asked} {from} {until} {}\n", held.join(" "));
         file.write_all(line.as_bytes()).expect("the file can be written");
     }
-    // What is pending for a node that was away is sent when it is back.
+    // The releases that are pending for a node that was away are sent when it is back.
     client.drive(2 * SECOND).expect("the poller works");
 }

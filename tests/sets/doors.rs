@@ -41,7 +41,7 @@ fn shared_client_locks_sets_from_threads_and_tasks() {
     let names: Vec<&[u8]> = guard.keys().collect();
     assert_eq!(names, [&b"a"[..], b"b"]);
     drop(guard);
-    // A guard of one key, which takes the place of that one's state.
+    // This guard of one key may get the record that the set had.
     let guard = locks.try_lock("a", TTL).wait().unwrap();
     assert_eq!(guard.keys().collect::<Vec<_>>(), [b"a"]);
     drop(guard);
@@ -84,7 +84,7 @@ fn keys_of_every_type_are_locked_through_the_clients() {
         assert_eq!(keys, ["a", "b"]);
     }
     let shared = ready::shared(config(fleet.urls()));
-    // A call keeps its keys: also those that it owns, and those that it borrows.
+    // A call may own its keys or borrow them.
     let calls = [
         shared.lock(one.clone(), TTL).wait().map(|guard| guard.keys().count()),
         shared.lock(&several, TTL).wait().map(|guard| guard.keys().count()),

@@ -16,7 +16,7 @@ fn fenced() -> LockOptions {
 /// With the restart guard, and a `max_ttl` that makes the quarantine short.
 fn guarded(fleet: &Fleet) -> Client {
     let config = config(fleet.urls()).restart_guard(RestartGuard::On).max_ttl(MAX_TTL);
-    // When the quarantine is over.
+    // The client is ready when the quarantine of the nodes is over.
     ready::client(config)
 }
 
@@ -38,7 +38,8 @@ fn each_key_of_a_set_has_a_number_that_grows_beside_single_locks_and_other_sets(
             assert_eq!(guard.fences().count(), names.len(), "a number for each key");
             assert_eq!(guard.fence().is_some(), names.len() == 1);
             let mut last = last.lock().expect("no client panics");
-            // A holder that was kept from running is late: its numbers come out of order.
+            // A holder whose thread was late notes its numbers late, out of order. They are not
+            // counted.
             if guard.remaining() > millis(200) {
                 for (key, fence) in guard.fences() {
                     assert_eq!(guard.fence_of(key), Some(fence));
@@ -109,7 +110,7 @@ fn fences_are_not_given_where_another_program_uses_the_counter_of_one_key() {
     client.drive(millis(100)).unwrap();
     no_lock_is_left(&fleet);
     assert!(fleet.iter().all(|node| node.get(counter_key(b"a")).is_none()), "nothing was counted");
-    // Without numbers no counter is needed.
+    // A lock without numbers needs no counter, so it is granted.
     assert_eq!(client.lock(["a", "b"], millis(500)).unwrap().fences().count(), 0);
 }
 
@@ -120,7 +121,7 @@ fn counters_and_locks_that_are_named_after_their_keys_do_not_meet() {
     let names = ["a", "a:fence", "{a}:fence", "fence:{a}"];
     let mut last = BTreeMap::new();
     for turn in 0..9 {
-        // All of them at once, or two of them by themselves.
+        // All locks at once, or two of them alone.
         let groups: &[&[&str]] = if turn % 2 == 0 { &[&names] } else { &[&["a"], &["{a}:fence"]] };
         let guards = groups.iter().map(|&group| client.lock(group, fenced()).unwrap());
         for guard in guards.collect::<Vec<_>>() {

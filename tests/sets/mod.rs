@@ -62,7 +62,7 @@ fn set_is_one_token_on_every_key_of_a_majority_and_its_release_leaves_none() {
     }
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     nothing_is_left(&fleet);
-    // A guard that is dropped does the same.
+    // Dropping a guard releases all keys, too.
     drop(client.try_lock(["a", "b"], TTL).unwrap());
     nothing_is_left(&fleet);
 }
@@ -76,7 +76,7 @@ fn set_that_is_refused_writes_none_of_its_keys() {
     let error = other.try_lock(["a", "b", "c"], TTL).unwrap_err();
     println!("{error}");
     assert!(error.is_contended() && error.to_string().contains("for \"b\", one of 3 keys"));
-    // Later answers and releases arrive.
+    // Late answers and releases arrive during this call.
     other.drive(millis(100)).unwrap();
     let all_but_b: Vec<_> = keys(&fleet).into_iter().filter(|(_, key)| key != "b").collect();
     assert!(all_but_b.is_empty(), "a part of a set: {all_but_b:?}");
@@ -107,7 +107,7 @@ fn loss_of_a_set_is_reported_at_once_and_names_the_key() {
     let mut guard = client.try_lock(["a", "b", "c"], TTL).unwrap();
     guard.auto_extend(60 * SECOND).unwrap();
     client.drive(millis(50)).unwrap();
-    // On one node it is healed.
+    // A key that one node lost is healed.
     fleet[0].command(&["DEL", "b"]);
     eventually(SOON, "the key is there again", || {
         client.drive(millis(5)).unwrap();
@@ -145,7 +145,8 @@ fn set_with_a_key_of_another_type_is_held_by_another_program() {
     let error = client.try_lock(["a", "b"], TTL).unwrap_err();
     println!("{error}");
     assert!(error.is_contended() && error.to_string().contains("for \"b\", one of 2 keys"));
-    // A key that becomes a list while the lock is held is another's, and does not keep the rest.
+    // If a key becomes a list while the lock is held, it belongs to another program. The others are
+    // released.
     let guard = client.try_lock(["a", "c"], TTL).unwrap();
     eventually(SOON, "all three have it", || keys(&fleet).len() == 9);
     for node in fleet.iter() {
@@ -174,7 +175,8 @@ fn set_on_a_node_without_memory_leaves_nothing_there() {
     assert!(error.to_string().contains("needed 2 of 3 for \"a\" and 1 more key: "), "{error}");
     client.drive(millis(100)).unwrap();
     nothing_is_left(&fleet);
-    // What a server holds when memory runs out in the middle of its script: it goes on.
+    // The memory limit is what the server uses now: it runs out in the middle of the script, which
+    // goes on.
     let used = fleet[2].info("used_memory");
     fleet[2].command(&["CONFIG", "SET", "maxmemory", &used]);
     let before = fleet[2].info("used_memory");
@@ -243,13 +245,13 @@ fn set_that_cannot_be_is_refused_before_a_byte_is_sent() {
     let error = client.lock(&names, TTL).unwrap_err();
     assert!(matches!(error, Error::Config(ConfigError::Keys { given: 65 })), "{error}");
     println!("{error}");
-    // The restart guard of this client is off.
+    // The restart guard of this client is off, so it refuses fenced locks.
     let fenced = LockOptions::new(TTL).fenced();
     let error = client.lock(["a", "b"], fenced).unwrap_err();
     assert!(matches!(error, Error::Config(ConfigError::Fence { .. })), "{error}");
     println!("{error}");
     let after: u64 = fleet[0].info("total_commands_processed").parse().unwrap();
-    // The question for the number is one.
+    // INFO itself is a command, too.
     assert!(after <= commands.parse::<u64>().unwrap() + 2, "{commands}, {after}");
     let guard = client.lock(&names[..64], TTL).unwrap();
     assert_eq!(guard.keys().count(), 64);

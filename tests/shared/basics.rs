@@ -120,7 +120,7 @@ fn a_lock_is_handed_on_by_its_token() {
 fn a_closure_runs_under_a_lock_that_is_renewed() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
-    // The renewals go on if the machine stalls for two seconds.
+    // The ttl is so long that the renewals go on if the machine stalls for two seconds.
     let ttl = 4 * SECOND;
     let held = client.with_lock("a", ttl, |lease| {
         let first = lease.deadline();
@@ -179,7 +179,7 @@ fn the_last_handle_ends_the_driver_and_gives_back_what_is_asked() {
             .filter(|name| name.trim() == "redlatch")
             .count()
     };
-    // It gives itself its name.
+    // The driver's thread sets its own name.
     eventually(10 * SECOND, "there is a driver", || threads() >= 1);
     let guard = client.lock("a", TTL).wait().unwrap();
     drop(client);

@@ -40,7 +40,7 @@ fn hooked(hook: impl Fn(&str) + Send + Sync + 'static) -> Waker {
     }
     fn discard(data: *const ()) {
         hook_of(data)("drop");
-        // SAFETY: it gives back the count that the waker owned.
+        // SAFETY: this call gives the count back that the waker owned.
         unsafe { Arc::decrement_strong_count(data.cast::<Hook>()) };
     }
     static TABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, discard);
@@ -125,7 +125,7 @@ fn a_waker_may_drop_guards_calls_and_the_client() {
         let guard = client.lock("b", TTL).wait().unwrap();
         let mut call = client.lock("b", TTL);
         assert!(poll(&mut call, Waker::noop()).is_pending());
-        // What each is woken for is done by the driver, or by the thread that gives back.
+        // The driver, or the thread that releases, calls each waker, which drops what it owns.
         let mut granted = client.lock("a", TTL);
         assert!(poll(&mut granted, &drops((guard, call))).is_pending());
         eventually(10 * SECOND, "they were dropped", || client.gauges().calls == 1);
@@ -135,7 +135,7 @@ fn a_waker_may_drop_guards_calls_and_the_client() {
         drop(guard);
         drop(lost);
         nothing_is_open(&client, before);
-        // The waker has the last handle, and the driver wakes it.
+        // The waker owns the last handle, and the driver calls it.
         let mut last = client.lock("c", TTL);
         let waker = Arc::new(Drops(Mutex::new(Some(client))));
         assert!(poll(&mut last, &Waker::from(Arc::clone(&waker))).is_pending());
@@ -161,7 +161,7 @@ fn wakers_that_panic_take_nothing_from_those_after_them() {
     let other = client.clone();
     let waiter = std::thread::spawn(move || other.lock("a", TTL).wait().map(|_| ()));
     eventually(SOON, "it waits", || client.gauges().calls == 5);
-    // One of them is woken to have the lock, by the thread that gives it back.
+    // The thread that releases the lock wakes one of the waiters.
     drop(held);
     eventually(10 * SECOND, "it is granted", || tokens(&fleet, "a").len() == 3);
     assert_eq!(client.close(10 * SECOND).wait(), 0);
@@ -195,7 +195,7 @@ fn a_key_that_panics_breaks_nothing() {
     client.lock("a", TTL).wait().unwrap().check().unwrap();
 }
 
-/// So much that the socket of a node that reads nothing takes no more.
+/// Sends so much that the socket of a node that reads nothing takes no more.
 fn fill_a_socket(
     client: &SharedClient,
     options: LockOptions,

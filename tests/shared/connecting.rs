@@ -33,7 +33,7 @@ fn connect_does_not_block_the_thread_that_polls_it() {
     begin(connecting.as_mut());
     assert!(start.elapsed() < 10 * SECOND, "{:?}", start.elapsed());
     masters.iter().for_each(|master| master.thaw());
-    // The waker of the last poll is woken.
+    // `block_on` has another waker than the last poll, and that one is woken.
     let locks = smol::block_on(connecting).expect("the nodes answer");
     let guard = smol::block_on(locks.lock("a", TTL)).expect("it is free");
     guard.check().unwrap();
@@ -70,7 +70,7 @@ fn connect_that_is_dropped_leaves_no_connection() {
         });
     }
     assert!(fleet.iter().all(|node| connections(node, "never") == 0));
-    // One that arrives stays connected.
+    // A connect that is not dropped stays connected.
     let locks = smol::block_on(SharedClient::connect(config("stays"))).unwrap();
     assert!(fleet.iter().any(|node| connections(node, "stays") > 0));
     drop(locks);

@@ -152,8 +152,8 @@ async fn hold(client: &SharedClient, mut guard: SharedGuard, key: &str, dice: &m
             client.inspect(key).await.expect("it is looked at");
         }
         7 => {
-            // The guard gives the lock up first, and the call by token releases it: in between the
-            // lock has no owner.
+            // The guard gives the lock up before the call by token releases it: in between the lock
+            // has no owner.
             let token = guard.token();
             let under_way = guard.release();
             drop(under_way);
@@ -167,7 +167,7 @@ async fn hold(client: &SharedClient, mut guard: SharedGuard, key: &str, dice: &m
     }
 }
 
-/// So many futures, each dropped at some point unless it came to an end before.
+/// This many futures, each dropped at some point unless it ended before.
 fn cuts(client: &SharedClient, tally: &Arc<Tally>) -> impl Iterator<Item = Boxed> + Send + use<> {
     let (client, tally) = (client.clone(), Arc::clone(tally));
     let mut dice = Dice::of_this_run();
@@ -219,7 +219,7 @@ fn dropped_on(runtime: &tokio::runtime::Runtime) {
                 let mut dice = Dice::new(7);
                 loop {
                     let Some(cut) = cuts.lock().unwrap().next() else { return };
-                    // Some are dropped by another task, at any point.
+                    // Another task drops some of them, at any point.
                     let task = tokio::spawn(cut);
                     if dice.roll(4) == 0 {
                         for _ in 0..dice.roll(20) {
@@ -237,7 +237,7 @@ fn dropped_on(runtime: &tokio::runtime::Runtime) {
         for worker in workers {
             worker.await.expect("it does not panic");
         }
-        // The driver goes on afterwards.
+        // The driver works on after that.
         let start = Instant::now();
         while client.gauges().records > 0 && start.elapsed() < 10 * SECOND {
             tokio::time::sleep(millis(1)).await;
@@ -265,7 +265,7 @@ fn futures_are_dropped_anywhere_on_a_runtime_of_several_threads() {
     dropped_on(&builder.worker_threads(4).enable_all().build().unwrap());
 }
 
-/// One that was woken because it is granted.
+/// A call that was woken because its lock is granted.
 fn granted(client: &SharedClient, options: LockOptions) -> Task<impl Future + Unpin + use<>> {
     let mut task = Task::new(client.lock("a", options));
     assert!(task.poll().is_pending());
@@ -285,7 +285,7 @@ fn a_grant_that_no_caller_took_is_released() {
         nothing_is_left(&fleet);
         nothing_is_open(&client, before);
     }
-    // And a caller that waits for it gets it.
+    // A caller that waits for the lock gets it.
     let task = granted(&client, LockOptions::new(TTL));
     let mut next = Task::new(client.lock("a", TTL));
     assert!(next.poll().is_pending());

@@ -70,19 +70,19 @@ fn forks(urls: &[String]) {
 
 /// Forks, and waits for the child, which a signal ends if it hangs.
 fn fork_once((client, guard): &mut (SharedClient, Option<redlatch::SharedGuard>)) {
-    // SAFETY: the child does only what is tried here, and leaves without the harness.
+    // SAFETY: the child makes only the calls that are tested here, and ends by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: it sets an alarm of this process alone.
+        // SAFETY: alarm sets a timer of this process alone.
         unsafe { libc::alarm(20) };
         let waiting = client.lock("of the child", TTL);
         let well = in_the_child(client, guard.take().expect("it has a copy"), waiting);
-        // SAFETY: it ends the child at once.
+        // SAFETY: _exit ends the child at once.
         unsafe { libc::_exit(i32::from(!well)) };
     }
     assert!(child > 0, "fork: {}", std::io::Error::last_os_error());
     let mut status = 0;
-    // SAFETY: it waits for the child that was just made, and writes one number.
+    // SAFETY: waitpid waits for the child that was just made, and writes one number.
     let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!((waited, status), (child, 0), "the child failed, or 14: it hung");
 }
@@ -105,7 +105,7 @@ fn in_the_child(
         client.nodes().is_empty(),
         guard.release().wait() == Err(forked),
     ];
-    // All the handles that this thread has: handles of other threads have no owner in the child.
+    // All handles of this thread are dropped. Handles of other threads have no owner in the child.
     drop(lease);
     ends.iter().all(|&it| it)
 }

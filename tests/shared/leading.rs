@@ -72,7 +72,7 @@ fn futures_are_served_while_the_poller_is_free_and_while_a_thread_leads() {
             assert!(call.poll().is_pending());
             eventually(10 * SECOND, "the driver serves it", || call.is_woken());
             drop(call);
-            // A leader that leads for longer than a nap of the driver.
+            // This thread leads for longer than a nap of the driver.
             let held = holder.lock("held", 60 * SECOND).wait().unwrap();
             std::thread::scope(|scope| {
                 lead_next(&client);
@@ -104,7 +104,7 @@ fn threads_race_to_lead() {
                 scope.spawn(move || {
                     for number in 0..300_u64 {
                         begin.wait();
-                        // Some rounds begin while the driver naps, and some while it polls.
+                        // Some rounds begin while the driver naps, others while it polls.
                         std::thread::sleep(Duration::from_micros(number % 30 * 100));
                         pair(client, name);
                     }

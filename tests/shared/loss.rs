@@ -107,7 +107,8 @@ fn loss_waiter_does_not_change_the_auto_extension() {
     let ttl = 12 * SECOND;
     let mut guards = Vec::new();
     let stop = Arc::new(AtomicBool::new(false));
-    // Others make both wait at the same door, so that either may be the first.
+    // Other threads use the client, so that both threads wait for its mutex, and either may be the
+    // first.
     let busy: Vec<_> = (0..3)
         .map(|_| {
             let (client, stop) = (client.clone(), Arc::clone(&stop));
@@ -156,7 +157,7 @@ fn a_call_of_close_leaves_nothing_when_it_is_dropped() {
     assert!(stays.poll().is_pending());
     let mut moves = client.close(600 * SECOND);
     for _ in 0..100 {
-        // Each time in the hands of another task.
+        // Another task polls it each time.
         let mut task = Task::new(&mut moves);
         assert!(task.poll().is_pending() && task.poll().is_pending());
         let former = Arc::clone(&task.wakes);
@@ -229,7 +230,7 @@ fn a_watcher_of_a_lock_is_woken_by_the_end_of_its_client() {
 
 #[test]
 fn a_loss_that_comes_after_a_refusal_is_seen_though_nobody_waits_for_it() {
-    // Of two, one refuses for good, and the other says later that the key is gone.
+    // One of two nodes refuses the extend for good; the other says later that the key is gone.
     for is_dropped in [false, true] {
         let fleet = Fleet::start(2);
         let client = ready::shared(config(&fleet).node_timeout(10 * SECOND));
@@ -258,7 +259,7 @@ fn loss_of_a_lock_without_auto_extend_has_its_reason_with_and_without_a_waiter()
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let before = client.gauges();
-    // Too short to be renewed.
+    // A ttl of 9 ms is too short for renewals.
     for ttl in [millis(9), millis(400)] {
         for is_waited_for in [false, true] {
             let guard = client.lock("a", ttl).wait().unwrap();
@@ -307,7 +308,8 @@ fn loss_of_one_lock_is_not_that_of_the_next_one_in_its_place() {
     for number in 0..200 {
         let short = client.try_lock(format!("short:{number}"), millis(8)).wait();
         let next = short.map(|short| {
-            // Now and then its loss is found and not yet reported when the guard is dropped.
+            // Now and then the client has found the loss, and has not reported it yet, when the
+            // guard is dropped.
             while !short.remaining().is_zero() {
                 std::thread::yield_now();
             }

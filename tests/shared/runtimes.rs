@@ -10,7 +10,7 @@ async fn on_tokio(fleet: &Fleet) -> SharedClient {
     client
 }
 
-/// One of each: taken, contended, waited for, kept, closed.
+/// Takes, contends, waits, renews and closes once each.
 async fn course(fleet: &Fleet) {
     let client = on_tokio(fleet).await;
     let mut guard = client.lock("a", TTL).await.unwrap();
@@ -24,7 +24,7 @@ async fn course(fleet: &Fleet) {
     let token = guard.token();
     drop(guard);
     assert_ne!(waiter.await.unwrap().unwrap(), token);
-    // The renewals go on if the machine stalls for two seconds.
+    // The ttl is so long that the renewals go on if the machine stalls for two seconds.
     let ttl = 4 * SECOND;
     let held = client.with_lock_async("b", ttl, |lease| async move {
         let first = lease.deadline().expect("it is held");
@@ -68,7 +68,7 @@ fn a_client_of_a_runtime_is_used_from_elsewhere_and_ends_with_its_runtime() {
     drop(runtime);
     assert_eq!(waiter.join().unwrap(), Err(Error::Closed(ClosedReason::DriverGone)));
     assert_eq!(guard.lost().wait(), Error::Closed(ClosedReason::DriverGone));
-    // No driver is left to report to its holder, or to send its release.
+    // No driver is left that could report to the holder, or send the holder's release.
     assert_eq!(unwatched.check(), Err(Error::Closed(ClosedReason::DriverGone)));
     assert_eq!(
         client.lock("b", TTL).wait().map(|_| ()),
@@ -154,13 +154,13 @@ fn a_task_may_wait_where_tokio_knows_that_it_blocks() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let client = runtime.block_on(on_tokio(&fleet));
     let (told, rounds) = std::sync::mpsc::channel();
-    // Both are woken in one turn of the driver now and then, on its worker.
+    // Now and then one turn of the driver wakes both tasks, on its worker.
     for name in ["a", "b"] {
         let (client, told) = (client.clone(), told.clone());
         runtime.spawn(async move {
             for _ in 0..300 {
                 let guard = client.lock(name, TTL).await.unwrap();
-                // Without `block_in_place` no worker may be left to look at tokio's sockets.
+                // Without `block_in_place` no worker may be left to poll tokio's sockets.
                 tokio::task::block_in_place(|| guard.release().wait()).unwrap();
                 told.send(()).expect("the test waits for it");
             }

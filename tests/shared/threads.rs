@@ -42,7 +42,7 @@ impl Checker {
         if dice.roll(200) == 0 {
             let tokens = tokens(&self.fleet, &key.to_string());
             let ours = tokens.iter().filter(|it| *it == guard.token().digits()).count();
-            // The client may be closed meanwhile.
+            // The client may have been closed before this check.
             assert!(ours >= 2 || guard.check().is_err(), "{key}: {tokens:?}");
             self.looked.fetch_add(1, Ordering::Relaxed);
         }
@@ -54,7 +54,7 @@ impl Checker {
 /// Takes locks until the client is closed: when the last answer came, and what.
 fn work(client: &SharedClient, checker: &Checker, thread: u32, mut dice: Dice) -> Error {
     loop {
-        // Some keys are wanted by many.
+        // A few keys are wanted by many threads.
         let key = if dice.roll(3) == 0 { dice.roll(8) } else { dice.roll(KEYS) };
         let mut options = LockOptions::new(TTL).wait(600 * SECOND);
         if dice.roll(4) == 0 {
@@ -191,7 +191,7 @@ fn handles_come_and_go_while_others_wait() {
     std::thread::sleep(millis(200));
     stop.store(true, Ordering::Relaxed);
     storms.into_iter().for_each(|storm| storm.join().unwrap());
-    // The last handles are those of the calls and of the guard.
+    // The last handles belong to the calls and to the guard.
     drop(held);
     in_time("the waiters", move || {
         for waiter in waiters {
@@ -225,7 +225,7 @@ fn client_is_busy_only_at_the_bound_of_its_records() {
     let (held, busy): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     assert_eq!((held.len(), busy.len()), (RECORDS, 20));
     assert!(busy.iter().all(|it| matches!(it, Err(Error::Busy(Busy::Records)))), "{busy:?}");
-    // A caller that would wait for another is refused, too; calls for a lock that is held are not.
+    // A caller that would wait for another lock is refused, too; calls for a held lock are not.
     let key = held[0].as_ref().unwrap().key().to_vec();
     let refused = client.lock(&key, TTL).wait();
     assert!(matches!(refused, Err(Error::Busy(Busy::Records))), "{refused:?}");

@@ -53,7 +53,7 @@ fn each_call_is_answered_though_nothing_else_happens() {
     });
 }
 
-/// The same, by a task.
+/// Pairs by a task.
 #[cfg(feature = "tokio")]
 async fn pairs_of_a_task(client: SharedClient, name: usize, count: usize) {
     for number in 0..count {

@@ -37,7 +37,7 @@ fn retries_end(runtime: tokio::runtime::Runtime) {
             let counted = Arc::clone(&refused);
             let thaw = std::thread::spawn(move || {
                 std::thread::sleep(millis(600));
-                // Where the machine stalls, no call has been refused yet.
+                // Where the machine stalls, no call has been refused after 600 ms.
                 eventually(SOON, "calls are refused", || counted.load(Ordering::SeqCst) > 1);
                 (0..3).for_each(|node| masters[node].thaw());
                 masters
@@ -68,19 +68,19 @@ fn a_call_that_ends_at_its_first_poll_yields_once_on_any_executor() {
     let (_masters, config) = masters(1);
     let client = SharedClient::connect_blocking(config).unwrap();
     let held = client.lock("a", TTL).wait().unwrap();
-    // Refused without a request to a node: the key is held here.
+    // This call is refused without a request to a node: this client holds the key.
     let mut contended = Task::new(client.try_lock("a", TTL).into_future());
-    // Refused before anything is requested.
+    // This one is refused before any request: its ttl is invalid.
     let mut invalid = Task::new(client.try_lock("b", Duration::ZERO).into_future());
     assert!(contended.poll().is_pending() && contended.is_woken());
     assert!(invalid.poll().is_pending() && invalid.is_woken());
     assert!(matches!(contended.poll(), Poll::Ready(Err(Error::Contended(_)))));
     let told = invalid.poll();
     assert!(matches!(told, Poll::Ready(Err(Error::Config(ConfigError::Ttl(_))))));
-    // A thread that waits is not kept by that.
+    // A thread that waits does not yield.
     assert!(matches!(client.try_lock("a", TTL).wait(), Err(Error::Contended(_))));
     drop(held);
-    // A call that is dropped in between leaves nothing.
+    // A call that is dropped after its first poll leaves nothing.
     let mut dropped = Task::new(client.try_lock("b", Duration::ZERO).into_future());
     assert!(dropped.poll().is_pending());
     drop(dropped);

@@ -58,7 +58,7 @@ pub struct Agenda {
 }
 
 impl Agenda {
-    /// What time it is.
+    /// The present time.
     pub fn now(&self) -> u64 {
         self.now
     }

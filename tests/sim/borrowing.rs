@@ -18,7 +18,7 @@ use crate::world::World;
 #[derive(Debug)]
 pub struct Borrowed {
     token: LockToken,
-    /// What it believes in, once a majority agreed to a deadline.
+    /// The belief of the user, once a majority agreed to a deadline.
     belief: Option<usize>,
     /// The extend that is in flight.
     asked: Option<(Op, u64)>,
@@ -67,7 +67,8 @@ impl World {
         });
         match asked {
             Ok(op) => {
-                // Sent again if a node forgot the script, as a release may be.
+                // The client sends the extend once more if a node forgot the script, as with a
+                // release.
                 let due = now + RELEASE_TIMEOUTS * self.plan.node_timeout();
                 self.note_request(client, serial, Purpose::Borrow { user }, "extend", due);
                 it.asked = Some((op, serial));
@@ -92,11 +93,11 @@ impl World {
         let State::Borrowing(it) = &mut self.clients[client].users[user].state else { return };
         it.asked = None;
         let Ok(Outcome::Extended { deadline }) = result else {
-            // What it believes in stays as it is.
+            // Nothing was prolonged: the belief of this user stays as it is.
             return self.rest(client, user);
         };
-        // The latest deadline that was reported to it counts, in a belief of its own: the one
-        // before may be over.
+        // The latest deadline that was reported counts, in a new belief: the belief before it may
+        // have ended.
         let mut until = deadline.as_nanos();
         if let Some(before) = it.belief {
             until = until.max(self.checker.belief(before).until);

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use crate::agenda::MILLI;
 
-/// So many violations are reported of one run: the first are the most useful.
+/// The number of violations that are reported of one run: the first are the most useful.
 const REPORTED: usize = 5;
 
 /// The caller that was given a lock, and the time up to which it holds it.
@@ -24,7 +24,7 @@ pub struct Belief {
     pub key: usize,
     /// The other keys of the lock, if it has several.
     pub also: Vec<usize>,
-    /// What the nodes hold for it.
+    /// The token of the lock.
     pub token: Vec<u8>,
     /// When it was handed out.
     pub from: u64,
@@ -61,11 +61,11 @@ struct Kept {
     belief: usize,
     /// How long before the deadline its owner wants a warning.
     warn_before: u64,
-    /// One came since the deadline moved last.
+    /// A warning came since the deadline moved last.
     warned: bool,
     /// The deadline moved last at this moment, when the client had waited for so long in total.
     moved: (u64, u64),
-    /// It can be seen that it is lost.
+    /// The client can see that the lock is lost.
     lost: bool,
     /// When the loss has to be reported, had the client run all the time.
     due: u64,
@@ -76,7 +76,7 @@ struct Kept {
 /// How a kept lock was reported to have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// It came to a deadline.
+    /// The hold came to its deadline.
     Deadline,
     /// Too many nodes do not have it any more.
     Gone,
@@ -215,7 +215,7 @@ impl Checker {
         self.kept.insert(serial, kept);
     }
 
-    /// Its owner wants no more reports of it.
+    /// The owner of this lock wants no more reports of it.
     pub fn unkeep(&mut self, serial: u64, now: u64, kept_waiting: u64) {
         let Some(kept) = self.kept.remove(&serial) else { return };
         if kept.lost && now > kept.due + (kept_waiting - kept.kept_waiting) {
@@ -251,8 +251,8 @@ impl Checker {
             let late = now - kept.due - waited;
             self.violate(format!("the loss of {who:?} was reported {late} ns late"));
         }
-        // A client that was kept from running may report the loss alone; and if there was no time
-        // for a warning, there is none.
+        // A client that was kept from running may report the loss without a warning, and so may one
+        // that had no time for a warning.
         let warns_at = (kept.due + LOSS_BEFORE).saturating_sub(kept.warn_before);
         let in_time = kept.warn_before > 2 * LOSS_BEFORE && warns_at > kept.moved.0;
         let ran = kept_waiting == kept.moved.1;
@@ -331,7 +331,7 @@ impl Checker {
             self.violate(format!("request {serial} was answered twice, or after its cancelling"));
             return;
         };
-        // A client that did not run could not get a report.
+        // The time for which the client did not run is added: it could not get a report.
         let due = asked.due + (kept_waiting - asked.kept_waiting);
         if now > due {
             let (client, what, late) = (asked.client, asked.what, now - due);
@@ -339,7 +339,7 @@ impl Checker {
         }
     }
 
-    /// At the end nothing may be unanswered.
+    /// At the end no request may be unanswered.
     pub fn all_answered(&mut self) {
         let open: Vec<String> = self
             .asked
@@ -363,7 +363,7 @@ impl Checker {
         }
     }
 
-    /// What happened that must not.
+    /// The violations so far.
     pub fn violations(&self) -> &[String] {
         &self.violations
     }

@@ -23,22 +23,22 @@ use crate::world::World;
 /// The state of a client's loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// It sleeps.
+    /// The client sleeps.
     Idle,
-    /// It reads what came.
+    /// The client reads the bytes that came.
     Read,
-    /// It takes what ended, and its users act.
+    /// The client takes completions, and its users act.
     Serve,
-    /// It is in its turn, before this step of it.
+    /// The client is in its turn, before this step.
     Turn(turn::Step),
 }
 
 /// A client and its users.
 #[derive(Debug)]
 pub struct Client {
-    /// What is tested here.
+    /// The coordinator under test.
     pub coordinator: Coordinator,
-    /// Its connection to each node.
+    /// The connection of the client to each node.
     pub wires: Vec<Option<usize>>,
     /// The latest of its connections to each node over which it may have sent its pending releases
     /// there.
@@ -49,7 +49,7 @@ pub struct Client {
     pub relics: Vec<Relic>,
     /// Ends that were reported and are not fetched yet.
     pub told: Vec<Told>,
-    /// What its users wait for.
+    /// The requests that the client's users wait for.
     pub asked: BTreeMap<u64, Purpose>,
     /// The answer to a question of the simulation's own.
     pub errand: Option<Result<Outcome, Error>>,
@@ -57,11 +57,11 @@ pub struct Client {
     pub step: Step,
     /// The nodes of which it left something unread, though the poller reported it.
     pub rest: Vec<bool>,
-    /// What waited for it when its turn began.
+    /// The input that waited for the client when its turn began.
     pub waiting: Waiting,
-    /// It has ended.
+    /// The client has ended.
     pub gone: bool,
-    /// It does not run before this moment.
+    /// The client does not run before this moment.
     pub stopped_until: u64,
     /// How long it was kept from running, in total.
     pub kept_waiting: u64,
@@ -100,11 +100,11 @@ impl Client {
         self.relics.clear();
         self.told.clear();
         (self.errand, self.step, self.gone) = (None, Step::Idle, false);
-        // Whatever it was about to do is not done.
+        // What the client was about to do before is not done.
         (self.wake, self.wake_at) = (self.wake + 1, u64::MAX);
     }
 
-    /// It has no connection to the node any more. The one that it had.
+    /// The client has no connection to the node any more. Returns the one that it had.
     fn forget_wire(&mut self, node: usize) -> Option<usize> {
         self.rest[node] = false;
         self.waiting.forget(node);
@@ -201,7 +201,7 @@ impl World {
             Step::Serve => {
                 self.serve(client);
                 if self.dice.chance(200) {
-                    // Some doors write a request at once.
+                    // Some interfaces write a request at once.
                     turn::write_out(&mut self.drive(client));
                 }
                 Step::Turn(turn::Step::FIRST)
@@ -300,7 +300,7 @@ impl World {
         let (now, id) = (self.agenda.now(), NodeId::new(node));
         let coordinator = &mut self.clients[client].coordinator;
         for portion in self.network.wires[wire].reads.portions(bytes, &mut self.dice) {
-            // One that proto has broken off is closed with the next actions.
+            // If proto has broken the connection off, it is closed with the next actions.
             if coordinator.node_state(id).is_connected() {
                 coordinator.handle_bytes(id, portion, instant(now));
             }

@@ -14,13 +14,14 @@ fn key_ends_before_its_node_is_a_copy(guard: RestartGuard) {
     it.acquire(HOLDER, 60);
     it.until(2);
     it.assert(it.left(HOLDER) > 50);
-    // What it says to the third node would arrive, and the end of the connection does, at 67 ms.
+    // The holder's requests to node FORGETFUL would arrive at 67 ms, and the end of the connection
+    // does.
     it.stall(HOLDER, FORGETFUL, 65);
     it.until(30);
     it.extend(HOLDER, 60);
     it.until(64);
     it.assert(it.left(HOLDER) > 20);
-    // Its question reaches the first node when the holder's key is over there.
+    // The rival's request reaches node 0 after the holder's key there has ended.
     it.stall(RIVAL, 0, 60);
     it.stall(RIVAL, 1, 60);
     it.acquire(RIVAL, 300);
@@ -47,9 +48,9 @@ fn extend_does_not_count_a_copied_key_on_a_node_that_was_declared_persistent() {
     key_ends_before_its_node_is_a_copy(RestartGuard::Persistent);
 }
 
-/// The same, but the third node was in quarantine for the holder before: it had restarted with its
-/// keys, and the holder noticed that later than the rival. So nothing is reported to the holder
-/// when the node comes back as a copy, and the rival has trusted it since.
+/// The third node was in quarantine for the holder before: it had restarted with its keys, and the
+/// holder noticed that later than the rival. So nothing is reported to the holder when the node
+/// comes back as a copy, and the rival has trusted it since.
 #[test]
 fn extend_does_not_count_a_copied_key_on_a_node_that_was_in_quarantine_before() {
     let mut it = Scenario::new();
@@ -60,7 +61,7 @@ fn extend_does_not_count_a_copied_key_on_a_node_that_was_in_quarantine_before() 
     it.stop(HOLDER, 200);
     it.until(214);
     it.assert(it.quarantines(HOLDER) && it.left(HOLDER) > 50);
-    // Up to 323 ms.
+    // The quarantine lasts up to 323 ms.
     it.stall(HOLDER, FORGETFUL, 109);
     it.extend(HOLDER, 150);
     it.until(320);

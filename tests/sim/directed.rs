@@ -54,7 +54,7 @@ impl Scenario {
         self.world.run_until((START + millis) * MILLI);
     }
 
-    /// What is between the client and the node takes so long from now on.
+    /// From now on the network between the client and the node takes this long.
     pub fn stall(&mut self, client: usize, node: usize, millis: u64) {
         let wire = self.world.clients[client].wires[node].expect("it is connected");
         self.world.network.stall(wire, millis * MILLI, &mut self.world.agenda);
@@ -100,13 +100,13 @@ impl Scenario {
         self.world.kill_until(FORGETFUL, now + 500 * MICRO);
     }
 
-    /// The same, but the node has its keys.
+    /// The forgetful node restarts with its keys.
     pub fn restart_with_its_keys(&mut self) {
         self.world.nodes[FORGETFUL].keeps_keys = true;
         self.restart();
     }
 
-    /// The same, but the node has the keys of that other node.
+    /// The forgetful node restarts with the keys of the other node.
     pub fn restart_as_copy_of(&mut self, other: usize) {
         let now = self.world.agenda.now();
         self.world.copy_until(FORGETFUL, other, now + 500 * MICRO);
@@ -186,14 +186,14 @@ fn heal_in_quarantine_does_not_count_before_its_end() {
     it.acquire(HOLDER, 60);
     it.until(2);
     it.assert(it.left(HOLDER) > 50);
-    // Its question reaches the first node when the holder's key is over there.
+    // The rival's request reaches node 0 after the holder's key there has ended.
     it.stall(RIVAL, 0, 83);
     it.stall(RIVAL, 1, 83);
     it.acquire(RIVAL, 300);
     it.until(4);
     let now = it.world.agenda.now();
     it.world.kill_until(2, now + 500 * MICRO);
-    // The rival learns of the restart only when it runs again.
+    // The rival sees the restart only when it runs again.
     it.world.clients[RIVAL].stop(now, 85 * MILLI);
     it.until(10);
     it.extend(HOLDER, 60);
@@ -290,7 +290,8 @@ fn quarantine_grant_does_not_count_for_an_adopter() {
     it.the_rival_has_it();
 }
 
-/// The same for a client that takes the lock up while a node is silent: it does not get it.
+/// A client that adopts the lock while a node is silent does not get it by the vote of a node in
+/// quarantine.
 #[test]
 fn a_lock_is_not_taken_up_by_the_vote_of_a_node_in_quarantine() {
     let mut it = Scenario::new();
@@ -302,7 +303,7 @@ fn a_lock_is_not_taken_up_by_the_vote_of_a_node_in_quarantine() {
     it.the_rival_has_it();
 }
 
-/// The same for a client that prolongs it by its token.
+/// A client that extends the lock by its token does not get the vote of a node in quarantine.
 #[test]
 fn quarantine_grant_does_not_count_in_an_extend_by_token() {
     let mut it = Scenario::new();

@@ -128,7 +128,7 @@ impl World {
     /// No token of a client that runs stands in a line. Those of dead clients go with the ttl of
     /// their line.
     pub fn check_lines(&mut self) {
-        // A node that has the keys of another one has its lines, too.
+        // A node with the data of another node has that node's lines, too.
         let judged = |node: &Node| node.kills && !node.copied;
         for (number, node) in self.nodes.iter().enumerate().filter(|(_, node)| judged(node)) {
             let clock = node.clock(self.agenda.now());
@@ -150,7 +150,7 @@ impl World {
         for (number, node) in self.nodes.iter().enumerate() {
             let clock = node.clock(self.agenda.now());
             for key in node.master.keys(clock, 0) {
-                // The counters of fencing numbers stay for a while after the locks.
+                // The counters of fencing numbers outlive the locks.
                 if key == NODE_MARKER.as_bytes() || key.starts_with(b"redlatch:fence:") {
                     continue;
                 }
@@ -169,14 +169,14 @@ impl World {
         }
     }
 
-    /// Each client in turn takes each key and gives it back.
+    /// Each client in turn takes each key and releases it.
     pub fn let_everyone_take_every_key(&mut self) {
         self.wait_for_the_excused();
         self.wait_for_trust();
         for client in 0..self.clients.len() {
             for key in 0..self.keys.len() {
                 let Some(lock) = self.take(client, key) else { return };
-                // A short lock may be over before others are done with it.
+                // A short lock may be over before the other clients have done with it what they do.
                 let long = self.long_ttl() > 1_000;
                 let lock = if key == 0 && long { self.meddle(client, lock) } else { Some(lock) };
                 let Some(lock) = lock else { return };
@@ -193,7 +193,7 @@ impl World {
                 }
             }
         }
-        // Answers that came after the majority must be read, too.
+        // The answers of the other nodes, after the majority's, must be read, too.
         self.run_until(self.agenda.now() + SECOND);
         self.excused.clear();
         self.given.clear();
@@ -209,7 +209,7 @@ impl World {
             locks.map(move |key| node.master.pttl(clock, 0, &key))
         });
         let longest = longest.max().unwrap_or(0).max(0) as u64;
-        // The node's clock may be slow.
+        // The node's clock may be slow, so a key may live longer than its ttl.
         let by = longest * MILLI + longest * MILLI / 50 + 2 * MILLI;
         self.run_until(self.agenda.now() + by);
     }
@@ -225,7 +225,7 @@ impl World {
         let end = self.agenda.now() + 2 * probe + whole + SECOND;
         self.run_until(self.agenda.now() + probe + self.plan.node_timeout());
         while let Some((client, until)) = self.last_quarantine() {
-            // And a little longer: a client may be slow.
+            // A little longer than the quarantine, because the client's clock may be slow.
             let next = until.max(self.agenda.now()) + 20 * MILLI;
             if next > end {
                 let words = format!("client {client} has a node in quarantine for too long");
@@ -343,7 +343,7 @@ impl World {
         for client in 0..self.clients.len() {
             for _ in 0..self.dice.below(3) {
                 let key = self.dice.place(self.keys.len());
-                // One that is refused for want of room is no matter here.
+                // A request that is refused for lack of room does not matter here.
                 let mut wish = Wish::of(self.long_ttl());
                 if self.dice.chance(300) {
                     wish.bounds = self.draw_keep(wish.ttl);

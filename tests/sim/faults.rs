@@ -56,11 +56,11 @@ pub enum Kind {
 
 /// The answer of a server to a command that its user may not call.
 const REFUSED: &str = "-NOPERM this user may not do that\r\n";
-/// What is asked in a handshake, and is refused by some servers.
+/// Commands of the handshake that some servers refuse.
 const GREETING: [&str; 3] = ["info", "hello", "client|tracking"];
 
 impl Kind {
-    /// What can go wrong with anything else.
+    /// The faults that may come together with any others.
     pub const USUAL: [Kind; 10] = [
         Kind::Cut,
         Kind::Stall,
@@ -263,8 +263,7 @@ impl World {
             10 => refuses("client|tracking", REFUSED),
             _ => Trouble::TurnsAway("ERR max number of clients reached".into()),
         };
-        // A client that does not know which server the node is does not end a connection there by
-        // its number.
+        // A client that does not know which server the node is does not send CLIENT KILL there.
         let refuses_kill = match &trouble {
             Trouble::Busy => true,
             Trouble::Answers { commands, .. } => {
@@ -321,7 +320,8 @@ impl World {
         let told = self.clients.iter().all(|client| {
             let wire = client.wires[node].map(|wire| &self.network.wires[wire]);
             let state = client.coordinator.node_state(NodeId::new(node));
-            // A silent connection is kept here until it answers.
+            // A silent connection counts as connected: its bytes arrive when the node answers
+            // again.
             (state.is_usable() || state == NodeState::Suspect)
                 && wire.is_some_and(|wire| !wire.cut && !wire.ended)
         });
@@ -367,14 +367,14 @@ impl World {
         }
     }
 
-    /// From now on nothing goes wrong any more, and what did gets well.
+    /// From now on no new fault begins, and the present ones end.
     pub fn heal(&mut self) {
         let now = self.agenda.now();
         self.trace.note(now, || "HEAL".into());
         self.healed = true;
         let weather = &mut self.network.weather;
         (weather.late.0, weather.far.1) = (0, 0);
-        // So slow that no answer came in time, it may have been until now.
+        // Until now the answers may have been so slow that none came in time.
         weather.latency.1 = weather.latency.1.min(self.plan.node_timeout() / 5);
         weather.latency.0 = weather.latency.0.min(weather.latency.1);
         self.network.hurry(now + SECOND, &mut self.agenda);

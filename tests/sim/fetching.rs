@@ -28,7 +28,8 @@ impl World {
         }
         while let Some((op, serial)) = self.clients[client].coordinator.poll_ended() {
             let purpose = self.clients[client].asked.get(&serial);
-            // The simulation itself waits for these.
+            // The simulation itself waits for the ends of these requests, so they are fetched
+            // without a pause.
             let is_awaited = matches!(purpose, Some(Purpose::Errand) | None);
             let pause = if is_awaited { 0 } else { self.dice.below(self.plan.fetched_late) };
             self.clients[client].told.push(Told { op, at: now + pause });

@@ -14,7 +14,7 @@ use crate::client::instant;
 use crate::user::{Held, Purpose, State, Wish};
 use crate::world::World;
 
-/// So many tokens are remembered, the latest ones.
+/// The number of tokens that are remembered: the latest ones.
 const REMEMBERED: usize = 6;
 
 /// A lock that may be taken up.

@@ -29,7 +29,7 @@ impl World {
         let mut keys: Vec<usize> = belief.keys().collect();
         keys.sort_unstable_by_key(|&key| &self.keys[key]);
         let belief = self.checker.hand_out(now, belief);
-        // A lock that was adopted has none.
+        // A lock that was adopted has no fencing number.
         let fenced = lock.fences().len() > 0;
         assert!(!fenced || lock.fences().len() == keys.len(), "a fence for each key");
         self.tally.fenced += u64::from(fenced);
@@ -78,7 +78,7 @@ impl World {
         if !self.healed && self.dice.chance(self.plan.keeps / 3) {
             return self.change_keeping(client, user, held);
         }
-        // For a lock that is over, and kept, the loss is yet to be reported.
+        // If the lock is renewed and over, its loss is yet to be reported.
         if !self.healed && left > 0 && one_key && self.dice.chance(self.plan.gives) {
             return self.give_away(client, user, held);
         }
@@ -121,12 +121,12 @@ impl World {
         match asked {
             Ok(op) => {
                 held.extend = Some((op, serial));
-                // The rule in the words of the test, and not by the core that it checks: the ttl
-                // less a hundredth and 2 ms.
+                // The agreed deadline by rule 5, computed here and not by the core that is under
+                // test: the ttl less a hundredth and 2 ms.
                 let agreed = instant(now + millis * MILLI - millis * MILLI / 100 - 2 * MILLI);
                 if before.is_some_and(|before| agreed > before) {
-                    // An extend that prolongs nothing does not set the ttl by which the lock is
-                    // kept.
+                    // An extend that prolongs nothing does not change the ttl by which the lock is
+                    // renewed.
                     held.ttl = millis;
                 }
                 let purpose = Purpose::Extend { user };

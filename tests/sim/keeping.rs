@@ -26,7 +26,7 @@ pub struct Keeping {
     since: u64,
     /// The moment beyond which it is not kept.
     bound: u64,
-    /// What each renewal asks for, in milliseconds.
+    /// The ttl of each renewal, in milliseconds.
     ttl: u64,
 }
 
@@ -177,9 +177,9 @@ impl World {
         if self.clients[client].coordinator.deadline(&held.lock).is_some() {
             self.checker.violate(format!("{serial} is lost, and has a deadline"));
         }
-        // Three tries fit between a renewal's time and the deadline.
+        // Three tries fit between the time of a renewal and the deadline.
         let timeout = self.plan.node_timeout() + self.plan.pace;
-        // And one that was kept only near its deadline may have come too late.
+        // A renewal that was asked for only near the deadline may have come too late.
         let in_time = self.agenda.now() - keep.since > timeout;
         let tries = keep.ttl * MILLI / 6 > timeout && in_time;
         if reason == LostReason::Expired
@@ -252,7 +252,7 @@ impl World {
             let Some(ttl) = set_ttl(output, token.digits()) else { continue };
             let belief = self.checker.belief(held.belief);
             if belief.from <= self.network.wires[wire].full_until {
-                // The first one may be on its way yet.
+                // The bytes of the first heal may still be in flight.
                 continue;
             }
             let left = belief.until.saturating_sub(now);
@@ -264,7 +264,7 @@ impl World {
     }
 }
 
-/// For how many milliseconds `SET` is asked to hold the token, if it is.
+/// The ttl in milliseconds of the `SET` with this token, if the output has one.
 fn set_ttl(output: &[u8], token: &[u8]) -> Option<u64> {
     const OPTIONS: &[u8] = b"\r\n$2\r\nNX\r\n$2\r\nPX\r\n";
     let at = output.windows(token.len()).position(|part| part == token)?;

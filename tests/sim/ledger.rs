@@ -48,11 +48,11 @@
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     token: Vec<u8>,
-    /// It is in doubt before this moment.
+    /// The node is in doubt before this moment.
     doubtful_until: u64,
 }
 
-/// What a node forgot, while it was not in doubt.
+/// A token that a node forgot while it was not in doubt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Forgotten {
     token: Vec<u8>,
@@ -60,14 +60,14 @@ struct Forgotten {
     expires: u64,
 }
 
-/// One key of one node.
+/// A key of one node.
 #[derive(Debug, Clone, Default)]
 struct Place {
     entry: Option<Entry>,
     forgotten: Vec<Forgotten>,
 }
 
-/// What all nodes remember.
+/// The keys that all nodes remember.
 #[derive(Debug)]
 pub struct Ledger {
     /// How long what a node forgot may be believed in.
@@ -118,7 +118,7 @@ impl Ledger {
     ) {
         if self.is_certain(now, node, key, token) {
             let forgotten = &mut self.places[node][key].forgotten;
-            // A token that is over supports no belief.
+            // A token that has expired supports no belief.
             forgotten.retain(|it| it.expires > now);
             forgotten.push(Forgotten { token: token.to_vec(), expires });
         }

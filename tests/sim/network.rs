@@ -8,7 +8,7 @@ use redlatch::testing::master::ConnectionId;
 use crate::agenda::{Agenda, Event, MILLI, SECOND};
 use crate::dice::Dice;
 
-/// What comes out at an end of a wire.
+/// A part of what comes out at one end of a wire.
 #[derive(Debug)]
 pub enum Piece {
     /// The connection is open. Only to the client.
@@ -23,7 +23,7 @@ pub enum Piece {
 /// each piece as it comes.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reads {
-    /// As much as is there.
+    /// All bytes that are there.
     Whole,
     /// In pieces of any size.
     Pieces,
@@ -31,7 +31,7 @@ pub enum Reads {
     Bytes,
 }
 
-/// One direction.
+/// One direction of a connection.
 #[derive(Debug, Default)]
 pub struct Pipe {
     pieces: VecDeque<(u64, Piece)>,
@@ -59,12 +59,12 @@ impl Pipe {
         self.pieces.is_empty()
     }
 
-    /// What is on its way never arrives.
+    /// The bytes in flight never arrive.
     pub fn lose(&mut self) {
         self.pieces.clear();
     }
 
-    /// What is on its way, and all that follows it, arrives this much later.
+    /// The bytes in flight, and all bytes after them, arrive this much later.
     fn delay(&mut self, now: u64, by: u64) {
         for (at, _) in &mut self.pieces {
             *at += by;
@@ -72,7 +72,7 @@ impl Pipe {
         self.not_before = self.not_before.max(now) + by;
     }
 
-    /// What is on its way arrives soon.
+    /// The bytes in flight arrive soon.
     fn hurry(&mut self, by: u64) {
         for (at, _) in &mut self.pieces {
             *at = (*at).min(by);
@@ -86,7 +86,7 @@ impl Pipe {
 pub struct Wire {
     /// The client that opened it.
     pub client: usize,
-    /// To which node.
+    /// The node of this connection.
     pub node: usize,
     /// The client knows that it is open.
     pub open: bool,
@@ -98,15 +98,15 @@ pub struct Wire {
     pub ended: bool,
     /// The number that the node gives it, once it has accepted it.
     pub connection: Option<ConnectionId>,
-    /// What is on its way to the node.
+    /// The bytes in flight to the node.
     pub to_node: Pipe,
-    /// What is on its way to the client.
+    /// The bytes in flight to the client.
     pub to_client: Pipe,
-    /// What has arrived at the node while it could not read.
+    /// The bytes that arrived at the node while it could not read.
     pub backlog: Vec<u8>,
     /// An end follows the backlog.
     pub backlog_ends: bool,
-    /// What has arrived at the client and was not read.
+    /// The bytes that arrived at the client and were not read.
     pub inbox: VecDeque<Piece>,
     /// The client's kernel takes nothing up to this moment.
     pub full_until: u64,
@@ -137,7 +137,7 @@ impl Weather {
     }
 }
 
-/// All connections there ever were.
+/// All connections of the run.
 #[derive(Debug)]
 pub struct Network {
     /// By number.
@@ -253,7 +253,7 @@ impl Network {
         self.schedule(wire, agenda);
     }
 
-    /// What is on its way arrives at `at` at the latest.
+    /// The bytes in flight arrive at `at` at the latest.
     pub fn hurry(&mut self, at: u64, agenda: &mut Agenda) {
         for wire in 0..self.wires.len() {
             self.wires[wire].to_node.hurry(at);
@@ -297,7 +297,7 @@ fn pieces<'a>(bytes: &'a [u8], cuts: u64, dice: &mut Dice) -> Vec<&'a [u8]> {
     pieces
 }
 
-/// So much is read byte for byte; more than that in pieces, for the sake of time.
+/// Up to this length input is read byte for byte; longer input in pieces, to save time.
 const BYTE_FOR_BYTE: usize = 120;
 
 impl Reads {

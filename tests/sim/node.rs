@@ -22,41 +22,41 @@ const A_DAY: u32 = 24 * 60 * 60;
 /// A master and its surroundings.
 #[derive(Debug)]
 pub struct Node {
-    /// What answers.
+    /// The model of the server, which answers.
     pub master: Master,
     /// Which wire each of its connections is.
     pub connections: BTreeMap<ConnectionId, usize>,
-    /// It is stopped up to this moment.
+    /// The node is stopped up to this moment.
     pub frozen_until: u64,
-    /// It does not run.
+    /// The node does not run.
     pub down: bool,
     /// When it starts again.
     pub down_until: u64,
     /// Connections are refused up to this moment.
     pub refuses_until: u64,
-    /// It answers with errors up to this moment.
+    /// The node answers with errors up to this moment.
     pub troubled_until: u64,
     /// Something in between makes errors of its answers up to this moment.
     pub lies_until: u64,
-    /// It has ended at once every connection that a client asked it to end.
+    /// The node has ended at once every connection that a client asked it to end.
     pub kills: bool,
-    /// It is one of those that are not well while one node at a time is.
+    /// The node is one of those that are in trouble while one node at a time may be.
     pub loads: bool,
-    /// It starts again with what another master saved.
+    /// The node starts again with the data that another master saved.
     pub restored: Option<Dump>,
     /// In a directed run: it starts again with its keys.
     pub keeps_keys: bool,
-    /// It is a replica of another master for now, and no new process when it is back.
+    /// The node is a replica of another master for now, and is no new process when it is back.
     pub replicates: bool,
-    /// It started with what another master had saved.
+    /// The node started with the data that another master had saved.
     pub copied: bool,
-    /// It was promoted, or remembers that it was.
+    /// The node was promoted, or remembers that it was.
     pub promoted: bool,
-    /// Its clock jumped.
+    /// The node's clock jumped.
     pub jumped: bool,
     /// When it was killed last.
     pub killed_at: u64,
-    /// What its clock gains, in millionths.
+    /// How much the node's clock gains, in millionths.
     rate: i64,
 }
 
@@ -91,7 +91,7 @@ impl Node {
         }
     }
 
-    /// It was started so many seconds before the simulation.
+    /// The node was started this many seconds before the simulation.
     pub fn set_uptime(&mut self, seconds: u32) {
         self.master.set_uptime(Instant::default(), seconds);
     }
@@ -102,7 +102,7 @@ impl Node {
         while self.master.poll_output().is_some() {}
     }
 
-    /// What its own clock shows.
+    /// The time on the node's own clock.
     pub fn clock(&self, now: u64) -> Instant {
         let gained = i128::from(now) * i128::from(self.rate) / 1_000_000;
         Instant::from_nanos((i128::from(now) + gained) as u64)
@@ -120,14 +120,14 @@ impl Node {
         self.master.disconnect(operator);
     }
 
-    /// For how long a key is there at least, in nanoseconds.
+    /// How long the key still exists at least, in nanoseconds.
     pub fn left(&self, now: u64, key: &[u8]) -> u64 {
         let millis = self.master.pttl(self.clock(now), 0, key).max(0);
         let nanos = i128::from(millis) * i128::from(crate::agenda::MILLI);
         (nanos * 1_000_000 / i128::from(1_000_000 + self.rate)) as u64
     }
 
-    /// All its keys with their texts; those of lists and lines are empty.
+    /// All keys of the node with their texts; those of lists and lines are empty.
     pub fn texts(&self, now: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
         let clock = self.clock(now);
         let text = |key: &[u8]| self.master.get(clock, 0, key).unwrap_or_default().to_vec();

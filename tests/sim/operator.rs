@@ -25,7 +25,7 @@ pub struct Forced {
     token: Vec<u8>,
     /// The nodes that were asked for it since, on these wires, and answer that it is gone.
     asked: BTreeMap<usize, usize>,
-    /// Those of them whose answer was read.
+    /// The nodes whose answer was read.
     told: BTreeSet<usize>,
 }
 
@@ -70,7 +70,7 @@ impl World {
         if 2 * others > self.nodes.len() && reachable {
             let (key, token) = (key.clone(), belief.token.clone());
             self.delete_at(node, &key);
-            // One in trouble may refuse.
+            // A node in trouble may refuse the deletion.
             if !self.nodes[node].holds(now, &key, &token) {
                 self.checker.delete(number, false);
                 self.tally.deleted += 1;
@@ -98,9 +98,9 @@ impl World {
         let number = held.belief;
         let belief = self.checker.belief(number);
         let (key, token) = (self.keys[belief.key].clone(), belief.token.clone());
-        // It would refuse.
+        // A node that loads its data would refuse it.
         let loads = self.nodes.iter().any(|node| node.loads);
-        // What an earlier connection left unexecuted may bring it back.
+        // A request of an earlier connection that is not executed yet may bring the key back.
         let pending = self.network.wires.iter().any(|wire| {
             wire.client == client && !(wire.to_node.is_empty() && wire.backlog.is_empty())
         });
@@ -155,7 +155,7 @@ impl World {
         for forced in self.forced.iter_mut().filter(|forced| forced.client == it.client) {
             let has = |words: &[u8]| bytes.windows(words.len()).any(|part| part == words);
             let token = bytes.windows(forced.token.len()).position(|part| part == forced.token);
-            // The ends of the token, of the length of the ttl, and of the ttl.
+            // The three line ends are those of the token, of the length of the ttl, and of the ttl.
             let whole = token.is_some_and(|at| {
                 bytes[at..].windows(2).filter(|part| part == b"\r\n").count() >= 3
             });

@@ -12,11 +12,11 @@ use crate::faults::{Kind, SEES_OLD_FLUSHES};
 /// What becomes of the keys of a node that is killed, and what guards against it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
-    /// They are kept; nothing has to be guarded against.
+    /// The keys are kept, so no guard is needed.
     Kept,
-    /// They may be gone, and the restart guard is on.
+    /// The keys may be gone, and the restart guard is on.
     Guarded,
-    /// They may be gone, and nothing guards: here locks cannot exclude each other.
+    /// The keys may be gone, and the guard is off: here locks cannot exclude each other.
     Unguarded,
     /// The clocks of nodes jump, so keys end too early. The restart guard is on, but it sees a jump
     /// only when it asks for the time: here locks cannot exclude each other either.
@@ -38,7 +38,8 @@ impl Memory {
 /// How long a ttl is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
-    /// As long as a round trip, or a node timeout: often over before it is won.
+    /// The ttl is as long as a round trip, or a node timeout: the lock is often over before it is
+    /// won.
     Short,
     /// Long enough to be of use, over within a run.
     Middle,
@@ -59,7 +60,7 @@ pub struct Plan {
     pub keys: usize,
     /// How long they go on, and things go wrong.
     pub length: u64,
-    /// What the clients are made with.
+    /// The settings of the clients.
     pub settings: Settings,
     /// The shortest and the longest way of a byte, each way, as a rule.
     pub latency: (u64, u64),
@@ -73,7 +74,7 @@ pub struct Plan {
     pub fetched_late: u64,
     /// The pause between two faults at most; zero: nothing goes wrong.
     pub fault_pause: u64,
-    /// What goes wrong, and how often compared with the rest.
+    /// The faults, and how often each of them comes compared with the others.
     pub faults: Vec<(u64, Kind)>,
     /// How long ttls are, and how often compared with the rest.
     pub lengths: [(u64, Length); 3],
@@ -211,7 +212,7 @@ impl Plan {
         self.settings.limits = Limits::default();
         self.settings.max_ttl = Duration::from_millis(dice.one_of(&[100, 300, 300]));
         self.settings.node_timeout = Duration::from_millis(25);
-        // The answers of this node come after the majority's.
+        // This node answers later than the majority.
         self.far = dice.one_of(&[0, 8 * MILLI]);
         self.settings.reset_after = NEVER;
         self.latency = (20 * MICRO, 500 * MICRO);
@@ -228,7 +229,7 @@ impl Plan {
             (dice.below(2), Kind::Stop),
         ];
         if dice.chance(500) {
-            // Nodes come back as copies of others, and locks live for long enough to see it.
+            // Nodes come back as copies of others, and locks live long enough for that to matter.
             self.length = dice.between(500 * MILLI, 900 * MILLI);
             (self.keeps, self.gives, self.patience) = (900, dice.one_of(&[0, 200]), 900);
             (self.rest, self.fault_pause) = (2 * MILLI, 100 * MILLI);
@@ -261,13 +262,13 @@ impl Plan {
     }
 }
 
-/// Each kind of fault is likely in some worlds and absent from others: a failure that needs one
-/// fault again and again would drown in a mixture of all faults.
+/// Draws the faults. Each kind of fault is likely in some worlds and absent from others: a failure
+/// that needs one fault again and again would drown in a mixture of all faults.
 fn faults(memory: Memory, settings: &Settings, dice: &mut Dice) -> Vec<(u64, Kind)> {
     if memory == Memory::Guarded && dice.chance(150) {
-        // A client that gets the push of a flush knows of it. Unless a client finds out later that
-        // it was not connected then, or lost the connection before the push arrived, nothing is cut
-        // here.
+        // Nothing is cut here: a client knows of a flush if it gets the push. With cuts it could
+        // lose the connection before the push, or find out later that it was not connected at the
+        // time of the flush.
         let cuts = u64::from(SEES_OLD_FLUSHES);
         return vec![
             (3, Kind::Flush),
@@ -285,8 +286,8 @@ fn faults(memory: Memory, settings: &Settings, dice: &mut Dice) -> Vec<(u64, Kin
         let copies = dice.one_of(&[0, 0, 2]);
         faults.push((copies, Kind::Copy));
         if copies > 0 {
-            // A key that an operator deletes on one node, and that comes back there as a copy, may
-            // stand in the place of another client's.
+            // An operator may delete a key on one node, another client may get it there, and a copy
+            // may bring the first one back in its place.
             faults.retain(|(_, kind)| *kind != Kind::Delete);
         }
     }
@@ -313,16 +314,17 @@ fn settings(nodes: usize, memory: Memory, dice: &mut Dice) -> Settings {
     settings.attended = dice.chance(800);
     settings.restart_guard = if memory.is_guarded() { RestartGuard::On } else { RestartGuard::Off };
     if memory.is_guarded() {
-        // With a short one, nodes are trusted again while the run goes on.
+        // With a short `max_ttl` nodes are trusted again before the run ends.
         settings.max_ttl = Duration::from_millis(dice.one_of(&[100, 300, 60_000]));
     } else if dice.chance(200) {
         settings.max_ttl = Duration::from_millis(300);
     }
-    // Rarely if it may take a minute until a node is trusted: that would be many probes.
+    // Probes are rare if it may take a minute until a node is trusted: there would be too many of
+    // them.
     let often = settings.max_ttl <= CRASHING && dice.chance(300) || memory == Memory::Jumping;
     settings.probe_interval = Duration::from_millis(if often { 200 } else { 5000 });
     if dice.chance(100) {
-        // So little room that nodes are full, and that there is no record to be had.
+        // The limits are so small that nodes are full, and that no record is free.
         let asks = dice.between(4, 12) as usize;
         let records = dice.between(4, 12) as usize;
         settings.limits = Limits::default().records(records).asks(asks).outbox(2_000);

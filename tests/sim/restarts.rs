@@ -28,7 +28,7 @@ impl World {
         }
         it.down = true;
         it.down_until = it.down_until.max(until);
-        // A stopped process that is killed is gone at once.
+        // A stopped process that is killed ends at once.
         it.frozen_until = 0;
         self.agenda.put(it.down_until, Event::Start { node });
         self.drop_connections(node);

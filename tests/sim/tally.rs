@@ -57,9 +57,9 @@ pub struct Tally {
     pub events: u64,
     /// Locks handed out.
     pub handed_out: u64,
-    /// Of these, those with a fencing number.
+    /// How many of these have a fencing number.
     pub fenced: u64,
-    /// Those over several keys.
+    /// How many of these are over several keys.
     pub fenced_sets: u64,
     /// Fencing numbers that were written back in a second round.
     pub written_back: u64,
@@ -103,7 +103,7 @@ pub struct Tally {
     pub distrusted: u64,
     /// Locks that a node granted on a connection that its client had dropped.
     pub stale: u64,
-    /// Of these, those whose client had a newer connection that was ready.
+    /// How many of these came when the client had a newer connection that was ready.
     pub stale_after_newer: u64,
     /// Locks that were kept, for a while.
     pub kept: u64,

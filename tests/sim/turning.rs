@@ -172,8 +172,8 @@ impl World {
         }
     }
 
-    /// One write for each node that has output. The kernel may take less, or say that the
-    /// connection is gone, before that was read. Whether one was found to be gone.
+    /// Writes once to each node for which there is output. The kernel may take less, or report that
+    /// the connection is gone before that was read. Returns whether one was found to be gone.
     fn write_all(&mut self, client: usize) -> bool {
         let mut lost = false;
         for node in 0..self.nodes.len() {
@@ -206,7 +206,7 @@ impl World {
             count = self.dice.place(count + 1);
             it.full_until = now + 1 + self.dice.below(500 * MICRO);
         }
-        // Bytes that are written after a cut are lost; the client does not know yet.
+        // Bytes that are written after a cut are lost; the client does not know of the cut yet.
         if !it.cut && !it.ended {
             self.network.send(wire, &output[..count], &mut self.agenda, &mut self.dice);
         }

@@ -20,17 +20,17 @@ use crate::handing::Offer;
 use crate::keeping::{Bounds, Keeping};
 use crate::world::World;
 
-/// So long a user waits for a key at most.
+/// A user waits this long for a key at most.
 pub const LONGEST_WAIT: u64 = 300 * MILLI;
 
-/// What is written late because the kernel takes no more is waited for.
+/// The time that is allowed for bytes that are written late because the kernel takes no more.
 const SLACK: u64 = 3 * MILLI;
 
 /// A release waits a node timeout for its answers, counted from when it was written last. It may be
 /// sent again if a node forgot the script, or lost the connection a moment ago.
 pub const RELEASE_TIMEOUTS: u64 = 4;
 
-/// What a request was made for.
+/// The purpose of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// A user wants a lock.
@@ -63,7 +63,7 @@ pub struct Held {
     pub open_end: bool,
     /// How it is kept, if it is.
     pub keep: Option<Keeping>,
-    /// What was asked for last, in milliseconds.
+    /// The ttl of the last request, in milliseconds.
     pub ttl: u64,
 }
 
@@ -131,7 +131,8 @@ impl User {
         User { at, state: State::Resting, key: 0, bid: None }
     }
 
-    /// Its process is gone; the next one begins at `at`. What it held, if it held something.
+    /// The user's process is gone; the next one begins at `at`. Returns the lock that it held, if
+    /// any.
     pub fn die(&mut self, at: u64) -> Option<Held> {
         (self.at, self.bid) = (at, None);
         match std::mem::replace(&mut self.state, State::Resting) {
@@ -276,8 +277,8 @@ impl World {
             format!("client {client} {purpose:?} #{serial} key {key} {wish:?}: {outcome:?}")
         });
         let op = asked?;
-        // The votes and the write-back, or one key of a set after the other. A node that forgot the
-        // script is asked once more in each.
+        // The rounds are the votes and the write-back, or those of a set that takes one key after
+        // the other. In each of them a node that forgot the script is asked once more.
         let rounds = match wish.also.count_ones() {
             0 if !wish.fenced => 1,
             others => 2 * u64::from(others + 1 + u32::from(wish.fenced)),
@@ -291,7 +292,7 @@ impl World {
     pub fn hold_at_start(&self, client: usize) -> u64 {
         let held = self.clients[client].coordinator.is_starting();
         let longest = self.plan.settings.connect_timeout.as_nanos() as u64;
-        // The handshake that is written last has a node timeout at least.
+        // The node whose handshake is written last still has a node timeout for it.
         if held { longest + self.plan.node_timeout() } else { 0 }
     }
 
@@ -384,7 +385,7 @@ impl World {
             Err(Error::NoQuorum(_)) => &mut tally.no_quorum,
             Err(Error::Expired(_)) => &mut tally.expired,
             Err(Error::Lost { .. }) => &mut tally.lost,
-            // Up to the bound of a keeping there may be too little left to ask for.
+            // Before the bound of a renewal the time that is left may be too short to ask for.
             Err(Error::Config(ConfigError::Ttl(InvalidTtl::TooShort { .. })))
                 if matches!(purpose, Some(Purpose::Extend { .. })) =>
             {

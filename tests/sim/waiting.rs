@@ -29,8 +29,8 @@ impl World {
         self.occupied.retain(|(_, _, until)| *until > now);
         let occupied =
             |client: usize| self.occupied.iter().any(|(by, of, _)| (*by, *of) == (client, key));
-        // A request for several keys may wait for another one of them, and requests of the same
-        // client wait for it.
+        // A set may wait for another of its keys, and the later requests of its client for this key
+        // wait for the set.
         let set_waits = |user: &User| match user.state {
             State::Waiting { wish, .. } => {
                 wish.also != 0 && (user.key == key || wish.has_also(key))
@@ -60,7 +60,7 @@ impl World {
     /// answers, and the longest pause after a refused attempt, a fourth of what is left of a wait.
     fn soon(&self) -> u64 {
         let longest = self.plan.settings.retry.1.as_nanos() as u64;
-        // A waiter in line polls a key that was released without the line.
+        // A waiter in line learns by a poll of a key that was released without the line.
         let polls = 100 * MILLI;
         polls + LONGEST_WAIT / 4 + 4 * longest + 20 * self.plan.latency.1
     }

@@ -44,7 +44,7 @@ pub struct World {
     pub excused: BTreeSet<(usize, Vec<u8>, Vec<u8>)>,
     /// Tokens that were given away: no client has a pending release for them.
     pub given: BTreeSet<Vec<u8>>,
-    /// What may be taken up.
+    /// The locks that may be adopted.
     pub offers: Vec<Offer>,
     /// All locks that were given away.
     pub handed: Vec<Handed>,
@@ -330,7 +330,7 @@ fn lie(bytes: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// What is asked, in as few words as possible.
+/// The request, in as few words as possible.
 fn words(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let marks = |line: &&str| !line.starts_with(['*', '$']) && !line.is_empty();

@@ -40,7 +40,7 @@ impl ByHand {
             let Action::Connect(node) = action else { panic!("{action:?}") };
             by_hand.coordinator.handle_connected(node, Instant::default());
         }
-        // The handshake, and what follows it.
+        // Three turns: for the handshake, and for the requests after it.
         (0..3).for_each(|_| by_hand.turn());
         let is_ready = |node| by_hand.coordinator.node_state(NodeId::new(node)) == NodeState::Ready;
         assert!((0..NODES).all(is_ready), "the handshake was answered");
@@ -51,7 +51,7 @@ impl ByHand {
         Instant::default().saturating_add(self.now)
     }
 
-    /// So many acquires and releases of free keys.
+    /// Acquires and releases this many free keys.
     pub fn pairs(&mut self, count: usize, ttl: Duration) {
         let mut locks = Vec::with_capacity(self.in_flight);
         self.pairs_into(count, ttl, &mut locks);
@@ -222,7 +222,7 @@ fn answer_commands(mut commands: &[u8], node: NodeId, replies: &mut Vec<u8>) {
                 );
                 replies.extend_from_slice(format!("${}\r\n{info}\r\n", info.len()).as_bytes());
             }
-            // A release whose script the node may not know.
+            // A release that the client sends by its source, as the node may not know the script.
             b"EVAL" if arguments > 4 => replies.extend_from_slice(b":1\r\n"),
             b"EVAL" => replies.extend_from_slice(b"-ERR no arguments\r\n"),
             b"SCRIPT" => replies.extend_from_slice(b"$3\r\nsha\r\n"),

@@ -87,7 +87,7 @@ fn handshake(command: &[Vec<u8>]) -> Option<Vec<u8>> {
         b"COMMAND" => Some(b"*2\r\n_\r\n_\r\n".to_vec()),
         b"CLIENT" => Some(b"+OK\r\n".to_vec()),
         b"TIME" => Some(b"*2\r\n$10\r\n1700000000\r\n$1\r\n7\r\n".to_vec()),
-        // A script without keys: may it be run at all?
+        // The client asks with a script without keys whether it may run scripts.
         b"EVAL" if command.get(2).is_some_and(|keys| keys == b"0") => {
             Some(b"-ERR Lua redis lib command arguments must be strings or integers\r\n".to_vec())
         }
@@ -101,13 +101,14 @@ fn send(mut stream: &TcpStream, reply: &Reply) -> bool {
         Reply::Silence => true,
         Reply::Bytes(bytes) => stream.write_all(bytes).is_ok(),
         Reply::Dripping(bytes) => bytes.iter().all(|byte| {
-            // A turn of the other side for each byte, without a clock.
+            // The other thread has a turn for each byte, without a clock.
             std::thread::yield_now();
             stream.write_all(&[*byte]).is_ok()
         }),
         Reply::Reset(bytes) => {
             let _ = stream.write_all(bytes);
-            // Unread input turns the close into a reset; without unread input it is an early end.
+            // With unread input the close would be a reset. Without it the other end sees an early
+            // end.
             let _ = stream.shutdown(Shutdown::Both);
             false
         }

@@ -16,7 +16,7 @@ impl Dice {
         Dice(seed)
     }
 
-    /// Those of this process; the seed is printed.
+    /// Dice of this process; the seed is printed.
     pub fn of_this_run() -> Dice {
         Dice::printed(u64::from(std::process::id()))
     }
@@ -60,12 +60,12 @@ impl Dice {
         self.below(1000) < per_mille
     }
 
-    /// One of these.
+    /// One of these values, each as often as any other.
     pub fn one_of<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.place(of.len())]
     }
 
-    /// One of these, each as often as its weight says.
+    /// One of these values, each as often as its weight says.
     pub fn weighted<T: Copy>(&mut self, of: &[(u64, T)]) -> T {
         let mut drawn = self.below(of.iter().map(|(weight, _)| weight).sum());
         for &(weight, it) in of {

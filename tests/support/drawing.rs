@@ -78,7 +78,8 @@ fn texts_in(svg: &str, wanted: &str) -> Vec<String> {
     texts
 }
 
-/// Each has a name and a value in double quotes, and none is there twice.
+/// Checks that each attribute has a name and a value in double quotes, and that no name is there
+/// twice.
 #[track_caller]
 fn look_at(attributes: &str) {
     let mut names = Vec::new();

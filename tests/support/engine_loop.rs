@@ -10,7 +10,7 @@ use super::support::{SECOND, eventually, millis};
 /// Sleeps until there are events, and no longer than that.
 pub fn sleep(poll: &mut mio::Poll, events: &mut mio::Events, most: Duration) {
     match poll.poll(events, Some(most)) {
-        // A process that was stopped and goes on: Linux ends the sleep early.
+        // Linux ends the sleep early if the process was stopped and goes on.
         Err(error) if error.kind() == ErrorKind::Interrupted => events.clear(),
         other => other.expect("the poller works"),
     }

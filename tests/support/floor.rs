@@ -40,7 +40,7 @@ struct Wire {
     rest: usize,
 }
 
-/// What an answer will belong to.
+/// What the next answer of a node is about.
 struct Ask {
     slot: u32,
     question: u32,
@@ -102,7 +102,7 @@ impl Floor {
             wire.write();
         }
         match self.poll.poll(&mut self.events, None) {
-            // A signal came, of a debugger or of a stop: the next turn goes on.
+            // A signal of a debugger, or that of a stop, ended the call: the next turn goes on.
             Err(error) if error.kind() == ErrorKind::Interrupted => return,
             other => other.expect("the poller works"),
         }

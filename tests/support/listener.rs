@@ -59,7 +59,7 @@ impl Scripted {
 impl Drop for Scripted {
     fn drop(&mut self) {
         self.shared.ending.store(true, Ordering::SeqCst);
-        // The acceptor is woken by one more connection; it looks at `ending` after each.
+        // One more connection wakes the acceptor, which looks at `ending` after each connection.
         let _ = TcpStream::connect(self.address());
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
@@ -132,7 +132,8 @@ where
         }
         let number = shared.accepted.fetch_add(1, Ordering::SeqCst);
         let stream = Arc::new(stream);
-        // Weak, so that the script's end really closes the socket, with an RST if it asked for one.
+        // The reference is weak, so that the end of the script closes the socket, by an RST if the
+        // script asked for one.
         let other_end = Arc::downgrade(&stream);
         let script = Arc::clone(script);
         let thread = std::thread::spawn(move || script(&stream, number));

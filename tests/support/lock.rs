@@ -38,7 +38,7 @@ impl ServerLock {
     pub fn take() -> ServerLock {
         let holder = std::thread::current().id();
         assert!(!holders(|it| it.contains(&holder)), "this thread has a fleet already: drop it");
-        // Only the first in the queue looks for a place.
+        // Only the first thread in the queue looks for a place.
         let turn = lock("");
         let place = loop {
             match (0..PLACES).find_map(|n| try_lock(&format!("-{n}"))) {
@@ -77,7 +77,7 @@ fn lock(name: &str) -> File {
     }
 }
 
-/// The same, or `None` if another test has it locked at this moment.
+/// As `lock`, or `None` if another test has it locked at this moment.
 #[track_caller]
 fn try_lock(name: &str) -> Option<File> {
     let file = open(name).expect("a lock file of the tests can be opened");

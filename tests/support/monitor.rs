@@ -60,7 +60,7 @@ impl Monitor {
         lines
     }
 
-    /// What has arrived so far, for a server that is stopped or gone.
+    /// The lines that have arrived so far, for a server that is stopped or gone.
     pub fn arrived(&self) -> Vec<String> {
         let mut lines = self.every_line();
         lines.retain(|line| !line.contains(MARKER));

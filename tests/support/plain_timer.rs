@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 /// How long each timer runs.
 const RUNS: Duration = Duration::from_millis(1);
 
-/// What takes several turns of several processes may be late by so many times as much as the latest
-/// of the timers.
+/// An operation of several turns of several processes may be late by this many times the lateness
+/// of the latest timer.
 const TURNS: u32 = 10;
 
 /// A thread that sleeps for a millisecond again and again.
@@ -50,7 +50,7 @@ impl PlainTimer {
         PlainTimer::limit_of(expected, self.latest())
     }
 
-    /// The same where the latest timer was that late.
+    /// The limit if the latest timer was this late.
     pub fn limit_of(expected: Duration, latest: Duration) -> Duration {
         expected + TURNS * latest
     }

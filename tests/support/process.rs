@@ -148,7 +148,7 @@ impl Process {
                     Some(Err(format!("port {} belongs to the process {pid:?}", self.port)))
                 }
             }
-            // INFO was forbidden by the arguments: then the log says whose the port is.
+            // The arguments forbid INFO: then the log says which process has the port.
             _ => recipe.log_text().contains("eady to accept connections").then_some(Ok(client)),
         }
     }
@@ -181,7 +181,7 @@ impl Process {
     /// The letter of the state in /proc, as in ps.
     pub fn state(&self) -> Option<char> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).ok()?;
-        // The name of the program stands before it in parentheses and may itself contain some.
+        // The program's name comes before the state, in parentheses, and may contain parentheses.
         let (_, rest) = stat.rsplit_once(')')?;
         rest.trim_start().chars().next()
     }
@@ -245,7 +245,7 @@ pub(super) fn own_directory() -> PathBuf {
         let path: &Path = &std::env::temp_dir().join(name);
         match std::fs::create_dir(path) {
             Ok(()) => return path.to_owned(),
-            // Left by a process that was killed and had the same id.
+            // A process that was killed and had the same id left the directory.
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(error) => panic!("a temporary directory cannot be made: {error}"),
         }

@@ -43,7 +43,7 @@ pub enum Way {
 /// How a connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// What was sent before still arrives.
+    /// Bytes that were sent before still arrive.
     Fin,
     /// A reset.
     Reset,
@@ -90,11 +90,11 @@ struct Pair {
     node: OnceLock<TcpStream>,
 }
 
-/// What is on its way in one direction.
+/// The bytes in flight in one direction.
 #[derive(Debug, Default)]
 struct Pipe {
     pieces: VecDeque<(Instant, Vec<u8>)>,
-    /// What may leave now.
+    /// The bytes that may leave now.
     head: Vec<u8>,
     end: Option<Cut>,
     not_before: Option<Instant>,
@@ -234,7 +234,7 @@ impl Proxy {
         let mut fillers = held(&self.fillers);
         for _ in 0..FILLERS {
             let address = loopback(self.port);
-            // One of them wakes the acceptor, which then sees that it has to stop.
+            // One of these connections wakes the acceptor, which then sees that it has to stop.
             let stopped = self.shared.state().stopped;
             let patience = Duration::from_millis(100);
             let Ok(filler) = TcpStream::connect_timeout(&address, patience) else {
@@ -270,7 +270,7 @@ impl Drop for Proxy {
         let _ = rustix::net::listen(&self.listener, BACKLOG);
         self.shared.state().ending = true;
         self.shared.changed.notify_all();
-        // The acceptor is woken by one more connection; it looks at `ending` after each.
+        // One more connection wakes the acceptor, which looks at `ending` after each connection.
         let _ = TcpStream::connect_timeout(&loopback(self.port), Duration::from_secs(1));
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
@@ -278,7 +278,7 @@ impl Drop for Proxy {
         for pair in self.shared.state().open.iter().filter_map(Weak::upgrade) {
             pair.end(Cut::Fin);
         }
-        // A thread that ends may have started others before it did.
+        // A thread may have started others before it ended.
         loop {
             let Some(thread) = held(&self.shared.threads).pop() else { return };
             let _ = thread.join();
@@ -299,8 +299,8 @@ impl Pair {
             let _ = match how {
                 Cut::Fin => stream.shutdown(Shutdown::Both),
                 Cut::Reset => {
-                    // It goes out when the last thread drops the socket. Ending the reads wakes the
-                    // threads and sends nothing.
+                    // The RST is sent when the last thread drops the socket. Ending the reads wakes
+                    // the threads and sends nothing.
                     let _ = set_socket_linger(stream, Some(Duration::ZERO));
                     stream.shutdown(Shutdown::Read)
                 }
@@ -323,7 +323,7 @@ impl Pipe {
         if !replies.is_empty() {
             return Step::Bytes(replies);
         }
-        // What is left then is a part of a reply.
+        // The bytes that are left then are a part of a reply.
         if self.head.is_empty() || losing {
             return match (self.pieces.front(), self.end) {
                 (Some((due, _)), _) => Step::Wait(Some(*due)),
@@ -389,7 +389,7 @@ impl Shared {
         }
     }
 
-    /// What is to be done next with one direction of a connection; `None`: it was cut.
+    /// The next step of one direction of a connection; `None`: the connection was cut.
     fn next(&self, number: usize, way: Way) -> Option<Step> {
         let mut state = self.state();
         loop {
@@ -453,7 +453,7 @@ fn connect(shared: &Arc<Shared>, pair: Arc<Pair>) {
     if !shared.wait_until_open(pair.number) {
         return;
     }
-    // If no server listens, the client's half is closed with the pair.
+    // If no server listens, dropping the pair closes the client's half.
     let Ok(node) = TcpStream::connect(*held(&shared.upstream)) else { return };
     let _ = node.set_nodelay(true);
     let _ = pair.node.set(node);
@@ -485,7 +485,7 @@ fn write(shared: &Shared, pair: &Pair, way: Way) {
         let written = match step {
             Step::Bytes(bytes) if shared.state().controls.in_bytes => {
                 bytes.iter().try_for_each(|byte| {
-                    // A turn of the other side for each byte, without a clock.
+                    // The other thread has a turn for each byte, without a clock.
                     std::thread::yield_now();
                     to.write_all(&[*byte])
                 })

@@ -52,7 +52,7 @@ pub fn wait_all_ready(client: &SharedClient) {
     }
 }
 
-/// The same on the runtime that drives the client.
+/// Waits until all nodes are ready, on the runtime that drives the client.
 #[cfg(feature = "tokio")]
 pub async fn all_ready(client: &SharedClient) {
     let start = Instant::now();

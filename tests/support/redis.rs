@@ -21,7 +21,7 @@ use super::{SOON, eventually};
 /// The key of the node marker, which clients with the restart guard leave on every node.
 const NODE_MARKER: &[u8] = redlatch::proto::NODE_MARKER.as_bytes();
 
-/// Of how many keys a test reads the ttl while it waits for all of them to go.
+/// The number of keys of which a test reads the ttl while it waits for all of them to go.
 const MOST_LOOKED_AT: usize = 20;
 
 /// How often a start is repeated when the port turned out to be taken.
@@ -32,7 +32,7 @@ const STARTS: usize = 10;
 pub struct Fleet {
     nodes: Vec<Node>,
     directory: PathBuf,
-    // Last, so that it is given back when the servers are gone.
+    // The last field, so that the place is free only after the servers have ended.
     lock: ServerLock,
 }
 
@@ -51,14 +51,14 @@ impl Fleet {
         Fleet::with_environment(n, arguments, &[])
     }
 
-    /// The same with variables in each server's environment.
+    /// A fleet with variables in each server's environment.
     #[track_caller]
     pub fn with_environment(n: usize, arguments: &[&str], variables: &[(&str, &str)]) -> Fleet {
         let arguments: Vec<String> = arguments.iter().map(|&it| it.to_owned()).collect();
         Fleet::launch(n, |_, _| arguments.clone(), variables)
     }
 
-    /// The same with arguments for each server, which may name files in its directory.
+    /// A fleet with arguments for each server, which may name files in its directory.
     #[track_caller]
     pub fn each(n: usize, arguments: impl Fn(usize, &Path) -> Vec<String>) -> Fleet {
         Fleet::launch(n, arguments, &[])
@@ -120,7 +120,7 @@ impl Fleet {
     /// Whether all keys are gone, to be asked again and again. Fails if a key was still there when
     /// its ttl ended, or if the test looked too late to know.
     pub fn emptied(&self) -> impl FnMut() -> bool + '_ {
-        // When the keys that were seen would end by themselves.
+        // The moments at which the keys that were seen would expire.
         let mut ends: BTreeMap<(usize, Vec<u8>), Instant> = BTreeMap::new();
         move || {
             let mut left = self.keys_everywhere();
@@ -219,7 +219,7 @@ impl Node {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Its own directory, with its log.
+    /// The server's own directory, with its log.
     pub fn directory(&self) -> &Path {
         &self.recipe.directory
     }
@@ -259,7 +259,7 @@ impl Node {
         if let Some(process) = held(&self.process).take() {
             process.kill();
         }
-        // After the kill, which ends the wait of a thread that is reading from it.
+        // Only after the kill, which ends the wait of a thread that is reading from the server.
         *held(&self.client) = None;
     }
 
@@ -269,7 +269,7 @@ impl Node {
         self.restart_with(&[]);
     }
 
-    /// The same with more arguments, which the next restart does not have.
+    /// Restarts with more arguments, which the next restart does not have.
     #[track_caller]
     pub fn restart_with(&self, arguments: &[&str]) {
         let mut recipe = self.recipe.clone();
@@ -295,10 +295,11 @@ impl Node {
         }
     }
 
-    /// The same for a server that may be gone or stopped.
+    /// As `command`, for a server that may be gone or stopped.
     pub fn try_command<A: AsRef<[u8]>>(&self, arguments: &[A]) -> std::io::Result<Value> {
         let mut slot = held(&self.client);
-        // A connection that the server has closed meanwhile is replaced before anything is sent.
+        // The server may have closed the kept connection: then it is replaced before anything is
+        // sent.
         let kept = slot.take().filter(RespClient::is_idle);
         let mut client = match kept {
             Some(client) => client,

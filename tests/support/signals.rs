@@ -19,12 +19,12 @@ pub fn with_default_signals(command: &mut Command) -> &mut Command {
         }
         Ok(())
     };
-    // SAFETY: system calls alone, between fork and exec; nothing is allocated or locked.
+    // SAFETY: between fork and exec these are system calls alone; nothing is allocated or locked.
     unsafe { command.pre_exec(restore) }
 }
 
-/// The same, in a process group of its own. Its parent, this process, is in another group of the
-/// same session, so the group is not orphaned.
+/// Runs the command in a process group of its own. Its parent, this process, is in another group of
+/// the same session, so the group is not orphaned.
 pub fn in_own_group(command: &mut Command) -> &mut Command {
     with_default_signals(command).process_group(0)
 }

@@ -63,7 +63,7 @@ fn a_restart_waits_for_its_port() {
     let squatter = TcpListener::bind(node.address()).expect("a killed server's port is free");
     std::thread::scope(|scope| {
         let restarting = scope.spawn(|| node.restart());
-        // Long enough for a start to have failed, were it not waiting.
+        // A restart that did not wait for the port would have failed by now.
         let_pass(millis(150));
         assert!(!restarting.is_finished());
         drop(squatter);
@@ -146,7 +146,7 @@ fn keys_that_are_deleted_are_told_apart_from_keys_that_end() {
     assert!(!emptied());
     fleet[1].command(&["DEL", "a"]);
     assert!(emptied());
-    // A key that ended before the first look is not told of.
+    // A key that expired before the first look is not reported.
     despite_stalls(millis(500), |times| {
         let ttl = (1_000 * times).to_string();
         assert!(fleet[1].command(&["SET", "short", "v", "PX", &ttl]).is_ok());
@@ -179,7 +179,7 @@ fn a_failure_is_tried_again_where_the_machine_stalled_and_nowhere_else() {
         let shown = std::panic::catch_unwind(move || despite_stalls(stall, { show }.0));
         (shown.is_ok(), runs)
     };
-    // Every timer is late by more than nothing, and none by an hour.
+    // The lateness of a timer is always above nothing, and never an hour.
     let (never, ever) = (Duration::from_secs(3600), Duration::ZERO);
     assert_eq!(runs(never, 1), (true, vec![1]));
     assert_eq!(runs(never, 2), (false, vec![1]));
@@ -255,7 +255,7 @@ fn a_dropped_fleet_leaves_no_process_and_no_lock() {
     fleet[0].stop();
     drop(fleet);
     for pid in pids {
-        // Another process may have its number by now, but not one of our children.
+        // Another process may have this number by now, but it is no child of this one.
         let parent = std::fs::read_to_string(format!("/proc/{pid}/stat"));
         let ours = format!(" {} ", std::process::id());
         assert!(!parent.is_ok_and(|stat| stat.contains("redis") && stat.contains(&ours)));
@@ -315,7 +315,7 @@ fn a_script_answers_byte_by_byte_and_hangs_up() {
         assert_eq!(reply.text_items(), ["no".to_owned(), number.to_string()]);
         assert!(client.read().is_err(), "the script has ended");
     }
-    // A script that waits is ended by the drop.
+    // Dropping the listener ends a script that waits.
     let _waiting = TcpStream::connect(listener.address()).expect("it accepts");
     eventually(SOON, "the third is accepted", || listener.connections() == 3);
 }
@@ -370,7 +370,7 @@ fn a_proxy_keeps_what_it_holds_and_lets_stragglers_through() {
     second.write_all(&[1; 100]).expect("the kernel takes it");
     let_pass(millis(50));
     assert_eq!((counting.bytes(), counting.connections(), proxy.accepted()), (10, 1, 2));
-    // Two pieces, and a reset after them.
+    // The proxy holds two pieces and a reset after them.
     first.write_all(&[1; 1000]).expect("it reads");
     rustix::net::sockopt::set_socket_linger(&first, Some(Duration::ZERO)).expect("an option");
     drop(first);
@@ -388,7 +388,7 @@ fn a_proxy_that_vanishes_answers_no_syn() {
     let proxy = Proxy::start(echo.address());
     let mut stream = connect(&proxy);
     proxy.vanish();
-    // A process that another test starts at this moment has the sockets until it executes.
+    // If another test starts a process at this moment, that process has the sockets until its exec.
     eventually(SOON, "no SYN is under way", || proxy.being_opened() == 0);
     let address = ([127, 0, 0, 1], proxy.port()).into();
     std::thread::scope(|scope| {
@@ -431,7 +431,7 @@ fn a_proxy_trickles_whole_replies() {
 
 #[test]
 fn a_proxy_loses_pushes_and_nothing_else() {
-    // A push between two replies, one of which has a push's first byte in it.
+    // A push stands between two replies; one of them contains the first byte of a push.
     let bytes: &[u8] = b"+OK\r\n>2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\na\r\n$3\r\n>0\r\r\n";
     let speaker = Scripted::start(move |mut stream, _| {
         for byte in bytes {

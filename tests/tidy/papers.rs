@@ -7,7 +7,7 @@
 /// The command that needs nothing but a compiler.
 pub const DEMO: &str = "cargo run --release -p redlatch-cli -- demo";
 
-/// All tests: what a contributor types.
+/// The command that a contributor types to run all tests.
 pub const TEST: &str = "$(command -v sudo) apt-get install -y redis-server && \
     cargo test --workspace --all-features";
 
@@ -251,7 +251,7 @@ pub fn traces(path: &str, bytes: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(bytes);
     let mut findings = Vec::new();
     for (i, line) in text.lines().enumerate() {
-        // The one form in which a lock file names the public registry.
+        // The registry's URL is the one form of it that a lock file may have.
         if path.ends_with("Cargo.lock") && line == lock_source() {
             continue;
         }

@@ -17,7 +17,7 @@ pub struct Named {
 pub enum Place {
     /// Below the root of the package.
     Internal(Vec<String>),
-    /// It begins with the name of a crate, or of something imported elsewhere.
+    /// The path begins with the name of a crate, or of something imported elsewhere.
     External(Vec<String>),
 }
 
@@ -128,7 +128,8 @@ impl Reader<'_> {
                 _ => break,
             }
         }
-        // Whatever this is, it is no tree: the caller must not wait for its end here.
+        // An unexpected token here is no tree: the loop ends, so that the caller does not wait for
+        // ever.
         if self.offset() == offset {
             self.at += 1;
         }
@@ -138,7 +139,7 @@ impl Reader<'_> {
     /// A path in code, from its first word.
     fn inline(&mut self) {
         let offset = self.offset();
-        // `pub(in crate::proto)` says who may see it and names nothing.
+        // `pub(in crate::proto)` limits the visibility, and is no use of the module.
         let visibility = self.back(1) == "in" && self.back(2) == "(";
         let mut segments = vec![self.word(0).to_owned()];
         self.at += 1;

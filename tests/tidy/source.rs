@@ -7,12 +7,12 @@ use std::ops::Range;
 use std::path::Path;
 
 pub struct Source {
-    /// From the root of the package, with `/`.
+    /// The path from the root of the package, with `/`.
     pub path: String,
     pub text: String,
     /// `text` with comments as blanks and what is inside quotes as `_`; lines stay where they are.
     pub code: String,
-    /// What stands between quotes, by the offset of the opening quote (of `r` in a raw string).
+    /// The text between quotes, by the offset of the opening quote (of `r` in a raw string).
     pub literals: Vec<(usize, String)>,
     /// Items under `#[cfg(test)]`; everything, in a file that is nothing but tests.
     tests: Vec<Range<usize>>,
@@ -212,7 +212,7 @@ impl Mask<'_> {
     }
 }
 
-/// Its length; block comments nest.
+/// The length of the comment; block comments nest.
 fn block_comment(rest: &[u8]) -> usize {
     let (mut depth, mut at) = (0_usize, 0);
     while at < rest.len() {
@@ -230,7 +230,8 @@ fn block_comment(rest: &[u8]) -> usize {
     rest.len()
 }
 
-/// From each `#[cfg(test)]` to the end of the item after it: its brace, or its semicolon.
+/// The ranges from each `#[cfg(test)]` to the end of the item after it: its brace, or its
+/// semicolon.
 fn test_items(code: &str) -> Vec<Range<usize>> {
     let attributes = ["#[cfg(test)]", "#[cfg(all(test"];
     let starts = attributes.iter().flat_map(|text| code.match_indices(text)).map(|(at, _)| at);
@@ -269,7 +270,7 @@ mod tests {
         assert_eq!(code("a // b\nc"), "a     \nc");
         assert_eq!(code("a /* b /* c */ d */ e"), format!("a {} e", " ".repeat(17)));
         assert_eq!(code("/* never ends"), " ".repeat(13));
-        // Blanks count bytes: an é is two.
+        // Blanks count bytes: an é is two blanks.
         assert_eq!(code("//! é\nx"), "      \nx");
     }
 

@@ -68,7 +68,7 @@ impl Plain {
     }
 }
 
-/// One thread has its turn with each of its clients, until the time is over.
+/// One thread attempts the lock with each of its clients in turn, until the time is over.
 fn barge(fleet: &Fleet, first: usize, end: u64, path: &std::path::Path) {
     let mut file = OpenOptions::new().append(true).open(path).expect("the test made it");
     let mut dice = Dice::new(1 + first as u64);
@@ -96,7 +96,7 @@ fn plain_clients_beside_a_line() {
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (fleet, path) = (&fleet, &path);
-            // Process ids are larger than these numbers.
+            // These numbers are smaller than any process id.
             scope.spawn(move || barge(fleet, thread * PLAIN_OF_A_THREAD, end, path));
         }
         let_pass(MOMENTS[0]);

@@ -37,7 +37,8 @@ fn a_wait_that_is_cancelled_at_any_moment_leaves_nothing() {
     );
     let mut held = None;
     for time in 0..TIMES {
-        // The key is free, held, or comes free meanwhile, with or without others before it.
+        // The key is free, is held, or becomes free during the wait; other waiters come before this
+        // one, or none does.
         if held.is_none() && dice.below(4) > 0 {
             held = Some(lock_beside(&mut holder, &mut waiter));
         }
@@ -55,7 +56,7 @@ fn a_wait_that_is_cancelled_at_any_moment_leaves_nothing() {
             holder.turn_within(Duration::ZERO);
             while holder.engine.poll_completion().is_some() {}
         }
-        // In any order.
+        // The waits are cancelled in any order.
         let first = dice.below(others + 1) as usize;
         ops.iter().cycle().skip(first).take(ops.len()).for_each(|op| waiter.engine.cancel(*op));
         assert!(waiter.engine.poll_completion().is_none(), "a completion of a cancelled wait");
@@ -71,7 +72,7 @@ fn a_wait_that_is_cancelled_at_any_moment_leaves_nothing() {
     holder.comes_to_rest();
     waiter.comes_to_rest();
     nothing_is_left(&fleet);
-    // And both are as they were.
+    // Both clients can still lock.
     let lock = waiter.lock("a");
     waiter.engine.release_nowait(&lock);
     waiter.comes_to_rest();

@@ -17,8 +17,8 @@ const PROCESSES: usize = 32;
 const SECONDS: &str = "REDLATCH_TEST_WAITING_SECONDS";
 const SECONDS_UNLESS_TOLD: u64 = 6;
 
-/// Now and then a holder keeps it to its end: that is the longest that one process should have to
-/// wait for another.
+/// Now and then a holder keeps the lock until its deadline: one process should not have to wait for
+/// another one for longer.
 const HELD: Duration = millis(300);
 
 /// After so many turns for each of the processes, each has had one.
@@ -64,7 +64,7 @@ fn share_a_key(word: impl Fn(usize) -> &'static str) {
         process.tell(&format!("{word} a {} {} {}", HELD.as_millis(), u64::MAX, file.display()));
     }
     let troubles = trouble(&fleet, end);
-    // On a busy machine there were few turns until then.
+    // On a busy machine few turns are over by then.
     eventually(AS_LONG, "each had its turn, or there were enough for all", || {
         let turns = turns_of(&holds_in(&file));
         turns.len() == PROCESSES || turns.values().sum::<usize>() >= TURNS * PROCESSES
@@ -83,7 +83,7 @@ fn share_a_key(word: impl Fn(usize) -> &'static str) {
     eventually(3 * SOON, "what is left ends with its ttl", || fleet.keys_everywhere().is_empty());
 }
 
-/// One of the nodes stops and goes on, or dies and comes back, again and again; how often.
+/// One of the nodes stops and goes on, or ends and comes back, again and again. Returns how often.
 fn trouble(fleet: &Fleet, end: u64) -> usize {
     let mut dice = Dice::printed(now());
     let mut troubles = 0;

@@ -7,7 +7,7 @@ use super::*;
 /// After the earliest moment at which a majority can be free: ten times what is expected.
 const AT_ITS_END: Duration = millis(300);
 
-/// What the nodes round a time to live to, and how long it takes to ask.
+/// How much a node rounds a ttl, and how long it takes to ask for it.
 const LOOK: Duration = millis(2);
 
 /// When the key will be gone from a majority, by the ttls that the nodes report; on our clock.
@@ -44,7 +44,7 @@ fn is_followed(fleet: &Fleet, mut holder: Process, mut waiter: Process, deadline
 #[test]
 fn waiter_follows_a_dead_holder_at_its_expiry() {
     for ttl in [300, 700, 1_500] {
-        // The test has to look at the keys before they end.
+        // The test has to look at the keys before they expire.
         despite_stalls(millis(100), |times| {
             let fleet = Fleet::start(5);
             let (mut holder, mut waiter) =
@@ -84,7 +84,7 @@ fn a_waiter_that_dies_delays_no_other() {
     let_pass(millis(100));
     waiters[1].kill();
     let mut gave_back = holder.release();
-    // The process that has it says so; the order among processes is not promised.
+    // The process that has the key reports it; the order among processes is not promised.
     let mut rest: Vec<Process> =
         waiters.into_iter().enumerate().filter(|(i, _)| *i != 1).map(|(_, it)| it).collect();
     let (tell, told) = std::sync::mpsc::channel();

@@ -66,7 +66,7 @@ fn waiter_whose_notifications_are_lost_asks_by_itself() {
     let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
     let took = hand_overs(&urls, ROUNDS / 4, |_| {});
     assert!(longest(&took) < LOOKED_BY, "{took:?}");
-    // Lost on all nodes but a majority, they are not missed.
+    // If notifications are lost on a minority of the nodes, the waiter does not need them.
     drop(proxies);
     let lossy: Vec<Proxy> = fleet.iter().take(2).map(|node| Proxy::start(node.address())).collect();
     lossy.iter().for_each(Proxy::lose_pushes);
@@ -95,11 +95,11 @@ fn waiter_that_cannot_be_notified_asks_by_itself() {
 #[test]
 fn a_waiter_whose_connections_are_ended_registers_again() {
     let fleet = Fleet::start(5);
-    // With them ends what it had registered for.
+    // With its connections the waiter's registrations end.
     let end_all = |waiter: &Process| fleet.iter().for_each(|node| waiter.end_connection(node));
     let took = hand_overs(&fleet.urls(), ROUNDS / 2, end_all);
     assert!(longest(&took) < LOOKED_BY, "{took:?}");
-    // And those of single nodes, in turns.
+    // Now the connections of one node at a time are ended, in turns.
     fleet.iter().for_each(|node| drop(node.command(&["DEL", "a"])));
     let mut turn = 0;
     let end_one = |waiter: &Process| {

@@ -21,7 +21,7 @@ fn a_hundred_waiters_in_one_client_are_served_in_order() {
     let lock = holder.lock("a");
     for data in 0..WAITERS {
         crowd.engine.acquire("a", waiting(), data).unwrap();
-        // Their first attempts do not meet.
+        // A pause between them, so that the first attempts do not split the votes.
         crowd.turn_within(millis(1));
     }
     crowd.turn_for(millis(100));
@@ -85,9 +85,10 @@ fn a_single_waiter_beside_a_hundred_has_its_turn() {
     let before: Vec<usize> = turns.iter().map(others).collect();
     println!("{} holds; before each of the single one's turns: {before:?}", holds.len());
     assert!(turns.len() >= 20, "{} turns", turns.len());
-    // One window for others follows STREAK hand-overs, the acquire before them, and a hold or two
-    // that were in flight. The single waiter may come too late for a window, because its thread has
-    // to be scheduled, but it has its turn in the second one: a third streak does not begin.
+    // The crowd's client leaves others a pause after STREAK hand-overs; to these come the acquire
+    // before them, and a hold or two that were in flight. The single waiter may come too late for
+    // one pause, because its thread has to be scheduled, but it has its turn in the second one: a
+    // third streak does not begin.
     assert!(before.iter().all(|others| *others < 2 * STREAK + STREAK / 2), "{before:?}");
     nothing_is_left(&fleet);
 }

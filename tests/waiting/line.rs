@@ -61,7 +61,7 @@ fn is_one_line_behind_a_holder(lines: &[Vec<String>], length: usize) -> bool {
 /// Three processes: one holds, two wait in line.
 pub fn three(fleet: &Fleet, ttl: Duration) -> [Process; 3] {
     let mut all = [0; 3].map(|_| Process::start(&fleet.urls()));
-    // Behind another program the first one stands in line, so it hands the key over.
+    // The first process stands in line behind another program's key. So it hands the key over.
     fleet.iter().for_each(|node| drop(node.command(&["SET", "a", "other", "PX", "200"])));
     all[0].ask_in_line("a", ttl);
     all[0].had();
@@ -92,14 +92,14 @@ fn a_successor_that_is_stopped_costs_the_next_one_the_hand_over_ttl() {
     let fleet = Fleet::start(5);
     let [mut holder, mut successor, mut next] = three(&fleet, TTL);
     successor.stop();
-    // No node has heard of it for a while when it gets the key.
+    // No node has heard of the successor for a while when it gets the key.
     let_pass(millis(300));
     let timer = PlainTimer::start();
     let released = holder.release();
     let had = next.had();
     let gap = Duration::from_nanos(had.have - released);
     println!("the next one has it after {gap:?}");
-    // The node timeout of these processes is the default, 250 ms: the keys live for 1 s.
+    // These processes have the default node timeout of 250 ms, so the keys live for 1 s.
     assert!(gap > millis(900) && gap < timer.limit(millis(1_300)), "{gap:?}");
     successor.cont();
     let released = next.release();
@@ -112,7 +112,8 @@ fn a_successor_that_is_stopped_costs_the_next_one_the_hand_over_ttl() {
 #[test]
 fn a_holder_that_was_killed_is_followed_at_its_expiry_in_order() {
     let fleet = Fleet::start(5);
-    // So long that the other two stand in line before its end, also where the machine stalls.
+    // The ttl is so long that the other two stand in line before it ends, also if the machine
+    // stalls.
     let [mut holder, mut successor, mut next] = three(&fleet, 4 * SECOND);
     holder.kill();
     let had = successor.had();
@@ -217,7 +218,7 @@ fn claims_of_a_waiter(fleet: &Fleet) -> u64 {
 #[test]
 fn a_waiter_that_runs_is_handed_the_key_for_its_whole_ttl_and_claims_nothing() {
     let fleet = Fleet::start(3);
-    // On a machine that stalls a node may take a waiter for one that has stopped.
+    // If the machine stalls, a node may take a running waiter for a stopped one.
     let claims: Vec<u64> = (0..5).map(|_| claims_of_a_waiter(&fleet)).collect();
     assert!(claims.contains(&0), "{claims:?}");
     nothing_is_left(&fleet);
@@ -229,7 +230,7 @@ fn fenced_waiters_in_line_and_outside_of_it_have_numbers_that_grow() {
     let fleet = Fleet::start(5);
     let guarded = || {
         let config = line_config(&fleet).restart_guard(RestartGuard::On).max_ttl(SECOND);
-        // When the quarantine is over.
+        // The client is ready when the quarantine of the nodes is over.
         ready::client(config)
     };
     drop(guarded());
@@ -240,7 +241,8 @@ fn fenced_waiters_in_line_and_outside_of_it_have_numbers_that_grow() {
             let Ok(guard) = client.lock("a", options.fenced()) else { continue };
             let fence = guard.fence().expect("it is fenced");
             let mut last = last.lock().expect("no client panics");
-            // A holder that was kept from running is late: its number comes out of order.
+            // A holder whose thread was late notes its number late, out of order. It is not
+            // counted.
             if guard.remaining() > millis(300) {
                 assert!(fence > *last, "{fence} after {last}");
                 *last = fence;

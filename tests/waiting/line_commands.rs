@@ -83,7 +83,7 @@ fn join_costs_a_server_seven_commands_at_most() {
 #[test]
 fn hand_over_costs_a_server_few_commands() {
     let server = Watched::start();
-    // These waiters have no channel: PUBSUB NUMSUB and PUBLISH would be two more.
+    // These waiters have no channel: PUBSUB NUMSUB and PUBLISH would be two commands more.
     for (ttls, most) in [(TWO_TTLS, 5), (ONE_TTL, 4)] {
         server.held(2, ttls);
         assert!(server.hand_over(&["holder"]) <= most, "to the first");
@@ -116,7 +116,7 @@ fn waiter_says_in_its_polls_that_it_stands_in_line() {
         waiter.engine.acquire("a", waiting(), 0).expect("there is room");
         let line = || server.node().command(&["ZRANGE", LINE, "0", "-1"]).text_items().len();
         waiter.turn_until("it stands in line", |_| line() > number);
-        // The answer to its join, too.
+        // The client has read the answer to its join, too.
         waiter.turn_for(millis(20));
     }
     let joins = || {

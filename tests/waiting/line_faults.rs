@@ -54,7 +54,7 @@ impl Found {
                 assert!(had.deadline <= next.have, "held by two: {had:?}, {next:?}");
                 self.holding.note(had.have.min(fault), next.have, ttl);
             }
-            // The successor may have claimed without saying so: then its whole ttl passes.
+            // The successor may have claimed before it was stopped: then its whole ttl has to pass.
             None => self.waiting.note(fault, next.have, ttl),
         }
     }
@@ -94,12 +94,12 @@ fn a_successor_that_is_stopped_at_any_step_never_holds_with_the_next_one() {
         successor.cont();
         let released = next.release();
         let late = successor.had();
-        // It may have been stopped between the grant and the moment that it reports.
+        // The successor may have been stopped between the grant and its report of it.
         let before = (late.have < stopped || late.deadline <= had.have).then_some(late);
         assert!(before.is_some() || late.have > released, "held by two: {late:?}, {had:?}");
         found.note(before, stopped, had, ttl);
         successor.tell("release");
-        // It may have lost its lock meanwhile, and says so.
+        // The successor may have lost its lock while it was stopped, and then reports that.
         successor.answer();
         nothing_is_left(&fleet);
     }
@@ -134,7 +134,7 @@ fn a_successor_that_is_killed_before_it_reads_the_hand_over_costs_the_hand_over_
     let [mut holder, mut successor, mut next] = [0; 3].map(|_| start(&fleet));
     stand_in_line(&fleet, [&mut holder, &mut successor, &mut next], TTL);
     successor.stop();
-    // No node has heard of it for a while when it gets the key.
+    // No node has heard of the successor for a while when it gets the key.
     let_pass(HAND_OVER / 3);
     let released = holder.release();
     successor.kill();

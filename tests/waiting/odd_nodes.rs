@@ -27,7 +27,7 @@ fn a_key_without_an_end_on_one_node_is_outvoted() {
     let took = hand_overs(&mut processes);
     assert!(took[ROUNDS / 2] < timer.limit(AS_FAST), "{took:?}");
     assert_eq!(fleet[2].get("a").as_deref(), Some(&b"another program's"[..]));
-    // No process asks for it again and again without a pause.
+    // No process asks for the key again and again without a pause.
     let asked = monitor.lines().iter().filter(|line| line.contains("\"a\"")).count();
     println!("{asked} questions about it in {:?}", start.elapsed());
     assert!(asked < 100 * ROUNDS, "{asked} questions");
@@ -71,7 +71,7 @@ fn a_frozen_node_is_waited_for_by_nobody() {
     let took = hand_overs(&mut processes);
     assert!(took[ROUNDS / 2] < timer.limit(AS_FAST), "{took:?}");
     fleet[4].cont();
-    // A client that is not driven sends its releases when it is called the next time.
+    // The client is not driven here, so it sends its releases when it is called the next time.
     let alive = fleet.iter().take(4);
     nothing_is_left(alive);
 }

@@ -290,7 +290,7 @@ fn over(file: &Path) -> PathBuf {
 /// Takes the lock and gives it back again and again. Writes every hold into the file: the process
 /// id, when it asked, from when and until when it held. A wait that got no lock holds from 0.
 fn contend(client: &Client, key: &str, options: LockOptions, end: u64, file: &str) {
-    // Many processes append to it: each line is one write.
+    // Many processes append to the file, so each line is one write.
     let over = over(Path::new(file));
     let mut file = OpenOptions::new().append(true).open(file).expect("the parent made it");
     let who = std::process::id();
@@ -300,7 +300,7 @@ fn contend(client: &Client, key: &str, options: LockOptions, end: u64, file: &st
         if asked >= end || over.exists() {
             return;
         }
-        // Not longer than it takes to be told of the end.
+        // The wait is no longer than a look for the end of the test takes.
         let wait = Duration::from_nanos(end - asked).min(LOOKED_BY);
         let (from, until) = match client.lock(key, options.wait(wait)) {
             Ok(guard) => {
@@ -308,7 +308,8 @@ fn contend(client: &Client, key: &str, options: LockOptions, end: u64, file: &st
                 let_pass(Duration::from_micros(dice.below(2_000)));
                 let deadline = guard.deadline().map_or(from, |deadline| deadline.as_nanos());
                 if dice.below(200) == 0 {
-                    // It is not released: the client holds it up to its deadline.
+                    // The guard is forgotten instead of released: the client holds the lock up to
+                    // its deadline.
                     std::mem::forget(guard);
                     (from, deadline)
                 } else {

@@ -57,7 +57,7 @@ fn holder_keeps_its_lock_while_others_repeat_the_message_by_which_it_got_it() {
         let channel = channels(node).pop().expect("the next waiter stands in line");
         node.command(&["PUBLISH", &channel, &text]);
     }
-    // The waiter has read the messages before it answers this.
+    // The waiter has read the messages before it answers the test's next question.
     let_pass(millis(300));
     let token = fleet[0].get("a").expect("it is held");
     assert!(fleet.iter().all(|node| node.get("a").as_ref() == Some(&token)), "it was released");
@@ -104,7 +104,7 @@ fn monitoring_tools_that_listen_to_everything_make_no_dead_waiter_look_alive() {
     let _listeners: Vec<Listener> = fleet.iter().map(Listener::start).collect();
     let [mut holder, mut dead, mut next] = three(&fleet, TTL);
     dead.kill();
-    // The server sees the end of its connections.
+    // The server sees that the connections of the dead process have ended.
     let subscribed =
         |node: &Node, channel: &String| match node.command(&["PUBSUB", "NUMSUB", channel]) {
             Value::Array(counts) => counts[1].int() > 0,
@@ -170,12 +170,12 @@ fn script_passes_over_a_bounded_number_of_dead_waiters() {
     node.command(&["EVAL", add, "1", "redlatch:line:{a}"]);
     let left = || node.command(&["ZCARD", "redlatch:line:{a}"]).int();
     node.command(&["SET", "a", "token"]);
-    // The one that is named stands too far behind.
+    // The successor that is named stands too far behind.
     let start = Instant::now();
     assert_eq!(hand_over(node, "token", &format!("{:012x}", 0)).int(), 1);
     println!("one release took {:?}", start.elapsed());
     assert_eq!((left(), node.get("a")), (9_600, None));
-    // A waiter comes at last. Each of its polls goes on.
+    // A live waiter comes. Each of its polls removes some of the dead ones.
     let mut waiter = Loop::ready(line_config(&fleet));
     node.command(&["SET", "a", "other", "PX", "300"]);
     let start = Instant::now();

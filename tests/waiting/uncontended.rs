@@ -12,23 +12,23 @@ fn a_free_key_costs_a_set_and_a_release_on_each_node() {
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
     let mut tokens = Vec::new();
     for pair in 0..PAIRS {
-        // Willing to wait or not.
+        // Every second request is willing to wait.
         let options = if pair % 2 == 0 { LockOptions::new(TTL) } else { waiting() };
         let op = embedded.engine.acquire("a", options, pair).expect("there is room");
         let lock = embedded.locked(op);
         tokens.push(lock.token().to_string());
-        // A release that is sent before other answers came is another command.
+        // All answers come first: a release before them would be another command.
         all_is_answered(&mut embedded);
         embedded.engine.release(lock, pair);
         embedded.comes_to_rest();
         all_is_answered(&mut embedded);
     }
-    // Nothing follows.
+    // No command follows the release.
     embedded.turn_for(millis(50));
     drop(embedded);
     for (node, monitor) in fleet.iter().zip(&monitors) {
         let lines = monitor.lines();
-        // What a script does, and questions for the time, are not about this lock.
+        // The commands inside a script, and TIME, are not about this lock.
         let asked = lines.iter().filter(|line| !line.contains(" lua] ") && !is(line, "TIME"));
         let asked: Vec<&String> = asked.collect();
         assert_eq!(asked.len(), 2 * PAIRS as usize, "{}: {lines:#?}", node.url());

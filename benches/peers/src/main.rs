@@ -69,7 +69,7 @@ const MOST_IN_FLIGHT: usize = 512;
 /// Before the first round of a case: connections, caches and buffers get their size.
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// The same with a frozen node: it is found silent.
+/// The warm-up with a frozen node: in this time the node is found to be silent.
 const LONG_WARM_UP: Duration = Duration::from_millis(1_200);
 
 /// How late the last pair of a round may end. A contender that needs longer is left out.
@@ -111,7 +111,7 @@ fn main() {
         let mut doors = open(&fleet, case, &options);
         let frozen = matches!(case, Case::Frozen(_)).then(|| &fleet[fleet.len() - 1]);
         if let Some(node) = frozen {
-            // Returns when the process is stopped.
+            // `stop` returns when the process is stopped.
             node.stop();
         }
         let measured = measure(&mut doors, case, &options);
@@ -182,7 +182,7 @@ fn measure(doors: &mut Vec<(String, Box<dyn Door>)>, case: Case, options: &Optio
     });
     let mut rounds: Vec<Vec<Figures>> = Vec::new();
     let mut left_out = 0;
-    // A machine that is robbed in every round gets its table, too.
+    // A table is printed even if the machine was disturbed in every round.
     while rounds.len() < options.rounds {
         let ticks = Ticks::now();
         let number = rounds.len() + left_out;
@@ -197,7 +197,7 @@ fn measure(doors: &mut Vec<(String, Box<dyn Door>)>, case: Case, options: &Optio
     Measured { case, names, rounds, left_out, too_slow }
 }
 
-/// Each contender once: the figures in their order.
+/// Runs each contender once, and returns the figures in their order.
 fn round(
     doors: &mut [(String, Box<dyn Door>)],
     in_flight: usize,
@@ -206,7 +206,7 @@ fn round(
 ) -> Vec<Figures> {
     let mut figures = vec![None; doors.len()];
     for step in 0..doors.len() {
-        // Each round begins with another contender, and every other one goes backwards.
+        // Each round begins with another contender, and every second round goes backwards.
         let step = if number % 2 == 0 { step } else { doors.len() - 1 - step };
         let which = (number / 2 + step) % doors.len();
         let door = &mut doors[which].1;

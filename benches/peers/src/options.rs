@@ -19,11 +19,11 @@ pub struct Options {
 /// What the contenders do in a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Case {
-    /// So many keys in flight, each of them free.
+    /// This many keys in flight, each of them free.
     Free(usize),
-    /// The same, and one node is frozen.
+    /// This many keys in flight, each of them free, with one frozen node.
     Frozen(usize),
-    /// One key, and so many that want it.
+    /// One key, and this many contenders that want it.
     OneKey(usize),
 }
 

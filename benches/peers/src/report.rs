@@ -15,7 +15,7 @@ use super::tally::{Figures, PERCENTILES, median};
 /// A case that was measured.
 pub struct Measured {
     pub case: Case,
-    /// Of the contenders.
+    /// The names of the contenders.
     pub names: Vec<String>,
     /// In each round the figures of the contenders, in the order of their names.
     pub rounds: Vec<Vec<Figures>>,

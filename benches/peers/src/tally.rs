@@ -78,9 +78,9 @@ pub struct Round {
 /// The figures of a round.
 #[derive(Debug, Clone, Copy)]
 pub struct Figures {
-    /// Of the acquires, in the order of `PERCENTILES`.
+    /// The percentiles of the acquires, in the order of `PERCENTILES`.
     pub percentiles_us: [f64; PERCENTILES.len()],
-    /// Of the process, in the program and in the kernel, for each pair.
+    /// The processor time of the process, in the program and in the kernel, for each pair.
     pub cpu_us: f64,
     pub pairs_per_s: f64,
     /// Attempts on a free key that were lost.
@@ -146,7 +146,8 @@ impl Ticks {
     pub fn now() -> Ticks {
         let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
         let line = text.lines().next().unwrap_or_default();
-        // user nice system idle iowait irq softirq steal; what follows is part of the first two.
+        // The fields are user nice system idle iowait irq softirq steal; the fields after these are
+        // parts of the first two.
         let fields = line.split_ascii_whitespace().skip(1).take(8);
         let ticks: Vec<u64> = fields.map(|field| field.parse().unwrap_or(0)).collect();
         Ticks { stolen: ticks.get(7).copied().unwrap_or(0), all: ticks.iter().sum() }

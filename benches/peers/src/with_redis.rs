@@ -43,7 +43,8 @@ impl Locks for RedisRs {
     async fn connect(urls: &[String]) -> RedisRs {
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(Some(NODE_TIMEOUT))
-            // Room for all callers at once: the default of 50 makes them wait for each other.
+            // The buffer has room for all callers at once: with the default of 50 they wait for
+            // each other.
             .set_pipeline_buffer_size(2 * MOST_IN_FLIGHT);
         let script = Arc::new(Script::new(RELEASE));
         let mut nodes = Vec::new();

@@ -23,7 +23,7 @@ impl Locks for Rslock {
         let mut once = LockManager::new(urls.to_vec());
         once.set_retry(1, RETRY);
         let mut waiting = once.clone();
-        // It waits for a random part of what it is given.
+        // Rslock waits for a random part of this time.
         waiting.set_retry(u32::MAX, 2 * RETRY);
         Rslock { once, waiting }
     }

@@ -96,7 +96,7 @@ impl Ranged for Axis {
     }
 
     fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
-        // Asked a second time, for lines between the marks, it returns none.
+        // Asked for the points between the marks, it returns none.
         if hint.weight().allow_light_points() { Vec::new() } else { self.marks.clone() }
     }
 
@@ -244,7 +244,7 @@ fn throughput(area: &Area, plan: &Plan, rows: &[Row]) -> Drawn {
     chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?;
     let style = (FONT, 16).into_font().color(&INK);
     for (index, &(x, y)) in points.iter().enumerate() {
-        // Above the line, on the side to which it falls.
+        // The label is above the line, on the side to which the line falls.
         let (before, here) = (index.saturating_sub(1), index.max(1).min(points.len() - 1));
         let falls = points[here].1 < points[before].1;
         let (side, aside) = if falls { (HPos::Left, 4) } else { (HPos::Right, -4) };
@@ -287,7 +287,7 @@ fn round_numbers(top: f64) -> Vec<f64> {
 /// `200 µs`, by its place on the axis.
 fn short_time(y: f64) -> String {
     let nanos = 10_f64.powf(y).round() as u64;
-    // In a round time the digits after the point are zeros.
+    // The digits after the point of a round time are zeros.
     time(nanos).replace(".00", "").replace(".0 ", " ")
 }
 

@@ -77,7 +77,7 @@ mod tests {
             }
             begun.iter().map(|begin| (begin.client, begin.key)).collect::<Vec<_>>()
         };
-        // Each asks, and asks for the next one when it has ended.
+        // Each client asks, and asks for the next key when its pair has ended.
         assert_eq!(round(), [(0, 0), (1, 0)]);
         assert_eq!(round(), [(0, 1), (1, 1)]);
         assert_eq!(round(), [(0, 0), (1, 0)]);

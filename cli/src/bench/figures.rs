@@ -59,7 +59,7 @@ fn rounded(number: f64, parts: f64) -> f64 {
 pub fn time(nanos: u64) -> String {
     const UNITS: [(f64, &str); 3] = [(1e3, "µs"), (1e6, "ms"), (1e9, "s")];
     let nanos = nanos as f64;
-    // What would round to a thousand of a unit is one of the next unit.
+    // A time that would round to a thousand of a unit is shown in the next unit.
     let fits = |&&(unit, _): &&(f64, &str)| nanos < 999.5 * unit;
     let &(unit, name) = UNITS.iter().find(fits).unwrap_or(&UNITS[2]);
     let number = nanos / unit;

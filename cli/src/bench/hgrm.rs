@@ -32,7 +32,7 @@ fn write(out: &mut String, histogram: &Histogram<u64>) -> Result {
         let value = step.value_iterated_to() as f64 / MILLI;
         let quantile = step.quantile_iterated_to();
         write!(out, "{value:12.6} {quantile:14.12} {total:10}")?;
-        // The last line has none: the value would be infinite.
+        // The last line has no fourth column: its value would be infinite.
         if quantile < 1.0 {
             write!(out, " {:14.2}", 1.0 / (1.0 - quantile))?;
         }

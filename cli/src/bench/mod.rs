@@ -175,7 +175,7 @@ impl Bench<'_> {
                 },
             };
             let measured = self.measure(&mut ready, in_flight, round as u64);
-            // Releases everything, also after an error.
+            // `settle` releases everything, also after an error.
             let left = ready::settle(&mut ready, SETTLE)?;
             let Measured { tally, took, signal } = measured?;
             if left > 0 && !self.options.common.output.quiet {
@@ -206,7 +206,7 @@ impl Bench<'_> {
         }
         self.absent = driver.absent();
         if self.options.common.output.json && !self.options.common.output.quiet {
-            // The table has them already.
+            // The table shows the absent nodes already.
             self.absent
                 .iter()
                 .for_each(|node| output::complain(&format!("redlatch: without {node}")));
@@ -257,7 +257,7 @@ impl Bench<'_> {
             } else {
                 table::text(&setting, &self.rows)
             };
-            // The files first: they are written even if the output has no reader.
+            // The files are written first: then they are there even if the output has no reader.
             files.write(&setting, &self.rows)?;
             output::print(&text)?;
         }

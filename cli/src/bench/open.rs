@@ -58,7 +58,7 @@ impl Load for Open {
 
     fn late(&self, end: Instant) -> u64 {
         let nanos = end.saturating_since(self.start).as_nanos();
-        // All pairs whose moment is before the end; the first moment is the start.
+        // The moments of all pairs that begin before the end; the first moment is the start.
         let all = (nanos * u128::from(self.rate)).div_ceil(SECOND);
         u64::try_from(all).unwrap_or(u64::MAX).saturating_sub(self.begun)
     }

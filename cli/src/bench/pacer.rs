@@ -35,7 +35,7 @@ mod timerfd {
         pub fn new(registry: &Registry, token: Token) -> io::Result<Pacer> {
             let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
             let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
-            // Reported at each edge, so that the timer need not be read.
+            // The timer is edge-triggered, so it need not be read.
             registry.register(&mut SourceFd(&timer.as_raw_fd()), token, Interest::READABLE)?;
             Ok(Pacer(timer))
         }

@@ -71,7 +71,7 @@ pub fn rehearse(driver: &mut Driver, key: &str, ttl: Duration) -> Result<Option<
 pub fn settle(driver: &mut Driver, limit: Duration) -> Result<usize, Error> {
     let end = clock::now().saturating_add(limit);
     loop {
-        // Their results are not needed any more.
+        // Nobody needs these results any more.
         while driver.completion().is_some() {}
         if driver.open() == 0 || clock::now() >= end {
             return Ok(driver.open());

@@ -88,7 +88,7 @@ fn live(
     sender: &Sender<Result<Report, Error>>,
 ) -> Result<(), Error> {
     let say = |report| {
-        // See above: the demo may have ended.
+        // If the demo has ended, no receiver is left.
         let _ = sender.send(Ok(report));
     };
     let client = Client::connect(config)?;

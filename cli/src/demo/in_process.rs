@@ -74,7 +74,7 @@ impl Masters for InProcess {
         let master = &self.masters[node];
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let keys = master.keys().into_iter();
-        // A key that has gone meanwhile is left out.
+        // A key that expired after the list was read is left out.
         let held = keys.filter_map(|key| Some((text(&key), text(&master.get(&key)?))));
         Ok(Seen::Keys(held.collect()))
     }

@@ -49,7 +49,7 @@ impl Peek {
         names.sort();
         let mut keys = Vec::new();
         for name in names {
-            // A key that has gone meanwhile is left out.
+            // A key that expired after the list was read is left out.
             let held = self.ask(&[b"GET", name.as_bytes()], |reply| match reply {
                 Reply::Null => Some(None),
                 Reply::Error(line) if line.starts_with(b"WRONGTYPE") => Some(None),
@@ -71,7 +71,7 @@ impl Peek {
             Reply::Integer(millis) => Some(millis),
             _ => None,
         })?;
-        // A key that has gone meanwhile is left out.
+        // A key that expired after the list was read is left out.
         let left = u64::try_from(left).ok().map(Duration::from_millis);
         Ok(left.map(|left| Held { token, left }))
     }

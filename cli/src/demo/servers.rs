@@ -196,7 +196,7 @@ impl Process {
     /// The letter of its state in /proc, as in ps.
     fn state(&self) -> Option<char> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).ok()?;
-        // The name of the program stands before it in parentheses and may itself contain some.
+        // The program's name comes before the state, in parentheses, and may contain parentheses.
         let (_, rest) = stat.rsplit_once(')')?;
         rest.trim_start().chars().next()
     }
@@ -233,7 +233,7 @@ impl Directory {
             let path = std::env::temp_dir().join(name);
             match fs::create_dir(&path) {
                 Ok(()) => return Ok(Directory(path)),
-                // A killed process with the same number has left it.
+                // A killed process with the same number has left the directory.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => {
                     let path = path.display();

@@ -73,7 +73,7 @@ pub fn play(
     started: Duration,
     chronicle: &mut Chronicle,
 ) -> Result<(), Stop> {
-    // These masters are a second old, and no lock was ever taken there.
+    // These masters are a second old, and no lock was ever granted there.
     let config = Config::new(masters.urls())
         .map_err(|error| failed("alice", &error.into()))?
         .restart_guard(RestartGuard::Off);
@@ -176,7 +176,7 @@ impl Story<'_> {
     fn release_nowait(&mut self, alice: &Client, lock: Guard<'_>, bob: &Bob) -> Result<(), Stop> {
         self.step("Release it")?;
         let start = clock::now();
-        // From the request on it is not hers: bob may have the lock before she gets the
+        // From the request on the lock is not alice's: bob may have it before she gets the
         // confirmation.
         self.chronicle.holders.push((start, None));
         let how = lock.release().map_err(|error| failed("alice", &error))?;

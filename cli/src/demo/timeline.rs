@@ -220,7 +220,7 @@ impl Picture<'_> {
             return;
         }
         self.svg.framed(area, fills.0, fills.1);
-        // Beside the bar, if there is no room inside.
+        // The text is beside the bar if there is no room inside.
         let inside = area.width > 9.0 * what.chars().count() as f64;
         let x = area.left + if inside { 10.0 } else { area.width + 6.0 };
         self.svg.text(what, (x, top + BAR / 2.0), TEXT.halo());
@@ -241,7 +241,7 @@ impl Picture<'_> {
         });
         for (from, to, running) in counted.collect::<Vec<_>>() {
             let area = self.area(from, to, MAJORITY_Y, BAR);
-            // What lasts a few milliseconds cannot be seen.
+            // A majority that lasts a few milliseconds cannot be seen.
             if area.width <= 4.0 {
                 continue;
             }
@@ -304,7 +304,7 @@ impl Picture<'_> {
         };
         let (middle, right) = (top + height / 2.0, area.left + area.width);
         self.svg.text(word, (area.left + 8.0, middle), TEXT.ink(ink));
-        // Its end is written beside its cause, if there is room for both.
+        // The end of the absence is written beside its cause, if there is room for both.
         if absence.ended && area.width > room {
             self.svg.text(back, (right - 6.0, middle), TEXT.ink(ink).ending());
         } else if absence.ended {

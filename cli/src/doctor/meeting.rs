@@ -30,7 +30,7 @@ impl Met {
         match self.state {
             NodeState::Ready | NodeState::Quarantined(_) => None,
             NodeState::Down(cause) | NodeState::Rejected(cause) => Some(cause),
-            // It is connecting, in its handshake, or suspect.
+            // The node is connecting, in its handshake, or suspect.
             _ => Some(NodeError::Silent),
         }
     }
@@ -41,7 +41,7 @@ impl Met {
 /// # Errors
 /// The configuration cannot work.
 pub fn meet(config: Config) -> Result<Vec<Met>, Refusal> {
-    // A little longer, so that the library itself gives up a silent node and says why.
+    // The limit is a little longer, so that the library itself gives up a silent node and says why.
     let limit = config.get_settings().connect_timeout.mul_f64(1.1);
     let count = config.get_settings().nodes.len();
     let failed = |error: io::Error| Refusal::internal(format!("poller: {error}"));

@@ -134,14 +134,14 @@ fn start(config: &Config, patience: Patience) -> Result<Examined, Refusal> {
     let prefix = &settings.key_prefix;
     let (sender, receiver) = mpsc::channel();
     for (index, (address, node)) in config.get_addresses().iter().zip(&settings.nodes).enumerate() {
-        // A key for each: two addresses may lead to one server.
+        // Each node gets a key of its own: two addresses may lead to one server.
         let [name, token, other] = [(); 3].map(|()| LockToken::random(&mut rng));
         let keys = Keys { key: format!("{prefix}redlatch-doctor:{name}"), token, other };
         let marker = settings.wanted_marker().map(str::to_owned);
         let manner = Manner { tls: tls(config), patience, keys, marker };
         let (address, node, sender) = (address.clone(), node.clone(), sender.clone());
         thread::spawn(move || {
-            // No receiver is left if the result comes too late.
+            // If the result comes too late, no receiver is left.
             let _ = sender.send((index, examine(&address, &node, &manner)));
         });
     }

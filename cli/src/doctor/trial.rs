@@ -172,7 +172,7 @@ fn judged(answers: impl Iterator<Item = (&'static str, Answer)>) -> Vec<Trial> {
 fn outcome(command: &str, answer: Answer) -> Outcome {
     match answer {
         Answer::Error(line) => Outcome::Refused(NodeError::of_error(line.as_bytes()), line),
-        // The key was there, and our script found it unchanged.
+        // The key was there, and the doctor's script found it unchanged.
         Answer::Number(1) | Answer::Text(_) | Answer::Many(_) => Outcome::Done,
         Answer::Number(_) | Answer::Nothing if !matches!(command, "EVAL" | "EVALSHA") => {
             Outcome::Done

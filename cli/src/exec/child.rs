@@ -80,8 +80,9 @@ impl Child {
             command.process_group(0);
         }
         let strangers = Strangers::record();
-        // Orphans of CMD become our children, not those of an init that may never reap them. CMD's
-        // group is gone only when its last member was reaped. Without this right that takes longer.
+        // Orphans of CMD become children of redlatch, not those of an init that may never reap
+        // them. CMD's group is gone only when its last member was reaped. If this call is refused,
+        // that takes longer.
         let _ = set_child_subreaper(Some(getpid()));
         let mut started = command.spawn()?;
         let pid = Pid::from_child(&started);

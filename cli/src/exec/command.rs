@@ -121,7 +121,7 @@ mod tests {
     fn a_program_is_found_as_a_shell_finds_it() {
         assert_eq!(code("sh", "/nowhere:/bin"), Ok("/bin/sh".into()));
         assert_eq!(code("/bin/sh", ""), Ok("/bin/sh".into()));
-        // A file in between the directories is stepped over.
+        // A file between the directories is skipped.
         assert_eq!(code("sh", "/bin/sh:/bin"), Ok("/bin/sh".into()));
     }
 

@@ -192,7 +192,7 @@ fn run_cmd(
     let until = options.max_hold.0.map(|most| clock::now().saturating_add(most));
     let bound = Bound { ttl: options.common.timing.ttl, no_renew: options.no_renew, until };
     if event_loop.engine.remaining(&lock) <= stop_schedule::kill_lead(lasts(options)) {
-        // The system, or a tiny ttl, kept us from starting CMD in time.
+        // The system, or a tiny ttl, kept redlatch from starting CMD in time.
         return over_before_start(event_loop, lock, options, reports);
     }
     // No deadline means that the lock ran out at this very moment.
@@ -278,10 +278,11 @@ fn give_environment(
         .env("REDLATCH_TTL_MS", options.common.timing.ttl.as_millis().to_string())
         .env("REDLATCH_DEADLINE_UNIX_MS", wall_clock::unix_ms(remaining).to_string())
         .env("REDLATCH_GRANTED", format!("{granted}/{nodes}"))
-        // That of an exec around this one is another lock's.
+        // A number of an exec around this one belongs to another lock.
         .env_remove("REDLATCH_FENCE")
         .env_remove("REDLATCH_FENCES")
-        // They are this lock's: a redlatch that CMD starts would take them for its own.
+        // The two files belong to this lock: a redlatch that CMD starts would take them for its
+        // own.
         .env_remove("REDLATCH_READY_FILE")
         .env_remove("REDLATCH_METRICS_FILE")
         .env_remove(nodes::SERVERS_VARIABLE)

@@ -121,11 +121,11 @@ impl ProcessTree {
         for process in members {
             let Some(id) = Pid::from_raw(process.id) else { continue };
             let Ok(held) = pidfd_open(id, PidfdFlags::empty()) else { continue };
-            // If its parent has died meanwhile, the process has become our child.
+            // If its parent has died, the process has become redlatch's child.
             let is_it = |now: Process| [process.parent, us].contains(&now.parent);
             if look_at(process.id)?.is_some_and(is_it) {
                 match pidfd_send_signal(held, signal) {
-                    // It ended after our look.
+                    // The process ended after the look.
                     Err(Errno::SRCH) => {}
                     sent => result = result.and(sent.map_err(io::Error::from)),
                 }
@@ -172,10 +172,11 @@ impl ProcessTree {
         let without_strangers = |all: &[Process]| -> Vec<Process> {
             all.iter().copied().filter(|it| !self.is_stranger(it, us)).collect()
         };
-        // What a stranger started descends from us only through that stranger, so it is not found.
+        // A stranger's children descend from redlatch only through that stranger, so they are not
+        // found.
         let (young, came) = (without_strangers(young), without_strangers(came));
         let below = below(us.id, &young);
-        // A process whose parent is gone has become our child by now.
+        // A process whose parent is gone may have become redlatch's child.
         let orphaned = young.iter().any(|it| lives_here(it) && gone.contains(&it.parent));
         let known: BTreeSet<i32> = below.iter().chain(&came).map(|process| process.id).collect();
         let ours = |id: i32| id == us.id || known.contains(&id) || gone.contains(&id);
@@ -252,15 +253,16 @@ fn visible(looked: io::Result<Option<Process>>) -> io::Result<Option<Process>> {
 
 fn parse(stat: &str) -> Option<Process> {
     let id = stat.split_whitespace().next()?.parse().ok()?;
-    // After the name, which may contain anything: state, parent, group, session.
+    // After the name, which may contain anything, stand the state, the parent, the group and the
+    // session.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();
     let ended = matches!(fields.next()?, "Z" | "X");
     let parent = fields.next()?.parse().ok()?;
     let group = fields.next()?.parse().ok()?;
     let session = fields.next()?.parse().ok()?;
-    // After thirteen more fields (the terminal, and what it has used): the number of its threads,
-    // and one field later its start time.
+    // Thirteen fields later (the terminal, and the resources that were used) stands the number of
+    // threads, and one field after that the start time.
     let threads: u32 = fields.nth(13)?.parse().ok()?;
     let started = fields.nth(1)?.parse().ok()?;
     Some(Process { id, parent, group, session, started, dead: ended && threads <= 1 })
@@ -283,12 +285,12 @@ mod tests {
         assert_eq!(parsed, Some(process));
         let dead = parse(&format!("7 (x) Z 5 6 9 {rest}"));
         assert!(dead.is_some_and(|process| process.dead));
-        // Its first thread has ended, and the other has not.
+        // The process's first thread has ended, and the other one has not.
         let two = rest.replace("20 0 1 0", "20 0 2 0");
         let halved = parse(&format!("7 (x) Z 5 6 9 {two}"));
         assert!(halved.is_some_and(|process| !process.dead));
         assert_eq!(parse("7 (x) R 5"), None);
-        // The real file.
+        // The line of the real file is read, too.
         let us = look_at("self").expect("its own /proc").expect("it is there");
         assert!(us.started > 0 && !us.dead);
         assert_eq!(look_at(us.id).expect("the same").map(|process| process.id), Some(us.id));
@@ -314,16 +316,17 @@ mod tests {
         };
         assert_eq!(look(&[stranger], &[40], &[]), (0, true));
         assert_eq!(look(&[process(11, 9), stranger], &[], &[]), (1, true));
-        // The parent had gone when it was to be read. Its child was seen in the first list, or came
+        // The parent had ended before its file was read. Its child was in the first list, or came
         // later.
         assert_eq!(look(&[process(12, 11)], &[11], &[]), (0, false));
         assert_eq!(look(&[], &[11], &[process(12, 11)]), (0, false));
-        // The parent is dead but still listed, or came late as well, or the child is ours already.
+        // The parent is dead but still listed, or came late as well, or the child is redlatch's
+        // already.
         let dead = Process { dead: true, ..process(11, 9) };
         assert_eq!(look(&[dead], &[], &[process(12, 11)]), (0, false));
         assert_eq!(look(&[], &[11], &[process(13, 12), process(12, 11)]), (0, false));
         assert_eq!(look(&[], &[], &[process(12, 9)]), (0, false));
-        // What strangers start is theirs, and so is another session.
+        // Children of strangers are strangers, and so are processes of another session.
         assert_eq!(look(&[stranger], &[], &[process(31, 30)]), (0, true));
         let daemon = Process { session: 12, ..process(12, 9) };
         assert_eq!(look(&[], &[], &[daemon]), (0, true));
@@ -348,7 +351,8 @@ mod tests {
         // Another process may get the job's number, once the job has been waited for.
         let later = Process { started: 2, ..process(20, 9) };
         assert_eq!(found(false, &[later], &[]), (vec![20], true));
-        // The job's child became ours when the job ended. If CMD has a group, our group shows it.
+        // The job's child became redlatch's when the job ended. If CMD has a group, the child is
+        // known by its group, which is redlatch's.
         let of_cmd = Process { group: 10, ..process(11, 9) };
         let apart = Process { group: 12, ..process(12, 11) };
         let orphan = process(21, 9);

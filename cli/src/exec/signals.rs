@@ -59,8 +59,7 @@ impl Signals {
     /// Listens from now on; signals are events of the poller.
     pub fn listen(registry: &Registry) -> io::Result<Signals> {
         let ignored = ignored();
-        // We need to know how children end, so SIGCHLD is taken even if we were started to ignore
-        // it.
+        // redlatch has to see how children end, so it takes SIGCHLD even if its parent ignored it.
         let wanted =
             |signal: &Signal| *signal == Signal::CHILD || ignored >> (signal.as_raw() - 1) & 1 == 0;
         let numbers = LISTENED_TO.into_iter().filter(wanted).map(Signal::as_raw);

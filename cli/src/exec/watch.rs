@@ -180,7 +180,8 @@ impl<'a> Watch<'a> {
                     .warning("CMD was stopped because it reads the terminal; try --foreground");
             }
             if std::mem::take(&mut self.stop_asked) || self.place.stops_with(by) {
-                // Nothing watches the lock while we are stopped, so nothing of CMD may run on.
+                // Nothing watches the lock while redlatch is stopped, so no process of CMD may run
+                // on.
                 self.all_stopped = true;
                 let sent = self.child.send_to_all(Signal::STOP);
                 self.complain_of(sent, "SIGSTOP");
@@ -285,7 +286,8 @@ impl<'a> Watch<'a> {
         }
         if stopped && !self.lost {
             self.reports.presence.lost(self.event_loop);
-            // The library would report the loss a little later: CMD had to be gone before.
+            // The library would report the loss a little later. So this report is made here: CMD
+            // has to be dead before the deadline.
             let mut report = self.event_loop.engine.coordinator().report_node_states(clock::now());
             report.key = self.reports.log.key().as_bytes().into();
             let reason = self.bound.reason(self.deadline);

@@ -40,7 +40,7 @@ impl Input {
                 Ok(0) => return true,
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return false,
-                // A terminal that is gone.
+                // The terminal is gone.
                 Err(_) => return true,
             }
         }

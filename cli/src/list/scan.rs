@@ -128,7 +128,7 @@ fn pass(connection: &mut Connection, pattern: &[u8]) -> Result<(BTreeSet<Vec<u8>
                 _ => {}
             }
         }
-        // A user that may not read some of the keys gets the others.
+        // A user who may not read some of the keys gets the others.
         if let Some(trouble) = answers.iter().filter_map(Answer::refusal).find(is_of_a_command) {
             return Err(trouble);
         }

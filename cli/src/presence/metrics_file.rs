@@ -197,7 +197,8 @@ impl MetricsFile {
     pub fn finish(self, course: &Course) {
         let _ = self.texts.try_send(course.text());
         drop(self.texts);
-        // What goes wrong now is not reported any more: this ends with the thread, or in time.
+        // Troubles from here on are not reported: the loop ends with the thread, or after
+        // LAST_WRITE.
         while self.troubles.recv_timeout(LAST_WRITE).is_ok() {}
     }
 }
@@ -220,7 +221,7 @@ impl Place {
     }
 
     fn write(&self, text: &str) -> Result<(), String> {
-        // An empty file, or metrics of ours.
+        // The file may be replaced if it is empty, or has metrics of redlatch.
         let is_ours = |head: &[u8]| head.is_empty() || head.starts_with(b"# HELP redlatch_");
         if own_file::find(&self.path)?.is_some_and(|found| !is_ours(&found.head)) {
             return Err("no metrics of redlatch are there; name another file".into());

@@ -60,7 +60,7 @@ impl Presence {
         let metrics = options.metrics_file.as_deref();
         let course = Course::new(key, metrics, clock::now());
         let metrics = metrics.map(|path| MetricsFile::open(path, &course)).transpose()?;
-        // Later, so that a path that is both is refused.
+        // The ready file comes second, so that a path that is both is refused.
         let ready_file = options.ready_file.as_deref().map(ReadyFile::prepare).transpose()?;
         Ok(Presence { ready_file, manager: ServiceManager::of_environment(), metrics, course })
     }

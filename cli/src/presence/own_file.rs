@@ -38,7 +38,7 @@ pub fn find(path: &Path) -> Result<Option<Found>, String> {
     if !kind.is_file() {
         return Err(format!("{} is there; name a plain file", in_words(kind)));
     }
-    // What stands there may have changed since: neither a link is followed nor a FIFO waited for.
+    // The file may have changed since: the open follows no link, and does not wait for a FIFO.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match open(path, flags, Mode::empty()).map_err(io::Error::from) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -100,7 +100,7 @@ pub fn put(
         fs::rename(beside, path).map(|()| file)
     });
     written.map_err(|error| {
-        // Part of it may be there.
+        // A part of the file may be there.
         if let Ok(Some(_)) = find(beside) {
             let _ = fs::remove_file(beside);
         }

@@ -43,7 +43,7 @@ impl ReadyFile {
     /// Writes our process number.
     pub fn write(&mut self) -> Result<(), Refusal> {
         let refused = |why: String| refused(&self.path, &why);
-        // A file that was left is locked until ours has replaced it.
+        // A file that a killed process left is locked until the new one has replaced it.
         let _left = match standing(&self.path).map_err(refused)? {
             Standing::Nothing => None,
             Standing::Left(file) => Some(file),
@@ -54,7 +54,8 @@ impl ReadyFile {
         };
         let text = format!("{}\n", std::process::id());
         let lock = |file: &File| {
-            // Where files cannot be locked, the next start takes ours for one that was left.
+            // Where files cannot be locked, the next start takes this file for one that a killed
+            // process left.
             let _ = flock(file, FlockOperation::NonBlockingLockExclusive);
         };
         let put = own_file::put(&self.path, &self.beside, &text, lock);

@@ -42,7 +42,7 @@ impl ServiceManager {
 
     /// Sends a message: assignments, one a line.
     pub fn tell(&self, message: &str) {
-        // No room, or no manager: see above.
+        // If there is no room or no manager, the message is dropped.
         let _ = self.socket.send_to_addr(message.as_bytes(), &self.address);
     }
 
@@ -70,7 +70,7 @@ fn address(given: &OsStr) -> Option<SocketAddr> {
 fn watchdog(micros: Option<String>, process: Option<String>, us: u32) -> Option<Duration> {
     let micros = micros?.parse().ok().filter(|&micros: &u64| micros > 0)?;
     let about_us = process.is_none_or(|process| process.parse() == Ok(us));
-    // Not more often than the loop can sleep.
+    // The watchdog is not fed more often than the loop can sleep.
     about_us.then(|| (Duration::from_micros(micros) / 2).max(Duration::from_millis(1)))
 }
 

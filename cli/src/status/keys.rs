@@ -34,7 +34,7 @@ pub fn object(seen: &Inspection, summary: KeySummary) -> Value {
         KeySummary::Held { value, left, .. } => (Some(true), Some(value), left),
         KeySummary::NoLock => (Some(true), None, None),
         KeySummary::Free | KeySummary::Split => (Some(false), None, None),
-        // Neither held nor free is certain.
+        // The key is certain to be neither held nor free.
         _ => (None, None, None),
     };
     let per_node: Vec<Value> = seen.nodes.iter().map(node_object).collect();

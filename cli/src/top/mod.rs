@@ -90,7 +90,7 @@ fn show(options: &Options) -> Result<u8, Refusal> {
     if !event_loop.gather(Patience::Thorough, is_signal)? {
         return Ok(exit::DONE);
     }
-    // The screen is as before when this is dropped, whatever the end is.
+    // Dropping `screen` restores the terminal, however this ends.
     let mut screen = Screen::new(options.common.output.json);
     loop {
         let next = clock::now().saturating_add(options.every);

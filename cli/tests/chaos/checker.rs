@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn the_checker_finds_overlaps_and_no_others() {
-        // One ends, another begins at that very moment.
+        // One hold ends at the very moment at which another begins.
         assert_eq!(overlaps(&[(10, 100, 20), (20, 120, 30)]), 0);
         assert_eq!(overlaps(&[(10, 100, 21), (20, 120, 30)]), 1);
         // A holder that wrote no end believes until its deadline.
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(overlaps(&[(10, 100, 0), (100, 200, 150)]), 0);
         // An end after the deadline does not count: nothing was believed by then.
         assert_eq!(overlaps(&[(10, 100, 180), (110, 200, 150)]), 0);
-        // The hold before the last one is the longer one; the order of the sheets does not matter.
+        // The hold before the last one is the longer one. The order of the sheets does not matter.
         assert_eq!(overlaps(&[(40, 140, 50), (10, 100, 0), (20, 120, 30)]), 2);
     }
 }

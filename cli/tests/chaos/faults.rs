@@ -151,7 +151,7 @@ impl<'a> Faults<'a> {
                 let most = nodes.len() / 2 + 1;
                 nodes.retain(|&node| self.are_free(&[node]));
                 if nodes.len() >= most {
-                    // Some restarts forget a lock that its holder has on a bare majority, some all.
+                    // Some restarts hit a bare majority, others hit more nodes.
                     nodes.truncate(most + self.dice.place(nodes.len() - most + 1));
                     let name = format!("majority of servers restarted {}", kept(nodes[0]));
                     self.note(&name, &nodes);
@@ -180,7 +180,7 @@ impl<'a> Faults<'a> {
             self.workers.replace(at);
             return;
         }
-        // A third of them past the longest ttl.
+        // A third of the stops last longer than the longest ttl.
         let past = self.dice.chance(333);
         let length = if past { self.dice.between(2000, 4000) } else { self.dice.between(20, 2000) };
         self.note(if past { "client stopped past its ttl" } else { "client stopped" }, at);
@@ -193,7 +193,7 @@ impl<'a> Faults<'a> {
         let first = self.dice.one_of(&links);
         let whole_client = matches!(fault, Fault::Partition | Fault::DelayClient);
         let chosen = links.into_iter().filter(|&link| match whole_client {
-            // One client, and all of its nodes.
+            // The links of one client to all of its nodes.
             true => link.0 == first.0,
             false => link == first,
         });

@@ -76,7 +76,7 @@ fn key_name(key: u64) -> String {
     format!("chaos:{key}")
 }
 
-/// This test binary again.
+/// The command line that starts this test binary again.
 fn this_test() -> Vec<String> {
     let program = std::env::current_exe().expect("a test binary has a path");
     let program = program.into_os_string().into_string().expect("the path is text");
@@ -122,7 +122,7 @@ fn start_servers(folder: &Folder) -> Fleet {
         let directory = folder.0.join(format!("node-{node}"));
         std::fs::create_dir(&directory).expect("shared memory can be written");
         let directory = directory.display().to_string();
-        // A small limit, so that the files stay small and are rewritten while faults happen.
+        // The limit is small, so that the files are rewritten while faults happen.
         let rewrite = ["--auto-aof-rewrite-min-size", "4mb"];
         let arguments = ["--appendonly", "yes", "--appendfsync", "always", "--dir", &directory];
         arguments.into_iter().chain(rewrite).map(str::to_owned).collect()
@@ -177,7 +177,7 @@ impl Run<'_> {
             if checked.elapsed() >= pause {
                 let before = Instant::now();
                 self.check();
-                // All records are read each time. A long run has many.
+                // Each check reads all records, of which a long run has many.
                 pause = pause.max(20 * before.elapsed());
                 checked = Instant::now();
             }

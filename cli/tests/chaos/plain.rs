@@ -43,10 +43,10 @@ impl Plain {
         Plain { addresses, connections, dice }
     }
 
-    /// One attempt. `None`: no majority, or too late.
+    /// Makes one attempt. `None`: no majority granted, or too late.
     pub fn try_lock(&mut self, key: &str, ttl: Duration) -> Option<Held> {
         let token = format!("plain-{:016x}{:016x}", self.dice.any(), self.dice.any());
-        // Connections first, so that a slow one does not eat up the ttl.
+        // The connections are made first, so that a slow one does not use up the ttl.
         self.connect();
         let start = clock::now();
         let px = ttl.as_millis().to_string();

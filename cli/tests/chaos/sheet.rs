@@ -33,7 +33,7 @@ pub enum Count {
     Late,
     /// The lock was over while its holder still wanted it, and the holder's own check said so.
     LossNoticed,
-    /// The same for a holder that meant to go on until then.
+    /// A holder that meant to go on until then, past its deadline.
     Overstayed,
     Extended,
     NotExtended,
@@ -180,7 +180,7 @@ impl Page {
         let header = (HEADER / 8) as usize;
         let counts = (0..Count::ALL.len()).map(|at| words.get(at).copied().unwrap_or(0)).collect();
         let mut holds = Vec::new();
-        // The last record may be short: its later words were not written yet.
+        // The last record may be cut: its later words were not written yet.
         for (number, record) in words.get(header..).unwrap_or_default().chunks(RECORD).enumerate() {
             let at = |field: u64| record.get(field as usize).copied().unwrap_or(0);
             if at(MARK) > 0 {

@@ -82,7 +82,8 @@ impl Errand {
             false => RestartGuard::On,
         };
         let config = Config::new(&self.urls).expect("the test wrote good URLs");
-        // Patient enough that an answer which is half a ttl late still counts as a vote.
+        // The node timeout is so long that an answer which is half a ttl late still counts as a
+        // vote.
         let node_timeout = if self.proxied { 8 * NODE_TIMEOUT } else { NODE_TIMEOUT };
         config.max_ttl(MAX_TTL).node_timeout(node_timeout).restart_guard(guard)
     }
@@ -101,7 +102,7 @@ impl Errand {
 
     fn die_with_the_test(&self) {
         set_parent_process_death_signal(Some(Signal::KILL)).expect("the kernel takes a signal");
-        // The test may have died before the kernel was asked.
+        // The test may have ended before the kernel was asked for the signal.
         assert_eq!(parent_id(), self.parent, "the test is gone");
     }
 }
@@ -117,13 +118,13 @@ pub struct Plan {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
-    /// It ends when it is done.
+    /// The worker ends the hold when its work is done.
     Plain,
-    /// It calls for an extension every third of the ttl.
+    /// The worker asks for an extension every third of the ttl.
     Extending,
     /// The library renews it.
     AutoExtending,
-    /// It goes on until its check fails.
+    /// The worker goes on until its check fails.
     Overstaying,
     /// Nothing asks for a release but the drop.
     Dropped,
@@ -331,7 +332,7 @@ fn client(errand: &Errand) -> ! {
             }
             Err(error) => refused(&sheet, &error),
         }
-        // The pending releases are sent inside this call; sometimes the client is left alone.
+        // The client sends its pending releases inside this call; sometimes it is not called.
         let pause = pause(&mut dice);
         if dice.chance(900) {
             client.drive(pause).expect("the poller works");

@@ -41,11 +41,11 @@ pub struct Worker {
     child: Child,
     /// How many processes had this place before.
     replaced: usize,
-    /// To each of its nodes, if it has proxies.
+    /// The proxies to each of the worker's nodes, if it has any.
     pub proxies: Vec<Proxy>,
 }
 
-/// All of them. Dropping it kills them.
+/// All workers. Dropping this kills them.
 #[derive(Debug)]
 pub struct Workers {
     crew: Vec<Worker>,
@@ -133,7 +133,8 @@ impl Workers {
     #[track_caller]
     pub fn look_for_ended(&self) {
         for worker in &self.crew {
-            // Only a look: the process id stays taken until the worker's handle is dropped.
+            // The status is only read (NOWAIT): the process id stays taken until the worker's
+            // handle is dropped.
             let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
             let status = waitid(WaitId::Pid(group(&worker.child)), look);
             let status = status.expect("a child of ours can be waited for");
@@ -159,7 +160,7 @@ impl Workers {
         let mut words = this_test().into_iter();
         let mut command = Command::new(words.next().expect("it begins with the program"));
         command.args(words).envs(errand.environment()).process_group(0);
-        // The errors of a worker belong to the output of the test.
+        // A worker writes its errors to the output of the test.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
         (command.spawn().expect("a test binary can be started again"), errand)
     }

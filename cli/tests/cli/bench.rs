@@ -62,7 +62,7 @@ impl Percentiles {
         for line in text.lines().skip(1).filter(|it| !it.is_empty() && !it.starts_with('#')) {
             let numbers: Vec<f64> =
                 line.split_whitespace().map(|word| word.parse().expect("a number")).collect();
-            // A plotter uses the fourth column, which the last line cannot have.
+            // Plotters read the fourth column, 1/(1-percentile), which is missing in the last line.
             match numbers[..] {
                 [value, part, count, inverse] => {
                     assert!((1.0 / (1.0 - part) - inverse).abs() <= 0.006, "{line}");
@@ -88,7 +88,7 @@ impl Percentiles {
 /// Waits until the tool takes locks on this fleet, and then for `longer`.
 #[track_caller]
 fn until_it_measures(fleet: &Fleet, longer: Duration) {
-    // Not by the number of commands: an inspection is a command, too.
+    // The number of SETs, and not that of all commands: an inspection is a command, too.
     let taken = || {
         let stats = fleet[0].command(&["INFO", "commandstats"]).text();
         let calls = stats.split("cmdstat_set:calls=").nth(1);
@@ -171,7 +171,7 @@ fn slow_pairs(fleet: &Fleet, arguments: &[&str]) -> u64 {
     let hgrm = files.path("it.hgrm");
     let always = ["bench", "--duration", "1500ms", "--json", "--hgrm", &hgrm];
     let tool = Running::start(&mut tool_on(fleet, &[&always[..], arguments].concat()));
-    // After its warm-up of 300 ms, and far from its end.
+    // After the warm-up of 300 ms the pairs are measured; their end is far away.
     until_it_measures(fleet, Duration::from_millis(500));
     [1, 2].iter().for_each(|&node| fleet[node].stop());
     pause(Duration::from_millis(300));
@@ -191,11 +191,11 @@ fn stall_is_met() {
     let fleet = Fleet::start(3);
     let closed = slow_pairs(&fleet, &[]);
     assert!((1..=4).contains(&closed), "{closed} instead of the one that was under way");
-    // 60 pairs begin meanwhile, and those of the first half wait more than half of it. Each has a
-    // place.
+    // 60 pairs begin during the stall, and those of the first half wait for more than half of it.
+    // Each has a place of its own.
     let open = slow_pairs(&fleet, &["--rate", "200"]);
     assert!(open >= 15, "{open} of about 30");
-    // If there is but one place, pairs wait for it, and that counts just the same.
+    // With only one place the pairs wait for the place, which counts as well.
     let one_place = slow_pairs(&fleet, &["--rate", "200", "--in-flight", "1"]);
     assert!(one_place >= 15, "{one_place} of about 30");
 }
@@ -208,7 +208,7 @@ fn clients_that_contend_wait_for_each_other() {
     let ended = run_on(&fleet, &arguments).with_code(0);
     fleet.wait_empty();
     let asks = |line: &String| line.contains("\"SET\"") || line.contains("redlatch:line:");
-    // Not what a script does inside.
+    // Commands inside a script are left out.
     let is_of_a_client = |line: &String| line.contains(":0\"") && !line.contains(" lua]");
     let lines = monitor.lines().into_iter().filter(asks);
     let wanted: Vec<String> = lines.filter(is_of_a_client).collect();
@@ -221,7 +221,7 @@ fn clients_that_contend_wait_for_each_other() {
     assert_eq!((&json["in_flight"], &json["errors"]), (&3.into(), &serde_json::json!({})));
     let pairs = json["pairs"].as_u64().expect("a count");
     assert!(pairs > 3 && wanted.len() as u64 > pairs, "{} asked for {json}", wanted.len());
-    // A client that waits does so for a whole pair of another client, at least.
+    // A client that waits does so for at least one whole pair of another client.
     let micros = |what: &str, part: &str| json[what][part].as_f64().expect("a number");
     assert!(micros("acquire_us", "max") > micros("release_us", "p50"), "{json}");
 }
@@ -233,7 +233,7 @@ fn an_interrupt_ends_it_with_what_was_measured() {
     let arguments = ["bench", "--duration", "60s", "--in-flight", "2,4"];
     let written = ["--svg", &files.path("it.svg"), "--hgrm", &files.path("it.hgrm")];
     let tool = Running::start(&mut tool_on(&fleet, &[&arguments[..], &written].concat()));
-    // Its warm-up takes a second.
+    // The warm-up takes a second.
     until_it_measures(&fleet, 2 * SECOND);
     tool.signal(Signal::INT);
     let ended = tool.end(LIMIT).with_code(130);
@@ -282,7 +282,7 @@ fn troubles_are_counted() {
     let json = tool.end(LIMIT).with_code(0).json();
     assert!(json["pairs"].as_u64() > Some(0), "{json}");
     let refused = json["errors"]["no_quorum"].as_u64();
-    // A place rests after a failure: failures are not repeated as fast as possible.
+    // After a failure a place rests, so failures are not repeated as fast as possible.
     assert!(refused > Some(1) && refused < Some(1000), "{json}");
     fleet.wait_empty();
 }
@@ -295,7 +295,7 @@ fn bench_without_one_pair_exits_69() {
 fn no_pair_exits_69() {
     let fleet = Fleet::start(3);
     let monitor = fleet[0].monitor();
-    // One pair begins with the warm-up, and one that counts a second later.
+    // One pair begins with the warm-up. The one that is measured begins a second later.
     let arguments = ["bench", "--rate", "1", "-w", "0", "--duration", "1s", "--json"];
     let tool = Running::start(&mut tool_on(&fleet, &arguments));
     let sets = || monitor.lines().iter().filter(|line| line.contains("\"SET\"")).count();
@@ -317,13 +317,13 @@ fn in_flight_is_counted() {
     until_it_measures(&fleet, Duration::from_millis(300));
     [1, 2].iter().for_each(|&node| fleet[node].stop());
     let ended = tool.end(LIMIT).with_code(0);
-    // What was being acquired is unfinished, and what was being released is not confirmed.
+    // An acquire in flight is unfinished, and a release in flight is not confirmed.
     let errors = ended.json()["errors"].clone();
     let count = |name: &str| errors[name].as_u64().unwrap_or(0);
     assert_eq!(count("unfinished") + count("release_unconfirmed"), 2, "{ended:?}");
     eventually(SOON, "the node that answers holds nothing", || fleet[0].keys().is_empty());
-    // Of the other nodes it says what it cannot know: they may drop requests of a closed
-    // connection.
+    // For the other nodes the tool says that keys may stay: a node may drop the requests of a
+    // closed connection.
     assert!(ended.errors.contains("may stay until their ttl is over"), "{ended:?}");
 }
 
@@ -365,13 +365,13 @@ fn bench_progress_is_shown_on_terminals_only_and_not_with_quiet() {
         command.stderr(terminal).env("TERM", "xterm").env("NO_COLOR", "1");
         let ended = run(&mut command).with_code(0);
         assert!(ended.out.contains("pairs/s") && !ended.out.contains('\r'), "{ended:?}");
-        // It keeps the programs' end open.
+        // The command keeps the programs' end of the terminal open.
         drop(command);
         printed(master)
     };
     let screen = on_a_terminal(&[]);
     assert!(screen.starts_with("\r1 in flight: warming up"), "{screen:?}");
-    // The line is gone at the end, and has no escape codes, which only some terminals know.
+    // The progress line is erased at the end, without escape codes, which only some terminals know.
     let last = screen.trim_end_matches('\r').rsplit('\r').next();
     assert!(last.is_some_and(|line| line.trim().is_empty()), "{screen:?}");
     assert!(!screen.contains('\x1b'), "{screen:?}");

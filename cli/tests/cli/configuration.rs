@@ -78,12 +78,13 @@ fn flag_counts_more_than_variable_and_that_more_than_the_file() {
         let sent = format!("{prefix}deploy");
         is_held_everywhere(&fleet, &sent, &token);
         assert_eq!(keys(&fleet), [sent]);
-        // With the same configuration the other verbs find the lock: as the caller named it.
+        // With the same configuration the other verbs find the lock under the name that the caller
+        // gave.
         let status = [&["status", "--json"], flags, &["deploy"]].concat();
         let seen = &plainly(&status, &config, variables).with_code(1).json()[0];
         assert_eq!((seen["key"].as_str(), seen["held"].as_bool()), (Some("deploy"), Some(true)));
         assert_eq!(seen["owner"].as_str().unwrap_or(""), owner);
-        // The file says not to wait.
+        // The configuration file says not to wait.
         let denied = plainly(&words, &config, variables).with_code(75).json();
         assert_eq!(denied["owner"].as_str().unwrap_or(""), owner);
         assert_eq!(denied["holder"], token.as_str());
@@ -93,7 +94,7 @@ fn flag_counts_more_than_variable_and_that_more_than_the_file() {
         plainly(&release, &config, variables).with_code(0);
         nothing_is_left(&fleet);
     }
-    // The flag names another file.
+    // The flag names another file, which counts.
     let other = file(&fleet, "other.toml", &text.replace("file:", "other:"));
     let words = ["--config", &other, "acquire", "deploy"];
     plainly(&words, &config, &[]).with_code(0);
@@ -108,7 +109,8 @@ fn flag_counts_more_than_a_variable_that_contradicts_it() {
         let mut command = tool_on(&fleet, &[&["acquire"], flags, &["deploy"]].concat());
         run(command.envs(variables.iter().copied())).with_code(code)
     };
-    // Each would wait for longer than a test may take, or be refused as a contradiction.
+    // With both settings the tool would wait for longer than a test may take, or refuse a
+    // contradiction.
     assert!(take(&["-n"], &[("REDLATCH_WAIT", "1h")], 75).ran < LIMIT);
     take(&["-w", "0"], &[("REDLATCH_NONBLOCK", "true")], 75);
     take(&[], &[("REDLATCH_NONBLOCK", "1")], 75);
@@ -147,7 +149,7 @@ fn value_that_cannot_be_read_is_named_with_its_variable_or_its_line() {
     assert!(errors.contains("bad.toml: line 2: unknown field `server`"), "{errors}");
     let errors = told(&[], "/no/such/file");
     assert!(errors.contains("/no/such/file: No such file"), "{errors}");
-    // Verbs that talk to no node need no file; help needs none either.
+    // Verbs that talk to no node need no file, and neither does help.
     for words in [&["man"][..], &["completions", "bash"], &["status", "--help"]] {
         plainly(words, "/no/such/file", &[]).with_code(0);
     }
@@ -222,7 +224,7 @@ fn password_comes_from_a_file_that_the_configuration_names() {
     take(&absolute, &[], 0);
     take(&relative, &[credentials], 0);
     take(&none, &[("REDLATCH_PASSWORD_FILE", "password"), credentials], 0);
-    // REDISCLI_AUTH counts more than a file, and a variable more than the configuration.
+    // REDISCLI_AUTH counts more than a password file, and a variable more than the configuration.
     take(&none, &[("REDISCLI_AUTH", PASSWORD), ("REDLATCH_PASSWORD_FILE", &wrong)], 0);
     take(&absolute, &[("REDLATCH_PASSWORD_FILE", &wrong)], 125);
     take(&absolute, &[("REDISCLI_AUTH", "wrong")], 125);
@@ -230,7 +232,7 @@ fn password_comes_from_a_file_that_the_configuration_names() {
     assert!(said.contains("CREDENTIALS_DIRECTORY"), "{said}");
     let said = take(&none, &[("REDLATCH_PASSWORD_FILE", "/no/such/file")], 125);
     assert!(said.contains("/no/such/file"), "{said}");
-    // No flag has it.
+    // No flag takes a password.
     let help = plainly(&["acquire", "--help"], "/dev/null", &[]).with_code(0).out;
     assert!(!help.contains("--password"), "{help}");
 }
@@ -263,7 +265,7 @@ fn owner_is_the_host_and_the_process_unless_given_and_shown_to_others() {
     holder.kill().expect("it is our child");
     holder.wait().expect("it is our child");
 
-    // What another program wrote is shown as it is, and without an owner.
+    // A value of another program is shown as it is, and without an owner.
     for node in &fleet {
         assert!(node.command(&["SET", "other", "host:1 x"]).is_ok());
     }
@@ -276,7 +278,7 @@ fn owner_is_the_host_and_the_process_unless_given_and_shown_to_others() {
 
 #[test]
 fn connect_timeout_bounds_the_start() {
-    // It accepts, and never answers.
+    // The listener accepts connections, and never answers.
     let silent = CountingListener::start();
     let took = |limit: &str| {
         let words = ["status", "-s", &silent.url(), "--connect-timeout", limit];

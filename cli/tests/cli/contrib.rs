@@ -33,7 +33,7 @@ fn exported() -> BTreeMap<String, BTreeSet<String>> {
     let masters = redlatch::testing::tcp::Masters::start(3).expect("loopback has ports");
     let config = Config::new(masters.urls()).expect("nodes").restart_guard(RestartGuard::Off);
     let client = Client::connect(config).expect("they run");
-    // Votes that did not count have a series only if there are any.
+    // Votes that did not count have a series only after there was one.
     masters.iter().skip(1).for_each(|master| master.refuse_with("OOM"));
     assert!(client.try_lock("key", Duration::from_secs(10)).is_err());
     masters.iter().for_each(|master| master.serve());
@@ -113,7 +113,7 @@ fn contrib_and_operations_name_metrics_that_exist() {
         let wrong: Vec<_> = named.iter().filter(|name| !is_there(name)).collect();
         assert!(wrong.is_empty(), "{file}: {wrong:?} do not exist");
     }
-    // And the other way round: operators find each of them in the table.
+    // The other way round, operations.md names each metric.
     let documented = metrics(&read(OPERATIONS));
     let base = |name: &String| {
         let ends = ["_bucket", "_sum", "_count"].iter();
@@ -169,7 +169,7 @@ fn contrib_is_what_prometheus_can_read() {
     };
     promtool(&["check", "rules", path(RULES).to_str().unwrap()]);
     promtool(&["test", "rules", path(RULE_TESTS).to_str().unwrap()]);
-    // Of the dashboard's expressions as of rules.
+    // promtool checks the dashboard's expressions as those of rules.
     let rules: Vec<String> = expressions()
         .iter()
         .enumerate()

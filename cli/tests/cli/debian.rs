@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::*;
 
-/// Where it puts what: a file that is missing is found by no shell and by no `man`.
+/// The paths that the package has to put its files at: else no shell and no `man` finds them.
 const FILES: [&str; 8] = [
     "usr/bin/redlatch",
     "usr/share/man/man1/redlatch.1.gz",
@@ -41,7 +41,7 @@ fn debian_package_can_be_installed_and_removed() {
 
     let dpkg = || {
         let mut command = Command::new("dpkg");
-        // The root has no libc6, and belongs to the user who runs the tests.
+        // The root folder has no libc6, and belongs to the user who runs the tests.
         command.args(["--force-depends", "--force-not-root", "--force-script-chrootless"]);
         command.arg(format!("--root={}", root.display()));
         command

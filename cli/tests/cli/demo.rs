@@ -138,7 +138,7 @@ impl Demo {
 
 impl Drop for Demo {
     fn drop(&mut self) {
-        // A demo that hangs, or what it left: the group is ours while it has members.
+        // The demo may hang, or have left processes: the group is this test's while it has members.
         if !self.members().is_empty() {
             let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
             let _ = kill_process_group(group.expect("a child's id is positive"), Signal::KILL);
@@ -155,7 +155,7 @@ fn without_programs(command: &mut Command) {
 /// The process group of a process; `None` for one that is dead and was not waited for.
 fn group_of(process: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // After the name, which may contain anything: the state, the parent, the group.
+    // After the name, which may contain anything, stand the state, the parent, and the group.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();
     let lives = !matches!(fields.next()?, "Z" | "X");
@@ -218,14 +218,14 @@ fn assert_drawn(picture: &Picture, ended: &Ended) {
     for text in lanes.iter().chain(&states) {
         assert_eq!(count(text), 1, "{text}: {texts:?}");
     }
-    // Two are frozen and one is dead, and what the colours mean is said once.
+    // Two nodes are frozen and one is dead, and the legend of the colours adds one of each.
     assert_eq!((count("frozen"), count("dead"), count("goes on")), (3, 2, 2), "{texts:?}");
     assert_eq!(count("no majority: 2 of 5 run"), 1, "{texts:?}");
     let has = |start: &str| texts.iter().any(|text| text.starts_with(start));
     for asks in ["waits ", "extend hangs ", "invoice:43 refused in "] {
         assert!(has(asks), "{asks}: {texts:?}");
     }
-    // In five lanes her tokens, and in three of them his.
+    // Alice's tokens stand in five lanes, and Bob's in three of them.
     assert!(count("alice") > 5 && count("bob") > 3, "{texts:?}");
     let screen = one_line(&ended.screen);
     let story = shown(&svg)["story"].as_array().cloned().unwrap_or_default();
@@ -246,7 +246,7 @@ fn assert_drawn(picture: &Picture, ended: &Ended) {
 /// What the metadata of a picture says of the story and of the defaults.
 #[track_caller]
 fn shown(svg: &str) -> serde_json::Value {
-    // A picture without metadata says nothing.
+    // A picture without metadata gives an empty value.
     let metadata: serde_json::Value =
         serde_json::from_str(&drawing::metadata(svg)).unwrap_or_default();
     metadata["shows"].clone()
@@ -255,7 +255,7 @@ fn shown(svg: &str) -> serde_json::Value {
 /// The words of a picture, without the figures of its run and without the axis.
 #[track_caller]
 fn words(svg: &str) -> Vec<String> {
-    // What only some runs have: a token of an attempt that was refused, or that expired.
+    // Only some runs have the token of an attempt that was refused, or that expired.
     let is_rare = |text: &String| ["refused", "expired"].contains(&text.as_str());
     let is_figure = |word: &&str| word.starts_with(|first: char| first.is_ascii_digit());
     let units = ["s", "ms", "\u{b5}s", "s.", "ms."];
@@ -337,7 +337,7 @@ fn real_masters_end_when_the_demo_is_interrupted() {
     let _servers = ServerLock::take();
     let mut demo = Demo::with_a_frozen_node();
     let group = i32::try_from(demo.child.id()).ok().and_then(Pid::from_raw);
-    // As a terminal does at ctrl-C.
+    // The whole group gets the signal, as from a terminal at ctrl-C.
     kill_process_group(group.expect("a child's id is positive"), Signal::INT).expect("it runs");
     assert_eq!(demo.signal_of_its_end(), Some(Signal::INT.as_raw()));
 }
@@ -346,7 +346,7 @@ fn real_masters_end_when_the_demo_is_interrupted() {
 fn real_masters_end_when_the_demo_is_killed() {
     let _servers = ServerLock::take();
     let mut demo = Demo::with_a_frozen_node();
-    // Only the demo itself: no server gets this signal.
+    // Only the demo itself is killed: no server gets this signal.
     demo.child.kill().expect("it runs");
     assert_eq!(demo.signal_of_its_end(), Some(Signal::KILL.as_raw()));
 }

@@ -36,10 +36,10 @@ fn a_ca_and_a_client_certificate_in_files_are_all_it_takes() {
         assert!(!said.contains("hunter2") && !said.contains("PRIVATE"), "{said}");
         said
     };
-    // The same ports without TLS.
+    // The same ports are asked without TLS.
     let plain = ports.map(|port| format!("redis://127.0.0.1:{port}")).join(",");
     let asked = run(tool_on(&fleet, &["status"]).env("REDLATCH_SERVERS", plain)).with_code(69);
-    // The text of each node is wrapped.
+    // The output wraps the text of each node.
     for part in [", in place of any answer; a\n", "  port for TLS needs rediss://)\n"] {
         assert_eq!(asked.out.matches(part).count(), 3, "{asked:?}");
     }
@@ -52,7 +52,7 @@ fn a_ca_and_a_client_certificate_in_files_are_all_it_takes() {
     with(&mutual, &["release", "deploy", token.trim()], 0);
     nothing_is_left(&fleet);
 
-    // The CAs of the system, for which a variable can name others.
+    // The tool uses the CAs of the system; a variable can name others.
     let by_system = |ca: &str, flags: &[&str], code| {
         let mut command = tool_on(&fleet, &["acquire", "-n", "system"]);
         command.args(flags).env("REDLATCH_SERVERS", &urls).env("SSL_CERT_FILE", ca);
@@ -65,7 +65,7 @@ fn a_ca_and_a_client_certificate_in_files_are_all_it_takes() {
     with(&mutual, &["release", "system", token.trim()], 0);
     let told = by_system(&nonsense, &mutual[2..], 125);
     assert!(told.contains("the system has no CA") && told.contains("--tls-ca"), "{told}");
-    // The same by variables and by a file.
+    // The files are named by variables, and in a configuration file.
     let config = format!("[tls]\nca = \"{trusted}\"\ncert = \"{paper}\"\n");
     let config = file("tls.toml", &config);
     let mut command = tool_on(&fleet, &["acquire", "-n", "file"]);

@@ -111,7 +111,7 @@ fn a_cmd_that_is_not_there_or_cannot_be_run_is_found_before_anything_is_sent() {
     let script = desk.path("script");
     std::fs::write(&script, "#!/no/such/interpreter\n").expect("the desk can be written");
     make_executable(&script);
-    // The kernel takes a foreign line end as part of the interpreter's name.
+    // The kernel takes the CR of a foreign line end as a part of the interpreter's name.
     let foreign = desk.path("foreign");
     std::fs::write(&foreign, "#!/bin/sh\r\nexit 0\r\n").expect("the desk can be written");
     make_executable(&foreign);
@@ -135,7 +135,7 @@ fn a_cmd_that_is_not_there_or_cannot_be_run_is_found_before_anything_is_sent() {
     }
     let said: Vec<String> = monitors.iter().flat_map(|monitor| monitor.lines()).collect();
     assert_eq!(said, [""; 0]);
-    // This shows that the monitors see what is sent.
+    // This run shows that the monitors see what is sent.
     run_on(&fleet, &["exec", "key", "--", "true"]).with_code(0);
     assert!(monitors[0].lines().iter().any(|line| line.contains("SET")));
 }
@@ -157,7 +157,7 @@ fn exec_of_two_runs_one_and_then_the_other() {
     let second = exec(&fleet, &desk, &["--json"], "echo second >> log; exit 4");
     let mut second = second;
     let second = Running::start(&mut second);
-    // Meanwhile, clients that do not wait.
+    // During that time, clients that do not wait are refused.
     let refused = |flags: &[&str], code| {
         let ended = run(&mut exec(&fleet, &desk, flags, "echo third >> log")).with_code(code);
         assert!(ended.errors.contains("held"), "{ended:?}");

@@ -14,7 +14,7 @@ fn endless(fleet: &Fleet, desk: &Desk, flags: &[&str]) -> Command {
     exec(fleet, desk, &flags, &script)
 }
 
-/// The same in a namespace. Its first process is a shell, which runs the script `first` with
+/// redlatch in a namespace. Its first process is a shell, which runs the script `first` with
 /// redlatch as its arguments.
 fn contained(fleet: &Fleet, inner: &Command, first: &str, own_proc: bool) -> Command {
     let mut outer = Command::new("unshare");

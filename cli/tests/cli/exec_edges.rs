@@ -63,11 +63,12 @@ fn sigterm_comes_once_to_each() {
     for flags in [&[][..], &["--foreground"]] {
         let fleet = Fleet::start(3);
         let desk = Desk::on(&fleet);
-        // CMD, another process in its group, and one in a group of its own.
+        // CMD, another process in its group, and a process in a group of its own record their
+        // signals.
         let told = |who: &str| {
             format!("trap 'echo {who} >> told' TERM; while [ -e cmd ]; do sleep 0.02; done")
         };
-        // CMD handles the signal at once, and not after a sleep, in which two signals would be one.
+        // CMD handles a signal at once, and not after a sleep, in which two signals would be one.
         let itself = "trap 'echo itself >> told' TERM; while [ -e cmd ]; do wait; done";
         desk.write("apart.sh", &told("apart"));
         let (apart, beside) = (apart("apart.sh"), told("beside"));
@@ -99,7 +100,8 @@ fn a_daemon_that_left_the_session_is_not_stopped() {
 fn a_cmd_that_begins_a_session_is_stopped_all_the_same() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // In redlatch's group CMD is no leader, so setsid(1) goes on as CMD itself.
+    // CMD is in redlatch's group and does not lead it, so setsid(1) does not fork and goes on as
+    // CMD itself.
     let flags = ["-t", "4s", "--no-renew", "--foreground"];
     let mut redlatch = exec(&fleet, &desk, &flags, "exec setsid sleep 60");
     let ended = run(redlatch.stderr(Stdio::null())).with_code(124);
@@ -130,7 +132,7 @@ fn background_jobs_of_a_script_that_became_redlatch_survive_the_end_of_cmd() {
     let desk = Desk::on(&fleet);
     let mut killed = 0;
     for run in 0..6 {
-        // Often the job starts in the same tick of 10 ms as CMD.
+        // The job often starts in the same tick of 10 ms as CMD.
         let before = format!("sleep 60 & echo $! > job-{run}");
         let mut script = script_that_becomes_redlatch(&fleet, &desk, &before);
         Running::start(&mut script).end(LIMIT).with_code(124);
@@ -149,8 +151,8 @@ fn background_jobs_of_a_script_that_became_redlatch_survive_the_end_of_cmd() {
 fn exec_leaves_children_of_background_jobs_alive() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // The job starts one process and waits for it, and starts another one without waiting. That one
-    // gets redlatch as its parent, like the orphans of CMD.
+    // The job starts one process and waits for it, and starts another one without waiting. The
+    // second one gets redlatch as its parent, as orphans of CMD do.
     let before = "(until [ -e up ]; do sleep 0.01; done
         sleep 60 & echo $! > left
         sh -c 'sleep 60 & echo $! > below; wait') & (until [ -e up ]; do sleep 0.01; done
@@ -190,7 +192,7 @@ fn exec_returns_the_code_of_a_cmd_that_ended_while_redlatch_was_stopped() {
     eventually(LIMIT, "redlatch is stopped", || state_of(redlatch.id()) == Some('T'));
     desk.put("go");
     eventually(LIMIT, "CMD has ended", || state_of(cmd).is_none());
-    // By now CMD would have got SIGTERM.
+    // At this moment redlatch would have sent SIGTERM to CMD.
     eventually(LIMIT, "its grace begins", || now_ms() > deadline - 4_400);
     redlatch.signal(Signal::CONT);
     redlatch.end(LIMIT).with_code(3);
@@ -229,7 +231,8 @@ fn a_machine_that_was_suspended_wakes_redlatch_at_once() {
 fn exec_does_not_start_cmd_under_a_lock_that_is_over() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // The answers come when 14 ms of the lock are left, and a CMD is killed 20 ms before the end.
+    // The answers come when 14 ms of the lock are left, but CMD has to be dead 20 ms before the
+    // end.
     let proxies: Vec<Proxy> = fleet.iter().map(|node| Proxy::start(node.address())).collect();
     proxies.iter().for_each(|it| it.delay(Way::ToClient, Duration::from_millis(222)));
     let flags = ["-t", "240ms", "--no-renew", "--json"];
@@ -248,7 +251,7 @@ fn exec_does_not_start_cmd_under_a_lock_that_is_over() {
 fn a_bound_that_is_shorter_than_the_ttl_leaves_cmd_time_to_run() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // For a ttl of 30 s the default grace is 5 s, which is longer than the whole time here.
+    // For a ttl of 30 s the default grace is 5 s, which is longer than --max-hold here.
     let script = "trap 'echo told > log; exit' TERM; echo up > up; while :; do sleep 0.01; done";
     let ended = run(&mut exec(&fleet, &desk, &["--max-hold", "4500ms", "--json"], script));
     let ended = ended.with_code(124);
@@ -262,9 +265,8 @@ fn a_bound_that_is_shorter_than_the_ttl_leaves_cmd_time_to_run() {
 fn a_lock_is_not_given_back_while_something_of_cmd_may_be_alive() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // A process that stays in the group for a while, whatever signal it gets: it is dead, and its
-    // parent, which has left the group, does not wait for it. A process that hangs in a disk does
-    // the same.
+    // A dead process stays in the group for a while, whatever signal it gets: its parent, which has
+    // left the group, does not wait for it. A process that hangs in a disk access does the same.
     let script = "trap 'echo told > told' TERM
         sh -c 'sleep 20 & exec setsid sleep 20' > /dev/null 2>&1 &
         echo up > up; while :; do sleep 0.01; done";
@@ -273,7 +275,7 @@ fn a_lock_is_not_given_back_while_something_of_cmd_may_be_alive() {
     desk.wait_for("up");
     stop_majority(&fleet);
     desk.wait_for("told");
-    // The lock could be renewed after all; a CMD that got SIGTERM is killed all the same.
+    // The lock could be renewed after all, but a CMD that got SIGTERM is killed all the same.
     fleet[0].cont();
     fleet[1].cont();
     let ended = redlatch.end(LIMIT).with_code(124);

@@ -206,7 +206,7 @@ fn a_lock_that_is_not_renewed_or_has_a_bound_ends_cmd() {
     let desk = Desk::on(&fleet);
     let cases: [(&[&str], &str); 2] = [
         (&["-t", "4s", "--no-renew"], "not_renewed"),
-        // On a busy machine too, a renewal comes so late that it is bounded by --max-hold.
+        // Even on a busy machine a renewal comes so late that --max-hold bounds it.
         (&["-t", "6s", "--max-hold", "7s"], "max_hold"),
     ];
     for (flags, reason) in cases {
@@ -229,7 +229,7 @@ fn a_lock_that_another_takes_away_ends_cmd_at_once() {
     let redlatch = Running::start(&mut exec(&fleet, &desk, &["-t", "60s", "--json"], script));
     desk.wait_for("up");
     for node in 0..2 {
-        // As another holder would, so that the key is not healed.
+        // The keys are replaced, as by another holder, so that they are not healed.
         fleet[node].command(&["SET", "key", "another's"]);
     }
     let ended = redlatch.end(LIMIT).with_code(124);

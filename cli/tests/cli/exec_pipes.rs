@@ -14,10 +14,10 @@ fn exec_ends_and_releases_with_a_full_pipe() {
     let cmd = Running::start(command.stderr(full));
     drop(command);
     desk.wait_for("up");
-    // A node that was not connected in time gets the key with the first renewal.
+    // A node that connects late gets the key with the first renewal.
     eventually(LIMIT, "the first node holds it", || fleet[0].get("key").is_some());
     let token = fleet[0].get("key");
-    // After the first line that no reader takes.
+    // The renewal comes after the first line that no reader takes.
     let mut left = fleet[0].pttl("key");
     eventually(LIMIT, "the lock is renewed", || {
         let before = std::mem::replace(&mut left, fleet[0].pttl("key"));

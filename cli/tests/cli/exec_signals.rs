@@ -21,7 +21,7 @@ fn is_stopped(process: u32) {
 fn a_signal_while_it_waits_ends_it_at_once_and_leaves_nothing() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // Another client holds a majority; what the third node grants has to be released.
+    // Another client holds a majority, so the tool has to release the grant of the third node.
     for node in 0..2 {
         fleet[node].command(&["SET", "key", "another's"]);
     }
@@ -101,7 +101,7 @@ fn exec_passes_ignored_signals_to_cmd() {
     let redlatch = Running::start(&mut outer);
     desk.wait_for("up");
     redlatch.signal(Signal::HUP);
-    // When this signal arrives, the other one was passed on if it ever is.
+    // If SIGHUP is passed on at all, it arrives before WINCH.
     redlatch.signal(Signal::WINCH);
     desk.wait_for_line("log", "WINCH");
     desk.put("go");
@@ -112,7 +112,8 @@ fn exec_passes_ignored_signals_to_cmd() {
 fn cmd_stops_and_goes_on_together_with_redlatch() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // A shell that is about to start something when it is stopped would not be seen as stopped.
+    // CMD waits in `read`: a shell that is starting a process when it is stopped would not look
+    // stopped.
     let script = "echo $$ > cmd; read line; exit 4";
     let mut command = exec(&fleet, &desk, &[], script);
     let mut redlatch = Running::start(command.stdin(Stdio::piped()));
@@ -153,7 +154,7 @@ fn exec_stops_and_continues_children_of_cmd_with_redlatch() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     // Each shell waits in `read`, for a named pipe. A shell in a loop of `sleep` may be in vfork()
-    // when its new child is stopped before its exec: then it is never seen as stopped.
+    // when its new child is stopped before its exec: then the shell never looks stopped.
     desk.write("apart.sh", "echo $$ > apart; read line < go; echo > went");
     let script = format!("echo $$ > cmd; {}; read line < went; exit 4", apart("apart.sh"));
     for flags in [&[][..], &["--foreground"]] {
@@ -164,12 +165,13 @@ fn exec_stops_and_continues_children_of_cmd_with_redlatch() {
         }
         let redlatch = Running::start(&mut exec(&fleet, &desk, &flags, &script));
         let all = [desk.process("cmd"), desk.process("apart"), redlatch.id()];
-        // The kernel hangs a stopped group up when the shell that started it ends.
+        // When the shell that started a stopped group ends, the kernel sends SIGHUP to the group.
         eventually(LIMIT, "that shell has ended", || parent_of(all[1]) == Some(redlatch.id()));
         redlatch.signal(Signal::TSTP);
         all.into_iter().for_each(is_stopped);
         redlatch.signal(Signal::CONT);
-        // Opened for both, so that this does not wait for ever for a reader that is gone.
+        // The pipe is opened for both directions, so that the open does not wait for ever for a
+        // reader that is gone.
         let go = std::fs::OpenOptions::new().read(true).write(true).open(desk.path("go"));
         go.as_ref().expect("it is there").write_all(b"\n").expect("a pipe takes a byte");
         redlatch.end(LIMIT).with_code(4);

@@ -27,7 +27,7 @@ pub struct Terminal(File);
 impl Terminal {
     /// Starts a command on a terminal of its own, as the first process of a session.
     pub fn start(command: &mut Command) -> (Terminal, Running) {
-        // Close-on-exec: the command must not have our end.
+        // The descriptor is close-on-exec: the command must not have the test's end.
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let ours = openpt(flags).expect("a terminal");
         grantpt(&ours).and_then(|()| unlockpt(&ours)).expect("it is ours");
@@ -41,9 +41,10 @@ impl Terminal {
             ioctl_tiocsctty(std::io::stdin())?;
             Ok(())
         };
-        // SAFETY: two system calls, between fork and exec; nothing is allocated or locked.
+        // SAFETY: between fork and exec these are two system calls; nothing is allocated or locked.
         unsafe { command.pre_exec(take_terminal) };
-        // Not in a group of its own first: the leader of a group cannot begin a session.
+        // The command is not put into a group of its own: the leader of a group cannot begin a
+        // session.
         let running = Running::spawn(with_default_signals(command));
         // The test does not read this output; it fits.
         (Terminal(File::from(ours)), running)
@@ -78,7 +79,7 @@ fn exec_typed_signal_reaches_cmd_once() {
         trap 'exit 9' TERM; read line; echo \"$line\" > line; echo $$ > cmd
         while :; do sleep 0.01; done";
     let (mut terminal, redlatch) = Terminal::start(&mut exec(&fleet, &desk, &[], script));
-    // CMD reads the terminal, so it is in the terminal's foreground group: ours.
+    // CMD reads the terminal, so it is in the terminal's foreground group, which is redlatch's.
     terminal.type_in(b"hello\n");
     desk.wait_for_line("line", "hello");
     assert_eq!(group_of(desk.process("cmd")), redlatch.id());
@@ -87,13 +88,13 @@ fn exec_typed_signal_reaches_cmd_once() {
         terminal.type_in(keys);
         log.push(name);
         eventually(LIMIT, name, || desk.lines("log").len() == log.len());
-        // When this signal arrives, a second copy of the former has arrived if it ever does.
+        // If a second copy of the signal before came at all, it arrives before USR1.
         redlatch.signal(Signal::USR1);
         log.push("USR1");
         eventually(LIMIT, name, || desk.lines("log").len() >= log.len());
         assert_eq!(desk.lines("log"), log);
     }
-    // A signal that is sent to redlatch alone is passed on.
+    // A signal to redlatch alone is passed on.
     redlatch.signal(Signal::INT);
     log.push("INT");
     eventually(LIMIT, "INT is passed on", || desk.lines("log") == log);
@@ -106,7 +107,7 @@ fn exec_typed_signal_reaches_cmd_once() {
 fn exec_sends_no_signal_that_the_terminal_sends() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // A CMD that leaves the terminal gets no signal that is typed there, unless we send it.
+    // A CMD that leaves the terminal gets typed signals only from redlatch.
     let script = "exec setsid sh -c 'for signal in INT QUIT USR1; do
         trap \"echo $signal >> log; exit 9\" $signal; done
         echo up > up; while :; do sleep 0.01; done'";
@@ -114,7 +115,8 @@ fn exec_sends_no_signal_that_the_terminal_sends() {
     desk.wait_for("up");
     terminal.type_in(CTRL_C);
     terminal.type_in(CTRL_BACKSLASH);
-    // A typed signal is handled when the terminal has echoed it, and a signal after that later.
+    // redlatch has handled a typed signal when the terminal has echoed it, and handles USR1 after
+    // it.
     terminal.wait_for(b"^\\");
     redlatch.signal(Signal::USR1);
     assert_eq!(redlatch.end(LIMIT).code(), 9);
@@ -143,7 +145,7 @@ fn lose_on_a_terminal() -> Vec<LastWords> {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     // The shell dies of SIGTERM at once; its child does not. That child has a child in a group of
-    // its own, as job control makes them.
+    // its own, as with job control.
     let script = format!(
         "echo $$ > cmd; sh -c \"trap '' TERM; echo \\$\\$ > below
         set -m; sh -c 'echo \\$\\$ > further; {RECORD} further-log; done' & set +m
@@ -174,7 +176,8 @@ fn lose_on_a_terminal() -> Vec<LastWords> {
 fn a_shell_stops_and_continues_it_as_one_job() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // A shell that is about to start something when it is stopped would not be seen as stopped.
+    // CMD waits in `read`: a shell that is starting a process when it is stopped would not look
+    // stopped.
     let script = "echo $$ > cmd; read line; exit 4";
     let job = exec(&fleet, &desk, &[], script);
     let shell = "set -m; \"$0\" \"$@\"; echo stopped > shell; \

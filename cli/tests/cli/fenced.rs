@@ -24,7 +24,7 @@ fn fenced_acquire_prints_the_number_after_the_token() {
     let fence: u64 = fence.parse().expect("a number");
     run(&mut on(&fleet, &["release", "deploy", token])).with_code(0);
     let next = run(&mut on(&fleet, &["acquire", "--fenced", "--json", "deploy"])).with_code(0);
-    // Mostly the next number; a greater one, if the counters began in two different seconds.
+    // Usually the next number; a greater one if the counters began in two different seconds.
     assert!(next.json()["fence"].as_u64().expect("a number") > fence, "{next:?}");
     let other = run(&mut on(&fleet, &["acquire", "--json", "other"])).with_code(0);
     assert!(other.json().get("fence").is_none(), "{other:?}");
@@ -56,7 +56,7 @@ fn fenced_set_has_a_number_for_each_key_in_the_order_of_the_command_line() {
     let first = run(&mut on(&fleet, &["acquire", "--fenced", "a"])).with_code(0);
     let (token, _) = first.out.trim().split_once(' ').expect("two words");
     run(&mut on(&fleet, &["release", "a", token])).with_code(0);
-    // The counter of `a` is ahead of the one of `b`, which begins with the time of its first use.
+    // The counter of `a` is ahead of that of `b`, which begins with the time of its first use.
     for node in fleet.iter().filter(|node| node.get("redlatch:fence:{a}").is_some()) {
         node.command(&["INCRBY", "redlatch:fence:{a}", "1000000000000"]);
     }
@@ -87,7 +87,7 @@ fn fenced_set_has_a_number_for_each_key_in_the_order_of_the_command_line() {
     assert_eq!(fences.as_object().map(|it| it.len()), Some(2));
     let acquired = events(&ended).into_iter().find(|event| event["event"] == "acquired");
     assert_eq!(acquired.expect("it was acquired")["fences"], fences);
-    // An exec within gets none of the numbers of the one around it.
+    // An exec inside another one gets none of the outer one's numbers.
     let mut plain = on(&fleet, &["exec", "c", "-c", "echo \"<${REDLATCH_FENCES-none}>\""]);
     let ended = run(plain.env("REDLATCH_FENCES", "{}")).with_code(0);
     assert_eq!(ended.out, "<none>\n");

@@ -28,7 +28,7 @@ fn force_release_deletes_a_lock_of_any_client_and_says_which() {
     let free = run_on(&fleet, &["force-release", "--yes", "key"]).with_code(0);
     assert_eq!(free.out, "nothing to delete: the key is free\n");
 
-    // What other programs hold, long or short, also where it is something else on each node.
+    // Values of other programs, long or short, different on each node.
     let long = "x".repeat(5000);
     for (node, value) in fleet.iter().zip(["", "a\r\nb", &long]) {
         set(node, value);
@@ -75,7 +75,7 @@ impl Asked {
         command.stdin(theirs.try_clone().expect("it can be cloned")).stderr(theirs);
         command.env("NO_COLOR", "1");
         let tool = Running::start(&mut command);
-        // The command keeps the terminal's other end open.
+        // The command keeps the programs' end of the terminal open.
         drop(command);
         let (mut screen, mut seen, mut byte) = (File::from(ours), Vec::new(), [0]);
         while !seen.ends_with(b"exactly what is shown:\r\n") {

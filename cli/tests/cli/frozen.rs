@@ -7,7 +7,7 @@ use super::*;
 /// A node timeout that nothing should wait for.
 const PATIENT: &str = "10s";
 
-/// As `tool_on`, with that node timeout.
+/// As `tool_on`, with the node timeout of these tests.
 fn patient_tool_on(fleet: &Fleet, arguments: &[&str]) -> Command {
     let (verb, rest) = arguments.split_first().expect("a verb");
     let mut command = tool(&[verb, "--no-restart-guard", "--node-timeout", PATIENT]);
@@ -67,7 +67,7 @@ fn a_node_that_froze_under_the_lock_delays_the_exit_code_by_50_ms_and_is_named()
     for json in [true, false] {
         let mut arguments = vec!["exec", "-t", "30s"];
         arguments.extend(json.then_some("--json"));
-        // Longer than the time after which the silent connection is replaced.
+        // The command runs for longer than the time after which a silent connection is replaced.
         arguments.extend(["job", "--", "sleep", "1.5"]);
         let tool = held_on_all_nodes(&fleet, &arguments);
         fleet[2].stop();

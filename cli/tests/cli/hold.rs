@@ -73,7 +73,7 @@ fn hold_releases_at_a_signal_and_says_so_as_json() {
 #[test]
 fn hold_without_an_open_stdin_ends_by_signal_alone() {
     let fleet = Fleet::start(3);
-    // /dev/null is at its end from the start.
+    // /dev/null is at its end from the beginning, so hold ignores it.
     let holding = Running::start(&mut tool_on(&fleet, &["hold", "key"]));
     eventually(LIMIT, "the lock is held", || values(&fleet, "key").iter().all(Option::is_some));
     std::thread::sleep(Duration::from_millis(300));
@@ -92,13 +92,14 @@ fn hold_that_loses_its_lock_ends_with_124_in_time() {
     assert!(ended.errors.contains("the lock is lost"), "{ended:?}");
     fleet.iter().for_each(|node| drop(node.command(&["DEL", "key"])));
 
-    // Not lost yet, but not renewed either: it ends before the deadline of the last renewal.
+    // Not lost yet, but not renewed either: hold ends before the deadline of the last renewal.
     let holding = Holding::start(&mut tool_on(&fleet, &["hold", "-t", "2s", "key"]));
     let (frozen, timer) = (Instant::now(), PlainTimer::start());
     fleet[0].stop();
     fleet[1].stop();
     let ended = holding.tool.end(LIMIT).with_code(124);
-    // The ttl counts from before the freeze at the latest, and hold ends a twelfth of it earlier.
+    // The ttl counts from a moment before the freeze, and hold ends a twelfth of the ttl before its
+    // end.
     let limit = timer.limit(Duration::from_millis(1950));
     assert!(frozen.elapsed() < limit, "{:?}", frozen.elapsed());
     assert!(ended.errors.contains("ends in"), "it warned: {ended:?}");
@@ -143,7 +144,7 @@ fn hold_in_the_background_does_not_read_its_terminal() {
     let fleet = Fleet::start(1);
     let (screen, theirs) = terminal();
     let mut command = tool_on(&fleet, &["hold", "key"]);
-    // Without a session that has this terminal, no group is in its foreground: it is not read.
+    // No session has this terminal, so no group is in its foreground, and hold does not read it.
     let holding = Running::start(command.stdin(theirs));
     eventually(LIMIT, "the lock is held", || values(&fleet, "key")[0].is_some());
     rustix::io::write(&screen, b"\x04").expect("the terminal is open");

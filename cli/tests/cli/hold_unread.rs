@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use super::pipes::{broken_pipe, full_pipe};
 use super::*;
 
-/// What `hold` is told: in text, and in JSON.
+/// The two ways to run `hold`: with text and with JSON as its output.
 const WAYS: [&[&str]; 2] = [&["hold", "key"], &["hold", "--json", "key"]];
 
 /// Many times less than the ttl, and than the bound of the hold.
@@ -29,7 +29,7 @@ fn hold_whose_token_cannot_be_printed_gives_the_lock_back_and_is_125() {
         let full = File::options().write(true).open("/dev/full").expect("Linux has it");
         is_given_back(&fleet, tool_on(&fleet, way).stdout(full), "no space left");
     }
-    // Neither output has a reader.
+    // Neither stdout nor stderr has a reader.
     let mut command = tool_on(&fleet, WAYS[0]);
     run(command.stdout(broken_pipe()).stderr(broken_pipe())).with_code(125);
     fleet.wait_empty();
@@ -77,7 +77,7 @@ fn hold_goes_on_when_its_token_was_read_or_is_not_wanted() {
         hold.end(LIMIT).with_code(0);
         fleet.wait_empty();
     };
-    // Its later lines have no reader.
+    // The lines after the first one have no reader.
     let mut command = tool_on(&fleet, &["hold", "--json", "-t", "4s", "key"]);
     let started = Instant::now();
     let mut child = in_own_group(&mut command).spawn().expect("the binary was built");

@@ -61,13 +61,13 @@ fn init_is_not_named_after_a_restart_and_the_first_hint_is_to_wait() {
     run(&mut guarded(&fleet, &["init", "--yes"])).with_code(0);
     let token = run(&mut guarded(&fleet, &["acquire", "-t", "60s", "deploy"])).with_code(0).out;
     fleet.iter().for_each(Node::restart);
-    // No client came for a while, so their uptime is not what keeps them from granting.
+    // The nodes have been up for a while, so not their uptime keeps them from granting.
     let is_up = |node: &Node| node.info("uptime_in_seconds").parse::<u64>().is_ok_and(|s| s >= 4);
     eventually(LIMIT, "they have been up for a while", || fleet.iter().all(is_up));
     let status = || run(&mut guarded(&fleet, &["status"])).with_code(69);
     let (first, later) = (status(), status());
     assert_eq!(first.out.matches(": it was restarted ").count(), 3, "{first:?}");
-    // Each is wrapped.
+    // The output wraps each of the three texts.
     for part in [
         ": its node marker was written a short ",
         "  time ago: it was restarted, is new, or lost its keys\n",
@@ -199,7 +199,7 @@ impl Asked {
         let mut command = guarded(fleet, &["init"]);
         command.stdin(theirs.try_clone().expect("it can be cloned")).stderr(theirs);
         let tool = Running::start(&mut command);
-        // The command keeps the terminal's other end open.
+        // The command keeps the programs' end of the terminal open.
         drop(command);
         let mut asked = Asked { screen: File::from(ours), tool };
         let text = asked.read_up_to("for every client:\r\n");
@@ -243,13 +243,13 @@ fn a_node_that_forgets_during_the_question_is_not_vouched_for() {
     let fleet = Fleet::start(3);
     let asked = Asked::on(&fleet);
     assert!(fleet[1].command(&["FLUSHALL"]).is_ok());
-    // The node answers this after it has notified the tool of the flush.
+    // The node answers PING after it has notified the tool of the flush.
     let _ = fleet[1].command(&["PING"]);
     let ended = asked.answer("yes\n", 125);
     let told = format!("{} changed while you were asked: it was flushed", label(&fleet[1]));
     assert!(ended.errors.contains(&told), "{ended:?}");
     assert!(markers(&fleet).iter().all(|marker| !marker.contains("vouched")));
-    // A node that restarts is either back in time to be noticed, or does not take the marker.
+    // A node that restarts is back in time for the tool to notice, or does not take the marker.
     let mut asked = Asked::on(&fleet);
     fleet[2].restart();
     asked.screen.write_all(b"yes\n").expect("the terminal is open");
@@ -269,7 +269,7 @@ fn persistent_nodes_that_restart_with_their_marker_grant_at_once() {
         words[3] = "1000000";
         assert!(node.command(&["SET", "redlatch:node", &words.join(" ")]).is_ok());
     }
-    // A client that knows the nodes from before their restart confirms the markers.
+    // A client that knew the nodes before their restart confirms the markers.
     let watch =
         ["exec", "--max-ttl", "20s", "-t", "15s", "--persistent-nodes", "watch", "sleep", "60"];
     let mut watch = guarded(&fleet, &watch).spawn().expect("the binary was built with this test");
@@ -289,7 +289,7 @@ fn persistent_nodes_that_restart_with_their_marker_grant_at_once() {
     run(guarded(&fleet, &["acquire", "-n", "other"]).args(LONG)).with_code(69);
     watch.kill().expect("it is our child");
     watch.wait().expect("it is our child");
-    // Without such a client a process cannot know whose marker that is.
+    // Without such a client a process cannot know whether the marker is the node's own.
     fleet.iter().for_each(Node::restart);
     let late = ["acquire", "-n", "--persistent-nodes", "late"];
     eventually(LIMIT, "it says why, and to wait", || {

@@ -177,7 +177,7 @@ fn list_shows_a_key_of_a_minority_and_goes_by_a_quorum_of_the_nodes() {
         fleet[2].address()
     );
     assert_eq!(listed.errors, why);
-    // A lock may be on the two nodes that cannot be asked.
+    // A lock may be on the two nodes that do not answer.
     fleet[1].kill();
     let few = run_on(&fleet, &["list"]).with_code(69);
     assert!(few.out.contains("held") && few.errors.lines().count() == 3, "{few:?}");
@@ -217,7 +217,7 @@ fn list_names_the_right_that_it_lacks() {
     assert!(without.errors.contains("'scan' command"), "{without:?}");
     let without = with(&["+scan", "+pttl", "-getrange"]).with_code(69);
     assert!(without.errors.contains("'getrange' command"), "{without:?}");
-    // What the client itself lacks.
+    // Now rights are missing that the client itself needs.
     let without = with(&["+scan", "+pttl", "+getrange"]).with_code(69);
     assert!(without.out.contains("  lock:a  not known"), "{without:?}");
     let no_quorum = "redlatch: no quorum: needed 1 of 1: ";

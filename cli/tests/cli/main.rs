@@ -180,7 +180,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // For a tool that hangs in a test that failed. A tool that has ended is not killed.
+        // A tool that hangs in a failed test is killed. For one that has ended this does nothing.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -196,7 +196,7 @@ fn reader(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
 }
 
 impl Ended {
-    /// Its exit code, as a shell reports it.
+    /// The exit code of the run, as a shell reports it.
     fn code(&self) -> i32 {
         self.status
             .code()
@@ -211,7 +211,7 @@ impl Ended {
         self
     }
 
-    /// Its output, as one JSON value.
+    /// The output of the run, as one JSON value.
     #[track_caller]
     fn json(&self) -> Value {
         match serde_json::from_str(&self.out) {

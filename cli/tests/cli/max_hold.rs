@@ -8,7 +8,7 @@ use super::*;
 fn max_hold_none_renews_until_cmd_ends_or_the_process_dies() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // Several ttls, and the lock is CMD's in all of them.
+    // For several ttls the lock stays CMD's.
     let script = "echo up > up; while [ ! -e go ]; do sleep 0.05; done; exit 3";
     let redlatch = Running::start(&mut exec(&fleet, &desk, &["-t", "2s"], script));
     desk.wait_for("up");
@@ -19,7 +19,7 @@ fn max_hold_none_renews_until_cmd_ends_or_the_process_dies() {
     redlatch.end(LIMIT).with_code(3);
     fleet.wait_empty();
 
-    // Nothing renews the lock of a process that is gone: its key ends with its ttl.
+    // Nothing renews the lock of a dead process: its key expires.
     for arguments in [&["exec", "-t", "2s", "key", "sleep", "60"][..], &["hold", "-t", "2s", "key"]]
     {
         let redlatch = Running::start(&mut tool_on(&fleet, arguments));

@@ -35,7 +35,7 @@ fn no_quorum_wait_ends_where_the_quorum_is_lost_during_the_wait() {
     }
     for mut waiter in waiters(&fleet, &BRIEF) {
         let waiting = Running::start(&mut waiter);
-        // Longer than the bound: it does not count while a quorum answers.
+        // The wait is longer than the bound: time in which a quorum answers does not count.
         std::thread::sleep(Duration::from_millis(900));
         fleet[0].stop();
         fleet[1].stop();

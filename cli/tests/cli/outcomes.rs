@@ -19,14 +19,14 @@ fn release_of_a_lock_that_a_majority_lost_is_1_whichever_node_answers_first() {
     let fleet = Fleet::start(3);
     for round in 0..12 {
         let token = acquired(&fleet, &["deploy"]);
-        // The node that still holds it: each of them in turn.
+        // In each round another node still holds the lock.
         for node in (0..3).filter(|node| node % 3 != round % 3) {
             let taken = round % 2 == 0;
             let change = ["SET", "deploy", "another's", "PX", "60000"];
             let words = if taken { &change[..] } else { &["DEL", "deploy"] };
             drop(fleet[node].command(words));
         }
-        // A node that is connected late is waited for.
+        // The tool waits for a node that connects late.
         let patient = ["release", "--node-timeout", "9s", "--connect-timeout", "9s"];
         let ended = run_on(&fleet, &[&patient[..], &["deploy", &token]].concat()).with_code(1);
         let text = if round % 2 == 0 { "taken by other" } else { "already expired" };
@@ -96,7 +96,7 @@ fn hold_whose_lock_was_lost_when_it_is_told_to_end_is_124() {
     let mut hold = tool_on(&fleet, &["hold", "--json", "key"]);
     let told = |tool: &Running| tool.signal(Signal::TERM);
     let (ended, last) = lost_at_the_end(&fleet, &mut hold, || true, told);
-    // The loss may be noticed before the signal is.
+    // The tool may notice the loss before the signal.
     assert!(last["outcome"] == "taken_by_other" || last["event"] == "lost", "{ended:?}");
     ended.with_code(124);
 }

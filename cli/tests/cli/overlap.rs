@@ -34,12 +34,12 @@ struct Tally {
 fn wrap(fleet: &Fleet, desk: &Desk, seed: u64, begun: &AtomicUsize, runs: usize) -> Tally {
     let (mut dice, mut tally) = (Dice::new(seed), Tally::default());
     while begun.fetch_add(1, Ordering::Relaxed) < runs {
-        // The guard is on here: a master that forgot its keys must not grant.
+        // The restart guard is on: a master that forgot its keys must not grant.
         let arguments = ["exec", "-t", "1s", "--max-ttl", "1s", "-w", "20s", "key", "--"];
         let mut command = tool(&arguments);
         command.args(["sh", "-c", CMD]).current_dir(desk.path(""));
         command.env("REDLATCH_SERVERS", fleet.urls().join(","));
-        // Now and then so long that the lock can be lost meanwhile.
+        // Now and then the work is so long that the lock can be lost before its end.
         let work = if dice.below(15) == 0 { 1500 } else { dice.below(100) };
         command.env("WORK", format!("{}.{:03}", work / 1000, work % 1000));
         let mut wrapper = Running::start(&mut command);
@@ -91,7 +91,7 @@ fn disturb(fleet: &Fleet, seed: u64, over: &AtomicBool) -> usize {
                 pause(dice.below(300));
                 fleet[first].cont();
             }
-            // The other masters still hold what it forgot, until it may grant again.
+            // The other masters hold the keys that this one forgot, until it may grant again.
             _ if last_restart.elapsed() > 2 * SECOND => {
                 fleet[first].restart();
                 last_restart = Instant::now();

@@ -17,7 +17,7 @@ fn pipe() -> (OwnedFd, OwnedFd) {
 /// A pipe that takes nothing until it is read from: its two ends, and how many bytes are in it.
 pub fn full_pipe() -> (File, OwnedFd, usize) {
     let (reader, writer) = pipe();
-    // Only while it is filled: all owners of the pipe share this flag.
+    // The flag is set only while the pipe is filled: all owners of the pipe share it.
     fcntl_setfl(&writer, OFlags::NONBLOCK).expect("it can be set");
     let mut filling = File::from(writer.try_clone().expect("an end can be cloned"));
     let mut filled = 0;
@@ -46,7 +46,7 @@ fn a_token_that_nobody_reads_is_released() {
         let ended = run(command.stdout(broken_pipe())).with_code(125);
         assert!(ended.errors.contains("the lock is released"), "{ended:?}");
         fleet.wait_empty();
-        // Neither output has a reader.
+        // Neither stdout nor stderr has a reader.
         run(command.stdout(broken_pipe()).stderr(broken_pipe())).with_code(125);
         fleet.wait_empty();
     }
@@ -70,9 +70,9 @@ fn a_token_is_released_where_there_is_no_output_for_it() {
     assert!(ended.errors.contains("closed from the start"), "{ended:?}");
     redirected(">&- 2>&-").with_code(125);
     fleet.wait_empty();
-    // A caller that throws the token away wants a lock that is never released.
+    // A caller that throws the token away wants a lock that is not released.
     redirected("> /dev/null").with_code(0);
-    // A node that is connected late may lack the key.
+    // A node that connects late may lack the key.
     assert!(fleet.keys_everywhere().len() >= 2);
     run_on(&fleet, &["status", "deploy"]).with_code(1);
 }
@@ -80,10 +80,10 @@ fn a_token_is_released_where_there_is_no_output_for_it() {
 #[test]
 fn a_pipe_that_is_full_keeps_nobody_from_ending_and_is_waited_for() {
     let fleet = Fleet::start(3);
-    // A node that is connected late may lack the key.
+    // A node that connects late may lack the key.
     let held = |fleet: &Fleet| values(fleet, "deploy").into_iter().flatten().collect::<Vec<_>>();
     let by_majority = |fleet: &Fleet| held(fleet).len() >= 2;
-    // A signal asks the tool to end.
+    // First case: a signal asks the tool to end.
     let (reader, writer, _) = full_pipe();
     let tool = Running::start(tool_on(&fleet, &["acquire", "deploy"]).stdout(writer));
     eventually(LIMIT, "it has the lock", || by_majority(&fleet));
@@ -91,14 +91,14 @@ fn a_pipe_that_is_full_keeps_nobody_from_ending_and_is_waited_for() {
     tool.end(LIMIT).with_code(143);
     fleet.wait_empty();
     drop(reader);
-    // The reader does not read before the lock is over.
+    // Second case: the reader does not read before the lock is over.
     let (reader, writer, _) = full_pipe();
     let mut command = tool_on(&fleet, &["acquire", "-t", "500ms", "deploy"]);
     let ended = run(command.stdout(writer)).with_code(125);
     assert!(ended.errors.contains("before the token was read"), "{ended:?}");
     nothing_is_left(&fleet);
     drop(reader);
-    // The reader reads at last.
+    // Third case: the reader reads in time.
     let (mut reader, writer, filled) = full_pipe();
     let tool = Running::start(tool_on(&fleet, &["acquire", "deploy"]).stdout(writer));
     eventually(LIMIT, "it has the lock", || by_majority(&fleet));
@@ -116,7 +116,7 @@ fn closed_outputs_do_not_stop_the_other_verbs() {
     let unread = |arguments: &[&str], code| {
         let mut command = tool_on(&fleet, arguments);
         run(command.stdout(broken_pipe()).stderr(broken_pipe())).with_code(code);
-        // Closed from the start, as by `>&- 2>&-`.
+        // The outputs are closed from the start, as by `>&- 2>&-`.
         let mut shell = Command::new("sh");
         shell.args(["-c", "\"$@\" >&- 2>&-", "sh"]).arg(command.get_program());
         shell.args(command.get_args()).env("REDLATCH_SERVERS", fleet.urls().join(","));
@@ -127,7 +127,7 @@ fn closed_outputs_do_not_stop_the_other_verbs() {
     unread(&["status", "--json", "deploy"], 1).with_code(1);
     unread(&["extend", "deploy", &token], 0).with_code(0);
     unread(&["acquire", "-n", "deploy"], 75).with_code(75);
-    // Twice: at the second release the lock is gone.
+    // Each verb runs twice; at the second release the lock is gone.
     unread(&["release", "deploy", &token], 0).with_code(1);
     nothing_is_left(&fleet);
     for (arguments, code) in

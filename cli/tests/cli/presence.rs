@@ -96,7 +96,7 @@ fn sd_notify_knows_abstract_sockets_and_feeds_the_watchdog() {
     fed_while("holding");
     assert_eq!(manager.next_news(), "STATUS=done with \"key\"\nSTOPPING=1");
     tool.end(LIMIT).with_code(0);
-    // The watchdog of another process is not ours.
+    // A watchdog for another process is left alone.
     command.env("WATCHDOG_PID", "1");
     run(&mut command).with_code(0);
     assert_eq!(manager.next(), "STATUS=holds \"key\"\nREADY=1");
@@ -140,7 +140,7 @@ fn ready_file_is_there_while_the_lock_is_held_and_not_longer() {
     tool.end(LIMIT).with_code(0);
     assert!(!ready.exists());
 
-    // It is gone when the loss is known, while CMD still runs.
+    // The ready file is removed when the loss is known, while CMD still runs.
     let script = "trap '' TERM; until [ -e gone ]; do sleep 0.01; done; sleep 60";
     let flags = ["--ready-file", "ready", "-t", "6s"];
     let mut tool = Running::start(&mut exec(&fleet, &desk, &flags, script));
@@ -221,7 +221,7 @@ fn metrics_file_has_the_course_of_the_lock_and_the_states_of_the_nodes() {
     assert!(metric(&desk, "redlatch_lock_wait_seconds", "") >= Some(0.3));
     assert!(metric(&desk, "redlatch_lock_held_seconds", "") >= Some(1.0));
     assert_eq!(deadline(), None);
-    // The state of a node is old from now on.
+    // After the end the state of a node is old, so it is left out.
     let last = metrics(&desk, "redlatch.prom");
     assert!(last.iter().all(|(name, _)| !name.contains("node")), "{last:?}");
     let names: Vec<_> = std::fs::read_dir(desk.path("")).expect("it is there").collect();
@@ -243,7 +243,7 @@ fn metrics_file_is_whole_at_every_moment_and_tells_of_a_refusal() {
     let tool = Running::start(&mut exec(&fleet, &desk, &flags, "sleep 0.3"));
     let (mut tool, mut seen) = (tool, 0);
     while !tool.try_reap() {
-        // A file that is cut has no last metric, or a line that is none.
+        // A cut file would lack the last metric, or end in the middle of a line.
         let all = metrics(&desk, "redlatch.prom");
         let first = all.iter().any(|(name, _)| name.starts_with("redlatch_lock_wait_seconds"));
         assert!(first, "{all:?}");
@@ -281,7 +281,7 @@ fn metrics_file_of_each_job_has_series_of_its_own_also_if_jobs_share_a_key() {
         series.dedup();
         assert_eq!(series.len(), all, "a series is in two files: {series:#?}");
     };
-    // Each file has a thread of its own, which may write after CMD has started.
+    // A thread for each file writes it, maybe after CMD has started.
     let of_nodes = |file: &&str| metrics(&desk, file).len() > 2 * fleet.len();
     eventually(LIMIT, "each job writes about the nodes", || files.iter().all(of_nodes));
     insist(2 * fleet.len());

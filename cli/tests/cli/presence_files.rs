@@ -60,7 +60,7 @@ fn files_that_are_not_ours_links_and_fifos_are_refused_and_left_alone() {
 fn devices_are_refused_and_left_alone() {
     let fleet = Fleet::start(1);
     let desk = Desk::on(&fleet);
-    // As /dev/null.
+    // A device like /dev/null.
     let (mode, null) = (Mode::RUSR | Mode::WUSR, makedev(1, 3));
     mknodat(CWD, desk.path("null"), FileType::CharacterDevice, mode, null).expect("we are root");
     for flag in FLAGS {
@@ -81,7 +81,7 @@ fn metrics_replace_an_empty_file_and_metrics_and_nothing_that_comes_later() {
         let code = "redlatch_exit_code{key=\"key\",file=\"redlatch.prom\"} 3";
         assert!(desk.lines("redlatch.prom").iter().any(|line| line == code));
     }
-    // What is put there meanwhile stays.
+    // CMD replaces the file while it runs, and its file stays.
     let script = "echo precious > target; ln -s target new; mv -T new redlatch.prom";
     let ended = run(&mut exec(&fleet, &desk, &flags, script)).with_code(0);
     assert_eq!(desk.lines("target"), ["precious"], "{ended:?}");
@@ -102,10 +102,10 @@ fn ready_file_of_another_redlatch_is_left_alone() {
     let first = until(&fleet, &desk, "key", "ready", "go");
     assert_eq!(desk.process("ready"), first.id());
     let is_first = || assert_eq!(desk.process("ready"), first.id());
-    // One that gets no lock.
+    // A second redlatch gets no lock.
     run(&mut exec(&fleet, &desk, &["-n", "--ready-file", "ready"], "echo ran")).with_code(75);
     is_first();
-    // One that gets another lock.
+    // A second redlatch gets another lock.
     let arguments = ["exec", "--ready-file", "ready", "other", "echo", "ran"];
     let ended = run(tool_on(&fleet, &arguments).current_dir(desk.path(""))).with_code(125);
     assert!(ended.out.is_empty(), "{ended:?}");
@@ -115,7 +115,7 @@ fn ready_file_of_another_redlatch_is_left_alone() {
         values(&fleet, "other").iter().all(Option::is_none)
     });
     is_first();
-    // One that waits for the lock, and gets it in the end.
+    // A second redlatch waits for the lock, and gets it in the end.
     let second = until(&fleet, &desk, "key", "ready", "never");
     std::thread::sleep(Duration::from_millis(300));
     is_first();
@@ -124,7 +124,7 @@ fn ready_file_of_another_redlatch_is_left_alone() {
     eventually(LIMIT, "the file is the second one's", || {
         desk.lines("ready").first() == Some(&second.id().to_string())
     });
-    // A file that a killed process left is removed, though its key is still held.
+    // A file that a killed process left is removed, even while its key is still held.
     second.signal(Signal::KILL);
     second.end(LIMIT).with_code(137);
     assert!(desk.path("ready").exists(), "nobody is left to remove it");

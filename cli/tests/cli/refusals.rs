@@ -49,7 +49,8 @@ fn refusal_shows_the_beginning_of_a_long_key() {
 #[test]
 fn refusal_of_one_server_under_two_addresses_says_so() {
     let fleet = Fleet::start(2);
-    // A quorum is ready without the second address, which has the node timeout to show itself.
+    // A quorum is ready without the second address, which has a node timeout to show that it is the
+    // same server.
     let second = Proxy::start(fleet[0].address());
     let urls = [&fleet.urls()[..], &[second.url()]].concat();
     let mut command = tool(&["status", "--no-restart-guard", "--node-timeout", "5s"]);

@@ -36,7 +36,7 @@ fn release_names_the_nodes_that_did_not_confirm_it_and_how_long_their_key_may_st
     assert_eq!(fleet[2].get("deploy").map(String::from_utf8), Some(Ok(token)), "it was frozen");
     fleet[2].command(&["DEL", "deploy"]);
 
-    // By --max-ttl, and where the lock was lost, too.
+    // The time is bounded by --max-ttl. The same holds where the lock was lost.
     let token = acquired(&fleet, &["deploy"]);
     fleet[2].stop();
     let told = released(&fleet, &["--max-ttl", "90s"], &token);
@@ -49,7 +49,7 @@ fn release_names_the_nodes_that_did_not_confirm_it_and_how_long_their_key_may_st
     fleet[2].cont();
     fleet[2].command(&["DEL", "deploy"]);
 
-    // Too few nodes confirmed it.
+    // Too few nodes confirmed the release.
     let token = acquired(&fleet, &["deploy"]);
     [0, 1].iter().for_each(|&node| fleet[node].stop());
     let ended = release(&fleet, &[], &token).with_code(69);

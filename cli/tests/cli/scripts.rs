@@ -22,7 +22,7 @@ fn a_lock_is_taken_in_one_process_and_extended_and_released_in_others() {
     let released = run_on(&fleet, &["release", "deploy", &token]).with_code(DONE);
     assert_eq!((released.out.as_str(), released.errors.as_str()), ("released\n", ""));
     nothing_is_left(&fleet);
-    // The token held the key, and does not any more.
+    // The token held the key before, and does not any more.
     let again = run_on(&fleet, &["release", "deploy", &token]).with_code(NO);
     assert!(again.out.is_empty() && again.errors.contains("already expired"), "{again:?}");
     let late = run_on(&fleet, &["extend", "deploy", &token]).with_code(NO);
@@ -43,7 +43,7 @@ fn a_foreign_token_changes_nothing_and_gives_1() {
     let left: Vec<i64> = fleet.iter().map(|node| node.pttl("deploy")).collect();
     assert!(left.iter().all(|left| (1..=20_000).contains(left)), "it was prolonged: {left:?}");
     run_on(&fleet, &["release", "deploy", &token]).with_code(DONE);
-    // A key without a holder is not the token's either.
+    // A key without a holder does not belong to the token either.
     run_on(&fleet, &["extend", "deploy", &foreign]).with_code(NO);
     run_on(&fleet, &["release", "deploy", &foreign]).with_code(NO);
     nothing_is_left(&fleet);
@@ -65,7 +65,7 @@ fn a_waiter_gets_the_lock_when_it_is_released_and_without_a_wait_75_is_returned(
     run_on(&fleet, &["release", "deploy", &token]).with_code(DONE);
     let had = waiter.end(LIMIT).with_code(DONE);
     assert_ne!(had.out.trim(), token);
-    // The waiter may have asked the third node before that one got the release.
+    // The third node may have refused the waiter before it got the release.
     let has = |value: &Option<String>| value.as_deref() == Some(had.out.trim());
     let values = values(&fleet, "deploy");
     assert!(values.iter().filter(|value| has(value)).count() >= 2, "{values:?}");
@@ -104,7 +104,7 @@ fn release_is_repeated_after_its_connection_is_lost() {
 fn a_node_that_is_much_slower_than_the_quorum_is_not_waited_for() {
     let fleet = Fleet::start(3);
     let proxy = Proxy::start(fleet[2].address());
-    // The handshake of this node is over after a few such times.
+    // The handshake of this node takes a few such delays.
     proxy.delay(Way::ToClient, 5 * SECOND);
     let mut command = tool(&["acquire", "--json", "--no-restart-guard", "--node-timeout", "5s"]);
     command.args(["--connect-timeout", "20s"]);
@@ -134,7 +134,7 @@ fn no_quorum_is_69_for_each_verb() {
         assert!(said.contains(&fleet[0].port().to_string()), "no word of the node: {said}");
     }
     fleet[1].cont();
-    // The release of what was sent to the node came after it, when the node went on.
+    // When the node went on, it executed the request and then its release.
     eventually(10 * SECOND, "no attempt is left", || {
         fleet[1].get("other").is_none() && fleet[2].get("other").is_none()
     });
@@ -144,7 +144,7 @@ fn no_quorum_is_69_for_each_verb() {
 fn settings_that_cannot_work_exit_125() {
     let fleet = Fleet::with(3, &["--requirepass", "hunter2"]);
     let urls = fleet.urls();
-    // The last node is needed for a quorum, and comes after the second address was found out.
+    // The last node is needed for a quorum, and connects after the second address was found out.
     let slow = Proxy::start(fleet[1].address());
     slow.delay(Way::ToClient, SECOND);
     let second = urls[0].replace("127.0.0.1", "localhost");
@@ -162,7 +162,7 @@ fn settings_that_cannot_work_exit_125() {
         let mut command = tool(arguments);
         let ended = run(command.env("REDLATCH_SERVERS", urls.join(","))).with_code(INTERNAL);
         assert!(ended.out.is_empty() && ended.errors.contains(told), "{arguments:?}: {ended:?}");
-        // This is reported also with --quiet: an operator has to set it right.
+        // This error is printed with --quiet, too: an operator has to set it right.
         let quiet = run(command.arg("-q")).with_code(INTERNAL);
         assert_eq!(quiet.errors.lines().count(), 1, "{quiet:?}");
     }
@@ -187,7 +187,7 @@ fn a_node_that_was_just_started_does_not_grant_unless_the_guard_is_off() {
 #[test]
 fn json_has_the_fields_of_the_interface() {
     let fleet = Fleet::start(3);
-    // With time for the last of the nodes, however busy this machine is.
+    // The timeouts are long, so that the last node takes part however busy this machine is.
     let patient = ["acquire", "--json", "--node-timeout", "5s", "-t", "20s", "deploy"];
     let held = run_on(&fleet, &patient).with_code(DONE).json();
     let wanted =
@@ -199,7 +199,7 @@ fn json_has_the_fields_of_the_interface() {
     assert!((10_000..20_000).contains(&left), "{held}");
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let until = held["deadline_unix_ms"].as_u64().unwrap() - now.as_millis() as u64;
-    // The time left is rounded down, and so are both readings of the clock.
+    // The time that is left and both readings of the clock are rounded down.
     assert!(until <= left + 1 && until + 10_000 > left, "{held}");
     assert!(held["elapsed_us"].as_u64().unwrap() > 0);
     let token = held["token"].as_str().unwrap();
@@ -218,7 +218,7 @@ fn json_has_the_fields_of_the_interface() {
         let nodes = value["nodes"].as_array().unwrap().iter();
         nodes.map(|node| node["outcome"].as_str().unwrap().to_string()).collect()
     };
-    // A node that is connected late takes no part in the verdict.
+    // A node that connects late takes no part in the verdict.
     let verdict = words(&refused);
     assert!(verdict.contains(&"held".into()) && !verdict.contains(&"granted".into()), "{refused}");
 

@@ -59,7 +59,7 @@ fn a_password_in_a_url_or_in_the_environment_is_used_and_never_printed() {
     every_verb(&fleet, |command| {
         command.env("REDISCLI_AUTH", PASSWORD);
     });
-    // A user without a password gets the one of the environment; one with a password keeps its own.
+    // A user without a password gets that of the environment; a user with one keeps it.
     let of_user = urls.replace(&format!(":{ENCODED}@"), "default@");
     every_verb(&fleet, |command| {
         command.env("REDISCLI_AUTH", PASSWORD).env("REDLATCH_SERVERS", &of_user);
@@ -107,7 +107,8 @@ fn says_no_part_of(password: &str, ended: &Ended) {
 
 #[test]
 fn a_server_that_repeats_a_part_of_the_password_does_not_make_the_tool_repeat_it() {
-    // The server repeats at most 128 bytes of the longer one, and makes the newline a space.
+    // The server repeats at most 128 bytes of the longer password, and replaces the newline by a
+    // space.
     let long: String = (0..193).map(|at: u32| char::from(b'a' + (at * at % 26) as u8)).collect();
     let gone = ["--rename-command", "HELLO", "", "--rename-command", "AUTH", ""];
     let fleet = Fleet::with(3, &gone);
@@ -162,7 +163,7 @@ fn refused_arguments_are_quoted_without_their_password() {
         &["acquire", &format!("--json={url}"), "key"],
         &["completions", &url],
         &["release", "key", &url],
-        // The user forgot the `@` and the host.
+        // The user of the tool forgot the `@` and the host.
         &["acquire", "-s", "redis://:hunter2", "key"],
         &["acquire", "--json", "-s", "redis://ann:hunter2", "key"],
         &["acquire", "-s", "ann:hunter2", "key"],

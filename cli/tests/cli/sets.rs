@@ -62,7 +62,7 @@ fn exec_locks_also_the_other_keys() {
     assert_eq!(keys(&fleet), ["a"]);
     run_on(&fleet, &["release", "a", &token]).with_code(0);
     let ended = run_on(&fleet, &["exec", "-v", "--also", "a", "b", "true"]).with_code(0);
-    // A node that is connected late gets the key with the first renewal.
+    // A node that connects late gets the key with the first renewal.
     let held =
         |nodes| ended.errors.contains(&format!("holds \"b\" and 1 more key on {nodes} of 3"));
     assert!(held(2) || held(3), "{ended:?}");
@@ -76,7 +76,7 @@ fn hold_locks_also_the_other_keys() {
     let acquired = ended.out.lines().find(|line| line.contains("\"acquired\"")).expect("it held");
     let acquired: serde_json::Value = serde_json::from_str(acquired).expect("an object");
     assert_eq!((&acquired["key"], &acquired["keys"]), (&json!("b"), &json!(["a", "b"])));
-    // The keys are over with it, long before the ttl of 30 s is.
+    // hold releases the keys at its end, long before their ttl of 30 s is over.
     let taken = run_on(&fleet, &["acquire", "a"]).with_code(0);
     assert!(taken.ran < LIMIT / 2, "{taken:?}");
     let token = taken.out.trim().to_owned();

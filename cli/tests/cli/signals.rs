@@ -48,7 +48,8 @@ fn signal_releases_on_frozen_nodes_too() {
         fleet.iter().all(|node| node.client_list().iter().any(is_its))
     });
     has_been_asked_by_a_waiter(&fleet);
-    // Free on the first node, and the others stand still: it has the key there, and no quorum.
+    // The key is free on the first node, and the others are frozen: the tool has it there, and no
+    // quorum.
     fleet[1].stop();
     fleet[2].stop();
     fleet[0].command(&["DEL", "deploy"]);
@@ -59,10 +60,10 @@ fn signal_releases_on_frozen_nodes_too() {
     assert_eq!(fleet[0].get("deploy"), None);
     fleet[1].cont();
     fleet[2].cont();
-    // Each node now executes what was sent to it, and then the release.
+    // Each node now executes the tool's request, and then its release.
     let still = [None, Some(token.clone()), Some(token)];
     eventually(10 * SECOND, "nothing of it is left", || values(&fleet, "deploy") == still);
-    // No request comes later, either: a node answers in order, and the tool is gone.
+    // No request comes later, either: a node answers in order, and the tool has ended.
     let gone = |node: &Node| !node.client_list().iter().any(|line| line.contains("redlatch-cli"));
     eventually(10 * SECOND, "its connections are read to their ends", || fleet.iter().all(gone));
     assert_eq!(values(&fleet, "deploy"), still);
@@ -83,7 +84,7 @@ fn pending_releases_of_a_lost_connection_are_sent_before_the_end() {
         fleet.iter().all(|node| node.client_list().iter().any(is_its))
     });
     has_been_asked_by_a_waiter(&fleet);
-    // Only one node answers, so nothing is decided for a while.
+    // Only one node answers, so the tool's attempt stays undecided for a while.
     fleet[0].stop();
     fleet[1].stop();
     fleet[2].command(&["DEL", "deploy"]);

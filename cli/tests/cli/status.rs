@@ -139,7 +139,7 @@ fn without_a_key_the_nodes_themselves_are_printed() {
     guarded.env("REDLATCH_SERVERS", fleet.urls().join(","));
     let young = run(&mut guarded).with_code(69);
     assert!(young.out.starts_with("0 of 3 nodes can grant"), "{young:?}");
-    // The text of each node is wrapped.
+    // The output wraps the text of each node.
     for part in
         [": its node marker is missing, so it is ", "\n                   new or lost its keys\n"]
     {
@@ -220,9 +220,9 @@ fn colours_are_for_terminals_and_never_with_no_color() {
         let mut command = tool_on(&fleet, &["status", "deploy"]);
         command.stdout(terminal).env("TERM", "xterm").env("NO_COLOR", no_color);
         let tool = Running::start(&mut command);
-        // The output is less than a terminal keeps for its reader.
+        // The output is shorter than the buffer of a terminal.
         tool.end(LIMIT).with_code(0);
-        // It keeps the programs' end open.
+        // The command keeps the programs' end of the terminal open.
         drop(command);
         printed(master)
     };

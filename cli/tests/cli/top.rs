@@ -44,7 +44,7 @@ fn top_shows_the_nodes_and_then_the_locks_as_they_come_and_go() {
     until("2 of 3 nodes can grant");
     until("its keys are not listed: ");
     running.signal(Signal::INT);
-    // Nothing keeps it from writing its last picture.
+    // A thread reads on, so that the tool can write its last picture.
     std::thread::spawn(move || lines.for_each(drop));
     let ended = running.end(LIMIT).with_code(0);
     assert_eq!(ended.errors, "");
@@ -78,7 +78,7 @@ fn top_in_json_is_an_object_a_line() {
         assert_eq!(picture["nodes"]["per_node"].as_array().map(Vec::len), Some(3), "{line}");
         assert_eq!(picture["locks"][0]["key"], "deploy", "{line}");
     }
-    // The reader has left.
+    // The reader closes the pipe.
     running.end(LIMIT).with_code(0);
 }
 

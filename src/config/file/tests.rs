@@ -44,7 +44,7 @@ fn variables_make_a_configuration() {
     assert_eq!(settings.connect_timeout, Duration::from_secs(2));
     assert_eq!(settings.max_ttl, Duration::from_secs(120));
     assert_eq!(settings.restart_guard, RestartGuard::Persistent);
-    // What is not said has the default of the library.
+    // A setting without a variable has the library's default.
     let plain = Config::try_from(variables(&[("REDLATCH_SERVERS", "h:1")]).unwrap()).unwrap();
     let same = Config::new(["redis://h:1"]).unwrap();
     assert_eq!(plain.get_settings(), same.get_settings());
@@ -131,7 +131,7 @@ fn password_is_read_from_its_file_and_never_shown() {
         assert!(error.starts_with("password_file ") && error.contains(problem), "{error}");
     }
     assert!(of(&vec![b'x'; LONGEST_PASSWORD_FILE + 1]).unwrap_err().to_string().contains("64 KiB"));
-    // The variable counts more.
+    // The variable counts more than the file.
     let set = [("REDISCLI_AUTH", "own"), ("REDLATCH_SERVERS", "h:1")];
     let file = ConfigFile { password_file: Some(path.clone()), ..variables(&set).unwrap() };
     assert_eq!(password(&Config::try_from(file).unwrap(), 0), Some("own"));

@@ -32,8 +32,8 @@ impl Engine {
         }
         self.coordinator.abandon_after_fork();
         for socket in &mut self.sockets {
-            // Closed, and nothing else: a shutdown, or deregistering from the poller, would act on
-            // the parent's.
+            // The child closes its descriptors, and nothing else: a shutdown, or deregistering from
+            // the poller, would change the parent's connection.
             socket.stream = None;
         }
         self.ring.abandon();

@@ -174,7 +174,7 @@ impl Engine {
             RingUse::Nested(token) => {
                 let signal = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
                 ring.signal(signal.as_fd())?;
-                // Edge-triggered, so that it need not be read.
+                // The signal is edge-triggered, so it need not be read.
                 let number = signal.as_raw_fd();
                 self.registry.register(&mut SourceFd(&number), token, Interest::READABLE)?;
                 self.ring.signal = Some(signal);

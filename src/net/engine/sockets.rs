@@ -44,7 +44,7 @@ impl Engine {
         };
         let socket = &mut self.sockets[node.index()];
         if self.ring.holds(node) {
-            // The ring reads, and reports the end.
+            // The ring reads this socket, and reports its end.
             socket.writable |= event.is_writable();
             self.ring.resume(node);
             return true;

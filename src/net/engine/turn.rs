@@ -65,8 +65,8 @@ impl Engine {
             Wake::At(due) => due,
         };
         let now = clock::now();
-        // The holder of an auto-extended lock has to learn of a loss in time, also when the machine
-        // was suspended.
+        // The holder of an auto-extended lock has to learn of a loss in time, also after the
+        // machine was suspended.
         let in_suspend = self.coordinator.auto_extended_locks() > 0;
         // The alarm of such a poll would go off long after the key was handed over.
         if in_suspend || self.has_alarm() || !self.coordinator.may_be_late(due) {
@@ -173,7 +173,7 @@ impl Driver for Driving<'_> {
                 self.0.read(node, false);
             }
         }
-        // By now the kernel may take what it did not take last time.
+        // The kernel may take bytes now that it did not take before.
         for socket in &mut self.0.sockets {
             socket.writable |= socket.stream.is_some() && !socket.opening;
         }
@@ -225,7 +225,8 @@ impl Driver for Driving<'_> {
             }
         }
         if !written.is_empty() {
-            // Read once, after all writes: no question counts as written before it was.
+            // The clock is read once, after all writes, so that no request counts as written too
+            // early.
             let now = clock::now();
             for node in written.iter() {
                 engine.coordinator.handle_sent(node, counts[node.index()], now);

@@ -26,7 +26,7 @@ impl Engine {
         if !self.coordinator.has_lock_updates() {
             return None;
         }
-        // What was found before a fork concerns the parent's locks.
+        // Updates that were found before a fork concern the parent's locks.
         self.check_fork();
         let update = self.coordinator.poll_lock_update()?;
         self.observer.updated(&update);

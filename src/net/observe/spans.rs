@@ -360,7 +360,7 @@ fn emit_state(state: NodeState, node: &str) {
         NodeState::Handshake => {
             tracing::debug!(target: "redlatch", node, state = "handshake", "node state");
         }
-        // Its cause is an event of its own.
+        // The cause of the quarantine is an event of its own.
         NodeState::Quarantined(_) => {
             tracing::info!(target: "redlatch", node, state = "quarantined", "node state");
         }

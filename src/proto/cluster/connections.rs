@@ -43,7 +43,8 @@ impl Cluster {
             }
             _ => NodeError::Lost,
         };
-        // So a port for TLS ends a connection without it (Redis 7.0.15 sends no alert).
+        // Redis 7.0.15 ends a connection without TLS in this way at a port for TLS: it sends no
+        // alert.
         let entry = &self.nodes[node.index()];
         let is_first = entry.state == NodeState::Handshake && entry.awaited_step() == Some("HELLO");
         let is_plain = is_first && !entry.encrypting && cause == NodeError::Unreachable;
@@ -152,7 +153,7 @@ impl Cluster {
         let entry = &mut self.nodes[node.index()];
         let mut range = self.settings.reconnect;
         if matches!(entry.state, NodeState::Rejected(cause) if cause.is_permanent()) {
-            // The node stays unusable until an operator changes a configuration.
+            // The node stays unusable until an operator changes its configuration.
             range = (range.1, range.1.saturating_mul(PATIENCE));
         }
         let pause = state::backoff(range, entry.failures, random);
@@ -199,12 +200,12 @@ impl Cluster {
     /// A node answered the command that ends an earlier connection.
     pub(super) fn on_kill_answer(&mut self, node: NodeId, gone: bool) {
         let entry = &mut self.nodes[node.index()];
-        // The connections were named in this order.
+        // The connections were named in the order of this list.
         entry.earlier.remove(0);
         let last = entry.earlier.is_empty();
         if !gone {
-            // No proof will come for what was asked on that connection: its keys are released
-            // twice.
+            // Nothing will prove that the requests on that connection are over: its keys are
+            // released twice.
             self.report(node, Change::NoProof);
         }
         if last {

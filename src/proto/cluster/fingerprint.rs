@@ -37,7 +37,7 @@ impl Cluster {
                 Due::Connecting(node) => (2, node),
                 Due::Silence(node) => (3, node),
                 Due::Reset(node) => (4, node),
-                // Probes are an interval apart that the search does not reach.
+                // The search is shorter than the interval between probes.
                 Due::Probe(_) => continue,
                 Due::Trust(node) => (6, node),
             };
@@ -68,7 +68,7 @@ impl Node {
             failures,
             vetted,
             listening,
-            // The masters of the search answer to it.
+            // The masters of the search answer `SUBSCRIBE`.
             drops_confirmations: _,
             known,
             // In the search every marker is written on its own node, or replaced in the handshake
@@ -87,7 +87,7 @@ impl Node {
             ready_since,
             handshake: _,
             refusal: _,
-            // The timers themselves are added.
+            // The fingerprint has the timers themselves.
             connecting: _,
             silence: _,
             reset: _,
@@ -119,7 +119,7 @@ impl Node {
             fingerprint.add_at(node, 1 + name);
         }
         fingerprint.add_at(node, earlier.len() as u64);
-        // How long a connection was ready decides about the pause after its loss.
+        // The time for which a connection was ready decides about the pause after its loss.
         let (_, longest) = settings.reconnect;
         let ready = ready_since.map_or(0, |since| 1 + fingerprint.ago(since, longest));
         fingerprint.add_at(node, ready);
@@ -145,7 +145,7 @@ fn add_vetted(node: NodeId, vetted: &Vetted, fingerprint: &mut Fingerprint<'_>) 
         MarkerState::Unavailable => 1,
         MarkerState::Absent => 2,
         MarkerState::Later(text) => mix(4, hash_of(text)),
-        // Its time counts only in the handshake, and for counters.
+        // The marker's time counts only in the handshake, and for fencing numbers.
         MarkerState::Present(marker) => {
             let since = if fingerprint.time_matters() { marker.since_micros } else { 0 };
             mix(mix(3, since), identity_word(&marker.identity, fingerprint))
@@ -164,7 +164,7 @@ fn add_vetted(node: NodeId, vetted: &Vetted, fingerprint: &mut Fingerprint<'_>) 
 fn info_word(info: &Info, fingerprint: &Fingerprint<'_>) -> u64 {
     let Info {
         identity,
-        // It counts only in the handshake.
+        // The uptime counts only in the handshake.
         uptime_seconds: _,
         replica,
         promoted,

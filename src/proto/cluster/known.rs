@@ -147,14 +147,14 @@ mod tests {
             (known, later(b"2"), Compared::Later),
             (later(b"2"), later(b"2"), Compared::Same),
             (later(b"2"), later(b"3"), Compared::Later),
-            // The process is 1. Its marker was written since the last look, or before.
+            // Process 1 answers. Its marker was written after the last look, or before it.
             (known, present(1, LOOK), Compared::New),
             (Absent, present(1, LOOK), Compared::New),
             (later(b"2"), present(1, LOOK), Compared::New),
             (known, present(1, LOOK - 1), strange(1, LOOK - 1)),
             (known, vouched(LOOK), Compared::Same),
             (known, present(2, LOOK), strange(2, LOOK)),
-            // A marker of an earlier process, 2, that is left as it is, or was carried over.
+            // A marker of an earlier process, 2: the client left it as it is, or carried it over.
             (present(2, 7), present(1, 7), Compared::Same),
             (present(2, 7), present(3, 7), strange(3, 7)),
         ];
@@ -184,7 +184,7 @@ mod tests {
         ] {
             assert_eq!(known.is_of_known_data(&marker, &info(2)), expected, "{marker:?}");
         }
-        // The marker that it knew was not that of the known process: it proves nothing.
+        // The known marker was not that of the known process, so it proves nothing.
         let known = Known { marker: present(4, 7), ..known };
         assert!(!known.is_of_known_data(&marker(2, 7), &info(2)));
         assert!(!known.is_of_known_data(&marker(4, 7), &info(2)));

@@ -65,7 +65,8 @@ impl Cluster {
         }
         self.load(node, ScriptName::Join, now);
         if self.settings.attended {
-            // Without that, a release goes by its source first.
+            // The node has the script then. A client that is not attended sends the source with its
+            // first release.
             self.load(node, ScriptName::HandOver, now);
         }
     }

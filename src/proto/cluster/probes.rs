@@ -61,10 +61,10 @@ impl Cluster {
         let entry = &mut self.nodes[node.index()];
         match (step, entry.connection.fact()) {
             (_, Fact::Time(micros)) => self.on_time_read(node, micros, now),
-            // Fencing numbers rest on a clock that can be read.
+            // A node whose clock cannot be read gives no fencing number.
             (Step::Time, _) => entry.clock = None,
             (_, Fact::Marker(found)) => self.on_marker_read(node, found, now),
-            // The key is another program's by now.
+            // Another program has written the key.
             (Step::Marker, Fact::Refused(NodeError::WrongType)) => {
                 self.on_marker_read(node, MarkerState::Unavailable, now);
             }
@@ -72,7 +72,8 @@ impl Cluster {
                 entry.vetted.marker = MarkerState::Unavailable;
             }
             (_, Fact::Info(info)) if info.evicts => {
-                // From now on it counts for no fencing number, also where eviction is allowed.
+                // From now on the node counts for no fencing number, also where eviction is
+                // allowed.
                 entry.vetted.info.evicts = true;
                 if !self.settings.allow_eviction {
                     self.reject(node, NodeError::Evicts, now);
@@ -151,8 +152,8 @@ impl Cluster {
                 if let Some(look) = &mut entry.look {
                     look.micros = marker.since_micros;
                 }
-                // The node may have forgotten more until the marker was written, which it does not
-                // report.
+                // Without tracking the node does not report what it forgets. It may have forgotten
+                // more before the marker was written.
                 if !entry.vetted.tracks {
                     self.prolong_quarantine(node, now);
                 }

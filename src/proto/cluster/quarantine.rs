@@ -30,7 +30,7 @@ impl Cluster {
         let entry = &mut self.nodes[node.index()];
         let before = entry.known();
         entry.look = vetted.micros.map(|micros| Look { micros, asked_at });
-        // What such a marking says of a process does not hold for the next one.
+        // The reason to mark an earlier process does not hold for the next one.
         entry.wants_marking = later.or(entry.wants_marking.filter(|how| !how.is_of_a_start()));
         let evicted = entry.evicted.take().is_some();
         let (known, run_id) = (entry.known.replace(vetted.info), vetted.info.identity.run_id);
@@ -38,9 +38,9 @@ impl Cluster {
         if known.is_some() && !same {
             entry.earlier.clear();
             entry.reading = None;
-            // Another process answers: what the old one had not executed, it never will. If the
-            // node does not report its `run_id`, it may still be the old process, so nothing is
-            // proved; and the number of an earlier connection may belong to another client.
+            // Another process answers, so the requests that the old one had not executed are over.
+            // If the node does not report its `run_id`, it may still be the old process, so nothing
+            // is proved; and the number of an earlier connection may belong to another client.
             let proved = run_id.is_some();
             let change = if proved { Change::OtherProcess } else { Change::NoProof };
             self.report(node, change);

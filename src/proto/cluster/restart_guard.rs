@@ -193,8 +193,8 @@ pub fn distrust(
             }
         }
         MarkerState::Later(_) => Some((whole, QuarantineReason::MarkerOfLaterVersion)),
-        // The marker of another process, left as it is. It may be that of another node, and proves
-        // nothing. But what the process has forgotten, it forgot at its start.
+        // The marker of another process is left as it is. It may be another node's, and proves
+        // nothing. But a process forgets only at its start.
         MarkerState::Present(marker)
             if guard == RestartGuard::Persistent
                 && marker.identity.run_id != info.identity.run_id

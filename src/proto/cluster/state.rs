@@ -126,7 +126,8 @@ mod tests {
         let reading =
             |micros, asked, read| Reading { micros, asked_at: ms(asked), read_at: ms(read) };
         let before = reading(1_000_000_000, 100, 101);
-        // Five seconds later by both, give or take a hundredth and two milliseconds.
+        // The node's clock and the client's both advance by five seconds, give or take a hundredth
+        // and two milliseconds.
         for micros in [5_000_000, 5_052_000, 4_948_000] {
             assert_eq!(clock_jump(&before, &reading(1_000_000_000 + micros, 5_100, 5_101)), None);
         }

@@ -137,7 +137,7 @@ impl Coordinator {
             match received {
                 Received::Lock(ask, reply) => {
                     self.on_lock_answer(node, ask, reply, now);
-                    // What this answer decided comes before what it says of the node.
+                    // The verdict on this answer comes before the node's change of state.
                     self.act(now);
                     self.check_for_replica(node, reply, now);
                 }

@@ -137,7 +137,7 @@ impl NodeError {
             (b"invalid DB index", NodeError::NoDatabase),
             (b"Client sent AUTH, but no password", NodeError::WrongPassword),
         ];
-        // Up to Redis 6 an error from inside a script comes wrapped.
+        // Up to Redis 6 an error inside a script is wrapped in other words.
         const WRAPPED: [(&[u8], NodeError); 5] = [
             (b"The user executing the script can't run this command", NodeError::NoPermission),
             (b" -MISCONF ", NodeError::Misconf),
@@ -343,7 +343,7 @@ mod tests {
             ("NOAUTH Authentication required.", NodeError::NoAuth),
             ("ERR max number of clients reached", NodeError::TooManyClients),
             ("ERR unknown command 'HELLO'", NodeError::UnknownCommand),
-            // A script that fails at such a command may have written before it.
+            // A script that fails at an unknown command may have written before it.
             ("ERR Unknown Redis command called from script script: 6f1a", NodeError::Other),
             (
                 "ERR Error running script (call to f_6f1a): @user_script:1: @user_script: 1: \

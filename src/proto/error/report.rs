@@ -167,7 +167,8 @@ impl Report {
 
     /// The hint in an error that the restart guard causes: what the caller can do.
     pub(super) fn hint(&self) -> String {
-        // A second more than is needed does no harm, and one less would be another refusal.
+        // A wait that is a second too long does no harm; one that is a second too short ends in
+        // another refusal.
         let in_words =
             |left: Duration| format!("; wait {} s: nothing else is needed", left.as_secs() + 1);
         self.quorum_in().map(in_words).unwrap_or_default()
@@ -202,7 +203,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (needed, nodes) = (self.needed, self.nodes.len());
         write!(f, "needed {needed} of {nodes}")?;
-        // A report about the nodes alone is about no key.
+        // A report about the nodes alone names no key.
         if !self.key.is_empty() {
             write!(f, " for {}", ShownKey(&self.key))?;
         }

@@ -41,7 +41,7 @@ impl Locks {
             Kind::Extend => self.on_extend(node, ask, reply, now),
             Kind::Heal => self.on_heal(node, ask, reply),
             Kind::Adopt => self.on_adopt(node, ask, reply, now),
-            // The counter is at the number, or the key is not there any more.
+            // The node raised the counter, or does not have the key any more.
             Kind::WriteBack => self.cast_grant(node, ask, reply),
             Kind::Join => self.on_join(node, ask, reply, now),
             Kind::Claim => self.on_claim(node, ask, reply, now),
@@ -55,19 +55,20 @@ impl Locks {
         let record = self.records.get(ask.record);
         let in_phase = record.phase == phase_of(ask.kind);
         let in_round = in_phase && record.round.number == ask.round;
-        // The script would create a counter on a node that forgot it just now.
+        // The script would create a counter on a node that has just forgotten its counter.
         let may_count = !ask.sent.names.has_counters() || !record.uncounted.contains(node);
         let has_vote = may_count && (in_round || (in_phase && self.awaits_late_vote(ask)));
         match ask.kind {
             Kind::Release | Kind::Exists => true,
             // A waiter in line has no round.
             Kind::Join => in_phase,
-            // Even if a majority has agreed: this node's key has to be extended, too, or healed.
+            // An extend is repeated even after a majority agreed: this node's key has to be
+            // extended, too, or healed.
             Kind::Extend => in_round && !record.is_overdue(now),
             Kind::Claim => {
                 has_vote && record.op.is_some_and(|op| !self.ops.has_waited_enough(op, now))
             }
-            // These are sent by their source at once.
+            // Heal and adopt are sent by their source from the start.
             Kind::Heal | Kind::Adopt => false,
             Kind::Acquire | Kind::WriteBack => {
                 // A set that was refused keeps its round while it waits for the key in the way.

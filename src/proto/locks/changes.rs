@@ -21,7 +21,7 @@ impl Locks {
     pub fn act_on_changes(&mut self, now: Instant) {
         // This runs for every answer, and changes are rare.
         while self.cluster.has_changes() {
-            // What was decided before the change comes before it.
+            // Verdicts that were reached before the change come before it.
             self.act_on_verdicts(now);
             if let Some((node, change)) = self.cluster.poll_change() {
                 self.on_change(node, change, now);
@@ -63,7 +63,7 @@ impl Locks {
                 self.forget_hand_overs(node);
                 for ask in asks {
                     self.on_ask_lost(node, ask, cause, provable, now);
-                    // So the releases of an attempt that ends by this come in the order of the
+                    // Attempts that end because of this write their releases in the order of their
                     // requests.
                     self.act_on_verdicts(now);
                 }
@@ -122,7 +122,7 @@ impl Locks {
             record.pending.on_release_over(node);
             if record.pending.is_release_pending(node) {
                 self.pending_releases[node.index()].push(ask.record, now);
-                // The release is sent again on the next connection, which may be in time.
+                // The release is sent again on the next connection, which may come in time.
                 vote &= !reconnecting;
             }
         }

@@ -61,7 +61,7 @@ impl Locks {
             self.cancel(op, now);
         }
         for id in self.records.ids() {
-            // The end of an earlier record may have closed this one.
+            // The end of an earlier record may have closed this record.
             if !self.records.is_open(id) {
                 continue;
             }

@@ -84,7 +84,7 @@ impl Locks {
             Stage::Over(Ok(Outcome::Extended { deadline })) if now >= deadline => {
                 Err(self.lost_unasked(LostReason::Expired, &[], now))
             }
-            // Its request was made in the child.
+            // The child made this request after the fork.
             Stage::Over(_) if self.forked => Err(Error::Closed(ClosedReason::Forked)),
             Stage::Over(result) => result,
             stage => unreachable!("{stage:?} is no end"),

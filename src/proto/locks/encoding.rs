@@ -72,7 +72,7 @@ impl Question {
         let form = match (self.kind, script, self.form) {
             (Kind::Adopt, ..) => Some(Form::Source),
             (_, None, _) => None,
-            // A heal is rare.
+            // A heal is rare, so its source is sent each time.
             (Kind::Heal, ..) => Some(Form::Source),
             // A native command has one key.
             (_, _, Form::Native(_)) if names != Names::Key => Some(Form::Source),

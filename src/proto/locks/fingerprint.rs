@@ -42,12 +42,12 @@ impl Locks {
             updates,
             releases,
             no_lines_until,
-            // What a burst took is given back; that changes no answer.
+            // Buffers are given back after a burst; that changes no answer.
             tidying: _,
             marks,
             given_away,
             given_back,
-            // Draws are planned, and tokens have names.
+            // In the search draws are planned, and tokens have names.
             random: _,
         } = self;
         assert!(tasks.count() == 0, "a fingerprint does not cover tasks");

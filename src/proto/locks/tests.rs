@@ -226,7 +226,7 @@ fn interval_follows_while_the_room_of_a_burst_is_not_given_back() {
     burst(&mut locks, 2 * FEW + 1, now);
     let before = capacities(&locks);
     pass_an_interval(&mut locks, &mut now);
-    // A quarter of the room is in use, so it is kept.
+    // A quarter of the room is in use, so the buffer keeps it.
     burst(&mut locks, FEW, now);
     pass_an_interval(&mut locks, &mut now);
     assert_eq!(capacities(&locks), before);

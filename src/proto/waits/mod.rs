@@ -45,7 +45,7 @@ impl Waits {
             WaitEvent::PauseOver { op } => self.on_waiter_due(locks, op, now),
             WaitEvent::GiveUp { op } => self.end_wait(locks, op, now),
             WaitEvent::Left { op, queue } => {
-                // The last one of a queue may have been handed the key, and the queue closed.
+                // The queue may be closed: its last request may have got the key.
                 if let Some(queue) = self.queues.get_mut(queue as usize) {
                     queue.leave(op);
                 }

@@ -24,7 +24,7 @@ struct Bench {
 impl Bench {
     fn new(nodes: usize) -> Bench {
         let (mut locks, now) = ready(nodes);
-        // Its requests wait without a line.
+        // The requests of this client wait without a line.
         locks.note_no_lines(now);
         Bench { waits: Waits::default(), locks, now }
     }
@@ -147,7 +147,7 @@ fn attempts_that_met_another_one_make_the_pauses_longer() {
     let pauses = |bench: &mut Bench| bench.locks.ops_mut().waiting_mut(op).unwrap().pauses;
     let before = pauses(&mut bench);
     bench.pass(bench.locks.cluster().settings().retry.1);
-    // One node grants the key, and two refuse it: another client may have got those.
+    // One node grants the key, and two refuse it: another client may have got it there.
     (0..3).for_each(|node| bench.receive(node, if node == 0 { "+OK\r\n" } else { HELD }));
     let bounds = bench.locks.cluster().settings().retry;
     let (mut met, mut refused) = (before, before);

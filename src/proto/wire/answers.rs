@@ -102,7 +102,7 @@ pub(super) fn about_lock(
             details.named = named;
             Some(said)
         }
-        // A value of another type is that of a counter, which says nothing of the keys.
+        // A counter with a value of another type says nothing of the keys.
         None => failed(reply),
     }
 }

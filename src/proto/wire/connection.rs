@@ -774,7 +774,7 @@ mod tests {
         let refused = b"-NOPERM User u has no permissions to run the 'subscribe' command\r\n";
         let answered = answers(&mut connection(&[SUBSCRIBE, LOAD]), &[refused, &hash[..]].concat());
         assert_eq!(answered, Ok(vec![lost, loaded]));
-        // These may be the answers to what follows.
+        // The next answers may belong to the requests after it.
         for reply in [&b"-NOPERM User u may not run 'script|load'\r\n"[..], b"+OK\r\n", b":1\r\n"] {
             let answered = answers(&mut connection(&[SUBSCRIBE, LOAD]), reply);
             assert_eq!(answered, Err(Fault::Impossible(SUBSCRIBE)));
@@ -905,7 +905,7 @@ mod tests {
             assert!(!format!("{connection:?}").contains("hunter2"));
             connection.partial.clear();
         }
-        // A server writes the ends of lines as spaces.
+        // A server replaces line ends by spaces.
         connection.hide(Some(Secret::new("hunter2\n")));
         connection.ask(RELEASE, NOW, |_| {});
         answers(&mut connection, b"-ERR it was hunter2 that was said\r\n").unwrap();
@@ -921,14 +921,14 @@ mod tests {
             for (step, ask) in asks {
                 let mut connection = connection(&[ask; 3]);
                 connection.hide(Some(Secret::new(password)));
-                // A server repeats as much as it likes of it, with spaces for the ends of lines.
+                // A server repeats a part of the text, of any length, with spaces for line ends.
                 let text: String = password.replace('\n', " ").chars().take(100).collect();
                 let line = format!("-ERR unknown command 'AUTH', beginning with: '{text}'\r\n");
                 let incoming = Incoming::Node(NodeAnswer::Handshake(step));
                 assert_eq!(answers(&mut connection, line.as_bytes()).unwrap(), [incoming]);
                 assert_eq!(connection.fact(), Fact::Refused(NodeError::UnknownCommand));
                 assert_eq!(connection.last_error(), "ERR");
-                // Some node or proxy may begin with it, too.
+                // A node or a proxy may also begin an error with the password.
                 answers(&mut connection, format!("-{text}\r\n").as_bytes()).unwrap();
                 assert_eq!(connection.last_error(), "");
                 answers(&mut connection, b"-WRONGPASS invalid username-password pair\r\n").unwrap();

@@ -153,7 +153,8 @@ impl Handshake {
             (Step::Hello, Fact::Refused(NodeError::NoAuth)) if self.hello_had_credentials => {
                 self.hello_unknown = true;
             }
-            // The script ran. Any other answer means that every release would fail.
+            // This error comes from inside the script, so the node ran it. After any other answer
+            // every release would fail.
             (Step::Run, Fact::Refused(NodeError::Other)) => {}
             // A node without `INFO` is unknown, and so it is distrusted. Without `SCRIPT LOAD` or
             // `COMMAND INFO` a script is sent by its source first; without tracking a flush is not

@@ -111,9 +111,9 @@ impl KnownScripts {
             (Form::Sha, NodeError::NoPermission | NodeError::UnknownCommand) => {
                 *known = Knowledge::ShaRefused;
             }
-            // The script ran, and found a key of another program.
+            // The script ran, and found a key with a value of another program.
             (Form::Source, NodeError::WrongType) => {}
-            // It may not have come to the script at all.
+            // The node may have refused the request before it looked for the script.
             (Form::Source, _) if *known == Knowledge::Known => *known = Knowledge::Unsent,
             _ => {}
         }

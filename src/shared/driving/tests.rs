@@ -132,7 +132,7 @@ fn a_leader_that_panics_under_the_lock_ends_everything() {
     let waits = follower(&client);
     let led = catch_unwind(AssertUnwindSafe(|| lead.drive::<()>(|_| panic!("under the lock"))));
     assert!(led.is_err());
-    // The call of the follower may have ended in the turn that panicked, and is not fetched.
+    // The call of the follower may have ended in the turn that panicked; its result is not fetched.
     assert_eq!(comes(&waits), Err(Error::Closed(ClosedReason::DriverGone)));
 }
 
@@ -264,7 +264,7 @@ fn a_leader_passes_the_poller_to_the_driver_if_its_turn_ends_other_calls() {
             turned = inner.lead(Role::Leader, poller, &mut finish);
         }
         assert!(turned.is_err(), "it is done");
-        // Whichever comes first, this thread or the driver.
+        // This thread or the driver does it, whichever comes first.
         assert!(inner.with(|open| Lead::begin(inner, open)).unwrap().is_none());
         waits.iter().for_each(|waits| assert_eq!(comes(waits), Ok(())));
     }
@@ -308,6 +308,6 @@ fn an_idle_client_wakes_nobody() {
     let before = driving(&client, |driving| driving.wake_ups);
     std::thread::sleep(Duration::from_millis(500));
     let woken = driving(&client, |driving| driving.wake_ups) - before;
-    // A release of the last pair may still be answered.
+    // The answer to the last pair's release may still come.
     assert!(woken <= 3, "{woken} times in half a second");
 }

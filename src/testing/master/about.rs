@@ -47,8 +47,8 @@ impl Master {
                 ("valkey_version", "9.0.0".into()),
             ]),
         }
-        // Both ends are whole seconds already, so this is wrong by up to one, and negative after
-        // the wall clock was set back: exactly as on a real server.
+        // Both times are whole seconds, so the uptime is wrong by up to one second, and negative
+        // after the wall clock was set back: as on a real server.
         let uptime = call.wall.div_euclid(SECOND) - self.started.div_euclid(SECOND);
         fields.extend([
             ("redis_mode", "standalone".into()),

@@ -37,12 +37,12 @@ impl Master {
             seed: _,
             starts,
             wall_offset: _,
-            // The search has its uptime fixed by `set_info`.
+            // In the search the uptime is fixed by `set_info`.
             started: _,
             databases,
             scripts,
             connections,
-            // What they count has names.
+            // Connections and processes have names in the search, so these counters do not matter.
             last_connection: _,
             before_start: _,
             registrations,
@@ -58,7 +58,7 @@ impl Master {
         assert!(speakers.is_empty(), "output is taken out first");
         assert!(troubles.is_empty(), "a fingerprint does not cover troubles");
         let (first, others) = databases.split_first().expect("there is a database 0");
-        // Of the others, each may have the node marker that `set_uptime` writes.
+        // Another database has at most one key: the node marker that `set_uptime` writes.
         assert!(others.iter().all(|other| other.counts().0 <= 1), "nor other databases");
         let numbers = [*starts, *promotions];
         numbers.into_iter().for_each(|number| fingerprint.add_at(node, number));

@@ -168,7 +168,7 @@ pub(super) fn getrange(master: &mut Master, call: &Call) -> Reply {
     if first < 0 && last < 0 && first > last {
         return Reply::Bulk(Vec::new());
     }
-    // Negative ones count from the end, and none leads out of the text.
+    // Negative indexes count from the end; no index leads out of the text.
     let length = text.len() as i64;
     let from_start = |index: i64| if index < 0 { (length + index).max(0) } else { index };
     let (first, last) = (from_start(first), from_start(last).min(length - 1));

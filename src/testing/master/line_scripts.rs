@@ -39,7 +39,7 @@ fn named_or_first(lua: &mut Sandbox, line: Front, name: &[u8]) -> Result<Front, 
         _ => None,
     });
     let Some(member) = found else { return Ok(line) };
-    // `redis.pcall`
+    // Errors count as no answer, as with `redis.pcall`.
     let score = score_of(lua, Some(&member)).unwrap_or(None);
     Ok(Front { member, score, after: line.member })
 }
@@ -86,7 +86,7 @@ fn give(
     for _ in 0..MOST_SKIPPED {
         let front = match next.take() {
             Some(front) => Some(front),
-            // `redis.pcall`
+            // Errors count as no answer, as with `redis.pcall`.
             None => front(lua).unwrap_or(None),
         };
         let Some(Front { member, score, after }) = front else { return Ok(None) };
@@ -97,7 +97,7 @@ fn give(
         if known_now.is_none() && parts.is_some_and(|[ttl, short, ..]| ttl != short) {
             known_now = Some(now(lua)?);
         }
-        // `redis.pcall`
+        // An error ends the function, as with `redis.pcall`.
         let Ok(removed) = lua.call(&[Some(b"ZREM"), lua.key(1), Some(&member)]) else {
             return Ok(None);
         };
@@ -111,7 +111,7 @@ fn give(
             lua.call(&write)?;
             return Ok(Some(member));
         }
-        // `redis.pcall`
+        // An error counts as heard, as with `redis.pcall`.
         let heard = lua.call(&[Some(b"PUBSUB"), Some(b"NUMSUB"), Some(channel)]);
         let unheard = matches!(heard, Ok(Reply::Array(counts)) if counts[1] == Reply::Integer(0));
         if !unheard {
@@ -119,7 +119,7 @@ fn give(
             let after = after.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
             let (count, key) = (format!("{skipped}"), lua.key(0).unwrap_or_default());
             let message = [ttl, count.as_bytes(), name_of(after), mark, token, key].join(&b'\n');
-            // `redis.pcall`
+            // An error counts as heard, as with `redis.pcall`.
             let heard = lua.call(&[Some(b"PUBLISH"), Some(channel), Some(&message)]);
             if heard != Ok(Reply::Integer(0)) {
                 return Ok(Some(member));
@@ -192,12 +192,12 @@ pub(super) fn join(lua: &mut Sandbox) -> Outcome {
         }
     }
     if value == Reply::Null {
-        // `redis.pcall`
+        // Errors count as no answer, as with `redis.pcall`.
         let found = match front(lua).unwrap_or(None) {
             None => None,
             Some(line) => match give(lua, line, &[], member, Some(now))? {
                 Some(found) => Some(found),
-                // `redis.pcall`
+                // Errors count as no answer, as with `redis.pcall`.
                 None => front(lua).unwrap_or(None).map(|line| line.member),
             },
         };

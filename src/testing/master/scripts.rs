@@ -343,7 +343,7 @@ pub(super) fn to_number(text: &[u8]) -> Option<f64> {
     };
     match digits.strip_prefix("0x").or(digits.strip_prefix("0X")) {
         Some(hex) => u32::from_str_radix(hex, 16).ok().map(|number| sign * f64::from(number)),
-        // A second sign is not for Rust's parser to accept.
+        // Rust's parser would accept a second sign.
         None if digits.starts_with(['-', '+']) => None,
         None => digits.parse::<f64>().ok().map(|number| sign * number),
     }

@@ -62,7 +62,7 @@ pub(super) fn adopt(lua: &mut Sandbox<'_>) -> Outcome {
             let nil = "bad argument #1 to 'max' (number expected, got nil)";
             Reply::error(format!("ERR user_script:1: {nil}"))
         })?;
-        // `math.max`, which keeps a first one that is no number.
+        // As `math.max` does, this keeps a first argument that is not a number.
         let ttl = if left > asked { left } else { asked };
         let ttl = format!("{ttl:.0}").to_ascii_lowercase();
         let words = [Some(&b"SET"[..]), lua.key(index), lua.argument(1)];

@@ -55,7 +55,7 @@ impl Master {
             if reader != call.connection {
                 self.push(reader, Some(key.to_vec()));
             } else if !mode.silent_on_own {
-                // The reply comes first.
+                // The reply comes before the push.
                 connection.own_pushes.push(Some(key.to_vec()));
             }
         }

@@ -202,7 +202,7 @@ impl State {
     fn close(&mut self, connection: ConnectionId) {
         self.master.disconnect(connection);
         if let Some(wire) = self.wires.remove(&connection) {
-            // The peer may have closed it first.
+            // The peer may have closed the connection first.
             let _ = wire.stream.shutdown(Shutdown::Both);
         }
     }

@@ -22,7 +22,7 @@ pub struct OnEngine {
     embedded: Loop,
     asked: HashMap<u64, Op>,
     extending: HashMap<u64, Lock>,
-    /// What ended in the call that asked for it.
+    /// The requests that ended in the very call that made them.
     at_once: Vec<(u64, End<Lock>)>,
 }
 
@@ -72,7 +72,8 @@ impl Locks for OnEngine {
     }
 
     fn cancel(&mut self, number: u64) {
-        // What failed in the call that asked for it, and was not taken yet, is cancelled, too.
+        // A request that failed in the very call that made it, and whose result was not taken, is
+        // cancelled, too.
         self.at_once.retain(|(ended, _)| *ended != number);
         if let Some(op) = self.asked.remove(&number) {
             self.embedded.engine.cancel(op);
@@ -177,7 +178,7 @@ impl Locks for ByHand {
     }
 
     fn turn(&mut self, most: Duration) -> Vec<(u64, End<SharedGuard>)> {
-        // A call that is polled may wake itself, so nothing is polled under the lock.
+        // A call may wake itself when it is polled, so nothing is polled under the mutex.
         let woken = {
             let woken = self.line.woken.lock().unwrap();
             let idle = |woken: &mut VecDeque<u64>| woken.is_empty();
@@ -186,7 +187,7 @@ impl Locks for ByHand {
         };
         let mut ends = Vec::new();
         for number in woken {
-            // It may be woken for a call that has ended since.
+            // The waker may belong to a call that has ended.
             let Some(task) = self.tasks.get_mut(&number) else { continue };
             let waker = Waker::from(Arc::new(Ticket { number, line: Arc::clone(&self.line) }));
             if let Poll::Ready(end) = task.as_mut().poll(&mut Context::from_waker(&waker)) {

@@ -12,7 +12,7 @@ use super::world::{NODES, TTL};
 /// Longer than a run: the commands of probes are no costs of locks.
 const PROBES: Duration = Duration::from_secs(3600);
 
-/// What a request and a release are called in their completions.
+/// The numbers of a request and of a release in their completions.
 const ASKED: u64 = 1;
 const RELEASED: u64 = 2;
 

@@ -42,7 +42,7 @@ impl Kind {
         Kind::BARE.keys(2, 10),
     ];
 
-    /// The same with so many keys a lock, drawn from `of`.
+    /// The kind with this many keys a lock, drawn from `of`.
     pub const fn keys(self, keys: usize, of: usize) -> Kind {
         Kind { keys, of, ..self }
     }
@@ -75,7 +75,7 @@ impl Kind {
         Ok(kind)
     }
 
-    /// What no contender can be.
+    /// Checks that a contender can be of this kind.
     fn check(self) -> Result<(), String> {
         let Kind { bare, fenced, keys, of } = self;
         if bare && fenced {

@@ -17,25 +17,25 @@ pub trait Program {
     /// A master sent it something.
     fn hear(&mut self, node: usize, bytes: &[u8], now: Instant);
 
-    /// Its timer is due.
+    /// The timer of the program is due.
     fn on_timer(&mut self, now: Instant);
 
-    /// What became of it since the last time.
+    /// What happened to the program since the last call.
     fn progress(&mut self, now: Instant) -> Progress;
 
-    /// What it has to send to a master.
+    /// The bytes that the program sends to a master.
     fn take_output(&mut self, node: usize, now: Instant) -> Vec<u8>;
 
     /// When its timer is due.
     fn next_timeout(&self) -> Option<Instant>;
 }
 
-/// What became of a program.
+/// What happened to a program.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// The masters that it wants to be connected to.
     pub connects: Vec<usize>,
-    /// It has the lock from now on.
+    /// The program has the lock from now on.
     pub won: bool,
     /// The lock that it gave back is released.
     pub released: bool,

@@ -25,7 +25,8 @@ const A_DAY: u32 = 24 * 60 * 60;
 const WAY: (u64, u64) = (50_000, 150_000);
 /// For how long a master executes a message, in nanoseconds.
 const EXECUTES: u64 = 5_000;
-/// What the contenders have for their handshakes, before they all ask for the first time.
+/// The time that the contenders have for their handshakes, before all of them ask for the first
+/// time.
 const HANDSHAKES: Duration = Duration::from_millis(50);
 
 /// A run.
@@ -33,7 +34,7 @@ const HANDSHAKES: Duration = Duration::from_millis(50);
 pub struct Setting {
     pub kind: Kind,
     pub contenders: usize,
-    /// For how long each of them keeps the lock; then it gives the lock back and asks again.
+    /// How long a contender keeps the lock before it releases it and asks again.
     pub hold: Duration,
     pub length: Duration,
 }
@@ -72,13 +73,13 @@ struct World {
     now: u64,
     dice: Dice,
     keys: Vec<Key>,
-    /// Who got a lock last, and when the last hand-over was.
+    /// The contender that got a lock last, and the moment of the last hand-over.
     last_holder: Option<usize>,
     last_hand_over: u64,
     counts: Counts,
 }
 
-/// Of one key: who holds it, and when it was given back last.
+/// A key: its holder, and the moment of its last release.
 #[derive(Debug, Clone, Default)]
 struct Key {
     holder: Option<usize>,
@@ -138,7 +139,7 @@ impl World {
 
     fn add(&mut self, number: usize) {
         let Setting { kind, .. } = self.setting;
-        // First, so that a contender draws the same keys whatever its kind is.
+        // The dice are drawn first, so that a contender draws the same keys whatever its kind is.
         let dice = self.dice.others();
         let mut own = self.dice.others();
         let program: Box<dyn Program> = match kind.bare {

@@ -31,7 +31,7 @@ const ODD_SKEW: f64 = 1.0;
 pub fn rate(subject: &Subject) -> Option<Finding> {
     const NAME: &str = "clock-rate";
     if subject.seen.round_trips.is_empty() {
-        // The node fell silent before.
+        // The node became silent before its clock was read.
         return None;
     }
     let Some((rate, unsure)) = measured(&subject.seen.readings) else {
@@ -176,7 +176,7 @@ mod tests {
         let found = rate(&subject).unwrap();
         assert_eq!(found.level, Level::Warn);
         assert!(found.detail.starts_with("unknown"), "{found:?}");
-        // But a delay that is always that long explains nothing.
+        // A delay that is long each time explains nothing.
         subject.seen.readings[..3].iter_mut().for_each(later);
         assert_eq!(rate(&subject).unwrap().level, Level::Fail);
         subject.seen.readings.clear();

@@ -160,7 +160,7 @@ mod tests {
         use crate::doctor::trial::{Outcome, Trial};
         let mut three = nodes(3);
         for node in &mut three[..2] {
-            // That it may forget its keys one day does not hinder it now.
+            // A node that may forget its keys after a crash can still grant now.
             node.seen.info.insert("aof_enabled".into(), "0".into());
         }
         let unguarded = Use { restart_guard: false, ..using() };

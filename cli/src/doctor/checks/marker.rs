@@ -12,7 +12,7 @@ pub fn check(subject: &Subject, how: &Use) -> Option<Finding> {
     if !how.restart_guard {
         return Some(Finding::ok(NAME, "not used: the restart guard is off"));
     }
-    // The library writes it into nodes that it asks for locks.
+    // The library writes the marker only into nodes that it asks for locks.
     if !matches!(subject.met.state, NodeState::Ready | NodeState::Quarantined(_)) {
         return None;
     }

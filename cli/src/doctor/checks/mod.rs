@@ -76,7 +76,7 @@ pub struct Finding {
 
 impl Finding {
     fn new(name: &'static str, level: Level, detail: impl Into<String>) -> Finding {
-        // The text quotes the node: no control character of that may move a cursor.
+        // The text quotes the node: its control characters must not move a cursor.
         let plain = |letter: char| if letter.is_control() { ' ' } else { letter };
         let detail = detail.into().chars().map(plain).collect();
         Finding { name, level, node: None, detail }
@@ -234,7 +234,7 @@ mod examples {
         let settings = [("appendfsync", "always".to_owned()), ("timeout", "0".to_owned())];
         let commands = ["SET", "GET", "DEL", "EVAL", "EVALSHA", "CLIENT TRACKING", "PTTL", FENCING];
         let trial = |command| Trial { command, outcome: Outcome::Done };
-        // Ten minutes before the first reading of its clock.
+        // The marker was written ten minutes before the first reading of the node's clock.
         let since_micros = 1_000_000_000_000 - 600_000_000;
         let marker = Marker { identity: Identity::default(), since_micros, vouched: false };
         let seen = Examination {

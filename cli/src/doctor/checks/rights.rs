@@ -313,7 +313,7 @@ mod tests {
         let found = refusing(&[("DELIFEQ", unknown), ("DELEX", unknown)]);
         assert_eq!(bad(&found, "permissions").0, Level::Ok);
         assert!(bad(&found, "release").1.starts_with("by a script"));
-        // But a server whose SET was renamed is of no use.
+        // A server whose SET was renamed is of no use.
         assert_eq!(bad(&refusing(&[("SET", unknown)]), "permissions").0, Level::Fail);
     }
 
@@ -372,7 +372,7 @@ mod tests {
         let misconf = "MISCONF Valkey is configured to save RDB snapshots, but it cannot";
         let found = refusing(&[("SET", misconf), (FENCING, misconf)]);
         assert!(found.iter().all(|finding| finding.name != "fencing"), "{found:?}");
-        // Where EVAL is refused anyway, that is what is missing.
+        // Where EVAL itself is refused, the finding is about EVAL, and not about fencing.
         let found = refusing(&[(FENCING, NOPERM), ("EVAL", NOPERM)]);
         assert!(found.iter().all(|finding| finding.name != "fencing"), "{found:?}");
     }

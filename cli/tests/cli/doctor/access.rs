@@ -19,8 +19,7 @@ fn doctor_finds_the_access_error_of_each_node_within_one_timeout() {
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
         let _ = stream.read(&mut [0; 1024]);
     });
-    // What a server answers to a client from another machine; it never answers so to a local
-    // client.
+    // A server gives this answer to a client on another machine, and never to a local one.
     let protected = Scripted::start(|mut stream, _| {
         let _ = stream.write_all(b"-DENIED Redis is running in protected mode\r\n");
         let _ = stream.read(&mut [0; 1024]);
@@ -45,7 +44,8 @@ fn doctor_finds_the_access_error_of_each_node_within_one_timeout() {
     diagnosis.is(&address, &[("reachable", "fail", "that is not Redis")]);
     let address = protected.address().to_string();
     diagnosis.is(&address, &[("reachable", "fail", "is in protected mode")]);
-    // A frozen node costs its timeout of two seconds, once; the rest is for a busy machine.
+    // A frozen node costs its timeout of two seconds, once; the rest of the limit is for a busy
+    // machine.
     assert!(diagnosis.took < 20 * SECOND, "{:?}", diagnosis.took);
 }
 
@@ -68,7 +68,7 @@ fn a_password_is_used_and_never_shown() {
     for node in &fleet {
         assert!(node.command(&["CONFIG", "SET", "requirepass", "opensesame"]).is_ok());
     }
-    // The server repeats all that it is sent, as old servers do for an unknown command.
+    // The server repeats everything that it is sent, as old servers do with an unknown command.
     let parrot = Scripted::start(|mut stream, _| {
         let mut buffer = [0; 4096];
         while let Ok(count @ 1..) = stream.read(&mut buffer) {
@@ -140,7 +140,8 @@ mod encrypted {
 #[test]
 #[ignore = "needs netns: root and apt-get install iproute2 iptables"]
 fn a_server_that_talks_to_its_own_machine_only_is_in_protected_mode() {
-    // In a network namespace of its own, from an address that is not the loopback's.
+    // The server runs in a network namespace of its own, and the client's address is not a loopback
+    // address.
     let script = "ip link set lo up && ip addr add 10.231.78.1/32 dev lo && \
         { \"$1\" --port 7001 --save '' --unixsocket \"$2\" > /dev/null & } && \
         until [ -e \"$2\" ]; do sleep 0.01; done && \

@@ -18,7 +18,7 @@ fn a_marker_that_may_not_be_used_and_one_of_another_program_are_found() {
         urls[index] = format!("redis://u:opensesame@{}", label(&fleet[index]));
     }
     assert!(fleet[4].command(&["SET", "redlatch:node", "mine", "EX", "1000"]).is_ok());
-    // Another user has written the marker; these two may only read it.
+    // The default user writes the marker; the users of these two nodes may only read it.
     let mut init = tool(&["init", "--yes", "--node-timeout", "5s"]);
     let readable = [fleet[1].url(), fleet[3].url()].join(",");
     run(init.env("REDLATCH_SERVERS", readable)).with_code(0);
@@ -39,7 +39,7 @@ fn a_marker_that_may_not_be_used_and_one_of_another_program_are_found() {
     assert_eq!(fleet[4].get("redlatch:node").as_deref(), Some(&b"mine"[..]));
     assert!(fleet[4].pttl("redlatch:node") > 900_000, "its ttl was changed");
     assert_eq!(fleet[1].get("redlatch:node"), marker, "it was only looked at");
-    // Without the guard no marker is used.
+    // Without the restart guard no marker is used.
     let off = ask(&urls[..1], &[&PLAINLY[..], &["--key-prefix", "lock:"]].concat());
     let expected = ("ok".to_owned(), "not used: the restart guard is off".to_owned());
     assert_eq!(off.words(Some(&label(&fleet[0])), "marker"), expected);

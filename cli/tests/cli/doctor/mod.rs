@@ -52,7 +52,8 @@ impl Diagnosis {
         self.json["checks"].as_array().expect("a list")
     }
 
-    /// What is not well of a node (`None`: of all together), except for checks of these names.
+    /// The findings about one node that are not `ok` (`None`: about all together), except for
+    /// checks of these names.
     fn bad(&self, node: Option<&str>, but: &[&str]) -> Vec<(String, String, String)> {
         let text = |check: &Value, field: &str| check[field].as_str().unwrap_or("").to_owned();
         let of_it = self.checks().iter().filter(|check| check["node"].as_str() == node);
@@ -148,12 +149,12 @@ fn healthy_nodes_are_called_healthy_and_nothing_is_left_on_them() {
     let has_its_own = own.iter().any(|it| matches!(it, support::Value::Array(_)));
     let (_, release) = diagnosis.words(Some(&label(&fleet[0])), "release");
     assert_eq!(release.starts_with("DEL"), has_its_own, "{release}");
-    // Nineteen of each node, and three of all together.
+    // Nineteen checks for each node, and three for all together.
     assert_eq!(diagnosis.checks().len(), 3 * 19 + 3);
     let (level, words) = diagnosis.words(Some(&label(&fleet[0])), "marker");
     assert_eq!(level, "ok");
     assert!(words.contains(" s ago, when an operator vouched for it"), "{words}");
-    // What is left is the node marker, in the database of the URL.
+    // Only the node marker is left, in the database of the URL.
     fleet.wait_empty();
     let keyspace = fleet[1].command(&["INFO", "keyspace"]);
     assert!(keyspace.text().trim().starts_with("# Keyspace\r\ndb3:keys=1,expires=0"));

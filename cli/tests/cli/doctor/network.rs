@@ -31,7 +31,7 @@ fn taking_turns(servers: [std::net::SocketAddr; 2]) -> Scripted {
         let mut reader = std::io::BufReader::new(client);
         for turn in 0.. {
             let Some(command) = next_command(&mut reader) else { return };
-            // In RESP2, which this proxy can read.
+            // The proxy speaks RESP2, which it can read.
             let reply = if command[0] == b"HELLO" {
                 Reply::Error("ERR unknown command".to_owned())
             } else {
@@ -122,7 +122,8 @@ fn a_proxy_that_leads_to_several_servers_is_found_and_nothing_is_written_through
 fn connections_that_do_not_last_or_run_out_are_found() {
     let fleet = lasting(3);
     assert!(fleet[0].command(&["CONFIG", "SET", "timeout", "5"]).is_ok());
-    // Nineteen connections of twenty: these, the test's own, and the one of the check.
+    // Nineteen connections of twenty are used: these, the one of the test, and the one of the
+    // check.
     assert!(fleet[1].command(&["CONFIG", "SET", "maxclients", "20"]).is_ok());
     let held: Vec<RespClient> = (0..17).map(|_| fleet[1].client()).collect();
     let diagnosis = ask_plainly(&fleet.urls());
@@ -137,7 +138,7 @@ fn connections_that_do_not_last_or_run_out_are_found() {
 fn second_address(of: &Node, leads_to: &Node) {
     let listener = std::net::TcpListener::bind(("127.0.0.2", of.port())).expect("it is free");
     let server = leads_to.address();
-    // Both threads end with the test: they are this process's.
+    // Both threads end with this process.
     std::thread::spawn(move || {
         for client in listener.incoming().flatten() {
             let Ok(server) = TcpStream::connect(server) else { return };
@@ -155,7 +156,7 @@ fn a_name_that_leads_to_several_servers_is_a_failure() {
     let fleet = Fleet::start(4);
     second_address(&fleet[0], &fleet[3]);
     second_address(&fleet[1], &fleet[1]);
-    // In a mount namespace of the tool's own, both names have the same two addresses.
+    // In a mount namespace of the tool's own both names have the same two addresses.
     let names = fleet[0].directory().join("names");
     let hosts = "127.0.0.1 two.test one.test\n127.0.0.2 two.test one.test\n";
     std::fs::write(&names, hosts).expect("it can be written");
@@ -176,7 +177,7 @@ fn a_name_that_leads_to_several_servers_is_a_failure() {
     println!("{:#}", diagnosis.json);
     let told = "its name leads to several servers (run_id: 127.0.0.1:";
     diagnosis.is(&format!("two.test:{}", fleet[0].port()), &[("proxy", "fail", told)]);
-    // Two addresses of one server are well.
+    // Two addresses of one server are no failure.
     diagnosis.is(&format!("one.test:{}", fleet[1].port()), &[]);
     fleet.wait_empty();
 }

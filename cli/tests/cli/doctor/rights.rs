@@ -40,7 +40,7 @@ const MISSING: [Missing; 25] = [
     ("config|get", "connections", "warn", "the node refuses CONFIG"),
 ];
 
-/// The same for the server's own compare-and-delete, if it has one.
+/// The rights for the server's own compare-and-delete command, if it has one.
 const OWN: [Missing; 2] = [
     ("delifeq", "permissions", "warn", "DELIFEQ is refused (NOPERM"),
     ("delex", "permissions", "warn", "DELEX is refused (NOPERM"),
@@ -53,7 +53,7 @@ fn missing(server: &Node) -> Vec<Missing> {
         matches!(reply, support::Value::Array(it) if matches!(it[0], support::Value::Array(_)))
     };
     let own: Vec<Missing> = OWN.into_iter().filter(has).collect();
-    // Such a server releases without DEL.
+    // A server with a compare-and-delete command releases without DEL.
     let spared = |it: Missing| {
         if it.0 == "del" && !own.is_empty() {
             (it.0, it.1, "warn", "DEL is refused (NOPERM")
@@ -87,7 +87,7 @@ impl Users {
     #[track_caller]
     fn set(&self, number: usize, rules: &str) {
         let user = format!("u{number}");
-        // One by one: a word that the server does not know is left out.
+        // The rules are set one by one, and a word that the server does not know is left out.
         for rule in ["on", ">opensesame"].into_iter().chain(rules.split_whitespace()) {
             let reply = self.server(number).command(&["ACL", "SETUSER", &user, rule]);
             let unknown = format!("{reply:?}").contains("Unknown command");
@@ -125,26 +125,27 @@ fn each_command_that_is_refused_is_found_with_its_effect() {
         let bad = diagnosis.bad(Some(&users.label(index)), &["age", "persistence"]);
         println!("without {command}: {bad:?}");
         if *command == "time" {
-            // Its clock cannot be read either.
+            // Without TIME the rate of the node's clock cannot be checked either.
             assert_alike(&bad, &[(name, level, words), ("clock-rate", "warn", "refuses TIME")]);
         } else {
             assert_alike(&bad, &[(name, level, words)]);
         }
     }
-    // With all rights nothing is missing, and without INFO no check of it is reported as well.
+    // With all rights nothing is missing. Without INFO only that is reported, and no check that
+    // needs it.
     diagnosis.is(&users.label(count), &[]);
     let bad = diagnosis.bad(Some(&users.label(count + 1)), &[]);
     let names: Vec<&str> = bad.iter().map(|bad| bad.0.as_str()).collect();
     let untold = ["role", "loading", "cluster", "eviction", "persistence", "age", "permissions"];
     assert_eq!(names, [&untold[..], &["proxy", "connections"]].concat());
     assert!(bad.iter().all(|bad| bad.1 == "warn"), "{bad:?}");
-    // A user without any rights has every command in the list.
+    // For a user without any rights every command of the list is reported.
     let bad = diagnosis.bad(Some(&users.label(count + 2)), &[]);
     for (command, name, level, words) in MISSING.iter().filter(|it| it.1 == "permissions") {
         let found = bad.iter().any(|it| it.0 == *name && it.1 == *level && it.2.contains(words));
         assert!(found, "{command}: {bad:#?}");
     }
-    // A user without the right to delete leaves one key and its counter, for a ttl.
+    // A user without the right to delete leaves one key and its counter until their ttl ends.
     let left = users.fleet.keys_everywhere();
     assert!(left.len() <= 2, "{left:?}");
     for (server, key) in left {
@@ -176,7 +177,7 @@ fn doctor_reports_why_a_node_refuses_writes() {
     };
     set(&fleet[0], "maxmemory", "1");
     set(&fleet[1], "min-replicas-to-write", "1");
-    // Root may write anywhere, but no user can rename a file over a directory.
+    // Root may write everywhere, but no user can rename a file over a directory.
     std::fs::create_dir(fleet[2].directory().join("dump.rdb")).expect("a new name");
     set(&fleet[2], "save", "3600 1");
     fleet[2].command(&["BGSAVE"]);

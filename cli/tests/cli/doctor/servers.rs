@@ -14,7 +14,7 @@ fn tell(node: &Node, words: &[&str]) {
 #[track_caller]
 fn load_slowly(node: &Node) {
     if is_old() {
-        // Such a server looks at its sockets after every 2 MB, which cannot be set. So it gets many
+        // An old server looks at its sockets after every 2 MB, which cannot be set. So it gets many
         // times 2 MB, and a delay of 20 ms for each key.
         tell(node, &["CONFIG", "SET", "rdbcompression", "no"]);
         tell(node, &["DEBUG", "POPULATE", "500", "key", "200000"]);
@@ -42,7 +42,7 @@ fn doctor_finds_servers_that_are_no_independent_masters() {
     tell(promoted, &["REPLICAOF", "NO", "ONE"]);
     let bus = support::free_port().to_string();
     let mut clustered = vec!["--cluster-enabled", "yes"];
-    // Up to Redis 6 the cluster port is always 10,000 above the other one. A connection of another
+    // Up to Redis 6 the cluster port is always 10,000 above the other port. A connection of another
     // test may have it for a while.
     if is_old() {
         let bus = ("127.0.0.1", cluster.port() + 10_000);
@@ -60,8 +60,8 @@ fn doctor_finds_servers_that_are_no_independent_masters() {
     eventually(10 * SECOND, "its replica is connected", || master.info("connected_slaves") == "1");
 
     let mut diagnosis = ask(&fleet.urls(), &TRUSTING);
-    // The quarantine of 100 ms may be over before the node is examined, if the machine is busy. Up
-    // to Redis 6 the server that loads answers so late that it always is.
+    // On a busy machine the quarantine of 100 ms may be over before the node is examined. Up to
+    // Redis 6 the loading server answers so late that it always is.
     for _ in 0..if is_old() { 0 } else { 3 } {
         if diagnosis.words(Some(&label(promoted)), "role").0 != "ok" {
             break;
@@ -85,12 +85,12 @@ fn doctor_finds_servers_that_are_no_independent_masters() {
     diagnosis.is(&label(evicts), &[("eviction", "fail", set)]);
     diagnosis.is(&label(could), &[("eviction", "warn", "no maxmemory yet")]);
     diagnosis.is_together(&[("quorum", "fail", "3 of 7 nodes grant, and 4 are needed")]);
-    // When the time of its marker is over, it is a master like any other.
+    // When the promoted node's quarantine is over, the node is a master like any other.
     eventually(10 * SECOND, "its promotion is old", || {
         let diagnosis = ask(&[promoted.url()], &TRUSTING);
         diagnosis.words(Some(&label(promoted)), "role").0 == "ok"
     });
-    // Without the guard a promotion is reported, but is no reason to refuse.
+    // Without the restart guard a promotion is reported, and is no reason to refuse the node.
     let diagnosis = ask_plainly(&[promoted.url()]);
     diagnosis.is(&label(promoted), &[("role", "warn", "was promoted")]);
 }
@@ -106,12 +106,12 @@ fn two_addresses_of_one_server_and_an_even_number_of_nodes_are_found() {
     let (one, other) = (label(&fleet[0]), format!("localhost:{}", fleet[0].port()));
     let run_id = fleet[0].info("run_id");
     let same = format!("{one} and {other} are one server (run_id {run_id})");
-    // That server has one vote, which makes three of four: enough.
+    // The server with two addresses has one vote: three votes of four are enough.
     diagnosis.is_together(&[
         ("node-count", "warn", "4 nodes tolerate as few failures as 3: 1"),
         ("distinct", "fail", &same),
     ]);
-    // That it is one server is reported once, and neither address has further findings.
+    // The double address is reported once, and neither address has further findings.
     for label in [one, other] {
         diagnosis.is(&label, &[]);
     }

@@ -314,7 +314,7 @@ impl Locks {
         if !passing || now >= request.give_up_at {
             return None;
         }
-        // A request that the nodes refuse their lines, or that lacks a quorum, asks again.
+        // A request asks again and again if the nodes refuse lines to it, or if it lacks a quorum.
         let joins = request.joins && !matches!(error, Error::NoQuorum(_));
         let token = self.random_token(joins);
         let record = self.records.get(id);

@@ -56,7 +56,8 @@ impl Locks {
         let fresh = self.random_token(token.hands_over());
         let round = Round::acquire(self.cluster.size(), now, ttl);
         let id = self.records.open_keys(keys, fresh, round).ok_or(busy(Busy::Records))?;
-        // A node keeps the longer one of two ttls, and the one that it has is not known.
+        // A node keeps the longer one of two ttls, and the client does not know the ttl that the
+        // key has.
         let longest = self.longest_ttl()?;
         let op = self.ops.open(data, now, now, Stage::Running { record: id });
         let record = self.records.get_mut(id);

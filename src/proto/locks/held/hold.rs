@@ -171,8 +171,8 @@ impl Locks {
         self.renewals.on_extend_begun(record);
         let part_of = |locks: &mut Locks, node| match locks.judge_before_extend(node, id, now) {
             NodeReply::Granted => Part::Asked,
-            // The node is asked all the same, to learn whether it can be healed, and to extend the
-            // key that it has.
+            // The node's vote is known, but it is asked, so that its key is extended, and to learn
+            // whether it can be healed.
             vote => Part::AskedBesides(vote),
         };
         let ask = |locks: &mut Locks, nodes| locks.ask_to_extend_keys(nodes, id, now);
@@ -206,8 +206,8 @@ impl Locks {
         let proven = record.is_proven(node, now);
         let uncounted = granted && !proven && !trusted;
         if granted && (trusted || proven) {
-            // Our key is there, and any quarantine in which it may have been created is over, or
-            // the key has been there since before.
+            // This client's key is there. A quarantine in which the key may have been created is
+            // over, or the key is older than it.
             record.prove(node, ask);
         }
         let (gone, was_won) = (record.absent().len(), record.round.is_won());
@@ -312,7 +312,7 @@ impl Locks {
         let record = self.records.get_mut(id);
         record.deadline_timer = None;
         if record.phase == Phase::Ending {
-            // The loss was reported a little before.
+            // The loss was reported a little before the deadline.
             let (pending, form) = (record.pending.release_pending(), self.own_form());
             self.send_releases(pending, id, form, now);
             self.finish(id);
@@ -391,7 +391,7 @@ impl Locks {
     ) {
         self.renewals.end(self.records.get_mut(id), &mut self.timers);
         if self.end_hold(id, now) {
-            // The loss of a lock was counted before.
+            // A loss was counted when it was found.
             self.cluster.stats_mut().released += 1;
         }
         let record = self.records.get_mut(id);

@@ -69,8 +69,8 @@ impl Locks {
         let of_set = record.set().is_some();
         let Some(line) = record.line_mut() else { return };
         if !line.take_mark(node, number) {
-            // Sent a second time, or given by a join of an earlier connection. The key may be the
-            // waiter's all the same.
+            // The node sent the message a second time, or for a join of an earlier connection. The
+            // waiter may have the key all the same.
             self.cluster.stats_mut().messages_ignored += 1;
             if phase == Phase::Asking {
                 self.poll_at(node, id, now);
@@ -104,7 +104,7 @@ impl Locks {
     /// votes for the next holder would differ, and cost that one another round.
     pub(super) fn count_at(&mut self, node: NodeId, id: RecordId, now: Instant) {
         let record = self.records.get(id);
-        // A claim that was lost before a node could be asked has no votes.
+        // If the claim was lost before, it has no votes.
         let number = record.round.number;
         let asks_for_votes = record.fencing().is_some_and(|fencing| fencing.round() == number);
         let in_flight = record.op.is_some_and(|op| self.ops.pauses_before(op).is_none());
@@ -184,7 +184,7 @@ impl Locks {
         if self.is_being_released(node, token) {
             return;
         }
-        // The mark does not name the key.
+        // The mark proves nothing about the key that the message names, so the key is checked.
         let unprefixed = key.strip_prefix(self.key_prefix.as_bytes());
         let good = unprefixed.is_some_and(|key| self.check_key(key).is_ok());
         if good && self.cluster.may_ask(node).is_ok() {

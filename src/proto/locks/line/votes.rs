@@ -192,7 +192,7 @@ impl Line {
         let next = Line::new(nodes, (self.ttl, self.short_ttl), since);
         let before = std::mem::replace(self, next);
         for ((at, before), oldest) in self.at.iter_mut().zip(before.at).zip(oldest) {
-            // No mark is for two lines.
+            // A mark is for one line only.
             at.marks = Marks { spent: true, ..before.marks };
             at.oldest = oldest;
         }
@@ -240,7 +240,7 @@ impl Line {
         let at = &mut self.at[node.index()];
         if mine {
             let left = Duration::from_millis(u64::try_from(standing.left).unwrap_or(0));
-            // The key may live for longer than a hand-over gives: after a claim that was lost.
+            // After a lost claim the key may live for longer than a hand-over gives.
             let until = asked_at.saturating_add(left.saturating_sub(drift(left)));
             (at.until, at.registered) = (Some(until), false);
             at.next = standing.next.clone();
@@ -492,7 +492,7 @@ mod tests {
     #[test]
     fn a_deadline_counts_from_the_base_of_each_node() {
         let mut line = joined(3);
-        // One node was polled later, and said once more that the key is another's.
+        // One node was polled later, and answered once more that the key is another client's.
         line.begin_poll(NodeId::new(0).into(), NodeSet::EMPTY, at(500));
         line.note_standing(NodeId::new(0), false, &held_by(b"x"), at(500), true);
         assert!(push(&mut line, 0) && push(&mut line, 1));

@@ -96,7 +96,8 @@ impl Locks {
         let ttl = self.records.get(id).ttl;
         let short_ttl = self.hand_over_ttl(ttl);
         let yields = self.ops.get(op).map_or(0, |request| request.yields);
-        // What a waiter that yields no more has of a split is to end soon.
+        // A waiter that yields no more gets keys with the short ttl, so that its share of a split
+        // ends soon.
         let ttls = if yields < YIELDS { (ttl, short_ttl) } else { (short_ttl, short_ttl) };
         let goes_on = self.goes_on_in_line(id);
         if !goes_on {
@@ -151,7 +152,7 @@ impl Locks {
             permanent += usize::from(useless.is_some_and(NodeError::is_permanent));
             match (self.cluster.may_ask(node), self.cluster.notifies(node)) {
                 (Err(_), _) => {}
-                // It joins when that is known.
+                // The node is joined when it is known whether it notifies.
                 (Ok(()), None) => {}
                 (Ok(()), Some(_)) if self.records.get(id).pending.is_asked(node) => {}
                 (Ok(()), Some(notifies)) => {
@@ -259,7 +260,7 @@ impl Locks {
         let id = ask.record;
         let record = self.records.get_mut(id);
         if record.line().is_some_and(|line| !line.is_asked_in(ask.round)) {
-            // Of a line that the set has left for that of another key.
+            // The answer is about a line that the set has left for that of another key.
             return;
         }
         let waits = record.phase == Phase::Asking;
@@ -354,7 +355,7 @@ impl Locks {
         let record = self.records.get(id);
         let (Some(op), Some(line)) = (record.op, record.line()) else { return };
         if self.ops.pauses_before(op) != Some(id) {
-            // It claims.
+            // The waiter is claiming.
             return;
         }
         let holds = line.holds(now);
@@ -449,7 +450,7 @@ impl Locks {
         } else if counting.len() < quorum {
             self.leave_and_join_again(op, id, now);
         }
-        // Else the other nodes may hand the key over yet.
+        // Else the other nodes may still hand the key over.
     }
 
     /// The waiter gives the key up on the nodes where it has it, for the one that is to get it, and
@@ -519,7 +520,7 @@ impl Locks {
         if granted && record.phase == Phase::Asking {
             record.prove_in_line(node);
         } else if granted && !record.pending.is_asked(node) {
-            // The lock was won before by the others.
+            // The other nodes' answers have won the lock before.
             record.prove(node, ask);
         }
         if let (NodeReply::Held | NodeReply::Absent, Some(line)) = (reply, record.line_mut()) {

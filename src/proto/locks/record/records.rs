@@ -179,7 +179,7 @@ impl Record {
         let expires_at = self.gone_if_executed(now);
         self.pending.on_lost(node, provable, expires_at);
         if let Some(line) = self.line_mut() {
-            // So the release takes the token out of the line, where it may come to stand.
+            // The token may still come into the line by this join, so the release takes it out.
             line.note_possible_place(node);
         }
     }
@@ -211,8 +211,7 @@ impl Record {
             trouble.taken.remove(node);
         }
         self.proof.end(node.into());
-        // A token may stand in the line of the node, and of several keys the others may still be
-        // there.
+        // The token may stand in the node's line, and the other keys of a set may still be there.
         if self.line().is_none() && self.set().is_none() {
             self.pending.on_gone(node);
         }
@@ -478,7 +477,7 @@ impl Records {
     /// The record that asks for exactly this key, or holds it.
     #[inline]
     pub fn current_record(&self, key: &[u8], hash: KeyHash) -> Option<RecordId> {
-        // Two records may have the key: one that adopts it, and one that holds it or waits for it.
+        // Two records may have the key: one adopts it, and the other holds it or waits for it.
         let waited_for = |id: &RecordId| {
             let record = self.get(*id);
             let asks = record.phase == Phase::Asking && record.taken_up().is_none();

@@ -237,7 +237,7 @@ impl Pending {
     /// Adds what matters for the future to a fingerprint.
     pub fn add_to(&self, fingerprint: &mut Fingerprint<'_>, nodes: usize) {
         let Pending { asked, releasing, written, unproven, unprovable, lapses_at } = self;
-        // That a token was given away does not depend on the moment of it.
+        // A token that was given away has no moment.
         let given_away = *lapses_at == GIVEN_AWAY;
         fingerprint.add(if given_away { u64::MAX } else { fingerprint.ahead(*lapses_at) });
         let sets = [asked.nodes(), asked.full(), *releasing, *written, *unproven, *unprovable];
@@ -272,13 +272,13 @@ mod tests {
     const BEFORE: [Before; 8] = [
         (|_| {}, false),
         (|pending| pending.note_possible_key(node().into(), at(1)), true),
-        // An earlier request was answered.
+        // The node answered an earlier request.
         (|pending| ask_and_answer(pending, Effect::Written), true),
         (|pending| ask_and_answer(pending, Effect::Unknown), true),
         (|pending| ask_and_answer(pending, Effect::NotWritten), false),
-        // Another one is unanswered.
+        // Another request is unanswered.
         (|pending| pending.on_asked(node().into()), true),
-        // One of an earlier connection was lost, and may be executed or was.
+        // A request of an earlier connection was lost with it: it was executed, or still may be.
         (|pending| lose(pending), true),
         (
             |pending| {
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(pending.give_up(node()), (true, true));
         assert_eq!(pending.give_up(node()), (false, false));
         assert!(pending.is_over());
-        // What is lost later is another request.
+        // The connection that is lost later has another request.
         lose_connection(&mut pending, false);
         pending.give_up(node());
         lose(&mut pending);

@@ -144,14 +144,15 @@ impl Locks {
                 return;
             }
         } else {
-            // The key is gone, another's, or was never there: nothing of ours is left on the node.
-            // Of several keys some may be released, and others not ours.
+            // The key is gone, or another client's, or was never there: nothing of this client is
+            // left on the node. Of several keys some may be released, and others belong to other
+            // clients.
             if reply == NodeReply::Granted || ask.sent.names.is_all_keys() {
                 self.on_own_write(node, ask.record, now);
             }
             self.on_acknowledged(node, ask.record, now);
         }
-        // While a second release is pending, its answer will say whose key it is.
+        // While a second release is pending, its answer will tell whose key it is.
         let is_settled = || !self.records.get(ask.record).pending.is_release_pending(node);
         if native && reply == NodeReply::Absent && is_settled() && self.caller_waits_for(ask) {
             self.ask(node, ask.record, Kind::Exists, now);
@@ -177,8 +178,8 @@ impl Locks {
         if native && is_unknown {
             self.cluster.forget_native(node);
         } else if in_line && may_not_use_lines(cause, record.line().is_some()) {
-            // The user may not use the key of the line, or a command of the script. So nothing of
-            // ours stands there: the key is deleted.
+            // The user may not use the key of the line, or a command of the script. So the client's
+            // token stands in no line there: the key is deleted.
             record.trouble_mut().plain.insert(node);
             if is_unknown {
                 self.note_no_lines(now);
@@ -219,10 +220,11 @@ impl Locks {
     fn on_acknowledged(&mut self, node: NodeId, id: RecordId, now: Instant) {
         let record = self.records.get_mut(id);
         if record.on_released(node, now) {
-            // The `SET` of an earlier connection may still be executed: the release is sent once
-            // more, later.
+            // The node may still execute the `SET` of an earlier connection: the release is sent
+            // once more, later.
             if let Some(line) = record.line_mut() {
-                // So may a join: that release, too, takes the token out of the line.
+                // A late join is possible, too: the second release also takes the token out of the
+                // line.
                 line.note_possible_place(node);
             }
             let later = now.saturating_add(self.cluster.settings().node_timeout);
@@ -312,7 +314,7 @@ impl Locks {
     pub(in crate::proto::locks) fn longest_absence(&self) -> Duration {
         let max_ttl = self.cluster.settings().max_ttl;
         let away = max_ttl.saturating_mul(GIVEN_UP_AFTER);
-        // A token may stand in a line, which may live for longer than that.
+        // A token may stand in a line, which may live for longer than this.
         if self.cluster.is_listening() { away.max(longest_line(max_ttl)) } else { away }
     }
 

@@ -100,7 +100,7 @@ impl Renewals {
         let terms = terms.unwrap_or(AutoExtend::extensions(0));
         let mut entry = AutoExtended::new(id, renews, terms, record.caller_ttl, now);
         if let Some(former) = former {
-            // The key may be gone on these nodes: that is still to be asked.
+            // These nodes may have lost the key: the client has still to ask them.
             (entry.doubted, entry.checked_at) = (former.doubted, former.checked_at);
         }
         record.deadline = entry.capped(record.deadline);
@@ -186,7 +186,7 @@ impl Renewals {
             entry.was_renewed();
         }
         if self.plan_renewal(record, moved, timers) {
-            // A warning that was not taken is not true any more.
+            // A warning that the caller has not taken is not true any more.
             record.update = record.update.min(PendingUpdate::Extended);
         }
         self.plan_check(record, now);
@@ -235,12 +235,12 @@ impl Renewals {
         let record = records.get(id);
         let place = record.auto_extended.expect("its timers are cleared with its auto-extension");
         let entry = &mut self.kept[place.index()];
-        // An extend of the caller that pauses is about to ask by itself.
+        // An extend of the caller that pauses is about to be asked again.
         let busy = is_extending(record) || record.op.is_some();
         let ttl = match what {
             Prolong::Renew if busy => {
-                // Soon, in a gap between checks of the key: with a long pause, a check could be in
-                // flight each time.
+                // The renewal follows soon, between two checks of the key: after a long pause a
+                // check could be in flight each time.
                 let pause = self.again_after.min(record.caller_ttl.usable() / 50);
                 entry.renewal = Some(self.timers.set_after(now, pause, (id, what)));
                 return Some((id, None));

@@ -57,7 +57,7 @@ impl Locks {
                         asked.insert(node);
                         continue;
                     }
-                    // That the key is gone there is known, whatever the node would say.
+                    // It is known that the key is gone there, whatever the node would answer.
                     (Part::AskedBesides(NodeReply::Absent), Some(_)) => NodeReply::Absent,
                     (_, Some(cause)) => NodeReply::Failed(cause),
                 },
@@ -134,7 +134,7 @@ impl Locks {
         let verdict = record.round.ballot().verdict();
         debug_assert!(verdict != Verdict::Undecided, "no round begins before this is acted on");
         if !record.is_deciding() || verdict == Verdict::Undecided {
-            // The lock was found lost by the same answer, say.
+            // For example, the same answer showed that the lock is lost.
             return;
         }
         self.timers.clear_in(&mut record.round_timer);
@@ -154,8 +154,8 @@ impl Locks {
         let timeout = self.cluster.settings().node_timeout;
         let record = self.records.get_mut(id);
         record.round_timer = None;
-        // Questions that were written late have not been unanswered for a node timeout: the round
-        // waits for them, though not beyond the deadline.
+        // Requests that were written late have been in flight for less than a node timeout: the
+        // round waits for their answers, though not beyond the deadline.
         let undecided = record.round.ballot().undecided();
         let written = undecided.iter().filter_map(|node| self.cluster.oldest_ask(node));
         let until = written.max().map_or(now, |written| written.saturating_add(timeout));
@@ -166,7 +166,7 @@ impl Locks {
         }
         for node in record.round.ballot().undecided().iter() {
             self.cluster.stats_mut().failed(node, NodeError::Silent);
-            // A node that is asked `EXISTS`, say, has acknowledged the release.
+            // For example, a node that is asked `EXISTS` has acknowledged the release.
             let reply = if self.records.get(id).pending.is_clear(node) {
                 NodeReply::Absent
             } else {

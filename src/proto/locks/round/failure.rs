@@ -65,7 +65,7 @@ pub enum Failure {
 pub fn classify(tried: Tried, refusals: Refusals) -> Failure {
     let Refusals { spare, failed, permanent, denied, overdue } = refusals;
     match tried {
-        // A lock was held until now, so it is first of all a question whether it still is.
+        // The lock was held until now, so the first question is whether it still is.
         Tried::Extend if denied > spare => Failure::Lost(LostReason::Gone),
         Tried::Extend if overdue => Failure::Lost(LostReason::Expired),
         _ if permanent > spare => Failure::Nodes,

@@ -116,7 +116,7 @@ impl Round {
         self.replies.put_first(node, reply);
         let Some(vote) = vote_of(reply) else { return self.ballot.verdict() };
         let verdict = self.ballot.cast(node, vote);
-        // Without a refusal the missing answers decide.
+        // Without a refusal the verdict depends on the missing answers.
         let open = verdict == Verdict::Undecided && self.ballot.has_refusals();
         if open && self.purpose == Purpose::Release && self.release_is_decided() {
             return self.ballot.close();
@@ -134,7 +134,8 @@ impl Round {
             return false;
         }
         if ours + failed + missing >= quorum {
-            // It is not known whether the lock was held. Will it ever be?
+            // It is not known whether a majority held the lock. If the failed answers are reason
+            // enough, it never will be.
             return ours + failed >= quorum;
         }
         let (others, absent) = self.refusals();

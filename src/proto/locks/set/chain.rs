@@ -75,7 +75,7 @@ impl Chain {
 
     /// The round was refused because of this key.
     fn after_refusal_by(self, key: u8) -> Next {
-        // Only keys from this one on were not the set's before.
+        // Before this round the set did not have the keys from this one on.
         let first = if self.is_won { self.at + 1 } else { self.at };
         if self.in_order && key >= first { Next::Keep(key) } else { Next::BeginAnew }
     }

@@ -27,7 +27,7 @@ impl Locks {
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        // An operator vouches for the nodes: that is about the node marker, and about no lock.
+        // The work is an operator's vouching, which is about the node marker and about no lock.
         if !matches!(work, Work::Vouch) {
             self.check_keys(keys)?;
         }

@@ -40,8 +40,8 @@ impl Inspecting {
     /// Encodes a question.
     pub fn encode(ask: TaskAsk, key: &[u8], out: &mut BytesMut) {
         match ask {
-            // The beginning of the value. `GET` would return all of it, and a value of a megabyte
-            // is longer than a reply may be.
+            // `GETRANGE` reads the beginning of the value. `GET` would return all of it, and a
+            // value of a megabyte is longer than a reply may be.
             TaskAsk::ReadValue => {
                 let last = (VALUE_BYTES - 1).to_string();
                 command::encode(out, &[b"GETRANGE", key, b"0", last.as_bytes()]);

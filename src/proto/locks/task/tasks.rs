@@ -165,7 +165,7 @@ impl Task {
             }
         }
         if let Work::Extend(_) = self.work {
-            // A node in quarantine is asked all the same, to extend the key that it has.
+            // A node in quarantine is asked, too, so that it extends the key that it has.
             for node in cluster.untrusted(askable).iter() {
                 self.doubt(node);
                 self.cast(node, NodeReply::Failed(NodeError::Quarantined));
@@ -246,7 +246,7 @@ impl Task {
                 let reply = extend.counted(node, reply);
                 self.cast(node, reply);
             }
-            // What a late answer says is done, too.
+            // A late answer is handled in the same way.
             (_, TaskAnswer::Deleted(reply) | TaskAnswer::DeletedSeen(reply)) => {
                 self.cast(node, reply);
                 if reply == NodeReply::Granted {

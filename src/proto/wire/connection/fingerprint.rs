@@ -27,14 +27,14 @@ impl Connection {
             scripts,
             moments,
             unwritten: _,
-            // These are about the last answer, which was acted on.
+            // These fields are about the last answer, which was handled.
             asked_at: _,
             fact: _,
             seen: _,
             details: _,
             handed_over: _,
             written,
-            // How large its buffers were.
+            // The capacity of its buffers in the last interval.
             most: _,
             last_answer,
             last_error: _,

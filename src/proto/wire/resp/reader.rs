@@ -184,7 +184,7 @@ impl<'a> Reader<'a> {
         if self.rest.first() == Some(&b'?') {
             return Err(Malformed::Streamed.into());
         }
-        // What is not above a `usize` is one.
+        // A number that is not above a `usize` fits.
         Ok(self.decimal(max as u64, Malformed::Length, over)? as usize)
     }
 

@@ -395,7 +395,8 @@ fn lines_end_at_their_limit() {
     assert_eq!(decode(b"+123", &limits), Ok(Step::Partial));
     assert_eq!(decode(b"+123\r", &limits), Ok(Step::Partial));
     assert_eq!(decode(b"+1234", &limits), Err(Malformed::LineTooLong));
-    // All lines of one reply together; a number is no text, and the next reply starts anew.
+    // The limit is for all lines of one reply together. A number is no text, and the next reply
+    // starts anew.
     assert!(decode(b"*3\r\n+ab\r\n+c\r\n:12345\r\n", &limits).is_ok());
     assert_eq!(decode(b"*2\r\n+ab\r\n+cd", &limits), Err(Malformed::LineTooLong));
     assert_eq!(decode(b"+\r\n", &Limits { line: 0, ..limits }).map(|_| ()), Ok(()));
@@ -456,11 +457,11 @@ fn nesting_ends_at_its_limit() {
     assert_eq!(reply, Reply::Integer(7));
     assert_eq!(decoded(&nested(9)), Err(Malformed::TooDeep));
     assert_eq!(decoded(&nested(100_000)), Err(Malformed::TooDeep));
-    // An empty aggregate is one, too; a null is none.
+    // An empty aggregate counts as a level; a null does not.
     let eight = b"*1\r\n".repeat(8);
     assert_eq!(decoded(&[&eight[..], b"*0\r\n"].concat()), Err(Malformed::TooDeep));
     assert!(matches!(whole(&[&eight[..], b"*-1\r\n"].concat()), Reply::Array(_)));
-    // What was closed does not count.
+    // A closed aggregate does not count.
     let wide = [&b"*2\r\n"[..], &nested(7), &nested(7)].concat();
     assert!(matches!(whole(&wide), Reply::Array(_)));
 

@@ -32,7 +32,7 @@ impl Line {
             met_others,
             rank,
             early_polls,
-            // It is for a counter.
+            // The number is only counted.
             skipped: _,
             successor,
             // The error of a request in line is made when its wait is over.
@@ -51,12 +51,12 @@ impl Line {
             fingerprint.add_at(node, hash_of(&(first, last, spent)));
             fingerprint.add_at(node, fingerprint.said(next));
             if matches!(phase, Phase::Asking | Phase::Held) {
-                // It also proves the key of a lock that is held.
+                // The moment also proves the key of a held lock.
                 let until = until.map_or(0, |until| 1 + fingerprint.ahead(until));
                 fingerprint.add_at(node, until);
             }
             if !waits {
-                // No join is written for it any more, and nothing is a vote for it.
+                // No join is written for this record any more, and nothing is a vote for it.
                 continue;
             }
             fingerprint.add_at(node, fingerprint.ago(*base, ttl.duration()));

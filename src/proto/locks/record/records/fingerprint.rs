@@ -55,7 +55,7 @@ impl Record {
         assert!(auto_extended.is_none() && queue.is_none());
         assert!(*update == PendingUpdate::Unreported);
         let is_over = matches!(phase, Phase::Ending | Phase::Given);
-        // A lock that is over has no deadline, except for what waits until then.
+        // The deadline of a lock that is over does not matter, unless a timer still waits for it.
         let is_past = is_over && round_timer.is_none() && deadline_timer.is_none();
         let words = [
             hash_of(key),
