@@ -128,6 +128,18 @@ impl<'a> Guard<'a> {
         }))
     }
 
+    /// Whether the lock is held and comes near its deadline: less time is left than a third of the
+    /// ttl that was asked for last, or, if the lock is auto-extended, than
+    /// [`AutoExtend::warn_before`]. A local read: call [`check`](Guard::check) first if the lock is
+    /// auto-extended, because that renews what is due.
+    ///
+    /// There is nothing to await here, as the client has no thread: a call of [`Client::drive`]
+    /// returns at the warning of an auto-extended lock ([`Client::poll_lock_update`]).
+    pub fn is_expiring(&self) -> bool {
+        let engine = self.engine_of_this_process();
+        engine.coordinator().is_expiring(self.lock(), clock::now())
+    }
+
     /// Renews the lock from now on, by its present ttl and at a third of it, until it is released
     /// or lost, or as far as `auto_extend` allows. A plain [`Duration`] is the longest time that
     /// the lock may be held.

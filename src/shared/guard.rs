@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::Owner;
 use super::call::{Answering, Call, Question, sealed};
 use super::open::Open;
-use super::watcher::{LockWatcher, Lost};
+use super::watcher::{Expiring, LockWatcher, Lost};
 use crate::net::observe::{Ended, Verb, Watch};
 use crate::proto::error::Error;
 use crate::proto::ids::Op;
@@ -158,7 +158,7 @@ impl SharedGuard {
         self.view().check()
     }
 
-    /// Whether the lock is lost soon, unless it is renewed: see [`LockWatcher::is_expiring`].
+    /// Whether the lock is lost soon, unless it is extended: see [`LockWatcher::is_expiring`].
     pub fn is_expiring(&self) -> bool {
         self.view().is_expiring()
     }
@@ -166,6 +166,15 @@ impl SharedGuard {
     /// A future that ends when the lock does, and returns why: see [`LockWatcher::lost`].
     pub fn lost(&self) -> Lost {
         self.view().lost()
+    }
+
+    /// A future that is ready when the lock comes near its deadline, and returns how long the lock
+    /// may still be believed in: see [`LockWatcher::expiring`].
+    ///
+    /// # Errors
+    /// As [`LockWatcher::expiring`].
+    pub fn expiring(&self) -> Expiring {
+        self.view().expiring()
     }
 
     /// The guard's own view of the lock.

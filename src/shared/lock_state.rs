@@ -38,8 +38,25 @@ struct End {
     over: bool,
     /// Why the lock was lost.
     error: Option<Error>,
-    /// The wakers of the futures that wait for the end.
-    waiting: Slab<Waker>,
+    /// The futures that wait for the end, or for a warning.
+    waiting: Slab<Waiting>,
+}
+
+/// A future that waits, in the slot that it keeps until it is dropped.
+#[derive(Debug)]
+struct Waiting {
+    what: Awaited,
+    /// `None` once it was woken.
+    waker: Option<Waker>,
+}
+
+/// What a future waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Awaited {
+    /// The end of the lock.
+    End,
+    /// The warning that the deadline comes near, or the end.
+    Warning,
 }
 
 impl LockState {
@@ -81,7 +98,7 @@ impl LockState {
         (nanos != 0).then_some(Instant::from_nanos(nanos))
     }
 
-    /// Notes an update of the lock. If it is over, the wakers of those that wait go to `woken`.
+    /// Notes an update of the lock. The wakers of those that waited for it go to `woken`.
     pub(super) fn update(&self, kind: LockUpdateKind, woken: &mut Vec<Waker>) {
         match kind {
             LockUpdateKind::Extended { deadline } => {
@@ -91,6 +108,9 @@ impl LockState {
             LockUpdateKind::Expiring { deadline, .. } => {
                 self.set_deadline(Some(deadline));
                 self.expiring.store(true, Ordering::Release);
+                let mut end = self.end();
+                let warned = end.waiting.iter_mut().filter(|(_, it)| it.what == Awaited::Warning);
+                woken.extend(warned.filter_map(|(_, it)| it.waker.take()));
             }
             LockUpdateKind::Lost(error) => self.ends(Some(error), woken),
         }
@@ -109,7 +129,7 @@ impl LockState {
         if !end.over {
             (end.over, end.error) = (true, error);
         }
-        woken.extend(end.waiting.drain());
+        woken.extend(end.waiting.drain().filter_map(|it| it.waker));
     }
 
     /// Why the lock was lost, if that is known.
@@ -117,21 +137,31 @@ impl LockState {
         self.end().error.clone()
     }
 
-    /// Whether the lock is over, and why if it was lost; otherwise `waker` is woken at the end. It
-    /// is noted in `slot`, to be replaced by the next or forgotten.
-    pub(super) fn poll_end(&self, slot: &mut Option<usize>, waker: &Waker) -> Poll<Option<Error>> {
+    /// Whether what is awaited has come: `Ok` for a warning, and for the end why the lock was lost,
+    /// if that is known. Otherwise `waker` is woken then. It is noted in `slot`, to be replaced by
+    /// the next or forgotten.
+    pub(super) fn poll(
+        &self,
+        what: Awaited,
+        slot: &mut Option<usize>,
+        waker: &Waker,
+    ) -> Poll<Result<(), Option<Error>>> {
         // Wakers are the user's: they are neither made nor dropped under the lock.
         let waker = waker.clone();
         let mut end = self.end();
         if end.over {
             let error = end.error.clone();
             drop(end);
-            return Poll::Ready(error);
+            return Poll::Ready(Err(error));
+        }
+        if what == Awaited::Warning && self.was_warned() {
+            drop(end);
+            return Poll::Ready(Ok(()));
         }
         let former = match *slot {
-            Some(slot) => Some(std::mem::replace(&mut end.waiting[slot], waker)),
+            Some(slot) => end.waiting[slot].waker.replace(waker),
             None => {
-                *slot = Some(end.waiting.insert(waker));
+                *slot = Some(end.waiting.insert(Waiting { what, waker: Some(waker) }));
                 None
             }
         };

@@ -31,7 +31,7 @@ use requests::Kept;
 pub use requests::{
     Acquire, Adopt, ExtendToken, ForceRelease, ForceReleaseSeen, Inspect, ReleaseToken, Vouch,
 };
-pub use watcher::{LockWatcher, Lost};
+pub use watcher::{Expiring, LockWatcher, Lost};
 
 use crate::config::Config;
 use crate::net::clock;

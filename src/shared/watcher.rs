@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::inner::Inner;
-use super::lock_state::LockState;
+use super::lock_state::{Awaited, LockState};
 use super::park;
 use crate::net::clock;
 use crate::proto::error::{ClosedReason, Error, LostReason};
@@ -93,17 +93,15 @@ impl LockWatcher {
     /// [`Error::Lost`] once the lock is over, with the reason if it is known; [`Error::Closed`] if
     /// the client is closed.
     pub fn check(&self) -> Result<(), Error> {
-        if self.remaining().is_zero() {
-            let error = if self.inner.is_ours() { self.lock_state.error() } else { None };
-            return Err(error.unwrap_or_else(|| self.is_over()));
-        }
-        Ok(())
+        self.left().map(|_| ())
     }
 
-    /// Whether the lock is auto-extended, comes near its deadline, and was not renewed yet: it is
-    /// renewed still, or lost soon ([`AutoExtend::warn_before`](crate::AutoExtend::warn_before)).
+    /// Whether the client warned that the lock comes near its deadline and was not extended since:
+    /// it is still extended, or lost soon. The client warns of a lock that is auto-extended
+    /// ([`AutoExtend::warn_before`](crate::AutoExtend::warn_before)), and of any other from the
+    /// first call of [`expiring`](LockWatcher::expiring) on. A lock that is over is not expiring.
     pub fn is_expiring(&self) -> bool {
-        self.lock_state.was_warned()
+        self.deadline().is_some() && self.lock_state.was_warned()
     }
 
     /// A future that ends when the lock does, before the deadline, and returns why. A lock that is
@@ -116,7 +114,62 @@ impl LockWatcher {
             // If the client is closed, the future says so.
             let _ = self.inner.with(|open| open.engine.watch(&self.lock));
         }
-        Lost { watcher: self.clone(), slot: None }
+        Lost(Waiting { watcher: self.clone(), slot: None })
+    }
+
+    /// A future that is ready when the client warns that the lock comes near its deadline, and
+    /// returns how long the lock may still be believed in, more than zero. If the lock ends before,
+    /// the future returns why.
+    ///
+    /// The client warns at these moments, as the core does for
+    /// [`LockUpdateKind::Expiring`](crate::LockUpdateKind::Expiring):
+    ///
+    /// * of a lock that is auto-extended, [`warn_before`](crate::AutoExtend::warn_before) the
+    ///   deadline (a third of the ttl unless set), if no renewal succeeded until then: too few
+    ///   nodes answer, or the bound of the auto-extension is reached. Renewals are still tried;
+    /// * of any other lock, a third of its ttl before the deadline. This ttl is the one that was
+    ///   asked for last before the first call of `expiring` or [`lost`](LockWatcher::lost).
+    ///
+    /// A lock that is renewed or extended in time has no warning. A later deadline takes a warning
+    /// back: the futures wait for the next one, also a future that was woken and not polled yet. If
+    /// an extend sets a deadline so near that its own warning would be due, there is no second
+    /// warning. While a warning holds, each new future is ready at once.
+    ///
+    /// Dropping the future changes nothing, so it can stand in a `select!`. It is `Send`, works on
+    /// any runtime, and does not keep the lock.
+    ///
+    /// ```no_run
+    /// # async fn example(locks: redlatch::SharedClient) -> Result<(), redlatch::Error> {
+    /// # use std::time::Duration;
+    /// let mut guard = locks.lock("invoice:42", Duration::from_secs(30)).await?;
+    /// let left = guard.expiring().await?; // about 10 s before the deadline
+    /// println!("{left:?} are left");
+    /// guard.extend(Duration::from_secs(30)).await?;
+    /// guard.check()?;
+    /// # Ok(())
+    /// # }
+    /// # fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// The future returns [`Error::Lost`] if the lock ended before a warning, released or given
+    /// away included; [`Error::Closed`] if the client is closed, and in a forked process.
+    pub fn expiring(&self) -> Expiring {
+        if self.lock_state.deadline().is_some() {
+            // If the client is closed, the future says so.
+            let _ = self.inner.with(|open| open.engine.watch_with_warning(&self.lock));
+        }
+        Expiring(Waiting { watcher: self.clone(), slot: None })
+    }
+
+    /// How long the lock may still be believed in, more than zero; or why it is over.
+    fn left(&self) -> Result<Duration, Error> {
+        let left = self.remaining();
+        if left.is_zero() {
+            let error = if self.inner.is_ours() { self.lock_state.error() } else { None };
+            return Err(error.unwrap_or_else(|| self.is_over()));
+        }
+        Ok(left)
     }
 
     pub(super) fn inner(&self) -> &Inner {
@@ -131,7 +184,6 @@ impl LockWatcher {
         self.lock_state
     }
 
-    /// The error for a lock that is over for no known reason.
     /// The line of `Debug`, for a type of this name.
     pub(super) fn fmt_as(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (key, token) = (self.key().escape_ascii(), &self.lock.token);
@@ -139,6 +191,7 @@ impl LockWatcher {
         write!(f, "{name} {{ key: \"{key}\", token: {token}, remaining: {remaining:?} }}")
     }
 
+    /// The error for a lock that is over for no known reason.
     fn is_over(&self) -> Error {
         let over = self.inner.with(|open| {
             open.engine.coordinator().lost_unasked(LostReason::Over, self.key(), clock::now())
@@ -163,11 +216,7 @@ impl fmt::Debug for LockWatcher {
 /// The end of a lock, as a future: see [`LockWatcher::lost`]. Dropping it changes nothing.
 #[derive(Debug)]
 #[must_use = "it reports nothing unless it is awaited or waited for"]
-pub struct Lost {
-    watcher: LockWatcher,
-    /// The slot of its waker.
-    slot: Option<usize>,
-}
+pub struct Lost(Waiting);
 
 impl Lost {
     /// Blocks the thread until the lock is over.
@@ -181,24 +230,68 @@ impl Future for Lost {
     type Output = Error;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Error> {
-        let Lost { watcher, slot } = self.get_mut();
+        let ended = self.get_mut().0.poll(Awaited::End, context);
+        ended.map(|ended| ended.expect_err("it waits for the end alone"))
+    }
+}
+
+/// The warning before the end of a lock, as a future: see [`LockWatcher::expiring`]. Dropping it
+/// changes nothing.
+#[derive(Debug)]
+#[must_use = "it reports nothing unless it is awaited or waited for"]
+pub struct Expiring(Waiting);
+
+impl Expiring {
+    /// Blocks the thread until the warning, or until the lock is over.
+    ///
+    /// # Errors
+    /// As [`LockWatcher::expiring`].
+    pub fn wait(self) -> Result<Duration, Error> {
+        park::wait(self)
+    }
+}
+
+impl Future for Expiring {
+    /// How long the lock may still be believed in, or why it is over.
+    type Output = Result<Duration, Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Duration, Error>> {
+        let waiting = &mut self.get_mut().0;
+        let warned = waiting.poll(Awaited::Warning, context);
+        warned.map(|warned| warned.and_then(|()| waiting.watcher.left()))
+    }
+}
+
+/// A future that waits for something to happen to its lock.
+#[derive(Debug)]
+struct Waiting {
+    watcher: LockWatcher,
+    /// The slot of its waker.
+    slot: Option<usize>,
+}
+
+impl Waiting {
+    /// Ready when what it waits for has come; with an error if the lock is over.
+    fn poll(&mut self, what: Awaited, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        let Waiting { watcher, slot } = self;
         if !watcher.inner.is_ours() {
-            return Poll::Ready(Error::Closed(ClosedReason::Forked));
+            return Poll::Ready(Err(Error::Closed(ClosedReason::Forked)));
         }
-        match watcher.lock_state.poll_end(slot, context.waker()) {
-            Poll::Ready(Some(error)) => Poll::Ready(error),
-            Poll::Ready(None) => Poll::Ready(watcher.is_over()),
+        match watcher.lock_state.poll(what, slot, context.waker()) {
+            Poll::Ready(came) => {
+                Poll::Ready(came.map_err(|error| error.unwrap_or_else(|| watcher.is_over())))
+            }
             // No thread would wake this waiter any more.
             Poll::Pending if watcher.inner.is_over() => {
                 let why = watcher.inner.with(|_| ()).err();
-                Poll::Ready(why.unwrap_or(Error::Closed(ClosedReason::Asked)))
+                Poll::Ready(Err(why.unwrap_or(Error::Closed(ClosedReason::Asked))))
             }
             Poll::Pending => Poll::Pending,
         }
     }
 }
 
-impl Drop for Lost {
+impl Drop for Waiting {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.filter(|_| self.watcher.inner.is_ours()) {
             self.watcher.lock_state.forget_waker(slot);

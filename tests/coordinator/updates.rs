@@ -418,3 +418,76 @@ fn lock_update_does_not_report_an_extend_that_gave_no_later_deadline() {
         assert_eq!(updates(&mut bench).len(), expected, "{ttl:?}");
     }
 }
+
+/// A lock that is watched with a warning, by a driver that takes the updates in each step.
+#[test]
+fn warning_of_a_watched_lock_comes_a_third_of_the_ttl_before_each_deadline() {
+    for first in ["watch", "warning"] {
+        let mut bench = reporting(3);
+        let lock = bench.hold(&[0, 1, 2]);
+        if first == "watch" {
+            bench.core.watch(&lock, bench.now);
+        }
+        bench.core.watch_with_warning(&lock, bench.now);
+        bench.core.watch_with_warning(&lock, bench.now);
+        bench.core.watch(&lock, bench.now);
+        assert_eq!(bench.core.auto_extended_locks(), 1);
+        (0..3).for_each(|node| bench.reply(node, "+OK\r\n:9999\r\n"));
+        pass_to_the_warning(&mut bench, &lock, TTL / 3);
+        bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+        (0..3).for_each(|node| bench.reply(node, ":1\r\n"));
+        bench.completion().unwrap().result.unwrap();
+        let deadline = bench.core.deadline(&lock).unwrap();
+        let later: Vec<_> = updates(&mut bench).into_iter().map(|update| update.kind).collect();
+        assert_eq!(later, [LockUpdateKind::Extended { deadline }], "{first} first");
+        assert!(!bench.core.is_expiring(&lock, bench.now));
+        pass_to_the_warning(&mut bench, &lock, TTL / 3);
+        pass_to_the_deadline(&mut bench, &lock);
+        assert_eq!(loss(&mut bench, lock.token()), (1, LostReason::Expired));
+        assert!(!bench.core.is_expiring(&lock, bench.now), "it is over");
+    }
+}
+
+#[test]
+fn warning_of_a_lock_that_is_watched_late_is_due_at_once() {
+    let mut bench = reporting(3);
+    let lock = bench.hold(&[0, 1, 2]);
+    bench.pass(TTL * 3 / 4);
+    assert!(updates(&mut bench).is_empty() && bench.core.is_expiring(&lock, bench.now));
+    bench.core.watch_with_warning(&lock, bench.now);
+    bench.pass(Duration::ZERO);
+    let updates = updates(&mut bench);
+    assert!(matches!(updates[..], [LockUpdate { kind: LockUpdateKind::Expiring { .. }, .. }]));
+}
+
+/// It is the time before the deadline that the terms say, whether a warning was taken or not.
+#[test]
+fn lock_is_expiring_from_the_moment_of_its_warning_on() {
+    let mut bench = reporting(3);
+    let warns_early = AutoExtend::extensions(0).warn_before(TTL / 2);
+    let lock = keep(&mut bench, 3, warns_early);
+    pass_to_the_warning(&mut bench, &lock, TTL / 2);
+    let mut bench = reporting(3);
+    let lock = bench.hold(&[0, 1, 2]);
+    let left = bench.core.remaining(&lock, bench.now);
+    bench.pass(left - TTL / 3 - Duration::from_nanos(1));
+    assert!(!bench.core.is_expiring(&lock, bench.now), "it is early");
+    bench.pass(Duration::from_nanos(1));
+    assert!(bench.core.is_expiring(&lock, bench.now));
+    bench.core.release_nowait(&lock, bench.now);
+    assert!(!bench.core.is_expiring(&lock, bench.now));
+}
+
+/// Passes to the warning of this lock, which comes so long before its deadline, and takes it.
+#[track_caller]
+fn pass_to_the_warning(bench: &mut Bench, lock: &Lock, before: Duration) {
+    let deadline = bench.core.deadline(lock).unwrap();
+    bench.pass(deadline.saturating_since(bench.now) - before - Duration::from_nanos(1));
+    assert!(updates(bench).is_empty() && !bench.core.is_expiring(lock, bench.now), "it is early");
+    bench.pass(Duration::from_nanos(1));
+    assert!(bench.core.is_expiring(lock, bench.now));
+    let told: Vec<_> =
+        updates(bench).into_iter().map(|update| (update.token, update.kind)).collect();
+    let warning = LockUpdateKind::Expiring { deadline, key: b"k"[..].into() };
+    assert_eq!(told, [(lock.token(), warning)]);
+}

@@ -100,6 +100,7 @@ fn in_the_child(
         guard.auto_extend(TTL) == Err(forked.clone()),
         guard.extend(TTL).wait() == Err(forked.clone()),
         lease.lost().wait() == forked,
+        lease.expiring().wait() == Err(forked.clone()),
         waiting.wait().map(|_| ()) == Err(forked.clone()),
         client.close(TTL).wait() == 0,
         client.nodes().is_empty(),

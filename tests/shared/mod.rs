@@ -6,6 +6,7 @@ mod close_and_panics;
 mod connecting;
 mod dropped;
 mod executor;
+mod expiring;
 mod forked;
 mod leading;
 mod loss;

@@ -38,6 +38,11 @@ impl Engine {
         self.coordinator.watch(lock, clock::now());
     }
 
+    /// As [`watch`](Engine::watch), and the holder is also warned.
+    pub(crate) fn watch_with_warning(&mut self, lock: &Lock) {
+        self.coordinator.watch_with_warning(lock, clock::now());
+    }
+
     /// Cancels a request, unless it extends a lock: such a request goes on without a completion.
     pub(crate) fn abandon(&mut self, op: Op) {
         self.coordinator.abandon(op, clock::now());

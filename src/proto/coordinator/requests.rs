@@ -168,6 +168,23 @@ impl Coordinator {
         self.act(now);
     }
 
+    /// As [`watch`](Coordinator::watch), and the holder is also warned, as that of an auto-extended
+    /// lock: a third of the ttl before the deadline, and again before each later deadline. The ttl
+    /// is the one that was asked for last when the lock was first watched. If that moment has
+    /// passed, the warning is due at once. For a lock that is auto-extended, or over, this does
+    /// nothing.
+    pub fn watch_with_warning(&mut self, lock: &Lock, now: Instant) {
+        self.locks.watch_with_warning(lock, now);
+        self.act(now);
+    }
+
+    /// Whether the lock is held, and the moment of its warning has come: the time of
+    /// [`AutoExtend::warn_before`] before the deadline, or a third of the ttl if the lock is not
+    /// auto-extended. A lock that is extended or renewed in time is not expiring any more.
+    pub fn is_expiring(&self, lock: &Lock, now: Instant) -> bool {
+        self.locks.is_expiring(lock, now)
+    }
+
     /// Extends a lock to at least `ttl` from now; an auto-extended lock to its bound at most. While
     /// too few nodes answer they are asked again, up to the deadline that is in force. That
     /// deadline stays until a majority has agreed to a later one.

@@ -16,11 +16,11 @@ use crate::proto::time::Instant;
 
 /// An update of a lock that was handed out: what happens to the lock after its request completed.
 ///
-/// A lock that is auto-extended or watched has warnings, and its loss is reported. Later deadlines,
-/// and the updates of other locks, are reported if the driver asked for them
-/// (`report_lock_updates`) before the lock was handed out. Of the updates of a lock that were not
-/// taken, one is left, which says what is true, as long as the lock is held; a loss is kept until
-/// it is taken.
+/// A lock that is auto-extended has warnings; one that is watched has them if they were asked for.
+/// The loss of both is reported. Later deadlines, and the updates of other locks, are reported if
+/// the driver asked for them (`report_lock_updates`) before the lock was handed out. Of the updates
+/// of a lock that were not taken, one is left, which says what is true, as long as the lock is
+/// held; a loss is kept until it is taken.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LockUpdate {
     /// The data of the acquire, or of the adopt, that the lock came from. The blocking client

@@ -16,7 +16,7 @@ use crate::proto::ids::{Place, RecordId};
 use crate::proto::lock::Lock;
 use crate::proto::locks::held::updates::PendingUpdate;
 use crate::proto::locks::record::records::{Record, Records};
-use crate::proto::locks::renew::schedule::{AutoExtend, AutoExtended};
+use crate::proto::locks::renew::schedule::{AutoExtend, AutoExtended, warns_at, warns_before};
 use crate::proto::locks::round::state::Purpose;
 use crate::proto::locks::{Due, Locks};
 use crate::proto::node_set::{NodeId, NodeSet};
@@ -205,6 +205,27 @@ impl Renewals {
         self.plan_check(record, now);
     }
 
+    /// The holder of a watched lock is warned from now on, at once if the moment has come.
+    fn warn(&mut self, record: &Record, timers: &mut Timers<Due>) {
+        let Some(place) = record.auto_extended else { return };
+        let entry = &mut self.kept[place.index()];
+        if entry.warns {
+            return;
+        }
+        entry.warns = true;
+        let due = Due::Warn { record: entry.record };
+        entry.warning = Some(timers.set_at(entry.warns_at(record.deadline), due));
+    }
+
+    /// Whether the moment of the warning has come for the deadline that is in force.
+    fn is_expiring(&self, record: &Record, now: Instant) -> bool {
+        let at = match self.entry(record) {
+            Some(entry) => entry.warns_at(record.deadline),
+            None => warns_at(record.deadline, warns_before(record.caller_ttl)),
+        };
+        at <= now
+    }
+
     /// The warning is due: the caller is given it.
     pub fn on_warning_due(&mut self, record: &Record) {
         if let Some(entry) = self.entry_mut(record) {
@@ -288,7 +309,7 @@ impl Renewals {
             });
         }
         let length = entry.warns_at(deadline).saturating_since(start);
-        if !entry.renews || !moved || (entry.warned && length.is_zero()) {
+        if !entry.warns || !moved || (entry.warned && length.is_zero()) {
             return false;
         }
         entry.warned = false;
@@ -351,6 +372,22 @@ impl Locks {
             self.renewals.begin(id, self.records.get_mut(id), None, now, &mut self.timers);
             self.register_at(id, self.cluster.askable(), now);
         }
+    }
+
+    /// As [`watch`](Locks::watch), and the holder is also warned, a third of the ttl before the
+    /// deadline. The ttl is that of the moment at which the lock is first watched.
+    pub fn watch_with_warning(&mut self, lock: &Lock, now: Instant) {
+        self.watch(lock, now);
+        let id = self.records.find(lock).filter(|_| !self.remaining(lock, now).is_zero());
+        if let Some(id) = id {
+            self.renewals.warn(self.records.get(id), &mut self.timers);
+        }
+    }
+
+    /// Whether the lock is held and its warning is due, if it has one or not.
+    pub fn is_expiring(&self, lock: &Lock, now: Instant) -> bool {
+        let id = self.records.find(lock).filter(|_| !self.remaining(lock, now).is_zero());
+        id.is_some_and(|id| self.renewals.is_expiring(self.records.get(id), now))
     }
 
     /// Does the earliest renewal that is due. Returns whether there was one.

@@ -100,13 +100,27 @@ impl From<Duration> for AutoExtend {
     }
 }
 
-/// A lock that is auto-extended, or watched: then no extension is left, and no warning comes.
+/// How long before its deadline the holder of a lock of this ttl is warned, unless its terms say
+/// otherwise.
+pub fn warns_before(ttl: Ttl) -> Duration {
+    ttl.duration() / RENEWED_AFTER
+}
+
+/// When the warning of that deadline is due.
+pub fn warns_at(deadline: Instant, warn_before: Duration) -> Instant {
+    Instant::from_nanos(deadline.as_nanos().saturating_sub(warn_before.as_nanos() as u64))
+}
+
+/// A lock that is auto-extended, or watched: then no extension is left, and a warning comes only if
+/// it was asked for.
 #[derive(Debug, Clone)]
 pub struct AutoExtended {
     /// The record of the lock.
     pub record: RecordId,
     /// The lock is auto-extended; otherwise it is only watched.
     pub renews: bool,
+    /// A warning comes before the deadline. Always so if the lock is auto-extended.
+    pub warns: bool,
     /// What each renewal asks for.
     ttl: Ttl,
     /// The bound of its deadline.
@@ -142,10 +156,11 @@ impl AutoExtended {
         AutoExtended {
             record,
             renews,
+            warns: renews,
             ttl,
             until: auto_extend.max_hold.map(|length| start.saturating_add(length)),
             extensions: auto_extend.extensions,
-            warn_before: auto_extend.warn_before.unwrap_or(ttl.duration() / RENEWED_AFTER),
+            warn_before: auto_extend.warn_before.unwrap_or(warns_before(ttl)),
             renewing: false,
             renewal: None,
             warning: None,
@@ -224,7 +239,7 @@ impl AutoExtended {
 
     /// When the warning is due.
     pub fn warns_at(&self, deadline: Instant) -> Instant {
-        Instant::from_nanos(deadline.as_nanos().saturating_sub(self.warn_before.as_nanos() as u64))
+        warns_at(deadline, self.warn_before)
     }
 
     /// The earliest moment of the next extend because of `doubted` nodes: at once if a majority may
