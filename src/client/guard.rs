@@ -108,8 +108,17 @@ impl<'a> Guard<'a> {
         self.engine_of_this_process().deadline(self.lock())
     }
 
-    /// Whether the lock is still held. A local read. If the lock is auto-extended, this also does
-    /// what is due and reads what has arrived, without waiting.
+    /// Whether the lock is still held, as far as this client knows: compares the deadline with the
+    /// clock of this machine ([`clock::now`]), and returns a loss that the client has read. Asks no
+    /// node and never waits. What the client has read depends on the lock:
+    ///
+    /// * If it is not auto-extended, `check` reads no socket, and no node reports a write to its
+    ///   key. When another program deletes the key, or flushes the masters, `check` returns `Ok` up
+    ///   to the deadline, unless an [`extend`](Guard::extend) finds the loss before.
+    /// * If it is auto-extended, `check` first does what is due and reads what has arrived, at most
+    ///   once in a millisecond. A node that reports a write to the key is asked what the key holds.
+    ///   A later call reads its answer, so the loss is returned about a round trip after the first
+    ///   `check` that follows the write, and that first one still returns `Ok`.
     ///
     /// # Errors
     /// [`Error::Lost`] once the lock is over, with the reason if the client has noticed the loss.
@@ -121,6 +130,10 @@ impl<'a> Guard<'a> {
         }
         if ours && !inner.engine.remaining(self.lock()).is_zero() {
             return Ok(());
+        }
+        if ours {
+            // The call that found the loss may have left it there.
+            inner.take_completions();
         }
         Err(inner.notices.loss(self.number).unwrap_or_else(|| {
             let core = inner.engine.coordinator();

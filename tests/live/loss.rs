@@ -162,6 +162,34 @@ fn loss_by_a_flush_of_all_nodes_is_reported_at_once_and_no_key_returns() {
     assert_eq!(client.stats().healed, 0);
 }
 
+/// The masters forget both locks. The caller makes no call but `check`.
+#[test]
+fn loss_by_a_flush_is_found_by_check_if_the_lock_is_renewed_and_else_by_an_extend() {
+    let fleet = Fleet::start(3);
+    let (first, second) = (client(&fleet), client(&fleet));
+    let mut plain = first.lock("plain", LONG).unwrap();
+    let renewed = second.lock("renewed", kept(LONG)).unwrap();
+    second.drive_until(SOON, "all have both", || fleet.keys_everywhere().len() == 6);
+    second.drive(millis(100)).unwrap();
+    for node in &fleet {
+        assert!(node.command(&["FLUSHALL"]).is_ok());
+    }
+    std::thread::sleep(millis(50));
+    assert_eq!(plain.check(), Ok(()), "it reads the clock, and no socket");
+    assert_eq!(renewed.check(), Ok(()), "the nodes have not answered yet");
+    let (start, mut checks) = (Instant::now(), 1);
+    eventually(SOON, "the answers are read", || {
+        checks += 1;
+        renewed.check().is_err()
+    });
+    println!("lost after {checks} checks, {:?} after the first", start.elapsed());
+    assert!(start.elapsed() < LONG / 4, "by its renewal");
+    assert!(matches!(renewed.check(), Err(Error::Lost { reason: LostReason::Gone, .. })));
+    assert_eq!(plain.check(), Ok(()));
+    assert!(matches!(plain.extend(LONG), Err(Error::Lost { reason: LostReason::Gone, .. })));
+    assert!(matches!(plain.check(), Err(Error::Lost { reason: LostReason::Gone, .. })));
+}
+
 #[test]
 fn loss_is_reported_when_the_third_of_five_keys_is_replaced() {
     let fleet = Fleet::start(5);
