@@ -360,7 +360,7 @@ fn auto_extend_registers_the_key_once() {
 }
 
 #[test]
-fn nodes_that_do_not_answer_when_a_key_is_named_are_found_silent() {
+fn nodes_that_do_not_answer_a_registration_are_found_silent() {
     let mut bench = quiet();
     let lock = bench.hold(&[0, 1]);
     bench.said(2);

@@ -242,7 +242,7 @@ fn extending_works_where_memory_is_full() {
 }
 
 #[test]
-fn a_ttl_of_nothing_is_never_sent() {
+fn ttl_of_zero_is_never_sent() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let mut guard = client.try_lock("a", TTL).unwrap();

@@ -136,7 +136,7 @@ fn init_without_a_terminal_or_yes_sends_nothing() {
 }
 
 #[test]
-fn nodes_that_do_not_take_it_are_named_and_a_quorum_is_needed() {
+fn init_names_nodes_that_do_not_take_the_marker_and_needs_a_quorum() {
     let fleet = Fleet::start(5);
     fleet[0].kill();
     assert!(fleet[1].command(&["SET", "redlatch:node", "mine"]).is_ok());
