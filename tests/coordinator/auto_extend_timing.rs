@@ -16,7 +16,7 @@ fn long() -> AutoExtend {
     AutoExtend::at_most(TTL * 100)
 }
 
-/// Lets the time pass, with a yes to everything. Returns how many extends that were on each node.
+/// Lets time pass while the nodes agree to all requests. Returns how many extends each node got.
 fn pass(bench: &mut Bench, by: Duration) -> usize {
     let end = bench.now.saturating_add(by);
     let mut extends = 0;

@@ -41,7 +41,7 @@ impl World {
         world
     }
 
-    /// An operator on the spot runs a command.
+    /// An operator runs a command on the master itself.
     pub fn operate(&mut self, node: usize, words: &[&[u8]]) {
         let mut command = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {

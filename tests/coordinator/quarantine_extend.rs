@@ -21,7 +21,7 @@ fn restart_empty(bench: &mut Bench) {
     assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
 }
 
-/// Nodes 1 and 2 say yes to an extend; node 0 does not answer. Whether that is enough.
+/// Nodes 1 and 2 agree to an extend; node 0 does not answer. Returns whether the extend is won.
 fn extended_by_1_and_2(bench: &mut Bench, lock: &Lock) -> bool {
     bench.core.extend(lock, TTL, 2, bench.now).unwrap();
     for node in [1, 2] {

@@ -90,7 +90,7 @@ fn a_node_that_is_not_connected_says_what_was_waited_for_and_for_how_long() {
     }
 }
 
-/// Rule 2: no attempt waits for a connect.
+/// By rule 2 no attempt waits for a connect.
 #[test]
 fn nothing_is_held_after_the_first_handshakes() {
     let mut bench = Bench::not_connected(3);

@@ -117,8 +117,8 @@ fn extensions_end(ttl: Duration) {
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::AlreadyExpired);
 }
 
-/// Warned of no deadline twice, and of the last one; and warned in time if the machine was not
-/// busy.
+/// The holder is warned of no deadline twice, and of the last one; and in time if the machine was
+/// not busy.
 #[track_caller]
 fn is_warned_once(told: &Told) {
     assert!(told.warnings.windows(2).all(|two| two[0] < two[1]), "warned twice: {told:?}");

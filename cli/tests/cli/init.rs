@@ -182,7 +182,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// The question about every node. A node that is connected late is not part of it.
+    /// The question, which has to be about every node: a node that connects late is not in it.
     fn on(fleet: &Fleet) -> Asked {
         loop {
             let (asked, nodes) = Asked::once_on(fleet);
