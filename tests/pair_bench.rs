@@ -25,7 +25,7 @@ use options::{Options, Rate};
 use report::{Case, Load, Side};
 use tally::{Figures, Tally};
 
-/// The bench gives this number to its report.
+/// The number of nodes that the bench gives to its report.
 const NODES: usize = 5;
 
 const SECOND: Duration = Duration::from_secs(1);

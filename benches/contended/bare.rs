@@ -50,7 +50,7 @@ struct Wire {
     asked: VecDeque<u64>,
     /// The answer of this node to the last question.
     said: Option<bool>,
-    /// Bytes of an answer, understood already, that are still to come.
+    /// The bytes of an answer that is understood already and has not come whole.
     rest: usize,
 }
 

@@ -30,7 +30,7 @@ pub struct Role {
     /// Its number among the contenders.
     pub number: usize,
     pub hold: Duration,
-    /// Between giving back and asking again, plus or minus a half.
+    /// The pause between a release and the next request, plus or minus a half.
     pub rest: Duration,
     /// How many requests it keeps in flight inside one engine; 0: none, it takes locks one by one.
     pub inside: usize,
@@ -47,9 +47,9 @@ pub struct Hold {
     /// The number of the contender, if one process has several.
     pub slot: u64,
     pub asked: u64,
-    /// 0: the wait was not over at the end.
+    /// The moment of the grant; 0: the wait was not over at the end.
     pub have: u64,
-    /// Before the first byte of the release.
+    /// The moment before the first byte of the release.
     pub gave_back: u64,
 }
 

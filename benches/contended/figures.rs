@@ -49,13 +49,13 @@ pub struct Figures {
     pub jain: f64,
     /// How many contenders never got it.
     pub without: f64,
-    /// The part of the holds that came after the hold of a contender that had asked later.
+    /// The part of the holds that began after the hold of a contender that had asked later.
     pub overtaken: f64,
     pub round_trip_us: f64,
 }
 
 impl Round {
-    /// Panics if two had the lock at one time.
+    /// Computes the figures. Panics if two contenders had the lock at one time.
     pub fn figures(&self, contenders: usize) -> Figures {
         let mut holds = self.holds();
         let open = holds.iter().filter(|(_, hold)| hold.have == 0);
@@ -123,7 +123,7 @@ impl Round {
     }
 }
 
-/// The lock is given back before the next one has it: one clock, so there is no doubt.
+/// Checks that each holder released before the next one has the lock. All times are on one clock.
 fn exclude_each_other(holds: &[(usize, Hold)]) {
     for pair in holds.windows(2) {
         let ((former, gave), (next, got)) = (pair[0], pair[1]);
@@ -184,7 +184,8 @@ impl Figures {
         Figures::COLUMNS.iter().map(|(name, of)| (*name, of(self)))
     }
 
-    /// The medians of the rounds; of the longest wait, of the least and of the most the extremes.
+    /// The medians of the rounds; for the longest wait, the least and the most the extremes of the
+    /// rounds.
     pub fn together(rounds: &[Figures]) -> Figures {
         let sorted = |of: fn(&Figures) -> f64| {
             let mut values: Vec<f64> = rounds.iter().map(of).collect();

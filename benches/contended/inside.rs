@@ -38,7 +38,7 @@ impl Inside {
         inside
     }
 
-    /// Keeps all of them in flight until the end.
+    /// Keeps all requests in flight until the end.
     pub fn run(&mut self, end: u64, holds: &mut Vec<Hold>) {
         for slot in 0..self.slots.len() {
             self.ask(slot, end);

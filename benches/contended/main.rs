@@ -77,7 +77,7 @@ struct Setting {
     case: Case,
     contenders: usize,
     hold: Duration,
-    /// Between giving back and asking again.
+    /// The pause between a release and the next request.
     rest: Duration,
 }
 

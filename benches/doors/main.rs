@@ -36,13 +36,14 @@ use tally::{Figures, Round};
 /// The ttl of a lock; no lock lives long enough for it to matter.
 const TTL: Duration = Duration::from_secs(10);
 
-/// Before the first round of a case: connections, caches and buffers get their size.
+/// The time before the first round of a case, in which connections, caches and buffers get their
+/// size.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// Before every round: a door that was not driven meanwhile reads what it missed.
+/// The time before every round, in which an interface that was not driven reads what it missed.
 const COMING_BACK: Duration = Duration::from_millis(20);
 
-/// Between two rounds: the nodes send the answers that no caller waited for.
+/// The time between two rounds, in which the nodes send the answers that no caller waited for.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A client of the library, however it is driven.

@@ -18,12 +18,12 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// On a current-thread runtime.
+    /// Makes a client on a current-thread runtime.
     pub fn on_one_thread(fleet: &Fleet) -> Tasks {
         Tasks::on("SharedClient, tokio on one thread", Builder::new_current_thread(), fleet)
     }
 
-    /// On a runtime with a thread for each processor.
+    /// Makes a client on a runtime with a thread for each processor.
     pub fn on_threads(fleet: &Fleet) -> Tasks {
         Tasks::on("SharedClient, tokio multi-thread", Builder::new_multi_thread(), fleet)
     }

@@ -10,18 +10,18 @@ pub struct Options {
     pub contenders: Vec<usize>,
     pub holds: Vec<Duration>,
     pub kinds: Vec<Kind>,
-    /// `None`: as long as each contender needs for its turns.
+    /// The length of a run; `None`: as long as each contender needs for its turns.
     pub length: Option<Duration>,
     pub seeds: u64,
 }
 
-/// Above this one run takes minutes.
+/// With more contenders one run takes minutes.
 const MOST_CONTENDERS: usize = 1000;
 
-/// Half of the ttl is left to a lock that was handed over.
+/// The longest hold: half of the ttl is left of a lock that was handed over.
 const LONGEST_HOLD: Duration = Duration::from_secs(4);
 
-/// Long before the first probe of a client.
+/// The longest run: it ends long before the first probe of a client.
 const LONGEST: Duration = Duration::from_secs(900);
 
 impl Options {

@@ -167,7 +167,7 @@ impl Slot {
         Some(self.answers)
     }
 
-    /// The question has its majority; returns whether another one follows.
+    /// The last question got its majority. Returns whether another question follows for this key.
     pub fn go_on(&mut self, tally: &mut Tally) -> bool {
         if self.question % 2 == 1 {
             tally.acquired(self.asked);
@@ -185,7 +185,7 @@ pub fn load_script(node: &Node) {
     assert_eq!(loaded.text(), command::RELEASE.sha1);
 }
 
-/// The length of the answer that begins here. Anything but a grant is a panic.
+/// The length of the answer that begins here. Panics if it is not a grant.
 pub fn answer_length(bytes: &[u8]) -> usize {
     match bytes[0] {
         b'+' => "+OK\r\n".len(),

@@ -24,7 +24,7 @@ pub struct RingFloor {
 }
 
 struct Wire {
-    /// Kept open.
+    /// The socket, which has to stay open while the ring uses it.
     _stream: TcpStream,
     outbox: Vec<u8>,
     /// Key and number of each question that is not answered yet.

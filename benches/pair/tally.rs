@@ -48,7 +48,8 @@ impl Tally {
         self.histogram.saturating_record(asked.elapsed().as_nanos() as u64);
     }
 
-    /// A pair is complete. The moment at which the next one begins, or `None` at the round's end.
+    /// A pair is complete. Returns the moment at which the next one begins, or `None` at the
+    /// round's end.
     pub fn released(&mut self) -> Option<Instant> {
         if self.figures.is_some() {
             return None;

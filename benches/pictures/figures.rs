@@ -8,7 +8,7 @@
 pub struct Row {
     pub case: String,
     pub contender: String,
-    /// The figures; if there are none, why.
+    /// The figures, or the reason why there are none.
     pub figures: Result<Figures, String>,
 }
 

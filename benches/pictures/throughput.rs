@@ -63,7 +63,7 @@ pub fn svg(record: &Record) -> String {
     svg.finish(TOP + HEIGHT + 58.0, &lines.join(" "), &metadata.join("\n"))
 }
 
-/// The headline: the least of ours and the most of the others.
+/// The headline: the least of redlatch's figures and the greatest of the others'.
 fn point(record: &Record) -> [String; 2] {
     let case = format!("{HEADLINE} in flight");
     let pairs = |ours: bool| {

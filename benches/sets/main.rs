@@ -146,7 +146,7 @@ impl Bench {
         took
     }
 
-    /// Turns until so many requests have ended, and keeps the locks.
+    /// Drives the engine until this many requests have ended, and keeps the locks.
     fn until(&mut self, mut open: usize) {
         while open > 0 {
             while let Some(done) = self.engine.poll_completion() {

@@ -72,7 +72,7 @@ pub fn with_defaults(mut verb: Command, file: &ConfigFile) -> Command {
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
     path: PathBuf,
-    /// It was named, so it has to be there.
+    /// The user named the file, so it has to be there.
     named: bool,
 }
 

@@ -66,7 +66,7 @@ fn unit_of(name: &str) -> Option<u128> {
     UNITS.iter().find(|(names, _)| names.contains(&name)).map(|(_, nanos)| *nanos)
 }
 
-/// So many units, in nanoseconds; what is less than a nanosecond is dropped.
+/// This many units, in nanoseconds; a part below a nanosecond is dropped.
 fn part(digits: &str, unit: u128) -> Option<u128> {
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
     if fraction.contains('.') {

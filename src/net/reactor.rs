@@ -50,7 +50,7 @@ impl Reactor {
         Ok((reactor, engine))
     }
 
-    /// The same, for a driver that sleeps with timeouts.
+    /// The loop and the engine of a driver that sleeps with timeouts.
     pub(crate) fn with_timeouts(config: Config) -> Result<(Reactor, Engine), ConfigError> {
         let poll = Poll::new().map_err(|error| system("poller: cannot create one", &error))?;
         #[cfg(feature = "io-uring")]

@@ -200,7 +200,7 @@ pub struct Lock {
 /// The fencing numbers of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fence {
-    /// It was acquired without one.
+    /// The lock was acquired without a fencing number.
     None,
     /// The number of its key.
     Of(NonZeroU64),

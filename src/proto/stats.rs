@@ -128,7 +128,7 @@ pub struct Stats {
     pub splits: u64,
     /// Attempts that got a fencing number.
     pub fenced: u64,
-    /// Those of them whose number was written back in a second round trip.
+    /// The fencing numbers among these that were written back in a second round trip.
     pub written_back: u64,
     /// Attempts that could not be won as the nodes are configured.
     pub misconfigured: u64,

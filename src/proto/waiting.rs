@@ -13,7 +13,7 @@ use crate::proto::time::Instant;
 /// A moment that does not come.
 pub const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// So many attempts in a row that every node refuses may be chance. After more of them the holder
+/// This many attempts in a row that every node refuses may be chance. After more of them the holder
 /// seems to keep the key.
 const PATIENCE: u32 = 8;
 

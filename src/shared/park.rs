@@ -83,7 +83,7 @@ pub(super) fn wait<F: Future + Unpin>(future: F) -> F::Output {
     wait_in_steps(future, |_| None)
 }
 
-/// The same, but polls the future again after each step, whether it was woken or not.
+/// Waits as `wait` does, but polls the future again after each step, whether it was woken or not.
 pub(super) fn wait_in_steps<F: Future + Unpin>(
     mut future: F,
     step: impl Fn(&F) -> Option<Duration>,

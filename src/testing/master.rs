@@ -95,9 +95,10 @@ pub enum Flavor {
     /// Redis 7.0.15: the version that a test compares it with.
     #[default]
     Redis70,
-    /// The same with `DELEX`, `CLIENT SETINFO` and the version of Redis 8.4.
+    /// A server as `Redis70` with `DELEX`, `CLIENT SETINFO` and the version of Redis 8.4.
     Redis84,
-    /// The same with `DELIFEQ`, `CLIENT SETINFO` and the names and versions of Valkey 9.0.
+    /// A server as `Redis70` with `DELIFEQ`, `CLIENT SETINFO` and the names and versions of Valkey
+    /// 9.0.
     Valkey90,
 }
 
@@ -287,7 +288,7 @@ impl Master {
         }
     }
 
-    /// What it would save to its disk now.
+    /// The data that the server would save to its disk now.
     pub fn dump(&self) -> Dump {
         Dump { databases: self.databases.clone(), second_offset: self.second_offset }
     }

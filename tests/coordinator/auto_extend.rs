@@ -6,7 +6,7 @@ use redlatch::{AutoExtend, Lock, LockOptions, LockUpdateKind, LostReason};
 
 /// A renewal on a node, and the two commands after it, which register the key for notifications.
 const RENEWAL: [&str; 3] = ["EVALSHA", "CLIENT", "PTTL"];
-/// Yes to a renewal, and the key is there.
+/// A node's answers to a renewal and to the registration of the key.
 const YES: &str = ":1\r\n+OK\r\n:9000\r\n";
 
 /// A kept lock that all nodes hold; the requests that follow the grant are answered.
@@ -36,7 +36,7 @@ fn hour() -> AutoExtend {
     AutoExtend::at_most(Duration::from_secs(3600))
 }
 
-/// The reason of the loss, which is an update and no completion.
+/// The reason of the loss, which comes as an update and not as a completion.
 #[track_caller]
 fn reason(bench: &mut Bench) -> LostReason {
     assert!(bench.completion().is_none(), "the request completed before");

@@ -16,7 +16,7 @@ fn long() -> AutoExtend {
     AutoExtend::at_most(TTL * 100)
 }
 
-/// Lets the time pass, with a yes to everything. Returns how many extends that were on each node.
+/// Lets time pass while the nodes agree to all requests. Returns how many extends each node got.
 fn pass(bench: &mut Bench, by: Duration) -> usize {
     let end = bench.now.saturating_add(by);
     let mut extends = 0;
@@ -360,7 +360,7 @@ fn auto_extend_registers_the_key_once() {
 }
 
 #[test]
-fn nodes_that_do_not_answer_when_a_key_is_named_are_found_silent() {
+fn nodes_that_do_not_answer_a_registration_are_found_silent() {
     let mut bench = quiet();
     let lock = bench.hold(&[0, 1]);
     bench.said(2);

@@ -215,7 +215,7 @@ impl Bench {
         said
     }
 
-    /// Opens the connection that was asked for, and leaves the handshake unanswered.
+    /// Opens the connection that the core asked for, and leaves the handshake unanswered.
     pub fn open(&mut self, node: usize) {
         self.expect_connect(node);
         self.probes[node].clear();
@@ -350,7 +350,7 @@ impl Bench {
         shown
     }
 
-    /// The names of what is to be written to the node.
+    /// The names of the commands that the core has written to the node.
     pub fn names(&mut self, node: usize) -> Vec<String> {
         self.said(node).into_iter().map(|command| command[0].clone()).collect()
     }
@@ -363,7 +363,7 @@ impl Bench {
         self.core.handle_disconnected(NodeId::new(node), "reset", self.now);
     }
 
-    /// Moves on, and lets what is due happen.
+    /// Lets time pass, and has the core act on its timers.
     pub fn pass(&mut self, by: Duration) {
         self.now = self.now.saturating_add(by);
         self.core.handle_timeout(self.now);

@@ -66,7 +66,7 @@ fn extend_by_token_that_is_lost_reports_why() {
     assert!(matches!(lost, Error::Lost { reason: LostReason::Gone, .. }), "{lost:?}");
 }
 
-/// The node timeout is longer than this.
+/// A ttl that is shorter than the node timeout.
 const SHORT: Duration = Duration::from_millis(40);
 /// The time that is left of the ttl after drift.
 const USABLE: Duration = Duration::from_micros(37_600);

@@ -8,12 +8,12 @@ fn quiet() -> Bench {
     Bench::with(3, |settings| settings.probe_interval = TTL * 100)
 }
 
-/// Held, released, lost, and how many holds were counted.
+/// The counts of held, released and lost locks, and of holds.
 fn ends(stats: &Stats) -> [u64; 4] {
     [stats.held, stats.released, stats.lost, stats.holds.count()]
 }
 
-/// In which class one of these was counted: below how long.
+/// The bound of the class of the one duration that was counted.
 fn class_of(durations: &Durations) -> Option<Duration> {
     let (end, _) = durations.classes().find(|(_, count)| *count > 0).expect("one was counted");
     end

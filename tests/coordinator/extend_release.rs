@@ -262,7 +262,7 @@ fn an_extend_after_one_that_was_cancelled_is_a_round_of_its_own() {
     bench.pass(millis(50));
 }
 
-/// A yes of n0 to every extend, and whatever else it is asked.
+/// n0 agrees to every extend, and answers its other requests.
 fn yes(bench: &mut Bench) {
     for name in bench.names(0) {
         let extend = name == "EVALSHA";

@@ -41,7 +41,7 @@ impl World {
         world
     }
 
-    /// An operator on the spot runs a command.
+    /// An operator runs a command on the master itself.
     pub fn operate(&mut self, node: usize, words: &[&[u8]]) {
         let mut command = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
@@ -62,8 +62,8 @@ impl World {
 
     /// A client that is connected to every master, and knows them.
     pub fn client(&mut self, seed: u8) -> Client {
-        // The markers of these nodes are written now. Nodes without a marker are judged by their
-        // uptime.
+        // This client uses no marker, so it judges the nodes by their uptime. A marker that it
+        // wrote now would be too young to trust them.
         self.client_with_marker(seed, "")
     }
 

@@ -60,7 +60,7 @@ fn the_last_flush_of_many_finds_the_lock_that_came_between_them() {
 }
 
 #[test]
-fn a_flush_costs_no_timer_where_no_other_follows() {
+fn flush_that_no_other_follows_sets_no_timer() {
     let mut bench = quiet();
     let before = bench.core.open_timers();
     bench.reply(0, FLUSHED);

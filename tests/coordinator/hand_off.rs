@@ -149,7 +149,7 @@ fn inspect_ends_at_the_node_timeout_and_may_be_cancelled() {
 }
 
 #[test]
-fn force_release_deletes_whoever_holds_it() {
+fn force_release_deletes_the_key_whatever_it_holds() {
     let mut bench = Bench::new(3);
     bench.core.force_release(b"k", 5, bench.now).unwrap();
     for (node, reply) in [":0\r\n", ":1\r\n"].iter().enumerate() {
@@ -188,7 +188,7 @@ fn force_release_ends_the_same_whichever_node_answers_first() {
 }
 
 #[test]
-fn an_extend_by_a_token_that_is_taken_back_leaves_no_record_whatever_comes_of_it() {
+fn extend_by_token_that_is_cancelled_leaves_no_record_however_it_ends() {
     let mut bench = Bench::new(3);
     for replies in [["-BUSY a\r\n"; 3], [":1\r\n"; 3], [":0\r\n"; 3], ["-NOPERM a\r\n"; 3]] {
         let op = bench.core.extend_token(b"k", token(), TTL, 5, bench.now).unwrap();

@@ -53,7 +53,7 @@ fn anothers_key_is_not_healed_before_it_is_gone() {
 }
 
 #[test]
-fn an_absence_that_was_seen_before_the_heal_says_nothing_against_it() {
+fn absence_that_was_answered_before_the_heal_does_not_undo_it() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
     bench.said(2);

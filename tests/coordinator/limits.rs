@@ -117,7 +117,7 @@ fn hold(bench: &mut Bench, key: &[u8]) -> redlatch::Lock {
     }
 }
 
-/// No later turn would send them.
+/// A closed client has no later turn that would send the releases.
 #[test]
 fn client_that_ends_writes_its_releases_although_the_outbox_is_full() {
     let mut bench = limited(1, |limits| limits.outbox(2 * length_of_a_set()));

@@ -33,7 +33,7 @@ fn a_hand_over_costs_each_node_a_join_and_a_release() {
 }
 
 #[test]
-fn a_client_without_company_sets_the_key_again() {
+fn client_that_stands_alone_in_line_asks_by_a_set_from_the_next_lock_on() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, LONG);
     world.pass(2 * MS);

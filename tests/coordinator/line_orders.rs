@@ -104,7 +104,7 @@ fn waiters_do_not_yield_without_end_to_a_token_that_stands_in_no_line() {
     }
 }
 
-/// Everything is delivered with a round trip of 200 us, for so long.
+/// Delivers all messages with a round trip of 200 us, for this long.
 fn exchange_for(world: &mut World, clients: &[usize], time: Duration) {
     let until = world.now.saturating_add(time);
     while world.now < until {

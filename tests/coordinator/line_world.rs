@@ -241,7 +241,7 @@ impl World {
         );
     }
 
-    /// Time passes by small steps, and everything moves meanwhile.
+    /// Lets time pass in small steps, in which all messages are delivered.
     #[track_caller]
     pub fn pass(&mut self, by: Duration) {
         let until = self.now.saturating_add(by);

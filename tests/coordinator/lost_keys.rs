@@ -24,7 +24,7 @@ fn hold(bench: &mut Bench, nodes: usize) -> Lock {
     }
 }
 
-/// The caller extends it; these nodes answer, the others do not.
+/// The caller extends the lock; these nodes answer, the others do not.
 fn extend(bench: &mut Bench, lock: &Lock, replies: &[(usize, &str)]) {
     bench.core.extend(lock, TTL, 2, bench.now).unwrap();
     for &(node, reply) in replies {

@@ -45,7 +45,7 @@ fn trusting() -> Bench {
     bench
 }
 
-/// The marker that is written now.
+/// The marker that the node's script would write now.
 fn marker_now(bench: &Bench) -> Option<String> {
     let ago = MICROS.checked_sub(bench.micros(0));
     assert_eq!(ago.unwrap_or(0), 0, "the clock of the tests begins with MICROS");

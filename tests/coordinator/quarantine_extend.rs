@@ -21,7 +21,7 @@ fn restart_empty(bench: &mut Bench) {
     assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
 }
 
-/// Nodes 1 and 2 say yes to an extend; node 0 does not answer. Whether that is enough.
+/// Nodes 1 and 2 agree to an extend; node 0 does not answer. Returns whether the extend is won.
 fn extended_by_1_and_2(bench: &mut Bench, lock: &Lock) -> bool {
     bench.core.extend(lock, TTL, 2, bench.now).unwrap();
     for node in [1, 2] {
@@ -116,7 +116,7 @@ fn extend_counts_a_key_that_survived_what_the_node_forgot() {
 }
 
 #[test]
-fn extend_counts_a_key_that_was_seen_in_trust_after_its_set_was_lost_from_sight() {
+fn extend_counts_a_key_that_was_found_in_trust_after_the_answer_to_its_set_was_lost() {
     let mut bench = bench();
     let lock = bench.hold(&[0, 1]);
     assert_eq!(bench.names(2), ["SET"]);

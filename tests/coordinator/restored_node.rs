@@ -58,14 +58,14 @@ fn answer(bench: &mut Bench, nodes: &[usize]) {
     }
 }
 
-/// An extend that these nodes answer with yes. Whether that is enough.
+/// These nodes agree to an extend. Returns whether it is won.
 fn extended_by(bench: &mut Bench, lock: &Lock, nodes: &[usize]) -> bool {
     bench.core.extend(lock, TTL, 2, bench.now).unwrap();
     answer(bench, nodes);
     bench.completion().is_some_and(|done| done.result.is_ok())
 }
 
-/// Renews the lock by nodes 0 and 1 alone for so long.
+/// Renews the lock by nodes 0 and 1 alone for this long.
 fn renew_without_2(bench: &mut Bench, lock: &Lock, length: Duration) {
     for _ in 0..length.as_secs() {
         bench.pass(Duration::from_secs(1));

@@ -90,7 +90,7 @@ fn a_node_that_is_not_connected_says_what_was_waited_for_and_for_how_long() {
     }
 }
 
-/// Rule 2: no attempt waits for a connect.
+/// By rule 2 no attempt waits for a connect.
 #[test]
 fn nothing_is_held_after_the_first_handshakes() {
     let mut bench = Bench::not_connected(3);
@@ -106,7 +106,7 @@ fn nothing_is_held_after_the_first_handshakes() {
 }
 
 #[test]
-fn a_held_request_can_be_taken_back_and_hands_its_turn_on() {
+fn request_that_is_held_at_the_start_can_be_cancelled_and_passes_its_turn_on() {
     let mut bench = Bench::not_connected(3);
     let first = bench.core.acquire(b"k", LockOptions::once(TTL), 1, bench.now).unwrap();
     let _second = bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 2, bench.now).unwrap();

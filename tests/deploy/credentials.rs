@@ -165,7 +165,7 @@ fn a_socket_in_the_file_system_is_a_node_like_others() {
 }
 
 #[test]
-fn an_operator_finds_us_in_client_list() {
+fn client_list_shows_the_name_of_the_client() {
     let fleet = Fleet::start(1);
     let client = ready(config(fleet.urls()));
     let line = fleet[0].client_list().pop().expect("a connection");

@@ -20,7 +20,8 @@ use redlatch::{Client, Config, NodeState, ReleaseOutcome, RestartGuard};
 
 const TTL: Duration = Duration::from_secs(10);
 
-/// Without the restart guard: these servers are seconds old, and nothing was ever locked there.
+/// A configuration without the restart guard: these servers are seconds old, and no lock was ever
+/// granted there.
 fn config(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Config {
     let config = Config::new(urls).expect("good addresses");
     config.restart_guard(RestartGuard::Off).node_timeout(3 * SECOND)

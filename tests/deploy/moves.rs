@@ -205,7 +205,7 @@ fn node_moves_are_reported_and_counted() {
 }
 
 #[test]
-fn counting_is_right_under_many_locks() {
+fn stats_are_right_under_many_locks() {
     let fleet = Fleet::start(1);
     let mut poll = Poll::new().unwrap();
     let mut events = Events::with_capacity(64);

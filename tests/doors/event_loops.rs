@@ -127,7 +127,7 @@ fn engine_runs_in_every_event_loop() {
 }
 
 #[test]
-fn a_loop_that_takes_it_in_and_out_misses_nothing() {
+fn descriptor_that_is_registered_and_deregistered_in_turns_misses_nothing() {
     let fleet = Fleet::start(3);
     let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
     let mut outer = Outer::edge(&mut locks);

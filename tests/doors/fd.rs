@@ -92,7 +92,7 @@ fn granted(outer: &mut Outer, locks: &mut FdEngine, fleet: &Fleet, count: u64) {
 }
 
 #[test]
-fn completions_that_are_not_taken_keep_it_readable() {
+fn completions_that_are_not_taken_keep_the_descriptor_readable() {
     let fleet = Fleet::start(3);
     for make in LOOPS {
         let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
@@ -128,7 +128,7 @@ fn completions_that_are_not_taken_keep_it_readable() {
 }
 
 #[test]
-fn a_descriptor_that_was_not_asked_stays_readable_without_a_tick() {
+fn descriptor_stays_readable_without_a_tick_until_all_completions_are_taken() {
     let fleet = Fleet::start(3);
     let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
     let mut outer = Outer::Level;
@@ -168,7 +168,7 @@ fn a_request_that_is_cancelled_leaves_the_descriptor_silent() {
 }
 
 #[test]
-fn lock_updates_that_are_not_taken_keep_it_readable() {
+fn lock_updates_that_are_not_taken_keep_the_descriptor_readable() {
     let fleet = Fleet::start(3);
     for make in LOOPS {
         let mut locks = FdEngine::new(config(fleet.urls())).unwrap();

@@ -35,7 +35,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// A wake-up that does not come within this time is lost.
 const LOST: Duration = Duration::from_secs(10);
 
-/// No timer of its own in the time that a test takes: only the awaited event wakes it.
+/// A configuration that sets no timer in the time of a test: only the awaited event wakes the loop.
 fn config<I>(urls: I) -> Config
 where
     I: IntoIterator,

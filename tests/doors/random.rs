@@ -136,7 +136,7 @@ impl Anybody {
 }
 
 #[test]
-fn whatever_anybody_does_the_descriptor_is_readable_when_it_has_to_be() {
+fn descriptor_is_readable_when_it_has_to_be_in_random_runs() {
     let given = std::env::var("REDLATCH_TEST_DICE").ok().and_then(|it| it.parse().ok());
     let seed = given.unwrap_or_else(|| u64::from(std::process::id()));
     for (number, make) in LOOPS.into_iter().enumerate() {

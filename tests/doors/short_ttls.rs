@@ -65,7 +65,7 @@ impl Ask {
 #[derive(Debug)]
 pub enum End<H> {
     Granted(H),
-    /// Or not, but the lock is there to be looked at.
+    /// The extend ended, and whether it was won. The lock can be looked at in either case.
     Extended(H, bool),
     Released,
     /// The request failed, or the renewal of the lock that it was granted.
@@ -286,7 +286,7 @@ impl<L: Locks> Run<L> {
         }
     }
 
-    /// The lock is held, or the answer to an extend says that it is not: it goes on with it later.
+    /// The lock is held, or an extend of it failed: its holder goes on with it later.
     fn on_held(&mut self, number: u64, held: L::Held) {
         let slot = self.slots.get_mut(&number).expect("it was there");
         slot.stage = Stage::Held(held);

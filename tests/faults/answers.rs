@@ -57,7 +57,8 @@ impl Trouble {
         assert!(took < NODE_TIMEOUT / 2, "{who}: {took:?}");
     }
 
-    /// Two of three: both are in the error with the cause, at once or when the wait is over.
+    /// Two of three nodes have the trouble: both are in the error with the cause, at once or when
+    /// the wait is over.
     pub fn is_named(&self, client: &Client, fleet: &Fleet) {
         // A cause that lasts ends the request at once, so its wait may be long.
         let wait = if self.cause.is_permanent() { 30 * SECOND } else { millis(300) };

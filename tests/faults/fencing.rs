@@ -12,7 +12,7 @@ use crate::support::{Dice, again};
 use redlatch::proto::counter_key;
 use redlatch::{ConfigError, Error, LockOptions};
 
-/// Short, so that a node that forgot its counters counts again while a test runs.
+/// A short `max_ttl`, so that a node that forgot its counters counts again while a test runs.
 const MAX_TTL: Duration = SECOND;
 
 const KEY: &str = "fenced";
@@ -251,7 +251,8 @@ fn fence_goes_on_growing() {
     }
 }
 
-/// Sooner than `max_ttl` after their start it may fall: nothing else on the nodes has the number.
+/// If the counter was deleted sooner than `max_ttl` after its start, the number may fall: nothing
+/// else on the nodes has it.
 #[test]
 fn fence_grows_though_counters_were_deleted_max_ttl_after_their_start() {
     let fleet = Fleet::start(3);

@@ -98,7 +98,7 @@ fn walk(nodes: &Proxied) -> Vec<String> {
 }
 
 #[test]
-fn pieces_and_glue_make_no_difference() {
+fn replies_in_pieces_or_joined_make_no_difference() {
     let plain = walk(&Proxied::start(3));
     println!("{plain:?}");
     let nodes = Proxied::start(3);

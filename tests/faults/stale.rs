@@ -5,7 +5,7 @@ use super::*;
 use crate::support::Monitor;
 use redlatch::Error;
 
-/// Far longer than any test waits: a key that goes does not go by its ttl.
+/// A ttl far above the length of a test: a key that goes away does not go by its ttl.
 const LONG: Duration = Duration::from_secs(60);
 
 fn quick(urls: Vec<String>) -> Client {

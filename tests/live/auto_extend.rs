@@ -117,8 +117,8 @@ fn extensions_end(ttl: Duration) {
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::AlreadyExpired);
 }
 
-/// Warned of no deadline twice, and of the last one; and warned in time if the machine was not
-/// busy.
+/// The holder is warned of no deadline twice, and of the last one; and in time if the machine was
+/// not busy.
 #[track_caller]
 fn is_warned_once(told: &Told) {
     assert!(told.warnings.windows(2).all(|two| two[0] < two[1]), "warned twice: {told:?}");
@@ -242,7 +242,7 @@ fn extending_works_where_memory_is_full() {
 }
 
 #[test]
-fn a_ttl_of_nothing_is_never_sent() {
+fn ttl_of_zero_is_never_sent() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let mut guard = client.try_lock("a", TTL).unwrap();

@@ -105,7 +105,7 @@ fn a_release_while_an_extend_is_under_way_ends_both() {
 }
 
 #[test]
-fn events_of_others_are_left_alone() {
+fn engine_does_not_own_the_tokens_of_others() {
     let fleet = Fleet::start(1);
     let embedded = Loop::ready(config(&fleet));
     let owns = |token| embedded.engine.owns(mio::Token(token));

@@ -23,7 +23,7 @@ fn is_gone(error: &Error) {
 }
 
 #[test]
-fn a_lock_that_is_given_away_is_taken_up_and_is_the_other_s() {
+fn lock_that_is_given_away_is_adopted_and_belongs_to_the_adopter() {
     let fleet = Fleet::start(3);
     let (giver, taker) = (client(&fleet), client(&fleet));
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();

@@ -56,7 +56,7 @@ fn keys_that_are_deleted_one_by_one_are_healed_and_the_lock_is_never_lost() {
 }
 
 #[test]
-fn a_key_that_is_another_s_is_healed_when_it_is_free_and_not_before() {
+fn key_that_another_client_has_is_healed_when_it_is_free_and_not_before() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let mut guard = client.try_lock("a", TTL).unwrap();

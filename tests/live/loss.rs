@@ -236,7 +236,7 @@ fn loss_is_reported_when_the_third_of_five_keys_is_replaced() {
     is_only_anothers(&fleet, &client, 3);
 }
 
-/// Our keys go, and another client's stay.
+/// The client's keys are gone, and another client's stay.
 #[track_caller]
 fn is_only_anothers(fleet: &Fleet, client: &Client, nodes: usize) {
     client.drive_until(SOON, "ours is gone", || fleet.keys_everywhere().len() == nodes);

@@ -65,7 +65,7 @@ struct Told {
     error: Error,
     /// The deadlines of the warnings.
     warnings: Vec<redlatch::clock::Instant>,
-    /// When it was reported.
+    /// The moment of the report.
     at: redlatch::clock::Instant,
     /// The last deadline that was in force.
     deadline: redlatch::clock::Instant,

@@ -14,7 +14,7 @@ use redlatch::{Guard, LostReason};
 /// The line that the holder prints when it holds its locks.
 const HOLDING: &str = "holding";
 
-/// The line that it prints when it knows that it does not any more.
+/// The line that the holder prints when it knows that it has lost its locks.
 const BOTH_LOST: &str = "both are lost";
 
 /// How long the locks of the holder live: it keeps them if the machine stalls for two seconds.

@@ -230,7 +230,7 @@ impl World {
         }
     }
 
-    /// The holder of the shared key has given it back.
+    /// The holder of the shared key has released it.
     fn leave(&mut self, token: &LockToken) {
         if self.holder.as_ref().is_some_and(|(held, _)| held == token) {
             self.holder = None;

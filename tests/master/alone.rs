@@ -175,7 +175,7 @@ fn client_ids_are_those_of_this_start() {
 }
 
 #[test]
-fn two_masters_have_two_names() {
+fn two_masters_have_different_run_ids() {
     let seeds = [0, 1, 2, u64::MAX];
     let name = |seed| info(&mut Master::new(seed, START), A_SECOND_IN, "run_id");
     let names = seeds.map(name);

@@ -55,7 +55,7 @@ struct Bench {
     master: Master,
     started: time::Instant,
     next_id: u64,
-    /// Sets the scene and is not compared.
+    /// The connection of the test itself, whose replies are not compared.
     admin: Line,
     lines: [Option<Line>; 2],
     trouble: Option<Trouble>,

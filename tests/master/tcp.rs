@@ -104,7 +104,7 @@ fn clock() -> Instant {
 }
 
 #[test]
-fn each_is_a_master_of_its_own() {
+fn each_listener_is_a_master_of_its_own() {
     let masters = Masters::start(3).expect("three masters start");
     let mut seen = Vec::new();
     for (master, url) in masters.iter().zip(masters.urls()) {
@@ -122,7 +122,7 @@ fn each_is_a_master_of_its_own() {
 }
 
 #[test]
-fn a_frozen_one_takes_everything_and_executes_it_when_thawed() {
+fn frozen_master_takes_commands_and_executes_them_when_thawed() {
     let masters = one();
     let mut before = Peer::connect(&masters[0]);
     assert_eq!(before.ask("PING"), "+PONG");
@@ -144,7 +144,7 @@ fn a_frozen_one_takes_everything_and_executes_it_when_thawed() {
 }
 
 #[test]
-fn a_killed_one_is_gone_until_it_is_restarted() {
+fn killed_master_is_gone_until_it_is_restarted() {
     let masters = one();
     let master = &masters[0];
     master.set_uptime(1000);
@@ -191,7 +191,7 @@ fn frozen_master_that_is_killed_executes_nothing_more() {
 }
 
 #[test]
-fn a_delay_is_that_of_a_long_wire() {
+fn delay_of_a_master_delays_answers_and_keeps_requests_in_flight() {
     let masters = one();
     let delay = Duration::from_millis(80);
     let mut peer = Peer::connect(&masters[0]);

@@ -76,7 +76,7 @@ pub struct Plan {
     pub hand_over_ttl: Duration,
     /// The steps that every run begins with.
     pub prefix: &'static [Step],
-    /// No state is looked at that is more steps away from the first.
+    /// The search looks at no state that is more steps away from the first one.
     pub depth: usize,
 }
 

@@ -28,7 +28,7 @@ const CLIENTS: usize = 3;
 const STARTS: u64 = 3;
 /// How many nodes have names.
 const NODES: u64 = 5;
-/// By so many digits of its token a waiter is named to others.
+/// Other clients know a waiter by this many digits of its token.
 const BEGINNING: usize = 12;
 
 #[derive(Debug, Clone, Copy)]

@@ -25,7 +25,7 @@ const NONE: Bounds = Bounds {
 const ALONE: Bounds = Bounds { acquires: [1, 0, 0], ..NONE };
 const BOTH: Bounds = Bounds { acquires: [1, 1, 0], ..NONE };
 
-/// Searched by every test run. All are complete within their bounds.
+/// The plans that every test run searches. All are complete within their bounds.
 pub const QUICK: &[(&str, Plan)] = &[
     (
         "extend, release, flush of scripts",
@@ -41,7 +41,7 @@ pub const QUICK: &[(&str, Plan)] = &[
     ("hand-over in flight, freeze", released(Bounds { freezes: 1, frozen_moments: 3, ..IN_LINE })),
 ];
 
-/// Searched in a release build by `.ci/run`. All are complete within their bounds.
+/// The plans that `.ci/run` searches in a release build. All are complete within their bounds.
 pub const GATE: &[(&str, Plan)] = &[
     ("two acquire, cancel, release", plan(Bounds { cancels: 1, releases: 1, ..BOTH })),
     ("two extends, cut, release", plan(Bounds { extends: 2, cuts: 1, releases: 1, ..ALONE })),
@@ -74,7 +74,8 @@ pub const GATE: &[(&str, Plan)] = &[
     ("three, two hand-overs", three(Bounds { releases: 3, ..THREE })),
 ];
 
-/// Searched before a release, with those of `GATE`. All are complete within their bounds.
+/// The plans that are searched before a release, with those of `GATE`. All are complete within
+/// their bounds.
 pub const FULL: &[(&str, Plan)] = &[
     ("extend, flush, delay", plan(Bounds { extends: 1, flushes: 1, delays: 1, ..ALONE })),
     ("extend after a flush", after(DOUBTFUL, EXTEND_AFTER_FLUSH)),
@@ -102,7 +103,7 @@ pub const WIDE: &[(&str, Plan)] = &[
     ("two fenced, restart", fenced(Bounds { restarts: 1, ..BOTH }, UNEQUAL)),
 ];
 
-/// Too large to be complete: bounded by the depth, and by the number of states.
+/// Plans too large to be complete: they are bounded by the depth, and by the number of states.
 pub const DEEP: &[(&str, Plan)] = &[
     ("delay, two acquire", plan(Bounds { delays: 1, ..BOTH })),
     (
@@ -377,10 +378,10 @@ const GIVEN: [Step; 16] = [
     Step::ToClient { client: 0, node: 2 },
 ];
 
-/// Then node 1 restarts empty.
+/// After `GIVEN`, node 1 restarts empty.
 const RESTARTED: &[Step] = &after_given::<17>(&[Step::Restart { node: 1, empty: true }]);
 
-/// Then client 1 asks, and node 1 executes that after it was flushed.
+/// After `GIVEN`, client 1 asks, and node 1 executes that after it was flushed.
 const FLUSHED: &[Step] = &after_given::<19>(&[
     Step::Acquire { client: 1 },
     Step::Flush { node: 1 },

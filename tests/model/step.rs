@@ -13,7 +13,7 @@ pub enum Step {
     Late { orphan: u8 },
     /// A client connects to a node, and the handshake goes through.
     Connect { client: u8, node: u8 },
-    /// A client lets happen what is due.
+    /// A client acts on its timers.
     Turn { client: u8 },
     /// Time passes up to the next moment at which something is due or a key expires.
     Time,

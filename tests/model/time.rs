@@ -20,7 +20,7 @@ pub const RETRY: Duration = NODE_TIMEOUT;
 pub const SHORT_TTL: Duration = Duration::from_millis(40);
 /// How long a client waits in line: up to its third poll.
 pub const WAIT: Duration = Duration::from_millis(220);
-/// No run lasts until the first probe.
+/// The probe interval, which is longer than any run.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// The search does not wait for timers that are due later than this: only probes are.

@@ -36,7 +36,7 @@ fn nothing_is_asked_before_a_call_is_polled() {
 }
 
 #[test]
-fn a_waiter_has_the_lock_when_it_is_dropped() {
+fn waiter_has_the_lock_when_the_guard_before_it_is_dropped() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let other = client.clone();

@@ -181,7 +181,7 @@ impl AsRef<[u8]> for Panics {
 }
 
 #[test]
-fn a_key_that_panics_breaks_nothing() {
+fn key_whose_conversion_panics_breaks_nothing() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let before = client.gauges();

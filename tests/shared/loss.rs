@@ -194,7 +194,7 @@ fn close_of_several_callers_ends_at_the_shortest_timeout() {
 }
 
 #[test]
-fn a_client_that_closes_takes_on_nothing_more() {
+fn client_that_closes_refuses_new_requests() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let held = client.lock("a", TTL).wait().unwrap();

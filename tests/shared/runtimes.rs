@@ -125,7 +125,7 @@ fn renewal_counts(ttl: Duration) {
 }
 
 #[test]
-fn outside_of_a_runtime_there_is_an_error() {
+fn client_for_tokio_outside_of_a_runtime_is_an_error() {
     let config = Config::new(["redis://127.0.0.1:1"]).unwrap();
     let mut future = std::pin::pin!(SharedClient::connect_tokio(config));
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());

@@ -252,7 +252,7 @@ impl World {
             let Some(ttl) = set_ttl(output, token.digits()) else { continue };
             let belief = self.checker.belief(held.belief);
             if belief.from <= self.network.wires[wire].full_until {
-                // The bytes of the first heal may still be in flight.
+                // The socket was full when the lock was won: this may be the acquire's own `SET`.
                 continue;
             }
             let left = belief.until.saturating_sub(now);

@@ -143,7 +143,7 @@ fn no_odd_seed_finds_two_holders_or_anything_left() {
 }
 
 #[test]
-fn a_seed_is_a_run() {
+fn one_seed_gives_the_same_run_again() {
     for seed in 0..20 {
         let [first, second] = [(); 2].map(|()| {
             let trace = Trace::on();

@@ -281,7 +281,7 @@ fn a_missing_server_is_named_with_the_command_that_installs_it() {
 
 #[test]
 #[should_panic(expected = "in vain: pigs fly")]
-fn waiting_in_vain_ends() {
+fn eventually_panics_if_its_condition_never_holds() {
     eventually(millis(20), "pigs fly", || false);
 }
 

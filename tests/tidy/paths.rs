@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_code_ends() {
+    fn broken_code_ends_the_parser() {
         for broken in ["use", "use a::{", "use a::{b", "use ;", "use {,};", "a::", "use =;", "}}}"]
         {
             read("src/x.rs", broken);

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_whole() {
+    fn words_are_found_only_as_whole_words() {
         let source = Source::new("src/x.rs", "un unsafe_code; unsafe {} // unsafe\n\"unsafe\"");
         assert_eq!(source.words("unsafe"), [16]);
     }

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn roots_forbid() {
+    fn crate_roots_have_to_forbid_unsafe_code() {
         let root = |path, text| forbids_unsafe(&Source::new(path, text)).len();
         let both = "#![forbid(unsafe_code)]\n#![warn(clippy::unwrap_used)]";
         assert_eq!(root("src/lib.rs", both), 0);

@@ -51,7 +51,7 @@ use with_rslock::Rslock;
 /// The ttl of a lock; no lock lives long enough for it to matter.
 const TTL: Duration = Duration::from_secs(10);
 
-/// After which a node counts as silent, for every contender. rslock cannot change it.
+/// The time after which a node counts as silent, for every contender. rslock cannot change it.
 const NODE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long a contender on one key holds it.
@@ -60,13 +60,14 @@ const HOLD: Duration = Duration::from_millis(1);
 /// The mean pause of a peer between two attempts on a key that another contender holds.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// Longer than any contender on one key waits.
+/// A time longer than any contender on one key waits.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// The most keys that any case has in flight.
 const MOST_IN_FLIGHT: usize = 512;
 
-/// Before the first round of a case: connections, caches and buffers get their size.
+/// The time before the first round of a case, in which connections, caches and buffers get their
+/// size.
 const WARM_UP: Duration = Duration::from_millis(300);
 
 /// The warm-up with a frozen node: in this time the node is found to be silent.
@@ -75,10 +76,10 @@ const LONG_WARM_UP: Duration = Duration::from_millis(1_200);
 /// How late the last pair of a round may end. A contender that needs longer is left out.
 const OVERTIME: Duration = Duration::from_secs(3);
 
-/// Before every round: a contender that was not driven meanwhile reads what it missed.
+/// The time before every round, in which a contender that was not driven reads what it missed.
 const COMING_BACK: Duration = Duration::from_millis(20);
 
-/// Between two rounds: the nodes send the answers that no caller waited for.
+/// The time between two rounds, in which the nodes send the answers that no caller waited for.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A round from which the hypervisor took more than this part is left out.

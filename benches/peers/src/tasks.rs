@@ -28,7 +28,7 @@ pub trait Locks: Clone + Send + Sync + 'static {
     fn release(&self, held: Self::Held) -> impl Future<Output = ()> + Send;
 }
 
-/// Between two attempts of a peer that cannot wait: `RETRY` on average.
+/// The pause between two attempts of a peer that cannot wait: `RETRY` on average.
 pub async fn pause() {
     let part: f64 = rand::rng().random();
     tokio::time::sleep(RETRY.mul_f64(2.0 * part)).await;

@@ -58,7 +58,7 @@ impl Files {
     }
 }
 
-/// The same path with `suffix` after the name, before its extension.
+/// This path with `suffix` after the name, before its extension.
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.file_stem().unwrap_or_default().to_owned();
     name.push(suffix);

@@ -13,7 +13,7 @@ use super::pairs::{Begin, Ended};
 
 const SECOND: u128 = 1_000_000_000;
 
-/// So many pairs a second.
+/// An open loop with this many pairs a second.
 #[derive(Debug)]
 pub struct Open {
     rate: u64,

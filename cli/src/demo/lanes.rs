@@ -14,11 +14,11 @@ use super::peek::Held;
 pub enum Ending {
     /// The token was deleted, or another one replaced it.
     Released,
-    /// Its ttl was over.
+    /// The ttl was over.
     Expired,
     /// The node died with it.
     Lost,
-    /// It has not ended.
+    /// The lock has not ended.
     None,
 }
 

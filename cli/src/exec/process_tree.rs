@@ -40,8 +40,8 @@ struct Process {
     session: i32,
     /// When it was started, in the system's clock ticks.
     started: u64,
-    /// It is dead, and its parent has not waited for it yet. A process whose first thread has ended
-    /// lives on in the others.
+    /// The process is dead, and its parent has not waited for it yet. A process whose first thread
+    /// has ended lives on in the others.
     dead: bool,
 }
 

@@ -24,7 +24,7 @@ pub struct Input {
 }
 
 impl Input {
-    /// Its end wakes the poller from now on.
+    /// Watches stdin: from now on its end wakes the poller.
     pub fn watch(registry: &Registry) -> Input {
         let stdin = rustix::stdio::stdin().as_raw_fd();
         let watched = registry.register(&mut SourceFd(&stdin), INPUT, Interest::READABLE).is_ok();

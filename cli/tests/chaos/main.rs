@@ -50,7 +50,7 @@ use support::{Dice, Fleet, millis};
 use worker::Errand;
 use workers::Workers;
 
-/// The longest ttl of all clients. Short, because the quarantine lasts as long.
+/// The longest ttl of all clients. It is short, because the quarantine lasts as long.
 const MAX_TTL: Duration = millis(2000);
 
 const NODE_TIMEOUT: Duration = millis(100);

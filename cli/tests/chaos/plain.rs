@@ -62,7 +62,7 @@ impl Plain {
         None
     }
 
-    /// Deletes the key where it holds this token. True: on a majority.
+    /// Deletes the key where it holds this token. Returns whether a majority did.
     pub fn unlock(&mut self, held: &Held) -> bool {
         self.connect();
         let replies = self.ask(&["EVAL", DELETE, "1", &held.key, &held.token]);

@@ -59,7 +59,7 @@ impl Errand {
         Self::NAMES.iter().map(name).zip(values).collect()
     }
 
-    /// `None` in the test itself.
+    /// The order in the environment; `None` in the test itself.
     pub fn of_this_process() -> Option<Errand> {
         let read = |name| std::env::var(format!("CHAOS_WORKER_{name}")).ok();
         let number = |text: &str| text.parse::<u64>().expect("the test wrote a number");
@@ -122,11 +122,11 @@ pub enum Manner {
     Plain,
     /// The worker asks for an extension every third of the ttl.
     Extending,
-    /// The library renews it.
+    /// The library renews the lock.
     AutoExtending,
     /// The worker goes on until its check fails.
     Overstaying,
-    /// Nothing asks for a release but the drop.
+    /// Only the drop of the guard asks for the release.
     Dropped,
 }
 

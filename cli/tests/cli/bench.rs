@@ -183,7 +183,7 @@ fn slow_pairs(fleet: &Fleet, arguments: &[&str]) -> u64 {
 }
 
 #[test]
-fn a_stall_is_met_by_one_in_a_closed_loop_and_by_all_who_come_in_an_open_one() {
+fn bench_counts_a_stall_once_in_a_closed_loop_and_for_every_arrival_in_an_open_loop() {
     despite_stalls(Duration::from_millis(100), |_| stall_is_met());
 }
 
@@ -227,7 +227,7 @@ fn clients_that_contend_wait_for_each_other() {
 }
 
 #[test]
-fn an_interrupt_ends_it_with_what_was_measured() {
+fn bench_that_is_interrupted_prints_what_it_measured() {
     let fleet = Fleet::start(3);
     let files = Directory::new("early");
     let arguments = ["bench", "--duration", "60s", "--in-flight", "2,4"];
@@ -252,7 +252,7 @@ fn an_interrupt_ends_it_with_what_was_measured() {
 }
 
 #[test]
-fn a_second_interrupt_ends_it_at_once_and_leaves_nothing_either() {
+fn bench_ends_at_once_at_a_second_interrupt_and_leaves_nothing() {
     let fleet = Fleet::start(3);
     let tool = Running::start(&mut tool_on(&fleet, &["bench", "--in-flight", "16"]));
     until_it_measures(&fleet, Duration::ZERO);
@@ -269,7 +269,7 @@ fn a_second_interrupt_ends_it_at_once_and_leaves_nothing_either() {
 }
 
 #[test]
-fn troubles_are_counted_by_their_kind() {
+fn bench_counts_errors_by_their_kind() {
     despite_stalls(Duration::from_millis(200), |_| troubles_are_counted());
 }
 
@@ -328,7 +328,7 @@ fn in_flight_is_counted() {
 }
 
 #[test]
-fn nodes_that_do_not_answer_are_69_and_bad_options_125() {
+fn bench_exits_69_without_a_quorum_and_125_for_bad_options() {
     let urls = [0; 3].map(|_| format!("redis://127.0.0.1:{}", free_port())).join(",");
     let refusal = run(&mut tool(&["bench", "-s", &urls, "--json"])).with_code(69).json();
     assert_eq!(refusal["error"], "no_quorum");

@@ -92,7 +92,7 @@ pub fn names(events: &[Value]) -> Vec<&str> {
 }
 
 #[test]
-fn cmd_gives_its_own_code_or_128_and_its_signal() {
+fn exec_returns_the_code_of_cmd_or_128_and_its_signal() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill $$", 143)] {
@@ -148,7 +148,7 @@ fn make_executable(path: &Path) {
 }
 
 #[test]
-fn exec_of_two_runs_one_and_then_the_other() {
+fn two_execs_of_one_key_run_their_commands_one_after_the_other() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     let first = "echo first >> log; until [ -e go ]; do sleep 0.01; done; echo end >> log; exit 3";

@@ -59,7 +59,7 @@ fn lose_under_other_process_groups() -> Vec<LastWords> {
 }
 
 #[test]
-fn sigterm_comes_once_to_each() {
+fn exec_sends_sigterm_once_to_each_process() {
     for flags in [&[][..], &["--foreground"]] {
         let fleet = Fleet::start(3);
         let desk = Desk::on(&fleet);

@@ -128,7 +128,8 @@ fn time_on_processors(process: u32) -> Duration {
     Duration::from_millis(10 * ticks.sum::<u64>())
 }
 
-/// A process that uses much of a processor is run late on a busy machine: SIGKILL would come late.
+/// A process that uses much of a processor is scheduled late on a busy machine, so SIGKILL would
+/// come late.
 #[test]
 fn exec_uses_little_of_a_processor_while_it_waits_for_what_cmd_started() {
     let fleet = Fleet::start(3);

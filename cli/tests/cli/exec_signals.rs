@@ -18,7 +18,7 @@ fn is_stopped(process: u32) {
 }
 
 #[test]
-fn a_signal_while_it_waits_ends_it_at_once_and_leaves_nothing() {
+fn signal_while_exec_waits_ends_it_at_once_and_leaves_nothing() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     // Another client holds a majority, so the tool has to release the grant of the third node.
@@ -40,7 +40,7 @@ fn a_signal_while_it_waits_ends_it_at_once_and_leaves_nothing() {
 }
 
 #[test]
-fn cmd_gets_the_signals_its_group_too_and_its_code_comes_back() {
+fn exec_passes_signals_to_the_group_of_cmd_and_returns_its_code() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     let script = "sh -c \"trap 'echo grandchild >> log; exit' USR1; echo up > below; \

@@ -173,7 +173,7 @@ fn lose_on_a_terminal() -> Vec<LastWords> {
 }
 
 #[test]
-fn a_shell_stops_and_continues_it_as_one_job() {
+fn shell_stops_and_continues_exec_and_cmd_as_one_job() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     // CMD waits in `read`: a shell that is starting a process when it is stopped would not look

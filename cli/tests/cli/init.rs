@@ -136,7 +136,7 @@ fn init_without_a_terminal_or_yes_sends_nothing() {
 }
 
 #[test]
-fn nodes_that_do_not_take_it_are_named_and_a_quorum_is_needed() {
+fn init_names_nodes_that_do_not_take_the_marker_and_needs_a_quorum() {
     let fleet = Fleet::start(5);
     fleet[0].kill();
     assert!(fleet[1].command(&["SET", "redlatch:node", "mine"]).is_ok());
@@ -182,7 +182,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// The question about every node. A node that is connected late is not part of it.
+    /// The question, which has to be about every node: a node that connects late is not in it.
     fn on(fleet: &Fleet) -> Asked {
         loop {
             let (asked, nodes) = Asked::once_on(fleet);

@@ -24,7 +24,7 @@ pub fn owned(fleet: &Fleet, owner: &str, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn list_has_a_row_for_each_lock_and_none_for_what_other_programs_keep() {
+fn list_has_a_row_for_each_lock_and_none_for_keys_of_other_programs() {
     let fleet = Fleet::start(3);
     owned(&fleet, "web-1", &["-t", "40s", "deploy"]);
     owned(&fleet, "web-2", &["-t", "50s", "a b"]);

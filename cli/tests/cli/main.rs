@@ -124,9 +124,9 @@ struct Ended {
     status: ExitStatus,
     out: String,
     errors: String,
-    /// Since before it was started.
+    /// How long the tool ran, counted from before its start.
     ran: Duration,
-    /// Since the test began to wait for its end.
+    /// How long the test waited for the tool's end.
     took: Duration,
 }
 

@@ -59,7 +59,7 @@ fn release_names_the_nodes_that_did_not_confirm_it_and_how_long_their_key_may_st
 }
 
 #[test]
-fn release_says_the_same_as_json() {
+fn release_in_json_names_the_nodes_that_did_not_confirm_it() {
     let fleet = Fleet::start(3);
     let as_json =
         |fleet: &Fleet, token: &str| release(fleet, &["--json"], token).with_code(0).json();

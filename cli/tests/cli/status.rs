@@ -8,7 +8,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use super::*;
 
 #[test]
-fn free_is_0_and_held_is_1_and_nothing_is_changed() {
+fn status_exits_0_for_free_and_1_for_held_and_changes_nothing() {
     let fleet = Fleet::start(3);
     let free = run_on(&fleet, &["status", "deploy"]).with_code(0);
     assert!(free.out.starts_with("deploy: free\n"), "{free:?}");
@@ -130,7 +130,7 @@ fn fleet_label(fleet: &Fleet, index: usize) -> String {
 }
 
 #[test]
-fn without_a_key_the_nodes_themselves_are_printed() {
+fn status_without_a_key_prints_the_nodes() {
     let fleet = Fleet::start(3);
     let ready = run_on(&fleet, &["status"]).with_code(0);
     assert!(ready.out.starts_with("3 of 3 nodes can grant, 2 are needed\n"), "{ready:?}");

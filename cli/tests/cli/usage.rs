@@ -42,7 +42,7 @@ fn usage_error_for_a_missing_token_and_for_words_of_other_tools_has_a_tip() {
 }
 
 #[test]
-fn no_nodes_and_files_that_are_not_there_are_125() {
+fn missing_nodes_and_missing_files_exit_125() {
     let ended = run(&mut tool(&["status"])).with_code(125);
     assert!(ended.errors.contains("-s URL") && ended.errors.contains("REDLATCH_SERVERS"));
     let mut command = tool(&["status", "-s", "redis://h", "--tls-ca", "no-such-file"]);
@@ -56,7 +56,7 @@ fn no_nodes_and_files_that_are_not_there_are_125() {
 }
 
 #[test]
-fn help_and_version_are_0_and_on_stdout() {
+fn help_and_version_exit_0_and_print_to_stdout() {
     for verb in [
         "exec",
         "hold",
@@ -81,7 +81,7 @@ fn help_and_version_are_0_and_on_stdout() {
 }
 
 #[test]
-fn every_verb_teaches_by_an_example() {
+fn help_of_every_verb_has_an_example() {
     for verb in [
         "exec",
         "hold",

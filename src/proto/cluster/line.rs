@@ -21,7 +21,7 @@ pub(super) enum Listening {
     No,
     /// The client has asked, and there is no answer yet.
     Asked,
-    /// They come.
+    /// Notifications come.
     Yes,
     /// The node refused, or speaks RESP2.
     Refused,
@@ -65,8 +65,8 @@ impl Cluster {
         }
         self.load(node, ScriptName::Join, now);
         if self.settings.attended {
-            // The node has the script then. A client that is not attended sends the source with its
-            // first release.
+            // The node then knows the script at the first release. A client that reads its sockets
+            // only within calls sends the source with that release instead.
             self.load(node, ScriptName::HandOver, now);
         }
     }

@@ -231,7 +231,7 @@ impl Cluster {
         self.nodes[node.index()].trusted_from.is_none()
     }
 
-    /// Those of these nodes whose grants do not count.
+    /// The nodes among these whose grants do not count.
     #[inline]
     pub fn untrusted(&self, nodes: NodeSet) -> NodeSet {
         nodes.iter().filter(|&node| !self.is_trusted(node)).collect()

@@ -145,7 +145,7 @@ impl Cluster {
         self.hears_releases(node, unanswered) && self.has_room_for_release(node)
     }
 
-    /// The same, whatever room there is in the outbox.
+    /// Whether a release could be sent to the node, whatever room there is in the outbox.
     pub fn hears_releases(&self, node: NodeId, unanswered: bool) -> bool {
         let state = self.node_state(node);
         state.is_usable() || (state == NodeState::Suspect && unanswered)
@@ -174,7 +174,7 @@ impl Cluster {
         self.nodes[node.index()].connection.form_of(name)
     }
 
-    /// Those of these nodes that get the source of a script.
+    /// The nodes among these that get the source of a script.
     #[inline]
     pub fn unknowing(&self, nodes: NodeSet, name: ScriptName) -> NodeSet {
         let mut unknowing = NodeSet::EMPTY;

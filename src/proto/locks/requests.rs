@@ -380,8 +380,7 @@ impl Ops {
     pub fn pop_ready(&mut self) -> Option<Op> {
         loop {
             let op = self.ready.pop_front()?;
-            // A request that was cancelled, or goes on after all, may still have a place in this
-            // queue.
+            // The request may have been cancelled, or have gone on, since it was queued here.
             if self.has_ended(op) {
                 return Some(op);
             }

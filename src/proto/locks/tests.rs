@@ -153,7 +153,7 @@ fn only() -> NodeId {
     NodeId::new(0)
 }
 
-/// So many requests at once, all of which are denied and fetched.
+/// Makes this many requests at once, all of which are denied and fetched.
 fn burst(locks: &mut Locks, count: usize, now: Instant) {
     let ops: Vec<Op> = (0..count)
         .map(|n| acquire(locks, format!("key{n}").as_bytes(), Duration::ZERO, now))

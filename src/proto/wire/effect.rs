@@ -14,7 +14,7 @@ pub enum Effect {
     Written,
     /// The request wrote nothing.
     NotWritten,
-    /// It may have written, or a part of the keys.
+    /// The request may have written all keys, or some of them.
     Unknown,
 }
 

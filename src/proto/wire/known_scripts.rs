@@ -72,7 +72,7 @@ impl ScriptName {
 /// What is known of one script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 enum Knowledge {
-    /// Its source was not sent yet, or the node forgot it.
+    /// The source of the script was not sent yet, or the node forgot it.
     #[default]
     Unsent,
     /// The node knows it, or will once it has executed what is in flight.

@@ -100,7 +100,7 @@ pub struct Member<'a> {
     /// What the key lives for when it is handed to the waiter, if the node has heard from the
     /// waiter a moment ago.
     pub ttl: Ttl,
-    /// What it lives for if not.
+    /// How long the key lives if the node has not.
     pub short_ttl: Ttl,
     /// How it is notified.
     pub channel: Option<Channel>,

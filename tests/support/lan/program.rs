@@ -8,13 +8,13 @@ pub trait Program {
     /// Asks for a lock over the keys of these names.
     fn ask(&mut self, keys: Vec<String>, now: Instant);
 
-    /// Gives the lock back that it holds.
+    /// Releases the lock that the program holds.
     fn release(&mut self, now: Instant);
 
-    /// The connection to a master that it asked for is open.
+    /// The connection to a master that the program asked for is open.
     fn on_connected(&mut self, node: usize, now: Instant);
 
-    /// A master sent it something.
+    /// A master sent these bytes to the program.
     fn hear(&mut self, node: usize, bytes: &[u8], now: Instant);
 
     /// The timer of the program is due.

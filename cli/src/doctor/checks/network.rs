@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn round_trips_are_held_against_the_node_timeout() {
+    fn doctor_compares_round_trips_with_the_node_timeout() {
         let millis = Duration::from_millis;
         let cases = [
             (vec![1, 2, 25], Level::Ok),

@@ -166,7 +166,7 @@ fn healthy_nodes_are_called_healthy_and_nothing_is_left_on_them() {
 }
 
 #[test]
-fn a_person_reads_a_table_and_a_script_the_exit_code() {
+fn doctor_prints_a_table_for_people_and_returns_a_code_for_scripts() {
     let fleet = lasting(3);
     let text = |arguments: &[&str]| {
         let mut command = tool(&["doctor"]);

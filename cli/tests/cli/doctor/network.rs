@@ -7,7 +7,7 @@ use super::*;
 use crate::support::{Proxy, RespClient, Scripted, Value as Reply, Way};
 
 #[test]
-fn round_trips_are_held_against_the_node_timeout() {
+fn doctor_compares_round_trips_with_the_node_timeout() {
     let fleet = Fleet::start(3);
     let proxies = [&fleet[0], &fleet[1]].map(|node| Proxy::start(node.address()));
     proxies[0].delay(Way::ToClient, Duration::from_millis(260));

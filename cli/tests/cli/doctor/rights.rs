@@ -194,7 +194,7 @@ fn doctor_reports_why_a_node_refuses_writes() {
 }
 
 #[test]
-fn a_managed_server_that_refuses_half_of_it_is_not_called_bad() {
+fn doctor_finds_no_failure_in_a_managed_server_that_refuses_half_of_the_checks() {
     let renamed = ["CONFIG", "HELLO", "CLIENT"].map(|name| ["--rename-command", name, ""]);
     let arguments = [renamed.as_flattened(), &["--appendonly", "yes"]].concat();
     let fleet = Fleet::with(1, &arguments);

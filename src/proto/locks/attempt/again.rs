@@ -37,7 +37,7 @@ pub struct Releases([Release; PLACES]);
 struct Release {
     at: Option<Instant>,
     after_long_hold: bool,
-    /// So many locks are left before one is handed over.
+    /// The number of locks that are left before one is handed over.
     left: u8,
 }
 
@@ -88,22 +88,22 @@ impl Releases {
 /// What a request does first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FirstStep {
-    /// It asks the nodes.
+    /// The request asks the nodes.
     Ask,
-    /// The same, and hands the lock over when it is released.
+    /// The request asks the nodes, and its lock is handed over when it is released.
     AskAndHandOver,
-    /// It joins the line: others stand in it.
+    /// The request joins the line: others stand in it.
     Join,
-    /// It leaves others a pause in which they can get the key, as the nodes refuse lines.
+    /// The request leaves others a pause in which they can get the key, as the nodes refuse lines.
     Pause,
 }
 
 /// How a request may wait.
 #[derive(Debug, Clone, Copy)]
 pub struct HowItWaits {
-    /// It may stand in line: the nodes do not refuse that.
+    /// The request may stand in line: the nodes do not refuse that.
     pub joins: bool,
-    /// It may wait at this moment.
+    /// The request may wait at this moment.
     pub may_wait: bool,
 }
 

@@ -86,11 +86,11 @@ impl fmt::Debug for LockUpdate {
 /// further down counts: a warning outweighs a later deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PendingUpdate {
-    /// Its updates are not reported.
+    /// The updates of the lock are not reported.
     Unreported,
     /// Nothing.
     Nothing,
-    /// Its deadline is later.
+    /// The deadline of the lock is later.
     Extended,
     /// A warning is due.
     Expiring,
@@ -113,7 +113,7 @@ pub struct Updates {
     untaken: usize,
 }
 
-/// So many entries without an update are left in the queue before it is cleared of them.
+/// This many entries without an update may stay in the queue before it is cleared of them.
 const FEW: usize = 16;
 
 #[derive(Debug, Clone)]

@@ -119,7 +119,7 @@ pub struct Line {
     at: Vec<AtNode>,
     /// The nodes that were asked for a place at least once.
     pub joined: NodeSet,
-    /// Those of them that do not notify this client.
+    /// The nodes among these that do not notify this client.
     pub silent: NodeSet,
     /// The nodes whose votes count: each has answered a join that was sent on its present
     /// connection, while it was trusted, and has forgotten nothing since.
@@ -318,7 +318,7 @@ impl Line {
     pub fn oldest_mark(&self, node: NodeId) -> u16 {
         let AtNode { marks, oldest, .. } = &self.at[node.index()];
         let first = oldest.map_or(marks.first, |oldest| oldest.min(marks.first));
-        // In each line the waiter was given at least one mark more.
+        // A waiter that goes on to the line of another key gives at least one mark in each line.
         let most = EARLIER_MARKS + if oldest.is_some() { MOST_KEYS as u16 } else { 0 };
         first.max(marks.last.saturating_sub(most)).max(1)
     }

@@ -45,7 +45,7 @@ const NO_LINES: Duration = Duration::from_secs(10);
 /// How often a request gives nodes up for another waiter. Its pauses before it joins again double.
 const YIELDS: u32 = 6;
 
-/// So many attempts in a row may a set lose before it pauses when it begins anew.
+/// The number of attempts in a row that a set may lose before it pauses when it begins anew.
 const QUICK_TRIES: u32 = 3;
 
 /// Whether a node refused the script of the line for a reason that may last. The key of the line

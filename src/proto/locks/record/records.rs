@@ -114,7 +114,7 @@ impl Record {
         self.token.hands_over()
     }
 
-    /// The same, at this node: the user may not use the line everywhere.
+    /// Whether the lock is handed over at this node: the user may not use the line everywhere.
     #[inline]
     pub fn hands_over_at(&self, node: NodeId) -> bool {
         self.hands_over() && !self.plain().contains(node)

@@ -13,7 +13,7 @@ use crate::proto::node_set::{NodeId, NodeSet};
 pub struct Trouble {
     /// Nodes that answered an extend with absent or another's, and were not healed since.
     pub absent: NodeSet,
-    /// Those `absent` nodes that answered another's.
+    /// The `absent` nodes that answered that another client has the key.
     pub taken: NodeSet,
     /// Nodes with an unanswered heal.
     pub healing: NodeSet,

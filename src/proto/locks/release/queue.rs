@@ -36,11 +36,11 @@ struct PendingRelease {
 pub enum Next {
     /// Nothing: it is in flight, is not pending any more, or is sent at the deadline of its lock.
     Skip,
-    /// It is queued again, as the last one.
+    /// The release is queued again, as the last one.
     Later,
-    /// It is sent.
+    /// The release is sent.
     Send(RecordId),
-    /// It is given up, because every key that it is about has expired. A request of a lost
+    /// The release is given up, because every key that it is about has expired. A request of a lost
     /// connection may be unproven.
     Lapsed {
         /// The record.
@@ -129,7 +129,7 @@ impl PendingReleases {
         }
     }
 
-    /// That pause is over.
+    /// The pause before the next releases is over.
     pub fn on_pause_over(&mut self) {
         self.next_send = None;
     }
@@ -161,8 +161,8 @@ impl PendingReleases {
         }
     }
 
-    /// The node was away for so long. Gives each release up, and returns how many were pending, and
-    /// the records; they may be over now. The next absence begins.
+    /// The node was away for as long as `away`. Gives each release up, and returns how many were
+    /// pending, and the records; they may be over now. The next absence begins.
     pub fn drop_all(
         &mut self,
         records: &mut Records,

@@ -20,7 +20,7 @@ use crate::proto::wire::ask::LockAsk;
 /// The part of a node in a round that begins.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::proto::locks) enum Part {
-    /// It is asked, and votes by its answer.
+    /// The node is asked, and votes by its answer.
     Asked,
     /// This vote is cast at once, and the node is asked, too: its answer shows what it holds.
     AskedBesides(NodeReply),

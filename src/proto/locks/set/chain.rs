@@ -25,7 +25,7 @@ use crate::proto::time::Instant;
 
 /// How long a set that keeps keys stands in one place of its line before it may give way.
 const STANDS_STILL: Duration = Duration::from_secs(1);
-/// It begins anew in one of so many of these cases.
+/// A set begins anew in one of this many of these cases.
 const GIVES_WAY: usize = 8;
 
 /// How far a set is that waits in line.
@@ -68,7 +68,7 @@ impl Chain {
         self.asked
     }
 
-    /// So many keys are kept while the set waits in line.
+    /// This many keys are kept while the set waits in line.
     fn kept(self) -> u8 {
         if self.in_order { self.at } else { 0 }
     }

@@ -58,7 +58,7 @@ impl SetOfKeys {
         }
     }
 
-    /// The same keys, for the record of the next attempt. It has what this one has. If it waits in
+    /// The keys for the record of the next attempt, with what this record has. If the set waits in
     /// line, it is because of the key `joins_for`.
     fn take_over(&mut self, joins_for: Option<u8>) -> SetOfKeys {
         let chain = joins_for.map(|key| match self.chain {

@@ -58,9 +58,9 @@ const LONGEST_MESSAGE: usize = 512 << 20;
 /// A message that is too long to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TooLong {
-    /// Its text begins after so many bytes, and has this length.
+    /// The text begins after this many bytes, and has this length.
     Text(usize, usize),
-    /// Its length has not come whole.
+    /// The length of the text has not come whole.
     Unknown,
 }
 
