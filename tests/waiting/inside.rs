@@ -8,8 +8,8 @@ use super::*;
 
 const WAITERS: u64 = 100;
 
-/// Far more locks in a row than a client takes before it hands one over (rule 32: 65 at most).
-const STREAK: usize = 1000;
+/// So many locks in a row a client takes at most before it hands one over (rule 32).
+const STREAK: usize = 65;
 
 #[test]
 fn a_hundred_waiters_in_one_client_are_served_in_order() {
@@ -86,8 +86,8 @@ fn a_single_waiter_beside_a_hundred_has_its_turn() {
     println!("{} holds; before each of the single one's turns: {before:?}", holds.len());
     assert!(turns.len() >= 20, "{} turns", turns.len());
     // The single waiter's thread may be scheduled so late that the crowd has the key many times
-    // before the waiter stands in line. So the bound is far above that of rule 32.
-    assert!(before.iter().all(|others| *others < 2 * STREAK + STREAK / 2), "{before:?}");
+    // before the waiter stands in line. So the bound is ten times that of rule 32.
+    assert!(before.iter().all(|others| *others < 10 * STREAK), "{before:?}");
     nothing_is_left(&fleet);
 }
 
