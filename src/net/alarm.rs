@@ -27,6 +27,9 @@ pub struct Alarm {
     shorter_than: Duration,
     /// The alarm was rung, and the poller has not reported that yet.
     rung: bool,
+    /// By how much tests had advanced the clock when it last went off.
+    #[cfg(feature = "testing")]
+    ahead: Duration,
 }
 
 impl Alarm {
@@ -34,7 +37,14 @@ impl Alarm {
     /// the alarm does nothing.
     pub fn new(registry: &Registry, token: Token) -> Alarm {
         let timer = timer::Timer::new(registry, token).ok();
-        Alarm { timer, set_to: Instant::default(), shorter_than: SHORT, rung: false }
+        Alarm {
+            timer,
+            set_to: Instant::default(),
+            shorter_than: SHORT,
+            rung: false,
+            #[cfg(feature = "testing")]
+            ahead: Duration::ZERO,
+        }
     }
 
     /// Sets the alarm for every sleep from now on; returns `false` if there is no timer.
@@ -74,6 +84,18 @@ impl Alarm {
     /// The poller reported the alarm.
     pub fn went_off(&mut self) {
         self.rung = false;
+        #[cfg(feature = "testing")]
+        self.look_at_the_clock();
+    }
+
+    /// If a test advanced the clock, which also rings a bell of this alarm, the timer goes off too
+    /// late: it is set anew.
+    #[cfg(feature = "testing")]
+    fn look_at_the_clock(&mut self) {
+        let ahead = crate::testing::clock::ahead();
+        if std::mem::replace(&mut self.ahead, ahead) != ahead {
+            self.set_to = Instant::default();
+        }
     }
 
     /// Makes sure that the poller wakes at `due`, if the sleep until then is short, or if time
@@ -118,6 +140,8 @@ mod timer {
         timerfd_settime,
     };
     use std::os::fd::{AsRawFd, OwnedFd};
+    #[cfg(feature = "testing")]
+    use {crate::testing::clock::sleepers, std::sync::Arc};
 
     /// A timer, and a bell for what is due at once. To ring the bell costs less than to set the
     /// timer and to take its interrupt.
@@ -125,6 +149,22 @@ mod timer {
     pub struct Timer {
         timer: OwnedFd,
         bell: OwnedFd,
+        /// Is rung by tests that advance the clock.
+        #[cfg(feature = "testing")]
+        advances: Arc<Advances>,
+    }
+
+    /// Apart from the bell, because a ring of that one may be taken back.
+    #[cfg(feature = "testing")]
+    #[derive(Debug)]
+    struct Advances(OwnedFd);
+
+    #[cfg(feature = "testing")]
+    impl sleepers::Bell for Advances {
+        fn ring(&self) {
+            // Its counter is never full: that takes 2^64 rings.
+            let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+        }
     }
 
     impl Timer {
@@ -136,7 +176,21 @@ mod timer {
             for fd in [&timer, &bell] {
                 registry.register(&mut SourceFd(&fd.as_raw_fd()), token, Interest::READABLE)?;
             }
-            Ok(Timer { timer, bell })
+            Ok(Timer {
+                timer,
+                bell,
+                #[cfg(feature = "testing")]
+                advances: Timer::hear_advances(registry, token)?,
+            })
+        }
+
+        #[cfg(feature = "testing")]
+        fn hear_advances(registry: &Registry, token: Token) -> io::Result<Arc<Advances>> {
+            let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+            registry.register(&mut SourceFd(&bell.as_raw_fd()), token, Interest::READABLE)?;
+            let advances = Arc::new(Advances(bell));
+            sleepers::note(&advances);
+            Ok(advances)
         }
 
         /// Makes the poller wake at once.
@@ -162,6 +216,8 @@ mod timer {
             for fd in [&self.timer, &self.bell] {
                 let _ = registry.deregister(&mut SourceFd(&fd.as_raw_fd()));
             }
+            #[cfg(feature = "testing")]
+            let _ = registry.deregister(&mut SourceFd(&self.advances.0.as_raw_fd()));
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The clock that deadlines are on. It is read only here.
+//! The clock that deadlines are on. It is read only here. With the feature `testing`, a test can
+//! advance it for the whole process (`redlatch::testing::clock`).
 //!
 //! The clock counts the time that the machine is suspended: a lock whose deadline passes while a
 //! laptop or a virtual machine sleeps is over when it wakes. `std::time::Instant` stops during a
@@ -20,7 +21,19 @@ pub fn now() -> Instant {
     let time = rustix::time::clock_gettime(CLOCK);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
-    Instant::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+    advanced(Instant::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos)))
+}
+
+/// What the clock shows at this moment of the system's clock: tests let time pass.
+#[cfg(feature = "testing")]
+fn advanced(moment: Instant) -> Instant {
+    moment.saturating_add(crate::testing::clock::ahead())
+}
+
+/// What the clock shows at this moment of the system's clock: the same.
+#[cfg(not(feature = "testing"))]
+const fn advanced(moment: Instant) -> Instant {
+    moment
 }
 
 /// Converts a moment of the standard library's clock into one of ours: for deadlines and timers of

@@ -1,6 +1,7 @@
 //! Masters on TCP ports of this machine, inside this process: for your own tests, and for a demo.
-//! They can be frozen, killed, restarted, delayed and made to refuse, and time can pass on them
-//! without a sleep ([`Masters::advance`]).
+//! They can be frozen, killed, restarted, delayed and made to refuse. Time can pass without a
+//! sleep, for them and their clients ([`clock::advance`](super::clock::advance)) or for them alone
+//! ([`Masters::advance`]).
 //!
 //! Each is a [`Master`] with a listener on 127.0.0.1, a thread for each connection and two more;
 //! all of them sleep while nothing happens. It is not a Redis. It knows the commands of a lock,
@@ -44,6 +45,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+#[cfg(feature = "net")]
+use super::clock::answerers;
 use super::master::{Master, Restart, Trouble};
 use crate::proto::settings::NODE_MARKER;
 use crate::proto::time::Instant;
@@ -78,8 +81,9 @@ impl Masters {
         self.all.iter().map(LocalMaster::url).collect()
     }
 
-    /// Lets this much time pass at once on all of them, as [`LocalMaster::advance`] does: so a test
-    /// of an expiry need not sleep.
+    /// Lets this much time pass at once on all of them, as [`LocalMaster::advance`] does, and not
+    /// for their clients: so a test of a holder that notices nothing need not sleep.
+    /// [`clock::advance`](crate::testing::clock::advance) moves clients and masters together.
     ///
     /// ```
     /// # #[cfg(feature = "net")]
@@ -145,6 +149,8 @@ impl LocalMaster {
         let listener = listen()?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared::new(address.port()));
+        #[cfg(feature = "net")]
+        answerers::note(&shared);
         let courier = {
             let shared = Arc::clone(&shared);
             named("courier", address).spawn(move || shared.deliver_late())?
@@ -257,7 +263,8 @@ impl LocalMaster {
     /// Lets this much time pass at once for its keys and its uptime: a key whose ttl is over by
     /// then is gone. The clocks of the clients do not move: a holder believes in its lock until it
     /// extends it or renews it, and a client that waits for the key notices the expiry with one of
-    /// its next attempts, after less than half a second.
+    /// its next attempts, after less than half a second. To move them, too:
+    /// [`clock::advance`](crate::testing::clock::advance).
     pub fn advance(&self, by: Duration) {
         self.with(|master, _| master.advance(by));
     }
@@ -278,6 +285,11 @@ impl LocalMaster {
 
     fn accept_on(&self, listener: TcpListener) -> io::Result<JoinHandle<()>> {
         let shared = Arc::clone(&self.shared);
+        #[cfg(feature = "net")]
+        {
+            listener.set_nonblocking(true)?;
+            shared.lock().listener = Some(listener.try_clone()?);
+        }
         let generation = shared.lock().generation;
         named("listener", self.address).spawn(move || shared.accept(&listener, generation))
     }
@@ -289,6 +301,8 @@ impl LocalMaster {
             let mut state = self.shared.lock();
             state.generation += 1;
             state.late.clear();
+            #[cfg(feature = "net")]
+            drop(state.listener.take());
             for (_, wire) in std::mem::take(&mut state.wires) {
                 // The peer may have closed the connection. Its reader wakes and drops it.
                 let _ = wire.stream.shutdown(Shutdown::Both);

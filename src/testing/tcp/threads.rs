@@ -1,13 +1,23 @@
 //! The threads of one master: they accept, read, and write the master's output, now or late.
 
 use std::collections::BTreeMap;
+#[cfg(feature = "net")]
+use std::io;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{self, Duration, SystemTime};
 
+#[cfg(feature = "net")]
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+#[cfg(feature = "net")]
+use rustix::io::ioctl_fionread;
+
 use crate::proto::time::Instant;
+use crate::testing::clock::ahead;
+#[cfg(feature = "net")]
+use crate::testing::clock::answerers::Answerer;
 use crate::testing::master::{ConnectionId, Master};
 
 /// How long a peer that does not read may block a master before it is disconnected.
@@ -23,6 +33,8 @@ pub(super) struct Shared {
     /// Signals that it was thawed, killed or dropped, or that there is something to deliver later.
     pub(super) changed: Condvar,
     started: time::Instant,
+    /// By how much the clock was ahead then.
+    ahead: Duration,
 }
 
 /// A master runs one command at a time: the thread that has this lock is the master.
@@ -36,6 +48,9 @@ pub(super) struct State {
     pub(super) delay: Duration,
     pub(super) wires: BTreeMap<ConnectionId, Wire>,
     pub(super) readers: Vec<JoinHandle<()>>,
+    /// Where connections wait to be accepted, while it lives.
+    #[cfg(feature = "net")]
+    pub(super) listener: Option<TcpListener>,
     /// Output that is to be written later, with its moment and its order.
     pub(super) late: BTreeMap<(time::Instant, u64), Late>,
     delayed: u64,
@@ -74,10 +89,17 @@ impl Shared {
             delay: Duration::ZERO,
             wires: BTreeMap::new(),
             readers: Vec::new(),
+            #[cfg(feature = "net")]
+            listener: None,
             late: BTreeMap::new(),
             delayed: 0,
         };
-        Shared { state: Mutex::new(state), changed: Condvar::new(), started: clock() }
+        Shared {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            started: clock(),
+            ahead: ahead(),
+        }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -86,7 +108,8 @@ impl Shared {
     }
 
     pub(super) fn now(&self) -> Instant {
-        Instant::from_nanos(0).saturating_add(self.started.elapsed())
+        let advanced = ahead().saturating_sub(self.ahead);
+        Instant::from_nanos(0).saturating_add(self.started.elapsed()).saturating_add(advanced)
     }
 
     /// Returns the state as soon as the master may act, or `None` when this life of it is over.
@@ -100,12 +123,21 @@ impl Shared {
 
     pub(super) fn accept(self: &Arc<Shared>, listener: &TcpListener, generation: u64) {
         loop {
-            let accepted = listener.accept().and_then(|(stream, peer)| {
+            // Accepted below, so that no connection is on its way where `has_answered_all` looks.
+            #[cfg(feature = "net")]
+            let waited = poll(&mut [PollFd::new(listener, PollFlags::IN)], None);
+            #[cfg(not(feature = "net"))]
+            let accepted = listener.accept();
+            let Some(mut state) = self.act(generation) else { return };
+            #[cfg(feature = "net")]
+            let accepted = waited.map_err(io::Error::from).and_then(|_| listener.accept());
+            let accepted = accepted.and_then(|(stream, peer)| {
+                // Some systems take this from the listener.
+                stream.set_nonblocking(false)?;
                 stream.set_nodelay(true)?;
                 stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
                 Ok((stream.try_clone()?, stream, peer))
             });
-            let Some(mut state) = self.act(generation) else { return };
             let Ok((input, stream, peer)) = accepted else {
                 let waited = self.changed.wait_timeout(state, ACCEPT_PAUSE);
                 drop(waited);
@@ -127,12 +159,17 @@ impl Shared {
     fn read(&self, mut input: TcpStream, connection: ConnectionId, generation: u64) {
         let mut chunk = [0; 16 * 1024];
         loop {
+            // Read below, so that no bytes are on their way where `has_answered_all` looks.
+            let arrived = input.peek(&mut [0]);
+            if arrived.is_err_and(|error| error.kind() == ErrorKind::Interrupted) {
+                continue;
+            }
+            let Some(mut state) = self.act(generation) else { return };
             let length = match input.read(&mut chunk) {
                 Ok(length) => length,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(_) => 0,
             };
-            let Some(mut state) = self.act(generation) else { return };
             if length == 0 {
                 state.close(connection);
                 return;
@@ -185,6 +222,18 @@ impl Shared {
                 }
             };
         }
+    }
+}
+
+#[cfg(feature = "net")]
+impl Answerer for Shared {
+    fn has_answered_all(&self) -> bool {
+        let state = self.lock();
+        let is_empty = |wire: &Wire| ioctl_fionread(&wire.stream).map_or(true, |bytes| bytes == 0);
+        let none_waits = state.listener.as_ref().is_none_or(|listener| {
+            poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&Timespec::default())) != Ok(1)
+        });
+        state.frozen || none_waits && state.wires.values().all(is_empty)
     }
 }
 
