@@ -207,6 +207,10 @@ impl<'a> Guard<'a> {
     /// Releases the lock, and returns the result. Waits for a majority, for the node timeout at
     /// most.
     ///
+    /// A lock that was lost before is no error: the outcome is then
+    /// [`AlreadyExpired`](ReleaseOutcome::AlreadyExpired) or
+    /// [`TakenByOther`](ReleaseOutcome::TakenByOther).
+    ///
     /// Later calls of the client, of any kind, send the pending releases to the other nodes: the
     /// client has no thread of its own. If no call follows, the key stays until its ttl is over on
     /// a node that was not connected, or whose connection was lost in the meantime. If that
@@ -251,7 +255,7 @@ impl<'a> Guard<'a> {
     }
 }
 
-/// One line: key, token, and how long the lock may still be believed in.
+/// One line with `{:?}`: key, token, and how long the lock may still be believed in.
 impl fmt::Debug for Guard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (key, token) = (self.key.escape_ascii(), &self.lock().token);

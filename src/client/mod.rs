@@ -150,8 +150,9 @@ impl Client {
     /// next extend reports it.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the token does not hold all of the keys on enough nodes, and the errors
-    /// of an acquire.
+    /// [`Error::Lost`] if the token does not hold all of the keys on enough nodes, for instance
+    /// because the ttl was over or another client adopted the lock before; and the errors of an
+    /// acquire.
     pub fn adopt(
         &self,
         keys: impl Keys,

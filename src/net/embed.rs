@@ -44,7 +44,7 @@ use crate::proto::locks::held::updates::LockUpdate;
 /// locks.batch().acquire("invoice:42", Duration::from_secs(30), 7)?;
 /// loop {
 ///     // Your descriptors beside it; no timeout for ours.
-///     poll(&mut [PollFd::new(&locks, PollFlags::IN)], None)?;
+///     poll(&mut [PollFd::new(&locks, PollFlags::IN)], None)?; // a signal ends it with `EINTR`
 ///     let mut turn = locks.tick()?;
 ///     while let Some(done) = turn.poll_completion() {
 ///         match (done.data, done.result?) {

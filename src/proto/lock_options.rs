@@ -48,7 +48,8 @@ enum Wait {
 
 impl LockOptions {
     /// The key lives for `ttl` unless it is extended: whole milliseconds, rounded down. The usable
-    /// time is shorter: 1 % of the ttl and 2 ms are subtracted for clock drift.
+    /// time is shorter: 1 % of the ttl and 2 ms are subtracted for clock drift. A ttl above
+    /// `max_ttl` (60 s unless set) is refused: renew the lock for longer work.
     pub const fn new(ttl: Duration) -> LockOptions {
         let wait = Wait::For(DEFAULT_WAIT);
         LockOptions { ttl, wait, auto_extend: None, fenced: false }
@@ -94,7 +95,7 @@ impl LockOptions {
     /// The lock gets a fencing number: a number that is greater than that of every earlier lock on
     /// the key ([`Lock::fence`](crate::Lock::fence)). Send it along with every write. A store that
     /// refuses a number smaller than the greatest one it has seen then refuses the late write of a
-    /// holder that was paused past its deadline.
+    /// holder that was paused past its deadline. A number is below 2^53.
     ///
     /// A lock over several keys gets a number for each key ([`Lock::fences`](crate::Lock::fences)).
     ///

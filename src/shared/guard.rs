@@ -80,6 +80,10 @@ impl SharedGuard {
     /// Releases the lock, and returns the result when a majority has released it, or at the node
     /// timeout. The driver sends the pending releases to the other nodes.
     ///
+    /// A lock that was lost before is no error: the outcome is then
+    /// [`AlreadyExpired`](ReleaseOutcome::AlreadyExpired) or
+    /// [`TakenByOther`](ReleaseOutcome::TakenByOther).
+    ///
     /// # Errors
     /// The call ends with [`Error::Busy`] if the lock was over before and there is no room for the
     /// request that asks the nodes, and with [`Error::Closed`].
@@ -183,7 +187,7 @@ impl SharedGuard {
     }
 }
 
-/// One line: key, token, and how long the lock may still be believed in.
+/// One line with `{:?}`: key, token, and how long the lock may still be believed in.
 impl fmt::Debug for SharedGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.view().fmt_as("SharedGuard", f)

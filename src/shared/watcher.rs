@@ -206,7 +206,7 @@ impl Clone for LockWatcher {
     }
 }
 
-/// One line: key, token, and how long the lock may still be believed in.
+/// One line with `{:?}`: key, token, and how long the lock may still be believed in.
 impl fmt::Debug for LockWatcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.fmt_as("LockWatcher", f)

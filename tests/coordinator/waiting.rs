@@ -1,8 +1,7 @@
-//! Waiting for a key: the queue inside the client, notifications, looks at the key, and asking
-//! again.
+//! Waiting for a key: the queue inside the client, and asking again where the nodes refuse lines.
 
 use super::*;
-use redlatch::{Lock, LockOptions, Op};
+use redlatch::{AutoExtend, Lock, LockOptions, Op};
 
 const WAIT: Duration = Duration::from_secs(100);
 
@@ -207,6 +206,17 @@ fn one_attempt_for_a_key_that_this_client_holds_reports_for_how_long() {
     let Err(Error::Contended(report)) = bench.completion().unwrap().result else { panic!() };
     let left = TTL - millis(102);
     assert_eq!(report.held, Some(redlatch::HeldFor::Ours { left, auto_extended: false }));
+    // A lock whose loss is reported is not one that is renewed.
+    let mut bench = Bench::new(3);
+    let lock = bench.hold(&[0, 1, 2]);
+    bench.core.watch(&lock, bench.now);
+    ask_for(&mut bench, 2, Duration::ZERO);
+    let Err(Error::Contended(report)) = bench.completion().unwrap().result else { panic!() };
+    assert_eq!(report.held, Some(redlatch::HeldFor::Ours { left, auto_extended: false }));
+    bench.core.auto_extend(&lock, AutoExtend::at_most(TTL * 3), bench.now).unwrap();
+    ask_for(&mut bench, 3, Duration::ZERO);
+    let Err(Error::Contended(report)) = bench.completion().unwrap().result else { panic!() };
+    assert_eq!(report.held, Some(redlatch::HeldFor::Ours { left, auto_extended: true }));
     let mut bench = Bench::new(3);
     ask_for(&mut bench, 1, WAIT);
     ask_for(&mut bench, 2, Duration::ZERO);

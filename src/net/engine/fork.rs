@@ -5,8 +5,9 @@ use crate::proto::node_set::NodeSet;
 
 impl Engine {
     /// Whether this is the process that made the engine. The copy in a forked process can do
-    /// nothing: its requests end as [`Error::Config`](crate::Error::Config), and neither it nor its
-    /// drop touches a socket or a lock of the parent. The copy notices the fork here, in
+    /// nothing: its requests end as [`Error::Closed`](crate::Error::Closed) with
+    /// [`ClosedReason::Forked`](crate::ClosedReason::Forked), and neither it nor its drop touches a
+    /// socket or a lock of the parent. The copy notices the fork here, in
     /// [`prepare`](Engine::prepare), and in every [`flush`](Engine::flush) that has something to
     /// write. Those are the calls that may write to a socket or set the timer.
     ///

@@ -21,7 +21,8 @@ pub use report::{HeldFor, NodeReport, Quarantine, Report, ReportedSet};
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// Enough nodes answered, and other clients hold the key.
+    /// Another client holds the key, as enough nodes said; or another call of this client does, and
+    /// no node was asked.
     Contended(Box<Report>),
     /// Not enough nodes gave a vote that counts.
     NoQuorum(Box<Report>),
@@ -55,7 +56,7 @@ impl Error {
         }
     }
 
-    /// Whether others hold the key: enough nodes answered, and said so.
+    /// Whether the key is held, by another client or by another call of this one.
     pub const fn is_contended(&self) -> bool {
         matches!(self, Error::Contended(_))
     }

@@ -66,8 +66,7 @@ impl Locks {
         let mut report = self.report_unasked(key, now);
         if record.phase == Phase::Held {
             let left = record.deadline.saturating_since(now);
-            report.held =
-                Some(HeldFor::Ours { left, auto_extended: record.auto_extended.is_some() });
+            report.held = Some(HeldFor::Ours { left, auto_extended: self.renewals.renews(record) });
         }
         Error::Contended(report)
     }

@@ -66,7 +66,7 @@ impl LockUpdate {
     }
 }
 
-/// One line, with the key as text.
+/// One line with `{:?}`, with the key as text.
 impl fmt::Debug for LockUpdate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LockUpdate { data, token, kind } = self;

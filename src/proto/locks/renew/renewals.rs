@@ -124,6 +124,11 @@ impl Renewals {
         Some(entry)
     }
 
+    /// Whether the lock is renewed. One that is only watched is not.
+    pub fn renews(&self, record: &Record) -> bool {
+        self.entry(record).is_some_and(|entry| entry.renews)
+    }
+
     fn entry(&self, record: &Record) -> Option<&AutoExtended> {
         record.auto_extended.map(|place| &self.kept[place.index()])
     }
