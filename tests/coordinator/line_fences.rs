@@ -294,3 +294,62 @@ fn hand_over_after_a_claim_that_asked_nobody_is_claimed_with_the_next_one() {
     let lock = world.won(all[1]);
     assert!(number(&lock) > 0 && claims(&world) > 1);
 }
+
+/// A node in quarantine gives the key after the claim was sent to the two others, by its answer to
+/// a join: it counts nothing.
+#[test]
+fn node_in_quarantine_that_gives_the_key_after_the_claim_counts_nothing() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2);
+    let waiter = all[1];
+    world.restart(0, Restart::Empty);
+    world.run(0, &[b"SET", KEY, b"of another program", b"PX", b"60000"]);
+    world.pass(300 * MS);
+    assert_eq!(world.in_line(0), 1);
+    world.frozen = vec![0, 1, 2];
+    world.run(0, &[b"DEL", KEY]);
+    world.deliver_answers(waiter, 0);
+    world.deliver_commands(waiter, 0);
+    world.release(all[0], lock);
+    for node in [1, 2] {
+        world.deliver_commands(all[0], node);
+        world.deliver_answers(waiter, node);
+    }
+    assert_eq!(world.clients[waiter].core.stats().claims, 1);
+    // Now the client reads the answer to its join.
+    world.deliver_answers(waiter, 0);
+    world.frozen.clear();
+    world.settle();
+    let lock = world.won(waiter);
+    assert_eq!(world.masters[0].get(world.now, 0, FENCE), None, "it would count from its clock");
+    assert_eq!([1, 2].map(|node| counter(&world, node)), [number(&lock); 2]);
+}
+
+/// A claim is lost, and then the third node hands the key over: only the next claim counts there.
+#[test]
+fn node_that_hands_over_after_a_lost_claim_counts_once() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2);
+    let waiter = all[1];
+    let before = counter(&world, 2);
+    world.frozen = vec![0, 1, 2];
+    world.release(all[0], lock);
+    for node in [0, 1] {
+        world.deliver_commands(all[0], node);
+        world.deliver_answers(waiter, node);
+    }
+    world.run(1, &[b"DEL", KEY]);
+    for node in [1, 0] {
+        world.deliver_commands(waiter, node);
+        world.deliver_answers(waiter, node);
+    }
+    assert_eq!(world.clients[waiter].core.stats().claims, 1, "it was lost");
+    world.deliver_commands(all[0], 2);
+    world.deliver_answers(waiter, 2);
+    assert_eq!(world.clients[waiter].core.stats().claims, 2);
+    world.deliver_commands(waiter, 2);
+    assert_eq!(counter(&world, 2), before + 1);
+    world.frozen.clear();
+    world.settle();
+    assert!(world.lock(waiter).is_some());
+}

@@ -74,6 +74,25 @@ fn client_joins_at_once_the_line_in_which_others_stood_behind_its_set() {
     }
 }
 
+/// A set waits for a lock of its own client, behind which others stand: it joins them at its turn.
+#[test]
+fn set_that_waited_for_its_own_client_joins_at_once_the_line_in_which_others_stand() {
+    let mut world = World::new(3);
+    let (set, lock, behind) = won_with_one_behind(&mut world);
+    ask_with(&mut world, set, &[b"b", b"c"], LockOptions::new(LONG));
+    world.release(set, lock);
+    for node in 0..3 {
+        let written = world.output(set, node);
+        assert!(written.contains("redlatch:line:{b}"), "{written}");
+        assert!(!written.contains("\r\n$1\r\nc\r\n"), "it asks for both keys: {written}");
+    }
+    world.settle();
+    let lock = world.won(behind);
+    world.release(behind, lock);
+    world.settle();
+    assert!(world.lock(set).is_some());
+}
+
 /// No line of `a` is noted, in which nobody stood.
 #[test]
 fn client_asks_at_once_for_the_other_keys_of_a_set_that_was_won_in_line() {

@@ -95,6 +95,21 @@ fn request_for_a_key_waits_for_the_set_before_it_that_waits_for_another_key() {
 }
 
 #[test]
+fn deadline_of_a_set_that_waited_for_its_own_client_counts_from_its_turn() {
+    let mut bench = Bench::new(1);
+    wait_for_one(&mut bench, "b");
+    grant(&mut bench);
+    let (_, held) = taken(&mut bench);
+    wait_for(&mut bench, &["a", "b"]);
+    bench.pass(WAIT / 2);
+    let turn = bench.now;
+    give_back(&mut bench, held);
+    let (_, lock) = taken(&mut bench);
+    let usable = TTL - TTL / 100 - Duration::from_millis(2);
+    assert_eq!(bench.core.deadline(&lock), Some(turn.saturating_add(usable)));
+}
+
+#[test]
 fn set_that_shares_no_key_waits_for_nothing() {
     let mut bench = Bench::new(1);
     wait_for(&mut bench, &["a", "b"]);

@@ -10,7 +10,7 @@
 //!   the calls in 99 of 100 rounds. That needs a machine with little else to do:
 //!
 //! ```console
-//! REDLATCH_TEST_FAIR_ROUNDS=400 cargo test --all-features --test servers \
+//! REDLATCH_TEST_ORDER_ROUNDS=400 cargo test --all-features --test servers \
 //!     waiters_that_come -- --nocapture
 //! ```
 
@@ -23,7 +23,7 @@ use super::line::{line_config, waiting};
 use super::*;
 
 /// How many rounds: set it for a long run.
-const ROUNDS: &str = "REDLATCH_TEST_FAIR_ROUNDS";
+const ROUNDS: &str = "REDLATCH_TEST_ORDER_ROUNDS";
 const ROUNDS_UNLESS_TOLD: usize = 10;
 
 const WAITERS: usize = 16;

@@ -257,7 +257,7 @@ fn exec_says_on_how_many_nodes_its_key_was_deleted_and_that_cmd_is_stopped() {
         eventually(LIMIT, "all hold it", || values(&fleet, "key").iter().all(Option::is_some));
         fleet.iter().take(2).for_each(|node| drop(node.command(&["DEL", "key"])));
         let told = || std::fs::read_to_string(desk.path("log")).unwrap_or_default();
-        eventually(LIMIT, "it is told", || told().contains("the lock is lost"));
+        eventually(LIMIT, "the loss is reported", || told().contains("the lock is lost"));
         let why = "redlatch: the lock is lost (its key was deleted on 2 of 3 nodes, by DEL, \
             FLUSHALL, force-release or a restart without its data): needed 2 of 3 for \"key\": ";
         let text = told();

@@ -109,7 +109,8 @@ impl Locks {
         let asks_for_votes = record.fencing().is_some_and(|fencing| fencing.round() == number);
         let in_flight = record.op.is_some_and(|op| self.ops.pauses_before(op).is_none());
         let claims = asks_for_votes && in_flight && record.round.purpose == Purpose::Claim;
-        let counts = self.cluster.refuses_fence(node).is_none() && self.cluster.is_trusted(node);
+        // A node in quarantine refuses.
+        let counts = self.cluster.refuses_fence(node).is_none();
         if claims && counts && !record.pending.is_asked(node) && self.cluster.may_ask(node).is_ok()
         {
             self.ask_counting(node, id, Kind::Claim, now);

@@ -296,9 +296,7 @@ impl Records {
     }
 
     /// The record `next` of the next attempt takes the place of `id`, with all that it has.
-    /// `contended`: the attempt was lost to other clients.
-    /// `lines`: the nodes have lines for the user. If the next attempt waits in one, it is because
-    /// of the key `joins_for`.
+    /// If the next attempt waits in line, it is because of the key `joins_for`.
     pub fn take_place_of_set(&mut self, next: RecordId, id: RecordId, joins_for: Option<u8>) {
         self.unindex_set(id);
         let Some(set) = self.get_mut(id).set_mut() else { return };
