@@ -185,8 +185,7 @@ fn a_fenced_pair_of_the_client_allocates_twice() {
     let fleet = Fleet::start(3);
     let config = Config::new(fleet.urls()).expect("the urls of the fleet");
     let config = config.node_timeout(Duration::from_secs(5)).key_prefix("job:");
-    let client = Client::connect(config).expect("good settings");
-    client.vouch().expect("no lock is live on fresh nodes");
+    let client = ready::vouched(config);
     ready::wait_ready(&client, 3);
     let pairs = |count: u64| {
         for _ in 0..count {

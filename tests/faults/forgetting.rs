@@ -17,14 +17,8 @@ fn vouch(fleet: &Fleet) {
     vouch_with(guarded(fleet));
 }
 
-/// A client connects with a quorum of the nodes. On a busy machine the others may come later.
 fn vouch_with(config: Config) {
-    let client = Client::connect(config).expect("a good configuration");
-    drive_until(&client, SOON, "all nodes are connected", || {
-        let may_be_asked = |state| matches!(state, NodeState::Ready | NodeState::Quarantined(_));
-        client.nodes().into_iter().all(may_be_asked)
-    });
-    client.vouch().expect("the nodes take it");
+    let client = ready::vouched(config);
     assert!(client.nodes().iter().all(|&it| it == NodeState::Ready));
 }
 

@@ -47,12 +47,7 @@ fn restored_node_does_not_renew_a_lock_that_had_ended_there() {
 fn restored_node_does_not_renew(short: Duration) {
     let nodes = Proxied::start(3);
     let (fleet, proxies) = (&nodes.fleet, &nodes.proxies);
-    let client = Client::connect(guarded(nodes.urls())).expect("a good configuration");
-    drive_until(&client, 20 * SECOND, "all nodes are connected", || {
-        let usable = |state| matches!(state, NodeState::Ready | NodeState::Quarantined(_));
-        client.nodes().into_iter().all(usable)
-    });
-    client.vouch().expect("no lock is live");
+    let client = ready::vouched(guarded(nodes.urls()));
     let mut guard = client.lock("a", short).expect("nobody has it");
     drive_until(&client, 20 * SECOND, "all have it", || tokens(fleet, "a").len() == 3);
 
@@ -80,12 +75,7 @@ fn restored_node_does_not_renew(short: Duration) {
 #[test]
 fn restored_node_counts_while_our_key_cannot_have_ended_there() {
     let fleet = Fleet::start(3);
-    let client = Client::connect(guarded(fleet.urls())).expect("a good configuration");
-    drive_until(&client, 20 * SECOND, "all nodes are connected", || {
-        let usable = |state| matches!(state, NodeState::Ready | NodeState::Quarantined(_));
-        client.nodes().into_iter().all(usable)
-    });
-    client.vouch().expect("no lock is live");
+    let client = ready::vouched(guarded(fleet.urls()));
     // The ttl is long enough for a restart on a busy machine.
     let mut guard = client.try_lock("a", MAX_TTL).expect("nobody has it");
     drive_until(&client, 20 * SECOND, "all have it", || tokens(&fleet, "a").len() == 3);

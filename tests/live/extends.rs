@@ -27,8 +27,7 @@ fn check_end(node: &Node, key: &str, executed: (Instant, Instant), more: u64, wh
 /// Extends for a shorter time than the keys have left, again and again.
 fn extend_often(fleet: &Fleet, keys: &[&str], once: LockOptions, what: &str) {
     let guarded = config(fleet).restart_guard(RestartGuard::On);
-    let client = Client::connect(guarded).expect("a good configuration");
-    client.vouch().expect("the node is new");
+    let client = ready::vouched(guarded);
     let begun = Instant::now();
     let mut guard = client.try_lock(keys, once).expect("it is free");
     let executed = (begun, Instant::now());

@@ -23,6 +23,20 @@ pub fn client(config: Config) -> Client {
     client
 }
 
+/// A blocking client that ended the quarantine of every node. It counts on a node only if it may ask
+/// it, so all nodes have to be connected before it vouches.
+#[track_caller]
+pub fn vouched(config: Config) -> Client {
+    let client = Client::connect(config).expect("a good configuration");
+    let start = Instant::now();
+    while !client.nodes().into_iter().all(NodeState::is_usable) {
+        client.drive(LOOK).expect("the poller works");
+        assert!(start.elapsed() < CONNECTED, "not all are connected: {:?}", client.nodes());
+    }
+    client.vouch().expect("the nodes take it");
+    client
+}
+
 /// Drives until so many nodes are ready.
 #[track_caller]
 pub fn wait_ready(client: &Client, nodes: usize) {
