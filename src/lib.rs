@@ -59,7 +59,8 @@ a file for each, and `docs/performance.md` says what they cost.
 //! * `tracing`: a span for each acquire, extend and release, and events of nodes and lost locks.
 //! * `metrics`: `MetricsPublisher`, the counters over the facade of the crate `metrics`.
 //! * `io-uring`: `Config::io_uring` serves sockets by io_uring instead of epoll; `UringEngine`.
-//! * `testing`: in-process masters and a clock to advance, for your own tests.
+//! * `testing`: in-process masters, a clock to advance, and a network in simulated time, for your
+//!   own tests.
 #![forbid(unsafe_code)]
 #![warn(missing_docs, clippy::iter_over_hash_type, clippy::unwrap_used)]
 
