@@ -35,7 +35,7 @@ fn waiters_are_served_in_their_order_and_nothing_is_left() {
             world.release(pair[0], lock);
             world.settle();
             lock = world.won(pair[1]);
-            let stats = world.clients[pair[1]].core.stats();
+            let stats = world.core(pair[1]).stats();
             assert_eq!((stats.handed_over, stats.claims, stats.splits), (1, 0, 0));
         }
         world.release(all[5], lock);
@@ -78,15 +78,16 @@ fn waiter_of_which_a_node_heard_a_moment_ago_is_handed_the_key_for_its_whole_ttl
         let mut world = World::new(3);
         let (all, lock) = line_of(&mut world, 2, LONG);
         world.pass(polls_for);
-        world.now = world.now.saturating_add(silence);
+        world.advance(silence);
         world.release(all[0], lock);
         for node in 0..3 {
-            world.deliver_commands(all[0], node);
-            assert_eq!(world.masters[node].pttl(world.now, 0, KEY) > 9_000, whole);
-            world.deliver_answers(all[1], node);
+            world.deliver_to_node(all[0], node);
+            assert_eq!(world.master(node).pttl(world.now(), 0, KEY) > 9_000, whole);
+            world.deliver_to_client(all[1], node);
         }
-        let core = &mut world.clients[all[1]].core;
-        let has_lock = core.poll_completion(world.now).is_some();
+        let now = world.now();
+        let core = world.client_mut(all[1]);
+        let has_lock = core.poll_completion(now).is_some();
         assert_eq!((has_lock, core.stats().claims), (whole, u64::from(!whole)));
     }
 }
@@ -98,15 +99,16 @@ fn hand_over_with_the_short_ttl_is_claimed_first() {
     world.pause_all_clients();
     world.release(all[0], lock);
     for node in 0..3 {
-        world.deliver_commands(all[0], node);
-        assert!(world.masters[node].pttl(world.now, 0, KEY) <= 200);
-        world.deliver_answers(all[1], node);
+        world.deliver_to_node(all[0], node);
+        assert!(world.master(node).pttl(world.now(), 0, KEY) <= 200);
+        world.deliver_to_client(all[1], node);
     }
-    assert!(world.clients[all[1]].core.poll_completion(world.now).is_none(), "it claims");
+    let now = world.now();
+    assert!(world.client_mut(all[1]).poll_completion(now).is_none(), "it claims");
     world.settle();
     let lock = world.won(all[1]);
     assert!(world.remaining(all[1], &lock) > LONG - 200 * MS);
-    assert_eq!(world.clients[all[1]].core.stats().claims, 1);
+    assert_eq!(world.core(all[1]).stats().claims, 1);
     world.release(all[1], lock);
     world.settle();
     world.assert_clean();
@@ -116,19 +118,19 @@ fn hand_over_with_the_short_ttl_is_claimed_first() {
 fn deadline_of_a_hand_over_counts_from_the_join_and_not_from_the_message() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
-    let joined = world.now;
+    let joined = world.now();
     world.pass(40 * MS);
     world.release(all[0], lock);
     for node in 0..3 {
-        world.deliver_commands(all[0], node);
+        world.deliver_to_node(all[0], node);
     }
-    world.now = world.now.saturating_add(30 * MS);
+    world.advance(30 * MS);
     for node in 0..3 {
-        world.deliver_answers(all[1], node);
+        world.deliver_to_client(all[1], node);
     }
     world.settle();
     let lock = world.won(all[1]);
-    let deadline = world.now.saturating_add(world.remaining(all[1], &lock));
+    let deadline = world.now().saturating_add(world.remaining(all[1], &lock));
     assert_eq!(
         deadline,
         joined.saturating_add(TTL - 4 * MS),
@@ -141,20 +143,19 @@ fn deadline_of_a_hand_over_counts_from_the_join_and_not_from_the_message() {
 fn deadline_of_a_hand_over_counts_from_the_base_of_each_node() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
-    let joined = world.now;
+    let joined = world.now();
     // A poll is in flight to node 1 for long; the other nodes answer it.
-    world.frozen.push(1);
+    world.partition(1);
     world.pass(95 * MS);
-    world.frozen.clear();
+    world.cut_off(&[]);
     world.release(all[0], lock);
     for node in [1, 2] {
-        world.deliver_commands(all[0], node);
-        world.deliver_answers(all[1], node);
+        world.deliver_to_node(all[0], node);
+        world.deliver_to_client(all[1], node);
     }
-    let done = world.clients[all[1]].core.poll_completion(world.now);
-    world.clients[all[1]].done.extend(done);
+    world.take_done(all[1]);
     let lock = world.won(all[1]);
-    let deadline = world.now.saturating_add(world.remaining(all[1], &lock));
+    let deadline = world.now().saturating_add(world.remaining(all[1], &lock));
     assert_eq!(deadline, joined.saturating_add(TTL - 4 * MS));
 }
 
@@ -164,13 +165,14 @@ fn hand_over_that_is_read_too_late_is_no_lock() {
     let (all, lock) = line_of(&mut world, 2, TTL);
     world.release(all[0], lock);
     for node in 0..3 {
-        world.deliver_commands(all[0], node);
+        world.deliver_to_node(all[0], node);
     }
     // The waiter's thread is away for longer than the keys live.
-    world.now = world.now.saturating_add(300 * MS);
+    world.advance(300 * MS);
     for node in 0..3 {
-        world.deliver_answers(all[1], node);
-        assert!(world.clients[all[1]].core.poll_completion(world.now).is_none());
+        world.deliver_to_client(all[1], node);
+        let now = world.now();
+        assert!(world.client_mut(all[1]).poll_completion(now).is_none());
     }
     world.pass(200 * MS);
     let lock = world.won(all[1]);
@@ -194,7 +196,7 @@ fn hand_over_by_a_node_in_quarantine_is_no_vote() {
     world.pass(95 * MS);
     assert_ne!(world.value(1), token, "it was handed over");
     assert_eq!(world.lock(all[1]).map(|_| ()), None, "one vote does not count");
-    assert!(world.clients[all[0]].core.key(&lock).is_some());
+    assert!(world.core(all[0]).key(&lock).is_some());
     drop(lock);
 }
 
@@ -204,15 +206,16 @@ fn a_dropped_connection_takes_its_hand_over_with_it() {
     let (all, lock) = line_of(&mut world, 2, TTL);
     world.release(all[0], lock);
     for node in 0..3 {
-        world.deliver_commands(all[0], node);
+        world.deliver_to_node(all[0], node);
     }
     // The waiter reads the message of node 0 and then loses that connection, before it reads the
     // second message.
-    world.deliver_answers(all[1], 0);
+    world.deliver_to_client(all[1], 0);
     world.cut(all[1], 0);
     world.cut(all[1], 2);
-    world.deliver_answers(all[1], 1);
-    assert!(world.clients[all[1]].core.poll_completion(world.now).is_none());
+    world.deliver_to_client(all[1], 1);
+    let now = world.now();
+    assert!(world.client_mut(all[1]).poll_completion(now).is_none());
     world.pass(100 * MS);
     let lock = world.won(all[1]);
     world.release(all[1], lock);
@@ -224,20 +227,20 @@ fn a_dropped_connection_takes_its_hand_over_with_it() {
 fn a_stopped_successor_costs_the_next_one_the_short_ttl() {
     let mut world = World::new(5);
     let (all, lock) = line_of(&mut world, 3, LONG);
-    world.stopped.push(all[1]);
+    world.stop(all[1]);
     world.pass(51 * MS);
     world.release(all[0], lock);
     world.settle();
-    let released = world.now;
+    let released = world.now();
     let mut lock = None;
     while lock.is_none() {
         world.pass(MS);
         lock = world.lock(all[2]);
     }
-    let gap = world.now.saturating_since(released);
+    let gap = world.now().saturating_since(released);
     assert!(gap > 190 * MS && gap <= 300 * MS, "{gap:?}");
     let tokens: Vec<String> = (0..5).map(|node| world.value(node)).collect();
-    world.stopped.clear();
+    world.resume_all();
     world.pass(100 * MS);
     assert!((0..5).filter(|&n| world.value(n) == tokens[n]).count() >= 3, "it kept its lock");
     world.release(all[2], lock.unwrap());
@@ -254,12 +257,12 @@ fn a_dead_successor_is_skipped_at_once() {
     let (all, lock) = line_of(&mut world, 4, TTL);
     for dead in [all[1], all[2]] {
         (0..5).for_each(|node| world.cut(dead, node));
-        world.stopped.push(dead);
+        world.stop(dead);
     }
     world.release(all[0], lock);
     world.settle();
     let lock = world.won(all[3]);
-    assert_eq!(world.clients[all[3]].core.stats().skipped, 2);
+    assert_eq!(world.core(all[3]).stats().skipped, 2);
     world.release(all[3], lock);
     world.settle();
     assert!((0..5).all(|node| world.in_line(node) == 0 && world.value(node).is_empty()));
@@ -276,14 +279,14 @@ fn a_waiter_that_gives_up_leaves_the_lines_and_is_not_handed_the_key() {
     world.settle();
     world.ask(all[2], TTL);
     world.settle();
-    let now = world.now;
-    world.clients[all[1]].core.cancel(op, now);
+    let now = world.now();
+    world.client_mut(all[1]).cancel(op, now);
     world.settle();
     assert!((0..3).all(|node| world.in_line(node) == 1));
     world.release(all[0], lock);
     world.settle();
     let lock = world.won(all[2]);
-    assert_eq!(world.clients[all[2]].core.stats().skipped, 0);
+    assert_eq!(world.core(all[2]).stats().skipped, 0);
     world.release(all[2], lock);
     world.settle();
     world.assert_clean();
@@ -297,9 +300,9 @@ fn a_wait_that_is_over_ends_as_contended_and_leaves_nothing() {
     world.ask(all[0], LONG);
     world.settle();
     let lock = world.won(all[0]);
-    let now = world.now;
+    let now = world.now();
     let wait = 150 * MS;
-    world.clients[all[1]].core.acquire(KEY, LockOptions::new(LONG).wait(wait), 1, now).unwrap();
+    world.client_mut(all[1]).acquire(KEY, LockOptions::new(LONG).wait(wait), 1, now).unwrap();
     world.pass(160 * MS);
     assert!(matches!(world.error(all[1]), Error::Contended(_)));
     assert!((0..3).all(|node| world.in_line(node) == 0));
@@ -317,18 +320,18 @@ fn a_withdrawn_token_is_not_sent_again_for_a_script_that_was_forgotten() {
     let lock = world.won(all[0]);
     let op = world.ask(all[1], TTL);
     for node in 0..3 {
-        world.deliver_commands(all[1], node);
-        world.deliver_answers(all[1], node);
+        world.deliver_to_node(all[1], node);
+        world.deliver_to_client(all[1], node);
     }
     // The joins are written; the nodes have forgotten the scripts.
     (0..3).for_each(|node| world.run(node, &[b"SCRIPT", b"FLUSH"]));
-    (0..3).for_each(|node| world.deliver_commands(all[1], node));
+    (0..3).for_each(|node| world.deliver_to_node(all[1], node));
     // Another client makes the nodes load the scripts again, so they execute the release by its
     // SHA1.
     world.ask(all[2], TTL);
-    (0..3).for_each(|node| world.deliver_commands(all[2], node));
-    let now = world.now;
-    world.clients[all[1]].core.cancel(op, now);
+    (0..3).for_each(|node| world.deliver_to_node(all[2], node));
+    let now = world.now();
+    world.client_mut(all[1]).cancel(op, now);
     world.settle();
     assert!((0..3).all(|node| world.in_line(node) == 1), "only the third one's token is there");
     world.release(all[0], lock);
@@ -346,9 +349,9 @@ fn a_key_that_is_handed_to_a_token_without_a_record_is_given_back_there() {
     let gone = world.client();
     let op = world.ask(gone, TTL);
     world.settle();
-    let member = world.masters[0].line(world.now, LINE).pop().expect("it came last");
-    let now = world.now;
-    world.clients[gone].core.cancel(op, now);
+    let member = world.line(0).pop().expect("it came last");
+    let now = world.now();
+    world.client_mut(gone).cancel(op, now);
     world.settle();
     // The node executes a late join of an earlier connection.
     world.run(0, &[b"ZADD", LINE, b"0", &member]);
@@ -366,8 +369,8 @@ fn a_lock_that_was_extended_leaves_the_lines_that_it_joined() {
     let mut world = World::new(5);
     let all: Vec<usize> = (0..2).map(|_| world.client()).collect();
     (3..5).for_each(|node| world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]));
-    let now = world.now;
-    world.clients[all[0]].core.acquire(KEY, LockOptions::new(TTL).wait(LONG), 1, now).unwrap();
+    let now = world.now();
+    world.client_mut(all[0]).acquire(KEY, LockOptions::new(TTL).wait(LONG), 1, now).unwrap();
     world.settle();
     let lock = world.won(all[0]);
     world.ask(all[1], TTL / 2);
@@ -375,10 +378,10 @@ fn a_lock_that_was_extended_leaves_the_lines_that_it_joined() {
     world.release(all[0], lock);
     world.settle();
     let lock = world.won(all[1]);
-    let now = world.now;
-    world.clients[all[1]].core.extend(&lock, LONG, 3, now).unwrap();
+    let now = world.now();
+    world.client_mut(all[1]).extend(&lock, LONG, 3, now).unwrap();
     world.settle();
-    world.clients[all[1]].done.clear();
+    world.done[all[1]].clear();
     world.release(all[1], lock);
     world.settle();
     assert!((0..5).all(|node| world.in_line(node) == 0));
@@ -399,8 +402,8 @@ fn a_lock_that_is_given_away_leaves_the_lines_and_is_not_released() {
     world.settle();
     let lock = world.won(all[1]);
     assert_eq!(world.in_line(4), 1, "it stands in line there");
-    let now = world.now;
-    let token = world.clients[all[1]].core.into_token(lock, now).expect("it is held");
+    let now = world.now();
+    let token = world.client_mut(all[1]).into_token(lock, now).expect("it is held");
     world.settle();
     assert!((0..5).all(|node| world.in_line(node) == 0));
     let kept = (0..5).filter(|&node| world.value(node) == token.to_string()).count();
@@ -417,15 +420,12 @@ fn lines_that_differ_are_served_by_the_successor_that_the_holder_names() {
     // Two waiters reach the nodes in different orders.
     for client in [all[2], all[3]] {
         world.ask(client, TTL);
-        (0..5).for_each(|node| world.deliver_commands(client, node));
-        (0..5).for_each(|node| world.deliver_answers(client, node));
+        (0..5).for_each(|node| world.deliver_to_node(client, node));
+        (0..5).for_each(|node| world.deliver_to_client(client, node));
     }
-    (0..2).for_each(|node| world.deliver_commands(all[3], node));
+    (0..2).for_each(|node| world.deliver_to_node(all[3], node));
     world.settle();
-    assert_ne!(
-        world.masters[0].line(world.now, LINE)[1],
-        world.masters[4].line(world.now, LINE)[1]
-    );
+    assert_ne!(world.line(0)[1], world.line(4)[1]);
     world.release(all[0], lock);
     world.settle();
     let lock = world.won(all[1]);
@@ -452,7 +452,7 @@ fn a_split_is_resolved_for_the_one_with_the_most_nodes() {
         let lock = world.won_in_line(client, TTL);
         world.release(client, lock);
         world.settle();
-        world.clients[client].done.clear();
+        world.done[client].clear();
     }
     world.pass(600 * MS);
     world.ask(all[0], TTL);
@@ -460,22 +460,22 @@ fn a_split_is_resolved_for_the_one_with_the_most_nodes() {
     let lock = world.won(all[0]);
     for &client in &all[1..] {
         world.ask(client, TTL);
-        (0..5).for_each(|node| world.deliver_commands(client, node));
-        (0..5).for_each(|node| world.deliver_answers(client, node));
+        (0..5).for_each(|node| world.deliver_to_node(client, node));
+        (0..5).for_each(|node| world.deliver_to_client(client, node));
     }
     for (client, nodes) in [(all[1], [0, 1]), (all[2], [2, 3]), (all[3], [4, 4])] {
-        nodes.into_iter().for_each(|node| world.deliver_commands(client, node));
+        nodes.into_iter().for_each(|node| world.deliver_to_node(client, node));
     }
     world.settle();
     world.release(all[0], lock);
     world.settle();
-    assert!(all[1..].iter().all(|&it| world.clients[it].done.is_empty()), "nobody has a majority");
+    assert!(all[1..].iter().all(|&it| world.done[it].is_empty()), "nobody has a majority");
     let mut waiting: Vec<usize> = all[1..].to_vec();
     for _ in 0..3 {
         let mut winner = None;
         for _ in 0..100 {
             world.pass(MS);
-            winner = waiting.iter().copied().find(|&it| !world.clients[it].done.is_empty());
+            winner = waiting.iter().copied().find(|&it| !world.done[it].is_empty());
             if winner.is_some() {
                 break;
             }
@@ -486,7 +486,7 @@ fn a_split_is_resolved_for_the_one_with_the_most_nodes() {
         world.release(winner, lock);
         world.settle();
     }
-    let splits: u64 = all.iter().map(|&it| world.clients[it].core.stats().splits).sum();
+    let splits: u64 = all.iter().map(|&it| world.core(it).stats().splits).sum();
     assert!(splits >= 1);
     world.pass(100 * MS);
     world.assert_clean();

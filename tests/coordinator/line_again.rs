@@ -35,7 +35,7 @@ fn locks_before_a_waiter(asks: Asks, hold: Duration) -> usize {
     let (mut world, holder, waiter) = holder_and_waiter();
     for locks in 1..1_000 {
         let lock = world.won(holder);
-        world.stopped = vec![waiter];
+        world.stop(waiter);
         world.pass(hold);
         world.release(holder, lock);
         if let Asks::AfterAllAnswers = asks {
@@ -43,7 +43,7 @@ fn locks_before_a_waiter(asks: Asks, hold: Duration) -> usize {
         }
         world.ask(holder, LONG);
         world.settle();
-        world.stopped.clear();
+        world.resume_all();
         world.settle();
         if world.lock(waiter).is_some() {
             return locks;
@@ -90,7 +90,7 @@ fn client_that_gives_its_lock_away_leaves_the_key_to_a_waiter_after_some_locks()
         let (mut world, holder, waiter) = holder_and_waiter();
         let served = (0..MOST).any(|_| {
             let lock = world.won(holder);
-            let (now, core) = (world.now, &mut world.clients[holder].core);
+            let (now, core) = (world.now(), world.client_mut(holder));
             let token = core.into_token(lock, now).expect("it is held");
             if adopts {
                 core.adopt(super::line_world::KEY, token, LONG, 3, now).expect("there is room");

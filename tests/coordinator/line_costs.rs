@@ -1,20 +1,20 @@
 //! What the line costs: which commands a client writes, and which it leaves out.
 
-use redlatch::proto::{LockOptions, NodeId};
+use redlatch::proto::LockOptions;
 
 use super::line::{LONG, MS, TTL, line_of};
 use super::line_world::World;
 
 /// The first words of the commands that the client is about to write to a node.
 fn commands(world: &World, client: usize, node: usize) -> Vec<String> {
-    let bytes = world.clients[client].core.output(NodeId::new(node)).to_vec();
+    let bytes = world.unexecuted(client, node);
     let text = String::from_utf8(bytes).unwrap();
     let starts = text.split("\r\n*").filter(|command| !command.is_empty());
     starts.filter_map(|command| command.split("\r\n").nth(2)).map(str::to_owned).collect()
 }
 
 fn everywhere(world: &World, client: usize) -> Vec<Vec<String>> {
-    (0..world.masters.len()).map(|node| commands(world, client, node)).collect()
+    (0..world.nodes()).map(|node| commands(world, client, node)).collect()
 }
 
 #[test]
@@ -59,19 +59,19 @@ fn a_late_message_of_a_hand_over_causes_no_second_release() {
     let (all, lock) = line_of(&mut world, 2, TTL);
     world.release(all[0], lock);
     for node in 0..2 {
-        world.deliver_commands(all[0], node);
-        world.deliver_answers(all[1], node);
+        world.deliver_to_node(all[0], node);
+        world.deliver_to_client(all[1], node);
     }
-    let now = world.now;
-    let done = world.clients[all[1]].core.poll_completion(now).unwrap();
-    world.clients[all[1]].done.push(done);
+    let now = world.now();
+    let done = world.client_mut(all[1]).poll_completion(now).unwrap();
+    world.done[all[1]].push(done);
     let lock = world.won(all[1]);
     world.release(all[1], lock);
     // Node 2 hands the key over, and executes the release after that.
-    world.deliver_commands(all[0], 2);
+    world.deliver_to_node(all[0], 2);
     for node in 0..3 {
-        world.deliver_commands(all[1], node);
-        world.deliver_answers(all[1], node);
+        world.deliver_to_node(all[1], node);
+        world.deliver_to_client(all[1], node);
         assert_eq!(commands(&world, all[1], node), [""; 0], "node {node}");
     }
     world.settle();
@@ -100,8 +100,8 @@ fn a_client_that_may_not_read_the_answer_names_the_script_that_the_node_knows() 
         world.assert_clean();
     }
     let lock = world.won_in_line(client, LONG);
-    let now = world.now;
-    world.clients[client].core.release_nowait(&lock, now);
+    let now = world.now();
+    world.client_mut(client).release_nowait(&lock, now);
     assert_eq!(everywhere(&world, client), [["EVAL"]; 3], "no answer is read");
     world.settle();
     world.assert_clean();
@@ -114,13 +114,13 @@ fn only_the_poll_of_a_waiter_in_line_may_come_late() {
     // The timer of the look for silent nodes has gone off.
     world.pass(55 * MS);
     let may_be_late = |world: &World, client: usize| {
-        let core = &world.clients[client].core;
+        let core = world.core(client);
         core.may_be_late(core.next_timeout().unwrap())
     };
     assert!(may_be_late(&world, all[1]));
     assert!(!may_be_late(&world, all[0]), "it holds the lock");
-    let now = world.now;
-    let core = &mut world.clients[all[1]].core;
+    let now = world.now();
+    let core = world.client_mut(all[1]);
     core.acquire(b"other", LockOptions::new(TTL / 50).wait(LONG), 2, now).unwrap();
     assert!(!may_be_late(&world, all[1]), "a round is over sooner");
 }

@@ -31,7 +31,7 @@ fn number(lock: &Lock) -> u64 {
 
 /// The counter on a node; 0 if nothing was counted there.
 fn counter(world: &World, node: usize) -> u64 {
-    let value = world.masters[node].get(world.now, 0, FENCE).unwrap_or(b"0");
+    let value = world.master(node).get(world.now(), 0, FENCE).unwrap_or(b"0");
     std::str::from_utf8(value).expect("it is text").parse().expect("it is a number")
 }
 
@@ -47,7 +47,7 @@ fn fenced_waiters_have_numbers_that_grow_in_the_order_of_their_line() {
             lock = world.won(pair[1]);
             assert_eq!(number(&lock), before + 1, "one claim was counted");
             assert!(world.remaining(pair[1], &lock) > LONG - 200 * MS);
-            let stats = world.clients[pair[1]].core.stats();
+            let stats = world.core(pair[1]).stats();
             assert_eq!((stats.handed_over, stats.claims, stats.fenced), (1, 1, 1));
         }
         world.release(all[4], lock);
@@ -69,7 +69,7 @@ fn numbers_of_locks_that_were_won_at_once_and_in_line_grow_together() {
             world.settle();
         }
         for client in clients {
-            while world.clients[client].done.is_empty() {
+            while world.done[client].is_empty() {
                 world.pass(MS);
             }
             let lock = world.won(client);
@@ -77,7 +77,7 @@ fn numbers_of_locks_that_were_won_at_once_and_in_line_grow_together() {
             last = number(&lock);
             world.release(client, lock);
             world.settle();
-            world.clients[client].done.clear();
+            world.done[client].clear();
         }
     }
 }
@@ -94,7 +94,7 @@ fn number_of_a_claim_with_different_votes_is_written_back_before_the_lock_is_han
     let lock = world.won(all[1]);
     let reached = (0..3).filter(|&node| counter(&world, node) >= number(&lock)).count();
     assert!(number(&lock) > ahead && reached >= 2, "{} of {reached} nodes", number(&lock));
-    let stats = world.clients[all[1]].core.stats();
+    let stats = world.core(all[1]).stats();
     assert_eq!((stats.claims, stats.written_back), (1, 1));
 }
 
@@ -104,19 +104,19 @@ fn node_in_quarantine_counts_nothing_in_the_claim_of_a_fenced_lock() {
     let (all, lock) = line_of(&mut world, 2);
     world.restart(0, Restart::Empty);
     world.pass(Duration::from_millis(300));
-    world.frozen = vec![2];
+    world.cut_off(&[2]);
     world.release(all[0], lock);
     world.pass(Duration::from_millis(300));
-    assert_eq!(world.clients[all[1]].core.stats().claims, 0, "node 1 has the only vote");
+    assert_eq!(world.core(all[1]).stats().claims, 0, "node 1 has the only vote");
     assert!(world.lock(all[1]).is_none());
-    world.frozen.clear();
+    world.cut_off(&[]);
     world.pass(Duration::from_millis(300));
     let lock = world.won(all[1]);
-    assert_eq!(world.masters[0].get(world.now, 0, FENCE), None, "it would count from its clock");
-    assert!(world.masters[0].pttl(world.now, 0, KEY) > 5_000, "it was claimed, too");
+    assert_eq!(world.master(0).get(world.now(), 0, FENCE), None, "it would count from its clock");
+    assert!(world.master(0).pttl(world.now(), 0, KEY) > 5_000, "it was claimed, too");
     assert!(counter(&world, 1) >= number(&lock) && counter(&world, 2) >= number(&lock));
     assert_eq!(world.value(1), lock.token().to_string());
-    assert!(world.masters[1].get(world.now, 0, KEY).is_some());
+    assert!(world.master(1).get(world.now(), 0, KEY).is_some());
 }
 
 /// A plain holder that releases the key, a fenced waiter, and a plain one behind it. Returns
@@ -135,7 +135,7 @@ fn waiters_for_a_lock(change: impl Fn(&mut World)) -> ([bool; 2], World, [usize;
     world.settle();
     world.release(holder, lock);
     world.pass(Duration::from_secs(1));
-    let answered = [waiter, next].map(|client| !world.clients[client].done.is_empty());
+    let answered = [waiter, next].map(|client| !world.done[client].is_empty());
     (answered, world, [waiter, next])
 }
 
@@ -143,8 +143,8 @@ fn waiters_for_a_lock(change: impl Fn(&mut World)) -> ([bool; 2], World, [usize;
 fn fenced_waiter_is_refused_where_too_few_nodes_may_ever_count() {
     let (answered, mut world, [waiter, next]) = waiters_for_a_lock(|world| {
         for node in [1, 2] {
-            world.masters[node].set_info("maxmemory", "100");
-            world.masters[node].set_info("maxmemory_policy", "allkeys-lru");
+            world.master_mut(node).set_info("maxmemory", "100");
+            world.master_mut(node).set_info("maxmemory_policy", "allkeys-lru");
         }
     });
     assert_eq!(answered, [true, true]);
@@ -157,15 +157,15 @@ fn fenced_waiter_is_refused_where_too_few_nodes_may_ever_count() {
 fn fenced_waiter_keeps_the_key_from_nobody_while_too_few_nodes_count() {
     // The clocks of two nodes are far from the median.
     let (answered, mut world, [waiter, next]) = waiters_for_a_lock(|world| {
-        world.masters[1].step_wall_clock(40_000);
-        world.masters[2].step_wall_clock(-40_000);
+        world.master_mut(1).step_wall_clock(40_000);
+        world.master_mut(2).step_wall_clock(-40_000);
     });
     assert_eq!(answered, [false, true]);
     let lock = world.won(next);
-    assert_eq!(world.clients[waiter].core.stats().claims, 0);
+    assert_eq!(world.core(waiter).stats().claims, 0);
     world.release(next, lock);
     world.pass(Duration::from_secs(1));
-    assert!(world.clients[waiter].done.is_empty(), "it waits");
+    assert!(world.done[waiter].is_empty(), "it waits");
 }
 
 /// A fenced waiter whose claim waits in the outboxes for nodes 0 and 1, beside a poll.
@@ -177,16 +177,16 @@ fn claim_behind_a_poll(world: &mut World) -> usize {
         world.release(*from, lock);
         world.settle();
         lock = world.won(*to);
-        world.clients[*from].done.clear();
+        world.done[*from].clear();
         world.ask_with(*from, fenced());
         world.settle();
     }
-    world.frozen = vec![0, 1, 2];
+    world.cut_off(&[0, 1, 2]);
     world.pass(95 * MS);
     world.release(all[0], lock);
     for node in [0, 1] {
-        world.deliver_commands(all[0], node);
-        world.deliver_answers(all[1], node);
+        world.deliver_to_node(all[0], node);
+        world.deliver_to_client(all[1], node);
     }
     all[1]
 }
@@ -195,15 +195,15 @@ fn claim_behind_a_poll(world: &mut World) -> usize {
 fn claim_is_not_counted_by_its_source_on_a_node_that_forgot_its_counters() {
     let mut world = World::new(3);
     let waiter = claim_behind_a_poll(&mut world);
-    let claims = world.clients[waiter].core.stats().claims;
+    let claims = world.core(waiter).stats().claims;
     world.run(1, &[b"FLUSHALL"]);
     world.run(1, &[b"SCRIPT", b"FLUSH"]);
     for _ in 0..3 {
-        world.deliver_commands(waiter, 1);
-        world.deliver_answers(waiter, 1);
+        world.deliver_to_node(waiter, 1);
+        world.deliver_to_client(waiter, 1);
     }
     assert!(claims > 1, "a claim was in flight");
-    assert_eq!(world.masters[1].get(world.now, 0, FENCE), None, "it would start too early");
+    assert_eq!(world.master(1).get(world.now(), 0, FENCE), None, "it would start too early");
 }
 
 #[test]
@@ -216,28 +216,28 @@ fn hand_over_during_the_write_back_proves_no_more_than_the_time_that_it_gave() {
     let waiter = all[1];
     world.release(all[0], lock);
     let exchange = |world: &mut World, from: usize, nodes: &[usize]| {
-        nodes.iter().for_each(|&node| world.deliver_commands(from, node));
-        nodes.iter().for_each(|&node| world.deliver_answers(waiter, node));
+        nodes.iter().for_each(|&node| world.deliver_to_node(from, node));
+        nodes.iter().for_each(|&node| world.deliver_to_client(waiter, node));
     };
     exchange(&mut world, all[0], &[0, 1]);
     exchange(&mut world, waiter, &[0, 1]);
-    let stats = world.clients[waiter].core.stats();
+    let stats = world.core(waiter).stats();
     assert_eq!((stats.claims, stats.written_back), (1, 1));
     // Node 2 gives the key for 200 ms.
     exchange(&mut world, all[0], &[2]);
     exchange(&mut world, waiter, &[0, 1]);
-    let done = world.clients[waiter].core.poll_completion(world.now);
-    world.clients[waiter].done.extend(done);
+    world.take_done(waiter);
     let lock = world.won(waiter);
-    world.now = world.now.saturating_add(300 * MS);
+    world.advance(300 * MS);
     assert_eq!(world.value(2), "", "the key has ended there");
     world.run(2, &[b"FLUSHALL"]);
-    world.deliver_answers(waiter, 2);
+    world.deliver_to_client(waiter, 2);
     world.run(2, &[b"SET", KEY, lock.token().to_string().as_bytes(), b"PX", b"60000"]);
-    world.frozen = vec![0];
-    world.clients[waiter].core.extend(&lock, LONG, 3, world.now).expect("it is held");
+    world.cut_off(&[0]);
+    let now = world.now();
+    world.client_mut(waiter).extend(&lock, LONG, 3, now).expect("it is held");
     world.settle();
-    let extended = world.clients[waiter].done.pop();
+    let extended = world.done[waiter].pop();
     assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
 }
 
@@ -249,19 +249,19 @@ fn node_that_hands_over_after_the_claim_counts_as_the_others_do() {
     let (all, lock) = line_of(&mut world, 3);
     let mut holder = (all[0], lock);
     for next in [all[1], all[2]] {
-        world.frozen = vec![0, 1, 2];
+        world.cut_off(&[0, 1, 2]);
         world.release(holder.0, holder.1);
         for node in 0..3 {
-            world.deliver_commands(holder.0, node);
-            world.deliver_answers(next, node);
+            world.deliver_to_node(holder.0, node);
+            world.deliver_to_client(next, node);
         }
-        assert!(world.clients[next].done.is_empty(), "it claims");
-        world.frozen.clear();
+        assert!(world.done[next].is_empty(), "it claims");
+        world.cut_off(&[]);
         world.settle();
         holder = (next, world.won(next));
         let counters: Vec<u64> = (0..3).map(|node| counter(&world, node)).collect();
         assert_eq!(counters, [number(&holder.1); 3]);
-        assert_eq!(world.clients[next].core.stats().written_back, 0);
+        assert_eq!(world.core(next).stats().written_back, 0);
     }
 }
 
@@ -271,25 +271,25 @@ fn node_that_hands_over_after_the_claim_counts_as_the_others_do() {
 fn hand_over_after_a_claim_that_asked_nobody_is_claimed_with_the_next_one() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2);
-    world.frozen = vec![0, 1, 2];
+    world.cut_off(&[0, 1, 2]);
     world.release(all[0], lock);
-    world.deliver_commands(all[0], 0);
-    world.deliver_answers(all[1], 0);
+    world.deliver_to_node(all[0], 0);
+    world.deliver_to_client(all[1], 0);
     for _ in 0..80 {
         world.pass(MS);
         for node in [1, 2] {
-            world.deliver_commands(all[1], node);
-            world.deliver_answers(all[1], node);
+            world.deliver_to_node(all[1], node);
+            world.deliver_to_client(all[1], node);
         }
     }
-    let claims = |world: &World| world.clients[all[1]].core.stats().claims;
+    let claims = |world: &World| world.core(all[1]).stats().claims;
     assert_eq!(claims(&world), 0);
     for node in [1, 2] {
-        world.deliver_commands(all[0], node);
-        world.deliver_answers(all[1], node);
+        world.deliver_to_node(all[0], node);
+        world.deliver_to_client(all[1], node);
         assert_eq!(claims(&world), 1, "node {node}");
     }
-    world.frozen = vec![0];
+    world.cut_off(&[0]);
     world.pass(200 * MS);
     let lock = world.won(all[1]);
     assert!(number(&lock) > 0 && claims(&world) > 1);
@@ -306,22 +306,22 @@ fn node_in_quarantine_that_gives_the_key_after_the_claim_counts_nothing() {
     world.run(0, &[b"SET", KEY, b"of another program", b"PX", b"60000"]);
     world.pass(300 * MS);
     assert_eq!(world.in_line(0), 1);
-    world.frozen = vec![0, 1, 2];
+    world.cut_off(&[0, 1, 2]);
     world.run(0, &[b"DEL", KEY]);
-    world.deliver_answers(waiter, 0);
-    world.deliver_commands(waiter, 0);
+    world.deliver_to_client(waiter, 0);
+    world.deliver_to_node(waiter, 0);
     world.release(all[0], lock);
     for node in [1, 2] {
-        world.deliver_commands(all[0], node);
-        world.deliver_answers(waiter, node);
+        world.deliver_to_node(all[0], node);
+        world.deliver_to_client(waiter, node);
     }
-    assert_eq!(world.clients[waiter].core.stats().claims, 1);
+    assert_eq!(world.core(waiter).stats().claims, 1);
     // Now the client reads the answer to its join.
-    world.deliver_answers(waiter, 0);
-    world.frozen.clear();
+    world.deliver_to_client(waiter, 0);
+    world.cut_off(&[]);
     world.settle();
     let lock = world.won(waiter);
-    assert_eq!(world.masters[0].get(world.now, 0, FENCE), None, "it would count from its clock");
+    assert_eq!(world.master(0).get(world.now(), 0, FENCE), None, "it would count from its clock");
     assert_eq!([1, 2].map(|node| counter(&world, node)), [number(&lock); 2]);
 }
 
@@ -332,24 +332,24 @@ fn node_that_hands_over_after_a_lost_claim_counts_once() {
     let (all, lock) = line_of(&mut world, 2);
     let waiter = all[1];
     let before = counter(&world, 2);
-    world.frozen = vec![0, 1, 2];
+    world.cut_off(&[0, 1, 2]);
     world.release(all[0], lock);
     for node in [0, 1] {
-        world.deliver_commands(all[0], node);
-        world.deliver_answers(waiter, node);
+        world.deliver_to_node(all[0], node);
+        world.deliver_to_client(waiter, node);
     }
     world.run(1, &[b"DEL", KEY]);
     for node in [1, 0] {
-        world.deliver_commands(waiter, node);
-        world.deliver_answers(waiter, node);
+        world.deliver_to_node(waiter, node);
+        world.deliver_to_client(waiter, node);
     }
-    assert_eq!(world.clients[waiter].core.stats().claims, 1, "it was lost");
-    world.deliver_commands(all[0], 2);
-    world.deliver_answers(waiter, 2);
-    assert_eq!(world.clients[waiter].core.stats().claims, 2);
-    world.deliver_commands(waiter, 2);
+    assert_eq!(world.core(waiter).stats().claims, 1, "it was lost");
+    world.deliver_to_node(all[0], 2);
+    world.deliver_to_client(waiter, 2);
+    assert_eq!(world.core(waiter).stats().claims, 2);
+    world.deliver_to_node(waiter, 2);
     assert_eq!(counter(&world, 2), before + 1);
-    world.frozen.clear();
+    world.cut_off(&[]);
     world.settle();
     assert!(world.lock(waiter).is_some());
 }

@@ -17,13 +17,13 @@ fn denied(command: &str) -> Trouble {
 }
 
 fn values(world: &World) -> Vec<String> {
-    (0..world.masters.len()).map(|node| world.value(node)).collect()
+    (0..world.nodes()).map(|node| world.value(node)).collect()
 }
 
 fn ask_elsewhere(world: &mut World, client: usize, key: &[u8], wait: Duration) {
-    let now = world.now;
-    world.clients[client]
-        .core
+    let now = world.now();
+    world
+        .client_mut(client)
         .acquire(key, LockOptions::new(TTL).wait(wait), 9, now)
         .expect("it can be asked for");
 }
@@ -37,14 +37,14 @@ fn a_node_that_was_silent_when_the_client_began_to_listen_is_joined_later() {
     world.ask(holder, LONG);
     world.settle();
     let lock = world.won(holder);
-    world.frozen = vec![0, 1, 2];
+    world.cut_off(&[0, 1, 2]);
     ask_elsewhere(&mut world, waiter, b"other", Duration::ZERO);
     world.pass(70 * MS);
     world.ask(waiter, TTL);
     world.pass(20 * MS);
-    world.frozen.clear();
+    world.cut_off(&[]);
     world.pass(200 * MS);
-    world.clients[waiter].done.clear();
+    world.done[waiter].clear();
     assert_eq!([0, 1, 2].map(|node| world.in_line(node)), [1, 1, 1]);
     world.release(holder, lock);
     world.settle();
@@ -71,7 +71,7 @@ fn a_hand_over_long_after_the_last_poll_is_followed_by_a_poll() {
     world.release(holder, lock);
     world.ask(later, TTL);
     world.settle();
-    assert!(world.clients[later].done.is_empty(), "one that came 700 ms later is first");
+    assert!(world.done[later].is_empty(), "one that came 700 ms later is first");
     assert!(world.lock(waiter).is_some());
 }
 
@@ -83,7 +83,7 @@ fn waiters_do_not_yield_without_end_to_a_token_that_stands_in_no_line() {
     // when it releases it (first digit 0): no waiter yields to the second one.
     for (waiters, first_digit, most) in [(1, '8', 6), (2, '8', 12), (1, '0', 0), (2, '0', 2)] {
         let mut world = World::new(5);
-        world.frozen = vec![4];
+        world.cut_off(&[4]);
         let all: Vec<usize> = (0..waiters).map(|_| world.client()).collect();
         world.pass(1100 * MS);
         let lowest = format!("{first_digit}{}", "0".repeat(39));
@@ -95,28 +95,27 @@ fn waiters_do_not_yield_without_end_to_a_token_that_stands_in_no_line() {
         }
         exchange_for(&mut world, &all, 2000 * MS);
         let splits = |world: &World| -> u64 {
-            all.iter().map(|&it| world.clients[it].core.stats()).map(|it: &Stats| it.splits).sum()
+            all.iter().map(|&it| world.core(it).stats()).map(|it: &Stats| it.splits).sum()
         };
         assert!(splits(&world) <= most, "{} splits", splits(&world));
         exchange_for(&mut world, &all, 3000 * MS);
-        let won = all.iter().filter(|&&it| !world.clients[it].done.is_empty()).count();
+        let won = all.iter().filter(|&&it| !world.done[it].is_empty()).count();
         assert_eq!(won, 1, "of {waiters}, after the plain key has expired");
     }
 }
 
 /// Delivers all messages with a round trip of 200 us, for this long.
 fn exchange_for(world: &mut World, clients: &[usize], time: Duration) {
-    let until = world.now.saturating_add(time);
-    while world.now < until {
+    let until = world.now().saturating_add(time);
+    while world.now() < until {
         for &client in clients {
-            (0..4).for_each(|node| world.deliver_commands(client, node));
+            (0..4).for_each(|node| world.deliver_to_node(client, node));
         }
-        world.now = world.now.saturating_add(MS / 5);
+        world.advance(MS / 5);
         for &client in clients {
-            (0..4).for_each(|node| world.deliver_answers(client, node));
-            world.clients[client].core.handle_timeout(world.now);
-            let entry = &mut world.clients[client];
-            entry.done.extend(entry.core.poll_completion(world.now));
+            (0..4).for_each(|node| world.deliver_to_client(client, node));
+            world.expire(client);
+            world.take_done(client);
         }
     }
 }
@@ -127,30 +126,30 @@ fn a_node_that_hands_the_key_over_to_a_held_lock_counts_in_extends() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, LONG);
     world.release(all[0], lock);
-    world.deliver_commands(all[0], 0);
-    world.deliver_commands(all[0], 1);
-    world.stopped.push(all[0]);
+    world.deliver_to_node(all[0], 0);
+    world.deliver_to_node(all[0], 1);
+    world.stop(all[0]);
     world.settle();
     let lock = world.won(all[1]);
     let extend = |world: &mut World| {
-        let now = world.now;
-        world.clients[all[1]].core.extend(&lock, LONG, 3, now).expect("it can be asked for");
+        let now = world.now();
+        world.client_mut(all[1]).extend(&lock, LONG, 3, now).expect("it can be asked for");
         world.settle();
-        let done = world.clients[all[1]].done.pop().expect("a majority has answered");
+        let done = world.done[all[1]].pop().expect("a majority has answered");
         assert!(matches!(done.result, Ok(Outcome::Extended { .. })), "{done:?}");
     };
     extend(&mut world);
-    world.stopped.clear();
+    world.resume_all();
     world.settle();
     assert_eq!(world.value(2), world.value(0), "the last node has handed over, too");
-    world.frozen = vec![1];
+    world.cut_off(&[1]);
     extend(&mut world);
 }
 
 #[test]
 fn one_node_that_refuses_lines_and_one_that_is_away_leave_plain_waiting() {
     let mut world = World::new(3);
-    world.frozen = vec![2];
+    world.cut_off(&[2]);
     let client = world.client();
     world.pass(1100 * MS);
     world.run(0, &[b"SET", LINE, b"x"]);
@@ -173,7 +172,7 @@ fn lock_of_a_request_whose_lines_were_refused_is_released_as_a_plain_one() {
     let commands = ["zadd", "zrange", "zrem"].map(String::from).to_vec();
     let trouble = Trouble::Answers { commands, reply: b"-NOPERM no\r\n".to_vec() };
     for node in 0..3 {
-        world.masters[node].suffer(trouble.clone());
+        world.master_mut(node).suffer(trouble.clone());
         world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]);
     }
     world.ask(client, LONG);
@@ -181,7 +180,7 @@ fn lock_of_a_request_whose_lines_were_refused_is_released_as_a_plain_one() {
     (0..3).for_each(|node| world.run(node, &[b"DEL", KEY]));
     world.pass(3000 * MS);
     let refusals = |world: &World| {
-        let nodes = &world.clients[client].core.stats().nodes;
+        let nodes = &world.core(client).stats().nodes;
         nodes.iter().map(|node| node.errors(NodeError::NoPermission)).sum::<u64>()
     };
     let (lock, before) = (world.won(client), refusals(&world));
@@ -206,18 +205,18 @@ fn a_client_without_the_rights_of_the_line_leaves_no_key_when_it_is_closed() {
         world.pass(20 * MS);
         world.release(client, lock);
         world.settle();
-        world.masters.iter_mut().for_each(|master| master.suffer(denied(command)));
+        world.all_suffer(&denied(command));
         world.ask(client, LONG);
         for node in 0..3 {
-            world.deliver_commands(client, node);
+            world.deliver_to_node(client, node);
             if answers_are_read {
-                world.deliver_answers(client, node);
+                world.deliver_to_client(client, node);
             }
         }
         assert!(values(&world).iter().all(|value| LockToken::value_hands_over(value.as_bytes())));
-        let now = world.now;
-        world.clients[client].core.close(now);
-        (0..3).for_each(|node| world.deliver_commands(client, node));
+        let now = world.now();
+        world.client_mut(client).close(now);
+        (0..3).for_each(|node| world.deliver_to_node(client, node));
         assert_eq!(values(&world), [""; 3], "{command}");
     }
 }
@@ -231,17 +230,18 @@ fn messages_about_unknown_tokens_take_no_records() {
     }
     world.ask(client, LONG);
     world.settle();
-    let member = world.masters[0].line(world.now, LINE).remove(0);
+    let member = world.line(0).remove(0);
     let channel = member.split(|&byte| byte == b' ').nth(1).expect("a channel").to_vec();
-    let before = world.clients[client].core.open_records();
+    let before = world.core(client).open_records();
     for number in 0..200 {
         let text = format!("0\n\n{number:020x}\n{number:040x}\nkey {number}");
         let head = format!(">3\r\n$7\r\nmessage\r\n${}\r\n", channel.len());
         let tail = format!("\r\n${}\r\n{text}\r\n", text.len());
         let bytes = [head.as_bytes(), &channel[..], tail.as_bytes()].concat();
-        world.clients[client].core.handle_bytes(NodeId::new(0), &bytes, world.now);
+        let now = world.now();
+        world.client_mut(client).handle_bytes(NodeId::new(0), &bytes, now);
     }
-    let core = &world.clients[client].core;
+    let core = world.core(client);
     assert_eq!(core.open_records(), before);
     assert!(core.output(NodeId::new(0)).is_empty(), "nothing shows that the tokens are its own");
     assert_eq!(core.stats().messages_ignored, 200);
@@ -262,8 +262,8 @@ fn a_release_that_names_a_successor_deletes_the_key_where_the_line_is_no_line() 
     world.release(all[0], lock);
     world.settle();
     let lock = world.won(all[1]);
-    let now = world.now;
-    world.clients[all[2]].core.cancel(ops[2], now);
+    let now = world.now();
+    world.client_mut(all[2]).cancel(ops[2], now);
     world.settle();
     (0..3).for_each(|node| world.run(node, &[b"SET", LINE, b"x"]));
     world.release(all[1], lock);
@@ -275,17 +275,17 @@ fn a_release_that_names_a_successor_deletes_the_key_where_the_line_is_no_line() 
 #[test]
 fn a_release_in_line_is_repeated_by_its_source_at_the_end() {
     let mut world = World::new(3);
-    world.masters.iter_mut().for_each(|master| master.suffer(denied("subscribe")));
+    world.all_suffer(&denied("subscribe"));
     let (all, lock) = line_of(&mut world, 2, LONG);
     (0..3).for_each(|node| world.run(node, &[b"SCRIPT", b"FLUSH"]));
-    let now = world.now;
-    world.clients[all[1]].core.release_all(now);
-    world.clients[all[1]].core.close(now);
+    let now = world.now();
+    world.client_mut(all[1]).release_all(now);
+    world.client_mut(all[1]).close(now);
     for node in 0..3 {
-        world.deliver_commands(all[1], node);
+        world.deliver_to_node(all[1], node);
         world.cut(all[1], node);
     }
-    world.stopped.push(all[1]);
+    world.stop(all[1]);
     assert_eq!([0, 1, 2].map(|node| world.in_line(node)), [0; 3]);
     world.release(all[0], lock);
     world.settle();

@@ -1,7 +1,6 @@
 //! Waiters in line behind a holder that deletes the key when it releases it: the first two have the
 //! nodes report that. And which holders hand the key over: their tokens say so.
 
-use redlatch::proto::NodeId;
 use redlatch::testing::master::Trouble;
 use redlatch::{LockOptions, Outcome, RestartGuard};
 
@@ -27,7 +26,7 @@ fn line_behind_a_plain_holder(
 
 /// How many of these clients ask node 0 for something at this moment.
 fn asking(world: &World, clients: &[usize]) -> Vec<bool> {
-    let asks = |&client: &usize| !world.clients[client].core.output(NodeId::new(0)).is_empty();
+    let asks = |&client: &usize| !world.output(client, 0).is_empty();
     clients.iter().map(asks).collect()
 }
 
@@ -49,7 +48,7 @@ fn waiter_in_line_has_the_key_as_soon_as_a_plain_holder_releases_it() {
         let lock = world.won(waiters[2]);
         world.release(waiters[2], lock);
         world.settle();
-        world.clients[holder].done.clear();
+        world.done[holder].clear();
         world.assert_clean();
     }
 }
@@ -59,8 +58,8 @@ fn two_waiters_are_told_of_the_release_of_a_plain_holder_and_no_more() {
     let mut world = World::new(3);
     let (holder, lock, waiters) = line_behind_a_plain_holder(&mut world, 4);
     world.release(holder, lock);
-    world.deliver_commands(holder, 0);
-    waiters.iter().for_each(|&waiter| world.deliver_answers(waiter, 0));
+    world.deliver_to_node(holder, 0);
+    waiters.iter().for_each(|&waiter| world.deliver_to_client(waiter, 0));
     assert_eq!(asking(&world, &waiters), [true, true, false, false]);
 }
 
@@ -69,7 +68,7 @@ fn waiters_behind_a_holder_that_hands_the_key_over_have_nothing_reported() {
     let mut world = World::new(3);
     let (all, _lock) = line_of(&mut world, 3, TTL);
     world.run(0, &[b"DEL", KEY]);
-    all[1..].iter().for_each(|&waiter| world.deliver_answers(waiter, 0));
+    all[1..].iter().for_each(|&waiter| world.deliver_to_client(waiter, 0));
     assert_eq!(asking(&world, &all[1..]), [false, false]);
 }
 
@@ -80,10 +79,10 @@ fn waiter_that_moves_up_is_told_of_the_next_release_of_a_plain_holder() {
     // The first two are gone; the third one learns its place from a poll.
     for &gone in &waiters[..2] {
         (0..3).for_each(|node| world.cut(gone, node));
-        world.stopped.push(gone);
+        world.stop(gone);
     }
     for node in 0..3 {
-        let members = world.masters[node].line(world.now, super::line_world::LINE);
+        let members = world.line(node);
         for member in &members[..2] {
             world.run(node, &[b"ZREM", super::line_world::LINE, member]);
         }
@@ -117,16 +116,18 @@ fn holder_that_was_handed_a_token_hands_the_key_over_or_deletes_it_as_the_token_
             world.settle();
             world.won(giver)
         };
-        let token = world.clients[giver].core.into_token(lock, world.now).expect("it is held");
+        let now = world.now();
+        let token = world.client_mut(giver).into_token(lock, now).expect("it is held");
         assert_eq!(token.hands_over(), in_line);
         world.ask(waiter, LONG);
         world.settle();
-        world.clients[adopter].core.adopt(KEY, token, LONG, 3, world.now).expect("there is room");
+        let now = world.now();
+        world.client_mut(adopter).adopt(KEY, token, LONG, 3, now).expect("there is room");
         world.settle();
         let adopted = world.won(adopter);
         assert_eq!(adopted.token().hands_over(), in_line);
         world.release(adopter, adopted);
-        (0..3).for_each(|node| world.deliver_commands(adopter, node));
+        (0..3).for_each(|node| world.deliver_to_node(adopter, node));
         let is_handed_over = !world.value(0).is_empty();
         assert_eq!(is_handed_over, in_line, "no client ran meanwhile");
         world.settle();
@@ -140,9 +141,10 @@ fn release_by_a_token_that_stood_in_line_hands_the_key_over() {
     let (all, lock) = line_of(&mut world, 2, TTL);
     let token = lock.token();
     let operator = world.client();
-    world.clients[operator].core.release_token(KEY, token, 3, world.now).expect("there is room");
-    (0..3).for_each(|node| world.deliver_commands(operator, node));
-    (0..3).for_each(|node| world.deliver_answers(all[1], node));
+    let now = world.now();
+    world.client_mut(operator).release_token(KEY, token, 3, now).expect("there is room");
+    (0..3).for_each(|node| world.deliver_to_node(operator, node));
+    (0..3).for_each(|node| world.deliver_to_client(all[1], node));
     world.settle();
     let _lock = world.won(all[1]);
 }
@@ -155,15 +157,15 @@ fn first_waiter_has_the_key_of_a_dead_holder_as_soon_as_it_expires() {
         world.ask_with(holder, LockOptions::new(TTL));
         world.settle();
         let _lock = world.won(holder);
-        let granted = world.now;
-        world.stopped.push(holder);
+        let granted = world.now();
+        world.stop(holder);
         world.pass(7 * MS);
         let waiters = [world.client(), world.client()];
         for &waiter in &waiters {
             world.ask(waiter, LONG);
             world.settle();
         }
-        world.pass((TTL + 2 * MS).saturating_sub(world.now.saturating_since(granted)));
+        world.pass((TTL + 2 * MS).saturating_sub(world.now().saturating_since(granted)));
         let lock = world.won(waiters[0]);
         world.release(waiters[0], lock);
         world.settle();
@@ -188,8 +190,8 @@ fn key_without_a_ttl_or_that_lives_for_long_is_not_polled_more_often() {
         world.settle();
         let mut polls = 0;
         for _ in 0..1000 {
-            world.now = world.now.saturating_add(MS);
-            world.clients[waiter].core.handle_timeout(world.now);
+            world.advance(MS);
+            world.expire(waiter);
             polls += usize::from(asking(&world, &[waiter])[0]);
             world.settle();
         }
@@ -205,13 +207,13 @@ fn key_that_is_always_about_to_expire_is_not_polled_without_end() {
     let reply = b"$11\r\nheld 0 0 x \r\n".to_vec();
     let commands = vec!["evalsha".into(), "eval".into()];
     let says_so = Trouble::Answers { commands, reply };
-    world.masters.iter_mut().for_each(|master| master.suffer(says_so.clone()));
+    world.all_suffer(&says_so);
     // The next poll is 90 ms away at most.
     world.pass(90 * MS);
     let mut polls = 0;
     for _ in 0..400 {
-        world.now = world.now.saturating_add(MS);
-        world.clients[waiters[0]].core.handle_timeout(world.now);
+        world.advance(MS);
+        world.expire(waiters[0]);
         polls += usize::from(asking(&world, &waiters)[0]);
         world.settle();
     }
@@ -227,19 +229,19 @@ fn waiter_that_got_the_key_by_its_join_knows_who_comes_next() {
     world.settle();
     // The lines differ: the third one comes before the second one on node 2.
     world.ask(second, LONG);
-    world.frozen = vec![2];
+    world.cut_off(&[2]);
     world.settle();
-    world.stopped = vec![second];
-    world.frozen.clear();
+    world.stop(second);
+    world.cut_off(&[]);
     world.ask(third, LONG);
     world.settle();
-    world.stopped.clear();
+    world.resume_all();
     world.settle();
     (0..3).for_each(|node| world.run(node, &[b"DEL", KEY]));
     world.settle();
     let lock = world.won(first);
     world.release(first, lock);
-    (0..3).for_each(|node| world.deliver_commands(first, node));
+    (0..3).for_each(|node| world.deliver_to_node(first, node));
     assert_eq!(world.value(0), world.value(2), "all nodes hand it to the same waiter");
     world.settle();
     let lock = world.won(second);
@@ -254,7 +256,7 @@ fn user_without_lines_is_refused_once_and_joins_again_after_a_while() {
     let refused = Trouble::Answers { commands, reply: b"-NOPERM no\r\n".to_vec() };
     let mut world = World::new(3);
     let (holder, waiter) = (world.client(), world.client());
-    let joined = |world: &World| world.clients[waiter].core.stats().joined;
+    let joined = |world: &World| world.core(waiter).stats().joined;
     let wait_for_a_holder = |world: &mut World| {
         world.ask(holder, TTL);
         world.settle();
@@ -267,7 +269,7 @@ fn user_without_lines_is_refused_once_and_joins_again_after_a_while() {
         world.release(waiter, lock);
         world.pass(300 * MS);
     };
-    world.masters.iter_mut().for_each(|master| master.suffer(refused.clone()));
+    world.all_suffer(&refused);
     wait_for_a_holder(&mut world);
     assert_eq!(joined(&world), 1);
     wait_for_a_holder(&mut world);
@@ -311,10 +313,10 @@ fn waiter_has_the_key_at_once_when_it_is_deleted_in_any_way() {
     holds(&mut world, KEY);
     world.ask(waiter, LONG);
     world.settle();
-    let now = world.now;
-    world.clients[waiter].core.force_release(KEY, 7, now).expect("it can be asked for");
+    let now = world.now();
+    world.client_mut(waiter).force_release(KEY, 7, now).expect("it can be asked for");
     world.settle();
-    let results = world.clients[waiter].done.drain(..).map(|done| done.result);
+    let results = world.done[waiter].drain(..).map(|done| done.result);
     assert!(results.into_iter().any(|it| matches!(it, Ok(Outcome::Acquired(_)))));
 }
 
@@ -330,7 +332,7 @@ fn client_serves_one_of_its_callers_in_each_of_its_turns() {
     world.settle();
     let mut turns = Vec::new();
     for _ in 0..600 {
-        let Some(&client) = all.iter().find(|&&it| !world.clients[it].done.is_empty()) else {
+        let Some(&client) = all.iter().find(|&&it| !world.done[it].is_empty()) else {
             world.pass(MS);
             continue;
         };

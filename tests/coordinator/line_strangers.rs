@@ -10,7 +10,7 @@ use super::line_world::{KEY, LINE, World};
 
 /// A member of the line at a node, by its words: ttl, channel, mark, token.
 pub fn words_of_member(world: &World, node: usize, place: usize) -> [String; 5] {
-    let member = world.masters[node].line(world.now, LINE).remove(place);
+    let member = world.line(node).remove(place);
     let member = String::from_utf8(member).expect("it is text");
     let words: Vec<String> = member.split(' ').map(str::to_owned).collect();
     words.try_into().expect("five words")
@@ -40,15 +40,15 @@ fn message_of_one_node_is_no_vote_of_another_node() {
     let (all, lock) = line_of(&mut world, 2, TTL);
     let [_, _, channel, ..] = words_of_member(&world, 0, 0);
     world.release(all[0], lock);
-    world.deliver_commands(all[0], 0);
+    world.deliver_to_node(all[0], 0);
     let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
     // The stranger read the message of node 0, and sends it through the other nodes.
     for node in 0..3 {
         publish(&mut world, node, &channel_at(&channel, node), &message);
-        world.deliver_answers(all[1], node);
+        world.deliver_to_client(all[1], node);
     }
-    let now = world.now;
-    let core = &mut world.clients[all[1]].core;
+    let now = world.now();
+    let core = world.client_mut(all[1]);
     assert!(core.poll_completion(now).is_none(), "one node voted three times");
     assert_eq!(core.stats().messages_ignored, 3);
     world.settle();
@@ -64,10 +64,10 @@ fn message_that_came_already_is_no_vote_of_a_later_hand_over() {
     let (all, lock) = line_of(&mut world, 2, TTL);
     let [_, _, channel, ..] = words_of_member(&world, 0, 0);
     world.release(all[0], lock);
-    world.deliver_commands(all[0], 0);
+    world.deliver_to_node(all[0], 0);
     let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
     // The waiter runs too late for this hand-over, and stands in line again.
-    world.now = world.now.saturating_add(TTL + TTL);
+    world.advance(TTL + TTL);
     world.run(0, &[b"SET", KEY, b"other", b"PX", b"60000"]);
     world.settle();
     world.pass(200 * MS);
@@ -75,7 +75,7 @@ fn message_that_came_already_is_no_vote_of_a_later_hand_over() {
     publish(&mut world, 0, &channel, &message);
     world.pass(200 * MS);
     assert!(world.lock(all[1]).is_none(), "another client holds the key");
-    assert!(world.clients[all[1]].core.stats().messages_ignored > 0);
+    assert!(world.core(all[1]).stats().messages_ignored > 0);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn message_that_only_others_read_is_no_vote_after_the_next_connection() {
     let (all, lock) = line_of(&mut world, 2, TTL);
     let [_, _, channel, ..] = words_of_member(&world, 0, 0);
     world.release(all[0], lock);
-    world.deliver_commands(all[0], 0);
+    world.deliver_to_node(all[0], 0);
     let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
     world.cut(all[1], 0);
     world.run(0, &[b"SET", KEY, b"other", b"PX", b"60000"]);
@@ -102,7 +102,7 @@ fn no_message_has_the_token_or_the_mark_of_another_waiter() {
     let [_, _, channel, mark, token] = words_of_member(&world, 0, 0);
     let [_, _, _, next_mark, next_token] = words_of_member(&world, 0, 1);
     world.release(all[0], lock);
-    world.deliver_commands(all[0], 0);
+    world.deliver_to_node(all[0], 0);
     let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
     assert!(message.contains(&mark) && message.contains(&token), "{message}");
     assert!(!message.contains(&next_mark) && !message.contains(&next_token[12..]), "{message}");
@@ -121,7 +121,7 @@ fn token_of_another_client_is_never_released() {
     }
     world.settle();
     assert_eq!([0, 1, 2].map(|node| world.value(node)), [0; 3].map(|_| holder.clone()));
-    assert_eq!(world.clients[all[1]].core.stats().messages_ignored, 6);
+    assert_eq!(world.core(all[1]).stats().messages_ignored, 6);
     assert!(world.remaining(all[0], &lock) > TTL / 2);
 }
 
@@ -134,11 +134,11 @@ fn waiter_whose_joins_were_lost_with_their_connections_stands_in_line_once() {
     world.settle();
     for _ in 0..3 {
         // The node executes a join whose answer is lost; other clients may know its mark.
-        world.frozen.push(0);
+        world.partition(0);
         world.pass(100 * MS);
-        world.deliver_commands(waiter, 0);
+        world.deliver_to_node(waiter, 0);
         world.cut(waiter, 0);
-        world.frozen.clear();
+        world.cut_off(&[]);
         world.pass(300 * MS);
         assert_eq!([0, 1, 2].map(|node| world.in_line(node)), [1, 1, 1]);
     }
@@ -161,7 +161,7 @@ fn messages_that_make_no_sense_or_are_too_long_are_skipped_and_counted() {
         publish(&mut world, 0, &channel, text);
     }
     world.settle();
-    let stats = world.clients[all[1]].core.stats();
+    let stats = world.core(all[1]).stats();
     assert_eq!(stats.messages_ignored, senseless.len() as u64);
     assert_eq!(stats.nodes[0].connections, 1, "the node did nothing wrong");
     // In pieces, and directly before the message of a hand-over.
@@ -169,12 +169,12 @@ fn messages_that_make_no_sense_or_are_too_long_are_skipped_and_counted() {
     let hand_over = format!("200\n0\n\n{mark}\n{token}\nk");
     let hand_over = format!("{head}${}\r\n{hand_over}\r\n", hand_over.len());
     let bytes = format!("{head}${}\r\n{long}\r\n{hand_over}", long.len());
-    let now = world.now;
+    let now = world.now();
     for piece in bytes.as_bytes().chunks(1 << 16) {
-        world.clients[all[1]].core.handle_bytes(NodeId::new(0), piece, now);
+        world.client_mut(all[1]).handle_bytes(NodeId::new(0), piece, now);
     }
-    assert_eq!(world.clients[all[1]].core.stats().messages_ignored, senseless.len() as u64 + 1);
-    assert!(world.clients[all[1]].core.poll_completion(now).is_some(), "the hand-over was read");
+    assert_eq!(world.core(all[1]).stats().messages_ignored, senseless.len() as u64 + 1);
+    assert!(world.client_mut(all[1]).poll_completion(now).is_some(), "the hand-over was read");
     drop(lock);
 }
 
@@ -186,25 +186,24 @@ fn waiter_that_gives_up_leaves_the_line_whichever_of_its_joins_were_executed() {
     let op = world.ask(waiter, LONG);
     world.settle();
     world.cut(waiter, 0);
-    world.frozen.push(0);
+    world.partition(0);
     // The join of the next connection has another mark, and never arrives.
-    let node = NodeId::new(0);
     let joins = |world: &World| {
-        let output = world.clients[waiter].core.output(node);
+        let output = world.unexecuted(waiter, 0);
         output.windows(LINE.len()).any(|word| word == LINE)
     };
     while !joins(&world) {
         world.pass(MS);
-        world.act(waiter);
-        world.deliver_answers(waiter, 0);
+        world.open(waiter, 0);
+        world.deliver_to_client(waiter, 0);
         if !joins(&world) {
-            world.deliver_commands(waiter, 0);
+            world.deliver_to_node(waiter, 0);
         }
     }
     world.cut(waiter, 0);
-    let now = world.now;
-    world.clients[waiter].core.cancel(op, now);
-    world.frozen.clear();
+    let now = world.now();
+    world.client_mut(waiter).cancel(op, now);
+    world.cut_off(&[]);
     assert_eq!(world.in_line(0), 1);
     world.pass(300 * MS);
     assert_eq!([0, 1, 2].map(|node| world.in_line(node)), [0, 0, 0]);
@@ -218,19 +217,19 @@ fn both_releases_take_out_what_a_late_join_of_an_earlier_connection_put_into_the
     for (by_join, by_message) in [(false, false), (true, false), (false, true)] {
         let mut world = World::new(3);
         let commands = vec!["client|kill".into()];
-        world.masters[0].suffer(Trouble::Answers { commands, reply: reply.clone() });
+        world.master_mut(0).suffer(Trouble::Answers { commands, reply: reply.clone() });
         let (_all, _lock) = line_of(&mut world, 1, LONG);
         let waiter = world.client();
         let op = world.ask(waiter, LONG);
         world.settle();
-        let late = world.masters[0].line(world.now, LINE).pop().expect("it stands in line");
-        world.frozen.push(0);
+        let late = world.line(0).pop().expect("it stands in line");
+        world.partition(0);
         world.pass(100 * MS);
         world.cut(waiter, 0);
         if by_join {
             world.run(0, &[b"DEL", KEY]);
         }
-        world.frozen.clear();
+        world.cut_off(&[]);
         world.pass(40 * MS);
         assert_eq!(world.in_line(0), usize::from(!by_join), "its next join was executed");
         if by_message {
@@ -240,8 +239,8 @@ fn both_releases_take_out_what_a_late_join_of_an_earlier_connection_put_into_the
             world.settle();
         }
         world.run(0, &[b"ZADD", LINE, b"0", &late]);
-        let now = world.now;
-        world.clients[waiter].core.cancel(op, now);
+        let now = world.now();
+        world.client_mut(waiter).cancel(op, now);
         world.settle();
         assert_eq!(world.in_line(0), 0, "after the first release");
         world.run(0, &[b"SET", KEY, b"other", b"PX", b"60000"]);
@@ -258,13 +257,13 @@ fn key_that_is_handed_to_a_waiter_whose_release_is_pending_elsewhere_is_given_ba
     let waiter = world.client();
     let op = world.ask(waiter, LONG);
     world.settle();
-    let member = world.masters[0].line(world.now, LINE).pop().expect("it stands in line");
+    let member = world.line(0).pop().expect("it stands in line");
     // The waiter's record stays open for the release at node 2.
-    world.frozen.push(2);
-    let now = world.now;
-    world.clients[waiter].core.cancel(op, now);
+    world.partition(2);
+    let now = world.now();
+    world.client_mut(waiter).cancel(op, now);
     world.settle();
-    assert_eq!((world.in_line(0), world.clients[waiter].core.open_records()), (0, 1));
+    assert_eq!((world.in_line(0), world.core(waiter).open_records()), (0, 1));
     world.run(0, &[b"ZADD", LINE, b"0", &member]);
     world.release(all[0], lock);
     world.settle();
@@ -279,19 +278,19 @@ fn message_is_a_reason_to_give_a_key_back_only_once() {
     let op = world.ask(gone, LONG);
     world.settle();
     let [_, _, channel, mark, token] = words_of_member(&world, 0, 0);
-    let now = world.now;
-    world.clients[gone].core.cancel(op, now);
+    let now = world.now();
+    world.client_mut(gone).cancel(op, now);
     world.settle();
-    assert_eq!(world.clients[gone].core.open_records(), 0);
+    assert_eq!(world.core(gone).open_records(), 0);
     let text = format!("200\n0\n\n{mark}\n{token}\nk");
     for number in 0..4 {
         publish(&mut world, 0, &channel, &text);
-        world.deliver_answers(gone, 0);
-        let is_silent = world.clients[gone].core.output(NodeId::new(0)).is_empty();
+        world.deliver_to_client(gone, 0);
+        let is_silent = world.output(gone, 0).is_empty();
         assert_eq!(is_silent, number > 0, "message {number}");
         world.settle();
     }
-    assert_eq!(world.clients[gone].core.stats().messages_ignored, 3);
+    assert_eq!(world.core(gone).stats().messages_ignored, 3);
     assert!(world.remaining(all[0], &lock) > MS);
 }
 
@@ -304,13 +303,13 @@ fn text_of_a_long_message_gives_nobody_a_lock() {
         let (all, lock) = line_of(&mut world, 1, LONG);
         let client = world.client();
         // The client waits for a lock once, and listens to the nodes from then on.
-        let now = world.now;
-        let core = &mut world.clients[client].core;
+        let now = world.now();
+        let core = world.client_mut(client);
         let op =
             core.acquire(KEY, LockOptions::new(LONG).wait(LONG), 1, now).expect("there is room");
         world.settle();
         let [_, _, channel, ..] = words_of_member(&world, 0, 0);
-        world.clients[client].core.cancel(op, now);
+        world.client_mut(client).cancel(op, now);
         world.settle();
         let text = answer.repeat((2 << 20) / answer.len());
         let heads = [0, 1, 2].map(|node| {
@@ -318,13 +317,13 @@ fn text_of_a_long_message_gives_nobody_a_lock() {
             format!(">3\r\n$7\r\nmessage\r\n$41\r\n{channel}\r\n${}\r\n", text.len())
         });
         for (node, head) in heads.iter().enumerate() {
-            let now = world.now;
-            world.clients[client].core.handle_bytes(NodeId::new(node), head.as_bytes(), now);
+            let now = world.now();
+            world.client_mut(client).handle_bytes(NodeId::new(node), head.as_bytes(), now);
         }
-        let core = &mut world.clients[client].core;
+        let core = world.client_mut(client);
         core.acquire(KEY, LockOptions::once(LONG), 2, now).expect("there is room");
         for (node, _) in heads.iter().enumerate() {
-            let core = &mut world.clients[client].core;
+            let core = world.client_mut(client);
             core.handle_bytes(NodeId::new(node), text.as_bytes(), now);
             core.handle_bytes(NodeId::new(node), b"\r\n", now);
         }

@@ -13,14 +13,13 @@ use super::line_world::{KEY, LINE, World};
 
 /// Whether the client has written a question to the node that was not sent yet.
 fn is_asked(world: &World, client: usize, node: usize) -> bool {
-    !world.clients[client].core.output(NodeId::new(node)).is_empty()
+    !world.output(client, node).is_empty()
 }
 
 /// Whether the request of the client has ended by what the client has read.
 fn fetch(world: &mut World, client: usize) -> bool {
-    let entry = &mut world.clients[client];
-    entry.done.extend(entry.core.poll_completion(world.now));
-    !entry.done.is_empty()
+    world.take_done(client);
+    !world.done[client].is_empty()
 }
 
 /// A waiter of a client that is gone has two nodes of five, and one is away. The other waiter has
@@ -28,7 +27,7 @@ fn fetch(world: &mut World, client: usize) -> bool {
 #[test]
 fn waiter_that_gave_nodes_up_joins_again_after_a_pause_that_doubles() {
     let mut world = World::new(5);
-    world.frozen = vec![4];
+    world.cut_off(&[4]);
     let client = world.client();
     world.pass(1100 * MS);
     let lowest = format!("8{}", "0".repeat(39));
@@ -36,7 +35,7 @@ fn waiter_that_gave_nodes_up_joins_again_after_a_pause_that_doubles() {
         world.run(node, &[b"SET", KEY, lowest.as_bytes(), b"PX", b"3000"]);
     }
     world.ask(client, LONG);
-    let splits = |world: &World| world.clients[client].core.stats().splits;
+    let splits = |world: &World| world.core(client).stats().splits;
     while splits(&world) == 0 {
         world.pass(MS);
     }
@@ -44,11 +43,11 @@ fn waiter_that_gave_nodes_up_joins_again_after_a_pause_that_doubles() {
         assert_eq!(splits(&world), number);
         assert_eq!([2, 3].map(|node| world.value(node)), [""; 2], "it gave these up");
         assert_eq!([0, 1].map(|node| world.in_line(node)), [0; 2]);
-        let before = world.now;
+        let before = world.now();
         while splits(&world) == number {
             world.pass(MS);
         }
-        let pause = world.now.saturating_since(before);
+        let pause = world.now().saturating_since(before);
         assert!(pause >= MS * longest / 2 && pause <= MS * longest, "{number}: {pause:?}");
     }
 }
@@ -73,7 +72,7 @@ fn node_whose_line_is_mended_does_not_count_as_one_that_refuses_lines() {
     world.release(holder, lock);
     world.settle();
     assert!(world.lock(waiter).is_some());
-    assert_eq!(world.clients[waiter].core.stats().handed_over, 1, "it stood in two lines");
+    assert_eq!(world.core(waiter).stats().handed_over, 1, "it stood in two lines");
 }
 
 /// A node hands the key over to a lock that was given away while the holder's release was on its
@@ -84,16 +83,16 @@ fn key_that_is_handed_over_to_a_lock_that_was_given_away_is_not_released() {
     let (all, lock) = line_of(&mut world, 2, TTL);
     world.release(all[0], lock);
     for node in [0, 1] {
-        world.deliver_commands(all[0], node);
-        world.deliver_answers(all[1], node);
+        world.deliver_to_node(all[0], node);
+        world.deliver_to_client(all[1], node);
     }
     assert!(fetch(&mut world, all[1]));
     let lock = world.won(all[1]);
-    let now = world.now;
-    let token = world.clients[all[1]].core.into_token(lock, now).expect("it is held");
+    let now = world.now();
+    let token = world.client_mut(all[1]).into_token(lock, now).expect("it is held");
     // The node executes the holder's release before it executes the command that takes the token
     // out of its line.
-    world.deliver_commands(all[0], 2);
+    world.deliver_to_node(all[0], 2);
     world.settle();
     let token = token.to_string();
     assert_eq!([0, 1, 2].map(|node| world.value(node)), [0; 3].map(|_| token.clone()));
@@ -109,23 +108,23 @@ fn first_renewal_of_a_lock_that_was_won_in_line_counts_from_the_join_and_falls_o
     world.ask(holder, LONG);
     world.settle();
     let lock = world.won(holder);
-    let (now, auto_extend) = (world.now, AutoExtend::at_most(Duration::from_secs(3600)));
-    let core = &mut world.clients[waiter].core;
+    let (now, auto_extend) = (world.now(), AutoExtend::at_most(Duration::from_secs(3600)));
+    let core = world.client_mut(waiter);
     core.acquire(KEY, LockOptions::new(ttl).wait(LONG).auto_extend(auto_extend), 1, now)
         .expect("it can be asked for");
     world.pass(3000 * MS);
     world.release(holder, lock);
     world.settle();
     let _lock = world.won(waiter);
-    let won = world.now;
-    assert_eq!(world.clients[waiter].core.stats().claims, 0);
-    while world.clients[waiter].core.stats().renewed == 0 {
+    let won = world.now();
+    assert_eq!(world.core(waiter).stats().claims, 0);
+    while world.core(waiter).stats().renewed == 0 {
         world.pass(MS);
     }
-    let pause = world.now.saturating_since(won);
+    let pause = world.now().saturating_since(won);
     // The lock counts from the waiter's last poll, which was up to 90 ms before.
     assert!(pause >= ttl / 3 - (90 + 30) * MS && pause <= ttl / 3, "{pause:?}");
-    assert_eq!(world.now.as_nanos() % (ttl / 60).as_nanos() as u64, 0);
+    assert_eq!(world.now().as_nanos() % (ttl / 60).as_nanos() as u64, 0);
 }
 
 #[test]
@@ -133,24 +132,24 @@ fn hand_over_that_is_read_after_the_end_of_the_wait_is_not_claimed() {
     let mut world = World::new(3);
     let (holder, waiter) = (world.client(), world.client());
     let lock = world.won_in_line(holder, LONG);
-    let now = world.now;
+    let now = world.now();
     let wait = 60 * MS;
-    world.clients[waiter].core.acquire(KEY, LockOptions::new(LONG).wait(wait), 1, now).unwrap();
+    world.client_mut(waiter).acquire(KEY, LockOptions::new(LONG).wait(wait), 1, now).unwrap();
     world.settle();
     world.pause_all_clients();
     world.release(holder, lock);
-    (0..3).for_each(|node| world.deliver_commands(holder, node));
+    (0..3).for_each(|node| world.deliver_to_node(holder, node));
     // The waiter's thread is late, but the keys are still its own.
-    world.now = world.now.saturating_add(20 * MS);
+    world.advance(20 * MS);
     for node in 0..3 {
-        world.deliver_answers(waiter, node);
+        world.deliver_to_client(waiter, node);
         assert!(!is_asked(&world, waiter, node));
     }
-    assert_eq!(world.clients[waiter].core.stats().claims, 0);
+    assert_eq!(world.core(waiter).stats().claims, 0);
     world.pass(MS);
     assert!(matches!(world.error(waiter), Error::Contended(_)));
     world.settle();
-    world.clients[holder].done.clear();
+    world.done[holder].clear();
     world.assert_clean();
 }
 
@@ -159,15 +158,15 @@ fn hand_over_that_is_read_after_the_end_of_the_wait_is_not_claimed() {
 fn claim_of_three(world: &mut World) -> usize {
     let (all, lock) = line_of(world, 2, TTL);
     world.pass(20 * MS);
-    world.frozen = vec![0];
+    world.cut_off(&[0]);
     world.pass(95 * MS);
     world.release(all[0], lock);
     for node in 0..3 {
-        world.deliver_commands(all[0], node);
-        world.deliver_answers(all[1], node);
+        world.deliver_to_node(all[0], node);
+        world.deliver_to_client(all[1], node);
     }
     assert!(!fetch(world, all[1]), "it claims");
-    assert_eq!(world.clients[all[1]].core.stats().claims, 1);
+    assert_eq!(world.core(all[1]).stats().claims, 1);
     all[1]
 }
 
@@ -177,10 +176,10 @@ fn node_that_says_that_it_lost_the_key_is_no_vote_after_the_claim() {
     let waiter = claim_of_three(&mut world);
     let holder = 0;
     world.run(1, &[b"DEL", KEY]);
-    world.deliver_commands(waiter, 1);
-    world.deliver_answers(waiter, 1);
-    world.deliver_commands(holder, 3);
-    world.deliver_answers(waiter, 3);
+    world.deliver_to_node(waiter, 1);
+    world.deliver_to_client(waiter, 1);
+    world.deliver_to_node(holder, 3);
+    world.deliver_to_client(waiter, 3);
     assert!(!fetch(&mut world, waiter), "nodes 0, 2 and 3 have the key, and node 0 for too short");
 }
 
@@ -190,24 +189,24 @@ fn node_that_says_that_it_lost_the_key_is_no_vote_after_the_claim() {
 fn node_that_has_not_answered_two_claims_is_not_asked_a_third() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, LONG);
-    world.frozen = vec![0, 1, 2];
+    world.cut_off(&[0, 1, 2]);
     world.pause_all_clients();
     world.release(all[0], lock);
     for node in [0, 1] {
-        world.deliver_commands(all[0], node);
-        world.deliver_answers(all[1], node);
+        world.deliver_to_node(all[0], node);
+        world.deliver_to_client(all[1], node);
     }
     for claims in 1..=4 {
-        while world.clients[all[1]].core.stats().claims < claims {
+        while world.core(all[1]).stats().claims < claims {
             world.pass(MS);
-            world.deliver_commands(all[1], 1);
-            world.deliver_answers(all[1], 1);
+            world.deliver_to_node(all[1], 1);
+            world.deliver_to_client(all[1], 1);
         }
         world.run(1, &[b"DEL", KEY]);
-        world.deliver_commands(all[1], 1);
-        world.deliver_answers(all[1], 1);
+        world.deliver_to_node(all[1], 1);
+        world.deliver_to_client(all[1], 1);
     }
-    world.frozen.clear();
+    world.cut_off(&[]);
     world.pass(100 * MS);
     assert!(world.lock(all[1]).is_some());
 }
@@ -217,22 +216,22 @@ fn node_that_has_not_answered_two_claims_is_not_asked_a_third() {
 fn release_takes_the_token_out_of_a_line_that_it_came_to_stand_in_late() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
-    world.frozen = vec![0, 1, 2];
+    world.cut_off(&[0, 1, 2]);
     world.pass(95 * MS);
     assert!(is_asked(&world, all[1], 0), "it polls");
     world.release(all[0], lock);
     for node in 0..3 {
-        world.deliver_commands(all[0], node);
-        world.deliver_answers(all[1], node);
+        world.deliver_to_node(all[0], node);
+        world.deliver_to_client(all[1], node);
     }
     assert!(fetch(&mut world, all[1]));
     let lock = world.won(all[1]);
     world.run(0, &[b"SET", KEY, b"other", b"PX", b"60000"]);
-    world.deliver_commands(all[1], 0);
+    world.deliver_to_node(all[1], 0);
     assert_eq!(world.in_line(0), 1, "the key is another's there");
     world.cut(all[1], 0);
-    world.frozen.clear();
-    while world.clients[all[1]].core.stats().nodes[0].connections < 2 {
+    world.cut_off(&[]);
+    while world.core(all[1]).stats().nodes[0].connections < 2 {
         world.pass(MS);
     }
     world.pass(5 * MS);
@@ -248,31 +247,31 @@ fn hand_over_by_a_node_in_quarantine_to_a_held_lock_is_no_vote_in_an_extend() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, LONG);
     world.release(all[0], lock);
-    world.deliver_commands(all[0], 0);
-    world.deliver_commands(all[0], 1);
-    world.stopped.push(all[0]);
+    world.deliver_to_node(all[0], 0);
+    world.deliver_to_node(all[0], 1);
+    world.stop(all[0]);
     world.settle();
     let lock = world.won(all[1]);
     let extend = |world: &mut World| {
-        let now = world.now;
-        world.clients[all[1]].core.extend(&lock, LONG, 3, now).expect("it can be asked for");
+        let now = world.now();
+        world.client_mut(all[1]).extend(&lock, LONG, 3, now).expect("it can be asked for");
         world.settle();
     };
     extend(&mut world);
-    assert!(world.clients[all[1]].done.pop().expect("nodes 0 and 1 agree").result.is_ok());
+    assert!(world.done[all[1]].pop().expect("nodes 0 and 1 agree").result.is_ok());
     // Node 2 has answered that the key is another client's. It restarts with its data, and executes
     // the former holder's release after that.
     world.restart(2, Restart::WithData);
     world.pass(300 * MS);
-    world.stopped.clear();
+    world.resume_all();
     while world.value(2) != world.value(0) {
         world.pass(MS);
     }
-    let state = world.clients[all[1]].core.node_state(NodeId::new(2));
+    let state = world.core(all[1]).node_state(NodeId::new(2));
     assert!(matches!(state, redlatch::NodeState::Quarantined(_)), "{state:?}");
-    world.frozen = vec![0];
+    world.cut_off(&[0]);
     extend(&mut world);
-    let extended = world.clients[all[1]].done.pop();
+    let extended = world.done[all[1]].pop();
     assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
 }
 
@@ -286,18 +285,18 @@ fn hand_over_to_an_earlier_token_of_the_same_client_is_no_vote() {
     let lock = world.won(holder);
     let op = world.ask(waiter, TTL);
     world.settle();
-    let earlier = world.masters[0].line(world.now, LINE).remove(0);
-    let now = world.now;
-    world.clients[waiter].core.cancel(op, now);
+    let earlier = world.line(0).remove(0);
+    let now = world.now();
+    world.client_mut(waiter).cancel(op, now);
     world.ask(waiter, TTL);
     world.settle();
     world.run(0, &[b"ZADD", LINE, b"-1", &earlier]);
     world.release(holder, lock);
-    world.deliver_commands(holder, 0);
+    world.deliver_to_node(holder, 0);
     assert!(earlier.ends_with(world.value(0).as_bytes()));
-    world.deliver_answers(waiter, 0);
+    world.deliver_to_client(waiter, 0);
     assert!(!fetch(&mut world, waiter));
-    let written = world.clients[waiter].core.output(NodeId::new(0)).to_vec();
+    let written = world.unexecuted(waiter, 0);
     let commands = written.windows(3).filter(|bytes| bytes == b"\r\n*").count() + 1;
     assert_eq!(commands, 1, "the key is given back, and nothing else is written");
     world.settle();
@@ -310,15 +309,15 @@ fn message_that_is_repeated_has_a_waiter_poll_the_node_once_and_with_another_mar
     let (all, lock) = line_of(&mut world, 2, TTL);
     let [_, _, channel, _, token] = words_of_member(&world, 0, 0);
     world.release(all[0], lock);
-    world.deliver_commands(all[0], 0);
+    world.deliver_to_node(all[0], 0);
     let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
-    world.deliver_answers(all[1], 0);
+    world.deliver_to_client(all[1], 0);
     assert!(!is_asked(&world, all[1], 0));
     for _ in 0..3 {
         publish(&mut world, 0, &channel, &message);
-        world.deliver_answers(all[1], 0);
+        world.deliver_to_client(all[1], 0);
     }
-    let written = world.clients[all[1]].core.output(NodeId::new(0)).to_vec();
+    let written = world.unexecuted(all[1], 0);
     let written = String::from_utf8(written).expect("it is text");
     assert_eq!(written.matches("redlatch:line:{k}").count(), 1);
     assert_eq!(written.matches(&token).count(), 3, "two members with it: {written}");
@@ -326,7 +325,7 @@ fn message_that_is_repeated_has_a_waiter_poll_the_node_once_and_with_another_mar
     world.settle();
     let _lock = world.won(all[1]);
     publish(&mut world, 0, &channel, &message);
-    world.deliver_answers(all[1], 0);
+    world.deliver_to_client(all[1], 0);
     assert!(!is_asked(&world, all[1], 0));
 }
 
@@ -340,7 +339,7 @@ fn poll_because_of_a_repeated_message_gives_a_node_in_quarantine_no_vote() {
         world.pass(MS);
     }
     publish(&mut world, 0, &channel, &format!("200\n0\n\n{mark}\n{token}\nk"));
-    world.deliver_answers(all[1], 0);
+    world.deliver_to_client(all[1], 0);
     assert!(is_asked(&world, all[1], 0));
     world.settle();
     assert!(world.lock(all[1]).is_none(), "the holder has the lock");
@@ -362,12 +361,13 @@ fn key_that_was_handed_over_keeps_its_vote_when_its_node_is_started_again() {
     let lock = world.won(waiter);
     world.restart(0, Restart::WithData);
     world.pass(600 * MS);
-    let state = world.clients[waiter].core.node_state(NodeId::new(0));
+    let state = world.core(waiter).node_state(NodeId::new(0));
     assert!(matches!(state, redlatch::NodeState::Quarantined(_)), "{state:?}");
-    world.frozen = vec![1];
-    world.clients[waiter].core.extend(&lock, ttl, 3, world.now).expect("it is held");
+    world.cut_off(&[1]);
+    let now = world.now();
+    world.client_mut(waiter).extend(&lock, ttl, 3, now).expect("it is held");
     world.settle();
-    let extended = world.clients[waiter].done.pop().expect("nodes 0 and 2 have a vote");
+    let extended = world.done[waiter].pop().expect("nodes 0 and 2 have a vote");
     assert!(extended.result.is_ok(), "{extended:?}");
 }
 
@@ -382,12 +382,12 @@ fn first_is_released_after(given_away: usize) -> bool {
         world.ask(waiter, TTL);
         world.settle();
         if first.is_empty() {
-            first = world.masters[0].line(world.now, LINE).remove(0);
+            first = world.line(0).remove(0);
         }
         world.release(holder, lock);
         world.settle();
-        let (lock, now) = (world.won(waiter), world.now);
-        world.clients[waiter].core.into_token(lock, now).expect("it is held");
+        let (lock, now) = (world.won(waiter), world.now());
+        world.client_mut(waiter).into_token(lock, now).expect("it is held");
         world.settle();
         world.run(0, &[b"DEL", KEY]);
     }
@@ -410,19 +410,19 @@ fn tokens_that_were_given_away_are_remembered_up_to_a_number() {
 fn release_takes_out_the_token_that_a_poll_before_it_puts_into_the_line() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
-    world.frozen = vec![0, 1, 2];
+    world.cut_off(&[0, 1, 2]);
     world.pass(95 * MS);
     assert!(is_asked(&world, all[1], 0), "it polls");
     world.release(all[0], lock);
     for node in 0..3 {
-        world.deliver_commands(all[0], node);
-        world.deliver_answers(all[1], node);
+        world.deliver_to_node(all[0], node);
+        world.deliver_to_client(all[1], node);
     }
     assert!(fetch(&mut world, all[1]));
     let lock = world.won(all[1]);
     world.run(0, &[b"SET", KEY, b"other", b"PX", b"60000"]);
     world.release(all[1], lock);
-    world.frozen.clear();
+    world.cut_off(&[]);
     world.settle();
     assert_eq!([0, 1, 2].map(|node| world.in_line(node)), [0; 3]);
 }
@@ -441,16 +441,17 @@ fn claim_that_a_node_in_quarantine_grants_is_no_vote_and_proves_nothing() {
     assert!(!world.value(0).is_empty(), "the waiter has the key there");
     world.run(1, &[b"DEL", KEY]);
     world.pass(100 * MS);
-    assert!(world.clients[waiter].core.stats().claims > 0);
+    assert!(world.core(waiter).stats().claims > 0);
     assert!(world.lock(waiter).is_none(), "node 1 has the only vote");
     world.release(holder, lock);
     world.pass(100 * MS);
     let lock = world.won(waiter);
     assert_eq!(world.value(0), lock.token().to_string());
-    world.frozen = vec![1];
-    world.clients[waiter].core.extend(&lock, LONG, 3, world.now).expect("it is held");
+    world.cut_off(&[1]);
+    let now = world.now();
+    world.client_mut(waiter).extend(&lock, LONG, 3, now).expect("it is held");
     world.settle();
-    let extended = world.clients[waiter].done.pop();
+    let extended = world.done[waiter].pop();
     assert!(extended.is_none(), "only node 2 has a vote: {extended:?}");
 }
 
@@ -462,8 +463,8 @@ fn node_that_was_not_claimed_has_proven_no_more_than_its_hand_over() {
     world.pause_all_clients();
     world.release(all[0], lock);
     for node in 0..3 {
-        world.deliver_commands(all[0], node);
-        world.deliver_answers(all[1], node);
+        world.deliver_to_node(all[0], node);
+        world.deliver_to_client(all[1], node);
     }
     world.settle();
     let lock = world.won(all[1]);
@@ -474,12 +475,13 @@ fn node_that_was_not_claimed_has_proven_no_more_than_its_hand_over() {
     world.run(2, &[b"SET", KEY, token.as_bytes(), b"PX", b"10000"]);
     world.restart(2, Restart::WithData);
     world.pass(500 * MS);
-    let state = world.clients[all[1]].core.node_state(NodeId::new(2));
+    let state = world.core(all[1]).node_state(NodeId::new(2));
     assert!(matches!(state, redlatch::NodeState::Quarantined(_)), "{state:?}");
-    world.frozen = vec![0];
-    world.clients[all[1]].core.extend(&lock, LONG, 3, world.now).expect("it is held");
+    world.cut_off(&[0]);
+    let now = world.now();
+    world.client_mut(all[1]).extend(&lock, LONG, 3, now).expect("it is held");
     world.settle();
-    let extended = world.clients[all[1]].done.pop();
+    let extended = world.done[all[1]].pop();
     assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
 }
 
@@ -490,34 +492,34 @@ fn lock_that_is_won_by_a_poll_after_a_lost_claim_warns_as_early_as_others() {
     let mut world = World::new(3);
     let [holder, waiter] = [(); 2].map(|()| world.client());
     let lock = world.won_in_line(holder, LONG);
-    let (now, auto_extend) = (world.now, AutoExtend::at_most(Duration::from_secs(3600)));
-    let core = &mut world.clients[waiter].core;
+    let (now, auto_extend) = (world.now(), AutoExtend::at_most(Duration::from_secs(3600)));
+    let core = world.client_mut(waiter);
     core.acquire(KEY, LockOptions::new(LONG).wait(LONG).auto_extend(auto_extend), 1, now)
         .expect("it can be asked for");
     world.settle();
     world.pause_all_clients();
     world.release(holder, lock);
     for node in 0..3 {
-        world.deliver_commands(holder, node);
-        world.deliver_answers(waiter, node);
+        world.deliver_to_node(holder, node);
+        world.deliver_to_client(waiter, node);
     }
-    assert_eq!(world.clients[waiter].core.stats().claims, 1);
-    (0..3).for_each(|node| world.deliver_commands(waiter, node));
-    world.frozen = vec![0, 1, 2];
+    assert_eq!(world.core(waiter).stats().claims, 1);
+    (0..3).for_each(|node| world.deliver_to_node(waiter, node));
+    world.cut_off(&[0, 1, 2]);
     world.pass(300 * MS);
-    world.frozen.clear();
+    world.cut_off(&[]);
     world.pass(MS);
     let _lock = world.won(waiter);
-    let stats = world.clients[waiter].core.stats();
+    let stats = world.core(waiter).stats();
     assert_eq!((stats.claims, stats.handed_over), (1, 1), "it was won by a poll");
-    world.frozen = vec![0, 1, 2];
+    world.cut_off(&[0, 1, 2]);
     let deadline = loop {
         world.pass(MS);
-        let update = world.clients[waiter].core.poll_lock_update();
+        let update = world.client_mut(waiter).poll_lock_update();
         if let Some(LockUpdateKind::Expiring { deadline, .. }) = update.map(|it| it.kind) {
             break deadline;
         }
     };
-    let left = deadline.saturating_since(world.now);
+    let left = deadline.saturating_since(world.now());
     assert!(left > LONG / 4, "{left:?}");
 }

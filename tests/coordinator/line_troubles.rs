@@ -20,7 +20,7 @@ fn waiters_that_cannot_be_notified_poll() {
     };
     for trouble in [refused, old] {
         let mut world = World::new(3);
-        world.masters.iter_mut().for_each(|master| master.suffer(trouble.clone()));
+        world.all_suffer(&trouble);
         let (all, mut lock) = line_of(&mut world, 4, TTL);
         for pair in all.windows(2) {
             world.release(pair[0], lock);
@@ -38,7 +38,7 @@ fn messages_that_may_not_be_sent_are_replaced_by_polls() {
     let refused =
         Trouble::Answers { commands: vec!["publish".into()], reply: b"-NOPERM no\r\n".to_vec() };
     let mut world = World::new(3);
-    world.masters.iter_mut().for_each(|master| master.suffer(refused.clone()));
+    world.all_suffer(&refused);
     let (all, mut lock) = line_of(&mut world, 3, TTL);
     for pair in all.windows(2) {
         world.release(pair[0], lock);
@@ -61,15 +61,15 @@ fn token_that_a_failed_join_may_have_put_into_a_line_is_taken_out_by_the_release
     world.ask(holder, LONG);
     world.settle();
     let lock = world.won(holder);
-    let now = world.now;
+    let now = world.now();
     let options = LockOptions::new(LONG).wait(300 * MS);
-    world.clients[waiter].core.acquire(KEY, options, 1, now).unwrap();
+    world.client_mut(waiter).acquire(KEY, options, 1, now).unwrap();
     world.settle();
-    world.frozen = vec![1, 2];
+    world.cut_off(&[1, 2]);
     world.release(holder, lock);
     world.settle();
     world.run(0, &[b"SET", KEY, b"another", b"PX", b"60000"]);
-    world.masters[0].suffer(refused);
+    world.master_mut(0).suffer(refused);
     world.pass(60 * MS);
     assert_eq!(world.in_line(0), 1, "the join failed after that");
     world.pass(340 * MS);
@@ -80,7 +80,7 @@ fn token_that_a_failed_join_may_have_put_into_a_line_is_taken_out_by_the_release
 #[test]
 fn a_frozen_node_does_not_delay_a_hand_over() {
     let mut world = World::new(5);
-    world.frozen.push(4);
+    world.partition(4);
     let all: Vec<usize> = (0..4).map(|_| world.client()).collect();
     world.pass(1100 * MS);
     for &client in &all {
@@ -94,7 +94,7 @@ fn a_frozen_node_does_not_delay_a_hand_over() {
         lock = world.won(pair[1]);
     }
     world.release(all[3], lock);
-    world.frozen.clear();
+    world.cut_off(&[]);
     world.pass(2000 * MS);
     world.assert_clean();
 }
@@ -104,13 +104,13 @@ fn plain_clients_beside_a_line_get_the_key_only_when_it_is_free() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
     let plain = world.client();
-    let now = world.now;
-    let core = &mut world.clients[plain].core;
+    let now = world.now();
+    let core = world.client_mut(plain);
     core.acquire(KEY, LockOptions::new(TTL).wait(Duration::from_secs(10)), 1, now).unwrap();
     world.settle();
     world.release(all[0], lock);
     world.settle();
-    assert!(world.clients[plain].done.is_empty());
+    assert!(world.done[plain].is_empty());
     let lock = world.won(all[1]);
     world.release(all[1], lock);
     world.pass(50 * MS);
@@ -160,7 +160,7 @@ fn a_node_that_restarts_empty_gets_its_line_again() {
     world.restart(0, Restart::Empty);
     world.pass(400 * MS);
     assert!(world.in_line(0) >= 1);
-    assert!(all[1..].iter().all(|&it| world.clients[it].done.is_empty()));
+    assert!(all[1..].iter().all(|&it| world.done[it].is_empty()));
     world.release(all[0], lock);
     world.pass(100 * MS);
     let lock = world.won(all[1]);
@@ -174,7 +174,7 @@ fn a_node_that_restarts_empty_gets_its_line_again() {
 
 /// The channel of the first waiter in the line of a node.
 fn channel(world: &World, node: usize) -> Vec<u8> {
-    let member = world.masters[node].line(world.now, LINE).remove(0);
+    let member = world.line(node).remove(0);
     member.split(|&byte| byte == b' ').nth(2).unwrap().to_vec()
 }
 
@@ -195,19 +195,19 @@ fn the_message_of_one_node_is_no_vote_of_the_replica_that_relays_it() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
     let channel = channel(&world, 0);
-    let (mark, token) = mark_and_token(&world.masters[0].line(world.now, LINE)[0]);
+    let (mark, token) = mark_and_token(&world.line(0)[0]);
     world.release(all[0], lock);
     // Only node 0 gets the release. Another node relays its message, as a replica does.
-    world.deliver_commands(all[0], 0);
-    world.deliver_answers(all[1], 0);
+    world.deliver_to_node(all[0], 0);
+    world.deliver_to_client(all[1], 0);
     let text = message("0", &mark, &token, "k");
     world.run(1, &[b"PUBLISH", &channel, text.as_bytes()]);
-    world.deliver_answers(all[1], 1);
+    world.deliver_to_client(all[1], 1);
     let head = format!(">3\r\n$7\r\nmessage\r\n${}\r\n", channel.len());
     let tail = format!("\r\n${}\r\n{text}\r\n", text.len());
     let bytes = [head.as_bytes(), &channel[..], tail.as_bytes()].concat();
-    let now = world.now;
-    let core = &mut world.clients[all[1]].core;
+    let now = world.now();
+    let core = world.client_mut(all[1]);
     core.handle_bytes(NodeId::new(1), &bytes, now);
     assert!(core.poll_completion(now).is_none(), "one node voted twice");
     world.settle();
@@ -226,15 +226,15 @@ fn a_copied_key_on_a_replica_is_no_answer_to_a_poll() {
     let lock = world.won(all[0]);
     world.ask(all[1], TTL);
     world.settle();
-    let member = world.masters[0].line(world.now, LINE).remove(0);
+    let member = world.line(0).remove(0);
     let token = member.rsplit(|&byte| byte == b' ').next().unwrap().to_vec();
     // Nodes 0 and 1 get the waiter's token, and one of them becomes a replica.
     world.run(0, &[b"SET", KEY, &token, b"PX", b"60000"]);
     world.run(1, &[b"SET", KEY, &token, b"PX", b"60000"]);
-    world.masters[1].suffer(Trouble::Replica);
+    world.master_mut(1).suffer(Trouble::Replica);
     world.pass(150 * MS);
     assert!(world.lock(all[1]).is_none(), "the first one has the key on one master only");
-    assert!(world.clients[all[0]].core.key(&lock).is_some());
+    assert!(world.core(all[0]).key(&lock).is_some());
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn waiters_fall_back_to_plain_waiting_where_a_join_keeps_failing() {
         for node in 0..3 {
             world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]);
             match &trouble {
-                Some(trouble) => world.masters[node].suffer(trouble.clone()),
+                Some(trouble) => world.master_mut(node).suffer(trouble.clone()),
                 // The key of the line is of another type.
                 None => world.run(node, &[b"SET", LINE, b"x"]),
             }
@@ -262,7 +262,7 @@ fn waiters_fall_back_to_plain_waiting_where_a_join_keeps_failing() {
         world.pass(200 * MS);
         (0..3).for_each(|node| world.run(node, &[b"DEL", KEY]));
         world.pass(1000 * MS);
-        let done = world.clients[client].done.pop().expect("the key is free");
+        let done = world.done[client].pop().expect("the key is free");
         assert!(matches!(done.result, Ok(Outcome::Acquired(_))), "{trouble:?}: {done:?}");
     }
 }
@@ -272,7 +272,7 @@ fn a_release_of_an_absent_key_leaves_nothing_for_a_dead_waiter() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
     (0..3).for_each(|node| world.cut(all[1], node));
-    world.stopped.push(all[1]);
+    world.stop(all[1]);
     (0..3).for_each(|node| world.run(node, &[b"DEL", KEY]));
     world.release(all[0], lock);
     world.settle();
@@ -291,14 +291,14 @@ fn a_release_in_line_is_pending_for_the_line_and_the_key_that_follows_it() {
         commands: vec!["evalsha".into(), "eval".into()],
         reply: b"-ERR not now\r\n".to_vec(),
     };
-    world.masters[0].suffer(refused);
-    let now = world.now;
-    world.clients[client].core.cancel(op, now);
+    world.master_mut(0).suffer(refused);
+    let now = world.now();
+    world.client_mut(client).cancel(op, now);
     // The line lives for 10 s. A key that is handed to the token at its end lives for 10 s more.
     world.pass(Duration::from_secs(15));
-    assert_eq!(world.clients[client].core.open_records(), 1);
+    assert_eq!(world.core(client).open_records(), 1);
     world.pass(Duration::from_secs(10));
-    assert_eq!(world.clients[client].core.open_records(), 0);
+    assert_eq!(world.core(client).open_records(), 0);
 }
 
 #[test]
@@ -307,11 +307,11 @@ fn a_message_for_a_key_that_cannot_be_locked_is_ignored() {
     let (all, _lock) = line_of(&mut world, 2, TTL);
     let channel = channel(&world, 0);
     // Another program read the mark and the token from the line, and names another key.
-    let (mark, token) = mark_and_token(&world.masters[0].line(world.now, LINE)[0]);
+    let (mark, token) = mark_and_token(&world.line(0)[0]);
     for key in ["redlatch:node".into(), "k".repeat(64 * 1024 + 1)] {
         world.run(0, &[b"PUBLISH", &channel, message("0", &mark, &token, &key).as_bytes()]);
-        world.deliver_answers(all[1], 0);
-        assert!(world.clients[all[1]].core.output(NodeId::new(0)).is_empty(), "{}", &key[..9]);
+        world.deliver_to_client(all[1], 0);
+        assert!(world.output(all[1], 0).is_empty(), "{}", &key[..9]);
     }
 }
 
@@ -321,7 +321,7 @@ fn messages_with_the_largest_number_of_skipped_waiters_are_counted() {
     let (all, mut lock) = line_of(&mut world, 2, TTL);
     let channel = channel(&world, 0);
     for turn in 0..2 {
-        let (mark, token) = mark_and_token(&world.masters[0].line(world.now, LINE)[0]);
+        let (mark, token) = mark_and_token(&world.line(0)[0]);
         let text = message(&u64::MAX.to_string(), &mark, &token, "k");
         world.run(0, &[b"PUBLISH", &channel, text.as_bytes()]);
         world.settle();
@@ -338,7 +338,7 @@ fn messages_with_the_largest_number_of_skipped_waiters_are_counted() {
             world.settle();
         }
     }
-    assert_eq!(world.clients[all[1]].core.stats().skipped, u64::MAX);
+    assert_eq!(world.core(all[1]).stats().skipped, u64::MAX);
 }
 
 #[test]
@@ -348,17 +348,17 @@ fn a_release_in_line_is_kept_for_a_node_that_is_away_while_its_line_lives() {
     (0..3).for_each(|node| world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]));
     let op = world.ask(client, TTL);
     world.settle();
-    world.frozen.push(0);
+    world.partition(0);
     world.cut(client, 0);
-    let now = world.now;
-    world.clients[client].core.cancel(op, now);
+    let now = world.now();
+    world.client_mut(client).cancel(op, now);
     // Ten times the longest ttl have passed, and the line still lives, for 10 s.
     world.pass(Duration::from_secs(5));
     assert_eq!(world.in_line(0), 1);
-    world.frozen.clear();
+    world.cut_off(&[]);
     world.pass(Duration::from_secs(4));
     assert_eq!(world.in_line(0), 0, "a token that nobody waits for");
-    assert_eq!(world.clients[client].core.open_records(), 0);
+    assert_eq!(world.core(client).open_records(), 0);
 }
 
 /// The node hands the key over while a poll of the waiter is on its way to it. Then it is flushed,
@@ -367,29 +367,29 @@ fn a_release_in_line_is_kept_for_a_node_that_is_away_while_its_line_lives() {
 fn a_poll_that_creates_the_key_anew_on_a_flushed_node_confirms_nothing() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
-    world.frozen = vec![0, 1, 2];
+    world.cut_off(&[0, 1, 2]);
     world.pass(95 * MS);
     let polls = |world: &World| {
-        let of = |node| world.clients[all[1]].core.output(NodeId::new(node)).len();
+        let of = |node| world.output(all[1], node).len();
         [of(0), of(1), of(2)]
     };
     assert!(polls(&world).iter().all(|&length| length > 0), "{:?}", polls(&world));
     world.release(all[0], lock);
     for node in [0, 1] {
-        world.deliver_commands(all[0], node);
-        world.deliver_answers(all[1], node);
+        world.deliver_to_node(all[0], node);
+        world.deliver_to_client(all[1], node);
     }
-    let done = world.clients[all[1]].core.poll_completion(world.now);
-    world.clients[all[1]].done.extend(done);
+    world.take_done(all[1]);
     let lock = world.won(all[1]);
 
     let token = world.value(1);
     world.run(1, &[b"FLUSHALL"]);
     assert_eq!(world.value(1), "");
-    world.frozen = vec![2];
+    world.cut_off(&[2]);
     world.settle();
     assert_eq!(world.value(1), token, "the poll created the key anew");
-    let extend = world.clients[all[1]].core.extend(&lock, TTL, 3, world.now);
+    let now = world.now();
+    let extend = world.client_mut(all[1]).extend(&lock, TTL, 3, now);
     extend.expect("it can be asked for");
     world.pass(150 * MS);
     let error = world.error(all[1]);
@@ -402,31 +402,32 @@ fn a_poll_that_creates_the_key_anew_on_a_flushed_node_confirms_nothing() {
 fn a_poll_ends_what_the_hand_over_before_it_proved() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
-    world.frozen = vec![0, 1, 2];
+    world.cut_off(&[0, 1, 2]);
     world.release(all[0], lock);
-    world.deliver_commands(all[0], 1);
-    world.deliver_answers(all[1], 1);
+    world.deliver_to_node(all[0], 1);
+    world.deliver_to_client(all[1], 1);
     // The waiter has the key on one node, so it polls early.
     world.pass(5 * MS);
     let token = world.value(1);
     world.run(1, &[b"FLUSHALL"]);
-    world.deliver_commands(all[1], 1);
+    world.deliver_to_node(all[1], 1);
     assert_eq!(world.value(1), token, "the poll created the key anew");
-    world.deliver_answers(all[1], 1);
+    world.deliver_to_client(all[1], 1);
     for node in [0, 2] {
-        world.deliver_commands(all[0], node);
-        world.deliver_commands(all[1], node);
-        world.deliver_answers(all[1], node);
+        world.deliver_to_node(all[0], node);
+        world.deliver_to_node(all[1], node);
+        world.deliver_to_client(all[1], node);
     }
-    world.frozen.clear();
+    world.cut_off(&[]);
     world.pass(20 * MS);
     let lock = world.won(all[1]);
-    let state = world.clients[all[1]].core.node_state(NodeId::new(1));
+    let state = world.core(all[1]).node_state(NodeId::new(1));
     assert!(matches!(state, redlatch::NodeState::Quarantined(_)), "{state:?}");
-    world.frozen = vec![0];
-    world.clients[all[1]].core.extend(&lock, TTL, 3, world.now).expect("it is held");
+    world.cut_off(&[0]);
+    let now = world.now();
+    world.client_mut(all[1]).extend(&lock, TTL, 3, now).expect("it is held");
     world.settle();
-    let extended = world.clients[all[1]].done.pop();
+    let extended = world.done[all[1]].pop();
     assert!(extended.is_none(), "only node 2 has a vote: {extended:?}");
 }
 
@@ -436,29 +437,29 @@ fn a_poll_ends_what_the_hand_over_before_it_proved() {
 fn late_answer_to_a_poll_proves_no_more_than_the_node_has_left() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
-    world.frozen = vec![0, 1, 2];
+    world.cut_off(&[0, 1, 2]);
     world.pass(95 * MS);
     world.release(all[0], lock);
     for node in 0..3 {
-        world.deliver_commands(all[0], node);
+        world.deliver_to_node(all[0], node);
         // The nodes execute the release before the waiter's poll, which finds the key handed over.
-        world.deliver_commands(all[1], node);
+        world.deliver_to_node(all[1], node);
     }
     for node in [0, 1] {
-        world.deliver_answers(all[1], node);
+        world.deliver_to_client(all[1], node);
     }
-    let done = world.clients[all[1]].core.poll_completion(world.now);
-    world.clients[all[1]].done.extend(done);
+    world.take_done(all[1]);
     let lock = world.won(all[1]);
-    world.frozen = vec![2];
+    world.cut_off(&[2]);
     world.pass(90 * MS);
-    let state = world.clients[all[1]].core.node_state(NodeId::new(2));
+    let state = world.core(all[1]).node_state(NodeId::new(2));
     assert!(matches!(state, redlatch::NodeState::Suspect), "so it is not asked: {state:?}");
-    world.clients[all[1]].core.extend(&lock, LONG, 3, world.now).expect("it is held");
+    let now = world.now();
+    world.client_mut(all[1]).extend(&lock, LONG, 3, now).expect("it is held");
     world.settle();
-    assert!(world.clients[all[1]].done.pop().expect("nodes 0 and 1 agree").result.is_ok());
+    assert!(world.done[all[1]].pop().expect("nodes 0 and 1 agree").result.is_ok());
     // The client reads the answer of node 2, and then its connection ends.
-    world.deliver_answers(all[1], 2);
+    world.deliver_to_client(all[1], 2);
     world.cut(all[1], 2);
     world.pass(250 * MS);
     assert_eq!(world.value(2), "", "the key has ended there");
@@ -466,14 +467,15 @@ fn late_answer_to_a_poll_proves_no_more_than_the_node_has_left() {
     let token = world.value(1);
     world.run(2, &[b"SET", KEY, token.as_bytes(), b"PX", b"10000"]);
     world.restart(2, Restart::WithData);
-    world.frozen.clear();
+    world.cut_off(&[]);
     world.pass(500 * MS);
-    let state = world.clients[all[1]].core.node_state(NodeId::new(2));
+    let state = world.core(all[1]).node_state(NodeId::new(2));
     assert!(matches!(state, redlatch::NodeState::Quarantined(_)), "{state:?}");
-    world.frozen = vec![0];
-    world.clients[all[1]].core.extend(&lock, LONG, 4, world.now).expect("it is held");
+    world.cut_off(&[0]);
+    let now = world.now();
+    world.client_mut(all[1]).extend(&lock, LONG, 4, now).expect("it is held");
     world.settle();
-    let extended = world.clients[all[1]].done.pop();
+    let extended = world.done[all[1]].pop();
     assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
 }
 
@@ -482,10 +484,10 @@ fn an_inspection_shows_the_line_in_its_order() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 4, TTL);
     let seen = |world: &mut World| {
-        let core = &mut world.clients[all[0]].core;
-        core.inspect(KEY, 9, world.now).expect("it can be asked for");
+        let now = world.now();
+        world.client_mut(all[0]).inspect(KEY, 9, now).expect("it can be asked for");
         world.settle();
-        match world.clients[all[0]].done.pop().expect("it ended").result {
+        match world.done[all[0]].pop().expect("it ended").result {
             Ok(Outcome::Inspected(seen)) => *seen,
             other => panic!("no inspection: {other:?}"),
         }
@@ -503,7 +505,7 @@ fn an_inspection_shows_the_line_in_its_order() {
     // same.
     let refused =
         Trouble::Answers { commands: vec!["zrange".into()], reply: b"-NOPERM no\r\n".to_vec() };
-    world.masters[0].suffer(refused);
+    world.master_mut(0).suffer(refused);
     let seen = seen(&mut world);
     assert_eq!((seen.nodes[0].line.len(), seen.nodes[1].line.len()), (0, 2));
     assert_eq!(seen.nodes[0].state, seen.nodes[1].state);
@@ -520,7 +522,7 @@ fn a_node_whose_clock_jumps_ahead_is_one_vote_of_three() {
         world.settle();
     }
     let mut lock = world.won(all[0]);
-    world.masters[0].step_wall_clock(3_600_000);
+    world.master_mut(0).step_wall_clock(3_600_000);
     let held = world.value(1);
     world.pass(200 * MS);
     assert_ne!(world.value(0), held, "a waiter has the key there");

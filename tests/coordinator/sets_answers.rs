@@ -23,13 +23,13 @@ fn asks_for_b_and_c(world: &World, client: usize, node: usize) -> bool {
 
 /// The client reads what the node has to say after it has executed what the client wrote.
 fn exchange(world: &mut World, client: usize, node: usize) {
-    world.deliver_commands(client, node);
-    world.deliver_answers(client, node);
+    world.deliver_to_node(client, node);
+    world.deliver_to_client(client, node);
 }
 
 fn extend(world: &mut World, client: usize, lock: &Lock) {
-    let now = world.now;
-    world.clients[client].core.extend(lock, LONG, 3, now).expect("it is held");
+    let now = world.now();
+    world.client_mut(client).extend(lock, LONG, 3, now).expect("it is held");
 }
 
 /// Node 2 refuses the round over both keys, and then hands `b` over to the set. Its message arrives
@@ -45,15 +45,15 @@ fn hand_over_during_the_round_over_all_keys_does_not_prove_the_set() {
     take(&mut world, &[2], b"c");
     world.release(holder, lock);
     for node in [0, 1] {
-        world.deliver_commands(holder, node);
-        world.deliver_answers(set, node);
+        world.deliver_to_node(holder, node);
+        world.deliver_to_client(set, node);
     }
     assert!(asks_for_b_and_c(&world, set, 0));
     // Node 2 executes the release after the question for both keys.
     exchange(&mut world, set, 2);
-    world.deliver_commands(holder, 2);
-    world.deliver_answers(set, 2);
-    assert_eq!(world.clients[set].core.stats().messages_ignored, 0);
+    world.deliver_to_node(holder, 2);
+    world.deliver_to_client(set, 2);
+    assert_eq!(world.core(set).stats().messages_ignored, 0);
     world.settle();
     let lock = world.won(set);
     let token = lock.token().to_string();
@@ -62,12 +62,12 @@ fn hand_over_during_the_round_over_all_keys_does_not_prove_the_set() {
     world.run(2, &[b"SET", b"c", token.as_bytes(), b"PX", b"10000"]);
     world.restart(2, Restart::WithData);
     world.pass(300 * MS);
-    let state = world.clients[set].core.node_state(NodeId::new(2));
+    let state = world.core(set).node_state(NodeId::new(2));
     assert!(matches!(state, NodeState::Quarantined(_)), "{state:?}");
-    world.frozen = vec![0];
+    world.cut_off(&[0]);
     extend(&mut world, set, &lock);
     world.settle();
-    let extended = world.clients[set].done.pop();
+    let extended = world.done[set].pop();
     assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
 }
 
@@ -78,13 +78,13 @@ fn hand_over_of_one_key_of_a_held_set_is_no_return_of_the_set() {
     let (set, lock, holder) = held_by_two(&mut world);
     extend(&mut world, set, &lock);
     exchange(&mut world, set, 2);
-    world.deliver_commands(holder, 2);
+    world.deliver_to_node(holder, 2);
     assert_eq!(holder_of(&world, b"b")[2], lock.token().to_string(), "it was handed over");
-    world.deliver_answers(set, 2);
+    world.deliver_to_client(set, 2);
     world.settle();
-    assert!(world.clients[set].done.pop().expect("nodes 0 and 1 agree").result.is_ok());
+    assert!(world.done[set].pop().expect("nodes 0 and 1 agree").result.is_ok());
     assert!(has(&world, b"a", &lock) && has(&world, b"b", &lock), "node 2 has all keys again");
-    assert_eq!(world.clients[set].core.stats().healed, 1);
+    assert_eq!(world.core(set).stats().healed, 1);
 }
 
 /// Before it is healed, a node that lost keys of the set has no vote in an extend, whatever stands
@@ -96,14 +96,14 @@ fn node_that_lost_keys_of_a_set_and_hands_one_over_has_no_vote_before_it_is_heal
     extend(&mut world, set, &lock);
     exchange(&mut world, set, 2);
     // No majority has agreed, so the client does not heal node 2.
-    world.deliver_commands(holder, 2);
-    world.deliver_answers(set, 2);
+    world.deliver_to_node(holder, 2);
+    world.deliver_to_client(set, 2);
     let token = lock.token().to_string();
     world.run(2, &[b"SET", b"a", token.as_bytes(), b"PX", b"10000"]);
-    world.frozen = vec![0];
+    world.cut_off(&[0]);
     // The client asks for the extend again and again.
     world.pass(2000 * MS);
-    let extended = world.clients[set].done.pop();
+    let extended = world.done[set].pop();
     assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
 }
 
@@ -113,17 +113,17 @@ fn message_about_the_key_before_is_no_hold_of_the_next_one() {
     let mut world = World::new(3);
     let (set, holder, lock) = behind_the_first_key(&mut world);
     world.release(holder, lock);
-    world.stopped = vec![holder];
-    (0..2).for_each(|node| world.deliver_commands(holder, node));
+    world.stop(holder);
+    (0..2).for_each(|node| world.deliver_to_node(holder, node));
     world.settle();
     world.pass(100 * MS);
     assert_eq!((lines_of(&world, b"a"), lines_of(&world, b"b")), (vec![0, 0, 1], vec![1; 3]));
     let kept = holder_of(&world, b"a");
-    let ignored = |world: &World| world.clients[set].core.stats().messages_ignored;
+    let ignored = |world: &World| world.core(set).stats().messages_ignored;
     assert_eq!(ignored(&world), 0);
-    world.deliver_commands(holder, 2);
+    world.deliver_to_node(holder, 2);
     assert_eq!(holder_of(&world, b"a"), [0; 3].map(|_| kept[0].clone()), "it was handed over");
-    world.deliver_answers(set, 2);
+    world.deliver_to_client(set, 2);
     let ignored = ignored(&world);
     // Node 0 hands `b` over, and is the only node that does.
     delete(&mut world, &[0], b"b");
@@ -135,9 +135,9 @@ fn message_about_the_key_before_is_no_hold_of_the_next_one() {
     let lock = world.won(set);
     world.release(set, lock);
     delete(&mut world, &[2], b"b");
-    world.stopped.clear();
+    world.resume_all();
     world.settle();
-    world.clients[holder].done.clear();
+    world.done[holder].clear();
     nothing_is_left(&world);
 }
 
@@ -239,7 +239,7 @@ fn kept_key_does_not_change_hands_while_commands_are_slow() {
     let kept = holder_of(&world, b"a");
     // A set may give its keys up after it stood still for a second.
     for millis in 1..=800 {
-        world.frozen = if millis % 45 == 0 { Vec::new() } else { vec![0, 1, 2] };
+        world.cut_off(if millis % 45 == 0 { &[] } else { &[0, 1, 2] });
         world.pass(MS);
         assert_eq!(holder_of(&world, b"a"), kept, "after {millis} ms");
     }

@@ -69,13 +69,13 @@ fn set_that_is_refused_again_keeps_its_first_keys_and_waits_for_the_next_one() {
     world.pass(10 * MS);
     assert_eq!(line_of(&world, 0, b"a"), 1);
     let mut c = Some(c);
-    if world.masters[0].get(world.now, 0, b"c").is_some() {
+    if world.master(0).get(world.now(), 0, b"c").is_some() {
         world.release(all[2], c.take().expect("it is held"));
         world.settle();
     }
     let lock = world.won(all[1]);
     assert!(ALL.iter().all(|key| has(&world, key, &lock)));
-    assert!(world.clients[all[3]].done.is_empty());
+    assert!(world.done[all[3]].is_empty());
     // The release by the former holder hands `a` to the set.
     world.release(all[1], lock);
     world.settle();
@@ -129,7 +129,7 @@ fn crossed_sets_and_single_keys_have_their_turns() {
     for _ in 0..3000 {
         world.pass(MS);
         for (&client, keys) in all.iter().zip(wishes) {
-            if world.clients[client].done.is_empty() {
+            if world.done[client].is_empty() {
                 continue;
             }
             let Some(lock) = world.lock(client) else { continue };
@@ -201,9 +201,9 @@ fn set_that_gives_up_leaves_every_line_and_key() {
             world.run(node, &[b"SET", b"b", b"another"]);
         }
         let options = LockOptions::new(LONG).wait(Duration::from_millis(moment));
-        let now = world.now;
+        let now = world.now();
         let keys = KeySet::new(ALL).expect("a good set");
-        world.clients[set].core.acquire(&keys, options, 1, now).expect("it can be asked for");
+        world.client_mut(set).acquire(&keys, options, 1, now).expect("it can be asked for");
         world.settle();
         if moment > 5 {
             for node in 0..3 {

@@ -31,17 +31,17 @@ fn adopted_set_that_was_won_in_line_hands_its_keys_over() {
     let mut world = World::new(3);
     let (set, lock, behind) = won_with_one_behind(&mut world);
     let heir = world.client();
-    let now = world.now;
-    let token = world.clients[set].core.into_token(lock, now).expect("it is held");
+    let now = world.now();
+    let token = world.client_mut(set).into_token(lock, now).expect("it is held");
     world.settle();
     let keys = KeySet::new([b"a", b"b"]).expect("a good set");
-    world.clients[heir].core.adopt(&keys, token, LONG, 1, now).expect("it can be asked for");
+    world.client_mut(heir).adopt(&keys, token, LONG, 1, now).expect("it can be asked for");
     world.settle();
     let lock = world.won(heir);
     assert!(has(&world, b"a", &lock) && has(&world, b"b", &lock));
     world.release(heir, lock);
     world.settle();
-    assert_eq!(world.now, now);
+    assert_eq!(world.now(), now);
     let lock = world.won(behind);
     assert!(has(&world, b"b", &lock));
     world.release(behind, lock);
@@ -110,11 +110,11 @@ fn client_asks_at_once_for_the_other_keys_of_a_set_that_was_won_in_line() {
 fn set_that_is_given_away_leaves_the_line_of_a_minority() {
     let mut world = World::new(3);
     let (set, lock, _) = held_by_two(&mut world);
-    let now = world.now;
-    world.clients[set].core.into_token(lock, now).expect("it is held");
+    let now = world.now();
+    world.client_mut(set).into_token(lock, now).expect("it is held");
     world.settle();
     assert_eq!((lines_of(&world, b"a"), lines_of(&world, b"b")), (vec![0; 3], vec![0; 3]));
-    world.stopped.clear();
+    world.resume_all();
     world.settle();
     assert_eq!(holder_of(&world, b"b")[2], "", "it was not handed to a token without an owner");
 }
@@ -161,19 +161,19 @@ fn client_without_the_rights_of_the_line_leaves_no_set_when_it_is_closed() {
         world.settle();
         let reply = format!("-NOPERM no permissions to run the '{command}' command\r\n");
         let denied = Trouble::Answers { commands: vec![command.into()], reply: reply.into() };
-        world.masters.iter_mut().for_each(|master| master.suffer(denied.clone()));
+        world.all_suffer(&denied);
         ask_with(&mut world, client, &[b"a", b"b"], LockOptions::new(LONG));
         for node in 0..3 {
-            world.deliver_commands(client, node);
+            world.deliver_to_node(client, node);
             if answers_are_read {
-                world.deliver_answers(client, node);
+                world.deliver_to_client(client, node);
             }
         }
         let taken = holder_of(&world, b"a");
         assert!(taken.iter().all(|value| LockToken::value_hands_over(value.as_bytes())));
-        let now = world.now;
-        world.clients[client].core.close(now);
-        (0..3).for_each(|node| world.deliver_commands(client, node));
+        let now = world.now();
+        world.client_mut(client).close(now);
+        (0..3).for_each(|node| world.deliver_to_node(client, node));
         nothing_is_left(&world);
     }
 }

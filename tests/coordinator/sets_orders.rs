@@ -19,15 +19,15 @@ const BOTH: [&[u8]; 2] = [b"a", b"b"];
 fn scripts_at_one_moment(world: &mut World, client: usize) -> usize {
     let mut scripts = 0;
     for _ in 0..1_000 {
-        world.act(client);
-        let nodes = 0..world.masters.len();
+        world.write(client);
+        let nodes = 0..world.nodes();
         let written: String = nodes.clone().map(|node| world.output(client, node)).collect();
         if written.is_empty() {
             break;
         }
         scripts += written.matches("\r\nEVAL").count();
-        nodes.clone().for_each(|node| world.deliver_commands(client, node));
-        nodes.for_each(|node| world.deliver_answers(client, node));
+        nodes.clone().for_each(|node| world.deliver_to_node(client, node));
+        nodes.for_each(|node| world.deliver_to_client(client, node));
     }
     scripts
 }
@@ -35,8 +35,8 @@ fn scripts_at_one_moment(world: &mut World, client: usize) -> usize {
 /// How many scripts the client asks for while so many milliseconds pass.
 fn scripts_within(world: &mut World, client: usize, millis: usize) -> usize {
     let step = |_| {
-        world.now = world.now.saturating_add(MS);
-        world.clients[client].core.handle_timeout(world.now);
+        world.advance(MS);
+        world.expire(client);
         scripts_at_one_moment(world, client)
     };
     (0..millis).map(step).sum()
@@ -94,14 +94,14 @@ fn seconds_until_a_kept_key_is_given_up(number: usize) -> u64 {
     world.pass(200 * MS);
     ask_with(&mut world, other, &[b"a"], options);
     world.settle();
-    assert!(world.clients[other].done.is_empty(), "the set keeps `a`");
+    assert!(world.done[other].is_empty(), "the set keeps `a`");
     for steps in 1..=900 * 50 {
-        world.now = world.now.saturating_add(20 * MS);
+        world.advance(20 * MS);
         for client in [set, other] {
-            world.clients[client].core.handle_timeout(world.now);
+            world.expire(client);
         }
         world.settle();
-        if !world.clients[other].done.is_empty() {
+        if !world.done[other].is_empty() {
             return steps / 50;
         }
     }
@@ -121,23 +121,23 @@ fn set_that_keeps_a_key_and_does_not_move_up_gives_it_to_others_within_seconds()
 fn late_poll_of_an_earlier_line_leaves_no_member() {
     let mut world = World::new(3);
     let (set, holder, lock) = behind_the_first_key(&mut world);
-    world.frozen = vec![0, 1];
+    world.cut_off(&[0, 1]);
     world.release(holder, lock);
     world.settle();
-    world.frozen = vec![0, 1, 2];
+    world.cut_off(&[0, 1, 2]);
     world.pass(6 * MS);
     assert!(!world.output(set, 2).is_empty(), "it polls");
     take(&mut world, &[2], b"a");
     // Now nodes 0 and 1 hand `a` over, too.
-    world.frozen = vec![2];
+    world.cut_off(&[2]);
     world.settle();
     assert_eq!(lines_of(&world, b"b")[..2], [1; 2]);
-    world.frozen.clear();
+    world.cut_off(&[]);
     world.settle();
     world.pass(300 * MS);
     assert_eq!((lines_of(&world, b"a")[2], lines_of(&world, b"b")), (1, vec![1; 3]));
-    let now = world.now;
-    world.clients[set].core.close(now);
+    let now = world.now();
+    world.client_mut(set).close(now);
     world.settle();
     assert_eq!((lines_of(&world, b"a"), lines_of(&world, b"b")), (vec![0; 3], vec![0; 3]));
 }
@@ -173,11 +173,11 @@ fn turns_before(world: &mut World, set: usize, others: &[usize]) -> usize {
     let mut turns = 0;
     for step in 0..6_000 {
         world.pass(10 * MS);
-        if !world.clients[set].done.is_empty() {
+        if !world.done[set].is_empty() {
             return turns;
         }
         for &other in others {
-            if !world.clients[other].done.is_empty() {
+            if !world.done[other].is_empty() {
                 held.extend(world.lock(other).map(|lock| (other, lock, step + 10)));
             }
         }
@@ -217,8 +217,8 @@ fn exchange_until(world: &mut World, client: usize, is_next: impl Fn(&str) -> bo
         if is_next(&world.output(client, 0)) {
             return;
         }
-        (0..2).for_each(|node| world.deliver_commands(client, node));
-        (0..2).for_each(|node| world.deliver_answers(client, node));
+        (0..2).for_each(|node| world.deliver_to_node(client, node));
+        (0..2).for_each(|node| world.deliver_to_client(client, node));
     }
     panic!("the client writes {:?}", world.output(client, 0));
 }
@@ -229,36 +229,36 @@ fn exchange_until(world: &mut World, client: usize, is_next: impl Fn(&str) -> bo
 fn answer_about_the_line_before_is_no_hold_in_the_next_one() {
     let mut world = World::new(3);
     let (set, holder, lock) = behind_the_first_key(&mut world);
-    world.frozen = vec![2];
+    world.cut_off(&[2]);
     world.cut(set, 2);
     world.pass(20 * MS);
-    world.frozen = vec![0, 1, 2];
+    world.cut_off(&[0, 1, 2]);
     world.release(holder, lock);
-    (0..3).for_each(|node| world.deliver_commands(holder, node));
-    (0..2).for_each(|node| world.deliver_answers(set, node));
+    (0..3).for_each(|node| world.deliver_to_node(holder, node));
+    (0..2).for_each(|node| world.deliver_to_client(set, node));
     let names = |text: &str, key: &str| text.contains(&format!("\r\n$1\r\n{key}\r\n"));
     exchange_until(&mut world, set, |text| {
         names(text, "a") && !names(text, "b") && !text.contains("line")
     });
+    world.open(set, 2);
     for _ in 0..20 {
-        world.act(set);
         if world.output(set, 2).contains("redlatch:line:{") {
             break;
         }
-        world.deliver_commands(set, 2);
-        world.deliver_answers(set, 2);
+        world.deliver_to_node(set, 2);
+        world.deliver_to_client(set, 2);
     }
     assert!(world.output(set, 2).contains("redlatch:line:{a}"));
     delete(&mut world, &[0], b"b");
     let kept = holder_of(&world, b"a");
     for _ in 0..2 {
-        (0..2).for_each(|node| world.deliver_commands(set, node));
-        (0..2).for_each(|node| world.deliver_answers(set, node));
+        (0..2).for_each(|node| world.deliver_to_node(set, node));
+        (0..2).for_each(|node| world.deliver_to_client(set, node));
     }
     assert_eq!(lines_of(&world, b"b")[..2], [0, 1]);
-    world.deliver_commands(set, 2);
-    world.deliver_answers(set, 2);
-    world.frozen.clear();
+    world.deliver_to_node(set, 2);
+    world.deliver_to_client(set, 2);
+    world.cut_off(&[]);
     world.settle();
     assert_eq!(holder_of(&world, b"a")[0], kept[0], "it began anew");
 }

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use redlatch::proto::Op;
-use redlatch::testing::master::Master;
 use redlatch::{KeySet, Lock, LockOptions};
 
 use super::line::{LONG, MS};
@@ -16,12 +15,12 @@ pub const ANOTHER: &[u8] = b"another";
 /// How many stand in the line of this key at a node.
 pub fn line_of(world: &World, node: usize, key: &[u8]) -> usize {
     let line = [&b"redlatch:line:{"[..], key, b"}"].concat();
-    world.masters[node].line(world.now, &line).len()
+    world.master(node).line(world.now(), &line).len()
 }
 
 /// The length of the line of the key at every node.
 pub fn lines_of(world: &World, key: &[u8]) -> Vec<usize> {
-    (0..world.masters.len()).map(|node| line_of(world, node, key)).collect()
+    (0..world.nodes()).map(|node| line_of(world, node, key)).collect()
 }
 
 /// The client asks for the lock over these keys, and may wait for it without end.
@@ -34,8 +33,8 @@ pub fn ask_for(world: &mut World, client: usize, keys: &[&[u8]]) -> Op {
 /// As `ask_for`, with these options. No message is delivered yet.
 pub fn ask_with(world: &mut World, client: usize, keys: &[&[u8]], options: LockOptions) -> Op {
     let options = options.wait(Duration::from_secs(10_000));
-    let now = world.now;
-    let core = &mut world.clients[client].core;
+    let now = world.now();
+    let core = world.client_mut(client);
     match keys {
         [key] => core.acquire(*key, options, 1, now),
         keys => core.acquire(KeySet::new(keys).expect("a good set"), options, 1, now),
@@ -45,11 +44,11 @@ pub fn ask_with(world: &mut World, client: usize, keys: &[&[u8]], options: LockO
 
 /// What the key holds at each node.
 pub fn holder_of(world: &World, key: &[u8]) -> Vec<String> {
-    let value = |master: &Master| {
-        let value = master.get(world.now, 0, key).unwrap_or_default();
+    let value = |node| {
+        let value = world.master(node).get(world.now(), 0, key).unwrap_or_default();
         String::from_utf8_lossy(value).into_owned()
     };
-    world.masters.iter().map(value).collect()
+    (0..world.nodes()).map(value).collect()
 }
 
 /// Whether the key is this lock's at every node.
@@ -71,7 +70,7 @@ pub fn delete(world: &mut World, nodes: &[usize], key: &[u8]) {
 /// The client gets the key after it stood in line behind another program. So it hands the key over
 /// when it releases it.
 pub fn won_in_line(world: &mut World, client: usize, key: &[u8]) -> Lock {
-    let nodes: Vec<usize> = (0..world.masters.len()).collect();
+    let nodes: Vec<usize> = (0..world.nodes()).collect();
     take(world, &nodes, key);
     ask_for(world, client, &[key]);
     delete(world, &nodes, key);
@@ -96,7 +95,7 @@ pub fn behind_the_first_key(world: &mut World) -> (usize, usize, Lock) {
     // the second client.
     world.release(first, lock);
     world.settle();
-    if world.clients[second].done.is_empty() {
+    if world.done[second].is_empty() {
         world.pass(150 * MS);
     }
     let lock = world.won(second);
@@ -112,10 +111,10 @@ pub fn held_by_two(world: &mut World) -> (usize, Lock, usize) {
     ask_for(world, set, &[b"a", b"b"]);
     world.release(holder, lock);
     for node in [0, 1] {
-        world.deliver_commands(holder, node);
-        world.deliver_answers(set, node);
+        world.deliver_to_node(holder, node);
+        world.deliver_to_client(set, node);
     }
-    world.stopped = vec![holder];
+    world.stop(holder);
     world.settle();
     let lock = world.won(set);
     assert_eq!(lines_of(world, b"b"), [0, 0, 1]);
@@ -125,8 +124,8 @@ pub fn held_by_two(world: &mut World) -> (usize, Lock, usize) {
 
 /// No key and no line is left at any node.
 pub fn nothing_is_left(world: &World) {
-    for (node, master) in world.masters.iter().enumerate() {
-        let keys = master.keys(world.now, 0);
+    for node in 0..world.nodes() {
+        let keys = world.master(node).keys(world.now(), 0);
         let ours: Vec<_> = keys.iter().filter(|key| **key != b"redlatch:node"[..]).collect();
         assert!(ours.is_empty(), "node {node} has {ours:?}");
     }
