@@ -266,23 +266,23 @@ fn holders_follow(spread: [&[u64]; 2], first: &[usize], second: &[usize], set_fi
     for (node, count) in spread[1].iter().enumerate() {
         world.operate(node, &[b"SET", &counter_key(b"l"), count.to_string().as_bytes()]);
     }
-    let [mut a, mut b] = [1, 2].map(|seed| world.client(seed));
+    let [a, b] = [(); 2].map(|()| world.client());
     let set = KeySet::new(["k", "l"]).expect("a good set");
     let (lock, later) = if set_first {
-        let lock = world.acquire_all(&mut a, &set, first);
-        world.release(&mut a, &lock, first);
-        (lock, world.acquire(&mut b, second))
+        let lock = world.acquire_all(a, &set, first);
+        world.release(a, &lock, first);
+        (lock, world.acquire(b, second))
     } else {
-        let lock = world.acquire(&mut a, first);
-        world.release(&mut a, &lock, first);
-        (lock, world.acquire_all(&mut b, &set, second))
+        let lock = world.acquire(a, first);
+        world.release(a, &lock, first);
+        (lock, world.acquire_all(b, &set, second))
     };
     let (before, after) = (fences(&lock)[0], fences(&later)[0]);
     assert!(after > before, "{spread:?}, {first:?}, {second:?}: {before}, {after}");
     // The number of the other key grows, too.
     let of_set = if set_first { fences(&lock)[1] } else { fences(&later)[1] };
-    world.release(&mut b, &later, second);
-    let again = world.acquire_all(&mut a, &set, first);
+    world.release(b, &later, second);
+    let again = world.acquire_all(a, &set, first);
     assert!(fences(&again)[1] > of_set, "{spread:?}, {first:?}, {second:?}: {of_set}, {again:?}");
     assert!(fences(&again)[0] > after, "{spread:?}, {first:?}, {second:?}: {after}, {again:?}");
 }
