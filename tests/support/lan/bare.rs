@@ -8,8 +8,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use redlatch::majority;
-use redlatch::proto::Instant;
 use redlatch::proto::sets::ACQUIRE;
+use redlatch::proto::{Action, Instant, NodeId};
+use redlatch::testing::net::Endpoint;
 
 use super::dice::Dice;
 use super::program::{Program, Progress};
@@ -42,6 +43,8 @@ pub struct Bare {
     said: Vec<Option<bool>>,
     question: u64,
     output: Vec<Vec<u8>>,
+    /// The masters that it is not connected to yet.
+    to_connect: VecDeque<usize>,
     state: State,
     /// When it tries again.
     due: Option<Instant>,
@@ -49,7 +52,6 @@ pub struct Bare {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    New,
     Asking,
     Pausing,
     Holding,
@@ -66,7 +68,8 @@ impl Bare {
             said: vec![None; NODES],
             question: 0,
             output: vec![Vec::new(); NODES],
-            state: State::New,
+            to_connect: (0..NODES).collect(),
+            state: State::Pausing,
             due: None,
         }
     }
@@ -127,38 +130,12 @@ impl Program for Bare {
         self.undo(|_| true);
     }
 
-    fn on_connected(&mut self, _: usize, _: Instant) {}
-
-    fn hear(&mut self, node: usize, bytes: &[u8], _: Instant) {
-        for line in bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
-            let yes = match line[0] {
-                b':' => line[1] != b'-',
-                b'+' => true,
-                b'$' | b'_' => false,
-                _ => panic!("{}", String::from_utf8_lossy(bytes)),
-            };
-            let asked = self.asked[node].pop_front().expect("an answer has its question");
-            if asked == self.question {
-                self.said[node] = Some(yes);
-            }
-        }
-    }
-
-    fn on_timer(&mut self, _: Instant) {
-        self.due = None;
-        self.attempt();
-    }
-
     fn progress(&mut self, now: Instant) -> Progress {
         let mut progress = Progress::default();
         let quorum = majority(NODES);
         let count = |what| self.said.iter().filter(|&&said| said == Some(what)).count();
         let (yes, no) = (count(true), count(false));
         match self.state {
-            State::New => {
-                self.state = State::Pausing;
-                progress.connects = (0..NODES).collect();
-            }
             State::Asking if yes >= quorum => {
                 self.state = State::Holding;
                 progress.won = true;
@@ -177,12 +154,55 @@ impl Program for Bare {
         }
         progress
     }
+}
 
-    fn take_output(&mut self, node: usize, _: Instant) -> Vec<u8> {
-        std::mem::take(&mut self.output[node])
+impl Endpoint for Bare {
+    fn poll_action(&mut self) -> Option<Action> {
+        self.to_connect.pop_front().map(|node| Action::Connect(NodeId::new(node)))
+    }
+
+    fn handle_connected(&mut self, _: NodeId, _: Instant) {}
+
+    fn handle_disconnected(&mut self, _: NodeId, words: &str, _: Instant) {
+        panic!("no connection ends: {words}");
+    }
+
+    fn output(&self, node: NodeId) -> &[u8] {
+        &self.output[node.index()]
+    }
+
+    fn handle_sent(&mut self, node: NodeId, count: usize, _: Instant) {
+        self.output[node.index()].drain(..count);
+    }
+
+    fn handle_bytes(&mut self, node: NodeId, bytes: &[u8], _: Instant) {
+        for line in bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
+            let yes = match line[0] {
+                b':' => line[1] != b'-',
+                b'+' => true,
+                b'$' | b'_' => false,
+                _ => panic!("{}", String::from_utf8_lossy(bytes)),
+            };
+            let asked = self.asked[node.index()].pop_front().expect("an answer has its question");
+            if asked == self.question {
+                self.said[node.index()] = Some(yes);
+            }
+        }
     }
 
     fn next_timeout(&self) -> Option<Instant> {
         self.due
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        if self.due.is_some_and(|due| due <= now) {
+            self.due = None;
+            self.attempt();
+        }
+    }
+
+    /// Any answer may decide something: [`progress`](Program::progress) looks.
+    fn has_news(&self) -> bool {
+        matches!(self.state, State::Asking | State::Releasing)
     }
 }

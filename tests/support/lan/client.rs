@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use redlatch::proto::{Action, Coordinator, Instant, NodeId, NodeSettings, Settings};
+use redlatch::testing::net::Endpoint;
 use redlatch::{Lock, Outcome};
 
 use super::kind::Kind;
@@ -44,24 +45,8 @@ impl Program for Client {
         self.core.release(lock, RELEASED, now);
     }
 
-    fn on_connected(&mut self, node: usize, now: Instant) {
-        self.core.handle_connected(NodeId::new(node), now);
-    }
-
-    fn hear(&mut self, node: usize, bytes: &[u8], now: Instant) {
-        self.core.handle_bytes(NodeId::new(node), bytes, now);
-    }
-
-    fn on_timer(&mut self, now: Instant) {
-        self.core.handle_timeout(now);
-    }
-
     fn progress(&mut self, now: Instant) -> Progress {
         let mut progress = Progress::default();
-        while let Some(action) = self.core.poll_action() {
-            let Action::Connect(node) = action else { panic!("{action:?}") };
-            progress.connects.push(node.index());
-        }
         while let Some(done) = self.core.poll_completion(now) {
             match done.result.expect("it waits for ever") {
                 Outcome::Acquired(lock) => {
@@ -74,15 +59,42 @@ impl Program for Client {
         }
         progress
     }
+}
 
-    fn take_output(&mut self, node: usize, now: Instant) -> Vec<u8> {
-        let node = NodeId::new(node);
-        let bytes = self.core.output(node).to_vec();
-        self.core.handle_sent(node, bytes.len(), now);
-        bytes
+impl Endpoint for Client {
+    fn poll_action(&mut self) -> Option<Action> {
+        self.core.poll_action()
+    }
+
+    fn handle_connected(&mut self, node: NodeId, now: Instant) {
+        self.core.handle_connected(node, now);
+    }
+
+    fn handle_disconnected(&mut self, _: NodeId, words: &str, _: Instant) {
+        panic!("no connection ends: {words}");
+    }
+
+    fn output(&self, node: NodeId) -> &[u8] {
+        self.core.output(node)
+    }
+
+    fn handle_sent(&mut self, node: NodeId, count: usize, now: Instant) {
+        self.core.handle_sent(node, count, now);
+    }
+
+    fn handle_bytes(&mut self, node: NodeId, bytes: &[u8], now: Instant) {
+        self.core.handle_bytes(node, bytes, now);
     }
 
     fn next_timeout(&self) -> Option<Instant> {
         self.core.next_timeout()
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        self.core.handle_timeout(now);
+    }
+
+    fn has_news(&self) -> bool {
+        self.core.has_completions()
     }
 }
