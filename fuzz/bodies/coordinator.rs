@@ -10,10 +10,11 @@
 //! it has not.
 
 use redlatch::proto::{AutoExtend, Completion, Instant, LockOptions, LockUpdateKind, Op, Outcome};
+use redlatch::testing::net::Net;
 
 use crate::checker::Belief;
 use crate::choices::Choices;
-use crate::world::{Client, Held, Hostility, MILLI, World, millis};
+use crate::world::{Held, Hostility, World, millis};
 
 /// Inputs are cut off here.
 pub const LONGEST: usize = 600;
@@ -38,8 +39,8 @@ pub fn run(input: &[u8]) {
 
 impl World {
     fn act(&mut self, act: u8, choices: &mut Choices) {
-        let client = choices.below(self.clients.len());
-        let node = choices.below(self.masters.len());
+        let client = choices.below(self.callers.len());
+        let node = choices.below(self.net.nodes());
         match act {
             0..=3 => self.acquire(client, choices),
             4 | 5 => self.extend(client, choices),
@@ -50,21 +51,22 @@ impl World {
             11 => self.ask_as_an_operator(client, choices),
             12..=15 => self.flow(),
             16 | 17 => self.bring_to_node(client, node, choices.below(200)),
-            18 | 19 => self.bring_to_client(client, node, choices.below(100)),
+            18 | 19 => self.net.deliver_some_to_client(client, node, choices.below(100)),
             20 => self.bring_to_node(client, node, usize::MAX),
-            21 => self.bring_to_client(client, node, usize::MAX),
+            21 => self.net.deliver_to_client(client, node),
             22 | 23 => self.pass(choices.one_of(&[1, 10, 50, 51, 260, 700, 1_100, 2_100]), choices),
-            24 => self.skip_to_timeout(client),
-            25 | 26 => self.cut(client, node, choices),
+            // Far ahead is only the next look at the clocks of the nodes.
+            24 => self.net.skip_to_timer(client, millis(3_000)),
+            25 | 26 => self.net.cut(client, node),
             27 => self.restart(node, choices),
-            28 => self.release_a_ghost(choices),
+            28 => self.release_an_orphan(choices),
             _ => self.be_hostile(client, choices),
         }
     }
 
     fn begin(&mut self, client: usize, what: &'static str, asked: Option<Op>) {
         let Some(op) = asked else { return };
-        self.clients[client].ops.push((op, self.serial));
+        self.callers[client].ops.push((op, self.serial));
         self.checker.ask(self.serial, client, what, u64::MAX, 0);
     }
 
@@ -72,43 +74,46 @@ impl World {
         let (key, ttl) = (choices.below(2), millis(choices.one_of(&TTLS)));
         let wait = millis(choices.one_of(&[0, 0, 400, 5_000]));
         let keep = auto_extend(choices);
-        let (now, it) = (self.at(), &mut self.clients[client]);
+        let (now, core) = (self.net.now(), self.net.client_mut(client));
+        let it = &mut self.callers[client];
         self.serial += 1;
         it.wants.insert(self.serial, key);
         let options = with_auto_extend(LockOptions::new(ttl).wait(wait), keep);
-        let asked = it.core.acquire(KEYS[key], options, self.serial, now);
+        let asked = core.acquire(KEYS[key], options, self.serial, now);
         self.begin(client, "acquire", asked.ok());
     }
 
     fn extend(&mut self, client: usize, choices: &mut Choices) {
-        let (ttl, now, it) = (millis(choices.one_of(&TTLS)), self.at(), &mut self.clients[client]);
+        let (ttl, now) = (millis(choices.one_of(&TTLS)), self.net.now());
+        let (core, it) = (self.net.client_mut(client), &mut self.callers[client]);
         let Some(held) = choices.place(&it.held) else { return };
         self.serial += 1;
-        let asked = it.core.extend(&it.held[held].lock, ttl, self.serial, now);
+        let asked = core.extend(&it.held[held].lock, ttl, self.serial, now);
         self.begin(client, "extend", asked.ok());
     }
 
     /// Ends a belief in one of the ways that there are.
     fn let_go(&mut self, client: usize, choices: &mut Choices) {
-        let (way, now, it) = (choices.below(6), self.at(), &mut self.clients[client]);
+        let (way, now) = (choices.below(6), self.net.now());
+        let (core, it) = (self.net.client_mut(client), &mut self.callers[client]);
         let Some(number) = choices.place(&it.held) else { return };
         self.serial += 1;
-        self.checker.end(self.now, it.held[number].belief);
+        self.checker.end(now.as_nanos(), it.held[number].belief);
         if way == 1 {
             let Held { lock, key, .. } = &it.held[number];
-            let asked = it.core.release_token(KEYS[*key], lock.token(), self.serial, now);
+            let asked = core.release_token(KEYS[*key], lock.token(), self.serial, now);
             it.held[number].given_up = true;
             return self.begin(client, "release by token", asked.ok());
         }
         let held = it.held.swap_remove(number);
         match way {
-            0 => it.core.release_nowait(&held.lock, now),
+            0 => core.release_nowait(&held.lock, now),
             2 => {
-                let token = it.core.into_token(held.lock, now);
+                let token = core.into_token(held.lock, now);
                 self.given.extend(token.map(|token| (held.key, token)));
             }
             _ => {
-                let asked = it.core.release(held.lock, self.serial, now);
+                let asked = core.release(held.lock, self.serial, now);
                 self.begin(client, "release", Some(asked));
             }
         }
@@ -118,32 +123,35 @@ impl World {
         let Some(number) = choices.place(&self.given) else { return };
         let (key, token) = self.given[number].clone();
         let (ttl, keep) = (millis(choices.one_of(&TTLS)), auto_extend(choices));
-        let (now, it) = (self.at(), &mut self.clients[client]);
+        let (now, core) = (self.net.now(), self.net.client_mut(client));
+        let it = &mut self.callers[client];
         self.serial += 1;
         it.wants.insert(self.serial, key);
         let options = with_auto_extend(LockOptions::new(ttl), keep);
-        let asked = it.core.adopt(KEYS[key], token, options, self.serial, now);
+        let asked = core.adopt(KEYS[key], token, options, self.serial, now);
         self.begin(client, "adopt", asked.ok());
     }
 
     fn take_back(&mut self, client: usize, choices: &mut Choices) {
-        let (now, it) = (self.at(), &mut self.clients[client]);
+        let (now, core) = (self.net.now(), self.net.client_mut(client));
+        let it = &mut self.callers[client];
         let Some(number) = choices.place(&it.ops) else { return };
         let (op, serial) = it.ops.swap_remove(number);
         if choices.below(2) == 0 {
-            it.core.cancel(op, now);
+            core.cancel(op, now);
         } else {
-            it.core.abandon(op, now);
+            core.abandon(op, now);
         }
         self.checker.cancel(serial);
     }
 
     fn keep(&mut self, client: usize, choices: &mut Choices) {
-        let (now, it) = (self.at(), &mut self.clients[client]);
+        let (now, core) = (self.net.now(), self.net.client_mut(client));
+        let it = &mut self.callers[client];
         let Some(number) = choices.place(&it.held) else { return };
         match auto_extend(choices) {
-            None => it.core.watch(&it.held[number].lock, now),
-            Some(keep) => drop(it.core.auto_extend(&it.held[number].lock, keep, now)),
+            None => core.watch(&it.held[number].lock, now),
+            Some(keep) => drop(core.auto_extend(&it.held[number].lock, keep, now)),
         }
     }
 
@@ -151,9 +159,9 @@ impl World {
     fn ask_as_an_operator(&mut self, client: usize, choices: &mut Choices) {
         let (key, what) = (choices.below(2), choices.below(4));
         let ttl = millis(choices.one_of(&TTLS));
-        let (now, serial) = (self.at(), self.serial + 1);
+        let (now, serial) = (self.net.now(), self.serial + 1);
         self.serial = serial;
-        let core = &mut self.clients[client].core;
+        let core = self.net.client_mut(client);
         let asked = match (what, self.given.last().cloned()) {
             (0, _) => core.inspect(KEYS[key], serial, now),
             (1, Some((key, token))) => core.extend_token(KEYS[key], token, ttl, serial, now),
@@ -172,75 +180,74 @@ impl World {
 impl World {
     /// Takes note of what the clients report; of ends only if `fetches`.
     fn look(&mut self, fetches: bool) {
-        let now = self.at();
+        let now = self.net.now();
         // A loss that was reported since the last look comes before a lock that was won after it.
-        for client in 0..self.clients.len() {
-            self.look_at_locks(client);
-        }
-        for client in 0..self.clients.len() {
-            if fetches {
-                while let Some(done) = self.clients[client].core.poll_completion(now) {
-                    self.answered(client, done);
-                }
+        self.clients().for_each(|client| self.look_at_locks(client));
+        for client in self.clients() {
+            let next = |net: &mut Net| net.client_mut(client).poll_completion(now);
+            while let Some(done) = fetches.then(|| next(&mut self.net)).flatten() {
+                self.answered(client, done);
             }
-            while self.clients[client].core.poll_node_event().is_some() {}
+            while self.net.client_mut(client).poll_node_event().is_some() {}
             self.look_at_locks(client);
-            let it = &self.clients[client].core;
-            assert!(it.open_records() <= it.settings().limits.records, "more than its limit");
+            let core = self.net.get_client(client);
+            assert!(core.open_records() <= core.settings().limits.records, "more than its limit");
         }
         assert!(self.checker.violations().is_empty(), "{:#?}", self.checker.violations());
     }
 
     fn answered(&mut self, client: usize, done: Completion) {
-        let it = &mut self.clients[client];
+        let (now, core) = (self.now(), self.net.get_client(client));
+        let it = &mut self.callers[client];
         let serial = done.data;
-        assert!(!it.core.is_open(done.op), "a request is open after its completion");
+        assert!(!core.is_open(done.op), "a request is open after its completion");
         if let Ok(Outcome::Acquired(lock)) = done.result {
-            let until = it.core.deadline(&lock).expect("it was handed out").as_nanos();
+            let until = core.deadline(&lock).expect("it was handed out").as_nanos();
             let key = it.wants.remove(&serial).expect("one lock for each request");
             let token = lock.token().to_string().into_bytes();
-            let mut belief = Belief::new((client, serial as usize), key, token, self.now, until);
+            let mut belief = Belief::new((client, serial as usize), key, token, now, until);
             belief.forced = self.meddled[key];
-            let belief = self.checker.hand_out(self.now, belief);
+            let belief = self.checker.hand_out(now, belief);
             let (lost, given_up) = (false, false);
             it.held.push(Held { lock, key, belief, until, lost, given_up });
         }
         it.ops.retain(|(_, other)| *other != serial);
-        self.checker.answer(serial, self.now, 0);
+        self.checker.answer(serial, now, 0);
     }
 
     /// What the owners of locks can see.
     fn look_at_locks(&mut self, client: usize) {
-        let it = &mut self.clients[client];
-        while let Some(update) = it.core.poll_lock_update() {
+        let now = self.now();
+        let (core, it) = (self.net.client_mut(client), &mut self.callers[client]);
+        while let Some(update) = core.poll_lock_update() {
             let held = it.held.iter_mut().find(|held| held.lock.token() == update.token);
             match update.kind {
                 LockUpdateKind::Lost(_) => {
                     let held = held.expect("the loss of a lock that its caller has");
                     assert!(!std::mem::replace(&mut held.lost, true), "a loss is reported twice");
-                    assert_eq!(it.core.deadline(&held.lock), None);
+                    assert_eq!(core.deadline(&held.lock), None);
                 }
                 LockUpdateKind::Extended { deadline } => {
                     let held = held.expect("a lock that its caller has");
-                    assert!(it.core.deadline(&held.lock) >= Some(deadline));
+                    assert!(core.deadline(&held.lock) >= Some(deadline));
                 }
                 _ => {}
             }
         }
         for held in &mut it.held {
-            let deadline = it.core.deadline(&held.lock);
+            let deadline = core.deadline(&held.lock);
             assert!(held.given_up || held.lost == deadline.is_none(), "a loss without a report");
             if self.meddled[held.key] {
                 self.checker.delete(held.belief, true);
             }
             match deadline.map(Instant::as_nanos) {
                 _ if held.given_up || self.meddled[held.key] => {}
-                None if self.checker.belief(held.belief).until > self.now => {
-                    self.checker.lose(self.now, held.belief, 0);
+                None if self.checker.belief(held.belief).until > now => {
+                    self.checker.lose(now, held.belief, 0);
                 }
                 Some(until) if until > held.until => {
                     held.until = until;
-                    self.checker.prolong(self.now, held.belief, until, 0);
+                    self.checker.prolong(now, held.belief, until, 0);
                 }
                 _ => {}
             }
@@ -250,39 +257,36 @@ impl World {
     /// All nodes are honest again, everything is given back, and everything comes to an end.
     fn come_to_rest(&mut self) {
         (self.hostility, self.lies) = (Hostility::None, 0);
-        let last = self.masters.len() - 1;
-        for client in 0..self.clients.len() {
-            self.cut(client, last, &mut Choices::new(&[]));
-        }
-        for (node, connection, bytes) in std::mem::take(&mut self.ghosts) {
-            self.execute(node, connection, &bytes);
-            self.masters[node].disconnect(connection);
+        let last = self.net.nodes() - 1;
+        self.clients().for_each(|client| self.net.cut(client, last));
+        while self.net.orphans() > 0 {
+            self.net.deliver_orphan(0, usize::MAX);
         }
         for _ in 0..ROUNDS {
             self.flow();
             self.look(true);
-            for client in 0..self.clients.len() {
-                let it = &mut self.clients[client];
-                for held in it.held.drain(..) {
-                    self.checker.end(self.now, held.belief);
-                    it.core.release_nowait(&held.lock, Instant::from_nanos(self.now));
+            for client in self.clients() {
+                let now = self.net.now();
+                for held in self.callers[client].held.drain(..) {
+                    self.checker.end(now.as_nanos(), held.belief);
+                    self.net.client_mut(client).release_nowait(&held.lock, now);
                 }
             }
-            let is_at_rest = |it: &Client| it.core.open_records() + it.core.open_ops() == 0;
-            if self.clients.iter().all(is_at_rest) {
+            let all = || self.clients().map(|client| self.net.get_client(client));
+            if all().all(|core| core.open_records() + core.open_ops() == 0) {
                 self.checker.all_answered();
                 return self.look(true);
             }
-            let due = self.clients.iter().filter_map(|it| it.core.next_timeout()).min();
-            let due = due.map_or(u64::MAX, Instant::as_nanos);
-            self.now =
-                due.clamp(self.now.saturating_add(MILLI), self.now.saturating_add(900 * MILLI));
-            for it in &mut self.clients {
-                it.core.handle_timeout(Instant::from_nanos(self.now));
-            }
+            let due = all().filter_map(|core| core.next_timeout()).min();
+            let due = due.map_or(millis(900), |due| due.saturating_since(self.net.now()));
+            self.net.advance(due.clamp(millis(1), millis(900)));
+            self.clients().for_each(|client| self.net.expire(client));
         }
-        let left = |it: &Client| (it.core.open_records(), it.core.open_ops());
-        panic!("left: {:?}", self.clients.iter().map(left).collect::<Vec<_>>());
+        let left = |client| {
+            let core = self.net.get_client(client);
+            (core.open_records(), core.open_ops())
+        };
+        panic!("left: {:?}", self.clients().map(left).collect::<Vec<_>>());
     }
 }
 

@@ -1,31 +1,20 @@
-//! Coordinators, in-process masters, and the bytes between them: what arrives when, and which
-//! connection ends, is up to the input. One node may be hostile; `coordinator` says what it may do.
+//! Coordinators and in-process masters in a network, where the input decides what arrives when, and
+//! which connection ends. One node may be hostile; `coordinator` says what it may do.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use redlatch::proto::{
-    Action, Coordinator, Instant, Limits, Lock, LockToken, NodeId, NodeSettings, Op, RestartGuard,
-    Settings,
+    Coordinator, Instant, Limits, Lock, LockToken, NodeSettings, Op, RestartGuard, Settings,
 };
-use redlatch::testing::master::{ConnectionId, Flavor, Master, Restart};
+use redlatch::testing::master::{Flavor, Restart};
+use redlatch::testing::net::Net;
 
 use crate::checker::Checker;
 use crate::choices::Choices;
 
 pub const MILLI: u64 = 1_000_000;
-const A_DAY: u32 = 24 * 60 * 60;
 const MAX_TTL: Duration = Duration::from_secs(2);
-
-/// A connection, as the bytes that are on their way.
-#[derive(Debug)]
-pub struct Wire {
-    pub connection: ConnectionId,
-    pub to_node: VecDeque<u8>,
-    pub to_client: VecDeque<u8>,
-    /// The node has closed it: after these bytes there are no more.
-    pub closed: bool,
-}
 
 #[derive(Debug)]
 pub struct Held {
@@ -39,12 +28,9 @@ pub struct Held {
     pub given_up: bool,
 }
 
-#[derive(Debug)]
-pub struct Client {
-    pub core: Coordinator,
-    pub wires: Vec<Option<Wire>>,
-    /// Connections that the core wants, and that are not open yet.
-    pub opening: Vec<bool>,
+/// Who uses a client.
+#[derive(Debug, Default)]
+pub struct Caller {
     pub ops: Vec<(Op, u64)>,
     /// The key of each acquire and adopt.
     pub wants: BTreeMap<u64, usize>,
@@ -62,12 +48,10 @@ pub enum Hostility {
 }
 
 pub struct World {
-    pub now: u64,
-    pub masters: Vec<Master>,
-    pub clients: Vec<Client>,
+    pub net: Net,
+    /// By client.
+    pub callers: Vec<Caller>,
     pub checker: Checker,
-    /// What dead connections still bring to a node.
-    pub ghosts: Vec<(usize, ConnectionId, Vec<u8>)>,
     pub hostility: Hostility,
     /// How many replies of the hostile node become errors.
     pub lies: usize,
@@ -89,16 +73,17 @@ impl World {
         };
         let now = choices.one_of(&[1_000_000 * MILLI, 0, u64::MAX - 40_000_000_000 * MILLI]);
         let flavor = choices.one_of(&[Flavor::Redis70, Flavor::Redis84, Flavor::Valkey90]);
-        let masters = (0..nodes).map(|number| master(number as u64, now, flavor)).collect();
+        let mut net = Net::starting_at(Instant::from_nanos(now), nodes, 0);
+        (0..nodes).for_each(|node| net.master_mut(node).set_flavor(flavor));
         let settings = settings(nodes, choices);
-        let clients = 0..2 + choices.below(2) as u8;
-        let clients = clients.map(|number| client(&settings, number, now)).collect();
+        let callers = (0..2 + choices.below(2)).map(|number| {
+            net.add(client(&settings, number as u8, net.now()));
+            Caller::default()
+        });
         World {
-            now,
-            masters,
-            clients,
+            callers: callers.collect(),
+            net,
             checker: Checker::new(true),
-            ghosts: Vec::new(),
             hostility,
             lies: 0,
             given: Vec::new(),
@@ -107,8 +92,13 @@ impl World {
         }
     }
 
-    pub fn at(&self) -> Instant {
-        Instant::from_nanos(self.now)
+    /// The time in nanoseconds.
+    pub fn now(&self) -> u64 {
+        self.net.now().as_nanos()
+    }
+
+    pub fn clients(&self) -> std::ops::Range<usize> {
+        0..self.callers.len()
     }
 }
 
@@ -116,201 +106,95 @@ impl World {
 impl World {
     /// Every node and client gets all that is on its way, until nothing is.
     pub fn flow(&mut self) {
-        loop {
-            self.write_and_connect(true);
-            let wires = self.clients.iter().flat_map(|it| &it.wires).flatten();
-            if wires.map(|it| it.to_node.len() + it.to_client.len()).sum::<usize>() == 0 {
-                return;
-            }
-            for client in 0..self.clients.len() {
-                for node in 0..self.masters.len() {
-                    self.bring_to_node(client, node, usize::MAX);
-                }
-            }
-            for client in 0..self.clients.len() {
-                for node in 0..self.masters.len() {
-                    self.bring_to_client(client, node, usize::MAX);
-                }
-            }
+        self.write_and_connect(true);
+        for client in self.clients() {
+            self.bring_to_node(client, self.net.nodes() - 1, usize::MAX);
         }
+        self.net.settle();
     }
 
     /// The clients write what they have to write, and close and open connections; these open only
     /// if `opens`.
     pub fn write_and_connect(&mut self, opens: bool) {
-        let now = self.at();
-        for client in 0..self.clients.len() {
-            while let Some(action) = self.clients[client].core.poll_action() {
-                match action {
-                    Action::Connect(node) => {
-                        self.clients[client].core.handle_connecting(node, now);
-                        self.clients[client].opening[node.index()] = true;
-                    }
-                    Action::Disconnect(node) => {
-                        self.clients[client].opening[node.index()] = false;
-                        self.hang_up(client, node.index(), usize::MAX);
-                    }
+        for client in self.clients() {
+            self.net.write(client);
+            for node in 0..self.net.nodes() {
+                if opens {
+                    self.net.open(client, node);
+                    self.net.write(client);
                 }
-            }
-            for node in 0..self.masters.len() {
-                let it = &mut self.clients[client];
-                if opens && std::mem::take(&mut it.opening[node]) {
-                    let (to_node, to_client) = (VecDeque::new(), VecDeque::new());
-                    let connection = self.masters[node].connect();
-                    let wire = Wire { connection, to_node, to_client, closed: false };
-                    it.wires[node] = Some(wire);
-                    it.core.handle_connected(NodeId::new(node), now);
-                }
-                let Some(wire) = &mut it.wires[node] else { continue };
-                let output = it.core.output(NodeId::new(node));
-                let count = output.len();
-                wire.to_node.extend(output);
-                it.core.handle_sent(NodeId::new(node), count, now);
             }
         }
     }
 
     /// So many bytes arrive at the node, which executes what is whole.
     pub fn bring_to_node(&mut self, client: usize, node: usize, most: usize) {
-        let Some(wire) = &mut self.clients[client].wires[node] else { return };
-        let count = wire.to_node.len().min(most);
-        let bytes: Vec<u8> = wire.to_node.drain(..count).collect();
-        let connection = wire.connection;
         if !self.is_hostile(node) || self.lies == 0 {
-            self.execute(node, connection, &bytes);
-            return;
+            return self.net.deliver_some_to_node(client, node, most);
         }
         // One request after the other, so that one answer after the other can be a lie.
-        for command in split(&bytes) {
-            self.execute(node, connection, command);
+        let bytes = self.net.unexecuted(client, node);
+        for command in split(&bytes[..bytes.len().min(most)]) {
+            let before = self.net.take_unread(client, node);
+            self.net.deliver_some_to_node(client, node, command.len());
+            let answer = self.net.take_unread(client, node);
+            self.net.say(client, node, &before);
+            let lies = self.lies > 0 && !answer.is_empty();
+            self.lies -= usize::from(lies);
+            let lie = b"-ERR the other end is gone\r\n";
+            self.net.say(client, node, if lies { lie } else { &answer });
         }
     }
 
-    pub fn execute(&mut self, node: usize, connection: ConnectionId, bytes: &[u8]) {
-        let now = self.at();
-        self.masters[node].handle_bytes(now, connection, bytes);
-        self.deliver_answers(node);
-    }
-
-    pub fn deliver_answers(&mut self, node: usize) {
-        while let Some(output) = self.masters[node].poll_output() {
-            let wires = self.clients.iter_mut().filter_map(|it| it.wires[node].as_mut());
-            let mut found = wires.filter(|wire| wire.connection == output.connection);
-            let Some(wire) = found.next() else { continue };
-            let is_last = node + 1 == self.masters.len();
-            if is_last && self.lies > 0 && !output.bytes.is_empty() {
-                self.lies -= 1;
-                wire.to_client.extend(b"-ERR the other end is gone\r\n");
-            } else {
-                wire.to_client.extend(output.bytes);
-            }
-            wire.closed |= output.closes;
+    /// What was written on a dead connection arrives, in part or as a whole, or never does.
+    pub fn release_an_orphan(&mut self, choices: &mut Choices) {
+        if self.net.orphans() > 0 {
+            let number = choices.below(self.net.orphans());
+            self.net.deliver_orphan(number, choices.one_of(&[usize::MAX, 0, 60, 130]));
         }
-    }
-
-    /// So many bytes arrive at the client.
-    pub fn bring_to_client(&mut self, client: usize, node: usize, most: usize) {
-        let now = self.at();
-        let it = &mut self.clients[client];
-        let Some(wire) = &mut it.wires[node] else { return };
-        let count = wire.to_client.len().min(most);
-        let bytes: Vec<u8> = wire.to_client.drain(..count).collect();
-        let ends = wire.closed && wire.to_client.is_empty();
-        let id = NodeId::new(node);
-        if it.core.node_state(id).is_connected() {
-            it.core.handle_bytes(id, &bytes, now);
-        }
-        if ends {
-            it.wires[node] = None;
-            it.core.handle_disconnected(id, "closed by the node", now);
-        }
-    }
-
-    /// The client has closed a connection. What it wrote may still arrive, later.
-    pub fn hang_up(&mut self, client: usize, node: usize, arrives: usize) {
-        let Some(wire) = self.clients[client].wires[node].take() else { return };
-        let bytes: Vec<u8> = wire.to_node.into_iter().take(arrives).collect();
-        self.ghosts.push((node, wire.connection, bytes));
-    }
-
-    pub fn cut(&mut self, client: usize, node: usize, choices: &mut Choices) {
-        let now = self.at();
-        let id = NodeId::new(node);
-        if self.clients[client].wires[node].is_some() {
-            let arrives = choices.one_of(&[usize::MAX, 0, 60, 130]);
-            self.hang_up(client, node, arrives);
-            self.clients[client].core.handle_disconnected(id, "reset", now);
-        } else if std::mem::take(&mut self.clients[client].opening[node]) {
-            self.clients[client].core.handle_disconnected(id, "refused", now);
-        }
-    }
-
-    /// What was written on a dead connection arrives, or never does.
-    pub fn release_a_ghost(&mut self, choices: &mut Choices) {
-        let Some(number) = choices.place(&self.ghosts) else { return };
-        let (node, connection, bytes) = self.ghosts.swap_remove(number);
-        if choices.below(4) > 0 {
-            self.execute(node, connection, &bytes);
-        }
-        self.masters[node].disconnect(connection);
     }
 
     pub fn restart(&mut self, node: usize, choices: &mut Choices) {
-        let now = self.at();
-        let memory = choices.one_of(&[Restart::WithData, Restart::Empty]);
-        self.masters[node].restart(now, memory);
-        self.deliver_answers(node);
+        self.net.restart(node, choices.one_of(&[Restart::WithData, Restart::Empty]));
     }
 
     /// Time passes; some clients do not run meanwhile.
     pub fn pass(&mut self, by: u64, choices: &mut Choices) {
-        self.now = self.now.saturating_add(by * MILLI + u64::from(choices.byte()));
+        self.net.advance(Duration::from_nanos(by * MILLI + u64::from(choices.byte())));
         let run = choices.byte();
-        for client in 0..self.clients.len() {
+        for client in self.clients() {
             if run & (1 << client) == 0 {
-                self.clients[client].core.handle_timeout(Instant::from_nanos(self.now));
+                self.net.expire(client);
             }
         }
     }
 
-    pub fn skip_to_timeout(&mut self, client: usize) {
-        let core = &mut self.clients[client].core;
-        let Some(due) = core.next_timeout() else { return };
-        // Far ahead is only the next look at the clocks of the nodes.
-        self.now = due.as_nanos().min(self.now.saturating_add(3_000 * MILLI)).max(self.now);
-        core.handle_timeout(Instant::from_nanos(self.now));
-    }
-
     pub fn is_hostile(&self, node: usize) -> bool {
-        self.hostility != Hostility::None && node + 1 == self.masters.len()
+        self.hostility != Hostility::None && node + 1 == self.net.nodes()
     }
 
     /// The last node does what a server would not do.
     pub fn be_hostile(&mut self, client: usize, choices: &mut Choices) {
-        let node = self.masters.len() - 1;
+        let node = self.net.nodes() - 1;
         let anything = match self.hostility {
             Hostility::None => return,
             Hostility::Refuses => false,
             Hostility::SaysAnything => true,
         };
-        let wire = self.clients[client].wires[node].as_mut();
-        match (choices.below(4), wire) {
-            (0, _) => self.lies += 1 + choices.below(8),
+        match choices.below(4) {
+            0 => self.lies += 1 + choices.below(8),
             // No reply begins like this, so whatever follows is none.
-            (1, Some(wire)) => {
-                wire.to_client.extend(b"?");
-                wire.to_client.extend(choices.bytes(20));
-            }
-            (2, Some(wire)) if anything => {
+            1 => self.net.say(client, node, &[b"?", choices.bytes(20)].concat()),
+            2 if anything => {
                 let count = choices.below(40);
-                wire.to_client.extend(choices.bytes(count));
+                self.net.say(client, node, choices.bytes(count));
             }
-            (_, Some(wire)) if anything => {
+            _ if anything => {
                 let reply = choices.one_of(&REPLIES);
                 if choices.below(2) == 0 {
-                    wire.to_client.clear();
+                    self.net.take_unread(client, node);
                 }
-                wire.to_client.extend(reply);
+                self.net.say(client, node, reply);
             }
             _ => {}
         }
@@ -337,14 +221,6 @@ const REPLIES: [&[u8]; 16] = [
     b":9000\r\n",
 ];
 
-fn master(seed: u64, now: u64, flavor: Flavor) -> Master {
-    let now = Instant::from_nanos(now);
-    let mut master = Master::new(seed, now);
-    master.set_uptime(now, A_DAY);
-    master.set_flavor(flavor);
-    master
-}
-
 fn settings(nodes: usize, choices: &mut Choices) -> Settings {
     let labels = (0..nodes).map(|node| NodeSettings::new(format!("n{node}")));
     let mut settings = Settings::new(labels.collect());
@@ -364,19 +240,11 @@ fn settings(nodes: usize, choices: &mut Choices) -> Settings {
     settings
 }
 
-fn client(settings: &Settings, number: u8, now: u64) -> Client {
-    let core = Coordinator::new(settings.clone(), [number; 32], Instant::from_nanos(now));
+fn client(settings: &Settings, number: u8, now: Instant) -> Coordinator {
+    let core = Coordinator::new(settings.clone(), [number; 32], now);
     let mut core = core.expect("these settings work");
     core.report_lock_updates();
-    let nodes = settings.nodes.len();
-    Client {
-        core,
-        wires: (0..nodes).map(|_| None).collect(),
-        opening: vec![false; nodes],
-        ops: Vec::new(),
-        wants: BTreeMap::new(),
-        held: Vec::new(),
-    }
+    core
 }
 
 /// The requests in these bytes, which may begin and end anywhere.
