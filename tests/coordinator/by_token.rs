@@ -33,6 +33,7 @@ fn extend_by_token_is_lost_when_more_nodes_than_a_minority_do_not_have_the_token
     bench.reply(2, ":0\r\n");
     let result = bench.completion().expect("two are no majority").result;
     assert!(matches!(result, Err(Error::Lost { reason: LostReason::Gone, .. })), "{result:?}");
+    assert!(format!("{result:?}").contains("its ttl was over, or it was deleted"), "{result:?}");
 }
 
 #[test]

@@ -72,6 +72,7 @@ fn a_token_that_does_not_hold_the_key_adopts_nothing_and_owes_the_new_one() {
     }
     let result = bench.completion().unwrap().result;
     assert!(matches!(result, Err(Error::Lost { reason: LostReason::Gone, .. })), "{result:?}");
+    assert!(format!("{result:?}").contains("its ttl was over, or it was deleted"), "{result:?}");
     assert_eq!(bench.names(0), ["EVALSHA"], "what it changed is released");
     assert!(bench.said(1).is_empty() && bench.said(2).is_empty());
     bench.reply(0, ":1\r\n");

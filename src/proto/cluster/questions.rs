@@ -281,6 +281,7 @@ impl Cluster {
             needed: self.quorum,
             nodes: nodes.collect(),
             held: None,
+            by_token: false,
         })
     }
 

@@ -147,6 +147,7 @@ mod tests {
                 node("10.0.0.3:6379", NodeReply::Failed(NodeError::Unreachable), Some("refused")),
             ],
             held: None,
+            by_token: false,
         };
         assert_eq!(
             Error::NoQuorum(Box::new(report)).to_string(),
@@ -158,11 +159,12 @@ mod tests {
     #[test]
     fn lost_lock_whose_key_is_gone_says_on_how_many_nodes_and_by_what() {
         use NodeReply::{Absent, Granted, Held, Nothing};
-        let text = |replies: [NodeReply; 3]| {
+        let text = |replies: [NodeReply; 3], by_token| {
             let node =
                 |reply| NodeReport { label: "n".into(), reply, detail: None, quarantine: None };
             let (key, nodes) = (b"k"[..].into(), replies.map(node).into());
-            let report = Box::new(Report { key, set: None, needed: 2, nodes, held: None });
+            let report = Report { key, set: None, needed: 2, nodes, held: None, by_token };
+            let report = Box::new(report);
             Error::Lost { reason: LostReason::Gone, report }.to_string()
         };
         let deleted = "by DEL, FLUSHALL, force-release or a restart without its data";
@@ -178,12 +180,17 @@ mod tests {
             ([Nothing; 3], "its key is gone on too many nodes".to_owned()),
         ];
         for (replies, why) in cases {
-            let text = text(replies);
+            let text = text(replies, false);
             assert!(
                 text.starts_with(&format!("the lock is lost ({why}): needed 2 of 3")),
                 "{text}"
             );
         }
+        let by_token = text([Absent, Absent, Granted], true);
+        let why = format!(
+            "its key is gone on 2 of 3 nodes: its ttl was over, or it was deleted {deleted}"
+        );
+        assert!(by_token.starts_with(&format!("the lock is lost ({why}): needed")), "{by_token}");
     }
 
     #[test]
@@ -191,7 +198,8 @@ mod tests {
         let text = |keys, named| {
             let set = Some(ReportedSet { keys, named });
             let key = b"b"[..].into();
-            Report { key, set, needed: 1, nodes: Vec::new(), held: None }.to_string()
+            Report { key, set, needed: 1, nodes: Vec::new(), held: None, by_token: false }
+                .to_string()
         };
         assert_eq!(text(3, true), "needed 1 of 0 for \"b\", one of 3 keys: ");
         assert_eq!(text(3, false), "needed 1 of 0 for \"b\" and 2 more keys: ");
@@ -207,6 +215,7 @@ mod tests {
                 needed: 1,
                 nodes: Vec::new(),
                 held: None,
+                by_token: false,
             })
         };
         let lost = Error::Lost { reason: LostReason::Gone, report: report() };
@@ -244,8 +253,14 @@ mod tests {
             ),
         ];
         for (held, start) in cases {
-            let report =
-                Report { key: b"k"[..].into(), set: None, needed: 1, nodes: Vec::new(), held };
+            let report = Report {
+                key: b"k"[..].into(),
+                set: None,
+                needed: 1,
+                nodes: Vec::new(),
+                held,
+                by_token: false,
+            };
             let text = Error::Contended(Box::new(report)).to_string();
             assert!(text.starts_with(start), "{text}");
         }
@@ -258,8 +273,14 @@ mod tests {
         assert!(std::error::Error::source(&error).is_none(), "its text would be said twice");
         let config = ConfigError::TooManyNodes { given: 99 };
         assert_eq!(format!("{config:?}"), config.to_string());
-        let report =
-            Report { key: b"k"[..].into(), set: None, needed: 1, nodes: Vec::new(), held: None };
+        let report = Report {
+            key: b"k"[..].into(),
+            set: None,
+            needed: 1,
+            nodes: Vec::new(),
+            held: None,
+            by_token: false,
+        };
         assert_eq!(format!("{report:?}"), report.to_string());
         let error = Error::Contended(Box::new(report));
         assert_eq!(format!("{error:?}"), error.to_string());

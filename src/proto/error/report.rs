@@ -45,6 +45,8 @@ pub struct Report {
     pub nodes: Vec<NodeReport>,
     /// For how long the key is held, if that is known: after a wait, or if this client holds it.
     pub held: Option<HeldFor>,
+    /// The request named the lock by its token: this client does not know up to when it was held.
+    pub by_token: bool,
 }
 
 /// What a [`Report`] says of a lock over several keys.
@@ -116,11 +118,13 @@ impl Report {
             (0, 0) => f.write_str("its key is gone on too many nodes"),
             (0, held) => write!(f, "its key is another client's on {held} of {nodes} nodes"),
             (absent, held) => {
-                write!(
-                    f,
-                    "its key was deleted on {absent} of {nodes} nodes, by DEL, FLUSHALL, \
-                     force-release or a restart without its data"
-                )?;
+                let deleted = "by DEL, FLUSHALL, force-release or a restart without its data";
+                if self.by_token {
+                    write!(f, "its key is gone on {absent} of {nodes} nodes: its ttl was over, ")?;
+                    write!(f, "or it was deleted {deleted}")?;
+                } else {
+                    write!(f, "its key was deleted on {absent} of {nodes} nodes, {deleted}")?;
+                }
                 if held > 0 { write!(f, ", and is another client's on {held}") } else { Ok(()) }
             }
         }
@@ -237,7 +241,7 @@ mod tests {
             }),
         };
         let nodes = replies.iter().enumerate().map(node).collect();
-        Report { key: (*b"k").into(), set: None, needed, nodes, held: None }
+        Report { key: (*b"k").into(), set: None, needed, nodes, held: None, by_token: false }
     }
 
     #[test]

@@ -382,6 +382,8 @@ impl Locks {
         }
         let tried = if record.taken_up().is_some() { Tried::Adopt } else { Tried::Acquire };
         let refusals = record.round.refused(self.cluster.spare_nodes(), now >= record.deadline);
-        classify(tried, refusals).error(self.report(id, now))
+        let mut report = self.report(id, now);
+        report.by_token = tried == Tried::Adopt;
+        classify(tried, refusals).error(report)
     }
 }

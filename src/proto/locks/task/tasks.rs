@@ -344,7 +344,9 @@ impl Task {
             return Ok(Outcome::Extended { deadline });
         }
         let refusals = extend.refused(&self.replies, spare, now >= deadline);
-        Err(classify(Tried::Extend, refusals).error(self.report(cluster, now)))
+        let mut report = self.report(cluster, now);
+        report.by_token = true;
+        Err(classify(Tried::Extend, refusals).error(report))
     }
 
     /// Whether no question is in flight and no caller waits any more.
