@@ -39,7 +39,7 @@ pub struct Guard<'a> {
     client: &'a Client,
     key: Vec<u8>,
     /// The keys, if there are several.
-    keys: Option<Box<KeySet>>,
+    keys: Option<KeySet>,
     /// `None` once the lock was released.
     lock: Option<Lock>,
     /// The number under which its loss is noted.
@@ -51,7 +51,7 @@ pub struct Guard<'a> {
 impl<'a> Guard<'a> {
     pub(super) fn new(
         client: &'a Client,
-        (key, keys): (Vec<u8>, Option<Box<KeySet>>),
+        (key, keys): (Vec<u8>, Option<KeySet>),
         lock: Lock,
         number: u64,
         auto_extended: bool,

@@ -476,7 +476,7 @@ impl Client {
                 let mut key = inner.spare_keys.pop().unwrap_or_default();
                 key.clear();
                 key.extend_from_slice(keys.first());
-                let set = keys.set().cloned().map(Box::new);
+                let set = keys.set().cloned();
                 Ok(Guard::new(self, (key, set), lock, number, options.auto_extend.is_some()))
             }
             other => unreachable!("an acquire ended as {other:?}"),

@@ -4,6 +4,7 @@
 //! orders would wait for each other. So a set has one order only.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::proto::error::ConfigError;
 
@@ -20,8 +21,14 @@ pub const MOST_KEYS: usize = 64;
 /// assert_eq!(keys.iter().collect::<Vec<_>>(), [b"alice".as_slice(), b"bob"]);
 /// # Ok::<(), redlatch::proto::ConfigError>(())
 /// ```
+///
+/// A program that locks the same keys often makes their set once: then a lock allocates nothing.
+/// A clone shares the keys.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct KeySet {
+pub struct KeySet(Arc<Parts>);
+
+#[derive(PartialEq, Eq, Hash)]
+struct Parts {
     /// All keys, one directly after the other.
     bytes: Box<[u8]>,
     /// Where each of them ends.
@@ -53,28 +60,28 @@ impl KeySet {
             end
         };
         let ends = sorted.iter().map(end_of).collect();
-        Ok(KeySet { bytes: bytes.into(), ends })
+        Ok(KeySet(Arc::new(Parts { bytes: bytes.into(), ends })))
     }
 
     /// The keys, in the order of their bytes.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        parts(&self.bytes, &self.ends)
+        parts(&self.0.bytes, &self.0.ends)
     }
 
     /// The first key in the order of the bytes.
     pub fn first(&self) -> &[u8] {
-        &self.bytes[..self.ends[0] as usize]
+        &self.0.bytes[..self.0.ends[0] as usize]
     }
 
     /// How many keys there are: at least one.
     #[expect(clippy::len_without_is_empty, reason = "a set is never empty")]
     pub fn len(&self) -> usize {
-        self.ends.len()
+        self.0.ends.len()
     }
 
     /// All keys, one directly after the other, and where each of them ends.
     pub(crate) fn as_parts(&self) -> (&[u8], &[u32]) {
-        (&self.bytes, &self.ends)
+        (&self.0.bytes, &self.0.ends)
     }
 }
 

@@ -22,7 +22,7 @@ use crate::proto::time::Instant;
 pub(super) struct LockState {
     key: Vec<u8>,
     /// The keys, if there are several.
-    keys: Option<Box<KeySet>>,
+    keys: Option<KeySet>,
     /// In nanoseconds; 0 once the lock is over.
     deadline: AtomicU64,
     /// The deadline comes near, and the lock was not renewed.
@@ -76,7 +76,7 @@ impl LockState {
 
     /// The lock has these keys.
     pub(super) fn set_keys(&mut self, keys: Option<&KeySet>) {
-        self.keys = keys.filter(|keys| keys.len() > 1).cloned().map(Box::new);
+        self.keys = keys.filter(|keys| keys.len() > 1).cloned();
     }
 
     pub(super) fn key(&self) -> &[u8] {
@@ -85,7 +85,7 @@ impl LockState {
 
     /// The keys, if there are several.
     pub(super) fn set(&self) -> Option<&KeySet> {
-        self.keys.as_deref()
+        self.keys.as_ref()
     }
 
     pub(super) fn set_deadline(&self, deadline: Option<Instant>) {

@@ -140,7 +140,7 @@ impl Locks {
         };
         let hash = KeyHash::of(key);
         let how = HowItWaits { joins: self.ops.joins(op), may_wait: true };
-        let first = self.first_step(how, has_line, [hash], now);
+        let first = Locks::first_step(how, has_line, self.asks_again(hash, now));
         let token = self.random_token(first.hands_over());
         let round = Round::acquire(self.cluster.size(), now, ttl);
         self.records.give_up_reserved();

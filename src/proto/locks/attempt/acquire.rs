@@ -49,7 +49,7 @@ impl Locks {
     ) -> Result<Op, Error> {
         self.check_room()?;
         let how = self.how_it_waits(&params, now);
-        let first = self.first_step(how, has_line, [hash], now);
+        let first = Locks::first_step(how, has_line, self.asks_again(hash, now));
         let token = self.random_token(first.hands_over());
         let round = Round::acquire(self.cluster.size(), now, params.ttl);
         let id = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;

@@ -115,19 +115,22 @@ impl FirstStep {
 }
 
 impl Locks {
-    /// What a request for these keys does first. `has_line`: others stand in line for one of them.
+    /// Whether this client asks for a key again that it released just before.
+    #[inline]
+    pub(in crate::proto::locks) fn asks_again(&mut self, key: KeyHash, now: Instant) -> bool {
+        let random = &mut self.random;
+        self.releases.ask(key, now, |most| random.index(most))
+    }
+
+    /// What a request does first. `again`: it is for a key that this client released just before.
+    /// `has_line`: others stand in line for one of its keys.
     #[inline]
     pub(in crate::proto::locks) fn first_step(
-        &mut self,
         how: HowItWaits,
         has_line: bool,
-        keys: impl IntoIterator<Item = KeyHash>,
-        now: Instant,
+        again: bool,
     ) -> FirstStep {
         let HowItWaits { joins, may_wait } = how;
-        let (random, releases) = (&mut self.random, &mut self.releases);
-        let ask = |any, key| any | releases.ask(key, now, |most| random.index(most));
-        let again = keys.into_iter().fold(false, ask);
         match (again, joins) {
             (_, true) if has_line && may_wait => FirstStep::Join,
             (true, true) => FirstStep::AskAndHandOver,

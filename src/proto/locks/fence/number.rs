@@ -43,13 +43,19 @@ struct Count {
 
 const NO_VOTES: Count = Count { votes: [0; MAX_NODES], fence: None };
 
+impl Default for Count {
+    fn default() -> Count {
+        NO_VOTES
+    }
+}
+
 /// The votes for the fencing numbers of one attempt, and the numbers: one for each key.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Fencing {
     /// Of the first key: most locks have one.
     first: Count,
     /// Of the other keys, in the order of their bytes.
-    others: Box<[Count]>,
+    others: Vec<Count>,
     /// The number of the round in which the nodes vote.
     round: u32,
     /// How long counters live, in milliseconds.
@@ -63,12 +69,27 @@ pub struct Fencing {
 impl Fencing {
     /// No votes yet, for so many keys, with this `max_ttl`. The nodes vote in the round of this
     /// number.
+    #[cfg(test)]
     pub fn new(keys: usize, round: u32, max_ttl: Duration) -> Fencing {
+        let mut fencing = Fencing::default();
+        fencing.begin(keys, round, max_ttl);
+        fencing
+    }
+
+    /// As [`new`](Fencing::new), in the memory of an earlier attempt.
+    pub fn begin(&mut self, keys: usize, round: u32, max_ttl: Duration) {
         let millis = |length: Duration| u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
         let lives = millis(max_ttl.saturating_mul(LIVES_MAX_TTLS));
         let step = millis(max_ttl / STEP_PART).clamp(1, LONGEST_STEP);
-        let (first, others) = (NO_VOTES, vec![NO_VOTES; keys.saturating_sub(1)].into());
-        Fencing { first, others, round, lives, step, floor: 1 }
+        let mut others = std::mem::take(&mut self.others);
+        others.clear();
+        others.resize(keys.saturating_sub(1), NO_VOTES);
+        *self = Fencing { first: NO_VOTES, others, round, lives, step, floor: 1 };
+    }
+
+    /// How many keys the lock has.
+    pub fn count_keys(&self) -> usize {
+        1 + self.others.len()
     }
 
     /// Sets the floor of the node that is asked next: a counter below it counts as absent there.
@@ -83,7 +104,7 @@ impl Fencing {
 
     /// Takes a node's votes, one for each key. Returns whether they are so many.
     pub fn put(&mut self, node: NodeId, votes: &[u64]) -> bool {
-        let fits = votes.len() == 1 + self.others.len();
+        let fits = votes.len() == self.count_keys();
         if fits {
             let counts = self.counts_mut().zip(votes);
             counts.for_each(|(count, &vote)| count.votes[node.index()] = vote);
@@ -92,7 +113,7 @@ impl Fencing {
     }
 
     fn counts(&self) -> impl ExactSizeIterator<Item = &Count> {
-        (0..1 + self.others.len()).map(|key| match key.checked_sub(1) {
+        (0..self.count_keys()).map(|key| match key.checked_sub(1) {
             None => &self.first,
             Some(other) => &self.others[other],
         })

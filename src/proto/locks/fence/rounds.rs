@@ -13,7 +13,6 @@ use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::RecordId;
 use crate::proto::locks::Locks;
 use crate::proto::locks::encoding::Question;
-use crate::proto::locks::fence::number::Fencing;
 use crate::proto::locks::record::records::Phase;
 use crate::proto::locks::round::course::Part;
 use crate::proto::locks::round::state::Purpose;
@@ -33,9 +32,7 @@ impl Locks {
         now: Instant,
     ) {
         let max_ttl = self.cluster.settings().max_ttl;
-        let record = self.records.get_mut(id);
-        let fencing = Fencing::new(record.count_keys(), record.round.number, max_ttl);
-        record.trouble_mut().fencing = Some(Box::new(fencing));
+        self.records.begin_fencing(id, max_ttl);
         let refuses = |&node: &NodeId| self.cluster.refuses_fence(node).is_some();
         let refusing: NodeSet = nodes.iter().filter(refuses).collect();
         self.records.get_mut(id).uncounted = refusing;

@@ -20,13 +20,14 @@ use crate::proto::keys::KeysRef;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::held::proof::Proof;
 use crate::proto::locks::held::updates::PendingUpdate;
+use crate::proto::locks::record::spares::Spares;
 use crate::proto::locks::record::trouble::Trouble;
 use crate::proto::locks::release::pending::Pending;
 use crate::proto::locks::renew::schedule::LOSS_BEFORE;
 use crate::proto::locks::round::state::{Purpose, Round};
-use crate::proto::locks::set::keys::{SetIndex, SetOfKeys};
+use crate::proto::locks::set::keys::SetIndex;
 use crate::proto::node_set::{NodeId, NodeSet};
-use crate::proto::surplus::{FEW, insert, shrink_list, shrink_slab};
+use crate::proto::surplus::{FEW, insert, shrink_slab};
 use crate::proto::time::{Instant, Ttl, drift};
 use crate::proto::timers::Timer;
 use crate::proto::wire::effect::Effect;
@@ -268,11 +269,6 @@ impl Record {
     }
 }
 
-/// How many key buffers are kept for later records: as many as a busy client has locks in flight.
-const SPARE_KEYS: usize = 4096;
-/// A buffer longer than this many bytes is not kept: one long key must not cost memory for ever.
-const SPARE_KEY_BYTES: usize = 1024;
-
 /// The records.
 #[derive(Debug, Clone)]
 pub struct Records {
@@ -281,7 +277,7 @@ pub struct Records {
     by_key: HashMap<KeyHash, RecordId, BuildKeyHasher>,
     /// The same for records with several keys.
     pub(in crate::proto::locks) in_sets: SetIndex,
-    spare: Vec<Vec<u8>>,
+    spares: Spares,
     next_generation: Generation,
     /// The number of the first round of each record.
     #[cfg(feature = "testing")]
@@ -298,7 +294,7 @@ impl Records {
             slab: Slab::new(),
             by_key: HashMap::default(),
             in_sets: SetIndex::default(),
-            spare: Vec::new(),
+            spares: Spares::default(),
             next_generation: Generation::FIRST,
             #[cfg(feature = "testing")]
             first_round: 0,
@@ -321,12 +317,10 @@ impl Records {
         if self.slab.len() + self.reserved >= self.most {
             return None;
         }
-        let mut buffer = self.spare.pop().unwrap_or_default();
-        buffer.extend_from_slice(key);
         let generation = self.next_generation.advance();
         let record = Record {
             generation,
-            key: buffer,
+            key: self.spares.key(key),
             token,
             ttl: round.ttl,
             caller_ttl: round.ttl,
@@ -357,7 +351,8 @@ impl Records {
     /// Opens a record for several keys, of which it has none yet; `None` if there is no room.
     pub fn open_set(&mut self, keys: &KeySet, token: LockToken, round: Round) -> Option<RecordId> {
         let id = self.open(keys.as_parts().0, token, round)?;
-        self.get_mut(id).trouble_mut().set = Some(Box::new(SetOfKeys::new(keys)));
+        let set = self.spares.set(keys);
+        self.spares.trouble_of(&mut self.slab[id.index as usize]).set = Some(set);
         Some(id)
     }
 
@@ -525,11 +520,15 @@ impl Records {
 
     /// Closes a record; its place may be used again.
     pub fn close(&mut self, id: RecordId) {
-        let mut key = self.slab.remove(id.index as usize).key;
-        if self.spare.len() < SPARE_KEYS && key.capacity() <= SPARE_KEY_BYTES {
-            key.clear();
-            self.spare.push(key);
-        }
+        let record = self.slab.remove(id.index as usize);
+        self.spares.take_from(record);
+    }
+
+    /// The nodes are asked for their votes in the present round of a record.
+    pub fn begin_fencing(&mut self, id: RecordId, max_ttl: Duration) {
+        let record = &mut self.slab[id.index as usize];
+        let fencing = self.spares.fencing(record.count_keys(), record.round.number, max_ttl);
+        self.spares.trouble_of(record).fencing = Some(fencing);
     }
 
     /// The open records.
@@ -548,8 +547,12 @@ impl Records {
         if most < self.by_key.capacity() / 4 {
             self.by_key.shrink_to((2 * most).max(FEW));
         }
-        self.spare.truncate((2 * most).max(FEW / 16));
-        shrink_list(&mut self.spare, most);
+        self.spares.shrink(most);
+    }
+
+    #[cfg(test)]
+    pub(super) fn spares(&self) -> &Spares {
+        &self.spares
     }
 
     /// For how many records there are places.
@@ -693,20 +696,6 @@ mod tests {
     }
 
     #[test]
-    fn buffers_of_keys_are_kept_up_to_a_number_and_a_length() {
-        let mut records = Records::new(10_000);
-        open_and_close(&mut records, SPARE_KEYS + 1);
-        assert_eq!(records.spare.len(), SPARE_KEYS);
-        for (length, kept) in [(SPARE_KEY_BYTES, 1), (SPARE_KEY_BYTES + 1, 0)] {
-            let mut records = Records::new(10);
-            let id = open(&mut records, b"").unwrap();
-            records.get_mut(id).key = Vec::with_capacity(length);
-            records.close(id);
-            assert_eq!(records.spare.len(), kept, "{length} bytes");
-        }
-    }
-
-    #[test]
     fn records_give_back_the_room_of_a_burst_but_not_what_was_in_use() {
         let mut records = Records::new(100_000);
         open_and_close(&mut records, 50_000);
@@ -717,11 +706,8 @@ mod tests {
         let capacity = records.by_key.capacity();
         assert!((10_000..before).contains(&capacity), "{capacity}");
         assert!((10_000..before).contains(&records.capacity()));
-        assert_eq!(records.spare.len(), SPARE_KEYS);
-        records.shrink(500);
-        assert_eq!(records.spare.len(), 1_000, "twice what was in use");
         records.shrink(1);
-        assert_eq!((records.spare.len(), records.capacity()), (FEW / 16, FEW));
+        assert_eq!(records.capacity(), FEW);
         assert!(records.by_key.capacity() < 2 * FEW);
     }
 

@@ -6,6 +6,7 @@
 //! that key, as any other request does.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use crate::proto::ids::RecordId;
 use crate::proto::key::{BuildKeyHasher, KeyHash};
@@ -16,14 +17,14 @@ use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
 
 /// The keys of a record that has several. The bytes of the keys are in the record's own buffer.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct SetOfKeys {
     /// Where each key ends in the record's buffer.
-    ends: Box<[u32]>,
-    hashes: Box<[KeyHash]>,
+    ends: Vec<u32>,
+    hashes: Vec<KeyHash>,
     /// For each key the queue of the requests that wait until this record gives up the key; if this
     /// record waits for the key itself, the queue that its request is in.
-    queues: Box<[Option<u32>]>,
+    queues: Vec<Option<u32>>,
     /// The keys that this record waits for inside this client, as bits.
     waits_for: u64,
     /// The key that a node named last: it is held, or gone, or another's there.
@@ -41,21 +42,25 @@ pub struct SetOfKeys {
 }
 
 impl SetOfKeys {
-    /// The keys of a record that has none of them yet.
+    #[cfg(test)]
     pub fn new(keys: &KeySet) -> SetOfKeys {
-        let (_, ends) = keys.as_parts();
-        SetOfKeys {
-            ends: ends.into(),
-            hashes: keys.iter().map(KeyHash::of).collect(),
-            queues: vec![None; ends.len()].into(),
-            waits_for: 0,
-            named: None,
-            chain: None,
-            gives_way: None,
-            begun_anew: 0,
-            lined: None,
-            refused_by: Vec::new(),
-        }
+        let mut set = SetOfKeys::default();
+        set.begin(keys);
+        set
+    }
+
+    /// The keys of a record that has none of them yet. The lists keep their memory.
+    pub fn begin(&mut self, keys: &KeySet) {
+        let SetOfKeys { mut ends, mut hashes, mut queues, mut refused_by, .. } =
+            std::mem::take(self);
+        ends.clear();
+        ends.extend_from_slice(keys.as_parts().1);
+        hashes.clear();
+        hashes.extend(keys.iter().map(KeyHash::of));
+        queues.clear();
+        queues.resize(ends.len(), None);
+        refused_by.clear();
+        *self = SetOfKeys { ends, hashes, queues, refused_by, ..SetOfKeys::default() };
     }
 
     /// The keys for the record of the next attempt, with what this record has. If the set waits in
@@ -65,7 +70,7 @@ impl SetOfKeys {
             Some(chain) => chain.begin_anew(),
             None => Chain::begin(usize::from(key)),
         });
-        let queues = std::mem::replace(&mut self.queues, vec![None; self.ends.len()].into());
+        let queues = std::mem::replace(&mut self.queues, vec![None; self.ends.len()]);
         SetOfKeys {
             ends: self.ends.clone(),
             hashes: self.hashes.clone(),
@@ -251,13 +256,21 @@ impl Record {
 
 /// The records with several keys, by each key that they have inside this client.
 #[derive(Debug, Clone, Default)]
-pub struct SetIndex(HashMap<KeyHash, Vec<RecordId>, BuildKeyHasher>);
+pub struct SetIndex(HashMap<KeyHash, Sharers, BuildKeyHasher>);
+
+/// The records that have one key. Nearly always it is one record, for which nothing is allocated.
+#[derive(Debug, Clone)]
+struct Sharers {
+    first: RecordId,
+    others: Vec<RecordId>,
+}
 
 impl SetIndex {
     /// The records that have a key with this hash.
     #[inline]
     pub fn with_key(&self, hash: KeyHash) -> impl Iterator<Item = RecordId> {
-        self.0.get(&hash).into_iter().flatten().copied()
+        let sharers = self.0.get(&hash).into_iter();
+        sharers.flat_map(|it| std::iter::once(it.first).chain(it.others.iter().copied()))
     }
 
     /// Whether no record with several keys has one.
@@ -266,33 +279,50 @@ impl SetIndex {
     }
 
     fn add(&mut self, hash: KeyHash, id: RecordId) {
-        self.0.entry(hash).or_default().push(id);
+        match self.0.entry(hash) {
+            Entry::Occupied(mut sharers) => sharers.get_mut().others.push(id),
+            Entry::Vacant(place) => {
+                place.insert(Sharers { first: id, others: Vec::new() });
+            }
+        }
     }
 
     fn remove(&mut self, hash: KeyHash, id: RecordId) -> bool {
-        let Some(ids) = self.0.get_mut(&hash) else { return false };
-        let before = ids.len();
-        ids.retain(|&other| other != id);
-        let found = ids.len() < before;
-        if ids.is_empty() {
-            self.0.remove(&hash);
+        let Some(sharers) = self.0.get_mut(&hash) else { return false };
+        if sharers.first != id {
+            let place = sharers.others.iter().position(|&other| other == id);
+            return place.map(|place| sharers.others.remove(place)).is_some();
         }
-        found
+        if sharers.others.is_empty() {
+            self.0.remove(&hash);
+        } else {
+            sharers.first = sharers.others.remove(0);
+        }
+        true
     }
 }
 
 impl Records {
     /// From now on the record is found by this key of its set: it has the key inside this client.
     pub fn index_key(&mut self, id: RecordId, key: usize) {
-        if let Some(&hash) = self.get(id).set().and_then(|set| set.hashes().get(key)) {
+        if let Some(hash) = self.hash_in_set(id, key) {
             self.in_sets.add(hash, id);
         }
     }
 
+    /// The hash of a key, if the record has several.
+    pub fn hash_in_set(&self, id: RecordId, key: usize) -> Option<KeyHash> {
+        self.get(id).set()?.hashes().get(key).copied()
+    }
+
     /// From now on the record is found by none of its keys. Returns whether it was before.
     pub(in crate::proto::locks) fn unindex_set(&mut self, id: RecordId) -> bool {
-        let hashes: Vec<KeyHash> = self.get(id).hashes().collect();
-        hashes.into_iter().fold(false, |found, hash| self.in_sets.remove(hash, id) | found)
+        let mut found = false;
+        for key in 0..self.get(id).count_keys() {
+            let hash = self.hash_in_set(id, key);
+            found |= hash.is_some_and(|hash| self.in_sets.remove(hash, id));
+        }
+        found
     }
 
     /// The record `next` of the next attempt takes the place of `id`, with all that it has.

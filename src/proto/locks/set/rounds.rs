@@ -100,8 +100,13 @@ impl Locks {
         now: Instant,
     ) {
         self.ops.move_to(op, Stage::Running { record: id });
-        let hashes: Vec<KeyHash> = self.records.get(id).hashes().collect();
-        let first = self.first_step(how, in_line.is_some(), hashes, now);
+        let mut again = false;
+        for key in 0..self.records.get(id).count_keys() {
+            if let Some(hash) = self.records.hash_in_set(id, key) {
+                again |= self.asks_again(hash, now);
+            }
+        }
+        let first = Locks::first_step(how, in_line.is_some(), again);
         if first.hands_over() {
             // Nothing was sent with the token before.
             self.records.get_mut(id).token = self.random_token(true);
