@@ -23,8 +23,8 @@ pub fn client(config: Config) -> Client {
     client
 }
 
-/// A blocking client that ended the quarantine of every node. It counts on a node only if it may ask
-/// it, so all nodes have to be connected before it vouches.
+/// A blocking client that ended the quarantine of every node. It counts on a node only if it may
+/// ask it, so all nodes have to be connected before it vouches.
 #[track_caller]
 pub fn vouched(config: Config) -> Client {
     let client = Client::connect(config).expect("a good configuration");
