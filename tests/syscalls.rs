@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token};
+use redlatch::proto::command::Form;
 use redlatch::{Config, Engine, LockOptions, Outcome, RestartGuard};
 
 use support::Fleet;
@@ -275,7 +276,8 @@ fn run_floor(urls: &[&str], in_flight: usize, pairs: usize) {
     let addresses: Vec<String> = urls.iter().map(address).collect();
     load_script(urls);
     let quorum = redlatch::majority(addresses.len());
-    let mut floor = floor::Floor::on(&addresses, in_flight, quorum);
+    let sockets = floor::Sockets::connect(&addresses);
+    let mut floor = floor::Floor::on(sockets, quorum, "bare", in_flight, Form::Sha);
     floor.run(in_flight, &mut tally::Tally::of(2 * in_flight, in_flight));
     let mut counted = tally::Tally::of(pairs, in_flight);
     let _ = std::fs::metadata(BEGIN);
@@ -287,11 +289,6 @@ fn run_floor(urls: &[&str], in_flight: usize, pairs: usize) {
 /// An engine's handshake loads the script into every node.
 fn load_script(urls: &[&str]) {
     drop(Locks::connect(urls, 0));
-}
-
-/// A program that the test runs.
-trait Contender {
-    fn run(&mut self, in_flight: usize, tally: &mut tally::Tally);
 }
 
 /// Ends a run of the floor after so many pairs, instead of after a time.
