@@ -1,4 +1,4 @@
-//! The parts of the bench `pair` that compute: arrivals, percentiles, medians and options.
+//! The parts of the bench `pair` that compute: arrivals, the end of a round, ratios and options.
 //!
 //! A bench has no test harness of its own, so its files are included here. No server is started.
 
@@ -20,10 +20,12 @@ mod tally;
 
 use std::time::{Duration, Instant};
 
+use kit::Measured;
+
 use arrivals::Arrivals;
 use options::{Options, Rate};
 use report::{Case, Load, Side};
-use tally::{Figures, Tally};
+use tally::Tally;
 
 /// The number of nodes that the bench gives to its report.
 const NODES: usize = 5;
@@ -74,41 +76,44 @@ fn percentiles_of_a_round_are_those_of_its_acquires() {
         tally.completed();
     }
     tally.end();
-    let figures = tally.figures();
+    let round = tally.round();
     let near = |micros: f64, millis: f64| (micros / (millis * 1e3) - 1.0).abs() < 0.02;
-    assert!(near(figures.p50_us, 500.0), "{figures:?}");
-    assert!(near(figures.p99_us, 990.0), "{figures:?}");
-}
-
-fn figures(p50_us: f64) -> Figures {
-    Figures { p50_us, p99_us: 4.0, cpu_us: 2.0, pairs_per_s: 1.0 }
+    assert!(near(round.p50_us(), 500.0), "{round:?}");
+    assert!(near(round.p99_us(), 990.0), "{round:?}");
+    assert_eq!(round.pairs(), 1_000.0);
 }
 
 #[test]
-fn the_median_of_an_even_number_of_rounds_is_between_the_middle_ones() {
-    let median = |values: &[f64]| {
-        Figures::median(&values.iter().map(|&value| figures(value)).collect::<Vec<_>>()).p50_us
-    };
-    assert_eq!(median(&[9.0, 1.0, 2.0]), 2.0);
-    assert_eq!(median(&[9.0, 1.0, 2.0, 4.0]), 3.0);
-}
-
-#[test]
-fn a_ratio_is_the_median_of_the_ratios_within_a_round() {
-    let mut case = Case::new(Load::Closed(1), [Side::Ours, Side::Floor].into_iter());
-    // The ratios are 1, 2 and 3; the ratio of the medians would be 3.
-    for (ours, floor) in [(10.0, 10.0), (200.0, 100.0), (30.0, 10.0)] {
-        case.add(0, figures(ours));
-        case.add(1, figures(floor));
+fn what_is_answered_after_the_round_does_not_count() {
+    let mut tally = Tally::begin(Duration::from_millis(1));
+    let now = Instant::now();
+    while tally.released().is_some() {
+        tally.acquired(now);
     }
-    let ratio = case.ratio("ratio").expect("both sides were measured");
-    assert_eq!(ratio.p50_us, 2.0);
-    assert_eq!(ratio.pairs_per_s, 1.0);
-    assert!(case.ratio("ours frozen/healthy").is_none());
+    assert_eq!(tally.released(), None);
+    tally.acquired(now - 3 * SECOND);
+    let round = tally.round();
+    assert!(round.quantile_us(1.0) < 1e6, "{round:?}");
+}
+
+#[test]
+fn a_ratio_is_shown_if_both_of_its_sides_were_measured() {
+    let round = |_, _| {
+        let mut tally = Tally::begin(SECOND);
+        tally.end();
+        tally.round()
+    };
+    // The ring has no floor of its own here.
+    let sides = [Side::Ours, Side::Floor, Side::OurRing].into_iter();
+    let case = Case::new(Load::Closed(1), sides, Measured::in_turns(3, 3, round));
+    let names: Vec<&str> = case.rows().iter().map(|row| row.name).collect();
+    assert_eq!(names, ["ours", "floor", "our io_uring", "ratio", "our io_uring/floor"]);
 }
 
 fn read(line: &str) -> Result<Options, String> {
-    Options::read(line.split_whitespace().map(str::to_owned))
+    let words = ["pair"].into_iter().chain(line.split_whitespace());
+    let options = kit::read_from::<Options>(words.map(str::to_owned));
+    options.map(Options::or_every_load).map_err(|error| error.to_string())
 }
 
 #[test]

@@ -14,6 +14,8 @@
 mod papers;
 mod support;
 
+#[path = "support/engine_loop.rs"]
+mod engine_loop;
 /// The least that a program has to do.
 #[path = "support/floor.rs"]
 mod floor;
@@ -22,11 +24,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use mio::{Events, Poll, Token};
-use redlatch::{Config, Engine, LockOptions, Outcome, RestartGuard};
+use redlatch::proto::command::Form;
+use redlatch::{Config, LockOptions, Outcome, RestartGuard};
 
+use engine_loop::Loop;
 use support::Fleet;
 
 /// `in flight, pairs, url...`, separated by spaces: the orders for the child.
@@ -90,9 +93,7 @@ fn a_pair_costs_the_system_calls_of_the_floor_and_a_fork_check_a_turn() {
         };
         // Other programs on the machine change how many answers a turn reads, so three runs are
         // compared.
-        let mut differences = [difference(), difference(), difference()];
-        differences.sort_by(f64::total_cmp);
-        let median = differences[1];
+        let median = kit::median([difference(), difference(), difference()]);
         assert!(median <= MORE_THAN_FLOOR, "{in_flight} in flight: {median:.2} more");
     }
 }
@@ -275,7 +276,8 @@ fn run_floor(urls: &[&str], in_flight: usize, pairs: usize) {
     let addresses: Vec<String> = urls.iter().map(address).collect();
     load_script(urls);
     let quorum = redlatch::majority(addresses.len());
-    let mut floor = floor::Floor::on(&addresses, in_flight, quorum);
+    let sockets = floor::Sockets::connect(&addresses);
+    let mut floor = floor::Floor::on(sockets, quorum, "bare", in_flight, Form::Sha);
     floor.run(in_flight, &mut tally::Tally::of(2 * in_flight, in_flight));
     let mut counted = tally::Tally::of(pairs, in_flight);
     let _ = std::fs::metadata(BEGIN);
@@ -287,11 +289,6 @@ fn run_floor(urls: &[&str], in_flight: usize, pairs: usize) {
 /// An engine's handshake loads the script into every node.
 fn load_script(urls: &[&str]) {
     drop(Locks::connect(urls, 0));
-}
-
-/// A program that the test runs.
-trait Contender {
-    fn run(&mut self, in_flight: usize, tally: &mut tally::Tally);
 }
 
 /// Ends a run of the floor after so many pairs, instead of after a time.
@@ -321,9 +318,7 @@ mod tally {
 
 /// The engine and the loop of a program that uses it.
 struct Locks {
-    poll: Poll,
-    events: Events,
-    engine: Engine,
+    inner: Loop,
     keys: Vec<String>,
     options: LockOptions,
 }
@@ -342,41 +337,25 @@ impl Locks {
             }
             Err(_) => config,
         };
-        let poll = Poll::new().expect("a poller");
-        let engine = Engine::new(config, poll.registry(), Token(0)).expect("an engine");
         let keys = (0..in_flight).map(|slot| format!("key:{slot:04}")).collect();
-        let options = LockOptions::once(TTL);
-        let mut locks = Locks { poll, events: Events::with_capacity(64), engine, keys, options };
-        let started = Instant::now();
-        while locks.engine.coordinator().ready().len() < urls.len() {
-            locks.turn();
-            assert!(started.elapsed() < Duration::from_secs(10), "the nodes are not ready");
-        }
-        locks
-    }
-
-    fn turn(&mut self) {
-        let timeout = self.engine.prepare();
-        self.poll.poll(&mut self.events, timeout).expect("the poller works");
-        for event in &self.events {
-            self.engine.handle_event(event);
-        }
+        Locks { inner: Loop::ready(config), keys, options: LockOptions::once(TTL) }
     }
 
     fn acquire(&mut self, slot: u64) {
-        self.engine.acquire(&self.keys[slot as usize], self.options, slot).expect("there is room");
+        let key = &self.keys[slot as usize];
+        self.inner.engine.acquire(key, self.options, slot).expect("there is room");
     }
 
     /// Runs this many pairs with all keys in flight, up to the last answer of the last one.
     fn pairs(&mut self, count: usize) -> usize {
         let (mut begun, mut done) = (self.keys.len(), 0);
         (0..begun as u64).for_each(|slot| self.acquire(slot));
-        while self.engine.coordinator().open_records() > 0 {
-            self.turn();
-            while let Some(end) = self.engine.poll_completion() {
+        while self.inner.engine.coordinator().open_records() > 0 {
+            self.inner.turn_within(TTL);
+            while let Some(end) = self.inner.engine.poll_completion() {
                 match end.result {
                     Ok(Outcome::Acquired(lock)) => {
-                        self.engine.release(lock, end.data);
+                        self.inner.engine.release(lock, end.data);
                     }
                     Ok(Outcome::Released(_)) => {
                         done += 1;

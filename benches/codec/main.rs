@@ -3,9 +3,6 @@
 //! The library's decoder alone, on bytes that are in the processor's cache: no socket, no node. The
 //! bench in `benches/peers` runs the same rounds with the decoders of other crates. The hazard is a
 //! figure that the compiler made up: every reply goes through `black_box`, and is counted.
-//!
-//! Options: `--rounds N`, `--seconds-per-round F` (for each decoder and stream), `--only TEXT`
-//! (streams whose name has it), `--json`.
 
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 

@@ -6,6 +6,8 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use kit::clap::{self, Parser};
+use kit::{Measured, Only, Rounds, Table};
 use redlatch::proto::resp::{Limits, Step, decode};
 
 use super::streams::{self, Stream};
@@ -35,38 +37,53 @@ fn decode_all(mut bytes: &[u8]) -> usize {
     replies
 }
 
+/// How fast the decoders read what nodes send.
+#[derive(Debug, Parser)]
+struct Options {
+    #[command(flatten)]
+    rounds: Rounds<15, 20>,
+    #[command(flatten)]
+    only: Only,
+    /// Print a line of JSON for each decoder and stream.
+    #[arg(long)]
+    json: bool,
+}
+
 /// The whole bench.
 pub fn main(decoders: &mut [Decoder]) {
-    let options = match Options::read(std::env::args().skip(1)) {
-        Ok(options) => options,
-        Err(problem) => {
-            eprintln!("{problem}");
-            std::process::exit(2);
+    let options: Options = kit::read();
+    let names = decoders.iter().map(|it| (it.name, 14));
+    let table = Table::new([(":stream", 18)].into_iter().chain(names));
+    if !options.json {
+        println!("GB/s (ns a reply); medians of {}", options.rounds);
+        println!();
+        println!("{}", table.head());
+    }
+    for stream in streams::all().iter().filter(|stream| options.only.wants(stream.name)) {
+        let passes = measure(decoders, stream, &options);
+        if options.json {
+            show_json(decoders, stream, &passes);
+            continue;
         }
-    };
-    begin(decoders, &options);
-    for stream in streams::all().iter().filter(|stream| stream.name.contains(&options.only)) {
-        let figures = measure(decoders, stream, &options);
-        show(decoders, stream, &figures, &options);
+        let cell = |seconds: &f64| match stream.rates(*seconds) {
+            [rate, nanos] if rate.is_finite() => format!("{rate:.2} ({nanos:.1})"),
+            _ => "cannot".to_owned(),
+        };
+        let name = std::iter::once(stream.name.to_owned());
+        println!("{}", table.row(name.chain(passes.iter().map(cell))));
     }
 }
 
-/// The median time of one pass, in seconds, by decoder; `None`: it cannot decode the stream.
-fn measure(decoders: &mut [Decoder], stream: &Stream, options: &Options) -> Vec<Option<f64>> {
-    let mut rounds: Vec<Option<Vec<f64>>> = decoders
-        .iter_mut()
-        .map(|it| ((it.decode)(&stream.bytes) == stream.replies).then(Vec::new))
-        .collect();
-    for number in 0..options.rounds {
-        for place in 0..decoders.len() {
-            // Each round begins with another decoder.
-            let which = (number + place) % decoders.len();
-            if let Some(passes) = &mut rounds[which] {
-                passes.push(round(&mut decoders[which], stream, options.length));
-            }
-        }
-    }
-    rounds.into_iter().map(|passes| passes.map(median)).collect()
+/// The median time of one pass, in seconds, by decoder; no number: it cannot decode the stream.
+fn measure(decoders: &mut [Decoder], stream: &Stream, options: &Options) -> Vec<f64> {
+    let decodes = |it: &mut Decoder| (it.decode)(&stream.bytes) == stream.replies;
+    let able: Vec<bool> = decoders.iter_mut().map(decodes).collect();
+    let Rounds { count, length } = options.rounds;
+    let passes = Measured::in_turns(decoders.len(), count, |which, _| match able[which] {
+        true => round(&mut decoders[which], stream, length),
+        false => f64::NAN,
+    });
+    (0..decoders.len()).map(|which| passes.median(which, |pass| *pass)).collect()
 }
 
 /// The mean time of one pass within a round.
@@ -84,82 +101,18 @@ fn round(decoder: &mut Decoder, stream: &Stream, length: Duration) -> f64 {
     }
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 }
-}
-
-fn begin(decoders: &[Decoder], options: &Options) {
-    if options.json {
-        return;
-    }
-    println!("GB/s (ns a reply); medians of {} rounds of {:?}", options.rounds, options.length);
-    println!();
-    let names: Vec<&str> = decoders.iter().map(|it| it.name).collect();
-    println!("| stream | {} |", names.join(" | "));
-    println!("|:--|{}", "--:|".repeat(names.len()));
-}
-
-fn show(decoders: &[Decoder], stream: &Stream, figures: &[Option<f64>], options: &Options) {
-    let rate = |seconds: f64| stream.bytes.len() as f64 / seconds / 1e9;
-    let nanos = |seconds: f64| seconds * 1e9 / stream.replies as f64;
-    if options.json {
-        for (decoder, seconds) in decoders.iter().zip(figures) {
-            let Some(seconds) = *seconds else { continue };
-            println!(
-                "{{\"stream\":\"{}\",\"decoder\":\"{}\",\"gb_per_s\":{:.4},\
-                 \"ns_per_reply\":{:.3}}}",
-                stream.name,
-                decoder.name,
-                rate(seconds),
-                nanos(seconds)
-            );
-        }
-        return;
-    }
-    let cell = |seconds: &Option<f64>| match *seconds {
-        Some(seconds) => format!("{:.2} ({:.1})", rate(seconds), nanos(seconds)),
-        None => "cannot".to_owned(),
-    };
-    let cells: Vec<String> = figures.iter().map(cell).collect();
-    println!("| {} | {} |", stream.name, cells.join(" | "));
-}
-
-/// The options of the bench.
-struct Options {
-    rounds: usize,
-    length: Duration,
-    only: String,
-    json: bool,
-}
-
-impl Options {
-    fn read(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
-        let length = Duration::from_millis(20);
-        let mut options = Options { rounds: 15, length, only: String::new(), json: false };
-        while let Some(argument) = arguments.next() {
-            let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
-            match argument.as_str() {
-                "--rounds" => options.rounds = positive(&value()?)?,
-                "--seconds-per-round" => options.length = seconds(&value()?)?,
-                "--only" => options.only = value()?,
-                "--json" => options.json = true,
-                // `cargo bench` passes `--bench` to every bench.
-                "--bench" => {}
-                other => return Err(format!("unknown option {other}")),
-            }
-        }
-        Ok(options)
+fn show_json(decoders: &[Decoder], stream: &Stream, passes: &[f64]) {
+    for (decoder, &seconds) in decoders.iter().zip(passes).filter(|(_, it)| !it.is_nan()) {
+        let [rate, nanos] = stream.rates(seconds);
+        let figures = kit::json([("gb_per_s", rate), ("ns_per_reply", nanos)]);
+        let (stream, decoder) = (stream.name, decoder.name);
+        println!("{{\"stream\":\"{stream}\",\"decoder\":\"{decoder}\",{figures}}}");
     }
 }
 
-fn positive(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|&n| n > 0).ok_or(format!("{text} is not a positive number"))
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok().filter(|&seconds: &f64| seconds > 0.0);
-    let length = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    length.ok_or(format!("{text} is not a number of seconds"))
+impl Stream {
+    /// Gigabytes a second, and nanoseconds a reply, if a pass takes so many seconds.
+    fn rates(&self, seconds: f64) -> [f64; 2] {
+        [self.bytes.len() as f64 / seconds / 1e9, seconds * 1e9 / self.replies as f64]
+    }
 }

@@ -10,11 +10,13 @@ use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use kit::clap::ValueEnum;
+use kit::process_cpu;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::bare::Bare;
 use super::inside;
-use super::options::Kind;
+use super::options::{Kind, name};
 use super::ours::Ours;
 
 /// The first argument of a contender.
@@ -76,7 +78,7 @@ impl Role {
         };
         let turns = (!own.is_empty()).then(|| (own.into(), other.into()));
         let role = Role {
-            kind: Kind::named(kind)?,
+            kind: Kind::from_str(kind, false).ok()?,
             number: number.parse().ok()?,
             hold: Duration::from_nanos(hold.parse().ok()?),
             rest: Duration::from_nanos(rest.parse().ok()?),
@@ -95,7 +97,7 @@ impl Role {
             self.turns.as_ref().map_or_else(Default::default, |(a, b)| (path(a), path(b)));
         let mut arguments = vec![
             MARK.to_owned(),
-            self.kind.name().to_owned(),
+            name(self.kind),
             self.number.to_string(),
             self.hold.as_nanos().to_string(),
             self.rest.as_nanos().to_string(),
@@ -278,10 +280,4 @@ impl Dice {
 pub fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// How long this process has run on a processor, in the program and in the kernel.
-fn process_cpu() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

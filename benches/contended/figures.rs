@@ -3,12 +3,9 @@
 
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
+use kit::quantile;
 
 use super::contender::{Diary, Hold};
-
-/// The longest wait that has a bucket of its own; longer waits share the last one.
-const LONGEST: Duration = Duration::from_secs(100);
 
 /// What was measured.
 pub struct Round {
@@ -21,7 +18,7 @@ pub struct Round {
     pub round_trip: Duration,
 }
 
-/// The figures of a round. A field for each column, so that rounds can be put together.
+/// The figures of a round. What did not happen in it has no number.
 #[derive(Debug, Clone, Copy)]
 pub struct Figures {
     /// How often a contender got it, and how often another contender than the last one: each of
@@ -66,42 +63,41 @@ impl Round {
         // A lock that was granted after the end had fewer contenders: it is not counted.
         holds.retain(|(_, hold)| hold.have <= self.end);
 
-        let (mut waits, mut overs) = (histogram(), histogram());
+        let (mut waits, mut overs) = (Vec::new(), Vec::new());
         let mut wins = vec![0.0; contenders];
         for (who, hold) in &holds {
-            waits.saturating_record(hold.have - hold.asked);
+            waits.push(hold.have - hold.asked);
             wins[*who] += 1.0;
         }
-        let (mut hand_overs, mut last) = (histogram(), self.begin);
+        let (mut hand_overs, mut last) = (Vec::new(), self.begin);
         for pair in holds.windows(2) {
             let ((former, gave), (next, got)) = (pair[0], pair[1]);
             if former != next {
-                hand_overs.saturating_record(got.have - last);
+                hand_overs.push(got.have - last);
                 last = got.have;
                 if got.asked < gave.gave_back {
-                    overs.saturating_record(got.have - gave.gave_back);
+                    overs.push(got.have - gave.gave_back);
                 }
             }
         }
+        [&mut waits, &mut overs, &mut hand_overs].into_iter().for_each(|it| it.sort_unstable());
         let (count, changes) = (holds.len() as f64, hand_overs.len() as f64);
-        let turn = contenders as f64 * hand_overs.value_at_quantile(0.5) as f64;
+        let turn = contenders as f64 * quantile(&hand_overs, 0.5);
         let seconds = (self.end - self.begin) as f64 / 1e9;
         let cpu: Duration = self.diaries.iter().map(|diary| diary.cpu).sum();
         let squares: f64 = wins.iter().map(|wins| wins * wins).sum();
-        let at =
-            |histogram: &Histogram<u64>, quantile| histogram.value_at_quantile(quantile) as f64;
         Figures {
             holds_per_s: count / seconds,
             hand_overs_per_s: changes / seconds,
             cpu_us: cpu.as_secs_f64() * 1e6 / changes,
             node_cpu_us: self.nodes_cpu.as_secs_f64() * 1e6 / changes,
             commands: self.commands / changes,
-            wait_p50_ms: at(&waits, 0.5) / 1e6,
-            wait_p99_ms: at(&waits, 0.99) / 1e6,
-            wait_max_ms: waits.max().max(longest_open.unwrap_or(0)) as f64 / 1e6,
-            wait_p99_turns: at(&waits, 0.99) / turn,
-            over_p50_us: at(&overs, 0.5) / 1e3,
-            over_p99_us: at(&overs, 0.99) / 1e3,
+            wait_p50_ms: quantile(&waits, 0.5) / 1e6,
+            wait_p99_ms: quantile(&waits, 0.99) / 1e6,
+            wait_max_ms: waits.last().copied().max(longest_open).unwrap_or(0) as f64 / 1e6,
+            wait_p99_turns: quantile(&waits, 0.99) / turn,
+            over_p50_us: quantile(&overs, 0.5) / 1e3,
+            over_p99_us: quantile(&overs, 0.99) / 1e3,
             least: wins.iter().copied().fold(f64::INFINITY, f64::min),
             most: wins.iter().copied().fold(0.0, f64::max),
             jain: count * count / (contenders as f64 * squares),
@@ -147,118 +143,4 @@ fn overtaken(holds: &[(usize, Hold)]) -> f64 {
         latest = latest.max(hold.asked);
     }
     count
-}
-
-fn histogram() -> Histogram<u64> {
-    let longest = LONGEST.as_nanos() as u64;
-    Histogram::new_with_bounds(1, longest, 3).expect("these bounds are in order")
-}
-
-/// A name, and a reference to its value.
-type Column = (&'static str, fn(&Figures) -> f64);
-
-impl Figures {
-    /// Every column, in its order.
-    const COLUMNS: [Column; 17] = [
-        ("holds_per_s", |f| f.holds_per_s),
-        ("hand_overs_per_s", |f| f.hand_overs_per_s),
-        ("cpu_us", |f| f.cpu_us),
-        ("node_cpu_us", |f| f.node_cpu_us),
-        ("commands", |f| f.commands),
-        ("wait_p50_ms", |f| f.wait_p50_ms),
-        ("wait_p99_ms", |f| f.wait_p99_ms),
-        ("wait_max_ms", |f| f.wait_max_ms),
-        ("wait_p99_turns", |f| f.wait_p99_turns),
-        ("over_p50_us", |f| f.over_p50_us),
-        ("over_p99_us", |f| f.over_p99_us),
-        ("least", |f| f.least),
-        ("most", |f| f.most),
-        ("jain", |f| f.jain),
-        ("without", |f| f.without),
-        ("overtaken", |f| f.overtaken),
-        ("round_trip_us", |f| f.round_trip_us),
-    ];
-
-    /// The names and values of the columns.
-    pub fn columns(&self) -> impl Iterator<Item = (&'static str, f64)> + '_ {
-        Figures::COLUMNS.iter().map(|(name, of)| (*name, of(self)))
-    }
-
-    /// The medians of the rounds; for the longest wait, the least and the most the extremes of the
-    /// rounds.
-    pub fn together(rounds: &[Figures]) -> Figures {
-        let sorted = |of: fn(&Figures) -> f64| {
-            let mut values: Vec<f64> = rounds.iter().map(of).collect();
-            values.sort_by(f64::total_cmp);
-            values
-        };
-        let median = |of: fn(&Figures) -> f64| median(rounds.iter().map(of).collect());
-        let greatest = |of: fn(&Figures) -> f64| sorted(of).last().copied().unwrap_or(0.0);
-        Figures {
-            holds_per_s: median(|f| f.holds_per_s),
-            hand_overs_per_s: median(|f| f.hand_overs_per_s),
-            cpu_us: median(|f| f.cpu_us),
-            node_cpu_us: median(|f| f.node_cpu_us),
-            commands: median(|f| f.commands),
-            wait_p50_ms: median(|f| f.wait_p50_ms),
-            wait_p99_ms: median(|f| f.wait_p99_ms),
-            wait_max_ms: greatest(|f| f.wait_max_ms),
-            wait_p99_turns: median(|f| f.wait_p99_turns),
-            over_p50_us: median(|f| f.over_p50_us),
-            over_p99_us: median(|f| f.over_p99_us),
-            least: sorted(|f| f.least)[0],
-            most: greatest(|f| f.most),
-            jain: median(|f| f.jain),
-            without: median(|f| f.without),
-            overtaken: median(|f| f.overtaken),
-            round_trip_us: median(|f| f.round_trip_us),
-        }
-    }
-}
-
-/// The figures of a kind of waiting, over those of another kind: the medians of the ratios within a
-/// round.
-#[derive(Debug, Clone, Copy)]
-pub struct Ratios {
-    pub hand_overs: f64,
-    pub holds: f64,
-    pub cpu: f64,
-    pub node_cpu: f64,
-    /// The processor time of a contender for each hold.
-    pub cpu_of_hold: f64,
-    pub jain: f64,
-}
-
-impl Ratios {
-    pub fn within_rounds(rounds: &[Figures], others: &[Figures]) -> Ratios {
-        let ratio = |of: fn(&Figures) -> f64| {
-            median(rounds.iter().zip(others).map(|(ours, other)| of(ours) / of(other)).collect())
-        };
-        Ratios {
-            hand_overs: ratio(|f| f.hand_overs_per_s),
-            holds: ratio(|f| f.holds_per_s),
-            cpu: ratio(|f| f.cpu_us),
-            node_cpu: ratio(|f| f.node_cpu_us),
-            cpu_of_hold: ratio(|f| f.cpu_us * f.hand_overs_per_s / f.holds_per_s),
-            jain: ratio(|f| f.jain),
-        }
-    }
-
-    /// The names and values of the columns.
-    pub fn columns(&self) -> [(&'static str, f64); 6] {
-        [
-            ("hand_overs_to_bare", self.hand_overs),
-            ("holds_to_bare", self.holds),
-            ("cpu_to_bare", self.cpu),
-            ("node_cpu_to_bare", self.node_cpu),
-            ("cpu_of_hold_to_bare", self.cpu_of_hold),
-            ("jain_to_bare", self.jain),
-        ]
-    }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 }
 }

@@ -3,19 +3,17 @@
 
 use std::time::Duration;
 
-use mio::{Events, Poll, Token};
-use redlatch::{Engine, LockOptions, Outcome};
+use redlatch::{LockOptions, Outcome};
 
 use super::TTL;
 use super::contender::{Hold, Role, now};
+use super::engine_loop::Loop;
 use super::ours;
-use super::support::eventually;
+use super::support::SECOND;
 
 /// The engine and its loop.
 pub struct Inside {
-    poll: Poll,
-    events: Events,
-    engine: Engine,
+    locks: Loop,
     key: String,
     options: LockOptions,
     /// When each request was asked for, and when it had its lock.
@@ -25,17 +23,10 @@ pub struct Inside {
 impl Inside {
     /// Connects to the nodes and waits until each of them is ready.
     pub fn connect(role: &Role) -> Inside {
-        let poll = Poll::new().expect("a poller");
-        let engine = Engine::new(ours::config(role), poll.registry(), Token(0)).expect("an engine");
+        let locks = Loop::ready(ours::config(role));
         let slots = (0..role.inside as u64).map(|slot| Hold { slot, ..Hold::default() });
-        let (slots, events) = (slots.collect(), Events::with_capacity(64));
-        let (key, options) = (role.keys[0].clone(), LockOptions::new(TTL));
-        let mut inside = Inside { poll, events, engine, key, options, slots };
-        eventually(Duration::from_secs(20), "the nodes are ready", || {
-            inside.turn(Duration::from_millis(1));
-            inside.engine.coordinator().ready().len() == role.urls.len()
-        });
-        inside
+        let (slots, key) = (slots.collect(), role.keys[0].clone());
+        Inside { locks, key, options: LockOptions::new(TTL), slots }
     }
 
     /// Keeps all requests in flight until the end.
@@ -45,14 +36,14 @@ impl Inside {
         }
         let mut open = self.slots.len();
         while open > 0 {
-            while let Some(done) = self.engine.poll_completion() {
+            while let Some(done) = self.locks.engine.poll_completion() {
                 let slot = done.data as usize;
                 match done.result {
                     Ok(Outcome::Acquired(lock)) => {
                         self.slots[slot].have = now();
                         self.slots[slot].gave_back = now();
                         holds.push(self.slots[slot]);
-                        self.engine.release(lock, done.data);
+                        self.locks.engine.release(lock, done.data);
                     }
                     Ok(Outcome::Released(_)) if now() < end => self.ask(slot, end),
                     Ok(Outcome::Released(_)) => open -= 1,
@@ -65,7 +56,7 @@ impl Inside {
                 }
             }
             if open > 0 {
-                self.turn(Duration::from_secs(1));
+                self.locks.turn_within(SECOND);
             }
         }
     }
@@ -75,14 +66,6 @@ impl Inside {
         self.slots[slot].asked = asked;
         let wait = Duration::from_nanos(end.saturating_sub(asked));
         let options = self.options.wait(wait);
-        self.engine.acquire(&self.key, options, slot as u64).expect("there is room");
-    }
-
-    fn turn(&mut self, most: Duration) {
-        let timeout = self.engine.prepare().map_or(most, |timeout| timeout.min(most));
-        self.poll.poll(&mut self.events, Some(timeout)).expect("the poller works");
-        for event in &self.events {
-            self.engine.handle_event(event);
-        }
+        self.locks.engine.acquire(&self.key, options, slot as u64).expect("there is room");
     }
 }

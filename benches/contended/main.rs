@@ -9,11 +9,7 @@
 //! The ratios to that program are the medians of the ratios within a round. The hazard is the
 //! machine: two cores carry the nodes and all contenders, so compare only figures of one run.
 //!
-//! `cargo bench --bench contended` starts five servers by itself. Options: `--case
-//! contended|turns|inside` (default: all three; many contenders, two that take turns, many inside
-//! one engine), `--contenders N,..`, `--hold-ms F,..`, `--rest-ms F` (between giving back and
-//! asking again), `--nodes N,..` (default: 5), `--rounds N`, `--seconds-per-round F`, `--only
-//! ours|fenced|refused|bare|slow|sets|bare-set,..`, `--json`.
+//! `cargo bench --bench contended` starts the servers by itself.
 
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
@@ -26,10 +22,16 @@ mod ours;
 mod report;
 mod round;
 
+#[path = "../../tests/support/engine_loop.rs"]
+mod engine_loop;
+#[path = "../../tests/support/ready.rs"]
+mod ready;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
 use std::time::Duration;
+
+use kit::Measured;
 
 use contender::Role;
 use figures::Figures;
@@ -45,25 +47,20 @@ fn main() {
         contender::main(&role);
         return;
     }
-    let options = match Options::read(arguments.into_iter()) {
-        Ok(options) => options,
-        Err(problem) => {
-            eprintln!("{problem}");
-            std::process::exit(2);
-        }
-    };
+    let options: Options = kit::read();
     report::begin(&options);
     for &nodes in &options.nodes {
         let fleet = Fleet::start(nodes);
         round::forbid_lines(&fleet);
-        for case in &options.cases {
+        for case in options.cases() {
             report::head(*case, nodes, &options);
             for &contenders in case.contenders(&options) {
                 for &hold in case.holds(&options) {
                     let (case, rest) = (*case, options.rest);
                     let setting = Setting { nodes, case, contenders, hold, rest };
-                    let kinds: Vec<(Kind, Vec<Figures>)> = measure(&fleet, &setting, &options);
-                    report::show(&setting, &kinds, &options);
+                    let kinds = options.kinds(setting.case);
+                    let rounds = measure(&fleet, &setting, &kinds, &options);
+                    report::show(&setting, &kinds, &rounds, &options);
                 }
             }
         }
@@ -82,18 +79,13 @@ struct Setting {
 }
 
 /// The rounds of every kind, in turns.
-fn measure(fleet: &Fleet, setting: &Setting, options: &Options) -> Vec<(Kind, Vec<Figures>)> {
-    let wanted = |kind: &Kind| options.only.as_ref().is_none_or(|only| only.contains(kind));
-    let kinds = setting.case.kinds().iter().copied().filter(wanted);
-    let mut rounds: Vec<(Kind, Vec<Figures>)> = kinds.map(|kind| (kind, Vec::new())).collect();
-    for number in 0..options.rounds {
-        let count = rounds.len();
-        for place in 0..count {
-            // Every other round in the opposite order.
-            let place = if number % 2 == 0 { place } else { count - 1 - place };
-            let (kind, figures) = &mut rounds[place];
-            figures.push(round::run(fleet, *kind, setting, options.length));
-        }
-    }
-    rounds
+fn measure(
+    fleet: &Fleet,
+    setting: &Setting,
+    kinds: &[Kind],
+    options: &Options,
+) -> Measured<Figures> {
+    Measured::in_turns(kinds.len(), options.rounds.count, |which, _| {
+        round::run(fleet, kinds[which], setting, options.rounds.length)
+    })
 }

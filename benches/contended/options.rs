@@ -1,24 +1,45 @@
-//! The options of the bench, read from its command line, and the values that they can have.
+//! The options of the bench, and the values that they can have.
 
 use std::time::Duration;
 
-/// The options of the bench.
-#[derive(Debug)]
+use kit::Rounds;
+use kit::clap::{self, Parser, ValueEnum};
+
+/// One key that several contenders want.
+#[derive(Debug, Parser)]
 pub struct Options {
-    pub cases: Vec<Case>,
+    /// Many contenders, two that take turns, or many inside one engine; by default all of them.
+    #[arg(long)]
+    case: Option<Case>,
+    /// How many contenders there are.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_values_t = [2, 8, 16, 32, 64],
+        value_parser = kit::positive
+    )]
     pub contenders: Vec<usize>,
+    /// How long each of them holds the key.
+    #[arg(long = "hold-ms", value_delimiter = ',', default_value = "0,1,10", value_parser = millis)]
     pub holds: Vec<Duration>,
+    /// The pause between giving back and asking again.
+    #[arg(long = "rest-ms", default_value = "0", value_parser = millis)]
     pub rest: Duration,
     /// How many masters; the settings are measured on each of these numbers.
+    #[arg(long, value_delimiter = ',', default_values_t = [5], value_parser = kit::positive)]
     pub nodes: Vec<usize>,
-    pub rounds: usize,
-    pub length: Duration,
-    pub only: Option<Vec<Kind>>,
+    #[command(flatten)]
+    pub rounds: Rounds<3, 1_000>,
+    /// Only these ways of waiting.
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    only: Vec<Kind>,
+    /// Print a line of JSON for each row.
+    #[arg(long)]
     pub json: bool,
 }
 
 /// The kind of contention.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Case {
     /// Processes that ask again as soon as they have given back.
     Contended,
@@ -29,7 +50,7 @@ pub enum Case {
 }
 
 /// How a contender waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// The library with its defaults.
     Ours,
@@ -44,24 +65,15 @@ pub enum Kind {
     /// The library with its defaults, and a lock over two keys.
     Sets,
     /// Raw sockets, and one script that takes two keys or none, 2.5 to 5 ms after each denial.
+    #[value(name = "bare-set")]
     BareSets,
 }
 
 impl Case {
-    const ALL: [Case; 3] = [Case::Contended, Case::Turns, Case::Inside];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Case::Contended => "contended",
-            Case::Turns => "turns",
-            Case::Inside => "inside",
-        }
-    }
-
     /// The ways of waiting that can be compared.
     pub fn kinds(self) -> &'static [Kind] {
         match self {
-            Case::Contended => &Kind::ALL,
+            Case::Contended => Kind::value_variants(),
             Case::Turns => &Kind::OF_ONE_KEY,
             Case::Inside => &[Kind::Ours, Kind::Refused],
         }
@@ -82,29 +94,7 @@ impl Case {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 7] = [
-        Kind::Ours,
-        Kind::Fenced,
-        Kind::Refused,
-        Kind::Bare,
-        Kind::Slow,
-        Kind::Sets,
-        Kind::BareSets,
-    ];
-
     const OF_ONE_KEY: [Kind; 5] = [Kind::Ours, Kind::Fenced, Kind::Refused, Kind::Bare, Kind::Slow];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Ours => "ours",
-            Kind::Fenced => "fenced",
-            Kind::Refused => "refused",
-            Kind::Bare => "bare",
-            Kind::Slow => "slow",
-            Kind::Sets => "sets",
-            Kind::BareSets => "bare-set",
-        }
-    }
 
     /// The bare program that this way of waiting is compared with; `None`: it is that program.
     pub fn compared_with(self) -> Option<Kind> {
@@ -119,67 +109,27 @@ impl Kind {
     pub fn keys(self) -> usize {
         if matches!(self, Kind::Sets | Kind::BareSets) { 2 } else { 1 }
     }
-
-    pub fn named(name: &str) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|kind| kind.name() == name)
-    }
 }
 
 impl Options {
-    /// Reads the arguments after the program's name.
-    pub fn read(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
-        let mut options = Options {
-            cases: Case::ALL.to_vec(),
-            contenders: vec![2, 8, 16, 32, 64],
-            holds: [0, 1, 10].map(Duration::from_millis).to_vec(),
-            rest: Duration::ZERO,
-            nodes: vec![5],
-            rounds: 3,
-            length: Duration::from_secs(1),
-            only: None,
-            json: false,
-        };
-        while let Some(argument) = arguments.next() {
-            let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
-            match argument.as_str() {
-                "--case" => options.cases = vec![case(&value()?)?],
-                "--contenders" => options.contenders = list(&value()?, positive)?,
-                "--hold-ms" => options.holds = list(&value()?, |text| length(text, 1e-3))?,
-                "--rest-ms" => options.rest = length(&value()?, 1e-3)?,
-                "--nodes" => options.nodes = list(&value()?, positive)?,
-                "--rounds" => options.rounds = positive(&value()?)?,
-                "--seconds-per-round" => options.length = length(&value()?, 1.0)?,
-                "--only" => options.only = Some(list(&value()?, kind)?),
-                "--json" => options.json = true,
-                // `cargo bench` passes `--bench` to every bench.
-                "--bench" => {}
-                other => return Err(format!("unknown option {other}")),
-            }
-        }
-        Ok(options)
+    pub fn cases(&self) -> &[Case] {
+        self.case.as_ref().map_or(Case::value_variants(), std::slice::from_ref)
+    }
+
+    /// The wanted ways of waiting in this case.
+    pub fn kinds(&self, case: Case) -> Vec<Kind> {
+        let wanted = |kind: &Kind| self.only.is_empty() || self.only.contains(kind);
+        case.kinds().iter().copied().filter(wanted).collect()
     }
 }
 
-fn case(text: &str) -> Result<Case, String> {
-    let found = Case::ALL.into_iter().find(|case| case.name() == text);
-    found.ok_or(format!("{text} is none of contended, turns and inside"))
+/// The name of a value on the command line.
+pub fn name(value: impl ValueEnum) -> String {
+    value.to_possible_value().expect("no value is hidden").get_name().to_owned()
 }
 
-fn kind(text: &str) -> Result<Kind, String> {
-    Kind::named(text)
-        .ok_or(format!("{text} is none of ours, fenced, refused, bare, slow, sets and bare-set"))
-}
-
-fn list<T>(text: &str, one: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
-    text.split(',').map(one).collect()
-}
-
-fn positive(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|&n| n > 0).ok_or(format!("{text} is not a positive number"))
-}
-
-fn length(text: &str, unit: f64) -> Result<Duration, String> {
-    let number = text.parse().ok().map(|number: f64| number * unit);
-    let length = number.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    length.ok_or(format!("{text} is not a length of time"))
+/// A time in milliseconds.
+fn millis(text: &str) -> Result<Duration, String> {
+    let range = Duration::ZERO..=Duration::from_secs(3_600);
+    kit::time_within(range, Duration::from_millis(1), text)
 }

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use redlatch::{Client, Config, Error, KeySet, LockOptions, NodeState, RestartGuard};
+use redlatch::{Client, Config, Error, KeySet, LockOptions, RestartGuard};
 
-use super::TTL;
 use super::contender::{Contender, Role};
 use super::options::Kind;
-use super::support::eventually;
+use super::{TTL, ready};
 
 /// A client and its keys.
 pub struct Ours {
@@ -29,11 +28,7 @@ pub fn config(role: &Role) -> Config {
 impl Ours {
     /// Connects to the nodes and waits until each of them is ready.
     pub fn connect(role: &Role) -> Ours {
-        let client = Client::connect(config(role)).expect("a good configuration");
-        eventually(Duration::from_secs(20), "the nodes are ready", || {
-            client.drive(Duration::from_millis(1)).expect("the poller works");
-            client.nodes().iter().all(|state| *state == NodeState::Ready)
-        });
+        let client = ready::client(config(role));
         let keys = KeySet::new(&role.keys).expect("different keys");
         let options = LockOptions::new(TTL);
         let options = if role.kind == Kind::Fenced { options.fenced() } else { options };

@@ -6,6 +6,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use kit::median;
+
 use super::Setting;
 use super::contender::{Diary, Role, now};
 use super::figures::{Figures, Round};
@@ -123,15 +125,12 @@ impl Drop for Started {
 /// The median of the time from a question to its answer, while no other client asks.
 fn round_trip(node: &Node) -> Duration {
     let mut client = node.client();
-    let mut took: Vec<Duration> = (0..PINGS)
-        .map(|_| {
-            let asked = now();
-            client.command(&["PING"]).expect("a running server answers");
-            Duration::from_nanos(now() - asked)
-        })
-        .collect();
-    took.sort();
-    took[PINGS / 2]
+    let took = (0..PINGS).map(|_| {
+        let asked = now();
+        client.command(&["PING"]).expect("a running server answers");
+        (now() - asked) as f64
+    });
+    Duration::from_nanos(median(took) as u64)
 }
 
 /// What the servers have used of the processors until now.

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use kit::{Door, Meter, Round, Samples};
 use redlatch::Client;
 
 use super::support::Fleet;
-use super::tally::{Meter, Round, Samples};
-use super::{Door, TTL, config};
+use super::{TTL, config};
 
 /// The client.
 pub struct Blocking {

@@ -1,14 +1,14 @@
 //! The engine as one descriptor, in a loop of poll(2).
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use kit::{Door, Meter, Round};
 use redlatch::FdEngine;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::slots::{Slots, all_are_ready};
-use super::support::Fleet;
-use super::tally::{Meter, Round};
-use super::{Door, config};
+use super::config;
+use super::slots::Slots;
+use super::support::{Fleet, eventually};
 
 /// The descriptor, and the loop around it.
 pub struct BehindDescriptor {
@@ -21,11 +21,10 @@ impl BehindDescriptor {
     pub fn connect(fleet: &Fleet, in_flight: usize) -> BehindDescriptor {
         let locks = FdEngine::new(config(fleet)).expect("a poller with a timer");
         let mut door = BehindDescriptor { locks, slots: Slots::new("embedded", in_flight) };
-        let started = Instant::now();
-        while !all_are_ready(door.locks.engine()) {
+        eventually(Duration::from_secs(5), "the nodes are ready", || {
             door.turn();
-            assert!(started.elapsed() < Duration::from_secs(5), "the nodes are not ready");
-        }
+            door.locks.engine().coordinator().ready().len() == fleet.len()
+        });
         door
     }
 
@@ -42,10 +41,6 @@ impl BehindDescriptor {
 impl Door for BehindDescriptor {
     fn name(&self) -> &'static str {
         "Embedded under poll(2)"
-    }
-
-    fn carries(&self, _: usize) -> bool {
-        true
     }
 
     fn run(&mut self, _: usize, length: Duration) -> Round {

@@ -1,44 +1,24 @@
 //! The engine on a poller of the caller's own: what the other doors are measured by.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use mio::{Events, Poll, Token};
-use redlatch::Engine;
+use kit::{Door, Meter, Round};
 
-use super::slots::{Slots, all_are_ready};
-use super::support::Fleet;
-use super::tally::{Meter, Round};
-use super::{Door, config};
+use super::config;
+use super::engine_loop::Loop;
+use super::slots::Slots;
+use super::support::{Fleet, SECOND};
 
 /// The engine and its loop.
 pub struct OnPoller {
-    poll: Poll,
-    events: Events,
-    engine: Engine,
+    locks: Loop,
     slots: Slots,
 }
 
 impl OnPoller {
     /// Connects to the nodes and waits until each of them is ready.
     pub fn connect(fleet: &Fleet, in_flight: usize) -> OnPoller {
-        let poll = Poll::new().expect("a poller");
-        let engine = Engine::new(config(fleet), poll.registry(), Token(0)).expect("an engine");
-        let (events, slots) = (Events::with_capacity(64), Slots::new("engine", in_flight));
-        let mut door = OnPoller { poll, events, engine, slots };
-        let started = Instant::now();
-        while !all_are_ready(&door.engine) {
-            door.turn();
-            assert!(started.elapsed() < Duration::from_secs(5), "the nodes are not ready");
-        }
-        door
-    }
-
-    fn turn(&mut self) {
-        let timeout = self.engine.prepare();
-        self.poll.poll(&mut self.events, timeout).expect("the poller works");
-        for event in &self.events {
-            self.engine.handle_event(event);
-        }
+        OnPoller { locks: Loop::ready(config(fleet)), slots: Slots::new("engine", in_flight) }
     }
 }
 
@@ -47,17 +27,13 @@ impl Door for OnPoller {
         "Engine on mio::Poll"
     }
 
-    fn carries(&self, _: usize) -> bool {
-        true
-    }
-
     fn run(&mut self, _: usize, length: Duration) -> Round {
         let meter = Meter::start();
-        self.slots.begin(&mut self.engine, meter.until(length));
+        self.slots.begin(&mut self.locks.engine, meter.until(length));
         while self.slots.is_open() {
-            self.turn();
-            while let Some(done) = self.engine.poll_completion() {
-                self.slots.take(&mut self.engine, done);
+            self.locks.turn_within(SECOND);
+            while let Some(done) = self.locks.engine.poll_completion() {
+                self.slots.take(&mut self.locks.engine, done);
             }
         }
         meter.stop(self.slots.samples())

@@ -6,32 +6,29 @@
 //! after the other, in an order that alternates. The figure that counts is the ratio to the engine
 //! on a poller within one round.
 //!
-//! `cargo bench` starts five servers by itself. Options: `--case 1|8|64` (keys in flight; default:
-//! all three), `--rounds N`, `--seconds-per-round F`, `--only TEXT` (doors whose name has it; may
-//! be repeated).
+//! `cargo bench` starts five servers by itself.
 
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
 mod blocking;
 mod embedded;
 mod engine;
-mod options;
-mod report;
 mod shared;
 mod slots;
-mod tally;
 mod tasks;
 
+#[path = "../../tests/support/engine_loop.rs"]
+mod engine_loop;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
 use std::time::Duration;
 
+use kit::clap::{self, Parser};
+use kit::{Door, Measured, Only, Round, Rounds, Table, load};
 use redlatch::{Config, RestartGuard};
 
-use options::Options;
-use support::Fleet;
-use tally::{Figures, Round};
+use support::{Fleet, Server};
 
 /// The ttl of a lock; no lock lives long enough for it to matter.
 const TTL: Duration = Duration::from_secs(10);
@@ -40,41 +37,33 @@ const TTL: Duration = Duration::from_secs(10);
 /// size.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// The time before every round, in which an interface that was not driven reads what it missed.
-const COMING_BACK: Duration = Duration::from_millis(20);
-
-/// The time between two rounds, in which the nodes send the answers that no caller waited for.
-const PAUSE: Duration = Duration::from_millis(5);
-
-/// A client of the library, however it is driven.
-trait Door {
-    fn name(&self) -> &'static str;
-
-    /// Whether it can have so many keys in flight.
-    fn carries(&self, in_flight: usize) -> bool;
-
-    /// Keeps `in_flight` keys in flight for `length`; pairs that are open then are completed and
-    /// counted.
-    fn run(&mut self, in_flight: usize, length: Duration) -> Round;
+/// An acquire and release of a free key, through each door of the library.
+#[derive(Debug, Parser)]
+struct Options {
+    /// How many keys are in flight; may be repeated.
+    #[arg(long = "case", value_parser = kit::positive, default_values_t = [1, 8, 64])]
+    cases: Vec<usize>,
+    #[command(flatten)]
+    rounds: Rounds<15, 400>,
+    #[command(flatten)]
+    only: Only,
 }
 
 fn main() {
-    let options = match Options::read(std::env::args().skip(1)) {
-        Ok(options) => options,
-        Err(problem) => {
-            eprintln!("{problem}");
-            std::process::exit(2);
-        }
-    };
+    let options: Options = kit::read();
     let fleet = Fleet::start(5);
-    report::begin(&options, &fleet);
+    let Server { binary, version: (major, minor), .. } = Server::get();
+    println!("acquire and release of a free key on {} masters, by door", fleet.len());
+    println!("{binary} {major}.{minor}; medians of {};", options.rounds);
+    println!("in brackets: the median of the rounds' ratios to the first door");
+    println!("load before: {}", load());
     for &in_flight in &options.cases {
         let mut doors = open(&fleet, in_flight, &options);
-        let rounds = measure(&mut doors, in_flight, &options);
-        let names: Vec<&str> = doors.iter().map(|door| door.name()).collect();
-        report::show(in_flight, &names, &rounds);
+        let measured = measure(&mut doors, in_flight, &options);
+        show(in_flight, &doors, &measured);
     }
-    report::end();
+    println!();
+    println!("load after: {}", load());
 }
 
 /// The settings of every client. The bench measures the time of a pair: a busy machine must not
@@ -93,27 +82,39 @@ fn open(fleet: &Fleet, in_flight: usize, options: &Options) -> Vec<Box<dyn Door>
         Box::new(tasks::Tasks::on_one_thread(fleet)),
         Box::new(tasks::Tasks::on_threads(fleet)),
     ];
-    doors.retain(|door| door.carries(in_flight) && options.wants(door.name()));
+    doors.retain(|door| door.carries(in_flight) && options.only.wants(door.name()));
     doors
 }
 
-/// The figures of each round, in the order of the doors.
-fn measure(doors: &mut [Box<dyn Door>], in_flight: usize, options: &Options) -> Vec<Vec<Figures>> {
+fn measure(doors: &mut [Box<dyn Door>], in_flight: usize, options: &Options) -> Measured<Round> {
     for door in &mut *doors {
         door.run(in_flight, WARM_UP);
     }
-    let round = |number: usize| {
-        let mut figures = vec![None; doors.len()];
-        for step in 0..doors.len() {
-            // Each round begins with another interface, and every second round goes backwards.
-            let step = if number % 2 == 0 { step } else { doors.len() - 1 - step };
-            let which = (number / 2 + step) % doors.len();
-            doors[which].run(in_flight, COMING_BACK);
-            std::thread::sleep(PAUSE);
-            figures[which] = Some(doors[which].run(in_flight, options.length).figures());
-            std::thread::sleep(PAUSE);
-        }
-        figures.into_iter().map(|it| it.expect("each had its turn")).collect()
-    };
-    (0..options.rounds).map(round).collect()
+    let mut measured = Measured::new(doors.len());
+    for number in 0..options.rounds.count {
+        measured.add(kit::round(doors, in_flight, number, options.rounds.length));
+    }
+    measured
+}
+
+fn show(in_flight: usize, doors: &[Box<dyn Door>], measured: &Measured<Round>) {
+    let title = format!(":{in_flight} in flight");
+    let titles = [&title, "p50 us", "p99 us", "cpu us/pair", "switches", "pairs/s"];
+    let table = Table::new(titles.into_iter().zip([33, 14, 14, 14, 12, 14]));
+    println!("\n{}", table.head());
+    for (which, door) in doors.iter().enumerate() {
+        let cell = |figure: fn(&Round) -> f64, digits: usize| {
+            let (value, ratio) = (measured.median(which, figure), measured.ratio(which, 0, figure));
+            format!("{value:.digits$} ({ratio:.2})")
+        };
+        let cells = [
+            door.name().to_owned(),
+            cell(Round::p50_us, 0),
+            cell(Round::p99_us, 0),
+            cell(Round::cpu_us, 1),
+            format!("{:.1}", measured.median(which, Round::switches)),
+            cell(Round::pairs_per_s, 0),
+        ];
+        println!("{}", table.row(cells));
+    }
 }

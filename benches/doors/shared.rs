@@ -3,11 +3,11 @@
 use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
+use kit::{Door, Meter, Round, Samples};
 use redlatch::SharedClient;
 
 use super::support::Fleet;
-use super::tally::{Meter, Round, Samples};
-use super::{Door, TTL, config};
+use super::{TTL, config};
 
 /// The client; its callers are new threads in every round.
 pub struct Threads {
@@ -37,10 +37,6 @@ impl Threads {
 impl Door for Threads {
     fn name(&self) -> &'static str {
         "SharedClient, threads"
-    }
-
-    fn carries(&self, _: usize) -> bool {
-        true
     }
 
     fn run(&mut self, in_flight: usize, length: Duration) -> Round {

@@ -3,10 +3,10 @@
 
 use std::time::Instant;
 
+use kit::Samples;
 use redlatch::{Completion, Engine, LockOptions, Outcome};
 
 use super::TTL;
-use super::tally::Samples;
 
 /// Keys, each of them asked for or being given back.
 pub struct Slots {
@@ -62,10 +62,4 @@ impl Slots {
             .acquire(&self.keys[slot], LockOptions::once(TTL), slot as u64)
             .expect("there is room");
     }
-}
-
-/// Whether each of the nodes is ready.
-pub fn all_are_ready(engine: &Engine) -> bool {
-    let core = engine.coordinator();
-    core.ready().len() == core.settings().nodes.len()
 }

@@ -3,12 +3,12 @@
 
 use std::time::{Duration, Instant};
 
+use kit::{Door, Meter, Round, Samples};
 use redlatch::SharedClient;
 use tokio::runtime::{Builder, Runtime};
 
 use super::support::Fleet;
-use super::tally::{Meter, Round, Samples};
-use super::{Door, TTL, config};
+use super::{TTL, config};
 
 /// The client and the runtime that drives it.
 pub struct Tasks {
@@ -52,10 +52,6 @@ async fn work(locks: SharedClient, key: String, until: Instant) -> Samples {
 impl Door for Tasks {
     fn name(&self) -> &'static str {
         self.name
-    }
-
-    fn carries(&self, _: usize) -> bool {
-        true
     }
 
     fn run(&mut self, in_flight: usize, length: Duration) -> Round {

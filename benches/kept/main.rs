@@ -1,9 +1,8 @@
 //! Many locks that one client holds and renews: what that costs in time on the processor, in
 //! memory, and in turns of the loop that others have to wait for.
 //!
-//! `cargo bench --bench kept` starts five servers by itself. Options: `--locks N` (100,000),
-//! `--ttl-s F` (30), `--seconds F` (40), `--nodes N` (5). The hazard is a loop that is too slow for
-//! its locks: every lock has to be there at the end, and none may have been lost on the way.
+//! `cargo bench --bench kept` starts the servers by itself. The hazard is a loop that is too slow
+//! for its locks: every lock has to be there at the end, and none may have been lost on the way.
 
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
@@ -12,20 +11,28 @@ mod support;
 
 use std::time::{Duration, Instant};
 
+use kit::clap::{self, Parser};
+use kit::{process_cpu, quantile};
 use mio::{Events, Poll, Token};
 use redlatch::{AutoExtend, Config, Engine, LockOptions, LockUpdateKind, Outcome, RestartGuard};
-use rustix::time::{ClockId, clock_gettime};
 use support::Fleet;
 
+/// Many locks that one client holds and renews.
+#[derive(Debug, Parser)]
 struct Options {
+    #[arg(long, default_value_t = 100_000)]
     locks: u64,
+    #[arg(long = "ttl-s", default_value = "30", value_parser = kit::seconds)]
     ttl: Duration,
+    /// How long the locks are held.
+    #[arg(long = "seconds", default_value = "40", value_parser = kit::seconds)]
     length: Duration,
+    #[arg(long, default_value_t = 5, value_parser = kit::positive)]
     nodes: usize,
 }
 
 fn main() {
-    let options = options();
+    let options: Options = kit::read();
     let fleet = Fleet::start(options.nodes);
     let before = resident();
     let mut held = Held::new(&fleet, &options);
@@ -42,20 +49,6 @@ fn main() {
     let missing = fleet.iter().map(|node| node.command(&["DBSIZE"]).int() as u64);
     let missing: Vec<u64> = missing.map(|keys| options.locks.saturating_sub(keys)).collect();
     assert!(missing.iter().all(|&missing| missing == 0), "keys are missing: {missing:?}");
-}
-
-fn options() -> Options {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let given = |name: &str| {
-        let at = arguments.iter().position(|argument| argument == name)?;
-        arguments.get(at + 1)?.parse::<f64>().ok()
-    };
-    Options {
-        locks: given("--locks").unwrap_or(100_000.0) as u64,
-        ttl: Duration::from_secs_f64(given("--ttl-s").unwrap_or(30.0)),
-        length: Duration::from_secs_f64(given("--seconds").unwrap_or(40.0)),
-        nodes: given("--nodes").unwrap_or(5.0) as usize,
-    }
 }
 
 /// An engine with its loop.
@@ -120,21 +113,21 @@ impl Held {
     }
 
     fn keep_for(&mut self, length: Duration) {
-        let (start, cpu) = (Instant::now(), on_the_processor());
+        let (start, cpu) = (Instant::now(), process_cpu());
         let renewed = self.engine.stats().renewed;
-        let mut turns: Vec<Duration> = Vec::new();
+        let mut turns: Vec<u64> = Vec::new();
         // What a turn would take on an otherwise idle machine.
         let mut longest_work = Duration::ZERO;
         while start.elapsed() < length {
-            let used = on_the_processor();
-            turns.push(self.turn());
-            longest_work = longest_work.max(on_the_processor().saturating_sub(used));
+            let used = process_cpu();
+            turns.push(self.turn().as_nanos() as u64);
+            longest_work = longest_work.max(process_cpu().saturating_sub(used));
             self.take_updates();
         }
-        let cpu = on_the_processor().saturating_sub(cpu);
+        let cpu = process_cpu().saturating_sub(cpu);
         let renewed = self.engine.stats().renewed - renewed;
         turns.sort_unstable();
-        let at = |part: f64| turns[((turns.len() - 1) as f64 * part) as usize];
+        let at = |part: f64| Duration::from_nanos(quantile(&turns, part) as u64);
         println!(
             "{renewed} renewals in {length:?}: {:.1} us of the processor each, {:.1} % of one; \
              turns p50 {:?}, p99 {:?}, longest {:?}, of which on the processor at most \
@@ -146,11 +139,6 @@ impl Held {
             at(1.0)
         );
     }
-}
-
-fn on_the_processor() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Bytes of memory that the process has.

@@ -5,12 +5,6 @@
 //! while that is drawn by seed. So nothing depends on the machine: two runs of this bench print the
 //! same figures, and a change of a figure is a change of the code. What processors and system calls
 //! cost is not in it: see the bench `contended`, which starts servers.
-//!
-//! Options: `--contenders N,..` (default: 2,4,8,16,32,64), `--hold F,..` (in milliseconds; default:
-//! 0,1,10), `--only KIND,..` (default: all that README names; a kind is `plain`, or some of `bare`,
-//! `fenced` and keys such as `2of10`, joined by `+`), `--seconds F` (simulated time of a
-//! run; default: twenty turns of each contender, and 1 at least), `--seeds N` (runs of each
-//! setting; default: 3).
 
 #[path = "../../tests/support/lan/mod.rs"]
 #[allow(dead_code, reason = "tests use more of it")]
@@ -22,15 +16,9 @@ use lan::{Figures, Kind, Setting};
 use options::Options;
 
 fn main() {
-    let options = match Options::read(std::env::args().skip(1)) {
-        Ok(options) => options,
-        Err(problem) => {
-            eprintln!("{problem}");
-            std::process::exit(2);
-        }
-    };
+    let options: Options = kit::read();
     println!("{}", report::begin(&options));
-    for &hold in &options.holds {
+    for &hold in &options.hold {
         for &contenders in &options.contenders {
             let length = options.length(contenders, hold);
             let measure = |&kind: &Kind| {

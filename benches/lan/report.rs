@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
+use kit::{Table, number};
+
 use super::lan::{Figures, Kind};
 use super::options::Options;
-
-/// What a cell has if there is nothing to divide by, or nothing happened.
-const NOTHING: &str = "-";
 
 /// The names of the columns, and how wide they are.
 const COLUMNS: [(&str, usize); 14] = [
     ("n", 3),
     ("hold, ms", 8),
-    ("lock", 11),
+    (":lock", 11),
     ("acq/s", 6),
     ("to bare", 7),
     ("over/s", 6),
@@ -46,26 +45,19 @@ pub fn begin(options: &Options) -> String {
          p99, turns: that of the waits, over n times the median time between hand-overs. none:\n\
          the contenders that had no lock in a run.\n"
     );
-    let names = row(COLUMNS.map(|(name, _)| name.to_owned()));
-    let rule: Vec<String> = COLUMNS
-        .iter()
-        .map(|&(name, width)| match name {
-            "lock" => format!(":{}", "-".repeat(width + 1)),
-            _ => format!("{}:", "-".repeat(width + 1)),
-        })
-        .collect();
-    format!("{legend}\n{names}\n|{}|", rule.join("|"))
+    format!("{legend}\n{}", Table::new(COLUMNS).head())
 }
 
 /// The rows of a number of contenders and a hold.
 pub fn rows(contenders: usize, hold: Duration, kinds: &[(Kind, Figures)]) -> Vec<String> {
+    let table = Table::new(COLUMNS);
     let one = |(kind, figures): &(Kind, Figures)| {
         let bare = kinds.iter().find(|(other, _)| *other == kind.bare());
         let to_bare = |of: fn(&Figures) -> f64| {
-            bare.map_or(NOTHING.to_owned(), |(_, bare)| number(of(figures) / of(bare), 2))
+            number(bare.map_or(f64::NAN, |(_, bare)| of(figures) / of(bare)), 2)
         };
         let Figures { acquisitions_per_s, hand_overs_per_s, commands, .. } = *figures;
-        row([
+        table.row([
             contenders.to_string(),
             format!("{}", hold.as_secs_f64() * 1e3),
             kind.to_string(),
@@ -83,16 +75,4 @@ pub fn rows(contenders: usize, hold: Duration, kinds: &[(Kind, Figures)]) -> Vec
         ])
     };
     kinds.iter().map(one).collect()
-}
-
-fn row(cells: [String; COLUMNS.len()]) -> String {
-    let cells = COLUMNS.iter().zip(cells).map(|(&(name, width), cell)| match name {
-        "lock" => format!(" {cell:<width$} "),
-        _ => format!(" {cell:>width$} "),
-    });
-    format!("|{}|", cells.collect::<Vec<_>>().join("|"))
-}
-
-fn number(value: f64, digits: usize) -> String {
-    if value.is_finite() { format!("{value:.digits$}") } else { NOTHING.to_owned() }
 }

@@ -5,6 +5,7 @@
 
 use redlatch::proto::command::{Form, Native};
 
+use super::options::Way;
 use super::support::{Fleet, Node, Value};
 
 /// A user who may do everything but ask which commands there are.
@@ -19,10 +20,10 @@ pub enum Delete {
 }
 
 impl Delete {
-    /// The way of this name; without a name the native one, if the nodes have it.
+    /// The way that is wanted; by default the native one, if the nodes have it.
     ///
     /// Panics if the native one is wanted, and the nodes do not have it.
-    pub fn of(fleet: &Fleet, name: Option<&str>) -> Delete {
+    pub fn of(fleet: &Fleet, way: Option<Way>) -> Delete {
         let has = |name: &str| match fleet[0].command(&["COMMAND", "INFO", name]) {
             Value::Array(entries) => matches!(entries.first(), Some(Value::Array(_))),
             _ => false,
@@ -32,8 +33,8 @@ impl Delete {
             (false, true) => Some(Delete::Native(Native::Delex)),
             (false, false) => None,
         };
-        match (name, native) {
-            (Some("script"), _) | (None, None) => Delete::Script,
+        match (way, native) {
+            (Some(Way::Script), _) | (None, None) => Delete::Script,
             (_, Some(native)) => native,
             (_, None) => panic!("these nodes have no native compare-and-delete"),
         }

@@ -10,14 +10,6 @@
 //! `cargo bench` starts the servers by itself. A closed loop keeps a number of keys in flight: it
 //! shows what a pair costs, and the capacity. An open loop begins pairs at moments that are drawn
 //! beforehand, at a part of that capacity: it shows what a caller waits.
-//!
-//! Options: `--case 1|16|64|512` (a closed loop with so many keys in flight), `--open-loop
-//! 20000|50%` (an open loop with so many pairs a second, or with that part of the floor's pairs a
-//! second in a closed loop; without either option, all of these cases are measured), `--rounds N`,
-//! `--seconds-per-round F`, `--frozen` (the client with one frozen node, compared with the client
-//! of healthy nodes), `--fenced` (such locks beside plain ones), `--delete
-//! script|native` (how locks are released; default: native if the nodes have it;
-//! `REDLATCH_TEST_SERVER` names another server), `--only ours|floor` (for a profiler), `--json`.
 
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
@@ -34,19 +26,25 @@ mod ring_floor;
 mod ring_ours;
 mod tally;
 
+#[path = "../../tests/support/engine_loop.rs"]
+mod engine_loop;
+#[path = "../../tests/support/floor.rs"]
+mod socket_floor;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
 use std::time::Duration;
 
+use kit::{Measured, Round, median};
+
 use arrivals::Arrivals;
 use delete::Delete;
-use floor::Floor;
+use open_loop::Steps;
 use options::{Only, Options, Rate};
 use ours::Ours;
 use report::{Case, Load, Side};
 use support::{Fleet, Node};
-use tally::{Figures, Tally};
+use tally::Tally;
 
 /// How many masters a client has.
 const NODES: usize = 5;
@@ -68,8 +66,11 @@ trait Contender {
     /// no answer is outstanding.
     fn run(&mut self, in_flight: usize, tally: &mut Tally);
 
-    /// Begins a pair at each arrival; returns when all are complete and no answer is outstanding.
-    fn run_open(&mut self, arrivals: Arrivals, tally: &mut Tally);
+    /// The same step by step, for an open loop. `None`: it has no poller, which the loop's timer
+    /// needs.
+    fn steps(&mut self) -> Option<&mut dyn Steps> {
+        None
+    }
 }
 
 /// A contender with the name of its figures.
@@ -79,16 +80,10 @@ struct Named {
 }
 
 fn main() {
-    let options = match Options::read(std::env::args().skip(1)) {
-        Ok(options) => options,
-        Err(problem) => {
-            eprintln!("{problem}");
-            std::process::exit(2);
-        }
-    };
+    let options = kit::read::<Options>().or_every_load();
     // The healthy client and the one with a frozen node share four masters.
     let fleet = Fleet::start(NODES + usize::from(options.frozen));
-    let delete = Delete::of(&fleet, options.delete.as_deref());
+    let delete = Delete::of(&fleet, options.delete);
     let mut contenders = connect(&fleet, &options, delete);
     if options.frozen {
         fleet[NODES].stop();
@@ -98,8 +93,7 @@ fn main() {
         let case = measure(&mut contenders, Load::Closed(in_flight), &options);
         report::show(&case, &options);
     }
-    // The timer of the open loop needs a poller.
-    contenders.retain(|named| ![Side::OurRing, Side::RingFloor].contains(&named.side));
+    contenders.retain_mut(|named| named.contender.steps().is_some());
     for &rate in &options.open_loops {
         let per_second = match rate {
             Rate::PerSecond(pairs) => pairs,
@@ -118,24 +112,25 @@ fn connect(fleet: &Fleet, options: &Options, delete: Delete) -> Vec<Named> {
     let mut add = |side: Side, contender: Box<dyn Contender>| {
         contenders.push(Named { side, contender });
     };
-    let (ours, floor) = (options.only != Some(Only::Floor), options.only != Some(Only::Ours));
-    if ours {
+    let (has_ours, has_floor) =
+        (options.only != Some(Only::Floor), options.only != Some(Only::Ours));
+    if has_ours {
         add(Side::Ours, Box::new(Ours::connect(&nodes[..NODES], "ours", most, delete)));
     }
-    if ours && options.frozen {
+    if has_ours && options.frozen {
         let frozen = [&nodes[..NODES - 1], &nodes[NODES..]].concat();
         add(Side::OursFrozen, Box::new(Ours::connect(&frozen, "ours-frozen", most, delete)));
     }
-    if ours && options.fenced {
+    if has_ours && options.fenced {
         let fenced = Ours::connect_fenced(&nodes[..NODES], "ours-fenced", most, delete);
         add(Side::OursFenced, Box::new(fenced));
     }
-    if floor {
-        add(Side::Floor, Box::new(Floor::connect(&nodes[..NODES], "floor", most, delete)));
+    if has_floor {
+        add(Side::Floor, Box::new(floor::on_sockets(&nodes[..NODES], "floor", most, delete)));
     }
-    if floor && options.frozen {
+    if has_floor && options.frozen {
         let rest = &nodes[..NODES - 1];
-        add(Side::FloorFrozen, Box::new(Floor::connect(rest, "floor-frozen", most, delete)));
+        add(Side::FloorFrozen, Box::new(floor::on_sockets(rest, "floor-frozen", most, delete)));
     }
     #[cfg(feature = "io-uring")]
     add_rings(&mut contenders, &nodes[..NODES], options, delete);
@@ -150,13 +145,13 @@ fn add_rings(contenders: &mut Vec<Named>, nodes: &[&Node], options: &Options, de
         return;
     }
     if options.only != Some(Only::Floor) {
-        match ring_ours::RingOurs::connect(nodes, most, delete) {
+        match ring_ours::connect(nodes, most, delete) {
             Ok(ours) => contenders.push(Named { side: Side::OurRing, contender: Box::new(ours) }),
             Err(reason) => eprintln!("{reason}"),
         }
     }
     if options.only != Some(Only::Ours) {
-        let floor = ring_floor::RingFloor::connect(nodes, most, delete);
+        let floor = ring_floor::connect(nodes, most, delete);
         contenders.push(Named {
             side: Side::RingFloor,
             contender: Box::new(floor.expect("the engine has a ring, too")),
@@ -167,48 +162,35 @@ fn add_rings(contenders: &mut Vec<Named>, nodes: &[&Node], options: &Options, de
 /// The floor's pairs a second in a closed loop: the median of some rounds.
 fn capacity(fleet: &Fleet, options: &Options, delete: Delete) -> f64 {
     let nodes: Vec<&Node> = fleet.iter().take(NODES).collect();
-    let mut floor = Floor::connect(&nodes, "capacity", CAPACITY_IN_FLIGHT, delete);
-    let mut rounds = Vec::new();
-    for _ in 0..CAPACITY_ROUNDS {
-        let mut tally = Tally::begin(options.length);
-        floor.run(CAPACITY_IN_FLIGHT, &mut tally);
-        rounds.push(tally.figures());
-    }
-    Figures::median(&rounds).pairs_per_s
+    let mut floor = floor::on_sockets(&nodes, "capacity", CAPACITY_IN_FLIGHT, delete);
+    let load = Load::Closed(CAPACITY_IN_FLIGHT);
+    let round = |_| run(&mut floor, load, 0, options.rounds.length).pairs_per_s();
+    median((0..CAPACITY_ROUNDS).map(round))
 }
 
-/// Runs every contender in each round, every second round in the opposite order.
+/// Runs every contender in each round.
 fn measure(contenders: &mut [Named], load: Load, options: &Options) -> Case {
-    let mut case = Case::new(load, contenders.iter().map(|named| named.side));
     for named in contenders.iter_mut() {
-        run(named, load, u64::MAX, WARM_UP);
+        run(named.contender.as_mut(), load, u64::MAX, WARM_UP);
     }
-    for number in 0..options.rounds {
-        let mut order: Vec<usize> = (0..contenders.len()).collect();
-        if number % 2 == 1 {
-            order.reverse();
-        }
-        for index in order {
-            let figures = run(&mut contenders[index], load, number as u64, options.length);
-            case.add(index, figures);
-        }
-    }
-    case
+    let count = contenders.len();
+    let rounds = Measured::in_turns(count, options.rounds.count, |which, number| {
+        let contender = contenders[which].contender.as_mut();
+        run(contender, load, number as u64, options.rounds.length)
+    });
+    Case::new(load, contenders.iter().map(|named| named.side), rounds)
 }
 
 /// One round of one contender. In an open loop the arrivals are those of `seed`.
-fn run(named: &mut Named, load: Load, seed: u64, length: Duration) -> Figures {
+fn run(contender: &mut dyn Contender, load: Load, seed: u64, length: Duration) -> Round {
+    let arrivals = |per_second| Arrivals::draw(seed, per_second, length);
+    let mut tally = Tally::begin(length);
     match load {
-        Load::Closed(in_flight) => {
-            let mut tally = Tally::begin(length);
-            named.contender.run(in_flight, &mut tally);
-            tally.figures()
-        }
+        Load::Closed(in_flight) => contender.run(in_flight, &mut tally),
         Load::Open(per_second) => {
-            let arrivals = Arrivals::draw(seed, per_second, length);
-            let mut tally = Tally::begin(length);
-            named.contender.run_open(arrivals, &mut tally);
-            tally.figures()
+            let contender = contender.steps().expect("the others were left out");
+            open_loop::run(contender, arrivals(per_second), &mut tally);
         }
     }
+    tally.round()
 }

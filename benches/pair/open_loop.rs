@@ -23,8 +23,8 @@ use super::tally::Tally;
 /// How many keys there are: an arrival that finds all of them in flight waits for one.
 pub const KEYS: usize = 4_096;
 
-/// The timer's token; the contenders use those below.
-const TIMER: Token = Token(1_000);
+/// The timer's token; the contenders use those far below.
+const TIMER: Token = Token(1_000_000);
 
 /// A contender, one step at a time.
 pub trait Steps {
@@ -54,7 +54,7 @@ pub enum Done {
 
 /// Begins a pair at each arrival. Returns when all of them are complete and no answer is
 /// outstanding.
-pub fn run(contender: &mut impl Steps, mut arrivals: Arrivals, tally: &mut Tally) {
+pub fn run(contender: &mut dyn Steps, mut arrivals: Arrivals, tally: &mut Tally) {
     let started = tally.started();
     let mut timer = Timer::begin(contender.registry());
     let mut free: Vec<usize> = (0..KEYS).rev().collect();

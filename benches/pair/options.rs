@@ -1,29 +1,49 @@
-//! The options of the bench, read from its command line.
+//! The options of the bench.
 
-use std::time::Duration;
+use kit::Rounds;
+use kit::clap::{self, Parser, ValueEnum};
 
-/// The options of the bench.
-#[derive(Debug)]
+/// One acquire and release of a free key, beside the least that any program has to do.
+#[derive(Debug, Parser)]
 pub struct Options {
-    /// How many keys are in flight, case by case.
+    /// A closed loop with so many keys in flight; may be repeated.
+    #[arg(long = "case", value_name = "N", value_parser = kit::positive)]
     pub cases: Vec<usize>,
-    /// The rates of the open loops.
+    /// An open loop with so many pairs a second (20000), or with that part of the floor's pairs a
+    /// second in a closed loop (50%); may be repeated.
+    #[arg(long = "open-loop", value_name = "RATE", value_parser = rate)]
     pub open_loops: Vec<Rate>,
-    pub rounds: usize,
-    pub length: Duration,
+    #[command(flatten)]
+    pub rounds: Rounds<15, 400>,
+    /// A client with one frozen node, beside the client of healthy nodes.
+    #[arg(long)]
     pub frozen: bool,
+    /// Fenced locks beside plain ones.
+    #[arg(long)]
     pub fenced: bool,
+    /// Print a line of JSON for each case.
+    #[arg(long)]
     pub json: bool,
+    /// One contender alone, for a profiler.
+    #[arg(long)]
     pub only: Option<Only>,
-    /// `script` or `native`; `None`: native if the nodes have it.
-    pub delete: Option<String>,
+    /// How locks are released: by default native if the nodes have it.
+    #[arg(long)]
+    pub delete: Option<Way>,
 }
 
 /// The command line asks for one contender alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Only {
     Ours,
     Floor,
+}
+
+/// How a lock is released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Way {
+    Script,
+    Native,
 }
 
 /// How many pairs begin in an open loop.
@@ -34,58 +54,15 @@ pub enum Rate {
     OfCapacity(f64),
 }
 
-/// What is measured if the command line does not say.
-const CASES: [usize; 4] = [1, 16, 64, 512];
-const OPEN_LOOP: Rate = Rate::OfCapacity(0.5);
-
 impl Options {
-    /// Reads the arguments after the program's name.
-    pub fn read(arguments: impl Iterator<Item = String>) -> Result<Options, String> {
-        let mut options = Options {
-            cases: Vec::new(),
-            open_loops: Vec::new(),
-            rounds: 15,
-            length: Duration::from_millis(400),
-            frozen: false,
-            fenced: false,
-            json: false,
-            only: None,
-            delete: None,
-        };
-        let mut arguments = arguments;
-        while let Some(argument) = arguments.next() {
-            let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
-            match argument.as_str() {
-                "--case" => options.cases.push(positive(&value()?)?),
-                "--open-loop" => options.open_loops.push(rate(&value()?)?),
-                "--rounds" => options.rounds = positive(&value()?)?,
-                "--seconds-per-round" => options.length = seconds(&value()?)?,
-                "--frozen" => options.frozen = true,
-                "--fenced" => options.fenced = true,
-                "--json" => options.json = true,
-                "--delete" => options.delete = Some(delete(value()?)?),
-                "--only" => options.only = Some(only(&value()?)?),
-                // `cargo bench` passes `--bench` to every bench.
-                "--bench" => {}
-                other => return Err(format!("unknown option {other}")),
-            }
+    /// With every load if the command line names none.
+    pub fn or_every_load(mut self) -> Options {
+        if self.cases.is_empty() && self.open_loops.is_empty() {
+            self.cases = vec![1, 16, 64, 512];
+            self.open_loops = vec![Rate::OfCapacity(0.5)];
         }
-        if options.cases.is_empty() && options.open_loops.is_empty() {
-            options.cases = CASES.to_vec();
-            options.open_loops = vec![OPEN_LOOP];
-        }
-        Ok(options)
+        self
     }
-}
-
-fn positive(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|&n| n > 0).ok_or(format!("{text} is not a positive number"))
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok().filter(|&seconds: &f64| seconds > 0.0);
-    let length = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    length.ok_or(format!("{text} is not a number of seconds"))
 }
 
 fn rate(text: &str) -> Result<Rate, String> {
@@ -94,20 +71,5 @@ fn rate(text: &str) -> Result<Rate, String> {
         Some(percent) => positive(percent).map(|percent| Rate::OfCapacity(percent / 100.0)),
         None => positive(text).map(Rate::PerSecond),
     };
-    rate.ok_or(format!("{text} is neither pairs a second nor a percentage of the capacity"))
-}
-
-fn delete(text: String) -> Result<String, String> {
-    match text.as_str() {
-        "script" | "native" => Ok(text),
-        other => Err(format!("{other} is neither script nor native")),
-    }
-}
-
-fn only(text: &str) -> Result<Only, String> {
-    match text {
-        "ours" => Ok(Only::Ours),
-        "floor" => Ok(Only::Floor),
-        other => Err(format!("{other} is neither ours nor floor")),
-    }
+    rate.ok_or("it is neither pairs a second nor a percentage of the capacity".to_owned())
 }

@@ -1,22 +1,60 @@
-//! The engine, on a poller of the bench's own, as a program with its own loop would use it.
+//! The engine as a contender, on a poller of the bench's own or on a ring, as a program with its
+//! own loop would use it.
 
 use std::time::{Duration, Instant};
 
-use mio::{Events, Poll, Registry, Token};
+use mio::Registry;
 use redlatch::{Config, Engine, LockOptions, Outcome, RestartGuard};
 
-use super::arrivals::Arrivals;
 use super::delete::Delete;
-use super::open_loop::{self, Done, Steps};
-use super::support::Node;
+use super::engine_loop::Loop;
+use super::open_loop::{Done, Steps};
+use super::support::{Node, SECOND};
 use super::tally::Tally;
-use super::{Contender, NODES, TTL};
+use super::{Contender, TTL};
 
-/// The engine and its loop.
-pub struct Ours {
-    poll: Poll,
-    events: Events,
-    engine: Engine,
+/// An engine in its loop.
+pub trait Driven {
+    fn engine(&self) -> &Engine;
+
+    fn engine_mut(&mut self) -> &mut Engine;
+
+    /// Writes, sleeps until there is an event, and reads.
+    fn turn(&mut self);
+
+    /// The registry of the poller that it sleeps in, if it has one.
+    fn registry(&self) -> Option<&Registry>;
+}
+
+impl Driven for Loop {
+    fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
+    fn turn(&mut self) {
+        // The open loop's timer is none of the engine's sources.
+        self.turn_beside(SECOND, |_| {});
+    }
+
+    fn registry(&self) -> Option<&Registry> {
+        Some(Loop::registry(self))
+    }
+}
+
+/// The settings of a client. The timeouts are long: the bench measures the time of a pair, and on a
+/// busy machine no node may look silent. The floor has no timeout.
+pub fn config(nodes: &[&Node], delete: Delete) -> Config {
+    let config = Config::new(delete.urls(nodes)).expect("the urls of the fleet");
+    config.restart_guard(RestartGuard::Off).node_timeout(Duration::from_secs(1))
+}
+
+/// An engine and its keys.
+pub struct Ours<D: Driven = Loop> {
+    locks: D,
     keys: Vec<String>,
     asked: Vec<Instant>,
     options: LockOptions,
@@ -25,125 +63,45 @@ pub struct Ours {
 impl Ours {
     /// Connects to the nodes and waits until each of them is ready.
     pub fn connect(nodes: &[&Node], name: &str, most: usize, delete: Delete) -> Ours {
-        let plain = (RestartGuard::Off, LockOptions::once(TTL));
-        Ours::connect_as(plain, nodes, name, most, delete)
+        let locks = Loop::ready(config(nodes, delete));
+        Ours::on(locks, LockOptions::once(TTL), name, most)
     }
 
     /// A client with fenced locks. The restart guard has to be on, so the bench vouches for the
     /// nodes, which are fresh.
     pub fn connect_fenced(nodes: &[&Node], name: &str, most: usize, delete: Delete) -> Ours {
-        let fenced = (RestartGuard::On, LockOptions::once(TTL).fenced());
-        let mut ours = Ours::connect_as(fenced, nodes, name, most, delete);
-        ours.engine.vouch(0).expect("there is room");
-        while ours.engine.poll_completion().is_none() {
-            ours.turn();
-        }
-        ours
+        let config = config(nodes, delete).restart_guard(RestartGuard::On);
+        let mut locks = Loop::ready(config);
+        locks.engine.vouch(0).expect("there is room");
+        locks.completion();
+        Ours::on(locks, LockOptions::once(TTL).fenced(), name, most)
     }
+}
 
-    fn connect_as(
-        (guard, options): (RestartGuard, LockOptions),
-        nodes: &[&Node],
-        name: &str,
-        most: usize,
-        delete: Delete,
-    ) -> Ours {
-        // The timeouts are long: the bench measures the time of a pair, and on a busy machine no
-        // node may look silent. The floor has no timeout.
-        let config = Config::new(delete.urls(nodes))
-            .expect("the urls of the fleet")
-            .restart_guard(guard)
-            .node_timeout(Duration::from_secs(1));
-        let poll = Poll::new().expect("a poller");
-        let engine = Engine::new(config, poll.registry(), Token(0)).expect("an engine");
+impl<D: Driven> Ours<D> {
+    /// So many keys, for an engine whose nodes are ready.
+    pub fn on(locks: D, options: LockOptions, name: &str, most: usize) -> Ours<D> {
         let keys = (0..most).map(|slot| format!("{name}:{slot:04}")).collect();
-        let asked = vec![Instant::now(); most];
-        let mut ours =
-            Ours { poll, events: Events::with_capacity(64), engine, keys, asked, options };
-        let started = Instant::now();
-        while ours.engine.coordinator().ready().len() < NODES {
-            ours.turn();
-            assert!(started.elapsed() < Duration::from_secs(5), "the nodes are not ready");
-        }
-        ours
+        Ours { locks, keys, asked: vec![Instant::now(); most], options }
     }
 
-    fn turn(&mut self) {
-        let timeout = self.engine.prepare();
-        self.poll.poll(&mut self.events, timeout).expect("the poller works");
-        for event in &self.events {
-            self.engine.handle_event(event);
-        }
-    }
-
-    fn acquire(&mut self, slot: usize, now: Instant) {
+    fn begin(&mut self, slot: usize, now: Instant) {
         self.asked[slot] = now;
-        self.engine.acquire(&self.keys[slot], self.options, slot as u64).expect("there is room");
-    }
-}
-
-impl Drop for Ours {
-    /// Prints how many fences took a second round trip.
-    fn drop(&mut self) {
-        let stats = self.engine.coordinator().stats();
-        if stats.fenced > 0 {
-            eprintln!("{} fences, {} written back", stats.fenced, stats.written_back);
-        }
-    }
-}
-
-impl Contender for Ours {
-    fn run(&mut self, in_flight: usize, tally: &mut Tally) {
-        for slot in 0..in_flight {
-            self.acquire(slot, Instant::now());
-        }
-        let mut open = in_flight;
-        while open > 0 {
-            while let Some(done) = self.engine.poll_completion() {
-                let slot = done.data as usize;
-                match done.result {
-                    Ok(Outcome::Acquired(lock)) => {
-                        tally.acquired(self.asked[slot]);
-                        self.engine.release(lock, done.data);
-                    }
-                    Ok(Outcome::Released(_)) => match tally.released() {
-                        Some(now) => self.acquire(slot, now),
-                        None => open -= 1,
-                    },
-                    other => panic!("a free key came to {other:?}"),
-                }
-            }
-            if open > 0 {
-                self.turn();
-            }
-        }
-        self.settle();
+        let key = &self.keys[slot];
+        let asked = self.locks.engine_mut().acquire(key, self.options, slot as u64);
+        asked.expect("there is room");
     }
 
-    fn run_open(&mut self, arrivals: Arrivals, tally: &mut Tally) {
-        open_loop::run(self, arrivals, tally);
-    }
-}
-
-impl Steps for Ours {
-    fn registry(&self) -> &Registry {
-        self.poll.registry()
-    }
-
-    fn acquire(&mut self, slot: usize) {
-        self.engine.acquire(&self.keys[slot], self.options, slot as u64).expect("there is room");
-    }
-
-    fn turn(&mut self) {
-        self.turn();
-    }
-
-    fn next_done(&mut self) -> Option<Done> {
-        let done = self.engine.poll_completion()?;
+    /// The next lock that was acquired or released. The release of one that was acquired is asked
+    /// for after `acquired`.
+    fn next(&mut self, acquired: impl FnOnce(Instant)) -> Option<Done> {
+        let engine = self.locks.engine_mut();
+        let done = engine.poll_completion()?;
         let slot = done.data as usize;
         match done.result {
             Ok(Outcome::Acquired(lock)) => {
-                self.engine.release(lock, done.data);
+                acquired(self.asked[slot]);
+                engine.release(lock, done.data);
                 Some(Done::Acquired(slot))
             }
             Ok(Outcome::Released(_)) => Some(Done::Released(slot)),
@@ -151,14 +109,73 @@ impl Steps for Ours {
         }
     }
 
-    fn settle(&mut self) {
-        // The late answers are those of the frozen nodes only: the others have sent theirs.
+    /// Waits for the answers after the majority. Late ones are those of frozen nodes only: the
+    /// others have sent theirs.
+    fn wait_for_late(&mut self) {
         let late = |engine: &Engine| {
             let core = engine.coordinator();
             core.ready().iter().any(|node| core.unanswered(node) > 0)
         };
-        while late(&self.engine) {
-            self.turn();
+        while late(self.locks.engine()) {
+            self.locks.turn();
         }
+    }
+}
+
+impl<D: Driven> Drop for Ours<D> {
+    /// Prints how many fences took a second round trip.
+    fn drop(&mut self) {
+        let stats = self.locks.engine().coordinator().stats();
+        if stats.fenced > 0 {
+            eprintln!("{} fences, {} written back", stats.fenced, stats.written_back);
+        }
+    }
+}
+
+impl<D: Driven> Contender for Ours<D> {
+    fn run(&mut self, in_flight: usize, tally: &mut Tally) {
+        for slot in 0..in_flight {
+            self.begin(slot, Instant::now());
+        }
+        let mut open = in_flight;
+        while open > 0 {
+            while let Some(done) = self.next(|asked| tally.acquired(asked)) {
+                let Done::Released(slot) = done else { continue };
+                match tally.released() {
+                    Some(now) => self.begin(slot, now),
+                    None => open -= 1,
+                }
+            }
+            if open > 0 {
+                self.locks.turn();
+            }
+        }
+        self.wait_for_late();
+    }
+
+    fn steps(&mut self) -> Option<&mut dyn Steps> {
+        if self.locks.registry().is_some() { Some(self) } else { None }
+    }
+}
+
+impl<D: Driven> Steps for Ours<D> {
+    fn registry(&self) -> &Registry {
+        self.locks.registry().expect("only an engine on a poller has steps")
+    }
+
+    fn acquire(&mut self, slot: usize) {
+        self.begin(slot, Instant::now());
+    }
+
+    fn turn(&mut self) {
+        self.locks.turn();
+    }
+
+    fn next_done(&mut self) -> Option<Done> {
+        self.next(|_| {})
+    }
+
+    fn settle(&mut self) {
+        self.wait_for_late();
     }
 }

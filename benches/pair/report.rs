@@ -1,13 +1,22 @@
 //! The figures of the rounds, as a table or as JSON.
-//!
-//! Each figure is the median of its rounds, and each ratio the median of the ratios within a round:
-//! what disturbs the machine for longer than a round disturbs both sides of it.
+
+use kit::{Measured, Round, Table, json};
 
 use super::NODES;
 use super::delete::Delete;
 use super::options::Options;
 use super::support::Server;
-use super::tally::Figures;
+
+/// A figure of a round.
+type Figure = fn(&Round) -> f64;
+
+/// The names of the figures in the table and in JSON, and how many digits they have.
+const COLUMNS: [(&str, &str, usize, Figure); 4] = [
+    ("p50 us", "p50_us", 1, Round::p50_us),
+    ("p99 us", "p99_us", 1, Round::p99_us),
+    ("cpu us/pair", "cpu_us", 2, Round::cpu_us),
+    ("pairs/s", "pairs_per_s", 0, Round::pairs_per_s),
+];
 
 /// What the contenders do in a case.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +56,8 @@ const RATIOS: [(&str, Side, Side); 7] = [
 /// The rounds of one load.
 pub struct Case {
     load: Load,
-    rounds: Vec<(Side, Vec<Figures>)>,
+    sides: Vec<Side>,
+    rounds: Measured<Round>,
 }
 
 /// The text before the first case.
@@ -61,46 +71,40 @@ pub fn begin(options: &Options, delete: Delete) {
     if options.frozen {
         println!("frozen: one of the client's {NODES} masters is stopped");
     }
-    let Options { rounds, length, .. } = options;
-    println!("{binary} {major}.{minor}; medians of {rounds} rounds of {length:?};");
+    println!("{binary} {major}.{minor}; medians of {};", options.rounds);
     println!("ratio: ours to the floor; every ratio is the median of the rounds' ratios");
     println!();
-    println!(
-        "{:>14}  {:<20} {:>11} {:>11} {:>11} {:>11}",
-        "", "", "p50 us", "p99 us", "cpu us/pair", "pairs/s"
-    );
+    println!("{}", table().head());
 }
 
 /// One case, on stdout.
 pub fn show(case: &Case, options: &Options) {
     let rows = case.rows();
     if options.json {
-        println!("{}", json(case.load, &rows));
+        println!("{}", case_as_json(case.load, &rows));
         return;
     }
-    for (index, row) in rows.iter().enumerate() {
-        let label = match case.load {
-            _ if index > 0 => String::new(),
-            Load::Closed(in_flight) => format!("{in_flight} in flight"),
-            Load::Open(per_second) => format!("open {per_second:.0}/s"),
-        };
-        let Row { name, figures: f, is_ratio } = row;
-        let digits = if *is_ratio { 2 } else { 1 };
-        println!(
-            "{label:>14}  {name:<20} {:>11.digits$} {:>11.digits$} {:>11.2} {:>11.*}",
-            f.p50_us,
-            f.p99_us,
-            f.cpu_us,
-            if *is_ratio { 2 } else { 0 },
-            f.pairs_per_s,
-        );
+    let mut label = match case.load {
+        Load::Closed(in_flight) => format!("{in_flight} in flight"),
+        Load::Open(per_second) => format!("open {per_second:.0}/s"),
+    };
+    for Row { name, figures, is_ratio } in rows {
+        let digits = COLUMNS.map(|(_, _, digits, _)| if is_ratio { 2 } else { digits });
+        let figures = figures.iter().zip(digits).map(|(it, digits)| format!("{it:.digits$}"));
+        let names = [std::mem::take(&mut label), name.to_owned()];
+        println!("{}", table().row(names.into_iter().chain(figures)));
     }
-    println!();
 }
 
-struct Row {
-    name: &'static str,
-    figures: Figures,
+fn table() -> Table {
+    let figures = COLUMNS.map(|(title, ..)| (title, 11));
+    Table::new([("load", 14), (":contender", 20)].into_iter().chain(figures))
+}
+
+/// A side or a ratio.
+pub struct Row {
+    pub name: &'static str,
+    figures: [f64; COLUMNS.len()],
     is_ratio: bool,
 }
 
@@ -119,93 +123,46 @@ impl Side {
 }
 
 impl Case {
-    /// A case in which nothing was measured yet.
-    pub fn new(load: Load, sides: impl Iterator<Item = Side>) -> Case {
-        Case { load, rounds: sides.map(|side| (side, Vec::new())).collect() }
+    /// The rounds of these sides, in their order.
+    pub fn new(load: Load, sides: impl Iterator<Item = Side>, rounds: Measured<Round>) -> Case {
+        Case { load, sides: sides.collect(), rounds }
     }
 
-    /// Adds a round of the side with this index.
-    pub fn add(&mut self, index: usize, figures: Figures) {
-        self.rounds[index].1.push(figures);
+    /// The sides, and the ratios both of whose sides were measured.
+    pub fn rows(&self) -> Vec<Row> {
+        let measured = self.sides.iter().enumerate().map(|(which, side)| Row {
+            name: side.name(),
+            figures: COLUMNS.map(|(.., figure)| self.rounds.median(which, figure)),
+            is_ratio: false,
+        });
+        let ratios = RATIOS.into_iter().filter_map(|(name, over, under)| {
+            let (over, under) = (self.place(over)?, self.place(under)?);
+            let figures = COLUMNS.map(|(.., figure)| self.rounds.ratio(over, under, figure));
+            Some(Row { name, figures, is_ratio: true })
+        });
+        measured.chain(ratios).collect()
     }
 
-    fn rows(&self) -> Vec<Row> {
-        let mut rows = Vec::new();
-        for (side, rounds) in &self.rounds {
-            let figures = Figures::median(rounds);
-            rows.push(Row { name: side.name(), figures, is_ratio: false });
-        }
-        for (name, ..) in RATIOS {
-            let Some(figures) = self.ratio(name) else { continue };
-            rows.push(Row { name, figures, is_ratio: true });
-        }
-        rows
-    }
-
-    /// The ratio of this name: the median of the rounds' ratios. `None` if one of its sides was
-    /// not measured.
-    pub fn ratio(&self, name: &str) -> Option<Figures> {
-        let (_, dividend, divisor) = RATIOS.into_iter().find(|ratio| ratio.0 == name)?;
-        let rounds = self.of(dividend)?.iter().zip(self.of(divisor)?);
-        let ratios: Vec<Figures> = rounds.map(|(over, under)| over.over(under)).collect();
-        Some(Figures::median(&ratios))
-    }
-
-    fn of(&self, wanted: Side) -> Option<&[Figures]> {
-        let found = self.rounds.iter().find(|(side, _)| *side == wanted);
-        found.map(|(_, rounds)| rounds.as_slice())
+    fn place(&self, wanted: Side) -> Option<usize> {
+        self.sides.iter().position(|side| *side == wanted)
     }
 }
 
-impl Figures {
-    fn over(&self, other: &Figures) -> Figures {
-        Figures {
-            p50_us: self.p50_us / other.p50_us,
-            p99_us: self.p99_us / other.p99_us,
-            cpu_us: self.cpu_us / other.cpu_us,
-            pairs_per_s: self.pairs_per_s / other.pairs_per_s,
-        }
-    }
-
-    /// The median of each figure.
-    pub fn median(rounds: &[Figures]) -> Figures {
-        let of = |field: fn(&Figures) -> f64| {
-            let mut values: Vec<f64> = rounds.iter().map(field).collect();
-            values.sort_by(f64::total_cmp);
-            let middle = values.len() / 2;
-            if values.len() % 2 == 1 {
-                values[middle]
-            } else {
-                (values[middle - 1] + values[middle]) / 2.0
-            }
-        };
-        Figures {
-            p50_us: of(|f| f.p50_us),
-            p99_us: of(|f| f.p99_us),
-            cpu_us: of(|f| f.cpu_us),
-            pairs_per_s: of(|f| f.pairs_per_s),
-        }
-    }
-}
-
-fn json(load: Load, rows: &[Row]) -> String {
-    let parts: Vec<String> = rows
-        .iter()
-        .map(|Row { name, figures: f, is_ratio }| {
-            let unit = if *is_ratio { "" } else { "_us" };
-            let name = name.replace([' ', '/'], "_");
-            format!(
-                "\"{name}\":{{\"p50{unit}\":{:.3},\"p99{unit}\":{:.3},\"cpu{unit}\":{:.3},\
-                 \"pairs_per_s\":{:.3}}}",
-                f.p50_us, f.p99_us, f.cpu_us, f.pairs_per_s
-            )
-        })
-        .collect();
+fn case_as_json(load: Load, rows: &[Row]) -> String {
+    let part = |Row { name, figures, is_ratio }: &Row| {
+        let name = name.replace([' ', '/'], "_");
+        let names = COLUMNS.map(|(_, name, ..)| match is_ratio {
+            true => name.trim_end_matches("_us"),
+            false => name,
+        });
+        format!("\"{name}\":{{{}}}", json(names.into_iter().zip(*figures)))
+    };
     let case = match load {
         Load::Closed(in_flight) => format!("\"case\":\"{in_flight}\""),
         Load::Open(per_second) => {
             format!("\"case\":\"open\",\"arrivals_per_s\":{per_second:.0}")
         }
     };
+    let parts: Vec<String> = rows.iter().map(part).collect();
     format!("{{{case},{}}}", parts.join(","))
 }

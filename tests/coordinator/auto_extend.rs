@@ -67,13 +67,9 @@ fn renew(bench: &mut Bench, nodes: usize) {
     }
 }
 
-fn quiet(settings: &mut redlatch::proto::Settings) {
-    settings.probe_interval = Duration::from_secs(3000);
-}
-
 #[test]
 fn a_lock_is_renewed_at_a_third_of_its_ttl_and_not_after_its_release() {
-    let mut bench = Bench::with(3, quiet);
+    let mut bench = Bench::quiet(3);
     let lock = keep(&mut bench, 3, hour());
     let first = bench.core.deadline(&lock).unwrap();
     wait(&mut bench, millis(3_100));
@@ -100,7 +96,7 @@ fn a_lock_is_renewed_at_a_third_of_its_ttl_and_not_after_its_release() {
 
 #[test]
 fn many_locks_are_renewed_together() {
-    let mut bench = Bench::with(1, quiet);
+    let mut bench = Bench::quiet(1);
     for index in 0..10_u64 {
         let key = format!("k{index}");
         let zero = Duration::ZERO;
@@ -133,7 +129,7 @@ fn a_majority_that_does_not_answer_is_asked_until_the_deadline_and_the_loss_is_r
 {
     let mut bench = Bench::with(3, |settings| {
         (settings.node_timeout, settings.reset_after) = (TTL, TTL * 4);
-        quiet(settings);
+        settings.probe_interval = TTL * 300;
     });
     let lock = keep(&mut bench, 3, hour());
     let deadline = bench.core.deadline(&lock).unwrap();
@@ -161,7 +157,7 @@ fn a_majority_that_does_not_answer_is_asked_until_the_deadline_and_the_loss_is_r
 
 #[test]
 fn a_renewal_that_fails_is_tried_again_at_a_bounded_pace() {
-    let mut bench = Bench::with(1, quiet);
+    let mut bench = Bench::quiet(1);
     let lock = keep(&mut bench, 1, AutoExtend::extensions(1));
     wait(&mut bench, millis(3_400));
     for _ in 0..5 {
@@ -184,7 +180,7 @@ fn a_renewal_that_fails_is_tried_again_at_a_bounded_pace() {
 
 #[test]
 fn no_extension_reaches_beyond_max_hold() {
-    let mut bench = Bench::with(1, quiet);
+    let mut bench = Bench::quiet(1);
     let start = bench.now;
     let lock = keep(&mut bench, 1, AutoExtend::at_most(Duration::from_secs(12)));
     let end = start.saturating_add(Duration::from_secs(12));
@@ -207,7 +203,7 @@ fn no_extension_reaches_beyond_max_hold() {
 
 #[test]
 fn a_key_that_is_deleted_on_a_majority_is_found_out_at_once() {
-    let mut bench = Bench::with(5, quiet);
+    let mut bench = Bench::quiet(5);
     let lock = keep(&mut bench, 5, hour());
     bench.pass(millis(10));
     for node in [0, 1] {
@@ -234,7 +230,7 @@ fn a_key_that_is_deleted_on_a_majority_is_found_out_at_once() {
 
 #[test]
 fn auto_extend_checks_pushes_of_a_minority_at_a_bounded_rate() {
-    let mut bench = Bench::with(3, quiet);
+    let mut bench = Bench::quiet(3);
     let _kept = keep(&mut bench, 3, AutoExtend::extensions(1));
     let mut extends = 0;
     for _ in 0..100 {
@@ -253,7 +249,7 @@ fn auto_extend_checks_pushes_of_a_minority_at_a_bounded_rate() {
 
 #[test]
 fn a_flush_of_all_nodes_is_a_loss_at_once() {
-    let mut bench = Bench::with(3, quiet);
+    let mut bench = Bench::quiet(3);
     let _kept = keep(&mut bench, 3, hour());
     for node in 0..3 {
         bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
@@ -274,7 +270,7 @@ fn a_flush_of_all_nodes_is_a_loss_at_once() {
 
 #[test]
 fn a_key_that_went_between_the_grant_and_its_naming_is_noticed() {
-    let mut bench = Bench::with(1, quiet);
+    let mut bench = Bench::quiet(1);
     let lock = bench.hold(&[0]);
     bench.core.auto_extend(&lock, hour(), bench.now).unwrap();
     assert_eq!(bench.names(0), ["CLIENT", "PTTL"]);
@@ -288,7 +284,7 @@ fn a_key_that_went_between_the_grant_and_its_naming_is_noticed() {
 
 #[test]
 fn auto_extend_by_no_extensions_leaves_the_lock_until_its_deadline() {
-    let mut bench = Bench::with(1, quiet);
+    let mut bench = Bench::quiet(1);
     let lock = keep(&mut bench, 1, hour());
     let deadline = bench.core.deadline(&lock);
     bench.core.auto_extend(&lock, AutoExtend::extensions(0), bench.now).unwrap();
@@ -305,7 +301,7 @@ fn auto_extend_by_no_extensions_leaves_the_lock_until_its_deadline() {
 
 #[test]
 fn auto_extend_terms_are_checked_before_anything_is_sent() {
-    let mut bench = Bench::with(1, quiet);
+    let mut bench = Bench::quiet(1);
     for bad in [AutoExtend::at_most(millis(2)), hour().warn_before(TTL)] {
         let asked = bench.core.acquire(
             b"k",

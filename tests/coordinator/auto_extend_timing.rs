@@ -7,10 +7,6 @@ use redlatch::{AutoExtend, Lock, LockOptions, LockUpdateKind, LostReason};
 const YES: [&str; 3] = [":1\r\n"; 3];
 
 /// Nodes that are not asked for their time.
-fn quiet() -> Bench {
-    Bench::with(3, |settings| settings.probe_interval = TTL * 100)
-}
-
 /// A renewal that ends after the end of these tests.
 fn long() -> AutoExtend {
     AutoExtend::at_most(TTL * 100)
@@ -37,7 +33,7 @@ fn extend(bench: &mut Bench, lock: &Lock, ttl: Duration) {
 
 #[test]
 fn a_lock_that_was_extended_by_little_is_renewed_when_a_third_of_its_ttl_is_over() {
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     let lock = kept(&mut bench, long());
     for _ in 0..4 {
         pass(&mut bench, millis(3_000));
@@ -50,7 +46,7 @@ fn a_lock_that_was_extended_by_little_is_renewed_when_a_third_of_its_ttl_is_over
 
 #[test]
 fn a_lock_that_was_extended_by_much_is_not_renewed_before_there_is_something_to_prolong() {
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     let lock = kept(&mut bench, long());
     extend(&mut bench, &lock, TTL * 3);
     assert_eq!(pass(&mut bench, TTL * 2), 0, "it had that much anyway");
@@ -61,7 +57,7 @@ fn a_lock_that_was_extended_by_much_is_not_renewed_before_there_is_something_to_
 
 #[test]
 fn an_auto_extend_that_begins_after_an_extend_that_was_lost_renews_in_time() {
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1]);
     bench.said(2);
     bench.reply(2, "+OK\r\n");
@@ -77,7 +73,7 @@ fn an_auto_extend_that_begins_after_an_extend_that_was_lost_renews_in_time() {
 #[test]
 fn auto_extend_ends_with_max_hold_as_its_reason_at_any_ttl() {
     for hold in 100..140 {
-        let mut bench = quiet();
+        let mut bench = Bench::quiet(3);
         let (ttl, keep) = (millis(20), AutoExtend::at_most(millis(hold)));
         bench
             .core
@@ -114,7 +110,7 @@ fn auto_extend_ends_with_max_hold_as_its_reason_at_any_ttl() {
 /// bound by number these checks prolong nothing.
 #[test]
 fn checks_of_the_key_put_no_renewal_off_until_the_lock_is_lost() {
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     let (ttl, keep) = (millis(300), AutoExtend::extensions(9));
     bench
         .core
@@ -184,7 +180,7 @@ fn no_release_is_written_before_the_deadline_that_the_holder_knows() {
 #[test]
 fn no_release_of_a_lock_that_is_gone_is_written_just_before_its_deadline() {
     for (left, at_once) in [(millis(100), true), (millis(3), true), (millis(2), false)] {
-        let mut bench = quiet();
+        let mut bench = Bench::quiet(3);
         let lock = bench.hold(&[0, 1]);
         bench.said(2);
         bench.reply(2, "+OK\r\n");
@@ -220,7 +216,7 @@ fn a_lost_lock_that_is_given_up_is_released_before_its_deadline() {
         |bench, lock| assert_eq!(bench.core.into_token(lock, bench.now), None),
     ];
     for give_up in ways {
-        let mut bench = quiet();
+        let mut bench = Bench::quiet(3);
         let lock = kept(&mut bench, AutoExtend::extensions(0));
         let left = bench.core.remaining(&lock, bench.now);
         bench.pass(left - millis(1));
@@ -242,7 +238,7 @@ fn the_end_of_a_client_releases_a_lock_that_waits_for_its_deadline() {
     let ends: [fn(&mut Bench); 2] =
         [|bench| bench.core.close(bench.now), |bench| bench.core.release_all(bench.now)];
     for end in ends {
-        let mut bench = quiet();
+        let mut bench = Bench::quiet(3);
         let lock = kept(&mut bench, AutoExtend::extensions(0));
         let left = bench.core.remaining(&lock, bench.now);
         bench.pass(left - millis(1));
@@ -254,7 +250,7 @@ fn the_end_of_a_client_releases_a_lock_that_waits_for_its_deadline() {
 
 #[test]
 fn auto_extend_refuses_a_ttl_too_short_to_be_renewed() {
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     for (ttl, good) in [(3, false), (5, false), (9, false), (10, true)] {
         let ttl = millis(ttl);
         let asked = bench.core.acquire(
@@ -273,7 +269,7 @@ fn auto_extend_refuses_a_ttl_too_short_to_be_renewed() {
 
 #[test]
 fn a_warning_that_was_not_fetched_is_not_reported_once_the_lock_was_renewed() {
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     let lock = kept(&mut bench, long());
     bench.pass(millis(3_400));
     answer(&mut bench, [BUSY; 3]);
@@ -298,7 +294,7 @@ fn expiring(bench: &Bench, lock: &Lock) -> Option<LockUpdateKind> {
 
 #[test]
 fn a_warning_that_nobody_fetched_tells_the_deadline_that_is_in_force() {
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     let lock = kept(&mut bench, long());
     for by in [6_700, 300] {
         bench.pass(millis(by));
@@ -317,7 +313,7 @@ fn a_warning_that_nobody_fetched_tells_the_deadline_that_is_in_force() {
 #[test]
 fn an_extend_of_the_caller_is_not_counted_as_the_renewal_that_failed_before_it() {
     for in_flight in [false, true] {
-        let mut bench = quiet();
+        let mut bench = Bench::quiet(3);
         let lock = kept(&mut bench, AutoExtend::extensions(1));
         bench.pass(millis(3_400));
         if !in_flight {
@@ -336,7 +332,7 @@ fn an_extend_of_the_caller_is_not_counted_as_the_renewal_that_failed_before_it()
 fn auto_extend_renews_by_the_ttl_of_the_caller() {
     // An extend that prolonged nothing says nothing about how long the lock is to last.
     for (extended_to, ttl) in [(millis(100), TTL), (TTL * 3, TTL * 3)] {
-        let mut bench = quiet();
+        let mut bench = Bench::quiet(3);
         let lock = bench.hold(&[0, 1]);
         bench.said(2);
         bench.reply(2, "+OK\r\n");
@@ -348,7 +344,7 @@ fn auto_extend_renews_by_the_ttl_of_the_caller() {
 
 #[test]
 fn auto_extend_registers_the_key_once() {
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1]);
     bench.said(2);
     bench.reply(2, "+OK\r\n");
@@ -361,7 +357,7 @@ fn auto_extend_registers_the_key_once() {
 
 #[test]
 fn nodes_that_do_not_answer_a_registration_are_found_silent() {
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1]);
     bench.said(2);
     bench.reply(2, "+OK\r\n");

@@ -66,6 +66,11 @@ impl Bench {
         Bench::of(nodes, INFO_OLD, "*2\r\n_\r\n_\r\n", change)
     }
 
+    /// Nodes that are not probed in the course of a test.
+    pub fn quiet(nodes: usize) -> Bench {
+        Bench::with(nodes, |settings| settings.probe_interval = TTL * 300)
+    }
+
     /// Nodes that do not report writes.
     pub fn without_tracking(nodes: usize) -> Bench {
         let refused = "-NOPERM no\r\n";
@@ -409,10 +414,22 @@ impl Bench {
             assert_eq!(self.names(node), ["SET"]);
             self.reply(node, "+OK\r\n");
         }
+        self.won()
+    }
+
+    /// The lock that the next request to end has brought.
+    #[track_caller]
+    pub fn won(&mut self) -> Lock {
         match self.completion().map(|done| done.result) {
             Some(Ok(Outcome::Acquired(lock))) => lock,
             other => panic!("no lock: {other:?}"),
         }
+    }
+
+    /// The error with which the next request to end has failed.
+    #[track_caller]
+    pub fn refused(&mut self) -> Error {
+        self.completion().expect("it has ended").result.expect_err("it is refused")
     }
 
     /// No record, pending release or request is left.

@@ -8,10 +8,6 @@ fn token() -> LockToken {
 }
 
 /// A bench whose nodes are not probed.
-fn quiet(nodes: usize) -> Bench {
-    Bench::with(nodes, |settings| settings.probe_interval = TTL * 100)
-}
-
 fn extend(bench: &mut Bench, ttl: Duration) {
     bench.core.extend_token(b"k", token(), ttl, 5, bench.now).unwrap();
 }
@@ -25,7 +21,7 @@ fn answer(bench: &mut Bench, replies: &[&str]) {
 
 #[test]
 fn extend_by_token_is_lost_when_more_nodes_than_a_minority_do_not_have_the_token() {
-    let mut bench = quiet(5);
+    let mut bench = Bench::quiet(5);
     extend(&mut bench, TTL);
     answer(&mut bench, &[":0\r\n", ":-1\r\n"]);
     assert!(bench.completion().is_none(), "three nodes may extend it yet");
@@ -38,7 +34,7 @@ fn extend_by_token_is_lost_when_more_nodes_than_a_minority_do_not_have_the_token
 
 #[test]
 fn extend_by_token_is_counted_in_the_errors_of_its_nodes() {
-    let mut bench = quiet(3);
+    let mut bench = Bench::quiet(3);
     extend(&mut bench, TTL);
     answer(&mut bench, &[":1\r\n", "-LOADING no\r\n"]);
     let errors = |node: usize| bench.core.stats().nodes[node].errors(NodeError::Loading);
@@ -50,7 +46,7 @@ fn extend_by_token_that_is_lost_reports_why() {
     let (gone, unsure) = (":0\r\n", "-LOADING no\r\n");
     let forbidden = "-NOPERM no\r\n";
     let error = |replies: &[&str]| {
-        let mut bench = quiet(3);
+        let mut bench = Bench::quiet(3);
         extend(&mut bench, TTL);
         for (node, reply) in replies.iter().enumerate() {
             // A node that refuses the digest of the script is asked with its source.
@@ -75,7 +71,7 @@ const USABLE: Duration = Duration::from_micros(37_600);
 #[test]
 fn extend_by_token_that_is_decided_at_its_deadline_is_no_extend() {
     for (after, good) in [(USABLE - Duration::from_nanos(1), true), (USABLE, false)] {
-        let mut bench = quiet(3);
+        let mut bench = Bench::quiet(3);
         extend(&mut bench, SHORT);
         bench.now = bench.now.saturating_add(after);
         answer(&mut bench, &[":1\r\n", ":1\r\n"]);
@@ -88,7 +84,7 @@ fn extend_by_token_that_is_decided_at_its_deadline_is_no_extend() {
 #[test]
 fn extend_by_token_that_is_fetched_at_its_deadline_is_no_extend() {
     for (after, good) in [(USABLE - Duration::from_nanos(1), true), (USABLE, false)] {
-        let mut bench = quiet(3);
+        let mut bench = Bench::quiet(3);
         extend(&mut bench, SHORT);
         answer(&mut bench, &[":1\r\n", ":1\r\n"]);
         bench.now = bench.now.saturating_add(after);
@@ -101,7 +97,7 @@ fn extend_by_token_that_is_fetched_at_its_deadline_is_no_extend() {
 #[test]
 fn extend_by_token_is_repeated_by_its_source_before_its_deadline_only() {
     for (after, repeated) in [(USABLE - Duration::from_nanos(1), true), (USABLE, false)] {
-        let mut bench = quiet(3);
+        let mut bench = Bench::quiet(3);
         extend(&mut bench, SHORT);
         assert_eq!(bench.names(0), ["EVALSHA"]);
         bench.now = bench.now.saturating_add(after);
@@ -110,7 +106,7 @@ fn extend_by_token_is_repeated_by_its_source_before_its_deadline_only() {
         assert_eq!(bench.names(0), expected);
     }
     // A node that answers EVAL with NOSCRIPT has no vote.
-    let mut bench = quiet(3);
+    let mut bench = Bench::quiet(3);
     extend(&mut bench, TTL);
     answer(&mut bench, &["-NOSCRIPT no\r\n"]);
     assert_eq!(bench.names(0), ["EVAL"]);
@@ -147,7 +143,7 @@ fn seen(bench: &mut Bench, replies: [&str; 3]) -> Inspection {
 
 #[test]
 fn inspect_reports_a_key_that_expired_between_the_two_questions_as_absent() {
-    let mut bench = quiet(3);
+    let mut bench = Bench::quiet(3);
     let seen = seen(&mut bench, ["$1\r\nx\r\n:-2\r\n", "$1\r\nx\r\n:5\r\n", "$1\r\nx\r\n:-2\r\n"]);
     assert_eq!(seen.nodes[0].state, KeyState::Absent);
     assert!(matches!(seen.nodes[1].state, KeyState::Held { .. }));
@@ -156,7 +152,7 @@ fn inspect_reports_a_key_that_expired_between_the_two_questions_as_absent() {
 
 #[test]
 fn inspect_reports_a_node_whose_connection_is_lost_between_its_two_answers_as_failed() {
-    let mut bench = quiet(3);
+    let mut bench = Bench::quiet(3);
     bench.core.inspect(b"k", 5, bench.now).unwrap();
     for node in 0..3 {
         bench.said(node);
@@ -171,7 +167,7 @@ fn inspect_reports_a_node_whose_connection_is_lost_between_its_two_answers_as_fa
 
 #[test]
 fn forced_release_of_what_was_seen_deletes_only_that_on_the_nodes_that_held_it() {
-    let mut bench = quiet(3);
+    let mut bench = Bench::quiet(3);
     let seen = seen(&mut bench, ["$1\r\nx\r\n:500\r\n", "$2\r\nyz\r\n:500\r\n", "_\r\n:-2\r\n"]);
     bench.core.force_release_seen(&seen, 6, bench.now).unwrap();
     for (node, value) in ["x", "yz"].into_iter().enumerate() {
@@ -192,7 +188,7 @@ fn forced_release_of_what_was_seen_deletes_only_that_on_the_nodes_that_held_it()
 
 #[test]
 fn forced_release_of_what_was_seen_ends_at_the_node_timeout() {
-    let mut bench = quiet(3);
+    let mut bench = Bench::quiet(3);
     let held = "$1\r\nx\r\n:500\r\n";
     let seen = seen(&mut bench, [held, held, "-NOPERM no\r\n-NOPERM no\r\n"]);
     bench.core.force_release_seen(&seen, 6, bench.now).unwrap();
@@ -208,7 +204,7 @@ fn forced_release_of_what_was_seen_ends_at_the_node_timeout() {
 
 #[test]
 fn forced_release_of_what_was_seen_counts_a_node_that_cannot_be_asked_in_its_errors() {
-    let mut bench = quiet(3);
+    let mut bench = Bench::quiet(3);
     let held = "$1\r\nx\r\n:500\r\n";
     let seen = seen(&mut bench, [held, held, "-NOPERM no\r\n-NOPERM no\r\n"]);
     bench.lose(0);
@@ -227,7 +223,7 @@ fn forced_release_of_what_was_seen_counts_a_node_that_cannot_be_asked_in_its_err
 fn inspect_does_not_wait_for_a_line_longer_than_for_a_value() {
     let token = "0123456789abcdef0123456789abcdef01234567";
     let held = format!("$40\r\n{token}\r\n:500\r\n");
-    let mut bench = quiet(3);
+    let mut bench = Bench::quiet(3);
     bench.core.inspect(b"k", 5, bench.now).unwrap();
     (0..3).for_each(|node| drop(bench.said(node)));
     bench.pass(bench.core.settings().node_timeout - millis(1));

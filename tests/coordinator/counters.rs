@@ -4,10 +4,6 @@ use super::*;
 use redlatch::{AutoExtend, Durations, LockOptions, Stats};
 
 /// A bench whose nodes are not probed.
-fn quiet() -> Bench {
-    Bench::with(3, |settings| settings.probe_interval = TTL * 100)
-}
-
 /// The counts of held, released and lost locks, and of holds.
 fn ends(stats: &Stats) -> [u64; 4] {
     [stats.held, stats.released, stats.lost, stats.holds.count()]
@@ -21,7 +17,7 @@ fn class_of(durations: &Durations) -> Option<Duration> {
 
 #[test]
 fn counters_tell_a_released_lock_from_a_lost_one_and_from_one_given_away() {
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1, 2]);
     assert_eq!(ends(bench.core.stats()), [1, 0, 0, 0]);
     bench.pass(millis(5));
@@ -29,14 +25,14 @@ fn counters_tell_a_released_lock_from_a_lost_one_and_from_one_given_away() {
     assert_eq!(ends(bench.core.stats()), [0, 1, 0, 1]);
     assert_eq!(bench.core.stats().holds.total(), millis(5));
 
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1, 2]);
     bench.pass(TTL);
     assert_eq!(ends(bench.core.stats()), [0, 0, 1, 1], "its deadline passed");
     bench.core.release_nowait(&lock, bench.now);
     assert_eq!(ends(bench.core.stats()), [0, 0, 1, 1], "it was over");
 
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1, 2]);
     assert!(bench.core.into_token(lock, bench.now).is_some());
     assert_eq!(ends(bench.core.stats()), [0, 0, 0, 1], "it was given away");
@@ -45,7 +41,7 @@ fn counters_tell_a_released_lock_from_a_lost_one_and_from_one_given_away() {
 
 #[test]
 fn counters_have_the_wait_from_the_request_to_the_lock() {
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1, 2]);
     assert_eq!(class_of(&bench.core.stats().waits), Some(Duration::from_micros(64)));
     // The second request of this client waits for its turn.
@@ -64,7 +60,7 @@ fn counters_have_the_wait_from_the_request_to_the_lock() {
 
 #[test]
 fn counters_have_extends_of_the_caller_apart_from_renewals() {
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1, 2]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for node in 0..3 {
@@ -74,7 +70,7 @@ fn counters_have_extends_of_the_caller_apart_from_renewals() {
     assert!(bench.completion().unwrap().result.is_ok());
     assert_eq!((bench.core.stats().extended, bench.core.stats().renewed), (1, 0));
 
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     let keep = AutoExtend::at_most(TTL * 10);
     bench.core.acquire(b"k", LockOptions::once(TTL).auto_extend(keep), 7, bench.now).unwrap();
     for node in 0..3 {
@@ -98,7 +94,7 @@ fn votes(stats: &Stats, node: usize) -> (u64, u64, u64) {
 
 #[test]
 fn counters_of_a_node_count_answers_to_an_acquire_and_not_to_a_release() {
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1, 2]);
     bench.core.release(lock, 2, bench.now);
     for (node, reply) in ["-NOSCRIPT no\r\n", ":1\r\n", ":-1\r\n"].into_iter().enumerate() {
@@ -130,7 +126,7 @@ fn counters_have_each_way_in_which_an_attempt_is_lost() {
         ("-NOPERM no\r\n", [0, 0, 0, 1]),
     ];
     for (reply, expected) in cases {
-        let mut bench = quiet();
+        let mut bench = Bench::quiet(3);
         bench.acquire();
         for node in 0..3 {
             bench.said(node);
@@ -139,7 +135,7 @@ fn counters_have_each_way_in_which_an_attempt_is_lost() {
         assert!(bench.completion().unwrap().result.is_err());
         assert_eq!(lost(&bench), expected, "{reply}");
     }
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     bench.core.acquire(b"k", LockOptions::once(millis(20)), 1, bench.now).unwrap();
     bench.now = bench.now.saturating_add(millis(20));
     for node in 0..3 {
@@ -152,7 +148,7 @@ fn counters_have_each_way_in_which_an_attempt_is_lost() {
 
 #[test]
 fn counters_and_events_follow_connections_and_pending_releases() {
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     let node = |bench: &Bench| bench.core.stats().nodes[0];
     assert_eq!((node(&bench).connections, node(&bench).failures), (1, 0));
     let lock = bench.hold(&[0, 1, 2]);
@@ -170,7 +166,7 @@ fn counters_and_events_follow_connections_and_pending_releases() {
     assert!(events.contains(&sent), "{events:?}");
     let dropped = |event: &&NodeEvent| matches!(event, NodeEvent::PendingReleasesDropped { .. });
     assert_eq!(events.iter().find(dropped), None, "none was dropped");
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     bench.lose(1);
     bench.pass(millis(600));
     std::iter::from_fn(|| bench.core.poll_node_event()).for_each(drop);

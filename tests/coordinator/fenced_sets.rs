@@ -9,7 +9,6 @@ use redlatch::proto::{KeySet, ReportedSet};
 use redlatch::{ConfigError, Error, Lock, LockOptions, Op, Outcome, RestartGuard};
 
 use crate::bench::{Bench, Command, TTL};
-use crate::fencing::{refused, won};
 use crate::fencing_on_masters::{World, majorities};
 
 const NOPERM: &str = "-NOPERM this user has no permissions to run the 'evalsha' command\r\n";
@@ -75,7 +74,7 @@ fn hold(bench: &mut Bench, votes: [u64; 2]) -> Lock {
         expect(bench, node, COUNT);
         vote(bench, node, votes);
     }
-    won(bench)
+    bench.won()
 }
 
 #[test]
@@ -114,7 +113,7 @@ fn fences_of_different_votes_are_written_back_before_the_lock_is_handed_out() {
         expect(&mut bench, node, "raise KEYS | 0 600000 1000 1 6 9");
         bench.reply(node, ":1\r\n");
     }
-    assert_eq!(fences(&won(&mut bench)), [6, 9]);
+    assert_eq!(fences(&bench.won()), [6, 9]);
     assert_eq!((bench.core.stats().fenced, bench.core.stats().written_back), (1, 1));
 }
 
@@ -132,7 +131,7 @@ fn fences_whose_write_back_finds_a_key_gone_are_none() {
         }
         expect(&mut bench, 1, "raise KEYS | 0 600000 1000 1 6 6");
         bench.reply(1, found);
-        let error = refused(&mut bench);
+        let error = bench.refused();
         let report = error.report().expect("it has a report");
         assert!(matches!(error, Error::Contended(_)), "{error}");
         assert_eq!(report.set, Some(ReportedSet { keys: 2, named: true }));
@@ -155,14 +154,14 @@ fn votes_for_another_number_of_keys_are_no_votes() {
     vote(&mut bench, 1, [7, 7]);
     assert!(bench.completion().is_none(), "one node has voted");
     bench.reply(2, ":-1\r\n");
-    assert!(matches!(refused(&mut bench), Error::NoQuorum(_) | Error::Contended(_)));
+    assert!(matches!(bench.refused(), Error::NoQuorum(_) | Error::Contended(_)));
     expect(&mut bench, 0, "release a b | ");
     // A reply that the script cannot give ends the connection.
     let mut bench = Bench::new(1);
     ask(&mut bench);
     expect(&mut bench, 0, COUNT);
     bench.reply(0, ":1\r\n");
-    assert!(matches!(refused(&mut bench), Error::NoQuorum(_)));
+    assert!(matches!(bench.refused(), Error::NoQuorum(_)));
 }
 
 #[test]
@@ -179,7 +178,7 @@ fn fenced_set_touches_no_counter_of_a_node_in_quarantine() {
     assert!(bench.completion().is_none(), "one node has voted");
     expect(&mut bench, 2, COUNT);
     vote(&mut bench, 2, [6, 6]);
-    let lock = won(&mut bench);
+    let lock = bench.won();
     bench.core.extend(&lock, TTL, 0, bench.now).expect("it is held");
     expect(&mut bench, 0, "extend a b | 10000");
     expect(&mut bench, 1, "raise KEYS | 10000 600000 1000 1 6 6");
@@ -233,7 +232,7 @@ fn fenced_set_whose_script_failed_in_the_middle_is_released_although_the_repeat_
     expect(&mut bench, 0, COUNT);
     // The first key may hold this client's own token.
     bench.reply(0, ":-1\r\n");
-    assert!(matches!(refused(&mut bench), Error::Contended(_)));
+    assert!(matches!(bench.refused(), Error::Contended(_)));
     expect(&mut bench, 0, "release a b | ");
 }
 
@@ -256,7 +255,7 @@ fn fenced_set_of_one_key_is_a_fenced_lock() {
         .expect("it is fine");
     assert_eq!(bench.said(0)[0][2..5], ["2", "k", "redlatch:fence:{k}"]);
     bench.reply(0, ":7\r\n");
-    let lock = won(&mut bench);
+    let lock = bench.won();
     assert_eq!((lock.fence(), fences(&lock)), (Some(7), vec![7]));
 }
 

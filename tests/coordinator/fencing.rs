@@ -15,17 +15,6 @@ pub fn ask(bench: &mut Bench) -> Op {
     bench.core.acquire(b"k", LockOptions::once(TTL).fenced(), 1, bench.now).expect("it is fine")
 }
 
-pub fn won(bench: &mut Bench) -> Lock {
-    match bench.completion().map(|done| done.result) {
-        Some(Ok(Outcome::Acquired(lock))) => lock,
-        other => panic!("no lock: {other:?}"),
-    }
-}
-
-pub fn refused(bench: &mut Bench) -> Error {
-    bench.completion().expect("it has ended").result.expect_err("it is lost")
-}
-
 /// The one command that the node was sent, which runs this script.
 #[track_caller]
 pub fn script(bench: &mut Bench, node: usize) -> Command {
@@ -51,7 +40,7 @@ pub fn hold(bench: &mut Bench, votes: &[u64]) -> Lock {
         script(bench, node);
         vote(bench, node, vote_of_it);
     }
-    won(bench)
+    bench.won()
 }
 
 /// Acquires and releases with these votes of all nodes, so that they know the script.
@@ -89,7 +78,7 @@ fn fence_of_equal_votes_takes_one_round_trip() {
     assert!(bench.completion().is_none());
     script(&mut bench, 1);
     vote(&mut bench, 1, 7);
-    let lock = won(&mut bench);
+    let lock = bench.won();
     assert_eq!(lock.fence(), Some(7));
     assert_eq!(lock.alias().fence(), Some(7));
     assert!(bench.said(0).is_empty(), "nothing is written back");
@@ -117,7 +106,7 @@ fn fenced_script_is_sent_by_its_sha1_from_the_second_time_on() {
     vote(&mut bench, 0, 8);
     script(&mut bench, 1);
     vote(&mut bench, 1, 8);
-    assert_eq!(won(&mut bench).fence(), Some(8));
+    assert_eq!(bench.won().fence(), Some(8));
 }
 
 /// A node that does not say its time any more counts for no fence.
@@ -146,7 +135,7 @@ fn fence_of_different_votes_is_written_back_before_the_lock_is_handed_out() {
     assert_eq!(command[2..5], ["2", "k", COUNTER]);
     assert_eq!(command[6..], ["0", "600000", "1000", FLOOR, "6"], "the key is not extended");
     bench.reply(1, ":1\r\n");
-    assert_eq!(won(&mut bench).fence(), Some(6));
+    assert_eq!(bench.won().fence(), Some(6));
     assert_eq!((bench.core.stats().fenced, bench.core.stats().written_back), (1, 1));
 }
 
@@ -163,7 +152,7 @@ fn fence_whose_write_back_finds_another_token_is_no_fence() {
         }
         script(&mut bench, 1);
         bench.reply(1, found);
-        let error = refused(&mut bench);
+        let error = bench.refused();
         assert!(matches!(error, Error::Contended(_)), "{error}");
         // The client releases it like any lost attempt: on nodes 0 and 1, which granted the key,
         // and not on node 2.
@@ -189,7 +178,7 @@ fn fence_that_is_written_back_after_the_deadline_is_no_fence() {
     bench.now = bench.now.saturating_add(TTL);
     bench.reply(1, ":1\r\n");
     bench.core.handle_timeout(bench.now);
-    let error = refused(&mut bench);
+    let error = bench.refused();
     assert!(matches!(error, Error::Expired(_)), "{error}");
     assert_eq!(bench.said(0)[0][3], "k", "the release");
 }
@@ -203,7 +192,7 @@ fn fence_is_not_written_back_at_the_deadline() {
     vote(&mut bench, 0, 6);
     bench.now = bench.now.saturating_add(TTL);
     vote(&mut bench, 1, 2);
-    assert!(matches!(refused(&mut bench), Error::Expired(_)));
+    assert!(matches!(bench.refused(), Error::Expired(_)));
     let said = bench.said(1);
     assert!(said.iter().all(|command| !runs(command, EXTEND_SET)), "{said:?}");
 }
@@ -234,7 +223,7 @@ fn fence_that_no_node_confirms_in_time_is_lost_and_its_wait_goes_on() {
         let before = ":1\r\n".repeat(first);
         bench.reply(node, &format!("{before}:10\r\n"));
     }
-    assert_eq!(won(&mut bench).fence(), Some(10), "a new attempt has a new number");
+    assert_eq!(bench.won().fence(), Some(10), "a new attempt has a new number");
 }
 
 #[test]
@@ -255,7 +244,7 @@ fn late_vote_takes_part_in_the_second_round() {
             assert!(runs(&script(&mut bench, 2), EXTEND_SET));
             bench.reply(2, ":1\r\n");
         }
-        assert_eq!(won(&mut bench).fence(), Some(6), "late vote {late}");
+        assert_eq!(bench.won().fence(), Some(6), "late vote {late}");
         bench.reply(1, ":1\r\n");
     }
     let mut bench = Bench::new(3);
@@ -269,7 +258,7 @@ fn late_vote_takes_part_in_the_second_round() {
     bench.reply(2, ":-1\r\n");
     assert!(bench.completion().is_none());
     bench.lose(1);
-    assert!(matches!(refused(&mut bench), Error::Contended(_) | Error::NoQuorum(_)));
+    assert!(matches!(bench.refused(), Error::Contended(_) | Error::NoQuorum(_)));
 }
 
 #[test]
@@ -283,7 +272,7 @@ fn vote_of_a_connection_that_is_lost_in_the_second_round_does_not_hold_it_up() {
     script(&mut bench, 1);
     bench.lose(2);
     bench.lose(1);
-    assert!(matches!(refused(&mut bench), Error::NoQuorum(_)));
+    assert!(matches!(bench.refused(), Error::NoQuorum(_)));
 }
 
 #[test]
@@ -302,7 +291,7 @@ fn node_that_is_flushed_between_the_rounds_does_not_count() {
     assert!(bench.completion().is_none(), "one node has the number");
     script(&mut bench, 2);
     vote(&mut bench, 2, 6);
-    assert_eq!(won(&mut bench).fence(), Some(6));
+    assert_eq!(bench.won().fence(), Some(6));
     // Second case: the flushed node gets the number in the second round, and acknowledges it after
     // the flush.
     let mut bench = Bench::new(3);
@@ -314,7 +303,7 @@ fn node_that_is_flushed_between_the_rounds_does_not_count() {
     script(&mut bench, 1);
     bench.reply(1, &format!("{flush}:1\r\n"));
     bench.lose(2);
-    assert!(matches!(refused(&mut bench), Error::NoQuorum(_)));
+    assert!(matches!(bench.refused(), Error::NoQuorum(_)));
 }
 
 #[test]
@@ -331,7 +320,7 @@ fn node_in_quarantine_counts_no_fence_and_creates_no_counter() {
     assert!(bench.completion().is_none());
     script(&mut bench, 2);
     vote(&mut bench, 2, 6);
-    assert_eq!(won(&mut bench).fence(), Some(6));
+    assert_eq!(bench.won().fence(), Some(6));
 }
 
 #[test]
@@ -357,7 +346,7 @@ fn node_whose_clock_is_far_from_the_median_counts_no_fence() {
         vote(&mut bench, 1, 6);
         script(&mut bench, 2);
         bench.lose(2);
-        let error = refused(&mut bench);
+        let error = bench.refused();
         assert!(error.to_string().contains("has a clock too far from the others'"), "{error}");
     }
 }
@@ -371,7 +360,7 @@ fn node_that_may_evict_counts_no_fence() {
         assert_eq!(bench.names(node), ["SET"]);
         bench.reply(node, "+OK\r\n");
     }
-    let error = refused(&mut bench);
+    let error = bench.refused();
     assert!(matches!(error, Error::Config(ConfigError::Nodes(_))), "{error}");
     assert!(error.to_string().contains("may evict keys"), "{error}");
     // A plain lock can be granted there.
@@ -510,7 +499,7 @@ fn vote_that_no_counter_can_have_is_no_vote() {
         script(&mut bench, node);
         bench.reply(node, words);
     }
-    let error = refused(&mut bench);
+    let error = bench.refused();
     assert!(matches!(error, Error::NoQuorum(_)), "another program uses the key: {error}");
     // A script that fails may have written before, so a release follows.
     assert_eq!(script(&mut bench, 0)[3], "k");
@@ -528,7 +517,7 @@ fn queued_fenced_request_is_fenced_when_its_turn_comes() {
         assert!(runs(said.last().unwrap(), ACQUIRE), "{said:?}");
         bench.reply(node, ":1\r\n:4\r\n");
     }
-    assert_eq!(won(&mut bench).fence(), Some(4));
+    assert_eq!(bench.won().fence(), Some(4));
 }
 
 #[test]

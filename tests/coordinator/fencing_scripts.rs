@@ -2,7 +2,7 @@
 
 use redlatch::proto::sets::ACQUIRE;
 
-use super::fencing::{ask, give_back, hold, refused, release, runs, script, vote, won};
+use super::fencing::{ask, give_back, hold, release, runs, script, vote};
 use super::*;
 
 #[test]
@@ -38,7 +38,7 @@ fn fenced_acquire_whose_script_failed_in_the_middle_is_released_although_the_rep
         assert_eq!(script(&mut bench, node)[0], "EVAL");
         bench.reply(node, ":-1\r\n");
     }
-    refused(&mut bench);
+    bench.refused();
     for node in 0..2 {
         assert_eq!(bench.names(node), ["EVALSHA"], "the release on node {node}");
         bench.reply(node, ":1\r\n");
@@ -67,7 +67,7 @@ fn fenced_script_that_a_node_refused_by_its_sha1_is_sent_by_its_source() {
                 script(&mut bench, node);
                 vote(&mut bench, node, 9);
             }
-            let lock = won(&mut bench);
+            let lock = bench.won();
             release(&mut bench, &lock);
         }
     }

@@ -6,17 +6,13 @@ use redlatch::{AutoExtend, NodeId, RestartGuard};
 
 const FLUSHED: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 
-fn quiet() -> Bench {
-    Bench::with(3, |settings| settings.probe_interval = TTL * 100)
-}
-
 fn flushes(bench: &Bench, node: usize) -> u64 {
     bench.core.stats().nodes[node].flushes
 }
 
 #[test]
 fn a_thousand_reads_with_a_flush_each_cost_a_few_walks_over_the_locks() {
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     for _ in 0..1_000 {
         bench.reply(0, FLUSHED);
     }
@@ -61,7 +57,7 @@ fn the_last_flush_of_many_finds_the_lock_that_came_between_them() {
 
 #[test]
 fn flush_that_no_other_follows_sets_no_timer() {
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     let before = bench.core.open_timers();
     bench.reply(0, FLUSHED);
     assert_eq!(bench.core.open_timers(), before + 1, "the end of its quarantine");

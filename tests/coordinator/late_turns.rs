@@ -7,10 +7,6 @@ use redlatch::{AutoExtend, Lock, LockOptions, LockUpdateKind, LostReason};
 const PUSH: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
 const NO_SCRIPT: &str = "-NOSCRIPT No matching script. Please use EVAL.\r\n";
 
-fn quiet() -> Bench {
-    Bench::with(3, |settings| settings.probe_interval = TTL * 100)
-}
-
 /// Kept locks on all nodes, whose keys begin with `name`; every question is answered.
 fn keep_many(bench: &mut Bench, name: &str, count: usize, ttl: Duration, keep: AutoExtend) {
     for index in 0..count {
@@ -56,7 +52,7 @@ fn count_lost(bench: &mut Bench) -> usize {
 
 #[test]
 fn late_turn_after_all_deadlines_releases_every_auto_extended_lock() {
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     keep_many(&mut bench, "k", 600, TTL, AutoExtend::at_most(TTL * 100));
     bench.pass(TTL * 2);
     for node in 0..3 {
@@ -70,7 +66,7 @@ fn late_turn_after_all_deadlines_releases_every_auto_extended_lock() {
 
 #[test]
 fn losses_do_not_wait_for_the_renewals_of_live_locks() {
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     keep_many(&mut bench, "live", 600, TTL, AutoExtend::at_most(TTL * 100));
     // These locks are not renewed, and end a moment after the renewals of the others are due.
     keep_many(&mut bench, "over", 300, millis(3_450), AutoExtend::extensions(0));
@@ -131,7 +127,7 @@ fn assert_lost(bench: &mut Bench, data: u64) {
 
 #[test]
 fn foreign_write_check_that_comes_late_prolongs_nothing() {
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     let (_, left) = kept(&mut bench);
     (0..3).for_each(|node| bench.reply(node, PUSH));
     bench.pass(left);
@@ -144,7 +140,7 @@ fn foreign_write_check_that_comes_late_prolongs_nothing() {
 #[test]
 fn extend_of_the_caller_is_not_repeated_at_the_loss_of_an_auto_extended_lock() {
     for past in [Duration::ZERO, TTL] {
-        let mut bench = quiet();
+        let mut bench = Bench::quiet(3);
         let (lock, left) = kept(&mut bench);
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         super::foreign_writes::answer(&mut bench, [super::foreign_writes::BUSY; 3]);
@@ -169,7 +165,7 @@ fn extend_without_script(bench: &mut Bench, lock: &Lock, late: Duration) {
 #[test]
 fn a_script_that_a_node_forgot_is_not_sent_at_or_past_the_deadline() {
     for (late, sent) in [(millis(1), true), (Duration::ZERO, false), (TTL, false)] {
-        let mut bench = quiet();
+        let mut bench = Bench::quiet(3);
         let lock = bench.hold(&[0, 1]);
         bench.said(2);
         bench.reply(2, "+OK\r\n");
@@ -183,7 +179,7 @@ fn a_script_that_a_node_forgot_is_not_sent_at_or_past_the_deadline() {
         assert_lost(&mut bench, 2);
     }
     // The same for a lock that is renewed: that one ends 2 ms before its deadline.
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     let (lock, left) = kept(&mut bench);
     extend_without_script(&mut bench, &lock, left);
     assert_nothing_prolongs(&mut bench);
@@ -193,7 +189,7 @@ fn a_script_that_a_node_forgot_is_not_sent_at_or_past_the_deadline() {
 
 #[test]
 fn a_node_that_answers_past_the_deadline_is_not_healed() {
-    let mut bench = quiet();
+    let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1]);
     bench.said(2);
     bench.reply(2, "+OK\r\n");

@@ -111,10 +111,7 @@ fn hold(bench: &mut Bench, key: &[u8]) -> redlatch::Lock {
     ask_for(bench, key).unwrap();
     bench.said(0);
     bench.reply(0, "+OK\r\n");
-    match bench.completion().map(|done| done.result) {
-        Some(Ok(Outcome::Acquired(lock))) => lock,
-        other => panic!("no lock: {other:?}"),
-    }
+    bench.won()
 }
 
 /// A closed client has no later turn that would send the releases.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redlatch::proto::NodeId;
 use redlatch::testing::master::Restart;
-use redlatch::{AutoExtend, Error, LockOptions, LockUpdateKind};
+use redlatch::{AutoExtend, Error, Lock, LockOptions, LockUpdateKind};
 
 use super::line::{LONG, MS, TTL, line_of};
 use super::line_strangers::{last_message, publish, words_of_member};
@@ -211,9 +211,9 @@ fn node_that_has_not_answered_two_claims_is_not_asked_a_third() {
     assert!(world.lock(all[1]).is_some());
 }
 
-/// A poll is executed after the lock was won, and its answer is lost with the connection.
-#[test]
-fn release_takes_the_token_out_of_a_line_that_it_came_to_stand_in_late() {
+/// A client that won the lock in line while no node had executed the poll that it sent before.
+/// Another program has the key on node 0.
+fn won_before_its_poll_is_executed() -> (World, usize, Lock) {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
     world.cut_off(&[0, 1, 2]);
@@ -227,15 +227,22 @@ fn release_takes_the_token_out_of_a_line_that_it_came_to_stand_in_late() {
     assert!(fetch(&mut world, all[1]));
     let lock = world.won(all[1]);
     world.run(0, &[b"SET", KEY, b"other", b"PX", b"60000"]);
-    world.deliver_to_node(all[1], 0);
+    (world, all[1], lock)
+}
+
+/// A poll is executed after the lock was won, and its answer is lost with the connection.
+#[test]
+fn release_takes_the_token_out_of_a_line_that_it_came_to_stand_in_late() {
+    let (mut world, waiter, lock) = won_before_its_poll_is_executed();
+    world.deliver_to_node(waiter, 0);
     assert_eq!(world.in_line(0), 1, "the key is another's there");
-    world.cut(all[1], 0);
+    world.cut(waiter, 0);
     world.cut_off(&[]);
-    while world.core(all[1]).stats().nodes[0].connections < 2 {
+    while world.core(waiter).stats().nodes[0].connections < 2 {
         world.pass(MS);
     }
     world.pass(5 * MS);
-    world.release(all[1], lock);
+    world.release(waiter, lock);
     world.settle();
     assert_eq!([0, 1, 2].map(|node| world.in_line(node)), [0; 3]);
 }
@@ -408,20 +415,8 @@ fn tokens_that_were_given_away_are_remembered_up_to_a_number() {
 /// The poll was written before the lock was won, and its release after that, on one connection.
 #[test]
 fn release_takes_out_the_token_that_a_poll_before_it_puts_into_the_line() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, TTL);
-    world.cut_off(&[0, 1, 2]);
-    world.pass(95 * MS);
-    assert!(is_asked(&world, all[1], 0), "it polls");
-    world.release(all[0], lock);
-    for node in 0..3 {
-        world.deliver_to_node(all[0], node);
-        world.deliver_to_client(all[1], node);
-    }
-    assert!(fetch(&mut world, all[1]));
-    let lock = world.won(all[1]);
-    world.run(0, &[b"SET", KEY, b"other", b"PX", b"60000"]);
-    world.release(all[1], lock);
+    let (mut world, waiter, lock) = won_before_its_poll_is_executed();
+    world.release(waiter, lock);
     world.cut_off(&[]);
     world.settle();
     assert_eq!([0, 1, 2].map(|node| world.in_line(node)), [0; 3]);

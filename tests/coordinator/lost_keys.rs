@@ -18,10 +18,7 @@ fn hold(bench: &mut Bench, nodes: usize) -> Lock {
         assert_eq!(bench.names(node), ["SET"]);
         bench.reply(node, "+OK\r\n");
     }
-    match bench.completion().unwrap().result {
-        Ok(Outcome::Acquired(lock)) => lock,
-        other => panic!("no lock: {other:?}"),
-    }
+    bench.won()
 }
 
 /// The caller extends the lock; these nodes answer, the others do not.

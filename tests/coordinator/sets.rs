@@ -64,20 +64,7 @@ fn hold(bench: &mut Bench, names: &[&str]) -> Lock {
         expect(bench, node, "acquire", names);
         bench.reply(node, ":1\r\n");
     }
-    taken(bench)
-}
-
-#[track_caller]
-fn taken(bench: &mut Bench) -> Lock {
-    match bench.completion().map(|done| done.result) {
-        Some(Ok(Outcome::Acquired(lock))) => lock,
-        other => panic!("no lock: {other:?}"),
-    }
-}
-
-#[track_caller]
-fn refused(bench: &mut Bench) -> Error {
-    bench.completion().expect("it has ended").result.expect_err("it is refused")
+    bench.won()
 }
 
 /// The key that an error names, and what it says of the set.
@@ -95,7 +82,7 @@ fn set_is_one_script_with_all_keys_on_each_node() {
         assert_eq!((&said[0][..], &said[6][..]), ("EVAL", "10000"), "a node's first one");
         bench.reply(node, ":1\r\n");
     }
-    let lock = taken(&mut bench);
+    let lock = bench.won();
     bench.core.extend(&lock, TTL, 0, bench.now).expect("it is held");
     for node in 0..3 {
         expect(&mut bench, node, "extend", &["a", "b"]);
@@ -150,7 +137,7 @@ fn set_that_a_node_refuses_leaves_nothing_there_and_names_the_key() {
     bench.reply(0, ":1\r\n");
     bench.reply(1, ":-2\r\n");
     bench.reply(2, ":-2\r\n");
-    let error = refused(&mut bench);
+    let error = bench.refused();
     assert!(error.is_contended(), "{error}");
     assert_eq!(named(&error), ("b", Some(ReportedSet { keys: 3, named: true })));
     assert!(error.to_string().contains("for \"b\", one of 3 keys: "), "{error}");
@@ -167,7 +154,7 @@ fn script_over_a_set_that_fails_leaves_a_release_of_every_key() {
     drop(bench.said(0));
     // The error proves nothing: the node may have written the first key.
     bench.reply(0, OOM);
-    let error = refused(&mut bench);
+    let error = bench.refused();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
     expect(&mut bench, 0, "release", &["a", "b"]);
     // The node answers that the second key was not there, and that it released the first.
@@ -213,7 +200,7 @@ fn script_that_a_node_forgot_says_nothing_of_another_script() {
             .expect("it is fine");
         drop(bench.said(0));
         bench.reply(0, ":7\r\n");
-        let lock = taken(bench);
+        let lock = bench.won();
         bench.core.extend(&lock, TTL, 0, bench.now).expect("it is held");
         let form = bench.said(0)[0][0].clone();
         bench.reply(0, ":1\r\n");
@@ -233,7 +220,7 @@ fn script_that_a_node_forgot_says_nothing_of_another_script() {
     bench.reply(0, "-NOSCRIPT no\r\n");
     assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], "EVAL");
     bench.reply(0, ":1\r\n");
-    drop(taken(&mut bench));
+    drop(bench.won());
     assert_eq!(extends(&mut bench), "EVALSHA", "the node still knows the script of an extend");
 }
 
@@ -250,7 +237,7 @@ fn set_whose_script_failed_in_the_middle_is_released_although_the_repeat_is_deni
     assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], "EVAL");
     // The second key may hold another client's token; the first may hold this client's.
     bench.reply(0, ":-2\r\n");
-    assert!(matches!(refused(&mut bench), Error::Contended(_)));
+    assert!(matches!(bench.refused(), Error::Contended(_)));
     expect(&mut bench, 0, "release", &["a", "b"]);
 }
 
@@ -265,7 +252,7 @@ fn loss_of_a_set_names_the_key_that_is_gone_and_releases_the_others() {
     bench.reply(1, ":-4\r\n");
     // The answer -5 says that key 2, which is b, is another client's.
     bench.reply(2, ":-5\r\n");
-    let error = refused(&mut bench);
+    let error = bench.refused();
     assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
     assert_eq!(named(&error), ("b", Some(ReportedSet { keys: 3, named: true })));
     let update = bench.core.poll_lock_update().expect("the loss is reported");
@@ -321,7 +308,7 @@ fn set_whose_grant_a_node_in_quarantine_gave_is_no_majority() {
     ask(&mut bench, &["a", "b"]);
     (0..3).for_each(|node| drop(bench.said(node)));
     (0..3).for_each(|node| bench.reply(node, ":1\r\n"));
-    let error = refused(&mut bench);
+    let error = bench.refused();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
     assert!(error.to_string().contains("restart guard"), "{error}");
     for node in 0..3 {
@@ -402,14 +389,14 @@ fn set_is_adopted_as_a_whole_under_a_new_token() {
         assert_ne!(said[6], token.to_string());
         bench.reply(0, answer);
         if answer == ":1\r\n" {
-            let lock = taken(&mut bench);
+            let lock = bench.won();
             bench.core.release(lock, 0, bench.now);
             expect(&mut bench, 0, "release", &["a", "b"]);
             bench.reply(0, ":1\r\n");
             drop(bench.completion());
         }
     }
-    let error = refused(&mut bench);
+    let error = bench.refused();
     assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
     assert_eq!(named(&error).0, "b");
     assert!(bench.said(0).is_empty(), "the script changed nothing");
@@ -436,7 +423,7 @@ fn reply_that_a_script_over_a_set_cannot_give_is_no_vote() {
         ask(&mut bench, &["a", "b"]);
         drop(bench.said(0));
         bench.reply(0, reply);
-        let error = refused(&mut bench);
+        let error = bench.refused();
         assert!(matches!(error, Error::NoQuorum(_)), "{reply:?}: {error}");
         assert!(bench.core.ready().is_empty(), "{reply:?}: the connection ends");
     }

@@ -31,11 +31,6 @@ fn expect(bench: &mut Bench, node: usize, name: &str, script: &str) {
     assert_eq!(said[0], [name, script, "2", "a", "b", &text, &ttl]);
 }
 
-#[track_caller]
-fn refused(bench: &mut Bench) -> Error {
-    bench.completion().expect("it has ended").result.expect_err("it is refused")
-}
-
 /// The key that an error names, and what it says of the set.
 fn named(error: &Error) -> (&[u8], Option<ReportedSet>) {
     let report = error.report().expect("it has a report");
@@ -71,7 +66,7 @@ fn extend_by_token_of_a_set_names_the_key_that_is_lost() {
             bench.said(node);
             bench.reply(node, answer);
         }
-        let error = refused(&mut bench);
+        let error = bench.refused();
         assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
         let set = Some(ReportedSet { keys: 2, named: true });
         assert_eq!(named(&error), (&key[..], set), "{answer:?}");
@@ -82,7 +77,7 @@ fn extend_by_token_of_a_set_names_the_key_that_is_lost() {
         bench.said(node);
         bench.reply(node, "-LOADING no\r\n");
     }
-    let error = refused(&mut bench);
+    let error = bench.refused();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
     assert_eq!(named(&error), (&b"a"[..], Some(ReportedSet { keys: 2, named: false })));
 }
@@ -105,7 +100,7 @@ fn extend_by_token_of_a_set_never_counts_a_node_in_quarantine() {
         bench.reply(1, ":1\r\n");
         assert!(bench.completion().is_none(), "one vote counts; distrusted before: {before}");
         bench.reply(0, ":-4\r\n");
-        let error = refused(&mut bench);
+        let error = bench.refused();
         let Error::NoQuorum(report) = &error else { panic!("{error}") };
         assert_eq!(report.nodes[2].reply, NodeReply::Failed(NodeError::Quarantined));
     }
@@ -142,7 +137,7 @@ fn extend_by_token_of_a_set_takes_no_reply_that_its_script_cannot_give() {
             bench.said(node);
             bench.reply(node, reply);
         }
-        let error = refused(&mut bench);
+        let error = bench.refused();
         assert!(matches!(error, Error::NoQuorum(_)), "{reply:?}: {error}");
     }
 }

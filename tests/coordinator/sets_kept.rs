@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use redlatch::proto::{Action, KeySet};
-use redlatch::{Error, Lock, LockOptions, NodeId, NodeState, Op, Outcome};
+use redlatch::{Error, LockOptions, NodeId, NodeState, Op};
 
 use crate::bench::{Bench, Command, INFO_OLD, TTL, bulk};
 
@@ -121,13 +121,6 @@ pub fn keeps_the_first_key(bench: &mut Bench, take: &str, ttl: Duration) -> Op {
     op
 }
 
-fn taken(bench: &mut Bench) -> Lock {
-    match bench.completion().map(|done| done.result) {
-        Some(Ok(Outcome::Acquired(lock))) => lock,
-        other => panic!("no lock: {other:?}"),
-    }
-}
-
 #[test]
 fn set_that_keeps_its_first_key_has_its_deadline_from_the_round_over_all_keys() {
     let mut bench = Bench::without_tracking(1);
@@ -140,7 +133,7 @@ fn set_that_keeps_its_first_key_has_its_deadline_from_the_round_over_all_keys() 
     let last = bench.now;
     bench.pass(Duration::from_millis(1));
     bench.reply(0, ":1\r\n");
-    let lock = taken(&mut bench);
+    let lock = bench.won();
     let deadline = bench.core.deadline(&lock).expect("it is held");
     let usable = TTL - TTL / 100 - Duration::from_millis(2);
     assert_eq!(deadline, last.saturating_add(usable));
@@ -161,7 +154,7 @@ fn grant_of_the_first_key_does_not_prove_the_whole_set() {
     (0..2).for_each(|node| bench.reply(node, MINE));
     until_asked(&mut bench, 2, "take a+b");
     (0..2).for_each(|node| bench.reply(node, ":1\r\n"));
-    let lock = taken(&mut bench);
+    let lock = bench.won();
     // Another process takes the place of node 2, with the keys of another node.
     bench.set_info(2, &INFO_OLD.replace("RRR", "SSS"));
     while !bench.actions().contains(&Action::Connect(NodeId::new(2))) {
@@ -199,7 +192,7 @@ fn node_that_refuses_the_last_round_after_the_majority_is_released_all_the_same(
     reply(&mut bench, MINE, HELD);
     until_asked(&mut bench, 3, "take a+b");
     (0..2).for_each(|node| bench.reply(node, ":1\r\n"));
-    let lock = taken(&mut bench);
+    let lock = bench.won();
     // The third node granted `a` meanwhile, and has `b` for another client.
     bench.reply(2, ":-2\r\n");
     bench.core.release(lock, 0, bench.now);
@@ -277,5 +270,5 @@ fn vote_of_an_earlier_round_over_all_keys_is_no_vote() {
     bench.reply(2, "*2\r\n:6\r\n:6\r\n");
     assert!(bench.completion().is_none(), "one node has the numbers");
     bench.reply(1, ":1\r\n");
-    assert_eq!(taken(&mut bench).fences().collect::<Vec<u64>>(), [6, 6]);
+    assert_eq!(bench.won().fences().collect::<Vec<u64>>(), [6, 6]);
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use redlatch::LockOptions;
 use redlatch::proto::KeySet;
-use redlatch::{Lock, LockOptions, Outcome};
 
 use crate::bench::{Bench, TTL};
 
@@ -40,13 +40,6 @@ fn asked(bench: &mut Bench, node: usize) -> Vec<String> {
     asked
 }
 
-fn taken(bench: &mut Bench) -> Lock {
-    match bench.completion().map(|done| done.result) {
-        Some(Ok(Outcome::Acquired(lock))) => lock,
-        other => panic!("no lock: {other:?}"),
-    }
-}
-
 #[test]
 fn script_over_a_set_is_not_repeated_past_the_deadline() {
     let mut bench = Bench::new(1);
@@ -54,7 +47,7 @@ fn script_over_a_set_is_not_repeated_past_the_deadline() {
     wait_for(&mut bench, &["a", "b"]);
     asked(&mut bench, 0);
     bench.reply(0, ":1\r\n");
-    let _held = taken(&mut bench);
+    let _held = bench.won();
     wait_for(&mut bench, &["c", "d"]);
     assert_eq!(bench.said(0)[0][0], "EVALSHA");
     // The client reads the answer before it looks at the timers of this turn.

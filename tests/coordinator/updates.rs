@@ -27,10 +27,7 @@ fn keep(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> Lock {
         bench.said(node);
         bench.reply(node, "+OK\r\n+OK\r\n:9999\r\n");
     }
-    match bench.completion().map(|done| done.result) {
-        Some(Ok(Outcome::Acquired(lock))) => lock,
-        other => panic!("no lock: {other:?}"),
-    }
+    bench.won()
 }
 
 fn updates(bench: &mut Bench) -> Vec<LockUpdate> {

@@ -1,25 +1,9 @@
 //! Which waiter has a turn, and which has none any more: faults that a review of the waiting found.
 
+use super::waiting::{acquired, ask_for};
 use super::*;
-use redlatch::{Lock, LockOptions, Op};
 
 const WAIT: Duration = Duration::from_secs(100);
-
-fn quiet(settings: &mut redlatch::proto::Settings) {
-    settings.probe_interval = Duration::from_secs(3000);
-}
-
-fn ask_for(bench: &mut Bench, data: u64, wait: Duration) -> Op {
-    bench.core.acquire(b"k", LockOptions::new(TTL).wait(wait), data, bench.now).unwrap()
-}
-
-fn acquired(bench: &mut Bench) -> (u64, Lock) {
-    let done = bench.completion().expect("a lock");
-    match done.result {
-        Ok(Outcome::Acquired(lock)) => (done.data, lock),
-        other => panic!("no lock: {other:?}"),
-    }
-}
 
 /// Answers all requests to a node, until there are no more.
 fn answer(bench: &mut Bench, node: usize, set: &str, left: &str) {
@@ -55,7 +39,7 @@ fn a_lock_that_is_over_is_in_nobodys_way() {
 
 #[test]
 fn a_wait_that_is_over_has_no_turn() {
-    let mut bench = Bench::with(1, quiet);
+    let mut bench = Bench::quiet(1);
     let lock = bench.hold(&[0]);
     ask_for(&mut bench, 2, millis(20));
     bench.now = bench.now.saturating_add(millis(500));
@@ -66,7 +50,7 @@ fn a_wait_that_is_over_has_no_turn() {
 
 #[test]
 fn adopt_does_not_split_the_queue() {
-    let mut bench = Bench::with(1, quiet).without_lines();
+    let mut bench = Bench::quiet(1).without_lines();
     let lock = bench.hold(&[0]);
     let token = bench.core.into_token(lock, bench.now).unwrap();
     ask_for(&mut bench, 1, WAIT);
@@ -94,7 +78,7 @@ fn adopt_does_not_split_the_queue() {
 #[test]
 fn the_waiter_after_those_that_gave_up_has_its_turn() {
     for gave_up in [1, 2, 5] {
-        let mut bench = Bench::with(1, quiet);
+        let mut bench = Bench::quiet(1);
         let lock = bench.hold(&[0]);
         let deadline = bench.core.open_timers();
         (0..gave_up).for_each(|_| {
@@ -119,7 +103,7 @@ fn the_waiter_after_those_that_gave_up_has_its_turn() {
 
 #[test]
 fn a_turn_that_ends_at_once_is_followed_by_the_next() {
-    let mut bench = Bench::with(1, quiet);
+    let mut bench = Bench::quiet(1);
     let lock = bench.hold(&[0]);
     (1..=3).for_each(|data| {
         ask_for(&mut bench, data, WAIT);
@@ -141,7 +125,7 @@ fn a_turn_that_ends_at_once_is_followed_by_the_next() {
 
 #[test]
 fn a_lock_is_in_nobodys_way_from_its_deadline_on() {
-    let mut bench = Bench::with(3, quiet);
+    let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1, 2]);
     let deadline = bench.core.deadline(&lock).unwrap();
     // The client has not looked at the timer of the deadline yet.

@@ -5,7 +5,7 @@ use redlatch::{AutoExtend, Lock, LockOptions, Op};
 
 const WAIT: Duration = Duration::from_secs(100);
 
-fn ask_for(bench: &mut Bench, data: u64, wait: Duration) -> Op {
+pub fn ask_for(bench: &mut Bench, data: u64, wait: Duration) -> Op {
     bench.core.acquire(b"k", LockOptions::new(TTL).wait(wait), data, bench.now).unwrap()
 }
 
@@ -21,7 +21,7 @@ fn denied(bench: &mut Bench, nodes: usize) {
     }
 }
 
-fn acquired(bench: &mut Bench) -> (u64, Lock) {
+pub fn acquired(bench: &mut Bench) -> (u64, Lock) {
     let done = bench.completion().expect("a lock");
     match done.result {
         Ok(Outcome::Acquired(lock)) => (done.data, lock),

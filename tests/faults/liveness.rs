@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::support::Cut;
+use kit::thread_cpu;
 use redlatch::{LockOptions, ReleaseOutcome};
-use rustix::time::{ClockId, clock_gettime};
 
 /// One pair, and how long it took.
 #[track_caller]
@@ -131,13 +131,6 @@ fn a_stopped_node_is_given_up_and_taken_back() {
     drive_until(&client, SOON, "one is left", || fleet[2].client_list().len() == 1);
 }
 
-/// What this thread has run, by the kernel's count.
-fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    let nanos = u32::try_from(time.tv_nsec).expect("nanoseconds are below a second");
-    Duration::new(u64::try_from(time.tv_sec).expect("time runs forward"), nanos)
-}
-
 #[test]
 fn nodes_that_refuse_or_are_dead_burn_no_time() {
     let nodes = Proxied::start(5);
@@ -149,14 +142,14 @@ fn nodes_that_refuse_or_are_dead_burn_no_time() {
     let client = client_of(settings, 3);
     let mut shares = Vec::new();
     for what in ["from the start", "and with one cut again and again"] {
-        let (start, run) = (Instant::now(), thread_time());
+        let (start, run) = (Instant::now(), thread_cpu());
         while start.elapsed() < 2 * SECOND {
             if shares.len() == 1 {
                 nodes.proxies[0].cut(Cut::Reset);
             }
             client.drive(millis(400)).unwrap();
         }
-        let share = (thread_time() - run).as_secs_f64() / start.elapsed().as_secs_f64();
+        let share = (thread_cpu() - run).as_secs_f64() / start.elapsed().as_secs_f64();
         println!("one refused, one dead {what}: {:.3} % of a processor", 100.0 * share);
         shares.push(share);
     }

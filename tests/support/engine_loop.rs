@@ -1,8 +1,11 @@
 //! An engine on a poller of its own, in the loop of a program that uses it.
 
+#![allow(dead_code, reason = "each test or bench uses a part of this")]
+
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
+use mio::event::Event;
 use redlatch::{Config, Engine};
 
 use super::support::{SECOND, eventually, millis};
@@ -46,11 +49,22 @@ impl Loop {
 
     /// Prepares, sleeps for at most this long, takes the events.
     pub fn turn_within(&mut self, most: Duration) {
+        self.turn_beside(most, |event| panic!("no socket of the engine has {event:?}"));
+    }
+
+    /// The same, with events that are not the engine's.
+    pub fn turn_beside(&mut self, most: Duration, mut other: impl FnMut(&Event)) {
         let timeout = self.engine.prepare().unwrap_or(most).min(most);
         sleep(&mut self.poll, &mut self.events, timeout);
         for event in &self.events {
-            assert!(self.engine.handle_event(event), "every socket here is the engine's");
+            if !self.engine.handle_event(event) {
+                other(event);
+            }
         }
+    }
+
+    pub fn registry(&self) -> &mio::Registry {
+        self.poll.registry()
     }
 
     /// Turns until `holds`, for 30 s at most.

@@ -1,7 +1,10 @@
 //! The least that any program has to do: the same bytes to the same nodes, answers counted by their
 //! first byte, the next question at the majority.
 //!
-//! No timer, no token, no check of anything: an answer that is no grant is a panic.
+//! No timer, no token, no check of anything: an answer that is no grant is a panic. The module that
+//! includes this file has a `tally`, which counts pairs and says when a run is over.
+
+#![allow(dead_code, reason = "a test or a bench uses a part of this")]
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -13,37 +16,38 @@ use mio::{Events, Interest, Poll, Token};
 use redlatch::proto::command::{self, Form};
 use redlatch::{LockToken, Ttl};
 
+use super::TTL;
 use super::tally::Tally;
-use super::{Contender, TTL};
 
 /// As much as the engine reads at once.
 const SCRATCH_BYTES: usize = 64 * 1024;
 
-/// Five sockets and what was asked on them.
-pub struct Floor {
-    poll: Poll,
-    events: Events,
-    wires: Vec<Wire>,
-    slots: Vec<Slot>,
-    quorum: u32,
-    scratch: Box<[u8]>,
-    /// Keys whose question got its majority in this turn, in that order.
-    decided: VecDeque<u32>,
-}
+/// Connections to the nodes, and what was asked on them.
+pub trait Wires {
+    /// Puts a question into every outbox.
+    fn ask(&mut self, bytes: &[u8], ask: Ask);
 
-struct Wire {
-    stream: TcpStream,
-    outbox: Vec<u8>,
-    asks: VecDeque<Ask>,
-    writable: bool,
-    /// Bytes of an answer, counted already, that are still to come.
-    rest: usize,
+    /// Writes, sleeps until there is an answer, and gives each answer's ask to `answered`.
+    fn turn(&mut self, answered: impl FnMut(Ask));
+
+    /// Whether an answer is still to come.
+    fn is_open(&self) -> bool;
 }
 
 /// What the next answer of a node is about.
-struct Ask {
+#[derive(Debug, Clone, Copy)]
+pub struct Ask {
     slot: u32,
     question: u32,
+}
+
+/// Connections, and the keys that are asked for on them.
+pub struct Floor<W = Sockets> {
+    pub wires: W,
+    slots: Vec<Slot>,
+    quorum: u32,
+    /// Keys whose question got its majority, in that order.
+    decided: VecDeque<u32>,
 }
 
 /// One key.
@@ -56,9 +60,119 @@ struct Slot {
     asked: Instant,
 }
 
-impl Floor {
-    /// Connects to these nodes, which know the script.
-    pub fn on(addresses: &[String], most: usize, quorum: usize) -> Floor {
+/// A pair has come so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    Acquired,
+    Released,
+}
+
+impl<W: Wires> Floor<W> {
+    /// So many keys, on nodes that know the script.
+    pub fn on(wires: W, quorum: usize, name: &str, most: usize, form: Form) -> Floor<W> {
+        let slots = (0..most).map(|number| Slot::new(name, number, form)).collect();
+        Floor { wires, slots, quorum: quorum as u32, decided: VecDeque::new() }
+    }
+
+    /// Keeps `in_flight` keys in flight until the tally says that the run is over; returns when no
+    /// answer is outstanding.
+    pub fn run(&mut self, in_flight: usize, tally: &mut Tally) {
+        for slot in 0..in_flight {
+            self.begin(slot, Instant::now());
+        }
+        let mut open = in_flight;
+        while open > 0 {
+            self.turn();
+            while let Some((slot, step)) = self.next_decided() {
+                match step {
+                    Step::Acquired => {
+                        tally.acquired(self.slots[slot].asked);
+                        self.ask(slot);
+                    }
+                    Step::Released => match tally.released() {
+                        Some(now) => self.begin(slot, now),
+                        None => open -= 1,
+                    },
+                }
+            }
+        }
+        self.settle();
+    }
+
+    /// Begins a pair at this moment.
+    pub fn begin(&mut self, slot: usize, now: Instant) {
+        self.slots[slot].asked = now;
+        self.ask(slot);
+    }
+
+    /// Puts the next question about a key into every outbox.
+    pub fn ask(&mut self, number: usize) {
+        let slot = &mut self.slots[number];
+        slot.question += 1;
+        slot.answers = 0;
+        let bytes = if slot.question % 2 == 1 { &slot.set } else { &slot.release };
+        self.wires.ask(bytes, Ask { slot: number as u32, question: slot.question });
+    }
+
+    pub fn turn(&mut self) {
+        self.wires.turn(|ask| {
+            let slot = &mut self.slots[ask.slot as usize];
+            if slot.question != ask.question {
+                return;
+            }
+            slot.answers += 1;
+            if slot.answers == self.quorum {
+                self.decided.push_back(ask.slot);
+            }
+        });
+    }
+
+    /// The next key whose question got its majority.
+    pub fn next_decided(&mut self) -> Option<(usize, Step)> {
+        let slot = self.decided.pop_front()? as usize;
+        let is_set = self.slots[slot].question % 2 == 1;
+        Some((slot, if is_set { Step::Acquired } else { Step::Released }))
+    }
+
+    /// Waits for the answers after the majority.
+    pub fn settle(&mut self) {
+        while self.wires.is_open() {
+            self.turn();
+        }
+    }
+}
+
+impl Slot {
+    fn new(name: &str, number: usize, form: Form) -> Slot {
+        let ttl = Ttl::new(TTL, TTL).expect("a ttl");
+        let token = LockToken::parse(&format!("{number:040x}")).expect("forty hex digits");
+        let key = format!("{name}:{number:04}");
+        let mut set = BytesMut::new();
+        command::acquire(&mut set, key.as_bytes(), &token, ttl);
+        let mut release = BytesMut::new();
+        command::release(&mut release, form, key.as_bytes(), &token);
+        let (set, release) = (set.to_vec(), release.to_vec());
+        Slot { set, release, question: 0, answers: 0, asked: Instant::now() }
+    }
+}
+
+/// Sockets on a poller.
+pub struct Sockets {
+    pub poll: Poll,
+    events: Events,
+    wires: Vec<Wire>,
+    scratch: Box<[u8]>,
+}
+
+struct Wire {
+    stream: TcpStream,
+    outbox: Vec<u8>,
+    asks: Asks,
+    writable: bool,
+}
+
+impl Sockets {
+    pub fn connect(addresses: &[String]) -> Sockets {
         let poll = Poll::new().expect("a poller");
         let mut wires = Vec::new();
         for address in addresses {
@@ -70,34 +184,23 @@ impl Floor {
             poll.registry()
                 .register(&mut stream, Token(wires.len()), interest)
                 .expect("a new socket can be polled");
-            let (outbox, asks) = (Vec::new(), VecDeque::new());
-            wires.push(Wire { stream, outbox, asks, writable: true, rest: 0 });
+            let (outbox, asks) = (Vec::new(), Asks::default());
+            wires.push(Wire { stream, outbox, asks, writable: true });
         }
-        Floor {
-            poll,
-            events: Events::with_capacity(64),
-            wires,
-            slots: (0..most).map(Slot::new).collect(),
-            quorum: quorum as u32,
-            scratch: vec![0; SCRATCH_BYTES].into(),
-            decided: VecDeque::new(),
-        }
+        let events = Events::with_capacity(64);
+        Sockets { poll, events, wires, scratch: vec![0; SCRATCH_BYTES].into() }
     }
+}
 
-    /// Puts the next question about a key into every outbox.
-    fn ask(&mut self, number: u32) {
-        let slot = &mut self.slots[number as usize];
-        slot.question += 1;
-        slot.answers = 0;
-        let question = slot.question;
-        let bytes = if question % 2 == 1 { &slot.set } else { &slot.release };
+impl Wires for Sockets {
+    fn ask(&mut self, bytes: &[u8], ask: Ask) {
         for wire in &mut self.wires {
             wire.outbox.extend_from_slice(bytes);
-            wire.asks.push_back(Ask { slot: number, question });
+            wire.asks.push(ask);
         }
     }
 
-    fn turn(&mut self) {
+    fn turn(&mut self, mut answered: impl FnMut(Ask)) {
         for wire in &mut self.wires {
             wire.write();
         }
@@ -107,35 +210,17 @@ impl Floor {
             other => other.expect("the poller works"),
         }
         for event in &self.events {
-            let wire = &mut self.wires[event.token().0];
+            // The poller of an open loop also has a timer.
+            let Some(wire) = self.wires.get_mut(event.token().0) else { continue };
             wire.writable |= event.is_writable();
             if event.is_readable() {
-                wire.read(&mut self.scratch, |ask| {
-                    let slot = &mut self.slots[ask.slot as usize];
-                    if slot.question != ask.question {
-                        return;
-                    }
-                    slot.answers += 1;
-                    if slot.answers == self.quorum {
-                        self.decided.push_back(ask.slot);
-                    }
-                });
+                wire.read(&mut self.scratch, &mut answered);
             }
         }
     }
-}
 
-impl Slot {
-    fn new(number: usize) -> Slot {
-        let ttl = Ttl::new(TTL, TTL).expect("a ttl");
-        let token = LockToken::parse(&format!("{number:040x}")).expect("forty hex digits");
-        let key = format!("bare:{number:04}");
-        let mut set = BytesMut::new();
-        command::acquire(&mut set, key.as_bytes(), &token, ttl);
-        let mut release = BytesMut::new();
-        command::release(&mut release, Form::Sha, key.as_bytes(), &token);
-        let (set, release) = (set.to_vec(), release.to_vec());
-        Slot { set, release, question: 0, answers: 0, asked: Instant::now() }
+    fn is_open(&self) -> bool {
+        self.wires.iter().any(|wire| wire.asks.is_open())
     }
 }
 
@@ -154,7 +239,7 @@ impl Wire {
         }
     }
 
-    /// Reads until the socket is drained, and gives each answer's ask to `answered`.
+    /// Reads until the socket is drained.
     fn read(&mut self, scratch: &mut [u8], mut answered: impl FnMut(Ask)) {
         loop {
             let count = match self.stream.read(scratch) {
@@ -163,16 +248,7 @@ impl Wire {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) => panic!("a server that runs answers: {error}"),
             };
-            let mut at = self.rest;
-            while at < count {
-                at += match scratch[at] {
-                    b'+' => "+OK\r\n".len(),
-                    b':' => ":1\r\n".len(),
-                    _ => panic!("{}", String::from_utf8_lossy(&scratch[at..count])),
-                };
-                answered(self.asks.pop_front().expect("an answer has its question"));
-            }
-            self.rest = at - count;
+            self.asks.answered(&scratch[..count], &mut answered);
             if count < scratch.len() {
                 return;
             }
@@ -180,30 +256,35 @@ impl Wire {
     }
 }
 
-impl Contender for Floor {
-    fn run(&mut self, in_flight: usize, tally: &mut Tally) {
-        for slot in 0..in_flight {
-            self.slots[slot].asked = Instant::now();
-            self.ask(slot as u32);
+/// The questions on one connection that are not answered yet.
+#[derive(Debug, Default)]
+pub struct Asks {
+    asks: VecDeque<Ask>,
+    /// Bytes of an answer, counted already, that are still to come.
+    rest: usize,
+}
+
+impl Asks {
+    pub fn push(&mut self, ask: Ask) {
+        self.asks.push_back(ask);
+    }
+
+    pub fn is_open(&self) -> bool {
+        !self.asks.is_empty()
+    }
+
+    /// Gives the ask of each answer that begins in these bytes to `answered`. Panics if one of them
+    /// is not a grant.
+    pub fn answered(&mut self, bytes: &[u8], mut answered: impl FnMut(Ask)) {
+        let mut at = self.rest;
+        while at < bytes.len() {
+            at += match bytes[at] {
+                b'+' => "+OK\r\n".len(),
+                b':' => ":1\r\n".len(),
+                _ => panic!("{}", String::from_utf8_lossy(&bytes[at..])),
+            };
+            answered(self.asks.pop_front().expect("an answer has its question"));
         }
-        let mut open = in_flight;
-        while open > 0 {
-            self.turn();
-            while let Some(number) = self.decided.pop_front() {
-                let slot = &mut self.slots[number as usize];
-                if slot.question % 2 == 1 {
-                    tally.acquired(slot.asked);
-                    self.ask(number);
-                } else if let Some(now) = tally.released() {
-                    slot.asked = now;
-                    self.ask(number);
-                } else {
-                    open -= 1;
-                }
-            }
-        }
-        while self.wires.iter().any(|wire| !wire.asks.is_empty()) {
-            self.turn();
-        }
+        self.rest = at - bytes.len();
     }
 }

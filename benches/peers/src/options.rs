@@ -1,18 +1,31 @@
-//! The options of the bench, read from its command line.
+//! The options of the bench.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-/// The options of the bench.
-#[derive(Debug)]
+use kit::clap::{self, Parser};
+use kit::{Only, Rounds};
+
+/// Acquire and release on five masters: this library beside other crates.
+#[derive(Debug, Parser)]
 pub struct Options {
-    pub cases: Vec<Case>,
-    pub rounds: usize,
-    pub length: Duration,
-    /// Parts of the names of the contenders that are wanted; empty: all of them.
-    only: Vec<String>,
+    /// This many keys in flight, each of them free; may be repeated.
+    #[arg(long, value_name = "N", value_parser = kit::positive)]
+    free: Vec<usize>,
+    /// The same with one frozen node; may be repeated.
+    #[arg(long, value_name = "N", value_parser = kit::positive)]
+    frozen: Vec<usize>,
+    /// One key, and this many contenders that want it; may be repeated.
+    #[arg(long = "one-key", value_name = "N", value_parser = kit::positive)]
+    one_key: Vec<usize>,
+    #[command(flatten)]
+    pub rounds: Rounds<9, 250>,
+    #[command(flatten)]
+    pub only: Only,
+    /// Print a line of JSON for each row.
+    #[arg(long)]
     pub json: bool,
-    /// Where the figures are recorded, if that is wanted.
+    /// Writes the figures that benches/pictures are drawn from.
+    #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
 }
 
@@ -53,47 +66,12 @@ const CASES: [Case; 7] = [
 ];
 
 impl Options {
-    /// Reads the arguments after the program's name.
-    pub fn read(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
-        let mut options = Options {
-            cases: Vec::new(),
-            rounds: 9,
-            length: Duration::from_millis(250),
-            only: Vec::new(),
-            json: false,
-            record: None,
-        };
-        while let Some(argument) = arguments.next() {
-            let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
-            match argument.as_str() {
-                "--free" => options.cases.push(Case::Free(positive(&value()?)?)),
-                "--frozen" => options.cases.push(Case::Frozen(positive(&value()?)?)),
-                "--one-key" => options.cases.push(Case::OneKey(positive(&value()?)?)),
-                "--rounds" => options.rounds = positive(&value()?)?,
-                "--seconds-per-round" => options.length = seconds(&value()?)?,
-                "--only" => options.only.push(value()?),
-                "--json" => options.json = true,
-                "--record" => options.record = Some(value()?.into()),
-                other => return Err(format!("unknown option {other}")),
-            }
-        }
-        if options.cases.is_empty() {
-            options.cases = CASES.to_vec();
-        }
-        Ok(options)
+    /// The wanted cases; by default a set of all three kinds.
+    pub fn cases(&self) -> Vec<Case> {
+        let free = self.free.iter().copied().map(Case::Free);
+        let frozen = self.frozen.iter().copied().map(Case::Frozen);
+        let one_key = self.one_key.iter().copied().map(Case::OneKey);
+        let cases: Vec<Case> = free.chain(frozen).chain(one_key).collect();
+        if cases.is_empty() { CASES.to_vec() } else { cases }
     }
-
-    pub fn wants(&self, name: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|part| name.contains(part.as_str()))
-    }
-}
-
-fn positive(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|&n| n > 0).ok_or(format!("{text} is not a positive number"))
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok().filter(|&seconds: &f64| seconds > 0.0);
-    let length = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    length.ok_or(format!("{text} is not a number of seconds"))
 }

@@ -1,38 +1,27 @@
 //! The figures of the rounds, as Markdown, as JSON and as a record for the pictures.
-//!
-//! Each figure is the median of its rounds, and each ratio, in brackets, the median of the ratios
-//! within a round to the first contender: what disturbs the machine for longer than a round
-//! disturbs all of them.
 
 use std::path::Path;
+
+use kit::{Measured, Round, Table, json, load};
 
 use super::OVERTIME;
 use super::figures::{Figures as Recorded, Record, Row, grouped};
 use super::options::{Case, Options};
 use super::support::Server;
-use super::tally::{Figures, PERCENTILES, median};
+
+/// The percentiles in JSON.
+const PERCENTILES: [f64; 6] = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9];
 
 /// A case that was measured.
-pub struct Measured {
+pub struct Shown {
     pub case: Case,
-    /// The names of the contenders.
+    /// The names of the contenders, in the order of the rounds' figures.
     pub names: Vec<String>,
-    /// In each round the figures of the contenders, in the order of their names.
-    pub rounds: Vec<Vec<Figures>>,
+    pub rounds: Measured<Round>,
     /// Rounds from which the hypervisor took too much.
     pub left_out: usize,
     /// Contenders whose round did not come to its end.
     pub too_slow: Vec<String>,
-}
-
-impl Measured {
-    fn median(&self, which: usize, field: impl Fn(&Figures) -> f64) -> f64 {
-        median(self.rounds.iter().map(|round| field(&round[which])))
-    }
-
-    fn ratio(&self, which: usize, field: impl Fn(&Figures) -> f64) -> f64 {
-        median(self.rounds.iter().map(|round| field(&round[which]) / field(&round[0])))
-    }
 }
 
 /// What goes before the first case.
@@ -54,82 +43,72 @@ pub fn end(options: &Options) {
 }
 
 /// One case, on stdout.
-pub fn show(measured: &Measured, options: &Options) {
+pub fn show(shown: &Shown, options: &Options) {
     if options.json {
-        (0..measured.names.len()).for_each(|which| println!("{}", json(measured, which)));
+        (0..shown.names.len()).for_each(|which| println!("{}", as_json(shown, which)));
         return;
     }
+    let title = format!(":{}", shown.case.title());
+    let figures = ["acquire p50, us", "p99, us", "CPU a pair, us", "pairs a second"];
+    let columns = [title.as_str()].into_iter().chain(figures);
+    let table = Table::new(columns.zip([33, 16, 18, 14, 14]));
     println!();
-    println!(
-        "| {} | acquire p50, us | p99, us | CPU a pair, us | pairs a second |",
-        measured.case.title()
-    );
-    println!("|:--|--:|--:|--:|--:|");
-    for (which, name) in measured.names.iter().enumerate() {
-        let cell = |field: fn(&Figures) -> f64, digits: usize| {
-            let (value, ratio) = (measured.median(which, field), measured.ratio(which, field));
-            format!("{} ({ratio:.2})", grouped(value, digits))
+    println!("{}", table.head());
+    for (which, name) in shown.names.iter().enumerate() {
+        let cell = |figure: fn(&Round) -> f64, digits: usize| {
+            let value = grouped(shown.rounds.median(which, figure), digits);
+            format!("{value} ({:.2})", shown.rounds.ratio(which, 0, figure))
         };
-        println!(
-            "| {name} | {} | {} | {} | {} |",
-            cell(Figures::p50_us, 0),
-            cell(Figures::p99_us, 0),
-            cell(|f| f.cpu_us, 1),
-            cell(|f| f.pairs_per_s, 0)
-        );
+        let cells = [
+            name.clone(),
+            cell(Round::p50_us, 0),
+            cell(Round::p99_us, 0),
+            cell(Round::cpu_us, 1),
+            cell(Round::pairs_per_s, 0),
+        ];
+        println!("{}", table.row(cells));
     }
-    for name in &measured.too_slow {
-        println!("| {name} | {} | | | |", too_slow());
+    for name in &shown.too_slow {
+        println!("{}", table.row([name.clone(), too_slow()]));
     }
-    let failed = |which: usize| measured.rounds.iter().map(|round| round[which].failed).sum();
-    for (which, name) in measured.names.iter().enumerate() {
-        let failed: f64 = failed(which);
-        if failed > 0.0 {
-            println!();
-            println!("{name}: {failed:.0} attempts on a free key were lost, in all rounds.");
+    for (which, name) in shown.names.iter().enumerate() {
+        let lost: usize = shown.rounds.of(which).iter().map(Round::lost).sum();
+        if lost > 0 {
+            println!("\n{name}: {lost} attempts on a free key were lost, in all rounds.");
         }
     }
-    if measured.left_out > 0 {
-        println!();
-        println!("Rounds left out, because of steal: {}.", measured.left_out);
+    if shown.left_out > 0 {
+        println!("\nRounds left out, because of steal: {}.", shown.left_out);
     }
 }
 
-fn json(measured: &Measured, which: usize) -> String {
-    let percentiles: Vec<String> = PERCENTILES
-        .iter()
-        .enumerate()
-        .map(|(at, percent)| {
-            format!("\"p{percent}\":{:.1}", measured.median(which, |f| f.percentiles_us[at]))
-        })
-        .collect();
+fn as_json(shown: &Shown, which: usize) -> String {
+    let quantile = |percent: f64| shown.rounds.median(which, |it| it.quantile_us(percent / 100.0));
+    let percentiles = PERCENTILES.map(|percent| (format!("p{percent}"), quantile(percent)));
+    let figure = |name, figure: fn(&Round) -> f64| (name, shown.rounds.median(which, figure));
     format!(
-        "{{\"case\":\"{}\",\"contender\":\"{}\",\"acquire_us\":{{{}}},\"cpu_us\":{:.3},\
-         \"pairs_per_s\":{:.1},\"rounds\":{},\"left_out\":{}}}",
-        measured.case.title(),
-        measured.names[which],
-        percentiles.join(","),
-        measured.median(which, |f| f.cpu_us),
-        measured.median(which, |f| f.pairs_per_s),
-        measured.rounds.len(),
-        measured.left_out
+        "{{\"case\":\"{}\",\"contender\":\"{}\",\"acquire_us\":{{{}}},{},\"rounds\":{},\
+         \"left_out\":{}}}",
+        shown.case.title(),
+        shown.names[which],
+        json(percentiles),
+        json([figure("cpu_us", Round::cpu_us), figure("pairs_per_s", Round::pairs_per_s)]),
+        shown.rounds.rounds(),
+        shown.left_out
     )
 }
 
 /// Records the cases with free keys, for the pictures.
-pub fn record(all: &[Measured], options: &Options, path: &Path) {
+pub fn record(all: &[Shown], options: &Options, path: &Path) {
     let free = all.iter().filter(|it| !matches!(it.case, Case::OneKey(_)));
-    let rows = free.flat_map(|measured| {
-        let case = measured.case.title();
-        let row = move |contender: &String, figures| Row {
-            case: case.clone(),
-            contender: contender.clone(),
-            figures,
-        };
-        let ended = measured.names.iter().enumerate();
-        let ended = ended.map(|(which, name)| (name, Ok(medians(measured, which))));
-        let too_slow = measured.too_slow.iter().map(|name| (name, Err(too_slow())));
-        ended.chain(too_slow).map(move |(name, figures)| row(name, figures))
+    let rows = free.flat_map(|shown| {
+        let ended = shown.names.iter().enumerate();
+        let ended = ended.map(|(which, name)| (name, Ok(medians(&shown.rounds, which))));
+        let too_slow = shown.too_slow.iter().map(|name| (name, Err(too_slow())));
+        ended.chain(too_slow).map(|(name, figures)| {
+            let (case, contender) = (shown.case.title(), name.clone());
+            Row { case, contender, figures }
+        })
     });
     let record = Record { about: about(options), rows: rows.collect() };
     if let Err(error) = std::fs::write(path, record.write()) {
@@ -137,12 +116,12 @@ pub fn record(all: &[Measured], options: &Options, path: &Path) {
     }
 }
 
-fn medians(measured: &Measured, which: usize) -> Recorded {
+fn medians(rounds: &Measured<Round>, which: usize) -> Recorded {
     Recorded {
-        p50_us: measured.median(which, Figures::p50_us),
-        p99_us: measured.median(which, Figures::p99_us),
-        cpu_us: measured.median(which, |it| it.cpu_us),
-        pairs_per_s: measured.median(which, |it| it.pairs_per_s),
+        p50_us: rounds.median(which, Round::p50_us),
+        p99_us: rounds.median(which, Round::p99_us),
+        cpu_us: rounds.median(which, Round::cpu_us),
+        pairs_per_s: rounds.median(which, Round::pairs_per_s),
     }
 }
 
@@ -154,14 +133,5 @@ fn too_slow() -> String {
 fn about(options: &Options) -> String {
     let Server { valkey, version: (major, minor), .. } = Server::get();
     let server = if *valkey { "Valkey" } else { "Redis" };
-    let Options { rounds, length, .. } = options;
-    format!("{server} {major}.{minor}, {rounds} rounds of {length:?}")
-}
-
-/// How many processes want the processors: over one, five and fifteen minutes.
-fn load() -> String {
-    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let numbers: Vec<&str> = text.split(' ').take(3).collect();
-    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
-    format!("{} on {cpus} processors", numbers.join(" "))
+    format!("{server} {major}.{minor}, {}", options.rounds)
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use kit::{Door, Meter, Round, Samples};
 use rand::RngExt;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
-use super::tally::{Meter, Round, Samples};
-use super::{Door, HOLD, OVERTIME, RETRY};
+use super::{HOLD, OVERTIME, RETRY};
 
 /// A client for locks, which many tasks share.
 pub trait Locks: Clone + Send + Sync + 'static {
@@ -22,16 +22,20 @@ pub trait Locks: Clone + Send + Sync + 'static {
     /// One attempt; `None`: there is no majority for it.
     fn try_lock(&self, key: &str) -> impl Future<Output = Option<Self::Held>> + Send;
 
-    /// Waits until the key is free.
-    fn lock(&self, key: &str) -> impl Future<Output = Self::Held> + Send;
+    /// Waits until the key is free. A peer that cannot wait tries again, after `RETRY` on average.
+    fn lock(&self, key: &str) -> impl Future<Output = Self::Held> + Send {
+        async move {
+            loop {
+                if let Some(held) = self.try_lock(key).await {
+                    return held;
+                }
+                let part: f64 = rand::rng().random();
+                tokio::time::sleep(RETRY.mul_f64(2.0 * part)).await;
+            }
+        }
+    }
 
     fn release(&self, held: Self::Held) -> impl Future<Output = ()> + Send;
-}
-
-/// The pause between two attempts of a peer that cannot wait: `RETRY` on average.
-pub async fn pause() {
-    let part: f64 = rand::rng().random();
-    tokio::time::sleep(RETRY.mul_f64(2.0 * part)).await;
 }
 
 fn runtime() -> Runtime {
@@ -57,10 +61,6 @@ impl<L: Locks> Door for OwnKeys<L> {
         L::NAME
     }
 
-    fn carries(&self, _: usize) -> bool {
-        true
-    }
-
     fn run(&mut self, in_flight: usize, length: Duration) -> Round {
         let meter = Meter::start();
         let until = meter.until(length);
@@ -81,7 +81,7 @@ async fn pairs<L: Locks>(locks: L, key: String, until: Instant) -> Samples {
         let held = locks.try_lock(&key).await;
         // A busy machine may make a majority of the nodes look silent to a peer.
         let Some(held) = held else {
-            samples.failed();
+            samples.lost();
             continue;
         };
         samples.acquired(asked);
@@ -157,7 +157,7 @@ async fn together(
         }
     };
     if tokio::time::timeout(length + OVERTIME, all).await.is_err() {
-        samples.unfinished();
+        samples.cut_short();
     }
     samples
 }

@@ -7,7 +7,7 @@ use fred::types::Value;
 use fred::types::scripts::Script;
 
 use super::quorum::{self, Held, Node, RELEASE};
-use super::tasks::{Locks, pause};
+use super::tasks::Locks;
 use super::{NODE_TIMEOUT, TTL};
 
 /// The client of one node, and the script that it knows.
@@ -56,15 +56,6 @@ impl Locks for Fred {
 
     async fn try_lock(&self, key: &str) -> Option<Held> {
         quorum::acquire(&self.0, key).await
-    }
-
-    async fn lock(&self, key: &str) -> Held {
-        loop {
-            match self.try_lock(key).await {
-                Some(held) => return held,
-                None => pause().await,
-            }
-        }
     }
 
     async fn release(&self, held: Held) {

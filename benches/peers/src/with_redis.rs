@@ -6,7 +6,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Script, Value};
 
 use super::quorum::{self, Held, Node, RELEASE};
-use super::tasks::{Locks, pause};
+use super::tasks::Locks;
 use super::{MOST_IN_FLIGHT, NODE_TIMEOUT, TTL};
 
 /// The connection to one node, and the script that it knows.
@@ -60,15 +60,6 @@ impl Locks for RedisRs {
 
     async fn try_lock(&self, key: &str) -> Option<Held> {
         quorum::acquire(&self.0, key).await
-    }
-
-    async fn lock(&self, key: &str) -> Held {
-        loop {
-            match self.try_lock(key).await {
-                Some(held) => return held,
-                None => pause().await,
-            }
-        }
     }
 
     async fn release(&self, held: Held) {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use kit::quantile;
+
 use super::world::NODES;
 
 /// What the contenders did in the measured time of a run. Times are in nanoseconds.
@@ -101,10 +103,4 @@ impl Figures {
             without: mean(|run| run.without() as f64),
         }
     }
-}
-
-/// The least value that so large a part of them does not exceed; of none, no number.
-fn quantile(sorted: &[u64], part: f64) -> f64 {
-    let place = (part * sorted.len() as f64).ceil() as usize;
-    sorted.get(place.saturating_sub(1)).map_or(f64::NAN, |&value| value as f64)
 }
