@@ -33,7 +33,7 @@ impl RingOurs {
             ours.turn();
             assert!(started.elapsed() < Duration::from_secs(5), "the nodes are not ready");
         }
-        match ours.engine.engine().socket_driver() {
+        match ours.engine.socket_driver() {
             SocketDriver::Poller { reason } => Err(reason.into()),
             _ => Ok(ours),
         }
