@@ -88,7 +88,7 @@ impl UringEngine {
     /// # Errors
     /// If the system's poller fails.
     pub fn turn(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        if !self.engine.check_fork() {
+        if !self.engine.check_fork_by_ring() {
             return Ok(());
         }
         self.engine.go_on();

@@ -1,10 +1,11 @@
 //! The engine on io_uring: it takes and gives back locks, is woken by what it has taken already,
 //! and goes on with epoll if the kernel refuses a ring or a ring fails. Where the kernel has no
 //! io_uring, these tests show only that.
-#![expect(unsafe_code, reason = "a thread forbids itself a system call")]
+#![expect(unsafe_code, reason = "a thread forbids itself a system call, and a process forks")]
 
 use super::*;
-use redlatch::{LockOptions, Outcome, SocketDriver, UringEngine};
+use crate::support::again;
+use redlatch::{ClosedReason, Error, LockOptions, Outcome, SocketDriver, UringEngine};
 
 /// Whether the driver is io_uring. If not, it says so, and the reason is the kernel's.
 #[track_caller]
@@ -168,6 +169,53 @@ fn a_ring_that_fails_leaves_its_connections_to_epoll() {
         });
     });
     fleet.wait_empty();
+}
+
+/// As in `forked`: the fork is made in a process without other threads.
+#[test]
+fn a_child_leaves_the_ring_to_its_parent() {
+    if let Some(urls) = again::nodes() {
+        return the_parent(UringEngine::new(config(urls)).expect("a good configuration"));
+    }
+    let fleet = Fleet::start(3);
+    again::run(module_path!(), "a_child_leaves_the_ring_to_its_parent", &fleet.urls());
+    fleet.wait_empty();
+}
+
+fn the_parent(mut locks: UringEngine) {
+    pairs(&mut locks, 100);
+    locks.engine_mut().acquire("asked before", LockOptions::once(TTL), 1).expect("there is room");
+    let connections = locks.engine().stats().nodes[0].connections;
+    // SAFETY: this process runs one test and has no other thread that could hold a lock.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        locks.turn(Some(SECOND)).expect("it does nothing");
+        let done = locks.engine_mut().poll_completion().expect("it is over");
+        assert_eq!(done.result, Err(Error::Closed(ClosedReason::Forked)));
+        drop(locks);
+        // SAFETY: _exit ends the child at once; only the parent reports the result of the test.
+        unsafe { libc::_exit(0) }
+    }
+    let mut status = 0;
+    // SAFETY: waitpid waits for the child that was just made, and writes one number.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!((waited, status), (child, 0), "the child failed");
+    let start = Instant::now();
+    let done = loop {
+        assert!(start.elapsed() < LOST, "it is over");
+        locks.turn(Some(SECOND)).expect("the ring works");
+        if let Some(done) = locks.engine_mut().poll_completion() {
+            break done;
+        }
+    };
+    let Ok(Outcome::Acquired(lock)) = done.result else { panic!("{done:?}") };
+    locks.engine_mut().release(lock, 2);
+    while locks.engine_mut().poll_completion().is_none() {
+        assert!(start.elapsed() < LOST, "it is released");
+        locks.turn(Some(SECOND)).expect("the ring works");
+    }
+    pairs(&mut locks, 100);
+    assert_eq!(locks.engine().stats().nodes[0].connections, connections);
 }
 
 /// From now on this system call fails on this thread.

@@ -119,8 +119,13 @@ impl Ring {
             in_flight: 0,
             queued_sends: 0,
             memory,
-            kernel: Kernel::new(ring),
+            kernel: Kernel::new(ring)?,
         })
+    }
+
+    /// Whether this is the copy in a forked process. No system call.
+    pub fn is_a_copy(&self) -> bool {
+        self.kernel.is_a_copy()
     }
 
     /// Reports [`Event::Watched`] whenever this descriptor becomes readable.

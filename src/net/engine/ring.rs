@@ -146,6 +146,11 @@ impl Engine {
         }
     }
 
+    /// As [`check_fork`](Engine::check_fork). With a ring it costs no system call.
+    pub(crate) fn check_fork_by_ring(&mut self) -> bool {
+        self.ring.ring.as_ref().is_some_and(|ring| !ring.is_a_copy()) || self.check_fork()
+    }
+
     /// Whether [`turn_ring`](Engine::turn_ring) is the way to wait.
     pub(crate) fn has_ring(&self) -> bool {
         self.ring.ring.is_some()

@@ -9,6 +9,8 @@ use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue};
 use rustix::io::Errno;
 
+use super::memory::ForkMark;
+
 /// How often a ring that ends waits for its operations, and how long each time. They end at once:
 /// a longer wait means that the kernel has lost one.
 const LAST_WAITS: usize = 10;
@@ -22,13 +24,12 @@ pub struct Kernel {
     pub ring: IoUring,
     /// The thread that made the ring.
     thread: u64,
-    /// The process that made it.
-    process: u32,
+    mark: ForkMark,
 }
 
 impl Kernel {
-    pub fn new(ring: IoUring) -> Kernel {
-        Kernel { ring, thread: here(), process: std::process::id() }
+    pub fn new(ring: IoUring) -> io::Result<Kernel> {
+        Ok(Kernel { ring, thread: here(), mark: ForkMark::new()? })
     }
 
     /// Whether this is the thread that made the ring: no other may call the kernel.
@@ -39,7 +40,7 @@ impl Kernel {
     /// Whether this is the copy in a forked process: the memory is a copy that no kernel writes to,
     /// and the ring with its queues is the parent's.
     pub fn is_a_copy(&self) -> bool {
-        std::process::id() != self.process
+        self.mark.is_a_copy()
     }
 
     /// Submits the first `submit` entries of the queue, lets operations complete, and waits for
