@@ -41,8 +41,6 @@ pub struct Config {
     pub(crate) resolver: Option<Resolver>,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
-    #[cfg(feature = "io-uring")]
-    pub(crate) io_uring: bool,
 }
 
 /// The user and password for the node with this label; `None`: those of its URL.
@@ -78,8 +76,6 @@ impl Config {
             resolver: None,
             #[cfg(feature = "tls")]
             tls: None,
-            #[cfg(feature = "io-uring")]
-            io_uring: asks_for_io_uring(),
         };
         config.settings.validate()?;
         Ok(config)
@@ -257,21 +253,6 @@ impl Config {
         self.tls.as_ref()
     }
 
-    /// Whether the sockets are to be served by io_uring instead of epoll: by
-    /// [`Client`](crate::Client), [`SharedClient::connect`](crate::SharedClient::connect),
-    /// [`FdEngine`](crate::FdEngine) and [`UringEngine`](crate::UringEngine). Off unless set. Linux
-    /// 6.1 or newer.
-    ///
-    /// If the kernel refuses it, epoll is used, and [`SocketDriver`](crate::SocketDriver) has the
-    /// reason. Encrypted connections (`rediss://`) are always served by epoll, and so is
-    /// [`SharedClient::connect_tokio`](crate::SharedClient), whose task moves between threads.
-    #[cfg(feature = "io-uring")]
-    #[must_use]
-    pub fn io_uring(mut self, on: bool) -> Config {
-        self.io_uring = on;
-        self
-    }
-
     /// The limits of queues and counts.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Config {
@@ -295,13 +276,6 @@ impl Config {
     pub fn get_settings(&self) -> &Settings {
         &self.settings
     }
-}
-
-/// Whether io_uring is asked for unless [`Config::io_uring`] says otherwise. Tests can ask for it,
-/// so that each of them can run on both drivers.
-#[cfg(feature = "io-uring")]
-fn asks_for_io_uring() -> bool {
-    cfg!(feature = "testing") && std::env::var_os("REDLATCH_TEST_IO_URING").is_some()
 }
 
 #[cfg(test)]

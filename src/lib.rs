@@ -58,7 +58,7 @@ a file for each, and `docs/performance.md` says what they cost.
 //! * `tokio`: `SharedClient::connect_tokio`.
 //! * `tracing`: a span for each acquire, extend and release, and events of nodes and lost locks.
 //! * `metrics`: `MetricsPublisher`, the counters over the facade of the crate `metrics`.
-//! * `io-uring`: `Config::io_uring` serves sockets by io_uring instead of epoll; `UringEngine`.
+//! * `io-uring`: `UringEngine`. Every other interface uses epoll.
 //! * `testing`: in-process masters, a clock to advance, and a network in simulated time, for your
 //!   own tests.
 #![forbid(unsafe_code)]

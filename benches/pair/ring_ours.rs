@@ -18,7 +18,7 @@ pub fn connect(nodes: &[&Node], most: usize, delete: Delete) -> Result<Ours<Urin
         Driven::turn(&mut locks);
         locks.engine().coordinator().ready().len() == nodes.len()
     });
-    match locks.engine().socket_driver() {
+    match locks.socket_driver() {
         SocketDriver::Poller { reason } => Err(reason.into()),
         _ => Ok(Ours::on(locks, LockOptions::once(TTL), "ring", most)),
     }

@@ -61,7 +61,6 @@ impl Inner {
         while let Some((node, addresses)) = self.names.found() {
             self.engine.set_address(node, addresses);
         }
-        self.reactor.use_ring_in_loop(&mut self.engine);
         self.engine.go_on();
         let timeout = self.engine.plan_sleep().map_or(left, |timeout| timeout.min(left));
         self.reactor.turn(&mut self.engine, Some(timeout))?;

@@ -377,12 +377,6 @@ impl Client {
         inner.engine.poll_node_event()
     }
 
-    /// What serves the sockets of the nodes, and why: [`Config::io_uring`].
-    #[cfg(feature = "io-uring")]
-    pub fn socket_driver(&self) -> crate::net::engine::SocketDriver {
-        self.inner.borrow().engine.socket_driver()
-    }
-
     /// The counters so far.
     pub fn stats(&self) -> Stats {
         self.inner.borrow().engine.stats().clone()

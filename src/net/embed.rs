@@ -8,6 +8,7 @@
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::time::Duration;
 
 use mio::event::Source;
 use mio::unix::SourceFd;
@@ -128,7 +129,6 @@ impl FdEngine {
             return Err(ConfigError::System { problem });
         }
         let mut embedded = FdEngine { engine, reactor };
-        embedded.reactor.use_ring_in_poller(&mut embedded.engine);
         // The connections begin here: their progress makes the descriptor readable.
         drop(embedded.batch());
         Ok(embedded)
@@ -153,8 +153,7 @@ impl FdEngine {
     /// When the system's poller fails.
     pub fn tick(&mut self) -> io::Result<Batch<'_>> {
         if self.engine.check_fork() {
-            self.reactor.use_ring_in_poller(&mut self.engine);
-            self.reactor.take_all(&mut self.engine)?;
+            self.reactor.turn(&mut self.engine, Some(Duration::ZERO))?;
             self.engine.go_on();
         }
         Ok(self.batch())
@@ -266,7 +265,6 @@ mod tests {
     use crate::testing::tcp::Masters;
     use mio::{Events, Poll};
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    use std::time::Duration;
 
     const HOUR: Duration = Duration::from_secs(3600);
     const LOCKS: usize = 200;

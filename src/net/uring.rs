@@ -1,9 +1,11 @@
-//! The engine with a loop of its own, on io_uring: one system call per turn.
+//! The engine with a loop of its own, on io_uring: one system call per turn. No other interface
+//! uses a ring.
 
 use std::io;
+use std::marker::PhantomData;
 use std::time::Duration;
 
-use super::engine::Engine;
+use super::engine::{Engine, SocketDriver};
 use super::reactor::Reactor;
 use crate::config::Config;
 use crate::proto::error::ConfigError;
@@ -12,9 +14,9 @@ use crate::proto::error::ConfigError;
 /// turn writes to all nodes, waits and reads in one system call.
 ///
 /// Make requests of its [`engine_mut`](UringEngine::engine_mut), and call
-/// [`turn`](UringEngine::turn) until they have ended. It always asks for io_uring, whatever
-/// [`Config::io_uring`] says. If the kernel refuses it, it waits for epoll, and
-/// [`socket_driver`](Engine::socket_driver) has the reason.
+/// [`turn`](UringEngine::turn) until they have ended. Linux 6.1 or newer. If the kernel refuses a
+/// ring, it waits for epoll, and [`socket_driver`](UringEngine::socket_driver) has the reason.
+/// Encrypted connections (`rediss://`) are always served by epoll.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -39,16 +41,17 @@ use crate::proto::error::ConfigError;
 ///
 /// # Threads, processes, signals
 ///
-/// A ring belongs to one thread. If `turn` is called on another thread, a new ring is made, and
-/// the connections move to it. After a few such moves the engine stays with epoll. After `fork` it
-/// belongs to the parent, as an [`Engine`] does: in the child, call `turn` first. A signal ends a
-/// wait early.
+/// A ring belongs to one thread, so a `UringEngine` is not `Send`: make it on its thread. After
+/// `fork` it belongs to the parent, as an [`Engine`] does: in the child, call `turn` first. A
+/// signal ends a wait early.
 ///
 /// Dropping it is what dropping an [`Engine`] is.
 #[derive(Debug)]
 pub struct UringEngine {
     engine: Engine,
     reactor: Reactor,
+    /// It stays on its thread.
+    _not_send: PhantomData<*const ()>,
 }
 
 impl UringEngine {
@@ -57,8 +60,14 @@ impl UringEngine {
     /// # Errors
     /// A setting that cannot work, or the system refuses a poller.
     pub fn new(config: Config) -> Result<UringEngine, ConfigError> {
-        let (reactor, engine) = Reactor::with_timeouts(config.io_uring(true))?;
-        Ok(UringEngine { engine, reactor })
+        let (reactor, mut engine) = Reactor::with_timeouts(config)?;
+        engine.use_ring();
+        Ok(UringEngine { engine, reactor, _not_send: PhantomData })
+    }
+
+    /// What serves the sockets of the nodes, and why.
+    pub fn socket_driver(&self) -> SocketDriver {
+        self.engine.socket_driver()
     }
 
     /// The engine, to look at.
@@ -79,13 +88,18 @@ impl UringEngine {
     /// # Errors
     /// If the system's poller fails.
     pub fn turn(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        if !self.engine.check_fork() {
+        if !self.engine.check_fork_by_ring() {
             return Ok(());
         }
-        self.reactor.use_ring_in_loop(&mut self.engine);
         self.engine.go_on();
         let due = self.engine.plan_sleep();
-        let sleep = [due, timeout].into_iter().flatten().min();
+        let mut sleep = [due, timeout].into_iter().flatten().min();
+        if self.engine.has_ring() {
+            if !self.engine.turn_ring(sleep) {
+                return Ok(());
+            }
+            sleep = Some(Duration::ZERO);
+        }
         self.reactor.turn(&mut self.engine, sleep)
     }
 }

@@ -12,8 +12,7 @@
 //!    If that turn ended other calls, too, the leader reserves the poller for the driver: several
 //!    threads use the client, and the driver writes their requests together.
 //! 4. The driver frees the poller if a turn ends the only call that waits, and a thread waits for
-//!    that call: the next request of that thread leads. A ring of io_uring is never freed, because
-//!    only the thread that made it may wait for it.
+//!    that call: the next request of that thread leads.
 //! 5. While the poller is free or a leader has it, the driver *naps*. It takes a free poller if
 //!    no thread began to lead during a whole nap ([`NAP`]), or at once if it is roused.
 //!
@@ -205,7 +204,7 @@ impl<'a> Lead<'a> {
                 Err(done) => return Ok(done),
                 Ok(Turned::Asleep(timeout)) => {
                     let reactor = poller.as_mut().expect("it is freed at the end");
-                    if reactor.wait_outside(timeout).is_err() {
+                    if reactor.wait(timeout).is_err() {
                         inner.end(ClosedReason::DriverGone);
                         return Err(Error::Closed(ClosedReason::DriverGone));
                     }
@@ -324,13 +323,8 @@ impl Inner {
         #[cfg(test)]
         (state.driving.wake_ups += u64::from(role == Role::Driver));
         let mut open = state.open();
-        let (reactor, mut handed) = (poller.as_mut().expect("it drives"), Ok(()));
-        open.turn(|engine| handed = reactor.hand_over_all(engine));
-        if handed.is_err() {
-            drop(state);
-            self.end(ClosedReason::DriverGone);
-            return Ok(Turned::Over);
-        }
+        let reactor = poller.as_ref().expect("it drives");
+        open.turn(|engine| reactor.hand_over(engine));
         done = ready(finish(&mut open));
         let woken = open.after_unlock.woken.len();
         let turned = match done {
@@ -396,8 +390,6 @@ impl Inner {
         let driving = &mut state.driving;
         let frees = match role {
             Role::Leader => done.is_some(),
-            // No other thread can wait for the ring of this one.
-            Role::Driver if poller.as_ref().is_some_and(Reactor::is_bound_to_its_thread) => false,
             Role::Driver => {
                 let alone = woken == 1 && driving.waiting == 0 && driving.woke_a_thread;
                 alone && is_open && sleep.is_none_or(|sleep| sleep >= driving.soon)

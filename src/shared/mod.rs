@@ -408,15 +408,6 @@ impl SharedClient {
         event.ok().flatten()
     }
 
-    /// What serves the sockets of the nodes, and why: [`Config::io_uring`].
-    ///
-    /// # Errors
-    /// The client is closed.
-    #[cfg(feature = "io-uring")]
-    pub fn socket_driver(&self) -> Result<crate::net::engine::SocketDriver, Error> {
-        self.owner.inner.with(|open| open.engine.socket_driver())
-    }
-
     /// The counters so far; zero once the client is closed.
     pub fn stats(&self) -> Stats {
         self.owner.inner.with(|open| open.engine.stats().clone()).unwrap_or_default()

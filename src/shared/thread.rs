@@ -129,10 +129,6 @@ struct Driver {
 
 impl Driver {
     fn run(mut self) {
-        let poller = self.poller.as_mut().expect("it begins with it");
-        let Ok(()) = self.inner.with(|open| poller.use_ring_under_lock(open.engine)) else {
-            return;
-        };
         let mut turned = self.inner.sleeps(false);
         let mut patience = PATIENCE;
         loop {
@@ -144,7 +140,7 @@ impl Driver {
                         turned = self.inner.sleeps(true);
                         continue;
                     };
-                    if poller.wait_outside(timeout).is_err() {
+                    if poller.wait(timeout).is_err() {
                         return;
                     }
                     self.inner.set_awake();

@@ -2,13 +2,16 @@
 //! lost. A wake-up that is lost is never made up for, and the test is ended by its watchdog.
 
 use super::*;
+use redlatch::testing::tcp::Masters;
 use std::sync::mpsc;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Nothing is due for an hour.
-fn undisturbed(fleet: &Fleet) -> Config {
-    config(fleet).node_timeout(HOUR).probe_interval(HOUR).reset_after(HOUR)
+fn undisturbed(urls: Vec<String>) -> Config {
+    let config = Config::new(urls).unwrap().restart_guard(RestartGuard::Off);
+    let config = config.node_timeout(HOUR).connect_timeout(HOUR);
+    config.probe_interval(HOUR).reset_after(HOUR)
 }
 
 fn within_a_minute(what: &str, act: impl FnOnce() + Send + 'static) {
@@ -38,7 +41,7 @@ fn pairs(client: &SharedClient, name: usize, count: usize) {
 #[test]
 fn each_call_is_answered_though_nothing_else_happens() {
     let fleet = Fleet::start(3);
-    let client = ready::shared(undisturbed(&fleet));
+    let client = ready::shared(undisturbed(fleet.urls()));
     within_a_minute("one thread", {
         let client = client.clone();
         move || pairs(&client, 0, 500)
@@ -51,6 +54,19 @@ fn each_call_is_answered_though_nothing_else_happens() {
             }
         });
     });
+}
+
+/// The nodes may answer before the driver sleeps for the first time.
+#[test]
+fn first_call_after_connect_is_answered_though_nothing_else_happens() {
+    for _ in 0..40 {
+        let masters = Masters::start(5).unwrap();
+        let config = undisturbed(masters.urls());
+        in_time("the first call", || {
+            let client = SharedClient::connect_blocking(config).unwrap();
+            client.lock("a", 60 * SECOND).wait().unwrap().release().wait().unwrap();
+        });
+    }
 }
 
 /// Pairs by a task.
@@ -75,7 +91,7 @@ fn each_call_of_a_task_is_answered_though_nothing_else_happens() {
         let runtime = builder.enable_all().build().unwrap();
         within_a_minute("tasks", move || {
             runtime.block_on(async {
-                let client = SharedClient::connect_tokio(undisturbed(&fleet)).await.unwrap();
+                let client = SharedClient::connect_tokio(undisturbed(fleet.urls())).await.unwrap();
                 ready::all_ready(&client).await;
                 pairs_of_a_task(client.clone(), 0, 200).await;
                 let mut tasks = tokio::task::JoinSet::new();

@@ -7,17 +7,12 @@
 //! reserved, so that a late write fails in the kernel.
 //!
 //! A ring belongs to the thread that made it: the kernel completes operations only in calls of that
-//! thread. On another thread [`Ring::is_here`] is false, and only a few methods may be called.
+//! thread. On another thread the calls that submit return an error.
 
 #![warn(missing_docs, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
 // The kernel's interface is raw pointers. Each unsafe block says why it is sound.
 #![allow(unsafe_code)]
 
-#[cfg(all(
-    target_os = "linux",
-    any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
-))]
-mod memory;
 #[cfg(all(
     target_os = "linux",
     any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
@@ -29,13 +24,8 @@ mod ring;
 )))]
 #[path = "nothing.rs"]
 mod ring;
-#[cfg(all(
-    target_os = "linux",
-    any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
-))]
-mod waiter;
 
-pub use ring::{Ring, Waiter};
+pub use ring::Ring;
 
 /// What a ring reports.
 #[derive(Debug)]

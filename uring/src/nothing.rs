@@ -11,29 +11,17 @@ use crate::Event;
 #[derive(Debug)]
 pub struct Ring(Infallible);
 
-/// A waiter for a ring that cannot be made.
-#[derive(Debug)]
-pub struct Waiter(Infallible);
-
 #[allow(missing_docs, reason = "documented on the systems that have it")]
 impl Ring {
     pub fn new(_: usize, _: u16, _: usize) -> io::Result<Ring> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub fn is_here(&self) -> bool {
-        match self.0 {}
-    }
-
-    pub fn waiter(&self) -> Waiter {
+    pub fn is_a_copy(&self) -> bool {
         match self.0 {}
     }
 
     pub fn watch(&mut self, _: BorrowedFd<'_>) -> io::Result<()> {
-        match self.0 {}
-    }
-
-    pub fn signal(&mut self, _: BorrowedFd<'_>) -> io::Result<()> {
         match self.0 {}
     }
 
@@ -61,7 +49,7 @@ impl Ring {
         match self.0 {}
     }
 
-    pub fn has_queued(&self) -> bool {
+    pub fn has_queued(&mut self) -> bool {
         match self.0 {}
     }
 
@@ -74,13 +62,6 @@ impl Ring {
     }
 
     pub fn next_event(&mut self) -> Option<Event<'_>> {
-        match self.0 {}
-    }
-}
-
-#[allow(missing_docs, reason = "documented on the systems that have it")]
-impl Waiter {
-    pub fn wait(&self, _: Option<Duration>) -> io::Result<()> {
         match self.0 {}
     }
 }

@@ -3,10 +3,12 @@
 //! Each connection has a place, and each place a generation. A completion that carries an older
 //! generation belongs to a connection that is gone: its buffer goes back, and nothing is reported.
 
+mod kernel;
+mod memory;
+
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::time::Duration;
 
 use io_uring::squeue::{Entry, Flags};
@@ -15,9 +17,8 @@ use io_uring::{IoUring, cqueue, opcode};
 use rustix::io::Errno;
 
 use crate::Event;
-use crate::memory::Memory;
-pub use crate::waiter::Waiter;
-use crate::waiter::{Left, Shared, here, is_last};
+use kernel::{Kernel, is_last};
+use memory::Memory;
 
 /// `MSG_DONTWAIT`: a send ends inside the call that submits it: in full, in part or not at all.
 const DO_NOT_WAIT: i32 = 0x40;
@@ -55,7 +56,7 @@ pub struct Ring {
     /// The receive buffers of each place: a connection that sends without end takes none from the
     /// others. Empty after the drop alone.
     memory: Vec<Memory>,
-    shared: Arc<Shared>,
+    kernel: Kernel,
 }
 
 /// A place for a connection.
@@ -100,8 +101,7 @@ impl Ring {
         let memory = memory.collect::<io::Result<Vec<Memory>>>()?;
         for (place, memory) in memory.iter().enumerate() {
             // SAFETY: the list begins at a page, has room for `count` entries, and lives as long as
-            // the ring: `memory` moves into `Shared` when this `Ring` is dropped, and `Shared`
-            // frees it only after every operation has ended.
+            // the ring: the drop frees it only after every operation has ended.
             unsafe {
                 let (list, count) = (memory.list(), memory.count());
                 ring.submitter().register_buf_ring_with_flags(list, count, group(place), 0)?;
@@ -119,18 +119,13 @@ impl Ring {
             in_flight: 0,
             queued_sends: 0,
             memory,
-            shared: Arc::new(Shared::new(ring)),
+            kernel: Kernel::new(ring)?,
         })
     }
 
-    /// Whether this is the thread that made the ring.
-    pub fn is_here(&self) -> bool {
-        self.shared.thread == here()
-    }
-
-    /// Waits for this ring from outside of a lock that protects it.
-    pub fn waiter(&self) -> Waiter {
-        Waiter(Arc::clone(&self.shared))
+    /// Whether this is the copy in a forked process. No system call.
+    pub fn is_a_copy(&self) -> bool {
+        self.kernel.is_a_copy()
     }
 
     /// Reports [`Event::Watched`] whenever this descriptor becomes readable.
@@ -140,16 +135,6 @@ impl Ring {
     pub fn watch(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         self.watched = Some(descriptor.try_clone_to_owned()?);
         self.queue_watch()
-    }
-
-    /// Adds to this eventfd whenever there is something to report, for a caller that waits
-    /// elsewhere. The ring's own descriptor would not do: it stays silent until the ring's thread
-    /// lets operations complete.
-    ///
-    /// # Errors
-    /// If the kernel refuses it.
-    pub fn signal(&mut self, eventfd: BorrowedFd<'_>) -> io::Result<()> {
-        self.shared.ring.submitter().register_eventfd(eventfd.as_raw_fd())
     }
 
     /// Receives from this connected socket from now on, and can send to it.
@@ -175,7 +160,7 @@ impl Ring {
     ///
     /// An operation in flight keeps the socket open. So disconnect or shut it down first.
     pub fn detach(&mut self, place: usize) {
-        let here = self.is_here();
+        let here = self.kernel.is_here();
         let it = &mut self.places[place];
         let Some(stream) = it.stream.take() else { return };
         self.closing.push(stream);
@@ -225,7 +210,7 @@ impl Ring {
     }
 
     /// Whether operations are queued that were not submitted.
-    pub fn has_queued(&self) -> bool {
+    pub fn has_queued(&mut self) -> bool {
         let rewatch = self.watched.is_some() && !self.watching;
         rewatch || !self.to_send.is_empty() || self.queued() > 0
     }
@@ -238,7 +223,7 @@ impl Ring {
         self.give_back();
         self.queue_rest()?;
         let queued = self.queued();
-        self.shared.enter(queued, 0, None)?;
+        self.kernel.enter(queued, 0, None)?;
         self.submitted();
         self.sort();
         Ok(())
@@ -255,7 +240,7 @@ impl Ring {
         let queued = self.queued();
         // Each send completes inside this call, and is no reason to return.
         let want = if self.backlog.is_empty() { 1 + self.queued_sends } else { 0 };
-        self.shared.enter(queued, want, timeout)?;
+        self.kernel.enter(queued, want, timeout)?;
         self.submitted();
         Ok(())
     }
@@ -360,9 +345,7 @@ impl Ring {
     }
 
     fn take_completion(&mut self) -> Option<cqueue::Entry> {
-        // SAFETY: this `Ring` alone makes completion queues, one at a time: `&mut self`. The drop
-        // of `Shared` makes another one, when there is no `Ring` any more.
-        let done = unsafe { self.shared.ring.completion_shared() }.next()?;
+        let done = self.kernel.ring.completion().next()?;
         self.in_flight -= u64::from(is_last(&done));
         Some(done)
     }
@@ -420,26 +403,24 @@ impl Ring {
     fn push(&mut self, entry: Entry) -> io::Result<()> {
         let entry = entry.flags(Flags::empty());
         for _ in 0..2 {
-            // SAFETY: this `Ring` alone makes submission queues: as in `take_completion`. What the
-            // entry points to stays in place until the operation has ended. Provided buffers
-            // belong to `memory`. The bytes of a send are in `output`, which neither moves nor
-            // changes while `sending` is set; after `detach` they are in `orphans`, and after the
-            // drop in `Left`. Descriptors are closed only after a call that has submitted
-            // everything.
-            if unsafe { self.shared.ring.submission_shared().push(&entry) }.is_ok() {
+            // SAFETY: what the entry points to stays in place until the operation has ended.
+            // Provided buffers belong to `memory`. The bytes of a send are in `output`, which
+            // neither moves nor changes while `sending` is set; after `detach` they are in
+            // `orphans`. The drop frees neither before the end of every operation. Descriptors
+            // are closed only after a call that has submitted everything.
+            if unsafe { self.kernel.ring.submission().push(&entry) }.is_ok() {
                 self.in_flight += 1;
                 return Ok(());
             }
-            self.shared.enter(self.queued(), 0, None)?;
+            let queued = self.queued();
+            self.kernel.enter(queued, 0, None)?;
         }
         Err(io::Error::other("the submission queue stays full"))
     }
 
     /// How many operations are queued.
-    fn queued(&self) -> u32 {
-        // SAFETY: no other submission queue is alive: each lives inside one expression of a method
-        // of this `Ring`.
-        unsafe { self.shared.ring.submission_shared() }.len() as u32
+    fn queued(&mut self) -> u32 {
+        self.kernel.ring.submission().len() as u32
     }
 
     /// A call of the kernel has succeeded.
@@ -453,17 +434,19 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        if self.shared.is_a_copy() {
+        if self.kernel.is_a_copy() {
             // The queue is the parent's: even to count its entries writes to it.
             return;
         }
-        let memory = std::mem::take(&mut self.memory);
-        let outputs = self.places.iter_mut().map(|place| std::mem::take(&mut place.output));
-        let orphans = self.orphans.drain(..).map(|(_, output)| output);
-        let sends = outputs.chain(orphans).collect();
         // What is only queued is never submitted any more.
         let in_flight = self.in_flight.saturating_sub(u64::from(self.queued()));
-        self.shared.keep(Left { memory, sends, in_flight });
+        if self.kernel.is_here() && self.kernel.end_all(in_flight) {
+            return;
+        }
+        self.memory.iter_mut().for_each(Memory::give_up);
+        let outputs = self.places.iter_mut().map(|place| std::mem::take(&mut place.output));
+        std::mem::forget(outputs.collect::<Vec<_>>());
+        std::mem::forget(std::mem::take(&mut self.orphans));
     }
 }
 

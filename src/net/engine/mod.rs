@@ -34,8 +34,6 @@ use crate::proto::settings::Credentials;
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 #[cfg(feature = "io-uring")]
-pub(crate) use ring::RingUse;
-#[cfg(feature = "io-uring")]
 pub use ring::SocketDriver;
 use sockets::Socket;
 
@@ -108,7 +106,7 @@ pub struct Engine {
     registry: Registry,
     base: Token,
     sockets: Vec<Socket>,
-    /// The sockets that io_uring serves, if it does.
+    /// The sockets that io_uring serves, in a `UringEngine`.
     ring: ring::RingSockets,
     alarm: Alarm,
     /// The driver asked to be awake by this moment.

@@ -35,13 +35,8 @@ impl Engine {
     pub(super) fn move_to_ring(&mut self, _: NodeId) {}
 
     #[inline]
-    pub(super) fn read_ring(&mut self) -> bool {
-        false
-    }
+    pub(super) fn read_ring(&mut self) {}
 
     #[inline]
     pub(super) fn submit_to_ring(&mut self) {}
-
-    #[inline]
-    pub(super) fn arm_ring(&mut self) {}
 }

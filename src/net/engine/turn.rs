@@ -40,7 +40,6 @@ impl Engine {
     pub(crate) fn end_turn(&mut self) {
         if self.check_fork() {
             self.write_out();
-            self.submit_to_ring();
             self.plan_sleep();
         }
     }
@@ -52,7 +51,6 @@ impl Engine {
 
     /// How long to sleep at most. Sets the alarm.
     pub(crate) fn plan_sleep(&mut self) -> Option<Duration> {
-        self.arm_ring();
         let due = match turn::wake(&mut Driving(self)) {
             Wake::AtOnce => {
                 self.alarm.ring();
@@ -101,7 +99,6 @@ impl Engine {
     pub(crate) fn flush_unforked(&mut self) {
         if self.has_something_to_write() {
             self.write_out();
-            self.submit_to_ring();
         }
     }
 

@@ -227,7 +227,7 @@ fn a_leader_fetches_a_result_that_is_there_before_it_sleeps() {
     masters.iter().for_each(LocalMaster::kill);
     let lost = |open: &mut Open<'_>| open.engine.coordinator().ready().is_empty();
     while !inner.with(lost).unwrap() {
-        poller.as_mut().unwrap().wait_outside(None).unwrap();
+        poller.as_mut().unwrap().wait(None).unwrap();
         inner.set_awake();
         assert!(inner.lead::<()>(Role::Leader, poller, &mut |_| Poll::Pending).is_ok());
     }
@@ -259,7 +259,7 @@ fn a_leader_passes_the_poller_to_the_driver_if_its_turn_ends_other_calls() {
         let Lead { poller, .. } = &mut { lead };
         let mut turned = inner.rest(false, poller, &mut finish);
         while let Ok(Turned::Asleep(timeout)) = turned {
-            poller.as_mut().unwrap().wait_outside(timeout).unwrap();
+            poller.as_mut().unwrap().wait(timeout).unwrap();
             inner.set_awake();
             turned = inner.lead(Role::Leader, poller, &mut finish);
         }

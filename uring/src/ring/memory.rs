@@ -1,11 +1,12 @@
-//! The memory of a ring's receive buffers, and the list in which they are provided to the kernel.
+//! The memory of a ring: its receive buffers, the list in which they are provided to the kernel, and
+//! the mark that a fork wipes out.
 //!
 //! The hazard is a write by the kernel after the memory is freed: see [`Memory::give_up`].
 
 use std::io;
 use std::ptr::{self, NonNull};
 use std::slice;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
 
 use io_uring::types::BufRingEntry;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
@@ -122,6 +123,47 @@ impl Drop for Memory {
             // kernel does: otherwise the ring has called `give_up`.
             let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length) };
         }
+    }
+}
+
+/// A byte that a fork sets to zero in the child: to look for a fork without a system call.
+#[derive(Debug)]
+pub struct ForkMark(NonNull<AtomicU8>);
+
+// SAFETY: the mapping belongs to this value alone, and its byte is only accessed atomically.
+unsafe impl Send for ForkMark {}
+// SAFETY: as above.
+unsafe impl Sync for ForkMark {}
+
+impl ForkMark {
+    pub fn new() -> io::Result<ForkMark> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: an anonymous mapping at an address of the kernel's choice overlaps nothing.
+        let page = unsafe {
+            rustix::mm::mmap_anonymous(ptr::null_mut(), 1, protection, MapFlags::PRIVATE)?
+        };
+        let mark = ForkMark(NonNull::new(page.cast()).ok_or(io::ErrorKind::OutOfMemory)?);
+        // SAFETY: the page is this mapping. The advice changes only the copy in a child.
+        unsafe { rustix::mm::madvise(page, 1, Advice::LinuxWipeOnFork)? };
+        mark.byte().store(1, Ordering::Relaxed);
+        Ok(mark)
+    }
+
+    /// Whether this is the copy in a forked process.
+    pub fn is_a_copy(&self) -> bool {
+        self.byte().load(Ordering::Relaxed) == 0
+    }
+
+    fn byte(&self) -> &AtomicU8 {
+        // SAFETY: the byte lives as long as this value, and any value of it is valid.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for ForkMark {
+    fn drop(&mut self) {
+        // SAFETY: the page is this mapping, and nothing refers to it: `&mut self`.
+        let _ = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), 1) };
     }
 }
 

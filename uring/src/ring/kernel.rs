@@ -1,16 +1,15 @@
-//! What a ring and those who wait for it share: the kernel's ring itself, and its end.
+//! The kernel's ring: the call that submits and waits, and the end of its operations.
 
 use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue};
 use rustix::io::Errno;
 
-use crate::memory::Memory;
+use super::memory::ForkMark;
 
 /// How often a ring that ends waits for its operations, and how long each time. They end at once:
 /// a longer wait means that the kernel has lost one.
@@ -20,64 +19,33 @@ const LAST_WAIT: Duration = Duration::from_millis(10);
 /// A longer wait is cut short, which is harmless: the kernel refuses a time that is too long.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// Waits for a ring without the ring itself, which may be protected by a lock meanwhile. To be used
-/// on the thread that made the ring.
-#[derive(Debug)]
-pub struct Waiter(pub(crate) Arc<Shared>);
-
-impl Waiter {
-    /// Waits until the ring has something to report, or the time is over. A signal ends the wait.
-    ///
-    /// # Errors
-    /// If the kernel refuses the call, for instance on another thread.
-    pub fn wait(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.0.enter(0, 1, timeout)
-    }
-}
-
 /// The kernel's ring.
-pub struct Shared {
-    pub(crate) ring: IoUring,
+pub struct Kernel {
+    pub ring: IoUring,
     /// The thread that made the ring.
-    pub(crate) thread: u64,
-    /// The process that made it.
-    process: u32,
-    /// What the ring left when it was dropped.
-    left: Mutex<Option<Left>>,
+    thread: u64,
+    mark: ForkMark,
 }
 
-/// What the kernel may still read and write after the end of a ring.
-pub(crate) struct Left {
-    pub(crate) memory: Vec<Memory>,
-    pub(crate) sends: Vec<Vec<u8>>,
-    pub(crate) in_flight: u64,
-}
+impl Kernel {
+    pub fn new(ring: IoUring) -> io::Result<Kernel> {
+        Ok(Kernel { ring, thread: here(), mark: ForkMark::new()? })
+    }
 
-impl Shared {
-    pub(crate) fn new(ring: IoUring) -> Shared {
-        let (thread, process) = (here(), std::process::id());
-        Shared { ring, thread, process, left: Mutex::new(None) }
+    /// Whether this is the thread that made the ring: no other may call the kernel.
+    pub fn is_here(&self) -> bool {
+        self.thread == here()
     }
 
     /// Whether this is the copy in a forked process: the memory is a copy that no kernel writes to,
     /// and the ring with its queues is the parent's.
-    pub(crate) fn is_a_copy(&self) -> bool {
-        std::process::id() != self.process
-    }
-
-    /// Keeps what the kernel may still use.
-    pub(crate) fn keep(&self, left: Left) {
-        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(left);
+    pub fn is_a_copy(&self) -> bool {
+        self.mark.is_a_copy()
     }
 
     /// Submits the first `submit` entries of the queue, lets operations complete, and waits for
     /// `want` completions, at most for `timeout`. That a wait ends without them is no error.
-    pub(crate) fn enter(
-        &self,
-        submit: u32,
-        want: u32,
-        timeout: Option<Duration>,
-    ) -> io::Result<()> {
+    pub fn enter(&self, submit: u32, want: u32, timeout: Option<Duration>) -> io::Result<()> {
         let flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
         let time = timeout.map(|timeout| Timespec::from(timeout.min(LONGEST)));
         let mut args = SubmitArgs::new();
@@ -100,7 +68,7 @@ impl Shared {
 
     /// Cancels every operation and waits for the end of each; returns whether all of them ended.
     /// What is queued and was never submitted stays so.
-    fn end_all(&mut self, mut in_flight: u64) -> bool {
+    pub fn end_all(&mut self, mut in_flight: u64) -> bool {
         for _ in 0..LAST_WAITS {
             let ended = self.ring.completion().filter(is_last).count() as u64;
             in_flight = in_flight.saturating_sub(ended);
@@ -118,33 +86,19 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
-    fn drop(&mut self) {
-        let left = self.left.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Left { mut memory, sends, in_flight }) = left else { return };
-        if self.is_a_copy() {
-            return;
-        }
-        if self.thread != here() || !self.end_all(in_flight) {
-            memory.iter_mut().for_each(Memory::give_up);
-            std::mem::forget(sends);
-        }
-    }
-}
-
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for Kernel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("thread", &self.thread).finish_non_exhaustive()
+        f.debug_struct("Kernel").field("thread", &self.thread).finish_non_exhaustive()
     }
 }
 
 /// Whether an operation has ended with this completion.
-pub(crate) fn is_last(done: &cqueue::Entry) -> bool {
+pub fn is_last(done: &cqueue::Entry) -> bool {
     !cqueue::more(done.flags())
 }
 
 /// A number of this thread that no other thread of the process ever has.
-pub(crate) fn here() -> u64 {
+fn here() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local! {
         static NUMBER: Cell<u64> = const { Cell::new(0) };
@@ -159,8 +113,8 @@ pub(crate) fn here() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::memory::GIVEN_UP;
     use crate::Ring;
-    use crate::memory::GIVEN_UP;
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
