@@ -92,7 +92,7 @@ impl Ballot {
             verdict: Verdict::Undecided,
             stays_open,
         };
-        ballot.verdict = ballot.count();
+        ballot.verdict = ballot.judge();
         ballot
     }
 
@@ -118,7 +118,7 @@ impl Ballot {
                 refusals.insert(node);
                 self.spare = self.spare.saturating_sub(1);
             }
-            self.verdict = self.count();
+            self.verdict = self.judge();
         }
         self.verdict
     }
@@ -129,7 +129,7 @@ impl Ballot {
             self.errors.insert(node);
             self.missing += 1;
             self.spare = self.spare.saturating_sub(1);
-            self.verdict = self.count();
+            self.verdict = self.judge();
         }
         self.verdict
     }
@@ -171,7 +171,7 @@ impl Ballot {
     }
 
     #[inline]
-    fn count(&self) -> Verdict {
+    fn judge(&self) -> Verdict {
         let may_be_won = self.spare >= 0;
         let open = self.stays_open && !self.undecided().is_empty();
         match self.missing {

@@ -145,8 +145,7 @@ impl Waits {
             // event.
             self.queues[queue as usize].leave(op);
         }
-        let line = &mut self.queues[queue as usize];
-        let Some(op) = line.waiting.pop_front() else {
+        let Some(op) = self.queues[queue as usize].waiting.pop_front() else {
             self.queues.remove(queue as usize);
             return;
         };
