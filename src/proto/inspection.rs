@@ -27,7 +27,7 @@ pub struct Value {
 }
 
 impl Value {
-    /// The value `bytes`, cut after [`VALUE_BYTES`].
+    /// The value `bytes`, cut after 160 bytes.
     pub fn of(bytes: &[u8]) -> Value {
         let length = bytes.len().min(VALUE_BYTES);
         let mut stored = [0; VALUE_BYTES];

@@ -11,8 +11,8 @@ use crate::proto::node_set::MAX_NODES;
 use crate::proto::own_keys::NAMESPACE;
 use crate::proto::time::{Ttl, drift};
 
-/// The longest `max_ttl` that can be configured. After its holder died, nobody can acquire such a
-/// lock for a year, and nobody needs a longer one.
+/// The longest `max_ttl` that can be configured. After its holder died, such a lock cannot be
+/// acquired for a year, and no program needs a longer one.
 pub const LONGEST_MAX_TTL: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// The longest key, in bytes. A key is copied into its record and into N outboxes, so its length
@@ -160,8 +160,8 @@ pub enum RestartGuard {
     /// `CONFIG`. A single node that forgets in spite of it can lead to two holders, if the first
     /// one had a bare majority.
     Persistent,
-    /// The node's grants count at once, and no node marker is written. For nodes that are all new,
-    /// and for tests.
+    /// The node's grants count immediately, and no node marker is written. For nodes that are all
+    /// new, and for tests.
     Off,
 }
 
@@ -191,8 +191,9 @@ pub struct Settings {
     /// The longest ttl that may be asked for.
     pub max_ttl: Duration,
     /// How long a node may take to answer before the others decide without it, and how long it may
-    /// be silent before it is suspect. One number for both: if a node was suspect sooner, the next
-    /// request would be refused although the node is only slow; if later, more requests would wait.
+    /// be silent before it is suspect. Both times are one setting: if a node was suspect sooner,
+    /// the next request would be refused although the node is only slow; if later, more requests
+    /// would wait for it.
     pub node_timeout: Duration,
     /// The ttl with which a node hands a key over to a waiter in line from which it has not heard
     /// for a quarter of this time, unless the lock's own ttl is shorter; `None`: four node
@@ -224,7 +225,7 @@ pub struct Settings {
     /// release must not depend on an answer. So it is sent with the source of its script, never by
     /// its SHA1: a node that has forgotten the script would refuse that.
     pub attended: bool,
-    /// Whether nodes that may evict keys are used all the same. A lock that is evicted is lost.
+    /// Whether the client uses nodes that may evict keys. A lock that is evicted is lost.
     pub allow_eviction: bool,
 }
 

@@ -146,7 +146,7 @@ impl Ttl {
         Instant(executed.0.saturating_add(self.nanos()).saturating_add(self.drift_nanos()))
     }
 
-    // These two run for each answer, so they multiply instead of dividing.
+    // The next two functions run for each answer, so they multiply instead of dividing.
     const fn nanos(self) -> u64 {
         self.as_millis().saturating_mul(NANOS_PER_MILLI)
     }

@@ -54,7 +54,7 @@ pub trait Driver {
     fn wake_deadline(&mut self) -> Option<Instant>;
 }
 
-/// A part of a turn. Between two of them any time may pass.
+/// A part of a turn. Any time may pass between two steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Read what the last turn left in the sockets. Then check whether a timeout is due.

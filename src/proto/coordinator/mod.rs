@@ -1,9 +1,9 @@
 //! The core's interface: events come in by `handle_*`, results go out by `poll_*`, callers make
 //! requests, and the state can be looked at. The core never looks at a clock or a socket.
 //!
-//! The coordinator owns the waits and the locks; the locks own the cluster. It contains no logic of
-//! its own. It passes each event to the layer that handles it, and passes what the locks report to
-//! the waits.
+//! The coordinator owns the waits and the locks; the locks own the cluster. The coordinator
+//! contains no logic of its own: it passes each event to the layer that handles it, and what the
+//! locks report to the waits.
 //!
 //! The hazard is order. The driver has to read what the sockets hold before it handles a timeout
 //! ([`handle_timeout`](Coordinator::handle_timeout)), and to read the clock again after the reads
@@ -88,7 +88,7 @@ impl Coordinator {
         self.locks.cluster().has_actions()
     }
 
-    /// What is to be written to a node. Empty while it is not connected.
+    /// What is to be written to a node. Empty while the node is not connected.
     pub fn output(&self, node: NodeId) -> &[u8] {
         self.locks.cluster().output(node)
     }
@@ -98,13 +98,13 @@ impl Coordinator {
         self.locks.cluster_mut().handle_connecting(node, now);
     }
 
-    /// The TCP connection is open, and TLS is spoken on it. Only the texts of reports depend on
-    /// this call.
+    /// Takes note that the TCP connection is open, and that TLS is spoken on it. Only the texts of
+    /// reports depend on this call.
     pub fn handle_encrypting(&mut self, node: NodeId) {
         self.locks.cluster_mut().handle_encrypting(node);
     }
 
-    /// The connection that was asked for is open.
+    /// Takes note that the connection that was asked for is open.
     pub fn handle_connected(&mut self, node: NodeId, now: Instant) {
         self.locks.cluster_mut().handle_connected(node, now);
     }
@@ -114,7 +114,8 @@ impl Coordinator {
         self.locks.handle_sent(node, count, now);
     }
 
-    /// The connection is gone, or could not be opened; `words` are the text of the system's error.
+    /// Takes note that the connection is gone, or could not be opened; `words` is the text of the
+    /// system's error.
     pub fn handle_disconnected(&mut self, node: NodeId, words: &str, now: Instant) {
         self.locks.cluster_mut().handle_disconnected(node, words, now);
         self.locks.act_on_changes(now);
@@ -365,8 +366,8 @@ impl Coordinator {
         self.locks.pending_releases(node)
     }
 
-    /// How many pending releases were dropped because their node was away, or refused them, for too
-    /// long.
+    /// How many pending releases were dropped because their node was not connected, or refused
+    /// them, for too long.
     pub fn pending_releases_dropped(&self) -> u64 {
         self.stats().nodes.iter().map(|node| node.pending_releases_dropped).sum()
     }

@@ -23,8 +23,8 @@ use crate::proto::settings::RestartGuard;
 use crate::proto::time::{Instant, Ttl};
 
 impl Coordinator {
-    /// Asks for the lock on these keys, one or several: all or none of them. There is one attempt;
-    /// until the wait of the options is over, more follow whenever the keys may be free.
+    /// Asks for one lock on these keys, one or several: all of them or none. There is one attempt,
+    /// and further ones whenever the keys may be free, until the wait of the options is over.
     ///
     /// If this client already holds a key or waits for it, the request waits for its turn at each
     /// such key, and no node is asked meanwhile. Without a wait it ends as [`Error::Contended`]
@@ -185,8 +185,8 @@ impl Coordinator {
     }
 
     /// Extends a lock to at least `ttl` from now, but an auto-extended lock no further than its
-    /// bound. While too few nodes answer they are asked again, up to the deadline that is in force.
-    /// That deadline stays until a majority has agreed to a later one.
+    /// bound. While too few nodes answer, the client asks them again, up to the deadline that is in
+    /// force. That deadline stays until a majority has agreed to a later one.
     ///
     /// # Errors
     /// Before anything is sent: an invalid ttl, [`Error::Lost`] if the lock is over, or
@@ -298,8 +298,8 @@ impl Coordinator {
     }
 
     /// Deletes `key` on every node, even if another client holds the lock. That holder goes on
-    /// believing in the lock until it notices: this breaks the promise of a lock. It takes one key,
-    /// because its outcome says whether that key was there.
+    /// believing in the lock until it notices: this breaks the promise of a lock. The call takes
+    /// one key, because its outcome says whether that key was there.
     ///
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
@@ -326,8 +326,8 @@ impl Coordinator {
     }
 
     /// Reads what every node holds at `key`, and for how long. The request ends when all nodes have
-    /// answered, or at the node timeout. It takes one key: an [`Inspection`] says what each node
-    /// holds at it.
+    /// answered, or at the node timeout. The call takes one key, because an [`Inspection`] says
+    /// what each node holds at it.
     ///
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].

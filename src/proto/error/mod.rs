@@ -32,7 +32,7 @@ pub enum Error {
     Lost {
         /// Why.
         reason: LostReason,
-        /// What every node said to the last question about it.
+        /// What every node said to the last question about the lock.
         report: Box<Report>,
     },
     /// A limit of the client is reached: nothing was sent.
