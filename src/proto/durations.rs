@@ -41,8 +41,8 @@ impl Durations {
     pub(crate) fn add(&mut self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         self.micros = self.micros.saturating_add(micros);
-        // Each class doubles the end, so the class is the number of binary digits beyond
-        // `FIRST_END_BITS`.
+        // Each class ends at twice the end of the one before, so the class is the number of binary
+        // digits beyond `FIRST_END_BITS`.
         let digits = u64::BITS - micros.leading_zeros();
         let class = digits.saturating_sub(FIRST_END_BITS) as usize;
         self.classes[class.min(CLASSES - 1)] += 1;

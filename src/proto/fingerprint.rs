@@ -1,7 +1,7 @@
 //! The fingerprint of a state: a number that is equal for two states that behave alike from then
 //! on.
 //!
-//! A search over all orders of events (`tests/model`) visits each state once, and recognises it by
+//! A search over all orders of events (`tests/model`) visits each state once, and recognizes it by
 //! this number. So the number leaves out what cannot matter: counters, reports, generations, places
 //! in slabs, and the random texts and running numbers by which nodes know things. Moments are
 //! relative to now.

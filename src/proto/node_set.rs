@@ -153,24 +153,24 @@ impl Outstanding {
         }
     }
 
-    /// The nodes that have not answered a question.
+    /// The nodes with an unanswered question.
     #[inline]
     pub const fn nodes(self) -> NodeSet {
         self.some
     }
 
-    /// The nodes that have not answered two questions: they are asked no third.
+    /// The nodes with two unanswered questions: they get no third.
     #[inline]
     pub const fn full(self) -> NodeSet {
         self.two
     }
 
-    /// Whether `node` has not answered a question.
+    /// Whether a question to `node` is unanswered.
     pub const fn contains(self, node: NodeId) -> bool {
         self.some.contains(node)
     }
 
-    /// Whether `node` has not answered two questions.
+    /// Whether two questions to `node` are unanswered.
     pub const fn is_full(self, node: NodeId) -> bool {
         self.two.contains(node)
     }

@@ -182,7 +182,7 @@ pub struct Settings {
     /// The name of the client's connections in `CLIENT LIST`, if the nodes take a name; empty: no
     /// name.
     pub client_name: Box<str>,
-    /// The text in each token of this client by which people recognise it; `None`: tokens without
+    /// The text in each token of this client by which people recognize it; `None`: tokens without
     /// such a text. All tokens share this copy.
     pub owner: Option<Arc<str>>,
     /// Stands before every key that is sent, except the node marker. It does not begin with

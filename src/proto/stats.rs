@@ -118,7 +118,7 @@ pub struct Stats {
     pub joined: u64,
     /// Locks that were won in line.
     pub handed_over: u64,
-    /// Waiters that stood in line before such a winner, and could not be reached when the key was
+    /// Waiters that stood in line before one that won, and could not be reached when the key was
     /// handed over.
     pub skipped: u64,
     /// Messages that were not taken for a hand-over: they made no sense, or had no mark of this

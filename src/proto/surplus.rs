@@ -1,6 +1,6 @@
 //! How buffers grow, and how they give back what a burst took.
 //!
-//! If less than a quarter of a buffer was in use during a whole interval, it is shrunk to twice of
+//! If less than a quarter of a buffer was in use during a whole interval, it is shrunk to twice
 //! what was in use. So a client that works steadily never shrinks a buffer that it needs again.
 //!
 //! The hazard is a slab that loses the generations of its places when it is shrunk. So the counters

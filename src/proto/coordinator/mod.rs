@@ -177,7 +177,7 @@ impl Coordinator {
         self.locks.on_answer(node, ask, reply, now);
     }
 
-    /// Stops using a node that refused a write because it is a replica.
+    /// Stops using the node if it refused a write as a replica.
     fn check_for_replica(&mut self, node: NodeId, reply: NodeReply, now: Instant) {
         if reply == NodeReply::Failed(NodeError::Replica) {
             self.locks.cluster_mut().on_replica(node, now);
@@ -196,12 +196,12 @@ impl Coordinator {
         self.locks.next_is_a_poll_in_line(next)
     }
 
-    /// Handles what is due. If that is much, a part is left, which is due again immediately. Call
+    /// Handles what is due. If that is much, it leaves a part, which is due again immediately. Call
     /// this only after everything that the sockets hold was read, because a node is not silent
     /// while its answer is unread.
     ///
-    /// Losses are handled before renewals, and all that are due: only renewals are left for the
-    /// next turn.
+    /// Handles all losses that are due, and then renewals, of which it may leave some for the next
+    /// turn.
     pub fn handle_timeout(&mut self, now: Instant) {
         while self.locks.do_next_due(now) {
             self.act(now);

@@ -36,7 +36,7 @@ pub struct LockAsk {
     pub round: u32,
     /// What was asked.
     pub kind: Kind,
-    /// How it was put into bytes.
+    /// How the question was put into bytes.
     pub sent: Encoding,
 }
 
@@ -135,7 +135,7 @@ pub enum NodeAsk {
     Probe(Step),
     /// The script that writes the node marker, for later clients.
     Mark,
-    /// A command whose answer the client does not wait for, because it ends.
+    /// A command at the end of a client, which does not wait for the answer.
     LastWord,
     /// `CLIENT KILL ID` of an earlier connection of ours. These commands are sent, and answered, in
     /// the order in which the cluster keeps the connections' numbers.

@@ -35,10 +35,11 @@ pub const RELEASE: Script = Script {
 /// If the key lives long enough, its expiry stays exactly as it is. Writing back what `PTTL`
 /// returns would move the expiry a little each time, because `PTTL` may be rounded and the clock
 /// runs on between two commands. But the script tries a write even then, so that a replica, which
-/// only copies its master, refuses it and does not agree to the extend. Two writes change nothing:
-/// `PEXPIRE NX` of a key that has a ttl, which servers before 7.0 do not know, and `SET NX` of a
-/// key that is there, which a server without memory refuses. If both fail, the script writes back
-/// what `PTTL` returned. On a node that refuses all writes, that fails, too.
+/// only copies its master, refuses it and does not agree to the extend. Two writes change nothing,
+/// so the script tries them first: `PEXPIRE NX` of a key that has a ttl, which servers before 7.0
+/// do not know, and `SET NX` of a key that is there, which a server without memory refuses. If both
+/// fail, the script writes back what `PTTL` returned. On a node that refuses all writes, that
+/// fails, too.
 macro_rules! prolong {
     ($key:literal) => {
         concat!(

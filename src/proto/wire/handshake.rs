@@ -207,8 +207,8 @@ impl Handshake {
         self.found
     }
 
-    /// The first thing that was found wrong so far: why a node may have ended the connection during
-    /// the handshake.
+    /// The first thing that was found wrong so far. If the node ends the connection during the
+    /// handshake, this is why.
     pub fn error(&self) -> Option<NodeError> {
         self.error
     }

@@ -31,7 +31,7 @@ use crate::proto::wire::resp::Reply;
 /// 1, or -N if key N is held.
 ///
 /// A key that holds the token already counts as free, so that a lock can be healed, and its ttl is
-/// never shortened. If there is only one key and it is free, one `SET NX` does it all.
+/// never shortened. A single key that is free is checked and written by one `SET NX`.
 ///
 /// With more arguments, the second half of `KEYS` are the counters of the keys, and the script
 /// counts for each key: the answer is the node's vote, or the list of its votes for several keys.

@@ -74,8 +74,8 @@ pub enum Fact {
     /// Done; the answer contains nothing else.
     #[default]
     Fine,
-    /// The answer to `HELLO` or `CLIENT ID`: the connection's number on the node, for `CLIENT
-    /// KILL`. `None` if the node does not report it, as a proxy may not.
+    /// The answer to `HELLO` or `CLIENT ID`: the connection's number, by which the node can end it.
+    /// `None` if the node does not report it, as a proxy may not.
     ClientId(Option<i64>),
     /// The answer to `INFO`.
     Info(Info),

@@ -42,7 +42,7 @@ macro_rules! front {
 /// and the key is deleted.
 ///
 /// A member leaves the line before the key is written, because a server whose memory is full
-/// refuses the first write of a script, but not a later one. A member can be reached if its own
+/// refuses a `SET` unless the script has written before it. A member can be reached if its own
 /// channel has a subscriber. `PUBSUB` says so; `PUBLISH` also counts clients that listen to all
 /// channels by a pattern. If the node refuses `PUBSUB`, the count of `PUBLISH` decides. If the node
 /// refuses that, too, the member counts as reached: it polls.
