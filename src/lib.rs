@@ -1,20 +1,20 @@
 //! Distributed locks over N independent Redis masters: the Redlock algorithm, for programs with a
 //! latency budget.
 //!
-//! The client writes a request to all N masters at once, and returns when a majority has decided.
-//! The deadline of a lock counts from before the first byte was sent, on a clock that counts
-//! suspended time, with drift taken off. A frozen, dead or slow minority does not delay a majority
-//! decision. The client releases what an attempt may have left on a node. It can renew a lock. It
-//! reports the loss of a lock that is renewed, or whose `lost()` is awaited, before the deadline;
-//! of any other, at the deadline. Waiters stand in line on the nodes: a release hands the key to
-//! the next one.
+//! The client writes a request to all N masters before it waits for an answer, and returns when a
+//! majority has decided. The deadline of a lock counts from before the first byte was sent, less
+//! the drift, on a clock that also runs while the machine is suspended. A frozen, dead or slow
+//! minority does not delay a majority decision. The client releases what an attempt may have left
+//! on a node. It can renew a lock. If a lock is renewed, or its `lost()` is awaited, the client
+//! reports its loss before the deadline; otherwise at the deadline. Waiters stand in line on the
+//! nodes: a release hands the key to the next one.
 //!
 #![cfg_attr(
     feature = "net",
     doc = "
 # Interfaces
 
-* [`Client`] blocks: no thread of its own, several guards at once.
+* [`Client`] blocks the calling thread. It has no thread of its own, and can hold several guards.
 * [`SharedClient`] is for many threads and any async runtime. Its calls are futures, and a
   thread can wait for them. A thread drives it, or, with the feature `tokio`, a task on your
   runtime.
@@ -45,9 +45,9 @@ a file for each, and `docs/performance.md` says what they cost.
 //! # What Redlock does not promise
 //!
 //! A holder that is paused past its deadline can still act: call `Guard::check` before each side
-//! effect, and use a fencing number if that is not enough. A majority of masters that forget their
-//! keys, or whose clocks jump, inside one ttl breaks exclusion. A virtual machine that its
-//! hypervisor pauses sees no time pass, and a clone of one repeats its tokens.
+//! effect, and use a fencing number if that is not enough. If a majority of the masters forget
+//! their keys within one ttl, or their clocks jump, two clients can hold one lock. A virtual
+//! machine that its hypervisor pauses sees no time pass, and a clone of one repeats its tokens.
 //!
 //! # Features
 //!

@@ -17,8 +17,9 @@ pub struct Durations {
 }
 
 impl Durations {
-    /// Every class, shortest first: below how long, and how many. The first ends at 64 µs, each
-    /// following one at twice the one before, up to 72 minutes. The last one never ends.
+    /// Every class, shortest first: its upper bound, and how many durations are in it. The first
+    /// class ends at 64 µs, and each following one at twice the end of the one before, up to 72
+    /// minutes. The last one has no upper bound.
     pub fn classes(&self) -> impl Iterator<Item = (Option<Duration>, u64)> + '_ {
         self.classes.iter().enumerate().map(|(class, &count)| {
             let end = Duration::from_micros(1 << (class as u32 + FIRST_END_BITS));
@@ -26,21 +27,22 @@ impl Durations {
         })
     }
 
-    /// How many there were.
+    /// How many durations were counted.
     pub fn count(&self) -> u64 {
         self.classes.iter().sum()
     }
 
-    /// How long all of them took together, in whole microseconds.
+    /// The sum of all durations, in whole microseconds.
     pub fn total(&self) -> Duration {
         Duration::from_micros(self.micros)
     }
 
-    /// Counts one.
+    /// Counts one duration.
     pub(crate) fn add(&mut self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         self.micros = self.micros.saturating_add(micros);
-        // The class is higher by as many as the number has more binary digits than the first end.
+        // Each class ends at twice the end of the one before, so the class is the number of binary
+        // digits beyond `FIRST_END_BITS`.
         let digits = u64::BITS - micros.leading_zeros();
         let class = digits.saturating_sub(FIRST_END_BITS) as usize;
         self.classes[class.min(CLASSES - 1)] += 1;

@@ -1,18 +1,19 @@
-//! The fingerprint of a state: a number that is equal for two states that no future tells apart.
+//! The fingerprint of a state: a number that is equal for two states that behave alike from then
+//! on.
 //!
-//! A search over all orders of events (`tests/model`) looks at each state once, and knows it again
-//! by this number. So what cannot matter is left out: counters, reports, generations, the places in
-//! slabs, and by what numbers a node is called. Moments are relative to now.
+//! A search over all orders of events (`tests/model`) visits each state once, and recognizes it by
+//! this number. So the number leaves out what cannot matter: counters, reports, generations, places
+//! in slabs, and the random texts and running numbers by which nodes know things. Moments are
+//! relative to now.
 //!
 //! Each part of the core takes its structs apart field by field, without `..`, so that a new field
-//! does not compile before it is decided whether it matters. What a fingerprint does not cover it
-//! refuses with a panic.
+//! does not compile before its author decides whether it matters. A state that the fingerprint does
+//! not cover makes it panic.
 //!
-//! The nodes are interchangeable. What concerns a node goes into a hash of its own, and the sum
-//! sorts those hashes.
+//! The nodes are interchangeable: each has a hash of its own, and the search sorts these hashes.
 //!
 //! The hazard is a fingerprint that leaves out too much: the search would skip states that it has
-//! not seen. The test compares the futures of states with one fingerprint.
+//! not seen. A test compares what follows from states that have the same fingerprint.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
@@ -21,23 +22,23 @@ use crate::proto::ids::RecordId;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::Instant;
 
-/// How what is called by random texts and running numbers is named in a fingerprint.
+/// Gives names to random texts and running numbers, which differ between states that behave alike.
 pub trait Names {
     /// The name of a text of 40 characters: a token, or the identity of a node.
     fn text(&self, text: &[u8]) -> u64;
 
-    /// The name of what has tokens, the beginnings of tokens, marks and channels in it: a member of
-    /// a line, or the value of a key.
+    /// The name of a text that contains tokens, beginnings of tokens, marks or channels: a member
+    /// of a line, or the value of a key.
     fn said(&self, text: &[u8]) -> u64;
 
     /// The name of a connection that a node knows by this number.
     fn connection(&self, node: NodeId, number: i64) -> u64;
 
-    /// Whether the time itself matters, because counters start from it.
+    /// Whether the absolute time matters: it does if counters start from it.
     fn time_matters(&self) -> bool;
 }
 
-/// The place of a record, and the number of its round; nothing if it is closed.
+/// Returns the place of a record and the number of its round; `None` if the record is closed.
 pub(crate) type Place<'a> = &'a dyn Fn(RecordId) -> Option<(u64, u32)>;
 
 /// The most nodes that a fingerprint covers.
@@ -53,7 +54,7 @@ pub struct Fingerprint<'a> {
 }
 
 impl<'a> Fingerprint<'a> {
-    /// Of a state at this moment.
+    /// An empty fingerprint for a state at this moment.
     pub fn new(now: Instant, names: &'a dyn Names) -> Fingerprint<'a> {
         Fingerprint { now, names, whole: 0, nodes: [0; NODES] }
     }
@@ -87,7 +88,7 @@ impl<'a> Fingerprint<'a> {
         self.names.text(text)
     }
 
-    /// The name of what has tokens, marks and channels in it.
+    /// The name of a text that contains tokens, marks or channels.
     pub fn said(&self, text: &[u8]) -> u64 {
         self.names.said(text)
     }
@@ -97,7 +98,7 @@ impl<'a> Fingerprint<'a> {
         self.names.connection(node, number)
     }
 
-    /// Whether the time itself matters, because counters start from it.
+    /// Whether the absolute time matters: it does if counters start from it.
     pub fn time_matters(&self) -> bool {
         self.names.time_matters()
     }
@@ -112,7 +113,7 @@ impl<'a> Fingerprint<'a> {
         nanos(self.now.saturating_since(moment).min(limit))
     }
 
-    /// What was added about the whole, and about each node.
+    /// The hash of what was added about the whole state, and that of each node.
     pub fn parts(&self) -> (u64, &[u64]) {
         (self.whole, &self.nodes)
     }

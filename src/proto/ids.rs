@@ -1,10 +1,10 @@
 //! The handles by which the parts of the core address each other's entries.
 //!
-//! The hazard is a place in a slab that is used again: its old handle would name another entry. So
-//! a handle carries the generation of the entry.
+//! The hazard is a place in a slab that is used again: an old handle would name the new entry
+//! there. So a handle carries the generation of its entry.
 //!
-//! A node needs none: the list of nodes never changes, and the questions of a connection end with
-//! it.
+//! The number of a node needs no generation: the list of nodes never changes, and no question
+//! outlives its connection.
 
 use std::num::NonZeroU32;
 
@@ -17,8 +17,8 @@ pub struct Op {
     pub(super) generation: OpGeneration,
 }
 
-/// Counts the requests of a client. It never comes again: a caller may keep a handle for ever. Two
-/// halves, so that an optional handle takes 12 bytes.
+/// The running number of a request. No number of a client is used twice, because a caller may keep
+/// a handle for ever. The number is kept in two halves, so that an optional handle takes 12 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OpGeneration {
     high: NonZeroU32,
@@ -35,7 +35,8 @@ impl OpGeneration {
     /// The first generation.
     pub const FIRST: OpGeneration = OpGeneration { high: NonZeroU32::MIN, low: 0 };
 
-    /// The generation that has this many after it before the lower half carries into the upper.
+    /// The generation after which `left` more follow before the lower half carries into the upper
+    /// one.
     #[cfg(feature = "testing")]
     pub fn before_carry(left: u32) -> OpGeneration {
         OpGeneration { high: NonZeroU32::MIN, low: u32::MAX - left }
@@ -53,13 +54,13 @@ impl OpGeneration {
 }
 
 impl Op {
-    /// The handle as a timer has it.
+    /// The short form of the handle, for a timer.
     pub(super) const fn short(self) -> ShortOp {
         ShortOp { index: self.index, low: self.generation.low }
     }
 }
 
-/// The handle of a request in one of its timers, which never outlives the request: half of the
+/// The handle of a request in one of its timers. A timer never outlives its request, so half of the
 /// generation is enough to notice a mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShortOp {
@@ -84,11 +85,11 @@ impl Place {
     }
 }
 
-/// Which of the entries that had a place. It wraps, so that a handle fits into a question in
-/// flight.
+/// Tells apart the entries that had one place after each other. The numbers begin again after 2^32
+/// entries, so that a handle is small enough for a question in flight.
 ///
-/// That is safe for a handle that cannot outlive its entry, or whose holder does no harm to
-/// another one. The handle that a caller keeps also has the token of its lock, which is compared.
+/// That is safe for a handle that cannot outlive its entry, or that does no harm if it finds a
+/// later entry. The handle that a caller keeps also has the token of its lock, which is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Generation(NonZeroU32);
 
@@ -102,7 +103,7 @@ impl Generation {
     /// The first generation.
     pub const FIRST: Generation = Generation(NonZeroU32::MIN);
 
-    /// The generation that has this many after it before the count wraps.
+    /// The generation after which `left` more follow before the numbers begin again.
     #[cfg(feature = "testing")]
     pub fn before_wrap(left: u32) -> Generation {
         Generation(NonZeroU32::new(u32::MAX - left).unwrap_or(NonZeroU32::MIN))

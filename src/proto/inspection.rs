@@ -1,7 +1,7 @@
 //! What the nodes hold at a key, read from outside: the inspection changes nothing.
 //!
-//! The hazard is to read too much into it. The nodes are read separately, not at one moment, and
-//! their state may have changed before the caller sees it.
+//! The hazard is to take an inspection for the present state. The nodes are read separately, not at
+//! one moment, and what they hold may have changed before the caller sees it.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,8 +11,7 @@ use crate::proto::lock::{LONGEST_TOKEN, LockToken};
 use crate::proto::quorum::reached_by;
 
 /// How many bytes of a value are asked for and kept: more than the longest token has
-/// ([`LONGEST_TOKEN`]). Another program may write a value that is longer than any reply should be:
-/// it is cut.
+/// ([`LONGEST_TOKEN`]). A longer value, which another program wrote, is cut.
 pub const VALUE_BYTES: usize = 160;
 
 const _: () = assert!(VALUE_BYTES > LONGEST_TOKEN, "a token is kept whole");
@@ -28,7 +27,7 @@ pub struct Value {
 }
 
 impl Value {
-    /// The beginning of `bytes`.
+    /// The value `bytes`, cut after 160 bytes.
     pub fn of(bytes: &[u8]) -> Value {
         let length = bytes.len().min(VALUE_BYTES);
         let mut stored = [0; VALUE_BYTES];
@@ -41,7 +40,7 @@ impl Value {
         &self.bytes[..usize::from(self.length)]
     }
 
-    /// The token that the value is; `None` if another program wrote it.
+    /// The value as a token; `None` if another program wrote it.
     pub fn token(&self) -> Option<LockToken> {
         std::str::from_utf8(self.as_bytes()).ok().and_then(LockToken::parse)
     }
@@ -84,7 +83,7 @@ pub enum KeyState {
     Failed(NodeError),
 }
 
-/// What one node said.
+/// What one node answered to an inspection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeKeyState {
@@ -92,7 +91,7 @@ pub struct NodeKeyState {
     pub label: Box<str>,
     /// What the node holds.
     pub state: KeyState,
-    /// The node's own words, if they say more.
+    /// The node's own text, if it says more.
     pub detail: Option<Box<str>>,
     /// How long the node's answer took; zero if it gave none.
     pub took: Duration,
@@ -101,7 +100,7 @@ pub struct NodeKeyState {
     pub line: Vec<Value>,
 }
 
-/// What the nodes hold at a key. `Debug` is the line of `Display`.
+/// What the nodes hold at a key. `Debug` prints the same line as `Display`.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inspection {
@@ -129,14 +128,14 @@ pub enum KeySummary {
         /// ever.
         left: Option<Duration>,
     },
-    /// Every value lacks a majority, whatever the nodes say that did not answer, and the key is not
-    /// free on one: attempts are in flight, or left something.
+    /// No majority holds one value, and the key is free on no majority, whatever the nodes hold
+    /// that did not answer. Attempts are in flight, or left keys behind.
     Split,
     /// Another kind of value than a string stands at the key on so many nodes that the others are
     /// no majority: another program uses the key, and no client can lock it.
     NoLock,
-    /// The nodes that did not answer decide: they may make a majority for a token, or for a free
-    /// key.
+    /// It depends on the nodes that did not answer: with them, a majority may hold one token, or
+    /// nothing.
     Unknown,
 }
 
@@ -164,7 +163,7 @@ impl Inspection {
         let mut most_alike = 0;
         for state in states() {
             let KeyState::Held { value, .. } = state else { continue };
-            // A key without expiry counts as longer than all.
+            // A key without expiry counts as the one that lives longest.
             let mut lefts: Vec<Duration> = states()
                 .filter_map(|other| match other {
                     KeyState::Held { value: same, left } if same == value => {

@@ -1,8 +1,8 @@
 //! A key as it is sent, with the prefix of the settings; and the hash of a key, by which records
 //! and queues are found.
 //!
-//! Two keys may have the same hash. Code that finds something by it compares the key itself, or
-//! does no harm if it is another's.
+//! Two keys may have the same hash. Code that finds an entry by a hash also compares the key, or
+//! does no harm if the entry is that of another key.
 
 use std::hash::{BuildHasherDefault, DefaultHasher, Hasher};
 use std::num::NonZeroU64;
@@ -38,8 +38,8 @@ impl KeyPrefix {
         &self.buffer[..self.length]
     }
 
-    /// The hash of the key that a caller named, of a key that a node names. Of a key without the
-    /// prefix, which is none of this client's, it is another hash.
+    /// The hash of a key as its caller named it, for the key as a node names it. A key without the
+    /// prefix is none of this client's, and gets the hash of its whole name.
     #[inline]
     pub fn hash_of(&self, sent: &[u8]) -> KeyHash {
         KeyHash::of(sent.strip_prefix(self.as_bytes()).unwrap_or(sent))
@@ -67,7 +67,7 @@ impl KeyHash {
 /// The hasher of a map by key hashes: they need no further hashing.
 pub type BuildKeyHasher = BuildHasherDefault<KeyHasher>;
 
-/// Takes a key hash as the hash.
+/// Returns a key hash as it is.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct KeyHasher(u64);
 
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_one_number_and_others_have_others() {
+    fn key_hash_is_equal_for_equal_keys_and_differs_for_others() {
         assert_eq!(KeyHash::of(b"a"), KeyHash::of(b"a"));
         assert_ne!(KeyHash::of(b"a"), KeyHash::of(b"b"));
         assert_ne!(KeyHash::of(b""), KeyHash::of(b"\0"));

@@ -1,15 +1,15 @@
 //! The keys of one lock over several keys: sorted by their bytes, each of them once.
 //!
-//! The hazard is an order of the caller's: two requests that name the same keys in different
-//! orders would wait for each other. So a set has one order only.
+//! The hazard is the caller's order: two requests that took the same keys in different orders would
+//! wait for each other. So every set has the order of the bytes.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::proto::error::ConfigError;
 
-/// The most keys of one set. A script looks at all of them before it writes one, and a node does
-/// nothing else meanwhile.
+/// The most keys of one set. A script reads all of them before it writes one, and the node serves
+/// no other client meanwhile.
 pub const MOST_KEYS: usize = 64;
 
 /// The keys of one lock over several keys: sorted by their bytes, each of them once.
@@ -85,7 +85,7 @@ impl KeySet {
     }
 }
 
-/// Keys that stand one directly after the other, and end there.
+/// Splits `bytes`, where keys stand one directly after the other, at the `ends` of the keys.
 pub fn parts<'a>(bytes: &'a [u8], ends: &'a [u32]) -> impl Iterator<Item = &'a [u8]> {
     let mut start = 0;
     ends.iter().map(move |&end| {

@@ -1,7 +1,7 @@
 //! The keys of a request as a caller names them: one key, or several, in any of the usual types.
 //!
-//! The hazard is an allocation for one key, which is what nearly every request has: one key is
-//! borrowed to the core, and only several become a [`KeySet`].
+//! The hazard is an allocation for a request with one key, as nearly all are. So the core borrows
+//! one key from the caller, and only several become a [`KeySet`].
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -61,13 +61,13 @@ pub trait Keys {
     fn named(&self) -> Result<NamedKeys<'_>, ConfigError>;
 }
 
-/// One key of several.
+/// A type that is one key, alone or in a list.
 pub trait OneKey {
     /// Its bytes.
     fn bytes(&self) -> &[u8];
 }
 
-/// What a caller named. There are several keys only if they are different.
+/// The keys that a caller named; equal ones count as one.
 #[derive(Debug)]
 pub enum NamedKeys<'a> {
     /// One key.
@@ -128,7 +128,7 @@ impl<'a> KeysRef<'a> {
     }
 }
 
-/// Keys that were named before.
+/// Keys that were taken out of a caller's type before.
 impl Keys for KeysRef<'_> {
     #[inline]
     fn named(&self) -> Result<NamedKeys<'_>, ConfigError> {

@@ -13,8 +13,8 @@ use rand::{CryptoRng, Rng};
 
 use crate::proto::ids::RecordId;
 
-/// Bytes in a token: 160 bits, as the Redlock page asks for. All but one are random: the first says
-/// whether the holder hands the key over.
+/// Bytes in a token: 160 bits, as the Redlock page asks for. All bits are random but the first,
+/// which says whether the holder hands the key over.
 pub const TOKEN_BYTES: usize = 20;
 
 /// A token as it is sent: two hex digits for each byte, so that an operator can read it.
@@ -59,15 +59,15 @@ impl LockToken {
         LockToken { digits, owner: None }
     }
 
-    /// Whether the holder hands the key over to the next one in line when it releases it. The first
-    /// digit says so, from 8 to f, so that every waiter can tell, and whoever is given the token.
+    /// Whether the holder hands the key over to the next one in line when it releases it. It does
+    /// if the first digit is 8 to f, so every client that sees the token knows.
     #[inline]
     pub fn hands_over(&self) -> bool {
         self.digits[0] >= b'8'
     }
 
-    /// As [`hands_over`](LockToken::hands_over), of the value of a key. A value that is no token is
-    /// another program's, and is deleted.
+    /// As [`hands_over`](LockToken::hands_over), for the value of a key. `false` for a value that
+    /// is no token: another program wrote it, and does not hand the key over.
     pub fn value_hands_over(value: &[u8]) -> bool {
         let (digits, rest) = value.split_at(value.len().min(TOKEN_DIGITS));
         let is_token = digits.len() == TOKEN_DIGITS && digits.iter().all(|d| HEX.contains(d));
@@ -80,7 +80,7 @@ impl LockToken {
         LockToken { owner: owner.cloned(), ..self }
     }
 
-    /// The token that `text` spells, if it spells one: as [`FromStr`], without an error.
+    /// The token that `text` spells: as [`FromStr`], but `None` instead of an error.
     pub fn parse(text: &str) -> Option<LockToken> {
         let (digits, owner) = match text.split_once(':') {
             Some((digits, owner)) => (digits, Some(owner)),
@@ -97,7 +97,7 @@ impl LockToken {
         &self.digits
     }
 
-    /// The owner that the token names: the client that drew it, in its own words.
+    /// The owner that the token names: the text by which people know the client that drew it.
     pub fn owner(&self) -> Option<&str> {
         self.owner.as_deref()
     }
@@ -138,7 +138,7 @@ const HANDS_OVER: u8 = 0x80;
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
-/// The two digits of each byte: every attempt draws a token.
+/// The two digits of each byte. A table is fast, and every attempt draws a token.
 static HEX_PAIRS: [[u8; 2]; 256] = {
     let mut pairs = [[0; 2]; 256];
     let mut byte = 0;
@@ -187,8 +187,8 @@ impl fmt::Debug for LockToken {
 
 /// A lock that was handed out: a handle into the coordinator that gave it.
 ///
-/// The handle is not `Clone`, and dropping it does nothing. A handle that is forgotten frees its
-/// record at the deadline of the lock.
+/// The handle is not `Clone`, and dropping it does nothing. The record of a lock that is not
+/// released is freed at the lock's deadline.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a lock that is not released stays until its ttl is over"]
 pub struct Lock {

@@ -1,7 +1,7 @@
 //! The options of a lock: its ttl, how long its request waits, and what else the caller asks for.
 //!
-//! They are not what the core checks of a ttl or of a key. The hazard is a combination that no
-//! request can serve: it is refused here, before anything is sent.
+//! The core checks ttls and keys elsewhere. The hazard is a combination of options that no request
+//! can serve: it is refused here, before anything is sent.
 
 use std::time::Duration;
 
@@ -82,10 +82,10 @@ impl LockOptions {
         self.wait(Duration::MAX)
     }
 
-    /// The client renews the lock from the moment it is held, at a third of the ttl, until it is
-    /// released or lost, or as far as `auto_extend` allows. A plain [`Duration`] is the longest
-    /// time that the lock may be held. Renewals, warnings and the loss are updates of the lock
-    /// ([`LockUpdate`](crate::proto::locks::held::updates::LockUpdate)).
+    /// The client renews the lock from the moment it is held, each time a third of the ttl is over,
+    /// until it is released or lost, or as far as `auto_extend` allows. A plain [`Duration`] is the
+    /// longest time that the lock may be held. Renewals, warnings and the loss are updates of the
+    /// lock ([`LockUpdate`](crate::proto::locks::held::updates::LockUpdate)).
     #[must_use]
     pub fn auto_extend(mut self, auto_extend: impl Into<AutoExtend>) -> LockOptions {
         self.auto_extend = Some(auto_extend.into());
@@ -115,7 +115,7 @@ impl LockOptions {
         if self.auto_extend.is_some() { self } else { self.auto_extend(DEFAULT_MAX_HOLD) }
     }
 
-    /// No attempt is begun from this moment on, if the request is made at `now`.
+    /// The moment from which a request that is made at `now` begins no further attempt.
     pub(crate) fn give_up_at(&self, now: Instant) -> Instant {
         match self.wait {
             Wait::For(wait) => now.saturating_add(wait),
@@ -123,7 +123,7 @@ impl LockOptions {
         }
     }
 
-    /// Refuses what no adopt can be: a number belongs to one holder.
+    /// Refuses a fencing number for a lock that is adopted: a number belongs to one holder.
     pub(crate) fn check_adopt(&self) -> Result<(), ConfigError> {
         let problem = "a lock that is adopted has none; adopt it without `fenced`, or release it \
                        and acquire it anew";

@@ -52,8 +52,8 @@ pub use locks::held::updates::{LockUpdate, LockUpdateKind};
 pub use locks::renew::schedule::AutoExtend;
 pub use locks::round::state::ReleaseOutcome;
 pub use node_set::{MAX_NODES, NodeId, NodeSet};
-/// The names of the library's own keys, for the tests and for the tool, which ask nodes on their
-/// own. They are no part of the interface, and neither is the wire format.
+/// The names of the library's own keys, for the tests and the tool, which send commands of their
+/// own to nodes. They are not part of the public interface, nor is the wire format.
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub use own_keys::{counter_key, line_key};

@@ -123,7 +123,7 @@ impl FromIterator<NodeId> for NodeSet {
 
 /// For each node a count from 0 to 2: the questions that it has not answered.
 ///
-/// Two are enough: a node that is slow to answer one may be asked the next after it, and a node
+/// Two are enough: a node that has not answered a question yet may be asked one more, and a node
 /// that answers neither is silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Outstanding {
@@ -132,10 +132,10 @@ pub struct Outstanding {
 }
 
 impl Outstanding {
-    /// Counts one question more to each of these nodes.
+    /// Counts one more question to each of these nodes.
     ///
     /// # Panics
-    /// When there are two to one of them.
+    /// When one of them has two already.
     pub fn add(&mut self, nodes: NodeSet) {
         let third = self.two.common(nodes);
         assert!(third.is_empty(), "a third question to {third:?}");
@@ -143,7 +143,7 @@ impl Outstanding {
         self.some = self.some.union(nodes);
     }
 
-    /// Counts one question less.
+    /// Counts one question to `node` less.
     ///
     /// # Panics
     /// When there is none.
@@ -153,29 +153,29 @@ impl Outstanding {
         }
     }
 
-    /// The nodes with any.
+    /// The nodes with an unanswered question.
     #[inline]
     pub const fn nodes(self) -> NodeSet {
         self.some
     }
 
-    /// The nodes with no room for more.
+    /// The nodes with two unanswered questions: they get no third.
     #[inline]
     pub const fn full(self) -> NodeSet {
         self.two
     }
 
-    /// Whether there is any for `node`.
+    /// Whether a question to `node` is unanswered.
     pub const fn contains(self, node: NodeId) -> bool {
         self.some.contains(node)
     }
 
-    /// Whether there can be no more for `node`.
+    /// Whether two questions to `node` are unanswered.
     pub const fn is_full(self, node: NodeId) -> bool {
         self.two.contains(node)
     }
 
-    /// Whether there is none for any node.
+    /// Whether all nodes have answered all questions.
     pub const fn is_empty(self) -> bool {
         self.some.is_empty()
     }
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn up_to_two_are_counted_for_each_node() {
+    fn up_to_two_questions_are_counted_for_each_node() {
         let (mut asked, node) = (Outstanding::default(), NodeId::new(3));
         asked.add(node.into());
         assert!(asked.contains(node) && !asked.is_full(node));

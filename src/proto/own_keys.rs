@@ -1,14 +1,15 @@
 //! The names of the keys that the library keeps beside a lock's key, and the keys that cannot be
 //! locked.
 //!
-//! The braces around the lock's key keep its hash slot, unless it has braces of its own.
+//! The braces around the lock's key give the library's key the same hash slot, unless the lock's
+//! key has braces of its own.
 //!
-//! The hazard is a lock on a key that the library writes something else to: its token and the other
-//! value would take each other's place.
+//! The hazard is a lock on one of the library's own keys: its token and what the library writes
+//! there would overwrite each other.
 
 use crate::proto::error::ConfigError;
 
-/// What the names of the library's own keys begin with: no lock's key begins with it.
+/// What the names of the library's own keys begin with. No key of a lock may begin with it.
 pub const NAMESPACE: &str = "redlatch:";
 
 /// What stands before and after a lock's key in the name of its line.
@@ -31,11 +32,11 @@ pub fn counter_key(key: &[u8]) -> Vec<u8> {
 /// The keys that cannot be locked, as a caller would name them.
 #[derive(Debug, Clone)]
 pub struct ReservedKeys {
-    /// What they begin with: what is left of [`NAMESPACE`] after the prefix. Nothing if the prefix
-    /// keeps all keys out of it.
+    /// What the reserved keys begin with: the rest of [`NAMESPACE`] after the prefix. `None` if no
+    /// key with this prefix can be in [`NAMESPACE`].
     beginning: Option<&'static [u8]>,
-    /// The node marker without the prefix: nothing if its name does not begin with the prefix, or
-    /// is in [`NAMESPACE`].
+    /// The node marker without the prefix. `None` if its name does not begin with the prefix, or is
+    /// in [`NAMESPACE`].
     marker: Option<Box<[u8]>>,
 }
 
@@ -74,8 +75,8 @@ impl ReservedKeys {
 mod tests {
     use super::*;
 
-    /// What a cluster hashes of a key: what stands between its first brace and the next one that
-    /// closes, if there is something.
+    /// The part of a key that a cluster hashes: what stands between its first opening brace and the
+    /// next closing one, or the whole key if nothing does.
     fn hash_tag(key: &[u8]) -> &[u8] {
         let opens = key.iter().position(|&byte| byte == b'{').map(|at| at + 1);
         let tag = opens.and_then(|from| key[from..].split(|&byte| byte == b'}').next());

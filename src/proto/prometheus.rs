@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::cluster::state::NodeState;
 use super::stats::{NodeStats, Stats};
 
-/// Round trips below this class (64 µs) are in its bucket: no network is faster, and every bucket
-/// is a time series of each node.
+/// The first class with a bucket, up to 64 µs; all faster round trips are in it, too. No network is
+/// faster, and every bucket is one more time series for each node.
 const FIRST_CLASS: usize = 6;
 
 /// What kind of metric a family is.
@@ -50,13 +50,13 @@ impl Kind {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Text {
     text: String,
-    /// They stand before the labels of each sample.
+    /// The labels that every sample has, before its own.
     labels: Vec<(String, String)>,
 }
 
 impl Text {
-    /// An empty text, of which every sample has these labels, too. Files of several clients that
-    /// one collector reads need them: it refuses a series that is in two files.
+    /// An empty text in which every sample has these labels, too. A collector that reads the files
+    /// of several clients needs them, because it refuses a series that is in two files.
     ///
     /// ```
     /// use redlatch::prometheus::Text;

@@ -1,5 +1,5 @@
-//! The whole of "majority": how many nodes it takes, the votes on one question and its verdict, and
-//! the value that a quorum agrees on.
+//! All that has to do with a majority: how many nodes it takes, the votes on one question and its
+//! verdict, and the value that a quorum agrees on.
 //!
 //! The hazard is a vote that counts twice, or a verdict that changes: here a node votes once and
 //! the first verdict stands, whatever is cast later.
@@ -11,16 +11,16 @@ pub const fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// The greatest value that `quorum` of these reach: it is the `quorum`-th greatest. Nothing if
-/// there are fewer values.
+/// The greatest value that at least `quorum` of `values` reach: the `quorum`-th greatest. `None` if
+/// there are fewer values than that.
 pub fn reached_by<T: Ord + Copy>(quorum: usize, values: &mut [T]) -> Option<T> {
     values.sort_unstable();
     let place = values.len().checked_sub(quorum)?;
     values.get(place).copied()
 }
 
-/// The smallest value that `quorum` of these do not exceed: it is the `quorum`-th smallest. Nothing
-/// if there are fewer values.
+/// The smallest value that at least `quorum` of `values` do not exceed: the `quorum`-th smallest.
+/// `None` if there are fewer values than that.
 pub fn not_exceeded_by<T: Ord + Copy>(quorum: usize, values: &mut [T]) -> Option<T> {
     values.sort_unstable();
     values.get(quorum.checked_sub(1)?).copied()
@@ -57,10 +57,11 @@ pub struct Ballot {
     errors: NodeSet,
     /// How many grants are missing to win the question.
     missing: u8,
-    /// How many more electors may refuse before it cannot be won any more: below 0, it cannot be.
+    /// How many more electors may refuse while the question can still be won. Below 0, it cannot be
+    /// won any more.
     spare: i8,
     verdict: Verdict,
-    /// Votes count on when the question cannot be won any more.
+    /// Whether votes still count after the question cannot be won any more.
     stays_open: bool,
 }
 
@@ -70,8 +71,8 @@ impl Ballot {
         Ballot::new(NodeSet::first(nodes), majority(nodes), false)
     }
 
-    /// A question to `electors` that `needed` grants win, and whose refusals matter, too. When it
-    /// cannot be won any more, votes count on until all electors have voted, or until it is closed.
+    /// A question to `electors` that `needed` grants win, and whose refusals matter, too. Even when
+    /// it cannot be won any more, it takes votes until all electors have voted or it is closed.
     pub fn that_stays_open(electors: NodeSet, needed: usize) -> Ballot {
         Ballot::new(electors, needed, true)
     }
@@ -79,7 +80,7 @@ impl Ballot {
     /// The question is lost from the start if there are fewer electors than grants are needed, and
     /// won if no grant is needed.
     fn new(electors: NodeSet, needed: usize, stays_open: bool) -> Ballot {
-        // There are at most `MAX_NODES` of either.
+        // There are at most `MAX_NODES` electors, so both numbers fit.
         let (most, missing) = (electors.len() as i8, u8::try_from(needed).unwrap_or(u8::MAX));
         let mut ballot = Ballot {
             electors,
@@ -91,7 +92,7 @@ impl Ballot {
             verdict: Verdict::Undecided,
             stays_open,
         };
-        ballot.verdict = ballot.count();
+        ballot.verdict = ballot.judge();
         ballot
     }
 
@@ -103,8 +104,8 @@ impl Ballot {
         self.verdict
     }
 
-    /// Takes a vote. Three votes change nothing: a node's second vote, the vote of a node that was
-    /// not asked, and every vote after the verdict.
+    /// Takes a vote. Three kinds of votes change nothing: a node's second vote, the vote of a node
+    /// that was not asked, and every vote after the verdict.
     #[inline]
     pub fn cast(&mut self, node: NodeId, vote: Vote) -> Verdict {
         if self.verdict == Verdict::Undecided && self.undecided().contains(node) {
@@ -117,7 +118,7 @@ impl Ballot {
                 refusals.insert(node);
                 self.spare = self.spare.saturating_sub(1);
             }
-            self.verdict = self.count();
+            self.verdict = self.judge();
         }
         self.verdict
     }
@@ -128,7 +129,7 @@ impl Ballot {
             self.errors.insert(node);
             self.missing += 1;
             self.spare = self.spare.saturating_sub(1);
-            self.verdict = self.count();
+            self.verdict = self.judge();
         }
         self.verdict
     }
@@ -170,7 +171,7 @@ impl Ballot {
     }
 
     #[inline]
-    fn count(&self) -> Verdict {
+    fn judge(&self) -> Verdict {
         let may_be_won = self.spare >= 0;
         let open = self.stays_open && !self.undecided().is_empty();
         match self.missing {
@@ -187,7 +188,7 @@ mod tests {
 
     const VOTES: [Vote; 3] = [Vote::Grant, Vote::Deny, Vote::Error];
 
-    /// The rule for counted votes, written another way than the code: which verdict can still win?
+    /// The verdict that these votes have to give, computed in another way than the code does.
     fn expected(nodes: usize, votes: &[Vote]) -> Verdict {
         let yes = votes.iter().filter(|&&v| v == Vote::Grant).count();
         let open = nodes - votes.len();
@@ -218,13 +219,13 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_a_quorum_is_counted_from_its_end() {
+    fn values_that_a_quorum_reaches_or_does_not_exceed_are_found() {
         let reached = |quorum| reached_by(quorum, &mut [3, 9, 1, 7]);
         assert_eq!([1, 2, 3, 4, 5].map(reached), [Some(9), Some(7), Some(3), Some(1), None]);
         let not_exceeded = |quorum| not_exceeded_by(quorum, &mut [3, 9, 1, 7]);
         assert_eq!([1, 2, 3, 4, 5].map(not_exceeded), [Some(1), Some(3), Some(7), Some(9), None]);
         assert_eq!((reached(0), not_exceeded(0)), (None, None), "no nodes are no quorum");
-        // Where all nodes have one value, both ends of the count give it.
+        // If all nodes have the same value, both functions return it.
         assert_eq!(reached_by(2, &mut [5, 5]), not_exceeded_by(2, &mut [5, 5]));
     }
 

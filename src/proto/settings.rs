@@ -12,7 +12,7 @@ use crate::proto::own_keys::NAMESPACE;
 use crate::proto::time::{Ttl, drift};
 
 /// The longest `max_ttl` that can be configured. After its holder died, such a lock cannot be
-/// acquired for a year; a longer one is no lock any more.
+/// acquired for a year, and no program needs a longer one.
 pub const LONGEST_MAX_TTL: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// The longest key, in bytes. A key is copied into its record and into N outboxes, so its length
@@ -21,10 +21,10 @@ pub const LONGEST_KEY: usize = 64 * 1024;
 
 /// The node timeout unless it is changed. On a machine with ten times more work than processors, a
 /// healthy node answers later than 50 ms now and then, and hardly ever later than 200 ms. A longer
-/// time is paid only while a majority is frozen. docs/performance.md has the figures.
+/// timeout costs time only while a majority is frozen. docs/performance.md has the figures.
 const NODE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// The longest pause before a lock that is held and was not extended is extended again.
+/// The longest pause before the nodes are asked again for an extend that failed.
 const LONGEST_EXTEND_PAUSE: Duration = Duration::from_millis(50);
 
 /// The key of the node marker, unless it is changed.
@@ -106,7 +106,8 @@ pub struct Limits {
     /// for nothing new and votes [`Full`](crate::proto::error::NodeError::Full): the other half is
     /// for releases. At the limit, releases wait as pending releases.
     pub asks: usize,
-    /// Bytes to one node that the kernel has not taken. As for `asks`.
+    /// Bytes to one node that the kernel has not taken. The limit and its half work as those of
+    /// `asks`.
     pub outbox: usize,
 }
 
@@ -149,19 +150,18 @@ pub enum RestartGuard {
     /// `max_ttl`.
     #[default]
     On,
-    /// As `On`, but a node that restarts and still has its node marker is trusted at once by a
-    /// client that knew it before, and then by every other one. A client that begins after the
-    /// restart, while no such client is there, trusts it once it has been up for `max_ttl` and
-    /// its drift. The operator declares that every node writes each command to disk before it
-    /// answers (`appendonly yes`, `appendfsync always`), so a node that has its marker has its
-    /// locks.
+    /// As `On`, but a node that restarts and still has its node marker is trusted immediately by a
+    /// client that knew it before, and from then on by every other client. If no client that knew
+    /// it is running, a new client trusts the node once it has been up for `max_ttl` and its drift.
+    /// The operator declares that every node writes each command to disk before it answers
+    /// (`appendonly yes`, `appendfsync always`), so a node that has its marker has its locks.
     ///
     /// The library does not check this declaration; `redlatch doctor` does, if it may read
     /// `CONFIG`. A single node that forgets in spite of it can lead to two holders, if the first
     /// one had a bare majority.
     Persistent,
-    /// The node's grants count at once, and no node marker is written. For a cluster that is fresh
-    /// as a whole, and for tests.
+    /// The node's grants count immediately, and no node marker is written. For nodes that are all
+    /// new, and for tests.
     Off,
 }
 
@@ -182,8 +182,8 @@ pub struct Settings {
     /// The name of the client's connections in `CLIENT LIST`, if the nodes take a name; empty: no
     /// name.
     pub client_name: Box<str>,
-    /// The words by which people know this client, in each of its tokens; `None`: its tokens are
-    /// plain. Every token shares this copy.
+    /// The text in each token of this client by which people recognize it; `None`: tokens without
+    /// such a text. All tokens share this copy.
     pub owner: Option<Arc<str>>,
     /// Stands before every key that is sent, except the node marker. It does not begin with
     /// `redlatch:`.
@@ -191,13 +191,14 @@ pub struct Settings {
     /// The longest ttl that may be asked for.
     pub max_ttl: Duration,
     /// How long a node may take to answer before the others decide without it, and how long it may
-    /// be silent before it is suspect. One number for both: if a node was suspect sooner, the next
-    /// request would be refused although the node is only slow; if later, more requests would wait.
+    /// be silent before it is suspect. Both times are one setting: if a node was suspect sooner,
+    /// the next request would be refused although the node is only slow; if later, more requests
+    /// would wait for it.
     pub node_timeout: Duration,
-    /// How long a key lives that is handed over to a waiter in line of which the node has
-    /// not heard for a quarter of this time, if its ttl is longer: `None` for four node timeouts. A
-    /// waiter that does not run then costs the others this time. Such a lock is claimed in a round
-    /// trip of its own before it is handed out.
+    /// The ttl with which a node hands a key over to a waiter in line from which it has not heard
+    /// for a quarter of this time, unless the lock's own ttl is shorter; `None`: four node
+    /// timeouts. A waiter that does not run any more then delays the others by this time only. A
+    /// waiter that does run claims the key in a round trip of its own before it gets the lock.
     pub hand_over_ttl: Option<Duration>,
     /// How long a connection may take until its node is ready: connect, handshake, vetting.
     pub connect_timeout: Duration,
@@ -205,8 +206,8 @@ pub struct Settings {
     /// nodes can be asked, or they refuse lines. The second half of each pause is drawn at random,
     /// so that two clients that split the vote do not meet again.
     pub retry: (Duration, Duration),
-    /// The shortest and the longest pause before a node is connected to again: doubled each time,
-    /// and drawn from its upper half.
+    /// The shortest and the longest pause before the client connects to a node again. The pause
+    /// doubles each time, and its second half is drawn at random.
     pub reconnect: (Duration, Duration),
     /// How long a node may be silent before its connection is given up for a new one.
     pub reset_after: Duration,
@@ -218,13 +219,13 @@ pub struct Settings {
     /// The key of the node marker on every node: by it the restart guard sees what a node forgot
     /// while this client was not connected. Empty: no marker, and such a loss is not seen.
     pub node_marker: Box<str>,
-    /// The bounds.
+    /// Limits on what waits.
     pub limits: Limits,
     /// Whether a driver reads the nodes' answers at all times, as an event loop does. If not, a
-    /// release must not depend on an answer. It is then sent by the source of its script, never by
-    /// its SHA1, which a node may have forgotten.
+    /// release must not depend on an answer. So it is sent with the source of its script, never by
+    /// its SHA1: a node that has forgotten the script would refuse that.
     pub attended: bool,
-    /// Whether nodes that may evict keys are used all the same. A lock that is evicted is lost.
+    /// Whether the client uses nodes that may evict keys. A lock that is evicted is lost.
     pub allow_eviction: bool,
 }
 
@@ -252,14 +253,14 @@ impl Settings {
         }
     }
 
-    /// How long a key lives that is handed over, if its ttl is longer.
+    /// The ttl with which a key is handed over, as it is set or by default.
     pub fn hand_over_ttl(&self) -> Duration {
         self.hand_over_ttl.unwrap_or(self.node_timeout.saturating_mul(4)).max(Ttl::SHORTEST)
     }
 
-    /// The pause before the nodes are asked again about a lock that is held and was not extended.
-    /// It may be much shorter than the node timeout: nodes that were not reachable failed at once,
-    /// and a lock with a short ttl has to be extended before its deadline.
+    /// The pause before the nodes are asked again for an extend that failed. It may be much shorter
+    /// than the node timeout, because unreachable nodes fail immediately, and a lock with a short
+    /// ttl has to be extended before its deadline.
     pub fn extend_again_after(&self) -> Duration {
         self.node_timeout.min(LONGEST_EXTEND_PAUSE)
     }
@@ -397,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn longest_prefix_and_longest_name_of_the_marker_are_those_of_a_key() {
+    fn prefix_and_name_of_the_marker_may_be_as_long_as_a_key() {
         for (length, good) in [(LONGEST_KEY, true), (LONGEST_KEY + 1, false)] {
             let text: Box<str> = "x".repeat(length).into();
             let mut prefixed = of(&["a"]);

@@ -22,8 +22,9 @@ pub struct RoundTrips {
 }
 
 impl RoundTrips {
-    /// Every class, shortest first: below how long, and how many. The first ends at 1 µs, each
-    /// following one at twice the one before, the last one never.
+    /// Every class, shortest first: its upper bound, and how many round trips are in it. The first
+    /// class ends at 1 µs, and each following one at twice the end of the one before. The last one
+    /// has no upper bound.
     pub fn classes(&self) -> impl Iterator<Item = (Option<Duration>, u64)> + '_ {
         self.classes.iter().enumerate().map(|(class, &count)| {
             let end = (class + 1 < CLASSES).then(|| Duration::from_micros(1 << class));
@@ -31,12 +32,12 @@ impl RoundTrips {
         })
     }
 
-    /// How many there were.
+    /// How many round trips were counted.
     pub fn count(&self) -> u64 {
         self.classes.iter().sum()
     }
 
-    /// How long all of them took together, in whole microseconds.
+    /// The sum of all round trips, in whole microseconds.
     pub fn total(&self) -> Duration {
         Duration::from_micros(self.micros)
     }
@@ -59,18 +60,19 @@ pub struct NodeStats {
     pub grants: u64,
     /// Keys that the node denied, because another client holds them.
     pub denials: u64,
-    /// From the writing of a question about a key to its answer.
+    /// How long the node's answers took, each from writing a question about a key.
     pub round_trips: RoundTrips,
     /// How often its connection became ready; all but the first are reconnects.
     pub connections: u64,
     /// How often a connection to it was lost, or could not be made ready.
     pub failures: u64,
-    /// Flushes that it reported. Of those within 50 ms the first counts as one, and all others
-    /// together as one.
+    /// Flushes that the node reported. Of several within 50 ms, the first counts as one, and all
+    /// others together as one more.
     pub flushes: u64,
-    /// Releases that had to wait for it, and were sent to it later.
+    /// Releases that had to wait for the node, and were sent later.
     pub pending_releases_sent: u64,
-    /// Releases that were given up because it was away, or refused them, for too long.
+    /// Releases that were given up because the node was not connected, or refused them, for too
+    /// long.
     pub pending_releases_dropped: u64,
     errors: [u64; NodeError::ALL.len()],
 }
@@ -110,31 +112,34 @@ pub struct Stats {
     pub renewed: u64,
     /// Held locks that were lost: their deadline passed, or too many nodes had no key of theirs.
     pub lost: u64,
-    /// Keys of held locks that a node had lost, and took again.
+    /// Keys of held locks that a node had lost, and that the client set there again.
     pub healed: u64,
     /// Times that a request began to stand in line.
     pub joined: u64,
     /// Locks that were won in line.
     pub handed_over: u64,
-    /// Waiters before those that could not be reached when the key was handed over.
+    /// Waiters that stood in line before one that won, and could not be reached when the key was
+    /// handed over.
     pub skipped: u64,
-    /// Messages of hand-overs that made no sense, that brought no mark of this client, or one that
-    /// was used before: a node may send one after a connection was lost, and another program may
-    /// send any.
+    /// Messages that were not taken for a hand-over: they made no sense, or had no mark of this
+    /// client, or one that was used before. A node may send such a message after a connection was
+    /// lost, and another program may send any.
     pub messages_ignored: u64,
-    /// Claims: round trips before a lock was handed out whose hand-over gave too little time.
+    /// Claims: round trips before a lock is handed out, needed because its hand-over left it too
+    /// little time.
     pub claims: u64,
-    /// Times that no waiter in line had a majority, and a request gave its nodes up for another.
+    /// Times that no waiter in line got a majority, and a request gave up the nodes it had for
+    /// another waiter.
     pub splits: u64,
     /// Attempts that got a fencing number.
     pub fenced: u64,
-    /// The fencing numbers among these that were written back in a second round trip.
+    /// Those of the `fenced` numbers that were written back in a second round trip.
     pub written_back: u64,
     /// Attempts that could not be won as the nodes are configured.
     pub misconfigured: u64,
     /// How long the requests for the locks that were handed out took, waits included.
     pub waits: Durations,
-    /// How long locks were held, of those that are not held any more.
+    /// How long the locks that are over were held.
     pub holds: Durations,
     /// The counters of each node, in the order of the list.
     pub nodes: Vec<NodeStats>,
@@ -175,7 +180,7 @@ impl Stats {
         self.node(node).errors[cause as usize] += 1;
     }
 
-    /// A lock is handed out; its request took so long.
+    /// Counts a lock that is handed out; its request took `wait`.
     #[inline]
     pub(crate) fn handed_out(&mut self, wait: Duration) {
         self.won += 1;
@@ -183,7 +188,7 @@ impl Stats {
         self.waits.add(wait);
     }
 
-    /// A lock that was handed out is over; it was held for so long.
+    /// Counts the end of a lock that was held for `hold`.
     #[inline]
     pub(crate) fn note_hold(&mut self, hold: Duration) {
         self.held = self.held.saturating_sub(1);
@@ -205,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_round_trip_is_counted_where_it_belongs() {
+    fn round_trip_is_counted_in_the_class_that_ends_above_it() {
         let mut trips = RoundTrips::default();
         for micros in [0, 1, 2, 3, 1023, 1024, u64::MAX] {
             trips.add(Duration::from_micros(micros));

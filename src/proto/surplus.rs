@@ -1,11 +1,10 @@
 //! How buffers grow, and how they give back what a burst took.
 //!
-//! The rule is amortised: a buffer is shrunk if no more than a quarter of it was in use for a whole
-//! interval, and then to twice of what was. So a client that works steadily never shrinks a buffer
-//! that it needs again.
+//! If less than a quarter of a buffer was in use during a whole interval, it is shrunk to twice
+//! what was in use. So a client that works steadily never shrinks a buffer that it needs again.
 //!
-//! The hazard is a slab that loses the generations of its places: whatever counts generations
-//! stands outside of the slab, and goes on counting when the slab is shrunk.
+//! The hazard is a slab that loses the generations of its places when it is shrunk. So the counters
+//! of generations stand outside of the slab, and go on.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,16 +12,17 @@ use std::time::Duration;
 use bytes::BytesMut;
 use slab::Slab;
 
-/// How often the client looks for surplus. Two such intervals after a burst it is given back.
+/// How often the client looks for buffers to shrink. The memory of a burst is given back within two
+/// intervals after it.
 pub const INTERVAL: Duration = Duration::from_secs(20);
 
-/// Buffers of so many entries are kept: less than a megabyte in all.
+/// Buffers of up to this many entries are not shrunk: together they take less than a megabyte.
 pub const FEW: usize = 2048;
 
-/// Buffers of so many bytes are kept: room for the releases of `FEW` locks.
+/// Buffers of up to this many bytes are not shrunk: the releases of `FEW` locks fit into one.
 const FEW_BYTES: usize = 256 * 1024;
 
-/// Up to so many entries a slab doubles when it is full. From then on it grows by one in 32, so
+/// Up to this many entries a slab doubles when it is full. A larger one grows by a 32nd part, so
 /// that little of it is empty.
 const DOUBLES_UP_TO: usize = 8192;
 
@@ -41,12 +41,13 @@ fn grow<T>(slab: &mut Slab<T>) {
     slab.reserve_exact(if len < DOUBLES_UP_TO { len.max(4) } else { len / 32 });
 }
 
-/// To how many entries a buffer is to be shrunk of which so many were in use; `None`: it is kept.
+/// The capacity to which a buffer is shrunk of which `most` entries were in use; `None` if it is
+/// kept.
 fn target(capacity: usize, most: usize, few: usize) -> Option<usize> {
     (capacity > few && most < capacity / 4).then(|| (2 * most).max(few))
 }
 
-/// Shrinks a slab, up to its last entry in use.
+/// Shrinks a slab, but not below its last entry in use.
 pub fn shrink_slab<T>(slab: &mut Slab<T>, most: usize) {
     if let Some(target) = target(slab.capacity(), most, FEW) {
         slab.shrink_to_fit();
@@ -68,7 +69,7 @@ pub fn shrink_list<T>(list: &mut Vec<T>, most: usize) {
     }
 }
 
-/// Shrinks bytes, and keeps those that are there.
+/// Shrinks a buffer of bytes, and keeps its content.
 pub fn shrink_bytes(bytes: &mut BytesMut, most: usize) {
     if let Some(target) = target(bytes.capacity(), most, FEW_BYTES) {
         let mut smaller = BytesMut::with_capacity(target.max(bytes.len()));
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_a_quarter_in_use_is_shrunk() {
+    fn only_buffers_of_which_less_than_a_quarter_was_in_use_are_shrunk() {
         assert_eq!(target(FEW, 0, FEW), None);
         assert_eq!(target(40_000, 10_000, FEW), None);
         assert_eq!(target(40_000, 9_999, FEW), Some(19_998));

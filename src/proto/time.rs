@@ -8,11 +8,12 @@ use std::time::Duration;
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
-/// What the drift takes off every ttl whatever its length: the precision of a node's expiry (one
-/// millisecond) and of our own rounding. Source: the Redlock page, "Safety arguments".
+/// The part of the drift that does not grow with the ttl. It covers the precision of a node's
+/// expiry (one millisecond) and that of our own rounding. Source: the Redlock page, "Safety
+/// arguments".
 const DRIFT_FIXED_NANOS: u64 = 2 * NANOS_PER_MILLI;
 
-/// The longest ttl that can be written down: 8,900 years.
+/// The longest ttl that fits into the 48 bits of a [`Ttl`]: 8,900 years.
 const LONGEST_MILLIS: u64 = (1 << 48) - 1;
 
 /// A moment, in nanoseconds on some monotonic clock. Only the caller knows which clock it is.
@@ -42,7 +43,7 @@ impl Instant {
         Instant(self.0.saturating_sub(nanos(by)))
     }
 
-    /// The first of the moments that are there.
+    /// The earliest of the moments that are `Some`.
     #[inline]
     pub fn first_of<const N: usize>(moments: [Option<Instant>; N]) -> Option<Instant> {
         moments.into_iter().fold(None, |first, moment| match (first, moment) {
@@ -77,8 +78,8 @@ pub fn drift(length: Duration) -> Duration {
 /// off, because a node's clock may run faster than ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ttl {
-    /// 48 bits, the highest first, so that ttls compare as their milliseconds do. A lock has
-    /// several ttls, and is kept small.
+    /// 48 bits instead of 64, because a lock has several ttls and is kept small. The highest bits
+    /// come first, so that ttls compare as their milliseconds do.
     millis: [u16; 3],
 }
 
@@ -86,7 +87,8 @@ impl Ttl {
     /// The shortest ttl that leaves a holder anything.
     pub const SHORTEST: Duration = Duration::from_millis(3);
 
-    /// How much of a ttl the drift is, apart from its fixed 2 ms: two clocks may differ by this.
+    /// The part of the drift that grows with the ttl, in percent: the speeds of two clocks may
+    /// differ by this much.
     pub const DRIFT_PERCENT: u64 = 1;
 
     /// `asked`, rounded down to whole milliseconds.
@@ -140,14 +142,14 @@ impl Ttl {
         Instant(start.0.saturating_add(self.nanos().saturating_sub(self.drift_nanos())))
     }
 
-    /// The moment at which a key has expired on every node, if it was written by `executed`: the
-    /// clock of a node may be slower than ours.
+    /// The moment at which a key has expired on every node, if no node wrote it after `executed`.
+    /// The drift is added, because the clock of a node may be slower than ours.
     #[inline]
     pub fn gone_after(self, executed: Instant) -> Instant {
         Instant(executed.0.saturating_add(self.nanos()).saturating_add(self.drift_nanos()))
     }
 
-    // These two run for each answer, so they multiply instead of dividing.
+    // The next two functions run for each answer, so they multiply instead of dividing.
     const fn nanos(self) -> u64 {
         self.as_millis().saturating_mul(NANOS_PER_MILLI)
     }
@@ -224,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn first_of_some_moments_passes_over_those_that_are_not_there() {
+    fn first_of_some_moments_ignores_those_that_are_none() {
         let at = |nanos| Some(Instant::from_nanos(nanos));
         assert_eq!(Instant::first_of([None, at(5), at(3), None, at(4)]), at(3));
         assert_eq!(Instant::first_of([at(3), at(5)]), at(3));

@@ -1,10 +1,10 @@
 //! The timers: what is due, and when.
 //!
-//! Timers of one kind and of equal length come due in the order they were set, so each kind and
-//! length has a lane, and the hot path only appends to one and unlinks from it. (A deadline counts
-//! from the start of its request and the end of a round from now, so a lane for both would be out
-//! of order.) Lengths that are drawn at random go into a sorted set. A timer that is cleared is
-//! gone: no stale timer wakes the driver.
+//! Timers of one kind and of equal length come due in the order they were set. So each kind and
+//! length has a list of its own, a lane, and the hot path only appends to a lane and unlinks from
+//! it. (A deadline counts from the start of its request and the end of a round from now, so one
+//! lane for both would be out of order.) Lengths that are drawn at random go into a sorted set. A
+//! timer that is cleared is gone: no stale timer wakes the driver.
 
 use std::collections::BTreeSet;
 use std::mem::Discriminant;
@@ -16,8 +16,8 @@ use crate::proto::ids::Place;
 use crate::proto::surplus::{insert, shrink_slab};
 use crate::proto::time::Instant;
 
-/// How many kinds and lengths can have timers at once before further ones go to the sorted set: the
-/// node timeout, the connect timeout, and the ttls of one program, with room to spare.
+/// How many kinds and lengths can have a lane at the same time: more than the node timeout, the
+/// connect timeout and the ttls of one program need. Further timers go to the sorted set.
 const LANES: usize = 16;
 
 const NONE: u32 = u32::MAX;
@@ -137,12 +137,12 @@ impl<T: Copy> Timers<T> {
         Some(entry.what)
     }
 
-    /// Gives back the places that were not in use since `most` were.
+    /// Shrinks the slab if it has far more places than `most`, the most that were in use lately.
     pub fn shrink(&mut self, most: usize) {
         shrink_slab(&mut self.entries, most);
     }
 
-    /// For how many timers there are places.
+    /// How many timers fit without another allocation.
     pub fn capacity(&self) -> usize {
         self.entries.capacity()
     }
@@ -181,8 +181,8 @@ impl<T: Copy> Timers<T> {
         Some(self.lanes.len() - 1)
     }
 
-    /// Appends to the lane. It looks further than the tail only for a caller whose clock went back,
-    /// or for the deadlines of requests that end in another order than they began.
+    /// Links an entry into its lane, after all that are not due later. These end at the tail,
+    /// unless the caller's clock went back, or requests end in another order than they began.
     fn link_after_earlier(&mut self, lane: usize, key: u32) {
         let due = self.entries[key as usize].due;
         let mut previous = self.lanes[lane].tail;

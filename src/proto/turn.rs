@@ -1,17 +1,18 @@
-//! One turn of the loop that drives a [`Coordinator`]: in which order the driver reads its sockets,
-//! lets timeouts happen and writes.
+//! One turn of the loop that drives a [`Coordinator`]: the order in which the driver reads its
+//! sockets, handles timeouts and writes.
 //!
 //! A driver with real sockets runs a turn to its end ([`run`]). A simulation takes the same turn
 //! one [`Step`] at a time, and may stop its clients between two steps. What a step does with a
-//! socket is up to the [`Driver`]; this file decides only what comes before what.
+//! socket is up to the [`Driver`]; this file decides only the order.
 //!
 //! The hazard is order, in two ways:
 //!
-//! * A timeout that happens before the sockets were read. A caller that was away for a second comes
-//!   back with five answers in its kernel and five node timeouts due. If the timeouts come first,
-//!   five healthy nodes are silent and the lock is refused. So the driver first reads everything
-//!   that the sockets hold. Then it writes: a question that was never sent cannot have been
-//!   answered. Only then the timeouts happen.
+//! * A timeout that is handled before the sockets were read. A caller that did not run for a second
+//!   comes back with five answers in the buffers of its kernel and five node timeouts due. If the
+//!   timeouts were handled first, five healthy nodes would count as silent, and the lock would be
+//!   refused. So the driver first reads everything that the sockets hold. Then it writes what is
+//!   queued, because no node can answer a question that was never sent. Only then it handles the
+//!   timeouts.
 //! * A lock that is handed out on a stale clock. Between two steps the process may be stopped for
 //!   longer than a ttl. So every step that compares a deadline with the time reads the clock
 //!   itself, and no step passes a moment on to the next.
@@ -29,10 +30,10 @@ pub trait Driver {
     /// The time now. Every call reads the clock anew.
     fn now(&mut self) -> Instant;
 
-    /// Whether some node sent more than the last turn read of it.
+    /// Whether the last turn left bytes of a node unread.
     fn must_read_rest(&mut self) -> bool;
 
-    /// Reads on from the nodes of [`must_read_rest`](Driver::must_read_rest).
+    /// Reads what the last turn left unread ([`must_read_rest`](Driver::must_read_rest)).
     fn read_rest(&mut self);
 
     /// Reads everything that the sockets hold by now, even if the poller did not report it. After
@@ -45,24 +46,24 @@ pub trait Driver {
     /// Opens or closes a connection.
     fn act(&mut self, action: Action);
 
-    /// Writes the output of each node, in one write for each. Returns whether a connection was
-    /// found to be lost, which may have given the core something to say to other nodes.
+    /// Writes the output of each node, in one write for each. Returns whether a write found a
+    /// connection lost. The core may then have queued output for other nodes.
     fn write_all(&mut self) -> bool;
 
     /// A moment at which the driver wants to be awake for a reason of its own.
     fn wake_deadline(&mut self) -> Option<Instant>;
 }
 
-/// A part of a turn. Between two of them any time may pass.
+/// A part of a turn. Any time may pass between two steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Read what the last turn left in the sockets. Then look whether something is due.
+    /// Read what the last turn left in the sockets. Then check whether a timeout is due.
     ReadRest,
-    /// Something is due: read everything that arrived.
+    /// A timeout is due: read everything that arrived.
     ReadAll,
-    /// Write what was asked before, so that it is not taken for unanswered.
+    /// Write the questions that are still queued, so that none times out before it was sent.
     WriteFirst,
-    /// Let happen what is due.
+    /// Handle the timeouts that are due.
     Expire,
     /// Write everything, and end the turn.
     Write,
@@ -110,7 +111,8 @@ pub fn run(driver: &mut impl Driver) {
     }
 }
 
-/// Opens and closes connections and writes, until nothing more follows from it.
+/// Opens and closes connections and writes, and repeats this until no write finds a connection
+/// lost.
 #[inline]
 pub fn write_out(driver: &mut impl Driver) {
     loop {
@@ -144,7 +146,7 @@ pub fn fetch(driver: &mut impl Driver, op: Op) -> Option<Completion> {
 /// When the driver has to turn again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wake {
-    /// At once, without a sleep.
+    /// Immediately, without a sleep.
     AtOnce,
     /// At this moment, or when a socket is ready before.
     At(Instant),
@@ -180,8 +182,8 @@ mod tests {
     use rand::rngs::StdRng;
     use std::time::Duration;
 
-    /// A driver that does nothing, and notes what it was asked to do. Each look at the clock takes
-    /// a nanosecond.
+    /// A driver that does nothing but note its calls. Each reading of its clock advances it by a
+    /// nanosecond.
     struct Recorder {
         core: Coordinator,
         clock: u64,

@@ -10,11 +10,11 @@ use crate::proto::node_set::{MAX_NODES, NodeId};
 use crate::proto::quorum::not_exceeded_by;
 use crate::proto::time::Instant;
 
-/// A moment that does not come.
+/// A moment that never comes.
 pub const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// This many attempts in a row that every node refuses may be chance. After more of them the holder
-/// seems to keep the key.
+/// Up to this many attempts in a row that every node refuses, the pauses get shorter, because the
+/// key may become free soon. After more of them the holder seems to keep the key.
 const PATIENCE: u32 = 8;
 
 /// What a node last reported to a waiter about how long the key lives there.
@@ -38,11 +38,12 @@ impl ReportedTtl {
     }
 }
 
-/// The pauses of a waiter that stands in no line, and so asks again and again.
+/// The pauses between the attempts of a waiter that stands in no line.
 ///
-/// The hazard is a herd: waiters that ask at one time get some nodes each, and none gets the key.
-/// So the pauses double with each attempt that met another one, and become shorter while the nodes
-/// agree on a holder. Where one keeps the key for long they grow again, to spare the nodes.
+/// The hazard is a herd: waiters that ask at the same time get some nodes each, and none gets the
+/// key. So the pauses double after each attempt that may have met another one, and get shorter
+/// while all nodes refuse. If the holder keeps the key for long, they grow again, to spare the
+/// nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pauses {
     longest: Duration,
@@ -51,8 +52,9 @@ pub struct Pauses {
 }
 
 impl Pauses {
-    /// An attempt was lost; `met`: it may have met another one. Returns the shortest and the
-    /// longest pause before the next one. All pauses are within `bounds`.
+    /// Takes note of a lost attempt; `met` says whether it may have met another one. Returns the
+    /// shortest and the longest pause before the next attempt. The longest one stays within
+    /// `bounds`.
     pub fn after(&mut self, met: bool, bounds: (Duration, Duration)) -> (Duration, Duration) {
         self.refused = if met { 0 } else { self.refused.saturating_add(1) };
         let longest = match self.refused {
@@ -68,20 +70,20 @@ impl Pauses {
 /// A request that waits for a key that others hold.
 #[derive(Debug, Clone)]
 pub struct Waiting {
-    /// The waiter stands in line on the nodes, which hand the key over to it. Else it asks again
-    /// after a pause.
+    /// Whether the waiter stands in line on the nodes, which hand the key over to it. Otherwise it
+    /// asks again after a pause.
     pub is_in_line: bool,
-    /// When the key is free on each node, as far as the node reported it: else the end of time.
+    /// When the key is free on each node; [`NEVER`] if the node did not report it.
     free_at: Vec<Instant>,
-    /// What each node reported last. Unlike `free_at` it stays when the waiter asks anew.
+    /// What each node reported last. Unlike `free_at`, it is kept when the waiter asks again.
     reported: Vec<ReportedTtl>,
     /// When the waiter in line asks all nodes again, whatever was reported to it.
     pub poll_at: Instant,
     /// When the waiter in line asked the nodes last.
     pub polled_at: Instant,
-    /// The waiter in line got the key, and no node knew of another client.
+    /// Whether the waiter got the key in line, and no node knew of another client there.
     pub was_alone: bool,
-    /// How long it pauses if it stands in no line.
+    /// How long the waiter pauses if it stands in no line.
     pub pauses: Pauses,
 }
 
@@ -99,13 +101,14 @@ impl Waiting {
         }
     }
 
-    /// What is known of when the key is free is not true any more.
+    /// Forgets when the key is free on each node, because that may have changed.
     pub fn forget_free_at(&mut self) {
         self.free_at.fill(NEVER);
     }
 
-    /// A node answered how long the key lives there: as `PTTL` says it, or nothing if it refused.
-    /// Returns when the key is free there, as far as that is known.
+    /// Takes note of how long the key lives on a node: `left` is what `PTTL` returns there, or
+    /// `None` if the node refused. Returns when the key is free there, or [`NEVER`] if that is not
+    /// known.
     pub fn note_left(&mut self, node: NodeId, left: Option<i64>, now: Instant) -> Instant {
         let free_at = match left {
             Some(-2) => now,
@@ -124,8 +127,8 @@ impl Waiting {
         free_at
     }
 
-    /// For how long others hold the key by what the nodes reported last, if enough of them did:
-    /// until a majority of `quorum` nodes can be free.
+    /// For how long others still hold the key, by what the nodes reported last: until it can be
+    /// free on `quorum` nodes. `None` if fewer nodes reported it, or if that moment has passed.
     pub fn held_for(&self, quorum: usize, now: Instant) -> Option<HeldFor> {
         let mut moments: Vec<Instant> =
             self.reported.iter().filter_map(ReportedTtl::moment).collect();
@@ -144,7 +147,7 @@ impl Waiting {
         }
     }
 
-    /// When the key is free on `quorum` nodes, as far as they reported it.
+    /// When the key is free on `quorum` nodes; [`NEVER`] if fewer have reported it.
     pub fn free_on(&self, quorum: usize) -> Instant {
         let mut moments = [NEVER; MAX_NODES];
         let moments = &mut moments[..self.free_at.len()];
@@ -158,7 +161,7 @@ impl Waiting {
         let Waiting {
             is_in_line,
             free_at,
-            // The error has it.
+            // It only matters for the text of an error.
             reported: _,
             poll_at,
             polled_at,

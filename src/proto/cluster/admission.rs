@@ -29,7 +29,7 @@ impl Cluster {
         });
     }
 
-    /// The node marker does not match the node: it is written before the node may be asked.
+    /// Writes the node marker, which does not match the node, before the node may be asked.
     fn mark_in_handshake(&mut self, node: NodeId, how: Marking, now: Instant) {
         let entry = &mut self.nodes[node.index()];
         let identity = entry.handshake.vetted().info.identity;
@@ -39,7 +39,7 @@ impl Cluster {
         entry.connection.ask(ask, now, |out| marker::mark(out, key, &identity, how));
     }
 
-    /// The node answered a step of the handshake.
+    /// Acts on the answer to a step of the handshake.
     pub(super) fn on_handshake_answer(&mut self, node: NodeId, step: Step, now: Instant) {
         let entry = &mut self.nodes[node.index()];
         let fact = entry.connection.fact();
@@ -61,7 +61,8 @@ impl Cluster {
         }
     }
 
-    /// The node may be asked, once its marker is what it should be.
+    /// Ends the handshake of a node that may be asked, or first writes its marker if that is not
+    /// what it should be.
     fn end_handshake(&mut self, node: NodeId, now: Instant) {
         let entry = &self.nodes[node.index()];
         let (vetted, found) = (*entry.handshake.vetted(), entry.handshake.found());
@@ -95,8 +96,8 @@ impl Cluster {
             })
     }
 
-    /// The node answered a write as a replica: it is no master any more. It is asked again only
-    /// after the handshake of its next connection, which examines its role.
+    /// Rejects a node that refused a write as a replica: it is no master any more. The client asks
+    /// it again only after the handshake of its next connection, which examines its role.
     pub fn on_replica(&mut self, node: NodeId, now: Instant) {
         if self.node_state(node).is_connected() {
             let words = self.nodes[node.index()].connection.last_error().to_string();
@@ -105,7 +106,8 @@ impl Cluster {
         }
     }
 
-    /// The node may not be used, for this reason. It is tried again later.
+    /// Gives up the connection to a node that may not be used, for this reason. The client tries
+    /// the node again later.
     pub(super) fn reject(&mut self, node: NodeId, cause: NodeError, now: Instant) {
         let entry = &mut self.nodes[node.index()];
         if cause == NodeError::Evicts {
@@ -121,7 +123,7 @@ impl Cluster {
         self.lose_connection(node, NodeState::Rejected(cause), cause, &words, now);
     }
 
-    /// A node that was vetted may be asked from now on.
+    /// Lets a node that was vetted be asked from now on.
     pub fn admit(&mut self, node: NodeId, now: Instant) {
         let entry = &mut self.nodes[node.index()];
         entry.ready_since = Some(now);
@@ -138,15 +140,15 @@ impl Cluster {
     pub fn start_probing(&mut self, node: NodeId, now: Instant) {
         self.begin_to_listen(node, now);
         self.mark_if_wanted(node, now);
-        // The first reading is taken at once, so that the next one can be compared with it. The
+        // The clock is read now, so that the first probe has a reading to compare with. The
         // handshake has asked for everything else.
         self.probe(node, Step::Time, now);
         self.plan_probe(node, now);
     }
 }
 
-/// The text that reports a refused step. The link keeps only the code of an error that answers the
-/// credentials, so the text names the command.
+/// The text that reports a refused step. The connection keeps only the code of an error that
+/// answers the credentials, so the text names the command.
 fn refusal(step: Step, last_error: &str) -> Box<str> {
     match (step, last_error) {
         (Step::Hello, code) => format!("HELLO: {code}").into(),

@@ -2,7 +2,8 @@
 //! earlier connections, which may have left a question unexecuted on the node.
 //!
 //! The hazard is a connection that is lost and forgotten: the node may execute what was written on
-//! it for a long time. So the number of such a connection is kept, to end it by.
+//! it for a long time. So the client keeps the number of such a connection, and has the node end
+//! it.
 
 use crate::proto::cluster::line::Listening;
 use crate::proto::cluster::state::{self, NodeState};
@@ -24,7 +25,7 @@ const PATIENCE: u32 = 10;
 const EARLIER_CONNECTIONS: usize = 8;
 
 impl Cluster {
-    /// The connection that was asked for is open.
+    /// Begins the handshake on the connection that was asked for and is now open.
     pub fn handle_connected(&mut self, node: NodeId, now: Instant) {
         if self.node_state(node) == NodeState::Connecting {
             self.set_node_state(node, NodeState::Handshake);
@@ -32,7 +33,8 @@ impl Cluster {
         }
     }
 
-    /// The connection is gone, or could not be opened; `words` are the text of the system's error.
+    /// Takes note that the connection is gone, or could not be opened; `words` is the text of the
+    /// system's error.
     pub fn handle_disconnected(&mut self, node: NodeId, words: &str, now: Instant) {
         let cause = match self.node_state(node) {
             NodeState::Down(_) | NodeState::Rejected(_) => return,
@@ -43,8 +45,8 @@ impl Cluster {
             }
             _ => NodeError::Lost,
         };
-        // Redis 7.0.15 ends a connection without TLS in this way at a port for TLS: it sends no
-        // alert.
+        // At its port for TLS, Redis 7.0.15 closes a connection without TLS in this way: it sends
+        // no alert.
         let entry = &self.nodes[node.index()];
         let is_first = entry.state == NodeState::Handshake && entry.awaited_step() == Some("HELLO");
         let is_plain = is_first && !entry.encrypting && cause == NodeError::Unreachable;
@@ -64,7 +66,8 @@ impl Cluster {
         self.actions.push_back(Action::Connect(node));
     }
 
-    /// The driver begins only now to open the connection: the connect timeout counts from here.
+    /// Counts the connect timeout from now, because the driver begins only now to open the
+    /// connection.
     pub fn handle_connecting(&mut self, node: NodeId, now: Instant) {
         if self.node_state(node) == NodeState::Connecting {
             let timeout = self.settings.connect_timeout;
@@ -75,15 +78,16 @@ impl Cluster {
         }
     }
 
-    /// The TCP connection is open, and TLS is spoken on it.
+    /// Takes note that the TCP connection is open, and that TLS is spoken on it.
     pub fn handle_encrypting(&mut self, node: NodeId) {
         self.nodes[node.index()].encrypting = true;
     }
 
-    pub(super) fn connecting_took_too_long(&mut self, node: NodeId, now: Instant) {
+    pub(super) fn on_connect_timeout(&mut self, node: NodeId, now: Instant) {
         let entry = &mut self.nodes[node.index()];
         entry.connecting = None;
-        // A handshake that was written late, because the caller was away, may be answered yet.
+        // If the process did not run for a while, the handshake was written late, and may still be
+        // answered.
         let asked_at =
             entry.connection.oldest_ask().filter(|_| entry.state == NodeState::Handshake);
         let until = asked_at.map_or(now, |at| at.saturating_add(self.settings.node_timeout));
@@ -113,8 +117,8 @@ impl Cluster {
         self.lose_connection(node, NodeState::Down(cause), cause, &fault.to_string(), now);
     }
 
-    /// Takes note that the connection is lost. Its unanswered questions count against the request;
-    /// pending releases wait for the next connection.
+    /// Takes note that the connection is lost. Its unanswered questions count as votes against
+    /// their requests; pending releases wait for the next connection.
     pub(super) fn lose_connection(
         &mut self,
         node: NodeId,
@@ -128,8 +132,8 @@ impl Cluster {
         let entry = &mut self.nodes[node.index()];
         entry.last_error = cause;
         entry.words = words.into();
-        // A connection that was ready for long enough is replaced at once. One that is lost again
-        // and again is replaced after a growing pause.
+        // A connection that was ready for long enough is replaced immediately. One that is lost
+        // again and again is replaced after a growing pause.
         let (_, longest) = self.settings.reconnect;
         let good =
             entry.ready_since.take().is_some_and(|since| now.saturating_since(since) >= longest);
@@ -186,7 +190,7 @@ impl Cluster {
         }
     }
 
-    /// Ends the earlier connections of a node: the first commands on a new one.
+    /// Asks the node to end its earlier connections. These are the first commands on a new one.
     pub(super) fn end_earlier_connections(&mut self, node: NodeId, now: Instant) {
         let entry = &mut self.nodes[node.index()];
         for &client_id in &entry.earlier {
@@ -197,7 +201,8 @@ impl Cluster {
         }
     }
 
-    /// A node answered the command that ends an earlier connection.
+    /// Acts on a node's answer to the command that ends an earlier connection; `gone`: that
+    /// connection is gone.
     pub(super) fn on_kill_answer(&mut self, node: NodeId, gone: bool) {
         let entry = &mut self.nodes[node.index()];
         // The connections were named in the order of this list.

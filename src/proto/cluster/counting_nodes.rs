@@ -2,7 +2,7 @@
 //!
 //! The hazard is a counter that forgets. A node in quarantine may have forgotten its counters, and
 //! a node that evicts may forget them at any time. A counter that was forgotten starts again from
-//! the node's clock, so a node with a clock of its own does not count either.
+//! the node's clock, so a node whose clock differs from the others' does not count either.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::proto::settings::RestartGuard;
 use crate::proto::wire::counters;
 use crate::proto::wire::marker::MarkerState;
 
-/// The part of `max_ttl` by which a node's clock may differ from the median.
+/// A node's clock may differ from the median by `max_ttl` divided by this.
 const SKEW_PART: u32 = 4;
 
 impl Cluster {
@@ -26,13 +26,14 @@ impl Cluster {
     }
 
     /// The floor of the counters of a node: a smaller counter counts as absent. A command that was
-    /// in flight when the node forgot its counters may have started one at once, and not after the
-    /// quarantine. The node marker has the time from which the node is known to remember.
+    /// in flight when the node forgot its counters may have started one immediately, and not after
+    /// the quarantine. The node marker has the time from which the node is known to remember.
     pub fn counter_floor(&self, node: NodeId) -> u64 {
         let vetted = &self.nodes[node.index()].vetted;
         let (since, vouched) = match (vetted.marker, vetted.micros) {
             (MarkerState::Present(marker), _) => (marker.since_micros, marker.vouched),
-            // This version cannot read that time, which is not after the moment of the look.
+            // This version cannot read the time of that marker. It is not after the moment at which
+            // the marker was read.
             (MarkerState::Later(_), Some(micros)) => (micros, false),
             _ => return 1,
         };
@@ -59,8 +60,8 @@ impl Cluster {
         }
     }
 
-    /// Whether a node's clock is not known to be near the median of those of the usable nodes. A
-    /// reading that took long is as uncertain as it took.
+    /// Whether a node's clock is not known to be near the median of those of the usable nodes. Half
+    /// of the time that a reading took is added, because the reading is uncertain by as much.
     fn has_skewed_clock(&self, node: NodeId) -> bool {
         let Some(own) = self.nodes[node.index()].clock else { return true };
         let usable = self.nodes.iter().filter(|entry| entry.state.is_usable());
@@ -79,7 +80,8 @@ impl Cluster {
     }
 }
 
-/// What matters of a reading for the future, as far as it does not depend on when it was taken.
+/// For a fingerprint: the part of a reading that matters for the future and does not depend on when
+/// it was taken.
 #[cfg(feature = "testing")]
 pub(super) fn word_of(reading: &Reading) -> u64 {
     let took = reading.read_at.saturating_since(reading.asked_at);

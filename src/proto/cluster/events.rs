@@ -54,8 +54,8 @@ pub enum NodeEvent {
     QuorumReady,
     /// Too few nodes are ready: no lock can be acquired.
     QuorumGone,
-    /// The node was away, or refused releases, for so long that its pending releases were dropped:
-    /// their keys have expired by their ttl.
+    /// The node was not connected, or refused releases, for so long that its pending releases were
+    /// dropped: their keys have expired by their ttl.
     PendingReleasesDropped {
         /// The node.
         node: NodeId,
@@ -64,7 +64,8 @@ pub enum NodeEvent {
     },
 }
 
-/// How many events are kept for a reader: beyond that the oldest are dropped. It is a log.
+/// How many events are kept for a reader. Beyond that the oldest are dropped: the events are only a
+/// log.
 const MAX_EVENTS: usize = 256;
 
 /// The events that the caller has not read yet.

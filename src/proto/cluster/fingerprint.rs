@@ -72,9 +72,9 @@ impl Node {
             drops_confirmations: _,
             known,
             // In the search every marker is written on its own node, or replaced in the handshake
-            // that finds it there, because the restart guard is on. So none is strange. No node
-            // evicts.
-            look: _,
+            // that finds it there, because the restart guard is on. So no marker is strange, and no
+            // node evicts.
+            sighting: _,
             evicted: _,
             marking,
             wants_marking,

@@ -1,9 +1,10 @@
-//! What the client knew of a node when it looked last, and what a marker that it reads now is
-//! compared with that.
+//! What the client knew of a node when it last saw the node's marker, and how a marker that it
+//! reads now compares with that.
 //!
 //! The hazard is a marker that was written elsewhere, or long ago, and comes back with data of
-//! another time: it names the node and is old enough to be trusted. It is recognized by its time:
-//! a marker that was written on this node since the last look is not older than that look.
+//! another time: it names the node and is old enough to be trusted. Such a marker is recognized by
+//! its time: one that was written on this node since the last sighting is not older than that
+//! sighting.
 
 use crate::proto::time::{Instant, drift};
 use crate::proto::wire::handshake::{Info, Vetted};
@@ -11,10 +12,10 @@ use crate::proto::wire::marker::{ID_DIGITS, Marker, MarkerState};
 
 /// When the client last saw the marker that it knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Look {
+pub struct Sighting {
     /// The time on the node's clock before the marker was read, in microseconds.
     pub micros: u64,
-    /// When that was asked, on our clock: the node was the known process then, or later.
+    /// When that time was asked for, on our clock: the node was the known process then, or later.
     pub asked_at: Instant,
 }
 
@@ -26,30 +27,30 @@ pub struct Known {
     /// The marker.
     pub marker: MarkerState,
     /// When the client last saw that marker.
-    pub look: Option<Look>,
+    pub sighting: Option<Sighting>,
 }
 
 /// A marker that was read, compared with the known one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compared {
-    /// The node has forgotten nothing since the last look: it is the known marker, a client carried
-    /// that over to another identity of the node, or an operator vouched since.
+    /// The node has forgotten nothing since the last sighting: the marker is the known one, or a
+    /// client carried that over to another identity of the node, or an operator vouched since.
     Same,
-    /// A client wrote it since the last look: the node had forgotten something.
+    /// A client wrote the marker since the last sighting: the node had forgotten something.
     New,
-    /// There is none any more.
+    /// The node has no marker any more.
     Gone,
-    /// It is older than the last look, so it did not stand here then: the node has the data of
-    /// another time, of another database or of another node.
+    /// The marker is older than the last sighting, and yet was not there then: the node has the
+    /// data of another time, of another database or of another node.
     Strange(Marker),
-    /// A later version of redlatch wrote it.
+    /// A later version of redlatch wrote the marker.
     Later,
 }
 
 /// Compares the marker that was read from a process with this `run_id`.
 pub fn compare(
     known: MarkerState,
-    look: Option<Look>,
+    sighting: Option<Sighting>,
     found: MarkerState,
     run_id: Option<[u8; ID_DIGITS]>,
 ) -> Compared {
@@ -66,7 +67,7 @@ pub fn compare(
             return Compared::Same;
         }
     }
-    let is_recent = look.is_none_or(|look| found.since_micros >= look.micros);
+    let is_recent = sighting.is_none_or(|sighting| found.since_micros >= sighting.micros);
     match (is_own && is_recent, found.vouched) {
         (true, true) => Compared::Same,
         (true, false) => Compared::New,
@@ -75,9 +76,9 @@ pub fn compare(
 }
 
 impl Known {
-    /// Whether a marker shows that the node has the data of the process that the client knew: it is
-    /// that process's marker, or a client that knew it, too, has carried its time over to the
-    /// present process.
+    /// Whether a marker shows that the node has the data of the process that the client knew: the
+    /// marker names that process, or another client that knew the process has carried the marker's
+    /// time over to the present one.
     pub fn is_of_known_data(&self, marker: &Marker, info: &Info) -> bool {
         let before = self.info.identity.run_id;
         let carried = match self.marker {
@@ -91,16 +92,19 @@ impl Known {
         carried || marker.identity.run_id == before
     }
 
-    /// Whether the marker of the node's present identity was not written on this node since the
-    /// last look. In another process than the known one such a marker is that of another server,
-    /// which was met before it took this address.
+    /// Whether a marker that names the node's present process was not written on this node since
+    /// the last sighting. If that process is not the known one, such a marker is that of another
+    /// server, which a client met before the server took this address.
     pub fn is_strange(&self, marker: &Marker, vetted: &Vetted, now: Instant) -> bool {
         let run_id = vetted.info.identity.run_id;
         if self.info.identity.run_id == run_id {
             let found = MarkerState::Present(*marker);
-            return matches!(compare(self.marker, self.look, found, run_id), Compared::Strange(_));
+            return matches!(
+                compare(self.marker, self.sighting, found, run_id),
+                Compared::Strange(_)
+            );
         }
-        let passed = self.look.map(|look| now.saturating_since(look.asked_at));
+        let passed = self.sighting.map(|sighting| now.saturating_since(sighting.asked_at));
         let older = passed.is_none_or(|passed| {
             let passed = passed.saturating_add(drift(passed));
             marker.age(vetted.micros) > passed
@@ -117,7 +121,7 @@ mod tests {
     use crate::proto::key::KeyHash;
     use crate::proto::wire::marker::Identity;
 
-    const LOOK: u64 = 1_000_000;
+    const SEEN_AT: u64 = 1_000_000;
 
     fn marker(digit: u8, since_micros: u64) -> Marker {
         let identity = Identity { run_id: Some([digit; ID_DIGITS]), replid: None };
@@ -128,8 +132,8 @@ mod tests {
         MarkerState::Present(marker(digit, since))
     }
 
-    fn look() -> Option<Look> {
-        Some(Look { micros: LOOK, asked_at: Instant::from_nanos(60_000_000_000) })
+    fn sighting() -> Option<Sighting> {
+        Some(Sighting { micros: SEEN_AT, asked_at: Instant::from_nanos(60_000_000_000) })
     }
 
     #[test]
@@ -147,23 +151,24 @@ mod tests {
             (known, later(b"2"), Compared::Later),
             (later(b"2"), later(b"2"), Compared::Same),
             (later(b"2"), later(b"3"), Compared::Later),
-            // Process 1 answers. Its marker was written after the last look, or before it.
-            (known, present(1, LOOK), Compared::New),
-            (Absent, present(1, LOOK), Compared::New),
-            (later(b"2"), present(1, LOOK), Compared::New),
-            (known, present(1, LOOK - 1), strange(1, LOOK - 1)),
-            (known, vouched(LOOK), Compared::Same),
-            (known, present(2, LOOK), strange(2, LOOK)),
-            // A marker of an earlier process, 2: the client left it as it is, or carried it over.
+            // Process 1 answers. Its marker was written after the last sighting, or before it.
+            (known, present(1, SEEN_AT), Compared::New),
+            (Absent, present(1, SEEN_AT), Compared::New),
+            (later(b"2"), present(1, SEEN_AT), Compared::New),
+            (known, present(1, SEEN_AT - 1), strange(1, SEEN_AT - 1)),
+            (known, vouched(SEEN_AT), Compared::Same),
+            (known, present(2, SEEN_AT), strange(2, SEEN_AT)),
+            // The known marker is that of an earlier process, 2. The one that is read carries its
+            // time over to process 1, or to another process.
             (present(2, 7), present(1, 7), Compared::Same),
             (present(2, 7), present(3, 7), strange(3, 7)),
         ];
         for (known, found, expected) in cases {
             let run_id = Some([1; ID_DIGITS]);
-            assert_eq!(compare(known, look(), found, run_id), expected, "{known:?}, {found:?}");
+            assert_eq!(compare(known, sighting(), found, run_id), expected, "{known:?}, {found:?}");
         }
         let found = vouched(6);
-        let compared = compare(known, look(), found, Some([1; ID_DIGITS]));
+        let compared = compare(known, sighting(), found, Some([1; ID_DIGITS]));
         assert!(matches!(compared, Compared::Strange(_)), "an operator vouched, but elsewhere");
         assert_eq!(compare(known, None, present(1, 6), Some([1; ID_DIGITS])), Compared::New);
     }
@@ -174,7 +179,7 @@ mod tests {
 
     #[test]
     fn data_are_known_by_the_marker_of_the_known_process_or_by_its_time_in_the_present_one() {
-        let known = Known { info: info(1), marker: present(1, 7), look: look() };
+        let known = Known { info: info(1), marker: present(1, 7), sighting: sighting() };
         for (marker, expected) in [
             (marker(1, 7), true),
             (marker(1, 9), true),
@@ -191,10 +196,10 @@ mod tests {
     }
 
     #[test]
-    fn marker_of_another_process_is_strange_if_it_is_older_than_the_last_look() {
-        // The last look was 10 s ago.
+    fn marker_of_another_process_is_strange_if_it_is_older_than_the_last_sighting() {
+        // The last sighting was 10 s ago.
         let now = Instant::from_nanos(70_000_000_000);
-        let known = Known { info: info(1), marker: present(1, 7), look: look() };
+        let known = Known { info: info(1), marker: present(1, 7), sighting: sighting() };
         let strange = |known: &Known, ago: Duration| {
             let micros = 1_700_000_000_000_000;
             let vetted = Vetted { info: info(2), micros: Some(micros), ..Vetted::default() };
@@ -205,7 +210,10 @@ mod tests {
         assert!(!strange(&known, seconds(10)));
         assert!(!strange(&known, seconds(10) + drift(seconds(10))));
         assert!(strange(&known, seconds(11)));
-        assert!(strange(&Known { look: None, ..known }, seconds(1)), "it was never looked at");
+        assert!(
+            strange(&Known { sighting: None, ..known }, seconds(1)),
+            "its marker was never seen"
+        );
         let carried = Known { marker: present(1, 1_700_000_000_000_000 - 11_000_000), ..known };
         assert!(!strange(&carried, seconds(11)), "a client that knew it has carried it over");
     }

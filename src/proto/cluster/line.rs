@@ -2,8 +2,9 @@
 //! the scripts of the line. A client that never stands in line asks for neither.
 //!
 //! The hazard is `SUBSCRIBE` on a connection without RESP3: it would refuse every other command
-//! from then on. Such a node is not asked, and its waiters poll. Nor is one, once more, behind a
-//! proxy that drops the push that confirms it: the next reply would be taken for the answer.
+//! from then on. So such a node is not asked to subscribe, and its waiters poll. A node behind a
+//! proxy that drops the confirmation is not asked a second time, because the client took the next
+//! reply for the answer.
 
 use crate::proto::cluster::{Change, Cluster};
 use crate::proto::node_set::NodeId;
@@ -38,7 +39,7 @@ impl Cluster {
         self.channel.map(|channel| channel.at(node))
     }
 
-    /// From now on the client listens to this channel, on every connection to that of the node.
+    /// From now on the client listens on every connection, to the node's own form of this channel.
     pub fn listen_to(&mut self, channel: Channel, now: Instant) {
         self.channel = Some(channel);
         for node in self.all_nodes().iter() {
@@ -46,7 +47,7 @@ impl Cluster {
         }
     }
 
-    /// Subscribes, if the client listens and the node may be asked, once on a connection.
+    /// Subscribes once on a connection, if the client listens and the node may be asked.
     pub fn begin_to_listen(&mut self, node: NodeId, now: Instant) {
         let Some(channel) = self.channel(node) else { return };
         let entry = &mut self.nodes[node.index()];
@@ -78,14 +79,14 @@ impl Cluster {
         });
     }
 
-    /// The node answered the subscription.
+    /// Acts on the answer to the subscription.
     pub(super) fn on_listening_answer(&mut self, node: NodeId, listens: bool) {
         let answer = if listens { Listening::Yes } else { Listening::Refused };
         self.nodes[node.index()].listening = answer;
         self.report(node, Change::Listens);
     }
 
-    /// Whether the node notifies this client by messages; nothing if that is not known yet.
+    /// Whether the node notifies this client by messages; `None` if that is not known yet.
     pub fn notifies(&self, node: NodeId) -> Option<bool> {
         match self.nodes[node.index()].listening {
             Listening::Yes => Some(true),
@@ -99,8 +100,9 @@ impl Cluster {
         self.nodes[node.index()].connection.standing()
     }
 
-    /// What a node said with the hand-over that was reported last. A message on the channel of
-    /// another node is not what this node did: a replica relays the messages of its master.
+    /// The message of the hand-over that was reported last. A message on the channel of another
+    /// node is left out, because this node did not hand the key over: a replica relays the messages
+    /// of its master.
     pub fn take_handed_over(&mut self, node: NodeId) -> Option<HandedOver> {
         let message = self.nodes[node.index()].connection.take_handed_over();
         message.filter(|message| self.channel(node) == Some(message.channel))

@@ -1,6 +1,6 @@
 //! Whether a node still answers: the timer that finds its silence while questions are unanswered,
-//! and the reset of a connection that stays silent. The probe finds both when nothing else is
-//! asked.
+//! and the reset of a connection that stays silent. If nothing else is asked, the questions of the
+//! probe show the silence.
 
 use crate::proto::cluster::state::{self, NodeState};
 use crate::proto::cluster::{Action, Change, Cluster, Due};
@@ -8,11 +8,11 @@ use crate::proto::error::NodeError;
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
 
-/// An answer is late after this part of the node timeout.
+/// An answer is late after the node timeout divided by this.
 const LATE: u32 = 4;
 
 impl Cluster {
-    /// Sets the timer that looks for silence, unless it is set.
+    /// Sets the timer that checks for silence, if it is not set yet.
     pub(super) fn watch_for_silence(&mut self, node: NodeId, now: Instant) {
         let entry = &mut self.nodes[node.index()];
         if entry.silence.is_none() {
@@ -37,7 +37,8 @@ impl Cluster {
         }
     }
 
-    /// Something was read from the node. A suspect node may have caught up.
+    /// Called after everything was read from the node. A suspect node that has caught up may be
+    /// asked again.
     #[inline]
     pub fn on_all_received(&mut self, node: NodeId, now: Instant) {
         if self.node_state(node) != NodeState::Suspect || self.is_silent(node, now) {
@@ -54,8 +55,9 @@ impl Cluster {
         self.report(node, Change::CaughtUp);
     }
 
-    /// The node stays silent: a new connection may reach it. What the silent one may have left
-    /// there becomes pending releases, which are sent on the new one.
+    /// Gives up the connection of a node that stays silent, because a new one may reach the node.
+    /// What the silent connection may have left there becomes pending releases, which are sent on
+    /// the new one.
     pub(super) fn on_reset_due(&mut self, node: NodeId, now: Instant) {
         self.nodes[node.index()].reset = None;
         self.actions.push_back(Action::Disconnect(node));

@@ -2,18 +2,18 @@
 //! quarantine, silent, rejected or gone. It puts the questions of the locks into the outboxes and
 //! gives their answers back.
 //!
-//! The cluster is not the locks: it sees no record, no deadline and no round. An [`Ask`] carries
-//! the id of a record through the cluster, and nothing here looks at that id.
+//! The cluster sees no record, no deadline and no round. An [`Ask`] carries the id of a record
+//! through the cluster, and nothing here looks at that id.
 //!
-//! What the locks have to know of a node comes out as [`Received`] and as [`Change`]s, in their
-//! order. The one hazard is a change that is acted on late. The caller of
+//! What the locks have to know of a node comes out as [`Received`] and as [`Change`]s, in the order
+//! in which it happened. The hazard is a change that is acted on late. So the caller of
 //! [`receive`](Cluster::receive), [`handle_timeout`](Cluster::handle_timeout) or
 //! [`handle_disconnected`](Cluster::handle_disconnected) takes all changes out before it does
 //! anything else.
 //!
-//! The timers of the nodes are the cluster's own, so no timer of a lock is mixed with them. The
-//! counters are not split: [`Stats`] is read as a whole, so it stands here, below everything that
-//! counts. The cluster draws nothing at random: the pause before a reconnect takes an argument.
+//! The cluster has timers of its own, apart from those of the locks. It also holds all counters,
+//! because [`Stats`] is read as a whole and the cluster is the lowest layer that counts. The
+//! cluster draws nothing at random: its caller draws the number for the pause before a reconnect.
 
 mod admission;
 mod connections;
@@ -58,7 +58,7 @@ use node::Node;
 /// What the driver, which owns the sockets, has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Open a connection to the node; what comes of it goes to
+    /// Open a connection to the node. The driver reports the outcome by
     /// [`handle_connected`](crate::proto::coordinator::Coordinator::handle_connected) or
     /// [`handle_disconnected`](crate::proto::coordinator::Coordinator::handle_disconnected).
     Connect(NodeId),
@@ -67,9 +67,8 @@ pub enum Action {
     Disconnect(NodeId),
 }
 
-/// What a node sent, for the locks to act on. Changes are rare and are reported separately. An
-/// answer is moved about on the hot path, so it has to be small and must own nothing that needs a
-/// drop.
+/// What a node sent, for the locks to act on. Changes are rare, and are reported separately. This
+/// enum is moved on the hot path, so it has to be small and must own nothing that needs a drop.
 #[derive(Debug, Clone, Copy)]
 pub enum Received {
     /// The answer to a question about a lock.
@@ -84,35 +83,39 @@ pub enum Received {
     /// The node handed a key over to a waiter of this client:
     /// [`take_handed_over`](Cluster::take_handed_over) has what it said.
     HandedOver,
-    /// The node was flushed. If that put it into quarantine, [`Change::Distrusted`] is waiting.
+    /// The node was flushed. If that put it into quarantine, [`Change::Distrusted`] is queued.
     Flushed,
-    /// Only changes, which are waiting.
+    /// Nothing but changes, which are queued.
     Changes,
 }
 
-/// What became of a node, for the locks to act on.
+/// What changed about a node, for the locks to act on.
 #[derive(Debug, Clone)]
 pub enum Change {
     /// The node may have forgotten keys just now, and was trusted before.
     Distrusted(QuarantineReason),
-    /// The node executes nothing more of the earlier connections that were to be ended.
+    /// The earlier connections that could be ended are ended: the node executes nothing more from
+    /// them.
     NothingComesLate,
-    /// Another process answers for the node: it executes nothing of any earlier connection.
+    /// Another process answers for the node, so nothing more is executed from any earlier
+    /// connection.
     OtherProcess,
-    /// No proof will come for what its earlier connections left unanswered.
+    /// Nothing can prove any more that the node executes nothing from an earlier connection that
+    /// left questions unanswered.
     NoProof,
-    /// The handshake is over, and it is known what the node may have forgotten:
-    /// [`admit`](Cluster::admit) it, send it the pending releases, and
+    /// The handshake is over, and it is known what the node may have forgotten. The caller has to
+    /// [`admit`](Cluster::admit) it, to send it the pending releases, and to
     /// [`start_probing`](Cluster::start_probing).
     Vetted,
-    /// It is known whether the node notifies this client of hand-overs.
+    /// The client now knows whether the node notifies it of hand-overs.
     Listens,
     /// The node was silent, and answers again.
     CaughtUp,
     /// The node's connection is gone, or could not be made. The caller has to call
-    /// [`plan_reconnect`](Cluster::plan_reconnect). These questions will not be answered any more.
+    /// [`plan_reconnect`](Cluster::plan_reconnect). The node will not answer the questions in
+    /// `asks` any more.
     Lost {
-        /// What the node votes instead.
+        /// The cause of the votes that these questions get instead of an answer.
         cause: NodeError,
         /// The questions, oldest first.
         asks: VecDeque<Ask>,
@@ -124,17 +127,17 @@ pub enum Change {
 /// What a timer of a node does when it comes due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Due {
-    /// The pause before the next connection is over.
+    /// Connect again after a pause.
     Reconnect(NodeId),
-    /// The connection was not ready within the connect timeout.
+    /// Give up the connection if it is not ready within the connect timeout.
     Connecting(NodeId),
-    /// Look whether the node is silent.
+    /// Check whether the node is silent.
     Silence(NodeId),
-    /// The suspect connection stays silent.
+    /// Give up the connection of a suspect node that stays silent.
     Reset(NodeId),
     /// Probe the node.
     Probe(NodeId),
-    /// The node's quarantine is over.
+    /// End the node's quarantine.
     Trust(NodeId),
 }
 
@@ -154,7 +157,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// The nodes of these settings; each has to be connected to.
+    /// The nodes of these settings, with an action to connect to each.
     pub fn new(settings: Settings, now: Instant) -> Cluster {
         let mut cluster = Cluster {
             quorum: majority(settings.nodes.len()),
@@ -174,7 +177,7 @@ impl Cluster {
         cluster
     }
 
-    /// What has to be done with the sockets.
+    /// The next thing that the driver has to do with a socket.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
@@ -196,13 +199,13 @@ impl Cluster {
         self.nodes[node.index()].connection.sent(count, now);
     }
 
-    /// Gives back the room that no connection used since this was called last.
+    /// Gives back the memory that no connection has used since the last call.
     pub fn shrink(&mut self) {
         self.nodes.iter_mut().for_each(|node| node.connection.shrink());
     }
 
-    /// Takes the next answer from what was read, if it is one of the few that nearly all questions
-    /// about locks have. Such an answer changes no node. Everything else is for
+    /// Takes the next answer from what was read, if it is one of the few plain answers that nearly
+    /// all questions about locks get. Such an answer changes no node. Everything else is for
     /// [`receive`](Cluster::receive).
     #[inline]
     pub fn receive_plain(
@@ -223,8 +226,8 @@ impl Cluster {
     }
 
     /// Takes what was read from a node, up to the next event for the locks. The caller takes the
-    /// changes out before it calls again, and before it acts on an answer. It calls until there is
-    /// no event.
+    /// changes out before it calls again, and before it acts on an answer. The caller repeats the
+    /// call until it returns `None`.
     #[inline]
     pub fn receive(&mut self, node: NodeId, input: &mut &[u8], now: Instant) -> Option<Received> {
         loop {
@@ -265,7 +268,7 @@ impl Cluster {
         }
     }
 
-    /// The node answered a question of the cluster's own.
+    /// Acts on the answer to a question of the cluster itself.
     fn on_answered(&mut self, node: NodeId, answer: NodeAnswer, now: Instant) {
         match answer {
             NodeAnswer::Handshake(step) => self.on_handshake_answer(node, step, now),
@@ -277,7 +280,7 @@ impl Cluster {
         }
     }
 
-    /// When the question of the last answer of a node was asked.
+    /// When the question was asked that a node answered last.
     #[inline]
     pub fn asked_at(&self, node: NodeId) -> Instant {
         self.nodes[node.index()].connection.asked_at()
@@ -300,12 +303,12 @@ impl Cluster {
         self.timers.next()
     }
 
-    /// Does the earliest thing that is due. Returns whether there was one.
+    /// Handles the earliest timer that is due. Returns whether there was one.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         let Some(due) = self.timers.pop_due(now) else { return false };
         match due {
             Due::Reconnect(node) => self.connect(node, now),
-            Due::Connecting(node) => self.connecting_took_too_long(node, now),
+            Due::Connecting(node) => self.on_connect_timeout(node, now),
             Due::Silence(node) => self.check_for_silence(node, now),
             Due::Reset(node) => self.on_reset_due(node, now),
             Due::Probe(node) => self.on_probe_due(node, now),

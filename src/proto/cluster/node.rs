@@ -1,6 +1,6 @@
 //! What the cluster keeps of one node: its connection, its state, and why its grants may not count.
 
-use crate::proto::cluster::known::{Known, Look};
+use crate::proto::cluster::known::{Known, Sighting};
 use crate::proto::cluster::line::Listening;
 use crate::proto::cluster::restart_guard::QuarantineReason;
 use crate::proto::cluster::state::{NodeState, Reading};
@@ -19,32 +19,34 @@ pub(super) struct Node {
     pub(super) connection: Connection,
     /// Why the node could not be asked last: its vote while it is not ready.
     pub(super) last_error: NodeError,
-    /// The trouble in the words of the system or of the node.
+    /// The text of the last error, as the system or the node worded it.
     pub(super) words: Box<str>,
     /// When the present connection was begun.
     pub(super) connecting_since: Instant,
-    /// TLS is spoken on the present connection, from its handshake on.
+    /// Whether TLS is spoken on the present connection, from the TLS handshake on.
     pub(super) encrypting: bool,
     /// How often in a row the node could not be made ready.
     pub(super) failures: u32,
     /// What the handshake of the present connection found, while the node is ready.
     pub(super) vetted: Vetted,
-    /// Whether messages come on the present connection.
+    /// Whether the node sends this client messages on the present connection.
     pub(super) listening: Listening,
-    /// The answer to `SUBSCRIBE` was lost once: it is not sent again.
+    /// Whether a proxy dropped the confirmation of a `SUBSCRIBE`. The client does not send that
+    /// command to this node again.
     pub(super) drops_confirmations: bool,
     /// What the node reported when it was vetted last.
     pub(super) known: Option<Info>,
     /// When the client last saw the node marker that it knows. The marker is in `vetted`.
-    pub(super) look: Option<Look>,
-    /// When the node was last seen to be one that may evict, on its own clock. Nothing if it was
-    /// not, or has been judged for that.
+    pub(super) sighting: Option<Sighting>,
+    /// When the client last saw that the node may evict keys, on the node's clock. `None` if it did
+    /// not, or if the node has been judged for that since.
     pub(super) evicted: Option<u64>,
-    /// How the node marker is being written at the moment.
+    /// How the node marker is written by the command in flight.
     pub(super) marking: Option<Marking>,
-    /// How the node marker is to be written, until the node has done it.
+    /// How the node marker still has to be written.
     pub(super) wants_marking: Option<Marking>,
-    /// An operator vouches for the node, and it has forgotten nothing since that was asked.
+    /// Whether an operator vouches for the node, and the node has forgotten nothing since the
+    /// command for that was written.
     pub(super) vouching: bool,
     /// From when on the node's grants count, and why not before.
     pub(super) trusted_from: Option<(Instant, QuarantineReason)>,
@@ -53,16 +55,17 @@ pub(super) struct Node {
     /// The last reading on the present connection, by which its clock is compared with those of
     /// the other nodes.
     pub(super) clock: Option<Reading>,
-    /// Earlier connections, youngest first, which may have left something unexecuted there.
+    /// The numbers of earlier connections, newest first, from which the node may still execute
+    /// something.
     pub(super) earlier: Vec<i64>,
-    /// When it became ready.
+    /// When the node became ready.
     pub(super) ready_since: Option<Instant>,
     pub(super) handshake: Handshake,
     /// Why the first refused step of the handshake was refused, and the text of the refusal.
     pub(super) refusal: Option<(NodeError, Box<str>)>,
     /// Ends the pause before the next connection, or the time to become ready.
     pub(super) connecting: Option<Timer>,
-    /// Looks for silence.
+    /// Checks for silence.
     pub(super) silence: Option<Timer>,
     /// Gives the silent connection up.
     pub(super) reset: Option<Timer>,
@@ -86,7 +89,7 @@ impl Default for Node {
             listening: Listening::No,
             drops_confirmations: false,
             known: None,
-            look: None,
+            sighting: None,
             evicted: None,
             marking: None,
             wants_marking: None,
@@ -108,7 +111,7 @@ impl Default for Node {
 }
 
 impl Node {
-    /// A node whose connection is not ours to use.
+    /// A node whose connection belongs to the process that this one was forked from.
     pub(super) fn of_another_process() -> Node {
         let (state, last_error) = (NodeState::Rejected(NodeError::Forked), NodeError::Forked);
         Node { state, last_error, failures: 1, ..Node::default() }
@@ -116,10 +119,10 @@ impl Node {
 
     /// What the client knew of the node before its present handshake.
     pub(super) fn known(&self) -> Option<Known> {
-        self.known.map(|info| Known { info, marker: self.vetted.marker, look: self.look })
+        self.known.map(|info| Known { info, marker: self.vetted.marker, sighting: self.sighting })
     }
 
-    /// What to add to `said`: the node's own words, or how long its grants do not count.
+    /// What a report adds to `reply`: the node's own words, or how long its grants do not count.
     pub(super) fn detail(&self, reply: NodeReply, now: Instant) -> Option<Box<str>> {
         let NodeReply::Failed(cause) = reply else { return None };
         let last_error = self.connection.last_error();
@@ -151,8 +154,8 @@ impl Node {
         }
     }
 
-    /// Whether its connection was lost a moment ago, and the next one is being opened without a
-    /// pause.
+    /// Whether the node's connection was lost a moment ago, and the next one is being opened
+    /// without a pause.
     pub(super) fn is_reconnecting(&self) -> bool {
         self.failures == 0 && !self.state.is_usable() && self.state != NodeState::Suspect
     }

@@ -1,11 +1,12 @@
 //! The probe: what a connected node is asked again and again, also when nothing else is asked. Has
 //! its clock jumped? Is its node marker still the known one? May it evict?
 //!
-//! No push reports any of this, so it is noticed up to a probe interval late. The hazard is a
-//! marker that one client writes because it saw the other's as a sign of a loss, and so on for
-//! ever: only a marker that is older than the last look is written anew.
+//! No push reports any of this, so the client notices it up to a probe interval late. The hazard is
+//! two clients that rewrite the marker for ever, each because it takes the other's marker for a
+//! sign of a loss. So a client replaces only a marker that is older than its last sighting of the
+//! known one.
 
-use crate::proto::cluster::known::{Compared, Look, compare};
+use crate::proto::cluster::known::{Compared, Sighting, compare};
 use crate::proto::cluster::restart_guard::QuarantineReason;
 use crate::proto::cluster::state::{self, Reading};
 use crate::proto::cluster::{Cluster, Due, NodeEvent};
@@ -22,7 +23,7 @@ impl Cluster {
     pub(super) fn on_probe_due(&mut self, node: NodeId, now: Instant) {
         self.plan_probe(node, now);
         self.mark_if_wanted(node, now);
-        // The time comes first: the marker is compared with it.
+        // The time comes first, because the marker is compared with it.
         for step in [Step::Time, Step::Marker, Step::Info] {
             self.probe(node, step, now);
         }
@@ -56,7 +57,7 @@ impl Cluster {
         self.watch_for_silence(node, now);
     }
 
-    /// The node answered a question of the probe.
+    /// Acts on the answer to a question of the probe.
     pub(super) fn on_probe_answered(&mut self, node: NodeId, step: Step, now: Instant) {
         let entry = &mut self.nodes[node.index()];
         match (step, entry.connection.fact()) {
@@ -72,8 +73,7 @@ impl Cluster {
                 entry.vetted.marker = MarkerState::Unavailable;
             }
             (_, Fact::Info(info)) if info.evicts => {
-                // From now on the node counts for no fencing number, also where eviction is
-                // allowed.
+                // From now on the node counts for no fencing number, even if eviction is allowed.
                 entry.vetted.info.evicts = true;
                 if !self.settings.allow_eviction {
                     self.reject(node, NodeError::Evicts, now);
@@ -96,14 +96,14 @@ impl Cluster {
         }
     }
 
-    /// The probe has read the marker. If it is not the known one, the node may have forgotten keys
-    /// some time ago.
+    /// Compares the marker that a probe has read with the known one. If they differ, the node may
+    /// have forgotten keys some time ago.
     fn on_marker_read(&mut self, node: NodeId, found: MarkerState, now: Instant) {
         let (compared, asked_at) = (self.compare_marker(node, found), self.asked_at(node));
         let entry = &mut self.nodes[node.index()];
         entry.vetted.marker = found;
         if let Some(reading) = entry.clock {
-            entry.look = Some(Look { micros: reading.micros, asked_at });
+            entry.sighting = Some(Sighting { micros: reading.micros, asked_at });
         }
         match compared {
             Compared::Same if found == MarkerState::Absent => {
@@ -128,9 +128,9 @@ impl Cluster {
         }
     }
 
-    /// The script that did this marking has returned the marker. If that is neither the known nor
-    /// the wanted one, the next probe judges it: a node that always returns another one costs no
-    /// more than that.
+    /// Takes note of the marker that the script of this marking has returned. If it is neither the
+    /// known nor the wanted one, the next probe judges it: so a node that returns another one each
+    /// time costs no more than its probes.
     pub(super) fn on_marker_written(
         &mut self,
         node: NodeId,
@@ -149,11 +149,11 @@ impl Cluster {
             }
             (Some(_), _) | (None, Compared::New) => {
                 entry.vetted.marker = found;
-                if let Some(look) = &mut entry.look {
-                    look.micros = marker.since_micros;
+                if let Some(sighting) = &mut entry.sighting {
+                    sighting.micros = marker.since_micros;
                 }
-                // Without tracking the node does not report what it forgets. It may have forgotten
-                // more before the marker was written.
+                // Without tracking the node does not report what it forgets, so it may have
+                // forgotten more before the marker was written.
                 if !entry.vetted.tracks {
                     self.prolong_quarantine(node, now);
                 }
@@ -166,10 +166,10 @@ impl Cluster {
     fn compare_marker(&mut self, node: NodeId, found: MarkerState) -> Compared {
         let entry = &mut self.nodes[node.index()];
         let run_id = entry.vetted.info.identity.run_id;
-        let compared = compare(entry.vetted.marker, entry.look, found, run_id);
+        let compared = compare(entry.vetted.marker, entry.sighting, found, run_id);
         if let (MarkerState::Present(marker), Compared::Same | Compared::New) = (found, compared) {
             if marker.identity.run_id == run_id {
-                // Another client may have seen a later replication history.
+                // Another client may have written a later replication history into the marker.
                 entry.vetted.info.identity = marker.identity;
             }
         }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::proto::cluster::known::Look;
+use crate::proto::cluster::known::Sighting;
 use crate::proto::cluster::restart_guard::{self, QuarantineReason};
 use crate::proto::cluster::state::NodeState;
 use crate::proto::cluster::{Change, Cluster, Due, NodeEvent};
@@ -16,8 +16,9 @@ use crate::proto::wire::handshake::{Fact, Vetted, forbids_a_marker};
 use crate::proto::wire::marker::{self, MarkerState, Marking};
 
 impl Cluster {
-    /// A node was vetted: does it remember every live lock? `found` is its marker as it was before
-    /// the handshake wrote it anew, `later` how it is to be written when the quarantine is over.
+    /// Decides whether a node that was vetted may have forgotten a live lock, and puts it into
+    /// quarantine if so. `found` is its marker as it was before the handshake wrote it anew,
+    /// `later` how it is to be written when the quarantine is over.
     pub(super) fn judge(
         &mut self,
         node: NodeId,
@@ -29,8 +30,8 @@ impl Cluster {
         let asked_at = self.asked_at(node);
         let entry = &mut self.nodes[node.index()];
         let before = entry.known();
-        entry.look = vetted.micros.map(|micros| Look { micros, asked_at });
-        // The reason to mark an earlier process does not hold for the next one.
+        entry.sighting = vetted.micros.map(|micros| Sighting { micros, asked_at });
+        // A marking for the start of an earlier process is not wanted for this one.
         entry.wants_marking = later.or(entry.wants_marking.filter(|how| !how.is_of_a_start()));
         let evicted = entry.evicted.take().is_some();
         let (known, run_id) = (entry.known.replace(vetted.info), vetted.info.identity.run_id);
@@ -40,7 +41,8 @@ impl Cluster {
             entry.reading = None;
             // Another process answers, so the requests that the old one had not executed are over.
             // If the node does not report its `run_id`, it may still be the old process, so nothing
-            // is proved; and the number of an earlier connection may belong to another client.
+            // is proved. The numbers of earlier connections are forgotten, because they may now
+            // belong to other clients.
             let proved = run_id.is_some();
             let change = if proved { Change::OtherProcess } else { Change::NoProof };
             self.report(node, change);
@@ -56,8 +58,8 @@ impl Cluster {
         }
     }
 
-    /// The node may have forgotten a live lock, just now. The next client process learns of it by
-    /// the node marker, which is to be written as `how` says: a flush deleted it, a jump of the
+    /// Puts a node into quarantine that may just have forgotten a live lock. Later clients learn of
+    /// this by the node marker, which is written as `how` says: a flush deleted it, a jump of the
     /// clock did not.
     pub(super) fn distrust(
         &mut self,
@@ -103,7 +105,7 @@ impl Cluster {
         self.watch_for_silence(node, now);
     }
 
-    /// The node answered the script that writes its marker.
+    /// Acts on the answer to the script that writes the node's marker.
     pub(super) fn on_marked(&mut self, node: NodeId, now: Instant) {
         let entry = &mut self.nodes[node.index()];
         let done = entry.marking.take();
@@ -130,15 +132,15 @@ impl Cluster {
         entry.vouching = false;
         let until = now.saturating_add(length);
         if was_trusted || why.is_noticed_late() {
-            // While a node is in quarantine already, its votes are judged by that, and its new keys
-            // too. But a loss from before that quarantine may be noticed only now.
+            // If the node is in quarantine already, its grants do not count, and nothing changes
+            // for the locks. But a loss from before that quarantine may be noticed only now.
             self.report(node, Change::Distrusted(why));
         }
         self.set_quarantine(node, until, why);
     }
 
-    /// The node may have forgotten more since its quarantine began: that lasts for the whole time
-    /// from now.
+    /// Begins the whole quarantine again from now, because the node may have forgotten more since
+    /// it began.
     pub(super) fn prolong_quarantine(&mut self, node: NodeId, now: Instant) {
         match self.nodes[node.index()].trusted_from {
             Some((_, why)) => {
@@ -163,7 +165,7 @@ impl Cluster {
         }
     }
 
-    /// The quarantine is over. The node's grants count for questions that are asked from now on.
+    /// Ends the quarantine: the node's grants count for questions that are asked from now on.
     pub(super) fn on_trust_due(&mut self, node: NodeId) {
         let entry = &mut self.nodes[node.index()];
         (entry.trust, entry.trusted_from) = (None, None);
@@ -185,9 +187,10 @@ impl Cluster {
     pub fn vouch(&mut self, node: NodeId, ask: Ask, now: Instant) {
         let entry = &mut self.nodes[node.index()];
         entry.vouching = true;
-        // The new marker takes the place of the one that was seen. If none was, a marker of time 0
-        // is expected, which is nowhere: what the node forgets before this command arrives could
-        // not be distinguished from what it never had. The node only says what stands there.
+        // The node writes the new marker only in place of the one that the client saw. If the
+        // client saw none, it names a marker of time 0, which no node has, so the node only returns
+        // what stands there. Otherwise a marker that the node forgets before this command arrives
+        // could not be told from one that it never had.
         let since = match entry.vetted.marker {
             MarkerState::Present(seen) => seen.since_micros,
             MarkerState::Absent | MarkerState::Unavailable | MarkerState::Later(_) => 0,
@@ -203,7 +206,7 @@ impl Cluster {
         self.nodes[node.index()].vouching
     }
 
-    /// The operator vouches for the node: its quarantine is over.
+    /// Ends the quarantine of a node for which an operator vouches.
     pub fn trust_at_once(&mut self, node: NodeId) {
         let entry = &mut self.nodes[node.index()];
         self.timers.clear_in(&mut entry.trust);

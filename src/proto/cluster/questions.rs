@@ -28,8 +28,8 @@ impl Cluster {
         (entry.user, entry.password) = (credentials.user, credentials.password);
     }
 
-    /// From now on the client may end before an answer is read. Returns whether answers were read
-    /// until now.
+    /// From now on, the client may end before it reads an answer. Returns whether it read answers
+    /// at all times until now.
     pub fn set_unattended(&mut self) -> bool {
         std::mem::replace(&mut self.settings.attended, false)
     }
@@ -100,8 +100,8 @@ impl Cluster {
         self.nodes[node.index()].failures
     }
 
-    /// Whether its connection was lost a moment ago, and the next one is being opened without a
-    /// pause.
+    /// Whether the node's connection was lost a moment ago, and the next one is being opened
+    /// without a pause.
     pub fn is_reconnecting(&self, node: NodeId) -> bool {
         self.nodes[node.index()].is_reconnecting()
     }
@@ -145,7 +145,7 @@ impl Cluster {
         self.hears_releases(node, unanswered) && self.has_room_for_release(node)
     }
 
-    /// Whether a release could be sent to the node, whatever room there is in the outbox.
+    /// Whether a release could be sent to the node if there is room in its outbox.
     pub fn hears_releases(&self, node: NodeId, unanswered: bool) -> bool {
         let state = self.node_state(node);
         state.is_usable() || (state == NodeState::Suspect && unanswered)
@@ -163,7 +163,7 @@ impl Cluster {
         self.nodes[node.index()].vetted.native
     }
 
-    /// The node refused its native command: scripts are used from now on.
+    /// Uses scripts from now on, because the node refused its native command.
     pub fn forget_native(&mut self, node: NodeId) {
         self.nodes[node.index()].vetted.native = None;
     }
@@ -214,7 +214,7 @@ impl Cluster {
         }
     }
 
-    /// Writes a question into the outboxes of these nodes that is encoded already.
+    /// Writes a question that is encoded already into the outboxes of these nodes.
     #[inline]
     pub fn ask_all(&mut self, nodes: NodeSet, ask: Ask, now: Instant, bytes: &[u8]) {
         for node in nodes.iter() {
@@ -223,7 +223,7 @@ impl Cluster {
     }
 
     /// Writes a release once more into a node's outbox, at the end of a client, which does not wait
-    /// for its answer. A native command needs no repeat; `by_script`: the release is none.
+    /// for its answer. A native command needs no repeat; `by_script`: the release is a script.
     pub fn repeat_release(&mut self, node: NodeId, by_script: bool, now: Instant, bytes: &[u8]) {
         let entry = &mut self.nodes[node.index()];
         if by_script || entry.vetted.native.is_none() {
@@ -247,7 +247,7 @@ impl Cluster {
         self.nodes[node.index()].connection.seen()
     }
 
-    /// What the last answer to `ZRANGE` said of the line on the node. It is there once.
+    /// Takes out what the last answer to `ZRANGE` said of the line on the node.
     pub fn take_seen_line(&mut self, node: NodeId) -> Vec<Value> {
         self.nodes[node.index()].connection.take_seen_line()
     }
@@ -257,7 +257,7 @@ impl Cluster {
         self.settings.nodes[node.index()].label.clone()
     }
 
-    /// What to add to `said` in a report about a node.
+    /// What a report adds to a node's `reply`.
     pub fn detail(&self, node: NodeId, reply: NodeReply, now: Instant) -> Option<Box<str>> {
         self.nodes[node.index()].detail(reply, now)
     }

@@ -25,8 +25,8 @@ pub enum QuarantineReason {
     Promoted,
     /// The node has no node marker: it is new, or it lost its keys.
     Unmarked,
-    /// Another client wrote the node's marker a short time ago, and knew why: it met a new node, or
-    /// one that was restarted, flushed or promoted.
+    /// Another client wrote the node's marker a short time ago, because it met a new node, or one
+    /// that was restarted, flushed or promoted.
     MarkedLately,
     /// A database of the node was flushed.
     Flushed,
@@ -44,8 +44,8 @@ pub enum QuarantineReason {
 }
 
 impl QuarantineReason {
-    /// Whether the client notices this only some time after the node forgot keys: what the node
-    /// granted in between may stand in the place of those.
+    /// Whether the client notices this only some time after the node forgot keys. What the node
+    /// granted in between may have taken the place of a forgotten key.
     pub const fn is_noticed_late(self) -> bool {
         matches!(
             self,
@@ -87,7 +87,7 @@ impl fmt::Display for QuarantineReason {
 }
 
 /// How the marker of a node has to be written after its handshake has read it; `None`: not at all.
-/// `evicted`: when the node was last seen to be one that may evict, on its own clock.
+/// `evicted`: when the client last saw that the node may evict keys, on the node's clock.
 pub fn marking(
     guard: RestartGuard,
     known: Option<&Known>,
@@ -122,7 +122,8 @@ pub fn marking(
     }
 }
 
-/// The marker has come over a restart with the data, or it belongs to another node.
+/// How to write a marker that names another process: it has survived a restart with the data, or it
+/// belongs to another node.
 fn marking_of_another_process(
     guard: RestartGuard,
     known: Option<&Known>,
@@ -148,16 +149,16 @@ fn before_this_process<'a>(known: Option<&'a Known>, info: &Info) -> Option<&'a 
     known.filter(|known| known.info.identity.run_id != info.identity.run_id)
 }
 
-/// Whether the marker may not be written before the quarantine of the node is over. By a marker
-/// that is left as it is, a client that knew the node before sees that it kept its data.
+/// Whether the marker may be written only when the quarantine of the node is over. Until then it is
+/// left as it is, because it shows a client that knew the node before that the node kept its data.
 pub fn is_for_later(how: Marking, vetted: &Vetted, max_ttl: Duration) -> bool {
     let whole = RestartGuard::quarantine(max_ttl);
-    matches!(how, Marking::Started { .. }) && young(&vetted.info, whole).is_some()
+    matches!(how, Marking::Started { .. }) && left_since_start(&vetted.info, whole).is_some()
 }
 
-/// For how long from now the grants of a node do not count after its handshake, and why. `known`
-/// is what the node reported on the connection before; `found` is its marker as it was before the
-/// handshake wrote it anew, `vetted` has the marker as it is now.
+/// For how long from now the grants of a node do not count after its handshake, and why. `known` is
+/// what the client knew of the node before this connection; `found` is its marker as it was before
+/// the handshake wrote it anew, `vetted` has the marker as it is now.
 pub fn distrust(
     guard: RestartGuard,
     known: Option<&Known>,
@@ -188,20 +189,20 @@ pub fn distrust(
                 }
                 _ => {
                     let changed = changed.map(|why| (whole, why));
-                    longest(longest(changed, by_marker), young(info, whole))
+                    longest(longest(changed, by_marker), left_since_start(info, whole))
                 }
             }
         }
         MarkerState::Later(_) => Some((whole, QuarantineReason::MarkerOfLaterVersion)),
-        // The marker of another process is left as it is. It may be another node's, and proves
-        // nothing. But a process forgets only at its start.
+        // This marker names another process, and is left as it is. It may be another node's, so it
+        // proves nothing. But such a node forgets only when it starts, so its uptime decides.
         MarkerState::Present(marker)
             if guard == RestartGuard::Persistent
                 && marker.identity.run_id != info.identity.run_id
                 && !info.promoted
                 && before_this_process(known, info).is_none() =>
         {
-            young(info, whole)
+            left_since_start(info, whole)
         }
         MarkerState::Absent | MarkerState::Present(_) => {
             Some((whole, changed.unwrap_or(QuarantineReason::Unmarked)))
@@ -238,9 +239,9 @@ fn change(known: &Info, info: &Info, max_ttl: Duration) -> Option<QuarantineReas
 /// `repl-backlog-ttl` of Redis and Valkey.
 const PROMOTION_REPORTED_FOR: Duration = Duration::from_secs(3600);
 
-/// Whether a `master_replid` that changed in one process is no sign of a promotion that matters. It
-/// changes, too, when the first replica attaches, which a backup by `redis-cli --rdb` does, and
-/// when the backlog is dropped an hour after the last one left. A promotion shows in
+/// Whether a `master_replid` that changed in one process is no sign of a promotion that matters.
+/// The id also changes when the first replica attaches, which a backup by `redis-cli --rdb` does,
+/// and when the backlog is dropped an hour after the last one left. A promotion shows in
 /// `second_repl_offset` for as long as the backlog is kept.
 fn is_harmless_history(info: &Info, max_ttl: Duration) -> bool {
     let reported = info.reports_promotion && !info.promoted;
@@ -276,10 +277,14 @@ fn by_marker(
 
 /// Without a marker a node that is seen for the first time is judged by what it reports.
 fn without_a_marker(info: &Info, whole: Duration) -> Option<(Duration, QuarantineReason)> {
-    if info.promoted { Some((whole, QuarantineReason::Promoted)) } else { young(info, whole) }
+    if info.promoted {
+        Some((whole, QuarantineReason::Promoted))
+    } else {
+        left_since_start(info, whole)
+    }
 }
 
-fn young(info: &Info, whole: Duration) -> Option<(Duration, QuarantineReason)> {
+fn left_since_start(info: &Info, whole: Duration) -> Option<(Duration, QuarantineReason)> {
     let left = whole.saturating_sub(surely_up(info));
     (!left.is_zero()).then_some((left, QuarantineReason::Young))
 }
@@ -356,7 +361,7 @@ mod tests {
         for (known, info, expected) in cases {
             let expected = expected.map(|why| (Duration::from_millis(WHOLE), why));
             let (none, vetted) = (MarkerState::Unavailable, unmarked(info));
-            let known = Known { info: known, marker: none, look: None };
+            let known = Known { info: known, marker: none, sighting: None };
             let judged = distrust(RestartGuard::On, Some(&known), none, &vetted, MAX_TTL);
             assert_eq!(judged, expected, "{info:?}");
         }
@@ -374,11 +379,11 @@ mod tests {
         let other = Identity { run_id: Some([2; ID_DIGITS]), replid: None };
         let whole = Duration::from_millis(WHOLE);
         let before = Info { identity: other, ..info };
-        let before = Known { info: before, marker: MarkerState::Absent, look: None };
+        let before = Known { info: before, marker: MarkerState::Absent, sighting: None };
         for (identity, expected) in [(info.identity, None), (other, Some(whole))] {
             let marker = marker(identity);
             let vetted = Vetted { info, marker, micros: Some(micros), ..Vetted::default() };
-            let known = Known { info, marker, look: None };
+            let known = Known { info, marker, sighting: None };
             for (guard, known) in [
                 (RestartGuard::On, None),
                 (RestartGuard::On, Some(&known)),

@@ -63,11 +63,12 @@ pub fn clock_jump(before: &Reading, after: &Reading) -> Option<i64> {
     (jump != 0).then(|| i64::try_from(jump).unwrap_or(if jump > 0 { i64::MAX } else { i64::MIN }))
 }
 
-/// How many node timeouts the oldest question may wait, whatever else was answered meanwhile.
+/// How many node timeouts the oldest question may wait before the node counts as silent, even if it
+/// answers others meanwhile.
 const OLDEST_MAY_WAIT: u32 = 4;
 
 /// Whether a node with an unanswered question counts as silent: no reply at all for a node timeout
-/// while the question is older than that, or a question that is older than four.
+/// while the question is older than that, or a question that is older than four node timeouts.
 pub fn is_silent(
     oldest_ask: Option<Instant>,
     last_answer: Instant,
@@ -81,8 +82,8 @@ pub fn is_silent(
 }
 
 /// The pause before the next attempt to connect, after `failures` failures in a row. Without a
-/// failure there is none; then it doubles each time up to the longest, and is shortened by up to a
-/// half. `random` is any number, uniformly drawn.
+/// failure there is no pause. With each failure the pause doubles, up to the longest, and each one
+/// is shortened by up to a half at random. `random` is any number, uniformly drawn.
 pub fn backoff((shortest, longest): (Duration, Duration), failures: u32, random: u32) -> Duration {
     let Some(doublings) = failures.checked_sub(1) else { return Duration::ZERO };
     let doubled = shortest.saturating_mul(1 << doublings.min(20)).min(longest);

@@ -1,4 +1,4 @@
-//! The cluster by hand: no lock, no record, and a node that is played by the test.
+//! Drives the cluster by hand, without locks and records. The test plays the node.
 
 use std::time::Duration;
 
@@ -118,7 +118,7 @@ impl Bench {
         std::iter::from_fn(|| self.cluster.poll_change()).map(|(_, change)| change).collect()
     }
 
-    /// Lets time pass, and lets happen what is due.
+    /// Lets time pass, and handles what is due.
     fn pass(&mut self, by: Duration) -> Vec<Change> {
         self.now = self.now.saturating_add(by);
         while self.cluster.handle_timeout(self.now) {}
@@ -181,7 +181,7 @@ fn lost_connection_is_replaced_when_its_owner_planned_it() {
 }
 
 #[test]
-fn silence_gives_way_to_an_answer_or_to_a_reset() {
+fn silence_ends_with_an_answer_or_a_reset() {
     let mut bench = Bench::ready();
     let timeout = bench.cluster.settings().node_timeout;
     bench.ask();
@@ -200,14 +200,14 @@ fn silence_gives_way_to_an_answer_or_to_a_reset() {
 }
 
 #[test]
-fn flush_is_a_reason_for_distrust_before_it_is_a_flush() {
+fn flush_is_reported_after_the_distrust_that_it_causes() {
     let mut bench = Bench::ready();
     let received = bench.cluster.receive(only(), &mut FLUSHED.as_bytes(), bench.now);
     assert!(matches!(received, Some(Received::Flushed)), "{received:?}");
     assert!(matches!(bench.changes()[..], [Change::Distrusted(_)]));
     assert!(!bench.cluster.is_trusted(only()));
     assert!(bench.cluster.may_ask(only()).is_ok(), "it may deny and release");
-    // The node is in quarantine already: a second flush adds no doubt.
+    // The node is in quarantine already: a second flush changes nothing.
     assert!(bench.receive(FLUSHED).is_empty());
 }
 

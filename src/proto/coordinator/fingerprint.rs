@@ -10,8 +10,8 @@ use crate::proto::locks::copies::Planned;
 use crate::proto::node_set::NodeSet;
 
 impl Coordinator {
-    /// Adds the state of this client to a fingerprint. Everything that it had to say must have been
-    /// taken out before: output, actions and completions.
+    /// Adds the state of this client to a fingerprint. Its output, actions and completions must
+    /// have been taken out before.
     ///
     /// # Panics
     /// If the fingerprint does not cover a part of the state: a waiter that stands in no line,
@@ -27,13 +27,14 @@ impl Coordinator {
         LockToken::random(&mut StdRng::from_seed(seed))
     }
 
-    /// From now on, tokens and pauses are drawn from this seed. A copy of a coordinator needs it
-    /// before a request, because all copies draw the same.
+    /// From now on, tokens and pauses are drawn from this seed. A copy of a coordinator needs a new
+    /// seed before its next request, because otherwise it draws the same tokens as the original.
     pub fn reseed(&mut self, seed: [u8; 32]) {
         self.locks.reseed(seed);
     }
 
-    /// From now on, all draws are planned: a copy of a coordinator then needs no new seed.
+    /// From now on, tokens and pauses are taken from `planned` instead of being drawn, so a copy of
+    /// a coordinator needs no new seed.
     pub fn plan_draws(&mut self, planned: Planned) {
         self.locks.plan_draws(planned);
     }
@@ -43,7 +44,7 @@ impl Coordinator {
         self.locks.tokens_drawn()
     }
 
-    /// The nodes on which this client answers for a key with `token`: it holds the lock and may
+    /// The nodes on which this client accounts for a key with `token`: it holds the lock and may
     /// have the key there, or a release is pending.
     pub fn answers_for(&self, token: &LockToken) -> NodeSet {
         self.locks.answers_for(token)

@@ -1,14 +1,14 @@
 //! The core's interface: events come in by `handle_*`, results go out by `poll_*`, callers make
 //! requests, and the state can be looked at. The core never looks at a clock or a socket.
 //!
-//! The coordinator owns the waits and the locks; the locks own the cluster. It contains no logic of
-//! its own. It passes each event to the layer that handles it, and passes what the locks report to
-//! the waits.
+//! The coordinator owns the waits and the locks; the locks own the cluster. The coordinator
+//! contains no logic of its own: it passes each event to the layer that handles it, and what the
+//! locks report to the waits.
 //!
-//! The hazard is order. The driver reads what the sockets hold before it lets a timeout happen
-//! ([`handle_timeout`](Coordinator::handle_timeout)), and reads the clock again after the reads and
-//! before a lock is handed out ([`poll_completion`](Coordinator::poll_completion)). The coordinator
-//! gives what the locks report to the waits before the caller gets its answer.
+//! The hazard is order. The driver has to read what the sockets hold before it handles a timeout
+//! ([`handle_timeout`](Coordinator::handle_timeout)), and to read the clock again after the reads
+//! and before a lock is handed out ([`poll_completion`](Coordinator::poll_completion)). The
+//! coordinator passes what the locks report to the waits before the caller gets its answer.
 
 #[cfg(feature = "testing")]
 mod fingerprint;
@@ -36,7 +36,7 @@ use crate::proto::wire::ask::LockAsk;
 pub use crate::proto::cluster::{Action, NodeEvent};
 
 /// How many locks are extended automatically in one turn, so that a turn stays short. The others
-/// follow in the next turn, which is due at once.
+/// follow in the next turn, which is due immediately.
 const EXTENDS_A_TURN: usize = 256;
 
 /// The core: locks over N nodes, without a socket and without a clock.
@@ -60,8 +60,8 @@ impl Coordinator {
         Ok(Coordinator { locks: Locks::new(settings, seed, now), waits: Waits::default() })
     }
 
-    /// As after 2^32 - `left` records, requests and tasks: for tests of what happens after the
-    /// next ones. Nothing may have been asked before.
+    /// Sets the running numbers as they are after 2^32 - `left` records, requests and tasks, for
+    /// tests of what happens when these numbers begin again. Called before the first request.
     #[cfg(feature = "testing")]
     #[doc(hidden)]
     pub fn start_before_wrap(&mut self, left: u32) {
@@ -78,7 +78,7 @@ impl Coordinator {
         self.locks.cluster_mut().set_credentials(node, credentials);
     }
 
-    /// What has to be done with the sockets.
+    /// The next thing that the driver has to do with a socket.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.locks.cluster_mut().poll_action()
     }
@@ -88,7 +88,7 @@ impl Coordinator {
         self.locks.cluster().has_actions()
     }
 
-    /// What is to be written to a node. Empty while it is not connected.
+    /// What is to be written to a node. Empty while the node is not connected.
     pub fn output(&self, node: NodeId) -> &[u8] {
         self.locks.cluster().output(node)
     }
@@ -98,12 +98,13 @@ impl Coordinator {
         self.locks.cluster_mut().handle_connecting(node, now);
     }
 
-    /// The TCP connection is open, and TLS is spoken on it. Only reports need it.
+    /// Takes note that the TCP connection is open, and that TLS is spoken on it. Only the texts of
+    /// reports depend on this call.
     pub fn handle_encrypting(&mut self, node: NodeId) {
         self.locks.cluster_mut().handle_encrypting(node);
     }
 
-    /// The connection that was asked for is open.
+    /// Takes note that the connection that was asked for is open.
     pub fn handle_connected(&mut self, node: NodeId, now: Instant) {
         self.locks.cluster_mut().handle_connected(node, now);
     }
@@ -113,7 +114,8 @@ impl Coordinator {
         self.locks.handle_sent(node, count, now);
     }
 
-    /// The connection is gone, or could not be opened; `words` are the text of the system's error.
+    /// Takes note that the connection is gone, or could not be opened; `words` is the text of the
+    /// system's error.
     pub fn handle_disconnected(&mut self, node: NodeId, words: &str, now: Instant) {
         self.locks.cluster_mut().handle_disconnected(node, words, now);
         self.locks.act_on_changes(now);
@@ -124,7 +126,7 @@ impl Coordinator {
     pub fn handle_bytes(&mut self, node: NodeId, bytes: &[u8], now: Instant) {
         let (mut input, mut flushed) = (bytes, false);
         loop {
-            // Nearly everything that comes is one of a few plain answers.
+            // Nearly everything that nodes send is one of a few plain answers.
             while let Some((ask, reply)) =
                 self.locks.cluster_mut().receive_plain(node, &mut input, now)
             {
@@ -137,7 +139,8 @@ impl Coordinator {
             match received {
                 Received::Lock(ask, reply) => {
                     self.on_lock_answer(node, ask, reply, now);
-                    // The verdict on this answer comes before the node's change of state.
+                    // Acts on the verdict that this answer brings before the node's state may
+                    // change.
                     self.act(now);
                     self.check_for_replica(node, reply, now);
                 }
@@ -168,13 +171,13 @@ impl Coordinator {
         self.act(now);
     }
 
-    /// A node answered a question about a lock.
+    /// Passes on a node's answer to a question about a lock.
     #[inline]
     fn on_lock_answer(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
         self.locks.on_answer(node, ask, reply, now);
     }
 
-    /// A node that refuses a write as a replica is no master any more.
+    /// Stops using the node if it refused a write as a replica.
     fn check_for_replica(&mut self, node: NodeId, reply: NodeReply, now: Instant) {
         if reply == NodeReply::Failed(NodeError::Replica) {
             self.locks.cluster_mut().on_replica(node, now);
@@ -193,11 +196,12 @@ impl Coordinator {
         self.locks.next_is_a_poll_in_line(next)
     }
 
-    /// Does what is due. If there is much of it, a part is left, which is due at once. Call this
-    /// only after everything that the sockets hold was read: an answer that was not read yet is not
-    /// silence.
+    /// Handles what is due. If that is much, it leaves a part, which is due again immediately. Call
+    /// this only after everything that the sockets hold was read, because a node is not silent
+    /// while its answer is unread.
     ///
-    /// Losses come before renewals. A turn that is late reports all losses that are due.
+    /// Handles all losses that are due, and then renewals, of which it may leave some for the next
+    /// turn.
     pub fn handle_timeout(&mut self, now: Instant) {
         while self.locks.do_next_due(now) {
             self.act(now);
@@ -253,9 +257,9 @@ impl Coordinator {
         self.locks.ops().has_ready()
     }
 
-    /// From now on, all updates of every lock that is handed out are reported: later deadlines, and
-    /// those of locks that are neither auto-extended nor watched. The loss of a lock that is
-    /// neither is reported at its deadline, or when an extend finds it.
+    /// From now on, reports all updates of every lock that is handed out: also later deadlines, and
+    /// also those of locks that are neither auto-extended nor watched. The loss of such a lock is
+    /// reported at its deadline, or when an extend finds it.
     pub fn report_lock_updates(&mut self) {
         self.locks.report_lock_updates();
     }
@@ -288,8 +292,8 @@ impl Coordinator {
         self.locks.cluster_mut().poll_node_event()
     }
 
-    /// Whether the first handshakes are not over yet. An acquire that is requested now is held, for
-    /// the connect timeout at most.
+    /// Whether the first handshakes are still in progress. An acquire that is requested now is
+    /// held, for the connect timeout at most.
     pub fn is_starting(&self) -> bool {
         self.locks.is_starting()
     }
@@ -362,8 +366,8 @@ impl Coordinator {
         self.locks.pending_releases(node)
     }
 
-    /// How many pending releases were dropped because their node was away, or refused them, for too
-    /// long.
+    /// How many pending releases were dropped because their node was not connected, or refused
+    /// them, for too long.
     pub fn pending_releases_dropped(&self) -> u64 {
         self.stats().nodes.iter().map(|node| node.pending_releases_dropped).sum()
     }
@@ -392,11 +396,11 @@ impl Coordinator {
     }
 
     /// Acts on the verdicts that were reached, and passes what the locks report to the waits, until
-    /// nothing is left. Every call that may change something ends with this.
+    /// nothing is left. Every method that may change something ends with this call.
     #[inline]
     fn act(&mut self, now: Instant) {
         self.locks.act_on_verdicts(now);
-        // This runs for every answer; a lock without waiters reports nothing.
+        // This runs for every answer. Without waiters there is nothing to pass on.
         if self.locks.has_waits() {
             self.pass_waits_on(now);
         }

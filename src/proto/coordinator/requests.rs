@@ -23,20 +23,20 @@ use crate::proto::settings::RestartGuard;
 use crate::proto::time::{Instant, Ttl};
 
 impl Coordinator {
-    /// Asks for the lock on these keys, one or several: all or none of them. There is one attempt;
-    /// until the wait of the options is over, more follow whenever the keys may be free.
+    /// Asks for one lock on these keys, one or several: all of them or none. There is one attempt,
+    /// and further ones whenever the keys may be free, until the wait of the options is over.
     ///
     /// If this client already holds a key or waits for it, the request waits for its turn at each
-    /// such key, and no node is asked meanwhile. Without a wait it ends as [`Error::Contended`] at
-    /// once.
+    /// such key, and no node is asked meanwhile. Without a wait it ends as [`Error::Contended`]
+    /// immediately.
     ///
-    /// The completion returns `data`, and may be there at once. If the options renew the lock, its
-    /// warnings and its loss follow as lock updates with the same `data`
+    /// The completion returns `data`, and may be ready before this method returns. If the options
+    /// renew the lock, its warnings and its loss follow as lock updates with the same `data`
     /// ([`poll_lock_update`](Coordinator::poll_lock_update)).
     ///
     /// # Errors
-    /// Before anything is sent: an invalid argument, a fencing number while the restart guard is
-    /// off, because a node that forgot its counters has to be known, or [`Error::Busy`].
+    /// Before anything is sent: an invalid argument; a fencing number while the restart guard is
+    /// off, because then a node that forgot its counters is not noticed; or [`Error::Busy`].
     pub fn acquire(
         &mut self,
         keys: impl Keys,
@@ -67,7 +67,7 @@ impl Coordinator {
         }
     }
 
-    /// Refuses a fencing number that could not be promised.
+    /// Refuses a fencing number if nothing would notice a node that forgot its counters.
     fn check_fence(&self) -> Result<(), Error> {
         if self.settings().restart_guard == RestartGuard::Off {
             let problem = "the restart guard is off, so a counter that a node forgot would not be \
@@ -84,7 +84,6 @@ impl Coordinator {
         params: AcquireParams,
         now: Instant,
     ) -> Result<Op, Error> {
-        // This runs for every acquire.
         let hash = KeyHash::of(key);
         let mut current_record = self.locks.current_record(key, hash);
         if current_record.is_some_and(|number| self.locks.end_if_overdue(number, now)) {
@@ -129,9 +128,10 @@ impl Coordinator {
         self.act(now);
     }
 
-    /// As [`cancel`](Coordinator::cancel), but an extend is repeated to its end as before. Its
-    /// result is an update of the lock ([`poll_lock_update`](Coordinator::poll_lock_update)). The
-    /// next extend of the lock takes its place.
+    /// As [`cancel`](Coordinator::cancel), but an extend goes on to its end, and nodes are asked
+    /// again as before. Its result is an update of the lock
+    /// ([`poll_lock_update`](Coordinator::poll_lock_update)). The next extend of the lock replaces
+    /// it.
     pub fn abandon(&mut self, op: Op, now: Instant) {
         self.locks.abandon(op, now);
         self.act(now);
@@ -168,11 +168,10 @@ impl Coordinator {
         self.act(now);
     }
 
-    /// As [`watch`](Coordinator::watch), and the holder is also warned, as that of an auto-extended
-    /// lock: a third of the ttl before the deadline, and again before each later deadline. The ttl
-    /// is the one that was asked for last when the lock was first watched. If that moment has
-    /// passed, the warning is due at once. For a lock that is auto-extended, or over, this does
-    /// nothing.
+    /// As [`watch`](Coordinator::watch), and the holder is also warned: a third of the ttl before
+    /// the deadline, and again before each later deadline. The ttl is the one that was asked for
+    /// last when the lock was first watched. If the moment of the warning has passed, it is due
+    /// immediately. For a lock that is auto-extended, or over, this does nothing.
     pub fn watch_with_warning(&mut self, lock: &Lock, now: Instant) {
         self.locks.watch_with_warning(lock, now);
         self.act(now);
@@ -185,9 +184,9 @@ impl Coordinator {
         self.locks.is_expiring(lock, now)
     }
 
-    /// Extends a lock to at least `ttl` from now; an auto-extended lock to its bound at most. While
-    /// too few nodes answer they are asked again, up to the deadline that is in force. That
-    /// deadline stays until a majority has agreed to a later one.
+    /// Extends a lock to at least `ttl` from now, but an auto-extended lock no further than its
+    /// bound. While too few nodes answer, the client asks them again, up to the deadline that is in
+    /// force. That deadline stays until a majority has agreed to a later one.
     ///
     /// # Errors
     /// Before anything is sent: an invalid ttl, [`Error::Lost`] if the lock is over, or
@@ -242,8 +241,8 @@ impl Coordinator {
     }
 
     /// Gives a lock away: another client can [`adopt`](Coordinator::adopt) its token. This client
-    /// does not renew the lock any more, and never releases anything for it. Returns the token and
-    /// what is left of the lock; `None` if it was over.
+    /// does not renew the lock any more, and never releases anything for it. Returns the token;
+    /// `None` if the lock was over.
     pub fn into_token(&mut self, lock: Lock, now: Instant) -> Option<LockToken> {
         let result = self.locks.hand_off(lock, now);
         self.act(now);
@@ -299,8 +298,8 @@ impl Coordinator {
     }
 
     /// Deletes `key` on every node, even if another client holds the lock. That holder goes on
-    /// believing in the lock until it notices: this breaks the promise of a lock. It takes one key,
-    /// because its outcome says whether that key was there.
+    /// believing in the lock until it notices: this breaks the promise of a lock. The call takes
+    /// one key, because its outcome says whether that key was there.
     ///
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
@@ -327,8 +326,8 @@ impl Coordinator {
     }
 
     /// Reads what every node holds at `key`, and for how long. The request ends when all nodes have
-    /// answered, or at the node timeout. It takes one key: an [`Inspection`] says what each node
-    /// holds at it.
+    /// answered, or at the node timeout. The call takes one key, because an [`Inspection`] says
+    /// what each node holds at it.
     ///
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].

@@ -10,7 +10,7 @@ use crate::proto::node_set::MAX_NODES;
 use crate::proto::own_keys::NAMESPACE;
 use crate::proto::time::InvalidTtl;
 
-/// What cannot work as it was configured or requested. `Debug` is the line of `Display`.
+/// What cannot work as it was configured or requested. `Debug` prints the same line as `Display`.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -45,8 +45,8 @@ pub enum ConfigError {
         /// What is wrong with it.
         problem: &'static str,
     },
-    /// A variable of the environment, or a file, that cannot be used. It is not quoted: it may be
-    /// a password.
+    /// A variable of the environment, or a file, that cannot be used. Its content is not quoted,
+    /// because it may be a password.
     Source {
         /// Its name.
         name: Box<str>,
@@ -118,8 +118,8 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Writes control characters as `\n`, `\u{1b}`: what is quoted in an error comes from outside, and
-/// an error is one line.
+/// Escapes control characters (`\n`, `\u{1b}`): an error quotes text from outside, and has to stay
+/// one line.
 struct OneLine<'a, 'b>(&'a mut fmt::Formatter<'b>);
 
 impl fmt::Write for OneLine<'_, '_> {

@@ -17,7 +17,7 @@ pub enum LostReason {
     /// The lock was extended as often as it may be:
     /// [`AutoExtend::extensions`](crate::proto::locks::renew::schedule::AutoExtend::extensions).
     Extensions,
-    /// The lock was over before: released, given away or lost.
+    /// The lock was over before the call: released, given away or lost.
     Over,
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong, as closed sets; and the report of what every node said.
+//! The errors, and the report of what every node said.
 //!
 //! A node's failure is data in a [`Report`], never an error of the event loop.
 
@@ -16,8 +16,8 @@ pub use ends::{Busy, ClosedReason, LostReason};
 pub use node::{NodeError, NodeReply};
 pub use report::{HeldFor, NodeReport, Quarantine, Report, ReportedSet};
 
-/// Why there is no lock, or no longer one. `Debug` is the line of `Display`, because Rust prints
-/// the `Debug` form of an error that `main` returns.
+/// Why there is no lock, or no longer one. `Debug` prints the same line as `Display`, because Rust
+/// prints the `Debug` form of an error that `main` returns.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
@@ -32,7 +32,7 @@ pub enum Error {
     Lost {
         /// Why.
         reason: LostReason,
-        /// What every node said to the last question about it.
+        /// What every node said to the last question about the lock.
         report: Box<Report>,
     },
     /// A limit of the client is reached: nothing was sent.

@@ -19,7 +19,7 @@ pub enum NodeError {
     Full,
     /// `-LOADING`: the node is reading its data set.
     Loading,
-    /// `-BUSY`: a script runs without end.
+    /// `-BUSY`: a script has been running for too long.
     Busy,
     /// `-MISCONF`: the node cannot save, and refuses writes.
     Misconf,
@@ -267,7 +267,7 @@ pub enum NodeReply {
     /// The question was decided before the node answered: nothing waited for it.
     #[default]
     Nothing,
-    /// The node could be asked, and there was no question.
+    /// The node could have been asked, but there was no question.
     NotAsked,
     /// Yes: our token holds the key there; after a release, the key is gone.
     Granted,

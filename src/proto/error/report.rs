@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::node::{NodeError, NodeReply};
 
-/// One line of a [`Report`].
+/// What one node said, in a [`Report`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeReport {
@@ -15,7 +15,7 @@ pub struct NodeReport {
     pub reply: NodeReply,
     /// The node's own words if they say more: an error line, a connect error.
     pub detail: Option<Box<str>>,
-    /// Why its grants do not count, whatever it said; `None`: they do.
+    /// Why the node's grants do not count, whatever it said; `None` if they do.
     pub quarantine: Option<Quarantine>,
 }
 
@@ -25,12 +25,12 @@ pub struct NodeReport {
 pub struct Quarantine {
     /// The time that is left.
     pub left: Duration,
-    /// This client is the first one that met the node without a node marker: it is new, or lost
-    /// its keys.
+    /// This client is the first one that met the node without a node marker: the node is new, or
+    /// lost its keys.
     pub is_unmarked: bool,
 }
 
-/// What every node said to the question that failed. `Debug` is the line of `Display`.
+/// What every node said to the question that failed. `Debug` prints the same line as `Display`.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
@@ -110,7 +110,7 @@ impl Report {
         count(quarantined) > 0 && count(quarantined) + open >= self.needed
     }
 
-    /// Writes why so many nodes do not hold the key any more that no majority can.
+    /// Writes why too few nodes for a majority still hold the key.
     pub(super) fn write_gone(&self, f: &mut impl fmt::Write) -> fmt::Result {
         let nodes = self.nodes.len();
         let count = |reply| self.nodes.iter().filter(|node| node.reply == reply).count();
@@ -171,8 +171,8 @@ impl Report {
 
     /// The hint in an error that the restart guard causes: what the caller can do.
     pub(super) fn hint(&self) -> String {
-        // A wait that is a second too long does no harm; one that is a second too short ends in
-        // another refusal.
+        // Rounds up: a wait that is a second too long does no harm, but one that is a second too
+        // short ends in another refusal.
         let in_words =
             |left: Duration| format!("; wait {} s: nothing else is needed", left.as_secs() + 1);
         self.quorum_in().map(in_words).unwrap_or_default()
@@ -228,7 +228,7 @@ mod tests {
     use crate::proto::error::ConfigError;
 
     const GUARDED: NodeReply = NodeReply::Failed(NodeError::Quarantined);
-    const AWAY: NodeReply = NodeReply::Failed(NodeError::Unreachable);
+    const UNREACHABLE: NodeReply = NodeReply::Failed(NodeError::Unreachable);
 
     fn report(needed: usize, replies: &[NodeReply]) -> Report {
         let node = |(index, &reply): (usize, &NodeReply)| NodeReport {
@@ -247,13 +247,13 @@ mod tests {
     #[test]
     fn hint_to_wait_comes_only_where_the_end_of_quarantines_makes_a_majority() {
         let cases = [
-            (&[GUARDED, GUARDED, AWAY][..], Some(2)),
+            (&[GUARDED, GUARDED, UNREACHABLE][..], Some(2)),
             (&[GUARDED, GUARDED, GUARDED], Some(2)),
-            (&[GUARDED, NodeReply::Granted, AWAY], Some(1)),
+            (&[GUARDED, NodeReply::Granted, UNREACHABLE], Some(1)),
             (&[GUARDED, NodeReply::Nothing, GUARDED], Some(1)),
-            (&[GUARDED, AWAY, AWAY], None),
-            (&[GUARDED, NodeReply::Held, AWAY], None),
-            (&[NodeReply::Granted, NodeReply::Granted, AWAY], None),
+            (&[GUARDED, UNREACHABLE, UNREACHABLE], None),
+            (&[GUARDED, NodeReply::Held, UNREACHABLE], None),
+            (&[NodeReply::Granted, NodeReply::Granted, UNREACHABLE], None),
         ];
         for (replies, seconds) in cases {
             let report = report(2, replies);

@@ -11,7 +11,7 @@ const REMEMBERED_KEYS: usize = 64;
 pub(super) const FORGOTTEN: Duration = Duration::from_millis(500);
 
 /// The keys for which other clients stood in line a moment ago: a new request for one of them joins
-/// at once.
+/// the line with its first attempt.
 #[derive(Debug, Clone)]
 pub struct BusyLines([Option<(KeyHash, Instant)>; REMEMBERED_KEYS]);
 
@@ -28,12 +28,12 @@ impl BusyLines {
         self.0.iter().copied().flatten()
     }
 
-    /// A request got the key after it stood in line with others.
+    /// Remembers that other clients stood in line with a request that got the key.
     pub fn note(&mut self, key: KeyHash, now: Instant) {
         self.0[key.place(REMEMBERED_KEYS)] = Some((key, now));
     }
 
-    /// No other client waits for the key any more.
+    /// Forgets the line of a key for which no other client waits any more.
     pub fn forget(&mut self, key: KeyHash) {
         let seen = &mut self.0[key.place(REMEMBERED_KEYS)];
         *seen = seen.filter(|(whose, _)| *whose != key);

@@ -1,13 +1,12 @@
 //! The waits: the requests that wait for a key, their order inside this client, and when a request
 //! asks again for a key that other clients hold.
 //!
-//! They are not the locks: they see no vote and no deadline. What happened comes in as a
-//! [`WaitEvent`] of the locks, and what has to be done is asked of the locks. What a single request
-//! believes of the nodes (`Waiting`) is kept in the request, so it is gone when the request ends.
-//! Only the waits read it or write to it.
+//! The waits see no vote and no deadline. A [`WaitEvent`] of the locks says what happened, and the
+//! waits call the locks for what has to be done. What one request knows of the nodes (`Waiting`) is
+//! kept in the request, so it is gone when the request ends.
 //!
-//! The one hazard is a request that is never woken: a request that pauses has a timer after every
-//! decision about it, or asks.
+//! The hazard is a request that is never woken. So after every decision about a request that waits,
+//! it has a timer, or it asks the nodes.
 
 mod busy_lines;
 #[cfg(feature = "testing")]
@@ -65,7 +64,8 @@ impl Waits {
         self.queues.clear();
     }
 
-    /// A waiter has got its lock: takes note of whether other clients stand in line, too.
+    /// Takes note, when a waiter has got its lock, of whether other clients stand in line for the
+    /// key.
     fn note_line(&mut self, locks: &mut Locks, op: Op, key: KeyHash, now: Instant) {
         match locks.ops_mut().waiting_mut(op) {
             Some(waiting) if waiting.was_alone => self.busy_lines.forget(key),

@@ -9,9 +9,9 @@ use crate::proto::waiting::Waiting;
 use crate::proto::waits::Waits;
 
 impl Waits {
-    /// An attempt was lost, and `id` is the record of the next one. The request stands in line, if
-    /// the nodes have lines for it. It asks again after a pause if they do not, or if too few of
-    /// them can be asked.
+    /// Lets a request wait after a lost attempt; `id` is the record of the next one. The request
+    /// stands in line if the nodes allow it. If they do not, or if too few of them can be asked, it
+    /// asks again after a pause.
     pub(super) fn begin_wait(
         &mut self,
         locks: &mut Locks,
@@ -36,7 +36,7 @@ impl Waits {
         locks.ops_mut().pause(op, id, at, last);
     }
 
-    /// The timer of a waiter came due.
+    /// Lets a waiter whose timer came due ask the nodes again.
     pub(super) fn on_waiter_due(&mut self, locks: &mut Locks, op: Op, now: Instant) {
         if locks.ops_mut().waiting_mut(op).is_some_and(|waiting| waiting.is_in_line) {
             locks.on_poll_due(op, now);
@@ -46,7 +46,7 @@ impl Waits {
     }
 }
 
-/// Whether some nodes granted the key in an attempt that was lost: others may have got the rest.
+/// Whether a lost attempt may have met another one: not all nodes refused it because of one holder.
 fn may_have_met_another(error: &Error) -> bool {
     let granted =
         |report: &Report| report.nodes.iter().any(|node| node.reply == NodeReply::Granted);

@@ -1,9 +1,9 @@
 //! The waiters of one key inside this client: served in order, and only the first asks the nodes.
 //!
 //! The hazard is a client that never gives the key to others: it releases the key and asks for it
-//! again in one write. So a request whose turn has come joins the line, if others stand in it. And
-//! now and then it takes a lock that is handed over when it is released, or leaves a pause where
-//! the nodes refuse lines.
+//! again in one write. So a request whose turn has come joins the line if other clients stand in
+//! it. And now and then the client takes a lock whose release hands the key over, or, if the nodes
+//! refuse lines, pauses before it asks.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ use crate::proto::waits::Waits;
 pub struct Queue {
     /// The key.
     pub key: Vec<u8>,
-    /// In the order of their turns.
+    /// The requests, in the order of their turns.
     pub waiting: VecDeque<Op>,
     /// Why the last attempt for the key failed, unless others held it.
     pub no_quorum: Option<Error>,
@@ -72,8 +72,8 @@ impl Waits {
         Ok(op)
     }
 
-    /// Queues a request for several keys in the queues of those that other records of this client
-    /// have, all in one step. `current_records` are the numbers of these keys, and the records.
+    /// Queues a request for several keys: in one step, in the queue of each key that another record
+    /// of this client has. `current_records` has the index of each such key, and the record.
     ///
     /// # Errors
     /// [`Error::Busy`] if no record is free.
@@ -91,7 +91,7 @@ impl Waits {
                 return Ok(locks.refuse_set(record, (key(index), keys.len()), params, now));
             }
         }
-        // No queue is opened if there is no record.
+        // Checks that a record is free before a queue is opened.
         locks.reserve_place()?;
         locks.give_up_place();
         let mut waits_in = Vec::with_capacity(current_records.len());
@@ -107,7 +107,7 @@ impl Waits {
         Ok(op)
     }
 
-    /// The queue for this key, which the record has.
+    /// The queue for this key, which the record has. Opens one if there is none.
     fn queue_for(&mut self, locks: &mut Locks, id: RecordId, key: &[u8]) -> u32 {
         let first = !locks.has_queue(id, key);
         let no_quorum = locks.no_quorum_of(id).filter(|_| first).cloned();
@@ -119,7 +119,7 @@ impl Waits {
         })
     }
 
-    /// The wait of a request is over before its turn came.
+    /// Ends a request whose wait is over before its turn came.
     pub(super) fn end_wait(&mut self, locks: &mut Locks, op: Op, now: Instant) {
         if let Some(queue) = locks.first_queue_of(op) {
             let queue = &self.queues[queue as usize];
@@ -132,7 +132,7 @@ impl Waits {
         locks.end_queued(op, &queue.key, queue.no_quorum.as_ref(), now);
     }
 
-    /// No record has the key any more: the next request has its turn.
+    /// Gives the next request its turn, because no record has the key any more.
     pub(super) fn hand_over(&mut self, locks: &mut Locks, queue: u32, now: Instant) {
         // A request whose wait is over, but whose timer has not fired yet, gets no turn any
         // more.
@@ -141,12 +141,11 @@ impl Waits {
                 break;
             }
             self.end_wait(locks, op, now);
-            // A request for several keys leaves by an event, and a cancelled one is in the queue
-            // until then.
+            // A request for several keys, or one that was cancelled, would leave only by a later
+            // event.
             self.queues[queue as usize].leave(op);
         }
-        let line = &mut self.queues[queue as usize];
-        let Some(op) = line.waiting.pop_front() else {
+        let Some(op) = self.queues[queue as usize].waiting.pop_front() else {
             self.queues.remove(queue as usize);
             return;
         };

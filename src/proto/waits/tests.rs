@@ -1,4 +1,4 @@
-//! The waits by hand, over locks whose nodes are played by the test.
+//! Drives the waits by hand, over locks whose nodes the test plays.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ impl Bench {
         commands(self.locks.cluster_mut(), NodeId::new(node), self.now)
     }
 
-    /// Lets time pass, and lets happen what is due.
+    /// Lets time pass, and handles what is due.
     fn pass(&mut self, by: Duration) {
         self.now = self.now.saturating_add(by);
         while self.locks.do_next_due(self.now) {
@@ -121,7 +121,7 @@ fn request_that_would_have_to_wait_and_may_not_is_contended_at_once() {
     assert!(bench.waits.queues.is_empty());
 }
 
-/// A request that nodes without lines refuse. The commands until then are dropped.
+/// A request that nodes without lines have refused. The commands until then are dropped.
 fn refused(nodes: usize, wait: Duration) -> (Bench, Op) {
     let mut bench = Bench::new(nodes);
     let op = acquire(&mut bench.locks, KEY, wait, bench.now);

@@ -1,8 +1,8 @@
 //! What a reply means to the question that it answers.
 //!
-//! The hazard is a reply that is bent to fit: a reply that the command cannot have means nothing,
-//! and ends the connection. Each question has answers of its own type, so no reader of an answer
-//! has to ask which question it belongs to.
+//! The hazard is a reply that is taken for what it is not. So a reply that the command cannot have
+//! means nothing, and ends the connection. Each question has answers of its own type, so no reader
+//! of an answer has to ask which question it belongs to.
 
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::inspection::Value;
@@ -17,39 +17,42 @@ use crate::proto::wire::sets;
 /// The answer to a question of a task. It borrows nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskAnswer {
-    /// To `GETRANGE`: what the node holds is in `Connection::seen`; an error has its cause.
+    /// The answer to `GETRANGE`: what the node holds is in `Connection::seen`; an error has its
+    /// cause.
     Value(Result<(), NodeError>),
-    /// To `PTTL`: milliseconds, -1 if the key has no expiry, -2 if there is no key; nothing if it
-    /// was refused.
+    /// The answer to `PTTL`: milliseconds, -1 if the key has no expiry, -2 if there is no key;
+    /// `None` if the node refused the command.
     Left(Option<i64>),
-    /// To `ZRANGE`: the waiters are in `Connection::seen_line`; none if the node refused.
+    /// The answer to `ZRANGE`: `Connection::take_seen_line` returns the waiters; none if the node
+    /// refused.
     Line,
-    /// To the extend script.
+    /// The answer to the extend script.
     Extended(Form, NodeReply),
-    /// To the extend script over a set: with the number of the key that is in the way, from 0 on.
+    /// The answer to the extend script over a set, with the number of the key that is in the way,
+    /// from 0 on.
     ExtendedAll(Form, NodeReply, u64),
-    /// To `DEL`.
+    /// The answer to `DEL`.
     Deleted(NodeReply),
-    /// To the script that deletes what was seen.
+    /// The answer to the script that deletes what was seen.
     DeletedSeen(NodeReply),
-    /// To the script that vouches for the node.
+    /// The answer to the script that vouches for the node.
     Vouched(NodeReply),
 }
 
-/// The answer to a question of the cluster's own. It borrows nothing.
+/// The answer to a question of the cluster itself. It borrows nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeAnswer {
-    /// To a step of the handshake: the content is in `Connection::fact`.
+    /// The answer to a step of the handshake: the content is in `Connection::fact`.
     Handshake(Step),
-    /// To the writing of a marker: the content is in `Connection::fact`.
+    /// The answer to the script that writes a marker: the content is in `Connection::fact`.
     Marked,
-    /// To a probe: the content is in `Connection::fact`.
+    /// The answer to a probe: the content is in `Connection::fact`.
     Probed(Step),
-    /// To `CLIENT KILL`: whether the connection is known to be gone.
+    /// The answer to `CLIENT KILL`: whether the connection is known to be gone.
     Gone(bool),
-    /// To `SUBSCRIBE`: whether messages come on this connection from now on.
+    /// The answer to `SUBSCRIBE`: whether messages come on this connection from now on.
     Subscribed(bool),
-    /// To a question whose answer is not used.
+    /// The answer to a question whose answer is not used.
     Unused,
 }
 
@@ -67,19 +70,19 @@ impl TaskAnswer {
     }
 }
 
-/// What the last answers about locks say besides yes and no.
+/// What the last answers about locks say in detail, besides yes and no.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Details {
-    /// To a join.
+    /// From a join.
     pub standing: Standing,
-    /// About all keys: the number of the key that the node named, from 0 on.
+    /// From an answer about all keys: the number of the key that the node named, from 0 on.
     pub named: u64,
     /// The votes for the fencing numbers, one for each key.
     pub votes: Vec<u64>,
 }
 
 /// Reads the reply to a question about a lock; `None` if the command cannot have such a reply. What
-/// it says in detail is kept in `details`.
+/// the reply says in detail is kept in `details`.
 pub(super) fn about_lock(
     ask: LockAsk,
     reply: &Reply<'_>,
@@ -102,12 +105,13 @@ pub(super) fn about_lock(
             details.named = named;
             Some(said)
         }
-        // A counter with a value of another type says nothing of the keys.
+        // A value of another type is no denial here: it may be that of a counter, which says
+        // nothing of the keys.
         None => failed(reply),
     }
 }
 
-/// The same, of one key without its counter.
+/// Reads the reply to a question about one key without its counter.
 fn about_key(kind: Kind, reply: &Reply<'_>, standing: &mut Standing) -> Option<NodeReply> {
     match kind {
         Kind::Acquire | Kind::Heal => match *reply {
@@ -127,8 +131,8 @@ fn about_key(kind: Kind, reply: &Reply<'_>, standing: &mut Standing) -> Option<N
     }
 }
 
-/// Reads a reply as it comes from the node, if it is one of the few that nearly all questions about
-/// locks have. Returns its length, too. Any other reply is for the decoder.
+/// Reads a reply straight from the bytes, if it is one of the few plain ones that nearly all
+/// questions about locks get. Returns its length, too. Any other reply is for the decoder.
 #[inline]
 pub(super) fn plain(ask: LockAsk, bytes: &[u8]) -> Option<(NodeReply, usize)> {
     let of_key = matches!(ask.sent.names, Names::Key | Names::KeyAndLine);
@@ -151,9 +155,9 @@ pub(super) fn plain(ask: LockAsk, bytes: &[u8]) -> Option<(NodeReply, usize)> {
 /// What the last answers to an inspection say.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Seen {
-    /// To `GETRANGE`.
+    /// The value that `GETRANGE` returned.
     pub value: Option<Value>,
-    /// To `ZRANGE`.
+    /// The waiters that `ZRANGE` returned.
     pub line: Vec<Value>,
 }
 
@@ -202,7 +206,7 @@ fn failed(reply: &Reply<'_>) -> Option<NodeReply> {
     }
 }
 
-/// Reads how many keys there were: none, or `one`.
+/// Reads how many keys there were: 0 means `Absent`, and 1 means `one`.
 fn by_count(reply: &Reply<'_>, one: NodeReply) -> Option<NodeReply> {
     match *reply {
         Reply::Integer(0) => Some(NodeReply::Absent),

@@ -1,5 +1,5 @@
 //! What is asked on a connection. A question says what it concerns, so that a question of the
-//! cluster's own cannot be taken for one about a record.
+//! cluster itself cannot be taken for one about a record.
 //!
 //! Many thousand questions may be in flight, and each is moved about on the hot path. So a question
 //! has 16 bytes, and the moments are kept once for each write (`Moments` in the connection).
@@ -20,13 +20,14 @@ pub enum Ask {
     /// `PTTL`, which registers a key of a record, so that the node reports writes to it. The record
     /// may be over when the answer comes.
     Register(RecordId),
-    /// For a task.
+    /// A question for a task.
     Task(TaskId, TaskAsk),
-    /// The cluster's own.
+    /// A question of the cluster itself.
     Node(NodeAsk),
 }
 
-/// A question about the lock of a record. The record stays open until it is answered or lost.
+/// A question about the lock of a record. The record stays open until the question is answered or
+/// lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockAsk {
     /// The record.
@@ -35,7 +36,7 @@ pub struct LockAsk {
     pub round: u32,
     /// What was asked.
     pub kind: Kind,
-    /// In which bytes.
+    /// How the question was put into bytes.
     pub sent: Encoding,
 }
 
@@ -55,7 +56,7 @@ pub enum Kind {
     WriteBack,
     /// Gives the keys up.
     Release,
-    /// After a native release that answered 0: is the key gone or another's?
+    /// Asks, after a native release that answered 0, whether the key is gone or another's.
     Exists,
     /// Asks for the key or for a place in its line; also as a poll.
     Join,
@@ -64,10 +65,10 @@ pub enum Kind {
     Claim,
 }
 
-/// How a question about a lock was put into bytes. The connection reads the answer by it.
+/// How a question about a lock was put into bytes. The connection needs this to read the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Encoding {
-    /// How the script was sent, or the native command that took its place. Nothing for `SET` and
+    /// How the script was sent, or the native command that took its place. `None` for `SET` and
     /// `EXISTS`.
     pub form: Option<Form>,
     /// Which keys of the node the command names.
@@ -81,7 +82,7 @@ pub enum Names {
     Key,
     /// The key and its line.
     KeyAndLine,
-    /// All keys of the lock: one key, too, where its answer names the key that is in the way.
+    /// All keys of the lock. Also for a single key, if its answer has the form that names a key.
     AllKeys,
     /// All keys of the lock and the line of each.
     AllKeysAndLines,
@@ -103,7 +104,7 @@ impl Names {
     }
 }
 
-/// What was asked for a task. The task stays open until it is answered or lost.
+/// What was asked for a task. The task stays open until the question is answered or lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskAsk {
     /// `GETRANGE`: what does the node hold?
@@ -132,12 +133,12 @@ pub enum NodeAsk {
     /// A step of the handshake that is asked again and again while the node is connected: has its
     /// clock jumped, is the node marker still the known one, and may the node evict?
     Probe(Step),
-    /// The script that writes the node marker, for the next process.
+    /// The script that writes the node marker, for later clients.
     Mark,
-    /// A release that is repeated at the end of a client, which does not wait for its answer.
+    /// A command at the end of a client, which does not wait for the answer.
     LastWord,
-    /// `CLIENT KILL ID` of an earlier connection of ours. They are asked, and answered, in the
-    /// order in which the node's entry has them.
+    /// `CLIENT KILL ID` of an earlier connection of ours. These commands are sent, and answered, in
+    /// the order in which the cluster keeps the connections' numbers.
     Kill,
     /// `CLIENT CACHING YES`: asks the node to report writes to the next key that is read.
     Caching,
@@ -154,7 +155,8 @@ impl Kind {
     }
 
     /// Whether the question may create the key, or extend it. Such a question has to be followed by
-    /// a release. A write-back does neither, but it is only sent where the key may be.
+    /// a release. A write-back does neither, but counts too, because it is only sent where the key
+    /// may be.
     pub const fn may_create(self) -> bool {
         match self {
             Kind::Acquire | Kind::Extend | Kind::Heal | Kind::Adopt => true,
@@ -163,7 +165,8 @@ impl Kind {
         }
     }
 
-    /// Whether a lock that is handed over asks this by a script that names the line of its key.
+    /// Whether the script for this verb names the line of the key, if the lock is handed over when
+    /// it is released.
     pub const fn names_the_line(self) -> bool {
         matches!(self, Kind::Join | Kind::Release)
     }
@@ -175,7 +178,7 @@ impl LockAsk {
         matches!(self.kind, Kind::Acquire | Kind::Claim) && self.sent.names.has_counters()
     }
 
-    /// Whether the node did not run the script by its SHA1, and may run it by its source.
+    /// Whether the node refused to run the script by its SHA1, and may run it by its source.
     #[inline]
     pub fn is_refused_by_sha1(&self, reply: NodeReply) -> bool {
         reply.asks_for_the_source() && self.sent.form == Some(Form::Sha)
@@ -183,8 +186,8 @@ impl LockAsk {
 }
 
 impl Ask {
-    /// The script of the question and how it is sent, if it is one that the connection keeps
-    /// account of.
+    /// The script of the question and how it is sent, if it is one of which the connection notes
+    /// whether the node knows it.
     pub fn script(&self) -> Option<(ScriptName, Form)> {
         match *self {
             Ask::Lock(LockAsk { kind, sent, .. }) => match sent.form? {
@@ -202,7 +205,8 @@ impl Ask {
         }
     }
 
-    /// Whether the question has no script, or names it by its SHA1. Nearly all questions do.
+    /// Whether this is a question about a lock that is sent without the source of a script, as
+    /// nearly all are.
     #[inline]
     pub const fn is_without_source(&self) -> bool {
         matches!(self, Ask::Lock(ask) if !matches!(ask.sent.form, Some(Form::Source)))

@@ -2,8 +2,8 @@
 //! The scripts over all keys of a lock, and over their counters, are in
 //! [`sets`](crate::proto::wire::sets).
 //!
-//! Scripts answer 1 (done), 0 (the key is absent) or -1 (the key is another's). The hazard is a
-//! key with bytes that mean something in the protocol: every argument is sent with its length.
+//! Scripts answer 1 (done), 0 (the key is absent) or -1 (the key is another's). The hazard is a key
+//! with bytes that mean something in the protocol, so every argument is sent with its length.
 
 use bytes::BytesMut;
 
@@ -32,13 +32,14 @@ pub const RELEASE: Script = Script {
 /// The part of a script that prolongs a key to the ttl `ARGV[2]`, and never shortens it. The key
 /// holds the token `ARGV[1]`.
 ///
-/// A key that lives long enough keeps its end to the fraction of a millisecond: `PTTL` may be
-/// rounded, and the clock runs on between two commands, so writing back what it says would move
-/// the end a little each time. But the script writes there, too: a replica, which only copies its
-/// master, refuses the write, and so cannot agree. Two writes change nothing: `PEXPIRE NX` of a
-/// key that has a ttl, which servers before 7.0 do not know, and `SET NX` of a key that is there,
-/// which a server without memory refuses. Where both fail, the script writes back what is left:
-/// that fails, too, on a node that refuses all writes.
+/// If the key lives long enough, its expiry stays exactly as it is. Writing back what `PTTL`
+/// returns would move the expiry a little each time, because `PTTL` may be rounded and the clock
+/// runs on between two commands. But the script tries a write even then, so that a replica, which
+/// only copies its master, refuses it and does not agree to the extend. Two writes change nothing,
+/// so the script tries them first: `PEXPIRE NX` of a key that has a ttl, which servers before 7.0
+/// do not know, and `SET NX` of a key that is there, which a server without memory refuses. If both
+/// fail, the script writes back what `PTTL` returned. On a node that refuses all writes, that
+/// fails, too.
 macro_rules! prolong {
     ($key:literal) => {
         concat!(
@@ -58,10 +59,10 @@ macro_rules! prolong {
 }
 pub(super) use prolong;
 
-/// Prolongs the own key and never shortens it.
+/// Prolongs a key that holds the token, and never shortens it.
 ///
-/// `ARGV[1]` is the token, `ARGV[2]` the ttl in milliseconds. `PEXPIRE`, not `SET`: it works when
-/// memory is full.
+/// `ARGV[1]` is the token, `ARGV[2]` the ttl in milliseconds. The script uses `PEXPIRE` and not
+/// `SET`, because `PEXPIRE` works when memory is full.
 pub const EXTEND: Script = Script {
     source: concat!(
         "local v = redis.call('GET', KEYS[1]) ",
@@ -73,19 +74,20 @@ pub const EXTEND: Script = Script {
     sha1: "2ba2393987fad6e164284ea2bcb91e32677b640a",
 };
 
-/// Deletes a key if its value begins as one that was seen: for an operator. A value that is longer
-/// than what is kept of it is compared as far as it was kept.
+/// Deletes a key if its value still begins as an operator saw it. A value that is longer than what
+/// is kept of it is compared as far as it was kept.
 ///
-/// `ARGV[1]` is the value, as far as it was kept, and `ARGV[2]` the last byte that is kept.
+/// `ARGV[1]` is the value, as far as it was kept, and `ARGV[2]` the index of the last byte that is
+/// kept.
 pub const DELETE_SEEN: &str = "local v = redis.call('GETRANGE', KEYS[1], 0, ARGV[2]) \
     if v == ARGV[1] then return redis.call('DEL', KEYS[1]) end \
     return -redis.call('EXISTS', KEYS[1])";
 
-/// Writes the node marker and returns what stands there afterwards; nothing if there is none.
+/// Writes the node marker and returns the value that the key has afterwards; null if it has none.
 ///
 /// `KEYS[1]` is the marker's key, `ARGV[1]` the identity of the node with the spaces around it,
-/// `ARGV[2]` how to write, `ARGV[3]` the end of the text. If there is an `ARGV[4]`, it is the time
-/// that takes the place of the present one, and a marker of this identity stays. How:
+/// `ARGV[2]` how to write, `ARGV[3]` the end of the text. If there is an `ARGV[4]`, it is written
+/// in place of the present time, and a marker of this identity is left as it is. How:
 ///
 /// * empty: with the present time, unless a marker of this identity is there;
 /// * `new`: with the present time, whatever is there;
@@ -171,7 +173,7 @@ pub fn release(out: &mut BytesMut, form: Form, key: &[u8], token: &LockToken) {
     }
 }
 
-/// The delete of what was seen. Always by its source: an operator asks it.
+/// The delete of what was seen. Always sent by its source, because only an operator uses it.
 pub fn delete_seen(out: &mut BytesMut, key: &[u8], seen: &Value) {
     let mut digits = [0; 20];
     let last = decimal(VALUE_BYTES as u64 - 1, &mut digits);
@@ -253,8 +255,8 @@ pub(super) fn put_bulk_of<const N: usize>(out: &mut BytesMut, pieces: [&[u8]; N]
     out.extend_from_slice(b"\r\n");
 }
 
-/// A line of a type and a length. Nearly every length has one digit or two: those are written as
-/// they are, in one piece.
+/// A line of a type and a length. Nearly every length has one digit or two, so those are written in
+/// one piece.
 #[inline(always)]
 pub(super) fn put_header(out: &mut BytesMut, kind: u8, length: usize) {
     let digit = |n: usize| b'0' + n as u8;
@@ -276,7 +278,8 @@ fn put_long_header(out: &mut BytesMut, kind: u8, length: usize) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The decimal digits of `number`, written at the end of `digits`: the hot path has no formatter.
+/// The decimal digits of `number`, written at the end of `digits`. A formatter is too slow for the
+/// hot path.
 pub(super) fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
     let mut start = digits.len();
     loop {
@@ -352,7 +355,7 @@ mod tests {
         }
     }
 
-    /// A command as it travels, without any of the encoders.
+    /// A command as it is sent, made without any of the encoders.
     fn plain(words: &[&[u8]]) -> String {
         let bulks = words.iter().map(|word| {
             let text = std::str::from_utf8(word).unwrap();

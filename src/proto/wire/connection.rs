@@ -1,8 +1,8 @@
 //! The bytes of one connection: what is to be written, what came in and is not yet a whole reply,
-//! and the unanswered questions in their order. The link knows no key, no quorum and no ttl.
+//! and the unanswered questions in their order. The connection knows no key, no quorum and no ttl.
 //!
 //! The hazard is a reply taken for the answer to another question. Replies come in the order of the
-//! questions, so each consumes the oldest ask. A reply that its ask cannot have ends the
+//! questions, so each answers the oldest question. A reply that this question cannot have ends the
 //! connection.
 
 #[cfg(feature = "testing")]
@@ -31,17 +31,17 @@ use crate::proto::wire::known_scripts::{KnownScripts, ScriptName};
 use crate::proto::wire::line::{HandedOver, Skipping, Standing, TooLong, is_subscribed};
 use crate::proto::wire::resp::{self, Elements, Malformed, Reply};
 
-/// What came in.
+/// What a node sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Incoming {
     /// The answer to a question about a lock.
     Lock(LockAsk, NodeReply),
-    /// The answer to the registration of a record's key: milliseconds as in `PTTL`; nothing if it
-    /// was refused.
+    /// The answer to the registration of a record's key: milliseconds as in `PTTL`; `None` if the
+    /// node refused it.
     Registered(RecordId, Option<i64>),
     /// The answer to a question of a task.
     Task(TaskId, TaskAnswer),
-    /// The answer to a question of the cluster's own.
+    /// The answer to a question of the cluster itself.
     Node(NodeAnswer),
     /// A push: a database of the node was flushed.
     Flushed,
@@ -75,16 +75,17 @@ impl fmt::Display for Fault {
     }
 }
 
-/// How much later than the first of them a question may be put into the outbox to share its
-/// moments with the others of one write. No measured time is wrong by more than this.
+/// Questions that are put into the outbox within this time, and are written together, share their
+/// moments. So no measured time is wrong by more than this.
 const SAME_MOMENT: Duration = Duration::from_micros(10);
 
-/// The moments of questions that follow each other, and are written together.
+/// The moments of questions that follow each other within [`SAME_MOMENT`], and are written
+/// together.
 #[derive(Debug, Clone)]
 struct Moments {
     /// When the first of them was put into the outbox.
     asked_at: Instant,
-    /// When they were written; until then, as `asked_at`.
+    /// When they were written; until then the same as `asked_at`.
     written_at: Instant,
     /// How many of them are unanswered.
     count: usize,
@@ -101,9 +102,9 @@ pub struct Connection {
     scripts: KnownScripts,
     /// The moments of the asks, in their order.
     moments: VecDeque<Moments>,
-    /// How many of the moments are of asks that are not written yet: always the youngest.
+    /// How many of the moments are those of questions that are not written yet: the last ones.
     unwritten: usize,
-    /// When the question of the last answer was asked.
+    /// When the question was asked that was answered last.
     asked_at: Instant,
     /// The content of the last answer to a step of the handshake. It is kept apart from the
     /// answers, which are moved about on the hot path and have to be small.
@@ -113,7 +114,7 @@ pub struct Connection {
     /// The content of the last answers about locks, and of the last hand-over.
     details: Details,
     handed_over: Option<HandedOver>,
-    /// The keys of a push that reported writes to several.
+    /// The keys that a push reported as written, and that were not returned yet.
     written: Vec<KeyHash>,
     last_answer: Instant,
     /// The most bytes and questions since the connection was last shrunk.
@@ -153,7 +154,7 @@ impl Connection {
         std::mem::take(&mut self.asks)
     }
 
-    /// The keys that the node names have this prefix.
+    /// Sets the prefix that keys have on the node.
     pub fn set_key_prefix(&mut self, prefix: &str) {
         self.key_prefix = KeyPrefix::new(prefix);
     }
@@ -229,7 +230,7 @@ impl Connection {
         self.unwritten = 0;
     }
 
-    /// Gives back the room that was not in use since this was called last.
+    /// Gives back the memory that was not used since the last call.
     pub fn shrink(&mut self) {
         let (bytes, asks) = std::mem::replace(&mut self.most, (0, self.asks.len()));
         shrink_bytes(&mut self.outbox, bytes);
@@ -254,7 +255,7 @@ impl Connection {
         self.moments.front().map(|moments| moments.written_at)
     }
 
-    /// When the question of the last answer was put into the outbox.
+    /// When the question that was answered last was put into the outbox.
     #[inline]
     pub fn asked_at(&self) -> Instant {
         self.asked_at
@@ -275,7 +276,7 @@ impl Connection {
         self.seen.value
     }
 
-    /// The content of the last answer to `ZRANGE`: the tokens in line. It is there once.
+    /// Takes out the content of the last answer to `ZRANGE`: the tokens in line.
     pub fn take_seen_line(&mut self) -> Vec<Value> {
         std::mem::take(&mut self.seen.line)
     }
@@ -295,7 +296,7 @@ impl Connection {
         &self.details.standing
     }
 
-    /// What the node said with the hand-over that was reported last.
+    /// Takes out the message of the hand-over that was reported last; `None` if it made no sense.
     pub fn take_handed_over(&mut self) -> Option<HandedOver> {
         self.handed_over.take()
     }
@@ -310,7 +311,7 @@ impl Connection {
         &self.last_error
     }
 
-    /// The next event in the bytes that were read: `input` is consumed.
+    /// The next event in the bytes that were read. Its bytes are taken out of `input`.
     ///
     /// # Errors
     /// [`Fault`] when the connection cannot go on.
@@ -354,11 +355,12 @@ impl Connection {
             }
             let incoming = match reply {
                 Reply::Push(elements) if is_subscribed(&elements) => {
-                    // `SUBSCRIBE` has no other answer. Without the question, this one is ignored.
+                    // Only this push answers `SUBSCRIBE`. It is ignored if the oldest question is
+                    // another one.
                     let asked = self.asks.front() == Some(&Ask::Node(NodeAsk::Subscribe));
                     if asked {
-                        let counts = (&mut self.moments, &mut self.unwritten, &mut self.asked_at);
-                        take_question(&mut self.asks, counts);
+                        let moments = (&mut self.moments, &mut self.unwritten, &mut self.asked_at);
+                        take_question(&mut self.asks, moments);
                     }
                     asked.then_some(Incoming::Node(NodeAnswer::Subscribed(true)))
                 }
@@ -368,16 +370,16 @@ impl Connection {
                 }
                 _ => {
                     if self.lacks_confirmation(&reply) {
-                        // The reply itself is read next.
-                        let counts = (&mut self.moments, &mut self.unwritten, &mut self.asked_at);
-                        take_question(&mut self.asks, counts);
+                        // The reply itself is read by the next call.
+                        let moments = (&mut self.moments, &mut self.unwritten, &mut self.asked_at);
+                        take_question(&mut self.asks, moments);
                         self.last_answer = now;
                         return Ok(Some(Incoming::Node(NodeAnswer::Subscribed(false))));
                     }
                     let kept = (&mut self.fact, &mut self.seen, &mut self.details);
-                    let incoming = take(&self.asks, kept, &reply)?;
-                    let counts = (&mut self.moments, &mut self.unwritten, &mut self.asked_at);
-                    take_question(&mut self.asks, counts);
+                    let incoming = read_answer(&self.asks, kept, &reply)?;
+                    let moments = (&mut self.moments, &mut self.unwritten, &mut self.asked_at);
+                    take_question(&mut self.asks, moments);
                     Some(incoming)
                 }
             };
@@ -396,7 +398,7 @@ impl Connection {
 
 impl Connection {
     /// Whether this is the reply to `SCRIPT LOAD`, and the push that confirms the `SUBSCRIBE`
-    /// before it did not come: a proxy drops pushes.
+    /// before it did not come, because a proxy dropped it.
     fn lacks_confirmation(&self, reply: &Reply<'_>) -> bool {
         let next = self.asks.iter().take(2);
         let asked =
@@ -404,8 +406,8 @@ impl Connection {
         asked && matches!(reply, Reply::Bulk(hash) if hash.len() == 40)
     }
 
-    /// The text of a message that is too long begins after `head` of the stored bytes, or of the
-    /// input.
+    /// Begins to skip a message that is too long. Its text begins after `head` bytes of the stored
+    /// bytes, or of the input.
     fn begin_skipping(
         &mut self,
         (head, length): (usize, usize),
@@ -431,8 +433,8 @@ impl Connection {
         Ok((!self.skipping.is_going_on()).then_some(Incoming::HandedOver))
     }
 
-    /// The next event, if it is one of the few replies that nearly all questions about locks have.
-    /// They are taken from the bytes as they are, without the decoder. Every other event is for
+    /// The next event, if it is one of the few plain replies that nearly all questions about locks
+    /// get. It is read straight from the bytes, without the decoder. Every other event is for
     /// [`next_incoming`](Connection::next_incoming), which reads these replies, too.
     #[inline]
     pub fn plain_answer(
@@ -447,8 +449,8 @@ impl Connection {
         }
         let (lock_reply, length) = answers::plain(ask, input)?;
         *input = &input[length..];
-        let counts = (&mut self.moments, &mut self.unwritten, &mut self.asked_at);
-        take_question(&mut self.asks, counts);
+        let moments = (&mut self.moments, &mut self.unwritten, &mut self.asked_at);
+        take_question(&mut self.asks, moments);
         self.last_answer = now;
         Some((ask, lock_reply))
     }
@@ -480,10 +482,10 @@ fn decode(bytes: &[u8]) -> Result<Decoded<'_>, Fault> {
 /// Where a connection keeps the content of the last answers that have one.
 type Kept<'a> = (&'a mut Fact, &'a mut Seen, &'a mut Details);
 
-/// Reads the reply to the oldest question. A reply that the question cannot have leaves it
-/// unanswered: it is reported as lost with the others, when the connection ends.
+/// Reads the reply to the oldest question. A reply that the question cannot have leaves the
+/// question unanswered: it is reported as lost with the others when the connection ends.
 #[inline]
-fn take(
+fn read_answer(
     asks: &VecDeque<Ask>,
     (fact, seen, details): Kept<'_>,
     reply: &Reply<'_>,
@@ -511,7 +513,7 @@ fn take(
     incoming.ok_or(Fault::Impossible(ask))
 }
 
-/// Reads the reply to a question of the cluster's own, and keeps what a step found in `fact`.
+/// Reads the reply to a question of the cluster itself, and keeps what a step found in `fact`.
 fn of_node(kind: NodeAsk, reply: &Reply<'_>, fact: &mut Fact) -> Option<NodeAnswer> {
     let mut store = |step: Step| step.read(reply).map(|read| *fact = read);
     match kind {
@@ -528,7 +530,8 @@ fn of_node(kind: NodeAsk, reply: &Reply<'_>, fact: &mut Fact) -> Option<NodeAnsw
     }
 }
 
-/// Keeps what may be kept of an error line, and what it says of a script.
+/// Keeps what may be kept of an error line, and takes note of what it says of the question's
+/// script.
 fn note_error(
     (text, scripts): (&mut String, &mut KnownScripts),
     line: &[u8],
@@ -551,20 +554,20 @@ fn refuses_channel(reply: &Reply<'_>) -> bool {
     matches!(reply, Reply::Error(line) if names(line, b"subscribe") || names(line, b"channel"))
 }
 
-/// The moments of the questions, how many of these are not written, and when the last question was
-/// asked that was answered.
-type Counts<'a> = (&'a mut VecDeque<Moments>, &'a mut usize, &'a mut Instant);
+/// Where a connection keeps the moments of the questions, how many of these are unwritten, and when
+/// the question was asked that was answered last.
+type KeptMoments<'a> = (&'a mut VecDeque<Moments>, &'a mut usize, &'a mut Instant);
 
-/// The oldest question was answered: takes it out, and out of its moments.
+/// Takes out the oldest question, which was answered, and takes it off its moments.
 #[inline]
-fn take_question(asks: &mut VecDeque<Ask>, (moments, unwritten, asked_at): Counts<'_>) {
+fn take_question(asks: &mut VecDeque<Ask>, (moments, unwritten, asked_at): KeptMoments<'_>) {
     asks.pop_front();
     let Some(oldest) = moments.front_mut() else { return };
     *asked_at = oldest.asked_at;
     oldest.count -= 1;
     if oldest.count == 0 {
         moments.pop_front();
-        // A node that answers before its question was written whole is odd, but no danger.
+        // A node that answers before its question was written whole is strange, but does no harm.
         *unwritten = (*unwritten).min(moments.len());
     }
 }
@@ -756,7 +759,7 @@ mod tests {
         for (kind, reply) in cases {
             let mut connection = connection(&[kind]);
             assert_eq!(answers(&mut connection, reply), Err(Fault::Impossible(kind)));
-            assert_eq!(connection.unanswered(), 1, "whoever asked has to hear of the end");
+            assert_eq!(connection.unanswered(), 1, "the question is reported as lost later");
         }
         let malformed = answers(&mut connection(&[RELEASE]), b"HTTP/1.1 400 Bad Request\r\n");
         assert!(matches!(malformed, Err(Fault::Malformed(_))));
@@ -774,7 +777,7 @@ mod tests {
         let refused = b"-NOPERM User u has no permissions to run the 'subscribe' command\r\n";
         let answered = answers(&mut connection(&[SUBSCRIBE, LOAD]), &[refused, &hash[..]].concat());
         assert_eq!(answered, Ok(vec![lost, loaded]));
-        // The next answers may belong to the requests after it.
+        // Any other reply may be the answer to a later question, so the connection ends.
         for reply in [&b"-NOPERM User u may not run 'script|load'\r\n"[..], b"+OK\r\n", b":1\r\n"] {
             let answered = answers(&mut connection(&[SUBSCRIBE, LOAD]), reply);
             assert_eq!(answered, Err(Fault::Impossible(SUBSCRIBE)));
@@ -842,7 +845,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_place_is_kept_for_releases() {
+    fn half_of_the_room_is_kept_for_releases() {
         let limits = Limits { records: 1, asks: 4, outbox: 100 };
         let mut connection = connection(&[ACQUIRE]);
         assert!(connection.has_room(&limits));

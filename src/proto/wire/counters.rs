@@ -2,11 +2,11 @@
 //! The scripts themselves are in [`sets`](crate::proto::wire::sets).
 //!
 //! The hazard is a counter that starts below a number that was given before. An absent counter
-//! starts from the node's own clock, `TIME` in seconds times 2^20, also where it is only raised. So
-//! does a counter below a floor: a command that was in flight when the node forgot its counters may
-//! have started it too early.
-//! The time is rounded down to a multiple of a step, so that nodes with nearly the same clock start
-//! from the same number. A value that no counter can have is an error before anything is written.
+//! starts from the node's own clock, `TIME` in seconds times 2^20, even if the script only raises
+//! it. So does a counter below a floor, because a command that was in flight when the node forgot
+//! its counters may have started that counter too early. The time is rounded down to a multiple of
+//! a step, so that nodes with nearly the same clock start from the same number. A value that no
+//! counter can have is an error before anything is written.
 
 use std::iter::Empty;
 
@@ -18,15 +18,15 @@ pub const LIMIT: u64 = 1 << 53;
 pub struct Counting<F> {
     /// How long a counter lives after it was touched, in milliseconds.
     pub lives: u64,
-    /// An absent counter starts from a multiple of so many milliseconds.
+    /// An absent counter starts from a multiple of this many milliseconds.
     pub step: u64,
     /// A counter below this number counts as absent: 1 at least.
     pub floor: u64,
-    /// The fencing number of each key, to raise the counters to them; none to count.
+    /// The fencing number of each key, to which its counter is raised; empty if the script counts.
     pub fences: F,
 }
 
-/// Of a script that touches no counter.
+/// For a script that touches no counter.
 pub const NO_COUNTERS: Option<Counting<Empty<u64>>> = None;
 
 /// The number from which an absent counter starts at this time of the node: Unix microseconds.

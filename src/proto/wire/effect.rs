@@ -1,8 +1,8 @@
 //! What a request did to the keys of a lock, by what the node answered.
 //!
 //! The hazard is an answer that seems to prove that nothing was written. A script that fails may
-//! have written before it failed; a plain `SET` has not if the node refused it for a cause that it
-//! looks at first; and an unknown error, a proxy's say, proves nothing.
+//! have written before it failed; a plain `SET` wrote nothing if the node refused it for a cause
+//! that it checks before it runs a command; and an unknown error, a proxy's say, proves nothing.
 
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::wire::ask::{Kind, LockAsk};
@@ -19,7 +19,7 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// The effect of a request that was answered so.
+    /// The effect of a request that got this answer.
     #[inline]
     pub fn of(ask: LockAsk, reply: NodeReply) -> Effect {
         match reply {
@@ -67,7 +67,7 @@ mod tests {
             for denial in [NodeReply::Held, NodeReply::Absent] {
                 assert_eq!(of(denial), Effect::NotWritten, "{kind:?} {form:?}");
             }
-            // A script that fails in its middle may have written; a plain `SET` may not.
+            // A script that fails in its middle may have written something; a plain `SET` has not.
             let (not_run, refused) = match form {
                 None => (Effect::Unknown, Effect::NotWritten),
                 Some(_) => (Effect::NotWritten, Effect::Unknown),

@@ -1,15 +1,15 @@
 //! The handshake: the first commands on a connection, and what their answers say of the node. The
 //! result is whether the node may be asked at all.
 //!
-//! Everything is written at once: `HELLO` with the credentials, `SELECT`, the request for notices
+//! Everything is written together: `HELLO` with the credentials, `SELECT`, the request for notices
 //! of flushes and of writes to registered keys, `INFO`, the node marker, the scripts, the question
 //! for a native compare-and-delete, and the name of the connection. A second round trip follows
 //! only if the node marker has to be written.
 //!
 //! If `HELLO` is unknown (before Redis 6), the handshake is repeated with the older commands, among
 //! them `CLIENT ID` for the connection's number. A managed server may refuse each command but the
-//! credentials; what follows from a refusal is defined here. The hazard is a node taken for an
-//! independent master that is none.
+//! credentials; this file says what follows from a refusal. The hazard is a node that is taken for
+//! an independent master and is none.
 
 mod answers;
 
@@ -26,17 +26,17 @@ pub use answers::{Fact, Info, Step};
 pub struct Vetted {
     /// The connection's number on the node, if `HELLO` or `CLIENT ID` reported it.
     pub client_id: Option<i64>,
-    /// The answer to `INFO`; nothing if it was refused.
+    /// The answer to `INFO`; empty if the node refused it.
     pub info: Info,
     /// The node's native compare-and-delete.
     pub native: Option<Native>,
     /// The node reports writes to registered keys.
     pub tracks: bool,
-    /// The connection speaks RESP3: the node can send what nobody asked for.
+    /// The connection speaks RESP3, so the node can send pushes.
     pub resp3: bool,
     /// The answer to `TIME`, in microseconds, read before the marker.
     pub micros: Option<u64>,
-    /// Its marker.
+    /// The node's marker.
     pub marker: MarkerState,
 }
 
@@ -67,8 +67,8 @@ pub struct Handshake {
 }
 
 impl Handshake {
-    /// Asks everything at once. `name` is the name of the connection, `marker` the key of the node
-    /// marker if it is wanted; `say` puts one step into the outbox.
+    /// Asks all questions together. `name` is the name of the connection, `marker` the key of the
+    /// node marker if it is wanted; `say` puts one step into the outbox.
     pub fn begin(
         &mut self,
         node: &NodeSettings,
@@ -76,7 +76,7 @@ impl Handshake {
         marker: Option<&str>,
         mut say: impl FnMut(Step, &[&[u8]]),
     ) {
-        let old_words = self.hello_unknown;
+        let old_commands = self.hello_unknown;
         *self = Handshake::default();
         let mut say = |step, arguments: &[&[u8]]| {
             self.unanswered += 1;
@@ -84,7 +84,7 @@ impl Handshake {
         };
         let password = node.password.as_ref().map(|password| password.reveal().as_bytes());
         let user = node.user.as_deref().map(str::as_bytes);
-        match (old_words, password, user) {
+        match (old_commands, password, user) {
             (false, Some(password), user) => {
                 self.hello_had_credentials = true;
                 let user = user.unwrap_or(b"default");
@@ -95,16 +95,16 @@ impl Handshake {
             (true, Some(password), None) => say(Step::Auth, &[b"AUTH", password]),
             (true, None, _) => {}
         }
-        if old_words {
+        if old_commands {
             say(Step::Id, &[b"CLIENT", b"ID"]);
         }
         if node.db != 0 {
             say(Step::Select, &[b"SELECT", node.db.to_string().as_bytes()]);
         }
-        if !old_words {
+        if !old_commands {
             // `OPTIN`: the node tracks only keys that the client registers, and reports flushes in
-            // any case. This comes before the marker is read, so that no flush is missed between
-            // the two.
+            // any case. The client asks for this before it reads the marker, so that it misses no
+            // flush between the two.
             say(Step::Track, &[b"CLIENT", b"TRACKING", b"ON", b"OPTIN", b"NOLOOP"]);
         }
         say(Step::Info, &[b"INFO"]);
@@ -126,7 +126,8 @@ impl Handshake {
         }
     }
 
-    /// The script that writes the node marker was sent: its answer ends the handshake.
+    /// Takes note that the script that writes the node marker was sent: its answer ends the
+    /// handshake.
     pub fn mark(&mut self) {
         self.unanswered += 1;
         self.found = Some(self.vetted.marker);
@@ -153,12 +154,13 @@ impl Handshake {
             (Step::Hello, Fact::Refused(NodeError::NoAuth)) if self.hello_had_credentials => {
                 self.hello_unknown = true;
             }
-            // This error comes from inside the script, so the node ran it. After any other answer
-            // every release would fail.
+            // This error comes from inside the script, so the node ran it. Any other error rejects
+            // the node, because every release would fail.
             (Step::Run, Fact::Refused(NodeError::Other)) => {}
-            // A node without `INFO` is unknown, and so it is distrusted. Without `SCRIPT LOAD` or
-            // `COMMAND INFO` a script is sent by its source first; without tracking a flush is not
-            // noticed; without its number a lost connection cannot be ended by the next one.
+            // The client can do without these. A node that refuses `INFO` is distrusted. Without
+            // `SCRIPT LOAD` or `COMMAND INFO` a script is sent by its source first; without
+            // tracking the client does not notice a flush; without the connection's number, the
+            // next connection cannot end this one after it is lost.
             (
                 Step::Id | Step::Info | Step::Load(_) | Step::Native | Step::Track | Step::Time,
                 Fact::Refused(
@@ -183,8 +185,8 @@ impl Handshake {
             (_, Fact::Refused(cause)) => self.note_error(cause),
         }
         if self.unanswered == 0 && self.vetted.micros.is_none() {
-            // Without the time the marker's age is not known, and the script that writes it needs
-            // the time, too.
+            // Without an answer to `TIME`, the marker's age is not known, and the script that
+            // writes the marker would fail, too.
             self.vetted.marker = MarkerState::Unavailable;
         }
         match (self.unanswered, self.hello_unknown, self.error) {
@@ -205,7 +207,8 @@ impl Handshake {
         self.found
     }
 
-    /// What was found wrong so far: a node that ends the connection during the handshake said why.
+    /// The first thing that was found wrong so far. If the node ends the connection during the
+    /// handshake, this is why.
     pub fn error(&self) -> Option<NodeError> {
         self.error
     }

@@ -3,8 +3,9 @@
 //! A script is sent by its SHA1 if the node knows it, and else by its source, after which the node
 //! knows it. So a client loads only what it uses.
 //!
-//! The hazard is a node that forgets its scripts. It answers `-NOSCRIPT`, so whoever asks by a SHA1
-//! has to read the answer. A caller that may not read it asks for the source, whatever is known.
+//! The hazard is a node that forgets its scripts. It answers `-NOSCRIPT`, so a client that sends a
+//! SHA1 has to read the answer. A caller that may not read the answer sends the source, even if the
+//! node knows the script.
 
 use crate::proto::error::NodeError;
 use crate::proto::wire::ask::{Kind, Names};
@@ -35,7 +36,8 @@ pub enum ScriptName {
 const SCRIPTS: usize = ScriptName::HandOver as usize + 1;
 
 impl ScriptName {
-    /// The script by which this is asked about these keys, if it is asked by one of these.
+    /// The script by which this verb is asked about these keys; `None` if it is not one of these
+    /// scripts.
     #[inline]
     pub const fn of(kind: Kind, names: Names) -> Option<ScriptName> {
         Some(match (kind, names) {
@@ -81,7 +83,8 @@ enum Knowledge {
     ShaRefused,
 }
 
-/// Which scripts the node knows. One for each connection: another one may lead to another node.
+/// Which scripts the node knows. Each connection has its own list, because the next one may lead to
+/// another node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct KnownScripts([Knowledge; SCRIPTS]);
 
@@ -95,7 +98,7 @@ impl KnownScripts {
         }
     }
 
-    /// The source was sent, to be run or to be loaded.
+    /// Takes note that the source was sent, to be run or to be loaded.
     pub fn note_source_sent(&mut self, name: ScriptName) {
         let known = &mut self.0[name as usize];
         if *known == Knowledge::Unsent {
@@ -103,7 +106,7 @@ impl KnownScripts {
         }
     }
 
-    /// The node answered the script by an error.
+    /// Takes note that the node answered the script by an error.
     pub fn note_error(&mut self, name: ScriptName, form: Form, cause: NodeError) {
         let known = &mut self.0[name as usize];
         match (form, cause) {

@@ -2,13 +2,13 @@
 //! are in [`scripts`], the message by which a node hands the key over in [`message`].
 //!
 //! The line of a key is a sorted set at `redlatch:line:{<key>}`. A member says all that a node has
-//! to know of a waiter: `<ttl> <short ttl> <channel> <mark> <token>`. The ttls are what the key
-//! gets when it is handed over to a waiter that runs, and to one that may have stopped, in
-//! milliseconds; the channel is `-` if the waiter cannot be notified; the mark proves to the waiter
+//! to know of a waiter: `<ttl> <short ttl> <channel> <mark> <token>`. A key that is handed over
+//! gets the ttl if the waiter is known to run, and the short ttl if it may have stopped, both in
+//! milliseconds. The channel is `-` if the waiter cannot be notified. The mark proves to the waiter
 //! that the node, and no one else, handed the key over. Only the channel and the mark differ from
 //! node to node. A successor is named by the beginning of its token.
 //!
-//! The hazard is a token that stands in the line when its waiter is gone. So the script that
+//! The hazard is a token that still stands in the line when its waiter is gone. So the script that
 //! releases a key also takes the member of its caller out of the line.
 
 mod mark;
@@ -37,8 +37,8 @@ pub use scripts::{HAND_OVER, JOIN};
 #[cfg(feature = "testing")]
 pub use scripts::{MOST_SEARCHED, MOST_SKIPPED, SCORE_OF_A_PLACE};
 
-/// How long a line lives after the last join or poll: some times the longest pause between two
-/// polls. So a line whose waiters are all gone ends.
+/// How long a line lives after the last join or poll: several times the longest pause between two
+/// polls. So a line ends when all its waiters are gone.
 pub const LINE_TTL: Duration = Duration::from_secs(10);
 
 /// How long a channel is: `redlatch:` and 32 hex digits. The last two are the index of the node.
@@ -49,7 +49,7 @@ pub const CHANNEL_BYTES: usize = 9 + 32;
 const LONGEST_MEMBER: usize = 2 * 20 + CHANNEL_BYTES + MARK_BYTES + LONGEST_TOKEN + 4;
 
 /// How many bytes of its token name a waiter to others: enough to tell all waiters apart, and too
-/// few to guess the others.
+/// few to guess the rest of the token.
 pub const NAME_BYTES: usize = 12;
 
 /// The name of the waiter with this token.
@@ -97,12 +97,12 @@ impl Channel {
 pub struct Member<'a> {
     /// Its token.
     pub token: &'a LockToken,
-    /// What the key lives for when it is handed to the waiter, if the node has heard from the
-    /// waiter a moment ago.
+    /// How long the key lives when it is handed to the waiter, if the node heard from the waiter a
+    /// moment ago.
     pub ttl: Ttl,
-    /// How long the key lives if the node has not.
+    /// How long the key lives if the node did not.
     pub short_ttl: Ttl,
-    /// How it is notified.
+    /// Where the node notifies the waiter; `None` if it cannot.
     pub channel: Option<Channel>,
     /// What the node sends back with a hand-over.
     pub mark: Mark,
@@ -133,8 +133,9 @@ impl Member<'_> {
     }
 }
 
-/// Asks for the key, or for a place in its line. `again`: the node has said before that the waiter
-/// stands there. `earlier` are members with other marks, of which one may stand there.
+/// Asks for the key, or for a place in its line. `again`: the node has reported before that the
+/// waiter stands in the line. `earlier` are members of the same token with other marks: one of them
+/// may stand there.
 pub fn join<'a>(
     out: &mut BytesMut,
     form: Form,
@@ -152,8 +153,8 @@ pub fn join<'a>(
     earlier.for_each(|member| put_member(out, member));
 }
 
-/// Gives the key up, and the place in the line. `members` are those of which one may stand there;
-/// `successor` is the name of the waiter that is to get the key, empty if none is named.
+/// Gives up the key, and the place in the line. One of `members` may stand there; `successor` is
+/// the name of the waiter that is to get the key, empty if none is named.
 pub fn hand_over<'a>(
     out: &mut BytesMut,
     form: Form,
@@ -171,7 +172,7 @@ pub fn hand_over<'a>(
     }
 }
 
-/// The same for all keys of a lock. `members` are those of which one may stand in each line.
+/// As [`hand_over`], for all keys of a lock. One of `members` may stand in each line.
 pub fn hand_over_all<'a>(
     out: &mut BytesMut,
     form: Form,
@@ -235,7 +236,7 @@ fn token_of(member: &[u8]) -> &[u8] {
     member.rsplit(|&byte| byte == b' ').next().unwrap_or_default()
 }
 
-/// A script, its two keys, and the number of the arguments that follow.
+/// Encodes a script with its two keys; this many arguments follow.
 fn put_script_of_line(
     out: &mut BytesMut,
     script: &Script,
@@ -313,7 +314,7 @@ fn number<T: std::str::FromStr>(digits: &[u8]) -> Option<T> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// Whether a push is the answer to `SUBSCRIBE`: it has no other reply.
+/// Whether a push confirms a `SUBSCRIBE`.
 pub(super) fn is_subscribed(push: &Elements<'_>) -> bool {
     push.iter().next() == Some(Reply::Bulk(b"subscribe"))
 }

@@ -54,12 +54,12 @@ pub enum MarkerState {
     /// report its time, or no marker is wanted.
     #[default]
     Unavailable,
-    /// There is none, and none could be written just now.
+    /// There is no marker, and none could be written just now.
     Absent,
-    /// One of a later version of redlatch: nothing is known of what the node forgot. The hash of
-    /// its text shows whether it changes.
+    /// There is one of a later version of redlatch, which does not show this version what the node
+    /// forgot. The hash of its text shows whether it changes.
     Later(KeyHash),
-    /// This one.
+    /// There is this marker.
     Present(Marker),
 }
 
@@ -77,7 +77,7 @@ impl MarkerState {
 /// How the marker is to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Marking {
-    /// Unless a marker of this identity is there by now.
+    /// With the present time, unless a marker of this identity is there by now.
     IfMissing,
     /// With the time of the marker that is there: the node restarted and kept its keys.
     Keep,
@@ -97,9 +97,9 @@ pub enum Marking {
         /// When the process started at the latest.
         start: u64,
     },
-    /// With the present time: an operator vouches that no lock is live on the node. The marker is
-    /// replaced only if it has this time, and never written where there is none: what the node
-    /// forgets while this command is in flight is not covered.
+    /// With the present time: an operator vouches that no lock is live on the node. The script
+    /// replaces only a marker that has this time, because the operator does not vouch for what the
+    /// node forgets while this command is in flight.
     Vouch(u64),
 }
 

@@ -86,9 +86,9 @@ pub enum Reply<'a> {
     Push(Elements<'a>),
 }
 
-/// The elements of an aggregate, all of them read and found well-formed before this exists.
+/// The elements of an aggregate. The decoder has read them all and found them well-formed.
 ///
-/// Two are equal when their bytes on the wire are.
+/// Two values are equal if their bytes on the wire are.
 ///
 /// ```
 /// use redlatch::proto::resp::{Limits, Reply, Step, decode};
@@ -106,7 +106,7 @@ pub struct Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// How many there are; of a map, two for each pair.
+    /// How many elements there are; a map has two for each pair.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -119,7 +119,7 @@ impl<'a> Elements<'a> {
         self.len == 0
     }
 
-    /// The elements from first to last. An element that is an aggregate has its own.
+    /// The elements from first to last. An element that is an aggregate has elements of its own.
     #[must_use]
     pub fn iter(&self) -> Iter<'a> {
         Iter { rest: self.bytes, left: self.len }
@@ -183,7 +183,8 @@ pub enum Step<'a> {
         /// them.
         consumed: usize,
     },
-    /// The input is the beginning of a reply. Ask again, from its first byte, when more is there.
+    /// The input is the beginning of a reply. Decode again, from its first byte, when more has
+    /// come.
     Partial,
 }
 
@@ -211,7 +212,7 @@ pub enum Step<'a> {
 /// makes the input valid again.
 #[inline]
 pub fn decode<'a>(input: &'a [u8], limits: &Limits) -> Result<Step<'a>, Malformed> {
-    if let Some(step) = usual(input, limits) {
+    if let Some(step) = usual_reply(input, limits) {
         return Ok(step);
     }
     read(input, limits)
@@ -221,7 +222,7 @@ pub fn decode<'a>(input: &'a [u8], limits: &Limits) -> Result<Step<'a>, Malforme
 ///
 /// A shortcut: [`read`] gives the same for them, in four times as many instructions.
 #[inline]
-fn usual<'a>(input: &'a [u8], limits: &Limits) -> Option<Step<'a>> {
+fn usual_reply<'a>(input: &'a [u8], limits: &Limits) -> Option<Step<'a>> {
     let (reply, consumed) = match input {
         [b':', digit @ b'0'..=b'9', b'\r', b'\n', ..] => {
             (Reply::Integer(i64::from(digit - b'0')), 4)

@@ -1,15 +1,17 @@
 //! The scripts over all keys of a lock, with or without their fencing counters, how they are sent,
-//! and what they answer. A lock has up to 64 keys. Of a lock on one key without a counter, only the
-//! adopt comes here: the rest is in [`command`](crate::proto::wire::command), and shorter.
+//! and what they answer. A lock has up to 64 keys. For a lock on one key without a counter, only
+//! the adopt is here: its other scripts are in [`command`](crate::proto::wire::command), and
+//! shorter.
 //!
-//! The hazard is a part of a set. So each script that writes to all keys looks at all of them
-//! before it writes one, and a node that holds any of them for another client refuses the whole.
-//! A script that fails in the middle may have written some keys: its error proves nothing about
-//! what it did. The other hazard is that of `counters.rs`: each script reads all counters before it
-//! writes one.
+//! The hazard is a node that grants a part of the keys. So each script that takes or prolongs keys
+//! reads all of them before it writes one, and a node that holds any of them for another client
+//! refuses them all. A script that fails in the middle may have written some keys: its error proves
+//! nothing about what it did. The other hazard is a counter with a value that no counter can have:
+//! each script checks all counters before it writes one.
 //!
-//! An answer of 1 means all keys. Another answer names the first key, counted from 1, that is in
-//! the way: each script says how. A key that is no string is another program's.
+//! An answer of 1 means that the script did its work on all keys. Another answer names the first
+//! key, counted from 1, that is in the way; the comment on each script says how. A key that is no
+//! string belongs to another program.
 
 use bytes::BytesMut;
 
@@ -29,16 +31,16 @@ use crate::proto::wire::resp::Reply;
 /// 1, or -N if key N is held.
 ///
 /// A key that holds the token already counts as free, so that a lock can be healed, and its ttl is
-/// never shortened. One key alone is looked at and written by one `SET NX`, if it is free.
+/// never shortened. A single key that is free is checked and written by one `SET NX`.
 ///
 /// With more arguments, the second half of `KEYS` are the counters of the keys, and the script
 /// counts for each key: the answer is the node's vote, or the list of its votes for several keys.
-/// `ARGV[3]` is how long the counters live, in milliseconds, `ARGV[4]` the step of the first count,
-/// in milliseconds, and `ARGV[5]` the floor below which a counter counts as absent. With one more
-/// argument for each key, its fencing number, the counters are raised to these numbers instead: to
-/// heal a lock.
+/// `ARGV[3]` is how long the counters live, in milliseconds, `ARGV[4]` the step, in milliseconds,
+/// to which the start of an absent counter is rounded, and `ARGV[5]` the floor below which a
+/// counter counts as absent. With one more argument for each key, its fencing number, the counters
+/// are raised to these numbers instead: to heal a lock.
 ///
-/// The locals make the script cheaper, and so does the vote that is no list.
+/// The local variables make the script cheaper, and so does a single vote that is in no list.
 pub const ACQUIRE: Script = Script {
     source: "local call, KEYS, ARGV, n = redis.call, KEYS, ARGV, {} \
              local m = #KEYS \
@@ -78,10 +80,10 @@ pub const ACQUIRE: Script = Script {
 ///
 /// With more arguments, the second half of `KEYS` are the counters of the keys, and the script
 /// raises each to its fencing number if all keys hold the token. A ttl of 0 leaves the keys as they
-/// are. `ARGV[3]` is how long the counters live, `ARGV[4]` the step of the first count, in
-/// milliseconds, and `ARGV[5]` the floor below which a counter counts as absent. The numbers
-/// follow. Without them the script counts, and answers with the votes, as [`ACQUIRE`] does: a lock
-/// that was handed over gets its numbers.
+/// are. `ARGV[3]` is how long the counters live, `ARGV[4]` the step to which the start of an absent
+/// counter is rounded, both in milliseconds, and `ARGV[5]` the floor below which a counter counts
+/// as absent. The numbers follow. Without them the script counts, and answers with the votes, as
+/// [`ACQUIRE`] does: so a lock that was handed over gets its numbers.
 pub const EXTEND_SET: Script = Script {
     source: concat!(
         "local call, KEYS, ARGV, n = redis.call, KEYS, ARGV, {} ",
@@ -116,8 +118,9 @@ pub const EXTEND_SET: Script = Script {
 };
 
 /// Deletes every key that holds the token: `KEYS` are the keys, `ARGV[1]` the token. It answers as
-/// [`EXTEND_SET`] does, but only after it looked at all keys: one that is not ours does not keep
-/// the others. An error at one key is the answer only after the others were released.
+/// [`EXTEND_SET`] does, but only after it went through all keys: one that does not hold the token
+/// does not keep the others from being deleted. An error at one key is returned only after the
+/// others were released.
 pub const RELEASE_SET: Script = Script {
     source: "local answer, failed = 1, nil \
              for i, k in ipairs(KEYS) do \
@@ -131,7 +134,7 @@ pub const RELEASE_SET: Script = Script {
     sha1: "825e1276144a5c0ec484e27217fb6a8238c1e685",
 };
 
-/// Adopts a lock under a new token, or nothing of it, and never shortens its ttl.
+/// Adopts all keys of a lock under a new token, or none, and never shortens their ttl.
 ///
 /// `KEYS` are the keys, `ARGV[1]` is the token that the lock was given away with, `ARGV[2]` the new
 /// token, and `ARGV[3]` the ttl in milliseconds. If a key holds the new token already, the script
@@ -157,7 +160,8 @@ pub struct SetKeys<'a> {
     pub ends: &'a [u32],
 }
 
-/// [`ACQUIRE`]; if it counts, without fencing numbers to acquire, and with them to heal.
+/// Encodes [`ACQUIRE`]. If it counts, it gets no fencing numbers to acquire a lock, and those of
+/// the lock to heal it.
 pub fn acquire(
     out: &mut BytesMut,
     form: Form,
@@ -168,8 +172,9 @@ pub fn acquire(
     put_counting(out, (&ACQUIRE, form), keys, (token, ttl.as_millis()), counting);
 }
 
-/// [`EXTEND_SET`]; without a ttl it only raises the counters. If it counts, without fencing numbers
-/// to claim what was handed over, and with them to extend or to write back.
+/// Encodes [`EXTEND_SET`]; without a ttl it only raises the counters. If it counts, it gets no
+/// fencing numbers to claim a key that was handed over, and those of the lock to extend it or to
+/// write them back.
 pub fn extend(
     out: &mut BytesMut,
     form: Form,
@@ -186,7 +191,8 @@ pub fn release(out: &mut BytesMut, form: Form, keys: SetKeys<'_>, token: &LockTo
     put_token(out, token);
 }
 
-/// [`ADOPT`]: `old` becomes `new`. Always by its source: it is asked once in a lock's life.
+/// Encodes [`ADOPT`]: `old` becomes `new`. Always sent by its source, because it is asked once in a
+/// lock's life.
 pub fn adopt(out: &mut BytesMut, keys: SetKeys<'_>, old: &LockToken, new: &LockToken, ttl: Ttl) {
     put_script(out, (&Script { source: ADOPT, sha1: "" }, Form::Source), keys, false, 3);
     let mut buffer = [0; LONGEST_TOKEN];
@@ -232,8 +238,8 @@ fn put_script(
     }
 }
 
-/// What [`ACQUIRE`] answered without counters: all keys, or the number of the key that is held,
-/// from 0 on.
+/// Reads what [`ACQUIRE`] answered without counters: all keys are granted, or the number of the key
+/// that is held, from 0 on.
 pub fn acquire_answer(reply: &Reply<'_>) -> Option<(NodeReply, u64)> {
     match *reply {
         Reply::Integer(1) => Some((NodeReply::Granted, 0)),
@@ -242,19 +248,20 @@ pub fn acquire_answer(reply: &Reply<'_>) -> Option<(NodeReply, u64)> {
     }
 }
 
-/// What [`ACQUIRE`] answered with counters: the votes for all keys, which are put into `votes`, or
-/// the number of the key that is held, from 0 on.
+/// Reads what [`ACQUIRE`] answered with counters: the votes for all keys, which are put into
+/// `votes`, or the number of the key that is held, from 0 on.
 pub fn acquire_votes(reply: &Reply<'_>, votes: &mut Vec<u64>) -> Option<(NodeReply, u64)> {
     votes_or(reply, votes, acquire_answer)
 }
 
-/// What [`EXTEND_SET`] answered that counted: the votes for all keys, or the number of the key that
-/// is absent or another's.
+/// Reads what [`EXTEND_SET`] answered if it counted: the votes for all keys, or the number of the
+/// key that is absent or another's.
 pub fn claim_votes(reply: &Reply<'_>, votes: &mut Vec<u64>) -> Option<(NodeReply, u64)> {
     votes_or(reply, votes, answer)
 }
 
-/// The votes for all keys, which are put into `votes`, or what the answer says otherwise.
+/// Reads the votes for all keys, which are put into `votes`. An answer without votes is read by
+/// `otherwise`.
 fn votes_or(
     reply: &Reply<'_>,
     votes: &mut Vec<u64>,
@@ -280,8 +287,8 @@ fn votes_or(
     is_whole.then_some((NodeReply::Granted, 0))
 }
 
-/// What another script answered: all keys, or the number of the key that is absent or another's,
-/// from 0 on.
+/// Reads what another script answered: all keys are granted, or the number of the key that is
+/// absent or another's, from 0 on.
 pub fn answer(reply: &Reply<'_>) -> Option<(NodeReply, u64)> {
     match *reply {
         Reply::Integer(1) => Some((NodeReply::Granted, 0)),
@@ -294,7 +301,7 @@ pub fn answer(reply: &Reply<'_>) -> Option<(NodeReply, u64)> {
     }
 }
 
-/// The number of a key from 0 on, of one from 1 on.
+/// Turns the number of a key that is counted from 1 into one that is counted from 0.
 fn index(number: i64) -> Option<u64> {
     let number = u64::try_from(number).ok()?.checked_sub(1)?;
     (number < MOST_KEYS as u64).then_some(number)
@@ -317,7 +324,7 @@ mod tests {
         }
     }
 
-    /// A command over the keys `a` and `b{x}`, with its words apart.
+    /// The words of a command over the keys `a` and `b{x}`.
     fn written(encode: impl FnOnce(&mut BytesMut, SetKeys<'_>)) -> Vec<String> {
         written_with("p:", ["b{x}", "a"].as_slice(), encode)
     }

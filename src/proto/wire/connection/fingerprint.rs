@@ -7,7 +7,7 @@ use crate::proto::node_set::NodeId;
 use crate::proto::wire::ask::{Ask, LockAsk};
 use crate::proto::wire::connection::{Connection, Moments};
 
-/// How many node timeouts a question may wait before its node is silent, and one more.
+/// One more than the node timeouts that a question may wait before its node is silent.
 const OLDEST_MAY_WAIT: u32 = 5;
 
 impl Connection {
@@ -27,14 +27,14 @@ impl Connection {
             scripts,
             moments,
             unwritten: _,
-            // These fields are about the last answer, which was handled.
+            // These fields are about the last answer, which was handled already.
             asked_at: _,
             fact: _,
             seen: _,
             details: _,
             handed_over: _,
             written,
-            // The capacity of its buffers in the last interval.
+            // It only decides about the capacity of the buffers.
             most: _,
             last_answer,
             last_error: _,
@@ -48,7 +48,7 @@ impl Connection {
         }
         let limit = node_timeout * OLDEST_MAY_WAIT;
         for Moments { asked_at, written_at, count } in moments {
-            assert!(asked_at == written_at, "questions are written at once");
+            assert!(asked_at == written_at, "questions are written immediately");
             let ago = fingerprint.ago(*written_at, limit);
             fingerprint.add_at(node, mix(ago, *count as u64));
         }

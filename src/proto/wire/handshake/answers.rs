@@ -74,8 +74,8 @@ pub enum Fact {
     /// Done; the answer contains nothing else.
     #[default]
     Fine,
-    /// The answer to `HELLO` or `CLIENT ID`: the connection's number on the node, for
-    /// `CLIENT KILL`. Nothing if the node does not say it: a proxy may not.
+    /// The answer to `HELLO` or `CLIENT ID`: the connection's number, by which the node can end it.
+    /// `None` if the node does not report it, as a proxy may not.
     ClientId(Option<i64>),
     /// The answer to `INFO`.
     Info(Info),
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_own_compare_and_delete_is_found_by_name() {
+    fn native_compare_and_delete_is_found_by_name() {
         let read = |reply: &[u8]| {
             let step = crate::proto::wire::resp::decode(reply, &Default::default()).unwrap();
             let crate::proto::wire::resp::Step::Complete { reply, .. } = step else {

@@ -1,13 +1,13 @@
 //! The marks of joins, by which a client knows its own hand-overs.
 //!
-//! A client gives each node another mark with a join, and the node sends it back with the message
-//! by which it hands the key over. Anyone who may `PUBLISH` can send a message with the token of a
-//! waiter: the nodes show tokens, and messages have them. But only who may read the line, or what
-//! clients send, sees a mark before the node uses it. After that it is no vote: it is of that node,
-//! and for one hand-over.
+//! With a join, a client gives each node another mark. The node sends its mark back with the
+//! message by which it hands the key over. Any program that may `PUBLISH` can send a message with
+//! the token of a waiter, because the nodes show tokens and messages have them. But before the node
+//! uses a mark, only a program that may read the line, or what clients send, sees it. After that
+//! the mark makes no vote any more, because it counts for that node alone, and for one hand-over.
 //!
 //! A mark is made from the token, the node and a number with a secret key of the client. So the
-//! client can also tell that a token is its own when it has no record of it any more.
+//! client recognizes a mark of its own even when it has no record of the token any more.
 
 use std::fmt;
 
@@ -76,8 +76,9 @@ impl MarkKey {
         (self.mark(token, node, number) == *mark).then_some(number)
     }
 
-    /// A block of the cipher under the secret key. Its nonce is the first 64 random bits of the
-    /// token: two tokens of one client do not share them. Each node and number has its own block.
+    /// A block of the cipher under the secret key. Its nonce is the first 64 bits of the token, all
+    /// but the first of them random: two tokens of one client do not share them. Each node and
+    /// number has its own block.
     fn code(&self, token: &LockToken, node: NodeId, number: u16) -> u64 {
         let digits = std::str::from_utf8(&token.digits()[..16]).expect("hex digits are ASCII");
         let nonce = u64::from_str_radix(digits, 16).expect("a token is hex digits");

@@ -20,7 +20,8 @@ pub struct HandedOver {
     pub ttl: Ttl,
     /// The waiter's token.
     pub token: LockToken,
-    /// The mark in the message. It proves who sent the message only after a check.
+    /// The mark in the message. It proves that the node sent the message only after the client has
+    /// checked it.
     pub mark: Mark,
     /// The name of the waiter that is the first of the line from now on; empty if there is none.
     pub next: Bytes,
@@ -29,8 +30,8 @@ pub struct HandedOver {
 }
 
 impl HandedOver {
-    /// Reads a push of the kind `message`, after its kind. A message that no script of ours sent is
-    /// ignored.
+    /// Reads a push of the kind `message`, after its kind. `None` for a message that no script of
+    /// this library can have sent.
     pub(in crate::proto::wire) fn read<'a>(
         mut elements: impl Iterator<Item = Reply<'a>>,
     ) -> Option<HandedOver> {
@@ -64,15 +65,15 @@ pub enum TooLong {
     Unknown,
 }
 
-/// What is still to come of a message that is too long. Its bytes are never read as replies:
-/// whoever sent it chose them.
+/// What is still to come of a message that is too long. Its bytes are never read as replies,
+/// because its sender chose them.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Skipping {
     left: usize,
 }
 
 impl Skipping {
-    /// A text of this length begins.
+    /// Begins to skip a text of this length, and the line end after it.
     pub fn of(length: usize) -> Skipping {
         Skipping { left: length + 2 }
     }

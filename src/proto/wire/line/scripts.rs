@@ -2,19 +2,20 @@
 
 use crate::proto::wire::command::Script;
 
-/// How many members a script passes over that no client can be reached for, and how many it reads
-/// to find the one that is named: a script blocks its node for as long as it runs.
+/// How many members that cannot be reached a script passes over at most: it blocks its node for as
+/// long as it runs.
 #[cfg(any(test, feature = "testing"))]
 pub const MOST_SKIPPED: usize = 400;
+/// How many members a script reads at most to find the one that is named, for the same reason.
 #[cfg(any(test, feature = "testing"))]
 pub const MOST_SEARCHED: usize = 500;
 
-/// A score in the line is the place of the waiter times this, and the time of its last join in
-/// milliseconds by the clock of the node, of which only the rest is kept. Both fit exactly.
+/// A score in the line is the place of the waiter times this, plus the time of its last join modulo
+/// this, in milliseconds by the clock of the node. A score holds both exactly.
 #[cfg(any(test, feature = "testing"))]
 pub const SCORE_OF_A_PLACE: i64 = 1 << 22;
 
-/// `time()` is the time in milliseconds, as far as a score has it.
+/// `time()` is the time in milliseconds, modulo [`SCORE_OF_A_PLACE`], as a score has it.
 macro_rules! time {
     () => {
         "local function time() \
@@ -24,8 +25,9 @@ macro_rules! time {
     };
 }
 
-/// The first two members of the line with their scores: each member, and its score after it.
-/// Nothing if the line is empty, or no line: `redis.pcall` returns a table with an error then.
+/// The first two members of the line with their scores: each member, and its score after it. No
+/// members if the line is empty; and if the key is no line, because `redis.pcall` then returns a
+/// table with an error.
 macro_rules! front {
     () => {
         "redis.pcall('ZRANGE', KEYS[2], 0, 1, 'WITHSCORES')"
@@ -34,23 +36,25 @@ macro_rules! front {
 
 /// `give(line, name, own)` hands the key to the member whose token begins with `name`, if it is
 /// among the first [`MOST_SEARCHED`] of the line; else to the first one that can be reached. `line`
-/// is the front of the line. It returns that member. If that is `own`, the member of the caller, it
-/// hands over nothing. It returns nothing if the line is empty, may not be changed, or begins with
-/// [`MOST_SKIPPED`] members that cannot be reached: those have left the line, and there is no key.
+/// is the front of the line. It returns that member; but if that is `own`, the member of the
+/// caller, it does not hand the key over. It returns nil if the line is empty, may not be changed,
+/// or begins with [`MOST_SKIPPED`] members that cannot be reached: then those have left the line,
+/// and the key is deleted.
 ///
-/// A member leaves the line before the key is written: a server whose memory is full goes on with
-/// a script that has written. A member can be reached if its own channel has a subscriber: others
-/// may listen to all channels by a pattern, which `PUBLISH` counts. Where `PUBSUB` is refused, what
-/// `PUBLISH` counts decides. If that is refused, too, the member counts as reached: it polls.
+/// A member leaves the line before the key is written, because a server whose memory is full
+/// refuses a `SET` unless the script has written before it. A member can be reached if its own
+/// channel has a subscriber. `PUBSUB` says so; `PUBLISH` also counts clients that listen to all
+/// channels by a pattern. If the node refuses `PUBSUB`, the count of `PUBLISH` decides. If the node
+/// refuses that, too, the member counts as reached: it polls.
 ///
-/// The key lives for the whole ttl of a member that has joined, or polled, within a quarter of its
-/// short ttl: it is as good as a client whose `SET NX` arrived now. Another one may have stopped,
-/// and gets the short ttl. The time is asked for once, if a member has two ttls and `now` is not
-/// known.
+/// If the member has joined, or polled, within a quarter of its short ttl, the key gets its whole
+/// ttl: the member is as good as a client whose `SET NX` arrives now. Any other member may have
+/// stopped, and the key gets the short ttl. The script reads the time once, into `now`, and only if
+/// a member has two different ttls.
 ///
-/// The message has that ttl, and the token and the mark of the new holder. Of the member after it,
-/// the message has only the beginning of its token: whoever reads all messages must not be able to
-/// send one. That is the first of the line when the new holder has left it.
+/// The message has that ttl, and the token and the mark of the new holder. It also names the member
+/// that is now the first of the line, but only by the beginning of its token, so that a program
+/// that reads all messages cannot send one in that member's name.
 macro_rules! give {
     () => {
         concat!(
@@ -105,19 +109,20 @@ macro_rules! give {
 ///
 /// `ARGV[1]` is the token, `ARGV[2]` its member, `ARGV[3]` the ttl of the key and `ARGV[4]` that of
 /// the line, both in milliseconds. `ARGV[5]` is `1` if the caller knows of a place in the line: it
-/// only decides whether the script first looks for the member, or first adds it. The others are
-/// members with earlier marks of the same token, of which one may stand in the line: the new member
-/// takes its place.
+/// only decides whether the script first looks for the member, or first adds it. Further arguments
+/// are members with earlier marks of the same token. If one of them stands in the line, the new
+/// member takes its place.
 ///
 /// If the key is the caller's, the answer is `mine <left> <next>`: how long the key lives, and the
 /// beginning of the token of the first in the line, if there is one. Else it is `held <place>
 /// <left> <value>`: the place in the line, how long the key lives, and its value. Times are what
 /// `PTTL` says. There is no value, and the place is 0, if the line begins with too many members
-/// that cannot be reached: then the next join goes on.
+/// that cannot be reached: then the next join goes on to skip them.
 ///
-/// Every way through the script writes, so a replica refuses it: the copy of a key is no vote. A
-/// join that does not find its own key asks for the time before it writes, and one that gets the
-/// key leaves the line even if it is empty: so a user without these rights is refused at once.
+/// Every way through the script writes, so that a replica refuses it: its copy of a key is no vote.
+/// A join that does not find its own key reads the time before it writes, and one that gets the key
+/// leaves the line even if that is empty: so a user without these rights is refused at the first
+/// join, not at some later one.
 pub const JOIN: Script = Script {
     source: concat!(
         "local function mine(left) \
@@ -183,9 +188,9 @@ pub const JOIN: Script = Script {
 /// member can be reached, the key is deleted.
 ///
 /// `ARGV[1]` is the token, `ARGV[2]` the beginning of the successor's token (empty: none is named),
-/// and the others are members of which one may stand in the line. All but the token are left out if
-/// there are no such members and no successor. The answers are those of the release script. Where
-/// the key of the line is no line, the key is only deleted.
+/// and the others are members: one of them may stand in the line. All but the token are left out if
+/// there are no such members and no successor. The answers are those of the release script. If
+/// another program uses the line's key, the lock's key is only deleted.
 ///
 /// `KEYS` are a key and its line. A lock over several keys names all of them in such pairs, and no
 /// successor; the members are taken out of each line. The answers are those of the release script

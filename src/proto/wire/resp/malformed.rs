@@ -42,7 +42,7 @@ pub enum Malformed {
     TooDeep,
 }
 
-/// The first byte of a TLS record that refuses what it got: so a port for TLS answers plain text.
+/// The first byte of a TLS alert, by which a port for TLS answers plain text.
 const TLS_ALERT: u8 = 0x15;
 
 impl fmt::Display for Malformed {

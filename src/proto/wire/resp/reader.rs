@@ -24,14 +24,14 @@ impl From<Malformed> for Stop {
     }
 }
 
-/// A reply up to its head: the whole of a scalar.
+/// The first part of a reply: all of a scalar, or the head of an aggregate.
 enum Head<'a> {
     Scalar(Reply<'a>),
     /// What makes a reply of the elements, and how many of them follow.
     Aggregate(fn(Elements<'a>) -> Reply<'a>, usize),
 }
 
-/// Reads one reply. If it stops, what it has taken until then is of no use.
+/// Reads one reply. After a [`Stop`] the caller has to begin again from the first byte.
 pub(super) struct Reader<'a> {
     pub(super) rest: &'a [u8],
     /// What is left of the limits for the reply.
@@ -47,7 +47,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The `len` elements of an aggregate, and theirs.
+    /// Reads the `len` elements of an aggregate, and all elements inside them.
     fn elements(&mut self, len: usize) -> Result<Elements<'a>, Stop> {
         let first = self.rest;
         let limit = self.left.depth.min(MAX_DEPTH);
@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
         }))
     }
 
-    /// The count of an aggregate in which each counted thing is `each` elements.
+    /// Reads the count of an aggregate; each thing that it counts has `each` elements.
     fn aggregate(
         &mut self,
         each: usize,
@@ -179,16 +179,17 @@ impl<'a> Reader<'a> {
         Ok(if negative { (size as i64).wrapping_neg() } else { size as i64 })
     }
 
-    /// A length of at most `max`; stops as `over` past it.
+    /// Reads a length of at most `max`; a larger one is `over`.
     fn length(&mut self, max: usize, over: Malformed) -> Result<usize, Stop> {
         if self.rest.first() == Some(&b'?') {
             return Err(Malformed::Streamed.into());
         }
-        // A number that is not above a `usize` fits.
+        // `max` is a `usize`, so the number fits into one.
         Ok(self.decimal(max as u64, Malformed::Length, over)? as usize)
     }
 
-    /// Digits without leading zeros, then CRLF; stops as `over` as soon as they are past `max`.
+    /// Reads digits without leading zeros, then CRLF. The number is `over` as soon as it is above
+    /// `max`.
     #[inline]
     fn decimal(&mut self, max: u64, wrong: Malformed, over: Malformed) -> Result<u64, Stop> {
         let mut value: u64 = 0;
@@ -244,7 +245,7 @@ impl<'a> Reader<'a> {
         if number { Ok(text) } else { Err(Malformed::BigNumber.into()) }
     }
 
-    /// Takes `expected`, or stops as `wrong` at the first byte that differs.
+    /// Takes `expected`; the first byte that differs is `wrong`.
     #[inline]
     fn literal(&mut self, expected: &[u8], wrong: Malformed) -> Result<(), Stop> {
         if let Some(rest) = self.rest.strip_prefix(expected) {

@@ -175,7 +175,7 @@ const SCALARS: &[(&[u8], Reply<'static>)] = &[
     (b"(-18446744073709551616\r\n", Reply::BigNumber(b"-18446744073709551616")),
 ];
 
-/// Each with the elements that its outermost aggregate has.
+/// Each input with the number of elements of its outermost aggregate.
 const AGGREGATES: &[(&[u8], usize)] = &[
     (b"*0\r\n", 0),
     (b"*3\r\n:1\r\n$-1\r\n*-1\r\n", 3),
@@ -188,7 +188,7 @@ const AGGREGATES: &[(&[u8], usize)] = &[
     (b"%3\r\n$6\r\nserver\r\n$5\r\nredis\r\n$5\r\nproto\r\n:3\r\n$7\r\nmodules\r\n*0\r\n", 6),
 ];
 
-/// Each is malformed as it stands, and the same bytes without the last are not.
+/// Each input is malformed, and the same bytes without the last one are not.
 const MALFORMED: &[(&[u8], Malformed)] = &[
     (b"H", Malformed::UnknownType(b'H')),
     (b"\r", Malformed::UnknownType(b'\r')),
@@ -353,7 +353,7 @@ fn the_shortcut_gives_what_reading_gives() {
                 assert_eq!(decode(&input, &limits), read(&input, &limits));
             }
         }
-        assert_eq!(usual(input, &Limits::default()).map(Ok), Some(decoded(input)));
+        assert_eq!(usual_reply(input, &Limits::default()).map(Ok), Some(decoded(input)));
     }
 }
 
