@@ -162,7 +162,7 @@ impl Locks {
     pub fn end_gathering(&mut self, op: Op, key: &[u8], no_quorum: Option<&Error>, now: Instant) {
         let Some(id) = self.ops.gathers_for(op) else { return };
         let keys = self.records.get(id).count_keys();
-        let mut error = self.no_turn(key, no_quorum, now);
+        let mut error = self.why_no_turn(key, no_quorum, now);
         name_key(&mut error, key, keys);
         self.stop_gathering(id, op, now);
         self.ops.move_to(op, Stage::Over(Err(error)));

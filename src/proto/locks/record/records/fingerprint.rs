@@ -7,7 +7,7 @@ use crate::proto::fingerprint::{Fingerprint, hash_of, mix};
 use crate::proto::ids::Op;
 use crate::proto::locks::attempt::again::LONG_HOLD;
 use crate::proto::locks::fence::number::Fencing;
-use crate::proto::locks::fingerprint::phase_word;
+use crate::proto::locks::fingerprint::phase_number;
 use crate::proto::locks::held::updates::PendingUpdate;
 use crate::proto::locks::record::records::{Phase, Record};
 use crate::proto::quorum::Verdict;
@@ -62,7 +62,7 @@ impl Record {
             fingerprint.name(token.digits()),
             hash_of(&[ttl.as_millis(), caller_ttl.as_millis(), longest.as_millis()]),
             if is_past { 0 } else { fingerprint.ahead(*deadline) },
-            phase_word(*phase),
+            phase_number(*phase),
             u64::from(*tracked)
                 + 2 * u64::from(found_by.is_some())
                 + 4 * u64::from(token.hands_over()),
