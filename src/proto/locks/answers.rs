@@ -89,7 +89,7 @@ impl Locks {
         // counter.
         let drops_counter = ask.kind == Kind::Extend && self.cluster.refuses_fence(node).is_some();
         if counts && !drops_counter {
-            self.ask_counting(node, ask.record, ask.kind, now);
+            self.ask_with_counters(node, ask.record, ask.kind, now);
         } else {
             // By its source, because the node may have forgotten the script without counters, too.
             let question = Question { form: Form::Source, ..Question::of(ask.kind) };

@@ -27,7 +27,7 @@ pub(super) struct Question {
     pub kind: Kind,
     /// The script also uses the fencing counters of the keys. Decided for each node, because the
     /// counters of some nodes do not count.
-    pub counts: bool,
+    pub with_counters: bool,
     /// `Sha`: by the SHA1 of the script, or by its source where the node does not know it.
     /// `Source`: always by its source. `Native`: by a command of the server's own in place of the
     /// script.
@@ -38,7 +38,7 @@ impl Question {
     /// The question without counters, in the form for an answer that the client reads.
     #[inline]
     pub fn of(kind: Kind) -> Question {
-        Question { kind, counts: false, form: Form::Sha }
+        Question { kind, with_counters: false, form: Form::Sha }
     }
 
     /// Which keys the question names at these nodes. If the release of the lock hands the key over,
@@ -46,7 +46,7 @@ impl Question {
     /// on none.
     #[inline]
     pub fn names(self, record: &Record, nodes: NodeSet) -> Names {
-        if self.counts {
+        if self.with_counters {
             return Names::AllKeysAndCounters;
         }
         let in_line = record.hands_over() && self.kind.names_the_line();
@@ -130,20 +130,21 @@ fn given_away_with(record: &Record) -> &LockToken {
     record.taken_up().expect("it is set before the nodes are asked")
 }
 
-/// As [`encode`], by the script that names all keys, and also their counters if `counts`.
+/// As [`encode`], by the script that names all keys, and also their counters if `with_counters`.
 pub(super) fn encode_all(
     out: &mut BytesMut,
     prefix: &KeyPrefix,
     record: &Record,
     (kind, form): (Kind, Form),
-    counts: bool,
+    with_counters: bool,
     now: Instant,
 ) {
     let (token, ttl) = (&record.token, record.round.ttl);
     let only = [record.key.len() as u32];
     let ends = record.set().map_or(&only[..], |set| set.ends());
     let keys = SetKeys { prefix, bytes: &record.key, ends };
-    let counting = counts.then(|| record.counting(!matches!(kind, Kind::Acquire | Kind::Claim)));
+    let counting =
+        with_counters.then(|| record.counting(!matches!(kind, Kind::Acquire | Kind::Claim)));
     match kind {
         Kind::Acquire => {
             let ends = record.set().map_or(ends, |set| set.asked_ends());
