@@ -71,7 +71,7 @@ impl Locks {
             Kind::Claim => {
                 has_vote && record.op.is_some_and(|op| !self.ops.has_waited_enough(op, now))
             }
-            // A heal and an adopt are sent by their source at once, so no node lacks their script.
+            // A heal and an adopt always go by their source, so no node lacks their script.
             Kind::Heal | Kind::Adopt => false,
             Kind::Acquire | Kind::WriteBack => {
                 // The round of a set stays the present one after its refusal, while the set waits

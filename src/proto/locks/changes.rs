@@ -51,7 +51,7 @@ impl Locks {
             Change::Listens => self.join_at(node, now),
             Change::CaughtUp => {
                 self.send_pending_releases(node, now);
-                // The client may have begun to listen while the node was silent.
+                // Subscribes at the node if the client began to listen while the node was silent.
                 self.cluster.begin_to_listen(node, now);
                 self.join_at(node, now);
             }
@@ -64,8 +64,8 @@ impl Locks {
                 self.forget_hand_overs(node);
                 for ask in asks {
                     self.on_ask_lost(node, ask, cause, provable, now);
-                    // Acts on each verdict at once, so that attempts that end write their releases
-                    // in the order of their requests.
+                    // Acts on verdicts after each question, so that attempts that end write their
+                    // releases in the order of their requests.
                     self.act_on_verdicts(now);
                 }
                 self.on_first_handshake_end(now);
@@ -110,7 +110,7 @@ impl Locks {
         let reconnecting = self.cluster.is_reconnecting(node);
         let late = self.awaits_late_vote(ask);
         let record = self.records.get_mut(ask.record);
-        // A waiter in line has no round.
+        // A join is no vote in a round.
         let in_line = ask.kind == Kind::Join;
         let mut vote = (record.round.number == ask.round || late) && !in_line;
         if ask.kind.may_create() {

@@ -28,7 +28,7 @@ impl Locks {
         let unanswered = |id: RecordId| (id, self.records.get(id).pending.releasing());
         let released: Vec<_> = released.into_iter().map(unanswered).collect();
         self.cancel_queued(now);
-        // Writes the releases that were never sent before the repeated ones, which may fill the
+        // Releases that were never sent are written first, because the repeated ones may fill the
         // outboxes.
         for op in self.ops.all() {
             self.cancel(op, now);
@@ -103,9 +103,9 @@ impl Locks {
         }
     }
 
-    /// Sends the releases that these nodes have not answered once more, by the source of the
-    /// script. A node may have forgotten the script: then a release by its SHA1 fails, and the
-    /// client is not there any more to repeat it.
+    /// Repeats the releases that these nodes have not answered, by the source of the script. A node
+    /// may have forgotten the script: then a release by its SHA1 fails, and the client is not there
+    /// any more to repeat it.
     fn release_by_source(&mut self, id: RecordId, nodes: NodeSet, now: Instant) {
         if !self.records.is_open(id) {
             return;

@@ -2,8 +2,8 @@
 //!
 //! The hazard is the generator of tokens: two copies with generators in the same state give one
 //! token to two attempts. A copy begins with a generator of a fixed seed, the same for every copy.
-//! So a test gives the copy a new seed, or plans its draws: then two copies draw the same tokens in
-//! the same order.
+//! So a test gives each copy a new seed, or plans the draws. With planned draws two copies draw the
+//! same tokens, in the same order.
 
 use std::sync::Arc;
 use std::time::Duration;

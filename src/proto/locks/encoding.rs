@@ -174,7 +174,7 @@ pub(super) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// The place of this record at a node; nothing if it never stood in line.
+    /// The waiter of this record in the line of a node; nothing if the record never stood in line.
     pub fn of(
         record: &Record,
         node: NodeId,

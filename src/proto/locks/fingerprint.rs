@@ -1,4 +1,4 @@
-//! The fingerprint of the locks: all that what they do next can depend on. See
+//! The fingerprint of the locks: everything that their next steps can depend on. See
 //! [`crate::proto::fingerprint`].
 
 use std::mem::discriminant;

@@ -2,8 +2,8 @@
 //! about every auto-extended or watched lock, and for every waiter.
 //!
 //! The hazard is the cost: a flush concerns every record, and a node may report one in each read.
-//! So the first flush has the locks walked over at once, and all those that follow it within
-//! `BETWEEN_WALKS` have them walked over once more.
+//! So the client walks over the locks immediately after the first flush, and once more for all
+//! flushes within `BETWEEN_WALKS` after that.
 
 use std::time::Duration;
 

@@ -142,7 +142,7 @@ pub enum WaitEvent {
         /// The queue.
         queue: u32,
     },
-    /// A client wrote to the key that this request waits for on a node, or the key is gone there.
+    /// On this node a client wrote to the key that the request waits for, or the key is gone.
     Written {
         /// The request.
         op: Op,
@@ -156,7 +156,7 @@ pub enum WaitEvent {
 pub struct AcquireParams {
     /// The ttl of the lock.
     pub ttl: Ttl,
-    /// When it was asked for.
+    /// When the caller asked for it.
     pub since: Instant,
     /// From this moment on no attempt begins.
     pub give_up_at: Instant,
@@ -205,8 +205,8 @@ pub struct Locks {
     no_lines_until: Instant,
     /// Tokens that stood in line and whose locks were given away: only the last ones.
     given_away: VecDeque<LockToken>,
-    /// The node and the token of each hand-over that met no record, and was given back there: only
-    /// the last ones.
+    /// The node and the token of each key that a node handed over to no record, and that the client
+    /// released there: only the last ones.
     given_back: VecDeque<(NodeId, LockToken)>,
     random: Random,
 }

@@ -53,7 +53,7 @@ pub enum Stage {
         /// The record. Its request already has its turn for the other keys.
         record: RecordId,
     },
-    /// Between two attempts, or two rounds.
+    /// Between two attempts, or between two rounds of an extend.
     Pausing {
         /// The record of the next attempt or round.
         record: RecordId,
@@ -102,7 +102,8 @@ pub struct Request {
     pub waiting: Option<Box<Waiting>>,
     /// How the lock is auto-extended from its hand-out on.
     pub auto_extend: Option<AutoExtend>,
-    /// If other clients have the key at the first attempt, the request joins the line on the nodes.
+    /// If an attempt is lost because other clients have the key, the request joins the line on the
+    /// nodes.
     pub joins: bool,
     /// How often the request gave up the nodes that it had, for another waiter in line.
     pub yields: u32,

@@ -22,7 +22,7 @@ impl Locks {
     pub fn attempt_anew(&mut self, op: Op, id: RecordId, now: Instant) {
         self.ops.move_to(op, Stage::Running { record: id });
         if self.records.get(id).set().is_some() {
-            // The attempt may have unanswered questions of an earlier round, so it gets a round of
+            // The attempt may have unanswered questions of an earlier round, so its next round gets
             // a new number.
             self.ask_anew(id, now);
             return;

@@ -153,8 +153,7 @@ impl Locks {
 
     /// Begins an attempt: asks every node that may be asked for the key.
     ///
-    /// Before the first handshakes are over nothing is asked: then the end of those begins the
-    /// attempt.
+    /// Before the first handshakes are over it asks nothing: the attempt begins when they are.
     pub fn begin_attempt(&mut self, id: RecordId, now: Instant) {
         if self.hold_at_start(id) {
             return;
@@ -163,7 +162,8 @@ impl Locks {
         let is_set = record.set().is_some();
         debug_assert!(is_set || record.line().is_none(), "no `SET NX` carries a token in line");
         record.uncounted = NodeSet::EMPTY;
-        // The round ends before the deadline, because a lock that is won later is of no use.
+        // The round ends at the deadline at the latest, because a lock that is won later is of no
+        // use.
         let length = self.cluster.settings().node_timeout.min(record.ttl.usable());
         let nodes = self.cluster.all_nodes();
         let ask = |locks: &mut Locks, nodes| locks.ask_for_keys(nodes, id, now);

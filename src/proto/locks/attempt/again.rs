@@ -24,8 +24,8 @@ const SOON: Duration = Duration::from_millis(10);
 pub const LONG_HOLD: Duration = Duration::from_millis(10);
 /// Of so many counted requests in a row at least one has its lock handed over.
 const LOCKS_PER_HAND_OVER: u8 = 64;
-/// The greatest random number that is taken off [`LOCKS_PER_HAND_OVER`]. Without it two keys that share a place in
-/// the table could alternate so that only one of them is ever handed over.
+/// The random number that is taken off [`LOCKS_PER_HAND_OVER`] is below this. Without it two keys
+/// that share a place in the table could alternate so that only one of them is ever handed over.
 const RANDOM_FEWER: u8 = 32;
 
 /// How many places the table has. Two keys that share a place are counted as one, so that a key is

@@ -119,8 +119,8 @@ impl Locks {
         self.check_keys(keys)?;
         let round = Round::acquire(self.cluster.size(), now, self.longest_ttl()?);
         let id = self.records.open_keys(keys, token, round).ok_or(busy(Busy::Records))?;
-        // A release becomes pending only for nodes that can be asked now. The client has no duty on
-        // the others, because this record wrote no key there.
+        // A release becomes pending only for nodes that can be asked now. It need not be kept for
+        // the others, because this client did not write the key there.
         let reachable = self.cluster.askable();
         let record = self.records.get_mut(id);
         let expires_at = record.gone_if_executed(now);

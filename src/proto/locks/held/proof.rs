@@ -80,7 +80,8 @@ impl Proof {
     }
 
     /// The lock ends at `deadline` instead of `before`, because the nodes in `renewed` extended its
-    /// key. The other nodes keep the ends of their proofs, unless they have ended by `now`.
+    /// key. The proofs of the other nodes keep their ends. The shared end is dropped if it has
+    /// passed by `now`.
     pub fn on_later_deadline(
         &mut self,
         renewed: NodeSet,

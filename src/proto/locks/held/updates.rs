@@ -1,8 +1,8 @@
 //! Updates of held locks, for the driver to take: a later deadline, a warning, the loss.
 //!
-//! The hazard is an update that is not true any more when the driver takes it. So the queue has
-//! only records, and the update is made from the record when the driver takes it. A lock that its
-//! caller released is never reported lost.
+//! The hazard is an update that is not true any more when the driver takes it. So the queue only
+//! names the record of a held lock, and the update is made when the driver takes it. A lock that
+//! its caller released is never reported lost.
 
 use std::collections::VecDeque;
 use std::{fmt, mem};

@@ -126,7 +126,7 @@ pub struct Line {
     /// The nodes of `joined` that do not send this client messages.
     pub silent: NodeSet,
     /// The nodes whose votes count. Each answered a join that was sent on its present connection
-    /// while it was trusted, and has not been in doubt since.
+    /// while it was trusted, and has forgotten nothing since, as far as the client knows.
     counted: NodeSet,
     /// The nodes that were trusted when the last join was sent to them: once they answer it, their
     /// votes count.

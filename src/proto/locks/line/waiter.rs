@@ -113,7 +113,7 @@ impl Locks {
         }
         // A set that began anew several times pauses first. It could be refused for ever although
         // each line hands its key over: if each key is free on a majority, but all keys together on
-        // none.
+        // no majority.
         let begun_anew = self.records.get(id).set().map_or(0, SetOfKeys::begun_anew);
         let pauses = if goes_on { 0 } else { yields.max(begun_anew.saturating_sub(QUICK_TRIES)) };
         let length = EARLY_POLL.saturating_mul(1 << pauses.min(YIELDS));

@@ -74,8 +74,9 @@ pub struct Record {
     /// The nodes where the key may be, or may still come to be.
     pub pending: Pending,
     /// Nodes whose grant does not count in the present round, because they were in quarantine when
-    /// they were asked, or have been since. In an extend the grant of such a node counts all the
-    /// same if our key there was proven at that moment.
+    /// they were asked, or have been since. In an attempt for a fenced lock also nodes whose
+    /// counters do not count. In an extend the grant of a node counts in spite of a quarantine if
+    /// our key there was proven at that moment.
     pub uncounted: NodeSet,
     /// The nodes that are known to have our key, and until when.
     pub proof: Proof,

@@ -1,5 +1,5 @@
-//! The queue of the pending releases of one node that could not be sent when they fell due. They
-//! are sent after a pause, or first on the next connection.
+//! The queue of the pending releases of one node that could not be sent when they fell due, or that
+//! have to be sent again. They are sent after a pause, or first on the next connection.
 //!
 //! The queue only has the order: the record decides what is pending. When an entry has its turn, it
 //! is skipped if its record is closed, or if no release is pending for the node any more.

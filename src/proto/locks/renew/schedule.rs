@@ -136,7 +136,7 @@ pub struct AutoExtended {
     pub renewing: bool,
     /// Starts the next renewal.
     pub renewal: Option<Timer>,
-    /// Starts the warning that the deadline comes near.
+    /// Starts the warning.
     pub warning: Option<Timer>,
     /// The holder was warned before the present deadline.
     pub warned: bool,

@@ -10,11 +10,11 @@ use crate::proto::quorum::Ballot;
 /// What the round asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tried {
-    /// Keys that may be free.
+    /// To acquire keys, which may be free.
     Acquire,
-    /// Keys that a token holds.
+    /// To adopt keys that a token holds.
     Adopt,
-    /// To keep keys for longer.
+    /// To extend keys that we hold.
     Extend,
 }
 
