@@ -39,9 +39,9 @@ impl Proof {
     /// Whether the node is proven to have the key at `now`. `deadline` is that of the lock.
     #[inline]
     pub fn covers(&self, node: NodeId, deadline: Instant, now: Instant) -> bool {
-        let in_earlier = self.until_earlier.contains(node);
-        (self.until_deadline.contains(node) && now < deadline)
-            || (in_earlier && now < self.earlier_end(deadline))
+        let (whole, earlier) =
+            (self.until_deadline.contains(node), self.until_earlier.contains(node));
+        (whole && now < deadline) || (earlier && now < self.earlier_end(deadline))
     }
 
     /// The nodes that have the key at least until the deadline.
