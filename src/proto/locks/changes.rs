@@ -1,8 +1,9 @@
-//! Acts on what the cluster reports of the nodes, in its order and at once.
+//! Acts on the changes of nodes that the cluster reports, in their order.
 //!
-//! The hazard is a change that is left waiting: the next answer would be judged by an old state of
-//! its node. So every method that lets the cluster act ends with
-//! [`act_on_changes`](Locks::act_on_changes), or takes the changes out one by one.
+//! The hazard is a change that no code acts on: the next answer would be judged by an old state of
+//! its node. So every method that lets the cluster act calls
+//! [`act_on_changes`](Locks::act_on_changes) before it returns, or takes the changes out one by
+//! one.
 
 use rand::RngExt;
 
@@ -16,12 +17,12 @@ use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Ask, Kind, LockAsk};
 
 impl Locks {
-    /// Acts on the changes of the nodes.
+    /// Acts on all changes of the nodes.
     #[inline]
     pub fn act_on_changes(&mut self, now: Instant) {
-        // This runs for every answer, and changes are rare.
+        // Inlined, because it runs for every answer, and usually there is no change.
         while self.cluster.has_changes() {
-            // Verdicts that were reached before the change come before it.
+            // The change must not alter a verdict that was reached before it.
             self.act_on_verdicts(now);
             if let Some((node, change)) = self.cluster.poll_change() {
                 self.on_change(node, change, now);
@@ -50,7 +51,7 @@ impl Locks {
             Change::Listens => self.join_at(node, now),
             Change::CaughtUp => {
                 self.send_pending_releases(node, now);
-                // The client may have begun to listen while the node was silent.
+                // Subscribes at the node if the client began to listen while the node was silent.
                 self.cluster.begin_to_listen(node, now);
                 self.join_at(node, now);
             }
@@ -63,8 +64,8 @@ impl Locks {
                 self.forget_hand_overs(node);
                 for ask in asks {
                     self.on_ask_lost(node, ask, cause, provable, now);
-                    // Attempts that end because of this write their releases in the order of their
-                    // requests.
+                    // Acts on verdicts after each question, so that attempts that end write their
+                    // releases in the order of their requests.
                     self.act_on_verdicts(now);
                 }
                 self.on_first_handshake_end(now);
@@ -72,7 +73,7 @@ impl Locks {
         }
     }
 
-    /// Acts on a question that will not be answered any more.
+    /// The connection with this unanswered question was lost.
     fn on_ask_lost(
         &mut self,
         node: NodeId,
@@ -109,7 +110,7 @@ impl Locks {
         let reconnecting = self.cluster.is_reconnecting(node);
         let late = self.awaits_late_vote(ask);
         let record = self.records.get_mut(ask.record);
-        // A waiter in line has no round.
+        // A join is no vote in a round.
         let in_line = ask.kind == Kind::Join;
         let mut vote = (record.round.number == ask.round || late) && !in_line;
         if ask.kind.may_create() {
@@ -122,7 +123,8 @@ impl Locks {
             record.pending.on_release_over(node);
             if record.pending.is_release_pending(node) {
                 self.pending_releases[node.index()].push(ask.record, now);
-                // The release is sent again on the next connection, which may come in time.
+                // The release is sent again on the next connection. If that one is being opened
+                // already, the node may still answer in time: so it does not vote yet.
                 vote &= !reconnecting;
             }
         }
@@ -132,12 +134,13 @@ impl Locks {
         self.finish(ask.record);
     }
 
-    /// The node may have forgotten keys just now. If nothing proves a key of ours there, that key
-    /// may be created in the place of a forgotten one. Votes of undecided rounds that rest on such
-    /// a key do not count any more. A key of ours that survived keeps its vote in extends: as long
-    /// as it was there, no other client can have had one.
+    /// The node may have forgotten keys just now. A key of ours there may have been written after
+    /// the node forgot the key of another client: so its vote is withdrawn from a round that is not
+    /// decided yet. Exception: a held lock keeps the vote of a node where its key is proven
+    /// (`Record::is_proven`), because no other client can have had the key there.
     ///
-    /// If the loss was noticed only later, a key that seemed proven may have been created since.
+    /// If the client noticed only later that the node forgot keys, our key may have been written
+    /// there after that. So the proof ends, too.
     fn doubt_votes(&mut self, node: NodeId, why: QuarantineReason, now: Instant) {
         self.doubt_tasks(node, now);
         for id in self.records.ids() {

@@ -1,6 +1,6 @@
 //! The end of a client: every request is cancelled. `close` releases the locks that were not handed
-//! out, and `release_all` releases every lock. Also the copy of a client in a forked process, which
-//! has nothing to release.
+//! out, and `release_all` releases every lock. A copy of the client in a forked process releases
+//! nothing, because the locks are the parent's.
 
 use crate::proto::error::{ClosedReason, Error, LostReason};
 use crate::proto::ids::RecordId;
@@ -19,8 +19,8 @@ use crate::proto::wire::ask::{Encoding, Kind, Names};
 use crate::proto::wire::command::Form;
 
 impl Locks {
-    /// Ends the client: cancels every request, and releases each lock that was won and not handed
-    /// out.
+    /// Ends the client: cancels every request, releases each lock that was won and not handed out,
+    /// and writes the pending releases.
     pub fn close(&mut self, now: Instant) {
         let attended = self.cluster.set_unattended();
         let mut released = self.records.ids();
@@ -28,7 +28,8 @@ impl Locks {
         let unanswered = |id: RecordId| (id, self.records.get(id).pending.releasing());
         let released: Vec<_> = released.into_iter().map(unanswered).collect();
         self.cancel_queued(now);
-        // Releases that were never sent come first: the repeats may fill the outboxes.
+        // Releases that were never sent are written first, because the repeated ones may fill the
+        // outboxes.
         for op in self.ops.all() {
             self.cancel(op, now);
         }
@@ -53,15 +54,15 @@ impl Locks {
         }
     }
 
-    /// Cancels every request and releases every lock, handed out or not. What is open afterwards
-    /// (`open_records`) are pending releases, which are sent like any others.
+    /// Cancels every request and releases every lock, handed out or not. The records that are open
+    /// afterwards (`open_records`) have pending releases, which the driver sends as usual.
     pub fn release_all(&mut self, now: Instant) {
         self.cancel_queued(now);
         for op in self.ops.all() {
             self.cancel(op, now);
         }
         for id in self.records.ids() {
-            // The end of an earlier record may have closed this record.
+            // Ending an earlier record of this list may have closed this one.
             if !self.records.is_open(id) {
                 continue;
             }
@@ -73,7 +74,7 @@ impl Locks {
         }
     }
 
-    /// Cancels the requests that wait for their turn.
+    /// Cancels the requests that wait in queues.
     fn cancel_queued(&mut self, now: Instant) {
         let waits = |stage: &Stage| matches!(stage, Stage::Queued { .. } | Stage::Gathering { .. });
         for op in self.ops.all() {
@@ -83,9 +84,9 @@ impl Locks {
         }
     }
 
-    /// Sends a connected node the releases that wait for it: no later turn will. Neither a pause
-    /// nor the silence of the node puts them off any more, nor its full outbox: there is one
-    /// release for each record at most.
+    /// Sends a connected node its pending releases, because no later turn will do so. The client
+    /// waits neither for the end of a pause, nor for an answer of a silent node, nor for room in
+    /// its outbox: there is at most one release for each record.
     fn send_last_releases(&mut self, node: NodeId, now: Instant) {
         while self.cluster.hears_releases(node, true) {
             let Some(id) = self.pending_releases[node.index()].pop() else { return };
@@ -102,8 +103,9 @@ impl Locks {
         }
     }
 
-    /// Repeats by their source the releases of a record that these nodes did not answer. A release
-    /// by a SHA1 that the node forgot would fail, and the client will not be there to repeat it.
+    /// Repeats the releases that these nodes have not answered, by the source of the script. A node
+    /// may have forgotten the script: then a release by its SHA1 fails, and the client is not there
+    /// any more to repeat it.
     fn release_by_source(&mut self, id: RecordId, nodes: NodeSet, now: Instant) {
         if !self.records.is_open(id) {
             return;
@@ -120,8 +122,9 @@ impl Locks {
         }
     }
 
-    /// Follows each release in line that is in flight by a plain one. The client reads no answer
-    /// any more, so it does not learn where its user may not use the line.
+    /// Sends a plain release after each unanswered release that hands the key over. If the user may
+    /// not use the line on a node, the first one fails there, and the client does not read that
+    /// answer any more.
     fn release_without_the_line(&mut self, id: RecordId, now: Instant) {
         if !self.records.is_open(id) {
             return;
@@ -143,7 +146,8 @@ impl Locks {
         }
     }
 
-    /// Called in a forked process: the records, connections and pending releases are the parent's.
+    /// Called in a forked process: forgets all records, connections and pending releases, because
+    /// they are the parent's, and ends every request with an error.
     pub fn abandon_after_fork(&mut self) {
         self.forked = true;
         self.cluster.stats_mut().held = 0;

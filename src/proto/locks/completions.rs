@@ -1,4 +1,4 @@
-//! The outcomes of requests, as they are handed out: a lock only before its deadline.
+//! The outcomes of requests, as callers fetch them: a lock only before its deadline.
 
 use crate::proto::error::{ClosedReason, Error, LostReason, Report};
 use crate::proto::ids::Op;
@@ -13,7 +13,7 @@ use crate::proto::time::Instant;
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// The lock is held.
+    /// The caller holds this lock.
     Acquired(Lock),
     /// The lock was extended to this deadline.
     Extended {
@@ -26,13 +26,14 @@ pub enum Outcome {
     Inspected(Box<Inspection>),
     /// The grants of the nodes that accepted this count from now on.
     Vouched(Box<Report>),
-    /// What each node said to the forced release of what was seen there: granted (deleted), absent
-    /// (nothing was seen, or it is gone), held (it holds something else by now), or an error.
+    /// What each node answered to the forced release of the value that an inspection saw there:
+    /// granted (deleted), absent (nothing was seen, or it is gone), held (the key has another value
+    /// by now), or an error.
     ForceReleased(Box<Report>),
 }
 
-/// The end of a request: each request has one. What happens to its lock afterwards is a
-/// [`LockUpdate`](crate::proto::locks::held::updates::LockUpdate).
+/// The end of a request: each request has one, unless it is cancelled. What happens to its lock
+/// afterwards is a [`LockUpdate`](crate::proto::locks::held::updates::LockUpdate).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Completion {
@@ -45,8 +46,8 @@ pub struct Completion {
 }
 
 impl Locks {
-    /// The next request that has ended, if it is a release. In a forked process every end is for
-    /// [`fetch`](Locks::fetch).
+    /// Takes out the next request that has ended, if it is a release. In a forked process it takes
+    /// out none, because only [`fetch`](Locks::fetch) turns an outcome into the error of the fork.
     #[inline]
     pub fn poll_released(&mut self) -> Option<Completion> {
         if self.forked {
@@ -56,8 +57,9 @@ impl Locks {
         Some(Completion { op, data, result: Ok(Outcome::Released(released)) })
     }
 
-    /// The outcome of a request; `None` if it goes on. A request whose end was reported goes on if
-    /// its lock has expired since then and its wait has not. The caller reads `now` last of all.
+    /// Closes a request and returns its outcome; `None` if it goes on. It also goes on if its lock
+    /// has expired since its end was reported, and it may still wait for another one. `now` is read
+    /// after everything else: no lock is returned after its deadline.
     #[inline]
     pub fn fetch(&mut self, op: Op, now: Instant) -> Option<Completion> {
         if !self.ops.has_ended(op) {
@@ -80,11 +82,11 @@ impl Locks {
                 Ok(Outcome::Acquired(lock))
             }
             Stage::Extended { lock } => self.extend_outcome(&lock, now),
-            // The outcome is fetched too late: the lock that was extended by its token has expired.
+            // The lock that was extended by its token has expired before this fetch.
             Stage::Over(Ok(Outcome::Extended { deadline })) if now >= deadline => {
                 Err(self.lost_unasked(LostReason::Expired, &[], now))
             }
-            // The child made this request after the fork.
+            // A request that the child process made after the fork.
             Stage::Over(_) if self.forked => Err(Error::Closed(ClosedReason::Forked)),
             Stage::Over(result) => result,
             stage => unreachable!("{stage:?} is no end"),

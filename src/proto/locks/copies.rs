@@ -1,9 +1,9 @@
 //! Copies of the locks, for tests that go on from one state in several ways.
 //!
-//! The hazard is the generator of tokens: two copies that draw from the same one give one token to
-//! two attempts. So a copy draws from a generator of its own, which is the same for every copy. A
-//! test gives it a new seed before it draws, or plans the draws: then two copies that draw equally
-//! often draw the same.
+//! The hazard is the generator of tokens: two copies with generators in the same state give one
+//! token to two attempts. A copy begins with a generator of a fixed seed, the same for every copy.
+//! So a test gives each copy a new seed, or plans the draws. With planned draws two copies draw the
+//! same tokens, in the same order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,28 +27,28 @@ impl Locks {
         self.random = Random { planned: Some(planned.clone()), ..Random::new(planned.rest) };
     }
 
-    /// How many tokens were drawn as planned.
+    /// How many of the planned tokens were drawn.
     pub fn tokens_drawn(&self) -> usize {
         self.random.planned.as_ref().map_or(0, |planned| planned.drawn)
     }
 }
 
-/// The draws of a client, as a test has planned them. No pause depends on how many tokens were
-/// drawn before it.
+/// The draws of a client, as a test has planned them. All pauses are equal, however many tokens
+/// were drawn before.
 #[derive(Debug, Clone)]
 pub struct Planned {
-    /// The seeds of its tokens, in their order.
+    /// The seeds of the tokens, in the order of the draws.
     pub tokens: Arc<[[u8; 32]]>,
-    /// How many of them were drawn.
+    /// How many tokens were drawn.
     pub drawn: usize,
-    /// Each pause has this length, or the nearest to it that is allowed.
+    /// The length of each pause, or the nearest length that the caller allows.
     pub pause: Duration,
-    /// The seed of what a client draws once: its channel and the secret of its marks.
+    /// The seed of the other draws: the channel of the client and the secret of its marks.
     pub rest: [u8; 32],
 }
 
 impl Planned {
-    /// The generator of the next token.
+    /// The generator that draws the next token.
     ///
     /// # Panics
     /// If there is no seed left.
@@ -86,7 +86,7 @@ impl Clone for Stage {
     }
 }
 
-/// A handle of a lock is not `Clone`, so neither is an outcome.
+/// Copies an outcome. [`Outcome`] is not `Clone`, because a lock has one handle only.
 fn copy_of(outcome: &Outcome) -> Outcome {
     match outcome {
         Outcome::Acquired(lock) => Outcome::Acquired(lock.alias()),

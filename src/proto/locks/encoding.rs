@@ -1,7 +1,7 @@
 //! The bytes of a record's questions, and the phase of the record in which each may be written.
 //!
-//! [`Locks::ask_as`](super::Locks) encodes a question after it has looked at the phase; the last
-//! words of a client that ends are encoded without a look.
+//! [`Locks::ask_as`](super::Locks) checks the phase before it encodes a question. The last commands
+//! of a client that ends are encoded without that check.
 
 use std::iter;
 
@@ -20,38 +20,40 @@ use crate::proto::wire::known_scripts::ScriptName;
 use crate::proto::wire::line::{self as lines, Channel, MarkKey, Member};
 use crate::proto::wire::sets::{self, SetKeys};
 
-/// A question about a lock, as far as its caller decides about it. Which keys it concerns is the
-/// record's, and which scripts a node knows is the connection's.
+/// What the code that asks decides about a question. The record decides which keys it names, and
+/// the connection whether the node knows the script.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Question {
     pub kind: Kind,
-    /// By a script that also touches the fencing counters. That is decided node by node: not every
-    /// node counts for fencing numbers.
-    pub counts: bool,
-    /// Of a script: by its SHA1 if the node knows it, or in any case by its source. Or a native
-    /// command in place of the script.
+    /// The script also uses the fencing counters of the keys. Decided for each node, because the
+    /// counters of some nodes do not count.
+    pub with_counters: bool,
+    /// `Sha`: by the SHA1 of the script, or by its source where the node does not know it.
+    /// `Source`: always by its source. `Native`: by a command of the server's own in place of the
+    /// script.
     pub form: Form,
 }
 
 impl Question {
-    /// The question without counters, whose answer is read.
+    /// The question without counters, in the form for an answer that the client reads.
     #[inline]
     pub fn of(kind: Kind) -> Question {
-        Question { kind, counts: false, form: Form::Sha }
+        Question { kind, with_counters: false, form: Form::Sha }
     }
 
-    /// Which keys it names at these nodes. A lock that is handed over asks nodes together only if
-    /// the user may use the line on all of them, or on none.
+    /// Which keys the question names at these nodes. If the release of the lock hands the key over,
+    /// the caller asks only such nodes together where the user may use the line on all of them, or
+    /// on none.
     #[inline]
     pub fn names(self, record: &Record, nodes: NodeSet) -> Names {
-        if self.counts {
+        if self.with_counters {
             return Names::AllKeysAndCounters;
         }
         let in_line = record.hands_over() && self.kind.names_the_line();
         let in_line = in_line && record.plain().common(nodes).is_empty();
         let several = record.set().is_some();
         match (in_line, self.kind) {
-            // A waiter stands in the line of one of its keys at a time.
+            // A waiter joins the line of one of its keys at a time.
             (true, Kind::Join) => Names::KeyAndLine,
             (true, _) if several => Names::AllKeysAndLines,
             (true, _) => Names::KeyAndLine,
@@ -61,8 +63,8 @@ impl Question {
         }
     }
 
-    /// How it is sent to these nodes, and which of them do not know its script: these get the
-    /// source instead.
+    /// The form in which the question is sent to these nodes, and those of them that do not know
+    /// its script: the caller sends them the source instead.
     #[inline]
     pub fn forms(self, names: Names, nodes: NodeSet, cluster: &Cluster) -> (Option<Form>, NodeSet) {
         if names == Names::Key && self.kind == Kind::Acquire {
@@ -96,7 +98,8 @@ pub(super) fn phase_of(kind: Kind) -> Phase {
     }
 }
 
-/// Encodes a question about the lock of a record, by the key alone. The key has its prefix.
+/// Encodes a question about the lock of a record that names only the key. `key` has the prefix of
+/// the client.
 pub(super) fn encode(
     out: &mut BytesMut,
     key: &[u8],
@@ -117,30 +120,31 @@ pub(super) fn encode(
     }
 }
 
-/// What is left of a lock that is healed.
+/// The ttl of a heal: the time until the deadline of the lock.
 fn left_to_heal(record: &Record, now: Instant) -> Ttl {
     record.ttl_left(now).expect("a heal is asked only while some is left")
 }
 
-/// The token that a lock is adopted by.
+/// The token that the adopted lock was given away with.
 fn given_away_with(record: &Record) -> &LockToken {
     record.taken_up().expect("it is set before the nodes are asked")
 }
 
-/// As [`encode`], by the script over all keys, or over all keys and their counters if it counts.
+/// As [`encode`], by the script that names all keys, and also their counters if `with_counters`.
 pub(super) fn encode_all(
     out: &mut BytesMut,
     prefix: &KeyPrefix,
     record: &Record,
     (kind, form): (Kind, Form),
-    counts: bool,
+    with_counters: bool,
     now: Instant,
 ) {
     let (token, ttl) = (&record.token, record.round.ttl);
     let only = [record.key.len() as u32];
     let ends = record.set().map_or(&only[..], |set| set.ends());
     let keys = SetKeys { prefix, bytes: &record.key, ends };
-    let counting = counts.then(|| record.counting(!matches!(kind, Kind::Acquire | Kind::Claim)));
+    let counting =
+        with_counters.then(|| record.counting(!matches!(kind, Kind::Acquire | Kind::Claim)));
     match kind {
         Kind::Acquire => {
             let ends = record.set().map_or(ends, |set| set.asked_ends());
@@ -159,18 +163,18 @@ pub(super) fn encode_all(
     }
 }
 
-/// How a waiter of this client stands in the line of one node.
+/// What is needed to encode a member: the waiter as it stands in the line of one node.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     node: NodeId,
-    /// By which channel the node notifies the waiter, if it does.
+    /// The channel on which the node notifies the waiter, if it does.
     channel: Option<Channel>,
-    /// The secret by which the client makes its marks.
+    /// The secret from which the client makes its marks.
     marks: &'a MarkKey,
 }
 
 impl<'a> Place<'a> {
-    /// The place of this record at a node; nothing if it never stood in line.
+    /// The waiter of this record in the line of a node; nothing if the record never stood in line.
     pub fn of(
         record: &Record,
         node: NodeId,
@@ -188,19 +192,19 @@ impl<'a> Place<'a> {
         Member { token: &record.token, ttl: line.ttl, short_ttl: line.short_ttl, channel, mark }
     }
 
-    /// Whether the token may stand in a line of the node, or may be put there yet: by a join in
-    /// flight, or by one of a lost connection.
+    /// Whether the token may stand in a line of the node, or may still come into one: by a join in
+    /// flight, or by a join of a lost connection.
     fn may_be_taken(self, record: &Record, line: &Line) -> bool {
         let (node, pending) = (self.node, &record.pending);
         pending.is_asked(node) || pending.unproven().contains(node) || line.may_stand(node)
     }
 
-    /// The member that the last join put into the line.
+    /// The member with the mark that the node was given last.
     fn last(self, record: &'a Record, line: &Line) -> Member<'a> {
         self.member(record, line, line.mark_at(self.node))
     }
 
-    /// The members with earlier marks, of which one may be there instead.
+    /// The members with earlier marks: one of them may stand in the line instead of the last.
     fn earlier(
         self,
         record: &'a Record,
@@ -209,7 +213,8 @@ impl<'a> Place<'a> {
         line.earlier_marks(self.node).map(move |number| self.member(record, line, number))
     }
 
-    /// All of these, and those that may stand in the line of another key of the lock.
+    /// The last member, the earlier ones, and those that may stand in the line of another key of
+    /// the lock.
     pub fn members(
         self,
         record: &'a Record,
@@ -220,8 +225,8 @@ impl<'a> Place<'a> {
     }
 }
 
-/// As [`encode`], for a question that names the line. A record that is in line has a place of its
-/// own at each node, so each is asked by itself.
+/// As [`encode`], for a question that names the key and its line. A waiter has another mark on each
+/// node, so `place` is that of one node.
 pub(super) fn encode_for_line(
     out: &mut BytesMut,
     key: &[u8],
@@ -251,7 +256,7 @@ pub(super) fn encode_for_line(
     }
 }
 
-/// As [`encode_for_line`], for the release of several keys.
+/// As [`encode_for_line`], for the release of several keys, which names the line of each.
 pub(super) fn encode_for_lines(
     out: &mut BytesMut,
     prefix: &KeyPrefix,

@@ -1,4 +1,5 @@
-//! What matters of the locks for the future: see [`crate::proto::fingerprint`].
+//! The fingerprint of the locks: everything that their next steps can depend on. See
+//! [`crate::proto::fingerprint`].
 
 use std::mem::discriminant;
 
@@ -12,7 +13,8 @@ use crate::proto::locks::{Due, Locks};
 use crate::proto::node_set::{NodeId, NodeSet};
 
 impl Locks {
-    /// The nodes on which a key with `token` may be, and is released if it is not wanted.
+    /// The nodes on which a key with `token` may be, and where a record of this client would still
+    /// release it.
     pub fn answers_for(&self, token: &LockToken) -> NodeSet {
         let records = self.records.ids().into_iter().map(|id| self.records.get(id));
         let of_token = records.filter(|record| record.token == *token);
@@ -42,12 +44,12 @@ impl Locks {
             updates,
             releases,
             no_lines_until,
-            // Buffers are given back after a burst; that changes no answer.
+            // Memory is given back after a burst, which changes no answer.
             tidying: _,
             marks,
             given_away,
             given_back,
-            // In the search draws are planned, and tokens have names.
+            // In the search all draws are planned. A fingerprint has names in place of tokens.
             random: _,
         } = self;
         assert!(tasks.count() == 0, "a fingerprint does not cover tasks");
@@ -55,7 +57,7 @@ impl Locks {
         assert!(verdicts.is_empty(), "verdicts are acted on first");
         assert!(waits.is_empty() && updates.is_empty(), "nor what was not taken out");
         assert!(!ops.has_ready(), "completions are taken out first");
-        // Records and requests go by their order in the slab.
+        // Records and requests are named by their order in the slab, not by their generation.
         let (ids, open) = (records.ids(), ops.all());
         let place = |id: RecordId| {
             let place = ids.iter().position(|&other| other == id)?;
@@ -96,8 +98,8 @@ impl Locks {
         cluster.add_to(fingerprint, &place);
     }
 
-    /// Timers of one moment are added in no order: what they do to different records and nodes does
-    /// not depend on it.
+    /// Adds the timers as a sum, so that their order does not matter: neither does the order in
+    /// which timers of one moment act on different records and nodes.
     fn add_timers(
         &self,
         fingerprint: &mut Fingerprint<'_>,
@@ -163,8 +165,8 @@ fn add_request(
     }
 }
 
-/// A number for a phase.
-pub(super) fn phase_word(phase: Phase) -> u64 {
+/// The number of a phase in a fingerprint.
+pub(super) fn phase_number(phase: Phase) -> u64 {
     match phase {
         Phase::Asking => 1,
         Phase::Held => 2,

@@ -1,9 +1,9 @@
-//! Flushes: a node reports that every key of a database may be gone, so every auto-extended lock
-//! and every waiter has to look.
+//! Flushes: a node reports that every key of its database may be gone. So the client has to ask it
+//! about every auto-extended or watched lock, and for every waiter.
 //!
-//! The hazard is the cost. A flush concerns every record, and a node may report one in each read.
-//! So the locks are walked over at once for the first flush, and once for all those that follow it
-//! closely.
+//! The hazard is the cost: a flush concerns every record, and a node may report one in each read.
+//! So the client walks over the locks immediately after the first flush, and once more for all
+//! flushes within `BETWEEN_WALKS` after that.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
 use crate::proto::timers::Timer;
 
-/// How soon after one walk over the locks the next one follows for the same node. A walk over
-/// 50,000 locks takes some milliseconds, so a node that reports flushes all the time costs a small
-/// part of a core. The loss of a lock that such a flush deleted is noticed this much later.
+/// The shortest time between two walks over the locks because of the same node. A walk over 50,000
+/// locks takes some milliseconds, so a node that reports flushes all the time costs a small share
+/// of a core. The loss of a lock is noticed later by this time at most.
 pub(super) const BETWEEN_WALKS: Duration = Duration::from_millis(50);
 
-/// What is remembered of a node's flushes.
+/// When the locks were walked over because of a node's flushes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Flushes {
-    /// When the locks were last walked over because of one.
+    /// When the last walk over the locks was.
     pub(super) walked_at: Option<Instant>,
-    /// Starts the walk for those that were reported since.
+    /// Starts the next walk, for the flushes that were reported since the last one.
     pub(super) next_walk: Option<Timer>,
 }
 
@@ -40,9 +40,9 @@ impl Locks {
         }
     }
 
-    /// Every key of a node may be gone: all auto-extended locks are doubted, and all waiters
-    /// notified. The walk is made even if the node's connection was lost since the flush: the keys
-    /// are gone all the same.
+    /// Walks over the locks because every key of the node may be gone: doubts all auto-extended or
+    /// watched locks, and notifies all waiters. Also if the connection was lost since the flush,
+    /// because the keys are gone all the same.
     pub(super) fn walk_over(&mut self, node: NodeId, now: Instant) {
         self.flushes[node.index()] = Flushes { walked_at: Some(now), next_walk: None };
         self.cluster.stats_mut().node(node).flushes += 1;

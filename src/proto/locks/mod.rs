@@ -1,18 +1,18 @@
-//! The locks: what is known of each attempt, its rounds and its deadline; the releases that are
-//! pending afterwards; renewals; and handing a lock on by its token.
+//! The locks: what the client knows of each attempt, its rounds and its deadline; the releases that
+//! are pending after a lock is over; renewals; and giving a lock to another client by its token.
 //!
-//! They are not the waits. An attempt that was lost to another client is reported as a
-//! [`WaitEvent`], and so is a key that is free for the next request of this client. The waits
-//! decide when the key is asked for again. Nor are they the cluster, which they own and ask: every
-//! second method of theirs needs it, so as an argument it would be in a hundred signatures.
+//! The locks do not decide when a key is asked for again: the waits do. The locks report to them,
+//! as a [`WaitEvent`], an attempt that was lost, and a key that is free for the next request of
+//! this client. [`Locks`] owns the cluster, because half of its methods ask nodes: otherwise a
+//! hundred signatures would need the cluster as an argument.
 //!
-//! The one hazard is a verdict or an event that is left waiting: the caller of any method here acts
+//! The hazard is a verdict or an event that no code acts on. So the caller of any method here acts
 //! on the verdicts ([`act_on_verdicts`](Locks::act_on_verdicts)) and takes the events out
 //! ([`poll_wait`](Locks::poll_wait)) before it returns to the driver.
 //!
-//! Renewals have timers of their own, because they come last in a turn. All requests of callers
-//! ([`Ops`]) are kept here, even those that wait: a request goes through all of its stages in one
-//! place. All random numbers are drawn from one generator, so a simulated run can be repeated.
+//! Renewals have timers of their own, because the driver does them last in a turn. [`Ops`] has all
+//! requests of callers, also those that wait for a key, so that a request changes its stage in one
+//! place only. All random numbers come from one generator, so a simulated run can be repeated.
 
 mod answers;
 mod attempt;
@@ -78,19 +78,19 @@ use tidying::Tidying;
 /// What a timer does when it comes due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Due {
-    /// The round's time is over: a node that has not answered is silent.
+    /// The time of the round is over: a node that has not answered counts as silent.
     Round { record: RecordId },
     /// The time of the task is over.
     Task { task: TaskId },
     /// The lock's deadline.
     Deadline { record: RecordId },
-    /// An auto-extended lock comes near its deadline: warn its caller.
+    /// Warn the caller that its auto-extended or watched lock comes near its deadline.
     Warn { record: RecordId },
     /// Send the node its pending releases.
     PendingReleases { node: NodeId },
-    /// Act on the flushes that the node reported since they were last acted on.
+    /// Act on the flushes that the node reported since the last walk over the locks.
     Flushes { node: NodeId },
-    /// The node was away so long that its pending releases are dropped.
+    /// Drop the pending releases of the node: it was not ready for too long.
     DropReleases { node: NodeId },
 }
 
@@ -103,21 +103,21 @@ pub enum WaitEvent {
         op: Op,
         /// The record of its next attempt.
         next: RecordId,
-        /// The error of the attempt.
+        /// The error of the lost attempt.
         last: Error,
     },
-    /// A request that waited for this key has got its lock.
+    /// A request that had to wait for this key has won its lock.
     AttemptWon {
         /// The request.
         op: Op,
         /// Its key.
         key: KeyHash,
     },
-    /// An attempt of the request that this queue waits for has ended.
+    /// The requests in this queue wait for another request, and an attempt of that one has ended.
     Attempted {
         /// The queue.
         queue: u32,
-        /// Why, if too few nodes gave a vote that counts.
+        /// Its error, if too few nodes gave a vote that counts.
         no_quorum: Option<Error>,
     },
     /// The pause before the next attempt of this request is over.
@@ -125,7 +125,7 @@ pub enum WaitEvent {
         /// The request.
         op: Op,
     },
-    /// The wait of this request is over before its turn came.
+    /// The time that this request may wait is over before its turn came.
     GiveUp {
         /// The request.
         op: Op,
@@ -137,12 +137,12 @@ pub enum WaitEvent {
         /// The queue.
         queue: u32,
     },
-    /// No record asks for the key of this queue, or holds it, any more.
+    /// The record that asked for the key of this queue, or held it, has given it up.
     Vacated {
         /// The queue.
         queue: u32,
     },
-    /// The key that this request waits for was written to on a node, or is gone there.
+    /// On this node a client wrote to the key that the request waits for, or the key is gone.
     Written {
         /// The request.
         op: Op,
@@ -156,9 +156,9 @@ pub enum WaitEvent {
 pub struct AcquireParams {
     /// The ttl of the lock.
     pub ttl: Ttl,
-    /// When it was asked for.
+    /// When the caller asked for it.
     pub since: Instant,
-    /// No attempt is begun from this moment on.
+    /// From this moment on no attempt begins.
     pub give_up_at: Instant,
     /// How the lock is auto-extended.
     pub auto_extend: Option<AutoExtend>,
@@ -173,45 +173,46 @@ pub struct AcquireParams {
 #[cfg_attr(feature = "testing", derive(Clone))]
 pub struct Locks {
     cluster: Cluster,
-    /// The first handshakes are not over: requests for locks are held.
+    /// The first handshakes are not over: until then no acquire asks the nodes.
     starting: bool,
-    /// This is the copy in a forked process: every request ends as an error.
+    /// This is the copy of the client in a forked process: every request ends as an error.
     forked: bool,
     /// The pending releases of each node.
     pending_releases: Vec<PendingReleases>,
     /// The flushes that each node reported.
     flushes: Vec<Flushes>,
-    /// The key of the question that is being written.
+    /// The prefix of all keys, and a buffer for the key of the question that is being encoded.
     key_prefix: KeyPrefix,
     reserved_keys: ReservedKeys,
     records: Records,
     tasks: Tasks,
     ops: Ops,
     renewals: Renewals,
-    /// The buffer for the next question: several nodes are asked it, and it is encoded once.
+    /// The bytes of the question that is being asked: encoded once, and written to several nodes.
     command: BytesMut,
     timers: Timers<Due>,
-    /// The records whose round was decided: empty except within a call of the coordinator.
+    /// The records whose round was decided. Empty between two calls of the coordinator.
     verdicts: VecDeque<RecordId>,
-    /// Events for the waits: empty except within a call of the coordinator.
+    /// Events for the waits. Empty between two calls of the coordinator.
     waits: VecDeque<WaitEvent>,
     updates: Updates,
     releases: Releases,
     tidying: Tidying,
-    /// The secret by which the client makes its marks; nothing if it never stood in line.
+    /// The secret from which the client makes its marks; nothing if it never stood in line.
     marks: Option<MarkKey>,
-    /// Until this moment no request stands in line, because too many nodes refused the scripts of
-    /// the line to this user.
+    /// Until this moment no request joins a line: too many nodes refused the scripts of the line to
+    /// this user.
     no_lines_until: Instant,
-    /// The tokens of locks in line that were given away last.
+    /// Tokens that stood in line and whose locks were given away: only the last ones.
     given_away: VecDeque<LockToken>,
-    /// The keys that nodes handed over to no record, and that were given back there.
+    /// The node and the token of each key that a node handed over to no record, and that the client
+    /// released there: only the last ones.
     given_back: VecDeque<(NodeId, LockToken)>,
     random: Random,
 }
 
 impl Locks {
-    /// The locks of a new client. The settings are valid; tokens are drawn from the seed.
+    /// The locks of a new client. The settings have to be valid. Tokens are drawn from the seed.
     pub fn new(settings: Settings, seed: [u8; 32], now: Instant) -> Locks {
         let nodes = settings.nodes.len();
         let cluster = Cluster::new(settings, now);
@@ -243,26 +244,26 @@ impl Locks {
         }
     }
 
-    /// The cluster, to look at.
+    /// The cluster, to read.
     #[inline]
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// The cluster, for what the driver does to the connections. Its changes are for
-    /// [`act_on_changes`](Locks::act_on_changes).
+    /// The cluster, for what the driver does to connections. The driver then calls
+    /// [`act_on_changes`](Locks::act_on_changes), so that the locks act on what changed.
     #[inline]
     pub fn cluster_mut(&mut self) -> &mut Cluster {
         &mut self.cluster
     }
 
-    /// The requests, to look at.
+    /// The requests, to read.
     #[inline]
     pub fn ops(&self) -> &Ops {
         &self.ops
     }
 
-    /// The requests, for what concerns a request alone.
+    /// The requests, for a change that concerns neither a record nor a node.
     #[inline]
     pub fn ops_mut(&mut self) -> &mut Ops {
         &mut self.ops
@@ -279,7 +280,7 @@ impl Locks {
         !self.waits.is_empty()
     }
 
-    /// The next event for the waits, after every verdict was acted on.
+    /// Acts on every verdict, and takes out the next event for the waits.
     pub fn poll_wait(&mut self, now: Instant) -> Option<WaitEvent> {
         self.act_on_verdicts(now);
         self.waits.pop_front()
@@ -294,14 +295,14 @@ impl Locks {
         Instant::first_of([at_nodes, timers, requests, renewals, self.tidying.due])
     }
 
-    /// Whether the earliest timer is a poll of a waiter in line. Such a poll may come a millisecond
-    /// late: usually the node that hands the key over notifies the waiter before.
+    /// Whether the earliest timer is a poll of a waiter in line. The driver may fire such a timer a
+    /// millisecond late, because usually the message of a hand-over comes before the poll.
     pub fn next_is_a_poll_in_line(&self, next: Instant) -> bool {
         let first = self.ops.next_timeout() == Some(next) && self.timers.next() != Some(next);
         first && self.ops.next_is_a_poll_in_line()
     }
 
-    /// Does the earliest thing that is due, except renewals. Returns whether there was one.
+    /// Fires the earliest timer that is due, except those of renewals. Returns whether one was due.
     pub fn do_next_due(&mut self, now: Instant) -> bool {
         let (at_a_node, of_request) = (self.cluster.next_timeout(), self.ops.next_timeout());
         let rest = Instant::first_of([of_request, self.timers.next()]);
@@ -349,7 +350,7 @@ impl Locks {
         self.renewals.len()
     }
 
-    /// How many releases are pending for a node.
+    /// How many releases wait in the queue of a node.
     pub fn pending_releases(&self, node: NodeId) -> usize {
         self.pending_releases[node.index()].len()
     }
@@ -363,7 +364,8 @@ impl Locks {
         Ok(self.reserved_keys.check(key)?)
     }
 
-    /// Draws the token of an attempt. `hands_over`: its lock is handed over when it is released.
+    /// Draws the token of an attempt. `hands_over`: the release of its lock hands the key over to
+    /// the next one in line.
     #[inline]
     fn random_token(&mut self, hands_over: bool) -> LockToken {
         let token = self.random.token(hands_over);
@@ -390,23 +392,26 @@ impl Locks {
         self.ask_as(nodes, id, Question::of(kind), now);
     }
 
-    /// As `ask_all`, if the caller decides more than the kind.
+    /// As `ask_all`, for a caller that also chooses the form of the script, or one that has
+    /// counters.
     ///
-    /// Each question that is counted in what is pending goes through here, after a look at the
-    /// phase of its record. The last words of a client that ends do not.
+    /// Each question that [`Pending`](release::pending::Pending) counts goes through here, so that
+    /// the phase of its record is checked. The last commands of a client that ends do not: their
+    /// answers are not read.
     fn ask_as(&mut self, nodes: NodeSet, id: RecordId, question: Question, now: Instant) {
         let record = self.records.get_mut(id);
         let kind = question.kind;
         if record.hands_over() && kind.names_the_line() && nodes.len() != 1 {
-            let (odd, in_line) = (nodes.common(record.plain()), record.line().is_some());
+            let (plain, in_line) = (nodes.common(record.plain()), record.line().is_some());
             if in_line {
-                // The member names the channel and the mark of its node.
+                // A member in line has the channel and the mark of its node, so each node gets
+                // other bytes.
                 nodes.iter().for_each(|node| self.ask_as(node.into(), id, question, now));
                 return;
             }
-            if !odd.is_empty() && odd != nodes {
-                self.ask_as(odd, id, question, now);
-                self.ask_as(nodes.minus(odd), id, question, now);
+            if !plain.is_empty() && plain != nodes {
+                self.ask_as(plain, id, question, now);
+                self.ask_as(nodes.minus(plain), id, question, now);
                 return;
             }
         }
@@ -434,14 +439,13 @@ impl Locks {
         let names_it = record.tracked && kind.may_create() && kind != Kind::Join;
         self.cluster.ask_all(nodes, ask, now, &self.command);
         if names_it {
-            // A write of this client ends the registration of the key, so the key is registered
-            // again after each write.
+            // A write of this client ends the registration of the key at the node, so the client
+            // registers it again after each write.
             self.register_at(id, nodes, now);
         }
     }
 
-    /// Asks those of these nodes by the source of the script that do not know it, and then the
-    /// others.
+    /// Asks the nodes that do not know the script by its source, and then the others.
     #[cold]
     fn ask_apart(
         &mut self,
@@ -489,7 +493,7 @@ impl Locks {
         }
     }
 
-    /// Closes the record if nothing of it is in flight or pending any more.
+    /// Closes the record if it is over, and nothing of it is in flight or pending.
     #[inline]
     fn finish(&mut self, id: RecordId) {
         let Some(record) = self.records.get_open_mut(id) else { return };

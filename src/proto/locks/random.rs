@@ -1,4 +1,4 @@
-//! The generator that all random numbers are drawn from, so that a simulated run can be repeated.
+//! The generator of all random numbers. As there is only one, a simulated run can be repeated.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::proto::locks::copies::Planned;
 #[derive(Debug)]
 pub struct Random {
     pub(super) rng: StdRng,
-    /// What a test has planned in place of some numbers.
+    /// The draws that a test has planned, which take the place of random ones.
     #[cfg(feature = "testing")]
     pub(super) planned: Option<Planned>,
 }
@@ -35,8 +35,8 @@ impl Random {
         &mut self.rng
     }
 
-    /// The token of an attempt, without an owner. `hands_over`: its lock is handed over when it is
-    /// released.
+    /// Draws the token of an attempt, without an owner. `hands_over`: the release of its lock hands
+    /// the key over to the next one in line.
     #[inline]
     pub fn token(&mut self, hands_over: bool) -> LockToken {
         #[cfg(feature = "testing")]
@@ -46,7 +46,7 @@ impl Random {
         LockToken::draw(&mut self.rng, hands_over)
     }
 
-    /// A pause between these two.
+    /// Draws a length between these two.
     pub fn pause(&mut self, least: Duration, most: Duration) -> Duration {
         #[cfg(feature = "testing")]
         if let Some(planned) = &self.planned {
@@ -55,7 +55,7 @@ impl Random {
         self.rng.random_range(least..=most)
     }
 
-    /// An index below `count`.
+    /// Draws an index below `count`.
     pub fn index(&mut self, count: usize) -> usize {
         #[cfg(feature = "testing")]
         if self.planned.is_some() {

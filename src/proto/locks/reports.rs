@@ -1,4 +1,4 @@
-//! The reports in errors: what every node said, or why it could not be asked.
+//! The reports in errors: what every node answered, or why it was not asked.
 
 use crate::proto::error::{ClosedReason, Error, HeldFor, LostReason, NodeReply};
 use crate::proto::error::{Report, ReportedSet};
@@ -11,13 +11,13 @@ use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
 
 impl Locks {
-    /// What every node said to the record's question.
+    /// A report of what every node answered in the present round of the record.
     pub(super) fn report(&self, id: RecordId, now: Instant) -> Box<Report> {
         let record = self.records.get(id);
         self.report_of_record(id, |node| record.round.reply_of(node), now)
     }
 
-    /// A report about the keys of a record, with what each node is to have said.
+    /// A report about the keys of a record. `reply` gives the answer of each node.
     pub(super) fn report_of_record(
         &self,
         id: RecordId,
@@ -31,13 +31,13 @@ impl Locks {
         report
     }
 
-    /// The error for the lost lock of the record.
+    /// The error of a record whose lock is lost.
     pub(super) fn lost(&self, id: RecordId, reason: LostReason, now: Instant) -> Error {
         Error::Lost { reason, report: self.report(id, now) }
     }
 
-    /// The error of a lost lock about which no node was asked. In a forked process every lock is
-    /// the parent's.
+    /// The error of a lost lock about which no node was asked. In a forked process it says so,
+    /// because every lock is the parent's.
     pub fn lost_unasked(&self, reason: LostReason, key: &[u8], now: Instant) -> Error {
         if self.forked {
             return Error::Closed(ClosedReason::Forked);
@@ -50,8 +50,8 @@ impl Locks {
         self.cluster.report_of(key, |_| NodeReply::NotAsked, now)
     }
 
-    /// A contended error with the time for which others hold the key, by what the nodes reported to
-    /// the request while it waited.
+    /// Adds to a contended error how long others hold the key, as the nodes reported it while the
+    /// request waited.
     pub(super) fn with_time_left(&self, op: Op, mut error: Error, now: Instant) -> Error {
         let waiting = self.ops.get(op).and_then(|request| request.waiting.as_ref());
         if let (Error::Contended(report), Some(waiting)) = (&mut error, waiting) {
@@ -60,7 +60,7 @@ impl Locks {
         error
     }
 
-    /// A contended error for a key that this client holds by itself, in this record.
+    /// The contended error of a request for a key that this client itself holds, in this record.
     pub(super) fn held_by_us(&self, id: RecordId, key: &[u8], now: Instant) -> Error {
         let record = self.records.get(id);
         let mut report = self.report_unasked(key, now);

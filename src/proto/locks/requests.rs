@@ -1,11 +1,12 @@
 //! The requests of callers: an acquire with all its attempts, an extend, a release.
 //!
-//! The hazard is an answer for a caller that is gone. An [`Op`] carries a generation, and the op of
-//! a request that was cancelled or answered finds nothing.
+//! One hazard is an outcome that reaches another caller than the one that asked. So an [`Op`]
+//! carries a generation: the op of a request that was cancelled or fetched finds no other request
+//! in its place.
 //!
-//! The other one is a request that pauses without a timer. A request has one timer at most, which
-//! goes with its stage; only a caller of [`interrupt`](Ops::interrupt) has to set another one, or
-//! to begin the attempt.
+//! The other hazard is a request that pauses without a timer, and never goes on. A request has one
+//! timer at most, which is cleared when its stage changes. The caller of
+//! [`interrupt`](Ops::interrupt) has to set a new timer, or to begin the attempt.
 
 use std::collections::VecDeque;
 
@@ -27,7 +28,7 @@ use crate::proto::waiting::Waiting;
 /// The stage of a request.
 #[derive(Debug)]
 pub enum Stage {
-    /// Held until the first handshakes are over: no node was asked yet.
+    /// The request asks no node before the first handshakes are over.
     Starting {
         /// The record of the attempt to come.
         record: RecordId,
@@ -37,7 +38,7 @@ pub enum Stage {
         /// The record.
         record: RecordId,
     },
-    /// In the queue after other requests of this client that wait for the key, or hold it.
+    /// In the queue for the key, because earlier requests of this client wait for it or hold it.
     Queued {
         /// The queue.
         queue: u32,
@@ -46,16 +47,17 @@ pub enum Stage {
         /// Whether to ask for a fencing number.
         fenced: bool,
     },
-    /// In the queues of those of several keys that other requests of this client wait for, or hold.
+    /// A request for several keys, in the queue of each key that earlier requests of this client
+    /// wait for or hold.
     Gathering {
-        /// The record, which has the other keys inside this client.
+        /// The record. Its request already has its turn for the other keys.
         record: RecordId,
     },
-    /// Between two attempts, or two rounds.
+    /// Between two attempts, or between two rounds of an extend.
     Pausing {
         /// The record of the next attempt or round.
         record: RecordId,
-        /// The error of the last attempt: the result if the wait runs out.
+        /// The error of the last attempt: the result if the time to wait is over.
         last: Error,
     },
     /// A task is in flight.
@@ -63,18 +65,19 @@ pub enum Stage {
         /// The task.
         task: TaskId,
     },
-    /// The lock was granted, and was not fetched yet.
+    /// The lock was granted, and its caller has not fetched it yet.
     Granted {
         /// The record that is held.
         record: RecordId,
     },
-    /// The lock was extended, and the outcome was not fetched yet: the lock may be lost before
-    /// that.
+    /// The lock was extended, and its caller has not fetched the outcome yet. The lock may be lost
+    /// before that.
     Extended {
-        /// The lock. The request may be left for so long that the record's generation comes again.
+        /// The lock, not its record: the outcome may stay unfetched for so long that another record
+        /// has the same place and generation.
         lock: Lock,
     },
-    /// The request has ended, and its outcome was not fetched yet.
+    /// The request has ended, and its caller has not fetched the outcome yet.
     Over(Result<Outcome, Error>),
 }
 
@@ -93,44 +96,46 @@ pub struct Request {
     pub data: u64,
     /// When the caller made the request.
     pub since: Instant,
-    /// No attempt is begun from this moment on.
+    /// From this moment on no attempt begins.
     pub give_up_at: Instant,
     /// What the request knows of a key that others hold.
     pub waiting: Option<Box<Waiting>>,
-    /// The terms of auto-extension, once the lock is handed out.
+    /// How the lock is auto-extended from its hand-out on.
     pub auto_extend: Option<AutoExtend>,
-    /// After an attempt that others were faster at, the request stands in line on the nodes.
+    /// If an attempt is lost because other clients have the key, the request joins the line on the
+    /// nodes.
     pub joins: bool,
-    /// How often its waiter in line gave nodes up for another one.
+    /// How often the request gave up the nodes that it had, for another waiter in line.
     pub yields: u32,
-    /// The caller is gone, and the request goes on: no code fetches its outcome.
+    /// The caller is gone, and the request goes on to its end. No caller fetches its outcome, so it
+    /// is closed at its end.
     pub abandoned: bool,
     /// The stage of the request.
     pub stage: Stage,
-    /// Ends the pause, or the wait for its turn.
+    /// Ends the pause, or the wait in a queue.
     pub(super) timer: Option<Timer>,
 }
 
-/// The requests in flight, and those whose outcome was not fetched yet.
+/// The requests that go on, and those whose outcome was not fetched yet.
 #[derive(Debug, Default)]
 #[cfg_attr(feature = "testing", derive(Clone))]
 pub struct Ops {
     slab: Slab<Request>,
     ready: VecDeque<Op>,
-    /// How many of them have begun to wait for a key that others hold.
+    /// How many of the requests have begun to wait for a key that others hold.
     waiters: usize,
     next_generation: OpGeneration,
     timers: Timers<ShortOp>,
 }
 
 impl Ops {
-    /// From now on the generations are so close to the end of their lower half.
+    /// `left` more generations are given before their lower half carries into the upper one.
     #[cfg(feature = "testing")]
     pub fn start_before_wrap(&mut self, left: u32) {
         self.next_generation = OpGeneration::before_carry(left);
     }
 
-    /// Opens a request. One that has ended already is queued to be fetched.
+    /// Opens a request. If `stage` is an end, the request is queued to be fetched.
     pub fn open(&mut self, data: u64, since: Instant, give_up_at: Instant, stage: Stage) -> Op {
         let generation = self.next_generation.advance();
         let ended = stage.ends();
@@ -154,7 +159,7 @@ impl Ops {
         op
     }
 
-    /// Links a request with its new record, and notes whether the lock is to be auto-extended.
+    /// Links a request and its record, and notes in both whether the lock is to be auto-extended.
     #[inline]
     pub fn link(&mut self, op: Op, record: &mut Record, auto_extend: Option<AutoExtend>) {
         (record.op, record.tracked) = (Some(op), auto_extend.is_some());
@@ -163,40 +168,40 @@ impl Ops {
         }
     }
 
-    /// Sets whether a request stands in line after an attempt that others were faster at.
+    /// Sets whether a request joins the line if other clients have the key.
     pub fn set_joins(&mut self, op: Op, joins: bool) {
         if let Some(request) = self.get_mut(op) {
             request.joins = joins;
         }
     }
 
-    /// The request, to look at, unless it was cancelled or answered.
+    /// The request, to read, unless it was cancelled or fetched.
     pub fn get(&self, op: Op) -> Option<&Request> {
         self.slab.get(op.index as usize).filter(|request| request.generation == op.generation)
     }
 
-    /// The request, unless it was cancelled or answered.
+    /// The request, to change it, unless it was cancelled or fetched.
     pub fn get_mut(&mut self, op: Op) -> Option<&mut Request> {
         self.slab.get_mut(op.index as usize).filter(|request| request.generation == op.generation)
     }
 
-    /// The stage of a request, unless it was cancelled or answered.
+    /// The stage of a request, to change it, unless the request was cancelled or fetched.
     pub fn stage_mut(&mut self, op: Op) -> Option<&mut Stage> {
         self.get_mut(op).map(|request| &mut request.stage)
     }
 
-    /// The moment at which a pause, or a wait for a turn, ends.
+    /// The earliest moment at which a pause, or a wait in a queue, ends.
     #[inline]
     pub fn next_timeout(&self) -> Option<Instant> {
         self.timers.next()
     }
 
-    /// Takes out the next request whose pause or wait is over at `now`.
+    /// Takes out the timer that was the first to come due by `now`, and returns its request.
     ///
     /// # Panics
-    /// If the request is closed: its timer is cleared before.
+    /// If the request is closed, which cannot be: closing a request clears its timer.
     pub fn pop_due(&mut self, now: Instant) -> Option<Op> {
-        let op = self.timers.pop_due(now).map(|short| self.whole(short))?;
+        let op = self.timers.pop_due(now).map(|short| self.op_of(short))?;
         self.slab[op.index as usize].timer = None;
         Some(op)
     }
@@ -207,8 +212,8 @@ impl Ops {
             return false;
         };
         let polls = |request: &Request| request.waiting.as_ref().is_some_and(|it| it.is_in_line);
-        self.pauses_before(self.whole(short)).is_some()
-            && self.get(self.whole(short)).is_some_and(polls)
+        self.pauses_before(self.op_of(short)).is_some()
+            && self.get(self.op_of(short)).is_some_and(polls)
     }
 
     /// How many requests have a timer.
@@ -222,13 +227,13 @@ impl Ops {
         self.timers.iter()
     }
 
-    fn whole(&self, short: ShortOp) -> Op {
+    fn op_of(&self, short: ShortOp) -> Op {
         let op = Op { index: short.index, generation: self.slab[short.index as usize].generation };
         assert!(op.short() == short, "{op:?} is closed, but has a timer");
         op
     }
 
-    /// Opens a request in `queue`, which waits until the record of the key gives it up.
+    /// Opens a request that waits in `queue` until the record which has the key gives it up.
     pub fn open_queued(&mut self, queue: u32, params: AcquireParams) -> Op {
         let AcquireParams { ttl, since, give_up_at, auto_extend, fenced, data } = params;
         let op = self.open(data, since, give_up_at, Stage::Queued { queue, ttl, fenced });
@@ -239,8 +244,8 @@ impl Ops {
         op
     }
 
-    /// From now on the wait of a request for its turn ends at the moment from which no attempt is
-    /// begun.
+    /// Sets the timer that ends the wait of a request in its queues: at the moment from which none
+    /// of its attempts may begin.
     pub fn limit_wait(&mut self, op: Op) {
         let at = self.give_up_at(op).filter(|&at| at != Instant::from_nanos(u64::MAX));
         if let Some(at) = at {
@@ -250,13 +255,13 @@ impl Ops {
         }
     }
 
-    /// Lets a request pause from now on; `last` is the error of its last attempt.
+    /// Lets a request pause until `at`; `last` is the error of its last attempt.
     pub fn pause(&mut self, op: Op, record: RecordId, at: Instant, last: Error) {
         self.move_to(op, Stage::Pausing { record, last });
         self.pause_on(op, at);
     }
 
-    /// Sets a new timer for a request that goes on with its pause.
+    /// Replaces the timer of a request that pauses, so that its pause ends at `at`.
     pub fn pause_on(&mut self, op: Op, at: Instant) {
         if self.pauses_before(op).is_none() {
             return;
@@ -275,7 +280,7 @@ impl Ops {
         pauses
     }
 
-    /// The record of the attempt that a request pauses before.
+    /// If a request pauses: the record of its next attempt.
     pub fn pauses_before(&self, op: Op) -> Option<RecordId> {
         match self.get(op)?.stage {
             Stage::Pausing { record, .. } => Some(record),
@@ -283,7 +288,8 @@ impl Ops {
         }
     }
 
-    /// The record of the attempt that a request makes, or pauses before.
+    /// The record of the attempt of a request: the present one, or the next one if the request
+    /// pauses.
     pub fn attempt_of(&self, op: Op) -> Option<RecordId> {
         match self.get(op)?.stage {
             Stage::Pausing { record, .. } | Stage::Running { record } => Some(record),
@@ -299,7 +305,7 @@ impl Ops {
         }
     }
 
-    /// The record of a request that waits for some of its keys inside this client.
+    /// The record of a request for several keys that waits in the queue of one of them.
     pub fn gathers_for(&self, op: Op) -> Option<RecordId> {
         match self.get(op)?.stage {
             Stage::Gathering { record } => Some(record),
@@ -307,17 +313,17 @@ impl Ops {
         }
     }
 
-    /// The moment from which no attempt of a request is begun.
+    /// The moment from which no attempt of a request may begin.
     pub fn give_up_at(&self, op: Op) -> Option<Instant> {
         self.get(op).map(|request| request.give_up_at)
     }
 
-    /// Whether the wait of a request is over, though its timer may not have been looked at yet.
+    /// Whether the time that a request may wait is over. Its timer may still be set.
     pub fn has_waited_enough(&self, op: Op, now: Instant) -> bool {
         self.get(op).is_some_and(|request| request.give_up_at <= now)
     }
 
-    /// Whether a request stands in line after an attempt that others were faster at.
+    /// Whether a request joins the line if other clients have the key.
     pub fn joins(&self, op: Op) -> bool {
         self.get(op).is_some_and(|request| request.joins)
     }
@@ -335,20 +341,21 @@ impl Ops {
         }
     }
 
-    /// Gives back the places that were not in use since `most` were.
+    /// Gives back the memory that was not needed: at most `most` requests were open in the last
+    /// interval.
     pub fn shrink(&mut self, most: usize) {
         shrink_slab(&mut self.slab, most);
         shrink_queue(&mut self.ready, most);
         self.timers.shrink(most);
     }
 
-    /// For how many requests, or timers of theirs, there are places.
+    /// For how many requests, or for how many of their timers, there is room: the greater one.
     pub fn capacity(&self) -> usize {
         self.slab.capacity().max(self.timers.capacity())
     }
 
-    /// Moves a request on to `stage`, without a timer. If the request ends there, it is queued to
-    /// be fetched, or closed if its caller is gone.
+    /// Moves a request on to `stage`, and clears its timer. If `stage` is an end, the request is
+    /// queued to be fetched, or closed if its caller is gone.
     pub fn move_to(&mut self, op: Op, stage: Stage) {
         let Some(request) = self.slab.get_mut(op.index as usize) else { return };
         if request.generation != op.generation {
@@ -363,8 +370,7 @@ impl Ops {
         }
     }
 
-    /// Ends the pause of a request, whose next attempt or round is in this record. Returns the
-    /// error of its last attempt.
+    /// Ends the pause of a request: it runs from now on. Returns the error of its last attempt.
     pub fn end_pause(&mut self, op: Op) -> Option<Error> {
         let record = self.pauses_before(op)?;
         self.interrupt(op);
@@ -375,26 +381,27 @@ impl Ops {
         }
     }
 
-    /// The next request that has ended. It leaves the queue of ended requests, and stays open until
-    /// it is closed.
+    /// Takes the next request that has ended out of the queue. The request stays open until its
+    /// outcome is fetched.
     pub fn pop_ready(&mut self) -> Option<Op> {
         loop {
             let op = self.ready.pop_front()?;
-            // The request may have been cancelled, or have gone on, since it was queued here.
+            // Since it was queued, the request may have been cancelled, or begun another attempt.
             if self.has_ended(op) {
                 return Some(op);
             }
         }
     }
 
-    /// The next request that has ended, and its data, without the outcome.
+    /// Takes the next request that has ended out of the queue, and returns its data, too. The
+    /// outcome is fetched later.
     pub fn poll_ended(&mut self) -> Option<(Op, u64)> {
         let op = self.pop_ready()?;
         Some((op, self.get(op)?.data))
     }
 
-    /// Takes out the next request that has ended, if it is a release: it is closed, too. Returns
-    /// its data and its outcome.
+    /// If the next request that has ended is a release, closes it, and returns its data and its
+    /// outcome.
     #[inline]
     pub fn pop_released(&mut self) -> Option<(Op, u64, ReleaseOutcome)> {
         let op = *self.ready.front()?;
@@ -420,7 +427,7 @@ impl Ops {
         self.slab.iter().map(handle).collect()
     }
 
-    /// The records of the requests that wait for a key between two attempts.
+    /// The records of the next attempts of all requests that pause because others hold their key.
     pub fn waiting(&self) -> impl Iterator<Item = RecordId> {
         self.slab.iter().filter_map(|(_, request)| match request.stage {
             Stage::Pausing { record, .. } if request.waiting.is_some() => Some(record),
@@ -428,12 +435,12 @@ impl Ops {
         })
     }
 
-    /// Whether an outcome may wait to be fetched.
+    /// Whether the queue of ended requests has any entry.
     pub fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Takes a request out; `None` if it was cancelled or answered.
+    /// Closes a request and returns it; `None` if it was cancelled or fetched.
     #[inline]
     pub fn close(&mut self, op: Op) -> Option<Request> {
         self.get(op)?;
@@ -443,8 +450,8 @@ impl Ops {
         Some(request)
     }
 
-    /// What a request knows of a key that others hold; `begin` makes it when the request begins to
-    /// wait.
+    /// What a request knows of a key that others hold. If the request only begins to wait, `begin`
+    /// makes it.
     pub fn begin_waiting(
         &mut self,
         op: Op,
@@ -458,7 +465,7 @@ impl Ops {
         Some(request.waiting.get_or_insert_with(|| Box::new(begin())))
     }
 
-    /// The request that waits between two attempts, and asks for this record next.
+    /// The request of a record that asks for its key, if that request has begun to wait for others.
     pub fn waiter_of(&self, record: &Record) -> Option<Op> {
         let op = record.op.filter(|_| record.phase == Phase::Asking)?;
         self.get(op)?.waiting.is_some().then_some(op)
@@ -469,7 +476,7 @@ impl Ops {
         self.waiters == 0
     }
 
-    /// How many requests are in flight, or wait for their outcome to be fetched.
+    /// How many requests are open.
     pub fn len(&self) -> usize {
         self.slab.len()
     }
@@ -490,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_handed_out_in_their_order() {
+    fn requests_are_fetched_in_the_order_in_which_they_ended() {
         let mut ops = Ops::default();
         let [a, b, c] =
             [1, 2, 3].map(|data| ops.open(data, START, START, Stage::Task { task: TASK }));
@@ -506,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_was_cancelled_has_no_end() {
+    fn request_that_was_cancelled_is_not_fetched() {
         let mut ops = Ops::default();
         let op = ops.open(1, START, START, over());
         assert!(ops.close(op).is_some());

@@ -1,4 +1,4 @@
-//! The locks by hand, over nodes that are played by the test: what they report to the waits.
+//! What the locks report to the waits, and what memory they give back. The test plays the nodes.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const KEY: &[u8] = b"key";
 /// What a node answers to a `SET` of a key that another client holds.
 pub const HELD: &str = "_\r\n";
 
-/// The locks of a client whose nodes are ready, and the moment.
+/// The locks of a client whose nodes are ready, and the present moment.
 pub fn ready(nodes: usize) -> (Locks, Instant) {
     let now = Instant::from_nanos(1_000_000_000_000);
     let labels = (0..nodes).map(|node| NodeSettings::new(format!("n{node}")));
@@ -30,14 +30,14 @@ pub fn ready(nodes: usize) -> (Locks, Instant) {
                 asked.iter().map(|command| reply_to(command, (run_id, 86_400), now)).collect();
             receive(&mut locks, node, &replies, now);
         }
-        // The question for the time.
+        // A node that is ready is asked for its time.
         assert_eq!(commands(locks.cluster_mut(), node, now), ["TIME"]);
         receive(&mut locks, node, &reply_to("TIME", ('a', 0), now), now);
     }
     (locks, now)
 }
 
-/// Takes what a node answers.
+/// Passes the answers of a node to the locks.
 pub fn receive(locks: &mut Locks, node: NodeId, bytes: &str, now: Instant) {
     let mut input = bytes.as_bytes();
     while let Some(received) = locks.cluster_mut().receive(node, &mut input, now) {
@@ -53,7 +53,7 @@ pub fn receive(locks: &mut Locks, node: NodeId, bytes: &str, now: Instant) {
     }
 }
 
-/// Asks for the key, for at most `wait`.
+/// Asks for the key, and waits for it for `wait` at most.
 pub fn acquire(locks: &mut Locks, key: &[u8], wait: Duration, now: Instant) -> Op {
     let ttl = locks.check_params(KeysRef::One(key), TTL, None).unwrap();
     let give_up_at = now.saturating_add(wait);
@@ -78,7 +78,7 @@ fn events(locks: &mut Locks, now: Instant) -> Vec<WaitEvent> {
 }
 
 #[test]
-fn lock_without_waiters_concerns_no_wait() {
+fn lock_without_waiters_reports_no_event_to_the_waits() {
     let (mut locks, now) = ready(3);
     let (lock, _) = hold(&mut locks, now);
     locks.release(lock, 0, now);
@@ -153,7 +153,7 @@ fn only() -> NodeId {
     NodeId::new(0)
 }
 
-/// Makes this many requests at once, all of which are denied and fetched.
+/// Makes this many requests before the node answers one. All are denied, and fetched.
 fn burst(locks: &mut Locks, count: usize, now: Instant) {
     let ops: Vec<Op> = (0..count)
         .map(|n| acquire(locks, format!("key{n}").as_bytes(), Duration::ZERO, now))
@@ -167,12 +167,12 @@ fn burst(locks: &mut Locks, count: usize, now: Instant) {
     assert_eq!((locks.open_records(), locks.ops().len()), (0, 0));
 }
 
-/// For how many records, requests and timers there are places.
+/// For how many records, requests and timers there is room.
 fn capacities(locks: &Locks) -> [usize; 3] {
     [locks.records.capacity(), locks.ops.capacity(), locks.timers.capacity()]
 }
 
-/// The time of an interval passes, in which the node answers what it is asked.
+/// Lets an interval of the tidying pass. The node answers what it is asked.
 fn pass_an_interval(locks: &mut Locks, now: &mut Instant) {
     *now = now.saturating_add(INTERVAL);
     while locks.do_next_due(*now) {}
@@ -182,7 +182,7 @@ fn pass_an_interval(locks: &mut Locks, now: &mut Instant) {
 }
 
 #[test]
-fn room_of_a_burst_is_given_back_after_an_interval_without_it() {
+fn tidying_gives_back_the_room_of_a_burst_after_an_interval_without_it() {
     let (mut locks, mut now) = ready(1);
     burst(&mut locks, 5 * FEW, now);
     assert!(locks.tidying.due.is_some_and(|due| due == now.saturating_add(INTERVAL)));
@@ -198,7 +198,7 @@ fn room_of_a_burst_is_given_back_after_an_interval_without_it() {
 }
 
 #[test]
-fn client_with_few_requests_at_a_time_has_no_interval() {
+fn tidying_has_no_timer_while_few_requests_are_open() {
     let (mut locks, now) = ready(1);
     burst(&mut locks, FEW, now);
     assert_eq!(locks.tidying.due, None);
@@ -210,7 +210,7 @@ fn client_with_few_requests_at_a_time_has_no_interval() {
 }
 
 #[test]
-fn interval_follows_another_while_many_requests_come() {
+fn tidying_goes_on_while_many_requests_come() {
     let (mut locks, mut now) = ready(1);
     burst(&mut locks, FEW + 1, now);
     pass_an_interval(&mut locks, &mut now);
@@ -221,12 +221,12 @@ fn interval_follows_another_while_many_requests_come() {
 }
 
 #[test]
-fn interval_follows_while_the_room_of_a_burst_is_not_given_back() {
+fn tidying_goes_on_until_the_room_of_a_burst_is_given_back() {
     let (mut locks, mut now) = ready(1);
     burst(&mut locks, 2 * FEW + 1, now);
     let before = capacities(&locks);
     pass_an_interval(&mut locks, &mut now);
-    // A quarter of the room is in use, so the buffer keeps it.
+    // A quarter of the room was in use in this interval, so all of it is kept.
     burst(&mut locks, FEW, now);
     pass_an_interval(&mut locks, &mut now);
     assert_eq!(capacities(&locks), before);
@@ -234,7 +234,7 @@ fn interval_follows_while_the_room_of_a_burst_is_not_given_back() {
 }
 
 #[test]
-fn many_verdicts_of_one_lost_connection_take_no_room() {
+fn verdicts_of_one_lost_connection_do_not_pile_up() {
     let (mut locks, now) = ready(1);
     for number in 0..5 * FEW {
         acquire(&mut locks, number.to_string().as_bytes(), Duration::ZERO, now);

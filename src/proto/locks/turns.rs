@@ -1,5 +1,5 @@
-//! What the waits ask of the locks: about requests that pause before an attempt, and about requests
-//! that wait in a queue for their turn. What concerns a request alone is in `requests.rs`.
+//! What the waits call: the next attempt of a request that pauses, and the turn of a request in a
+//! queue. What concerns neither a record nor a node is in `requests.rs`.
 
 use crate::proto::error::{Busy, Error};
 use crate::proto::ids::{Op, RecordId};
@@ -11,17 +11,19 @@ use crate::proto::locks::{AcquireParams, Locks, WaitEvent, busy};
 use crate::proto::time::Instant;
 
 impl Locks {
-    /// Begins the attempt that a request pauses before. Its timer is not set.
+    /// Begins the next attempt of a request that pauses. Nothing if it does not pause.
     pub fn attempt_again(&mut self, op: Op, now: Instant) {
         let Some(id) = self.ops.pauses_before(op) else { return };
         self.attempt_anew(op, id, now);
     }
 
-    /// Begins the attempt that a request waited for, or that was held at the start.
+    /// Begins an attempt with a record that is open: after a pause, or when the first handshakes
+    /// are over.
     pub fn attempt_anew(&mut self, op: Op, id: RecordId, now: Instant) {
         self.ops.move_to(op, Stage::Running { record: id });
         if self.records.get(id).set().is_some() {
-            // An earlier round of this attempt may have unanswered questions.
+            // The attempt may have unanswered questions of an earlier round, so its next round gets
+            // a new number.
             self.ask_anew(id, now);
             return;
         }
@@ -32,7 +34,9 @@ impl Locks {
         self.begin_attempt(id, now);
     }
 
-    /// The attempt for a record has ended: the requests in its queue learn whether it had a quorum.
+    /// The attempt of a record has ended: reports to the queue of its key whether too few nodes
+    /// gave a vote that counts. Then a request of that queue that gets no turn ends with this
+    /// error.
     pub(super) fn note_attempt(&mut self, id: RecordId, error: Option<&Error>) {
         let record = self.records.get(id);
         let queues = match record.set() {
@@ -46,8 +50,8 @@ impl Locks {
         }
     }
 
-    /// Why the last attempt of the request that asks for this record failed, if too few nodes gave
-    /// a vote that counts.
+    /// The error of the last attempt of the request with this record, if the request pauses and too
+    /// few nodes gave a vote that counts.
     pub fn no_quorum_of(&self, current_record: RecordId) -> Option<&Error> {
         let request = self.ops.get(self.records.get(current_record).op?)?;
         match &request.stage {
@@ -58,8 +62,9 @@ impl Locks {
         }
     }
 
-    /// Why a request for `key` gets no turn. `no_quorum`: the error of the request before it.
-    pub(super) fn no_turn(&self, key: &[u8], no_quorum: Option<&Error>, now: Instant) -> Error {
+    /// The error of a request for `key` that gets no turn. `no_quorum`: the error of the request
+    /// before it, if that one lacked a quorum.
+    pub(super) fn why_no_turn(&self, key: &[u8], no_quorum: Option<&Error>, now: Instant) -> Error {
         match no_quorum {
             Some(error) => error.clone(),
             None if self.starting => self.not_connected(key, now),
@@ -75,7 +80,7 @@ impl Locks {
         self.records.get(id).queue_at(key).is_some()
     }
 
-    /// The queue for this key of a record, or the one that `open` makes.
+    /// The queue for this key of a record. If there is none yet, `open` makes it.
     pub fn queue_for(&mut self, id: RecordId, key: &[u8], open: impl FnOnce(&[u8]) -> u32) -> u32 {
         let record = self.records.get_mut(id);
         if let Some(queue) = record.queue_at(key) {
@@ -90,7 +95,7 @@ impl Locks {
         queue
     }
 
-    /// Reserves the record of a request that is to be queued.
+    /// Reserves room for the record of a request that is about to be queued.
     ///
     /// # Errors
     /// [`Error::Busy`] if there is none.
@@ -98,13 +103,13 @@ impl Locks {
         if self.records.reserve() { Ok(()) } else { Err(busy(Busy::Records)) }
     }
 
-    /// Gives back a reserved place.
+    /// Gives back the room that [`reserve_place`](Locks::reserve_place) reserved.
     pub fn give_up_place(&mut self) {
         self.records.give_up_reserved();
     }
 
-    /// Opens a request that ends at once, because it would have to wait for the record
-    /// `current_record`.
+    /// Opens a request that ends immediately: it would have to wait for the record
+    /// `current_record`, and may not wait.
     pub fn refuse_to_wait(
         &mut self,
         current_record: RecordId,
@@ -117,23 +122,23 @@ impl Locks {
         self.ops.open(params.data, now, params.give_up_at, Stage::Over(Err(error)))
     }
 
-    /// Why a request for this key would have to wait for the record `current_record`.
+    /// The error of a request for this key that would have to wait for the record `current_record`.
     pub(super) fn why_not_now(&self, current_record: RecordId, key: &[u8], now: Instant) -> Error {
         match self.no_quorum_of(current_record) {
             None if !self.starting => self.held_by_us(current_record, key, now),
-            error => self.no_turn(key, error, now),
+            error => self.why_no_turn(key, error, now),
         }
     }
 
     /// Ends a request that is queued for `key` and gets no turn any more.
     pub fn end_queued(&mut self, op: Op, key: &[u8], no_quorum: Option<&Error>, now: Instant) {
         self.records.give_up_reserved();
-        let error = self.no_turn(key, no_quorum, now);
+        let error = self.why_no_turn(key, no_quorum, now);
         self.ops.move_to(op, Stage::Over(Err(error)));
     }
 
-    /// The turn of a request has come in the queue of its key: opens its record, and begins.
-    /// `has_line`: others stand in line for the key.
+    /// The turn of a request has come in the queue of its key: opens its record, and takes its
+    /// first step. `has_line`: other clients stand in line for the key.
     pub fn take_turn(&mut self, op: Op, (queue, key): (u32, &[u8]), has_line: bool, now: Instant) {
         let Some(&Stage::Queued { ttl, fenced, .. }) = self.ops.get(op).map(|it| &it.stage) else {
             unreachable!("whoever gives up or is cancelled leaves the queue")
@@ -155,7 +160,7 @@ impl Locks {
         self.begin_request(op, id, first, now);
     }
 
-    /// The record gives up its key: the next request has its turn.
+    /// The record gives up its key, so that the next request in the queue has its turn.
     pub(super) fn vacate(&mut self, id: RecordId) {
         if !self.records.unindex(id) {
             return;

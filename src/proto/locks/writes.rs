@@ -1,9 +1,9 @@
-//! Writes to the keys of records. The keys are registered at the nodes, which report writes to
-//! them. A write concerns the locks of its key that are auto-extended, and the requests that wait
-//! for it.
+//! Writes to the keys of records. The client registers keys at the nodes, which then report writes
+//! to them. If a key is written to, the client asks the nodes about its auto-extended or watched
+//! lock, and lets requests that wait for it ask again.
 //!
-//! The hazard is a write that no node reports: a node does not report to this client what this
-//! client wrote. So the answers to its own writes are acted on here, too.
+//! The hazard is a write that no node reports: a node does not report to a client what that client
+//! wrote. So the answers to this client's own writes are acted on here, too.
 
 use crate::proto::ids::RecordId;
 use crate::proto::key::KeyHash;
@@ -27,7 +27,8 @@ pub enum Writer {
 }
 
 impl Locks {
-    /// Registers the keys of a record at these nodes, so that they report writes to them.
+    /// Registers the keys of a record at these nodes, so that they report writes to these keys. Of
+    /// a set that waits in line only the key of that line.
     pub fn register_at(&mut self, id: RecordId, nodes: NodeSet, now: Instant) {
         let record = self.records.get(id);
         let awaited = record.set().and_then(SetOfKeys::waits_in_line_for);
@@ -47,9 +48,9 @@ impl Locks {
         }
     }
 
-    /// A node answered the registration of a key. If the key is not there, it was deleted before,
-    /// unless that is known already or a heal is in flight. Nothing is done for a record that is
-    /// over.
+    /// A node answered the registration of a key: `left` is the answer to `PTTL`. If the key of a
+    /// held lock is not there, the lock is doubted, unless its loss on this node is known already
+    /// or a heal is in flight. If the key of a waiter is free, the waiter asks again.
     pub fn on_registered(&mut self, node: NodeId, id: RecordId, left: Option<i64>, now: Instant) {
         let Some(record) = self.records.get_open_mut(id) else { return };
         if record.phase == Phase::Asking {
@@ -64,8 +65,8 @@ impl Locks {
         }
     }
 
-    /// A node executed a write to a key, or it forgot that the key was registered. Locks of that
-    /// key may be auto-extended, and requests may wait for it.
+    /// A node executed a write to a key, or forgot that the key was registered. Doubts the
+    /// auto-extended or watched locks of that key, and notifies the requests that wait for it.
     pub fn on_write(&mut self, node: NodeId, key: KeyHash, by: Writer, now: Instant) {
         for id in self.records.with_key(key).filter(|&id| by != Writer::Record(id)) {
             let record = self.records.get(id);
@@ -76,8 +77,8 @@ impl Locks {
         }
     }
 
-    /// A node executed a write of this client to the keys of a record, which it does not report to
-    /// this client.
+    /// A node executed a write of this client to the keys of a record. The node does not report
+    /// such a write, so its answer takes the place of the report.
     #[inline]
     pub(in crate::proto::locks) fn on_own_write(
         &mut self,

@@ -1,5 +1,5 @@
-//! The course of an acquire: attempts, each with a record and a token of its own, until one is won
-//! or the wait is over; and its cancelling.
+//! The course of an acquire: attempts follow each other, each with a record and a token of its own,
+//! until one is won, the time to wait is over, or the caller cancels.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::proto::locks::attempt::again::HowItWaits;
 use crate::proto::locks::record::records::Phase;
 use crate::proto::locks::renew::schedule::AutoExtend;
 use crate::proto::locks::requests::Stage;
-use crate::proto::locks::round::course::Part;
+use crate::proto::locks::round::course::Role;
 use crate::proto::locks::round::failure::{Tried, classify};
 use crate::proto::locks::round::state::Round;
 use crate::proto::locks::set::keys::SetOfKeys;
@@ -22,7 +22,7 @@ use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
 
 impl Locks {
-    /// Refuses an invalid request before anything is sent.
+    /// Returns the error of a request with invalid keys, ttl or terms, before anything is sent.
     #[inline]
     pub fn check_params(
         &self,
@@ -36,8 +36,8 @@ impl Locks {
         Ok(ttl)
     }
 
-    /// Begins the first attempt for a key that no record of this client asks for or holds.
-    /// `has_line`: others stand in line for it.
+    /// Opens a request for a key that no record of this client asks for or holds, and takes its
+    /// first step. `has_line`: other clients stand in line for the key.
     #[inline]
     pub fn acquire(
         &mut self,
@@ -62,8 +62,8 @@ impl Locks {
         Ok(op)
     }
 
-    /// How a new request may wait. Until the first handshakes are over, it is held and does not
-    /// begin.
+    /// How a new request may wait. Before the first handshakes are over it cannot join a line or
+    /// pause, because it does not begin yet.
     #[inline]
     pub(in crate::proto::locks) fn how_it_waits(
         &self,
@@ -80,9 +80,9 @@ impl Locks {
         self.records.current_record(key, hash)
     }
 
-    /// Ends a lock whose deadline has passed, and whose timer has not fired yet. A lock
-    /// that is auto-extended or watched is left alone: its loss is reported by the driver's turn.
-    /// Returns whether a lock was ended.
+    /// Ends the lock of this record if its deadline has passed, although its timer has not fired
+    /// yet. An auto-extended or watched lock stays, because the driver's turn has to report its
+    /// loss. Returns whether it ended the lock.
     #[inline]
     pub fn end_if_overdue(&mut self, id: RecordId, now: Instant) -> bool {
         let record = self.records.get_mut(id);
@@ -134,7 +134,8 @@ impl Locks {
         }
     }
 
-    /// Refuses if enough nodes are there, but too few of them have room.
+    /// Refuses a request with [`Busy::Nodes`] if it would have a quorum, but for nodes whose
+    /// outboxes are full.
     pub(in crate::proto::locks) fn check_room(&self) -> Result<(), Error> {
         let (mut with_room, mut full, quorum) = (0, 0, self.cluster.quorum());
         for node in self.cluster.all_nodes().iter() {
@@ -150,9 +151,9 @@ impl Locks {
         if with_room + full >= quorum { Err(busy(Busy::Nodes)) } else { Ok(()) }
     }
 
-    /// Asks every node that may be asked for the key.
+    /// Begins an attempt: asks every node that may be asked for the key.
     ///
-    /// Until the first handshakes are over, the attempt is held and does not begin.
+    /// Before the first handshakes are over it asks nothing: the attempt begins when they are.
     pub fn begin_attempt(&mut self, id: RecordId, now: Instant) {
         if self.hold_at_start(id) {
             return;
@@ -161,14 +162,15 @@ impl Locks {
         let is_set = record.set().is_some();
         debug_assert!(is_set || record.line().is_none(), "no `SET NX` carries a token in line");
         record.uncounted = NodeSet::EMPTY;
-        // A lock that is won after its deadline would be of no use.
+        // The round ends at the deadline at the latest, because a lock that is won later is of no
+        // use.
         let length = self.cluster.settings().node_timeout.min(record.ttl.usable());
         let nodes = self.cluster.all_nodes();
         let ask = |locks: &mut Locks, nodes| locks.ask_for_keys(nodes, id, now);
-        self.begin_round(id, (nodes, length), |_, _| Part::Asked, ask, now);
+        self.begin_round(id, (nodes, length), |_, _| Role::Asked, ask, now);
     }
 
-    /// Asks these nodes for what the round of an attempt is for.
+    /// Asks these nodes to grant the keys of an acquire, or of an adopt.
     fn ask_for_keys(&mut self, nodes: NodeSet, id: RecordId, now: Instant) {
         let untrusted = self.cluster.untrusted(nodes);
         let record = self.records.get_mut(id);
@@ -198,7 +200,8 @@ impl Locks {
         }
     }
 
-    /// Casts the vote of a node in an attempt that is in flight.
+    /// Casts the answer of a node in the present round of an attempt. A grant that does not count
+    /// becomes a failure.
     #[inline]
     pub(in crate::proto::locks) fn cast_grant(
         &mut self,
@@ -214,7 +217,7 @@ impl Locks {
         }
     }
 
-    /// Counts the failure of a node whose grant does not count. Returns the reply to cast instead.
+    /// Counts a grant that does not count as a failure of the node, and returns the failure.
     #[cold]
     fn note_uncounted(&mut self, id: RecordId, node: NodeId) -> NodeReply {
         let cause = self.why_uncounted(id, node);
@@ -222,7 +225,7 @@ impl Locks {
         NodeReply::Failed(cause)
     }
 
-    /// A majority granted what was asked for. If that is the whole lock, the client owns it until
+    /// A majority granted. If the lock needs no further round, it belongs to the client until
     /// it is handed out.
     pub(in crate::proto::locks) fn on_attempt_won(&mut self, id: RecordId, now: Instant) {
         let record = self.records.get(id);
@@ -230,7 +233,7 @@ impl Locks {
             self.on_attempt_lost(id, now);
             return;
         }
-        if record.set().is_some() && self.waits_for_next_key(id, now) {
+        if record.set().is_some() && self.wait_for_next_key(id, now) {
             return;
         }
         let record = self.records.get(id);
@@ -241,7 +244,7 @@ impl Locks {
         }
     }
 
-    /// The lock is won, and belongs to the client.
+    /// The lock is won, and belongs to the client until its caller fetches it.
     pub(in crate::proto::locks) fn begin_hold(&mut self, id: RecordId) {
         let record = self.records.get_mut(id);
         record.phase = Phase::Held;
@@ -275,13 +278,13 @@ impl Locks {
         handle_of(id, record)
     }
 
-    /// The attempt failed: what it may have left is released. Then comes the next attempt, or the
-    /// end of the request.
+    /// The attempt failed: ends its record, so that its keys are released, and opens the record of
+    /// the next attempt, or ends the request.
     pub(in crate::proto::locks) fn on_attempt_lost(&mut self, id: RecordId, now: Instant) {
         let error = self.refusal(id, now);
         self.cluster.stats_mut().note_lost_attempt(&error);
         self.note_attempt(id, Some(&error));
-        if self.keeps_what_it_can(id, &error, now) {
+        if self.keep_keys_after_refusal(id, &error, now) {
             return;
         }
         let record = self.records.get_mut(id);
@@ -289,7 +292,8 @@ impl Locks {
         let next = op.and_then(|op| self.next_attempt(id, op, &error, now));
         self.end(id, now);
         match (op, next) {
-            // This comes after the releases, so that a look sees what they left.
+            // Reported after the releases are written, so that the questions of the next attempt
+            // reach the nodes after them.
             (Some(op), Some(next)) => {
                 self.waits.push_back(WaitEvent::AttemptLost { op, next, last: error });
             }
@@ -301,7 +305,8 @@ impl Locks {
         }
     }
 
-    /// Opens the record of the next attempt, which takes the place of this one.
+    /// Opens the record of the next attempt, which takes over the queue and the request of this
+    /// one. Nothing if no attempt may follow.
     fn next_attempt(
         &mut self,
         id: RecordId,
@@ -314,7 +319,8 @@ impl Locks {
         if !passing || now >= request.give_up_at {
             return None;
         }
-        // A request asks again and again if the nodes refuse lines to it, or if it lacks a quorum.
+        // If the nodes refuse lines, or a quorum is lacking, the request does not join a line, but
+        // asks again after pauses. So its token is not one for a line.
         let joins = request.joins && !matches!(error, Error::NoQuorum(_));
         let token = self.random_token(joins);
         let record = self.records.get(id);
@@ -338,7 +344,7 @@ impl Locks {
         Some(next)
     }
 
-    /// The timer of a request came due: its pause is over, or its wait for its turn.
+    /// The timer of a request came due: its pause is over, or the time that it may wait in a queue.
     pub(in crate::proto::locks) fn on_request_due(&mut self, op: Op, now: Instant) {
         match self.ops.get(op).map(|request| &request.stage) {
             Some(&Stage::Pausing { record, .. }) => self.on_pause_over(op, record, now),
@@ -373,7 +379,7 @@ impl Locks {
         }
     }
 
-    /// The error of an attempt that failed.
+    /// The error of an attempt that was not won.
     fn refusal(&self, id: RecordId, now: Instant) -> Error {
         let record = self.records.get(id);
         let asks = record.set().is_some_and(SetOfKeys::asks_after_line);

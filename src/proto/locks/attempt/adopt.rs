@@ -1,7 +1,7 @@
-//! Handing a lock on by its token: giving it away, and adopting it.
+//! Giving a lock away by its token, and adopting a lock that was given away.
 //!
-//! The hazard is a token that is delivered twice. So an adopt changes the token, and only one of
-//! two clients that try can have a majority of the nodes.
+//! The hazard is a token that two clients receive. So an adopt puts a new token in its place on
+//! each node, and only one of two adopts can have a majority of the nodes.
 
 use std::time::Duration;
 
@@ -19,11 +19,12 @@ use crate::proto::time::Instant;
 use crate::proto::wire::ask::LockAsk;
 
 impl Locks {
-    /// Gives a lock away: another client can `adopt` its token.
+    /// Gives a lock away: returns its token, which another client can `adopt`. Nothing if the lock
+    /// is over.
     pub fn hand_off(&mut self, lock: Lock, now: Instant) -> Option<LockToken> {
         let held = self.records.find(&lock).filter(|_| !self.remaining(&lock, now).is_zero());
         let Some(id) = held else {
-            // The lock may be over without the turn that reports it.
+            // The deadline may have passed without a turn that ended the lock.
             self.release_nowait(&lock, now);
             return None;
         };
@@ -40,8 +41,8 @@ impl Locks {
         Some(lock.token)
     }
 
-    /// Adopts the lock on these keys that was given away with `token`: on each node where all of
-    /// them hold the token, a new one takes its place.
+    /// Adopts the lock on these keys that was given away with `token`: puts a new token in its
+    /// place on each node where all of the keys hold it.
     pub fn adopt(
         &mut self,
         keys: KeysRef<'_>,
@@ -56,8 +57,8 @@ impl Locks {
         let fresh = self.random_token(token.hands_over());
         let round = Round::acquire(self.cluster.size(), now, ttl);
         let id = self.records.open_keys(keys, fresh, round).ok_or(busy(Busy::Records))?;
-        // A node keeps the longer one of two ttls, and the client does not know the ttl that the
-        // key has.
+        // An adopt never shortens the ttl of a key, and the client does not know that ttl. So it
+        // may be as long as the settings allow.
         let longest = self.longest_ttl()?;
         let op = self.ops.open(data, now, now, Stage::Running { record: id });
         let record = self.records.get_mut(id);

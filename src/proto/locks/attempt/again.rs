@@ -1,9 +1,10 @@
-//! A client that asks for a key again soon after it released it. Its `SET NX` reaches the nodes
-//! before a waiter in line has heard of the release and asked, if it is written together with the
-//! release, or if the client is nearer to the nodes than the waiter.
+//! When a client that asks for a key again and again lets other clients have it. If it asks soon
+//! after its own release, its `SET NX` reaches the nodes before a waiter in line has learnt of the
+//! release and has asked.
 //!
-//! The hazard is a waiter that never gets a turn. So the client counts the locks that it asks for
-//! in this way, and now and then releases one by handing the key over to the first in line.
+//! The hazard is a waiter that never gets the key. So the client counts the locks that it asks for
+//! so soon, and now and then the release of one of them hands the key over to the first waiter in
+//! line.
 
 use std::time::Duration;
 
@@ -15,21 +16,23 @@ use crate::proto::key::KeyHash;
 use crate::proto::locks::{Locks, WaitEvent};
 use crate::proto::time::Instant;
 
-/// How soon the client asks again at most: longer than a round trip of most waiters.
+/// A request within this time after the release of its key is counted. The time is longer than a
+/// round trip of most waiters, so after it a waiter has had its chance.
 const SOON: Duration = Duration::from_millis(10);
-/// A lock that was held for as long is followed by one that is handed over, which costs little
-/// beside the hold.
+/// After a hold of this length the next lock is handed over in any case: a hand-over costs little
+/// in comparison.
 pub const LONG_HOLD: Duration = Duration::from_millis(10);
-/// After so many other locks, at most, one is handed over.
-const MOST: u8 = 64;
-/// Up to so many fewer, by chance: two keys with one place in the table may take turns.
-const FEWER: u8 = 32;
+/// Of so many counted requests in a row at least one has its lock handed over.
+const LOCKS_PER_HAND_OVER: u8 = 64;
+/// The random number that is taken off [`LOCKS_PER_HAND_OVER`] is below this. Without it two keys
+/// that share a place in the table could alternate so that only one of them is ever handed over.
+const RANDOM_FEWER: u8 = 32;
 
-/// How many keys have a place of their own. Two that share one are taken for the same key, so the
-/// key is handed over sooner or later than needed.
+/// How many places the table has. Two keys that share a place are counted as one, so that a key is
+/// handed over earlier or later than needed.
 const PLACES: usize = 64;
 
-/// When the client released its keys last.
+/// When the client released its keys last: a table of fixed size, by the hash of the key.
 #[derive(Debug, Clone)]
 pub struct Releases([Release; PLACES]);
 
@@ -37,40 +40,40 @@ pub struct Releases([Release; PLACES]);
 struct Release {
     at: Option<Instant>,
     after_long_hold: bool,
-    /// The number of locks that are left before one is handed over.
+    /// How many counted requests come before the one whose lock is handed over.
     left: u8,
 }
 
 impl Default for Releases {
     fn default() -> Releases {
-        Releases([Release { at: None, after_long_hold: false, left: MOST }; PLACES])
+        Releases([Release { at: None, after_long_hold: false, left: LOCKS_PER_HAND_OVER }; PLACES])
     }
 }
 
 impl Releases {
-    /// The client releases this key, which it held for so long.
+    /// Notes that the client releases this key, and for how long it `held` the key.
     #[inline]
     pub fn note(&mut self, key: KeyHash, held: Duration, now: Instant) {
         let release = &mut self.0[key.place(PLACES)];
         (release.at, release.after_long_hold) = (Some(now), held >= LONG_HOLD);
     }
 
-    /// Adds them to a fingerprint.
+    /// Adds the releases to a fingerprint.
     #[cfg(feature = "testing")]
     pub fn add_to(&self, fingerprint: &mut Fingerprint<'_>) {
         for (place, release) in self.0.iter().enumerate() {
             let Release { at, after_long_hold, left } = *release;
             let ago =
                 at.map(|at| fingerprint.ago(at, SOON)).filter(|&ago| ago < SOON.as_nanos() as u64);
-            if ago.is_some() || left != MOST {
+            if ago.is_some() || left != LOCKS_PER_HAND_OVER {
                 let ago = ago.map(|ago| (ago, after_long_hold));
                 fingerprint.add(hash_of(&(place, ago, left)));
             }
         }
     }
 
-    /// The client asks for this key. Returns whether the lock is to be handed over when it is
-    /// released. `fewer` draws a number below its argument.
+    /// Counts a request of the client for this key. Returns whether the release of its lock hands
+    /// the key over. `fewer` draws a number below its argument.
     fn ask(&mut self, key: KeyHash, now: Instant, fewer: impl FnOnce(usize) -> usize) -> bool {
         let release = &mut self.0[key.place(PLACES)];
         if release.at.is_none_or(|at| now.saturating_since(at) >= SOON) {
@@ -79,7 +82,7 @@ impl Releases {
         release.left -= 1;
         let is_enough = release.after_long_hold || release.left == 0;
         if is_enough {
-            release.left = MOST - fewer(usize::from(FEWER)) as u8;
+            release.left = LOCKS_PER_HAND_OVER - fewer(usize::from(RANDOM_FEWER)) as u8;
         }
         is_enough
     }
@@ -90,11 +93,12 @@ impl Releases {
 pub enum FirstStep {
     /// The request asks the nodes.
     Ask,
-    /// The request asks the nodes, and its lock is handed over when it is released.
+    /// The request asks the nodes, and the release of its lock hands the key over.
     AskAndHandOver,
-    /// The request joins the line: others stand in it.
+    /// The request joins the line, because other clients stand in it.
     Join,
-    /// The request leaves others a pause in which they can get the key, as the nodes refuse lines.
+    /// The request pauses before it asks, so that other clients can get the key: the nodes refuse
+    /// lines, so it cannot be handed over.
     Pause,
 }
 
@@ -103,12 +107,12 @@ pub enum FirstStep {
 pub struct HowItWaits {
     /// The request may stand in line: the nodes do not refuse that.
     pub joins: bool,
-    /// The request may wait at this moment.
+    /// The request may wait now: its time to wait is not over, and the first handshakes are.
     pub may_wait: bool,
 }
 
 impl FirstStep {
-    /// Whether the token of the request is one of a lock that is handed over.
+    /// Whether the request gets a token by which its release hands the key over.
     pub fn hands_over(self) -> bool {
         matches!(self, FirstStep::AskAndHandOver | FirstStep::Join)
     }
@@ -123,7 +127,7 @@ impl Locks {
     }
 
     /// What a request does first. `again`: it is for a key that this client released just before.
-    /// `has_line`: others stand in line for one of its keys.
+    /// `has_line`: other clients stand in line for one of its keys.
     #[inline]
     pub(in crate::proto::locks) fn first_step(
         how: HowItWaits,
@@ -180,8 +184,8 @@ mod tests {
         Instant::from_nanos(micros * 1_000)
     }
 
-    /// How many locks are asked for so soon after each release until one is handed over, after
-    /// holds of this length.
+    /// Asks for a key `pause` after each release, and holds each lock for `hold`. Returns which of
+    /// these requests is the first whose lock is handed over.
     fn locks_until_one_is_handed_over(pause: Duration, hold: Duration) -> Option<usize> {
         let (mut releases, key) = (Releases::default(), KeyHash::of(b"k"));
         let mut now = at(1);
@@ -196,11 +200,11 @@ mod tests {
     }
 
     #[test]
-    fn one_of_so_many_locks_is_handed_over() {
+    fn one_of_64_locks_is_handed_over() {
         let micros = Duration::from_micros;
         let after = locks_until_one_is_handed_over;
-        assert_eq!(after(micros(0), micros(100)), Some(1 + usize::from(MOST)));
-        assert_eq!(after(micros(9_999), micros(9_999)), Some(1 + usize::from(MOST)));
+        assert_eq!(after(micros(0), micros(100)), Some(1 + usize::from(LOCKS_PER_HAND_OVER)));
+        assert_eq!(after(micros(9_999), micros(9_999)), Some(1 + usize::from(LOCKS_PER_HAND_OVER)));
         assert_eq!(after(micros(0), LONG_HOLD), Some(2));
         assert_eq!(after(SOON, LONG_HOLD), None, "others have had the time");
     }
@@ -211,7 +215,7 @@ mod tests {
         releases.note(key, LONG_HOLD, at(1));
         assert!(releases.ask(key, at(2), |most| most - 1));
         releases.note(key, Duration::ZERO, at(3));
-        let least = usize::from(MOST - FEWER);
+        let least = usize::from(LOCKS_PER_HAND_OVER - RANDOM_FEWER);
         let next = (1..1_000).find(|_| releases.ask(key, at(4), |_| 0));
         assert_eq!(next, Some(least + 1));
     }

@@ -1,4 +1,4 @@
-//! Attempts for a key: an acquire, and an adopt of a lock that another client handed on.
+//! Attempts for a key: an acquire, and an adopt of a lock that another client gave away.
 
 pub(super) mod acquire;
 pub(super) mod adopt;

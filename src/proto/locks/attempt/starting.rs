@@ -1,9 +1,8 @@
-//! The start of a client: an acquire that is asked before the first handshakes are over is held
-//! until a quorum of nodes can be asked.
+//! The start of a client: an acquire that comes before the first handshakes are over asks the nodes
+//! only when a quorum of them is ready.
 //!
-//! The hazard is a request that is held for ever. A node's first handshake ends with the connect
-//! timeout at the latest, and after the first handshakes nothing is held any more: then a node that
-//! is not ready votes at once.
+//! The hazard is a request that waits for ever. Each first handshake ends by the connect timeout.
+//! After that no request waits for a handshake: a node that is not ready counts as failed.
 
 use crate::proto::error::Error;
 use crate::proto::ids::RecordId;
@@ -12,8 +11,8 @@ use crate::proto::locks::requests::Stage;
 use crate::proto::time::Instant;
 
 impl Locks {
-    /// From now on all counts that end at 32 bits are so close to it: records, requests, tasks and
-    /// rounds.
+    /// From now on all 32-bit numbers are `left` before they wrap: generations of records, requests
+    /// and tasks, and rounds.
     #[cfg(feature = "testing")]
     pub fn start_before_wrap(&mut self, left: u32) {
         self.records.start_before_wrap(left);
@@ -21,14 +20,14 @@ impl Locks {
         self.ops.start_before_wrap(left);
     }
 
-    /// Whether the first handshakes are not over yet. An acquire that is asked now is held, for the
-    /// connect timeout at most.
+    /// Whether the first handshakes are not over yet. An acquire that comes now waits for them, for
+    /// the connect timeout at most.
     pub fn is_starting(&self) -> bool {
         self.starting
     }
 
-    /// Holds the request of this record if the first handshakes are not over. Returns whether it
-    /// did.
+    /// If the first handshakes are not over, the request of this record waits for them. Returns
+    /// whether it does.
     pub(in crate::proto::locks) fn hold_at_start(&mut self, id: RecordId) -> bool {
         let op = self.records.get(id).op.filter(|_| self.starting);
         if let Some(op) = op {
@@ -37,8 +36,8 @@ impl Locks {
         op.is_some()
     }
 
-    /// A first handshake has ended. If a quorum is ready, or the first handshakes cannot make one
-    /// any more, the requests that were held are asked now.
+    /// A first handshake has ended. If a quorum is ready, or the handshakes that are left cannot
+    /// make one any more, all requests that waited for this begin now.
     pub(in crate::proto::locks) fn on_first_handshake_end(&mut self, now: Instant) {
         if !self.starting {
             return;
@@ -58,7 +57,8 @@ impl Locks {
         }
     }
 
-    /// The error of a request for `key` before any node could be asked.
+    /// The error of a request for `key` that has to wait for the first handshakes, and may not
+    /// wait.
     pub(in crate::proto::locks) fn not_connected(&self, key: &[u8], now: Instant) -> Error {
         let mut report = self.cluster.report_node_states(now);
         report.key = key.into();

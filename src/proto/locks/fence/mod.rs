@@ -1,4 +1,4 @@
-//! Fencing numbers: the votes of the nodes, and the second round.
+//! Fencing numbers: the votes of the nodes, and the round that writes the number back.
 
 pub mod number;
 pub(super) mod rounds;

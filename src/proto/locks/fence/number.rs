@@ -1,15 +1,15 @@
-//! The arithmetic of fencing numbers: which number the votes of a majority give, and which of these
-//! nodes have it already.
+//! The arithmetic of fencing numbers: which number follows from the votes of a majority, and which
+//! of these nodes have stored it already.
 //!
-//! Each node that grants a lock counts, and its count is its vote. The number is the m-th smallest
-//! vote among those that granted, where m is a majority. It is the number of the lock as soon as m
-//! nodes have a counter of at least that much while they hold the key for the lock.
+//! A node that grants a fenced lock raises its counter by one, and votes for the new value. The
+//! fencing number is the m-th smallest vote among the nodes that granted, where m is a majority.
+//! The lock has the number as soon as m nodes that hold its key have counters of at least that
+//! number.
 //!
-//! Why such numbers are unique and only grow: two holders' majorities share a node, and that node
-//! granted first to one of them and later to the other. The counter there was at least the number
-//! of the first one, so the vote for the second one is greater. At most N - m nodes do not vote so,
-//! which is fewer than m, so the m-th smallest vote is greater, too. No clock is needed for this as
-//! long as no counter is lost.
+//! Why such numbers are unique and only grow: m nodes stored the number of a holder while they held
+//! its key. Each of them that grants the key to a later holder votes for a greater number. At most
+//! N - m nodes may vote lower. As N - m is less than m, the m-th smallest vote is greater, too. No
+//! clock is needed for this as long as no node loses its counter.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -21,41 +21,42 @@ use crate::proto::node_set::{MAX_NODES, NodeId, NodeSet};
 use crate::proto::quorum::not_exceeded_by;
 use crate::proto::wire::counters::Counting;
 
-/// For how many times `max_ttl` a counter lives after it was touched.
-const LIVES_MAX_TTLS: u32 = 10;
+/// How many times `max_ttl` a counter lives after its last change.
+const LIFE_IN_MAX_TTLS: u32 = 10;
 
-/// The part of `max_ttl` that is the step of a counter's start. Together with the difference of two
-/// clocks, half of `max_ttl` at most, it stays below the time for which a node that forgot its
-/// counters is in quarantine: so a counter never starts below a number that was given before.
-const STEP_PART: u32 = 8;
+/// `max_ttl` divided by this is the step by which the start of a counter is rounded down. The step
+/// and the greatest difference of two clocks, half of `max_ttl`, are together shorter than the
+/// quarantine of a node that forgot its counters. So a new counter does not start below a number
+/// that was given before.
+const STEP_DIVISOR: u32 = 8;
 
 /// The longest step, in milliseconds.
 const LONGEST_STEP: u64 = 1000;
 
 /// The votes for the fencing number of one key, and the number.
 #[derive(Debug, Clone)]
-struct Count {
+struct KeyVotes {
     /// The votes of the nodes that granted; 0 for the others.
     votes: [u64; MAX_NODES],
-    /// The number, once a majority has voted; it counts once the attempt is won.
+    /// The number, once a majority has voted. The lock has it once the attempt is won.
     fence: Option<NonZeroU64>,
 }
 
-const NO_VOTES: Count = Count { votes: [0; MAX_NODES], fence: None };
+const NO_VOTES: KeyVotes = KeyVotes { votes: [0; MAX_NODES], fence: None };
 
-impl Default for Count {
-    fn default() -> Count {
+impl Default for KeyVotes {
+    fn default() -> KeyVotes {
         NO_VOTES
     }
 }
 
-/// The votes for the fencing numbers of one attempt, and the numbers: one for each key.
+/// The votes of one attempt for its fencing numbers, and these numbers: one for each key.
 #[derive(Debug, Clone, Default)]
 pub struct Fencing {
-    /// Of the first key: most locks have one.
-    first: Count,
-    /// Of the other keys, in the order of their bytes.
-    others: Vec<Count>,
+    /// The votes for the first key. Most locks have no other, and need no further memory.
+    first: KeyVotes,
+    /// The votes for the other keys, in the order of their bytes.
+    others: Vec<KeyVotes>,
     /// The number of the round in which the nodes vote.
     round: u32,
     /// How long counters live, in milliseconds.
@@ -67,8 +68,7 @@ pub struct Fencing {
 }
 
 impl Fencing {
-    /// No votes yet, for so many keys, with this `max_ttl`. The nodes vote in the round of this
-    /// number.
+    /// No votes yet, for `keys` keys. The nodes vote in the round with the number `round`.
     #[cfg(test)]
     pub fn new(keys: usize, round: u32, max_ttl: Duration) -> Fencing {
         let mut fencing = Fencing::default();
@@ -79,8 +79,8 @@ impl Fencing {
     /// As [`new`](Fencing::new), in the memory of an earlier attempt.
     pub fn begin(&mut self, keys: usize, round: u32, max_ttl: Duration) {
         let millis = |length: Duration| u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
-        let lives = millis(max_ttl.saturating_mul(LIVES_MAX_TTLS));
-        let step = millis(max_ttl / STEP_PART).clamp(1, LONGEST_STEP);
+        let lives = millis(max_ttl.saturating_mul(LIFE_IN_MAX_TTLS));
+        let step = millis(max_ttl / STEP_DIVISOR).clamp(1, LONGEST_STEP);
         let mut others = std::mem::take(&mut self.others);
         others.clear();
         others.resize(keys.saturating_sub(1), NO_VOTES);
@@ -92,7 +92,8 @@ impl Fencing {
         1 + self.others.len()
     }
 
-    /// Sets the floor of the node that is asked next: a counter below it counts as absent there.
+    /// Sets the floor for the node that is asked next: there a counter below the floor counts as
+    /// absent.
     pub fn set_floor(&mut self, floor: u64) {
         self.floor = floor;
     }
@@ -102,35 +103,35 @@ impl Fencing {
         self.round
     }
 
-    /// Takes a node's votes, one for each key. Returns whether they are so many.
+    /// Notes the votes of a node. Returns whether there is one for each key: if not, none is noted.
     pub fn put(&mut self, node: NodeId, votes: &[u64]) -> bool {
         let fits = votes.len() == self.count_keys();
         if fits {
-            let counts = self.counts_mut().zip(votes);
-            counts.for_each(|(count, &vote)| count.votes[node.index()] = vote);
+            let keys = self.of_keys_mut().zip(votes);
+            keys.for_each(|(key, &vote)| key.votes[node.index()] = vote);
         }
         fits
     }
 
-    fn counts(&self) -> impl ExactSizeIterator<Item = &Count> {
+    fn of_keys(&self) -> impl ExactSizeIterator<Item = &KeyVotes> {
         (0..self.count_keys()).map(|key| match key.checked_sub(1) {
             None => &self.first,
             Some(other) => &self.others[other],
         })
     }
 
-    fn counts_mut(&mut self) -> impl Iterator<Item = &mut Count> {
+    fn of_keys_mut(&mut self) -> impl Iterator<Item = &mut KeyVotes> {
         std::iter::once(&mut self.first).chain(&mut self.others)
     }
 
-    /// The number of the only key, or of the first one, once it is known.
+    /// The number of the first key, once it is known.
     pub fn fence(&self) -> Option<NonZeroU64> {
         self.first.fence
     }
 
-    /// The numbers of all keys; 0 as long as one is not known.
+    /// The numbers of all keys; 0 for one that is not known yet.
     pub fn fences(&self) -> impl ExactSizeIterator<Item = u64> {
-        self.counts().map(|count| count.fence.map_or(0, NonZeroU64::get))
+        self.of_keys().map(|key| key.fence.map_or(0, NonZeroU64::get))
     }
 
     /// The vote of a node for the only key; 0 if it gave none.
@@ -139,21 +140,21 @@ impl Fencing {
         self.first.votes[node.index()]
     }
 
-    /// A majority of `majority` nodes granted: the numbers of all keys. These nodes granted.
-    /// Returns whether each key has a number.
+    /// Computes the number of each key from the votes of the nodes that granted. Returns whether
+    /// each key has one now: not if fewer than `majority` nodes granted.
     pub fn count(&mut self, grants: NodeSet, majority: usize) -> bool {
-        self.counts_mut().for_each(|count| count.count(grants, majority));
-        self.counts().all(|count| count.fence.is_some())
+        self.of_keys_mut().for_each(|key| key.compute(grants, majority));
+        self.of_keys().all(|key| key.fence.is_some())
     }
 
-    /// Whether the node voted, and each of its counters is at the number already.
+    /// Whether the node voted, and its counter of each key is at least the number of that key.
     pub fn is_stored_at(&self, node: NodeId) -> bool {
-        self.counts().all(|count| count.is_stored_at(node))
+        self.of_keys().all(|key| key.is_stored_at(node))
     }
 }
 
-impl Count {
-    fn count(&mut self, grants: NodeSet, majority: usize) {
+impl KeyVotes {
+    fn compute(&mut self, grants: NodeSet, majority: usize) {
         let mut votes = [0; MAX_NODES];
         let mut known = 0;
         for node in grants.iter() {
@@ -171,7 +172,7 @@ impl Count {
 }
 
 impl Record {
-    /// The fencing number; of a lock over several keys that of the first one.
+    /// The fencing number. If the lock has several keys: that of the first one.
     #[inline]
     pub fn fence(&self) -> Option<NonZeroU64> {
         self.trouble.as_ref()?.fencing.as_ref()?.fence()
@@ -194,8 +195,8 @@ impl Record {
         self.trouble.as_ref()?.fencing.as_deref()
     }
 
-    /// What the scripts that count need: with the fencing numbers, if they are to raise the
-    /// counters to them.
+    /// What the scripts with counters need. `raises`: also the fencing numbers, to which the script
+    /// raises the counters.
     pub fn counting(&self, raises: bool) -> Counting<impl ExactSizeIterator<Item = u64>> {
         let fencing = self.fencing().expect("only about fenced locks is asked with counters");
         let Fencing { lives, step, floor, .. } = *fencing;
@@ -209,8 +210,8 @@ mod tests {
     use super::*;
     use crate::proto::quorum::majority;
 
-    /// The counters of the nodes, acquired by one holder after another with whatever majority.
-    /// Every holder gets its number by the rules, and stores it at its majority.
+    /// A holder acquires on the nodes in `granting`: raises their counters by one, and returns the
+    /// number that `fenced` computes from the votes.
     fn acquire(counters: &mut [u64], granting: u32, fenced: impl Fn(&mut [u64]) -> u64) -> u64 {
         let nodes = (0..counters.len()).filter(|node| granting & (1 << node) != 0);
         let nodes: Vec<usize> = nodes.collect();
@@ -219,7 +220,8 @@ mod tests {
         fenced(&mut votes)
     }
 
-    /// Stores the number at as few nodes as a majority needs: those with the greatest counters.
+    /// Stores the number on a majority and no more: of the nodes in `granting` those with the
+    /// greatest counters.
     fn store(counters: &mut [u64], granting: u32, fence: u64) {
         let mut nodes: Vec<usize> =
             (0..counters.len()).filter(|node| granting & (1 << node) != 0).collect();
@@ -229,7 +231,7 @@ mod tests {
         }
     }
 
-    /// Every spread of counters up to `most`.
+    /// All combinations of counters from 0 to `most`.
     fn spreads(nodes: usize, most: u64) -> impl Iterator<Item = Vec<u64>> {
         let count = (most + 1).pow(nodes as u32);
         (0..count).map(move |number| {
@@ -238,7 +240,7 @@ mod tests {
         })
     }
 
-    /// All sets of nodes that are a majority, or more.
+    /// All sets of nodes, as bits, that have a majority.
     fn granting(nodes: usize) -> impl Iterator<Item = u32> {
         (0..1_u32 << nodes).filter(move |set| set.count_ones() as usize >= majority(nodes))
     }
@@ -270,14 +272,15 @@ mod tests {
     }
 
     #[test]
-    fn the_greatest_vote_without_a_write_back_does_not_grow() {
-        // Counters 5, 1, 1: the first majority is nodes 1 and 2, the second one 2 and 3.
+    fn fences_by_the_greatest_vote_without_a_write_back_would_not_grow() {
+        // The counters are 5, 1, 1. The first holder acquires on nodes 0 and 1, the second on nodes
+        // 1 and 2.
         let greatest = |votes: &mut [u64]| votes.iter().copied().max().unwrap();
         let mut counters = vec![5, 1, 1];
         let first = acquire(&mut counters, 0b011, greatest);
         let second = acquire(&mut counters, 0b110, greatest);
         assert_eq!((first, second), (6, 3));
-        // The same with the number stored at the majority.
+        // The same holders, by the rule and with a write-back.
         let mut counters = vec![5, 1, 1];
         let by_rule = |votes: &mut [u64]| not_exceeded_by(2, votes).unwrap();
         let first = acquire(&mut counters, 0b011, by_rule);
@@ -316,7 +319,7 @@ mod tests {
         assert!(!fencing.count(grants, 3), "two votes are no majority of five");
         assert!(fencing.count(grants, 2));
         assert!(fencing.fences().eq([6, 9]));
-        // Each node lacks one of the numbers.
+        // Node 0 has not stored the number of the second key, node 1 not that of the first.
         assert_eq!(nodes.map(|node| fencing.is_stored_at(node)), [false; 3]);
         assert!(fencing.put(nodes[2], &[6, 9]) && fencing.is_stored_at(nodes[2]));
         assert_eq!(fencing.round(), 4);

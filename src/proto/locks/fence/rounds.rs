@@ -1,20 +1,21 @@
-//! The course of a fenced acquire: the votes, and the second round where they differ.
+//! The course of a fenced acquire: the nodes vote for the fencing number. If their votes differ, a
+//! second round follows.
 //!
-//! Each node that counts for fences is asked by a script that grants and counts. If the votes of
-//! the majority are equal, the lock has its number after one round trip. Otherwise the number is
-//! written back to the nodes with a smaller vote, where the key still holds the token. The attempt
-//! is won when a majority has the number, before the deadline.
+//! The client asks by a script that grants the key and raises the counter. If the votes of the
+//! majority are equal, the lock has its number after one round trip. Otherwise the client writes
+//! the number back to the nodes with a smaller vote, where the key still holds the token. The
+//! attempt is won when a majority has the number before the deadline.
 //!
-//! The hazard is a counter that is created in a node that may have forgotten it, or whose clock is
-//! wrong: it could start below a number that was given before. Such a node is asked by a plain
-//! `SET`, which touches no counter, and its grant does not count.
+//! The hazard is a counter that starts below a number that was given before: on a node that may
+//! have forgotten its counters, or whose clock is wrong. The counters of such a node do not count:
+//! the client asks it by a plain `SET`, which touches no counter, and its grant does not count.
 
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::RecordId;
 use crate::proto::locks::Locks;
 use crate::proto::locks::encoding::Question;
 use crate::proto::locks::record::records::Phase;
-use crate::proto::locks::round::course::Part;
+use crate::proto::locks::round::course::Role;
 use crate::proto::locks::round::state::Purpose;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::quorum::Ballot;
@@ -22,8 +23,8 @@ use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Kind, LockAsk};
 
 impl Locks {
-    /// Asks these nodes for the key of a fenced lock, or for all of its keys, and for their votes:
-    /// by an acquire, or by a claim of what they handed over.
+    /// Asks these nodes for the keys of a fenced lock, and for their votes: by an acquire, or by a
+    /// claim of a key that they handed over.
     pub(in crate::proto::locks) fn ask_for_votes(
         &mut self,
         id: RecordId,
@@ -39,16 +40,17 @@ impl Locks {
         if !refusing.is_empty() {
             self.ask_all(refusing, id, kind, now);
         }
-        self.ask_all_counting(nodes.minus(refusing), id, kind, now);
+        self.ask_all_with_counters(nodes.minus(refusing), id, kind, now);
     }
 
-    /// Asks these nodes by a script that counts.
-    fn ask_all_counting(&mut self, nodes: NodeSet, id: RecordId, kind: Kind, now: Instant) {
-        nodes.iter().for_each(|node| self.ask_counting(node, id, kind, now));
+    /// Asks these nodes by a script with counters.
+    fn ask_all_with_counters(&mut self, nodes: NodeSet, id: RecordId, kind: Kind, now: Instant) {
+        nodes.iter().for_each(|node| self.ask_with_counters(node, id, kind, now));
     }
 
-    /// Asks a node about a fenced lock. Its counter counts only from the floor of this node on.
-    pub(in crate::proto::locks) fn ask_counting(
+    /// Asks a node about a fenced lock, by a script with counters. There a counter below the floor
+    /// of this node counts as absent.
+    pub(in crate::proto::locks) fn ask_with_counters(
         &mut self,
         node: NodeId,
         id: RecordId,
@@ -59,12 +61,12 @@ impl Locks {
         if let Some(fencing) = &mut self.records.get_mut(id).trouble_mut().fencing {
             fencing.set_floor(floor);
         }
-        self.ask_as(node.into(), id, Question { counts: true, ..Question::of(kind) }, now);
+        self.ask_as(node.into(), id, Question { with_counters: true, ..Question::of(kind) }, now);
     }
 
-    /// Asks these nodes to extend the key of a fenced lock, and to raise their counters. A node
-    /// that does not count for fences is asked to extend the key alone: it could create a counter
-    /// from a wrong clock, or too early.
+    /// Asks these nodes to extend the keys of a fenced lock, and to raise their counters to its
+    /// numbers. A node whose counters do not count is asked to extend only the keys, because it
+    /// could start a new counter too low.
     pub(in crate::proto::locks) fn ask_to_extend_fenced(
         &mut self,
         id: RecordId,
@@ -76,7 +78,7 @@ impl Locks {
         if !refusing.is_empty() {
             self.ask_all(refusing, id, Kind::Extend, now);
         }
-        self.ask_all_counting(nodes.minus(refusing), id, Kind::Extend, now);
+        self.ask_all_with_counters(nodes.minus(refusing), id, Kind::Extend, now);
     }
 
     /// Why the grant of a node does not count in the present round.
@@ -98,8 +100,8 @@ impl Locks {
         let fencing = &mut self.records.get_mut(ask.record).trouble_mut().fencing;
         let of_round = fencing.as_mut().filter(|fencing| fencing.round() == ask.round);
         let granted = reply == NodeReply::Granted;
-        let is_odd = granted && of_round.is_some_and(|fencing| !fencing.put(node, votes));
-        let reply = if is_odd { NodeReply::Failed(NodeError::Garbage) } else { reply };
+        let is_malformed = granted && of_round.is_some_and(|fencing| !fencing.put(node, votes));
+        let reply = if is_malformed { NodeReply::Failed(NodeError::Garbage) } else { reply };
         if self.awaits_late_vote(ask) {
             self.on_late_vote(node, ask.record, reply, now);
         } else {
@@ -107,8 +109,8 @@ impl Locks {
         }
     }
 
-    /// Whether this question of the first round has a vote in the second round, which is in
-    /// flight.
+    /// Whether the second round is in flight, and the answer to this question of the first round
+    /// may still become a vote in it.
     pub(in crate::proto::locks) fn awaits_late_vote(&self, ask: LockAsk) -> bool {
         let record = self.records.get(ask.record);
         let votes = ask.asks_for_votes()
@@ -116,7 +118,7 @@ impl Locks {
         votes && record.phase == Phase::Asking && record.round.purpose == Purpose::WriteBack
     }
 
-    /// A node voted in the first round after a majority had.
+    /// A node answered the first round when the second was already in flight.
     fn on_late_vote(&mut self, node: NodeId, id: RecordId, reply: NodeReply, now: Instant) {
         let record = self.records.get(id);
         let undecided = record.round.ballot().undecided().contains(node);
@@ -128,7 +130,7 @@ impl Locks {
                 if let Err(cause) = self.cluster.may_ask(node) {
                     NodeReply::Failed(cause)
                 } else {
-                    self.ask_counting(node, id, Kind::WriteBack, now);
+                    self.ask_with_counters(node, id, Kind::WriteBack, now);
                     return;
                 }
             }
@@ -137,8 +139,8 @@ impl Locks {
         self.cast(id, node, reply);
     }
 
-    /// A majority granted and voted. If its votes are equal, the lock is won; otherwise the number
-    /// is written back first.
+    /// A majority granted and voted. If enough of them have stored the number, the lock is won.
+    /// Otherwise the number is written back first.
     pub(in crate::proto::locks) fn on_votes_in(&mut self, id: RecordId, now: Instant) {
         let needed = self.cluster.quorum();
         let record = self.records.get_mut(id);
@@ -160,33 +162,33 @@ impl Locks {
         }
     }
 
-    /// Begins the second round. `stored` are the nodes whose counters are at the number already.
-    /// Nodes that have not voted yet may still do so.
+    /// Begins the second round. The nodes in `stored` have the number already, so they grant
+    /// without a question. Nodes that have not answered the first round may still vote.
     fn write_back(&mut self, id: RecordId, stored: NodeSet, now: Instant) {
         let ballot = Ballot::of_majority(self.cluster.size());
         let record = self.records.get_mut(id);
         let (before, ttl) = (record.round, record.round.ttl);
-        // The start stays that of the attempt: the deadline counts from it.
+        // The round keeps the start of the attempt, because the deadline counts from there.
         record.round.follow(Purpose::WriteBack, ballot, before.start, ttl);
         let left = record.deadline.saturating_since(now);
         let length = self.cluster.settings().node_timeout.min(left);
         let (granted, undecided) = (before.ballot().grants(), before.ballot().undecided());
-        let part_of = |locks: &mut Locks, node| {
+        let role_of = |locks: &mut Locks, node| {
             let uncounted = locks.records.get(id).uncounted.contains(node);
             if stored.contains(node) {
-                Part::Votes(NodeReply::Granted)
+                Role::Votes(NodeReply::Granted)
             } else if granted.contains(node) {
-                Part::Asked
+                Role::Asked
             } else if undecided.contains(node) && uncounted {
-                Part::Votes(NodeReply::Failed(locks.why_uncounted(id, node)))
+                Role::Votes(NodeReply::Failed(locks.why_uncounted(id, node)))
             } else {
-                Part::Votes(before.reply_of(node))
+                Role::Votes(before.reply_of(node))
             }
         };
         let ask = |locks: &mut Locks, nodes| {
-            locks.ask_all_counting(nodes, id, Kind::WriteBack, now);
+            locks.ask_all_with_counters(nodes, id, Kind::WriteBack, now);
         };
         let nodes = self.cluster.all_nodes();
-        self.begin_round(id, (nodes, length), part_of, ask, now);
+        self.begin_round(id, (nodes, length), role_of, ask, now);
     }
 }

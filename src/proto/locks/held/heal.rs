@@ -1,9 +1,8 @@
-//! Healing: if a node lost the key of a held lock, it gets the key again, after an extend that was
-//! won.
+//! Healing: after an extend that was won, a node that lost the key of the lock gets it again.
 //!
-//! The hazard is a heal that undoes an operator's deletion, or that takes the place of another
-//! client's lock that the node forgot. So a heal comes only after a majority agreed, and never
-//! where another token holds the key. In quarantine it counts for nothing.
+//! The hazard is a heal that undoes an operator's deletion, or whose key takes the place of another
+//! client's key that the node forgot. So a heal is sent only after a majority extended the lock,
+//! and never where another token holds the key. A heal by a node in quarantine proves nothing.
 
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::RecordId;
@@ -14,9 +13,9 @@ use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Kind, LockAsk};
 
 impl Locks {
-    /// How a grant of the node in the extend that is about to be asked counts. The grant counts as
-    /// absent if the node answered absent before and was not healed since. It does not count if the
-    /// node is in quarantine and our key there may stand in the place of another's.
+    /// How a grant of the node will count in the extend that is about to begin. It counts as absent
+    /// if the node answered absent before, and was not healed since. It counts as a failure if the
+    /// node is in quarantine, and our key there may stand in the place of another client's.
     pub(in crate::proto::locks) fn judge_before_extend(
         &mut self,
         node: NodeId,
@@ -37,7 +36,7 @@ impl Locks {
         NodeReply::Granted
     }
 
-    /// Asks the nodes that lost the key of a lock that is held to take it again.
+    /// Asks the nodes that lost the key of a held lock to set it again.
     pub(in crate::proto::locks) fn heal(&mut self, id: RecordId, now: Instant) {
         let record = self.records.get(id);
         let absent = record.absent().minus(record.taken()).minus(record.healing());
@@ -53,18 +52,18 @@ impl Locks {
             trouble.absent.remove(node);
             trouble.healing.insert(node);
             let fenced = self.records.get(id).fence().is_some();
-            // A node that does not count for fences may not create a counter.
+            // A node whose counters do not count may not create one.
             let counts = fenced && self.cluster.refuses_fence(node).is_none();
             if counts {
-                self.ask_counting(node, id, Kind::Heal, now);
+                self.ask_with_counters(node, id, Kind::Heal, now);
             } else {
                 self.ask(node, id, Kind::Heal, now);
             }
         }
     }
 
-    /// A node answered a heal. If it refused, the key is as absent as before; otherwise the next
-    /// extend shows whether the key is there.
+    /// A node answered a heal. If the heal failed, the key counts as absent as before. Otherwise
+    /// the next extend shows whether the key is there.
     pub(in crate::proto::locks) fn on_heal(
         &mut self,
         node: NodeId,

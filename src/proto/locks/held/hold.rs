@@ -1,4 +1,4 @@
-//! A lock that is held: extending it, its deadline, releasing it, and what is pending afterwards.
+//! A lock that is held: its extends, its deadline, its loss and its release.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::proto::locks::held::updates::PendingUpdate;
 use crate::proto::locks::record::records::{Phase, Record};
 use crate::proto::locks::renew::schedule::LOSS_BEFORE;
 use crate::proto::locks::requests::Stage;
-use crate::proto::locks::round::course::Part;
+use crate::proto::locks::round::course::Role;
 use crate::proto::locks::round::failure::{Failure, Refusals, Tried, classify};
 use crate::proto::locks::round::state::Purpose;
 use crate::proto::locks::round::state::{ReleaseOutcome, Round};
@@ -24,7 +24,7 @@ use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::Form;
 
 impl Locks {
-    /// When the lock ends; `None` once it is over.
+    /// The deadline of the lock; `None` if the lock is over.
     pub fn deadline(&self, lock: &Lock) -> Option<Instant> {
         let record = self.records.get(self.records.find(lock)?);
         (record.phase == Phase::Held).then_some(record.deadline)
@@ -35,30 +35,33 @@ impl Locks {
         Some(self.records.get(self.records.find(lock)?).first_key())
     }
 
-    /// How long the lock may still be believed in; zero once it is over.
+    /// The time until the deadline of the lock; zero if the lock is over.
     pub fn remaining(&self, lock: &Lock, now: Instant) -> Duration {
         self.deadline(lock).map_or(Duration::ZERO, |deadline| deadline.saturating_since(now))
     }
 
     /// The nodes that are known to hold the key for this lock, and whose grant counts: a majority
-    /// once it is handed out, and more of them as their answers come.
+    /// when the lock is handed out, and more when further nodes answer.
     pub fn holders(&self, lock: &Lock) -> NodeSet {
         let Some(id) = self.records.find(lock) else { return NodeSet::EMPTY };
         let record = self.records.get(id);
         let unknown = record.pending.unproven().union(record.uncounted);
         let adopted = record.taken_up().is_some();
-        let proven = if adopted { NodeSet::EMPTY } else { record.proof.of_whole() };
+        let proven = if adopted { NodeSet::EMPTY } else { record.proof.nodes_until_deadline() };
         let counts = |node| self.cluster.is_trusted(node) || proven.contains(node);
-        // A token in line is on a node without holding the key there.
+        // A release is pending also where the token only stands in line. So of a lock that stood in
+        // line only nodes with a proof count.
         let in_line = record.line().is_some();
         let unconfirmed = self.cluster.all_nodes().minus(record.proof.nodes());
         let unknown = if in_line { unknown.union(unconfirmed) } else { unknown };
-        // A release of several keys stays pending also where one of them is gone.
+        // The release of several keys is pending also where one of them is gone, so these nodes are
+        // left out.
         let known = record.pending.release_pending().minus(unknown).minus(record.absent()).iter();
         known.filter(|&node| !record.pending.is_asked(node) && counts(node)).collect()
     }
 
-    /// Extends a lock to at least `ttl` from now; an auto-extended lock to its bound at most.
+    /// Extends a lock to at least `ttl` from now. The deadline of an auto-extended lock is never
+    /// later than its bound.
     pub fn extend(
         &mut self,
         lock: &Lock,
@@ -105,7 +108,7 @@ impl Locks {
     }
 
     /// Releases each of these keys on the nodes where it holds `token`, no matter which client
-    /// acquired it: for a lock whose record is over, and for scripts.
+    /// acquired the lock: for a lock without a record here, and for shell scripts.
     pub fn release_token(
         &mut self,
         keys: KeysRef<'_>,
@@ -116,22 +119,22 @@ impl Locks {
         self.check_keys(keys)?;
         let round = Round::acquire(self.cluster.size(), now, self.longest_ttl()?);
         let id = self.records.open_keys(keys, token, round).ok_or(busy(Busy::Records))?;
-        // A release becomes pending only for nodes that can be asked now: this client did not write
-        // the key to the others.
+        // A release becomes pending only for nodes that can be asked now. It need not be kept for
+        // the others, because this client did not write the key there.
         let reachable = self.cluster.askable();
         let record = self.records.get_mut(id);
         let expires_at = record.gone_if_executed(now);
         record.pending.note_possible_key(reachable, expires_at);
         for hash in self.records.get(id).hashes() {
-            // Another client may have held it for long.
+            // Another client may have held the lock for long, so this counts as a long hold.
             self.releases.note(hash, Duration::MAX, now);
         }
         let electors = self.cluster.all_nodes();
         Ok(self.begin_release(id, electors, data, now))
     }
 
-    /// Releases a lock without waiting for the outcome: the release is written so that it needs no
-    /// answer.
+    /// Releases a lock without an outcome. The release is sent by its source, because the client
+    /// may not read the answer.
     #[inline]
     pub fn release_nowait(&mut self, lock: &Lock, now: Instant) {
         let held = self.records.find(lock).filter(|&n| self.records.get(n).phase == Phase::Held);
@@ -143,8 +146,8 @@ impl Locks {
         }
     }
 
-    /// The caller gives up a lock that is over. Its loss need not be reported any more, and no
-    /// holder goes by its deadline: releases that wait for that are sent now.
+    /// The caller gives up a lock that is over: its loss is not reported any more. Releases that
+    /// wait for its deadline are sent now, because no holder believes in the lock any more.
     fn give_up_lost(&mut self, lock: &Lock, now: Instant) {
         self.updates.forget_loss(lock);
         if let Some(id) = self.records.find(lock) {
@@ -154,10 +157,10 @@ impl Locks {
         }
     }
 
-    /// Asks the nodes to extend the key.
+    /// Begins a round that extends the lock.
     pub(in crate::proto::locks) fn begin_extend(&mut self, id: RecordId, ttl: Ttl, now: Instant) {
         let Some(ttl) = self.renewals.capped_ttl(self.records.get(id), ttl, now) else {
-            // What is left up to the bound of auto-extension is too short for a ttl.
+            // The time up to the bound of auto-extension is too short for a ttl.
             if let Some(op) = self.records.get_mut(id).op.take() {
                 let error = InvalidTtl::TooShort { asked: ttl.duration() };
                 self.ops.move_to(op, Stage::Over(Err(Error::Config(ConfigError::Ttl(error)))));
@@ -169,15 +172,15 @@ impl Locks {
         record.longest = record.longest.max(ttl);
         record.round.follow(Purpose::Extend, ballot, now, ttl);
         self.renewals.on_extend_begun(record);
-        let part_of = |locks: &mut Locks, node| match locks.judge_before_extend(node, id, now) {
-            NodeReply::Granted => Part::Asked,
-            // The node's vote is known, but it is asked, so that its key is extended, and to learn
-            // whether it can be healed.
-            vote => Part::AskedBesides(vote),
+        let role_of = |locks: &mut Locks, node| match locks.judge_before_extend(node, id, now) {
+            NodeReply::Granted => Role::Asked,
+            // The vote of the node is known. The node is asked all the same, so that it extends the
+            // key if it has it, and to learn whether it can be healed.
+            vote => Role::VotesAndIsAsked(vote),
         };
         let ask = |locks: &mut Locks, nodes| locks.ask_to_extend_keys(nodes, id, now);
         let (nodes, length) = (self.cluster.all_nodes(), self.cluster.settings().node_timeout);
-        self.begin_round(id, (nodes, length), part_of, ask, now);
+        self.begin_round(id, (nodes, length), role_of, ask, now);
     }
 
     fn ask_to_extend_keys(&mut self, nodes: NodeSet, id: RecordId, now: Instant) {
@@ -206,8 +209,8 @@ impl Locks {
         let proven = record.is_proven(node, now);
         let uncounted = granted && !proven && !trusted;
         if granted && (trusted || proven) {
-            // This client's key is there. A quarantine in which the key may have been created is
-            // over, or the key is older than it.
+            // The key is this client's own. It does not stand in the place of a forgotten key:
+            // either the node is not in quarantine, or the key is older than the quarantine.
             record.prove(node, ask);
         }
         let (gone, was_won) = (record.absent().len(), record.round.is_won());
@@ -219,7 +222,8 @@ impl Locks {
             if gone > self.cluster.spare_nodes() {
                 self.lose(ask.record, LostReason::Gone, now);
             } else if current && was_won {
-                // The node answered after the majority.
+                // The round was won before this answer, and `on_extend_won` healed the nodes that
+                // had answered by then.
                 self.heal(ask.record, now);
             }
         }
@@ -228,8 +232,8 @@ impl Locks {
     pub(in crate::proto::locks) fn on_extend_won(&mut self, id: RecordId, now: Instant) {
         let record = self.records.get_mut(id);
         if now >= record.deadline {
-            // The majority came too late: between the old deadline and now, no holder could believe
-            // in the lock.
+            // The majority came after the deadline. No holder may believe in the lock since then,
+            // so a success would not help.
             self.lose(id, LostReason::Expired, now);
             return;
         }
@@ -259,8 +263,8 @@ impl Locks {
         }
     }
 
-    /// The outcome of an extend that was won, judged when it is fetched: the lock may have been
-    /// lost or released since.
+    /// The outcome of an extend that was won, as of the fetch: the lock may have been lost or
+    /// released since.
     pub(in crate::proto::locks) fn extend_outcome(
         &self,
         lock: &Lock,
@@ -275,8 +279,8 @@ impl Locks {
         Ok(Outcome::Extended { deadline })
     }
 
-    /// No majority extended the lock. If too many nodes say that the key is not ours, the lock is
-    /// lost. Otherwise the old deadline stays in force, and the nodes are asked again before it.
+    /// No majority extended the lock. If too many nodes said that the key is not ours, the lock is
+    /// lost. Otherwise the deadline stays as it is, and the nodes are asked again before it.
     pub(in crate::proto::locks) fn on_extend_lost(&mut self, id: RecordId, now: Instant) {
         let record = self.records.get(id);
         let voted = record.round.refused(self.cluster.spare_nodes(), now >= record.deadline);
@@ -290,8 +294,8 @@ impl Locks {
         }
     }
 
-    /// Ends an extend that was not won if asking again is of no use, or starts the pause before the
-    /// next round.
+    /// Ends the caller's extend that was not won with its error if the error is permanent.
+    /// Otherwise starts the pause before the next round.
     fn report_or_pause(&mut self, id: RecordId, failure: Failure, now: Instant) {
         let Some(op) = self.records.get(id).op else { return };
         let last = failure.error(self.report(id, now));
@@ -301,19 +305,20 @@ impl Locks {
             self.ops.move_to(op, Stage::Over(Err(last)));
             return;
         }
-        // At the deadline there is no next round: its own timer ends the lock.
+        // A pause until the deadline is followed by no round, because then the lock is over.
         let pause = self.cluster.settings().extend_again_after();
         let at = now.saturating_add(pause).min(record.deadline);
         self.ops.pause(op, id, at, last);
     }
 
-    /// The deadline has come: the lock must not be believed in any more.
+    /// The timer of the deadline came due: the lock is lost, or its releases are sent if its loss
+    /// was reported before.
     pub(in crate::proto::locks) fn on_deadline(&mut self, id: RecordId, now: Instant) {
         let record = self.records.get_mut(id);
         record.deadline_timer = None;
         if record.phase == Phase::Ending {
-            // The loss was reported a little before the deadline.
-            let (pending, form) = (record.pending.release_pending(), self.own_form());
+            // The loss was reported a little before the deadline, and the releases waited for it.
+            let (pending, form) = (record.pending.release_pending(), self.default_form());
             self.send_releases(pending, id, form, now);
             self.finish(id);
             return;
@@ -327,9 +332,9 @@ impl Locks {
         }
     }
 
-    /// The lock is lost now: its loss is reported, and its pending releases are sent. If the loss
-    /// is reported a little before the deadline, they are sent at the deadline: until then a holder
-    /// that has not noticed the report may go by the deadline that it knows.
+    /// The lock is lost: reports its loss, and sends its releases. If the deadline is near, the
+    /// releases are sent at the deadline: until then a holder that has not read the report may
+    /// believe in the lock.
     pub(in crate::proto::locks) fn lose(&mut self, id: RecordId, reason: LostReason, now: Instant) {
         self.end_extend(id, reason, now);
         let record = self.records.get(id);
@@ -343,10 +348,11 @@ impl Locks {
         }
         let deadline = self.records.get(id).deadline;
         let is_near = now < deadline && deadline.saturating_since(now) <= LOSS_BEFORE;
-        self.end_as(id, self.own_form(), is_near.then_some(deadline), now);
+        self.end_as(id, self.default_form(), is_near.then_some(deadline), now);
     }
 
-    /// Counts the end of a lock that was handed out. Returns whether it was held until now.
+    /// The holder does not hold the lock any more: counts the hold, and withdraws the updates of
+    /// the lock. Returns whether the lock was handed out and held until now.
     pub(in crate::proto::locks) fn end_hold(&mut self, id: RecordId, now: Instant) -> bool {
         let record = self.records.get_mut(id);
         let Some(since) = record.end_hold() else { return false };
@@ -359,7 +365,7 @@ impl Locks {
         true
     }
 
-    /// Ends an extend that is in flight, if there is one: its lock is over.
+    /// Ends the caller's extend that goes on, if there is one, because the lock is over.
     pub(in crate::proto::locks) fn end_extend(
         &mut self,
         id: RecordId,
@@ -371,17 +377,18 @@ impl Locks {
         self.ops.move_to(op, Stage::Over(Err(error)));
     }
 
-    /// Ends a record: its releases become due, and are sent at once if the nodes can be reached.
+    /// Ends a record: its releases become due. They are sent immediately to nodes that can be
+    /// asked.
     pub(in crate::proto::locks) fn end(&mut self, id: RecordId, now: Instant) {
-        self.end_as(id, self.own_form(), None, now);
+        self.end_as(id, self.default_form(), None, now);
     }
 
-    /// The form of a release whose answer is read.
-    fn own_form(&self) -> Form {
+    /// The form of a release: by its SHA1 if the client reads answers, else by its source.
+    fn default_form(&self) -> Form {
         if self.cluster.settings().attended { Form::Sha } else { Form::Source }
     }
 
-    /// Ends a record. Its releases are sent at `release_at`, or at once.
+    /// Ends a record. Its releases are sent at `release_at`, or immediately.
     pub(in crate::proto::locks) fn end_as(
         &mut self,
         id: RecordId,
@@ -391,7 +398,7 @@ impl Locks {
     ) {
         self.renewals.end(self.records.get_mut(id), &mut self.timers);
         if self.end_hold(id, now) {
-            // A loss was counted when it was found.
+            // Only of a lock that was not lost: `lose` ends the hold before it calls this.
             self.cluster.stats_mut().released += 1;
         }
         let record = self.records.get_mut(id);
@@ -404,12 +411,14 @@ impl Locks {
             record.deadline_timer = Some(self.timers.set_at(at, due));
         }
         self.send_releases(release_pending, id, form, now);
-        // This comes after the releases, and in one write with them.
+        // The next request in the queue begins only now: its question follows the releases, in one
+        // write with them.
         self.vacate(id);
         self.finish(id);
     }
 
-    /// Starts the round of a release: those `electors` are asked that may hold the key.
+    /// Starts the round of a release, in which `electors` vote. Releases go to the nodes that may
+    /// hold the key.
     pub(in crate::proto::locks) fn begin_release(
         &mut self,
         id: RecordId,
@@ -426,20 +435,21 @@ impl Locks {
         self.end(id, now);
         let pending = &self.records.get(id).pending;
         let (length, due) = (self.cluster.settings().node_timeout, pending.release_pending());
-        // A release is pending for a node whose next connection is being opened: it may be in time.
+        // If the next connection of a node is being opened, its release may still be answered in
+        // time. So the node does not vote yet.
         let may_come = |&node: &NodeId| due.contains(node) && self.cluster.is_reconnecting(node);
         let unasked = electors.minus(pending.releasing());
         let nodes: NodeSet = unasked.iter().filter(|node| !may_come(node)).collect();
-        let part_of = |locks: &mut Locks, node| {
+        let role_of = |locks: &mut Locks, node| {
             let cause = locks.cluster.may_ask(node).err().unwrap_or(NodeError::Full);
-            Part::Votes(NodeReply::Failed(cause))
+            Role::Votes(NodeReply::Failed(cause))
         };
-        self.begin_round(id, (nodes, length), part_of, |_, _| {}, now);
+        self.begin_round(id, (nodes, length), role_of, |_, _| {}, now);
         self.finish(id);
         op
     }
 
-    /// It is known how the release ended, or the nodes cannot say it in time.
+    /// The round of a release has a verdict: its outcome is known, or will not be known in time.
     pub(in crate::proto::locks) fn on_release_decided(&mut self, id: RecordId) {
         let record = self.records.get_mut(id);
         let released = record.round.released();
@@ -455,8 +465,8 @@ impl Locks {
 }
 
 impl Record {
-    /// Sets the timer of the deadline. An auto-extended lock is lost a little before it, so that
-    /// its holder is notified in time.
+    /// Sets the timer of the deadline: for an auto-extended or watched lock a little before it, so
+    /// that its holder is notified in time.
     pub(in crate::proto::locks) fn arm_deadline(&mut self, id: RecordId, timers: &mut Timers<Due>) {
         timers.clear_in(&mut self.deadline_timer);
         let start = self.round.start.min(self.deadline);

@@ -1,4 +1,5 @@
-//! A lock that is held: extends, heals, what proves its keys, and what is reported of it.
+//! A lock that is held: how it is extended and healed, what proves its keys on the nodes, and which
+//! updates of it are reported.
 
 pub(super) mod heal;
 pub(super) mod hold;

@@ -1,15 +1,15 @@
-//! Until when each node is known to have our key without a break, by what it answered.
+//! Until when it is proven that a node has our key and had it without a break.
 //!
-//! A yes proves the key until the moment at which its request was sent, plus the time that the
-//! request gave the key, less drift: the node executed the request later, and keeps what it grants.
-//! Until that moment no other client can have had the key there, whatever the node forgets
-//! meanwhile. After it the key may have ended, another client may have had the node, and the node
-//! may have forgotten that: then a copy of another node's data, or a late request of ours, stands
-//! in the place of that client's key, and looks like ours.
+//! A grant proves the key until the moment at which its request was sent, plus the ttl of the
+//! request, less drift. The node executed the request after that moment, and keeps the key for the
+//! ttl. Until the proof ends, no other client can have had the key there, whatever the node
+//! forgets. After that the key may have expired, another client may have had it, and the node may
+//! have forgotten that. Then a key with our token, from a late request of ours or from a copy of
+//! another node's data, may stand in the place of that client's key.
 //!
-//! The hazard is a moment that is too late. So it is kept exactly where that costs nothing, and
-//! else too early: the nodes whose proof reaches the deadline of the lock are one set, and all
-//! other nodes with a proof share the earliest moment of theirs.
+//! The hazard is a proof that is believed for too long. So an end that is not exact is too early:
+//! the nodes whose proof reaches the deadline of the lock are one set, and all other nodes with a
+//! proof share the earliest end among them.
 
 use std::time::Duration;
 
@@ -19,46 +19,47 @@ use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::LockAsk;
 
-/// The end of a proof that is shorter than the lock is kept in steps of so long.
+/// The end of a proof before the deadline is stored in steps of this length.
 const STEP: Duration = Duration::from_millis(16);
 
-/// The nodes that are known to have the key of one lock, and until when. Each lock has one, so it
+/// The nodes that are proven to have the key of a lock, and until when. Each record has one, so it
 /// is packed into ten bytes.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(Rust, packed(2))]
 pub struct Proof {
-    /// Nodes that have the key until the deadline of the lock at least.
-    whole: NodeSet,
-    /// Nodes that have the key for a shorter time.
-    part: NodeSet,
-    /// How many steps before the deadline the proof of `part` ends, at most 17 minutes.
-    part_ends_before: u16,
+    /// Nodes that have the key at least until the deadline of the lock.
+    until_deadline: NodeSet,
+    /// Nodes that have the key until an earlier moment, which they share.
+    until_earlier: NodeSet,
+    /// How many steps before the deadline that earlier moment is: 17 minutes at most.
+    earlier_end_in_steps: u16,
 }
 
 impl Proof {
-    /// Whether the node has the key at `now`, for a lock with this deadline.
+    /// Whether the node is proven to have the key at `now`. `deadline` is that of the lock.
     #[inline]
     pub fn covers(&self, node: NodeId, deadline: Instant, now: Instant) -> bool {
-        let (whole, part) = (self.whole.contains(node), self.part.contains(node));
-        (whole && now < deadline) || (part && now < self.end_of_part(deadline))
+        let (whole, earlier) =
+            (self.until_deadline.contains(node), self.until_earlier.contains(node));
+        (whole && now < deadline) || (earlier && now < self.earlier_end(deadline))
     }
 
-    /// The nodes that have the key until the deadline.
+    /// The nodes that have the key at least until the deadline.
     #[inline]
-    pub fn of_whole(&self) -> NodeSet {
-        self.whole
+    pub fn nodes_until_deadline(&self) -> NodeSet {
+        self.until_deadline
     }
 
-    /// The nodes that have the key for some time.
+    /// The nodes with a proof, until whatever moment.
     pub fn nodes(&self) -> NodeSet {
-        self.whole.union(self.part)
+        self.until_deadline.union(self.until_earlier)
     }
 
     /// The node has the key until the deadline of the lock.
     #[inline]
     pub fn extend_to_deadline(&mut self, node: NodeId) {
-        self.whole = self.whole.union(node.into());
-        self.part = self.part.minus(node.into());
+        self.until_deadline = self.until_deadline.union(node.into());
+        self.until_earlier = self.until_earlier.minus(node.into());
     }
 
     /// The node has the key until `until` at least, and the lock ends at `deadline`.
@@ -67,18 +68,20 @@ impl Proof {
         if until >= deadline {
             self.extend_to_deadline(node);
         } else if !self.covers_until(node, until, deadline) {
-            self.add_to_part(node.into(), until, deadline);
+            self.add_earlier(node.into(), until, deadline);
         }
     }
 
-    /// The node may lack the key, or has it in the place of another client's.
+    /// Ends the proof of these nodes: they may lack the key, or have it in the place of another
+    /// client's.
     pub fn end(&mut self, nodes: NodeSet) {
-        self.whole = self.whole.minus(nodes);
-        self.part = self.part.minus(nodes);
+        self.until_deadline = self.until_deadline.minus(nodes);
+        self.until_earlier = self.until_earlier.minus(nodes);
     }
 
-    /// The lock ends at `deadline` instead of `before`, because `renewed` nodes have its key until
-    /// then. A proof that has ended by `now` is left out.
+    /// The lock ends at `deadline` instead of `before`, because the nodes in `renewed` extended its
+    /// key. The proofs of the other nodes keep their ends. The shared end is dropped if it has
+    /// passed by `now`.
     pub fn on_later_deadline(
         &mut self,
         renewed: NodeSet,
@@ -86,15 +89,15 @@ impl Proof {
         deadline: Instant,
         now: Instant,
     ) {
-        let end_of_part = self.end_of_part(before);
-        let part = if now < end_of_part { self.part } else { NodeSet::EMPTY };
-        let behind = self.whole.minus(renewed);
-        *self = Proof { whole: self.whole.common(renewed), ..Proof::default() };
-        self.add_to_part(part.minus(renewed), end_of_part, deadline);
-        self.add_to_part(behind, before, deadline);
+        let earlier_end = self.earlier_end(before);
+        let earlier = if now < earlier_end { self.until_earlier } else { NodeSet::EMPTY };
+        let not_renewed = self.until_deadline.minus(renewed);
+        *self = Proof { until_deadline: self.until_deadline.common(renewed), ..Proof::default() };
+        self.add_earlier(earlier.minus(renewed), earlier_end, deadline);
+        self.add_earlier(not_renewed, before, deadline);
     }
 
-    /// The lock ends at `deadline`, and each node that has the key has it until `until`.
+    /// The lock ends at `deadline`. `until` gives the end of the proof of each node that has one.
     pub fn settle(&mut self, deadline: Instant, until: impl Fn(NodeId) -> Option<Instant>) {
         let nodes = self.nodes();
         *self = Proof::default();
@@ -105,47 +108,49 @@ impl Proof {
         }
     }
 
-    /// The words that a fingerprint needs: the two sets, and the end of the second.
+    /// What a fingerprint needs: the two sets, and the earlier moment.
     #[cfg(feature = "testing")]
-    pub fn parts(&self, deadline: Instant) -> (NodeSet, NodeSet, Instant) {
-        let end = if self.part.is_empty() { deadline } else { self.end_of_part(deadline) };
-        (self.whole, self.part, end)
+    pub fn for_fingerprint(&self, deadline: Instant) -> (NodeSet, NodeSet, Instant) {
+        let end = if self.until_earlier.is_empty() { deadline } else { self.earlier_end(deadline) };
+        (self.until_deadline, self.until_earlier, end)
     }
 
-    /// Whether `until`, which is before the deadline, adds nothing for this node.
+    /// Whether the node is already proven until `until`, which is before the deadline.
     fn covers_until(&self, node: NodeId, until: Instant, deadline: Instant) -> bool {
-        let in_part = self.part.contains(node);
-        self.whole.contains(node) || (in_part && until <= self.end_of_part(deadline))
+        let in_earlier = self.until_earlier.contains(node);
+        self.until_deadline.contains(node) || (in_earlier && until <= self.earlier_end(deadline))
     }
 
-    fn end_of_part(&self, deadline: Instant) -> Instant {
-        deadline.saturating_sub(STEP * u32::from(self.part_ends_before))
+    fn earlier_end(&self, deadline: Instant) -> Instant {
+        deadline.saturating_sub(STEP * u32::from(self.earlier_end_in_steps))
     }
 
-    /// All nodes whose proof ends before the deadline share the earliest end.
-    fn add_to_part(&mut self, nodes: NodeSet, until: Instant, deadline: Instant) {
+    /// Adds nodes whose proof ends before the deadline. All such nodes then share the earliest end
+    /// among them.
+    fn add_earlier(&mut self, nodes: NodeSet, until: Instant, deadline: Instant) {
         let before = deadline.saturating_since(until).as_nanos().div_ceil(STEP.as_nanos());
-        // A proof that ends so long before the deadline that it cannot be written is left out.
+        // A proof that ends too many steps before the deadline for the field is left out.
         let Ok(before) = u16::try_from(before) else { return };
         if nodes.is_empty() {
             return;
         }
-        let alone = self.part.minus(nodes).is_empty();
-        self.part_ends_before = if alone { before } else { before.max(self.part_ends_before) };
-        self.part = self.part.union(nodes);
+        let alone = self.until_earlier.minus(nodes).is_empty();
+        self.earlier_end_in_steps =
+            if alone { before } else { before.max(self.earlier_end_in_steps) };
+        self.until_earlier = self.until_earlier.union(nodes);
     }
 }
 
 impl Record {
-    /// Whether a yes of the node proves anything: not while an ask of a lost connection may still
-    /// create the key.
+    /// Whether a grant of the node proves anything: not while the node may still execute a request
+    /// of a lost connection, which could create the key.
     #[inline]
     fn may_prove(&self, node: NodeId) -> bool {
         !self.pending.unproven().contains(node)
     }
 
-    /// The node has our key until `until`: it said so while it was trusted, or while an earlier
-    /// proof held.
+    /// The node is proven to have our key until `until`. The caller has checked that the node is
+    /// trusted, or that an earlier proof has not ended.
     #[inline]
     fn prove_until(&mut self, node: NodeId, until: Instant) {
         if self.may_prove(node) {
@@ -153,7 +158,8 @@ impl Record {
         }
     }
 
-    /// The node granted the key in the present attempt: the deadline counts from its start.
+    /// The node granted an acquire. If that was in the present round, the key is proven until the
+    /// deadline, which counts from the start of this round.
     #[inline]
     pub fn prove_granted(&mut self, node: NodeId, ask: LockAsk) {
         let counts = ask.round == self.round.number && !self.uncounted.contains(node);
@@ -162,8 +168,8 @@ impl Record {
         }
     }
 
-    /// The node said yes to `ask`, which gave the key the ttl of the present round. What an earlier
-    /// round gave is not known any more.
+    /// The node granted `ask`. If that was in the present round, the key is proven for the ttl of
+    /// the round. Start and ttl of earlier rounds are not known any more, so they prove nothing.
     #[inline]
     pub fn prove(&mut self, node: NodeId, ask: LockAsk) {
         if ask.round == self.round.number {
@@ -171,8 +177,8 @@ impl Record {
         }
     }
 
-    /// The node said yes to a heal of the present round. A heal gives the key what was left of the
-    /// lock, in whole milliseconds.
+    /// The node granted a heal. The ttl of a heal is the time that was left until the deadline, in
+    /// whole milliseconds, so the proof ends a little before the deadline.
     pub fn prove_healed(&mut self, node: NodeId, ask: LockAsk) {
         if ask.round == self.round.number {
             let uncertain = self.longest.drift().saturating_add(Duration::from_millis(1));
@@ -180,11 +186,12 @@ impl Record {
         }
     }
 
-    /// The key of a waiter in line is there, if no join is in flight: that may create the key, too.
-    /// Until when is settled when the lock is won. Afterwards it is what the line says, also while
-    /// the fencing number of a lock that was won is written back.
+    /// The node said that it has the key for this waiter in line. That proves nothing while a join
+    /// is in flight, which may create the key anew. As long as the waiter waits, its proofs have no
+    /// exact end: [`settle_proof`](Record::settle_proof) sets it when the lock is won. From then
+    /// on, also during a write-back, the line says until when the key is there.
     pub fn prove_in_line(&mut self, node: NodeId) {
-        // A line hands over one key of several.
+        // A hand-over is about one key of a set, so it does not prove the others.
         if self.pending.is_asked(node) || self.set().is_some() {
             return;
         }
@@ -196,8 +203,8 @@ impl Record {
         }
     }
 
-    /// The lock was won in line: each node has its key for as long as the line says, or until the
-    /// deadline if the lock was won by a claim that the node granted.
+    /// The lock was won in line: the proof of each node ends when the line says, or at the deadline
+    /// if the node is one of those that granted the claim (`claimed`).
     pub fn settle_proof(&mut self, claimed: NodeSet) {
         let (mut proof, deadline) = (self.proof, self.deadline);
         proof.settle(deadline, |node| {
@@ -208,8 +215,8 @@ impl Record {
     }
 
     /// Whether our key on the node cannot stand in the place of another client's key, even if the
-    /// node has forgotten keys. For a lock that another client handed on, it is not known how its
-    /// keys were created.
+    /// node has forgotten keys. Never so for an adopted lock, because this client does not know how
+    /// its keys were created.
     #[inline]
     pub fn is_proven(&self, node: NodeId, now: Instant) -> bool {
         self.taken_up().is_none() && self.proof.covers(node, self.deadline, now)
@@ -230,7 +237,7 @@ mod tests {
     use crate::proto::time::Ttl;
     use crate::proto::wire::line::Standing;
 
-    /// A moment, in steps: so the end of each proof is exact.
+    /// A moment that is a whole number of steps, so that no end of a proof is rounded.
     fn at(steps: u64) -> Instant {
         Instant::from_nanos(steps * STEP.as_nanos() as u64)
     }
@@ -239,7 +246,7 @@ mod tests {
         NodeId::new(index)
     }
 
-    /// Until which step the proof of a node holds, for a lock that ends at `deadline`.
+    /// The step at which the proof of a node ends, for a lock that ends at `deadline`.
     fn end_of(proof: &Proof, index: usize, deadline: u64) -> u64 {
         let covered = |&step: &u64| proof.covers(node(index), at(deadline), at(step));
         (0..=deadline + 5).find(|step| !covered(step)).unwrap()
@@ -268,10 +275,10 @@ mod tests {
         let renewed = [node(0), node(1)].into_iter().collect();
         proof.on_later_deadline(renewed, at(100), at(150), at(50));
         assert_eq!([0, 1, 2].map(|index| end_of(&proof, index, 150)), [150, 150, 100]);
-        // Node 2 misses the next renewal, too, and node 1 with it.
+        // Nodes 1 and 2 miss the next renewal, so they share the end of node 2.
         proof.on_later_deadline(node(0).into(), at(150), at(200), at(99));
         assert_eq!([0, 1, 2].map(|index| end_of(&proof, index, 200)), [200, 100, 100]);
-        // A proof that is over is not carried on, and does not make others end early.
+        // The proof of node 2 has ended by now, so node 1 does not share its end.
         proof.extend(node(1), at(200), at(200));
         proof.on_later_deadline(node(0).into(), at(200), at(250), at(100));
         assert_eq!([0, 1, 2].map(|index| end_of(&proof, index, 250)), [250, 200, 0]);
@@ -279,7 +286,8 @@ mod tests {
 
     #[test]
     fn proof_is_never_longer_than_what_each_node_gave() {
-        // Every sequence of four events on three nodes, beside a moment for each node.
+        // Runs every sequence of four events on three nodes, and keeps the exact end for each node
+        // in `given`.
         for seed in 0..7_u64.pow(4) {
             let (mut proof, mut deadline) = (Proof::default(), 100);
             let mut given = [0_u64; 3];
@@ -300,7 +308,7 @@ mod tests {
                         let answered = answered[event as usize - 4];
                         let renewed = (0..3).filter(|&index| answered[index]).map(node).collect();
                         for index in (0..3).filter(|&index| answered[index]) {
-                            // Only a node with a proof takes part in a renewal here.
+                            // In this test a renewal counts only for a node with a proof.
                             given[index] = if given[index] == 0 { 0 } else { deadline + 50 };
                         }
                         proof.on_later_deadline(renewed, at(deadline), at(deadline + 50), at(now));
@@ -340,7 +348,7 @@ mod tests {
         assert_eq!(end_of(&proof, 0, 80), 0);
     }
 
-    /// A record of an attempt, in which all of three nodes have said yes.
+    /// A record of a waiter in line. All of its three nodes said that they have the key for it.
     fn proven(records: &mut Records) -> &mut Record {
         let ttl = Ttl::new(STEP * 100, Duration::from_secs(60)).unwrap();
         let token = LockToken::random(&mut StdRng::from_seed([1; 32]));
@@ -361,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn won_in_line_a_lock_is_proven_on_each_node_for_what_its_line_says() {
+    fn lock_won_in_line_is_proven_on_each_node_for_as_long_as_its_line_says() {
         let mut records = Records::new(1);
         let record = proven(&mut records);
         let line = record.line_mut().unwrap();

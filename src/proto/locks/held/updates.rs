@@ -1,7 +1,8 @@
-//! Updates of held locks: a later deadline, a warning, the loss.
+//! Updates of held locks, for the driver to take: a later deadline, a warning, the loss.
 //!
-//! The hazard is an update that is not true any more when the driver takes it. So an update is made
-//! when it is taken out, and a lock that the caller released is never reported lost.
+//! The hazard is an update that is not true any more when the driver takes it. So the queue only
+//! names the record of a held lock, and the update is made when the driver takes it. A lock that
+//! its caller released is never reported lost.
 
 use std::collections::VecDeque;
 use std::{fmt, mem};
@@ -16,11 +17,11 @@ use crate::proto::time::Instant;
 
 /// An update of a lock that was handed out: what happens to the lock after its request completed.
 ///
-/// A lock that is auto-extended has warnings; one that is watched has them if they were asked for.
-/// The loss of both is reported. Later deadlines, and the updates of other locks, are reported if
-/// the driver asked for them (`report_lock_updates`) before the lock was handed out. Of the updates
-/// of a lock that were not taken, one is left, which says what is true, as long as the lock is
-/// held; a loss is kept until it is taken.
+/// An auto-extended lock has warnings, and a watched lock if the caller asked for them. The loss of
+/// both is reported. Later deadlines, and the updates of all other locks, are reported if the
+/// driver called `report_lock_updates` before the lock was handed out. If several updates of a held
+/// lock were not taken, the driver gets one, with the present state of the lock. A loss is kept
+/// until it is taken.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LockUpdate {
     /// The data of the acquire, or of the adopt, that the lock came from. The blocking client
@@ -36,21 +37,21 @@ pub struct LockUpdate {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockUpdateKind {
-    /// The deadline is later than before, whatever extended the lock.
+    /// The deadline is later than before: the caller or auto-extension extended the lock.
     Extended {
         /// The deadline in force, on the clock of the requests.
         deadline: Instant,
     },
-    /// No renewal has succeeded since the last deadline was set. The lock ends at this one unless a
-    /// renewal succeeds before.
+    /// The lock ends at this deadline unless a renewal succeeds before. None has succeeded since
+    /// the deadline was set.
     Expiring {
         /// The deadline in force, on the clock of the requests.
         deadline: Instant,
         /// The key. Of a lock over several keys the first one in the order of the bytes.
         key: Box<[u8]>,
     },
-    /// The lock is lost: reported once, with the reason and the key in the error. Of an
-    /// auto-extended or watched lock it is reported before the deadline, if it is taken in time.
+    /// The lock is lost. Reported once; the error has the reason and the key. For an auto-extended
+    /// or watched lock the report comes before the deadline, if the driver takes it in time.
     Lost(Error),
 }
 
@@ -82,13 +83,13 @@ impl fmt::Debug for LockUpdate {
     }
 }
 
-/// What happened to a held lock since its last update was taken. Of two, the one that stands
-/// further down counts: a warning outweighs a later deadline.
+/// What happened to a held lock since its last update was taken. In the order of their weight: if a
+/// warning and a later deadline wait, the warning is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PendingUpdate {
     /// The updates of the lock are not reported.
     Unreported,
-    /// Nothing.
+    /// Updates are reported, and none waits.
     Nothing,
     /// The deadline of the lock is later.
     Extended,
@@ -102,29 +103,30 @@ impl Record {
     }
 }
 
-/// The updates that the driver did not take yet: one for each lock that has one, and the losses.
+/// The updates that the driver has not taken yet: one at most for each held lock, and the losses.
 #[derive(Debug, Clone, Default)]
 pub struct Updates {
-    /// The driver wants those of every lock, and each later deadline.
+    /// The driver wants the updates of every lock, also each later deadline.
     of_all: bool,
-    /// Among them may be records that have no update any more.
+    /// Entries of records that have no update any more are skipped.
     queue: VecDeque<Queued>,
-    /// How many of them are updates.
+    /// How many entries of the queue are still updates.
     untaken: usize,
 }
 
-/// This many entries without an update may stay in the queue before it is cleared of them.
+/// If the queue is longer than twice its updates plus this, its entries without an update are taken
+/// out.
 const FEW: usize = 16;
 
 #[derive(Debug, Clone)]
 enum Queued {
-    /// The update of this record, as it is when it is taken out.
+    /// The update of this record, which is made when the driver takes it.
     Of(RecordId),
     Loss(LockUpdate),
 }
 
 impl Updates {
-    /// Whether there is none.
+    /// Whether no update waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.untaken == 0
@@ -142,20 +144,21 @@ impl Updates {
         self.of_all
     }
 
-    /// Gives back the room that was not in use since `most` locks were.
+    /// Gives back the memory that was not needed, if at most `most` records were open in the last
+    /// interval.
     pub fn shrink(&mut self, most: usize) {
         shrink_queue(&mut self.queue, most);
     }
 
-    /// Forgets all of them.
+    /// Forgets all updates.
     pub fn clear(&mut self) {
         self.queue.clear();
         self.untaken = 0;
     }
 
-    /// Notes what happened to a held lock. A warning that was not taken yet stays. A driver that
-    /// did not ask for later deadlines is not woken for one: whoever goes by an earlier deadline is
-    /// safe.
+    /// Notes what happened to a held lock. A warning that was not taken yet is not replaced by a
+    /// later deadline. Later deadlines are dropped if the driver did not ask for them, because a
+    /// holder that knows only the earlier deadline is safe.
     pub fn report(&mut self, id: RecordId, record: &mut Record, update: PendingUpdate) {
         let former = record.update;
         let is_unwanted = update == PendingUpdate::Extended && !self.of_all;
@@ -227,7 +230,7 @@ impl Updates {
 }
 
 impl Locks {
-    /// From now on all updates of every lock that is handed out are reported.
+    /// From now on all updates are reported, of every lock that is handed out from now on.
     pub fn report_lock_updates(&mut self) {
         self.updates.of_all = true;
     }

@@ -1,10 +1,11 @@
-//! The messages by which nodes hand a key over to a waiter of this client.
+//! The messages by which nodes notify this client that they handed a key over to one of its
+//! waiters.
 //!
-//! A message may come too late: the waiter has given up, or has given its lock away. Then the node
-//! has a key that no client holds, and the client gives it back there.
+//! A message may come when the waiter has given up, or has given its lock away. Then the node has a
+//! key that no client holds, and this client releases it there: it gives the key back.
 //!
-//! Whoever may `PUBLISH` can send a message, too. The hazard is a message that no node sent: it is
-//! no vote, and no proof that the client may release a token.
+//! The hazard is a message that no node sent: any user with the right to `PUBLISH` can send one. So
+//! a message counts only with a mark that this client gave to that node for that token.
 
 use std::iter;
 
@@ -20,17 +21,17 @@ use crate::proto::wire::ask::{Ask, Kind, LockAsk};
 use crate::proto::wire::command::Form;
 use crate::proto::wire::line::{self as lines, HandedOver};
 
-/// How many tokens that stood in line and were given away are remembered. One that is forgotten,
-/// and to which a node hands the key afterwards, is released there.
+/// How many tokens that stood in line and were given away are remembered. If a node hands a key
+/// over to one that is not remembered any more, this client releases the key there.
 const GIVEN_AWAY: usize = 64;
 
-/// How many keys that were handed over to no record are remembered. A message is a reason to give
-/// the key back once: others can repeat it.
+/// How many hand-overs that met no record are remembered. Each message makes this client give the
+/// key back only once, because other users can repeat the message.
 const GIVEN_BACK: usize = 64;
 
 impl Locks {
-    /// A node handed a key over to a waiter of this client, or another program sent a message that
-    /// says so. Only with a mark that this client gave to that node is it believed.
+    /// A message came that a node handed a key over to a waiter of this client. It is ignored if
+    /// its mark is not one that this client gave to that node for that token.
     pub fn on_hand_over(&mut self, node: NodeId, now: Instant) {
         let Some(message) = self.cluster.take_handed_over(node) else {
             self.cluster.stats_mut().messages_ignored += 1;
@@ -47,14 +48,15 @@ impl Locks {
         }
     }
 
-    /// The number of the mark in a message, if this client made it for that token and that node.
+    /// The number of the mark in a message; nothing if this client did not make the mark for that
+    /// token and that node.
     fn number_of_mark(&self, node: NodeId, message: &HandedOver) -> Option<u16> {
         let marks = self.marks.as_ref()?;
         marks.number_of(&message.mark, &message.token, node)
     }
 
-    /// A node handed the key over to the waiter of this record, which gave it the mark of this
-    /// number.
+    /// A node handed the key over to the token of this record. `number` is that of the mark in the
+    /// message.
     fn on_hand_over_to(
         &mut self,
         id: RecordId,
@@ -69,8 +71,8 @@ impl Locks {
         let of_set = record.set().is_some();
         let Some(line) = record.line_mut() else { return };
         if !line.take_mark(node, number) {
-            // The node sent the message a second time, or for a join of an earlier connection. The
-            // waiter may have the key all the same.
+            // The mark was used before, or is not the last one that the node was given: the message
+            // is repeated or old. The waiter may have the key all the same, so it asks the node.
             self.cluster.stats_mut().messages_ignored += 1;
             if phase == Phase::Asking {
                 self.poll_at(node, id, now);
@@ -92,33 +94,35 @@ impl Locks {
         }
         let line = self.records.get(id).line();
         if line.is_some_and(|line| line.holds(now).contains(node)) {
-            self.count_at(node, id, now);
+            self.raise_counter_at(node, id, now);
         } else {
             self.poll_at(node, id, now);
         }
         self.judge_line(id, now);
     }
 
-    /// A node gave the key to this waiter after the claim of a fenced lock was sent to a majority.
-    /// It is asked to count, too: its answer is no vote, but if its counter stayed behind, the
-    /// votes for the next holder would differ, and cost that one another round.
-    pub(super) fn count_at(&mut self, node: NodeId, id: RecordId, now: Instant) {
+    /// If a claim of a fenced lock is in flight, and this node gave the key to the waiter only
+    /// after the claim was sent: asks the node to raise its counter, too. Its answer is no vote.
+    /// But if the counter stayed behind, the votes for the next holder would differ, which costs
+    /// that holder another round.
+    pub(super) fn raise_counter_at(&mut self, node: NodeId, id: RecordId, now: Instant) {
         let record = self.records.get(id);
-        // If the claim was lost before, it has no votes.
+        // Not if the claim was lost: then its votes are of an earlier round.
         let number = record.round.number;
         let asks_for_votes = record.fencing().is_some_and(|fencing| fencing.round() == number);
         let in_flight = record.op.is_some_and(|op| self.ops.pauses_before(op).is_none());
         let claims = asks_for_votes && in_flight && record.round.purpose == Purpose::Claim;
-        // A node in quarantine refuses.
+        // The counter of a node in quarantine, for example, does not count.
         let counts = self.cluster.refuses_fence(node).is_none();
         if claims && counts && !record.pending.is_asked(node) && self.cluster.may_ask(node).is_ok()
         {
-            self.ask_counting(node, id, Kind::Claim, now);
+            self.ask_with_counters(node, id, Kind::Claim, now);
         }
     }
 
-    /// Asks one node for how long the key is the waiter's. The last poll was so long ago that a
-    /// hand-over, reckoned from there, gives no time any more.
+    /// Asks one node by a further join whether it has the key for the waiter, and for how long.
+    /// Needed after a message without a vote, after a reported write, and when a hand-over that
+    /// counts from the last poll leaves no time any more.
     pub(super) fn poll_at(&mut self, node: NodeId, id: RecordId, now: Instant) {
         let record = self.records.get(id);
         if record.pending.is_asked(node) || self.cluster.may_ask(node).is_err() {
@@ -131,9 +135,10 @@ impl Locks {
         self.ask(node, id, Kind::Join, now);
     }
 
-    /// A lock is about to be given away: its token leaves the lines in which it still stands. Where
-    /// that is not possible now, the key may be handed over to it later. Then it stays for the ttl
-    /// of the hand-over: no release is ever sent for a token that was given away.
+    /// A lock is about to be given away: takes its token out of the lines in which it still stands.
+    /// A node that cannot be asked now may hand the key over to the token later. Then the key stays
+    /// there for the ttl of the hand-over, because no release is ever sent for a token that was
+    /// given away.
     pub(in crate::proto::locks) fn leave_lines(&mut self, id: RecordId, now: Instant) {
         let record = self.records.get(id);
         let Some(line) = record.line() else { return };
@@ -161,8 +166,9 @@ impl Locks {
         }
     }
 
-    /// Whether a release of the token is in flight to the node. The node executes it after the
-    /// hand-over of which it sent the message before: it answers in the order of execution.
+    /// Whether a release of the token is in flight to the node. The node sent the message of the
+    /// hand-over before it answered the release, and so it executes the release after the
+    /// hand-over: the release takes the key out.
     fn is_being_released(&self, node: NodeId, token: &LockToken) -> bool {
         self.cluster.asks(node).any(|ask| match *ask {
             Ask::Lock(LockAsk { record, kind: Kind::Release, .. }) => {
@@ -172,8 +178,8 @@ impl Locks {
         })
     }
 
-    /// A node handed a key over to a token of this client that no waiter has any more: it is given
-    /// back there, one time and without a record. If that fails, the key stays for the ttl of a
+    /// A node handed a key over to a token of this client that no record has any more: releases the
+    /// key there, once and without a record. If that fails, the key stays for the ttl of the
     /// hand-over.
     fn on_hand_over_to_none(&mut self, node: NodeId, message: &HandedOver, now: Instant) {
         let HandedOver { key, token, .. } = message;
@@ -185,7 +191,8 @@ impl Locks {
         if self.is_being_released(node, token) {
             return;
         }
-        // The mark proves nothing about the key that the message names, so the key is checked.
+        // The mark proves the token and the node, but not the key that the message names: so the
+        // key is checked.
         let unprefixed = key.strip_prefix(self.key_prefix.as_bytes());
         let good = unprefixed.is_some_and(|key| self.check_key(key).is_ok());
         if good && self.cluster.may_ask(node).is_ok() {
@@ -199,8 +206,8 @@ impl Locks {
         }
     }
 
-    /// The connection to a node was lost: the hand-overs that it said count no more, and what it
-    /// would have said is not known.
+    /// The connection to a node was lost: the hand-overs that it reported do not count any more,
+    /// and messages may have been lost with the connection.
     pub(in crate::proto::locks) fn forget_hand_overs(&mut self, node: NodeId) {
         if self.marks.is_none() {
             // The client never stood in line.

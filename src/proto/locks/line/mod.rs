@@ -1,4 +1,4 @@
-//! Waiting in line on the nodes for a key that others hold.
+//! Waiting in line on the nodes for a key that other clients hold.
 
 pub(super) mod hand_overs;
 pub mod votes;

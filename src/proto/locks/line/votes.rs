@@ -1,13 +1,13 @@
-//! What a waiter knows of the lines that it stands in: one line on each node.
+//! What a waiter knows of its lines: there is one on each node.
 //!
-//! A node votes for the waiter by handing the key over to it. The token of the waiter is fresh, and
-//! only a join can bring it to a node. So the node wrote the key after the join was sent, and the
-//! key lives at least for its ttl from then on. A poll that is answered "not yours" moves that
-//! moment (the *base* of the node) to when the poll was sent.
+//! A node votes for the waiter by handing the key over to it. Only a join brings the token of the
+//! waiter, which is fresh, to a node. So the node wrote the key after the join was sent, and the
+//! key lives for its ttl at least from that moment on: the *base* of the node. If a later poll is
+//! answered "not yours", the base moves to the moment at which that poll was sent.
 //!
-//! This is a plain value in its record: it writes nothing and acts on nothing. The hazard is a vote
-//! that does not count any more: of a node that may have forgotten keys, or of a connection that
-//! was lost. [`forget`](Line::forget) takes it out.
+//! [`Line`] is a plain value in its record, and has no effect on anything else. The hazard is a
+//! vote that must not count any more, because its node may have forgotten keys, or its connection
+//! was lost. [`forget`](Line::forget) takes the vote out.
 
 #[cfg(feature = "testing")]
 mod fingerprint;
@@ -25,70 +25,73 @@ use crate::proto::quorum::reached_by;
 use crate::proto::time::{Instant, Ttl, drift};
 use crate::proto::wire::line::{Standing, name_of};
 
-/// What is known of the line on one node.
+/// What the waiter knows of the line on one node.
 #[derive(Debug, Clone, Default)]
 struct AtNode {
-    /// The node wrote the key for this waiter after this moment, if it wrote it at all.
+    /// The base: if the node wrote the key for this waiter, it did so after this moment.
     base: Instant,
-    /// The key is the waiter's until this moment at least.
+    /// If the node has the key for the waiter: the moment until which it does so at least.
     until: Option<Instant>,
-    /// What the key held at the last poll, if it was another's.
+    /// The value of the key at the last poll, if that is another's token.
     holder: Bytes,
-    /// The node is to report the next write to the key.
+    /// The key is registered for this waiter: the node reports the next write to it.
     registered: bool,
-    /// The key was registered since the last poll, while it had this value. It is not registered
-    /// again so soon for the same holder: a node that reports without end would be asked without
-    /// end.
+    /// The value that the key had when it was registered since the last poll. Until the next poll
+    /// it is not registered again for the same value. Otherwise a node that reports a write after
+    /// each registration would be asked without end.
     registered_for: Bytes,
-    /// The name of the waiter that came after this one when it got the key.
+    /// The name of the waiter that was next in line when this one got the key.
     next: Bytes,
     marks: Marks,
-    /// The first mark that may stand in the line of another key, where the waiter stood before.
+    /// The first mark with which the token may still stand in the line of another key of the set.
     oldest: Option<u16>,
 }
 
-/// So many waiters, from the front of the line, register a key whose holder does not hand it over:
-/// its release then wakes the first, and the withdrawal of the first wakes the second. As many poll
-/// when the key can have expired.
+/// How many waiters at the front of the line register a key whose holder does not hand it over. The
+/// release then wakes them, and the second gets the key if the first has gone. Only these poll when
+/// the key may have expired.
 const AT_THE_FRONT: u64 = 2;
 
-/// How many members with earlier marks a join or a release names at most. One that is left out may
-/// stay in the line: it costs the others a hand-over to a token that is released at once.
+/// How many members with earlier marks a join or a release names at most. A member that is not
+/// named may stay in the line: it costs other waiters a hand-over to a dead token, which this
+/// client gives back.
 const EARLIER_MARKS: u16 = 15;
 
-/// The numbers of the marks that a node was given. A mark is for one hand-over, and for one
-/// connection: a message that was sent on an earlier one may have been read by others only.
+/// The numbers of the marks that a node was given. A mark counts for one hand-over, and on one
+/// connection only: a message of an earlier connection may have been read by other users, but not
+/// by this client, and they can repeat it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Marks {
-    /// The member in the line has one of the marks from this number on.
+    /// The member that stands in the line has one of the marks from this number to `last`.
     first: u16,
     /// The last mark that was given; 0 if none was.
     last: u16,
-    /// The next join gives another mark.
+    /// The last mark does not count any more, so the next join gives a new one.
     spent: bool,
 }
 
 impl Marks {
-    /// A join is about to be written.
+    /// A join is about to be written: gives a new mark, if the last one does not count any more.
     fn give(&mut self) {
         if self.last == 0 || self.spent {
             let next = self.last.saturating_add(1);
-            // There are enough marks for any wait. After the last one, only polls count.
+            // There are enough marks for any wait. If all are used, no hand-over counts, and the
+            // waiter goes on by its polls.
             self.spent = next == self.last;
             self.last = next;
             self.first = self.first.max(next.saturating_sub(EARLIER_MARKS)).max(1);
         }
     }
 
-    /// The last join was answered, and no earlier one can be executed later: no other mark is in
-    /// the line. (A node that restarts with an old line may have one again. It costs the others a
-    /// hand-over to a token that is released at once.)
+    /// The last join was answered, and no earlier one can be executed later: so only the last mark
+    /// can be in the line. (A node that restarts with an old line may have an older mark again.
+    /// That costs other waiters a hand-over to a dead token, which this client gives back.)
     fn answered(&mut self) {
         self.first = self.last;
     }
 
-    /// A hand-over came with this mark. Returns whether it is the last one that was given, and was
-    /// not used.
+    /// A message came with this mark. Returns whether the mark is the last one that was given, and
+    /// still counted. It does not count again.
     fn take(&mut self, number: u16) -> bool {
         let good = self.last == number && !self.spent;
         self.spent |= good;
@@ -96,66 +99,72 @@ impl Marks {
     }
 }
 
-/// What a poll of all nodes says about a key that no waiter has a majority of.
+/// What a waiter does about a split: several waiters have the key on some nodes each, and none on a
+/// majority.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Split {
-    /// Not every node has answered, or a node handed the key over meanwhile.
+    /// Nothing yet: not every node has answered the poll, or a node handed the key over since the
+    /// poll was sent.
     Unknown,
-    /// This waiter is to get the key, or another client has it.
+    /// Keep its nodes: this waiter should get the key, or another client has it.
     Keep,
-    /// The waiter with this token is to get the key.
+    /// Give its nodes up for the waiter with this token, which should get the key.
     Yield(Bytes),
 }
 
 /// The lines that a waiter stands in.
 #[derive(Debug, Clone)]
 pub struct Line {
-    /// How long the key lives when it is handed over to a waiter of which the node knows that it
-    /// runs. It is a part of the member, so it stays as it was when the waiter joined, whatever the
-    /// lock is extended by.
+    /// The ttl of a hand-over if the node has heard from the waiter a moment ago. It is written in
+    /// the member, so an extend of the lock does not change it.
     pub ttl: Ttl,
-    /// How long it lives if the waiter may have stopped.
+    /// The ttl of a hand-over if the waiter may have stopped.
     pub short_ttl: Ttl,
     at: Vec<AtNode>,
-    /// The nodes that were asked for a place at least once.
+    /// The nodes that were sent a join at least once.
     pub joined: NodeSet,
-    /// The nodes among these that do not notify this client.
+    /// The nodes of `joined` that do not send this client messages.
     pub silent: NodeSet,
-    /// The nodes whose votes count: each has answered a join that was sent on its present
-    /// connection, while it was trusted, and has forgotten nothing since.
+    /// The nodes whose votes count. Each answered a join that was sent on its present connection
+    /// while it was trusted, and has forgotten nothing since, as far as the client knows.
     counted: NodeSet,
-    /// The nodes whose next answer lets their votes count.
+    /// The nodes that were trusted when the last join was sent to them: once they answer it, their
+    /// votes count.
     sent_in_trust: NodeSet,
-    /// The nodes of the present poll, and those that have answered it.
+    /// The nodes that the present poll asks, and those that have answered it.
     polled: NodeSet,
     answered: NodeSet,
-    /// The nodes that handed the key over, or said that it is the waiter's: the token stands in
-    /// their lines no more.
+    /// The nodes that handed the key over, or said that they have it for the waiter: the token does
+    /// not stand in their lines any more.
     left: NodeSet,
     /// The nodes that refuse the script of the line.
     pub refused: NodeSet,
-    /// A node handed the key over since the present poll was sent.
+    /// A node handed the key over, or reported a write to it, since the present poll was sent: so
+    /// the answers to the poll are not of one moment.
     pushed: bool,
-    /// A node knew of another client: it had the key, or handed it over.
+    /// A node showed that another client wants the key: the key had another token, or was handed
+    /// over.
     pub met_others: bool,
-    /// How many stand before the waiter, by the answer that says the least.
+    /// How many waiters stand before this one: the least that a node said in the present poll.
     pub rank: u64,
-    /// How many polls in a row were sent early.
+    /// How many polls in a row were early ones, because the waiter has the key on some nodes only.
     pub early_polls: u32,
-    /// How many waiters before this one could not be reached.
+    /// How many waiters before this one the nodes could not notify, and so left out.
     pub skipped: u64,
-    /// The token that the key is handed over to after a split; empty: the waiter that most nodes
-    /// named.
+    /// The token for which the waiter gave its nodes up in a split. Empty: the key is handed over
+    /// to the waiter that most nodes named.
     pub successor: Bytes,
-    /// The error of the last attempt, while the waiter claims.
+    /// The error of the last attempt: kept here while a claim is in flight, because then the
+    /// request does not pause.
     pub last: Option<Error>,
-    /// The round of the first join. What answers an earlier one is about the line of another key.
+    /// The round of the first join in these lines. An answer to a join of an earlier round is about
+    /// the line of another key.
     since: u32,
 }
 
 impl Line {
-    /// A waiter that has not joined on any of `nodes` nodes. `round` is the present one of its
-    /// record.
+    /// A waiter that has joined on none of `nodes` nodes. `round` is the number of the present
+    /// round of its record.
     pub fn new(nodes: usize, (ttl, short_ttl): (Ttl, Ttl), round: u32) -> Line {
         Line {
             ttl,
@@ -180,30 +189,34 @@ impl Line {
         }
     }
 
-    /// The waiter leaves these lines for those of another key, after this round. The token may stay
-    /// where it is, and the nodes `late` may put it there yet: the release takes it out.
+    /// After this round the waiter goes on to the lines of another key. Its token may still stand
+    /// in the lines of the present key, and the nodes in `late` may still put it there. So these
+    /// marks are kept for the release, which takes the token out.
     pub fn move_on(&mut self, round: u32, late: NodeSet) {
         let nodes = self.at.len();
         let may_stand = |node| late.contains(node) || self.may_stand(node);
         let stands = |node| may_stand(node).then(|| self.oldest_mark(node));
         let oldest: Vec<_> = NodeSet::first(nodes).iter().map(stands).collect();
-        // A node that was admitted during this round was asked for a place in the line before.
+        // Not this round: a node that was admitted during it was sent a join for the line of the
+        // present key.
         let since = round.wrapping_add(1);
         let next = Line::new(nodes, (self.ttl, self.short_ttl), since);
         let before = std::mem::replace(self, next);
         for ((at, before), oldest) in self.at.iter_mut().zip(before.at).zip(oldest) {
-            // A mark is for one line only.
+            // A mark counts in one line only.
             at.marks = Marks { spent: true, ..before.marks };
             at.oldest = oldest;
         }
     }
 
-    /// Whether the answer to a join of this round is about these lines.
+    /// Whether the answer to a join of this round is about the present lines, and not about those
+    /// of an earlier key.
     pub fn is_asked_in(&self, round: u32) -> bool {
         round.wrapping_sub(self.since) <= u32::MAX / 2
     }
 
-    /// These nodes are about to be polled; of the `untrusted` ones a vote does not count.
+    /// A new poll of these nodes is about to be sent. The votes of the `untrusted` ones will not
+    /// count.
     pub fn begin_poll(&mut self, nodes: NodeSet, untrusted: NodeSet, now: Instant) {
         (self.polled, self.answered) = (NodeSet::EMPTY, NodeSet::EMPTY);
         (self.pushed, self.rank) = (false, u64::MAX);
@@ -211,7 +224,7 @@ impl Line {
         self.poll_more(nodes, untrusted, now);
     }
 
-    /// These nodes are about to be asked as a part of the present poll.
+    /// These nodes are about to be sent a join that belongs to the present poll.
     pub fn poll_more(&mut self, nodes: NodeSet, untrusted: NodeSet, now: Instant) {
         for node in nodes.minus(self.joined).iter() {
             self.at[node.index()].base = now;
@@ -223,7 +236,7 @@ impl Line {
         self.answered = self.answered.minus(nodes);
     }
 
-    /// A node answered a join that was sent at `asked_at`; `mine`: the key is the waiter's.
+    /// A node answered a join that was sent at `asked_at`. `mine`: it has the key for this waiter.
     pub fn note_standing(
         &mut self,
         node: NodeId,
@@ -240,7 +253,8 @@ impl Line {
         let at = &mut self.at[node.index()];
         if mine {
             let left = Duration::from_millis(u64::try_from(standing.left).unwrap_or(0));
-            // After a lost claim the key may live for longer than a hand-over gives.
+            // By what the node says, not by the ttl of a hand-over: a claim that was lost may have
+            // extended the key.
             let until = asked_at.saturating_add(left.saturating_sub(drift(left)));
             (at.until, at.registered) = (Some(until), false);
             at.next = standing.next.clone();
@@ -249,7 +263,8 @@ impl Line {
             self.left.remove(node);
             self.met_others = true;
             at.base = at.base.max(asked_at);
-            // A join that found the key expired may have used the registration up.
+            // If the holder is another one now, this join may have found the key expired. Then the
+            // write of the join ended the registration without a report.
             at.registered &= at.holder == standing.holder;
             (at.until, at.holder) = (None, standing.holder.clone());
             self.rank = self.rank.min(standing.rank);
@@ -259,8 +274,8 @@ impl Line {
         }
     }
 
-    /// Whether the key is to be registered at the node, where another has it. It is if the waiter
-    /// is near the front and the holder deletes the key when it releases it. Notes that it is.
+    /// Whether the waiter registers the key at a node where another client has it: only near the
+    /// front of the line, and if the release of the holder deletes the key. Notes the registration.
     pub fn registers_at(&mut self, node: NodeId, rank: u64) -> bool {
         let at = &mut self.at[node.index()];
         let waits_for_push = !at.holder.is_empty() && !LockToken::value_hands_over(&at.holder);
@@ -272,39 +287,41 @@ impl Line {
         registers
     }
 
-    /// Whether few enough stand before the waiter, by the answers of the present poll.
+    /// Whether the waiter is one of the first in line, by the answers to the present poll.
     pub fn is_near_the_front(&self) -> bool {
         self.rank < AT_THE_FRONT
     }
 
-    /// The node reported a write to the key, or that it is gone. Returns whether the waiter had the
-    /// key registered there; it has not any more. What the other nodes said before is of an earlier
-    /// moment than what this one will say.
+    /// The node reported a write to the key, which ends the registration. Returns whether the
+    /// waiter had the key registered there. If it had, the present poll cannot decide a split any
+    /// more: the other nodes answered it before the write.
     pub fn end_registration(&mut self, node: NodeId) -> bool {
         let ended = std::mem::take(&mut self.at[node.index()].registered);
         self.pushed |= ended;
         ended
     }
 
-    /// The last join to the node was answered, and nothing that was sent before it can be executed
-    /// after it: of this waiter, at most the member of that join stands in the line.
+    /// The last join to the node was answered, and no earlier join can be executed later. So only
+    /// the member of that join can stand in the line.
     pub fn note_only_last_mark(&mut self, node: NodeId) {
         self.at[node.index()].marks.answered();
     }
 
-    /// The mark of the node counts no more: others may have read a message that has it.
+    /// The mark of the node does not count any more, because other users may have read a message
+    /// with it.
     pub fn spend_mark(&mut self, node: NodeId) {
         self.at[node.index()].marks.spent = true;
     }
 
-    /// A message came with the mark of this number. Returns whether the node was given it for one
-    /// hand-over, and this is the first.
+    /// A message came with the mark of this number. Returns whether the mark counts, which it does
+    /// for one hand-over only.
     pub fn take_mark(&mut self, node: NodeId, number: u16) -> bool {
         self.at[node.index()].marks.take(number)
     }
 
-    /// Whether the last answered join of the node found the key to be another's: then the waiter
-    /// stands in the line there, unless the node has handed it the key or has forgotten the line.
+    /// Whether another client had the key when the node answered the last join. Then the waiter
+    /// stands in the line there, unless the node has handed the key over since, or has forgotten
+    /// the line.
     pub fn has_place_at(&self, node: NodeId) -> bool {
         !self.at[node.index()].holder.is_empty()
     }
@@ -314,16 +331,17 @@ impl Line {
         self.at[node.index()].marks.last
     }
 
-    /// The first mark that may be in a line of the node. The first mark has the number 1.
+    /// The number of the first mark with which the token may stand in a line of the node: at least
+    /// 1.
     pub fn oldest_mark(&self, node: NodeId) -> u16 {
         let AtNode { marks, oldest, .. } = &self.at[node.index()];
         let first = oldest.map_or(marks.first, |oldest| oldest.min(marks.first));
-        // A waiter that goes on to the line of another key gives at least one mark in each line.
+        // A waiter of a set used at least one mark in the line of each earlier key.
         let most = EARLIER_MARKS + if oldest.is_some() { MOST_KEYS as u16 } else { 0 };
         first.max(marks.last.saturating_sub(most)).max(1)
     }
 
-    /// The numbers of the marks that it was given before, of which one may be in its line.
+    /// The numbers of the earlier marks of the node: the member in its line may have one of them.
     pub fn earlier_marks(&self, node: NodeId) -> Range<u16> {
         let marks = self.at[node.index()].marks;
         marks.first..marks.last
@@ -344,7 +362,7 @@ impl Line {
         counts
     }
 
-    /// The name of the waiter that comes after this one on a node, as the node said it.
+    /// A node named the waiter that is next in line after this one.
     pub fn note_next(&mut self, node: NodeId, next: Bytes) {
         self.left.insert(node);
         self.at[node.index()].next = next;
@@ -362,29 +380,29 @@ impl Line {
         self.spend_mark(node);
     }
 
-    /// A join that nobody reads the answer of may have put the token into the line of the node, or
-    /// may do so yet.
+    /// The token may stand in the line of the node, or may still come into it, by a join whose
+    /// effect is not known.
     pub fn note_possible_place(&mut self, node: NodeId) {
         self.left.remove(node);
     }
 
-    /// The key on the node is not the waiter's any more.
+    /// The node does not have the key for the waiter any more.
     pub fn note_loss_of(&mut self, node: NodeId) {
         self.at[node.index()].until = None;
     }
 
-    /// Until when the key on the node is the waiter's, if it is.
+    /// Until when the node has the key for the waiter, if it does.
     pub fn until_at(&self, node: NodeId) -> Option<Instant> {
         self.at[node.index()].until
     }
 
-    /// The nodes whose key is the waiter's, as far as it knows.
+    /// The nodes that have the key for the waiter at `now`, also those whose votes do not count.
     pub fn holds(&self, now: Instant) -> NodeSet {
         let held = |node: &NodeId| self.at[node.index()].until.is_some_and(|until| until > now);
         NodeSet::first(self.at.len()).iter().filter(held).collect()
     }
 
-    /// Until when `quorum` nodes whose votes count have the key of this waiter.
+    /// Until when at least `quorum` nodes whose votes count have the key for this waiter.
     pub fn deadline(&self, quorum: usize, now: Instant) -> Option<Instant> {
         let mut moments = [Instant::default(); MAX_NODES];
         let votes = self.holds(now).common(self.counted);
@@ -394,10 +412,10 @@ impl Line {
         reached_by(quorum, &mut moments[..votes.len()])
     }
 
-    /// Judges a split from the present poll: whole, and with no hand-over since it was sent. The
-    /// token with the most nodes is to get the key; of two with as many, the lower one. A token
-    /// whose holder does not hand the key over counts only with a majority: its attempt may be
-    /// over.
+    /// Decides a split by the answers to the present poll, if all have come, and no node handed the
+    /// key over since it was sent. The token with the most nodes should get the key; of two with
+    /// equally many, the lower one. A token of a client that stands in no line counts only with a
+    /// majority, because its attempt may be over.
     pub fn judge(&self, own: &[u8], quorum: usize, now: Instant) -> Split {
         let answered = self.answered.common(self.joined);
         let whole = self.polled.minus(self.answered).is_empty() && !self.pushed;
@@ -425,19 +443,20 @@ impl Line {
         }
     }
 
-    /// Whether the token may stand in the line of a node, as far as the node has answered.
+    /// Whether the token may stand in the line of a node, or in the line of an earlier key there.
     pub fn may_stand(&self, node: NodeId) -> bool {
         let in_earlier_line = self.at[node.index()].oldest.is_some();
         in_earlier_line || self.joined.minus(self.left).contains(node)
     }
 
-    /// Whether the node does not notify this client of hand-overs.
+    /// Whether the node does not send this client messages of hand-overs.
     pub fn is_silent(&self, node: NodeId) -> bool {
         self.silent.contains(node)
     }
 
-    /// The name of the waiter that the key is handed over to: the one that gets it after a split,
-    /// or else the one that most nodes named. Empty if none is known.
+    /// The name of the waiter to which the release hands the key over: the one for which this
+    /// waiter gave its nodes up in a split, or else the one that most nodes named. Empty if none is
+    /// known.
     pub fn successor(&self) -> &[u8] {
         if !self.successor.is_empty() {
             return name_of(&self.successor);
@@ -475,7 +494,8 @@ mod tests {
         Standing { holder: Bytes::from_static(token), ..Standing::default() }
     }
 
-    /// A waiter that joined on `nodes` trusted nodes at 100 ms; each said that another holds it.
+    /// A waiter that joined on `nodes` trusted nodes at 100 ms. Each answered that another client
+    /// has the key.
     fn joined(nodes: usize) -> Line {
         let mut line = Line::new(nodes, (ttl(), short_ttl()), 0);
         line.begin_poll(NodeSet::first(nodes), NodeSet::EMPTY, at(100));
@@ -492,7 +512,7 @@ mod tests {
     #[test]
     fn a_deadline_counts_from_the_base_of_each_node() {
         let mut line = joined(3);
-        // One node was polled later, and answered once more that the key is another client's.
+        // Node 0 was polled later, and answered again that another client has the key.
         line.begin_poll(NodeId::new(0).into(), NodeSet::EMPTY, at(500));
         line.note_standing(NodeId::new(0), false, &held_by(b"x"), at(500), true);
         assert!(push(&mut line, 0) && push(&mut line, 1));
@@ -588,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn write_that_a_node_reported_makes_the_poll_before_it_no_picture_of_one_moment() {
+    fn split_is_not_judged_by_a_poll_that_a_reported_write_followed() {
         let node = NodeId::new(0);
         let mut line = joined(5);
         split(&mut line, &[1, 2], &[(3, A), (4, A), (0, PLAIN)]);
@@ -622,7 +642,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_lost_connection_said_is_no_part_of_a_whole_round() {
+    fn split_is_not_judged_by_what_a_lost_connection_said() {
         let mut line = joined(5);
         split(&mut line, &[0, 1], &[(2, A), (3, A), (4, C)]);
         assert_eq!(line.judge(B, 3, at(210)), Split::Yield(Bytes::from_static(A)));
@@ -681,7 +701,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_begin_with_one_and_the_last_one_is_good_for_nothing() {
+    fn marks_begin_with_one_and_no_mark_counts_after_the_last() {
         let mut marks = Marks::default();
         marks.give();
         assert_eq!((marks.first, marks.last), (1, 1));

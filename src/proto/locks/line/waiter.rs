@@ -1,10 +1,11 @@
-//! The course of a request for a key that others hold: joining the lines, polls, splits, and the
-//! claim before the lock is handed out.
+//! The course of a request for a key that others hold: it joins the lines, polls, resolves splits,
+//! and claims the key before the lock is handed out.
 //!
-//! A waiter in line pauses: its record is asking, and its token is in the lines of the nodes. The
-//! hazard is a token that is sent after its withdrawal: the line would hand the key to a waiter
-//! that is gone. So a join is written only while the record is asking, and each attempt has a token
-//! of its own, which no `SET NX` ever carries.
+//! A waiter in line is a request in `Pausing` with a record in `Asking`, whose token stands in the
+//! lines of the nodes. The hazard is a join that is written after the release took the token out:
+//! the node would hand the key over to a waiter that is gone. So a join is written only while the
+//! record is in `Asking`. Each attempt has a token of its own, and no `SET NX` has the token of a
+//! waiter.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::proto::locks::Locks;
 use crate::proto::locks::line::votes::{Line, Split};
 use crate::proto::locks::record::records::Phase;
 use crate::proto::locks::requests::Stage;
-use crate::proto::locks::round::course::Part;
+use crate::proto::locks::round::course::Role;
 use crate::proto::locks::round::failure::{Refusals, Tried, classify};
 use crate::proto::locks::round::state::Purpose;
 use crate::proto::locks::set::keys::SetOfKeys;
@@ -27,35 +28,38 @@ use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::line::{Channel, MarkKey};
 
-/// The shortest and the longest pause between two polls of a waiter near the front. A waiter that
-/// follows a frozen one gets the key by its poll, so this is a part of the time that a frozen
-/// waiter costs.
+/// The shortest and the longest pause between two polls of a waiter near the front. After a waiter
+/// that hangs, the next one gets the key only by its poll, so a hanging waiter costs the others up
+/// to this much more.
 const POLLS: (Duration, Duration) = (Duration::from_millis(60), Duration::from_millis(90));
-/// For each so many waiters before it, a waiter adds one such pause.
+/// For every so many waiters before it, the pause of a waiter is longer by one pause of a waiter at
+/// the front.
 const NEAR_THE_FRONT: u64 = 16;
 /// The longest pause between two polls, however long the line is.
 const LONGEST_POLL: Duration = Duration::from_secs(2);
-/// How soon a waiter polls that has the key on some nodes only. The pauses double from here.
+/// The first pause before the next poll of a waiter that has the key on some nodes only. It doubles
+/// with each such poll.
 const EARLY_POLL: Duration = Duration::from_millis(4);
 
-/// After the nodes refused the line to the user, no request joins for so long: each would only be
-/// refused again. A user that gets the right meanwhile waits in line from then on.
+/// For how long no request joins a line after the nodes refused lines to the user. After that the
+/// next request tries again, because the user may have got the right meanwhile.
 const NO_LINES: Duration = Duration::from_secs(10);
 
-/// How often a request gives nodes up for another waiter. Its pauses before it joins again double.
+/// How often a request gives its nodes up for another waiter at most. The pause before it joins
+/// again doubles each time.
 const YIELDS: u32 = 6;
 
-/// The number of attempts in a row that a set may lose before it pauses when it begins anew.
+/// How often a set begins anew without a pause.
 const QUICK_TRIES: u32 = 3;
 
-/// Whether a node refused the script of the line for a reason that may last. The key of the line
-/// may be no line, and a command may be missing there.
+/// Whether a node refused the script of the line for a reason that may last: for example, the key
+/// of the line is no sorted set, or a command is missing.
 fn refuses_lines(reply: NodeReply) -> bool {
     use NodeError::{NoPermission, Other, UnknownCommand, WrongType};
     matches!(reply, NodeReply::Failed(NoPermission | WrongType | UnknownCommand | Other))
 }
 
-/// Whether the reason does not depend on the key: another one would be refused, too.
+/// Whether the reason holds for the line of every key.
 fn is_refused_to_the_user(reply: NodeReply) -> bool {
     matches!(reply, NodeReply::Failed(NodeError::NoPermission | NodeError::UnknownCommand))
 }
@@ -66,13 +70,13 @@ impl Locks {
         now >= self.no_lines_until
     }
 
-    /// The nodes refuse the line to this user.
+    /// The nodes refuse lines to this user: no request joins one for a while.
     pub fn note_no_lines(&mut self, now: Instant) {
         self.no_lines_until = now.saturating_add(NO_LINES);
     }
 
-    /// A request of the client waits in line: the client listens to a channel of its own from now
-    /// on.
+    /// Called before a request joins a line. At the first time the client makes its secret for
+    /// marks, and begins to listen to its channel.
     fn prepare_line(&mut self, now: Instant) {
         if !self.cluster.is_listening() {
             self.marks = Some(MarkKey::random(self.random.rng()));
@@ -82,24 +86,24 @@ impl Locks {
         }
     }
 
-    /// The ttl of a key that is handed over to a waiter that wants `ttl`, and may have stopped.
+    /// The ttl of a hand-over to a waiter that wants `ttl`, if the waiter may have stopped.
     pub(in crate::proto::locks) fn hand_over_ttl(&self, ttl: Ttl) -> Ttl {
         let longest = self.cluster.settings().hand_over_ttl();
         Ttl::new(ttl.duration().min(longest), ttl.duration()).unwrap_or(ttl)
     }
 
-    /// The request stands in line from now on, with the token of its next attempt; `last` is the
-    /// error of its last attempt.
+    /// From now on the request stands in line, with the token of its next attempt, whose record is
+    /// `id`. `last` is the error of its last attempt.
     pub fn stand_in_line(&mut self, op: Op, id: RecordId, last: Error, now: Instant) {
         self.prepare_line(now);
         let nodes = self.cluster.size();
         let ttl = self.records.get(id).ttl;
         let short_ttl = self.hand_over_ttl(ttl);
         let yields = self.ops.get(op).map_or(0, |request| request.yields);
-        // A waiter that yields no more gets keys with the short ttl, so that its share of a split
-        // ends soon.
+        // A waiter that may not yield any more asks for the short ttl, so that what it has in a
+        // split expires soon.
         let ttls = if yields < YIELDS { (ttl, short_ttl) } else { (short_ttl, short_ttl) };
-        let goes_on = self.goes_on_in_line(id);
+        let goes_on = self.move_on_in_line(id);
         if !goes_on {
             let record = self.records.get_mut(id);
             debug_assert!(record.round.ballot().grants().is_empty(), "the token is fresh");
@@ -107,8 +111,9 @@ impl Locks {
             record.trouble_mut().line = Some(Box::new(line));
             self.cluster.stats_mut().joined += 1;
         }
-        // A set may be refused for ever although each line hands its key over: a majority of the
-        // nodes has each key, and none has all.
+        // A set that began anew several times pauses first. It could be refused for ever although
+        // each line hands its key over: if each key is free on a majority, but all keys together on
+        // no majority.
         let begun_anew = self.records.get(id).set().map_or(0, SetOfKeys::begun_anew);
         let pauses = if goes_on { 0 } else { yields.max(begun_anew.saturating_sub(QUICK_TRIES)) };
         let length = EARLY_POLL.saturating_mul(1 << pauses.min(YIELDS));
@@ -124,26 +129,26 @@ impl Locks {
     /// The timer of a waiter in line came due.
     pub fn on_poll_due(&mut self, op: Op, now: Instant) {
         if let Some(id) = self.ops.pauses_before(op) {
-            if !self.gives_way(op, id, now) && !self.renew_kept(op, id, now) {
+            if !self.give_way_by_chance(op, id, now) && !self.renew_kept(op, id, now) {
                 self.poll_line(op, id, now);
             }
         }
     }
 
-    /// A node reported a write to the key, or said that it is gone: the waiter asks that node
-    /// again.
+    /// A node reported a write to the key of a waiter, which asks that node again if it had
+    /// registered the key there.
     pub fn on_key_written(&mut self, op: Op, node: NodeId, now: Instant) {
         let Some(id) = self.ops.attempt_of(op) else { return };
         let line = self.records.get_mut(id).line_mut();
         let was_registered = line.is_some_and(|line| line.end_registration(node));
-        // A waiter that claims polls all nodes if it loses.
+        // Not while it claims: if the claim is lost, it polls all nodes.
         if was_registered && self.ops.pauses_before(op) == Some(id) {
             self.poll_at(node, id, now);
         }
     }
 
-    /// Asks every node that may be asked whether the key is the waiter's, and for a place in its
-    /// line; then sets the timer of the waiter, which must not run.
+    /// Polls: asks every node that may be asked whether it has the key for the waiter, and else for
+    /// a place in its line. Then sets the timer of the waiter, which must not be set.
     fn poll_line(&mut self, op: Op, id: RecordId, now: Instant) {
         let (mut nodes, mut silent) = (NodeSet::EMPTY, NodeSet::EMPTY);
         let mut permanent = 0;
@@ -152,7 +157,7 @@ impl Locks {
             permanent += usize::from(useless.is_some_and(NodeError::is_permanent));
             match (self.cluster.may_ask(node), self.cluster.notifies(node)) {
                 (Err(_), _) => {}
-                // The node is joined when it is known whether it notifies.
+                // `join_at` asks this node once it has answered the subscription to the channel.
                 (Ok(()), None) => {}
                 (Ok(()), Some(_)) if self.records.get(id).pending.is_asked(node) => {}
                 (Ok(()), Some(notifies)) => {
@@ -185,7 +190,7 @@ impl Locks {
         self.poll_from(op, self.renews_kept_at(id).map_or(at, |renews_at| at.min(renews_at)));
     }
 
-    /// A node may be asked for a place in its lines from now on.
+    /// From now on a node may be asked for a place in its lines: all waiters join there.
     pub(in crate::proto::locks) fn join_at(&mut self, node: NodeId, now: Instant) {
         if self.ops.has_no_waiters() {
             return;
@@ -212,7 +217,8 @@ impl Locks {
         now.saturating_add(pause.saturating_mul(times).min(LONGEST_POLL))
     }
 
-    /// The moment of the next poll of a waiter that has the key on some nodes only.
+    /// Counts an early poll, and returns the moment of the next one: of a waiter that has the key
+    /// on some nodes only.
     fn next_early_poll(&mut self, id: RecordId, now: Instant) -> Instant {
         let Some(line) = self.records.get_mut(id).line_mut() else { return now };
         let pause = EARLY_POLL.saturating_mul(1 << line.early_polls.min(8)).min(POLLS.0);
@@ -220,7 +226,7 @@ impl Locks {
         now.saturating_add(self.random.pause(pause / 2, pause))
     }
 
-    /// Too many nodes refuse for a lasting reason: the request ends.
+    /// Too many nodes refuse for a lasting reason: the request ends with an error.
     fn end_in_line(&mut self, op: Op, id: RecordId, now: Instant) {
         let reply = |node| self.why_useless(id, node).map_or(NodeReply::Nothing, NodeReply::Failed);
         let report = self.report_of_record(id, reply, now);
@@ -232,13 +238,13 @@ impl Locks {
         self.ops.move_to(op, Stage::Over(Err(error)));
     }
 
-    /// Why a node cannot help the waiter to its lock at this moment, if it cannot.
+    /// Why the vote of a node could not count for the waiter now; nothing if it could.
     fn why_useless(&self, id: RecordId, node: NodeId) -> Option<NodeError> {
         let refuses = || self.cluster.refuses_fence(node).filter(|_| self.records.get(id).fenced);
         self.cluster.may_ask(node).err().or_else(refuses)
     }
 
-    /// The error of a waiter in line whose attempt failed, or whose wait is over.
+    /// The error of a waiter in line that gives up, or whose time to wait is over.
     pub(in crate::proto::locks) fn refusal_in_line(&self, id: RecordId, now: Instant) -> Error {
         let reply = |node| self.why_useless(id, node).map_or(NodeReply::Held, NodeReply::Failed);
         let away = self.cluster.all_nodes().iter().filter(|&n| self.why_useless(id, n).is_some());
@@ -260,7 +266,7 @@ impl Locks {
         let id = ask.record;
         let record = self.records.get_mut(id);
         if record.line().is_some_and(|line| !line.is_asked_in(ask.round)) {
-            // The answer is about a line that the set has left for that of another key.
+            // The answer is about the line of an earlier key of the set.
             return;
         }
         let waits = record.phase == Phase::Asking;
@@ -271,20 +277,21 @@ impl Locks {
             line.note_standing(node, mine, &standing, asked_at, current);
             line.refused.remove(node);
             if late {
-                // A join of an earlier connection may put the token into the line yet.
+                // The node may still execute a join of an earlier connection, which puts the token
+                // into the line.
                 line.note_possible_place(node);
             } else {
                 line.note_only_last_mark(node);
             }
         } else if let Some(line) = record.line_mut() {
-            // The script may have failed after it had put the token into the line.
+            // The join failed: its script may have put the token into the line before.
             line.note_possible_place(node);
         }
         if mine && self.cluster.is_trusted(node) {
             self.records.get_mut(id).prove_in_line(node);
         }
         if mine && waits {
-            self.count_at(node, id, now);
+            self.raise_counter_at(node, id, now);
         }
         if waits && reply == NodeReply::Held && self.cluster.reports_writes(node) {
             let line = self.records.get_mut(id).line_mut();
@@ -302,8 +309,9 @@ impl Locks {
         }
     }
 
-    /// A node said to a waiter how long the key of another lives there. An expiry sends no push in
-    /// time, so the waiters at the front poll when the key can have expired on a majority.
+    /// A node reported to a waiter how long the key lives there for its holder. No message comes in
+    /// time when the key expires, so the waiters at the front poll when it may have expired on a
+    /// majority.
     fn note_time_left(&mut self, node: NodeId, id: RecordId, left: i64, now: Instant) {
         let quorum = self.cluster.quorum();
         let record = self.records.get(id);
@@ -311,14 +319,15 @@ impl Locks {
         let is_near = line.is_near_the_front();
         let Some(waiting) = self.ops.waiting_mut(op) else { return };
         waiting.note_left(node, Some(left), now);
-        // A node that answers "0 ms" for ever is not asked without end.
+        // Not before `EARLY_POLL` after the last poll, because a node may answer "0 ms" again and
+        // again.
         let at = waiting.free_on(quorum).max(waiting.polled_at.saturating_add(EARLY_POLL));
         if is_near && at < waiting.poll_at {
             self.poll_from(op, at);
         }
     }
 
-    /// The waiter polls at this moment, if it still pauses then.
+    /// Sets the moment of the next poll of a waiter.
     fn poll_from(&mut self, op: Op, at: Instant) {
         if let Some(waiting) = self.ops.waiting_mut(op) {
             waiting.poll_at = at;
@@ -326,8 +335,8 @@ impl Locks {
         self.ops.pause_on(op, at);
     }
 
-    /// A node refuses the script of the line. If that leaves no quorum, the request asks again and
-    /// again: it would never get a place, and may get the key.
+    /// A node refuses the script of the line. If the other nodes are no quorum, no line can give
+    /// the waiter the key: it asks again after pauses instead.
     fn on_line_refused(&mut self, node: NodeId, id: RecordId, reply: NodeReply, now: Instant) {
         let spare = self.cluster.spare_nodes();
         let record = self.records.get_mut(id);
@@ -349,13 +358,14 @@ impl Locks {
         self.on_attempt_lost(id, now);
     }
 
-    /// Looks whether the waiter has the key on a majority, and what it has to do if not.
+    /// Acts on what the nodes have answered to the waiter so far: if it has the key on a majority,
+    /// the lock is won or claimed; otherwise a split may have to be resolved.
     pub(in crate::proto::locks) fn judge_line(&mut self, id: RecordId, now: Instant) {
         let quorum = self.cluster.quorum();
         let record = self.records.get(id);
         let (Some(op), Some(line)) = (record.op, record.line()) else { return };
         if self.ops.pauses_before(op) != Some(id) {
-            // The waiter is claiming.
+            // A claim is in flight: its round decides.
             return;
         }
         let holds = line.holds(now);
@@ -364,7 +374,8 @@ impl Locks {
             return;
         }
         if let Some(deadline) = line.deadline(quorum, now) {
-            // A hand-over brings no vote for a fencing number: a claim does.
+            // A fenced lock needs a claim, because a hand-over brings no vote for the fencing
+            // number.
             let is_long = deadline.saturating_since(now) >= record.ttl.usable() / 2;
             if is_long && !record.fenced {
                 self.on_votes_of_line_won(op, id, deadline, now);
@@ -374,7 +385,7 @@ impl Locks {
             return;
         }
         if holds.len() >= quorum {
-            // The votes do not count, but the answers to a claim may.
+            // Not enough of these votes count, but the answers to a claim may count.
             self.claim(op, id, holds, now);
             return;
         }
@@ -386,7 +397,8 @@ impl Locks {
             Split::Yield(token) if self.may_yield(op) => self.yield_to(op, id, token, now),
             Split::Yield(_) | Split::Keep => {}
             Split::Unknown if line.early_polls == 0 => {
-                // The others may follow at once. If not, the nodes are polled.
+                // The other nodes usually hand the key over a moment later. If they do not, the
+                // waiter polls early.
                 let at = self.next_early_poll(id, now);
                 self.poll_from(op, at);
             }
@@ -394,17 +406,18 @@ impl Locks {
         }
     }
 
-    /// The votes are enough, and give the lock for long enough.
+    /// The votes of the lines are enough, and their deadline leaves enough time: the lock is won
+    /// without a claim.
     fn on_votes_of_line_won(&mut self, op: Op, id: RecordId, deadline: Instant, now: Instant) {
         self.ops.interrupt(op);
         let record = self.records.get_mut(id);
         record.deadline = deadline;
-        // The lock counts from the join by which its deadline was reckoned. So the lengths of its
-        // timers are those of other locks. A claim whose answers came too late may have given the
-        // keys more time than a hand-over does; the timers do not wait for that.
+        // The start is set so that the deadline is a whole ttl after it: then the lengths of its
+        // timers are those of other locks. It is not later than now, although a claim that was
+        // answered too late may have given the keys more time than a hand-over does.
         let usable = record.line().map_or(record.ttl, |line| line.ttl).usable();
         record.round.start = deadline.saturating_sub(usable).min(now);
-        // Nor does an answer to such a claim prove anything.
+        // The number of a new round, so that a late answer to such a claim proves nothing.
         record.round.number = record.round.number.wrapping_add(1);
         self.on_line_won(id, NodeSet::EMPTY, now);
     }
@@ -425,21 +438,21 @@ impl Locks {
         stats.skipped = stats.skipped.saturating_add(skipped);
         self.on_attempt_won(id, now);
         if tracked && self.is_held(id) {
-            // The joins did not register the key.
+            // Joins do not register the key for the auto-extended lock.
             self.register_at(id, holds, now);
         }
     }
 
-    /// Whether a waiter may give its nodes up again. The other waiter may be gone: no message says
-    /// so. So a waiter yields a few times only, and keeps its place afterwards. What waiters then
-    /// have of a real split ends with the short ttl.
+    /// Whether a waiter may give its nodes up for another one again. The other waiter may be dead,
+    /// which no message says, so a waiter yields only a few times. After that it keeps its nodes,
+    /// and the short ttl ends a real split.
     fn may_yield(&self, op: Op) -> bool {
         self.ops.get(op).is_some_and(|request| request.yields < YIELDS)
     }
 
-    /// Claims the nodes that have the key for this waiter. Where too few nodes count for fencing
-    /// numbers, a fenced lock cannot be won by any claim: the waiter gives the key up, or it would
-    /// keep it from all others.
+    /// Begins a claim if the nodes that have the key for this waiter can win it. If the counters of
+    /// too few nodes count, no claim can win a fenced lock: then the waiter gives the key up,
+    /// because it would only keep it from others.
     fn claim(&mut self, op: Op, id: RecordId, holds: NodeSet, now: Instant) {
         let fenced = self.records.get(id).fenced;
         let refuses = |node: &NodeId| fenced && self.cluster.refuses_fence(*node).is_some();
@@ -450,11 +463,10 @@ impl Locks {
         } else if counting.len() < quorum {
             self.leave_and_join_again(op, id, now);
         }
-        // Else the other nodes may still hand the key over.
+        // Otherwise the waiter waits, because further nodes may hand the key over.
     }
 
-    /// The waiter gives the key up on the nodes where it has it, for the one that is to get it, and
-    /// joins again.
+    /// The waiter gives its nodes up for the waiter with this token, and joins again.
     fn yield_to(&mut self, op: Op, id: RecordId, token: bytes::Bytes, now: Instant) {
         self.cluster.stats_mut().splits += 1;
         if let Some(line) = self.records.get_mut(id).line_mut() {
@@ -463,8 +475,8 @@ impl Locks {
         self.leave_and_join_again(op, id, now);
     }
 
-    /// The waiter leaves its lines, gives up what it has, and joins again after a pause that
-    /// doubles each time.
+    /// The waiter leaves its lines, releases the key where it has it, and joins again after a pause
+    /// that doubles each time.
     fn leave_and_join_again(&mut self, op: Op, id: RecordId, now: Instant) {
         if let Some(request) = self.ops.get_mut(op) {
             request.yields = request.yields.saturating_add(1);
@@ -477,7 +489,7 @@ impl Locks {
     /// their votes if the lock is fenced.
     fn begin_claim(&mut self, op: Op, id: RecordId, now: Instant) {
         if self.ops.has_waited_enough(op, now) {
-            // The wait is over, and its timer is due.
+            // The time to wait is over: its timer, which is due, ends the request.
             return;
         }
         let last = self.ops.end_pause(op);
@@ -490,9 +502,9 @@ impl Locks {
         let holds = line.holds(now);
         self.cluster.stats_mut().claims += 1;
         let length = self.cluster.settings().node_timeout.min(ttl.usable());
-        let part_of = |_: &mut Locks, node| match holds.contains(node) {
-            true => Part::Asked,
-            false => Part::Votes(NodeReply::Held),
+        let role_of = |_: &mut Locks, node| match holds.contains(node) {
+            true => Role::Asked,
+            false => Role::Votes(NodeReply::Held),
         };
         let ask = |locks: &mut Locks, nodes| {
             if locks.records.get(id).fenced {
@@ -503,7 +515,7 @@ impl Locks {
             }
         };
         let nodes = self.cluster.all_nodes();
-        self.begin_round(id, (nodes, length), part_of, ask, now);
+        self.begin_round(id, (nodes, length), role_of, ask, now);
     }
 
     /// A node answered a claim.
@@ -520,7 +532,7 @@ impl Locks {
         if granted && record.phase == Phase::Asking {
             record.prove_in_line(node);
         } else if granted && !record.pending.is_asked(node) {
-            // The other nodes' answers have won the lock before.
+            // The claim was won before this answer.
             record.prove(node, ask);
         }
         if let (NodeReply::Held | NodeReply::Absent, Some(line)) = (reply, record.line_mut()) {
@@ -529,7 +541,7 @@ impl Locks {
         self.on_grant(node, ask, reply, now);
     }
 
-    /// A majority has extended the key.
+    /// A majority granted the claim.
     pub(in crate::proto::locks) fn on_claim_won(&mut self, id: RecordId, now: Instant) {
         let record = self.records.get_mut(id);
         record.deadline = record.ttl.deadline(record.round.start);
@@ -537,8 +549,8 @@ impl Locks {
         self.on_line_won(id, claimed, now);
     }
 
-    /// Too few nodes have extended the key: the waiter is in line as before. Its round stays, and
-    /// is decided: late answers change nothing.
+    /// Too few nodes granted the claim: the waiter pauses in line as before. Late answers to the
+    /// claim change nothing, because its round is decided.
     pub(in crate::proto::locks) fn on_claim_lost(&mut self, id: RecordId, now: Instant) {
         let error = self.refusal_in_line(id, now);
         let record = self.records.get_mut(id);

@@ -1,4 +1,4 @@
-//! Records: what is known of one attempt, and of the lock that it becomes.
+//! Records: what the client knows of one attempt, and of the lock if the attempt is won.
 
 pub mod records;
 mod spares;

@@ -1,8 +1,9 @@
-//! What the client knows of each attempt, until no question about it is in flight and no release is
-//! pending.
+//! The records. One record has what the client knows of one attempt and its lock, until no question
+//! about them is in flight and no release is pending.
 //!
-//! The hazard is a record that ends too early: no code would release a late grant. So a record
-//! outlives its caller, and its place is used again only under a new generation.
+//! The hazard is a record that is closed too early: no code would release a grant that comes later.
+//! So a record stays open without its caller, and its place in the slab is used again only under a
+//! new generation.
 
 #[cfg(feature = "testing")]
 mod fingerprint;
@@ -33,7 +34,7 @@ use crate::proto::timers::Timer;
 use crate::proto::wire::effect::Effect;
 use crate::proto::wire::line::LINE_TTL;
 
-/// The phase of a record's life. It only moves on, never back.
+/// The phase of a record. It never moves back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// The nodes are asked for the key, or are about to be. Only now may an acquire be written.
@@ -47,57 +48,63 @@ pub enum Phase {
     Given,
 }
 
-/// No lock is held since the end of time.
+/// Stands in [`Record::held_since`] if no caller holds the lock.
 const NOT_HELD: Instant = Instant::from_nanos(u64::MAX);
 
 /// What the client knows of one attempt.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// The generation: counts the uses of the record's place.
+    /// The generation: another one for each record that uses the same place in the slab.
     pub generation: Generation,
-    /// The key; if the lock has several, one directly after the other.
+    /// The key. The bytes of several keys stand one directly after the other.
     pub key: Vec<u8>,
-    /// The token of this attempt alone.
+    /// The token, which no other attempt has.
     pub token: LockToken,
     /// The ttl that was asked for last.
     pub ttl: Ttl,
-    /// The ttl that its caller asked for last, except by an extend that prolonged nothing.
+    /// The ttl that the caller asked for last. An extend that did not make the deadline later does
+    /// not count.
     pub caller_ttl: Ttl,
-    /// The longest ttl that was asked for: a node may execute an early ask last.
+    /// The longest ttl that any request of this record asked for: a node may execute an early
+    /// request after all others.
     pub longest: Ttl,
-    /// The moment up to which the lock may be believed in.
+    /// The moment from which the holder must not believe in the lock any more.
     pub deadline: Instant,
     /// The phase of the record's life.
     pub phase: Phase,
-    /// Where the key may be, or may come to be.
+    /// The nodes where the key may be, or may still come to be.
     pub pending: Pending,
-    /// Nodes whose grant does not count in the current round. For an attempt: they were in
-    /// quarantine when they were asked, or have been since. For an extend: the same, and nothing
-    /// proved our key there at that moment.
+    /// Nodes whose grant does not count in the present round, because they were in quarantine when
+    /// they were asked, or have been since. In an attempt for a fenced lock also nodes whose
+    /// counters do not count. In an extend the grant of a node counts in spite of a quarantine if
+    /// our key there was proven at that moment.
     pub uncounted: NodeSet,
     /// The nodes that are known to have our key, and until when.
     pub proof: Proof,
-    /// What few records need.
+    /// The fields that few records need.
     pub(in crate::proto::locks) trouble: Option<Box<Trouble>>,
-    /// The lock is to have a fencing number for each key: the nodes vote in its attempts.
+    /// The lock is to have a fencing number for each key, so the nodes vote for these numbers in
+    /// its attempts.
     pub fenced: bool,
-    /// The nodes are to report writes to the key.
+    /// The key is registered at the nodes with each request, so that they report writes to it.
     pub tracked: bool,
     /// The place of the lock among the auto-extended locks, if it is auto-extended or watched.
     pub auto_extended: Option<Place>,
-    /// The lock was handed out then, and is held since; `NOT_HELD` before and after.
+    /// When the lock was handed out to its caller; `NOT_HELD` before that, and after the end of the
+    /// lock.
     held_since: Instant,
-    /// Whether updates of the lock are reported, and which one waits to be taken.
+    /// Whether updates of the lock are reported, and which update the driver has not taken yet.
     pub update: PendingUpdate,
     /// The data of the acquire or adopt, once the lock is handed out.
     pub data: u64,
     /// The queue of the requests that wait until this record gives up the key.
     queue: Option<Place>,
-    /// The hash of the key, while the record is found by it.
+    /// The hash under which [`Records`] finds the record, while it does: only of a record with one
+    /// key.
     found_by: Option<KeyHash>,
     /// The next record whose key has the same hash.
     next_of_key: Option<Place>,
-    /// The present round, or the last one.
+    /// The present round. If none is in flight: the last one.
     pub round: Round,
     /// The request that waits for the outcome of the round.
     pub op: Option<Op>,
@@ -108,32 +115,33 @@ pub struct Record {
 }
 
 impl Record {
-    /// Whether the lock is released by the script that hands the key over to the next one in line:
-    /// the token says so.
+    /// Whether the release of the lock hands the key over to the next one in line. The token says
+    /// so.
     #[inline]
     pub fn hands_over(&self) -> bool {
         self.token.hands_over()
     }
 
-    /// Whether the lock is handed over at this node: the user may not use the line everywhere.
+    /// Whether the release hands the key over at this node: not where the user may not use the
+    /// line.
     #[inline]
     pub fn hands_over_at(&self, node: NodeId) -> bool {
         self.hands_over() && !self.plain().contains(node)
     }
 
-    /// The lock is handed out. If its updates are reported, it is under this data.
+    /// The lock is handed out. `reports`: its updates are reported, with this data.
     pub fn note_handed_out(&mut self, now: Instant, reports: bool, data: u64) {
         (self.held_since, self.data) = (now, data);
         self.update = if reports { PendingUpdate::Nothing } else { PendingUpdate::Unreported };
     }
 
-    /// The lock is not held any more. Returns since when it was, if it was handed out.
+    /// The lock is not held any more. Returns when it was handed out, if it was.
     pub fn end_hold(&mut self) -> Option<Instant> {
         let since = std::mem::replace(&mut self.held_since, NOT_HELD);
         (since != NOT_HELD).then_some(since)
     }
 
-    /// The hash of the only key, while the record is found by it.
+    /// The hash of the only key, while [`Records`] finds the record by it.
     #[inline]
     pub fn only_key_hash(&self) -> Option<KeyHash> {
         self.found_by
@@ -149,23 +157,23 @@ impl Record {
         self.queue = queue.map(|queue| Place::new(queue as usize));
     }
 
-    /// Takes the queue out.
+    /// Takes the queue out: no request waits for this record any more.
     pub fn take_queue(&mut self) -> Option<u32> {
         let queue = self.queue();
         self.queue = None;
         queue
     }
 
-    /// A node answered an ask that may have created or prolonged the key, with this effect. It
-    /// executed the ask before `now`.
+    /// A node answered a request that may create or prolong the key, and has executed it by `now`.
+    /// `effect` is what the answer proves.
     #[inline]
     pub fn on_answer(&mut self, node: NodeId, effect: Effect, now: Instant) {
         let expires_at = self.gone_if_executed(now);
         self.pending.on_answer(node, effect, expires_at);
     }
 
-    /// The node executed a release. Returns whether another one has to follow, because a request of
-    /// a lost connection may be executed after it.
+    /// The node executed a release. Returns whether another release has to follow, because the node
+    /// may still execute a request of a lost connection.
     #[inline]
     pub fn on_released(&mut self, node: NodeId, now: Instant) -> bool {
         let late = self.pending.unproven().contains(node);
@@ -173,22 +181,23 @@ impl Record {
         self.pending.on_released(node, expires_at)
     }
 
-    /// A connection was lost while an ask that may create or prolong the key was unanswered. The
-    /// node may execute the ask later, until there is proof that it will not, or the connection
-    /// must be gone at the node, too. `provable`: such a proof may come.
+    /// A connection was lost while a request that may create or prolong the key was unanswered. The
+    /// node may execute it later, until there is proof that it does not, or until the connection
+    /// must have ended at the node, too. `provable`: such a proof may come.
     pub fn on_ask_lost(&mut self, node: NodeId, provable: bool, now: Instant) {
         let expires_at = self.gone_if_executed(now);
         self.pending.on_lost(node, provable, expires_at);
         if let Some(line) = self.line_mut() {
-            // The token may still come into the line by this join, so the release takes it out.
+            // If the lost request was a join, the node may still put the token into the line. So
+            // the release has to take it out.
             line.note_possible_place(node);
         }
     }
 
-    /// When the key has expired, with the drift of the node's clock, if the node executes the
-    /// longest ask at `moment`. A token in line may get the key when its line is about to end. If
-    /// others renew the line, that may come later: then the node hands the key to a token that no
-    /// record has, and it is given back.
+    /// When the key has expired on the node, even with drift, if the node executes the request with
+    /// the longest ttl at `moment`. A token in line may get the key as late as the line ends. If
+    /// other clients keep the line alive, the token may get the key even later: then no record has
+    /// it any more, and the client gives the key back.
     #[inline]
     pub fn gone_if_executed(&self, moment: Instant) -> Instant {
         let gone = self.longest.gone_after(moment);
@@ -198,10 +207,11 @@ impl Record {
         }
     }
 
-    /// A node answered an extend with absent or another's.
+    /// A node answered an extend: the key is absent, or another client's.
     pub fn note_absent(&mut self, node: NodeId, reply: NodeReply) {
         if self.healing().contains(node) {
-            // The extend was asked before the heal that is in flight.
+            // The node answered before it received the heal that is in flight, which may bring the
+            // key back.
             return;
         }
         let trouble = self.trouble_mut();
@@ -212,20 +222,21 @@ impl Record {
             trouble.taken.remove(node);
         }
         self.proof.end(node.into());
-        // The token may stand in the node's line, and the other keys of a set may still be there.
+        // Else a release stays pending: the token may stand in the node's line, and the other keys
+        // of a set may still be there.
         if self.line().is_none() && self.set().is_none() {
             self.pending.on_gone(node);
         }
     }
 
-    /// The token is given to another client: no release is pending for it from now on.
+    /// The token is given to another client. From now on this client releases it on no node.
     pub fn hand_off(&mut self) {
         self.phase = Phase::Given;
         self.pending.give_away();
     }
 
-    /// Whether the outcome of the record's round still matters. The record may be over, or given
-    /// away, while its questions are in flight.
+    /// Whether the outcome of the record's round still matters: the lock may have ended, or been
+    /// given away, while the questions of the round are in flight.
     #[inline]
     pub fn is_deciding(&self) -> bool {
         match self.round.purpose {
@@ -235,14 +246,15 @@ impl Record {
         }
     }
 
-    /// The ttl of a heal: what is left of the lock, so that no key outlives it.
+    /// The ttl of a heal: the time until the deadline, so that the key does not outlive the lock.
     pub fn ttl_left(&self, now: Instant) -> Option<Ttl> {
         let left = self.deadline.saturating_since(now);
         Ttl::new(left, left).ok()
     }
 
-    /// How long before its deadline the lock is lost: a lock that is auto-extended or watched a
-    /// little earlier, so that its holder is notified in time. A short ttl is not used up by that.
+    /// How long before its deadline the lock counts as lost. If it is auto-extended or watched,
+    /// that is a little earlier, so that its holder is notified in time: by half of a short ttl at
+    /// most.
     pub fn lost_before(&self) -> Duration {
         if self.auto_extended.is_none() {
             return Duration::ZERO;
@@ -250,18 +262,20 @@ impl Record {
         LOSS_BEFORE.min(self.caller_ttl.usable() / 2)
     }
 
-    /// Whether the lock is lost, and its releases are sent at its deadline.
+    /// Whether the lock was lost a little before its deadline, so that its releases wait for the
+    /// deadline.
     pub fn waits_for_its_deadline(&self) -> bool {
         self.phase == Phase::Ending && self.deadline_timer.is_some()
     }
 
-    /// Whether the lock counts as lost by now, though its timer may not have been looked at yet.
-    /// Nothing that prolongs it is written from then on.
+    /// Whether the lock counts as lost by now, even if its timer has not fired yet. From then on no
+    /// request that prolongs it is written.
     pub fn is_overdue(&self, now: Instant) -> bool {
         self.deadline.saturating_since(now) <= self.lost_before()
     }
 
-    /// Whether no question is in flight, no release is pending and no caller waits any more.
+    /// Whether the record can be closed: its lock is over, no question is in flight, no release is
+    /// pending, and no caller waits.
     #[inline]
     pub fn is_finished(&self) -> bool {
         let is_ended = matches!(self.phase, Phase::Ending | Phase::Given);
@@ -269,26 +283,27 @@ impl Record {
     }
 }
 
-/// The records.
+/// All records of a client.
 #[derive(Debug, Clone)]
 pub struct Records {
     slab: Slab<Record>,
-    /// The first record for each key hash. Only records that ask for a lock or hold one are here.
+    /// The first record for each hash of a key; the record names the next one. Only records with
+    /// one key that ask for a lock or hold one are here.
     by_key: HashMap<KeyHash, RecordId, BuildKeyHasher>,
-    /// The same for records with several keys.
+    /// The records with several keys, by the hash of each key.
     pub(in crate::proto::locks) in_sets: SetIndex,
     spares: Spares,
     next_generation: Generation,
-    /// The number of the first round of each record.
+    /// The number that the first round of each record gets.
     #[cfg(feature = "testing")]
     first_round: u32,
     most: usize,
-    /// How many places are reserved for requests that wait for their turn.
+    /// How many records are reserved for requests that wait in queues, and for tasks.
     reserved: usize,
 }
 
 impl Records {
-    /// Room for `most` records.
+    /// No records, with room for `most`.
     pub fn new(most: usize) -> Records {
         Records {
             slab: Slab::new(),
@@ -303,7 +318,8 @@ impl Records {
         }
     }
 
-    /// From now on the generations are so close to their end, and so are the rounds of each record.
+    /// From now on `left` more generations are given before their number wraps, and the numbers of
+    /// rounds wrap at the second round of each record.
     #[cfg(feature = "testing")]
     pub fn start_before_wrap(&mut self, left: u32) {
         self.next_generation = Generation::before_wrap(left);
@@ -348,7 +364,7 @@ impl Records {
         Some(RecordId { index: insert(&mut self.slab, record) as u32, generation })
     }
 
-    /// Opens a record for several keys, of which it has none yet; `None` if there is no room.
+    /// Opens a record for several keys, and does not index any of them; `None` if there is no room.
     pub fn open_set(&mut self, keys: &KeySet, token: LockToken, round: Round) -> Option<RecordId> {
         let id = self.open(keys.as_parts().0, token, round)?;
         let set = self.spares.set(keys);
@@ -369,19 +385,19 @@ impl Records {
         }
     }
 
-    /// Reserves a place for a record that is opened later. Returns whether there was one.
+    /// Reserves room for a record that is opened later. Returns whether there was room.
     pub fn reserve(&mut self) -> bool {
         let room = self.slab.len() + self.reserved < self.most;
         self.reserved += usize::from(room);
         room
     }
 
-    /// Gives back a reserved place.
+    /// Gives back reserved room for one record.
     pub fn give_up_reserved(&mut self) {
         self.reserved -= 1;
     }
 
-    /// Opens a record for the key of another one.
+    /// Opens a record for the same key as `record`.
     pub fn open_again(
         &mut self,
         record: RecordId,
@@ -397,8 +413,8 @@ impl Records {
     /// The record.
     ///
     /// # Panics
-    /// If it is closed: code that keeps an id has to forget it when the record is closed, or look
-    /// whether it [`is_open`](Records::is_open).
+    /// If it is closed. Code that keeps an id has to forget it when the record is closed, or to
+    /// check [`is_open`](Records::is_open).
     #[inline]
     pub fn get(&self, id: RecordId) -> &Record {
         let record = &self.slab[id.index as usize];
@@ -417,8 +433,8 @@ impl Records {
         record
     }
 
-    /// The record that `lock` stands for, if it is still open. A caller may keep a lock for so long
-    /// that the generation comes again: so the token is compared, too.
+    /// The record of this lock, if it is still open. The token is compared, too, because a caller
+    /// may keep a handle for so long that another record has the same place and generation.
     pub fn find(&self, lock: &Lock) -> Option<RecordId> {
         let same = self.is_open(lock.record) && self.get(lock.record).token == lock.token;
         same.then_some(lock.record)
@@ -438,7 +454,7 @@ impl Records {
         record.filter(|record| record.generation == id.generation)
     }
 
-    /// From now on the record is found by its key, whose hash is `hash`.
+    /// From now on the record, which has one key, is found by the hash of that key.
     pub fn index(&mut self, id: RecordId, hash: KeyHash) {
         let first = self.by_key.insert(hash, id);
         let record = self.get_mut(id);
@@ -446,7 +462,7 @@ impl Records {
         record.next_of_key = first.map(|id| Place::new(id.index as usize));
     }
 
-    /// From now on the record is not found by its key. Returns whether it was before.
+    /// From now on the record is not found by its keys. Returns whether it was until now.
     pub fn unindex(&mut self, id: RecordId) -> bool {
         let record = self.get_mut(id);
         let Some(hash) = record.found_by.take() else {
@@ -469,10 +485,11 @@ impl Records {
         true
     }
 
-    /// The record that asks for exactly this key, or holds it.
+    /// The record that asks for this key, or holds it; the caller gives the hash, too.
     #[inline]
     pub fn current_record(&self, key: &[u8], hash: KeyHash) -> Option<RecordId> {
         // Two records may have the key: one adopts it, and the other holds it or waits for it.
+        // Requests wait for the other one.
         let waited_for = |id: &RecordId| {
             let record = self.get(*id);
             let asks = record.phase == Phase::Asking && record.taken_up().is_none();
@@ -540,8 +557,8 @@ impl Records {
         self.slab.iter().map(id).collect()
     }
 
-    /// Gives back the places that were not in use since `most` were. The generation goes on, so
-    /// a place that is given back and comes again has another one.
+    /// Gives back the memory that was not needed, if at most `most` records were open in the last
+    /// interval. A place in the slab that is given back and comes again has a new generation.
     pub fn shrink(&mut self, most: usize) {
         shrink_slab(&mut self.slab, most);
         if most < self.by_key.capacity() / 4 {
@@ -555,7 +572,7 @@ impl Records {
         &self.spares
     }
 
-    /// For how many records there are places.
+    /// For how many records there is room without new memory.
     pub fn capacity(&self) -> usize {
         self.slab.capacity()
     }
@@ -619,7 +636,8 @@ mod tests {
         assert!(new.iter().any(|id| id.index == old[9_999].index), "the places came again");
         for (id, handle) in old.iter().zip(&handles) {
             assert!(!records.is_open(*id), "{id:?}");
-            // The token is the same here, so that only the generation differs.
+            // Every record here has the same token, so only the generation can tell the lock from
+            // the new record.
             assert_eq!(records.find(handle), None);
         }
     }
@@ -647,7 +665,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_as_many_as_were_allowed() {
+    fn records_are_limited_to_the_number_that_was_allowed() {
         let mut records = Records::new(2);
         let first = open(&mut records, b"a").unwrap();
         open(&mut records, b"b").unwrap();
@@ -680,7 +698,7 @@ mod tests {
         assert!(record.is_finished());
     }
 
-    /// Opens so many records under keys of their own, and closes them.
+    /// Opens `count` records with different keys, and then closes them.
     fn open_and_close(records: &mut Records, count: usize) {
         let open = |n: usize| {
             let key = n.to_string();

@@ -1,5 +1,5 @@
-//! What a record knows of nodes that lost its key, of the lines that it stands in, and of its
-//! adoption. Few records need it, so it is boxed: a lock on healthy nodes has none.
+//! The fields that few records need: nodes that lost the key, lines, adoption, fencing numbers,
+//! several keys. They are boxed, so that a plain lock on healthy nodes does not pay for them.
 
 use crate::proto::lock::LockToken;
 use crate::proto::locks::fence::number::Fencing;
@@ -8,20 +8,22 @@ use crate::proto::locks::record::records::Record;
 use crate::proto::locks::set::keys::SetOfKeys;
 use crate::proto::node_set::{NodeId, NodeSet};
 
-/// What few records need.
+/// The fields that few records need.
 #[derive(Debug, Clone, Default)]
 pub struct Trouble {
-    /// Nodes that answered an extend with absent or another's, and were not healed since.
+    /// Nodes that answered an extend that the key is absent or another client's, and were not
+    /// healed since.
     pub absent: NodeSet,
     /// The `absent` nodes that answered that another client has the key.
     pub taken: NodeSet,
     /// Nodes with an unanswered heal.
     pub healing: NodeSet,
-    /// Nodes that refuse the script of the line: a lock is released there without the line.
+    /// Nodes that refuse the script of the line: there the lock is released by the plain release,
+    /// which hands nothing over.
     pub plain: NodeSet,
     /// What is known of the lines that the token stands in, or stood in.
     pub line: Option<Box<Line>>,
-    /// The token that the lock was given away with, if this record adopted it.
+    /// The token with which another client gave the lock away, if this record adopts it.
     pub taken_up: Option<Box<LockToken>>,
     /// The votes for the fencing number, and the number.
     pub fencing: Option<Box<Fencing>>,
@@ -30,7 +32,7 @@ pub struct Trouble {
 }
 
 impl Record {
-    /// [`Trouble`], to add to it.
+    /// [`Trouble`], to change it: made if there is none.
     pub fn trouble_mut(&mut self) -> &mut Trouble {
         self.trouble.get_or_insert_default()
     }
@@ -74,8 +76,9 @@ impl Record {
         self.trouble.as_ref()?.taken_up.as_deref()
     }
 
-    /// A node that had lost the key has handed it over to this lock. The next extend shows whether
-    /// the key counts there; a heal in flight is answered first.
+    /// A node that had lost the key has handed it over to this held lock. So it does not count as
+    /// absent any more, unless a heal is in flight, whose answer decides. The next extend shows
+    /// whether the key counts there.
     pub fn note_return_of(&mut self, node: NodeId) {
         if let Some(trouble) = self.trouble.as_mut().filter(|it| !it.healing.contains(node)) {
             trouble.absent.remove(node);
@@ -83,7 +86,7 @@ impl Record {
         }
     }
 
-    /// The heal of a node was answered, or will not be.
+    /// The heal of a node was answered, or lost with its connection.
     pub fn end_heal(&mut self, node: NodeId) {
         if let Some(trouble) = &mut self.trouble {
             trouble.healing.remove(node);

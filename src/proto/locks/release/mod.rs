@@ -1,4 +1,4 @@
-//! Releases: for which nodes they are pending, and when they are sent.
+//! Releases: on which nodes they are pending, and when they are sent.
 
 pub mod pending;
 pub mod queue;

@@ -1,12 +1,13 @@
-//! Where a lock may still have a key, or get one: what each node was asked, and what the answers
-//! prove.
+//! The nodes where a lock may still have a key, or may get one: what each was asked, and what the
+//! answers prove.
 //!
-//! A release is pending for a node as long as one of these holds: it has not answered a request
-//! that may create or prolong the key; such a request was lost with its connection and may be
-//! executed later; or the node answered one by which the key may be there.
+//! A release is pending for a node in three cases. The node has not answered a request that may
+//! create or prolong the key. Or such a request was lost with its connection, and the node may
+//! execute it later. Or the node answered such a request, and the key may be there.
 //!
-//! The hazard is a key that no client releases. So a request counts from before its bytes are
-//! written, and only an [`Effect`] that proves that the request wrote nothing takes it back.
+//! The hazard is a key that no client releases. So a release becomes pending before the bytes of
+//! the request are written. Only an [`Effect`] which proves that the request wrote nothing undoes
+//! that.
 
 use std::time::Duration;
 
@@ -16,12 +17,12 @@ use crate::proto::node_set::{NodeId, NodeSet, Outstanding};
 use crate::proto::time::Instant;
 use crate::proto::wire::effect::Effect;
 
-/// How long after its loss a connection may still deliver to the node what was written on it, if
-/// nothing proves its end. Linux gives unacknowledged bytes up after 924.6 s (`tcp_retries2` is
-/// 15). A proxy on the way does so by its own clock, whatever our socket is set to.
+/// How long a lost connection may still deliver to the node what was written on it, if nothing
+/// proves its end. Linux gives unacknowledged bytes up after 924.6 s (`tcp_retries2` is 15). No
+/// option of our socket makes this shorter, because a proxy on the way has a socket of its own.
 pub const GONE_AFTER: Duration = Duration::from_secs(16 * 60);
 
-/// What is pending for one token.
+/// What is pending for one token, on all nodes.
 #[derive(Debug, Clone, Default)]
 pub struct Pending {
     /// Unanswered requests that may create or prolong the key.
@@ -30,19 +31,19 @@ pub struct Pending {
     releasing: NodeSet,
     /// Nodes that have answered a request by which the key may be there.
     written: NodeSet,
-    /// Nodes whose connection was lost while such a request was unanswered: the node may execute it
-    /// at any time.
+    /// Nodes whose connection was lost while a request that may create or prolong the key was
+    /// unanswered. The node may execute the request at any time.
     unproven: NodeSet,
-    /// Those of them for which no proof is expected that the request is not executed any more. The
-    /// proof for a later connection is none for an earlier one.
+    /// The nodes of `unproven` for which no proof will come that they execute nothing any more. A
+    /// proof for a later connection says nothing of an earlier one.
     unprovable: NodeSet,
-    /// When the key has expired on every node that answered, and on each that executed a lost
-    /// request by the time of the loss: `GONE_AFTER` later also on those that execute it late.
-    /// `GIVEN_AWAY` if the token was given to another client, which releases it.
+    /// When the key has expired on each node that answered, or that executed a lost request by the
+    /// time of the loss. On a node that executes it later, the key has expired `GONE_AFTER` after
+    /// this moment. `GIVEN_AWAY` if the token was given to another client, which has to release it.
     lapses_at: Instant,
 }
 
-/// The end of time.
+/// Stands in [`Pending::lapses_at`] if the token was given away.
 const GIVEN_AWAY: Instant = Instant::from_nanos(u64::MAX);
 
 const _: () = assert!(size_of::<Pending>() == 32);
@@ -51,14 +52,14 @@ impl Pending {
     /// These nodes are about to be sent a request that may create or prolong the key.
     ///
     /// # Panics
-    /// When one of them has two unanswered ones.
+    /// If one of them has two unanswered requests of this kind.
     #[inline]
     pub fn on_asked(&mut self, nodes: NodeSet) {
         self.asked.add(nodes);
     }
 
-    /// A node answered such a request, with this effect. A key that it wrote expires at
-    /// `expires_at` at the latest.
+    /// A node answered a request that may create or prolong the key. A key that the request wrote
+    /// expires at `expires_at` at the latest.
     #[inline]
     pub fn on_answer(&mut self, node: NodeId, effect: Effect, expires_at: Instant) {
         self.asked.take(node);
@@ -67,15 +68,15 @@ impl Pending {
         }
     }
 
-    /// The key may be on these nodes until then, though this record did not ask for it.
+    /// The key may be on these nodes until `expires_at`.
     pub fn note_possible_key(&mut self, nodes: NodeSet, expires_at: Instant) {
         self.written = self.written.union(nodes);
         self.lapses_at = self.lapses_at.max(expires_at);
     }
 
-    /// The connection was lost while such a request was unanswered. A key that it wrote by now
-    /// expires at `expires_at` at the latest. `provable`: a proof may come that the node does not
-    /// execute the request any more.
+    /// The connection was lost while a request that may create or prolong the key was unanswered.
+    /// If the node has executed the request by now, its key expires at `expires_at` at the latest.
+    /// `provable`: a proof may come that the node does not execute the request any more.
     pub fn on_lost(&mut self, node: NodeId, provable: bool, expires_at: Instant) {
         self.asked.take(node);
         self.unproven.insert(node);
@@ -85,9 +86,8 @@ impl Pending {
         self.lapses_at = self.lapses_at.max(expires_at);
     }
 
-    /// The node says that the key of this lock, which has one key and stands in no line, is gone
-    /// there, or another's. What may come yet by a request that is unanswered or lost is kept by
-    /// itself.
+    /// The node says that it does not have our key: only for a lock with one key whose token stood
+    /// in no line. A release still stays pending if a request is unanswered or lost.
     pub fn on_gone(&mut self, node: NodeId) {
         self.written.remove(node);
     }
@@ -98,15 +98,15 @@ impl Pending {
         self.releasing = self.releasing.union(nodes);
     }
 
-    /// A release is not in flight any more: it was answered, or lost with its connection.
+    /// A release was answered, or lost with its connection: it is not in flight any more.
     #[inline]
     pub fn on_release_over(&mut self, node: NodeId) {
         self.releasing.remove(node);
     }
 
-    /// The node executed a release. If a lost request may be executed after it, another release has
-    /// to follow: a key that the request writes by now expires at `expires_at` at the latest.
-    /// Returns whether that is so.
+    /// The node executed a release. Returns whether another release has to follow, because the node
+    /// may execute a lost request after this one. If it has executed that request by now, its key
+    /// expires at `expires_at` at the latest.
     #[inline]
     pub fn on_released(&mut self, node: NodeId, expires_at: Instant) -> bool {
         if self.unproven.contains(node) {
@@ -117,21 +117,21 @@ impl Pending {
         false
     }
 
-    /// The proof for the connections from which it was expected: the node executes nothing of them
-    /// any more. By now it may have executed all of it.
+    /// The proof came that the node executes nothing any more of its lost connections, except of
+    /// those for which no proof was expected. It may have executed all their requests by now.
     pub fn on_proof(&mut self, node: NodeId, expires_at: Instant) {
         if !self.unprovable.contains(node) {
             self.count_as_executed(node, expires_at);
         }
     }
 
-    /// Another process answers at the address: nothing of an earlier connection is executed any
-    /// more, though the process before may have executed all of it.
+    /// Another process answers at the address. So no request of an earlier connection is executed
+    /// any more. The process before may have executed all of them by now.
     pub fn on_other_process(&mut self, node: NodeId, expires_at: Instant) {
         self.count_as_executed(node, expires_at);
     }
 
-    /// What was lost with the node's connections counts as executed: a release takes it out.
+    /// The lost requests of the node count as executed by now, so that one release is enough.
     fn count_as_executed(&mut self, node: NodeId, expires_at: Instant) {
         self.unprovable.remove(node);
         if self.unproven.remove(node) {
@@ -139,15 +139,16 @@ impl Pending {
         }
     }
 
-    /// No such proof will come for what was lost with the node's connections until now.
+    /// No proof will come for the requests that were lost with the node's connections so far.
     pub fn on_no_proof(&mut self, node: NodeId) {
         if self.unproven.contains(node) {
             self.unprovable.insert(node);
         }
     }
 
-    /// No release is sent to the node any more: its keys must have expired by now. Returns whether
-    /// one was pending, and whether a request of a lost connection was unproven.
+    /// Gives up the release that is pending for the node: no longer needed, because its key must
+    /// have expired by now. Returns whether one was pending, and whether a lost request was
+    /// unproven.
     pub fn give_up(&mut self, node: NodeId) -> (bool, bool) {
         let written = self.written.remove(node);
         let unproven = self.unproven.remove(node);
@@ -155,7 +156,7 @@ impl Pending {
         (written || unproven, unproven)
     }
 
-    /// The token is given to another client: no release is pending for it from now on.
+    /// The token is given to another client: from now on this client releases it nowhere.
     pub fn give_away(&mut self) {
         self.lapses_at = GIVEN_AWAY;
     }
@@ -175,7 +176,8 @@ impl Pending {
         self.release_pending().contains(node)
     }
 
-    /// Whether the release that is pending for `node` is needless: its key has expired.
+    /// Whether the release that is pending for `node` is not needed any more, because the key has
+    /// expired there.
     pub fn has_lapsed(&self, node: NodeId, now: Instant) -> bool {
         let may_come = self.unproven.contains(node);
         let after = if may_come { GONE_AFTER } else { Duration::ZERO };
@@ -188,13 +190,13 @@ impl Pending {
         self.releasing
     }
 
-    /// Whether nothing of ours is left on a node that was asked to release. It may have been asked
-    /// `EXISTS` after it acknowledged the release.
+    /// Whether the node has acknowledged the release, and is only asked `EXISTS` now: nothing of
+    /// ours is left there.
     pub fn is_clear(&self, node: NodeId) -> bool {
         self.releasing.contains(node) && !self.is_release_pending(node)
     }
 
-    /// The nodes that may execute a request of a lost connection.
+    /// The nodes that may still execute a request of a lost connection.
     #[inline]
     pub fn unproven(&self) -> NodeSet {
         self.unproven
@@ -206,19 +208,19 @@ impl Pending {
         self.asked.contains(node)
     }
 
-    /// The nodes that have not answered such a request.
+    /// The nodes that have not answered a request that may create or prolong the key.
     #[inline]
     pub fn unanswered(&self) -> NodeSet {
         self.asked.nodes()
     }
 
-    /// Whether the node has two unanswered ones: it may be asked no third.
+    /// Whether the node has two unanswered requests of this kind: then it may not be sent a third.
     #[inline]
     pub fn is_full(&self, node: NodeId) -> bool {
         self.asked.is_full(node)
     }
 
-    /// The nodes with two unanswered ones.
+    /// The nodes with two unanswered requests of this kind.
     #[inline]
     pub fn full(&self) -> NodeSet {
         self.asked.full()
@@ -234,10 +236,10 @@ impl Pending {
 
 #[cfg(feature = "testing")]
 impl Pending {
-    /// Adds what matters for the future to a fingerprint.
+    /// Adds to a fingerprint what the next steps can depend on.
     pub fn add_to(&self, fingerprint: &mut Fingerprint<'_>, nodes: usize) {
         let Pending { asked, releasing, written, unproven, unprovable, lapses_at } = self;
-        // A token that was given away has no moment.
+        // Of a token that was given away this is no moment, so its distance from now is not added.
         let given_away = *lapses_at == GIVEN_AWAY;
         fingerprint.add(if given_away { u64::MAX } else { fingerprint.ahead(*lapses_at) });
         let sets = [asked.nodes(), asked.full(), *releasing, *written, *unproven, *unprovable];
@@ -265,8 +267,8 @@ mod tests {
         pending
     }
 
-    /// What may be on the node before it answers a request, and whether that keeps a release due
-    /// if the request wrote nothing.
+    /// What happened on the node before it answers the request of the test, and whether a release
+    /// stays pending because of that, even if the request wrote nothing.
     type Before = (fn(&mut Pending), bool);
 
     const BEFORE: [Before; 8] = [
@@ -278,7 +280,8 @@ mod tests {
         (|pending| ask_and_answer(pending, Effect::NotWritten), false),
         // Another request is unanswered.
         (|pending| pending.on_asked(node().into()), true),
-        // A request of an earlier connection was lost with it: it was executed, or still may be.
+        // A request was lost with an earlier connection: the node may still execute it, or may have
+        // executed it by the time of the proof.
         (|pending| lose(pending), true),
         (
             |pending| {
@@ -304,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn release_is_due_from_the_request_until_an_answer_proves_that_nothing_is_left() {
+    fn release_is_pending_from_the_request_until_an_answer_proves_that_nothing_is_left() {
         for (number, (before, keeps)) in BEFORE.into_iter().enumerate() {
             for effect in EFFECTS {
                 let mut pending = Pending::default();
@@ -337,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn request_that_is_lost_leaves_a_release_due_that_lapses_late() {
+    fn lost_request_leaves_a_pending_release_that_lapses_late() {
         let mut pending = new();
         pending.on_lost(node(), true, at(9));
         ask_and_answer(&mut pending, Effect::Written);
@@ -348,7 +351,7 @@ mod tests {
         assert_eq!(pending.give_up(node()), (true, true));
         assert_eq!(pending.give_up(node()), (false, false));
         assert!(pending.is_over());
-        // The connection that is lost later has another request.
+        // After the release was given up, another request is lost with a later connection.
         lose_connection(&mut pending, false);
         pending.give_up(node());
         lose(&mut pending);
@@ -373,7 +376,7 @@ mod tests {
             assert!(pending.unproven().contains(node()), "the first one may be executed yet");
             assert!(pending.on_released(node(), at(1)), "so a second release follows");
             assert!(!pending.on_released(node(), at(1)) && pending.is_over());
-            // A later loss has a proof of its own.
+            // A request that is lost later has a proof of its own.
             lose(&mut pending);
             pending.on_proof(node(), at(1));
             assert!(pending.unproven().is_empty());
@@ -406,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn node_that_is_asked_whose_key_it_is_has_nothing_of_ours() {
+    fn node_that_is_asked_exists_after_its_release_has_nothing_of_ours() {
         let mut pending = new();
         pending.on_answer(node(), Effect::Written, at(1));
         pending.on_release_asked(node().into());

@@ -1,11 +1,11 @@
-//! Pending releases: each is sent at once if the node can be reached, else as the first thing on
-//! its next connection.
+//! The queue of the pending releases of one node that could not be sent when they fell due, or that
+//! have to be sent again. They are sent after a pause, or first on the next connection.
 //!
-//! The queue is an order only: what is pending is decided by the record. An entry is skipped when
-//! its turn comes if its record is gone, or if no release is pending for the node any more.
+//! The queue only has the order: the record decides what is pending. When an entry has its turn, it
+//! is skipped if its record is closed, or if no release is pending for the node any more.
 //!
-//! An entry may wait for so long that the generation of its record comes again. Then a release of
-//! another record that is over is sent a little early, which does no harm.
+//! The hazard is an entry that waits for so long that another record has the same place and
+//! generation. Then that record's release is sent a little early, if it is due: this does no harm.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,32 +20,32 @@ use crate::proto::surplus::{shrink_list, shrink_queue};
 use crate::proto::time::Instant;
 use crate::proto::timers::{Timer, Timers};
 
-/// The shortest and the longest pause before releases are sent again to a node that refused them or
-/// has no room.
+/// The shortest and the longest pause before releases are sent to a node that refused some, or
+/// whose outbox has no room.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// A pending release, which is not sent before a moment.
+/// A pending release, and the moment before which it is not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct PendingRelease {
     record: RecordId,
     not_before: Instant,
 }
 
-/// What becomes of the pending release that is the next one of its queue.
+/// What has to be done with the first release of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing: it is in flight, is not pending any more, or is sent at the deadline of its lock.
+    /// Nothing: the release is in flight, is not pending any more, or is sent at the deadline of
+    /// its lock.
     Skip,
-    /// The release is queued again, as the last one.
+    /// Nothing yet: its moment has not come, so the release was queued again as the last one.
     Later,
-    /// The release is sent.
+    /// Send the release.
     Send(RecordId),
-    /// The release is given up, because every key that it is about has expired. A request of a lost
-    /// connection may be unproven.
+    /// The release was given up, because its keys have expired on the node.
     Lapsed {
         /// The record.
         record: RecordId,
-        /// Whether there is such a request.
+        /// Whether the node may still execute a request of a lost connection.
         unproven: bool,
     },
 }
@@ -55,13 +55,13 @@ pub enum Next {
 pub struct PendingReleases {
     node: NodeId,
     queue: VecDeque<PendingRelease>,
-    /// Records with questions that were asked on earlier connections and not answered.
+    /// Records with requests that were lost with a connection, and for which a proof may come.
     unproven: Vec<RecordId>,
-    /// Starts the next sending.
+    /// Starts to send the releases of the queue again, after a pause.
     next_send: Option<Timer>,
-    /// Drops the pending releases when the node was away too long.
+    /// Drops the pending releases when the node was not ready for too long.
     drop_timer: Option<Timer>,
-    /// How many releases in a row were refused.
+    /// How many releases in a row the node refused.
     refused: u32,
 }
 
@@ -88,7 +88,7 @@ impl PendingReleases {
         self.queue.pop_front().map(|next| next.record)
     }
 
-    /// Takes the next pending release out, and says what becomes of it.
+    /// Takes the next pending release out, and decides what has to be done with it.
     pub fn next(&mut self, records: &mut Records, now: Instant) -> Next {
         let Some(next @ PendingRelease { record: id, not_before }) = self.queue.pop_front() else {
             return Next::Skip;
@@ -110,18 +110,18 @@ impl PendingReleases {
         Next::Lapsed { record: id, unproven }
     }
 
-    /// A question about this record was lost with a connection, and a proof may come that the node
-    /// executes it no more.
+    /// A request of this record was lost with a connection, and a proof may come that the node does
+    /// not execute it any more.
     pub fn expect_proof(&mut self, record: RecordId) {
         self.unproven.push(record);
     }
 
-    /// Takes out the records for which such a proof may come.
+    /// Takes out the records for which a proof may come.
     pub fn take_unproven(&mut self) -> Vec<RecordId> {
         std::mem::take(&mut self.unproven)
     }
 
-    /// Starts the pause before the next releases are sent, unless it runs.
+    /// Starts the pause before the next releases are sent, unless it runs already.
     pub fn schedule(&mut self, timers: &mut Timers<Due>, now: Instant) {
         if self.next_send.is_none() {
             let due = Due::PendingReleases { node: self.node };
@@ -145,14 +145,14 @@ impl PendingReleases {
         self.refused = self.refused.saturating_add(1);
     }
 
-    /// The node may be asked from now on, so its releases are not dropped for its absence.
+    /// The node is ready: its releases are not dropped any more.
     pub fn on_admitted(&mut self, timers: &mut Timers<Due>) {
         self.refused = 0;
         timers.clear_in(&mut self.drop_timer);
     }
 
-    /// No release can be sent before the next connection of the node. They are dropped if it stays
-    /// away for so long.
+    /// The connection was lost: releases are sent on the next one. They are dropped if the node is
+    /// not ready within `away`.
     pub fn on_disconnected(&mut self, away: Duration, timers: &mut Timers<Due>, now: Instant) {
         timers.clear_in(&mut self.next_send);
         if self.drop_timer.is_none() {
@@ -161,8 +161,9 @@ impl PendingReleases {
         }
     }
 
-    /// The node was away for as long as `away`. Gives each release up, and returns how many were
-    /// pending, and the records; they may be over now. The next absence begins.
+    /// The node was not ready for `away`: gives each release of the queue up, and begins to count
+    /// the absence anew. Returns how many releases were pending, and their records, which may be
+    /// over now.
     pub fn drop_all(
         &mut self,
         records: &mut Records,
@@ -183,7 +184,8 @@ impl PendingReleases {
         (count, dropped)
     }
 
-    /// Gives back the room that was not in use since `most` releases were queued.
+    /// Gives back the memory that was not needed, if at most `most` records were open in the last
+    /// interval.
     pub fn shrink(&mut self, most: usize) {
         shrink_queue(&mut self.queue, most);
         shrink_list(&mut self.unproven, most);
@@ -194,7 +196,7 @@ impl PendingReleases {
         self.queue.len()
     }
 
-    /// The pause before releases are sent again.
+    /// The length of the pause before releases are sent again: it doubles with each refusal.
     fn pause(&self) -> Duration {
         (PAUSES.0 * (1 << self.refused.min(8))).min(PAUSES.1)
     }
@@ -202,7 +204,8 @@ impl PendingReleases {
 
 #[cfg(feature = "testing")]
 impl PendingReleases {
-    /// Adds what matters for the future to a fingerprint. `place` is nothing for a closed record.
+    /// Adds to a fingerprint what the next steps can depend on. `place` is nothing for a closed
+    /// record.
     pub fn add_to(
         &self,
         fingerprint: &mut Fingerprint<'_>,

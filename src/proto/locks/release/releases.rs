@@ -1,10 +1,10 @@
-//! Releases: written to a node, answered, refused, and sent again. The queue of those that are
-//! pending is in `queue.rs`; `changes.rs` queues again the releases that a lost
-//! connection took.
+//! Releases: how they are written to a node, answered or refused, and sent again. `queue.rs` has
+//! the queue of those that cannot be sent now. `changes.rs` queues a release again that was lost
+//! with its connection.
 //!
 //! The hazard is a `SET` of an earlier connection that the node executes after the release on the
-//! new one. So the earlier connection is ended first. If the node refuses that, the release is sent
-//! twice.
+//! new one. So the client ends the earlier connection before it releases. If the node refuses that,
+//! the client sends the release twice.
 
 use std::time::Duration;
 
@@ -23,23 +23,25 @@ use crate::proto::wire::command::{Form, Native};
 use crate::proto::wire::known_scripts::ScriptName;
 use crate::proto::wire::line::LINE_TTL;
 
-/// How many times `max_ttl` a node may be away before its pending releases are dropped.
+/// For how many times `max_ttl` a node may not be ready before its pending releases are dropped.
 const GIVEN_UP_AFTER: u32 = 10;
 
-/// Whether a node refused a hand-over for a lasting reason: by its name, or by an error of a script
-/// for a token that never joined a line.
+/// Whether a node refused a hand-over because the user may not use lines. `Other`, the error of any
+/// script, means so only if the token never joined a line.
 fn may_not_use_lines(cause: NodeError, joined: bool) -> bool {
     cause == NodeError::NoPermission || (cause == NodeError::Other && !joined)
 }
 
-/// How long a line lives that no client renews, and a key that is handed over at its end.
+/// How long a token in line may still get a key, and how long that key lives, if no client joins or
+/// polls any more.
 fn longest_line(max_ttl: Duration) -> Duration {
     let line = LINE_TTL.saturating_add(drift(LINE_TTL));
     line.saturating_add(max_ttl).saturating_add(drift(max_ttl))
 }
 
 impl Locks {
-    /// Writes the release of an ended record to these nodes, or queues it.
+    /// Writes the release of an ended record to these nodes, or queues it where that is not
+    /// possible now.
     pub(in crate::proto::locks) fn send_releases(
         &mut self,
         nodes: NodeSet,
@@ -52,7 +54,7 @@ impl Locks {
             return;
         }
         let (asked, nodes) = (record.pending.unanswered(), nodes.minus(record.pending.releasing()));
-        // Nodes that get the same form are asked together.
+        // The release is encoded once for all nodes in a row that get it in the same form.
         let (mut same, mut same_form) = (NodeSet::EMPTY, form);
         for node in nodes.iter() {
             let unanswered = asked.contains(node);
@@ -71,7 +73,7 @@ impl Locks {
         self.ask_to_release(same, id, same_form, now);
     }
 
-    /// How a release is sent to a node for which `form` would do.
+    /// The form in which a release is sent to a node, if the caller wants `form`.
     #[inline]
     fn release_form(
         &self,
@@ -81,9 +83,10 @@ impl Locks {
         form: Form,
         now: Instant,
     ) -> Form {
-        // If an answer is late, the answer to this release may never be read: a release by its
-        // source does not need one. It is twice as long as one by its SHA1, and the server
-        // hashes it, so a node that is only a little later than the majority does not get it.
+        // If the node is late with an answer, the client may never read the answer to this release.
+        // So it goes by its source, which cannot fail because of a forgotten script. Not to a node
+        // that is only a little later than the majority: the source is twice as long as the SHA1,
+        // and the server has to hash it.
         match self.native_release(node, id) {
             Some(native) => Form::Native(native),
             None if unanswered && !self.cluster.is_prompt(node, now) => Form::Source,
@@ -94,8 +97,8 @@ impl Locks {
         }
     }
 
-    /// The node's own compare-and-delete, if it has one that fits: it deletes one key, and hands
-    /// nothing over.
+    /// The node's own compare-and-delete command, if it has one that can be used: not for several
+    /// keys, and not where the key is handed over.
     #[inline]
     pub(in crate::proto::locks) fn native_release(
         &self,
@@ -107,8 +110,9 @@ impl Locks {
         (record.set().is_none() && !record.hands_over_at(node)).then_some(native)
     }
 
-    /// Whether a caller waits until the key is handed over, so that the answers are read. The
-    /// script is long: its source would be most of what a hand-over costs a node.
+    /// Whether a caller waits for the outcome of a release that hands the key over, so that the
+    /// client reads the answers. Then the SHA1 is enough. The source of this script is long: it
+    /// would be most of the cost of a hand-over.
     #[inline]
     fn caller_waits_to_hand_over(&self, id: RecordId, node: NodeId) -> bool {
         let record = self.records.get(id);
@@ -144,15 +148,14 @@ impl Locks {
                 return;
             }
         } else {
-            // The key is gone, or another client's, or was never there: nothing of this client is
-            // left on the node. Of several keys some may be released, and others belong to other
-            // clients.
+            // Nothing of this client is left on the node: the key is gone, or another client's. If
+            // the lock has several keys, some may have been deleted even without a grant.
             if reply == NodeReply::Granted || ask.sent.names.is_all_keys() {
                 self.on_own_write(node, ask.record, now);
             }
             self.on_acknowledged(node, ask.record, now);
         }
-        // While a second release is pending, its answer will tell whose key it is.
+        // If a second release is pending, its answer will show whether the key is another client's.
         let is_settled = || !self.records.get(ask.record).pending.is_release_pending(node);
         if native && reply == NodeReply::Absent && is_settled() && self.caller_waits_for(ask) {
             self.ask(node, ask.record, Kind::Exists, now);
@@ -161,8 +164,8 @@ impl Locks {
         self.cast_answer(node, ask, reply);
     }
 
-    /// A node refused a release. Returns whether the release is sent there once more at once, in
-    /// another way. If not, it is queued.
+    /// A node refused a release. Sends it once more in another way, and returns true, if the node
+    /// may accept that. Otherwise queues the release.
     #[cold]
     fn on_release_failed(
         &mut self,
@@ -178,8 +181,8 @@ impl Locks {
         if native && is_unknown {
             self.cluster.forget_native(node);
         } else if in_line && may_not_use_lines(cause, record.line().is_some()) {
-            // The user may not use the key of the line, or a command of the script. So the client's
-            // token stands in no line there: the key is deleted.
+            // The user may not use the key of the line, or a command of the script. So no token of
+            // this client stands in a line there, and a plain release is enough.
             record.trouble_mut().plain.insert(node);
             if is_unknown {
                 self.note_no_lines(now);
@@ -197,19 +200,20 @@ impl Locks {
         true
     }
 
-    /// A node answered whether the key is there, after a native release that did nothing.
+    /// A node answered whether the key is there, after a native command that deleted nothing.
     pub(in crate::proto::locks) fn on_exists(
         &mut self,
         node: NodeId,
         ask: LockAsk,
         reply: NodeReply,
     ) {
-        // Even if this question failed, the node acknowledged the release itself.
+        // If `EXISTS` failed, the key counts as absent: the node has acknowledged the release
+        // itself.
         let reply = if let NodeReply::Failed(_) = reply { NodeReply::Absent } else { reply };
         self.cast_answer(node, ask, reply);
     }
 
-    /// Whether the caller of a release still waits for the answer whose key it is.
+    /// Whether the caller of a release still waits for the answer to this question.
     fn caller_waits_for(&self, ask: LockAsk) -> bool {
         let record = self.records.get(ask.record);
         let current = record.round.number == ask.round && record.round.purpose == Purpose::Release;
@@ -220,11 +224,11 @@ impl Locks {
     fn on_acknowledged(&mut self, node: NodeId, id: RecordId, now: Instant) {
         let record = self.records.get_mut(id);
         if record.on_released(node, now) {
-            // The node may still execute the `SET` of an earlier connection: the release is sent
-            // once more, later.
+            // The node may still execute the `SET` of an earlier connection, so the release is sent
+            // once more after a node timeout.
             if let Some(line) = record.line_mut() {
-                // A late join is possible, too: the second release also takes the token out of the
-                // line.
+                // The node may also execute a late join, so the second release has to take the
+                // token out of the line, too.
                 line.note_possible_place(node);
             }
             let later = now.saturating_add(self.cluster.settings().node_timeout);
@@ -234,7 +238,7 @@ impl Locks {
         self.pending_releases[node.index()].on_acknowledged();
     }
 
-    /// Acts on the proof that a process which is gone executes nothing any more.
+    /// Another process answers for the node: the process before executes nothing any more.
     pub(in crate::proto::locks) fn on_other_process(&mut self, node: NodeId, now: Instant) {
         self.pending_releases[node.index()].take_unproven();
         for id in self.records.ids() {
@@ -244,7 +248,7 @@ impl Locks {
         }
     }
 
-    /// For each record that expects a proof from the node, which it does not expect after this.
+    /// Calls `act` for each record that expects a proof from the node. After this none expects one.
     pub(in crate::proto::locks) fn take_unproven(
         &mut self,
         node: NodeId,
@@ -257,9 +261,9 @@ impl Locks {
         }
     }
 
-    /// Sends the node its pending releases, in their order, as far as there is room. They are sent
-    /// by their source: a new connection may lead to a node that forgot the scripts, and the client
-    /// may end before it could repeat a release.
+    /// Sends the node its pending releases in their order, as long as its outbox has room. They are
+    /// sent by their source, because the node may have forgotten the scripts, and the client may
+    /// end before it can repeat a release.
     pub(in crate::proto::locks) fn send_pending_releases(&mut self, node: NodeId, now: Instant) {
         let (sent, given_up) = self.send_while_there_is_room(node, now);
         if sent > 0 {
@@ -269,8 +273,8 @@ impl Locks {
         self.report_dropped_releases(node, given_up);
     }
 
-    /// Returns how many pending releases were sent, and how many lapsed without proof that the node
-    /// executes nothing of an earlier connection any more.
+    /// Sends pending releases until the outbox is full. Returns how many it sent, and how many
+    /// lapsed although the node may still execute a request of a lost connection.
     fn send_while_there_is_room(&mut self, node: NodeId, now: Instant) -> (u64, u64) {
         let (mut sent, mut given_up) = (0, 0);
         for _ in 0..self.pending_releases[node.index()].len() {
@@ -294,8 +298,8 @@ impl Locks {
         (sent, given_up)
     }
 
-    /// Starts the pause before the next releases are sent, unless it runs, or the next connection
-    /// sends them.
+    /// Starts the pause before the next releases are sent, unless it runs already. A node that is
+    /// not ready needs none: its releases are sent when it is admitted.
     pub(in crate::proto::locks) fn schedule_releases(&mut self, node: NodeId, now: Instant) {
         if self.cluster.node_state(node).is_usable() {
             self.pending_releases[node.index()].schedule(&mut self.timers, now);
@@ -309,16 +313,16 @@ impl Locks {
         }
     }
 
-    /// How long a node may be away before its pending releases are dropped: by then every key of
-    /// ours on it has expired, unless its clock stands still.
+    /// How long a node may not be ready before its pending releases are dropped. By then every key
+    /// of ours on it has expired, unless its clock stands still.
     pub(in crate::proto::locks) fn longest_absence(&self) -> Duration {
         let max_ttl = self.cluster.settings().max_ttl;
         let away = max_ttl.saturating_mul(GIVEN_UP_AFTER);
-        // A token may stand in a line, which may live for longer than this.
+        // A token in line may get a key later than that.
         if self.cluster.is_listening() { away.max(longest_line(max_ttl)) } else { away }
     }
 
-    /// The node was away for that long.
+    /// The node was not ready for the longest absence: drops its pending releases.
     pub(in crate::proto::locks) fn drop_pending_releases(&mut self, node: NodeId, now: Instant) {
         let (away, records) = (self.longest_absence(), &mut self.records);
         let pending = &mut self.pending_releases[node.index()];

@@ -1,4 +1,4 @@
-//! Renewals of held locks, and the warnings before their end.
+//! Renewals of auto-extended locks, and the warnings before a deadline.
 
 pub(super) mod renewals;
 pub mod schedule;

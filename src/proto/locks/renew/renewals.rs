@@ -1,10 +1,11 @@
-//! Keeping locks: when each is renewed or warned of, and what is done when another client writes to
-//! its key.
+//! The auto-extended and watched locks: their renewals, their warnings, and their checks after a
+//! write to a key.
 //!
-//! [`Renewals`] asks no node: it returns what an extend is to ask for, and the locks begin it.
+//! [`Renewals`] asks no node: it returns which lock to extend for which ttl, and [`Locks`] begins
+//! the extend.
 //!
-//! The hazard is a renewal after a release, which would extend a key that is to go: a record that
-//! is not held has no auto-extension.
+//! The hazard is a renewal after a release: it would extend a key that has to go. So auto-extension
+//! ends with the hold of a record.
 
 use std::time::Duration;
 
@@ -25,29 +26,30 @@ use crate::proto::surplus::{insert, shrink_slab};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::timers::Timers;
 
-/// What prolongs an auto-extended lock when it is due.
+/// Why an extend is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Prolong {
-    /// The lock is renewed.
+    /// To renew the lock.
     Renew,
-    /// The nodes are asked, because the lock's key may be gone on one.
+    /// To learn whether the key is gone on a node that is in doubt: a check.
     Check,
 }
 
-/// The locks that are auto-extended or watched. Their warnings are among the timers of the locks.
+/// The locks that are auto-extended or watched. The timers of their warnings are in [`Locks`].
 #[derive(Debug, Clone)]
 pub(in crate::proto::locks) struct Renewals {
     kept: Slab<AutoExtended>,
-    /// Extends. They have timers of their own because they come last in a turn.
+    /// The timers of renewals and checks. They are apart from all others because the driver fires
+    /// them last in a turn.
     timers: Timers<(RecordId, Prolong)>,
-    /// How many nodes may lack the key of a lock that is held.
+    /// How many nodes may lack the key while the others are still a quorum.
     spare_nodes: usize,
     /// The pause after an extend that was not won.
     again_after: Duration,
 }
 
 impl Renewals {
-    /// No lock of a client with this cluster.
+    /// No locks yet, for a client with this cluster.
     pub fn new(cluster: &Cluster) -> Renewals {
         Renewals {
             kept: Slab::new(),
@@ -68,25 +70,26 @@ impl Renewals {
         self.kept.len()
     }
 
-    /// The earliest moment at which an extend is due.
+    /// The earliest moment at which a renewal or a check is due.
     #[inline]
     pub fn next_due(&self) -> Option<Instant> {
         self.timers.next()
     }
 
-    /// How many extends are planned.
+    /// How many renewals and checks are planned.
     pub fn open_timers(&self) -> usize {
         self.timers.len()
     }
 
-    /// Gives back the places that were not in use since `most` locks were.
+    /// Gives back the memory that was not needed, if at most `most` records were open in the last
+    /// interval.
     pub fn shrink(&mut self, most: usize) {
         self.timers.shrink(most);
         shrink_slab(&mut self.kept, most);
     }
 
-    /// Begins to renew a lock on these terms, or only to watch it if there are none. Terms that the
-    /// lock has already end. `timers` are those of the locks.
+    /// Begins to renew a lock on these terms, which take the place of earlier ones. Without terms
+    /// the lock is only watched. `timers` are those of [`Locks`].
     pub fn begin(
         &mut self,
         id: RecordId,
@@ -100,7 +103,7 @@ impl Renewals {
         let terms = terms.unwrap_or(AutoExtend::extensions(0));
         let mut entry = AutoExtended::new(id, renews, terms, record.caller_ttl, now);
         if let Some(former) = former {
-            // These nodes may have lost the key: the client has still to ask them.
+            // The nodes that were in doubt still have to be asked.
             (entry.doubted, entry.checked_at) = (former.doubted, former.checked_at);
         }
         record.deadline = entry.capped(record.deadline);
@@ -112,7 +115,8 @@ impl Renewals {
         self.plan_check(record, now);
     }
 
-    /// The lock is not kept any more, and writes to its key are of no interest.
+    /// The lock is not auto-extended or watched any more: clears its timers, and does not register
+    /// its key again.
     #[inline]
     pub fn end(&mut self, record: &mut Record, timers: &mut Timers<Due>) -> Option<AutoExtended> {
         let place = record.auto_extended.take()?;
@@ -124,7 +128,7 @@ impl Renewals {
         Some(entry)
     }
 
-    /// Whether the lock is renewed. One that is only watched is not.
+    /// Whether the lock is renewed: not if it is only watched.
     pub fn renews(&self, record: &Record) -> bool {
         self.entry(record).is_some_and(|entry| entry.renews)
     }
@@ -137,13 +141,14 @@ impl Renewals {
         record.auto_extended.map(|place| &mut self.kept[place.index()])
     }
 
-    /// The ttl that an extend which wants `ttl` asks for: up to the bound of auto-extension.
+    /// The ttl that an extend asks for if `ttl` is wanted: shorter if the bound of auto-extension
+    /// is nearer.
     pub fn capped_ttl(&self, record: &Record, ttl: Ttl, now: Instant) -> Option<Ttl> {
         self.entry(record).map_or(Some(ttl), |entry| entry.capped_ttl(ttl, now))
     }
 
-    /// `deadline`, or the bound of the lock's auto-extension if that is earlier: an extend may have
-    /// been asked for before auto-extension began.
+    /// `deadline`, or the bound of the lock's auto-extension if that is earlier. An extend that
+    /// began before auto-extension was not limited when it was sent.
     pub fn capped_deadline(&self, record: &Record, deadline: Instant) -> Instant {
         self.entry(record).map_or(deadline, |entry| entry.capped(deadline))
     }
@@ -153,22 +158,22 @@ impl Renewals {
         self.entry(record).is_some_and(|entry| entry.may_last_beyond(moment))
     }
 
-    /// Why the lock is lost: `reason`, or why it was not renewed.
+    /// Why the lock is lost: `reason`, or if it expired, why it was not renewed.
     pub fn reason_of_loss(&self, record: &Record, reason: LostReason) -> LostReason {
         let ended_by_time = self.entry(record).filter(|_| reason == LostReason::Expired);
         ended_by_time.map_or(reason, |entry| entry.reason(record.deadline))
     }
 
-    /// The caller extends the lock: a success is no renewal.
+    /// The caller extends the lock: the success of this extend does not count as a renewal.
     pub fn on_extend_by_caller(&mut self, record: &Record) {
         if let Some(entry) = self.entry_mut(record) {
             entry.renewing = false;
         }
     }
 
-    /// All nodes are about to be asked, so the doubts are cleared, also those about a node that
-    /// cannot be asked now. Otherwise the checks would go on as long as that node is away; the next
-    /// renewal asks it.
+    /// All nodes are about to be asked, so none is in doubt any more. Nor is a node that cannot be
+    /// asked now: otherwise checks would go on as long as it is away, and the next renewal asks it
+    /// anyway.
     pub fn on_extend_begun(&mut self, record: &Record) {
         let Some(place) = record.auto_extended else { return };
         let entry = &mut self.kept[place.index()];
@@ -176,8 +181,8 @@ impl Renewals {
         self.timers.clear_in(&mut entry.check);
     }
 
-    /// An extend was won, no matter what asked for it; `moved`: the deadline is a later one.
-    /// Returns whether it was a renewal.
+    /// An extend of this lock was won. `moved`: it made the deadline later. Returns whether it was
+    /// a renewal.
     pub fn on_extend_won(
         &mut self,
         record: &mut Record,
@@ -191,14 +196,14 @@ impl Renewals {
             entry.was_renewed();
         }
         if self.plan_renewal(record, moved, timers) {
-            // A warning that the caller has not taken is not true any more.
+            // If the driver has not taken the last warning yet, that warning is not true any more.
             record.update = record.update.min(PendingUpdate::Extended);
         }
         self.plan_check(record, now);
         renewed
     }
 
-    /// An extend was not won: it is tried again, at a bounded pace.
+    /// An extend was not won: a renewal follows after a pause, if no renewal is planned.
     pub fn on_extend_lost(&mut self, record: &Record, now: Instant) {
         let Some(place) = record.auto_extended else { return };
         let entry = &mut self.kept[place.index()];
@@ -210,7 +215,8 @@ impl Renewals {
         self.plan_check(record, now);
     }
 
-    /// The holder of a watched lock is warned from now on, at once if the moment has come.
+    /// From now on the holder of a watched lock is warned. If the moment of the warning has passed,
+    /// its timer is due immediately.
     fn warn(&mut self, record: &Record, timers: &mut Timers<Due>) {
         let Some(place) = record.auto_extended else { return };
         let entry = &mut self.kept[place.index()];
@@ -222,7 +228,7 @@ impl Renewals {
         entry.warning = Some(timers.set_at(entry.warns_at(record.deadline), due));
     }
 
-    /// Whether the moment of the warning has come for the deadline that is in force.
+    /// Whether the moment of the warning before the present deadline has come.
     fn is_expiring(&self, record: &Record, now: Instant) -> bool {
         let at = match self.entry(record) {
             Some(entry) => entry.warns_at(record.deadline),
@@ -231,14 +237,15 @@ impl Renewals {
         at <= now
     }
 
-    /// The warning is due: the caller is given it.
+    /// The timer of the warning came due.
     pub fn on_warning_due(&mut self, record: &Record) {
         if let Some(entry) = self.entry_mut(record) {
             (entry.warning, entry.warned) = (None, true);
         }
     }
 
-    /// The key of a lock may be gone on a node.
+    /// The key of a lock may be gone on a node: plans a check, if the lock is auto-extended or
+    /// watched.
     pub fn doubt(&mut self, node: NodeId, record: &Record, now: Instant) {
         if let Some(entry) = self.entry_mut(record) {
             entry.doubted.insert(node);
@@ -246,7 +253,8 @@ impl Renewals {
         }
     }
 
-    /// The keys of all locks may be gone on a node.
+    /// The keys of all locks may be gone on a node: plans a check of each that is auto-extended or
+    /// watched.
     pub fn doubt_all(&mut self, node: NodeId, records: &Records, now: Instant) {
         let kept: Vec<RecordId> = self.kept.iter().map(|(_, entry)| entry.record).collect();
         for id in kept {
@@ -254,19 +262,19 @@ impl Renewals {
         }
     }
 
-    /// Takes out the earliest extend that is due: its record, and the ttl that is to be asked for,
-    /// unless nothing is to be asked now.
+    /// Takes out the earliest renewal or check that is due. Returns its record, and the ttl to ask
+    /// for, or `None` in place of the ttl if no extend begins now.
     pub fn pop_due(&mut self, records: &Records, now: Instant) -> Option<(RecordId, Option<Ttl>)> {
         let (id, what) = self.timers.pop_due(now)?;
         let record = records.get(id);
         let place = record.auto_extended.expect("its timers are cleared with its auto-extension");
         let entry = &mut self.kept[place.index()];
-        // An extend of the caller that pauses is about to be asked again.
+        // The caller's extend is in flight, or pauses before its next round.
         let busy = is_extending(record) || record.op.is_some();
         let ttl = match what {
             Prolong::Renew if busy => {
-                // The renewal follows soon, between two checks of the key: after a long pause a
-                // check could be in flight each time.
+                // The renewal is tried again after a short pause. With a pause as long as that
+                // between checks, a check could be in flight each time.
                 let pause = self.again_after.min(record.caller_ttl.usable() / 50);
                 entry.renewal = Some(self.timers.set_after(now, pause, (id, what)));
                 return Some((id, None));
@@ -278,7 +286,7 @@ impl Renewals {
             Prolong::Check => {
                 entry.check = None;
                 if busy {
-                    // The check is planned again when that extend ends.
+                    // When the extend that is in the way ends, `plan_check` plans the check again.
                     return Some((id, None));
                 }
                 entry.checked_at = Some(now);
@@ -291,9 +299,10 @@ impl Renewals {
         Some((id, ttl))
     }
 
-    /// Sets the timers of the next renewal and of the warning, after a round that was won. If the
-    /// deadline did not move, the timers stay. A caller that was warned is not warned again before
-    /// a later warning is due. Returns whether a warning comes later.
+    /// Sets the timers of the next renewal and of the warning after a round was won. If the
+    /// deadline did not become later, timers that are set stay. If the moment of the warning has
+    /// passed already, and the holder was warned, it is not warned again. Returns whether the timer
+    /// of the warning was set.
     fn plan_renewal(&mut self, record: &Record, moved: bool, timers: &mut Timers<Due>) -> bool {
         let (start, deadline) = (record.round.start, record.deadline);
         let Some(place) = record.auto_extended else { return false };
@@ -306,7 +315,8 @@ impl Renewals {
             let counts_from = entry.counts_from(deadline);
             let (from, length) = entry.next_renewal(counts_from);
             let due = (id, Prolong::Renew);
-            // A timer lane takes only timers that are set in the order of their moments.
+            // `set_after` is cheap, but equal lengths have to be set in the order of their moments:
+            // so only after a round that gave the whole ttl.
             entry.renewal = Some(if counts_from == start {
                 self.timers.set_after(from, length, due)
             } else {
@@ -323,8 +333,8 @@ impl Renewals {
         true
     }
 
-    /// Plans an extend because of doubted nodes: at once if no majority may be left, and never
-    /// two at a time.
+    /// Plans a check because of doubted nodes: as soon as possible if no majority may be left. Only
+    /// one check is planned at a time, and none while an extend is in flight, whose end plans it.
     fn plan_check(&mut self, record: &Record, now: Instant) {
         let Some(place) = record.auto_extended else { return };
         let entry = &mut self.kept[place.index()];
@@ -346,9 +356,9 @@ fn is_extending(record: &Record) -> bool {
 }
 
 impl Locks {
-    /// Renews a lock from now on, each time a third of its ttl is over. The ttl is the one that was
-    /// asked for last, except by an extend that prolonged nothing. Auto-extension lasts until the
-    /// lock is released, given away or lost, or as far as `auto_extend` allows.
+    /// From now on renews a lock each time a third of its ttl is over. The ttl is the one that the
+    /// caller asked for last; an extend that prolonged nothing does not count. Auto-extension lasts
+    /// until the lock is released, given away or lost, or until the bound of `auto_extend`.
     pub fn auto_extend(
         &mut self,
         lock: &Lock,
@@ -370,7 +380,8 @@ impl Locks {
     }
 
     /// Watches a lock that is not auto-extended: nodes report writes to its key, and its loss is
-    /// reported a little before the deadline, as that of an auto-extended lock. It is not extended.
+    /// reported a little before the deadline, as for an auto-extended lock. Its deadline does not
+    /// move.
     pub fn watch(&mut self, lock: &Lock, now: Instant) {
         let id = self.records.find(lock).filter(|_| !self.remaining(lock, now).is_zero());
         if let Some(id) = id.filter(|&id| self.records.get(id).auto_extended.is_none()) {
@@ -379,8 +390,8 @@ impl Locks {
         }
     }
 
-    /// As [`watch`](Locks::watch), and the holder is also warned, a third of the ttl before the
-    /// deadline. The ttl is that of the moment at which the lock is first watched.
+    /// As [`watch`](Locks::watch), and the holder is warned a third of the ttl before the deadline.
+    /// The ttl is the one that the lock had when it was first watched.
     pub fn watch_with_warning(&mut self, lock: &Lock, now: Instant) {
         self.watch(lock, now);
         let id = self.records.find(lock).filter(|_| !self.remaining(lock, now).is_zero());
@@ -389,13 +400,14 @@ impl Locks {
         }
     }
 
-    /// Whether the lock is held and its warning is due, if it has one or not.
+    /// Whether the lock is held, and the moment of its warning has come. A lock without warnings
+    /// has such a moment, too.
     pub fn is_expiring(&self, lock: &Lock, now: Instant) -> bool {
         let id = self.records.find(lock).filter(|_| !self.remaining(lock, now).is_zero());
         id.is_some_and(|id| self.renewals.is_expiring(self.records.get(id), now))
     }
 
-    /// Does the earliest renewal that is due. Returns whether there was one.
+    /// Begins the earliest renewal or check that is due. Returns whether one was due.
     pub fn prolong_next(&mut self, now: Instant) -> bool {
         let Some((id, ttl)) = self.renewals.pop_due(&self.records, now) else { return false };
         if let Some(ttl) = ttl {
@@ -418,7 +430,7 @@ mod tests {
 
     const START: Instant = Instant::from_nanos(1_000_000_000);
 
-    /// A lock of 9 s that is held since the start, and renewed once.
+    /// A lock of 9 s that is held since the start, and that may be renewed once.
     fn kept() -> (Renewals, Records, RecordId, Timers<Due>) {
         let settings = Settings::new(vec![NodeSettings::new("n0")]);
         let ttl = Ttl::new(Duration::from_secs(9), settings.max_ttl).unwrap();

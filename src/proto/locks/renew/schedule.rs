@@ -1,7 +1,8 @@
-//! Keeping a lock: when it is renewed, how often at most, when a warning is due, and why it ends.
+//! The schedule of an auto-extended or watched lock: when it is renewed, how often at most, when
+//! its holder is warned, and why it ended.
 //!
-//! The hazard is a holder that hangs and keeps its lock for ever: so auto-extension is always
-//! bounded, by a length or by a number of extensions, and no extension reaches beyond the bound.
+//! The hazard is a holder that hangs, and whose lock is renewed for ever. So auto-extension always
+//! has a bound, a length or a number of extensions, and no renewal goes beyond it.
 
 use std::time::Duration;
 
@@ -11,23 +12,24 @@ use crate::proto::node_set::NodeSet;
 use crate::proto::time::{Instant, Ttl, drift};
 use crate::proto::timers::Timer;
 
-/// A lock is renewed after its ttl divided by this: two more tries fit in before it ends.
+/// A lock is renewed when its ttl divided by this is over, so that two more attempts fit in before
+/// the deadline.
 const RENEWED_AFTER: u32 = 3;
-/// The grid that renewals fall on, as a part of the ttl. Locks that were acquired one by one are
-/// renewed together, in one write for each node.
+/// Renewals fall on multiples of the ttl divided by this. So locks that were acquired within such a
+/// step are renewed together, in one write for each node.
 const GRID: u32 = 60;
-/// After a write to its key a lock is looked at, at most this often in a ttl: a node whose tracking
-/// table is too small reports every key, all the time.
+/// How many checks of a lock follow reported writes in one ttl at most. A node whose tracking table
+/// is too small reports every key, again and again.
 const CHECKS: u32 = 20;
-/// The shortest ttl of an auto-extended lock: with a shorter one no answer would fit between the
-/// renewal and the moment at which the loss is reported.
+/// The shortest ttl of an auto-extended lock. With a shorter one the loss would be reported before
+/// a renewal can be answered.
 const SHORTEST: Duration = Duration::from_millis(10);
-/// How long before the deadline a loss is reported, at the latest: the poller sleeps whole
-/// milliseconds, and a turn of the loop takes its time.
+/// A loss is reported this long before the deadline, because the poller sleeps whole milliseconds,
+/// and a turn of the loop takes some time.
 pub const LOSS_BEFORE: Duration = Duration::from_millis(2);
 
-/// How a lock is auto-extended: for how long at most, or with how many extensions, and when a
-/// warning comes.
+/// The terms of auto-extension: for how long or with how many extensions at most, and when the
+/// holder is warned.
 ///
 /// The ttl of the lock has to be 10 ms at least.
 ///
@@ -48,32 +50,34 @@ pub struct AutoExtend {
 }
 
 impl AutoExtend {
-    /// For `max_hold` at most: the lock's deadline is never later than that.
+    /// Auto-extends for `max_hold` at most. The deadline of the lock is never later than the end of
+    /// that time.
     pub const fn at_most(max_hold: Duration) -> AutoExtend {
         AutoExtend { max_hold: Some(max_hold), extensions: None, warn_before: None }
     }
 
-    /// For `count` extensions at most. Extends that a write on a node caused are not counted.
+    /// Auto-extends `count` times at most. Extends because a node reported a write to the key are
+    /// not counted.
     pub const fn extensions(count: u32) -> AutoExtend {
         AutoExtend { max_hold: None, extensions: Some(count), warn_before: None }
     }
 
-    /// For `count` extensions at most, in addition to any other bound.
+    /// Auto-extends `count` times at most, in addition to any other bound.
     #[must_use]
     pub const fn with_extensions(mut self, count: u32) -> AutoExtend {
         self.extensions = Some(count);
         self
     }
 
-    /// Warns this long before the deadline, if the lock was not renewed until then. A third of the
-    /// ttl unless set, and at most half of it.
+    /// Warns the holder this long before the deadline, if the lock was not renewed by then. Unless
+    /// set, a third of the ttl; at most half of it.
     #[must_use]
     pub const fn warn_before(mut self, warn_before: Duration) -> AutoExtend {
         self.warn_before = Some(warn_before);
         self
     }
 
-    /// Checks whether a lock of that ttl can be auto-extended on these terms.
+    /// Checks whether a lock with this ttl can be auto-extended on these terms.
     ///
     /// # Errors
     /// The first setting that cannot work.
@@ -100,52 +104,53 @@ impl From<Duration> for AutoExtend {
     }
 }
 
-/// How long before its deadline the holder of a lock of this ttl is warned, unless its terms say
-/// otherwise.
+/// How long before the deadline the holder of a lock with this ttl is warned, unless the terms of
+/// the lock say otherwise.
 pub fn warns_before(ttl: Ttl) -> Duration {
     ttl.duration() / RENEWED_AFTER
 }
 
-/// When the warning of that deadline is due.
+/// When the warning before this deadline is due.
 pub fn warns_at(deadline: Instant, warn_before: Duration) -> Instant {
     Instant::from_nanos(deadline.as_nanos().saturating_sub(warn_before.as_nanos() as u64))
 }
 
-/// A lock that is auto-extended, or watched: then no extension is left, and a warning comes only if
-/// it was asked for.
+/// A lock that is auto-extended or watched. A watched lock has no extensions left, and warns only
+/// if the caller asked for it.
 #[derive(Debug, Clone)]
 pub struct AutoExtended {
     /// The record of the lock.
     pub record: RecordId,
     /// The lock is auto-extended; otherwise it is only watched.
     pub renews: bool,
-    /// A warning comes before the deadline. Always so if the lock is auto-extended.
+    /// The holder is warned before the deadline. Always true if the lock is auto-extended.
     pub warns: bool,
-    /// What each renewal asks for.
+    /// The ttl that each renewal asks for.
     ttl: Ttl,
-    /// The bound of its deadline.
+    /// The latest deadline that auto-extension may give, if its length has a bound.
     until: Option<Instant>,
-    /// How many extensions are left.
+    /// How many extensions are left, if their number has a bound.
     extensions: Option<u32>,
     warn_before: Duration,
     /// The extend that is in flight is a renewal.
     pub renewing: bool,
     /// Starts the next renewal.
     pub renewal: Option<Timer>,
-    /// Starts the warning that the deadline comes near.
+    /// Starts the warning.
     pub warning: Option<Timer>,
-    /// The warning for the deadline that is in force was given.
+    /// The holder was warned before the present deadline.
     pub warned: bool,
-    /// Nodes that reported a write to the key, and that were not asked since.
+    /// Nodes that may lack the key, for example because they reported a write to it, and were not
+    /// asked since.
     pub doubted: NodeSet,
-    /// When an extend was last started because of such a write.
+    /// When the last check began: an extend because of `doubted` nodes.
     pub checked_at: Option<Instant>,
-    /// Starts the next such extend.
+    /// Starts the next check.
     pub check: Option<Timer>,
 }
 
 impl AutoExtended {
-    /// A lock of that ttl, auto-extended from `start` on.
+    /// A lock with this ttl, auto-extended or watched (`renews`) from `start` on.
     pub fn new(
         record: RecordId,
         renews: bool,
@@ -176,8 +181,8 @@ impl AutoExtended {
         self.until.map_or(deadline, |until| until.min(deadline))
     }
 
-    /// The ttl that an extend at `now` asks for if the caller wants `ttl`: never a moment beyond
-    /// the bound. `None`: no extend would be of use.
+    /// The ttl that an extend at `now` asks for if `ttl` is wanted: shorter if the bound is nearer.
+    /// `None` if the time up to the bound is too short for any ttl.
     pub fn capped_ttl(&self, ttl: Ttl, now: Instant) -> Option<Ttl> {
         let left = self.until.map_or(Duration::MAX, |until| until.saturating_since(now));
         Ttl::new(ttl.duration().min(left), ttl.duration()).ok()
@@ -188,8 +193,8 @@ impl AutoExtended {
         self.capped_ttl(self.ttl, now)
     }
 
-    /// The ttl for an extend because of `doubted` nodes, of a lock that ends at `deadline`. This
-    /// extend is not counted: if the number of extensions is the bound, it prolongs nothing.
+    /// The ttl that a check asks for. A check is not counted as an extension. So if their number
+    /// has a bound, the check asks only for the time until `deadline`, and prolongs nothing.
     pub fn check_ttl(&self, deadline: Instant, now: Instant) -> Option<Ttl> {
         match self.extensions {
             Some(_) => Ttl::new(deadline.saturating_since(now), self.ttl.duration()).ok(),
@@ -197,36 +202,36 @@ impl AutoExtended {
         }
     }
 
-    /// From when the ttl of a lock with that deadline counts, no matter what asked for it: a
-    /// caller's extend may have been for less than a renewal asks for, or for more.
+    /// When a renewal must have begun to give this deadline. The extend that really gave it may
+    /// have been the caller's, for a shorter ttl or a longer one.
     pub fn counts_from(&self, deadline: Instant) -> Instant {
         let usable = u64::try_from(self.ttl.usable().as_nanos()).unwrap_or(u64::MAX);
         Instant::from_nanos(deadline.as_nanos().saturating_sub(usable))
     }
 
-    /// From when, and how long after that, the renewal of a ttl that counts from `start` is due.
-    /// Equal ttls have equal lengths.
+    /// When the next renewal is due after one that began at `start`: as a moment on the grid, and a
+    /// length after it that depends only on the ttl.
     pub fn next_renewal(&self, start: Instant) -> (Instant, Duration) {
         let grid = u64::try_from((self.ttl.duration() / GRID).as_nanos()).unwrap_or(u64::MAX);
         let from = start.as_nanos() - start.as_nanos() % grid.max(1);
         (Instant::from_nanos(from), self.ttl.duration() / RENEWED_AFTER)
     }
 
-    /// When a lock with that deadline is renewed, no matter what asked for it: as long before the
-    /// deadline as if the whole ttl had been asked for. The ttl may count from before the beginning
-    /// of time.
+    /// When a lock with this deadline is renewed, whatever gave it the deadline: as long before the
+    /// deadline as after a renewal. The first moment of the clock if that would be before it.
     pub fn renews_before(&self, deadline: Instant) -> Instant {
         let before = self.ttl.usable().saturating_sub(self.ttl.duration() / RENEWED_AFTER);
         let before = u64::try_from(before.as_nanos()).unwrap_or(u64::MAX);
         Instant::from_nanos(deadline.as_nanos().saturating_sub(before))
     }
 
-    /// Whether auto-extension may prolong the lock beyond this moment.
+    /// Whether auto-extension may prolong the lock beyond this moment: never so if the number of
+    /// extensions has a bound.
     pub fn may_last_beyond(&self, moment: Instant) -> bool {
         self.extensions.is_none() && self.until.is_none_or(|until| until > moment)
     }
 
-    /// Whether a lock with that deadline is renewed again.
+    /// Whether a lock with this deadline is renewed again.
     pub fn wants_renewal(&self, deadline: Instant) -> bool {
         self.extensions != Some(0) && !self.is_at_its_bound(deadline)
     }
@@ -237,20 +242,21 @@ impl AutoExtended {
         self.extensions = self.extensions.map(|left| left.saturating_sub(1));
     }
 
-    /// When the warning is due.
+    /// When the warning before this deadline is due.
     pub fn warns_at(&self, deadline: Instant) -> Instant {
         warns_at(deadline, self.warn_before)
     }
 
-    /// The earliest moment of the next extend because of `doubted` nodes: at once if a majority may
-    /// be gone, else a little later, together with other doubts of that time.
+    /// The earliest moment of the next check. A pause after the last check in any case. If a
+    /// majority may still be there, also a pause after `now`, so that one check serves all doubts
+    /// of that time.
     pub fn next_check(&self, majority_may_be_gone: bool, now: Instant) -> Instant {
         let pause = self.ttl.duration() / CHECKS;
         let earliest = self.checked_at.map_or(now, |last| last.saturating_add(pause).max(now));
         if majority_may_be_gone { earliest } else { earliest.max(now.saturating_add(pause)) }
     }
 
-    /// The reason for the loss of a lock that ends at that deadline.
+    /// Why a lock is lost that ends at this deadline.
     pub fn reason(&self, deadline: Instant) -> LostReason {
         if self.is_at_its_bound(deadline) {
             LostReason::MaxHold
@@ -261,8 +267,9 @@ impl AutoExtended {
         }
     }
 
-    /// Whether no extension could move that deadline any further. What is asked for up to the bound
-    /// is rounded to whole milliseconds, and drift is taken off.
+    /// Whether no extension can make this deadline later. An extend up to the bound gives a
+    /// deadline before it, because its ttl is rounded down to whole milliseconds, and drift is
+    /// subtracted.
     fn is_at_its_bound(&self, deadline: Instant) -> bool {
         let most = drift(self.ttl.duration()) + Duration::from_millis(1);
         self.until.is_some_and(|until| until.saturating_since(deadline) <= most)
@@ -299,7 +306,8 @@ mod tests {
         for (auto_extend, good) in cases {
             assert_eq!(auto_extend.check(ttl()).is_ok(), good, "{auto_extend:?}");
         }
-        // Between a renewal and the loss there is time for an answer.
+        // With the shortest ttl there is time for an answer between a renewal and the report of a
+        // loss.
         let shortest = Ttl::new(SHORTEST, TTL).unwrap();
         let reported = shortest.usable() - LOSS_BEFORE;
         assert!(reported > SHORTEST / RENEWED_AFTER + Duration::from_millis(2));
@@ -309,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn renewals_of_one_moment_fall_together() {
+    fn renewals_within_a_step_of_the_grid_fall_together() {
         let entry = extended(AutoExtend::extensions(9));
         let due = |millis| {
             let (from, length) = entry.next_renewal(at(millis));
@@ -321,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ttl_counts_from_when_it_would_have_been_asked_for() {
+    fn renewal_is_timed_by_the_deadline_whatever_extended_the_lock() {
         let entry = extended(AutoExtend::extensions(9));
         assert_eq!(entry.counts_from(ttl().deadline(at(1_000_000))), at(1_000_000));
         let longer = Ttl::new(2 * TTL, 2 * TTL).unwrap();
@@ -348,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_extend_asks_for_nothing_that_rounding_left() {
+    fn auto_extend_ends_at_its_bound_although_rounding_leaves_some_time() {
         let entry = extended(AutoExtend::at_most(Duration::from_secs(20)));
         let now = at(1_011_100).saturating_add(Duration::from_nanos(1));
         let last = entry.renewal_ttl(now).unwrap();
@@ -369,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_extend_checks_are_few() {
+    fn auto_extend_checks_have_a_pause_between_them() {
         let mut entry = extended(AutoExtend::extensions(1));
         assert_eq!(entry.next_check(true, at(5_000)), at(5_000));
         assert_eq!(entry.next_check(false, at(5_000)), at(5_450));

@@ -1,10 +1,10 @@
-//! The rounds of the records: they begin, votes are cast, and a round that takes too long ends. A
-//! verdict goes into a queue, and one loop acts on it after the answer or the change that led to
-//! it. What a round is, and what its votes say, is in `state.rs`.
+//! The course of a round: it begins, votes are cast, and it ends at a verdict, or when it takes too
+//! long. A verdict goes into a queue. One loop acts on it, after the answer or the change that led
+//! to it was handled. The votes themselves are in `state.rs`.
 //!
-//! The hazard is a verdict that is left in the queue: the next answer would find a round that is
-//! decided and goes on. So every call of the coordinator empties it before it ends, and the next
-//! answer or change is looked at only afterwards.
+//! The hazard is a verdict that stays in the queue: the next answer would find a decided round on
+//! which no code has acted. So the queue is emptied before the next answer or change is handled,
+//! and before a call of the coordinator returns.
 
 use std::time::Duration;
 
@@ -17,39 +17,40 @@ use crate::proto::quorum::Verdict;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::LockAsk;
 
-/// The part of a node in a round that begins.
+/// How a node takes part in a round that begins.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::proto::locks) enum Part {
+pub(in crate::proto::locks) enum Role {
     /// The node is asked, and votes by its answer.
     Asked,
-    /// This vote is cast at once, and the node is asked, too: its answer shows what it holds.
-    AskedBesides(NodeReply),
-    /// This vote is cast at once, and the node is not asked.
+    /// This vote is cast when the round begins, and the node is asked, too: its answer is no vote,
+    /// but shows what it holds.
+    VotesAndIsAsked(NodeReply),
+    /// This vote is cast when the round begins, and the node is not asked.
     Votes(NodeReply),
 }
 
 impl Locks {
-    /// Begins the round that stands in the record. Each of these nodes has a part in it; the others
-    /// were asked before. A node that cannot be asked votes at once. If that decides the round, no
-    /// node is asked: the grants of a minority, say, would only have to be released. Otherwise
-    /// `ask` writes the request to those that are asked, and the round ends after `length` at the
-    /// latest.
+    /// Begins the round that the caller has put into the record. `role_of` says how each of these
+    /// nodes takes part; the others were asked before. A node that cannot be asked counts as failed
+    /// immediately. If the votes so far decide the round, no node is asked, because grants of a
+    /// lost attempt would only have to be released. Otherwise `ask` writes the request to the nodes
+    /// that are asked, and the round ends after `length` at the latest.
     #[inline]
     pub(in crate::proto::locks) fn begin_round(
         &mut self,
         id: RecordId,
         (nodes, length): (NodeSet, Duration),
-        part_of: impl Fn(&mut Locks, NodeId) -> Part,
+        role_of: impl Fn(&mut Locks, NodeId) -> Role,
         ask: impl FnOnce(&mut Locks, NodeSet),
         now: Instant,
     ) {
         let full = self.records.get(id).pending.full();
         let mut asked = NodeSet::EMPTY;
         for node in nodes.iter() {
-            let vote = match part_of(self, node) {
-                Part::Votes(reply) => reply,
-                part => match (part, self.why_not_asked(node, full)) {
-                    (Part::AskedBesides(reply), None) => {
+            let vote = match role_of(self, node) {
+                Role::Votes(reply) => reply,
+                role => match (role, self.why_not_asked(node, full)) {
+                    (Role::VotesAndIsAsked(reply), None) => {
                         asked.insert(node);
                         reply
                     }
@@ -57,8 +58,8 @@ impl Locks {
                         asked.insert(node);
                         continue;
                     }
-                    // It is known that the key is gone there, whatever the node would answer.
-                    (Part::AskedBesides(NodeReply::Absent), Some(_)) => NodeReply::Absent,
+                    // The node said before that the key is gone, so that stays its vote.
+                    (Role::VotesAndIsAsked(NodeReply::Absent), Some(_)) => NodeReply::Absent,
                     (_, Some(cause)) => NodeReply::Failed(cause),
                 },
             };
@@ -75,8 +76,8 @@ impl Locks {
         ask(self, asked);
     }
 
-    /// Why the node cannot be asked now; nothing if it can be. `full` are the nodes that have not
-    /// answered as many requests as they may be sent.
+    /// Why the node cannot be asked now; nothing if it can. `full` are the nodes with as many
+    /// unanswered requests of this record as are allowed.
     #[inline]
     fn why_not_asked(&mut self, node: NodeId, full: NodeSet) -> Option<NodeError> {
         let cause = match self.cluster.may_ask(node) {
@@ -88,7 +89,7 @@ impl Locks {
         Some(cause)
     }
 
-    /// Casts what a node said in the record's round.
+    /// Casts the reply of a node as its vote in the record's round, if that is still undecided.
     #[inline]
     pub(in crate::proto::locks) fn cast(&mut self, id: RecordId, node: NodeId, reply: NodeReply) {
         let record = self.records.get_mut(id);
@@ -98,7 +99,7 @@ impl Locks {
         }
     }
 
-    /// Casts an answer in the round in which it was asked for, unless another one has begun since.
+    /// Casts an answer as a vote, unless the record has begun another round since the question.
     #[inline]
     pub(in crate::proto::locks) fn cast_answer(
         &mut self,
@@ -111,7 +112,7 @@ impl Locks {
         }
     }
 
-    /// Takes back the vote of a node that may have forgotten what it rests on.
+    /// Takes back the vote of a node that may have forgotten the key that it granted.
     pub(in crate::proto::locks) fn withdraw_vote(&mut self, id: RecordId, node: NodeId) {
         let round = &mut self.records.get_mut(id).round;
         let before = round.ballot().verdict();
@@ -120,7 +121,7 @@ impl Locks {
         }
     }
 
-    /// Acts on the verdicts in the queue, and on those that follow from them.
+    /// Acts on the verdicts in the queue, and on those that are added meanwhile.
     #[inline]
     pub fn act_on_verdicts(&mut self, now: Instant) {
         while let Some(id) = self.verdicts.pop_front() {
@@ -128,13 +129,14 @@ impl Locks {
         }
     }
 
-    /// Acts on a verdict: the one function that wins, retries, extends or ends.
+    /// Acts on the verdict of a record's round.
     fn on_verdict(&mut self, id: RecordId, now: Instant) {
         let Some(record) = self.records.get_open_mut(id) else { return };
         let verdict = record.round.ballot().verdict();
         debug_assert!(verdict != Verdict::Undecided, "no round begins before this is acted on");
         if !record.is_deciding() || verdict == Verdict::Undecided {
-            // For example, the same answer showed that the lock is lost.
+            // The round does not matter any more: for example, the answer that decided it also
+            // showed that the lock is lost.
             return;
         }
         self.timers.clear_in(&mut record.round_timer);
@@ -149,13 +151,13 @@ impl Locks {
         }
     }
 
-    /// Ends the round: a node that has not answered by now is silent.
+    /// The time of the round is over: a node that has not answered counts as silent.
     pub(in crate::proto::locks) fn on_round_timeout(&mut self, id: RecordId, now: Instant) {
         let timeout = self.cluster.settings().node_timeout;
         let record = self.records.get_mut(id);
         record.round_timer = None;
-        // Requests that were written late have been in flight for less than a node timeout: the
-        // round waits for their answers, though not beyond the deadline.
+        // A request may have been written late, and so be in flight for less than a node timeout.
+        // Then the round waits until a node timeout after that, but not beyond the deadline.
         let undecided = record.round.ballot().undecided();
         let written = undecided.iter().filter_map(|node| self.cluster.oldest_ask(node));
         let until = written.max().map_or(now, |written| written.saturating_add(timeout));
@@ -166,7 +168,8 @@ impl Locks {
         }
         for node in record.round.ballot().undecided().iter() {
             self.cluster.stats_mut().failed(node, NodeError::Silent);
-            // For example, a node that is asked `EXISTS` has acknowledged the release.
+            // A node that is being asked `EXISTS` has acknowledged the release before: nothing of
+            // ours is left there.
             let reply = if self.records.get(id).pending.is_clear(node) {
                 NodeReply::Absent
             } else {

@@ -1,40 +1,40 @@
-//! Why a round that was not won failed: the one place that decides which error it ends with.
+//! Which error a round that was not won ends with.
 //!
-//! The hazard is a lock that is given up while a majority may still hold it. So it counts as gone
-//! only if more nodes say so than may fail.
+//! The hazard is a lock that is given up while a majority may still hold it. So the lock counts as
+//! gone only if more nodes say so than may fail.
 
 use crate::proto::error::{ConfigError, Error, LostReason, NodeError, Report};
 use crate::proto::locks::round::replies::Replies;
 use crate::proto::quorum::Ballot;
 
-/// What was asked for.
+/// What the round asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tried {
-    /// Keys that may be free.
+    /// To acquire keys, which may be free.
     Acquire,
-    /// Keys that a token holds.
+    /// To adopt keys that a token holds.
     Adopt,
-    /// To keep keys for longer.
+    /// To extend keys that we hold.
     Extend,
 }
 
-/// How many nodes did not say yes, and why.
+/// How many nodes did not grant, and why.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Refusals {
-    /// How many nodes may fail while the others still are a quorum.
+    /// How many nodes may fail while the others are still a quorum.
     pub spare: usize,
     /// Nodes that failed, for any cause.
     pub failed: usize,
     /// Nodes that failed for a cause that lasts.
     pub permanent: usize,
-    /// Nodes that said no; for an extend, that the key is not ours any more.
+    /// Nodes that refused. Of an extend: that said that the key is not ours any more.
     pub denied: usize,
     /// The deadline has passed.
     pub overdue: bool,
 }
 
 impl Refusals {
-    /// As the nodes voted, and what they said.
+    /// Counts the votes, and the replies that gave a cause.
     pub fn of(ballot: &Ballot, replies: &Replies, spare: usize, overdue: bool) -> Refusals {
         Refusals {
             spare,
@@ -49,11 +49,11 @@ impl Refusals {
 /// Why a round failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
-    /// The lock that it was about is over.
+    /// The lock is over for this reason.
     Lost(LostReason),
     /// Too many nodes refuse for a cause that lasts.
     Nodes,
-    /// A majority may have granted, but the ttl had run out.
+    /// A majority may have granted, but after the deadline.
     Expired,
     /// Too few nodes gave a vote that counts.
     NoQuorum,
@@ -61,11 +61,11 @@ pub enum Failure {
     Contended,
 }
 
-/// Why a round failed that no majority said yes to in time.
+/// Why a round failed in which no majority granted in time.
 pub fn classify(tried: Tried, refusals: Refusals) -> Failure {
     let Refusals { spare, failed, permanent, denied, overdue } = refusals;
     match tried {
-        // The lock was held until now, so the first question is whether it still is.
+        // The lock was held until now: whether it is over comes before everything else.
         Tried::Extend if denied > spare => Failure::Lost(LostReason::Gone),
         Tried::Extend if overdue => Failure::Lost(LostReason::Expired),
         _ if permanent > spare => Failure::Nodes,
@@ -78,7 +78,7 @@ pub fn classify(tried: Tried, refusals: Refusals) -> Failure {
 }
 
 impl Failure {
-    /// The error of a request that ends with it.
+    /// The error of a request that ends with this failure.
     pub fn error(self, report: Box<Report>) -> Error {
         match self {
             Failure::Lost(reason) => Error::Lost { reason, report },
@@ -98,9 +98,9 @@ mod tests {
     const LATE: Failure = Failure::Lost(LostReason::Expired);
 
     #[test]
-    fn failure_is_what_more_nodes_say_than_may_fail() {
+    fn failure_is_the_cause_that_more_nodes_give_than_may_fail() {
         use Failure::{Contended, Expired, NoQuorum, Nodes};
-        // Of four nodes one may fail: two of them can deny while the others fail.
+        // Four nodes, of which one may fail: so two can deny while the other two fail.
         let of = |[failed, permanent, denied]: [usize; 3], overdue| Refusals {
             spare: 1,
             failed,

@@ -1,4 +1,4 @@
-//! Rounds: one request to all nodes, its votes and its verdict.
+//! Rounds: one request to all nodes, their votes and the verdict.
 
 pub(super) mod course;
 pub(super) mod failure;

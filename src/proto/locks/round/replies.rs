@@ -1,15 +1,15 @@
-//! What each node said in a round, in five bits a node. A round is a part of every lock that is
-//! held, so it has to be small.
+//! What each node answered in a round, in five bits for each node. Every held lock has a round, so
+//! it has to be small.
 //!
-//! The hazard is a cause that has no number: [`NodeError::ALL`] lists the causes in the order of
-//! their declaration, and a test compares both.
+//! The hazard is a cause that is read back as another one: its number is its place in
+//! [`NodeError::ALL`]. A test compares that list with the order of the declaration.
 
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::node_set::{NodeId, NodeSet};
 
 const BITS: usize = 5;
 
-/// The numbers of the replies that are no failure; those of the causes follow.
+/// The numbers of the replies that are no failure. The numbers of the causes of failures follow.
 const GRANTED: usize = 1;
 const HELD: usize = 2;
 const ABSENT: usize = 3;
@@ -17,24 +17,24 @@ const FIRST_CAUSE: usize = 4;
 
 const _: () = assert!(FIRST_CAUSE + NodeError::ALL.len() <= 1 << BITS);
 
-/// What each node said.
+/// What each node answered.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Replies {
-    /// The bits of the nodes' replies: in each set the nodes whose number has that bit.
+    /// One set for each bit: the nodes whose reply has a number with that bit.
     bits: [NodeSet; BITS],
 }
 
 impl Replies {
-    /// Takes what a node said, unless it said something before.
+    /// Notes the reply of a node, unless it gave one before.
     #[inline]
     pub fn put_first(&mut self, node: NodeId, reply: NodeReply) {
         if self.said_something().contains(node) {
             return;
         }
-        // None of its bits is set.
+        // The node has no bit set yet, so bits are only added.
         let number = number_of(reply);
         if number == GRANTED {
-            // Nearly every reply is this one.
+            // A shortcut, because nearly every reply is a grant.
             self.bits[0].insert(node);
             return;
         }
@@ -45,7 +45,7 @@ impl Replies {
         }
     }
 
-    /// Replaces what a node said.
+    /// Replaces the reply of a node.
     #[inline]
     pub fn set(&mut self, node: NodeId, reply: NodeReply) {
         let number = number_of(reply);
@@ -58,7 +58,7 @@ impl Replies {
         }
     }
 
-    /// What a node said.
+    /// The reply of a node.
     pub fn of(&self, node: NodeId) -> NodeReply {
         let bits = self.bits.iter().enumerate();
         let number = bits.fold(0, |sum, (bit, set)| sum | usize::from(set.contains(node)) << bit);
@@ -71,7 +71,7 @@ impl Replies {
         }
     }
 
-    /// The nodes that said this.
+    /// The nodes that gave this reply.
     pub fn that_are(&self, reply: NodeReply) -> NodeSet {
         self.said_something().iter().filter(|&node| self.of(node) == reply).collect()
     }
@@ -82,7 +82,7 @@ impl Replies {
         replies.filter(|reply| matches!(reply, NodeReply::Failed(cause) if test(*cause))).count()
     }
 
-    /// The nodes that said anything.
+    /// The nodes that gave any reply.
     pub fn said_something(&self) -> NodeSet {
         self.bits.iter().fold(NodeSet::EMPTY, |all, &nodes| all.union(nodes))
     }

@@ -1,5 +1,5 @@
-//! A round: a request to all nodes, its ballot, and what each node said. It is a plain value in
-//! its record: it writes nothing and acts on nothing.
+//! A round: a request to all nodes, its ballot, and the reply of each node. It is a plain value in
+//! its record, and has no effect on anything else.
 
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::locks::round::failure::Refusals;
@@ -8,30 +8,30 @@ use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::quorum::{Ballot, Verdict, Vote};
 use crate::proto::time::{Instant, Ttl};
 
-/// What is asked in a round.
+/// What a round asks the nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// May we have the key, or adopt it under a new token? Of a fenced lock also: what is the vote
-    /// for its fencing number?
+    /// Grant the key, or put a new token in the place of an adopted one. For a fenced lock the node
+    /// also votes for the fencing number.
     Acquire,
-    /// May we keep it longer?
+    /// Extend the key that we hold.
     Extend,
-    /// The lock is released.
+    /// Release the key.
     Release,
-    /// The second round of a fenced acquire: is the number at a majority?
+    /// The second round of a fenced acquire: raise the counter to the fencing number.
     WriteBack,
-    /// May we have the key that was handed over to us, for the whole ttl? Of a fenced lock also:
-    /// what is the vote for its fencing number?
+    /// Extend the key that was handed over to us to the whole ttl. For a fenced lock the node also
+    /// votes for the fencing number.
     Claim,
 }
 
 impl Purpose {
-    /// Whether the nodes vote in such a round for the fencing number of a lock that has one.
+    /// Whether the nodes vote for the fencing number in such a round of a fenced lock.
     pub const fn asks_for_votes(self) -> bool {
         matches!(self, Purpose::Acquire | Purpose::Claim)
     }
 
-    /// Whether an attempt for a key is in its round, or an adopt.
+    /// Whether such a round belongs to an attempt for a key, or to an adopt.
     pub const fn is_attempt(self) -> bool {
         match self {
             Purpose::Acquire | Purpose::WriteBack | Purpose::Claim => true,
@@ -40,10 +40,10 @@ impl Purpose {
     }
 }
 
-/// How a release ended. This list is complete: a caller may match all of it.
+/// How a release ended. No variant will be added: a caller may match all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReleaseOutcome {
-    /// The key was ours on a quorum of nodes, and is gone there.
+    /// A quorum of nodes held the key for us, and deleted it.
     Released,
     /// The lock was lost before it was released: fewer than a quorum of nodes held it, and a quorum
     /// holds nothing, or no node was seen with another client's key.
@@ -59,7 +59,7 @@ pub enum ReleaseOutcome {
     },
 }
 
-/// The vote that a reply stands for; nothing before the node replied.
+/// The vote that a reply is; nothing before the node has replied.
 #[inline]
 pub const fn vote_of(reply: NodeReply) -> Option<Vote> {
     match reply {
@@ -73,13 +73,13 @@ pub const fn vote_of(reply: NodeReply) -> Option<Vote> {
 /// One round.
 #[derive(Debug, Clone, Copy)]
 pub struct Round {
-    /// What is asked.
+    /// What the round asks.
     pub purpose: Purpose,
     /// The number of the round in its record: a late answer to an earlier round has no vote in it.
     pub number: u32,
-    /// The time, read before the first byte of the round was written.
+    /// The moment of the start: read before the first byte of the round was written.
     pub start: Instant,
-    /// The ttl it asks for.
+    /// The ttl that the round asks for.
     pub ttl: Ttl,
     ballot: Ballot,
     replies: Replies,
@@ -96,7 +96,7 @@ impl Round {
         Round { purpose, number: 0, start, ttl, ballot, replies: Replies::default() }
     }
 
-    /// The round with this number, as if others were before it.
+    /// The round with this number, as if earlier rounds had used the lower ones.
     #[cfg(feature = "testing")]
     #[must_use]
     pub fn numbered_from(mut self, first: u32) -> Round {
@@ -110,13 +110,13 @@ impl Round {
         *self = Round { purpose, number, start, ttl, ballot, replies: Replies::default() };
     }
 
-    /// Takes what a node said as its vote. Returns the verdict, and acts on nothing.
+    /// Casts the reply of a node as its vote, and returns the verdict.
     #[inline]
     pub fn cast(&mut self, node: NodeId, reply: NodeReply) -> Verdict {
         self.replies.put_first(node, reply);
         let Some(vote) = vote_of(reply) else { return self.ballot.verdict() };
         let verdict = self.ballot.cast(node, vote);
-        // Without a refusal the verdict depends on the missing answers.
+        // As long as no node refused, a release cannot be decided early.
         let open = verdict == Verdict::Undecided && self.ballot.has_refusals();
         if open && self.purpose == Purpose::Release && self.release_is_decided() {
             return self.ballot.close();
@@ -124,7 +124,7 @@ impl Round {
         verdict
     }
 
-    /// Whether no answer that is missing can change how the release ended.
+    /// Whether the missing answers cannot change how the release ends.
     #[cold]
     fn release_is_decided(&self) -> bool {
         let (ballot, quorum) = (&self.ballot, self.ballot.needed());
@@ -134,22 +134,22 @@ impl Round {
             return false;
         }
         if ours + failed + missing >= quorum {
-            // It is not known whether a majority held the lock. If the failed answers are reason
-            // enough, it never will be.
+            // A majority may have held the lock. If the failed answers alone leave that open, the
+            // missing ones cannot settle it.
             return ours + failed >= quorum;
         }
         let (others, absent) = self.refusals();
         missing == 0 || absent >= quorum || (others > 0 && absent + missing < quorum)
     }
 
-    /// How many nodes said that the key is another's, and how many that it is absent.
+    /// How many nodes said that the key is another client's, and how many that it is absent.
     fn refusals(&self) -> (usize, usize) {
         let denials = self.ballot.denials();
         let absent = denials.common(self.replies.that_are(NodeReply::Absent)).len();
         (denials.len() - absent, absent)
     }
 
-    /// Takes back the grant of a node that may have forgotten it.
+    /// Takes back the grant of a node that may have forgotten the key.
     pub fn withdraw(&mut self, node: NodeId) -> Verdict {
         if self.ballot.grants().contains(node) && self.ballot.verdict() == Verdict::Undecided {
             self.replies.set(node, NodeReply::Failed(NodeError::Quarantined));
@@ -157,7 +157,7 @@ impl Round {
         self.ballot.withdraw(node)
     }
 
-    /// Whether enough nodes said yes.
+    /// Whether enough nodes granted.
     pub fn is_won(&self) -> bool {
         self.ballot.verdict() == Verdict::Won
     }
@@ -167,17 +167,17 @@ impl Round {
         &self.ballot
     }
 
-    /// What a node said.
+    /// The reply of a node.
     pub fn reply_of(&self, node: NodeId) -> NodeReply {
         self.replies.of(node)
     }
 
-    /// How many nodes did not say yes, and why. `spare` nodes may fail.
+    /// How many nodes did not grant, and why. `spare` nodes may fail.
     pub fn refused(&self, spare: usize, overdue: bool) -> Refusals {
         Refusals::of(&self.ballot, &self.replies, spare, overdue)
     }
 
-    /// How a release ended, by the answers until now: the table of rule 17.
+    /// How a release ended, by the answers so far: the table of rule 17.
     pub fn released(&self) -> ReleaseOutcome {
         if self.is_won() {
             return ReleaseOutcome::Released;
@@ -216,7 +216,7 @@ mod tests {
         verdict
     }
 
-    /// A release that asks the first so many nodes.
+    /// The round of a release that asks the first `asked` of the nodes.
     fn release(nodes: usize, asked: usize) -> Round {
         let mut round = round(Purpose::Acquire, nodes);
         let ballot = Ballot::that_stays_open(NodeSet::first(asked), majority(nodes));
@@ -224,14 +224,15 @@ mod tests {
         round
     }
 
-    /// What nodes can say to a release.
+    /// The replies that a node can give to a release.
     const SAID: [NodeReply; 4] =
         [NodeReply::Granted, NodeReply::Held, NodeReply::Absent, NodeReply::Failed(Silent)];
 
-    /// How many nodes said each of [`SAID`].
+    /// How many nodes gave each reply of [`SAID`].
     type Counts = [usize; 4];
 
-    /// The table of rule 17, written another way than the code: in halves of all nodes.
+    /// The table of rule 17, written in another way than the code has it: by whether a count is
+    /// more than half of all nodes.
     fn expected(nodes: usize, [ours, others, absent, failed]: Counts) -> &'static str {
         let is_most = |count: usize| count * 2 > nodes;
         match () {
@@ -244,7 +245,7 @@ mod tests {
         }
     }
 
-    /// How the release ends, if that is the same whatever the missing answers are.
+    /// How the release ends, if every possible choice of the missing answers gives the same end.
     fn decided(nodes: usize, counts: Counts, missing: usize) -> Option<&'static str> {
         if missing == 0 {
             return Some(expected(nodes, counts));
@@ -266,8 +267,8 @@ mod tests {
         }
     }
 
-    /// Each node that was asked answers next, in every order and with every answer. The release has
-    /// to end as soon as its outcome is certain, and not before. Returns how many ends were seen.
+    /// Lets the nodes in `open` answer in every order and with every reply. Checks that the release
+    /// ends as soon as its outcome is certain, and not before. Returns how many ends were reached.
     fn play(nodes: usize, asked: usize, round: Round, open: NodeSet, counts: Counts) -> usize {
         let certain = decided(nodes, counts, open.len());
         let over = round.ballot().verdict() != Verdict::Undecided;
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_is_no_to_an_extend_and_ends_a_release() {
+    fn answer_absent_refuses_an_extend_and_ends_a_release() {
         let absent = [NodeReply::Absent, NodeReply::Absent];
         assert_eq!(cast(&mut round(Purpose::Extend, 3), &absent), Verdict::Lost);
         let mut release = release(3, 3);
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn release_that_is_healthy_ends_at_the_answer_that_makes_a_quorum() {
+    fn release_on_healthy_nodes_ends_at_the_answer_that_makes_a_quorum() {
         for nodes in 1..=9 {
             let mut release = release(nodes, nodes);
             for node in 0..nodes / 2 + 1 {

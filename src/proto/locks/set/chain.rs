@@ -1,17 +1,18 @@
-//! A lock over several keys that waits in line: for one key at a time.
+//! How a set waits in line: for one key at a time.
 //!
-//! After its first refusal it waits for the key that refused it, and holds nothing. When that key
-//! is handed over, it asks for all keys at once. Refused once more, it takes its keys in the order
-//! of their bytes: it waits for the first, asks for all, and if a later one is in the way, keeps
-//! those before it and waits for that one. While it waits it renews what it keeps. As all sets go
-//! by the order of the bytes, none waits for a set that waits for it.
+//! After its first refusal a set holds nothing, and waits for the key that was in the way. When
+//! that key is handed over, the set asks for all keys in one round. If that is refused, it takes
+//! its keys in the order of their bytes: it waits for the first, then asks for all. If a later key
+//! is in the way, it keeps the keys before that one, and waits for it. Meanwhile it renews the keys
+//! that it keeps. As all sets go by the order of the bytes, no two sets wait for each other.
 //!
-//! A hand-over is no vote: it brings one key of several. Only a round over all keys counts.
+//! A hand-over of one key is no vote for the set. Only a round over all keys wins the lock.
 //!
-//! One hazard is a caller that holds a single key and waits for a smaller one: it need not go by
-//! the order. So a set that does not move up in its line gives up what it keeps now and then, and
-//! begins anew. The other is a set that is refused for ever though each line hands its key over,
-//! because no majority has all keys free: it pauses before it begins anew.
+//! One hazard is a deadlock with a caller that holds a single key and waits for a smaller one,
+//! against the order. So a set that does not move up in its line gives way now and then: it gives
+//! up the keys that it keeps, and begins anew. The other hazard is a set that is refused for ever
+//! although each line hands its key over, because no majority has all its keys free. So it pauses
+//! before it begins anew.
 
 use std::time::Duration;
 
@@ -23,40 +24,41 @@ use crate::proto::locks::{Locks, WaitEvent};
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
 
-/// How long a set that keeps keys stands in one place of its line before it may give way.
+/// How often a set that keeps keys decides whether it gives way.
 const STANDS_STILL: Duration = Duration::from_secs(1);
-/// A set begins anew in one of this many of these cases.
+/// A set that has not moved up since the last decision gives way in one of this many cases, by
+/// chance.
 const GIVES_WAY: usize = 8;
 
-/// How far a set is that waits in line.
+/// The state of a set that waits in line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chain {
     /// The key in whose line the set stands, or stood last.
     at: u8,
-    /// The set takes its keys in the order of their bytes, and has all before `at`.
+    /// The set takes its keys in the order of their bytes, and keeps all keys before `at`.
     in_order: bool,
-    /// A round is in flight, and asks for so many keys.
+    /// How many keys the round in flight asks for. Nothing while the set waits.
     asked: Option<u8>,
     /// The key `at` was handed over.
     is_won: bool,
 }
 
-/// What a set does when its round was refused.
+/// What a set does after its round was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
-    /// Keeps so many keys, and waits for the one after them.
+    /// Keeps this many keys, and waits for the next one.
     Keep(u8),
-    /// Gives up everything.
+    /// Gives up all keys and its place in line.
     BeginAnew,
 }
 
 impl Chain {
-    /// The set stands in no line yet, and begins with this key.
+    /// The set stands in no line yet, and joins that of this key first.
     pub fn begin(at: usize) -> Chain {
         Chain { at: at as u8, in_order: false, asked: None, is_won: false }
     }
 
-    /// How it goes on with another token, which stands in no line and has no key.
+    /// The state for the next attempt: its fresh token stands in no line and holds no key.
     pub fn begin_anew(self) -> Chain {
         let in_order = self.in_order || self.is_won;
         let at = if in_order { 0 } else { self.at };
@@ -68,14 +70,15 @@ impl Chain {
         self.asked
     }
 
-    /// This many keys are kept while the set waits in line.
+    /// How many keys the set keeps while it waits in line.
     fn kept(self) -> u8 {
         if self.in_order { self.at } else { 0 }
     }
 
-    /// The round was refused because of this key.
+    /// What the set does if its round was refused because of this key.
     fn after_refusal_by(self, key: u8) -> Next {
-        // Before this round the set did not have the keys from this one on.
+        // The set held the keys before `first` already. If one of those is refused now, it was
+        // lost.
         let first = if self.is_won { self.at + 1 } else { self.at };
         if self.in_order && key >= first { Next::Keep(key) } else { Next::BeginAnew }
     }
@@ -87,7 +90,7 @@ impl SetOfKeys {
         self.chain.filter(|chain| chain.asked.is_none()).map(|chain| usize::from(chain.at))
     }
 
-    /// Whether a round is in flight of a set that stood in line.
+    /// Whether a round of a set that waits in line is in flight.
     pub fn asks_after_line(&self) -> bool {
         self.chain.is_some_and(|chain| chain.asked.is_some())
     }
@@ -100,8 +103,8 @@ impl SetOfKeys {
         }
     }
 
-    /// The key because of which the present round has no majority: without the nodes that refused
-    /// it, or an earlier one, too few are left.
+    /// The key because of which the present round has no majority: so many nodes refused because of
+    /// this key or an earlier one that too few are left.
     pub fn blocking_key(&self, spare: usize) -> u8 {
         let mut keys: Vec<u8> = self.refused_by.iter().map(|&(_, key)| key).collect();
         keys.sort_unstable();
@@ -123,13 +126,13 @@ impl Record {
 }
 
 impl Locks {
-    /// A set is about to wait in line. If it stood in the line of another key, it leaves that one.
-    /// Returns whether it knows of a line already.
-    pub(in crate::proto::locks) fn goes_on_in_line(&mut self, id: RecordId) -> bool {
+    /// A set is about to wait in line. If its token stands in the line of another key, moves on to
+    /// the line of the present key. Returns whether the token stood in a line before.
+    pub(in crate::proto::locks) fn move_on_in_line(&mut self, id: RecordId) -> bool {
         let record = self.records.get_mut(id);
         let Some(at) = record.set().and_then(SetOfKeys::waits_in_line_for) else { return false };
         let is_new =
-            record.set_mut().is_some_and(|set| set.lined.replace(at as u8) != Some(at as u8));
+            record.set_mut().is_some_and(|set| set.joined_key.replace(at as u8) != Some(at as u8));
         if let Some(set) = record.set_mut() {
             set.name(at as u64);
         }
@@ -143,10 +146,10 @@ impl Locks {
         true
     }
 
-    /// The key for which a set waits was handed over on a majority: the set asks for all keys.
+    /// A majority handed over the key for which a set waits: the set asks for all keys.
     pub(in crate::proto::locks) fn ask_for_all_keys(&mut self, op: Op, id: RecordId, now: Instant) {
         if self.ops.has_waited_enough(op, now) {
-            // The wait is over, and its timer is due.
+            // The time to wait is over: its timer, which is due, ends the request.
             return;
         }
         let record = self.records.get(id);
@@ -155,7 +158,7 @@ impl Locks {
         if let Some(waiting) = self.ops.waiting_mut(op) {
             waiting.was_alone = alone;
         }
-        self.set_of(id, |set| {
+        self.change_set(id, |set| {
             if let Some(chain) = &mut set.chain {
                 (chain.is_won, chain.asked) = (true, Some(all));
             }
@@ -164,7 +167,8 @@ impl Locks {
         self.attempt_again(op, now);
     }
 
-    /// When a set that waits in line has to renew the keys that it keeps; nothing if it keeps none.
+    /// When a set that waits in line has to renew the keys that it keeps: at half of their ttl.
+    /// Nothing if it keeps none.
     pub(in crate::proto::locks) fn renews_kept_at(&self, id: RecordId) -> Option<Instant> {
         let record = self.records.get(id);
         let chain = record.set()?.chain.filter(|chain| chain.kept() > 0)?;
@@ -172,9 +176,9 @@ impl Locks {
         Some(record.round.start.saturating_add(record.ttl.usable() / 2))
     }
 
-    /// A set that keeps keys, and has not moved up in its line for a while, gives them up now and
-    /// then. Returns whether it did.
-    pub(in crate::proto::locks) fn gives_way(
+    /// Gives up the keys that a set keeps, by chance, if it has not moved up in its line for a
+    /// while. Returns whether it gave them up.
+    pub(in crate::proto::locks) fn give_way_by_chance(
         &mut self,
         op: Op,
         id: RecordId,
@@ -187,11 +191,11 @@ impl Locks {
             return false;
         }
         let next = (now.saturating_add(STANDS_STILL), rank);
-        let (at, before) = *set.gives_way.get_or_insert(next);
+        let (at, before) = *set.next_give_way.get_or_insert(next);
         if now < at {
             return false;
         }
-        set.gives_way = Some(next);
+        set.next_give_way = Some(next);
         if rank < before || self.random.index(GIVES_WAY) != 0 {
             return false;
         }
@@ -200,8 +204,8 @@ impl Locks {
         true
     }
 
-    /// Renews the keys that a set keeps while it waits in line, if that is due. Returns whether the
-    /// set waits no more for now.
+    /// Renews the keys that a set keeps while it waits in line, if that is due. Returns whether a
+    /// round for that has begun, so that the set does not poll now.
     pub(in crate::proto::locks) fn renew_kept(
         &mut self,
         op: Op,
@@ -212,7 +216,7 @@ impl Locks {
             return false;
         }
         self.ops.interrupt(op);
-        self.set_of(id, |set| {
+        self.change_set(id, |set| {
             if let Some(chain) = &mut set.chain {
                 chain.asked = Some(chain.kept());
             }
@@ -221,9 +225,9 @@ impl Locks {
         true
     }
 
-    /// A majority granted what a set asked for. Returns whether some keys are
-    /// left: it waits in line for the next one.
-    pub(in crate::proto::locks) fn waits_for_next_key(
+    /// A majority granted the round of a set. If the round did not ask for all keys, the set waits
+    /// in line for the next key. Returns whether that is so.
+    pub(in crate::proto::locks) fn wait_for_next_key(
         &mut self,
         id: RecordId,
         now: Instant,
@@ -240,7 +244,7 @@ impl Locks {
         let Some(chain) = &mut set.chain else { return false };
         if chain.at != asked {
             (chain.at, chain.is_won) = (asked, false);
-            set.gives_way = None;
+            set.next_give_way = None;
         }
         chain.asked = None;
         set.name(u64::from(asked));
@@ -255,9 +259,9 @@ impl Locks {
         true
     }
 
-    /// The round of a set that stood in line was refused. Returns whether it goes on with its
-    /// token: it asks for the keys that it can keep.
-    pub(in crate::proto::locks) fn keeps_what_it_can(
+    /// The round of a set that waits in line was refused. If the set can keep some keys, it asks
+    /// for these again, with the same token. Returns whether it does so.
+    pub(in crate::proto::locks) fn keep_keys_after_refusal(
         &mut self,
         id: RecordId,
         error: &Error,
@@ -294,7 +298,7 @@ mod tests {
         for (node, key) in [(0, 2), (1, 1), (2, 2)] {
             set.note_refusal(NodeId::new(node), key);
         }
-        // Two of five may refuse.
+        // The argument is how many nodes may refuse: of five nodes two.
         assert_eq!([0, 1, 2, 3].map(|spare| set.blocking_key(spare)), [1, 2, 2, 2]);
         set.note_refusal(NodeId::new(2), 0);
         assert_eq!([0, 1, 2].map(|spare| set.blocking_key(spare)), [0, 1, 2]);

@@ -1,9 +1,9 @@
-//! What a record knows of its keys if it has several: where each of them ends in the record's
-//! buffer, the queue of the requests that wait for it, and which key a node named last.
+//! What a record with several keys knows of them: where each ends in the record's buffer, the queue
+//! of the requests that wait for it, and which key a node named last.
 //!
-//! The hazard is a key that two records of this client have. A record is found by a key only from
-//! the moment on at which it has the key inside this client. Until then it waits in the queue of
-//! that key, as any other request does.
+//! The hazard is a key that two records of this client ask for. So a record is found by a key only
+//! when it has its turn for that key. Until then its request waits in the queue of the key, as any
+//! other request does.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -16,28 +16,29 @@ use crate::proto::locks::set::chain::Chain;
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
 
-/// The keys of a record that has several. The bytes of the keys are in the record's own buffer.
+/// The keys of a record with several. Their bytes are in the record's own buffer.
 #[derive(Debug, Clone, Default)]
 pub struct SetOfKeys {
     /// Where each key ends in the record's buffer.
     ends: Vec<u32>,
     hashes: Vec<KeyHash>,
-    /// For each key the queue of the requests that wait until this record gives up the key; if this
-    /// record waits for the key itself, the queue that its request is in.
+    /// For each key: the queue of the requests that wait until this record gives it up. If this
+    /// record itself waits for the key: the queue that its own request is in.
     queues: Vec<Option<u32>>,
-    /// The keys that this record waits for inside this client, as bits.
+    /// The keys for which this record has no turn yet inside this client, as bits.
     waits_for: u64,
-    /// The key that a node named last: it is held, or gone, or another's there.
+    /// The key that a node named last: another client has it there, or it is gone.
     named: Option<u8>,
-    /// How far it is, if it waits in line.
+    /// The state of the set, if it waits in line.
     pub chain: Option<Chain>,
-    /// If it keeps keys: when it may give way next, and how many stood before it at the last time.
-    pub gives_way: Option<(Instant, u64)>,
+    /// If the set keeps keys while it waits: when it may give way next, and how many waiters stood
+    /// before it at the last such moment.
+    pub next_give_way: Option<(Instant, u64)>,
     /// How often the request began anew after it stood in line.
     begun_anew: u32,
-    /// The key for which the token joined a line last.
-    pub lined: Option<u8>,
-    /// Which nodes refused the present round, and because of which key.
+    /// The key whose line the token joined last.
+    pub joined_key: Option<u8>,
+    /// The nodes that refused the present round, and the key because of which each did so.
     pub refused_by: Vec<(NodeId, u8)>,
 }
 
@@ -49,7 +50,8 @@ impl SetOfKeys {
         set
     }
 
-    /// The keys of a record that has none of them yet. The lists keep their memory.
+    /// The keys of a new record, which has its turn for none of them yet. The lists keep their
+    /// memory.
     pub fn begin(&mut self, keys: &KeySet) {
         let SetOfKeys { mut ends, mut hashes, mut queues, mut refused_by, .. } =
             std::mem::take(self);
@@ -63,8 +65,8 @@ impl SetOfKeys {
         *self = SetOfKeys { ends, hashes, queues, refused_by, ..SetOfKeys::default() };
     }
 
-    /// The keys for the record of the next attempt, with what this record has. If the set waits in
-    /// line, it is because of the key `joins_for`.
+    /// The keys for the record of the next attempt, which takes over the queues of this one.
+    /// `joins_for`: the next attempt waits in line, for this key if it is the first time.
     fn take_over(&mut self, joins_for: Option<u8>) -> SetOfKeys {
         let chain = joins_for.map(|key| match self.chain {
             Some(chain) => chain.begin_anew(),
@@ -78,19 +80,20 @@ impl SetOfKeys {
             waits_for: self.waits_for,
             named: None,
             chain,
-            gives_way: None,
+            next_give_way: None,
             begun_anew: self.begun_anew.saturating_add(u32::from(self.chain.is_some())),
-            lined: None,
+            joined_key: None,
             refused_by: Vec::new(),
         }
     }
 
-    /// A round begins.
+    /// A round begins: no node has refused it.
     pub fn begin_round(&mut self) {
         self.refused_by.clear();
     }
 
-    /// Where those keys end that an acquire asks for now.
+    /// The ends of the keys that an acquire asks for now: not all, if the set renews the keys that
+    /// it keeps.
     pub fn asked_ends(&self) -> &[u32] {
         let asked = self.chain.and_then(Chain::asked);
         &self.ends[..asked.map_or(self.ends.len(), usize::from)]
@@ -111,28 +114,28 @@ impl SetOfKeys {
         &self.hashes
     }
 
-    /// Whether the record waits for the key inside this client.
+    /// Whether the record has no turn for this key yet.
     pub fn is_waited_for(&self, key: usize) -> bool {
         self.waits_for & (1 << key) != 0
     }
 
-    /// Whether the record waits for any key inside this client.
+    /// Whether the record has no turn yet for one of its keys.
     pub fn waits(&self) -> bool {
         self.waits_for != 0
     }
 
-    /// The record waits in this queue for the key.
+    /// The request of the record waits for this key in `queue`.
     pub fn wait_in(&mut self, key: usize, queue: u32) {
         self.waits_for |= 1 << key;
         self.queues[key] = Some(queue);
     }
 
-    /// The record has the key from now on, and the queue of those that wait for it.
+    /// The record has its turn for this key: the queue of the key is its own now.
     pub fn take_turn(&mut self, key: usize) {
         self.waits_for &= !(1 << key);
     }
 
-    /// The record does not wait any more. Returns the queues that it is in.
+    /// The record gives up its wait. Returns the queues that its request is in.
     pub fn leave_queues(&mut self) -> Vec<u32> {
         let waited_for = |key: &usize| self.waits_for & (1 << key) != 0;
         let keys: Vec<usize> = (0..self.len()).filter(waited_for).collect();
@@ -140,7 +143,7 @@ impl SetOfKeys {
         keys.into_iter().filter_map(|key| self.queues[key].take()).collect()
     }
 
-    /// The queue of a key: its own, or the one that it waits in.
+    /// The queue of a key, whether the request waits in it or others wait for this record.
     pub fn place_of(&self, key: usize) -> Option<u32> {
         self.queues[key]
     }
@@ -160,7 +163,7 @@ impl SetOfKeys {
         (0..self.len()).filter_map(|key| self.queue_of(key))
     }
 
-    /// Takes these queues out.
+    /// Takes the queues out in which requests wait for this record.
     pub fn take_queues(&mut self) -> Vec<u32> {
         let own = self.own_queues().collect();
         let waited_for = self.waits_for;
@@ -186,19 +189,19 @@ impl SetOfKeys {
 }
 
 impl Record {
-    /// What is known of the keys, if there are several.
+    /// The keys, if there are several.
     #[inline]
     pub fn set(&self) -> Option<&SetOfKeys> {
         self.trouble.as_ref()?.set.as_deref()
     }
 
-    /// The same, to change it.
+    /// The keys, to change what is known of them, if there are several.
     #[inline]
     pub fn set_mut(&mut self) -> Option<&mut SetOfKeys> {
         self.trouble.as_mut()?.set.as_deref_mut()
     }
 
-    /// The keys: most records have one.
+    /// All keys of the record.
     pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
         let one = self.set().is_none().then_some(&self.key[..]);
         let several = self.set().map(|set| parts(&self.key, set.ends()));
@@ -210,7 +213,7 @@ impl Record {
         self.set().map_or(1, SetOfKeys::len)
     }
 
-    /// The key that stands for all of them: the one that a node named last, or else the first.
+    /// The key that reports name: the one that a node named last, or else the first.
     pub fn shown_key(&self) -> &[u8] {
         match self.set() {
             None => &self.key,
@@ -231,8 +234,8 @@ impl Record {
         }
     }
 
-    /// Whether an acquire asks for all keys now. A set that stood in line may renew those that it
-    /// keeps.
+    /// Whether an acquire asks for all keys now: not if a set renews the keys that it keeps in
+    /// line.
     pub fn asks_for_all_keys(&self) -> bool {
         self.set().is_none_or(|set| set.asked_ends().len() == set.len())
     }
@@ -254,7 +257,7 @@ impl Record {
     }
 }
 
-/// The records with several keys, by each key that they have inside this client.
+/// The records with several keys, by the hash of each key for which they have their turn.
 #[derive(Debug, Clone, Default)]
 pub struct SetIndex(HashMap<KeyHash, Sharers, BuildKeyHasher>);
 
@@ -273,7 +276,7 @@ impl SetIndex {
         sharers.flat_map(|it| std::iter::once(it.first).chain(it.others.iter().copied()))
     }
 
-    /// Whether no record with several keys has one.
+    /// Whether no record is found here.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -303,7 +306,7 @@ impl SetIndex {
 }
 
 impl Records {
-    /// From now on the record is found by this key of its set: it has the key inside this client.
+    /// From now on the record is found by this key of its set: it has its turn for the key.
     pub fn index_key(&mut self, id: RecordId, key: usize) {
         if let Some(hash) = self.hash_in_set(id, key) {
             self.in_sets.add(hash, id);
@@ -315,7 +318,7 @@ impl Records {
         self.get(id).set()?.hashes().get(key).copied()
     }
 
-    /// From now on the record is found by none of its keys. Returns whether it was before.
+    /// From now on the record is found by none of its keys. Returns whether it was until now.
     pub(in crate::proto::locks) fn unindex_set(&mut self, id: RecordId) -> bool {
         let mut found = false;
         for key in 0..self.get(id).count_keys() {
@@ -325,8 +328,8 @@ impl Records {
         found
     }
 
-    /// The record `next` of the next attempt takes the place of `id`, with all that it has.
-    /// If the next attempt waits in line, it is because of the key `joins_for`.
+    /// The record `next` takes over the keys and queues of the record `id`, for the next attempt.
+    /// `joins_for`: the next attempt waits in line, for this key if it is the first time.
     pub fn take_place_of_set(&mut self, next: RecordId, id: RecordId, joins_for: Option<u8>) {
         self.unindex_set(id);
         let Some(set) = self.get_mut(id).set_mut() else { return };

@@ -1,4 +1,4 @@
-//! Locks over several keys.
+//! Locks over several keys: a set.
 
 pub mod chain;
 pub mod keys;

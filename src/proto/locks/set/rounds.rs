@@ -1,12 +1,12 @@
-//! The course of a lock over several keys: its record, its turns inside this client, and its
-//! questions to the nodes. Everything else of it is as for one key.
+//! The course of a request for several keys: its record, its turns inside this client, and its
+//! rounds. In all else it is as a request for one key.
 //!
-//! A request for several keys enters the queues of all its keys in one step. It has a key inside
-//! this client as soon as no earlier request has it, and asks the nodes when it has all of them. So
-//! every request waits only for earlier ones, whatever the order in which callers name their keys.
+//! A request for several keys enters the queues of all its keys in one step. It has its turn for a
+//! key as soon as no earlier request has that key, and asks the nodes when it has all its turns. So
+//! every request waits only for earlier ones, in whatever order callers name their keys.
 //!
 //! The hazard is an answer that is about one key only. "Gone" says nothing of the other keys, so
-//! the release of the whole stays pending.
+//! the release of all keys stays pending.
 
 use crate::proto::error::{Busy, ConfigError, Error, NodeReply, ReportedSet};
 use crate::proto::ids::{Op, RecordId};
@@ -27,7 +27,7 @@ use crate::proto::time::Instant;
 use crate::proto::wire::ask::LockAsk;
 
 impl Locks {
-    /// Refuses keys that cannot be locked, or that are too long together with their prefixes.
+    /// Refuses keys that cannot be locked, or that are together too long, with a prefix for each.
     #[inline]
     pub(in crate::proto::locks) fn check_keys(&self, keys: KeysRef<'_>) -> Result<(), Error> {
         let keys = match keys {
@@ -43,9 +43,9 @@ impl Locks {
         Ok(())
     }
 
-    /// Opens the record and the request for several keys. The record has each key inside this
-    /// client, except those that it has to wait for, in these queues. Without such keys, the
-    /// request begins. `in_line`: the key for which others stand in line.
+    /// Opens the record and the request for several keys. `waits_in`: the keys for which other
+    /// requests of this client come first, and their queues. If there are none, the request begins.
+    /// `in_line`: the key for which other clients stand in line.
     pub fn open_set(
         &mut self,
         keys: &KeySet,
@@ -63,7 +63,7 @@ impl Locks {
         self.records.get_mut(id).fenced = params.fenced;
         for key in 0..keys.len() {
             match waits_in.iter().find(|(waited_for, _)| *waited_for == key) {
-                Some(&(_, queue)) => self.set_of(id, |set| set.wait_in(key, queue)),
+                Some(&(_, queue)) => self.change_set(id, |set| set.wait_in(key, queue)),
                 None => self.records.index_key(id, key),
             }
         }
@@ -80,7 +80,7 @@ impl Locks {
         Ok(op)
     }
 
-    /// A request for several keys has all of them inside this client since this moment.
+    /// A request for several keys has its turn for all of them now: it begins.
     pub fn begin_gathered(&mut self, op: Op, id: RecordId, in_line: Option<usize>, now: Instant) {
         let record = self.records.get_mut(id);
         let ttl = record.ttl;
@@ -90,7 +90,7 @@ impl Locks {
         self.begin_set(op, id, how, in_line, now);
     }
 
-    /// Takes the first step of a request for several keys, all of which it has inside this client.
+    /// Takes the first step of a request for several keys, which has its turn for all of them.
     fn begin_set(
         &mut self,
         op: Op,
@@ -108,15 +108,15 @@ impl Locks {
         }
         let first = Locks::first_step(how, in_line.is_some(), again);
         if first.hands_over() {
-            // Nothing was sent with the token before.
+            // The record may change its token, because nothing was sent with it yet.
             self.records.get_mut(id).token = self.random_token(true);
         }
         let chain = in_line.filter(|_| first == FirstStep::Join).map(Chain::begin);
-        self.set_of(id, |set| set.chain = chain);
+        self.change_set(id, |set| set.chain = chain);
         self.begin_request(op, id, first, now);
     }
 
-    /// The first of the keys of a record for which this holds.
+    /// The first key of a record for whose hash `holds` is true.
     pub fn first_key_where(
         &self,
         id: RecordId,
@@ -125,7 +125,7 @@ impl Locks {
         self.records.get(id).hashes().position(holds)
     }
 
-    pub(in crate::proto::locks) fn set_of(
+    pub(in crate::proto::locks) fn change_set(
         &mut self,
         id: RecordId,
         change: impl FnOnce(&mut SetOfKeys),
@@ -135,8 +135,8 @@ impl Locks {
         }
     }
 
-    /// The turn of a request for several keys has come in this queue. Returns its record if it has
-    /// all keys now.
+    /// A request for several keys has its turn for `key`, in `queue`. Returns its record if it has
+    /// its turn for all keys now.
     pub fn take_key(&mut self, op: Op, queue: u32, key: &[u8]) -> Option<RecordId> {
         let id = self.ops.gathers_for(op)?;
         let index = self.records.get(id).keys().position(|own| own == key)?;
@@ -147,13 +147,13 @@ impl Locks {
         (!set.waits()).then_some(id)
     }
 
-    /// The queues of the requests that wait for the keys of a record that has several.
+    /// The queues of the requests that wait until this record gives up one of its several keys.
     pub fn own_queues(&self, id: RecordId) -> Vec<u32> {
         self.records.get(id).set().map_or_else(Vec::new, |set| set.own_queues().collect())
     }
 
-    /// A request that waits for some of its keys leaves their queues, and its record ends. Returns
-    /// the queues.
+    /// A request for several keys gives up before it has all its turns: it leaves the queues, and
+    /// its record ends.
     pub(in crate::proto::locks) fn stop_gathering(&mut self, id: RecordId, op: Op, now: Instant) {
         let record = self.records.get_mut(id);
         record.op = None;
@@ -163,24 +163,25 @@ impl Locks {
         self.end(id, now);
     }
 
-    /// Ends a request that waited for this key, among others, and gets no turn any more.
+    /// Ends a request for several keys with an error, because it gets no turn for `key` in time.
     pub fn end_gathering(&mut self, op: Op, key: &[u8], no_quorum: Option<&Error>, now: Instant) {
         let Some(id) = self.ops.gathers_for(op) else { return };
         let keys = self.records.get(id).count_keys();
-        let mut error = self.no_turn(key, no_quorum, now);
+        let mut error = self.why_no_turn(key, no_quorum, now);
         name_key(&mut error, key, keys);
         self.stop_gathering(id, op, now);
         self.ops.move_to(op, Stage::Over(Err(error)));
     }
 
-    /// A key that a request waits for inside this client, and the queue that it is in.
+    /// The queue that a request for several keys waits in, for the first key for which it has no
+    /// turn yet.
     pub fn first_queue_of(&self, op: Op) -> Option<u32> {
         let set = self.records.get(self.ops.gathers_for(op)?).set()?;
         (0..set.len()).find(|&key| set.is_waited_for(key)).and_then(|key| set.place_of(key))
     }
 
-    /// Opens a request for several keys that ends at once, because it would have to wait for this
-    /// key, which the record `current_record` has.
+    /// Opens a request for several keys that ends immediately: it may not wait, but the record
+    /// `current_record` has this key.
     pub fn refuse_set(
         &mut self,
         current_record: RecordId,
@@ -194,7 +195,7 @@ impl Locks {
         self.ops.open(params.data, now, params.give_up_at, Stage::Over(Err(error)))
     }
 
-    /// The record gave up its keys: the requests after it have their turns.
+    /// The record gave up its keys, so that the next request in each queue has its turn.
     #[cold]
     pub(in crate::proto::locks) fn vacate_set(&mut self, id: RecordId) {
         let record = self.records.get_mut(id);
@@ -203,20 +204,22 @@ impl Locks {
         self.waits.extend(vacated);
     }
 
-    /// Begins another round of an attempt. Its deadline counts from this round.
+    /// Begins another round of an attempt of a set. The deadline counts from the start of this
+    /// round.
     pub(in crate::proto::locks) fn ask_anew(&mut self, id: RecordId, now: Instant) {
         let ballot = Ballot::of_majority(self.cluster.size());
-        self.set_of(id, SetOfKeys::begin_round);
+        self.change_set(id, SetOfKeys::begin_round);
         let record = self.records.get_mut(id);
         let ttl = record.ttl;
         record.round.follow(Purpose::Acquire, ballot, now, ttl);
         record.deadline = ttl.deadline(now);
-        // A node that is not asked in this round may lack the key that it adds.
+        // This round may ask for more keys than the last one. A node that it does not reach may
+        // lack them, so no proof stands.
         record.proof = Proof::default();
         self.begin_attempt(id, now);
     }
 
-    /// Takes note of the key that a node named in its answer about a set.
+    /// Notes the key that a node named when it refused a set.
     pub(in crate::proto::locks) fn note_named(
         &mut self,
         node: NodeId,
@@ -226,7 +229,7 @@ impl Locks {
         if matches!(reply, NodeReply::Held | NodeReply::Absent) {
             let key = self.cluster.named_key(node);
             let in_round = self.records.get(ask.record).round.number == ask.round;
-            self.set_of(ask.record, |set| {
+            self.change_set(ask.record, |set| {
                 set.name(key);
                 if in_round {
                     set.note_refusal(node, key);
@@ -236,7 +239,7 @@ impl Locks {
     }
 }
 
-/// The report of this error is about this key, of so many.
+/// Makes the report of this error name this key. `keys` is how many there are.
 fn name_key(error: &mut Error, key: &[u8], keys: usize) {
     if let Error::Contended(report) | Error::NoQuorum(report) = error {
         report.key = key.into();

@@ -1,8 +1,8 @@
-//! The course of a task: opened, asked, answered by the nodes, and ended. What is asked, and what
-//! an answer means, the task decides.
+//! The course of a task: it is opened, nodes are asked and answer, and it ends. The task itself
+//! decides what is asked and what an answer means.
 //!
-//! The hazard is a task that stays open for ever. A question that is not answered ends with its
-//! connection, and the caller has its outcome by the node timeout.
+//! The hazard is a task that stays open for ever. So a question without an answer ends with its
+//! connection, and the timer of the task ends the caller's wait.
 
 use crate::proto::error::{Error, NodeError};
 use crate::proto::ids::{Op, TaskId};
@@ -18,8 +18,8 @@ use crate::proto::wire::answers::TaskAnswer;
 use crate::proto::wire::ask::{Ask, TaskAsk};
 
 impl Locks {
-    /// Opens a task about these keys and its request, and asks the nodes. It takes a place of the
-    /// records until it is closed.
+    /// Opens a task about these keys and its request, and asks the nodes. Until it is closed, the
+    /// task takes room that the limit of records counts.
     pub fn begin_task(
         &mut self,
         keys: KeysRef<'_>,
@@ -27,7 +27,8 @@ impl Locks {
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        // The work is an operator's vouching, which is about the node marker and about no lock.
+        // Vouching is about the node marker, not about the key of a lock, so its key is not
+        // checked.
         if !matches!(work, Work::Vouch) {
             self.check_keys(keys)?;
         }
@@ -61,7 +62,7 @@ impl Locks {
         }
     }
 
-    /// Gives an answer to the task it is for.
+    /// Takes the answer of a node to a question of a task.
     pub fn on_task_answer(&mut self, node: NodeId, id: TaskId, answer: TaskAnswer, now: Instant) {
         let task = self.tasks.get_mut(id);
         if answer == TaskAnswer::Line {
@@ -79,7 +80,7 @@ impl Locks {
         self.settle_task(id, now);
     }
 
-    /// Acts on a question of a task that will not be answered any more.
+    /// The connection with this unanswered question of a task was lost.
     pub(in crate::proto::locks) fn on_task_ask_lost(
         &mut self,
         node: NodeId,
@@ -91,7 +92,8 @@ impl Locks {
         self.settle_task(id, now);
     }
 
-    /// The node may have forgotten keys just now: its grants do not count any more.
+    /// The node may have forgotten keys just now: its grants of extends by token do not count any
+    /// more.
     pub(in crate::proto::locks) fn doubt_tasks(&mut self, node: NodeId, now: Instant) {
         for id in self.tasks.ids() {
             self.tasks.get_mut(id).doubt(node);
@@ -118,8 +120,8 @@ impl Locks {
         self.settle_task(id, now);
     }
 
-    /// Reports the outcome of a task if it is known now. Closes the task if nothing of it is in
-    /// flight any more.
+    /// If the outcome of a task is known now, ends its request. Closes the task if no question of
+    /// it is in flight.
     fn settle_task(&mut self, id: TaskId, now: Instant) {
         let task = self.tasks.get_mut(id);
         let ended = task.end_if_over(&self.cluster, now);

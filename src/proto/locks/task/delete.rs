@@ -1,8 +1,8 @@
-//! The forced release: an operator decided that the holder of a key is gone. Either whatever is
-//! there is deleted, or only what an inspection saw.
+//! The forced release: an operator decided that the holder of a key is gone. It deletes the key
+//! whatever it holds, or only if it holds the value that an inspection saw.
 //!
-//! The hazard is a key that changed after the look: another client may hold it rightly by now. So
-//! each node compares what it holds with what was seen there, and deletes nothing else.
+//! The hazard is a key that changed after the inspection: another client may hold it by now. So
+//! each node compares the value with the one that was seen there, and deletes no other.
 
 use bytes::BytesMut;
 
@@ -14,12 +14,12 @@ use crate::proto::locks::round::state::ReleaseOutcome;
 use crate::proto::node_set::NodeId;
 use crate::proto::wire::command;
 
-/// Encodes the deletion of whatever is there.
+/// Encodes the deletion of the key, whatever it holds.
 pub fn encode(key: &[u8], out: &mut BytesMut) {
     command::encode(out, &[b"DEL", key]);
 }
 
-/// How the deletion of a key ended, by the answers until now.
+/// How the deletion of a key ended, by the answers so far.
 pub fn outcome(replies: &Replies, cluster: &Cluster) -> ReleaseOutcome {
     let [deleted, absent] = [NodeReply::Granted, NodeReply::Absent].map(|it| replies.that_are(it));
     let nodes = cluster.all_nodes().minus(deleted).minus(absent);
@@ -32,8 +32,8 @@ pub fn outcome(replies: &Replies, cluster: &Cluster) -> ReleaseOutcome {
     }
 }
 
-/// Whether no missing answer can change the outcome of a deletion: a majority holds nothing now,
-/// and something was there; or no majority can answer.
+/// Whether the outcome of a deletion is known: a majority holds nothing now, and a node had the
+/// key; or all nodes have answered; or the missing answers cannot make that a majority.
 pub fn is_decided(replies: &Replies, cluster: &Cluster) -> bool {
     let deleted = replies.that_are(NodeReply::Granted);
     let clear = deleted.union(replies.that_are(NodeReply::Absent));
@@ -43,7 +43,8 @@ pub fn is_decided(replies: &Replies, cluster: &Cluster) -> bool {
     is_done || missing == 0 || clear.len() + missing < quorum
 }
 
-/// What an inspection saw at a key, by node. Where it saw the key, what was seen is deleted.
+/// What an inspection saw at a key on each node. The key is deleted only where it still has that
+/// value.
 #[derive(Debug, Clone)]
 pub struct SeenValues(Box<[KeyState]>);
 
@@ -57,7 +58,8 @@ impl SeenValues {
         self.0.get(node.index()).copied().unwrap_or(KeyState::Absent)
     }
 
-    /// What is said of a node that is not asked: it held nothing, or was not seen.
+    /// The reply that counts for a node that is not asked: the inspection saw no key there, or
+    /// failed.
     pub fn reply_of(&self, node: NodeId) -> Option<NodeReply> {
         match self.at(node) {
             KeyState::Absent => Some(NodeReply::Absent),
@@ -66,7 +68,7 @@ impl SeenValues {
         }
     }
 
-    /// Encodes the deletion of what was seen on this node.
+    /// Encodes the deletion of the value that was seen on this node.
     pub fn encode(&self, node: NodeId, key: &[u8], out: &mut BytesMut) {
         if let KeyState::Held { value, .. } = self.at(node) {
             command::delete_seen(out, key, &value);

@@ -1,6 +1,7 @@
-//! What can be done with a token alone: extending its keys. It makes no lock of this client.
+//! An extend by a token alone, without a lock of this client.
 //!
-//! The hazard is a part of a set. So a node prolongs all keys or none, and only such nodes count.
+//! The hazard is a set of which only some keys are extended. So a node extends all keys or none,
+//! and only a node that extended all of them grants.
 
 use bytes::BytesMut;
 
@@ -21,18 +22,18 @@ use crate::proto::wire::counters::NO_COUNTERS;
 use crate::proto::wire::known_scripts::ScriptName;
 use crate::proto::wire::sets::{self, SetKeys};
 
-/// An extend by a token that another client may have drawn. There is one round, and nothing is
-/// released after it.
+/// An extend by a token that another client may have drawn. It has one round, and no release
+/// follows.
 #[derive(Debug, Clone)]
 pub struct TokenExtend {
     token: LockToken,
     /// How long the keys are to live.
     ttl: Ttl,
     ballot: Ballot,
-    /// Nodes whose grant does not count: it is not known how the keys were created there, and they
-    /// were in quarantine when they were asked, or have been since.
+    /// Nodes whose grant does not count: they were in quarantine when they were asked, or have been
+    /// since, and this client does not know how their keys were created.
     uncounted: NodeSet,
-    /// Nodes that answered that a key is absent or another's.
+    /// Nodes that answered that a key is absent or another client's.
     absent: NodeSet,
 }
 
@@ -45,7 +46,7 @@ pub fn ask(node: NodeId, keys: KeysRef<'_>, cluster: &Cluster) -> TaskAsk {
 }
 
 impl TokenExtend {
-    /// Extends keys that hold `token` to at least `ttl`, if a majority of so many nodes agrees.
+    /// An extend of keys that hold `token` to at least `ttl`. A majority of `nodes` nodes decides.
     pub fn new(token: LockToken, ttl: Ttl, nodes: usize) -> TokenExtend {
         let (uncounted, absent) = (NodeSet::EMPTY, NodeSet::EMPTY);
         TokenExtend { token, ttl, ballot: Ballot::of_majority(nodes), uncounted, absent }
@@ -56,7 +57,7 @@ impl TokenExtend {
         self.ttl
     }
 
-    /// Encodes it.
+    /// Encodes the question.
     pub fn encode(
         &self,
         ask: TaskAsk,
@@ -78,7 +79,7 @@ impl TokenExtend {
         }
     }
 
-    /// Notes what a node answered, and returns what counts of it.
+    /// Notes the answer of a node, and returns the reply that counts as its vote.
     pub fn counted(&mut self, node: NodeId, reply: NodeReply) -> NodeReply {
         match reply {
             NodeReply::Granted if self.uncounted.contains(node) => {
@@ -92,14 +93,15 @@ impl TokenExtend {
         }
     }
 
-    /// Takes the vote of a node.
+    /// Casts the reply of a node as its vote.
     pub fn cast(&mut self, node: NodeId, reply: NodeReply) {
         if let Some(vote) = vote_of(reply) {
             self.ballot.cast(node, vote);
         }
     }
 
-    /// The grant of this node does not count. Returns whether it was counted until now.
+    /// From now on a grant of this node does not count. Returns whether one had counted, and was
+    /// withdrawn.
     pub fn doubt(&mut self, node: NodeId) -> bool {
         self.uncounted.insert(node);
         let granted = self.ballot.grants().contains(node);
@@ -110,12 +112,12 @@ impl TokenExtend {
         counted
     }
 
-    /// Whether a majority agreed.
+    /// Whether a majority extended the keys.
     pub fn is_won(&self) -> bool {
         self.ballot.verdict() == Verdict::Won
     }
 
-    /// Whether more nodes than `spare` say that the token does not hold all keys.
+    /// Whether more than `spare` nodes said that the token does not hold all keys.
     pub fn is_gone(&self, spare: usize) -> bool {
         self.absent.len() > spare
     }
@@ -126,7 +128,7 @@ impl TokenExtend {
         Refusals { denied: self.absent.len(), ..voted }
     }
 
-    /// Whether the nodes have decided, by their votes or as in [`is_gone`](TokenExtend::is_gone).
+    /// Whether the extend is decided: by its votes, or because [`is_gone`](TokenExtend::is_gone).
     pub fn is_over(&self, spare: usize) -> bool {
         self.ballot.verdict() != Verdict::Undecided || self.is_gone(spare)
     }

@@ -14,17 +14,17 @@ use crate::proto::time::Instant;
 use crate::proto::wire::ask::TaskAsk;
 use crate::proto::wire::{command, line};
 
-/// How long a key lives by the answer to `PTTL`; `None`: for ever.
+/// How long a key lives, by the answer to `PTTL`; `None` if it does not expire.
 fn time_left(millis: i64) -> Option<Duration> {
     u64::try_from(millis).ok().map(Duration::from_millis)
 }
 
-/// What was seen until now.
+/// What an inspection has seen so far.
 #[derive(Debug, Clone)]
 pub struct Inspecting(Box<Inspection>);
 
 impl Inspecting {
-    /// Nothing was seen yet.
+    /// An inspection that has seen nothing yet: each node counts as failed.
     pub fn new(key: &[u8], cluster: &Cluster, now: Instant) -> Inspecting {
         let not_seen = |node| {
             let cause = cluster.may_ask(node).err().unwrap_or(NodeError::Silent);
@@ -65,7 +65,7 @@ impl Inspecting {
             Ok(Some(value)) if !value.as_bytes().is_empty() => {
                 KeyState::Held { value, left: Some(Duration::ZERO) }
             }
-            // The value may also be empty: the answer to `PTTL` decides.
+            // The key is absent, or its value is empty: the answer to `PTTL` decides.
             Ok(_) => KeyState::Absent,
             Err(cause) => KeyState::Failed(cause),
         };
@@ -76,9 +76,9 @@ impl Inspecting {
         seen.took = now.saturating_since(cluster.asked_at(node));
     }
 
-    /// A node answered how long the key lives there. Returns what it says of the key, and whether a
-    /// client of this library holds the key there. Only such a key has a line: so a user who may
-    /// not read lines is refused at such a key only.
+    /// A node answered how long the key lives there. Returns its reply, and whether the value is a
+    /// token of this library. Only such a key has a line, so only then the line is read: some users
+    /// may not read lines.
     pub fn on_ttl(&mut self, node: NodeId, left: Option<i64>) -> (NodeReply, bool) {
         let state = &mut self.at(node).state;
         match (&mut *state, left) {
@@ -103,12 +103,12 @@ impl Inspecting {
         self.at(node).line = line;
     }
 
-    /// A question to a node will not be answered any more.
+    /// The connection with an unanswered question to this node was lost.
     pub fn on_failed(&mut self, node: NodeId, cause: NodeError) {
         self.at(node).state = KeyState::Failed(cause);
     }
 
-    /// What was seen.
+    /// What the inspection saw.
     pub fn into_seen(self) -> Box<Inspection> {
         self.0
     }

@@ -1,4 +1,4 @@
-//! Tasks: requests about a key that make no lock.
+//! Tasks: requests about keys that make no lock.
 
 pub(super) mod course;
 pub mod delete;

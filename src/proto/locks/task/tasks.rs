@@ -1,11 +1,11 @@
-//! The tasks: requests about keys that make no lock. An inspection, a forced release, an extend by
-//! a token alone, and an operator's vouching for the nodes.
+//! The tasks: requests about keys that make no lock. These are an inspection, a forced release, an
+//! extend by a token alone, and an operator's vouching for nodes.
 //!
-//! A task decides and does not act: it says which nodes are asked what, what an answer means,
-//! whether it is over, and its outcome. `course.rs` carries that out.
+//! A task only decides: which nodes are asked what, what an answer means, when it is over, and its
+//! outcome. `course.rs` writes the questions and acts.
 //!
-//! The hazard is a task that is taken for a lock: nothing of it is renewed, healed or released. So
-//! a task is no record, and has no phase, no owner and no pending release.
+//! The hazard is a task that is treated as a lock: what it touched must not be renewed, healed or
+//! released. So a task is no record, and has no phase and no pending release.
 
 use bytes::BytesMut;
 use slab::Slab;
@@ -36,13 +36,13 @@ use crate::proto::wire::command::Form;
 pub enum Work {
     /// Reads what every node holds.
     Inspect(Inspecting),
-    /// Extends the keys where they hold a token, if a majority agrees.
+    /// Extends the keys where they hold a token. A majority decides.
     Extend(TokenExtend),
     /// Deletes the key on every node.
     Delete,
-    /// Deletes what an inspection saw.
+    /// Deletes the value that an inspection saw on each node.
     DeleteSeen(SeenValues),
-    /// Writes that an operator vouches for the nodes.
+    /// Writes into the node markers that an operator vouches for the nodes.
     Vouch,
     /// The outcome is reported. Later answers do not change it.
     Done,
@@ -52,7 +52,7 @@ pub enum Work {
 #[derive(Debug, Clone)]
 enum OwnKeys {
     One(Box<[u8]>),
-    /// Two keys at least, and the number of the one that a node named last.
+    /// Two keys at least, and the index of the one that a node named last.
     Several(KeySet, Option<usize>),
 }
 
@@ -64,18 +64,19 @@ pub struct Task {
     /// The request that waits for the outcome.
     op: Option<Op>,
     unanswered: Outstanding,
-    /// What each node said, or why it was not asked.
+    /// What each node answered, or why it was not asked.
     replies: Replies,
-    /// The outcome is reported by then.
+    /// The task waits for no answer beyond this moment, and an extend that is decided then or later
+    /// is not won.
     deadline: Instant,
     /// Ends the task.
     timer: Option<Timer>,
-    /// The task does not wait for an answer any more.
+    /// The time of the task is over: its outcome does not wait for further answers.
     timed_out: bool,
     work: Work,
 }
 
-/// How a task begins.
+/// What a task does when it begins.
 #[derive(Debug, Default)]
 pub struct Begun {
     /// The questions, in their order.
@@ -84,20 +85,21 @@ pub struct Begun {
     pub failed: Vec<(NodeId, NodeError)>,
 }
 
-/// What follows an answer.
+/// What `course.rs` has to do after an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     Nothing,
-    /// The node is asked this.
+    /// Ask the node this.
     Ask(TaskAsk),
-    /// The node deleted the key, which it does not report to this client.
+    /// Note that the key was written to: the node deleted it, and does not report that to this
+    /// client.
     Wrote,
-    /// The grants of the node count from now on.
+    /// Count the grants of the node from now on.
     Trust,
 }
 
 impl Work {
-    /// The ttl that the keys get, if the work extends it.
+    /// The ttl that the keys get, if the work extends them.
     pub fn ttl(&self) -> Option<Ttl> {
         if let Work::Extend(extend) = self { Some(extend.ttl()) } else { None }
     }
@@ -111,7 +113,7 @@ impl OwnKeys {
         }
     }
 
-    /// A node answered this, and named a key: it is in the way unless the node granted all.
+    /// Notes the key that a node named in its reply, if the reply refuses because of that key.
     fn name(&mut self, reply: NodeReply, key: u64) {
         let in_way = matches!(reply, NodeReply::Held | NodeReply::Absent);
         if let (OwnKeys::Several(keys, named), true) = (self, in_way) {
@@ -119,7 +121,7 @@ impl OwnKeys {
         }
     }
 
-    /// The key that stands for all of them, and what a report says of several.
+    /// The key that a report names, and what the report says if there are several.
     fn shown(&self) -> (&[u8], Option<ReportedSet>) {
         match self {
             OwnKeys::One(key) => (key, None),
@@ -137,12 +139,12 @@ impl Task {
         self.keys.borrowed()
     }
 
-    /// The place of the timer that ends the task.
+    /// The timer that ends the task, to set it or to clear it.
     pub fn timer(&mut self) -> &mut Option<Timer> {
         &mut self.timer
     }
 
-    /// Begins the task: `op` waits for its outcome.
+    /// Begins the task. `op` is the request that waits for its outcome.
     pub fn begin(&mut self, op: Op, cluster: &Cluster) -> Begun {
         self.op = Some(op);
         let (mut begun, mut askable) = (Begun::default(), NodeSet::EMPTY);
@@ -165,7 +167,8 @@ impl Task {
             }
         }
         if let Work::Extend(_) = self.work {
-            // A node in quarantine is asked, too, so that it extends the key that it has.
+            // The vote of a node in quarantine is a failure, but the node is asked, too, so that it
+            // extends the key if it has it.
             for node in cluster.untrusted(askable).iter() {
                 self.doubt(node);
                 self.cast(node, NodeReply::Failed(NodeError::Quarantined));
@@ -189,12 +192,12 @@ impl Task {
         begun
     }
 
-    /// A question to a node is being written.
+    /// A question to a node is about to be written.
     pub fn on_asked(&mut self, node: NodeId) {
         self.unanswered.add(node.into());
     }
 
-    /// Encodes a question to a node. The cluster encodes what vouches for a node.
+    /// Encodes a question to a node, except that of vouching, which the cluster encodes.
     pub fn encode(&self, node: NodeId, ask: TaskAsk, prefix: &mut KeyPrefix, out: &mut BytesMut) {
         let (keys, key) = (self.keys(), self.keys().first());
         match &self.work {
@@ -206,7 +209,7 @@ impl Task {
         }
     }
 
-    /// Takes an answer.
+    /// Takes an answer, and returns what has to be done next.
     pub fn on_answer(
         &mut self,
         node: NodeId,
@@ -221,13 +224,15 @@ impl Task {
             }
             (Work::Inspect(look), TaskAnswer::Left(left)) => {
                 let (reply, may_have_line) = look.on_ttl(node, left);
-                // The task does not wait for the line beyond its time.
+                // The node has its vote now, and the task does not wait for the line after its time
+                // is over.
                 self.cast(node, reply);
                 if may_have_line && cluster.may_ask(node).is_ok() {
                     return Next::Ask(TaskAsk::ReadLine);
                 }
             }
-            // A node that does not know the script is asked again, before the deadline.
+            // A node that does not know the script is asked once more, by its source, if the
+            // deadline has not passed.
             (
                 Work::Extend(_),
                 TaskAnswer::Extended(Form::Sha, reply)
@@ -246,7 +251,7 @@ impl Task {
                 let reply = extend.counted(node, reply);
                 self.cast(node, reply);
             }
-            // A late answer is handled in the same way.
+            // Whatever the work is: also if the outcome was reported before this answer.
             (_, TaskAnswer::Deleted(reply) | TaskAnswer::DeletedSeen(reply)) => {
                 self.cast(node, reply);
                 if reply == NodeReply::Granted {
@@ -272,7 +277,7 @@ impl Task {
         }
     }
 
-    /// A question will not be answered any more.
+    /// The connection with this unanswered question was lost.
     pub fn on_ask_lost(&mut self, node: NodeId, cause: NodeError) {
         self.unanswered.take(node);
         if let Work::Inspect(look) = &mut self.work {
@@ -281,7 +286,7 @@ impl Task {
         self.cast(node, NodeReply::Failed(cause));
     }
 
-    /// The node may have forgotten keys just now: its grant does not count any more.
+    /// The node may have forgotten keys just now: its grant of an extend does not count any more.
     pub fn doubt(&mut self, node: NodeId) {
         if let Work::Extend(extend) = &mut self.work {
             if extend.doubt(node) {
@@ -290,8 +295,9 @@ impl Task {
         }
     }
 
-    /// The time of the task is over. Questions that were written late have not been unanswered for
-    /// a node timeout: the task waits for them until this moment, though not beyond its deadline.
+    /// The time of the task is over. A question may have been written late: then the task waits for
+    /// it until a node timeout after that, but not beyond its deadline. Returns that moment, if the
+    /// task waits.
     pub fn waits_until(&self, cluster: &Cluster, now: Instant) -> Option<Instant> {
         let silent = self.silent(cluster);
         let written = silent.iter().filter_map(|node| cluster.oldest_ask(node)).max()?;
@@ -299,7 +305,8 @@ impl Task {
         (until > now).then_some(until)
     }
 
-    /// A node that has not answered by now is silent. Returns these nodes.
+    /// Ends the wait for answers: a node that has not answered counts as silent. Returns these
+    /// nodes.
     pub fn time_out(&mut self, cluster: &Cluster) -> NodeSet {
         let silent = self.silent(cluster);
         silent.iter().for_each(|node| self.cast(node, NodeReply::Failed(NodeError::Silent)));
@@ -307,12 +314,13 @@ impl Task {
         silent
     }
 
-    /// The caller does not wait for the outcome any more.
+    /// The caller does not wait for the outcome any more: the task goes on without a request.
     pub fn cancel(&mut self) {
         self.op = None;
     }
 
-    /// If the outcome is known, it is returned once, with the request that waits for it.
+    /// Returns the outcome, and the request that waits for it, if it is known and was not returned
+    /// before.
     pub fn end_if_over(
         &mut self,
         cluster: &Cluster,
@@ -349,7 +357,8 @@ impl Task {
         Err(classify(Tried::Extend, refusals).error(report))
     }
 
-    /// Whether no question is in flight and no caller waits any more.
+    /// Whether the task can be closed: no question is in flight, and no request waits for its
+    /// outcome.
     pub fn is_finished(&self) -> bool {
         self.op.is_none() && self.unanswered.is_empty()
     }
@@ -364,7 +373,7 @@ impl Task {
             }
     }
 
-    /// Takes what a node said, unless it said something before.
+    /// Notes the reply of a node, and casts it as its vote, unless the node gave one before.
     fn cast(&mut self, node: NodeId, reply: NodeReply) {
         self.replies.put_first(node, reply);
         if let Work::Extend(extend) = &mut self.work {
@@ -372,12 +381,12 @@ impl Task {
         }
     }
 
-    /// The nodes that said nothing yet.
+    /// The nodes without a reply.
     fn silent(&self, cluster: &Cluster) -> NodeSet {
         cluster.all_nodes().minus(self.replies.said_something())
     }
 
-    /// What every node said.
+    /// A report of the reply of every node.
     fn report(&self, cluster: &Cluster, now: Instant) -> Box<Report> {
         let (key, set) = self.keys.shown();
         let mut report = cluster.report_of(key, |node| self.replies.of(node), now);
@@ -386,7 +395,7 @@ impl Task {
     }
 }
 
-/// The tasks.
+/// All tasks of a client.
 #[derive(Debug, Clone, Default)]
 pub struct Tasks {
     slab: Slab<Task>,
@@ -394,13 +403,13 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// From now on the generations are so close to their end.
+    /// From now on `left` more generations are given before their number wraps.
     #[cfg(feature = "testing")]
     pub fn start_before_wrap(&mut self, left: u32) {
         self.next_generation = Generation::before_wrap(left);
     }
 
-    /// Opens a task, which begins next.
+    /// Opens a task. The caller begins it.
     pub fn open(&mut self, keys: KeysRef<'_>, work: Work, deadline: Instant) -> TaskId {
         let generation = self.next_generation.advance();
         let task = Task {
@@ -423,7 +432,7 @@ impl Tasks {
     /// The task.
     ///
     /// # Panics
-    /// If it is closed: its questions and its request keep it open.
+    /// If it is closed, which it is not as long as a question or its request is open.
     pub fn get(&self, id: TaskId) -> &Task {
         let task = &self.slab[id.index as usize];
         assert!(task.generation == id.generation, "{id:?} is closed");

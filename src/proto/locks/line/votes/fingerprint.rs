@@ -1,11 +1,12 @@
-//! What matters of a waiter's lines for the future: see [`crate::proto::fingerprint`].
+//! The fingerprint of a waiter's lines: all that its next steps can depend on. See
+//! [`crate::proto::fingerprint`].
 
 use crate::proto::fingerprint::{Fingerprint, hash_of, mix};
 use crate::proto::locks::line::votes::{AtNode, Line, Marks};
 use crate::proto::locks::record::records::Phase;
 use crate::proto::node_set::NodeSet;
 
-/// The pauses before early polls do not double any more from this number on.
+/// After this number of early polls the pause before the next one does not double any more.
 const EARLY_POLLS: u32 = 8;
 
 impl Line {
@@ -32,12 +33,13 @@ impl Line {
             met_others,
             rank,
             early_polls,
-            // The number is only counted.
+            // `skipped` goes only into the statistics.
             skipped: _,
             successor,
-            // The error of a request in line is made when its wait is over.
+            // The error of a request in line is made anew at the end of its wait.
             last: _,
-            // Only a lock over several keys changes its line, and the search has none.
+            // Only a lock over several keys goes from one line to another, and the search has no
+            // such lock.
             since: _,
         } = self;
         fingerprint.add(mix(ttl.as_millis(), short_ttl.as_millis()));
@@ -51,12 +53,12 @@ impl Line {
             fingerprint.add_at(node, hash_of(&(first, last, spent)));
             fingerprint.add_at(node, fingerprint.said(next));
             if matches!(phase, Phase::Asking | Phase::Held) {
-                // The moment also proves the key of a held lock.
+                // A held lock needs the moment, too: its proof ends there.
                 let until = until.map_or(0, |until| 1 + fingerprint.ahead(until));
                 fingerprint.add_at(node, until);
             }
             if !waits {
-                // No join is written for this record any more, and nothing is a vote for it.
+                // The rest matters only for joins and votes, and this record has none any more.
                 continue;
             }
             fingerprint.add_at(node, fingerprint.ago(*base, ttl.duration()));

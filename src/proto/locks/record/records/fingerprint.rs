@@ -1,4 +1,5 @@
-//! What matters of a record for the future: see [`crate::proto::fingerprint`].
+//! The fingerprint of a record: all that its next steps can depend on. See
+//! [`crate::proto::fingerprint`].
 
 use std::num::NonZeroU64;
 
@@ -7,7 +8,7 @@ use crate::proto::fingerprint::{Fingerprint, hash_of, mix};
 use crate::proto::ids::Op;
 use crate::proto::locks::attempt::again::LONG_HOLD;
 use crate::proto::locks::fence::number::Fencing;
-use crate::proto::locks::fingerprint::phase_word;
+use crate::proto::locks::fingerprint::phase_number;
 use crate::proto::locks::held::updates::PendingUpdate;
 use crate::proto::locks::record::records::{Phase, Record};
 use crate::proto::quorum::Verdict;
@@ -17,7 +18,7 @@ use crate::proto::locks::round::state::{Purpose, Round};
 use crate::proto::node_set::NodeSet;
 
 impl Record {
-    /// Adds the record to a fingerprint. `op_place`: the place of a request.
+    /// Adds the record to a fingerprint. `op_place` gives the place of a request.
     pub fn add_to(
         &self,
         fingerprint: &mut Fingerprint<'_>,
@@ -48,26 +49,28 @@ impl Record {
             next_of_key: _,
             round,
             op,
-            // The timers themselves are added.
+            // The fingerprint of the locks has all timers.
             round_timer,
             deadline_timer,
         } = self;
         assert!(auto_extended.is_none() && queue.is_none());
         assert!(*update == PendingUpdate::Unreported);
         let is_over = matches!(phase, Phase::Ending | Phase::Given);
-        // The deadline of a lock that is over does not matter, unless a timer still waits for it.
+        // The deadline of a lock that is over does not matter, unless one of its timers is still
+        // set.
         let is_past = is_over && round_timer.is_none() && deadline_timer.is_none();
         let words = [
             hash_of(key),
             fingerprint.name(token.digits()),
             hash_of(&[ttl.as_millis(), caller_ttl.as_millis(), longest.as_millis()]),
             if is_past { 0 } else { fingerprint.ahead(*deadline) },
-            phase_word(*phase),
+            phase_number(*phase),
             u64::from(*tracked)
                 + 2 * u64::from(found_by.is_some())
                 + 4 * u64::from(token.hands_over()),
             op.map_or(0, op_place),
-            // A lock that was held for long is followed by one that is handed over.
+            // After a long hold the next lock is handed over, so the length of the hold matters up
+            // to there.
             fingerprint.ago(*held_since, LONG_HOLD),
         ];
         words.into_iter().for_each(|word| fingerprint.add(word));
@@ -79,16 +82,16 @@ impl Record {
         }
         pending.add_to(fingerprint, nodes);
         if !is_over {
-            let (whole, part, end_of_part) = proof.parts(*deadline);
-            fingerprint.add(fingerprint.ahead(end_of_part));
-            let sets = [*uncounted, whole, part];
+            let (until_deadline, until_earlier, earlier_end) = proof.for_fingerprint(*deadline);
+            fingerprint.add(fingerprint.ahead(earlier_end));
+            let sets = [*uncounted, until_deadline, until_earlier];
             fingerprint.add_sets(nodes, &sets);
         }
-        // The votes of a round without a waiting caller do not matter.
+        // The votes about a release do not matter if no caller waits for its outcome.
         let released = round.purpose == Purpose::Release && op.is_none();
         if self.is_deciding() && !released {
             round.add_to(fingerprint, nodes);
-            // A lock that is held or over has no further attempt.
+            // Matters only before a further attempt: a lock that is held or over has none.
             fingerprint.add(u64::from(*fenced));
         }
     }
@@ -125,7 +128,7 @@ impl Round {
         if decided {
             return;
         }
-        // The deadline of an acquire is in its record.
+        // The start of an acquire shows in the deadline of its record.
         if matches!(self.purpose, Purpose::Extend | Purpose::Claim) {
             let start = fingerprint.now().saturating_since(self.start);
             fingerprint.add(mix(self.ttl.as_millis(), start.as_nanos() as u64));
