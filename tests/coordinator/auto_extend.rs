@@ -77,7 +77,7 @@ fn a_lock_is_renewed_at_a_third_of_its_ttl_and_not_after_its_release() {
     let lock = keep(&mut bench, 3, hour());
     let first = bench.core.deadline(&lock).unwrap();
     wait(&mut bench, millis(3_100));
-    assert!(bench.said(0).is_empty(), "it is early");
+    assert!(bench.sent(0).is_empty(), "it is early");
     let before = bench.now;
     renew(&mut bench, 3);
     assert!(bench.now.saturating_since(before) < millis(300), "it is late");
@@ -94,7 +94,7 @@ fn a_lock_is_renewed_at_a_third_of_its_ttl_and_not_after_its_release() {
         bench.reply(node, &format!("{YES}:1\r\n"));
     }
     wait(&mut bench, millis(20_000));
-    assert!(bench.said(0).is_empty() && bench.notice().is_none());
+    assert!(bench.sent(0).is_empty() && bench.notice().is_none());
     bench.assert_idle();
 }
 
@@ -113,7 +113,7 @@ fn many_locks_are_renewed_together() {
                 bench.now,
             )
             .unwrap();
-        bench.said(0);
+        bench.sent(0);
         bench.reply(0, "+OK\r\n+OK\r\n:9999\r\n");
         bench.completion().unwrap();
         bench.pass(millis(10));
@@ -121,9 +121,9 @@ fn many_locks_are_renewed_together() {
     let mut turns = 0;
     for _ in 0..400 {
         bench.pass(millis(10));
-        let said = bench.said(0).len();
-        turns += usize::from(said > 0);
-        (0..said / 3).for_each(|_| bench.reply(0, YES));
+        let sent = bench.sent(0).len();
+        turns += usize::from(sent > 0);
+        (0..sent / 3).for_each(|_| bench.reply(0, YES));
     }
     assert!((1..=2).contains(&turns), "{turns} turns for locks that are 100 ms apart");
 }
@@ -167,7 +167,7 @@ fn a_renewal_that_fails_is_tried_again_at_a_bounded_pace() {
     for _ in 0..5 {
         assert_eq!(bench.names(0), RENEWAL);
         bench.reply(0, "-MISCONF disk\r\n+OK\r\n:5000\r\n");
-        assert!(bench.said(0).is_empty());
+        assert!(bench.sent(0).is_empty());
         bench.pass(millis(50));
     }
     assert_eq!(bench.names(0), RENEWAL);
@@ -175,7 +175,7 @@ fn a_renewal_that_fails_is_tried_again_at_a_bounded_pace() {
     let deadline = bench.core.deadline(&lock).unwrap();
     let left = deadline.saturating_since(bench.now);
     wait(&mut bench, left - TTL / 4);
-    assert!(bench.said(0).is_empty(), "it was renewed as often as it may be");
+    assert!(bench.sent(0).is_empty(), "it was renewed as often as it may be");
     let warning = bench.notice().expect("a warning");
     assert!(matches!(warning.kind, LockUpdateKind::Expiring { .. }), "{warning:?}");
     wait(&mut bench, TTL / 4);
@@ -191,7 +191,7 @@ fn no_extension_reaches_beyond_max_hold() {
     let mut asked = Vec::new();
     while !bench.core.remaining(&lock, bench.now).is_zero() {
         bench.pass(millis(40));
-        for command in bench.said(0).into_iter().filter(|command| command[0] == "EVALSHA") {
+        for command in bench.sent(0).into_iter().filter(|command| command[0] == "EVALSHA") {
             if let Some(ttl) = command.get(5) {
                 let ttl = millis(ttl.parse().unwrap());
                 assert!(bench.now.saturating_add(ttl) <= end, "{ttl:?}");
@@ -213,7 +213,7 @@ fn a_key_that_is_deleted_on_a_majority_is_found_out_at_once() {
     for node in [0, 1] {
         bench.reply(node, &push("k"));
         bench.pass(Duration::ZERO);
-        assert!(bench.said(node).is_empty(), "a majority holds it");
+        assert!(bench.sent(node).is_empty(), "a majority holds it");
     }
     bench.reply(2, &push("another"));
     bench.reply(2, &push("k"));
@@ -227,7 +227,7 @@ fn a_key_that_is_deleted_on_a_majority_is_found_out_at_once() {
     assert_eq!(reason(&mut bench), LostReason::Gone);
     assert!(bench.core.deadline(&lock).is_none());
     for node in 0..5 {
-        let healed = bench.said(node).into_iter().any(|command| command[0] == "SET");
+        let healed = bench.sent(node).into_iter().any(|command| command[0] == "SET");
         assert!(!healed, "a lost round heals nothing");
     }
 }
@@ -241,7 +241,7 @@ fn auto_extend_checks_pushes_of_a_minority_at_a_bounded_rate() {
         bench.reply(0, &push("k"));
         bench.pass(millis(20));
         for node in 0..3 {
-            let asked = bench.said(node).iter().filter(|c| c[0] == "EVALSHA").count();
+            let asked = bench.sent(node).iter().filter(|c| c[0] == "EVALSHA").count();
             extends += asked;
             (0..asked).for_each(|_| bench.reply(node, YES));
         }
@@ -268,7 +268,7 @@ fn a_flush_of_all_nodes_is_a_loss_at_once() {
     assert_eq!(reason(&mut bench), LostReason::Gone);
     assert_eq!(bench.names(2), ["EVALSHA"], "its answer was not there yet");
     bench.reply(2, ":0\r\n");
-    assert!((0..3).all(|node| bench.said(node).is_empty()), "no key comes back");
+    assert!((0..3).all(|node| bench.sent(node).is_empty()), "no key comes back");
     bench.assert_idle();
 }
 
@@ -294,10 +294,10 @@ fn auto_extend_by_no_extensions_leaves_the_lock_until_its_deadline() {
     bench.core.auto_extend(&lock, AutoExtend::extensions(0), bench.now).unwrap();
     assert_eq!(bench.core.auto_extended_locks(), 1, "the former terms are over");
     wait(&mut bench, millis(5_000));
-    assert!(bench.said(0).is_empty());
+    assert!(bench.sent(0).is_empty());
     assert_eq!(bench.core.deadline(&lock), deadline);
     bench.core.release_nowait(&lock, bench.now);
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, ":1\r\n");
     assert!(bench.completion().is_none() && bench.notice().is_none());
     bench.assert_idle();
@@ -315,7 +315,7 @@ fn auto_extend_terms_are_checked_before_anything_is_sent() {
         );
         assert!(matches!(asked, Err(Error::Config(_))), "{asked:?}");
     }
-    assert!(bench.said(0).is_empty());
+    assert!(bench.sent(0).is_empty());
     bench.assert_idle();
 }
 
@@ -327,12 +327,12 @@ fn auto_extend_starts_no_check_while_a_renewal_is_in_flight() {
         bench.pass(millis(10));
     }
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, &push("k"));
     }
     bench.pass(Duration::ZERO);
     for node in 0..3 {
-        assert!(bench.said(node).is_empty(), "the renewal will show what is there");
+        assert!(bench.sent(node).is_empty(), "the renewal will show what is there");
     }
 }
 
@@ -347,7 +347,7 @@ fn extend_by_the_caller_is_refused_when_no_ttl_fits_before_the_bound() {
     assert_eq!(done.op, op);
     let Err(Error::Config(error)) = done.result else { panic!("{:?}", done.result) };
     assert!(matches!(error, redlatch::ConfigError::Ttl(_)), "{error}");
-    assert!((0..3).all(|node| bench.said(node).is_empty()));
+    assert!((0..3).all(|node| bench.sent(node).is_empty()));
 }
 
 #[test]
@@ -356,7 +356,7 @@ fn auto_extend_reports_no_renewal_that_gave_no_later_deadline() {
     let lock = keep(&mut bench, 3, hour());
     bench.core.extend(&lock, TTL, 8, bench.now).unwrap();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, YES);
     }
     let done = bench.completion().expect("the extend of the caller");
@@ -376,6 +376,6 @@ fn auto_extend_starts_no_renewal_while_a_check_is_in_flight() {
     }
     bench.pass(millis(20));
     for node in 0..3 {
-        assert!(bench.said(node).is_empty(), "the renewal waits for the check");
+        assert!(bench.sent(node).is_empty(), "the renewal waits for the check");
     }
 }

@@ -63,7 +63,7 @@ fn a_lock_that_was_extended_by_much_is_not_renewed_before_there_is_something_to_
 fn an_auto_extend_that_begins_after_an_extend_that_was_lost_renews_in_time() {
     let mut bench = quiet();
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     pass(&mut bench, millis(9_000));
     let op = bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
@@ -86,7 +86,7 @@ fn auto_extend_ends_with_max_hold_as_its_reason_at_any_ttl() {
         let (mut lost, mut renewals) = (None, 0);
         while lost.is_none() {
             for node in 0..3 {
-                for command in bench.said(node) {
+                for command in bench.sent(node) {
                     renewals += usize::from(node == 0 && command[0] == "EVALSHA");
                     let said = if command[0] == "SET" { "+OK\r\n" } else { ":1\r\n" };
                     bench.reply(node, said);
@@ -121,7 +121,7 @@ fn checks_of_the_key_put_no_renewal_off_until_the_lock_is_lost() {
         .acquire(b"k", LockOptions::new(ttl).wait(ttl).auto_extend(keep), 7, bench.now)
         .unwrap();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "+OK\r\n+OK\r\n:299\r\n");
     }
     assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Acquired(_))));
@@ -157,14 +157,14 @@ fn no_release_is_written_before_the_deadline_that_the_holder_knows() {
             .acquire(b"k", LockOptions::new(ttl).wait(ttl).auto_extend(keep), 7, bench.now)
             .unwrap();
         for node in 0..3 {
-            bench.said(node);
+            bench.sent(node);
             bench.reply(node, "+OK\r\n");
         }
         let Ok(Outcome::Acquired(lock)) = bench.completion().unwrap().result else { panic!() };
         let deadline = bench.core.deadline(&lock).expect("it is held");
         let releases = |bench: &mut Bench| {
-            let said = bench.said(0);
-            said.iter()
+            let sent = bench.sent(0);
+            sent.iter()
                 .filter(|command| command[0].starts_with("EVAL") && command.len() == 5)
                 .count()
         };
@@ -186,7 +186,7 @@ fn no_release_of_a_lock_that_is_gone_is_written_just_before_its_deadline() {
     for (left, at_once) in [(millis(100), true), (millis(3), true), (millis(2), false)] {
         let mut bench = quiet();
         let lock = bench.hold(&[0, 1]);
-        bench.said(2);
+        bench.sent(2);
         bench.reply(2, "+OK\r\n");
         let deadline = bench.core.deadline(&lock).expect("it is held");
         bench.pass(deadline.saturating_since(bench.now) - left);
@@ -266,7 +266,7 @@ fn auto_extend_refuses_a_ttl_too_short_to_be_renewed() {
         assert_eq!(asked.is_ok(), good, "{asked:?}");
         if let Err(error) = asked {
             assert!(error.to_string().contains("ttl"), "{error}");
-            assert!(bench.said(0).is_empty());
+            assert!(bench.sent(0).is_empty());
         }
     }
 }
@@ -338,7 +338,7 @@ fn auto_extend_renews_by_the_ttl_of_the_caller() {
     for (extended_to, ttl) in [(millis(100), TTL), (TTL * 3, TTL * 3)] {
         let mut bench = quiet();
         let lock = bench.hold(&[0, 1]);
-        bench.said(2);
+        bench.sent(2);
         bench.reply(2, "+OK\r\n");
         extend(&mut bench, &lock, extended_to);
         bench.core.auto_extend(&lock, long(), bench.now).unwrap();
@@ -350,20 +350,20 @@ fn auto_extend_renews_by_the_ttl_of_the_caller() {
 fn auto_extend_registers_the_key_once() {
     let mut bench = quiet();
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     let named = |bench: &mut Bench| (0..3).all(|node| bench.names(node) == ["CLIENT", "PTTL"]);
     bench.core.auto_extend(&lock, long(), bench.now).unwrap();
     assert!(named(&mut bench));
     bench.core.auto_extend(&lock, long(), bench.now).unwrap();
-    assert!((0..3).all(|node| bench.said(node).is_empty()), "it is named already");
+    assert!((0..3).all(|node| bench.sent(node).is_empty()), "it is named already");
 }
 
 #[test]
 fn nodes_that_do_not_answer_a_registration_are_found_silent() {
     let mut bench = quiet();
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     bench.pass(millis(100));
     bench.core.auto_extend(&lock, long(), bench.now).unwrap();

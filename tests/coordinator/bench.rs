@@ -45,7 +45,7 @@ pub struct Bench {
     pending: Vec<Action>,
     connections: i64,
     /// The nodes do not say which number a connection has.
-    pub has_no_numbers: bool,
+    pub has_no_connection_ids: bool,
     /// How many keys were asked for.
     keys: usize,
     /// What a node answers to the request to report writes.
@@ -69,7 +69,7 @@ impl Bench {
     /// Nodes that do not report writes.
     pub fn without_tracking(nodes: usize) -> Bench {
         let refused = "-NOPERM no\r\n";
-        Bench::told(nodes, INFO_OLD, "*2\r\n_\r\n_\r\n", refused, |_| {})
+        Bench::with_replies(nodes, INFO_OLD, "*2\r\n_\r\n_\r\n", refused, |_| {})
     }
 
     /// Nodes that refuse the scripts of the line to this user: the client has just learned that.
@@ -84,8 +84,8 @@ impl Bench {
     }
 
     fn refuses_lines(&mut self, node: usize) -> bool {
-        let said = self.said(node);
-        for command in &said {
+        let sent = self.sent(node);
+        for command in &sent {
             let reply = match command[0].as_str() {
                 "SET" => "_\r\n",
                 "CLIENT" => "+OK\r\n",
@@ -99,7 +99,7 @@ impl Bench {
             };
             self.reply(node, reply);
         }
-        !said.is_empty()
+        !sent.is_empty()
     }
 
     pub fn of(
@@ -108,10 +108,10 @@ impl Bench {
         native: &'static str,
         change: impl FnOnce(&mut Settings),
     ) -> Bench {
-        Bench::told(nodes, info, native, "+OK\r\n", change)
+        Bench::with_replies(nodes, info, native, "+OK\r\n", change)
     }
 
-    fn told(
+    fn with_replies(
         nodes: usize,
         info: &str,
         native: &'static str,
@@ -181,7 +181,7 @@ impl Bench {
             info,
             pending: Vec::new(),
             connections: 0,
-            has_no_numbers: false,
+            has_no_connection_ids: false,
             keys: 0,
             tracking,
         }
@@ -196,23 +196,23 @@ impl Bench {
     /// after it, without the question for the time, which is answered.
     pub fn connect(&mut self, node: usize) -> Vec<Command> {
         self.open(node);
-        let mut said = self.said(node);
-        assert_eq!(said[0][0], "HELLO", "{said:?}");
+        let mut sent = self.sent(node);
+        assert_eq!(sent[0][0], "HELLO", "{sent:?}");
         self.connections += 1;
         // One round trip, and a second one if the node marker has to be written.
-        while !self.core.node_state(NodeId::new(node)).is_usable() && !said.is_empty() {
-            let replies: String = said.iter().map(|c| self.handshake_reply(node, c)).collect();
+        while !self.core.node_state(NodeId::new(node)).is_usable() && !sent.is_empty() {
+            let replies: String = sent.iter().map(|c| self.handshake_reply(node, c)).collect();
             self.reply(node, &replies);
-            said = self.said(node);
+            sent = self.sent(node);
         }
-        if said.last().is_some_and(|last| last[0] == "TIME") {
-            said.pop();
+        if sent.last().is_some_and(|last| last[0] == "TIME") {
+            sent.pop();
             // The node has to answer the earlier requests first. At the start there are none.
-            if said.is_empty() {
-                self.tell_time(node);
+            if sent.is_empty() {
+                self.answer_time(node);
             }
         }
-        said
+        sent
     }
 
     /// Opens the connection that the core asked for, and leaves the handshake unanswered.
@@ -252,7 +252,7 @@ impl Bench {
     pub fn handshake_reply(&mut self, node: usize, command: &Command) -> String {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         match words[..] {
-            ["HELLO", ..] if self.has_no_numbers => "%0\r\n".into(),
+            ["HELLO", ..] if self.has_no_connection_ids => "%0\r\n".into(),
             ["HELLO", ..] => format!("%1\r\n$2\r\nid\r\n:{}\r\n", self.connections),
             ["INFO"] | ["INFO", "memory"] => bulk(&self.info[node]),
             ["TIME"] => self.time_reply(self.skew_micros[node]),
@@ -301,11 +301,11 @@ impl Bench {
     }
 
     /// Answers `TIME` by a clock that goes with ours, and whatever `skew` was added.
-    pub fn tell_time(&mut self, node: usize) {
-        self.tell_time_of(node, self.skew_micros[node]);
+    pub fn answer_time(&mut self, node: usize) {
+        self.answer_time_with_skew(node, self.skew_micros[node]);
     }
 
-    pub fn tell_time_of(&mut self, node: usize, skew_micros: i64) {
+    pub fn answer_time_with_skew(&mut self, node: usize, skew_micros: i64) {
         let rest = self.probes[node].pop_front().unwrap_or_default();
         let rest: String = rest.iter().map(|c| self.handshake_reply(node, c)).collect();
         let reply = self.time_reply(skew_micros) + &rest;
@@ -324,9 +324,9 @@ impl Bench {
         format!("*2\r\n{}{}", bulk(&seconds), bulk(&rest))
     }
 
-    /// Takes what is to be written to the node. Of a probe only `TIME` is shown: whoever tells the
-    /// time answers the rest of it, too.
-    pub fn said(&mut self, node: usize) -> Vec<Command> {
+    /// Takes the commands that the core wants to send to the node, as if they were written. Of a
+    /// probe only `TIME` is returned: `answer_time` answers the other commands of the probe, too.
+    pub fn sent(&mut self, node: usize) -> Vec<Command> {
         let id = NodeId::new(node);
         let bytes = self.core.output(id).to_vec();
         self.core.handle_sent(id, bytes.len(), self.now);
@@ -352,7 +352,7 @@ impl Bench {
 
     /// The names of the commands that the core has written to the node.
     pub fn names(&mut self, node: usize) -> Vec<String> {
-        self.said(node).into_iter().map(|command| command[0].clone()).collect()
+        self.sent(node).into_iter().map(|command| command[0].clone()).collect()
     }
 
     pub fn reply(&mut self, node: usize, bytes: &str) {

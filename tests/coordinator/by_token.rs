@@ -29,7 +29,7 @@ fn extend_by_token_is_lost_when_more_nodes_than_a_minority_do_not_have_the_token
     extend(&mut bench, TTL);
     answer(&mut bench, &[":0\r\n", ":-1\r\n"]);
     assert!(bench.completion().is_none(), "three nodes may extend it yet");
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, ":0\r\n");
     let result = bench.completion().expect("two are no majority").result;
     assert!(matches!(result, Err(Error::Lost { reason: LostReason::Gone, .. })), "{result:?}");
@@ -54,7 +54,7 @@ fn extend_by_token_that_is_lost_reports_why() {
         extend(&mut bench, TTL);
         for (node, reply) in replies.iter().enumerate() {
             // A node that refuses the digest of the script is asked with its source.
-            while !bench.said(node).is_empty() {
+            while !bench.sent(node).is_empty() {
                 bench.reply(node, reply);
             }
         }
@@ -115,7 +115,7 @@ fn extend_by_token_is_repeated_by_its_source_before_its_deadline_only() {
     answer(&mut bench, &["-NOSCRIPT no\r\n"]);
     assert_eq!(bench.names(0), ["EVAL"]);
     bench.reply(0, "-NOSCRIPT no\r\n");
-    assert!(bench.said(0).is_empty());
+    assert!(bench.sent(0).is_empty());
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn inspect_reports_a_node_whose_connection_is_lost_between_its_two_answers_as_fa
     let mut bench = quiet(3);
     bench.core.inspect(b"k", 5, bench.now).unwrap();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "$1\r\nx\r\n");
     }
     bench.reply(0, ":500\r\n");
@@ -175,12 +175,12 @@ fn forced_release_of_what_was_seen_deletes_only_that_on_the_nodes_that_held_it()
     let seen = seen(&mut bench, ["$1\r\nx\r\n:500\r\n", "$2\r\nyz\r\n:500\r\n", "_\r\n:-2\r\n"]);
     bench.core.force_release_seen(&seen, 6, bench.now).unwrap();
     for (node, value) in ["x", "yz"].into_iter().enumerate() {
-        let said = bench.said(node);
-        assert_eq!(said.len(), 1);
-        assert_eq!(said[0][0], "EVAL");
-        assert_eq!(said[0][2..], ["1", "k", value, "159"], "compared as far as it was kept");
+        let sent = bench.sent(node);
+        assert_eq!(sent.len(), 1);
+        assert_eq!(sent[0][0], "EVAL");
+        assert_eq!(sent[0][2..], ["1", "k", value, "159"], "compared as far as it was kept");
     }
-    assert!(bench.said(2).is_empty(), "the key was not there");
+    assert!(bench.sent(2).is_empty(), "the key was not there");
     bench.reply(0, ":1\r\n");
     assert!(bench.completion().is_none(), "n1 has not answered");
     bench.reply(1, ":-1\r\n");
@@ -196,8 +196,8 @@ fn forced_release_of_what_was_seen_ends_at_the_node_timeout() {
     let held = "$1\r\nx\r\n:500\r\n";
     let seen = seen(&mut bench, [held, held, "-NOPERM no\r\n-NOPERM no\r\n"]);
     bench.core.force_release_seen(&seen, 6, bench.now).unwrap();
-    bench.said(0);
-    bench.said(1);
+    bench.sent(0);
+    bench.sent(1);
     bench.reply(0, ":1\r\n");
     bench.pass(millis(50));
     let Ok(Outcome::ForceReleased(report)) = bench.completion().unwrap().result else { panic!() };
@@ -229,7 +229,7 @@ fn inspect_does_not_wait_for_a_line_longer_than_for_a_value() {
     let held = format!("$40\r\n{token}\r\n:500\r\n");
     let mut bench = quiet(3);
     bench.core.inspect(b"k", 5, bench.now).unwrap();
-    (0..3).for_each(|node| drop(bench.said(node)));
+    (0..3).for_each(|node| drop(bench.sent(node)));
     bench.pass(bench.core.settings().node_timeout - millis(1));
     for node in 0..3 {
         bench.reply(node, &held);

@@ -51,7 +51,7 @@ fn acquire_that_is_cancelled_before_its_fetch_is_released() {
     let mut bench = Bench::new(3);
     let op = bench.acquire();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "+OK\r\n");
     }
     assert_eq!(bench.core.poll_ended(), Some((op, 1)));
@@ -109,7 +109,7 @@ fn a_renewal_that_was_not_fetched_is_not_reported_for_a_lock_that_was_lost() {
     let _lock = renewed(&mut bench);
     bench.pass(millis(3_400));
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, ":0\r\n");
     }
     let update = bench.core.poll_lock_update().unwrap();
@@ -129,7 +129,7 @@ fn everything_is_given_back_at_the_end() {
     bench.acquire();
     bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 8, bench.now).unwrap();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
     }
     bench.core.release_all(bench.now);
     for node in 0..3 {
@@ -179,12 +179,12 @@ fn close_releases_neither_handed_off_nor_foreign_locks() {
     bench.core.extend_token(b"theirs", given, TTL, 2, bench.now).unwrap();
     bench.core.inspect(b"any", 3, bench.now).unwrap();
     for node in 0..3 {
-        let said = bench.said(node);
-        assert_eq!(said[0][0], "EVALSHA", "{said:?}");
+        let sent = bench.sent(node);
+        assert_eq!(sent[0][0], "EVALSHA", "{sent:?}");
     }
     bench.core.release_all(bench.now);
     for node in 0..3 {
-        assert!(bench.said(node).is_empty(), "another's lock is not ours to release");
+        assert!(bench.sent(node).is_empty(), "another's lock is not ours to release");
     }
     assert!(bench.completion().is_none());
     assert_eq!(bench.core.open_ops(), 0);

@@ -54,7 +54,7 @@ fn counters_have_the_wait_from_the_request_to_the_lock() {
     bench.pass(millis(20));
     bench.core.release_nowait(&lock, bench.now);
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, ":1\r\n+OK\r\n");
     }
     assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Acquired(_))));
@@ -68,7 +68,7 @@ fn counters_have_extends_of_the_caller_apart_from_renewals() {
     let lock = bench.hold(&[0, 1, 2]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, ":1\r\n");
     }
     assert!(bench.completion().unwrap().result.is_ok());
@@ -78,13 +78,13 @@ fn counters_have_extends_of_the_caller_apart_from_renewals() {
     let keep = AutoExtend::at_most(TTL * 10);
     bench.core.acquire(b"k", LockOptions::once(TTL).auto_extend(keep), 7, bench.now).unwrap();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "+OK\r\n+OK\r\n:9999\r\n");
     }
     assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Acquired(_))));
     bench.pass(TTL / 2);
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, ":1\r\n+OK\r\n:9999\r\n");
     }
     assert_eq!((bench.core.stats().extended, bench.core.stats().renewed), (0, 1));
@@ -110,7 +110,7 @@ fn counters_of_a_node_count_answers_to_an_acquire_and_not_to_a_release() {
     assert_eq!(votes(bench.core.stats(), 2), (1, 0, 0), "the key of another is no denial");
     bench.acquire();
     for (node, reply) in ["_\r\n", "_\r\n", "-OOM no\r\n"].into_iter().enumerate() {
-        bench.said(node);
+        bench.sent(node);
         let first = if node == 0 { ":1\r\n" } else { "" };
         bench.reply(node, &format!("{first}{reply}"));
     }
@@ -133,7 +133,7 @@ fn counters_have_each_way_in_which_an_attempt_is_lost() {
         let mut bench = quiet();
         bench.acquire();
         for node in 0..3 {
-            bench.said(node);
+            bench.sent(node);
             bench.reply(node, reply);
         }
         assert!(bench.completion().unwrap().result.is_err());
@@ -143,7 +143,7 @@ fn counters_have_each_way_in_which_an_attempt_is_lost() {
     bench.core.acquire(b"k", LockOptions::once(millis(20)), 1, bench.now).unwrap();
     bench.now = bench.now.saturating_add(millis(20));
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "+OK\r\n");
     }
     assert!(matches!(bench.completion().unwrap().result, Err(Error::Expired(_))));

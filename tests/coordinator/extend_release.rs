@@ -12,17 +12,17 @@ fn holders_are_reported_beyond_the_majority_that_decided() {
     };
     assert_eq!(holders(&bench, &lock), [0, 1, 3]);
     for (node, reply) in [(2, "+OK\r\n"), (4, "$-1\r\n")] {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, reply);
     }
     assert_eq!(holders(&bench, &lock), [0, 1, 2, 3], "one came late, one said no");
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for (node, reply) in [(0, ":1\r\n"), (1, ":1\r\n"), (2, ":1\r\n"), (3, ":0\r\n")] {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, reply);
     }
     assert!(bench.completion().unwrap().result.is_ok());
-    bench.said(4);
+    bench.sent(4);
     assert_eq!(holders(&bench, &lock), [0, 1, 2], "two were healed, and have not answered");
     assert!(bench.core.into_token(lock, bench.now).is_some());
 }
@@ -31,7 +31,7 @@ fn holders_are_reported_beyond_the_majority_that_decided() {
 fn an_answer_to_an_earlier_round_has_no_vote_in_a_later_one() {
     let mut bench = Bench::with(3, |settings| settings.reset_after = TTL);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     let before = bench.core.deadline(&lock).unwrap();
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
@@ -68,11 +68,11 @@ fn a_script_that_was_forgotten_is_sent_again_unless_the_lock_was_released_meanwh
     assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Extended { .. })));
 
     bench.core.extend(&lock, TTL, 3, bench.now).unwrap();
-    bench.said(0);
+    bench.sent(0);
     bench.core.release(lock, 4, bench.now);
     assert_eq!(bench.names(0), ["EVALSHA"], "after a question that is unanswered");
     bench.reply(0, "-NOSCRIPT No matching script\r\n");
-    assert!(bench.said(0).is_empty(), "the repeat would overtake its release");
+    assert!(bench.sent(0).is_empty(), "the repeat would overtake its release");
     bench.reply(0, "-NOSCRIPT No matching script\r\n");
     assert_eq!(bench.names(0), ["EVAL"], "the release itself is repeated");
     bench.reply(0, ":1\r\n");
@@ -109,13 +109,13 @@ fn keys_that_are_taken_are_remembered_over_rounds_until_they_are_too_many() {
     let mut bench = Bench::new(5);
     let lock = bench.hold(&[0, 1, 2]);
     for node in [3, 4] {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "+OK\r\n");
     }
     for gone in 0..3 {
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         for node in 0..5 {
-            let asked = bench.said(node).len();
+            let asked = bench.sent(node).len();
             // After the third round the lock is lost, and the client releases it on each node that
             // may have it.
             let expected = 1 + usize::from(gone == 2 && node > 2);
@@ -140,7 +140,7 @@ fn a_majority_that_agrees_after_the_old_deadline_does_not_bring_the_lock_back() 
     let deadline = bench.core.deadline(&lock).unwrap();
     bench.pass(Duration::from_secs(5));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-    bench.said(0);
+    bench.sent(0);
     bench.now = deadline;
     // The client reads the answer before it looks at the timer of the deadline.
     bench.reply(0, ":1\r\n");
@@ -171,7 +171,7 @@ fn a_native_release_that_did_nothing_asks_whose_key_it_is() {
     bench.core.release_nowait(&lock, bench.now);
     assert_eq!(bench.names(0), ["DELIFEQ"]);
     bench.reply(0, ":0\r\n");
-    assert!(bench.said(0).is_empty(), "nobody waits for the difference");
+    assert!(bench.sent(0).is_empty(), "nobody waits for the difference");
     bench.assert_idle();
 }
 
@@ -227,7 +227,7 @@ fn release_is_repeated_in_time_after_its_connections_are_lost() {
     bench.pass(millis(600));
     bench.core.release(lock, 2, bench.now);
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.lose(node);
     }
     assert!(bench.completion().is_none(), "the next connections may be in time");
@@ -254,7 +254,7 @@ fn an_extend_after_one_that_was_cancelled_is_a_round_of_its_own() {
     let done = bench.completion().unwrap();
     assert_eq!((done.data, done.result.is_ok()), (3, true));
     bench.core.release(lock, 4, bench.now);
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, ":1\r\n");
     assert!(bench.completion().is_some());
     bench.assert_idle();
@@ -300,13 +300,13 @@ fn an_extend_that_is_fetched_late_tells_the_deadline_that_is_in_force_then() {
 fn a_node_that_forgot_the_script_is_extended_also_where_the_majority_was_faster() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     let extend = |bench: &mut Bench, lock| {
         bench.core.extend(lock, TTL, 2, bench.now).unwrap();
         assert_eq!(bench.names(2), ["EVALSHA"]);
         for node in 0..2 {
-            bench.said(node);
+            bench.sent(node);
             bench.reply(node, ":1\r\n");
         }
         bench.completion().unwrap().result.unwrap();
@@ -322,7 +322,7 @@ fn a_node_that_forgot_the_script_is_extended_also_where_the_majority_was_faster(
     bench.core.release_nowait(&lock, bench.now);
     assert_eq!(bench.names(2), ["EVAL"]);
     bench.reply(2, "-NOSCRIPT No matching script\r\n");
-    assert!(bench.said(2).is_empty());
+    assert!(bench.sent(2).is_empty());
 }
 
 /// Node 0 lost its key, and then its connection. The next round is lost because node 1 lost its
@@ -333,7 +333,7 @@ fn loss_names_a_node_whose_key_was_gone_before_it_was_disconnected() {
     let lock = bench.hold(&[0, 1, 2]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for (node, reply) in [(0, ":0\r\n"), (1, "-ERR no\r\n"), (2, "-ERR no\r\n")] {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, reply);
     }
     bench.lose(0);
@@ -353,19 +353,19 @@ fn loss_names_a_node_whose_key_was_gone_before_it_was_disconnected() {
 fn extend_of_an_earlier_round_is_not_repeated() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     for _ in 0..2 {
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         assert_eq!(bench.names(2), ["EVALSHA"]);
         for node in 0..2 {
-            bench.said(node);
+            bench.sent(node);
             bench.reply(node, ":1\r\n");
         }
         bench.completion().unwrap().result.unwrap();
     }
     bench.reply(2, "-NOSCRIPT No matching script\r\n");
-    assert!(bench.said(2).is_empty(), "the later extend is on its way");
+    assert!(bench.sent(2).is_empty(), "the later extend is on its way");
     bench.reply(2, "-NOSCRIPT No matching script\r\n");
     assert_eq!(bench.names(2), ["EVAL"]);
 }
@@ -383,9 +383,9 @@ fn release_waits_for_a_node_whose_connection_is_being_replaced() {
     bench.reply(1, ":1\r\n");
     assert!(bench.completion().is_none(), "two of three have to answer");
     bench.pass(Duration::ZERO);
-    let said = bench.connect(0);
-    assert_eq!(said.last().unwrap()[0], "EVAL", "{said:?}");
-    bench.reply(0, &"+OK\r\n".repeat(said.len() - 1));
+    let sent = bench.connect(0);
+    assert_eq!(sent.last().unwrap()[0], "EVAL", "{sent:?}");
+    bench.reply(0, &"+OK\r\n".repeat(sent.len() - 1));
     bench.reply(0, ":1\r\n");
     let result = bench.completion().expect("two have answered").result;
     assert_eq!(result, Ok(Outcome::Released(ReleaseOutcome::Released)));
@@ -440,7 +440,7 @@ fn release_whose_answers_differ_waits_for_the_node_that_decides() {
         let said: Vec<&str> = said.split(' ').collect();
         for node in order {
             let Some(answer) = said.get(node) else { continue };
-            bench.said(node);
+            bench.sent(node);
             bench.reply(node, &format!(":{answer}\r\n"));
         }
         let expected = released.unwrap_or_else(|| {

@@ -53,9 +53,9 @@ const KEYS: &str = "a b redlatch:fence:{a} redlatch:fence:{b}";
 
 #[track_caller]
 fn expect(bench: &mut Bench, node: usize, expected: &str) {
-    let said = bench.said(node);
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert_eq!(script(&said[0]).replace(KEYS, "KEYS"), expected, "node {node}");
+    let sent = bench.sent(node);
+    assert_eq!(sent.len(), 1, "{sent:?}");
+    assert_eq!(script(&sent[0]).replace(KEYS, "KEYS"), expected, "node {node}");
 }
 
 /// A node votes for the two keys.
@@ -141,7 +141,7 @@ fn fences_whose_write_back_finds_a_key_gone_are_none() {
             expect(&mut bench, node, "release a b | ");
             bench.reply(node, ":-2\r\n");
         }
-        assert!(bench.said(2).is_empty(), "it refused, so it holds nothing");
+        assert!(bench.sent(2).is_empty(), "it refused, so it holds nothing");
         bench.assert_idle();
     }
 }
@@ -169,11 +169,11 @@ fn votes_for_another_number_of_keys_are_no_votes() {
 fn fenced_set_touches_no_counter_of_a_node_in_quarantine() {
     let mut bench = Bench::new(3);
     bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
-    drop(bench.said(0));
+    drop(bench.sent(0));
     ask(&mut bench);
-    let said = bench.said(0);
-    assert_eq!(script(said.last().expect("it is asked")), "acquire a b | 10000", "{said:?}");
-    bench.reply(0, &format!("{}:1\r\n", "_\r\n".repeat(said.len() - 1)));
+    let sent = bench.sent(0);
+    assert_eq!(script(sent.last().expect("it is asked")), "acquire a b | 10000", "{sent:?}");
+    bench.reply(0, &format!("{}:1\r\n", "_\r\n".repeat(sent.len() - 1)));
     expect(&mut bench, 1, COUNT);
     vote(&mut bench, 1, [6, 6]);
     assert!(bench.completion().is_none(), "one node has voted");
@@ -194,8 +194,8 @@ fn heal_of_a_fenced_set_raises_the_counters() {
         expect(&mut bench, node, "raise KEYS | 10000 600000 1000 1 7 90");
         bench.reply(node, reply);
     }
-    let said = bench.said(0);
-    let text = script(&said[0]).replace(KEYS, "KEYS");
+    let sent = bench.sent(0);
+    let text = script(&sent[0]).replace(KEYS, "KEYS");
     assert!(text.starts_with("count KEYS | ") && text.ends_with(" 600000 1000 1 7 90"), "{text}");
     vote(&mut bench, 0, [7, 90]);
     assert_eq!(bench.core.stats().healed, 1);
@@ -210,12 +210,12 @@ fn fenced_script_over_a_set_that_was_forgotten_is_sent_again_unless_its_release_
     bench.reply(0, ":1\r\n");
     let op = ask(&mut bench);
     bench.reply(0, "-NOSCRIPT no\r\n");
-    let forms: Vec<_> = bench.said(0).into_iter().map(|command| command[0].clone()).collect();
+    let forms: Vec<_> = bench.sent(0).into_iter().map(|command| command[0].clone()).collect();
     assert_eq!(forms, ["EVALSHA", "EVAL"]);
     bench.core.cancel(op, bench.now);
     expect(&mut bench, 0, "release a b | ");
     bench.reply(0, "-NOSCRIPT no\r\n");
-    assert!(bench.said(0).is_empty(), "a repeat would come after the release");
+    assert!(bench.sent(0).is_empty(), "a repeat would come after the release");
     bench.reply(0, ":-2\r\n");
     bench.assert_idle();
 }
@@ -225,10 +225,10 @@ fn fenced_set_whose_script_failed_in_the_middle_is_released_although_the_repeat_
     let mut bench = Bench::new(1);
     let lock = hold(&mut bench, [7, 7]);
     bench.core.release_nowait(&lock, bench.now);
-    drop(bench.said(0));
+    drop(bench.sent(0));
     bench.reply(0, ":1\r\n");
     ask(&mut bench);
-    drop(bench.said(0));
+    drop(bench.sent(0));
     bench.reply(0, NOPERM);
     expect(&mut bench, 0, COUNT);
     // The first key may hold this client's own token.
@@ -243,7 +243,7 @@ fn fenced_set_is_refused_without_the_restart_guard_before_a_byte_is_sent() {
     let asked = bench.core.acquire(keys(), LockOptions::new(TTL).wait(TTL).fenced(), 0, bench.now);
     let error = asked.expect_err("it cannot be promised");
     assert!(matches!(error, Error::Config(ConfigError::Fence { .. })), "{error}");
-    assert!(bench.said(0).is_empty());
+    assert!(bench.sent(0).is_empty());
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn fenced_set_of_one_key_is_a_fenced_lock() {
         .core
         .acquire(&set, LockOptions::new(TTL).wait(TTL).fenced(), 0, bench.now)
         .expect("it is fine");
-    assert_eq!(bench.said(0)[0][2..5], ["2", "k", "redlatch:fence:{k}"]);
+    assert_eq!(bench.sent(0)[0][2..5], ["2", "k", "redlatch:fence:{k}"]);
     bench.reply(0, ":7\r\n");
     let lock = won(&mut bench);
     assert_eq!((lock.fence(), fences(&lock)), (Some(7), vec![7]));
@@ -314,5 +314,5 @@ fn key_of_a_fenced_set_may_be_named_after_another_one() {
     bench.core.acquire(&set, LockOptions::once(TTL).fenced(), 7, bench.now).expect("two keys");
     let counters = ["redlatch:fence:{k}", "redlatch:fence:{{k}:fence}"];
     let expected = [&["4", "k", "{k}:fence"][..], &counters].concat();
-    assert_eq!(bench.said(0)[0][2..7], expected);
+    assert_eq!(bench.sent(0)[0][2..7], expected);
 }

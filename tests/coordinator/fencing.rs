@@ -29,9 +29,9 @@ pub fn refused(bench: &mut Bench) -> Error {
 /// The one command that the node was sent, which runs this script.
 #[track_caller]
 pub fn script(bench: &mut Bench, node: usize) -> Command {
-    let mut said = bench.said(node);
-    assert_eq!(said.len(), 1, "{said:?}");
-    let command = said.remove(0);
+    let mut sent = bench.sent(node);
+    assert_eq!(sent.len(), 1, "{sent:?}");
+    let command = sent.remove(0);
     assert!(command[0].starts_with("EVAL"), "{command:?}");
     command
 }
@@ -66,7 +66,7 @@ pub fn give_back(bench: &mut Bench, votes: &[u64]) {
 pub fn release(bench: &mut Bench, lock: &Lock) {
     bench.core.release_nowait(lock, bench.now);
     for node in 0..3 {
-        for _ in bench.said(node) {
+        for _ in bench.sent(node) {
             bench.reply(node, ":1\r\n");
         }
     }
@@ -92,10 +92,10 @@ fn fence_of_equal_votes_takes_one_round_trip() {
     let lock = won(&mut bench);
     assert_eq!(lock.fence(), Some(7));
     assert_eq!(lock.alias().fence(), Some(7));
-    assert!(bench.said(0).is_empty(), "nothing is written back");
+    assert!(bench.sent(0).is_empty(), "nothing is written back");
     assert_eq!((bench.core.stats().fenced, bench.core.stats().written_back), (1, 0));
     bench.core.release_nowait(&lock, bench.now);
-    assert_eq!(bench.said(0)[0][3], "k", "the release names only the key, and leaves the counter");
+    assert_eq!(bench.sent(0)[0][3], "k", "the release names only the key, and leaves the counter");
     assert_eq!(lock.fence(), Some(7), "a late holder still knows its number");
 }
 
@@ -107,7 +107,7 @@ fn fenced_script_is_sent_by_its_sha1_from_the_second_time_on() {
     vote(&mut bench, 2, 7);
     bench.core.release_nowait(&lock, bench.now);
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, ":1\r\n");
     }
     ask(&mut bench);
@@ -140,7 +140,7 @@ fn fence_of_different_votes_is_written_back_before_the_lock_is_handed_out() {
         vote(&mut bench, node, of_it);
     }
     assert!(bench.completion().is_none(), "only one node has the number");
-    assert!(bench.said(0).is_empty(), "it is not written to the node that has it");
+    assert!(bench.sent(0).is_empty(), "it is not written to the node that has it");
     let command = script(&mut bench, 1);
     assert!(runs(&command, EXTEND_SET));
     assert_eq!(command[2..5], ["2", "k", COUNTER]);
@@ -169,7 +169,7 @@ fn fence_whose_write_back_finds_another_token_is_no_fence() {
         // and not on node 2.
         assert_eq!(script(&mut bench, 0)[3], "k");
         assert_eq!(script(&mut bench, 1)[3], "k");
-        assert!(bench.said(2).is_empty());
+        assert!(bench.sent(2).is_empty());
         bench.reply(0, ":1\r\n");
         bench.reply(1, ":0\r\n");
         bench.assert_idle();
@@ -191,7 +191,7 @@ fn fence_that_is_written_back_after_the_deadline_is_no_fence() {
     bench.core.handle_timeout(bench.now);
     let error = refused(&mut bench);
     assert!(matches!(error, Error::Expired(_)), "{error}");
-    assert_eq!(bench.said(0)[0][3], "k", "the release");
+    assert_eq!(bench.sent(0)[0][3], "k", "the release");
 }
 
 #[test]
@@ -204,8 +204,8 @@ fn fence_is_not_written_back_at_the_deadline() {
     bench.now = bench.now.saturating_add(TTL);
     vote(&mut bench, 1, 2);
     assert!(matches!(refused(&mut bench), Error::Expired(_)));
-    let said = bench.said(1);
-    assert!(said.iter().all(|command| !runs(command, EXTEND_SET)), "{said:?}");
+    let sent = bench.sent(1);
+    assert!(sent.iter().all(|command| !runs(command, EXTEND_SET)), "{sent:?}");
 }
 
 #[test]
@@ -220,15 +220,15 @@ fn fence_that_no_node_confirms_in_time_is_lost_and_its_wait_goes_on() {
     bench.pass(millis(51));
     assert!(bench.completion().is_none(), "the next attempt follows");
     for node in 0..2 {
-        bench.said(node);
+        bench.sent(node);
     }
     bench.reply(0, ":1\r\n");
     bench.reply(1, ":1\r\n:1\r\n");
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, ":9\r\n:1\r\n");
     bench.pass(millis(60));
     for node in [0, 1] {
-        let asked = bench.said(node);
+        let asked = bench.sent(node);
         assert!(asked.iter().any(|command| runs(command, ACQUIRE)), "{asked:?}");
         let first = asked.iter().position(|command| runs(command, ACQUIRE)).unwrap();
         let before = ":1\r\n".repeat(first);
@@ -321,11 +321,11 @@ fn node_that_is_flushed_between_the_rounds_does_not_count() {
 fn node_in_quarantine_counts_no_fence_and_creates_no_counter() {
     let mut bench = Bench::new(3);
     bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
-    bench.said(0);
+    bench.sent(0);
     ask(&mut bench);
-    let said = bench.said(0);
-    assert_eq!(said.last().unwrap()[0], "SET", "a plain SET, which touches no counter: {said:?}");
-    bench.reply(0, &format!("{}+OK\r\n", "_\r\n".repeat(said.len() - 1)));
+    let sent = bench.sent(0);
+    assert_eq!(sent.last().unwrap()[0], "SET", "a plain SET, which touches no counter: {sent:?}");
+    bench.reply(0, &format!("{}+OK\r\n", "_\r\n".repeat(sent.len() - 1)));
     script(&mut bench, 1);
     vote(&mut bench, 1, 6);
     assert!(bench.completion().is_none());
@@ -345,13 +345,13 @@ fn node_whose_clock_is_far_from_the_median_counts_no_fence() {
         bench.connect(0);
         bench.pass(millis(62_000));
         ask(&mut bench);
-        let said = bench.said(0);
-        let fenced = said.iter().any(|command| runs(command, ACQUIRE));
-        assert_eq!(fenced, counts, "{skew} s: {said:?}");
+        let sent = bench.sent(0);
+        let fenced = sent.iter().any(|command| runs(command, ACQUIRE));
+        assert_eq!(fenced, counts, "{skew} s: {sent:?}");
         if counts {
             continue;
         }
-        assert_eq!(said.last().unwrap()[0], "SET");
+        assert_eq!(sent.last().unwrap()[0], "SET");
         bench.reply(0, "+OK\r\n");
         script(&mut bench, 1);
         vote(&mut bench, 1, 6);
@@ -376,10 +376,10 @@ fn node_that_may_evict_counts_no_fence() {
     assert!(error.to_string().contains("may evict keys"), "{error}");
     // A plain lock can be granted there.
     for node in 0..2 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, ":1\r\n");
     }
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "_\r\n");
     assert_eq!(bench.hold(&[0, 1]).fence(), None);
 }
@@ -391,7 +391,7 @@ fn fence_is_refused_without_the_restart_guard_before_a_byte_is_sent() {
     let error = asked.unwrap_err();
     assert!(matches!(error, Error::Config(ConfigError::Fence { .. })), "{error}");
     assert!(error.to_string().starts_with("fencing number: the restart guard is off"), "{error}");
-    assert!((0..3).all(|node| bench.said(node).is_empty()));
+    assert!((0..3).all(|node| bench.sent(node).is_empty()));
     bench.assert_idle();
 }
 
@@ -452,7 +452,7 @@ fn extend_and_heal_touch_no_counter_of_a_node_that_does_not_count() {
         script(&mut bench, 2);
         vote(&mut bench, 2, 7);
         bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
-        let marks = bench.said(2).len();
+        let marks = bench.sent(2).len();
         bench.reply(2, &"_\r\n".repeat(marks));
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         for node in 0..2 {
@@ -462,12 +462,12 @@ fn extend_and_heal_touch_no_counter_of_a_node_that_does_not_count() {
         bench.reply(2, reply);
         bench.reply(0, ":1\r\n");
         bench.reply(1, ":1\r\n");
-        let said = bench.said(2);
-        let names: Vec<&str> = said.iter().map(|command| command[0].as_str()).collect();
+        let sent = bench.sent(2);
+        let names: Vec<&str> = sent.iter().map(|command| command[0].as_str()).collect();
         match reply {
             ":0\r\n" => assert_eq!(names, ["SET"], "the key alone is healed"),
-            ":1\r\n" => assert!(names.is_empty(), "{said:?}"),
-            _ => assert!(names == ["EVAL"] && runs(&said[0], EXTEND), "{said:?}"),
+            ":1\r\n" => assert!(names.is_empty(), "{sent:?}"),
+            _ => assert!(names == ["EVAL"] && runs(&sent[0], EXTEND), "{sent:?}"),
         }
     }
 }
@@ -486,9 +486,9 @@ fn extend_that_a_flushed_node_has_no_script_for_is_repeated_without_the_counter(
         }
     }
     bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n-NOSCRIPT No matching script.\r\n");
-    let said = bench.said(2);
-    assert!(said.iter().all(|command| !runs(command, EXTEND_SET)), "{said:?}");
-    assert_eq!(said.last().unwrap()[..2], ["EVAL", EXTEND.source]);
+    let sent = bench.sent(2);
+    assert!(sent.iter().all(|command| !runs(command, EXTEND_SET)), "{sent:?}");
+    assert_eq!(sent.last().unwrap()[..2], ["EVAL", EXTEND.source]);
 }
 
 #[test]
@@ -524,8 +524,8 @@ fn queued_fenced_request_is_fenced_when_its_turn_comes() {
     asked.expect("it waits in the queue");
     bench.core.release_nowait(&lock, bench.now);
     for node in [0, 1] {
-        let said = bench.said(node);
-        assert!(runs(said.last().unwrap(), ACQUIRE), "{said:?}");
+        let sent = bench.sent(node);
+        assert!(runs(sent.last().unwrap(), ACQUIRE), "{sent:?}");
         bench.reply(node, ":1\r\n:4\r\n");
     }
     assert_eq!(won(&mut bench).fence(), Some(4));

@@ -13,7 +13,7 @@ fn fenced_acquire_that_a_node_forgot_is_not_repeated_after_its_release() {
     vote(&mut bench, 2, 7);
     bench.core.release_nowait(&lock, bench.now);
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, ":1\r\n");
     }
     let op = ask(&mut bench);
@@ -21,7 +21,7 @@ fn fenced_acquire_that_a_node_forgot_is_not_repeated_after_its_release() {
     bench.core.cancel(op, bench.now);
     script(&mut bench, 0);
     bench.reply(0, "-NOSCRIPT No matching script.\r\n:0\r\n");
-    assert!(bench.said(0).is_empty(), "a repeat would leave a lock without an owner");
+    assert!(bench.sent(0).is_empty(), "a repeat would leave a lock without an owner");
 }
 
 /// The user may not use `TIME`, or may not write the counter: the script sets the key and fails.
@@ -80,7 +80,7 @@ fn acquire_that_a_flushed_node_has_no_script_for_is_not_repeated() {
     ask(&mut bench);
     assert_eq!(script(&mut bench, 2)[0], "EVALSHA");
     bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n-NOSCRIPT No matching script.\r\n");
-    let said = bench.said(2);
-    let counts = said.iter().any(|command| runs(command, ACQUIRE));
-    assert!(!counts, "it would create a counter below a number: {said:?}");
+    let sent = bench.sent(2);
+    let counts = sent.iter().any(|command| runs(command, ACQUIRE));
+    assert!(!counts, "it would create a counter below a number: {sent:?}");
 }

@@ -10,7 +10,7 @@ pub const WRITTEN: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
 /// A lock on all three nodes that is kept, with nothing unanswered.
 pub fn kept(bench: &mut Bench, keep: AutoExtend) -> Lock {
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     bench.core.auto_extend(&lock, keep, bench.now).unwrap();
     for node in 0..3 {
@@ -24,7 +24,7 @@ pub fn kept(bench: &mut Bench, keep: AutoExtend) -> Lock {
 pub fn answer(bench: &mut Bench, said: [&str; 3]) -> usize {
     let mut extends = 0;
     for (node, said) in said.into_iter().enumerate() {
-        for command in bench.said(node) {
+        for command in bench.sent(node) {
             let reply = match command[0].as_str() {
                 "CLIENT" => "+OK\r\n",
                 "PTTL" => ":9999\r\n",
@@ -190,7 +190,7 @@ fn pace(bench: &mut Bench, nodes: &[usize]) -> usize {
     while bench.now < end {
         bench.pass(millis(20));
         for &node in nodes {
-            for command in bench.said(node) {
+            for command in bench.sent(node) {
                 let is_the_third = node == 2;
                 extends += usize::from(command[0] == "EVALSHA" && !is_the_third);
                 bench.reply(

@@ -64,7 +64,7 @@ fn a_write_to_the_key_starts_no_extend_beside_one_that_is_about_to_be_asked_agai
         bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n");
     }
     bench.pass(millis(1));
-    assert!(bench.said(0).is_empty(), "it would run beside the one that pauses");
+    assert!(bench.sent(0).is_empty(), "it would run beside the one that pauses");
     bench.pass(millis(49));
     for node in 0..3 {
         assert_eq!(bench.names(node), ["EVALSHA", "CLIENT", "PTTL"]);
@@ -73,7 +73,7 @@ fn a_write_to_the_key_starts_no_extend_beside_one_that_is_about_to_be_asked_agai
     let done = bench.completion().unwrap();
     assert!(matches!((done.data, done.result), (2, Ok(Outcome::Extended { .. }))));
     bench.pass(Duration::from_secs(1));
-    assert!(bench.said(0).is_empty());
+    assert!(bench.sent(0).is_empty());
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn extend_from_before_auto_extend_does_not_reach_beyond_its_bound() {
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     let bound = bench.now.saturating_add(Duration::from_secs(1));
     bench.core.auto_extend(&lock, AutoExtend::at_most(Duration::from_secs(1)), bench.now).unwrap();
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, ":1\r\n");
     let done = bench.completion().unwrap();
     assert!(matches!(done.result, Ok(Outcome::Extended { deadline }) if deadline == bound));
@@ -109,7 +109,7 @@ fn an_extend_that_was_won_is_not_reported_for_a_lock_that_was_lost_since() {
     let (mut bench, lock) = kept(AutoExtend::at_most(Duration::from_secs(1)));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, ":1\r\n+OK\r\n:10000\r\n");
     }
     // A lock that is renewed ends 2 ms before its deadline, and its keys are released then.

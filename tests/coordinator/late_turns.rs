@@ -60,9 +60,9 @@ fn late_turn_after_all_deadlines_releases_every_auto_extended_lock() {
     keep_many(&mut bench, "k", 600, TTL, AutoExtend::at_most(TTL * 100));
     bench.pass(TTL * 2);
     for node in 0..3 {
-        let said = bench.said(node);
-        assert_eq!(said.iter().filter(|command| prolongs(command)).count(), 0, "n{node}");
-        assert_eq!(said.iter().filter(|command| releases(command)).count(), 600, "n{node}");
+        let sent = bench.sent(node);
+        assert_eq!(sent.iter().filter(|command| prolongs(command)).count(), 0, "n{node}");
+        assert_eq!(sent.iter().filter(|command| releases(command)).count(), 600, "n{node}");
     }
     assert_eq!(count_lost(&mut bench), 600);
     assert_eq!(bench.core.auto_extended_locks(), 0);
@@ -77,10 +77,10 @@ fn losses_do_not_wait_for_the_renewals_of_live_locks() {
     bench.pass(millis(3_430));
     assert_eq!(count_lost(&mut bench), 300, "all of them in the first turn");
     for node in 0..3 {
-        let said = bench.said(node);
-        let first_renewal = said.iter().position(|command| prolongs(command)).unwrap();
-        let last_release = said.iter().rposition(|command| releases(command)).unwrap();
-        assert_eq!(said.iter().filter(|command| releases(command)).count(), 300);
+        let sent = bench.sent(node);
+        let first_renewal = sent.iter().position(|command| prolongs(command)).unwrap();
+        let last_release = sent.iter().rposition(|command| releases(command)).unwrap();
+        assert_eq!(sent.iter().filter(|command| releases(command)).count(), 300);
         assert!(last_release < first_renewal, "losses come before renewals");
     }
     // The renewals that are left are due at once.
@@ -88,7 +88,7 @@ fn losses_do_not_wait_for_the_renewals_of_live_locks() {
         assert!(bench.core.next_timeout().is_some_and(|at| at <= bench.now));
         bench.pass(Duration::ZERO);
     }
-    assert_eq!(bench.said(0).iter().filter(|command| prolongs(command)).count(), 600 - 256);
+    assert_eq!(bench.sent(0).iter().filter(|command| prolongs(command)).count(), 600 - 256);
     assert_eq!(bench.core.auto_extended_locks(), 600);
 }
 
@@ -118,8 +118,8 @@ fn kept(bench: &mut Bench) -> (Lock, Duration) {
 
 fn assert_nothing_prolongs(bench: &mut Bench) {
     for node in 0..3 {
-        let said = bench.said(node);
-        assert!(!said.iter().any(|command| prolongs(command)), "n{node}: {said:?}");
+        let sent = bench.sent(node);
+        assert!(!sent.iter().any(|command| prolongs(command)), "n{node}: {sent:?}");
     }
 }
 
@@ -158,10 +158,10 @@ fn extend_of_the_caller_is_not_repeated_at_the_loss_of_an_auto_extended_lock() {
 /// The nodes do not know the script of an extend. Their answers are read `late`.
 fn extend_without_script(bench: &mut Bench, lock: &Lock, late: Duration) {
     bench.core.extend(lock, TTL, 2, bench.now).unwrap();
-    let said: Vec<Vec<String>> = (0..3).map(|node| bench.names(node)).collect();
+    let sent: Vec<Vec<String>> = (0..3).map(|node| bench.names(node)).collect();
     bench.now = bench.now.saturating_add(late);
-    for (node, said) in said.iter().enumerate() {
-        let named = if said.len() > 1 { "+OK\r\n:9999\r\n" } else { "" };
+    for (node, sent) in sent.iter().enumerate() {
+        let named = if sent.len() > 1 { "+OK\r\n:9999\r\n" } else { "" };
         bench.reply(node, &format!("{NO_SCRIPT}{named}"));
     }
 }
@@ -171,13 +171,13 @@ fn a_script_that_a_node_forgot_is_not_sent_at_or_past_the_deadline() {
     for (late, sent) in [(millis(1), true), (Duration::ZERO, false), (TTL, false)] {
         let mut bench = quiet();
         let lock = bench.hold(&[0, 1]);
-        bench.said(2);
+        bench.sent(2);
         bench.reply(2, "+OK\r\n");
         let left = bench.core.remaining(&lock, bench.now);
         // The answer comes a millisecond before the deadline, at the deadline, or after it.
         let late = if sent { left - late } else { left + late };
         extend_without_script(&mut bench, &lock, late);
-        let said = bench.said(0);
+        let said = bench.sent(0);
         assert_eq!(said.iter().any(|command| prolongs(command)), sent, "{late:?}: {said:?}");
         bench.pass(millis(1));
         assert_lost(&mut bench, 2);
@@ -195,7 +195,7 @@ fn a_script_that_a_node_forgot_is_not_sent_at_or_past_the_deadline() {
 fn a_node_that_answers_past_the_deadline_is_not_healed() {
     let mut bench = quiet();
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     (0..3).for_each(|node| assert_eq!(bench.names(node), ["EVALSHA"]));

@@ -74,7 +74,7 @@ fn full_minority_does_not_keep_a_majority_from_being_asked() {
     bench.acquire();
     bench.acquire();
     for node in 0..5 {
-        bench.said(node);
+        bench.sent(node);
     }
     for node in 2..5 {
         bench.reply(node, "+OK\r\n+OK\r\n");
@@ -109,7 +109,7 @@ fn half_of_the_outbox_is_kept_for_releases() {
 
 fn hold(bench: &mut Bench, key: &[u8]) -> redlatch::Lock {
     ask_for(bench, key).unwrap();
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, "+OK\r\n");
     match bench.completion().map(|done| done.result) {
         Some(Ok(Outcome::Acquired(lock))) => lock,

@@ -8,17 +8,17 @@ use redlatch::{LockOptions, NodeId};
 fn a_silent_node_is_asked_for_nothing_new_and_its_connection_is_replaced() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.pass(millis(50));
     assert_eq!(bench.node_state(2), NodeState::Suspect);
     let second = bench.hold(&[0, 1]);
-    assert!(bench.said(2).is_empty(), "it is suspect");
+    assert!(bench.sent(2).is_empty(), "it is suspect");
     // A release follows the SET that was sent to n2, on the wire. The release of a SET that was not
     // sent waits.
     bench.core.release_nowait(&lock, bench.now);
     assert_eq!(bench.names(2), ["EVAL"]);
     bench.core.release_nowait(&second, bench.now);
-    assert!(bench.said(2).is_empty());
+    assert!(bench.sent(2).is_empty());
     bench.pass(millis(499));
     assert!(bench.actions().is_empty());
     bench.pass(millis(1));
@@ -30,20 +30,20 @@ fn a_silent_node_is_asked_for_nothing_new_and_its_connection_is_replaced() {
 fn a_node_that_answers_again_is_ready_again_and_gets_its_pending_releases() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.pass(millis(40));
     bench.reply(2, "+OK\r\n");
     // n2 answers its SET, and is silent after the next request.
     let other = bench.core.acquire(b"other", LockOptions::once(TTL), 7, bench.now).unwrap();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
     }
     bench.reply(0, "+OK\r\n");
     bench.reply(1, "+OK\r\n");
     bench.pass(millis(60));
     assert_eq!(bench.node_state(2), NodeState::Suspect);
     bench.core.release_nowait(&lock, bench.now);
-    assert!(bench.said(2).is_empty(), "nothing of this lock is unanswered there: it waits");
+    assert!(bench.sent(2).is_empty(), "nothing of this lock is unanswered there: it waits");
     assert_eq!(bench.core.pending_releases(NodeId::new(2)), 1);
     bench.reply(2, "+OK\r\n");
     assert_eq!(bench.node_state(2), NodeState::Ready);
@@ -109,10 +109,10 @@ fn questions_that_were_written_late_are_not_waited_for_beyond_the_deadline() {
 fn an_idle_connection_is_asked_for_its_time_and_found_dead() {
     let mut bench = Bench::new(1);
     bench.pass(millis(4_999));
-    assert!(bench.said(0).is_empty());
+    assert!(bench.sent(0).is_empty());
     bench.pass(millis(1));
     assert_eq!(bench.names(0), ["TIME"]);
-    bench.tell_time(0);
+    bench.answer_time(0);
     bench.pass(Duration::from_secs(5));
     assert_eq!(bench.names(0), ["TIME"]);
     bench.pass(millis(50));
@@ -146,12 +146,12 @@ fn a_connection_that_was_good_is_replaced_at_once_and_one_that_was_not_with_grow
 fn a_suspect_node_is_reported_as_silent() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
     let _ = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.pass(millis(50));
     assert_eq!(bench.node_state(2), NodeState::Suspect);
     bench.acquire();
     for node in [0, 1] {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "_\r\n");
     }
     let Err(Error::Contended(report)) = bench.completion().unwrap().result else { panic!() };

@@ -9,7 +9,7 @@ use super::*;
 fn refused(ask: impl FnOnce(&mut Bench) -> Result<Op, Error>) -> ConfigError {
     let mut bench = Bench::new(3);
     let error = ask(&mut bench).expect_err("it is refused");
-    assert!((0..3).all(|node| bench.said(node).is_empty()), "nothing is sent");
+    assert!((0..3).all(|node| bench.sent(node).is_empty()), "nothing is sent");
     bench.assert_idle();
     let Error::Config(error) = error else { panic!("{error}") };
     error
@@ -77,7 +77,7 @@ fn options_that_wait_until_a_moment_end_there() {
         let moment = bench.now.saturating_add(length);
         let options = LockOptions::new(TTL).wait_until(moment);
         bench.core.acquire(b"k", options, 1, bench.now).expect("it is asked");
-        bench.said(0);
+        bench.sent(0);
         bench.reply(0, "$-1\r\n");
         assert_eq!(bench.completion().is_some(), attempts == 1, "{length:?}");
         if attempts == 2 {

@@ -60,7 +60,7 @@ fn connection_that_was_good_for_long_is_reconnecting_when_it_is_lost() {
     assert_eq!(bench.core.reconnecting(), NodeSet::EMPTY);
     // A node that is only suspect keeps its connection.
     bench.acquire();
-    bench.said(2);
+    bench.sent(2);
     bench.pass(millis(50));
     assert_eq!(bench.node_state(2), NodeState::Suspect);
     assert_eq!(bench.core.reconnecting(), NodeSet::EMPTY);
@@ -74,7 +74,7 @@ fn driver_sees_how_many_questions_are_unanswered() {
     let ops: Vec<_> = (0..3).map(|_| bench.acquire()).collect();
     assert_eq!(unanswered(&bench), before + 3);
     assert!(ops.iter().all(|&op| bench.core.is_open(op)));
-    bench.said(1);
+    bench.sent(1);
     bench.reply(1, "+OK\r\n");
     assert_eq!(unanswered(&bench), before + 2);
     bench.core.cancel(ops[0], bench.now);
@@ -89,7 +89,7 @@ fn key_of_a_lock_can_be_read_until_nothing_of_it_is_pending() {
     bench.core.release_nowait(&lock, bench.now);
     assert_eq!(bench.core.key(&lock), Some(&b"k"[..]), "its releases are in flight");
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, ":1\r\n");
     }
     assert_eq!(bench.core.key(&lock), None);
@@ -102,7 +102,7 @@ fn error_of_a_request_can_be_read_before_its_outcome_is_fetched() {
     let op = bench.acquire();
     assert!(bench.core.error(op).is_none());
     for node in 0..2 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "_\r\n");
     }
     let error = bench.core.error(op).expect("two of three denied it");

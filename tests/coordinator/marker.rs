@@ -110,12 +110,12 @@ fn a_client_that_sees_a_flush_or_a_jump_of_the_clock_marks_the_node_for_the_next
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
     // Many pushes cost one script until it is answered.
     bench.reply(0, &FLUSH.repeat(3));
-    let said = bench.said(0);
-    assert_eq!(said.len(), 1);
-    assert_eq!((said[0][1].as_str(), said[0][5].as_str()), (MARK, ""), "unless another did");
+    let sent = bench.sent(0);
+    assert_eq!(sent.len(), 1);
+    assert_eq!((sent[0][1].as_str(), sent[0][5].as_str()), (MARK, ""), "unless another did");
     bench.reply(0, &bulk(&marker(0, "").unwrap()));
     bench.reply(0, FLUSH);
-    assert_eq!(bench.said(0).len(), 1);
+    assert_eq!(bench.sent(0).len(), 1);
     // The answer is lost with the connection, so the next connection has to write the marker.
     bench.lose(0);
     bench.pass(millis(600));
@@ -124,9 +124,9 @@ fn a_client_that_sees_a_flush_or_a_jump_of_the_clock_marks_the_node_for_the_next
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
     bench.pass(Duration::from_secs(5));
     assert_eq!(bench.names(0), ["TIME"]);
-    bench.tell_time_of(0, 3_600_000_000);
-    let said = bench.said(0);
-    assert_eq!((said[0][1].as_str(), said[0][5].as_str()), (MARK, "new"), "the old one survived");
+    bench.answer_time_with_skew(0, 3_600_000_000);
+    let sent = bench.sent(0);
+    assert_eq!((sent[0][1].as_str(), sent[0][5].as_str()), (MARK, "new"), "the old one survived");
 }
 
 #[test]
@@ -134,16 +134,16 @@ fn a_flush_during_the_handshake_is_not_missed() {
     let mut bench = Bench::of_settings(settings(RestartGuard::On), &[marker(2 * MINUTE, "")], NOW);
     bench.open(0);
     // The flush comes after tracking was switched on and the marker was read.
-    let said = bench.said(0);
-    let names: Vec<&str> = said.iter().map(|command| command[0].as_str()).collect();
+    let sent = bench.sent(0);
+    let names: Vec<&str> = sent.iter().map(|command| command[0].as_str()).collect();
     let at = |name| names.iter().position(|&other| other == name).unwrap();
-    assert!(said[1][1] == "TRACKING" && at("GET") > 1, "{names:?}");
-    let replies: Vec<String> = said.iter().map(|c| bench.handshake_reply(0, c)).collect();
+    assert!(sent[1][1] == "TRACKING" && at("GET") > 1, "{names:?}");
+    let replies: Vec<String> = sent.iter().map(|c| bench.handshake_reply(0, c)).collect();
     let (before, after) = replies.split_at(at("GET") + 1);
     bench.reply(0, &format!("{}{FLUSH}{}", before.concat(), after.concat()));
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
-    let said = bench.said(0);
-    assert!(said.iter().any(|command| command[1..].first().is_some_and(|word| word == MARK)));
+    let sent = bench.sent(0);
+    assert!(sent.iter().any(|command| command[1..].first().is_some_and(|word| word == MARK)));
 }
 
 #[test]
@@ -160,8 +160,8 @@ fn an_operator_who_vouches_is_believed_by_every_process() {
     let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
     bench.core.vouch(7, bench.now).unwrap();
-    let said = bench.said(0);
-    let vouched = said.iter().find(|command| command.get(1).is_some_and(|word| word == MARK));
+    let sent = bench.sent(0);
+    let vouched = sent.iter().find(|command| command.get(1).is_some_and(|word| word == MARK));
     assert_eq!(vouched.unwrap()[6], " vouched");
     bench.reply(0, &bulk(&marker(0, " vouched").unwrap()));
     let Ok(Outcome::Vouched(report)) = bench.completion().unwrap().result else { panic!() };
@@ -182,7 +182,7 @@ fn an_operator_who_vouches_is_believed_by_every_process() {
 fn vouch_does_not_cover_what_a_node_forgets_later() {
     let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
     bench.core.vouch(7, bench.now).unwrap();
-    bench.said(0);
+    bench.sent(0);
     // The script found no marker, and wrote none.
     bench.reply(0, &format!("{FLUSH}_\r\n"));
     let error = bench.completion().unwrap().result.unwrap_err();
@@ -195,14 +195,14 @@ fn an_operator_vouches_only_in_the_place_of_the_marker_that_was_seen() {
     let mut bench = meet(RestartGuard::On, marker(MINUTE / 2, ""), INFO_REPLID);
     bench.core.vouch(7, bench.now).unwrap();
     let vouches = |bench: &mut Bench| -> Vec<String> {
-        let said = bench.said(0).into_iter();
-        let scripts = said.filter(|command| command.get(1).is_some_and(|word| word == MARK));
+        let sent = bench.sent(0).into_iter();
+        let scripts = sent.filter(|command| command.get(1).is_some_and(|word| word == MARK));
         scripts.filter(|script| script[6] == " vouched").map(|script| script[5].clone()).collect()
     };
     assert_eq!(vouches(&mut bench), [(MICROS - MINUTE / 2).to_string()]);
     // A flush comes before the answer: the marker that is written after it is another one.
     bench.reply(0, &format!("{FLUSH}_\r\n"));
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, &bulk(&marker(0, "").unwrap()));
     bench.core.vouch(8, bench.now).unwrap();
     assert_eq!(vouches(&mut bench), [MICROS.to_string()]);
@@ -214,15 +214,15 @@ fn an_operator_vouches_only_in_the_place_of_the_marker_that_was_seen() {
 fn no_operator_vouches_for_a_node_whose_marker_was_never_seen() {
     let mut bench = Bench::of_settings(settings(RestartGuard::On), &[Some(String::new())], NOW);
     bench.open(0);
-    let said = bench.said(0);
-    let replies: String = said.iter().map(|c| bench.handshake_reply(0, c)).collect();
+    let sent = bench.sent(0);
+    let replies: String = sent.iter().map(|c| bench.handshake_reply(0, c)).collect();
     bench.reply(0, &replies);
     assert_eq!(bench.names(0), ["EVAL"]);
     bench.reply(0, "-OOM no\r\n");
-    bench.said(0);
+    bench.sent(0);
     bench.core.vouch(7, bench.now).unwrap();
-    let said = bench.said(0);
-    assert_eq!(said[0][5], "0", "the time of the marker that it replaces: there is none");
+    let sent = bench.sent(0);
+    assert_eq!(sent[0][5], "0", "the time of the marker that it replaces: there is none");
     bench.reply(0, "_\r\n");
     let error = bench.completion().unwrap().result.unwrap_err();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
@@ -233,7 +233,7 @@ fn vouch_by_two_clients_at_once_succeeds() {
     let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
     bench.core.vouch(7, bench.now).unwrap();
     bench.core.vouch(8, bench.now).unwrap();
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, &bulk(&marker(0, " vouched").unwrap()).repeat(2));
     for _ in 0..2 {
         assert!(bench.completion().unwrap().result.is_ok());
@@ -247,14 +247,14 @@ fn a_quarantine_that_began_after_an_operator_vouched_lasts_to_its_own_end() {
     let mut bench = Bench::of_settings(settings, &[Some(String::new())], NOW);
     bench.connect(0);
     bench.core.vouch(7, bench.now).unwrap();
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, &bulk(&marker(0, " vouched").unwrap()));
     assert_eq!(bench.node_state(0), NodeState::Ready);
     for _ in 0..2 {
         // The second flush prolongs the quarantine that the first one began.
         bench.pass(Duration::from_secs(10));
         bench.reply(0, FLUSH);
-        assert_eq!(markings(&bench.said(0)), [""]);
+        assert_eq!(markings(&bench.sent(0)), [""]);
         bench.reply(0, &bulk(&marker(0, "").unwrap()));
     }
     bench.pass(MEMORY - Duration::from_secs(10));
@@ -282,30 +282,30 @@ fn a_jump_of_the_clock_is_written_down_when_the_node_can_be_asked_again() {
     let mut bench = asked_for_its_time();
     bench.pass(millis(60));
     assert_eq!(bench.node_state(0), NodeState::Suspect);
-    bench.tell_time_of(0, jump);
-    assert_eq!(markings(&bench.said(0)), ["new"]);
+    bench.answer_time_with_skew(0, jump);
+    assert_eq!(markings(&bench.sent(0)), ["new"]);
     // The client was already writing the marker because of a flush of another database.
     let mut bench = asked_for_its_time();
     bench.reply(0, FLUSH);
-    assert_eq!(markings(&bench.said(0)), [""]);
-    bench.tell_time_of(0, jump);
-    assert_eq!(markings(&bench.said(0)), [""; 0]);
+    assert_eq!(markings(&bench.sent(0)), [""]);
+    bench.answer_time_with_skew(0, jump);
+    assert_eq!(markings(&bench.sent(0)), [""; 0]);
     bench.reply(0, &bulk(&marker(2 * MINUTE, "").unwrap()));
-    assert_eq!(markings(&bench.said(0)), ["new"]);
+    assert_eq!(markings(&bench.sent(0)), ["new"]);
     // The node's memory is full for a while.
     bench.reply(0, "-OOM command not allowed when used memory > 'maxmemory'.\r\n");
-    assert_eq!(markings(&bench.said(0)), [""; 0]);
+    assert_eq!(markings(&bench.sent(0)), [""; 0]);
     bench.pass(Duration::from_secs(5));
-    assert_eq!(markings(&bench.said(0)), ["new"]);
+    assert_eq!(markings(&bench.sent(0)), ["new"]);
     bench.reply(0, &bulk(&marker(0, "").unwrap()));
     bench.markers[0] = marker(0, "");
-    bench.tell_time_of(0, jump);
+    bench.answer_time_with_skew(0, jump);
     bench.pass(Duration::from_secs(5));
-    assert_eq!(markings(&bench.said(0)), [""; 0], "it is written");
+    assert_eq!(markings(&bench.sent(0)), [""; 0], "it is written");
     // If this connection is lost, the marker is written on the next one.
     let mut bench = asked_for_its_time();
-    bench.tell_time_of(0, jump);
-    assert_eq!(markings(&bench.said(0)), ["new"]);
+    bench.answer_time_with_skew(0, jump);
+    assert_eq!(markings(&bench.sent(0)), ["new"]);
     bench.lose(0);
     bench.pass(millis(600));
     assert_eq!(markings(&bench.connect(0)), ["new"]);
@@ -318,8 +318,8 @@ fn a_marker_that_cannot_be_written_for_a_while_is_no_reason_to_trust() {
     for refusal in ["-OOM no\r\n", "-MISCONF no\r\n", wrapped] {
         let mut bench = Bench::of_settings(settings(RestartGuard::On), &[Some(String::new())], NOW);
         bench.open(0);
-        let said = bench.said(0);
-        let replies: String = said.iter().map(|c| bench.handshake_reply(0, c)).collect();
+        let sent = bench.sent(0);
+        let replies: String = sent.iter().map(|c| bench.handshake_reply(0, c)).collect();
         bench.reply(0, &replies);
         assert_eq!(bench.names(0), ["EVAL"]);
         bench.reply(0, refusal);
@@ -332,12 +332,12 @@ fn a_node_that_does_not_say_what_time_it_is_is_judged_without_its_marker() {
     let known = marker(2 * MINUTE, "");
     let mut bench = Bench::of_settings(settings(RestartGuard::On), &[known], NOW);
     bench.open(0);
-    let said = bench.said(0);
+    let sent = bench.sent(0);
     let mut reply = |command: &bench::Command| match command[0].as_str() {
         "TIME" => "-NOPERM no\r\n".to_string(),
         _ => bench.handshake_reply(0, command),
     };
-    let replies: String = said.iter().map(&mut reply).collect();
+    let replies: String = sent.iter().map(&mut reply).collect();
     bench.reply(0, &replies);
     assert_eq!(bench.node_state(0), NodeState::Ready, "it has been up for a day");
 }
@@ -391,7 +391,7 @@ fn the_key_of_the_marker_cannot_be_locked() {
         error.to_string(),
         "key \"app:node\": it is the key of the node marker; lock another key"
     );
-    assert!(bench.said(0).is_empty());
+    assert!(bench.sent(0).is_empty());
 }
 
 #[test]
@@ -402,8 +402,8 @@ fn vouch_ends_at_the_node_timeout_with_the_reply_of_each_node() {
     }
     bench.core.vouch(7, bench.now).unwrap();
     let answer = bulk(&marker(0, " vouched").unwrap());
-    bench.said(0);
-    bench.said(1);
+    bench.sent(0);
+    bench.sent(1);
     bench.reply(0, &answer);
     bench.reply(1, "-NOPERM no\r\n");
     assert!(bench.completion().is_none(), "node 2 may answer yet");
@@ -423,7 +423,7 @@ fn a_key_of_another_program_is_left_alone() {
         assert_eq!(distrust(&mut bench), None, "the node is judged by its uptime");
         assert_eq!(bench.markers[0].as_deref(), Some(value));
         bench.reply(0, FLUSH);
-        assert!(bench.said(0).is_empty());
+        assert!(bench.sent(0).is_empty());
     }
 }
 
@@ -447,7 +447,7 @@ fn vouch_does_not_cover_what_a_node_forgets_before_its_answer_is_read() {
     // reads the answer.
     let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
     bench.core.vouch(7, bench.now).unwrap();
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, &format!("{FLUSH}{}", bulk(&marker(0, " vouched").unwrap())));
     let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
     assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::Quarantined));
@@ -458,7 +458,7 @@ fn vouch_does_not_cover_what_a_node_forgets_before_its_answer_is_read() {
 fn vouch_needs_the_marker_of_an_operator_in_the_answer() {
     let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
     bench.core.vouch(7, bench.now).unwrap();
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, &bulk(&marker(0, "").unwrap()));
     let error = bench.completion().unwrap().result.unwrap_err();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
@@ -474,9 +474,9 @@ fn vouch_is_refused_where_no_marker_can_name_the_node() {
     unknown.set_info(0, "uptime_in_seconds:86400\r\nrole:master\r\n");
     for mut bench in [unnamed, unknown] {
         bench.connect(0);
-        bench.said(0);
+        bench.sent(0);
         bench.core.vouch(7, bench.now).unwrap();
-        assert!(bench.said(0).is_empty());
+        assert!(bench.sent(0).is_empty());
         let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
         assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::NoPermission));
     }
@@ -489,9 +489,9 @@ fn is_written_again(refusal: &str) -> bool {
     assert_eq!(bench.names(0), ["EVAL"]);
     bench.reply(0, refusal);
     bench.pass(Duration::from_secs(5));
-    let said = bench.names(0);
-    assert!(said.contains(&"TIME".to_string()), "{said:?}");
-    said.contains(&"EVAL".to_string())
+    let sent = bench.names(0);
+    assert!(sent.contains(&"TIME".to_string()), "{sent:?}");
+    sent.contains(&"EVAL".to_string())
 }
 
 #[test]
@@ -511,13 +511,13 @@ fn node_whose_marker_could_not_be_renewed_counts_no_fence() {
         let mut bench = Bench::of_settings(settings, &[marker(2 * MINUTE, "")], NOW);
         bench.connect(0);
         bench.reply(0, FLUSH);
-        let said = bench.said(0);
-        assert_eq!(said.last().map(|command| command[1].as_str()), Some(MARK), "{said:?}");
+        let sent = bench.sent(0);
+        assert_eq!(sent.last().map(|command| command[1].as_str()), Some(MARK), "{sent:?}");
         bench.reply(0, answer);
         bench.pass(MEMORY + millis(1));
         let fenced = bench.core.acquire(b"k", LockOptions::once(TTL).fenced(), 1, bench.now);
         fenced.expect("it can be asked for");
-        let said = bench.said(0);
-        assert_eq!(said[0][0], command, "after {answer:?}: {said:?}");
+        let sent = bench.sent(0);
+        assert_eq!(sent[0][0], command, "after {answer:?}: {sent:?}");
     }
 }

@@ -19,13 +19,13 @@ pub fn probe(bench: &mut Bench) -> Vec<String> {
 pub fn settle(bench: &mut Bench) -> Vec<String> {
     let mut markings = Vec::new();
     loop {
-        let said = bench.said(0);
-        if said.is_empty() {
+        let sent = bench.sent(0);
+        if sent.is_empty() {
             return markings;
         }
-        for command in said {
+        for command in sent {
             if command[0] == "TIME" {
-                bench.tell_time(0);
+                bench.answer_time(0);
                 continue;
             }
             if command.get(1).is_some_and(|word| word == MARK) {
@@ -94,9 +94,9 @@ fn marker_is_compared_with_the_last_look() {
     let mut bench = trusting();
     bench.markers[0] = Some(String::new());
     bench.pass(PROBE);
-    bench.said(0);
-    bench.tell_time(0);
-    let script = bench.said(0);
+    bench.sent(0);
+    bench.answer_time(0);
+    let script = bench.sent(0);
     let between = bench.micros(0) + 20_000;
     bench.pass(millis(40));
     let reply = bench.handshake_reply(0, &script[0]);
@@ -111,9 +111,9 @@ fn marker_that_this_client_wrote_is_known_whatever_time_it_has() {
     let mut bench = trusting();
     bench.markers[0] = marker(7 * MINUTE, "");
     bench.pass(PROBE);
-    bench.said(0);
-    bench.tell_time(0);
-    let script = bench.said(0);
+    bench.sent(0);
+    bench.answer_time(0);
+    let script = bench.sent(0);
     bench.skew_micros[0] = -30_000;
     let reply = bench.handshake_reply(0, &script[0]);
     bench.reply(0, &reply);
@@ -160,12 +160,12 @@ fn node_that_returns_another_marker_than_was_written_is_asked_again_with_the_nex
     for ago in [3, 5, 7, 9] {
         bench.pass(PROBE);
         bench.markers[0] = marker(ago * MINUTE, "");
-        bench.said(0);
-        bench.tell_time(0);
-        let said = bench.said(0);
-        assert_eq!((said.len(), said[0][1].as_str()), (1, MARK));
+        bench.sent(0);
+        bench.answer_time(0);
+        let sent = bench.sent(0);
+        assert_eq!((sent.len(), sent[0][1].as_str()), (1, MARK));
         bench.reply(0, &bulk(&marker((ago + 1) * MINUTE, "").unwrap()));
-        assert!(bench.said(0).is_empty());
+        assert!(bench.sent(0).is_empty());
         assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
     }
 }
@@ -207,10 +207,10 @@ fn quarantine_of_a_node_that_reports_no_flush_begins_when_its_marker_is_written(
     distrust(&mut bench);
     bench.markers[0] = Some(String::new());
     bench.pass(PROBE);
-    bench.said(0);
-    bench.tell_time(0);
+    bench.sent(0);
+    bench.answer_time(0);
     distrust(&mut bench).expect("the marker is missing");
-    let script = bench.said(0);
+    let script = bench.sent(0);
     assert_eq!(script[0][1], MARK);
     bench.pass(millis(40));
     let reply = bench.handshake_reply(0, &script[0]);
@@ -238,11 +238,11 @@ fn extend_does_not_count_a_key_on_a_node_whose_marker_is_missing() {
         });
         bench.pass(PROBE);
         for node in 0..3 {
-            bench.said(node);
-            bench.tell_time(node);
+            bench.sent(node);
+            bench.answer_time(node);
         }
         assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
-        bench.said(2);
+        bench.sent(2);
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         for node in [1, 2] {
             assert_eq!(bench.names(node), ["EVALSHA"]);
@@ -276,8 +276,8 @@ fn marker_with_another_replication_history_and_the_same_time_is_the_known_one() 
 fn marker_that_could_not_be_written_in_the_handshake_is_written_with_a_probe() {
     let mut bench = Bench::of_settings(settings(RestartGuard::On), &[Some(String::new())], NOW);
     bench.open(0);
-    let said = bench.said(0);
-    let replies: String = said.iter().map(|c| bench.handshake_reply(0, c)).collect();
+    let sent = bench.sent(0);
+    let replies: String = sent.iter().map(|c| bench.handshake_reply(0, c)).collect();
     bench.reply(0, &replies);
     assert_eq!(bench.names(0), ["EVAL"]);
     bench.reply(0, "-OOM no\r\n");
@@ -377,14 +377,14 @@ fn counter_beside_a_marker_of_a_later_version_counts_from_when_the_marker_was_se
         settle(bench);
         assert_eq!(bench.node_state(0), NodeState::Ready);
         bench.core.acquire(key, LockOptions::once(TTL).fenced(), 1, bench.now).unwrap();
-        let said = bench.said(0);
-        assert!(said[0][0].starts_with("EVAL"), "{said:?}");
+        let sent = bench.sent(0);
+        assert!(sent[0][0].starts_with("EVAL"), "{sent:?}");
         bench.reply(0, ":7\r\n");
         let Ok(Outcome::Acquired(lock)) = bench.completion().unwrap().result else { panic!() };
         bench.core.release_nowait(&lock, bench.now);
-        assert_eq!(bench.said(0).len(), 1);
+        assert_eq!(bench.sent(0).len(), 1);
         bench.reply(0, ":1\r\n");
-        said[0].last().unwrap().parse::<u64>().unwrap()
+        sent[0].last().unwrap().parse::<u64>().unwrap()
     };
     let first = floor(&mut bench, b"a");
     bench.markers[0] = later("y");

@@ -93,7 +93,7 @@ fn a_flush_takes_back_grants_that_are_not_decided_yet() {
     let mut bench = Bench::new(3);
     bench.acquire();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
     }
     bench.reply(0, "+OK\r\n");
     bench.reply(0, flush);
@@ -109,7 +109,7 @@ fn a_flush_takes_back_grants_that_are_not_decided_yet() {
     let mut off = Bench::with(3, |settings| settings.restart_guard = RestartGuard::Off);
     off.acquire();
     for node in 0..3 {
-        off.said(node);
+        off.sent(node);
     }
     off.reply(0, "+OK\r\n");
     off.reply(0, flush);
@@ -123,7 +123,7 @@ fn a_clock_that_jumps_is_reported_and_distrusted() {
         let mut bench = Bench::new(1);
         bench.pass(Duration::from_secs(5));
         assert_eq!(bench.names(0), ["TIME"]);
-        bench.tell_time_of(0, skew);
+        bench.answer_time_with_skew(0, skew);
         let node = NodeId::new(0);
         let events: Vec<NodeEvent> = std::iter::from_fn(|| bench.core.poll_node_event()).collect();
         let jumped = events.iter().find_map(|event| match event {
@@ -189,7 +189,7 @@ fn an_error_that_the_restart_guard_causes_says_how_long_to_wait_and_nothing_else
     bench.lose(1);
     bench.acquire();
     for node in [0, 2] {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "+OK\r\n");
     }
     let error = bench.completion().unwrap().result.unwrap_err();
@@ -207,7 +207,7 @@ fn an_error_that_the_restart_guard_causes_says_how_long_to_wait_and_nothing_else
     bench.connect(1);
     bench.acquire();
     for node in [1, 2] {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "_\r\n");
     }
     let text = bench.completion().unwrap().result.unwrap_err().to_string();
@@ -218,7 +218,7 @@ fn an_error_that_the_restart_guard_causes_says_how_long_to_wait_and_nothing_else
 fn a_node_whose_key_survived_is_a_holder_in_quarantine_too() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = MEMORY * 2);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
     assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
     let holders: Vec<usize> = bench.core.holders(&lock).iter().map(NodeId::index).collect();
@@ -229,9 +229,9 @@ fn a_node_whose_key_survived_is_a_holder_in_quarantine_too() {
 fn a_grant_that_was_withdrawn_is_reported_as_one_of_a_node_in_quarantine() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = MEMORY * 2);
     bench.acquire();
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
-    bench.said(1);
+    bench.sent(1);
     bench.reply(1, "_\r\n");
     let Err(Error::Contended(report)) = bench.completion().unwrap().result else { panic!() };
     let replies: Vec<NodeReply> = report.nodes.iter().map(|node| node.reply).collect();
@@ -243,10 +243,10 @@ fn a_grant_that_was_withdrawn_is_reported_as_one_of_a_node_in_quarantine() {
 fn a_node_that_forgot_before_it_answered_is_reported_without_an_answer() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = MEMORY * 2);
     bench.acquire();
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
     for node in [1, 2] {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "_\r\n");
     }
     let Err(Error::Contended(report)) = bench.completion().unwrap().result else { panic!() };

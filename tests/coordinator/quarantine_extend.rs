@@ -36,9 +36,9 @@ fn wait_for_the_end_of_the_quarantine(bench: &mut Bench, lock: &Lock) {
     // The first extend is already in flight.
     loop {
         for node in 0..3 {
-            for command in bench.said(node) {
+            for command in bench.sent(node) {
                 match command[0].as_str() {
-                    "TIME" => bench.tell_time(node),
+                    "TIME" => bench.answer_time(node),
                     _ => bench.reply(node, ":1\r\n"),
                 }
             }
@@ -124,9 +124,9 @@ fn extend_counts_a_key_that_was_found_in_trust_after_the_answer_to_its_set_was_l
     bench.pass(millis(600));
     bench.connect(2);
     assert_eq!(bench.node_state(2), NodeState::Ready);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, ":1\r\n");
-    bench.tell_time(2);
+    bench.answer_time(2);
     // The old connection is gone, and an extend finds the key while the node is trusted.
     assert!(extended_by_1_and_2(&mut bench, &lock));
     bench.reply(2, FLUSH);
@@ -229,7 +229,7 @@ fn extend_does_not_count_a_key_that_was_granted_after_a_jump_of_the_clock() {
     bench.pass(Duration::from_secs(5));
     for node in 0..3 {
         assert_eq!(bench.names(node), ["TIME"]);
-        bench.tell_time_of(node, if node == 2 { 3_600_000_000 } else { 0 });
+        bench.answer_time_with_skew(node, if node == 2 { 3_600_000_000 } else { 0 });
     }
     assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
     assert!(!extended_by_1_and_2(&mut bench, &lock));
@@ -249,7 +249,7 @@ fn extend_does_not_count_a_key_after_a_jump_that_is_noticed_in_quarantine() {
     // reads both in one turn.
     bench.reply(2, FLUSH);
     for node in 0..3 {
-        bench.tell_time_of(node, if node == 2 { 3_600_000_000 } else { 0 });
+        bench.answer_time_with_skew(node, if node == 2 { 3_600_000_000 } else { 0 });
     }
     assert!(!extended_by_1_and_2(&mut bench, &lock));
 }
@@ -262,10 +262,10 @@ fn extend_does_not_confirm_a_key_that_an_old_connection_may_still_create() {
     bench.lose(2);
     bench.pass(millis(600));
     bench.connect(2);
-    bench.said(2);
+    bench.sent(2);
     // The node refuses CLIENT KILL, so the SET of the old connection may be executed at any time.
     bench.reply(2, "-NOPERM no\r\n");
-    bench.tell_time(2);
+    bench.answer_time(2);
     assert!(extended_by_1_and_2(&mut bench, &lock));
     bench.reply(2, FLUSH);
     assert!(!extended_by_1_and_2(&mut bench, &lock));

@@ -18,7 +18,7 @@ fn answer_everything(bench: &mut Bench, reply: &str) {
         bench.pass(millis(100));
         for name in bench.names(0) {
             match name.as_str() {
-                "TIME" => bench.tell_time(0),
+                "TIME" => bench.answer_time(0),
                 _ => bench.reply(0, reply),
             }
         }
@@ -34,20 +34,20 @@ fn release_that_follows_is_not_lost_while_the_node_is_asked_whose_key_it_is() {
     for lock in [&first, &second] {
         bench.core.extend(lock, TTL, 2, bench.now).unwrap();
     }
-    bench.said(0);
+    bench.sent(0);
     bench.lose(0);
     bench.pass(millis(30));
     assert_eq!(bench.connect(0).len(), 1, "the end of the earlier connection");
     bench.reply(0, "-NOPERM no\r\n");
-    bench.tell_time(0);
+    bench.answer_time(0);
     bench.core.release_nowait(&first, bench.now);
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, ":1\r\n");
     bench.pass(millis(40));
     assert_eq!(bench.names(0), ["EVALSHA"], "the extend of the second is asked again");
     bench.reply(0, ":1\r\n");
     bench.core.release(second, 3, bench.now);
-    bench.said(0);
+    bench.sent(0);
     bench.pass(millis(9));
     bench.reply(0, ":0\r\n");
     answer_everything(&mut bench, ":0\r\n");
@@ -64,7 +64,7 @@ fn a_shorter_extend_does_not_shorten_what_an_earlier_ask_may_leave() {
     assert_eq!(bench.names(2), ["SET"]);
     bench.core.extend(&lock, millis(1000), 2, bench.now).unwrap();
     for node in 0..2 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, ":1\r\n");
     }
     assert!(bench.completion().unwrap().result.is_ok());
@@ -73,7 +73,7 @@ fn a_shorter_extend_does_not_shorten_what_an_earlier_ask_may_leave() {
     bench.pass(millis(9_000));
     bench.reply(2, "+OK\r\n:1\r\n");
     bench.core.release_nowait(&lock, bench.now);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "-BUSY a script runs\r\n");
     bench.pass(millis(9_500));
     assert!(bench.names(2).contains(&"EVAL".into()), "what it is owed lapsed too early");
@@ -84,7 +84,7 @@ fn an_extend_that_is_fetched_after_its_deadline_is_no_extend() {
     let mut bench = Bench::with(1, never_asked_for_its_time);
     let lock = bench.hold(&[0]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, ":1\r\n");
     bench.pass(Duration::from_secs(30));
     assert_eq!(bench.core.remaining(&lock, bench.now), Duration::ZERO);
@@ -95,18 +95,18 @@ fn an_extend_that_is_fetched_after_its_deadline_is_no_extend() {
 fn no_extend_is_written_after_the_deadline_however_late_the_turn() {
     let mut bench = Bench::with(3, never_asked_for_its_time);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "-BUSY a script runs\r\n");
     }
     bench.pass(Duration::from_secs(20));
     for node in 0..3 {
-        let said = bench.said(node);
-        assert_eq!(said.len(), 1, "the release alone: {said:?}");
-        assert_eq!(said[0].len(), 5, "a release has no ttl: {said:?}");
+        let sent = bench.sent(node);
+        assert_eq!(sent.len(), 1, "the release alone: {sent:?}");
+        assert_eq!(sent[0].len(), 5, "a release has no ttl: {sent:?}");
     }
     assert!(matches!(bench.completion().unwrap().result, Err(Error::Lost { .. })));
 }
@@ -116,9 +116,9 @@ fn the_end_of_a_client_leaves_a_lock_alone_that_is_being_extended() {
     let mut bench = Bench::new(1);
     let lock = bench.hold(&[0]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-    bench.said(0);
+    bench.sent(0);
     bench.core.close(bench.now);
-    assert!(bench.said(0).is_empty());
+    assert!(bench.sent(0).is_empty());
     assert!(bench.core.remaining(&lock, bench.now) > Duration::ZERO);
 }
 
@@ -156,13 +156,13 @@ fn no_connection_is_ended_by_its_number_where_the_process_may_be_another() {
     let off = |settings: &mut Settings| settings.restart_guard = RestartGuard::Off;
     let mut bench = Bench::of(1, untold, "*0\r\n", off);
     bench.acquire();
-    bench.said(0);
+    bench.sent(0);
     bench.lose(0);
     bench.pass(millis(600));
-    let said = bench.connect(0);
-    assert!(said.iter().all(|command| command[0] != "CLIENT"), "{said:?}");
+    let sent = bench.connect(0);
+    assert!(sent.iter().all(|command| command[0] != "CLIENT"), "{sent:?}");
     bench.reply(0, ":0\r\n");
-    bench.tell_time(0);
+    bench.answer_time(0);
     answer_everything(&mut bench, ":0\r\n");
     bench.completion();
     bench.assert_idle();
@@ -179,7 +179,7 @@ fn a_clock_that_is_read_late_after_a_write_is_no_jump() {
     bench.now = bench.now.saturating_add(millis(80));
     bench.core.handle_sent(node, length, bench.now);
     let late = bench.now.saturating_since(executed).as_micros() as i64;
-    bench.tell_time_of(0, -late);
+    bench.answer_time_with_skew(0, -late);
     assert_eq!(bench.node_state(0), NodeState::Ready);
 }
 
@@ -190,7 +190,7 @@ fn release_is_not_sent_again_while_it_is_in_flight() {
         settings.reset_after = NEVER;
     });
     bench.acquire();
-    bench.said(0);
+    bench.sent(0);
     bench.lose(0);
     bench.pass(millis(600));
     bench.completion().unwrap();
@@ -198,8 +198,8 @@ fn release_is_not_sent_again_while_it_is_in_flight() {
     bench.pass(millis(50));
     assert_eq!(bench.node_state(0), NodeState::Suspect);
     bench.reply(0, "-NOPERM no\r\n:0\r\n");
-    assert!(bench.said(0).is_empty(), "two releases back to back prove no more than one");
-    bench.tell_time(0);
+    assert!(bench.sent(0).is_empty(), "two releases back to back prove no more than one");
+    bench.answer_time(0);
     bench.pass(millis(60));
     assert_eq!(bench.names(0), ["EVAL"]);
     bench.reply(0, ":0\r\n");
@@ -221,7 +221,7 @@ fn a_connection_that_was_begun_late_is_not_given_up_at_once() {
     assert_eq!(bench.node_state(0), NodeState::Connecting);
     bench.pass(millis(990));
     bench.core.handle_connected(node, bench.now);
-    bench.said(0);
+    bench.sent(0);
     bench.pass(millis(20));
     assert_eq!(bench.node_state(0), NodeState::Handshake, "it was greeted 20 ms ago");
     bench.pass(millis(40));
@@ -237,14 +237,14 @@ fn a_question_that_is_lost_after_the_end_of_its_lock_decides_nothing_any_more() 
         });
         if what == "cancelled" {
             let op = bench.acquire();
-            (0..3).for_each(|node| drop(bench.said(node)));
+            (0..3).for_each(|node| drop(bench.sent(node)));
             bench.core.cancel(op, bench.now);
         } else {
             let lock = bench.hold(&[0, 1]);
-            bench.said(2);
+            bench.sent(2);
             bench.reply(2, "+OK\r\n");
             bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-            (0..3).for_each(|node| drop(bench.said(node)));
+            (0..3).for_each(|node| drop(bench.sent(node)));
             if what == "given away" {
                 bench.core.into_token(lock, bench.now).unwrap();
             } else {

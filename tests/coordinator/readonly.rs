@@ -31,7 +31,7 @@ fn a_node_that_refuses_a_set_as_a_replica_is_rejected_until_it_is_examined_again
     bench.pass(millis(600));
     bench.open(2);
     while bench.node_state(2) == NodeState::Handshake {
-        let asked = bench.said(2);
+        let asked = bench.sent(2);
         let replies: String = asked.iter().map(|it| bench.handshake_reply(2, it)).collect();
         bench.reply(2, &replies);
     }
@@ -69,7 +69,7 @@ fn a_report_has_the_words_of_a_node_that_refused_and_of_one_that_became_a_replic
         "_\r\n",
     ];
     for (node, reply) in replies.into_iter().enumerate() {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, reply);
     }
     let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
@@ -90,10 +90,10 @@ fn a_report_has_the_words_of_a_node_that_refused_and_of_one_that_became_a_replic
 fn a_report_does_not_explain_an_answer_by_the_loss_of_the_connection_after_it() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
     bench.acquire();
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, "-OOM command not allowed\r\n");
     bench.lose(0);
-    bench.said(1);
+    bench.sent(1);
     bench.reply(1, "-OOM command not allowed\r\n");
     let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
     assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::OutOfMemory));

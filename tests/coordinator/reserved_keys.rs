@@ -44,7 +44,7 @@ fn reserved_key_is_refused_by_every_request_before_a_byte_is_sent() {
         let expected = Error::Config(ConfigError::ReservedKey { sent });
         for (request, result) in requests(&mut bench, key) {
             assert_eq!(result.err().as_ref(), Some(&expected), "{request}: {prefix:?} {key:?}");
-            assert!(bench.said(0).is_empty(), "{request}: {prefix:?} {key:?}");
+            assert!(bench.sent(0).is_empty(), "{request}: {prefix:?} {key:?}");
         }
         bench.assert_idle();
     }

@@ -49,9 +49,9 @@ fn replace_process(bench: &mut Bench, node: usize, run: &str) {
 /// Answers whatever is asked of the nodes that have no connection trouble, until nothing is.
 fn answer(bench: &mut Bench, nodes: &[usize]) {
     for &node in nodes {
-        for command in bench.said(node) {
+        for command in bench.sent(node) {
             match command[0].as_str() {
-                "TIME" => bench.tell_time(node),
+                "TIME" => bench.answer_time(node),
                 _ => bench.reply(node, ":1\r\n"),
             }
         }

@@ -45,7 +45,7 @@ fn a_password_that_a_node_repeats_in_part_is_nowhere_to_be_seen() {
         let mut repeated = 0;
         // The node repeats the arguments of HELLO in an error, then those of AUTH.
         for handshake in ["HELLO", "AUTH"] {
-            let commands = bench.said(0);
+            let commands = bench.sent(0);
             assert_eq!(commands[0][0], handshake);
             for command in commands {
                 let reply = unknown(&command);

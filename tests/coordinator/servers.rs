@@ -25,7 +25,7 @@ fn reconnect(bench: &mut Bench, node: usize) {
     bench.connect(node);
     for node in 0..3 {
         if bench.names(node) == ["TIME"] {
-            bench.tell_time(node);
+            bench.answer_time(node);
         }
     }
 }
@@ -55,7 +55,7 @@ fn two_links_with_one_run_id_have_one_vote() {
     assert_eq!(bench.node_state(0), NodeState::Ready, "the earlier link keeps its vote");
     // n0 and n2 lead to one server, which grants; n1 denies: one grant of three.
     bench.acquire();
-    assert!(bench.said(2).is_empty(), "n2 has no vote of its own");
+    assert!(bench.sent(2).is_empty(), "n2 has no vote of its own");
     bench.names(0);
     bench.names(1);
     bench.reply(0, "+OK\r\n");

@@ -25,10 +25,10 @@ fn asked() -> Bench {
 /// The only command to a node extends both keys by the token. It names the script so.
 #[track_caller]
 fn expect(bench: &mut Bench, node: usize, name: &str, script: &str) {
-    let said = bench.said(node);
+    let sent = bench.sent(node);
     let (text, ttl) = (token().to_string(), TTL.as_millis().to_string());
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert_eq!(said[0], [name, script, "2", "a", "b", &text, &ttl]);
+    assert_eq!(sent.len(), 1, "{sent:?}");
+    assert_eq!(sent[0], [name, script, "2", "a", "b", &text, &ttl]);
 }
 
 #[track_caller]
@@ -68,7 +68,7 @@ fn extend_by_token_of_a_set_names_the_key_that_is_lost() {
     {
         let mut bench = asked();
         for node in 0..2 {
-            bench.said(node);
+            bench.sent(node);
             bench.reply(node, answer);
         }
         let error = refused(&mut bench);
@@ -79,7 +79,7 @@ fn extend_by_token_of_a_set_names_the_key_that_is_lost() {
     // Too few nodes answer, and none of them names a key.
     let mut bench = asked();
     for node in 0..2 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "-LOADING no\r\n");
     }
     let error = refused(&mut bench);
@@ -125,7 +125,7 @@ fn extend_by_token_of_a_set_is_repeated_by_its_source_before_its_deadline_only()
         }
         bench.reply(0, "-NOSCRIPT no\r\n");
         if late {
-            assert!(bench.said(0).is_empty());
+            assert!(bench.sent(0).is_empty());
         } else {
             expect(&mut bench, 0, "EVAL", EXTEND_SET.source);
             assert_eq!(bench.core.unanswered(NodeId::new(0)), 1);
@@ -139,7 +139,7 @@ fn extend_by_token_of_a_set_takes_no_reply_that_its_script_cannot_give() {
     for reply in [":0\r\n", ":2\r\n", ":-1\r\n", "+OK\r\n", "$-1\r\n"] {
         let mut bench = asked();
         for node in 0..2 {
-            bench.said(node);
+            bench.sent(node);
             bench.reply(node, reply);
         }
         let error = refused(&mut bench);

@@ -34,7 +34,7 @@ fn asks_for(command: &Command) -> String {
 /// The requests about keys that the node gets. It answers all others, and acknowledges releases.
 pub fn asked(bench: &mut Bench, node: usize) -> Vec<String> {
     let mut asked = Vec::new();
-    for command in bench.said(node) {
+    for command in bench.sent(node) {
         match &command[0][..] {
             "EVAL" | "EVALSHA" => {
                 let ask = asks_for(&command);
@@ -48,7 +48,7 @@ pub fn asked(bench: &mut Bench, node: usize) -> Vec<String> {
                 bench.reply(node, &format!(">3\r\n$9\r\nsubscribe\r\n{channel}:1\r\n"));
             }
             "SCRIPT" => bench.reply(node, &bulk("0123456789012345678901234567890123456789")),
-            "TIME" => bench.tell_time(node),
+            "TIME" => bench.answer_time(node),
             other => panic!("{other}"),
         }
     }

@@ -21,7 +21,7 @@ fn wait_for(bench: &mut Bench, names: &[&str]) {
 /// releases, and leaves a `take` unanswered.
 fn asked(bench: &mut Bench, node: usize) -> Vec<String> {
     let mut asked = Vec::new();
-    for command in bench.said(node) {
+    for command in bench.sent(node) {
         match &command[0][..] {
             "EVAL" | "EVALSHA" => {
                 let count: usize = command[2].parse().expect("a number of keys");
@@ -33,7 +33,7 @@ fn asked(bench: &mut Bench, node: usize) -> Vec<String> {
                     asked.push(format!("take {keys}"));
                 }
             }
-            "TIME" => bench.tell_time(node),
+            "TIME" => bench.answer_time(node),
             other => panic!("{other}"),
         }
     }
@@ -56,10 +56,10 @@ fn script_over_a_set_is_not_repeated_past_the_deadline() {
     bench.reply(0, ":1\r\n");
     let _held = taken(&mut bench);
     wait_for(&mut bench, &["c", "d"]);
-    assert_eq!(bench.said(0)[0][0], "EVALSHA");
+    assert_eq!(bench.sent(0)[0][0], "EVALSHA");
     // The client reads the answer before it looks at the timers of this turn.
     bench.now = bench.now.saturating_add(TTL);
     bench.reply(0, "-NOSCRIPT No matching script.\r\n");
-    let said = bench.said(0);
-    assert!(said.iter().all(|command| command[0] != "EVAL" || command.len() == 6), "{said:?}");
+    let sent = bench.sent(0);
+    assert!(sent.iter().all(|command| command[0] != "EVAL" || command.len() == 6), "{sent:?}");
 }

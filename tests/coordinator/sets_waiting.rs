@@ -27,7 +27,7 @@ fn wait_for_one(bench: &mut Bench, key: &str) -> Op {
 /// The first keys of the locks that the node is asked for, each of which it grants.
 fn grant(bench: &mut Bench) -> Vec<String> {
     let mut asked = Vec::new();
-    for command in bench.said(0) {
+    for command in bench.sent(0) {
         match &command[0][..] {
             "SET" => {
                 asked.push(command[1].clone());
@@ -38,7 +38,7 @@ fn grant(bench: &mut Bench) -> Vec<String> {
                 bench.reply(0, ":1\r\n");
             }
             "EVAL" | "EVALSHA" => bench.reply(0, ":1\r\n"),
-            "TIME" => bench.tell_time(0),
+            "TIME" => bench.answer_time(0),
             other => panic!("{other}"),
         }
     }
@@ -158,7 +158,7 @@ fn set_that_may_not_wait_is_refused_for_a_key_that_this_client_has() {
     assert_eq!(&report.key[..], b"b");
     assert_eq!(report.set, Some(ReportedSet { keys: 3, named: true }));
     assert!(matches!(report.held, Some(HeldFor::Ours { .. })), "{error}");
-    assert!(bench.said(0).is_empty());
+    assert!(bench.sent(0).is_empty());
     // A request for one key of a set that this client holds is refused in the same way.
     drop(give_back(&mut bench, held));
     bench.core.acquire(&keys, LockOptions::once(TTL), 0, bench.now).expect("asked");

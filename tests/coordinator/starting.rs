@@ -23,8 +23,8 @@ fn an_acquire_is_held_until_a_quorum_is_connected() {
     for node in [0, 1] {
         assert!(bench.connect(node).is_empty(), "a node was asked before a quorum was there");
     }
-    let said = bench.connect(2);
-    assert_eq!(said[0][0], "SET", "{said:?}");
+    let sent = bench.connect(2);
+    assert_eq!(sent[0][0], "SET", "{sent:?}");
     for node in 0..2 {
         assert_eq!(bench.names(node), ["SET"]);
     }
@@ -71,7 +71,7 @@ fn a_node_that_is_not_connected_says_what_was_waited_for_and_for_how_long() {
     ask(&mut bench);
     bench.core.handle_encrypting(redlatch::NodeId::new(5));
     bench.open(6);
-    bench.said(6);
+    bench.sent(6);
     bench.pass(millis(400));
     (0..4).for_each(|node| refuse(&mut bench, node));
     let done = bench.completion().expect("the other three are no quorum");
@@ -168,7 +168,7 @@ fn a_node_that_stops_during_the_handshake_is_reported_with_the_step_that_it_did_
     let mut bench = Bench::not_connected(1);
     ask(&mut bench);
     bench.open(0);
-    bench.said(0);
+    bench.sent(0);
     // The node answers HELLO and CLIENT TRACKING. INFO is next.
     bench.reply(0, "%1\r\n$2\r\nid\r\n:1\r\n+OK\r\n");
     bench.pass(Duration::from_secs(1));
@@ -182,7 +182,7 @@ fn a_node_that_stops_during_the_handshake_is_reported_with_the_step_that_it_did_
 fn a_node_that_ends_the_connection_during_the_handshake_is_reported_with_what_it_said() {
     let mut bench = Bench::not_connected(1);
     bench.open(0);
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, "%1\r\n$2\r\nid\r\n:1\r\n-LOADING Redis is loading\r\n");
     bench.core.handle_disconnected(NodeId::new(0), "reset", bench.now);
     assert_eq!(bench.node_state(0), NodeState::Down(NodeError::Loading));
@@ -215,8 +215,8 @@ fn a_ready_node_that_says_unasked_that_it_is_full_is_reported_so() {
 fn a_node_that_wants_a_password_which_the_client_does_not_have_is_refused_at_once() {
     let mut bench = Bench::not_connected(1);
     bench.open(0);
-    let asked = bench.said(0).len();
+    let asked = bench.sent(0).len();
     bench.reply(0, &"-NOAUTH Authentication required.\r\n".repeat(asked));
     assert_eq!(bench.node_state(0), NodeState::Rejected(NodeError::NoAuth));
-    assert!(bench.said(0).is_empty());
+    assert!(bench.sent(0).is_empty());
 }

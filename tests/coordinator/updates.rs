@@ -24,7 +24,7 @@ fn keep(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> Lock {
         .acquire(b"k", LockOptions::new(TTL).wait(wait).auto_extend(keep), 7, bench.now)
         .unwrap();
     for node in 0..nodes {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "+OK\r\n+OK\r\n:9999\r\n");
     }
     match bench.completion().map(|done| done.result) {
@@ -249,14 +249,14 @@ fn updates_of_locks_that_are_over_take_no_room() {
         let lock = bench.hold(&[0, 1, 2]);
         bench.core.extend(&lock, TTL * 2, 2, bench.now).unwrap();
         for node in 0..3 {
-            bench.said(node);
+            bench.sent(node);
             bench.reply(node, ":1\r\n");
         }
         bench.completion().unwrap().result.unwrap();
         assert!(bench.core.has_lock_updates());
         bench.core.release_nowait(&lock, bench.now);
         for node in 0..3 {
-            bench.said(node);
+            bench.sent(node);
             bench.reply(node, ":1\r\n");
         }
         assert!(!bench.core.has_lock_updates());
@@ -370,7 +370,7 @@ fn extend_that_is_abandoned_is_repeated_and_the_next_one_takes_its_place() {
     assert!(matches!(bench.core.extend(&lock, TTL, 2, bench.now), Err(Error::Busy(_))));
     bench.core.abandon(op, bench.now);
     (0..2).for_each(|node| bench.reply(node, "-BUSY no\r\n"));
-    (0..2).for_each(|node| drop(bench.said(node)));
+    (0..2).for_each(|node| drop(bench.sent(node)));
     bench.pass(TTL / 2);
     assert_eq!(bench.names(0).last().map(String::as_str), Some("EVALSHA"), "it is repeated");
     let next = bench.core.extend(&lock, 2 * TTL, 3, bench.now).expect("it is not busy");
@@ -411,7 +411,7 @@ fn lock_update_does_not_report_an_extend_that_gave_no_later_deadline() {
     for (ttl, expected) in [(TTL, 0), (TTL / 2, 0), (2 * TTL, 1)] {
         bench.core.extend(&lock, ttl, 2, bench.now).unwrap();
         for node in 0..3 {
-            bench.said(node);
+            bench.sent(node);
             bench.reply(node, ":1\r\n");
         }
         assert!(bench.completion().unwrap().result.is_ok());

@@ -24,8 +24,8 @@ fn acquired(bench: &mut Bench) -> (u64, Lock) {
 /// Answers all requests to a node, until there are no more.
 fn answer(bench: &mut Bench, node: usize, set: &str, left: &str) {
     loop {
-        let said = bench.said(node);
-        for command in &said {
+        let sent = bench.sent(node);
+        for command in &sent {
             let reply = match command[0].as_str() {
                 "SET" => format!("{set}\r\n"),
                 "CLIENT" => "+OK\r\n".to_string(),
@@ -35,7 +35,7 @@ fn answer(bench: &mut Bench, node: usize, set: &str, left: &str) {
             };
             bench.reply(node, &reply);
         }
-        if said.is_empty() {
+        if sent.is_empty() {
             return;
         }
     }
@@ -73,7 +73,7 @@ fn adopt_does_not_split_the_queue() {
     ask_for(&mut bench, 2, WAIT);
     answer(&mut bench, 0, "_", "9000");
     bench.core.adopt(b"k", token, TTL, 9, bench.now).unwrap();
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, ":1\r\n");
     let mut order = Vec::new();
     for _ in 0..4 {

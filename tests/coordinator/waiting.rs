@@ -16,7 +16,7 @@ fn denied(bench: &mut Bench, nodes: usize) {
     }
     (0..nodes).for_each(|node| bench.reply(node, "_\r\n"));
     for node in 0..nodes {
-        let released = ":0\r\n".repeat(bench.said(node).len());
+        let released = ":0\r\n".repeat(bench.sent(node).len());
         bench.reply(node, &released);
     }
 }
@@ -35,8 +35,8 @@ fn is_asking(bench: &mut Bench, node: usize) -> bool {
 
 fn answer_releases(bench: &mut Bench, nodes: usize) {
     for node in 0..nodes {
-        let said = bench.said(node).len();
-        bench.reply(node, &":1\r\n".repeat(said));
+        let sent = bench.sent(node).len();
+        bench.reply(node, &":1\r\n".repeat(sent));
     }
     bench.assert_idle();
 }
@@ -50,7 +50,7 @@ fn waiter_without_a_line_asks_again_after_pauses_that_grow_while_the_key_is_held
         bench.pass(millis(1));
         let mut asked = false;
         for node in 0..3 {
-            for command in bench.said(node) {
+            for command in bench.sent(node) {
                 assert!(command[0] != "PTTL", "{command:?}");
                 asked |= command[0] == "SET";
                 let reply = if command[0] == "SET" { "_\r\n" } else { ":0\r\n" };
@@ -83,11 +83,11 @@ fn inside_a_client_waiters_are_served_in_order_and_nobody_else_asks() {
         assert!(bench.completion().is_none());
         bench.core.release_nowait(&lock, bench.now);
         for node in 0..3 {
-            let said = bench.names(node);
-            let release = said[0].as_str();
-            assert!(release.starts_with("EVAL"), "{said:?}");
+            let sent = bench.names(node);
+            let release = sent[0].as_str();
+            assert!(release.starts_with("EVAL"), "{sent:?}");
             // The release and the next SET are in one write, the release before the SET.
-            assert_eq!(said.len(), if data < 3 { 2 } else { 1 });
+            assert_eq!(sent.len(), if data < 3 { 2 } else { 1 });
             bench.reply(node, ":1\r\n");
         }
         if data < 3 {
@@ -101,11 +101,11 @@ fn inside_a_client_waiters_are_served_in_order_and_nobody_else_asks() {
 fn one_attempt_for_a_key_that_this_client_has_is_refused_at_once() {
     let mut bench = Bench::new(3);
     let held = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     ask_for(&mut bench, 5, Duration::ZERO);
     let done = bench.completion().unwrap();
     assert!(done.data == 5 && matches!(done.result, Err(Error::Contended(_))));
-    assert!((0..3).all(|node| bench.said(node).is_empty()), "nobody is asked");
+    assert!((0..3).all(|node| bench.sent(node).is_empty()), "nobody is asked");
     // A request for another key is not refused.
     bench.core.acquire(b"other", LockOptions::once(TTL), 6, bench.now).unwrap();
     assert!(is_asking(&mut bench, 0));
@@ -118,8 +118,8 @@ fn a_lock_that_expires_gives_the_next_waiter_its_turn() {
     let _held = bench.hold(&[0]);
     ask_for(&mut bench, 2, WAIT);
     bench.pass(TTL);
-    let said = bench.names(0);
-    assert_eq!(said, ["EVALSHA", "SET"]);
+    let sent = bench.names(0);
+    assert_eq!(sent, ["EVALSHA", "SET"]);
     bench.reply(0, ":0\r\n+OK\r\n");
     let (served, lock) = acquired(&mut bench);
     assert_eq!(served, 2);
@@ -244,7 +244,7 @@ fn a_waiter_queued_during_an_attempt_without_quorum_does_not_get_contended() {
     ask_for(&mut bench, 1, WAIT);
     ask_for(&mut bench, 2, millis(10));
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "-LOADING no\r\n");
     }
     bench.pass(millis(10));
