@@ -1,15 +1,15 @@
-//! Keeping a lock: renewals, healing, what is done when another client writes to the key, and how
-//! the loss is reported.
+//! Locks that the client keeps by auto-extend: renewals, checks after another client wrote to the
+//! key, and how the loss is reported.
 
 use super::*;
 use redlatch::{AutoExtend, Lock, LockOptions, LockUpdateKind, LostReason};
 
-/// A renewal on a node, and the two commands after it, which register the key for notifications.
+/// The commands of a renewal: the extend, and two that register the key for notifications.
 const RENEWAL: [&str; 3] = ["EVALSHA", "CLIENT", "PTTL"];
-/// A node's answers to a renewal and to the registration of the key.
+/// A node's answers to `RENEWAL`, if it extends the key.
 const YES: &str = ":1\r\n+OK\r\n:9000\r\n";
 
-/// A kept lock that all nodes hold; the requests that follow the grant are answered.
+/// Acquires a kept lock on all nodes, which answer the registration of the key, too.
 fn keep(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> Lock {
     let wait = Duration::ZERO;
     let op = bench
@@ -36,18 +36,19 @@ fn hour() -> AutoExtend {
     AutoExtend::at_most(Duration::from_secs(3600))
 }
 
-/// The reason of the loss, which comes as an update and not as a completion.
+/// The reason of the loss, which is reported as an update and not as a completion.
 #[track_caller]
 fn reason(bench: &mut Bench) -> LostReason {
     assert!(bench.completion().is_none(), "the request completed before");
     bench.loss().1
 }
 
+/// A notification that another client wrote to the key.
 fn push(key: &str) -> String {
     format!(">2\r\n$10\r\ninvalidate\r\n*1\r\n${}\r\n{key}\r\n", key.len())
 }
 
-/// Lets the time pass in steps that no silence can be found in.
+/// Lets time pass in steps shorter than the node timeout, so that no node is found silent.
 fn wait(bench: &mut Bench, by: Duration) {
     let end = bench.now.saturating_add(by);
     while bench.now < end {
@@ -55,7 +56,7 @@ fn wait(bench: &mut Bench, by: Duration) {
     }
 }
 
-/// Lets the time pass up to the next renewal, and answers it.
+/// Lets time pass up to the next renewal, and answers it.
 fn renew(bench: &mut Bench, nodes: usize) {
     while bench.core.output(redlatch::NodeId::new(0)).is_empty() {
         bench.pass(millis(10));
@@ -67,6 +68,7 @@ fn renew(bench: &mut Bench, nodes: usize) {
     }
 }
 
+/// The nodes are not probed.
 fn quiet(settings: &mut redlatch::proto::Settings) {
     settings.probe_interval = Duration::from_secs(3000);
 }
@@ -206,7 +208,7 @@ fn no_extension_reaches_beyond_max_hold() {
 }
 
 #[test]
-fn a_key_that_is_deleted_on_a_majority_is_found_out_at_once() {
+fn auto_extend_checks_at_once_a_key_that_is_deleted_on_a_majority() {
     let mut bench = Bench::with(5, quiet);
     let lock = keep(&mut bench, 5, hour());
     bench.pass(millis(10));
@@ -246,9 +248,9 @@ fn auto_extend_checks_pushes_of_a_minority_at_a_bounded_rate() {
             (0..asked).for_each(|_| bench.reply(node, YES));
         }
     }
-    // 2 s are four twentieths of the ttl.
+    // The loop takes 2 s. A check is due each 500 ms, a twentieth of the ttl: about four checks.
     assert!((3 * 3..=3 * 5).contains(&extends), "{extends} extends");
-    assert_eq!(bench.core.stats().renewed, 0, "they are not counted as renewals");
+    assert_eq!(bench.core.stats().renewed, 0, "checks are not counted as renewals");
 }
 
 #[test]
@@ -273,7 +275,7 @@ fn a_flush_of_all_nodes_is_a_loss_at_once() {
 }
 
 #[test]
-fn a_key_that_went_between_the_grant_and_its_naming_is_noticed() {
+fn auto_extend_notices_a_key_that_was_deleted_before_its_registration() {
     let mut bench = Bench::with(1, quiet);
     let lock = bench.hold(&[0]);
     bench.core.auto_extend(&lock, hour(), bench.now).unwrap();

@@ -1,4 +1,4 @@
-//! When kept locks are renewed in addition to the caller's own extends, and what is reported of it.
+//! When the client renews kept locks that the caller also extends, and which updates it reports.
 
 use super::foreign_writes::{BUSY, WRITTEN, answer, kept};
 use super::*;
@@ -6,12 +6,12 @@ use redlatch::{AutoExtend, Lock, LockOptions, LockUpdateKind, LostReason};
 
 const YES: [&str; 3] = [":1\r\n"; 3];
 
-/// Nodes that are not asked for their time.
+/// Three nodes that are not probed.
 fn quiet() -> Bench {
     Bench::with(3, |settings| settings.probe_interval = TTL * 100)
 }
 
-/// A renewal that ends after the end of these tests.
+/// Auto-extend whose bound is later than the end of these tests.
 fn long() -> AutoExtend {
     AutoExtend::at_most(TTL * 100)
 }
@@ -27,7 +27,7 @@ fn pass(bench: &mut Bench, by: Duration) -> usize {
     extends / 3
 }
 
-/// The caller extends the lock, and gets the answer that it is extended.
+/// The caller extends the lock, all nodes agree, and the caller gets `Extended`.
 fn extend(bench: &mut Bench, lock: &Lock, ttl: Duration) {
     bench.core.extend(lock, ttl, 2, bench.now).unwrap();
     answer(bench, YES);
@@ -104,14 +104,14 @@ fn auto_extend_ends_with_max_hold_as_its_reason_at_any_ttl() {
             matches!(lost, Some(Error::Lost { reason: LostReason::MaxHold, .. })),
             "{hold}: {lost:?}"
         );
-        // The client does not ask again and again for the rest of the last millisecond.
+        // In the last millisecond before the bound the client does not renew again and again.
         assert!(renewals <= hold as usize / 7 + 1, "{hold}: {renewals} renewals");
     }
 }
 
-/// Another client writes to the key so often that a check of the key is in flight at the moment the
-/// renewal is due, and each 50 ms after it, which is the pause after an extend that failed. Under a
-/// bound by number these checks prolong nothing.
+/// Another client writes to the key so often that a check of the key is in flight when the renewal
+/// is due, and again each time that the renewal is tried, 50 ms later. The lock may be renewed nine
+/// times, and with such a bound checks prolong nothing: so a renewal has to get through.
 #[test]
 fn checks_of_the_key_put_no_renewal_off_until_the_lock_is_lost() {
     let mut bench = quiet();
@@ -141,8 +141,9 @@ fn checks_of_the_key_put_no_renewal_off_until_the_lock_is_lost() {
     assert!(renewed > 0, "lost: {:?}", bench.notice());
 }
 
-/// The nodes answer no extend. The loss is reported a little before the deadline, and a holder that
-/// has not noticed it may go by the deadline that it knows: so the releases are written at that.
+/// The nodes answer no extend. The client reports the loss a little before the deadline, but the
+/// holder may read that late and go by the deadline that it knows. So the client writes no release
+/// before this deadline.
 #[test]
 fn no_release_is_written_before_the_deadline_that_the_holder_knows() {
     for ttl in [millis(10), millis(300), TTL] {
@@ -178,9 +179,9 @@ fn no_release_is_written_before_the_deadline_that_the_holder_knows() {
     }
 }
 
-/// An extend finds the key gone on a majority, so the lock is lost. A little before the deadline
-/// its holder may not have noticed that: the node that still has the key is released at the
-/// deadline.
+/// An extend finds the key gone on a majority, so the lock is lost, and the client releases the
+/// node that still has the key. In the last 2 ms before the deadline the release waits for the
+/// deadline, because the holder may not have noticed the loss.
 #[test]
 fn no_release_of_a_lock_that_is_gone_is_written_just_before_its_deadline() {
     for (left, at_once) in [(millis(100), true), (millis(3), true), (millis(2), false)] {
@@ -204,8 +205,8 @@ fn no_release_of_a_lock_that_is_gone_is_written_just_before_its_deadline() {
     }
 }
 
-/// A caller that gives up a lost lock does not go by its deadline any more. So the releases are
-/// sent at once, and do not need a later turn of the client.
+/// A caller that gives up a lost lock does not go by its deadline any more. So the client sends the
+/// releases in the same call, before the deadline.
 #[test]
 fn a_lost_lock_that_is_given_up_is_released_before_its_deadline() {
     let ways: [fn(&mut Bench, Lock); 3] = [
@@ -236,7 +237,7 @@ fn a_lost_lock_that_is_given_up_is_released_before_its_deadline() {
     }
 }
 
-/// A client that ends does not wait for the deadline of a lock that it has lost.
+/// A client that ends releases its lost locks at once, and does not wait for their deadlines.
 #[test]
 fn the_end_of_a_client_releases_a_lock_that_waits_for_its_deadline() {
     let ends: [fn(&mut Bench); 2] =
@@ -277,12 +278,12 @@ fn a_warning_that_was_not_fetched_is_not_reported_once_the_lock_was_renewed() {
     let lock = kept(&mut bench, long());
     bench.pass(millis(3_400));
     answer(&mut bench, [BUSY; 3]);
-    // The nodes refuse the renewal, so it is asked for again; the warning is due.
+    // The nodes refused the renewal, so the client sends it again. The warning is due now.
     bench.pass(millis(3_300));
     assert!(bench.core.has_lock_updates());
     answer(&mut bench, YES);
     assert!(bench.notice().is_none(), "it is not true any more");
-    // The next warning comes all the same.
+    // The warning for the next deadline is still reported.
     bench.pass(millis(3_400));
     answer(&mut bench, [BUSY; 3]);
     bench.pass(millis(3_300));
@@ -290,14 +291,14 @@ fn a_warning_that_was_not_fetched_is_not_reported_once_the_lock_was_renewed() {
     assert!(!bench.core.has_lock_updates());
 }
 
-/// A warning of the deadline that is in force.
+/// The warning that the lock expires at its present deadline.
 fn expiring(bench: &Bench, lock: &Lock) -> Option<LockUpdateKind> {
     let deadline = bench.core.deadline(lock)?;
     Some(LockUpdateKind::Expiring { deadline, key: b"k"[..].into() })
 }
 
 #[test]
-fn a_warning_that_nobody_fetched_tells_the_deadline_that_is_in_force() {
+fn a_warning_that_is_fetched_late_has_the_present_deadline() {
     let mut bench = quiet();
     let lock = kept(&mut bench, long());
     for by in [6_700, 300] {
@@ -305,7 +306,7 @@ fn a_warning_that_nobody_fetched_tells_the_deadline_that_is_in_force() {
         answer(&mut bench, [BUSY; 3]);
     }
     let left = bench.core.remaining(&lock, bench.now);
-    // The extend prolongs the lock by so little that its deadline is near all the same.
+    // The extend prolongs the lock so little that the warning still holds.
     bench.core.extend(&lock, left + millis(200), 2, bench.now).unwrap();
     answer(&mut bench, YES);
     let deadline = bench.core.deadline(&lock).unwrap();
@@ -334,7 +335,7 @@ fn an_extend_of_the_caller_is_not_counted_as_the_renewal_that_failed_before_it()
 
 #[test]
 fn auto_extend_renews_by_the_ttl_of_the_caller() {
-    // An extend that prolonged nothing says nothing about how long the lock is to last.
+    // An extend to less than is left prolongs nothing, and does not change the ttl of renewals.
     for (extended_to, ttl) in [(millis(100), TTL), (TTL * 3, TTL * 3)] {
         let mut bench = quiet();
         let lock = bench.hold(&[0, 1]);

@@ -1,4 +1,5 @@
-//! What is done to a key by a token alone, or without one: extend, delete, look and delete.
+//! Requests about a key that need no lock of this client: extend by token, inspect, and forced
+//! release of what an inspection saw.
 
 use super::*;
 use redlatch::{Inspection, KeyState, KeySummary, LockToken, LostReason};
@@ -24,7 +25,7 @@ fn answer(bench: &mut Bench, replies: &[&str]) {
 }
 
 #[test]
-fn extend_by_token_is_lost_when_more_nodes_than_a_minority_do_not_have_the_token() {
+fn extend_by_token_is_lost_when_a_majority_of_nodes_lack_the_token() {
     let mut bench = quiet(5);
     extend(&mut bench, TTL);
     answer(&mut bench, &[":0\r\n", ":-1\r\n"]);
@@ -53,7 +54,7 @@ fn extend_by_token_that_is_lost_reports_why() {
         let mut bench = quiet(3);
         extend(&mut bench, TTL);
         for (node, reply) in replies.iter().enumerate() {
-            // A node that refuses the digest of the script is asked with its source.
+            // A node that refuses the SHA1 of the script gets its source, and refuses that, too.
             while !bench.sent(node).is_empty() {
                 bench.reply(node, reply);
             }
@@ -69,7 +70,7 @@ fn extend_by_token_that_is_lost_reports_why() {
 
 /// A ttl that is shorter than the node timeout.
 const SHORT: Duration = Duration::from_millis(40);
-/// The time that is left of the ttl after drift.
+/// What drift leaves of `SHORT`.
 const USABLE: Duration = Duration::from_micros(37_600);
 
 #[test]
@@ -109,7 +110,7 @@ fn extend_by_token_is_repeated_by_its_source_before_its_deadline_only() {
         let expected: &[&str] = if repeated { &["EVAL"] } else { &[] };
         assert_eq!(bench.names(0), expected);
     }
-    // A node that answers EVAL with NOSCRIPT has no vote.
+    // A node that answers even EVAL with NOSCRIPT is not asked again, and has no vote.
     let mut bench = quiet(3);
     extend(&mut bench, TTL);
     answer(&mut bench, &["-NOSCRIPT no\r\n"]);
@@ -119,7 +120,7 @@ fn extend_by_token_is_repeated_by_its_source_before_its_deadline_only() {
 }
 
 #[test]
-fn extend_by_token_names_a_node_in_quarantine_also_if_it_agreed() {
+fn extend_by_token_reports_a_node_in_quarantine_also_if_it_agreed() {
     let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
     bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
@@ -132,7 +133,7 @@ fn extend_by_token_names_a_node_in_quarantine_also_if_it_agreed() {
     assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::Quarantined));
 }
 
-/// What three nodes hold, after these replies.
+/// Inspects the key: the three nodes give these replies.
 fn seen(bench: &mut Bench, replies: [&str; 3]) -> Inspection {
     bench.core.inspect(b"k", 5, bench.now).unwrap();
     for (node, reply) in replies.iter().enumerate() {
@@ -224,7 +225,7 @@ fn forced_release_of_what_was_seen_counts_a_node_that_cannot_be_asked_in_its_err
 }
 
 #[test]
-fn inspect_does_not_wait_for_a_line_longer_than_for_a_value() {
+fn inspect_waits_one_node_timeout_for_value_and_line_together() {
     let token = "0123456789abcdef0123456789abcdef01234567";
     let held = format!("$40\r\n{token}\r\n:500\r\n");
     let mut bench = quiet(3);

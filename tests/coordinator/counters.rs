@@ -3,7 +3,7 @@
 use super::*;
 use redlatch::{AutoExtend, Durations, LockOptions, Stats};
 
-/// A bench whose nodes are not probed.
+/// Three nodes that are not probed.
 fn quiet() -> Bench {
     Bench::with(3, |settings| settings.probe_interval = TTL * 100)
 }
@@ -13,14 +13,14 @@ fn ends(stats: &Stats) -> [u64; 4] {
     [stats.held, stats.released, stats.lost, stats.holds.count()]
 }
 
-/// The bound of the class of the one duration that was counted.
+/// The upper bound of the histogram class that has the one counted duration.
 fn class_of(durations: &Durations) -> Option<Duration> {
     let (end, _) = durations.classes().find(|(_, count)| *count > 0).expect("one was counted");
     end
 }
 
 #[test]
-fn counters_tell_a_released_lock_from_a_lost_one_and_from_one_given_away() {
+fn counters_distinguish_released_lost_and_handed_off_locks() {
     let mut bench = quiet();
     let lock = bench.hold(&[0, 1, 2]);
     assert_eq!(ends(bench.core.stats()), [1, 0, 0, 0]);
@@ -44,11 +44,11 @@ fn counters_tell_a_released_lock_from_a_lost_one_and_from_one_given_away() {
 }
 
 #[test]
-fn counters_have_the_wait_from_the_request_to_the_lock() {
+fn counters_measure_the_wait_from_the_request_to_the_lock() {
     let mut bench = quiet();
     let lock = bench.hold(&[0, 1, 2]);
     assert_eq!(class_of(&bench.core.stats().waits), Some(Duration::from_micros(64)));
-    // The second request of this client waits for its turn.
+    // This client holds the key, so its second request waits in the local queue.
     let before = bench.core.stats().waits.total();
     bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL * 10), 2, bench.now).unwrap();
     bench.pass(millis(20));
@@ -63,7 +63,7 @@ fn counters_have_the_wait_from_the_request_to_the_lock() {
 }
 
 #[test]
-fn counters_have_extends_of_the_caller_apart_from_renewals() {
+fn counters_separate_extends_of_the_caller_from_renewals() {
     let mut bench = quiet();
     let lock = bench.hold(&[0, 1, 2]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
@@ -90,7 +90,7 @@ fn counters_have_extends_of_the_caller_apart_from_renewals() {
     assert_eq!((bench.core.stats().extended, bench.core.stats().renewed), (0, 1));
 }
 
-/// Grants, denials, and unusable answers of a node.
+/// The counts of grants, denials and errors of a node.
 fn votes(stats: &Stats, node: usize) -> (u64, u64, u64) {
     let node = &stats.nodes[node];
     (node.grants, node.denials, node.all_errors().map(|(_, count)| count).sum())

@@ -1,5 +1,5 @@
-//! Locks over several keys with a fencing number for each key: what the nodes are asked, and which
-//! answers make a number.
+//! Locks over several keys with a fencing number for each key: what the client asks the nodes, and
+//! how their votes give the numbers.
 
 use std::time::Duration;
 
@@ -30,7 +30,8 @@ fn wait_for(bench: &mut Bench, wait: Duration) -> Op {
         .expect("it can be asked for")
 }
 
-/// The script that a command runs, its keys and counters, and what follows the token.
+/// The command as text: its script, the keys and counters, and the arguments after the token. A
+/// script with arguments for counters is called "count" or "raise".
 fn script(command: &Command) -> String {
     let scripts = [("acquire", ACQUIRE), ("extend", EXTEND_SET), ("release", RELEASE_SET)];
     let runs = |(_, script): &&(&str, redlatch::proto::command::Script)| match &command[0][..] {
@@ -49,8 +50,10 @@ fn script(command: &Command) -> String {
     format!("{name} {} | {}", keys.join(" "), arguments[1..].join(" "))
 }
 
+/// The keys of the set, and their counters.
 const KEYS: &str = "a b redlatch:fence:{a} redlatch:fence:{b}";
 
+/// Asserts that the node was sent this one command.
 #[track_caller]
 fn expect(bench: &mut Bench, node: usize, expected: &str) {
     let sent = bench.sent(node);
@@ -58,7 +61,7 @@ fn expect(bench: &mut Bench, node: usize, expected: &str) {
     assert_eq!(script(&sent[0]).replace(KEYS, "KEYS"), expected, "node {node}");
 }
 
-/// A node votes for the two keys.
+/// The node grants both keys, and votes for these two numbers.
 fn vote(bench: &mut Bench, node: usize, votes: [u64; 2]) {
     bench.reply(node, &format!("*2\r\n:{}\r\n:{}\r\n", votes[0], votes[1]));
 }
@@ -67,6 +70,7 @@ fn fences(lock: &Lock) -> Vec<u64> {
     lock.fences().collect()
 }
 
+/// The acquire: the ttl, the life and the step of a counter, and its floor.
 const COUNT: &str = "count KEYS | 10000 600000 1000 1";
 
 fn hold(bench: &mut Bench, votes: [u64; 2]) -> Lock {
@@ -108,7 +112,8 @@ fn fences_of_different_votes_are_written_back_before_the_lock_is_handed_out() {
         expect(&mut bench, node, COUNT);
         vote(&mut bench, node, votes);
     }
-    // Each of nodes 0 and 1 has one of the two numbers, and lacks the other.
+    // The numbers are the greatest votes, 6 and 9. Nodes 0 and 1 have one of them each, so both are
+    // asked to raise their counters.
     for node in 0..2 {
         assert!(bench.completion().is_none());
         expect(&mut bench, node, "raise KEYS | 0 600000 1000 1 6 9");
@@ -120,7 +125,7 @@ fn fences_of_different_votes_are_written_back_before_the_lock_is_handed_out() {
 
 #[test]
 fn fences_whose_write_back_finds_a_key_gone_are_none() {
-    // The second key is gone; the first one is another client's.
+    // In the first case the second key is gone, in the second the first key is another client's.
     for (found, named) in [(":-4\r\n", "b"), (":-3\r\n", "a")] {
         let mut bench = Bench::new(3);
         ask(&mut bench);
@@ -157,7 +162,7 @@ fn votes_for_another_number_of_keys_are_no_votes() {
     bench.reply(2, ":-1\r\n");
     assert!(matches!(refused(&mut bench), Error::NoQuorum(_) | Error::Contended(_)));
     expect(&mut bench, 0, "release a b | ");
-    // A reply that the script cannot give ends the connection.
+    // The script cannot give a single number, so the client closes the connection.
     let mut bench = Bench::new(1);
     ask(&mut bench);
     expect(&mut bench, 0, COUNT);
@@ -202,7 +207,7 @@ fn heal_of_a_fenced_set_raises_the_counters() {
 }
 
 #[test]
-fn fenced_script_over_a_set_that_was_forgotten_is_sent_again_unless_its_release_was() {
+fn fenced_script_over_a_set_that_was_forgotten_is_not_sent_again_after_its_release() {
     let mut bench = Bench::new(1);
     let lock = hold(&mut bench, [7, 7]);
     bench.core.release_nowait(&lock, bench.now);
@@ -231,7 +236,8 @@ fn fenced_set_whose_script_failed_in_the_middle_is_released_although_the_repeat_
     drop(bench.sent(0));
     bench.reply(0, NOPERM);
     expect(&mut bench, 0, COUNT);
-    // The first key may hold this client's own token.
+    // The first script may have set the first key before it failed. Then this client's own token is
+    // the reason for the denial, so the client has to release it.
     bench.reply(0, ":-1\r\n");
     assert!(matches!(refused(&mut bench), Error::Contended(_)));
     expect(&mut bench, 0, "release a b | ");
@@ -260,7 +266,8 @@ fn fenced_set_of_one_key_is_a_fenced_lock() {
     assert_eq!((lock.fence(), fences(&lock)), (Some(7), vec![7]));
 }
 
-/// One holder after another, with a set and a lock on one of its keys, from these counters.
+/// Two holders one after the other, the first by one majority, the second by another: one locks a
+/// set, the other one of its keys. The counters start at `spread`.
 fn holders_follow(spread: [&[u64]; 2], first: &[usize], second: &[usize], set_first: bool) {
     let mut world = World::new(spread[0]);
     for (node, count) in spread[1].iter().enumerate() {
@@ -279,7 +286,7 @@ fn holders_follow(spread: [&[u64]; 2], first: &[usize], second: &[usize], set_fi
     };
     let (before, after) = (fences(&lock)[0], fences(&later)[0]);
     assert!(after > before, "{spread:?}, {first:?}, {second:?}: {before}, {after}");
-    // The number of the other key grows, too.
+    // A third lock on the set has greater numbers, also of the key that the single lock left alone.
     let of_set = if set_first { fences(&lock)[1] } else { fences(&later)[1] };
     world.release(b, &later, second);
     let again = world.acquire_all(a, &set, first);

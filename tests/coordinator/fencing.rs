@@ -1,5 +1,5 @@
-//! Fencing numbers: the votes, the second round, and every order of events that could give two
-//! holders one number, or a later holder a smaller one.
+//! Fencing numbers: the votes, the second round that writes the greatest vote back, and every order
+//! of events that could give two holders one number, or a later holder a smaller one.
 
 use super::*;
 use crate::bench::Command;
@@ -8,7 +8,7 @@ use redlatch::proto::sets::{ACQUIRE, EXTEND_SET};
 use redlatch::{ConfigError, Lock, LockOptions, Op, RestartGuard};
 
 const COUNTER: &str = "redlatch:fence:{k}";
-/// The nodes of the bench have no marker.
+/// A counter below the floor counts as absent. Nodes without a marker, as here, have the lowest.
 const FLOOR: &str = "1";
 
 pub fn ask(bench: &mut Bench) -> Op {
@@ -26,7 +26,7 @@ pub fn refused(bench: &mut Bench) -> Error {
     bench.completion().expect("it has ended").result.expect_err("it is lost")
 }
 
-/// The one command that the node was sent, which runs this script.
+/// Takes the one command that the node was sent, which has to run a script.
 #[track_caller]
 pub fn script(bench: &mut Bench, node: usize) -> Command {
     let mut sent = bench.sent(node);
@@ -44,7 +44,7 @@ pub fn vote(bench: &mut Bench, node: usize, vote: u64) {
     bench.reply(node, &format!(":{vote}\r\n"));
 }
 
-/// Acquires with these votes of the first nodes, which are equal for a majority.
+/// Acquires with these votes of the first nodes. A majority has to vote the same.
 pub fn hold(bench: &mut Bench, votes: &[u64]) -> Lock {
     ask(bench);
     for (node, &vote_of_it) in votes.iter().enumerate() {
@@ -54,7 +54,7 @@ pub fn hold(bench: &mut Bench, votes: &[u64]) -> Lock {
     won(bench)
 }
 
-/// Acquires and releases with these votes of all nodes, so that they know the script.
+/// Acquires with these votes of all nodes, and releases. After that the nodes know the script.
 pub fn give_back(bench: &mut Bench, votes: &[u64]) {
     let lock = hold(bench, &votes[..2]);
     script(bench, 2);
@@ -62,7 +62,7 @@ pub fn give_back(bench: &mut Bench, votes: &[u64]) {
     release(bench, &lock);
 }
 
-/// Releases a lock where it is.
+/// Releases a lock, and all nodes confirm that.
 pub fn release(bench: &mut Bench, lock: &Lock) {
     bench.core.release_nowait(lock, bench.now);
     for node in 0..3 {
@@ -120,9 +120,9 @@ fn fenced_script_is_sent_by_its_sha1_from_the_second_time_on() {
     assert_eq!(won(&mut bench).fence(), Some(8));
 }
 
-/// A node that does not say its time any more counts for no fence.
+/// The client cannot judge the clock of such a node, and a new counter starts from this clock.
 #[test]
-fn node_that_stops_to_say_its_time_counts_no_fence() {
+fn node_that_refuses_time_counts_for_no_fence() {
     let mut bench = Bench::new(3);
     bench.pass(bench.core.settings().probe_interval);
     assert_eq!(bench.names(0), ["TIME"]);
@@ -165,8 +165,7 @@ fn fence_whose_write_back_finds_another_token_is_no_fence() {
         bench.reply(1, found);
         let error = refused(&mut bench);
         assert!(matches!(error, Error::Contended(_)), "{error}");
-        // The client releases it like any lost attempt: on nodes 0 and 1, which granted the key,
-        // and not on node 2.
+        // The client releases the key on nodes 0 and 1, which granted it, and not on node 2.
         assert_eq!(script(&mut bench, 0)[3], "k");
         assert_eq!(script(&mut bench, 1)[3], "k");
         assert!(bench.sent(2).is_empty());
@@ -185,7 +184,7 @@ fn fence_that_is_written_back_after_the_deadline_is_no_fence() {
         vote(&mut bench, node, of_it);
     }
     script(&mut bench, 1);
-    // The client's thread was away: the answer arrived before the deadline, and is read after it.
+    // The client's thread did not run: it reads the answer after the deadline.
     bench.now = bench.now.saturating_add(TTL);
     bench.reply(1, ":1\r\n");
     bench.core.handle_timeout(bench.now);
@@ -238,8 +237,9 @@ fn fence_that_no_node_confirms_in_time_is_lost_and_its_wait_goes_on() {
 }
 
 #[test]
-fn late_vote_takes_part_in_the_second_round() {
-    // The late node has the number already, or has a smaller one, or denies.
+fn late_vote_counts_in_the_second_round() {
+    // A late vote of 9 or 6 shows that the node has the number already. After a vote of 3 the
+    // client writes the number to that node, too.
     for (late, to_write) in [(9, false), (6, false), (3, true)] {
         let mut bench = Bench::new(3);
         ask(&mut bench);
@@ -273,7 +273,7 @@ fn late_vote_takes_part_in_the_second_round() {
 }
 
 #[test]
-fn vote_of_a_connection_that_is_lost_in_the_second_round_does_not_hold_it_up() {
+fn second_round_does_not_wait_for_lost_connections() {
     let mut bench = Bench::new(3);
     ask(&mut bench);
     for (node, of_it) in [(0, 6), (1, 2)] {
@@ -289,7 +289,7 @@ fn vote_of_a_connection_that_is_lost_in_the_second_round_does_not_hold_it_up() {
 #[test]
 fn node_that_is_flushed_between_the_rounds_does_not_count() {
     let flush = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
-    // First case: the flushed node voted for the number, and its counter is gone.
+    // First case: node 0 voted for the number, and lost its counter by a flush.
     let mut bench = Bench::new(3);
     ask(&mut bench);
     for (node, of_it) in [(0, 6), (1, 2)] {
@@ -303,8 +303,7 @@ fn node_that_is_flushed_between_the_rounds_does_not_count() {
     script(&mut bench, 2);
     vote(&mut bench, 2, 6);
     assert_eq!(won(&mut bench).fence(), Some(6));
-    // Second case: the flushed node gets the number in the second round, and acknowledges it after
-    // the flush.
+    // Second case: node 1 is flushed in the second round, and confirms the number after that.
     let mut bench = Bench::new(3);
     ask(&mut bench);
     for (node, of_it) in [(0, 6), (1, 2)] {
@@ -338,7 +337,7 @@ fn node_in_quarantine_counts_no_fence_and_creates_no_counter() {
 fn node_whose_clock_is_far_from_the_median_counts_no_fence() {
     for (skew, counts) in [(14, true), (16, false), (-14, true), (-16, false), (600, false)] {
         let mut bench = Bench::with(3, |settings| settings.probe_interval = millis(1_000_000));
-        // The node's clock was wrong from the start, so the client sees no jump.
+        // The node has the wrong clock from the handshake on, so the client sees no jump.
         bench.lose(0);
         bench.pass(millis(600));
         bench.skew_micros[0] = skew * 1_000_000;
@@ -374,7 +373,7 @@ fn node_that_may_evict_counts_no_fence() {
     let error = refused(&mut bench);
     assert!(matches!(error, Error::Config(ConfigError::Nodes(_))), "{error}");
     assert!(error.to_string().contains("may evict keys"), "{error}");
-    // A plain lock can be granted there.
+    // A plain lock can be granted by these nodes.
     for node in 0..2 {
         bench.sent(node);
         bench.reply(node, ":1\r\n");
@@ -411,7 +410,7 @@ fn extend_of_a_fenced_lock_raises_the_counters_and_keeps_the_number() {
     }
     assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Extended { .. })));
     assert_eq!(lock.fence(), Some(7));
-    // The node forgot the script, so the client sends it again, with the same number.
+    // Node 0 forgot the script, so the client sends its source, with the same number.
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     assert_eq!(script(&mut bench, 0)[0], "EVALSHA");
     bench.reply(0, "-NOSCRIPT No matching script.\r\n");
@@ -442,8 +441,8 @@ fn heal_of_a_fenced_lock_raises_the_counter() {
     assert_eq!(bench.core.stats().healed, 1);
 }
 
-/// A node that does not count for fences may create no counter: it would start from a wrong clock,
-/// or before the locks that the node forgot are over.
+/// A node that does not count for fences may create no counter. The counter would start from a
+/// wrong clock, or while locks that the node forgot are still live.
 #[test]
 fn extend_and_heal_touch_no_counter_of_a_node_that_does_not_count() {
     for reply in [":1\r\n", ":0\r\n", "-NOSCRIPT No matching script.\r\n"] {
@@ -512,7 +511,7 @@ fn vote_that_no_counter_can_have_is_no_vote() {
     }
     let error = refused(&mut bench);
     assert!(matches!(error, Error::NoQuorum(_)), "another program uses the key: {error}");
-    // A script that fails may have written before, so a release follows.
+    // The script may have set the key before it failed, so the client releases it.
     assert_eq!(script(&mut bench, 0)[3], "k");
 }
 

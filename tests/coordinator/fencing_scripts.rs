@@ -1,4 +1,4 @@
-//! Nodes that forgot, refuse or stop in the middle of the scripts of fenced locks.
+//! Scripts of fenced locks that a node forgot, refuses, or does not run to the end.
 
 use redlatch::proto::sets::ACQUIRE;
 
@@ -24,8 +24,8 @@ fn fenced_acquire_that_a_node_forgot_is_not_repeated_after_its_release() {
     assert!(bench.sent(0).is_empty(), "a repeat would leave a lock without an owner");
 }
 
-/// The user may not use `TIME`, or may not write the counter: the script sets the key and fails.
-/// That the repeat is denied proves nothing about the first one.
+/// The user may not use `TIME`, or may not write the counter, so the script sets the key and then
+/// fails. The denial of the repeat does not prove that the first script set nothing.
 #[test]
 fn fenced_acquire_whose_script_failed_in_the_middle_is_released_although_the_repeat_is_denied() {
     let mut bench = Bench::new(3);
@@ -45,8 +45,9 @@ fn fenced_acquire_whose_script_failed_in_the_middle_is_released_although_the_rep
     }
 }
 
-/// A node that forgot the script, and answers when the others have decided, is asked by the source
-/// the next time. A node that refuses SHA1s is asked so from then on.
+/// Node 2 answers after the others have decided. If it forgot the script, the client sends the
+/// source next time, and then the SHA1 again. If it refuses SHA1s, the client always sends the
+/// source from then on.
 #[test]
 fn fenced_script_that_a_node_refused_by_its_sha1_is_sent_by_its_source() {
     for (line, forms) in [
