@@ -1,4 +1,4 @@
-//! A forked process: what the child sees of the client of its parent. Rule 28.
+//! A forked process: the client in the child has no locks and sends nothing (rule 28).
 
 use super::*;
 use redlatch::{AutoExtend, ClosedReason, LockOptions, NodeId, NodeSet};

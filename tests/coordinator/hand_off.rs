@@ -1,4 +1,4 @@
-//! Handing a lock on by its token, and what is done with a token alone.
+//! Handing a lock to another client by its token, and requests that need only a token or a key.
 
 use super::*;
 use redlatch::{AutoExtend, KeyState, KeySummary, LockToken, LostReason};
@@ -37,7 +37,7 @@ fn hand_off_of_a_lock_that_is_over_reports_no_loss_later() {
     let mut bench = Bench::new(3);
     bench.core.report_lock_updates();
     let lock = bench.hold(&[0, 1]);
-    // The client has not yet had the turn in which the lock ends.
+    // The deadline has passed, but the client has not had a turn in which it ends the lock.
     bench.now = bench.now.saturating_add(TTL);
     assert_eq!(bench.core.into_token(lock, bench.now), None);
     bench.pass(millis(1));
@@ -45,7 +45,7 @@ fn hand_off_of_a_lock_that_is_over_reports_no_loss_later() {
 }
 
 #[test]
-fn a_lock_is_taken_up_under_a_new_token() {
+fn adopt_takes_a_lock_over_under_a_new_token() {
     let mut bench = Bench::new(3);
     bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap();
     for node in 0..2 {
@@ -63,7 +63,7 @@ fn a_lock_is_taken_up_under_a_new_token() {
 }
 
 #[test]
-fn a_token_that_does_not_hold_the_key_adopts_nothing_and_owes_the_new_one() {
+fn adopt_by_a_token_that_lost_the_key_releases_the_new_token() {
     let mut bench = Bench::new(3);
     bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap();
     for (node, reply) in [":1\r\n", ":-3\r\n", ":-2\r\n"].iter().enumerate() {
@@ -245,9 +245,9 @@ fn inspect_reads_the_beginning_of_a_value_and_distinguishes_empty_from_absent() 
 }
 
 #[test]
-fn a_node_in_quarantine_hands_nothing_on() {
-    // The giver may have healed the key there after the node forgot another client's lock. The
-    // client that adopts the lock cannot know that, so the node's yes does not count.
+fn adopt_does_not_count_a_node_in_quarantine() {
+    // The earlier holder may have healed the key on node 0 after this node forgot another client's
+    // lock. The client that adopts cannot know that, so the grant of node 0 does not count.
     let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
     bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
@@ -264,7 +264,7 @@ fn a_node_in_quarantine_hands_nothing_on() {
 }
 
 #[test]
-fn adopt_that_a_minority_denied_is_not_lost_for_good() {
+fn adopt_that_a_minority_denied_is_contended() {
     let mut bench = Bench::new(3);
     bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap();
     for (node, reply) in [":-2\r\n", "-LOADING no\r\n"].into_iter().enumerate() {
