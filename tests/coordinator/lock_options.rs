@@ -1,11 +1,12 @@
-//! The options of a request: what they mean to the core, and what it refuses before a byte is sent.
+//! The options of a request: which ones the core refuses before a byte is sent, and until when a
+//! request waits.
 
 use redlatch::proto::{ConfigError, LONGEST_KEY, LockToken, MOST_KEYS};
 use redlatch::{LockOptions, Op};
 
 use super::*;
 
-/// The error of a request that is refused: no node is asked, and nothing is open.
+/// Asserts that the core refuses the request and keeps nothing of it. Returns the error.
 fn refused(ask: impl FnOnce(&mut Bench) -> Result<Op, Error>) -> ConfigError {
     let mut bench = Bench::new(3);
     let error = ask(&mut bench).expect_err("it is refused");
@@ -69,9 +70,9 @@ fn token() -> LockToken {
     LockToken::parse(&"0".repeat(40)).expect("it is one")
 }
 
-/// A moment that has passed is no wait: the request ends with its first attempt.
+/// A request that waits until a moment that has passed ends with its first attempt.
 #[test]
-fn options_that_wait_until_a_moment_end_there() {
+fn wait_until_ends_the_request_at_that_moment() {
     for (length, attempts) in [(Duration::ZERO, 1), (millis(400), 2)] {
         let mut bench = Bench::new(1);
         let moment = bench.now.saturating_add(length);

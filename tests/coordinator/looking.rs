@@ -1,10 +1,10 @@
-//! What a driver can look at between its turns: the questions that change nothing.
+//! What a driver can read from the core between its turns. None of these calls changes anything.
 
 use super::*;
 use redlatch::proto::{Instant, Settings};
 use redlatch::{AutoExtend, Lock, NodeId, NodeSet};
 
-/// A bench whose nodes are not probed.
+/// Nodes that are not probed.
 fn quiet(nodes: usize, change: impl FnOnce(&mut Settings)) -> Bench {
     Bench::with(nodes, |settings| {
         settings.probe_interval = TTL * 100;
@@ -35,8 +35,8 @@ fn driver_sees_the_start_and_which_nodes_are_ready_or_reconnecting() {
     bench.connect(2);
     assert!(!bench.core.is_starting());
     assert_eq!(bench.core.ready(), nodes(&[0, 2]));
-    // A connection that is lost soon after it was made counts as a failure. An older one is only
-    // replaced.
+    // The loss of a connection soon after it was made counts as a failure, and the client pauses
+    // before it connects again. That of an older one does not: the client reconnects at once.
     bench.lose(0);
     assert_eq!(bench.core.failures(NodeId::new(0)), 1);
     assert!(!bench.core.reconnecting().contains(NodeId::new(0)));
@@ -58,7 +58,7 @@ fn connection_that_was_good_for_long_is_reconnecting_when_it_is_lost() {
     bench.pass(Duration::ZERO);
     bench.connect(1);
     assert_eq!(bench.core.reconnecting(), NodeSet::EMPTY);
-    // A node that is only suspect keeps its connection.
+    // A node that is only suspect keeps its connection, so it is not reconnecting.
     bench.acquire();
     bench.sent(2);
     bench.pass(millis(50));
@@ -120,7 +120,7 @@ fn keep(bench: &mut Bench, keep: AutoExtend) -> Lock {
 }
 
 #[test]
-fn renewal_beyond_a_moment_is_possible_only_for_a_held_lock_that_is_bounded_by_a_later_moment() {
+fn auto_extends_beyond_a_moment_needs_a_held_lock_with_a_later_bound() {
     let after = |bench: &Bench, time: Duration| -> Instant { bench.now.saturating_add(time) };
     let mut bench = quiet(3, |_| {});
     assert!(!bench.core.auto_extends_beyond(b"k", bench.now), "no lock");
@@ -137,14 +137,14 @@ fn renewal_beyond_a_moment_is_possible_only_for_a_held_lock_that_is_bounded_by_a
     let mut bench = quiet(3, |_| {});
     let lock = bench.hold(&[0, 1, 2]);
     assert!(!bench.core.auto_extends_beyond(b"k", bench.now), "it is not extended");
-    // The renewal is bounded by a number of extensions: the client does not know when that ends.
+    // The renewal is also bounded by a number of extensions, so the client does not know its end.
     let terms = AutoExtend::at_most(TTL * 3).with_extensions(2);
     bench.core.auto_extend(&lock, terms, bench.now).unwrap();
     assert!(!bench.core.auto_extends_beyond(b"k", bench.now));
 }
 
 #[test]
-fn open_records_count_tasks_and_records_and_open_timers_all_timers() {
+fn open_records_count_tasks_and_open_timers_count_renewals() {
     let mut bench = quiet(3, |_| {});
     let (records, timers) = (bench.core.open_records(), bench.core.open_timers());
     let lock = bench.hold(&[0, 1, 2]);
@@ -152,7 +152,7 @@ fn open_records_count_tasks_and_records_and_open_timers_all_timers() {
     assert_eq!(bench.core.open_records(), records + 2);
     let without = bench.core.open_timers();
     assert!(without > timers);
-    // A renewal, a warning and a later deadline need timers.
+    // Auto-extend needs timers of its own, for the next renewal and the warning.
     let terms = AutoExtend::at_most(TTL * 3);
     bench.core.auto_extend(&lock, terms, bench.now).unwrap();
     assert!(bench.core.open_timers() > without);

@@ -1,13 +1,13 @@
-//! A key that may be left on a node is released: after the SET on the same connection, or as the
-//! first request of the next connection, after the earlier one has ended. A live lock is not
-//! released.
+//! Pending releases: a key that may be left on a node is released after its `SET` on the same
+//! connection, or at the start of the next connection, after the client has ended the earlier one.
+//! A live lock is not released.
 
 use redlatch::proto::{Limits, LockOptions};
 
 use super::*;
 
 #[test]
-fn a_set_that_is_not_answered_in_time_is_followed_by_its_release_on_the_same_wire() {
+fn release_of_an_unanswered_set_follows_on_its_connection() {
     let mut bench = Bench::new(3);
     bench.acquire();
     assert_eq!(bench.names(0), ["SET"]);
@@ -26,7 +26,8 @@ fn a_set_that_is_not_answered_in_time_is_followed_by_its_release_on_the_same_wir
 
 #[test]
 fn a_release_is_sent_by_its_source_where_an_answer_is_late() {
-    // The client waits for a late answer for a quarter of the node timeout, which is 50 ms here.
+    // If a node has left a request unanswered for 12.5 ms, a quarter of the node timeout, the
+    // client does not rely on reading a NOSCRIPT from it, and sends the source.
     for (waited, release) in [(12, "EVALSHA"), (13, "EVAL")] {
         let mut bench = Bench::new(3);
         let lock = bench.hold(&[0, 1]);
@@ -58,8 +59,8 @@ fn release_is_pending_after_an_error_and_not_after_a_denial() {
     }
     let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
     assert_eq!(report.nodes[2].reply, NodeReply::Failed(NodeError::Loading));
-    // The last two nodes had not answered when the attempt was lost: their releases follow their
-    // SETs.
+    // Nodes 3 and 4 had not answered when the attempt was lost, so the releases there follow the
+    // SETs. Of the other nodes, only node 1 may have set the key in spite of its error.
     let released: Vec<bool> = (0..5).map(|node| !bench.sent(node).is_empty()).collect();
     assert_eq!(released, [false, true, false, false, false]);
     assert_eq!(with_release, [("n3", true), ("n4", true)]);
@@ -77,7 +78,7 @@ fn pending_release_is_not_due_while_the_lock_is_held_not_even_on_a_new_connectio
     for node in [0, 1] {
         assert!(bench.connect(node).is_empty(), "a live lock was released");
     }
-    // n2 had not answered its SET: the client ends the old connection, and releases nothing.
+    // Node 2 had not answered its SET, so the client ends the old connection. It releases nothing.
     let sent = bench.connect(2);
     assert_eq!(sent, [["CLIENT", "KILL", "ID", "3"]]);
     bench.reply(2, ":1\r\n");
@@ -165,30 +166,31 @@ fn release_is_sent_twice_if_the_earlier_connection_cannot_be_ended() {
     bench.assert_idle();
 }
 
-/// The first connection to node 2 cannot be ended: the node does not say its number, or the user
-/// may not end it. It may still deliver the `SET` of the acquire. The second one is lost while it
-/// heals, and is ended: that proves nothing of the first.
+/// The client cannot end its first connection to node 2: either it does not know the connection's
+/// id, or it has no permission. So this connection may still deliver the `SET` of the acquire. The
+/// second connection is lost during a heal, and the client ends it. This does not prove that the
+/// first has ended, so the release is sent twice.
 #[test]
 fn release_is_sent_twice_if_only_a_later_connection_can_be_ended() {
-    for has_no_number in [false, true] {
+    for has_no_id in [false, true] {
         let mut bench = Bench::new(3);
         bench.lose(2);
         bench.pass(millis(600));
-        bench.has_no_connection_ids = has_no_number;
+        bench.has_no_connection_ids = has_no_id;
         bench.connect(2);
         bench.has_no_connection_ids = false;
-        release_after_a_later_connection_was_ended(bench, has_no_number);
+        release_after_a_later_connection_was_ended(bench, has_no_id);
     }
 }
 
-fn release_after_a_later_connection_was_ended(mut bench: Bench, has_no_number: bool) {
+fn release_after_a_later_connection_was_ended(mut bench: Bench, has_no_id: bool) {
     let lock = bench.hold(&[0, 1]);
     bench.sent(2);
     bench.lose(2);
     bench.pass(millis(600));
     let ends = bench.connect(2);
-    if has_no_number {
-        assert!(ends.is_empty(), "there is no number to name: {ends:?}");
+    if has_no_id {
+        assert!(ends.is_empty(), "the client does not know its id: {ends:?}");
     } else {
         assert_eq!(ends[0][..2], ["CLIENT", "KILL"], "{ends:?}");
         bench.reply(2, "-NOPERM not you\r\n");
@@ -266,7 +268,7 @@ fn a_release_that_is_refused_is_asked_again_and_lapses_with_its_ttl() {
 }
 
 #[test]
-fn pending_releases_are_dropped_when_a_node_was_away_for_ten_max_ttl() {
+fn pending_releases_are_dropped_when_a_node_was_down_for_ten_max_ttl() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
     bench.sent(2);
@@ -295,14 +297,14 @@ fn pending_releases_are_dropped_when_a_node_was_away_for_ten_max_ttl() {
 
 #[test]
 fn pending_release_without_proof_lapses_when_the_earlier_connection_must_be_gone() {
-    // The answers of the node to CLIENT KILL and to every release.
+    // The answer of the node to CLIENT KILL, and its answer to each release.
     for refusals in [["-NOPERM no\r\n"; 2], ["-NOPERM no\r\n", "-BUSY a script runs\r\n"]] {
         let mut bench = Bench::with(1, |settings| settings.probe_interval = GONE_AFTER * 3);
         bench.acquire();
         bench.sent(0);
         bench.lose(0);
-        // The node may execute the SET up to this moment, and the key lives for its ttl and drift
-        // after that.
+        // The node may still execute the SET until `GONE_AFTER` is over. The key then lives for its
+        // ttl and drift.
         let until = bench.now.saturating_add(GONE_AFTER + TTL + TTL / 100 + millis(2));
         bench.pass(millis(600));
         assert!(bench.completion().unwrap().result.is_err());
@@ -320,7 +322,7 @@ fn pending_release_without_proof_lapses_when_the_earlier_connection_must_be_gone
             }
         }
         assert!((600..=1_500).contains(&said), "{said} times in 16 minutes: at a bounded pace");
-        // At its next attempt the client finds that the pending release has lapsed.
+        // When the client would repeat the release next, it finds that this has lapsed.
         bench.pass(Duration::from_secs(1));
         bench.assert_idle();
         assert!(bench.sent(0).is_empty());
@@ -358,7 +360,7 @@ fn pending_release_whose_connection_was_ended_lapses_with_its_ttl_and_is_not_dro
 }
 
 #[test]
-fn the_end_of_a_client_releases_what_was_not_handed_out() {
+fn close_releases_what_was_not_handed_out() {
     let mut bench = Bench::new(3);
     let held = bench.hold(&[0, 1]);
     bench.sent(2);
@@ -385,7 +387,7 @@ fn the_end_of_a_client_releases_what_was_not_handed_out() {
 }
 
 #[test]
-fn release_never_sent_comes_before_repeated_ones_at_the_end() {
+fn close_sends_new_releases_before_repeated_ones() {
     let limits = Limits::default().asks(4);
     let mut bench = Bench::with(1, |settings| settings.limits = limits);
     bench.acquire();
@@ -400,10 +402,10 @@ fn release_never_sent_comes_before_repeated_ones_at_the_end() {
 }
 
 #[test]
-fn the_end_of_a_client_writes_releases_that_wait_for_a_silent_node() {
+fn close_writes_releases_that_wait_for_a_silent_node() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1, 2]);
-    // The client finds with another request that n2 is silent.
+    // With another request the client finds that node 2 is silent.
     bench.acquire();
     for node in 0..3 {
         assert_eq!(bench.names(node), ["SET"]);
