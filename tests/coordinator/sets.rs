@@ -1,5 +1,5 @@
-//! Locks over several keys: what the nodes are asked, what their answers mean, and what is pending
-//! afterwards.
+//! Locks over several keys (sets): what the client asks the nodes, what their answers mean, and
+//! which releases are pending afterwards.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ fn script(command: &Command) -> (&'static str, Vec<&str>) {
     (name, command[3..3 + count].iter().map(String::as_str).collect())
 }
 
-/// The only command to a node runs this script over these keys.
+/// Asserts that the node was sent one command, which runs this script over these keys.
 #[track_caller]
 fn expect(bench: &mut Bench, node: usize, name: &str, keys: &[&str]) -> Command {
     let sent = bench.sent(node);
@@ -57,7 +57,7 @@ fn expect(bench: &mut Bench, node: usize, name: &str, keys: &[&str]) -> Command 
     sent[0].clone()
 }
 
-/// Holds a lock on these keys, which every node granted.
+/// Acquires a lock on these keys, which every node grants.
 fn hold(bench: &mut Bench, names: &[&str]) -> Lock {
     ask(bench, names);
     for node in 0..bench.markers.len() {
@@ -67,6 +67,7 @@ fn hold(bench: &mut Bench, names: &[&str]) -> Lock {
     taken(bench)
 }
 
+/// The lock that the last request got.
 #[track_caller]
 fn taken(bench: &mut Bench) -> Lock {
     match bench.completion().map(|done| done.result) {
@@ -80,7 +81,7 @@ fn refused(bench: &mut Bench) -> Error {
     bench.completion().expect("it has ended").result.expect_err("it is refused")
 }
 
-/// The key that an error names, and what it says of the set.
+/// The key that an error names, and what it reports of the set.
 fn named(error: &Error) -> (&str, Option<ReportedSet>) {
     let report = error.report().expect("it has a report");
     (std::str::from_utf8(&report.key).expect("text"), report.set)
@@ -122,7 +123,7 @@ fn set_of_one_key_is_a_plain_lock() {
 }
 
 #[test]
-fn set_that_cannot_be_is_refused_before_anything_is_sent() {
+fn set_with_a_bad_key_is_refused_before_anything_is_sent() {
     let mut bench = Bench::with(1, |settings| settings.key_prefix = "prefix:".into());
     let marker = keys(&["a", "node"]);
     let mut marked = Bench::with(1, |settings| settings.node_marker = "node".into());
@@ -130,7 +131,7 @@ fn set_that_cannot_be_is_refused_before_anything_is_sent() {
         marked.core.acquire(&marker, LockOptions::new(TTL).wait(TTL), 0, marked.now).unwrap_err();
     assert!(matches!(error, Error::Config(ConfigError::KeyOfMarker { .. })), "{error}");
     assert!(marked.sent(0).is_empty());
-    // With a prefix before each key the set is longer than a key may be.
+    // With the prefix before each key, the keys together are longer than one key may be.
     let long = [vec![b'a'; 65_525], vec![b'b']];
     let long = KeySet::new(long).expect("without prefixes it fits");
     let error =
@@ -165,12 +166,12 @@ fn script_over_a_set_that_fails_leaves_a_release_of_every_key() {
     let mut bench = Bench::new(1);
     ask(&mut bench, &["a", "b"]);
     drop(bench.sent(0));
-    // The error proves nothing: the node may have written the first key.
+    // In spite of the error the node may have set the first key, so the client releases both.
     bench.reply(0, OOM);
     let error = refused(&mut bench);
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
     expect(&mut bench, 0, "release", &["a", "b"]);
-    // The node answers that the second key was not there, and that it released the first.
+    // -4: the node released the first key, and the second one was absent.
     bench.reply(0, ":-4\r\n");
     bench.assert_idle();
 }
@@ -204,7 +205,7 @@ fn script_over_a_set_that_a_node_refused_is_sent_by_its_source_again() {
 }
 
 #[test]
-fn script_that_a_node_forgot_says_nothing_of_another_script() {
+fn script_that_a_node_forgot_does_not_stop_sha1_of_another_script() {
     let mut bench = Bench::new(1);
     let extends = |bench: &mut Bench| {
         bench
@@ -248,7 +249,8 @@ fn set_whose_script_failed_in_the_middle_is_released_although_the_repeat_is_deni
     assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], "EVALSHA");
     bench.reply(0, "-NOPERM this user has no permissions to access one of the keys\r\n");
     assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], "EVAL");
-    // The second key may hold another client's token; the first may hold this client's.
+    // -2: the second key is another client's. The first script may have set the first key before it
+    // failed, so the client releases both.
     bench.reply(0, ":-2\r\n");
     assert!(matches!(refused(&mut bench), Error::Contended(_)));
     expect(&mut bench, 0, "release", &["a", "b"]);
@@ -263,7 +265,7 @@ fn loss_of_a_set_names_the_key_that_is_gone_and_releases_the_others() {
     (0..3).for_each(|node| drop(bench.sent(node)));
     bench.reply(0, ":1\r\n");
     bench.reply(1, ":-4\r\n");
-    // The answer -5 says that key 2, which is b, is another client's.
+    // -4: the second key, `b`, is gone. -5: it is another client's.
     bench.reply(2, ":-5\r\n");
     let error = refused(&mut bench);
     assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
@@ -271,7 +273,7 @@ fn loss_of_a_set_names_the_key_that_is_gone_and_releases_the_others() {
     let update = bench.core.poll_lock_update().expect("the loss is reported");
     let LockUpdateKind::Lost(error) = update.kind else { panic!("{update:?}") };
     assert_eq!(named(&error).0, "b");
-    // "Gone" is about one key: a node that said so may still have the others.
+    // A node that lost one key may still have the others, so the client releases it, too.
     for (node, answer) in [(0, ":1\r\n"), (1, ":-4\r\n"), (2, ":-5\r\n")] {
         expect(&mut bench, node, "release", &["a", "b", "c"]);
         bench.reply(node, answer);
@@ -331,7 +333,7 @@ fn set_whose_grant_a_node_in_quarantine_gave_is_no_majority() {
 }
 
 #[test]
-fn script_over_a_set_that_was_forgotten_is_sent_again_unless_its_release_was() {
+fn script_over_a_set_that_was_forgotten_is_not_sent_again_after_its_release() {
     let mut bench = Bench::new(1);
     let lock = hold(&mut bench, &["a", "b"]);
     bench.core.release_nowait(&lock, bench.now);
@@ -341,7 +343,7 @@ fn script_over_a_set_that_was_forgotten_is_sent_again_unless_its_release_was() {
     assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], "EVALSHA");
     bench.reply(0, "-NOSCRIPT no\r\n");
     assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], "EVAL");
-    // The caller gives up, and the release is in flight.
+    // The caller gives up, so the release is in flight when the node answers NOSCRIPT.
     bench.core.cancel(op, bench.now);
     expect(&mut bench, 0, "release", &["a", "b"]);
     bench.reply(0, "-NOSCRIPT no\r\n");
@@ -364,13 +366,13 @@ fn set_is_released_by_its_script_also_where_a_node_has_a_command_of_its_own() {
 }
 
 #[test]
-fn the_end_of_a_client_releases_every_key_of_a_set() {
+fn close_releases_every_key_of_a_set() {
     let mut bench = Bench::new(1);
     ask(&mut bench, &["a", "b"]);
     drop(bench.sent(0));
     bench.core.close(bench.now);
     assert_eq!(expect(&mut bench, 0, "release", &["a", "b"])[0], "EVAL");
-    // A release by SHA1 that is not answered is repeated by its source.
+    // At its end the client repeats an unanswered release by SHA1, by its source.
     let mut bench = Bench::new(1);
     for round in 0..2 {
         let lock = hold(&mut bench, &["a", "b"]);

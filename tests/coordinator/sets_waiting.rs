@@ -24,7 +24,7 @@ fn wait_for_one(bench: &mut Bench, key: &str) -> Op {
         .expect("it can be asked for")
 }
 
-/// The first keys of the locks that the node is asked for, each of which it grants.
+/// The node grants every lock and confirms every release. Returns the keys of the locks.
 fn grant(bench: &mut Bench) -> Vec<String> {
     let mut asked = Vec::new();
     for command in bench.sent(0) {
@@ -52,6 +52,7 @@ fn taken(bench: &mut Bench) -> (Op, Lock) {
     }
 }
 
+/// Releases the lock. Returns the keys of the locks that the client asks for then, and gets.
 fn give_back(bench: &mut Bench, lock: Lock) -> Vec<String> {
     bench.core.release(lock, 0, bench.now);
     let asked = grant(bench);
@@ -83,7 +84,7 @@ fn request_for_a_key_waits_for_the_set_before_it_that_waits_for_another_key() {
     wait_for_one(&mut bench, "b");
     assert_eq!(grant(&mut bench), ["b"]);
     let (_, held) = taken(&mut bench);
-    // Of this client's requests the set is the first one for `a`; it waits for `b`.
+    // The set waits for `b`, and is before the single request in the local queue for `a`.
     let set = wait_for(&mut bench, &["a", "b"]);
     let single = wait_for_one(&mut bench, "a");
     assert!(grant(&mut bench).is_empty(), "no node is asked");
