@@ -137,7 +137,7 @@ fn a_client_that_sees_a_flush_or_a_jump_of_the_clock_marks_the_node_for_the_next
 fn a_flush_during_the_handshake_is_not_missed() {
     let mut bench = Bench::of_settings(settings(RestartGuard::On), &[marker(2 * MINUTE, "")], NOW);
     bench.open(0);
-    // The flush comes after the node started to report writes and read the marker.
+    // The flush comes after the node executed CLIENT TRACKING and the GET of the marker.
     let sent = bench.sent(0);
     let names: Vec<&str> = sent.iter().map(|command| command[0].as_str()).collect();
     let at = |name| names.iter().position(|&other| other == name).unwrap();

@@ -435,7 +435,7 @@ fn node_that_may_evict_from_now_on_is_rejected_with_the_next_probe() {
     assert_eq!(bench.markers[0], marker_now(&bench), "the next process waits, too");
     bench.pass(MEMORY);
     settle(&mut bench);
-    // After this quarantine the next connection begins no other one.
+    // The next connection begins no second quarantine for the same eviction.
     bench.lose(0);
     reconnect(&mut bench);
     assert_eq!(bench.node_state(0), NodeState::Ready);

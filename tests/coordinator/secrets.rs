@@ -4,7 +4,7 @@
 use super::*;
 use redlatch::NodeId;
 
-/// No so many bytes of the password in a row may appear.
+/// If so many bytes of the password appear in a row, the test fails.
 const PART: usize = 8;
 
 /// Passwords of which a server repeats only a part, or with other characters for line ends.

@@ -33,8 +33,8 @@ fn extend(world: &mut World, client: usize, lock: &Lock) {
 }
 
 /// Node 2 refuses the round over both keys because `c` is another client's, and then hands `b` over
-/// to the set while the round is in flight. This must not prove that the set has `c` there, also
-/// not when node 2 restarts with data in which both keys are the set's.
+/// to the set while the round is in flight. This must not prove that the set has `c` there, not
+/// even when node 2 restarts with data in which both keys are the set's.
 #[test]
 fn hand_over_during_the_round_over_all_keys_does_not_prove_the_set() {
     let mut world = World::new(3);
