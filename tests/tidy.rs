@@ -43,17 +43,17 @@ fn files_are_short() {
 
 #[test]
 fn every_file_has_a_floor() {
-    every_source(floors::known);
+    every_source(floors::missing_floors);
 }
 
 #[test]
 fn imports_only_go_down() {
-    every_source(floors::downwards);
+    every_source(floors::upward_imports);
 }
 
 #[test]
 fn pure_files_name_no_socket_clock_or_thread() {
-    every_source(floors::pure);
+    every_source(floors::impure_names);
 }
 
 #[test]
@@ -88,12 +88,12 @@ fn readme_and_the_manifest_agree_on_rust() {
 
 #[test]
 fn readme_names_the_two_commands() {
-    report(&papers::commands(&read("README.md")));
+    report(&papers::readme_commands(&read("README.md")));
 }
 
 #[test]
 fn the_machine_runs_the_test_command_of_readme() {
-    report(&papers::machine(&read(".ci/run")));
+    report(&papers::ci_test_command(&read(".ci/run")));
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn the_package_ships_without_tests() {
 #[test]
 fn no_file_tells_of_a_machine() {
     let files = tracked().into_iter();
-    let findings = files.flat_map(|path| papers::traces(&path, &read_bytes(&path)));
+    let findings = files.flat_map(|path| papers::machine_traces(&path, &read_bytes(&path)));
     report(&findings.collect::<Vec<_>>());
 }
 

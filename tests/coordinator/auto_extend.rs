@@ -1,15 +1,15 @@
-//! Keeping a lock: renewals, healing, what is done when another client writes to the key, and how
-//! the loss is reported.
+//! Locks that the client keeps by auto-extend: renewals, checks after another client wrote to the
+//! key, and how the loss is reported.
 
 use super::*;
 use redlatch::{AutoExtend, Lock, LockOptions, LockUpdateKind, LostReason};
 
-/// A renewal on a node, and the two commands after it, which register the key for notifications.
+/// The commands of a renewal: the extend, and two that register the key for notifications.
 const RENEWAL: [&str; 3] = ["EVALSHA", "CLIENT", "PTTL"];
-/// A node's answers to a renewal and to the registration of the key.
+/// A node's answers to `RENEWAL`, if it extends the key.
 const YES: &str = ":1\r\n+OK\r\n:9000\r\n";
 
-/// A kept lock that all nodes hold; the requests that follow the grant are answered.
+/// Acquires a kept lock on all nodes, which answer the registration of the key, too.
 fn keep(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> Lock {
     let wait = Duration::ZERO;
     let op = bench
@@ -36,18 +36,19 @@ fn hour() -> AutoExtend {
     AutoExtend::at_most(Duration::from_secs(3600))
 }
 
-/// The reason of the loss, which comes as an update and not as a completion.
+/// The reason of the loss, which is reported as an update and not as a completion.
 #[track_caller]
 fn reason(bench: &mut Bench) -> LostReason {
     assert!(bench.completion().is_none(), "the request completed before");
     bench.loss().1
 }
 
+/// A notification that another client wrote to the key.
 fn push(key: &str) -> String {
     format!(">2\r\n$10\r\ninvalidate\r\n*1\r\n${}\r\n{key}\r\n", key.len())
 }
 
-/// Lets the time pass in steps that no silence can be found in.
+/// Lets time pass in steps shorter than the node timeout, so that no node is found silent.
 fn wait(bench: &mut Bench, by: Duration) {
     let end = bench.now.saturating_add(by);
     while bench.now < end {
@@ -55,7 +56,7 @@ fn wait(bench: &mut Bench, by: Duration) {
     }
 }
 
-/// Lets the time pass up to the next renewal, and answers it.
+/// Lets time pass up to the next renewal, and answers it.
 fn renew(bench: &mut Bench, nodes: usize) {
     while bench.core.output(redlatch::NodeId::new(0)).is_empty() {
         bench.pass(millis(10));
@@ -73,7 +74,7 @@ fn a_lock_is_renewed_at_a_third_of_its_ttl_and_not_after_its_release() {
     let lock = keep(&mut bench, 3, hour());
     let first = bench.core.deadline(&lock).unwrap();
     wait(&mut bench, millis(3_100));
-    assert!(bench.said(0).is_empty(), "it is early");
+    assert!(bench.sent(0).is_empty(), "it is early");
     let before = bench.now;
     renew(&mut bench, 3);
     assert!(bench.now.saturating_since(before) < millis(300), "it is late");
@@ -90,7 +91,7 @@ fn a_lock_is_renewed_at_a_third_of_its_ttl_and_not_after_its_release() {
         bench.reply(node, &format!("{YES}:1\r\n"));
     }
     wait(&mut bench, millis(20_000));
-    assert!(bench.said(0).is_empty() && bench.notice().is_none());
+    assert!(bench.sent(0).is_empty() && bench.notice().is_none());
     bench.assert_idle();
 }
 
@@ -109,7 +110,7 @@ fn many_locks_are_renewed_together() {
                 bench.now,
             )
             .unwrap();
-        bench.said(0);
+        bench.sent(0);
         bench.reply(0, "+OK\r\n+OK\r\n:9999\r\n");
         bench.completion().unwrap();
         bench.pass(millis(10));
@@ -117,9 +118,9 @@ fn many_locks_are_renewed_together() {
     let mut turns = 0;
     for _ in 0..400 {
         bench.pass(millis(10));
-        let said = bench.said(0).len();
-        turns += usize::from(said > 0);
-        (0..said / 3).for_each(|_| bench.reply(0, YES));
+        let sent = bench.sent(0).len();
+        turns += usize::from(sent > 0);
+        (0..sent / 3).for_each(|_| bench.reply(0, YES));
     }
     assert!((1..=2).contains(&turns), "{turns} turns for locks that are 100 ms apart");
 }
@@ -163,7 +164,7 @@ fn a_renewal_that_fails_is_tried_again_at_a_bounded_pace() {
     for _ in 0..5 {
         assert_eq!(bench.names(0), RENEWAL);
         bench.reply(0, "-MISCONF disk\r\n+OK\r\n:5000\r\n");
-        assert!(bench.said(0).is_empty());
+        assert!(bench.sent(0).is_empty());
         bench.pass(millis(50));
     }
     assert_eq!(bench.names(0), RENEWAL);
@@ -171,7 +172,7 @@ fn a_renewal_that_fails_is_tried_again_at_a_bounded_pace() {
     let deadline = bench.core.deadline(&lock).unwrap();
     let left = deadline.saturating_since(bench.now);
     wait(&mut bench, left - TTL / 4);
-    assert!(bench.said(0).is_empty(), "it was renewed as often as it may be");
+    assert!(bench.sent(0).is_empty(), "it was renewed as often as it may be");
     let warning = bench.notice().expect("a warning");
     assert!(matches!(warning.kind, LockUpdateKind::Expiring { .. }), "{warning:?}");
     wait(&mut bench, TTL / 4);
@@ -187,7 +188,7 @@ fn no_extension_reaches_beyond_max_hold() {
     let mut asked = Vec::new();
     while !bench.core.remaining(&lock, bench.now).is_zero() {
         bench.pass(millis(40));
-        for command in bench.said(0).into_iter().filter(|command| command[0] == "EVALSHA") {
+        for command in bench.sent(0).into_iter().filter(|command| command[0] == "EVALSHA") {
             if let Some(ttl) = command.get(5) {
                 let ttl = millis(ttl.parse().unwrap());
                 assert!(bench.now.saturating_add(ttl) <= end, "{ttl:?}");
@@ -202,14 +203,14 @@ fn no_extension_reaches_beyond_max_hold() {
 }
 
 #[test]
-fn a_key_that_is_deleted_on_a_majority_is_found_out_at_once() {
+fn auto_extend_checks_at_once_a_key_that_is_deleted_on_a_majority() {
     let mut bench = Bench::quiet(5);
     let lock = keep(&mut bench, 5, hour());
     bench.pass(millis(10));
     for node in [0, 1] {
         bench.reply(node, &push("k"));
         bench.pass(Duration::ZERO);
-        assert!(bench.said(node).is_empty(), "a majority holds it");
+        assert!(bench.sent(node).is_empty(), "a majority holds it");
     }
     bench.reply(2, &push("another"));
     bench.reply(2, &push("k"));
@@ -223,7 +224,7 @@ fn a_key_that_is_deleted_on_a_majority_is_found_out_at_once() {
     assert_eq!(reason(&mut bench), LostReason::Gone);
     assert!(bench.core.deadline(&lock).is_none());
     for node in 0..5 {
-        let healed = bench.said(node).into_iter().any(|command| command[0] == "SET");
+        let healed = bench.sent(node).into_iter().any(|command| command[0] == "SET");
         assert!(!healed, "a lost round heals nothing");
     }
 }
@@ -237,14 +238,14 @@ fn auto_extend_checks_pushes_of_a_minority_at_a_bounded_rate() {
         bench.reply(0, &push("k"));
         bench.pass(millis(20));
         for node in 0..3 {
-            let asked = bench.said(node).iter().filter(|c| c[0] == "EVALSHA").count();
+            let asked = bench.sent(node).iter().filter(|c| c[0] == "EVALSHA").count();
             extends += asked;
             (0..asked).for_each(|_| bench.reply(node, YES));
         }
     }
-    // 2 s are four twentieths of the ttl.
+    // The loop takes 2 s. A check is due each 500 ms, a twentieth of the ttl: about four checks.
     assert!((3 * 3..=3 * 5).contains(&extends), "{extends} extends");
-    assert_eq!(bench.core.stats().renewed, 0, "they are not counted as renewals");
+    assert_eq!(bench.core.stats().renewed, 0, "checks are not counted as renewals");
 }
 
 #[test]
@@ -264,12 +265,12 @@ fn a_flush_of_all_nodes_is_a_loss_at_once() {
     assert_eq!(reason(&mut bench), LostReason::Gone);
     assert_eq!(bench.names(2), ["EVALSHA"], "its answer was not there yet");
     bench.reply(2, ":0\r\n");
-    assert!((0..3).all(|node| bench.said(node).is_empty()), "no key comes back");
+    assert!((0..3).all(|node| bench.sent(node).is_empty()), "no key comes back");
     bench.assert_idle();
 }
 
 #[test]
-fn a_key_that_went_between_the_grant_and_its_naming_is_noticed() {
+fn auto_extend_notices_a_key_that_was_deleted_before_its_registration() {
     let mut bench = Bench::quiet(1);
     let lock = bench.hold(&[0]);
     bench.core.auto_extend(&lock, hour(), bench.now).unwrap();
@@ -290,10 +291,10 @@ fn auto_extend_by_no_extensions_leaves_the_lock_until_its_deadline() {
     bench.core.auto_extend(&lock, AutoExtend::extensions(0), bench.now).unwrap();
     assert_eq!(bench.core.auto_extended_locks(), 1, "the former terms are over");
     wait(&mut bench, millis(5_000));
-    assert!(bench.said(0).is_empty());
+    assert!(bench.sent(0).is_empty());
     assert_eq!(bench.core.deadline(&lock), deadline);
     bench.core.release_nowait(&lock, bench.now);
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, ":1\r\n");
     assert!(bench.completion().is_none() && bench.notice().is_none());
     bench.assert_idle();
@@ -311,7 +312,7 @@ fn auto_extend_terms_are_checked_before_anything_is_sent() {
         );
         assert!(matches!(asked, Err(Error::Config(_))), "{asked:?}");
     }
-    assert!(bench.said(0).is_empty());
+    assert!(bench.sent(0).is_empty());
     bench.assert_idle();
 }
 
@@ -323,12 +324,12 @@ fn auto_extend_starts_no_check_while_a_renewal_is_in_flight() {
         bench.pass(millis(10));
     }
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, &push("k"));
     }
     bench.pass(Duration::ZERO);
     for node in 0..3 {
-        assert!(bench.said(node).is_empty(), "the renewal will show what is there");
+        assert!(bench.sent(node).is_empty(), "the renewal will show what is there");
     }
 }
 
@@ -343,7 +344,7 @@ fn extend_by_the_caller_is_refused_when_no_ttl_fits_before_the_bound() {
     assert_eq!(done.op, op);
     let Err(Error::Config(error)) = done.result else { panic!("{:?}", done.result) };
     assert!(matches!(error, redlatch::ConfigError::Ttl(_)), "{error}");
-    assert!((0..3).all(|node| bench.said(node).is_empty()));
+    assert!((0..3).all(|node| bench.sent(node).is_empty()));
 }
 
 #[test]
@@ -352,7 +353,7 @@ fn auto_extend_reports_no_renewal_that_gave_no_later_deadline() {
     let lock = keep(&mut bench, 3, hour());
     bench.core.extend(&lock, TTL, 8, bench.now).unwrap();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, YES);
     }
     let done = bench.completion().expect("the extend of the caller");
@@ -372,6 +373,6 @@ fn auto_extend_starts_no_renewal_while_a_check_is_in_flight() {
     }
     bench.pass(millis(20));
     for node in 0..3 {
-        assert!(bench.said(node).is_empty(), "the renewal waits for the check");
+        assert!(bench.sent(node).is_empty(), "the renewal waits for the check");
     }
 }

@@ -1,4 +1,4 @@
-//! When kept locks are renewed in addition to the caller's own extends, and what is reported of it.
+//! When the client renews kept locks that the caller also extends, and which updates it reports.
 
 use super::foreign_writes::{BUSY, WRITTEN, answer, kept};
 use super::*;
@@ -6,8 +6,7 @@ use redlatch::{AutoExtend, Lock, LockOptions, LockUpdateKind, LostReason};
 
 const YES: [&str; 3] = [":1\r\n"; 3];
 
-/// Nodes that are not asked for their time.
-/// A renewal that ends after the end of these tests.
+/// Auto-extend whose bound is later than the end of these tests.
 fn long() -> AutoExtend {
     AutoExtend::at_most(TTL * 100)
 }
@@ -23,7 +22,7 @@ fn pass(bench: &mut Bench, by: Duration) -> usize {
     extends / 3
 }
 
-/// The caller extends the lock, and gets the answer that it is extended.
+/// The caller extends the lock, all nodes agree, and the caller gets `Extended`.
 fn extend(bench: &mut Bench, lock: &Lock, ttl: Duration) {
     bench.core.extend(lock, ttl, 2, bench.now).unwrap();
     answer(bench, YES);
@@ -59,7 +58,7 @@ fn a_lock_that_was_extended_by_much_is_not_renewed_before_there_is_something_to_
 fn an_auto_extend_that_begins_after_an_extend_that_was_lost_renews_in_time() {
     let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     pass(&mut bench, millis(9_000));
     let op = bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
@@ -82,7 +81,7 @@ fn auto_extend_ends_with_max_hold_as_its_reason_at_any_ttl() {
         let (mut lost, mut renewals) = (None, 0);
         while lost.is_none() {
             for node in 0..3 {
-                for command in bench.said(node) {
+                for command in bench.sent(node) {
                     renewals += usize::from(node == 0 && command[0] == "EVALSHA");
                     let said = if command[0] == "SET" { "+OK\r\n" } else { ":1\r\n" };
                     bench.reply(node, said);
@@ -100,14 +99,14 @@ fn auto_extend_ends_with_max_hold_as_its_reason_at_any_ttl() {
             matches!(lost, Some(Error::Lost { reason: LostReason::MaxHold, .. })),
             "{hold}: {lost:?}"
         );
-        // The client does not ask again and again for the rest of the last millisecond.
+        // In the last millisecond before the bound the client does not renew again and again.
         assert!(renewals <= hold as usize / 7 + 1, "{hold}: {renewals} renewals");
     }
 }
 
-/// Another client writes to the key so often that a check of the key is in flight at the moment the
-/// renewal is due, and each 50 ms after it, which is the pause after an extend that failed. Under a
-/// bound by number these checks prolong nothing.
+/// Another client writes to the key so often that a check of the key is in flight when the renewal
+/// is due, and again each time that the renewal is tried, 50 ms later. The lock may be renewed nine
+/// times, and with such a bound checks prolong nothing: so a renewal has to get through.
 #[test]
 fn checks_of_the_key_put_no_renewal_off_until_the_lock_is_lost() {
     let mut bench = Bench::quiet(3);
@@ -117,7 +116,7 @@ fn checks_of_the_key_put_no_renewal_off_until_the_lock_is_lost() {
         .acquire(b"k", LockOptions::new(ttl).wait(ttl).auto_extend(keep), 7, bench.now)
         .unwrap();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "+OK\r\n+OK\r\n:299\r\n");
     }
     assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Acquired(_))));
@@ -137,8 +136,9 @@ fn checks_of_the_key_put_no_renewal_off_until_the_lock_is_lost() {
     assert!(renewed > 0, "lost: {:?}", bench.notice());
 }
 
-/// The nodes answer no extend. The loss is reported a little before the deadline, and a holder that
-/// has not noticed it may go by the deadline that it knows: so the releases are written at that.
+/// The nodes answer no extend. The client reports the loss a little before the deadline, but the
+/// holder may read that late and go by the deadline that it knows. So the client writes no release
+/// before this deadline.
 #[test]
 fn no_release_is_written_before_the_deadline_that_the_holder_knows() {
     for ttl in [millis(10), millis(300), TTL] {
@@ -153,14 +153,14 @@ fn no_release_is_written_before_the_deadline_that_the_holder_knows() {
             .acquire(b"k", LockOptions::new(ttl).wait(ttl).auto_extend(keep), 7, bench.now)
             .unwrap();
         for node in 0..3 {
-            bench.said(node);
+            bench.sent(node);
             bench.reply(node, "+OK\r\n");
         }
         let Ok(Outcome::Acquired(lock)) = bench.completion().unwrap().result else { panic!() };
         let deadline = bench.core.deadline(&lock).expect("it is held");
         let releases = |bench: &mut Bench| {
-            let said = bench.said(0);
-            said.iter()
+            let sent = bench.sent(0);
+            sent.iter()
                 .filter(|command| command[0].starts_with("EVAL") && command.len() == 5)
                 .count()
         };
@@ -174,15 +174,15 @@ fn no_release_is_written_before_the_deadline_that_the_holder_knows() {
     }
 }
 
-/// An extend finds the key gone on a majority, so the lock is lost. A little before the deadline
-/// its holder may not have noticed that: the node that still has the key is released at the
-/// deadline.
+/// An extend finds the key gone on a majority, so the lock is lost, and the client releases the
+/// node that still has the key. In the last 2 ms before the deadline the release waits for the
+/// deadline, because the holder may not have noticed the loss.
 #[test]
 fn no_release_of_a_lock_that_is_gone_is_written_just_before_its_deadline() {
     for (left, at_once) in [(millis(100), true), (millis(3), true), (millis(2), false)] {
         let mut bench = Bench::quiet(3);
         let lock = bench.hold(&[0, 1]);
-        bench.said(2);
+        bench.sent(2);
         bench.reply(2, "+OK\r\n");
         let deadline = bench.core.deadline(&lock).expect("it is held");
         bench.pass(deadline.saturating_since(bench.now) - left);
@@ -200,8 +200,8 @@ fn no_release_of_a_lock_that_is_gone_is_written_just_before_its_deadline() {
     }
 }
 
-/// A caller that gives up a lost lock does not go by its deadline any more. So the releases are
-/// sent at once, and do not need a later turn of the client.
+/// A caller that gives up a lost lock does not go by its deadline any more. So the client sends the
+/// releases in the same call, before the deadline.
 #[test]
 fn a_lost_lock_that_is_given_up_is_released_before_its_deadline() {
     let ways: [fn(&mut Bench, Lock); 3] = [
@@ -232,7 +232,7 @@ fn a_lost_lock_that_is_given_up_is_released_before_its_deadline() {
     }
 }
 
-/// A client that ends does not wait for the deadline of a lock that it has lost.
+/// A client that ends releases its lost locks at once, and does not wait for their deadlines.
 #[test]
 fn the_end_of_a_client_releases_a_lock_that_waits_for_its_deadline() {
     let ends: [fn(&mut Bench); 2] =
@@ -262,7 +262,7 @@ fn auto_extend_refuses_a_ttl_too_short_to_be_renewed() {
         assert_eq!(asked.is_ok(), good, "{asked:?}");
         if let Err(error) = asked {
             assert!(error.to_string().contains("ttl"), "{error}");
-            assert!(bench.said(0).is_empty());
+            assert!(bench.sent(0).is_empty());
         }
     }
 }
@@ -273,12 +273,12 @@ fn a_warning_that_was_not_fetched_is_not_reported_once_the_lock_was_renewed() {
     let lock = kept(&mut bench, long());
     bench.pass(millis(3_400));
     answer(&mut bench, [BUSY; 3]);
-    // The nodes refuse the renewal, so it is asked for again; the warning is due.
+    // The nodes refused the renewal, so the client sends it again. The warning is due now.
     bench.pass(millis(3_300));
     assert!(bench.core.has_lock_updates());
     answer(&mut bench, YES);
     assert!(bench.notice().is_none(), "it is not true any more");
-    // The next warning comes all the same.
+    // The warning for the next deadline is still reported.
     bench.pass(millis(3_400));
     answer(&mut bench, [BUSY; 3]);
     bench.pass(millis(3_300));
@@ -286,14 +286,14 @@ fn a_warning_that_was_not_fetched_is_not_reported_once_the_lock_was_renewed() {
     assert!(!bench.core.has_lock_updates());
 }
 
-/// A warning of the deadline that is in force.
+/// The warning that the lock expires at its present deadline.
 fn expiring(bench: &Bench, lock: &Lock) -> Option<LockUpdateKind> {
     let deadline = bench.core.deadline(lock)?;
     Some(LockUpdateKind::Expiring { deadline, key: b"k"[..].into() })
 }
 
 #[test]
-fn a_warning_that_nobody_fetched_tells_the_deadline_that_is_in_force() {
+fn a_warning_that_is_fetched_late_has_the_present_deadline() {
     let mut bench = Bench::quiet(3);
     let lock = kept(&mut bench, long());
     for by in [6_700, 300] {
@@ -301,7 +301,7 @@ fn a_warning_that_nobody_fetched_tells_the_deadline_that_is_in_force() {
         answer(&mut bench, [BUSY; 3]);
     }
     let left = bench.core.remaining(&lock, bench.now);
-    // The extend prolongs the lock by so little that its deadline is near all the same.
+    // The extend prolongs the lock so little that the warning still holds.
     bench.core.extend(&lock, left + millis(200), 2, bench.now).unwrap();
     answer(&mut bench, YES);
     let deadline = bench.core.deadline(&lock).unwrap();
@@ -330,11 +330,11 @@ fn an_extend_of_the_caller_is_not_counted_as_the_renewal_that_failed_before_it()
 
 #[test]
 fn auto_extend_renews_by_the_ttl_of_the_caller() {
-    // An extend that prolonged nothing says nothing about how long the lock is to last.
+    // An extend to less than is left prolongs nothing, and does not change the ttl of renewals.
     for (extended_to, ttl) in [(millis(100), TTL), (TTL * 3, TTL * 3)] {
         let mut bench = Bench::quiet(3);
         let lock = bench.hold(&[0, 1]);
-        bench.said(2);
+        bench.sent(2);
         bench.reply(2, "+OK\r\n");
         extend(&mut bench, &lock, extended_to);
         bench.core.auto_extend(&lock, long(), bench.now).unwrap();
@@ -346,20 +346,20 @@ fn auto_extend_renews_by_the_ttl_of_the_caller() {
 fn auto_extend_registers_the_key_once() {
     let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     let named = |bench: &mut Bench| (0..3).all(|node| bench.names(node) == ["CLIENT", "PTTL"]);
     bench.core.auto_extend(&lock, long(), bench.now).unwrap();
     assert!(named(&mut bench));
     bench.core.auto_extend(&lock, long(), bench.now).unwrap();
-    assert!((0..3).all(|node| bench.said(node).is_empty()), "it is named already");
+    assert!((0..3).all(|node| bench.sent(node).is_empty()), "it is named already");
 }
 
 #[test]
 fn nodes_that_do_not_answer_a_registration_are_found_silent() {
     let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     bench.pass(millis(100));
     bench.core.auto_extend(&lock, long(), bench.now).unwrap();

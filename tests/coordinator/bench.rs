@@ -1,4 +1,4 @@
-//! A coordinator whose nodes are played by the test.
+//! `Bench`: a coordinator, and nodes whose replies the test writes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,49 +15,52 @@ pub const TTL: Duration = Duration::from_secs(10);
 /// The node timeout of the tests, unless they set another.
 const NODE_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// How long before its deadline the loss of a kept lock is reported, as the core has it.
+/// The core reports the loss of a kept lock this long before its deadline.
 pub const LOSS_BEFORE: Duration = Duration::from_millis(2);
 
-/// After how long nothing that an earlier connection sent arrives any more, as the core has it.
+/// The core assumes that, this long after a connection was lost, no node receives any more bytes
+/// of it.
 pub const GONE_AFTER: Duration = Duration::from_secs(16 * 60);
 
 /// `INFO` of a server that has been up for a day.
 pub const INFO_OLD: &str = "run_id:RRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRR0\r\n\
                             uptime_in_seconds:86400\r\nrole:master\r\n";
 
-/// `INFO_OLD` with a replication history.
+/// `INFO_OLD` with a replication id.
 pub const INFO_REPLID: &str = "run_id:RRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRR0\r\n\
                                uptime_in_seconds:86400\r\nrole:master\r\n\
                                master_replid:HHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHH\r\n";
 
-/// Words of a command, each as text.
+/// The words of a command, as text.
 pub type Command = Vec<String>;
 
 pub struct Bench {
     pub core: Coordinator,
     pub now: Instant,
-    /// `COMMAND INFO DELIFEQ DELEX`.
+    /// The reply of the nodes to `COMMAND INFO DELIFEQ DELEX`.
     pub native: &'static str,
+    /// The reply of each node to `INFO`.
     info: Vec<String>,
-    /// The node marker of each node: `None` if it may not be read, empty if there is none.
+    /// The node marker of each node: `None` if the client may not read it, empty if there is none.
     pub markers: Vec<Option<String>>,
-    /// What the core asked the owner of the sockets to do, and is not done yet.
+    /// Actions that the core asked for and that the test has not done yet.
     pending: Vec<Action>,
+    /// How many connections were opened: the id of the newest connection.
     connections: i64,
-    /// The nodes do not say which number a connection has.
-    pub has_no_numbers: bool,
-    /// How many keys were asked for.
+    /// Replies to `HELLO` have no connection id.
+    pub has_no_connection_ids: bool,
+    /// How many keys `acquire` has used.
     keys: usize,
-    /// What a node answers to the request to report writes.
+    /// The reply of the nodes to `CLIENT TRACKING`, which asks them to report writes to keys.
     tracking: &'static str,
-    /// How far the clock of each node is ahead, in microseconds.
+    /// How far the clock of each node is ahead of the client's, in microseconds.
     pub skew_micros: Vec<i64>,
-    /// The commands after `TIME` of each probe that a node has not answered yet.
+    /// For each node, its unanswered probes: the commands of each that follow its `TIME`.
     probes: Vec<VecDeque<Vec<Command>>>,
 }
 
 impl Bench {
-    /// Nodes that are connected, vetted and up for a day.
+    /// Nodes that are connected, have passed the handshake, and have been up for a day.
     pub fn new(nodes: usize) -> Bench {
         Bench::with(nodes, |_| {})
     }
@@ -71,13 +74,14 @@ impl Bench {
         Bench::with(nodes, |settings| settings.probe_interval = TTL * 300)
     }
 
-    /// Nodes that do not report writes.
+    /// Nodes that refuse to report writes to keys.
     pub fn without_tracking(nodes: usize) -> Bench {
         let refused = "-NOPERM no\r\n";
-        Bench::told(nodes, INFO_OLD, "*2\r\n_\r\n_\r\n", refused, |_| {})
+        Bench::with_replies(nodes, INFO_OLD, "*2\r\n_\r\n_\r\n", refused, |_| {})
     }
 
-    /// Nodes that refuse the scripts of the line to this user: the client has just learned that.
+    /// Nodes that do not permit this user the scripts of the line. The client has already asked
+    /// and knows it.
     pub fn without_lines(mut self) -> Bench {
         let options = LockOptions::new(TTL).wait(TTL);
         let op = self.core.acquire(b"x", options, 0, self.now).expect("it can be asked for");
@@ -88,9 +92,11 @@ impl Bench {
         self
     }
 
+    /// Answers everything that was sent to the node, and refuses the commands of the line. Returns
+    /// whether there was anything.
     fn refuses_lines(&mut self, node: usize) -> bool {
-        let said = self.said(node);
-        for command in &said {
+        let sent = self.sent(node);
+        for command in &sent {
             let reply = match command[0].as_str() {
                 "SET" => "_\r\n",
                 "CLIENT" => "+OK\r\n",
@@ -104,19 +110,20 @@ impl Bench {
             };
             self.reply(node, reply);
         }
-        !said.is_empty()
+        !sent.is_empty()
     }
 
+    /// Nodes that answer `INFO` by `info` and `COMMAND INFO DELIFEQ DELEX` by `native`.
     pub fn of(
         nodes: usize,
         info: &str,
         native: &'static str,
         change: impl FnOnce(&mut Settings),
     ) -> Bench {
-        Bench::told(nodes, info, native, "+OK\r\n", change)
+        Bench::with_replies(nodes, info, native, "+OK\r\n", change)
     }
 
-    fn told(
+    fn with_replies(
         nodes: usize,
         info: &str,
         native: &'static str,
@@ -137,7 +144,7 @@ impl Bench {
         bench
     }
 
-    /// Nodes that were up for a day and that the client has not connected to yet.
+    /// Nodes that have been up for a day, before the client connects to any of them.
     pub fn not_connected(nodes: usize) -> Bench {
         let labels = (0..nodes).map(|node| NodeSettings::new(format!("n{node}")));
         let now = Instant::from_nanos(1_000_000_000_000);
@@ -149,15 +156,15 @@ impl Bench {
         Bench::unconnected(core, now, "*2\r\n_\r\n_\r\n", info, "+OK\r\n")
     }
 
-    /// A new process whose nodes have these markers, none of them connected yet: the same nodes,
-    /// and the time goes on from `now`.
+    /// A new client process of nodes that an earlier bench had: the nodes have these markers, and
+    /// the time is `now`. No node is connected yet.
     pub fn with_markers(markers: &[Option<String>], now: Instant) -> Bench {
         let nodes = markers.len();
         let labels = (0..nodes).map(|node| NodeSettings::new(format!("n{node}")));
         Bench::of_settings(Settings::new(labels.collect()), markers, now)
     }
 
-    /// A bench with other settings.
+    /// As `with_markers`, with other settings.
     pub fn of_settings(mut settings: Settings, markers: &[Option<String>], now: Instant) -> Bench {
         let nodes = markers.len();
         settings.node_timeout = NODE_TIMEOUT;
@@ -186,38 +193,39 @@ impl Bench {
             info,
             pending: Vec::new(),
             connections: 0,
-            has_no_numbers: false,
+            has_no_connection_ids: false,
             keys: 0,
             tracking,
         }
     }
 
-    /// What `INFO` will say of this node from its next connection on.
+    /// Sets the node's reply to `INFO`, which the client reads in its next handshake.
     pub fn set_info(&mut self, node: usize, info: &str) {
         self.info[node] = info.to_string();
     }
 
-    /// Opens the connection that was asked for and answers the handshake. Returns the requests
-    /// after it, without the question for the time, which is answered.
+    /// Opens the connection that the core asked for and answers the handshake. Returns the commands
+    /// that the core writes after the handshake. A `TIME` at their end is left out: if it is the
+    /// only command, it is answered.
     pub fn connect(&mut self, node: usize) -> Vec<Command> {
         self.open(node);
-        let mut said = self.said(node);
-        assert_eq!(said[0][0], "HELLO", "{said:?}");
+        let mut sent = self.sent(node);
+        assert_eq!(sent[0][0], "HELLO", "{sent:?}");
         self.connections += 1;
-        // One round trip, and a second one if the node marker has to be written.
-        while !self.core.node_state(NodeId::new(node)).is_usable() && !said.is_empty() {
-            let replies: String = said.iter().map(|c| self.handshake_reply(node, c)).collect();
+        // The handshake takes one round trip, or two if the node marker has to be written.
+        while !self.core.node_state(NodeId::new(node)).is_usable() && !sent.is_empty() {
+            let replies: String = sent.iter().map(|c| self.handshake_reply(node, c)).collect();
             self.reply(node, &replies);
-            said = self.said(node);
+            sent = self.sent(node);
         }
-        if said.last().is_some_and(|last| last[0] == "TIME") {
-            said.pop();
-            // The node has to answer the earlier requests first. At the start there are none.
-            if said.is_empty() {
-                self.tell_time(node);
+        if sent.last().is_some_and(|last| last[0] == "TIME") {
+            sent.pop();
+            // If other commands were written before TIME, the test has to answer those first.
+            if sent.is_empty() {
+                self.answer_time(node);
             }
         }
-        said
+        sent
     }
 
     /// Opens the connection that the core asked for, and leaves the handshake unanswered.
@@ -227,7 +235,7 @@ impl Bench {
         self.core.handle_connected(NodeId::new(node), self.now);
     }
 
-    /// The marker after the script has run; empty: there is none.
+    /// Returns the node marker as the script `MARK` leaves it; empty if the node then has none.
     fn run_mark(
         &self,
         node: usize,
@@ -253,11 +261,11 @@ impl Bench {
         }
     }
 
-    /// What the node says to a command of the handshake.
+    /// Returns the node's reply to a command of the handshake.
     pub fn handshake_reply(&mut self, node: usize, command: &Command) -> String {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         match words[..] {
-            ["HELLO", ..] if self.has_no_numbers => "%0\r\n".into(),
+            ["HELLO", ..] if self.has_no_connection_ids => "%0\r\n".into(),
             ["HELLO", ..] => format!("%1\r\n$2\r\nid\r\n:{}\r\n", self.connections),
             ["INFO"] | ["INFO", "memory"] => bulk(&self.info[node]),
             ["TIME"] => self.time_reply(self.skew_micros[node]),
@@ -284,7 +292,7 @@ impl Bench {
         }
     }
 
-    /// The coordinator asks for a connection to this node.
+    /// Asserts that the core asks for a connection to this node, and takes that action.
     fn expect_connect(&mut self, node: usize) {
         let mut actions = self.actions();
         let wanted = Action::Connect(NodeId::new(node));
@@ -293,31 +301,32 @@ impl Bench {
         self.pending = actions;
     }
 
-    /// What the core asked the owner of the sockets to do.
+    /// Takes the actions that the core asked for and that are not done yet.
     pub fn actions(&mut self) -> Vec<Action> {
         let mut actions = std::mem::take(&mut self.pending);
         actions.extend(std::iter::from_fn(|| self.core.poll_action()));
         actions
     }
 
-    /// Puts back actions that were looked at, for another part of the test to do.
+    /// Puts back actions that `actions` took out, for another part of the test to do.
     pub fn put_back(&mut self, actions: Vec<Action>) {
         self.pending.extend(actions);
     }
 
-    /// Answers `TIME` by a clock that goes with ours, and whatever `skew` was added.
-    pub fn tell_time(&mut self, node: usize) {
-        self.tell_time_of(node, self.skew_micros[node]);
+    /// Answers the node's oldest probe, with the client's time plus the node's `skew_micros`.
+    pub fn answer_time(&mut self, node: usize) {
+        self.answer_time_with_skew(node, self.skew_micros[node]);
     }
 
-    pub fn tell_time_of(&mut self, node: usize, skew_micros: i64) {
+    /// Answers the node's oldest probe, with the client's time plus this skew.
+    pub fn answer_time_with_skew(&mut self, node: usize, skew_micros: i64) {
         let rest = self.probes[node].pop_front().unwrap_or_default();
         let rest: String = rest.iter().map(|c| self.handshake_reply(node, c)).collect();
         let reply = self.time_reply(skew_micros) + &rest;
         self.reply(node, &reply);
     }
 
-    /// What the clock of every node shows, in microseconds, with this skew.
+    /// The time of a node whose clock has this skew, in microseconds since 1970.
     pub fn micros(&self, skew_micros: i64) -> u64 {
         let ours = 1_700_000_000_000_000 + self.now.as_nanos() / 1000;
         ours.saturating_add_signed(skew_micros)
@@ -329,9 +338,9 @@ impl Bench {
         format!("*2\r\n{}{}", bulk(&seconds), bulk(&rest))
     }
 
-    /// Takes what is to be written to the node. Of a probe only `TIME` is shown: whoever tells the
-    /// time answers the rest of it, too.
-    pub fn said(&mut self, node: usize) -> Vec<Command> {
+    /// Takes the commands that the core wants to send to the node, as if they were written. Of a
+    /// probe only `TIME` is returned: `answer_time` answers the other commands of the probe, too.
+    pub fn sent(&mut self, node: usize) -> Vec<Command> {
         let id = NodeId::new(node);
         let bytes = self.core.output(id).to_vec();
         self.core.handle_sent(id, bytes.len(), self.now);
@@ -355,9 +364,9 @@ impl Bench {
         shown
     }
 
-    /// The names of the commands that the core has written to the node.
+    /// Takes the commands as `sent` does, and returns their names.
     pub fn names(&mut self, node: usize) -> Vec<String> {
-        self.said(node).into_iter().map(|command| command[0].clone()).collect()
+        self.sent(node).into_iter().map(|command| command[0].clone()).collect()
     }
 
     pub fn reply(&mut self, node: usize, bytes: &str) {
@@ -368,7 +377,7 @@ impl Bench {
         self.core.handle_disconnected(NodeId::new(node), "reset", self.now);
     }
 
-    /// Lets time pass, and has the core act on its timers.
+    /// Lets time pass, and then lets the core act on the timers that are due.
     pub fn pass(&mut self, by: Duration) {
         self.now = self.now.saturating_add(by);
         self.core.handle_timeout(self.now);
@@ -378,7 +387,7 @@ impl Bench {
         self.core.node_state(NodeId::new(node))
     }
 
-    /// Asks for a key that was not asked for: `k` the first time.
+    /// Asks once for a key that was not used yet: `k`, then `k1`, `k2` and so on.
     pub fn acquire(&mut self) -> Op {
         self.keys += 1;
         let number = self.keys - 1;
@@ -391,13 +400,13 @@ impl Bench {
         self.core.poll_completion(self.now)
     }
 
-    /// The next warning, or the loss, of a lock. Later deadlines are skipped.
+    /// The next update of a lock that is a warning or a loss. Reports of renewals are skipped.
     pub fn notice(&mut self) -> Option<LockUpdate> {
         let mut updates = std::iter::from_fn(|| self.core.poll_lock_update());
         updates.find(|it| !matches!(it.kind, LockUpdateKind::Extended { .. }))
     }
 
-    /// The next notice, which is a loss: the data of the lock, and the reason.
+    /// Asserts that the next notice is a loss. Returns the data of the lock, and the reason.
     #[track_caller]
     pub fn loss(&mut self) -> (u64, LostReason) {
         let update = self.notice().expect("the loss is reported");
@@ -407,7 +416,7 @@ impl Bench {
         }
     }
 
-    /// Acquires, with a grant of each of these nodes; each of the others has not answered.
+    /// Acquires the next key with the grants of these nodes. The other nodes have not answered yet.
     pub fn hold(&mut self, granting: &[usize]) -> Lock {
         self.acquire();
         for &node in granting {
@@ -432,7 +441,7 @@ impl Bench {
         self.completion().expect("it has ended").result.expect_err("it is refused")
     }
 
-    /// No record, pending release or request is left.
+    /// Asserts that no record, pending release or request is left.
     pub fn assert_idle(&self) {
         assert_eq!((self.core.open_records(), self.core.open_ops()), (0, 0));
     }

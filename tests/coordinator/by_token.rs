@@ -1,4 +1,5 @@
-//! What is done to a key by a token alone, or without one: extend, delete, look and delete.
+//! Requests about a key that need no lock of this client: extend by token, inspect, and forced
+//! release of what an inspection saw.
 
 use super::*;
 use redlatch::{Inspection, KeyState, KeySummary, LockToken, LostReason};
@@ -20,12 +21,12 @@ fn answer(bench: &mut Bench, replies: &[&str]) {
 }
 
 #[test]
-fn extend_by_token_is_lost_when_more_nodes_than_a_minority_do_not_have_the_token() {
+fn extend_by_token_is_lost_when_a_majority_of_nodes_lack_the_token() {
     let mut bench = Bench::quiet(5);
     extend(&mut bench, TTL);
     answer(&mut bench, &[":0\r\n", ":-1\r\n"]);
     assert!(bench.completion().is_none(), "three nodes may extend it yet");
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, ":0\r\n");
     let result = bench.completion().expect("two are no majority").result;
     assert!(matches!(result, Err(Error::Lost { reason: LostReason::Gone, .. })), "{result:?}");
@@ -49,8 +50,8 @@ fn extend_by_token_that_is_lost_reports_why() {
         let mut bench = Bench::quiet(3);
         extend(&mut bench, TTL);
         for (node, reply) in replies.iter().enumerate() {
-            // A node that refuses the digest of the script is asked with its source.
-            while !bench.said(node).is_empty() {
+            // A node that refuses the SHA1 of the script gets its source, and refuses that, too.
+            while !bench.sent(node).is_empty() {
                 bench.reply(node, reply);
             }
         }
@@ -65,7 +66,7 @@ fn extend_by_token_that_is_lost_reports_why() {
 
 /// A ttl that is shorter than the node timeout.
 const SHORT: Duration = Duration::from_millis(40);
-/// The time that is left of the ttl after drift.
+/// What drift leaves of `SHORT`.
 const USABLE: Duration = Duration::from_micros(37_600);
 
 #[test]
@@ -105,17 +106,17 @@ fn extend_by_token_is_repeated_by_its_source_before_its_deadline_only() {
         let expected: &[&str] = if repeated { &["EVAL"] } else { &[] };
         assert_eq!(bench.names(0), expected);
     }
-    // A node that answers EVAL with NOSCRIPT has no vote.
+    // A node that answers even EVAL with NOSCRIPT is not asked again, and has no vote.
     let mut bench = Bench::quiet(3);
     extend(&mut bench, TTL);
     answer(&mut bench, &["-NOSCRIPT no\r\n"]);
     assert_eq!(bench.names(0), ["EVAL"]);
     bench.reply(0, "-NOSCRIPT no\r\n");
-    assert!(bench.said(0).is_empty());
+    assert!(bench.sent(0).is_empty());
 }
 
 #[test]
-fn extend_by_token_names_a_node_in_quarantine_also_if_it_agreed() {
+fn extend_by_token_reports_a_node_in_quarantine_also_if_it_agreed() {
     let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
     bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
@@ -128,7 +129,7 @@ fn extend_by_token_names_a_node_in_quarantine_also_if_it_agreed() {
     assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::Quarantined));
 }
 
-/// What three nodes hold, after these replies.
+/// Inspects the key: the three nodes give these replies.
 fn seen(bench: &mut Bench, replies: [&str; 3]) -> Inspection {
     bench.core.inspect(b"k", 5, bench.now).unwrap();
     for (node, reply) in replies.iter().enumerate() {
@@ -155,7 +156,7 @@ fn inspect_reports_a_node_whose_connection_is_lost_between_its_two_answers_as_fa
     let mut bench = Bench::quiet(3);
     bench.core.inspect(b"k", 5, bench.now).unwrap();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "$1\r\nx\r\n");
     }
     bench.reply(0, ":500\r\n");
@@ -171,12 +172,12 @@ fn forced_release_of_what_was_seen_deletes_only_that_on_the_nodes_that_held_it()
     let seen = seen(&mut bench, ["$1\r\nx\r\n:500\r\n", "$2\r\nyz\r\n:500\r\n", "_\r\n:-2\r\n"]);
     bench.core.force_release_seen(&seen, 6, bench.now).unwrap();
     for (node, value) in ["x", "yz"].into_iter().enumerate() {
-        let said = bench.said(node);
-        assert_eq!(said.len(), 1);
-        assert_eq!(said[0][0], "EVAL");
-        assert_eq!(said[0][2..], ["1", "k", value, "159"], "compared as far as it was kept");
+        let sent = bench.sent(node);
+        assert_eq!(sent.len(), 1);
+        assert_eq!(sent[0][0], "EVAL");
+        assert_eq!(sent[0][2..], ["1", "k", value, "159"], "compared as far as it was kept");
     }
-    assert!(bench.said(2).is_empty(), "the key was not there");
+    assert!(bench.sent(2).is_empty(), "the key was not there");
     bench.reply(0, ":1\r\n");
     assert!(bench.completion().is_none(), "n1 has not answered");
     bench.reply(1, ":-1\r\n");
@@ -192,8 +193,8 @@ fn forced_release_of_what_was_seen_ends_at_the_node_timeout() {
     let held = "$1\r\nx\r\n:500\r\n";
     let seen = seen(&mut bench, [held, held, "-NOPERM no\r\n-NOPERM no\r\n"]);
     bench.core.force_release_seen(&seen, 6, bench.now).unwrap();
-    bench.said(0);
-    bench.said(1);
+    bench.sent(0);
+    bench.sent(1);
     bench.reply(0, ":1\r\n");
     bench.pass(millis(50));
     let Ok(Outcome::ForceReleased(report)) = bench.completion().unwrap().result else { panic!() };
@@ -220,12 +221,12 @@ fn forced_release_of_what_was_seen_counts_a_node_that_cannot_be_asked_in_its_err
 }
 
 #[test]
-fn inspect_does_not_wait_for_a_line_longer_than_for_a_value() {
+fn inspect_waits_one_node_timeout_for_value_and_line_together() {
     let token = "0123456789abcdef0123456789abcdef01234567";
     let held = format!("$40\r\n{token}\r\n:500\r\n");
     let mut bench = Bench::quiet(3);
     bench.core.inspect(b"k", 5, bench.now).unwrap();
-    (0..3).for_each(|node| drop(bench.said(node)));
+    (0..3).for_each(|node| drop(bench.sent(node)));
     bench.pass(bench.core.settings().node_timeout - millis(1));
     for node in 0..3 {
         bench.reply(node, &held);

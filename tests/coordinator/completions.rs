@@ -1,10 +1,10 @@
-//! The end of a request that is reported first and fetched later, renewals that are reported, and
-//! giving everything back.
+//! Completions, which the client reports first and the caller fetches later; updates of renewals;
+//! and `release_all`.
 
 use super::*;
 use redlatch::{AutoExtend, Lock, LockOptions, LockUpdateKind, LostReason};
 
-/// Nodes that are not asked for their time.
+/// Three nodes that are not probed.
 fn unprobed() -> Bench {
     Bench::with(3, |settings| settings.probe_interval = 100 * TTL)
 }
@@ -51,7 +51,7 @@ fn acquire_that_is_cancelled_before_its_fetch_is_released() {
     let mut bench = Bench::new(3);
     let op = bench.acquire();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "+OK\r\n");
     }
     assert_eq!(bench.core.poll_ended(), Some((op, 1)));
@@ -109,7 +109,7 @@ fn a_renewal_that_was_not_fetched_is_not_reported_for_a_lock_that_was_lost() {
     let _lock = renewed(&mut bench);
     bench.pass(millis(3_400));
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, ":0\r\n");
     }
     let update = bench.core.poll_lock_update().unwrap();
@@ -121,7 +121,7 @@ fn a_renewal_that_was_not_fetched_is_not_reported_for_a_lock_that_was_lost() {
 }
 
 #[test]
-fn everything_is_given_back_at_the_end() {
+fn release_all_releases_locks_and_ends_requests() {
     let mut bench = Bench::new(3);
     let held = bench.hold(&[0, 1, 2]);
     let kept = bench.hold(&[0, 1, 2]);
@@ -129,15 +129,15 @@ fn everything_is_given_back_at_the_end() {
     bench.acquire();
     bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 8, bench.now).unwrap();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
     }
     bench.core.release_all(bench.now);
     for node in 0..3 {
-        let said = bench.names(node);
-        let releases = said.iter().filter(|name| name.starts_with("EVAL")).count();
-        assert_eq!((releases, said.contains(&"SET".to_string())), (3, false), "{said:?}");
-        // The answers to CLIENT CACHING and PTTL of the lock that is kept, to the SET that was
-        // taken back, and to the releases.
+        let sent = bench.names(node);
+        let releases = sent.iter().filter(|name| name.starts_with("EVAL")).count();
+        assert_eq!((releases, sent.contains(&"SET".to_string())), (3, false), "{sent:?}");
+        // The answers to CLIENT CACHING and PTTL of the kept lock, to the SET of the request that
+        // `release_all` ended, and to the three releases.
         bench.reply(node, "+OK\r\n:9000\r\n+OK\r\n:1\r\n:1\r\n:1\r\n");
     }
     assert!(bench.completion().is_none());
@@ -146,7 +146,7 @@ fn everything_is_given_back_at_the_end() {
 }
 
 #[test]
-fn release_of_a_lock_with_an_untaken_renewal_leaves_no_update() {
+fn release_of_a_lock_drops_the_update_of_its_renewal() {
     let mut bench = unprobed();
     bench.core.report_lock_updates();
     let lock = renewed(&mut bench);
@@ -160,7 +160,8 @@ fn release_of_a_lock_with_an_untaken_renewal_leaves_no_update() {
     bench.assert_idle();
 }
 
-/// The loop of a driver that did not ask for later deadlines sleeps, though it never takes updates.
+/// A driver that did not ask for updates never takes them: an update of a renewal would keep waking
+/// its loop.
 #[test]
 fn renewal_wakes_no_driver_that_did_not_ask_for_later_deadlines() {
     let mut bench = unprobed();
@@ -179,12 +180,12 @@ fn close_releases_neither_handed_off_nor_foreign_locks() {
     bench.core.extend_token(b"theirs", given, TTL, 2, bench.now).unwrap();
     bench.core.inspect(b"any", 3, bench.now).unwrap();
     for node in 0..3 {
-        let said = bench.said(node);
-        assert_eq!(said[0][0], "EVALSHA", "{said:?}");
+        let sent = bench.sent(node);
+        assert_eq!(sent[0][0], "EVALSHA", "{sent:?}");
     }
     bench.core.release_all(bench.now);
     for node in 0..3 {
-        assert!(bench.said(node).is_empty(), "another's lock is not ours to release");
+        assert!(bench.sent(node).is_empty(), "another's lock is not ours to release");
     }
     assert!(bench.completion().is_none());
     assert_eq!(bench.core.open_ops(), 0);

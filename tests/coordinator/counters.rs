@@ -3,20 +3,19 @@
 use super::*;
 use redlatch::{AutoExtend, Durations, LockOptions, Stats};
 
-/// A bench whose nodes are not probed.
 /// The counts of held, released and lost locks, and of holds.
 fn ends(stats: &Stats) -> [u64; 4] {
     [stats.held, stats.released, stats.lost, stats.holds.count()]
 }
 
-/// The bound of the class of the one duration that was counted.
+/// The upper bound of the histogram class that has the one counted duration.
 fn class_of(durations: &Durations) -> Option<Duration> {
     let (end, _) = durations.classes().find(|(_, count)| *count > 0).expect("one was counted");
     end
 }
 
 #[test]
-fn counters_tell_a_released_lock_from_a_lost_one_and_from_one_given_away() {
+fn counters_distinguish_released_lost_and_handed_off_locks() {
     let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1, 2]);
     assert_eq!(ends(bench.core.stats()), [1, 0, 0, 0]);
@@ -40,17 +39,17 @@ fn counters_tell_a_released_lock_from_a_lost_one_and_from_one_given_away() {
 }
 
 #[test]
-fn counters_have_the_wait_from_the_request_to_the_lock() {
+fn counters_measure_the_wait_from_the_request_to_the_lock() {
     let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1, 2]);
     assert_eq!(class_of(&bench.core.stats().waits), Some(Duration::from_micros(64)));
-    // The second request of this client waits for its turn.
+    // This client holds the key, so its second request waits in the local queue.
     let before = bench.core.stats().waits.total();
     bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL * 10), 2, bench.now).unwrap();
     bench.pass(millis(20));
     bench.core.release_nowait(&lock, bench.now);
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, ":1\r\n+OK\r\n");
     }
     assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Acquired(_))));
@@ -59,12 +58,12 @@ fn counters_have_the_wait_from_the_request_to_the_lock() {
 }
 
 #[test]
-fn counters_have_extends_of_the_caller_apart_from_renewals() {
+fn counters_separate_extends_of_the_caller_from_renewals() {
     let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1, 2]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, ":1\r\n");
     }
     assert!(bench.completion().unwrap().result.is_ok());
@@ -74,19 +73,19 @@ fn counters_have_extends_of_the_caller_apart_from_renewals() {
     let keep = AutoExtend::at_most(TTL * 10);
     bench.core.acquire(b"k", LockOptions::once(TTL).auto_extend(keep), 7, bench.now).unwrap();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "+OK\r\n+OK\r\n:9999\r\n");
     }
     assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Acquired(_))));
     bench.pass(TTL / 2);
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, ":1\r\n+OK\r\n:9999\r\n");
     }
     assert_eq!((bench.core.stats().extended, bench.core.stats().renewed), (0, 1));
 }
 
-/// Grants, denials, and unusable answers of a node.
+/// The counts of grants, denials and errors of a node.
 fn votes(stats: &Stats, node: usize) -> (u64, u64, u64) {
     let node = &stats.nodes[node];
     (node.grants, node.denials, node.all_errors().map(|(_, count)| count).sum())
@@ -106,7 +105,7 @@ fn counters_of_a_node_count_answers_to_an_acquire_and_not_to_a_release() {
     assert_eq!(votes(bench.core.stats(), 2), (1, 0, 0), "the key of another is no denial");
     bench.acquire();
     for (node, reply) in ["_\r\n", "_\r\n", "-OOM no\r\n"].into_iter().enumerate() {
-        bench.said(node);
+        bench.sent(node);
         let first = if node == 0 { ":1\r\n" } else { "" };
         bench.reply(node, &format!("{first}{reply}"));
     }
@@ -129,7 +128,7 @@ fn counters_have_each_way_in_which_an_attempt_is_lost() {
         let mut bench = Bench::quiet(3);
         bench.acquire();
         for node in 0..3 {
-            bench.said(node);
+            bench.sent(node);
             bench.reply(node, reply);
         }
         assert!(bench.completion().unwrap().result.is_err());
@@ -139,7 +138,7 @@ fn counters_have_each_way_in_which_an_attempt_is_lost() {
     bench.core.acquire(b"k", LockOptions::once(millis(20)), 1, bench.now).unwrap();
     bench.now = bench.now.saturating_add(millis(20));
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "+OK\r\n");
     }
     assert!(matches!(bench.completion().unwrap().result, Err(Error::Expired(_))));

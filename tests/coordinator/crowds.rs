@@ -1,5 +1,6 @@
-//! Many clients that wait for one lock, beside as many bare loops: how often they have it, how
-//! evenly, and for how many commands. The counts are the same in every run.
+//! Many clients that wait for one lock, compared with as many bare loops, which retry `SET NX`
+//! without this library: how often they get the lock, how evenly, and with how many commands. The
+//! counts are the same in every run.
 
 use super::lan::{Counts, Kind, Setting, run};
 use super::*;
@@ -7,14 +8,14 @@ use super::*;
 /// The nodes of the simulated LAN.
 const NODES: u64 = 5;
 
-/// One run may be an unlucky one: the figures are those of this many, with a seed each.
+/// The figures are those of this many runs, each with its own seed, because one run may be unlucky.
 const SEEDS: u64 = 2;
 
-/// The sum of several runs.
+/// The figures of several runs together.
 #[derive(Debug)]
 struct Sum {
     acquisitions: u64,
-    /// The smallest of Jain's indices, in thousandths.
+    /// The smallest of Jain's fairness indices of the runs, in thousandths.
     jain: u64,
     commands: u64,
     /// How many contenders never had the lock.
@@ -32,13 +33,13 @@ fn sum(kind: Kind, (contenders, hold): (usize, u64), length: u64) -> Sum {
     }
 }
 
-/// What is wanted of waiters in line.
+/// The bounds that waiters in line have to keep.
 struct Floor {
-    /// Acquisitions, in hundredths of those of the bare loops.
+    /// At least so many acquisitions, in hundredths of those of the bare loops.
     times: u64,
-    /// Jain's index, in thousandths.
+    /// At least this fairness index, in thousandths.
     jain: u64,
-    /// The commands for an acquisition on each node, at most, in hundredths.
+    /// At most so many commands for an acquisition on each node, in hundredths.
     commands: u64,
 }
 
@@ -64,7 +65,7 @@ fn waiters_have_a_key_more_often_than_bare_loops_and_in_turn() {
 
 #[test]
 fn waiters_have_a_key_that_is_held_for_a_while_as_often_as_bare_loops() {
-    // The run is short, and so the polls and joins of its beginning are a part of it.
+    // The run is short, so the polls and joins at its beginning weigh in the figures.
     let floor = Floor { times: 98, jain: 990, commands: 350 };
     [16, 64].into_iter().for_each(|count| keeps_up(Kind::PLAIN, (count, 1), 600, &floor));
 }
@@ -87,8 +88,8 @@ fn waiters_for_the_same_two_keys_have_them_as_often_as_bare_loops() {
     }
 }
 
-/// Two keys of ten. With 32 contenders and more the bare loops have them more often: a set that
-/// keeps its first key while it waits for the second one is in the way of others.
+/// Each contender wants two keys of ten. From 32 contenders on the bare loops get them more often:
+/// a waiter keeps its first key while it waits for the second one, which delays others.
 #[test]
 fn waiters_for_some_keys_of_several_keep_up_with_bare_loops_up_to_sixteen() {
     for hold in [0, 1] {

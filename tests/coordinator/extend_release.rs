@@ -1,4 +1,5 @@
-//! Extending and releasing: late answers, forgotten scripts, and a node's own compare-and-delete.
+//! Extends and releases: late answers, scripts that a node forgot, and releases by `DELIFEQ` or
+//! `DELEX`, the nodes' own commands that compare and delete.
 
 use super::*;
 use redlatch::{AutoExtend, Lock, LostReason, NodeId, NodeSet};
@@ -12,17 +13,17 @@ fn holders_are_reported_beyond_the_majority_that_decided() {
     };
     assert_eq!(holders(&bench, &lock), [0, 1, 3]);
     for (node, reply) in [(2, "+OK\r\n"), (4, "$-1\r\n")] {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, reply);
     }
     assert_eq!(holders(&bench, &lock), [0, 1, 2, 3], "one came late, one said no");
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for (node, reply) in [(0, ":1\r\n"), (1, ":1\r\n"), (2, ":1\r\n"), (3, ":0\r\n")] {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, reply);
     }
     assert!(bench.completion().unwrap().result.is_ok());
-    bench.said(4);
+    bench.sent(4);
     assert_eq!(holders(&bench, &lock), [0, 1, 2], "two were healed, and have not answered");
     assert!(bench.core.into_token(lock, bench.now).is_some());
 }
@@ -31,7 +32,7 @@ fn holders_are_reported_beyond_the_majority_that_decided() {
 fn an_answer_to_an_earlier_round_has_no_vote_in_a_later_one() {
     let mut bench = Bench::with(3, |settings| settings.reset_after = TTL);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     let before = bench.core.deadline(&lock).unwrap();
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
@@ -42,7 +43,7 @@ fn an_answer_to_an_earlier_round_has_no_vote_in_a_later_one() {
     bench.pass(millis(50));
     assert!(bench.completion().is_none(), "too few answered: it is asked again");
     assert_eq!(bench.core.deadline(&lock), Some(before));
-    // Another node comes back just before the second round, so it is asked, and answers late.
+    // Node 1 answers the first round just before the second one, so the second round asks it, too.
     bench.reply(1, ":1\r\n");
     assert!(bench.completion().is_none(), "an answer to the first round was counted");
     bench.pass(millis(50));
@@ -68,11 +69,11 @@ fn a_script_that_was_forgotten_is_sent_again_unless_the_lock_was_released_meanwh
     assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Extended { .. })));
 
     bench.core.extend(&lock, TTL, 3, bench.now).unwrap();
-    bench.said(0);
+    bench.sent(0);
     bench.core.release(lock, 4, bench.now);
     assert_eq!(bench.names(0), ["EVALSHA"], "after a question that is unanswered");
     bench.reply(0, "-NOSCRIPT No matching script\r\n");
-    assert!(bench.said(0).is_empty(), "the repeat would overtake its release");
+    assert!(bench.sent(0).is_empty(), "the repeat would overtake its release");
     bench.reply(0, "-NOSCRIPT No matching script\r\n");
     assert_eq!(bench.names(0), ["EVAL"], "the release itself is repeated");
     bench.reply(0, ":1\r\n");
@@ -105,19 +106,19 @@ fn a_node_whose_user_may_not_run_scripts_by_their_sha1_gets_the_source_from_then
 }
 
 #[test]
-fn keys_that_are_taken_are_remembered_over_rounds_until_they_are_too_many() {
+fn extend_remembers_nodes_that_lost_the_key_until_no_majority_is_left() {
     let mut bench = Bench::new(5);
     let lock = bench.hold(&[0, 1, 2]);
     for node in [3, 4] {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "+OK\r\n");
     }
     for gone in 0..3 {
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         for node in 0..5 {
-            let asked = bench.said(node).len();
-            // After the third round the lock is lost, and the client releases it on each node that
-            // may have it.
+            let asked = bench.sent(node).len();
+            // In the third round the third denial loses the lock, so the client also writes its
+            // release to nodes 3 and 4, which may have the key.
             let expected = 1 + usize::from(gone == 2 && node > 2);
             assert_eq!(asked, expected, "n{node} in round {gone}");
             for _ in 0..asked {
@@ -140,9 +141,9 @@ fn a_majority_that_agrees_after_the_old_deadline_does_not_bring_the_lock_back() 
     let deadline = bench.core.deadline(&lock).unwrap();
     bench.pass(Duration::from_secs(5));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-    bench.said(0);
+    bench.sent(0);
     bench.now = deadline;
-    // The client reads the answer before it looks at the timer of the deadline.
+    // The client reads the answer before the timer of the deadline expires.
     bench.reply(0, ":1\r\n");
     assert!(matches!(bench.completion().unwrap().result, Err(Error::Lost { .. })));
     assert_eq!(bench.names(0), ["EVALSHA"], "what was prolonged is released");
@@ -171,7 +172,7 @@ fn a_native_release_that_did_nothing_asks_whose_key_it_is() {
     bench.core.release_nowait(&lock, bench.now);
     assert_eq!(bench.names(0), ["DELIFEQ"]);
     bench.reply(0, ":0\r\n");
-    assert!(bench.said(0).is_empty(), "nobody waits for the difference");
+    assert!(bench.sent(0).is_empty(), "nobody waits for the difference");
     bench.assert_idle();
 }
 
@@ -200,7 +201,7 @@ fn a_native_release_that_did_nothing_is_confirmed_even_if_the_next_answer_is_los
 }
 
 #[test]
-fn a_native_release_that_is_not_permitted_goes_by_the_script() {
+fn a_native_release_that_is_not_permitted_is_sent_as_a_script() {
     let delex = "*2\r\n_\r\n*1\r\n$5\r\ndelex\r\n";
     let mut bench = Bench::of(1, INFO_OLD, delex, |_| {});
     for native in [true, false] {
@@ -227,7 +228,7 @@ fn release_is_repeated_in_time_after_its_connections_are_lost() {
     bench.pass(millis(600));
     bench.core.release(lock, 2, bench.now);
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.lose(node);
     }
     assert!(bench.completion().is_none(), "the next connections may be in time");
@@ -254,15 +255,15 @@ fn an_extend_after_one_that_was_cancelled_is_a_round_of_its_own() {
     let done = bench.completion().unwrap();
     assert_eq!((done.data, done.result.is_ok()), (3, true));
     bench.core.release(lock, 4, bench.now);
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, ":1\r\n");
     assert!(bench.completion().is_some());
     bench.assert_idle();
-    // Nothing is left of the first extend that could end the round of a closed record.
+    // No timer of the cancelled extend is left: it would act on a record that is closed.
     bench.pass(millis(50));
 }
 
-/// n0 agrees to every extend, and answers its other requests.
+/// Node 0 agrees to every extend, and answers its other requests.
 fn yes(bench: &mut Bench) {
     for name in bench.names(0) {
         let extend = name == "EVALSHA";
@@ -271,7 +272,7 @@ fn yes(bench: &mut Bench) {
 }
 
 #[test]
-fn an_extend_that_is_fetched_late_tells_the_deadline_that_is_in_force_then() {
+fn an_extend_that_is_fetched_late_returns_the_present_deadline() {
     let mut bench = Bench::with(1, |settings| settings.probe_interval = TTL * 100);
     let lock = bench.hold(&[0]);
     bench.core.auto_extend(&lock, AutoExtend::at_most(TTL * 100), bench.now).unwrap();
@@ -284,7 +285,7 @@ fn an_extend_that_is_fetched_late_tells_the_deadline_that_is_in_force_then() {
     let deadline = bench.core.deadline(&lock).expect("it is renewed");
     let extended = bench.completion().unwrap();
     assert_eq!((extended.data, extended.result), (2, Ok(Outcome::Extended { deadline })));
-    // An answer after the end of the lock is too late, whenever the caller fetches its result.
+    // The nodes agree in time, but the caller fetches the result after the lock has ended.
     bench.core.extend(&lock, TTL, 4, bench.now).unwrap();
     yes(&mut bench);
     bench.now = bench.now.saturating_add(TTL);
@@ -297,16 +298,16 @@ fn an_extend_that_is_fetched_late_tells_the_deadline_that_is_in_force_then() {
 }
 
 #[test]
-fn a_node_that_forgot_the_script_is_extended_also_where_the_majority_was_faster() {
+fn a_node_that_forgot_the_script_gets_it_also_after_the_majority_answered() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     let extend = |bench: &mut Bench, lock| {
         bench.core.extend(lock, TTL, 2, bench.now).unwrap();
         assert_eq!(bench.names(2), ["EVALSHA"]);
         for node in 0..2 {
-            bench.said(node);
+            bench.sent(node);
             bench.reply(node, ":1\r\n");
         }
         bench.completion().unwrap().result.unwrap();
@@ -317,23 +318,24 @@ fn a_node_that_forgot_the_script_is_extended_also_where_the_majority_was_faster(
     bench.reply(2, ":0\r\n");
     assert_eq!(bench.names(2), ["SET"], "and nobody would know that it is gone");
     bench.reply(2, "+OK\r\n");
-    // If the script were sent again after the release, it would leave a key that no client owns.
+    // After a release the client does not repeat the extend: a repeat could only prolong a key that
+    // the client has given up.
     extend(&mut bench, &lock);
     bench.core.release_nowait(&lock, bench.now);
     assert_eq!(bench.names(2), ["EVAL"]);
     bench.reply(2, "-NOSCRIPT No matching script\r\n");
-    assert!(bench.said(2).is_empty());
+    assert!(bench.sent(2).is_empty());
 }
 
-/// Node 0 lost its key, and then its connection. The next round is lost because node 1 lost its
-/// key, too: the report shows both.
+/// Node 0 lost its key, and then its connection. The next round is lost because node 1 has lost its
+/// key, too. The report has to name both nodes.
 #[test]
 fn loss_names_a_node_whose_key_was_gone_before_it_was_disconnected() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1, 2]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for (node, reply) in [(0, ":0\r\n"), (1, "-ERR no\r\n"), (2, "-ERR no\r\n")] {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, reply);
     }
     bench.lose(0);
@@ -348,24 +350,25 @@ fn loss_names_a_node_whose_key_was_gone_before_it_was_disconnected() {
     assert_eq!(replies[..2], [NodeReply::Absent; 2], "{report}");
 }
 
-/// Node 2 answers two extends after the majority, and runs neither: the script was forgotten.
+/// Node 2 has forgotten the script, and answers two extends after the majority did. The client
+/// repeats only the later one.
 #[test]
 fn extend_of_an_earlier_round_is_not_repeated() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     for _ in 0..2 {
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         assert_eq!(bench.names(2), ["EVALSHA"]);
         for node in 0..2 {
-            bench.said(node);
+            bench.sent(node);
             bench.reply(node, ":1\r\n");
         }
         bench.completion().unwrap().result.unwrap();
     }
     bench.reply(2, "-NOSCRIPT No matching script\r\n");
-    assert!(bench.said(2).is_empty(), "the later extend is on its way");
+    assert!(bench.sent(2).is_empty(), "the later extend is on its way");
     bench.reply(2, "-NOSCRIPT No matching script\r\n");
     assert_eq!(bench.names(2), ["EVAL"]);
 }
@@ -375,7 +378,7 @@ fn release_waits_for_a_node_whose_connection_is_being_replaced() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
     let lock = bench.hold(&[0, 1, 2]);
     bench.pass(TTL / 2);
-    // The connection was good for a long time, so the client opens the next one at once.
+    // The connection lasted long, so the client opens the next one without a back-off.
     bench.lose(0);
     bench.core.release(lock, 3, bench.now);
     assert_eq!(bench.names(1), ["EVALSHA"]);
@@ -383,9 +386,9 @@ fn release_waits_for_a_node_whose_connection_is_being_replaced() {
     bench.reply(1, ":1\r\n");
     assert!(bench.completion().is_none(), "two of three have to answer");
     bench.pass(Duration::ZERO);
-    let said = bench.connect(0);
-    assert_eq!(said.last().unwrap()[0], "EVAL", "{said:?}");
-    bench.reply(0, &"+OK\r\n".repeat(said.len() - 1));
+    let sent = bench.connect(0);
+    assert_eq!(sent.last().unwrap()[0], "EVAL", "{sent:?}");
+    bench.reply(0, &"+OK\r\n".repeat(sent.len() - 1));
     bench.reply(0, ":1\r\n");
     let result = bench.completion().expect("two have answered").result;
     assert_eq!(result, Ok(Outcome::Released(ReleaseOutcome::Released)));
@@ -440,7 +443,7 @@ fn release_whose_answers_differ_waits_for_the_node_that_decides() {
         let said: Vec<&str> = said.split(' ').collect();
         for node in order {
             let Some(answer) = said.get(node) else { continue };
-            bench.said(node);
+            bench.sent(node);
             bench.reply(node, &format!(":{answer}\r\n"));
         }
         let expected = released.unwrap_or_else(|| {

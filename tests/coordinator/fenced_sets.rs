@@ -1,5 +1,5 @@
-//! Locks over several keys with a fencing number for each key: what the nodes are asked, and which
-//! answers make a number.
+//! Locks over several keys with a fencing number for each key: what the client asks the nodes, and
+//! how their votes give the numbers.
 
 use std::time::Duration;
 
@@ -29,7 +29,8 @@ fn wait_for(bench: &mut Bench, wait: Duration) -> Op {
         .expect("it can be asked for")
 }
 
-/// The script that a command runs, its keys and counters, and what follows the token.
+/// The command as text: its script, the keys and counters, and the arguments after the token. A
+/// script with arguments for counters is called "count" or "raise".
 fn script(command: &Command) -> String {
     let scripts = [("acquire", ACQUIRE), ("extend", EXTEND_SET), ("release", RELEASE_SET)];
     let runs = |(_, script): &&(&str, redlatch::proto::command::Script)| match &command[0][..] {
@@ -48,16 +49,18 @@ fn script(command: &Command) -> String {
     format!("{name} {} | {}", keys.join(" "), arguments[1..].join(" "))
 }
 
+/// The keys of the set, and their counters.
 const KEYS: &str = "a b redlatch:fence:{a} redlatch:fence:{b}";
 
+/// Asserts that the node was sent this one command.
 #[track_caller]
 fn expect(bench: &mut Bench, node: usize, expected: &str) {
-    let said = bench.said(node);
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert_eq!(script(&said[0]).replace(KEYS, "KEYS"), expected, "node {node}");
+    let sent = bench.sent(node);
+    assert_eq!(sent.len(), 1, "{sent:?}");
+    assert_eq!(script(&sent[0]).replace(KEYS, "KEYS"), expected, "node {node}");
 }
 
-/// A node votes for the two keys.
+/// The node grants both keys, and votes for these two numbers.
 fn vote(bench: &mut Bench, node: usize, votes: [u64; 2]) {
     bench.reply(node, &format!("*2\r\n:{}\r\n:{}\r\n", votes[0], votes[1]));
 }
@@ -66,6 +69,7 @@ fn fences(lock: &Lock) -> Vec<u64> {
     lock.fences().collect()
 }
 
+/// The acquire: the ttl, the life and the step of a counter, and its floor.
 const COUNT: &str = "count KEYS | 10000 600000 1000 1";
 
 fn hold(bench: &mut Bench, votes: [u64; 2]) -> Lock {
@@ -107,7 +111,8 @@ fn fences_of_different_votes_are_written_back_before_the_lock_is_handed_out() {
         expect(&mut bench, node, COUNT);
         vote(&mut bench, node, votes);
     }
-    // Each of nodes 0 and 1 has one of the two numbers, and lacks the other.
+    // The numbers are the greatest votes, 6 and 9. Nodes 0 and 1 have one of them each, so both are
+    // asked to raise their counters.
     for node in 0..2 {
         assert!(bench.completion().is_none());
         expect(&mut bench, node, "raise KEYS | 0 600000 1000 1 6 9");
@@ -119,7 +124,7 @@ fn fences_of_different_votes_are_written_back_before_the_lock_is_handed_out() {
 
 #[test]
 fn fences_whose_write_back_finds_a_key_gone_are_none() {
-    // The second key is gone; the first one is another client's.
+    // In the first case the second key is gone, in the second the first key is another client's.
     for (found, named) in [(":-4\r\n", "b"), (":-3\r\n", "a")] {
         let mut bench = Bench::new(3);
         ask(&mut bench);
@@ -140,7 +145,7 @@ fn fences_whose_write_back_finds_a_key_gone_are_none() {
             expect(&mut bench, node, "release a b | ");
             bench.reply(node, ":-2\r\n");
         }
-        assert!(bench.said(2).is_empty(), "it refused, so it holds nothing");
+        assert!(bench.sent(2).is_empty(), "it refused, so it holds nothing");
         bench.assert_idle();
     }
 }
@@ -156,7 +161,7 @@ fn votes_for_another_number_of_keys_are_no_votes() {
     bench.reply(2, ":-1\r\n");
     assert!(matches!(bench.refused(), Error::NoQuorum(_) | Error::Contended(_)));
     expect(&mut bench, 0, "release a b | ");
-    // A reply that the script cannot give ends the connection.
+    // The script cannot give a single number, so the client closes the connection.
     let mut bench = Bench::new(1);
     ask(&mut bench);
     expect(&mut bench, 0, COUNT);
@@ -168,11 +173,11 @@ fn votes_for_another_number_of_keys_are_no_votes() {
 fn fenced_set_touches_no_counter_of_a_node_in_quarantine() {
     let mut bench = Bench::new(3);
     bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
-    drop(bench.said(0));
+    drop(bench.sent(0));
     ask(&mut bench);
-    let said = bench.said(0);
-    assert_eq!(script(said.last().expect("it is asked")), "acquire a b | 10000", "{said:?}");
-    bench.reply(0, &format!("{}:1\r\n", "_\r\n".repeat(said.len() - 1)));
+    let sent = bench.sent(0);
+    assert_eq!(script(sent.last().expect("it is asked")), "acquire a b | 10000", "{sent:?}");
+    bench.reply(0, &format!("{}:1\r\n", "_\r\n".repeat(sent.len() - 1)));
     expect(&mut bench, 1, COUNT);
     vote(&mut bench, 1, [6, 6]);
     assert!(bench.completion().is_none(), "one node has voted");
@@ -193,15 +198,15 @@ fn heal_of_a_fenced_set_raises_the_counters() {
         expect(&mut bench, node, "raise KEYS | 10000 600000 1000 1 7 90");
         bench.reply(node, reply);
     }
-    let said = bench.said(0);
-    let text = script(&said[0]).replace(KEYS, "KEYS");
+    let sent = bench.sent(0);
+    let text = script(&sent[0]).replace(KEYS, "KEYS");
     assert!(text.starts_with("count KEYS | ") && text.ends_with(" 600000 1000 1 7 90"), "{text}");
     vote(&mut bench, 0, [7, 90]);
     assert_eq!(bench.core.stats().healed, 1);
 }
 
 #[test]
-fn fenced_script_over_a_set_that_was_forgotten_is_sent_again_unless_its_release_was() {
+fn fenced_script_over_a_set_that_was_forgotten_is_not_sent_again_after_its_release() {
     let mut bench = Bench::new(1);
     let lock = hold(&mut bench, [7, 7]);
     bench.core.release_nowait(&lock, bench.now);
@@ -209,12 +214,12 @@ fn fenced_script_over_a_set_that_was_forgotten_is_sent_again_unless_its_release_
     bench.reply(0, ":1\r\n");
     let op = ask(&mut bench);
     bench.reply(0, "-NOSCRIPT no\r\n");
-    let forms: Vec<_> = bench.said(0).into_iter().map(|command| command[0].clone()).collect();
+    let forms: Vec<_> = bench.sent(0).into_iter().map(|command| command[0].clone()).collect();
     assert_eq!(forms, ["EVALSHA", "EVAL"]);
     bench.core.cancel(op, bench.now);
     expect(&mut bench, 0, "release a b | ");
     bench.reply(0, "-NOSCRIPT no\r\n");
-    assert!(bench.said(0).is_empty(), "a repeat would come after the release");
+    assert!(bench.sent(0).is_empty(), "a repeat would come after the release");
     bench.reply(0, ":-2\r\n");
     bench.assert_idle();
 }
@@ -224,13 +229,14 @@ fn fenced_set_whose_script_failed_in_the_middle_is_released_although_the_repeat_
     let mut bench = Bench::new(1);
     let lock = hold(&mut bench, [7, 7]);
     bench.core.release_nowait(&lock, bench.now);
-    drop(bench.said(0));
+    drop(bench.sent(0));
     bench.reply(0, ":1\r\n");
     ask(&mut bench);
-    drop(bench.said(0));
+    drop(bench.sent(0));
     bench.reply(0, NOPERM);
     expect(&mut bench, 0, COUNT);
-    // The first key may hold this client's own token.
+    // The first script may have set the first key before it failed. Then this client's own token is
+    // the reason for the denial, so the client has to release it.
     bench.reply(0, ":-1\r\n");
     assert!(matches!(bench.refused(), Error::Contended(_)));
     expect(&mut bench, 0, "release a b | ");
@@ -242,7 +248,7 @@ fn fenced_set_is_refused_without_the_restart_guard_before_a_byte_is_sent() {
     let asked = bench.core.acquire(keys(), LockOptions::new(TTL).wait(TTL).fenced(), 0, bench.now);
     let error = asked.expect_err("it cannot be promised");
     assert!(matches!(error, Error::Config(ConfigError::Fence { .. })), "{error}");
-    assert!(bench.said(0).is_empty());
+    assert!(bench.sent(0).is_empty());
 }
 
 #[test]
@@ -253,13 +259,14 @@ fn fenced_set_of_one_key_is_a_fenced_lock() {
         .core
         .acquire(&set, LockOptions::new(TTL).wait(TTL).fenced(), 0, bench.now)
         .expect("it is fine");
-    assert_eq!(bench.said(0)[0][2..5], ["2", "k", "redlatch:fence:{k}"]);
+    assert_eq!(bench.sent(0)[0][2..5], ["2", "k", "redlatch:fence:{k}"]);
     bench.reply(0, ":7\r\n");
     let lock = bench.won();
     assert_eq!((lock.fence(), fences(&lock)), (Some(7), vec![7]));
 }
 
-/// One holder after another, with a set and a lock on one of its keys, from these counters.
+/// Two holders one after the other, the first by one majority, the second by another: one locks a
+/// set, the other one of its keys. The counters start at `spread`.
 fn holders_follow(spread: [&[u64]; 2], first: &[usize], second: &[usize], set_first: bool) {
     let mut world = World::new(spread[0]);
     for (node, count) in spread[1].iter().enumerate() {
@@ -278,7 +285,7 @@ fn holders_follow(spread: [&[u64]; 2], first: &[usize], second: &[usize], set_fi
     };
     let (before, after) = (fences(&lock)[0], fences(&later)[0]);
     assert!(after > before, "{spread:?}, {first:?}, {second:?}: {before}, {after}");
-    // The number of the other key grows, too.
+    // A third lock on the set has greater numbers, also of the key that the single lock left alone.
     let of_set = if set_first { fences(&lock)[1] } else { fences(&later)[1] };
     world.release(b, &later, second);
     let again = world.acquire_all(a, &set, first);
@@ -313,5 +320,5 @@ fn key_of_a_fenced_set_may_be_named_after_another_one() {
     bench.core.acquire(&set, LockOptions::once(TTL).fenced(), 7, bench.now).expect("two keys");
     let counters = ["redlatch:fence:{k}", "redlatch:fence:{{k}:fence}"];
     let expected = [&["4", "k", "{k}:fence"][..], &counters].concat();
-    assert_eq!(bench.said(0)[0][2..7], expected);
+    assert_eq!(bench.sent(0)[0][2..7], expected);
 }

@@ -1,5 +1,5 @@
-//! Fencing numbers: the votes, the second round, and every order of events that could give two
-//! holders one number, or a later holder a smaller one.
+//! Fencing numbers: the votes, the second round that writes the greatest vote back, and every order
+//! of events that could give two holders one number, or a later holder a smaller one.
 
 use super::*;
 use crate::bench::Command;
@@ -8,19 +8,19 @@ use redlatch::proto::sets::{ACQUIRE, EXTEND_SET};
 use redlatch::{ConfigError, Lock, LockOptions, Op, RestartGuard};
 
 const COUNTER: &str = "redlatch:fence:{k}";
-/// The nodes of the bench have no marker.
+/// A counter below the floor counts as absent. Nodes without a marker, as here, have the lowest.
 const FLOOR: &str = "1";
 
 pub fn ask(bench: &mut Bench) -> Op {
     bench.core.acquire(b"k", LockOptions::once(TTL).fenced(), 1, bench.now).expect("it is fine")
 }
 
-/// The one command that the node was sent, which runs this script.
+/// Takes the one command that the node was sent, which has to run a script.
 #[track_caller]
 pub fn script(bench: &mut Bench, node: usize) -> Command {
-    let mut said = bench.said(node);
-    assert_eq!(said.len(), 1, "{said:?}");
-    let command = said.remove(0);
+    let mut sent = bench.sent(node);
+    assert_eq!(sent.len(), 1, "{sent:?}");
+    let command = sent.remove(0);
     assert!(command[0].starts_with("EVAL"), "{command:?}");
     command
 }
@@ -33,7 +33,7 @@ pub fn vote(bench: &mut Bench, node: usize, vote: u64) {
     bench.reply(node, &format!(":{vote}\r\n"));
 }
 
-/// Acquires with these votes of the first nodes, which are equal for a majority.
+/// Acquires with these votes of the first nodes. A majority has to vote the same.
 pub fn hold(bench: &mut Bench, votes: &[u64]) -> Lock {
     ask(bench);
     for (node, &vote_of_it) in votes.iter().enumerate() {
@@ -43,7 +43,7 @@ pub fn hold(bench: &mut Bench, votes: &[u64]) -> Lock {
     bench.won()
 }
 
-/// Acquires and releases with these votes of all nodes, so that they know the script.
+/// Acquires with these votes of all nodes, and releases. After that the nodes know the script.
 pub fn give_back(bench: &mut Bench, votes: &[u64]) {
     let lock = hold(bench, &votes[..2]);
     script(bench, 2);
@@ -51,11 +51,11 @@ pub fn give_back(bench: &mut Bench, votes: &[u64]) {
     release(bench, &lock);
 }
 
-/// Releases a lock where it is.
+/// Releases a lock, and all nodes confirm that.
 pub fn release(bench: &mut Bench, lock: &Lock) {
     bench.core.release_nowait(lock, bench.now);
     for node in 0..3 {
-        for _ in bench.said(node) {
+        for _ in bench.sent(node) {
             bench.reply(node, ":1\r\n");
         }
     }
@@ -81,10 +81,10 @@ fn fence_of_equal_votes_takes_one_round_trip() {
     let lock = bench.won();
     assert_eq!(lock.fence(), Some(7));
     assert_eq!(lock.alias().fence(), Some(7));
-    assert!(bench.said(0).is_empty(), "nothing is written back");
+    assert!(bench.sent(0).is_empty(), "nothing is written back");
     assert_eq!((bench.core.stats().fenced, bench.core.stats().written_back), (1, 0));
     bench.core.release_nowait(&lock, bench.now);
-    assert_eq!(bench.said(0)[0][3], "k", "the release names only the key, and leaves the counter");
+    assert_eq!(bench.sent(0)[0][3], "k", "the release names only the key, and leaves the counter");
     assert_eq!(lock.fence(), Some(7), "a late holder still knows its number");
 }
 
@@ -96,7 +96,7 @@ fn fenced_script_is_sent_by_its_sha1_from_the_second_time_on() {
     vote(&mut bench, 2, 7);
     bench.core.release_nowait(&lock, bench.now);
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, ":1\r\n");
     }
     ask(&mut bench);
@@ -109,9 +109,9 @@ fn fenced_script_is_sent_by_its_sha1_from_the_second_time_on() {
     assert_eq!(bench.won().fence(), Some(8));
 }
 
-/// A node that does not say its time any more counts for no fence.
+/// The client cannot judge the clock of such a node, and a new counter starts from this clock.
 #[test]
-fn node_that_stops_to_say_its_time_counts_no_fence() {
+fn node_that_refuses_time_counts_for_no_fence() {
     let mut bench = Bench::new(3);
     bench.pass(bench.core.settings().probe_interval);
     assert_eq!(bench.names(0), ["TIME"]);
@@ -129,7 +129,7 @@ fn fence_of_different_votes_is_written_back_before_the_lock_is_handed_out() {
         vote(&mut bench, node, of_it);
     }
     assert!(bench.completion().is_none(), "only one node has the number");
-    assert!(bench.said(0).is_empty(), "it is not written to the node that has it");
+    assert!(bench.sent(0).is_empty(), "it is not written to the node that has it");
     let command = script(&mut bench, 1);
     assert!(runs(&command, EXTEND_SET));
     assert_eq!(command[2..5], ["2", "k", COUNTER]);
@@ -154,11 +154,10 @@ fn fence_whose_write_back_finds_another_token_is_no_fence() {
         bench.reply(1, found);
         let error = bench.refused();
         assert!(matches!(error, Error::Contended(_)), "{error}");
-        // The client releases it like any lost attempt: on nodes 0 and 1, which granted the key,
-        // and not on node 2.
+        // The client releases the key on nodes 0 and 1, which granted it, and not on node 2.
         assert_eq!(script(&mut bench, 0)[3], "k");
         assert_eq!(script(&mut bench, 1)[3], "k");
-        assert!(bench.said(2).is_empty());
+        assert!(bench.sent(2).is_empty());
         bench.reply(0, ":1\r\n");
         bench.reply(1, ":0\r\n");
         bench.assert_idle();
@@ -174,13 +173,13 @@ fn fence_that_is_written_back_after_the_deadline_is_no_fence() {
         vote(&mut bench, node, of_it);
     }
     script(&mut bench, 1);
-    // The client's thread was away: the answer arrived before the deadline, and is read after it.
+    // The client's thread did not run: it reads the answer after the deadline.
     bench.now = bench.now.saturating_add(TTL);
     bench.reply(1, ":1\r\n");
     bench.core.handle_timeout(bench.now);
     let error = bench.refused();
     assert!(matches!(error, Error::Expired(_)), "{error}");
-    assert_eq!(bench.said(0)[0][3], "k", "the release");
+    assert_eq!(bench.sent(0)[0][3], "k", "the release");
 }
 
 #[test]
@@ -193,8 +192,8 @@ fn fence_is_not_written_back_at_the_deadline() {
     bench.now = bench.now.saturating_add(TTL);
     vote(&mut bench, 1, 2);
     assert!(matches!(bench.refused(), Error::Expired(_)));
-    let said = bench.said(1);
-    assert!(said.iter().all(|command| !runs(command, EXTEND_SET)), "{said:?}");
+    let sent = bench.sent(1);
+    assert!(sent.iter().all(|command| !runs(command, EXTEND_SET)), "{sent:?}");
 }
 
 #[test]
@@ -209,15 +208,15 @@ fn fence_that_no_node_confirms_in_time_is_lost_and_its_wait_goes_on() {
     bench.pass(millis(51));
     assert!(bench.completion().is_none(), "the next attempt follows");
     for node in 0..2 {
-        bench.said(node);
+        bench.sent(node);
     }
     bench.reply(0, ":1\r\n");
     bench.reply(1, ":1\r\n:1\r\n");
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, ":9\r\n:1\r\n");
     bench.pass(millis(60));
     for node in [0, 1] {
-        let asked = bench.said(node);
+        let asked = bench.sent(node);
         assert!(asked.iter().any(|command| runs(command, ACQUIRE)), "{asked:?}");
         let first = asked.iter().position(|command| runs(command, ACQUIRE)).unwrap();
         let before = ":1\r\n".repeat(first);
@@ -227,8 +226,9 @@ fn fence_that_no_node_confirms_in_time_is_lost_and_its_wait_goes_on() {
 }
 
 #[test]
-fn late_vote_takes_part_in_the_second_round() {
-    // The late node has the number already, or has a smaller one, or denies.
+fn late_vote_counts_in_the_second_round() {
+    // A late vote of 9 or 6 shows that the node has the number already. After a vote of 3 the
+    // client writes the number to that node, too.
     for (late, to_write) in [(9, false), (6, false), (3, true)] {
         let mut bench = Bench::new(3);
         ask(&mut bench);
@@ -262,7 +262,7 @@ fn late_vote_takes_part_in_the_second_round() {
 }
 
 #[test]
-fn vote_of_a_connection_that_is_lost_in_the_second_round_does_not_hold_it_up() {
+fn second_round_does_not_wait_for_lost_connections() {
     let mut bench = Bench::new(3);
     ask(&mut bench);
     for (node, of_it) in [(0, 6), (1, 2)] {
@@ -278,7 +278,7 @@ fn vote_of_a_connection_that_is_lost_in_the_second_round_does_not_hold_it_up() {
 #[test]
 fn node_that_is_flushed_between_the_rounds_does_not_count() {
     let flush = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
-    // First case: the flushed node voted for the number, and its counter is gone.
+    // First case: node 0 voted for the number, and lost its counter by a flush.
     let mut bench = Bench::new(3);
     ask(&mut bench);
     for (node, of_it) in [(0, 6), (1, 2)] {
@@ -292,8 +292,7 @@ fn node_that_is_flushed_between_the_rounds_does_not_count() {
     script(&mut bench, 2);
     vote(&mut bench, 2, 6);
     assert_eq!(bench.won().fence(), Some(6));
-    // Second case: the flushed node gets the number in the second round, and acknowledges it after
-    // the flush.
+    // Second case: node 1 is flushed in the second round, and confirms the number after that.
     let mut bench = Bench::new(3);
     ask(&mut bench);
     for (node, of_it) in [(0, 6), (1, 2)] {
@@ -310,11 +309,11 @@ fn node_that_is_flushed_between_the_rounds_does_not_count() {
 fn node_in_quarantine_counts_no_fence_and_creates_no_counter() {
     let mut bench = Bench::new(3);
     bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
-    bench.said(0);
+    bench.sent(0);
     ask(&mut bench);
-    let said = bench.said(0);
-    assert_eq!(said.last().unwrap()[0], "SET", "a plain SET, which touches no counter: {said:?}");
-    bench.reply(0, &format!("{}+OK\r\n", "_\r\n".repeat(said.len() - 1)));
+    let sent = bench.sent(0);
+    assert_eq!(sent.last().unwrap()[0], "SET", "a plain SET, which touches no counter: {sent:?}");
+    bench.reply(0, &format!("{}+OK\r\n", "_\r\n".repeat(sent.len() - 1)));
     script(&mut bench, 1);
     vote(&mut bench, 1, 6);
     assert!(bench.completion().is_none());
@@ -327,20 +326,20 @@ fn node_in_quarantine_counts_no_fence_and_creates_no_counter() {
 fn node_whose_clock_is_far_from_the_median_counts_no_fence() {
     for (skew, counts) in [(14, true), (16, false), (-14, true), (-16, false), (600, false)] {
         let mut bench = Bench::with(3, |settings| settings.probe_interval = millis(1_000_000));
-        // The node's clock was wrong from the start, so the client sees no jump.
+        // The node has the wrong clock from the handshake on, so the client sees no jump.
         bench.lose(0);
         bench.pass(millis(600));
         bench.skew_micros[0] = skew * 1_000_000;
         bench.connect(0);
         bench.pass(millis(62_000));
         ask(&mut bench);
-        let said = bench.said(0);
-        let fenced = said.iter().any(|command| runs(command, ACQUIRE));
-        assert_eq!(fenced, counts, "{skew} s: {said:?}");
+        let sent = bench.sent(0);
+        let fenced = sent.iter().any(|command| runs(command, ACQUIRE));
+        assert_eq!(fenced, counts, "{skew} s: {sent:?}");
         if counts {
             continue;
         }
-        assert_eq!(said.last().unwrap()[0], "SET");
+        assert_eq!(sent.last().unwrap()[0], "SET");
         bench.reply(0, "+OK\r\n");
         script(&mut bench, 1);
         vote(&mut bench, 1, 6);
@@ -363,12 +362,12 @@ fn node_that_may_evict_counts_no_fence() {
     let error = bench.refused();
     assert!(matches!(error, Error::Config(ConfigError::Nodes(_))), "{error}");
     assert!(error.to_string().contains("may evict keys"), "{error}");
-    // A plain lock can be granted there.
+    // A plain lock can be granted by these nodes.
     for node in 0..2 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, ":1\r\n");
     }
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "_\r\n");
     assert_eq!(bench.hold(&[0, 1]).fence(), None);
 }
@@ -380,7 +379,7 @@ fn fence_is_refused_without_the_restart_guard_before_a_byte_is_sent() {
     let error = asked.unwrap_err();
     assert!(matches!(error, Error::Config(ConfigError::Fence { .. })), "{error}");
     assert!(error.to_string().starts_with("fencing number: the restart guard is off"), "{error}");
-    assert!((0..3).all(|node| bench.said(node).is_empty()));
+    assert!((0..3).all(|node| bench.sent(node).is_empty()));
     bench.assert_idle();
 }
 
@@ -400,7 +399,7 @@ fn extend_of_a_fenced_lock_raises_the_counters_and_keeps_the_number() {
     }
     assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Extended { .. })));
     assert_eq!(lock.fence(), Some(7));
-    // The node forgot the script, so the client sends it again, with the same number.
+    // Node 0 forgot the script, so the client sends its source, with the same number.
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     assert_eq!(script(&mut bench, 0)[0], "EVALSHA");
     bench.reply(0, "-NOSCRIPT No matching script.\r\n");
@@ -431,8 +430,8 @@ fn heal_of_a_fenced_lock_raises_the_counter() {
     assert_eq!(bench.core.stats().healed, 1);
 }
 
-/// A node that does not count for fences may create no counter: it would start from a wrong clock,
-/// or before the locks that the node forgot are over.
+/// A node that does not count for fences may create no counter. The counter would start from a
+/// wrong clock, or while locks that the node forgot are still live.
 #[test]
 fn extend_and_heal_touch_no_counter_of_a_node_that_does_not_count() {
     for reply in [":1\r\n", ":0\r\n", "-NOSCRIPT No matching script.\r\n"] {
@@ -441,7 +440,7 @@ fn extend_and_heal_touch_no_counter_of_a_node_that_does_not_count() {
         script(&mut bench, 2);
         vote(&mut bench, 2, 7);
         bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
-        let marks = bench.said(2).len();
+        let marks = bench.sent(2).len();
         bench.reply(2, &"_\r\n".repeat(marks));
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         for node in 0..2 {
@@ -451,12 +450,12 @@ fn extend_and_heal_touch_no_counter_of_a_node_that_does_not_count() {
         bench.reply(2, reply);
         bench.reply(0, ":1\r\n");
         bench.reply(1, ":1\r\n");
-        let said = bench.said(2);
-        let names: Vec<&str> = said.iter().map(|command| command[0].as_str()).collect();
+        let sent = bench.sent(2);
+        let names: Vec<&str> = sent.iter().map(|command| command[0].as_str()).collect();
         match reply {
             ":0\r\n" => assert_eq!(names, ["SET"], "the key alone is healed"),
-            ":1\r\n" => assert!(names.is_empty(), "{said:?}"),
-            _ => assert!(names == ["EVAL"] && runs(&said[0], EXTEND), "{said:?}"),
+            ":1\r\n" => assert!(names.is_empty(), "{sent:?}"),
+            _ => assert!(names == ["EVAL"] && runs(&sent[0], EXTEND), "{sent:?}"),
         }
     }
 }
@@ -475,9 +474,9 @@ fn extend_that_a_flushed_node_has_no_script_for_is_repeated_without_the_counter(
         }
     }
     bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n-NOSCRIPT No matching script.\r\n");
-    let said = bench.said(2);
-    assert!(said.iter().all(|command| !runs(command, EXTEND_SET)), "{said:?}");
-    assert_eq!(said.last().unwrap()[..2], ["EVAL", EXTEND.source]);
+    let sent = bench.sent(2);
+    assert!(sent.iter().all(|command| !runs(command, EXTEND_SET)), "{sent:?}");
+    assert_eq!(sent.last().unwrap()[..2], ["EVAL", EXTEND.source]);
 }
 
 #[test]
@@ -501,7 +500,7 @@ fn vote_that_no_counter_can_have_is_no_vote() {
     }
     let error = bench.refused();
     assert!(matches!(error, Error::NoQuorum(_)), "another program uses the key: {error}");
-    // A script that fails may have written before, so a release follows.
+    // The script may have set the key before it failed, so the client releases it.
     assert_eq!(script(&mut bench, 0)[3], "k");
 }
 
@@ -513,8 +512,8 @@ fn queued_fenced_request_is_fenced_when_its_turn_comes() {
     asked.expect("it waits in the queue");
     bench.core.release_nowait(&lock, bench.now);
     for node in [0, 1] {
-        let said = bench.said(node);
-        assert!(runs(said.last().unwrap(), ACQUIRE), "{said:?}");
+        let sent = bench.sent(node);
+        assert!(runs(sent.last().unwrap(), ACQUIRE), "{sent:?}");
         bench.reply(node, ":1\r\n:4\r\n");
     }
     assert_eq!(bench.won().fence(), Some(4));

@@ -1,5 +1,5 @@
-//! Fencing numbers through the whole core, against masters inside the process that run the real
-//! scripts: every spread of small counters with all majorities, and orders of events step by step.
+//! Fencing numbers through the whole core, against in-process masters that run the real scripts:
+//! all starts of small counters with all majorities, and orders of events step by step.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use redlatch::{Error, Lock, LockOptions, Outcome};
 const KEY: &[u8] = b"k";
 const TTL: Duration = Duration::from_secs(10);
 
-/// Clients, and masters with counters. The network between does what the test says.
+/// Clients, and masters with counters. Bytes between them arrive when the test says so.
 pub struct World {
     net: Net,
 }
 
 impl World {
-    /// Masters whose counters are at these numbers; 0 for none.
+    /// Masters whose counters have these values; a master with 0 has no counter.
     pub fn new(counters: &[u64]) -> World {
         let mut world = World { net: Net::new(counters.len(), 1) };
         for (node, &count) in counters.iter().enumerate().filter(|(_, count)| **count > 0) {
@@ -26,7 +26,7 @@ impl World {
         world
     }
 
-    /// An operator runs a command on the master itself.
+    /// An operator runs a command on the master.
     pub fn operate(&mut self, node: usize, words: &[&[u8]]) {
         self.net.command(node, words);
     }
@@ -37,10 +37,10 @@ impl World {
         std::str::from_utf8(digits).expect("digits").parse().expect("a number")
     }
 
-    /// A client that is connected to every master, and knows them.
+    /// A new client that is connected to every master and trusts it. Returns the client's number.
     pub fn client(&mut self) -> usize {
-        // This client uses no marker, so it judges the nodes by their uptime. A marker that it
-        // wrote now would be too young to trust them.
+        // Without a marker the client judges the nodes by their uptime. If it wrote a marker now,
+        // it would have to wait before it trusts them.
         self.client_with_marker("")
     }
 
@@ -53,26 +53,26 @@ impl World {
         self.net.write(client);
         for node in 0..self.net.nodes() {
             self.net.open(client, node);
-            // Its handshake goes through; nothing of the other clients arrives meanwhile.
+            // Only this client's handshake arrives, and no bytes of other clients.
             (0..4).for_each(|_| self.exchange(client, node));
         }
         client
     }
 
-    /// Everything between this client and this master arrives, both ways.
+    /// Delivers all bytes between this client and this master, in both directions.
     fn exchange(&mut self, client: usize, node: usize) {
         self.net.deliver_to_node(client, node);
         self.net.deliver_to_client(client, node);
     }
 
-    /// Acquires the lock with these masters, whose answers come in this order. Nothing arrives at
-    /// the others.
+    /// Acquires the lock with these masters, which answer in this order. No request arrives at the
+    /// other masters.
     pub fn acquire(&mut self, client: usize, with: &[usize]) -> Lock {
         self.ask(client);
         self.win(client, with)
     }
 
-    /// Acquires several keys by the votes of these nodes.
+    /// Acquires several keys with these masters, in the same way.
     pub fn acquire_all(&mut self, client: usize, keys: &KeySet, with: &[usize]) -> Lock {
         let (now, options) = (self.net.now(), LockOptions::once(TTL).fenced());
         let asked = self.net.client_mut(client).acquire(keys, options, 1, now);
@@ -112,7 +112,7 @@ impl World {
     }
 }
 
-/// Every order of every majority of the nodes, counted apart from the core that is tested.
+/// Every order of every smallest majority, computed without the core that is tested.
 pub fn majorities(nodes: usize) -> Vec<Vec<usize>> {
     fn grow(nodes: usize, chosen: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
         if 2 * chosen.len() > nodes {
@@ -130,7 +130,7 @@ pub fn majorities(nodes: usize) -> Vec<Vec<usize>> {
     all
 }
 
-/// One holder after another, from these counters, with these majorities.
+/// Two holders one after the other, by these majorities. The counters start at `spread`.
 fn holders_follow(spread: &[u64], first: &[usize], second: &[usize]) {
     let mut world = World::new(spread);
     let [a, b] = [(); 2].map(|()| world.client());
@@ -157,7 +157,7 @@ fn fences_grow_through_the_core_from_every_spread_of_counters() {
     println!("{seen} pairs of holders");
 }
 
-/// The nodes are alike, so of the spreads that differ only in their order one is enough.
+/// The nodes are alike, so the test takes only one of the spreads that differ in their order.
 #[test]
 fn fences_grow_through_the_core_from_spreads_of_five_counters() {
     let sets = || majorities(5).into_iter().filter(|set| set.is_sorted());
@@ -197,9 +197,9 @@ fn fence_of_an_absent_counter_is_above_every_number_of_its_time() {
     assert_eq!(world.acquire(b, &[1, 2]).fence(), lock.fence().map(|fence| fence + 1));
 }
 
-/// The order of events: the first one's write-back is under way when its key is deleted on that
-/// node, and another client gets the lock there and elsewhere, with the same number. The first
-/// one's write-back must find that its token is gone.
+/// The first client's write-back is in flight to node 1. An operator deletes the key there, and the
+/// second client gets the lock on nodes 1 and 2, with the same number. The write-back has to find
+/// that the first client's token is gone.
 #[test]
 fn fence_is_not_written_back_where_another_client_has_the_key() {
     let mut world = World::new(&[5, 1, 5]);
@@ -217,9 +217,10 @@ fn fence_is_not_written_back_where_another_client_has_the_key() {
     assert!(matches!(result, Err(Error::Contended(_))), "a second fence 6: {result:?}");
 }
 
-/// The order of events: a client has its votes, is kept from running past the ttl, and runs on.
+/// The first client has its votes, does not run until its ttl is over, and then goes on. Meanwhile
+/// the second client gets the lock.
 #[test]
-fn fence_of_a_client_that_was_away_between_the_rounds_is_no_fence() {
+fn fence_of_a_client_that_did_not_run_between_the_rounds_is_no_fence() {
     let mut world = World::new(&[5, 1, 1]);
     let [first, second] = [(); 2].map(|()| world.client());
     world.ask(first);
@@ -233,8 +234,8 @@ fn fence_of_a_client_that_was_away_between_the_rounds_is_no_fence() {
     assert!(result.is_err(), "{result:?} beside {:?}", lock.fence());
 }
 
-/// The order of events: the second holder comes while the first one's key is there on a node that
-/// was not in its majority, with a low vote.
+/// Node 2 voted late for the first holder, and its counter is too low. An extend of the first
+/// holder raises this counter, so the second holder, who needs node 2, gets a greater number.
 #[test]
 fn fence_is_greater_also_through_a_node_that_voted_late_for_the_earlier_holder() {
     let mut world = World::new(&[5, 5, 1]);
@@ -256,11 +257,11 @@ fn fence_is_greater_also_through_a_node_that_voted_late_for_the_earlier_holder()
     assert_eq!(world.acquire(second, &[2, 0]).fence(), Some(7));
 }
 
-/// The order of events: a fenced acquire is in flight when its node is flushed, and starts a
-/// counter there at once. The number that was given before came from a clock that was ahead, by
-/// less than a client accepts. After the quarantine, that early counter must not count.
+/// A fenced acquire is in flight when its node is flushed, so it starts a new counter there. The
+/// earlier lock has a number from a clock that was ahead, by less than a client accepts. After the
+/// quarantine the new counter, which is smaller, must count as absent.
 #[test]
-fn fence_does_not_rest_on_a_counter_that_was_started_just_after_a_flush() {
+fn fence_ignores_a_counter_that_was_started_just_after_a_flush() {
     let given = (1_700_001_070 + 10) << 20;
     let mut world = World::new(&[given + 5, given + 1, given + 1]);
     let markers = |world: &mut World| {

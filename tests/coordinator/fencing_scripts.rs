@@ -1,4 +1,4 @@
-//! Nodes that forgot, refuse or stop in the middle of the scripts of fenced locks.
+//! Scripts of fenced locks that a node forgot, refuses, or does not run to the end.
 
 use redlatch::proto::sets::ACQUIRE;
 
@@ -13,7 +13,7 @@ fn fenced_acquire_that_a_node_forgot_is_not_repeated_after_its_release() {
     vote(&mut bench, 2, 7);
     bench.core.release_nowait(&lock, bench.now);
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, ":1\r\n");
     }
     let op = ask(&mut bench);
@@ -21,11 +21,11 @@ fn fenced_acquire_that_a_node_forgot_is_not_repeated_after_its_release() {
     bench.core.cancel(op, bench.now);
     script(&mut bench, 0);
     bench.reply(0, "-NOSCRIPT No matching script.\r\n:0\r\n");
-    assert!(bench.said(0).is_empty(), "a repeat would leave a lock without an owner");
+    assert!(bench.sent(0).is_empty(), "a repeat would leave a lock without an owner");
 }
 
-/// The user may not use `TIME`, or may not write the counter: the script sets the key and fails.
-/// That the repeat is denied proves nothing about the first one.
+/// The user may not use `TIME`, or may not write the counter, so the script sets the key and then
+/// fails. The denial of the repeat does not prove that the first script set nothing.
 #[test]
 fn fenced_acquire_whose_script_failed_in_the_middle_is_released_although_the_repeat_is_denied() {
     let mut bench = Bench::new(3);
@@ -45,8 +45,9 @@ fn fenced_acquire_whose_script_failed_in_the_middle_is_released_although_the_rep
     }
 }
 
-/// A node that forgot the script, and answers when the others have decided, is asked by the source
-/// the next time. A node that refuses SHA1s is asked so from then on.
+/// Node 2 answers after the others have decided. If it forgot the script, the client sends the
+/// source next time, and then the SHA1 again. If it refuses SHA1s, the client always sends the
+/// source from then on.
 #[test]
 fn fenced_script_that_a_node_refused_by_its_sha1_is_sent_by_its_source() {
     for (line, forms) in [
@@ -80,7 +81,7 @@ fn acquire_that_a_flushed_node_has_no_script_for_is_not_repeated() {
     ask(&mut bench);
     assert_eq!(script(&mut bench, 2)[0], "EVALSHA");
     bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n-NOSCRIPT No matching script.\r\n");
-    let said = bench.said(2);
-    let counts = said.iter().any(|command| runs(command, ACQUIRE));
-    assert!(!counts, "it would create a counter below a number: {said:?}");
+    let sent = bench.sent(2);
+    let counts = sent.iter().any(|command| runs(command, ACQUIRE));
+    assert!(!counts, "it would create a counter below a number: {sent:?}");
 }

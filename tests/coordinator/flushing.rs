@@ -1,4 +1,5 @@
-//! Nodes that report flushes again and again: what that costs, and that the last one counts.
+//! Nodes that report flushes again and again: how often the client acts on them, and that it does
+//! not miss the last one.
 
 use super::foreign_writes::{answer, kept};
 use super::*;
@@ -6,12 +7,13 @@ use redlatch::{AutoExtend, NodeId, RestartGuard};
 
 const FLUSHED: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 
+/// On how many flushes of the node the client has acted.
 fn flushes(bench: &Bench, node: usize) -> u64 {
     bench.core.stats().nodes[node].flushes
 }
 
 #[test]
-fn a_thousand_reads_with_a_flush_each_cost_a_few_walks_over_the_locks() {
+fn flushes_in_a_thousand_reads_are_acted_on_together() {
     let mut bench = Bench::quiet(3);
     for _ in 0..1_000 {
         bench.reply(0, FLUSHED);
@@ -27,15 +29,15 @@ fn a_thousand_reads_with_a_flush_each_cost_a_few_walks_over_the_locks() {
         bench.pass(millis(1));
     }
     assert!((20..=22).contains(&(flushes(&bench, 0) - 2)), "{}", flushes(&bench, 0));
-    // The flushes of each node are counted by themselves.
+    // The flushes of one node do not delay those of another.
     bench.reply(1, FLUSHED);
     assert_eq!((flushes(&bench, 1), flushes(&bench, 2)), (1, 0));
 }
 
 #[test]
-fn the_last_flush_of_many_finds_the_lock_that_came_between_them() {
+fn the_last_flush_of_many_checks_a_lock_that_was_granted_between_them() {
     for connection_is_lost in [false, true] {
-        // Two nodes in quarantine could not grant the lock if the restart guard were on.
+        // With the restart guard on, two of the nodes would be in quarantine, and no lock granted.
         let mut bench = Bench::with(3, |settings| {
             settings.probe_interval = TTL * 100;
             settings.restart_guard = RestartGuard::Off;

@@ -1,16 +1,17 @@
-//! Kept locks whose keys another client wrote to: what the coordinator asks for that reason, in
-//! addition to the caller's requests.
+//! Kept locks whose keys another client wrote to: the checks that the coordinator starts for that,
+//! in addition to the caller's requests.
 
 use super::*;
 use redlatch::{AutoExtend, Lock, LockUpdateKind, LostReason};
 
 pub const BUSY: &str = "-BUSY Redis is busy running a script.\r\n";
+/// The notification that another client wrote to the key.
 pub const WRITTEN: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
 
-/// A lock on all three nodes that is kept, with nothing unanswered.
+/// A kept lock on all three nodes, which have answered everything.
 pub fn kept(bench: &mut Bench, keep: AutoExtend) -> Lock {
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     bench.core.auto_extend(&lock, keep, bench.now).unwrap();
     for node in 0..3 {
@@ -20,11 +21,12 @@ pub fn kept(bench: &mut Bench, keep: AutoExtend) -> Lock {
     lock
 }
 
-/// Every node answers its requests: with `said` to an extend. Returns how many extends those were.
+/// Every node answers what it was sent, an extend by its reply in `said`. Returns how many extends
+/// there were.
 pub fn answer(bench: &mut Bench, said: [&str; 3]) -> usize {
     let mut extends = 0;
     for (node, said) in said.into_iter().enumerate() {
-        for command in bench.said(node) {
+        for command in bench.sent(node) {
             let reply = match command[0].as_str() {
                 "CLIENT" => "+OK\r\n",
                 "PTTL" => ":9999\r\n",
@@ -63,14 +65,14 @@ fn foreign_write_check_does_not_disturb_an_extend_that_pauses() {
     let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     assert_eq!(answer(&mut bench, [BUSY, BUSY, ":1\r\n"]), 3);
-    // The client asks for the extend again after 600 ms. Before that another client writes to the
-    // key, which is checked after 500 ms.
+    // The client repeats the extend after 600 ms. Before that another client writes to the key,
+    // which the client checks after 500 ms.
     bench.reply(2, WRITTEN);
     bench.pass(millis(500));
     answer(&mut bench, [BUSY; 3]);
     bench.pass(millis(100));
     assert_eq!(bench.names(0), ["EVALSHA", "CLIENT", "PTTL"], "its pause is over");
-    // The check is not answered before the moment at which the extend is asked for again.
+    // The nodes answer the check only after the extend was repeated.
     bench.pass(millis(500));
     answer(&mut bench, [":1\r\n"; 3]);
     let done = bench.completion().unwrap();
@@ -84,12 +86,12 @@ fn writes_do_not_prolong_a_lock_beyond_its_extensions() {
         let lock = kept(&mut bench, AutoExtend::extensions(1));
         let start = bench.now;
         let mut told = Vec::new();
-        // Another client writes to the key all the time. A node that forgets this key's
-        // registration reports the same.
+        // Another client writes to the key all the time. (A node that drops the registration of the
+        // key sends the same notification.)
         for _ in 0..60 {
             bench.reply(2, WRITTEN);
             bench.pass(millis(500));
-            // After the lock was renewed, the nodes may be busy for a moment.
+            // In the second run the nodes also refuse extends for a while after the renewal.
             let renewed = bench.core.stats().renewed == 1;
             let busy = refuses && renewed && bench.core.remaining(&lock, bench.now) > TTL / 2;
             answer(&mut bench, [if busy { BUSY } else { ":1\r\n" }; 3]);
@@ -141,12 +143,12 @@ fn a_warning_comes_once_for_a_deadline() {
 }
 
 #[test]
-fn write_by_the_same_client_is_reported_to_its_locks() {
+fn write_by_the_same_client_is_checked_by_its_locks() {
     for how in ["delete", "take up", "release"] {
         let mut bench = Bench::new(3);
         let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
         let token = lock.token();
-        // The nodes do not report a client's own writes to it.
+        // Nodes do not notify a client of its own writes, so the core has to do that itself.
         let asked = match how {
             "delete" => bench.core.force_release(b"k", 3, bench.now),
             "take up" => bench.core.adopt(b"k", token, TTL, 3, bench.now),
@@ -182,15 +184,15 @@ fn foreign_write_to_a_key_that_is_being_healed_starts_no_check() {
     assert_eq!(answer(&mut bench, [":1\r\n"; 3]), 0, "there is nothing to be found out");
 }
 
-/// Lets five ttls pass, in which a node that is asked for the key again has no memory for it.
-/// Returns how many extends that were in a ttl.
-fn pace(bench: &mut Bench, nodes: &[usize]) -> usize {
+/// Lets five ttls pass. Node 2, if it is one of the nodes, lacks the key and has no memory to set
+/// it again. Returns how many extends each other node got in a ttl.
+fn extends_in_a_ttl(bench: &mut Bench, nodes: &[usize]) -> usize {
     let end = bench.now.saturating_add(TTL * 5);
     let mut extends = 0;
     while bench.now < end {
         bench.pass(millis(20));
         for &node in nodes {
-            for command in bench.said(node) {
+            for command in bench.sent(node) {
                 let is_the_third = node == 2;
                 extends += usize::from(command[0] == "EVALSHA" && !is_the_third);
                 bench.reply(
@@ -219,7 +221,7 @@ fn foreign_write_checks_end_if_the_node_cannot_be_asked() {
     let _lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
     bench.reply(2, WRITTEN);
     bench.lose(2);
-    let extends = pace(&mut bench, &[0, 1]);
+    let extends = extends_in_a_ttl(&mut bench, &[0, 1]);
     assert!((2..=4).contains(&extends), "{extends} extends in a ttl");
 }
 
@@ -228,7 +230,7 @@ fn foreign_write_checks_end_if_the_node_refuses_the_heal() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
     let _lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
     bench.reply(2, WRITTEN);
-    let extends = pace(&mut bench, &[0, 1, 2]);
+    let extends = extends_in_a_ttl(&mut bench, &[0, 1, 2]);
     assert!((2..=4).contains(&extends), "{extends} extends in a ttl");
 }
 
@@ -241,7 +243,7 @@ fn a_node_that_refused_to_be_healed_counts_as_one_that_has_not_the_key() {
     assert_eq!(bench.names(0), ["SET", "CLIENT", "PTTL"], "its key is gone");
     bench.reply(0, "-OOM command not allowed when used memory > 'maxmemory'.\r\n");
     bench.completion().unwrap().result.unwrap();
-    // In the next extend another node has lost the key: the nodes that are left are no majority.
+    // In the next extend node 1 has lost the key, too, so no majority is left.
     bench.core.extend(&lock, TTL, 3, bench.now).unwrap();
     answer(&mut bench, [BUSY, ":0\r\n", ":1\r\n"]);
     let mut ends = std::iter::from_fn(|| bench.completion()).map(|done| done.result);

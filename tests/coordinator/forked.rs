@@ -1,4 +1,4 @@
-//! A forked process: what the child sees of the client of its parent. Rule 28.
+//! A forked process: the client in the child has no locks and sends nothing (rule 28).
 
 use super::*;
 use redlatch::{AutoExtend, ClosedReason, LockOptions, NodeId, NodeSet};
@@ -41,7 +41,7 @@ fn child_of_a_fork_has_no_lock_no_connection_and_sends_nothing() {
     bench.acquire();
     assert_eq!(bench.completion().expect("it ends at once").result, Err(FORKED));
     bench.pass(TTL);
-    assert!((0..3).all(|node| bench.said(node).is_empty()));
+    assert!((0..3).all(|node| bench.sent(node).is_empty()));
     assert!(bench.actions().is_empty(), "no connection is opened");
     assert!(bench.core.poll_lock_update().is_none());
 }

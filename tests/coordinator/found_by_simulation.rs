@@ -1,4 +1,4 @@
-//! Faults that the simulation found, each as the shortest way to it.
+//! Faults that the simulation found, each with the shortest order of events that shows it.
 
 use super::*;
 use redlatch::{AutoExtend, LockOptions, NodeId};
@@ -37,7 +37,7 @@ fn an_inspection_does_not_wait_for_a_node_that_it_did_not_ask() {
     assert_eq!(seen.nodes.len(), 3);
 }
 
-/// Three nodes that granted a lock which is kept.
+/// Three nodes, and a kept lock that all of them granted.
 fn kept(keep: AutoExtend) -> (Bench, redlatch::Lock) {
     let mut bench = Bench::new(3);
     bench.core.acquire(b"k", LockOptions::once(TTL).auto_extend(keep), 1, bench.now).unwrap();
@@ -52,7 +52,7 @@ fn kept(keep: AutoExtend) -> (Bench, redlatch::Lock) {
 }
 
 #[test]
-fn a_write_to_the_key_starts_no_extend_beside_one_that_is_about_to_be_asked_again() {
+fn foreign_write_starts_no_check_while_an_extend_pauses() {
     let (mut bench, lock) = kept(AutoExtend::extensions(9));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for node in 0..3 {
@@ -64,7 +64,7 @@ fn a_write_to_the_key_starts_no_extend_beside_one_that_is_about_to_be_asked_agai
         bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n");
     }
     bench.pass(millis(1));
-    assert!(bench.said(0).is_empty(), "it would run beside the one that pauses");
+    assert!(bench.sent(0).is_empty(), "it would run beside the one that pauses");
     bench.pass(millis(49));
     for node in 0..3 {
         assert_eq!(bench.names(node), ["EVALSHA", "CLIENT", "PTTL"]);
@@ -73,18 +73,18 @@ fn a_write_to_the_key_starts_no_extend_beside_one_that_is_about_to_be_asked_agai
     let done = bench.completion().unwrap();
     assert!(matches!((done.data, done.result), (2, Ok(Outcome::Extended { .. }))));
     bench.pass(Duration::from_secs(1));
-    assert!(bench.said(0).is_empty());
+    assert!(bench.sent(0).is_empty());
 }
 
 #[test]
-fn extend_from_before_auto_extend_does_not_reach_beyond_its_bound() {
+fn extend_that_began_before_auto_extend_keeps_its_bound() {
     let mut bench = Bench::new(1);
     let lock = bench.hold(&[0]);
     bench.pass(Duration::from_secs(4));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     let bound = bench.now.saturating_add(Duration::from_secs(1));
     bench.core.auto_extend(&lock, AutoExtend::at_most(Duration::from_secs(1)), bench.now).unwrap();
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, ":1\r\n");
     let done = bench.completion().unwrap();
     assert!(matches!(done.result, Ok(Outcome::Extended { deadline }) if deadline == bound));
@@ -109,14 +109,14 @@ fn an_extend_that_was_won_is_not_reported_for_a_lock_that_was_lost_since() {
     let (mut bench, lock) = kept(AutoExtend::at_most(Duration::from_secs(1)));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, ":1\r\n+OK\r\n:10000\r\n");
     }
-    // A lock that is renewed ends 2 ms before its deadline, and its keys are released then.
+    // The client ends a kept lock 2 ms before its deadline.
     bench.pass(millis(998));
     assert!(bench.core.deadline(&lock).is_none());
-    let told: Vec<_> = std::iter::from_fn(|| bench.completion()).collect();
-    assert!(told.iter().all(|done| matches!(done.result, Err(Error::Lost { .. }))), "{told:?}");
-    assert_eq!(told.len(), 1);
+    let ends: Vec<_> = std::iter::from_fn(|| bench.completion()).collect();
+    assert!(ends.iter().all(|done| matches!(done.result, Err(Error::Lost { .. }))), "{ends:?}");
+    assert_eq!(ends.len(), 1);
     assert_eq!(bench.loss().1, redlatch::LostReason::MaxHold);
 }

@@ -1,4 +1,4 @@
-//! Handing a lock on by its token, and what is done with a token alone.
+//! Handing a lock to another client by its token, and requests that need only a token or a key.
 
 use super::*;
 use redlatch::{AutoExtend, KeyState, KeySummary, LockToken, LostReason};
@@ -20,10 +20,10 @@ fn hand_off_ends_renewals_and_releases_nothing() {
     assert!(bench.core.poll_lock_update().is_none(), "it is given away, not lost");
     assert_eq!(bench.names(0), ["CLIENT", "PTTL", "EVALSHA", "CLIENT", "PTTL"]);
     for node in [0, 1] {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "+OK\r\n:9000\r\n:1\r\n+OK\r\n:9000\r\n");
     }
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     bench.lose(2);
     bench.pass(millis(600));
@@ -37,7 +37,7 @@ fn hand_off_of_a_lock_that_is_over_reports_no_loss_later() {
     let mut bench = Bench::new(3);
     bench.core.report_lock_updates();
     let lock = bench.hold(&[0, 1]);
-    // The client has not yet had the turn in which the lock ends.
+    // The deadline has passed, but the client has not had a turn in which it ends the lock.
     bench.now = bench.now.saturating_add(TTL);
     assert_eq!(bench.core.into_token(lock, bench.now), None);
     bench.pass(millis(1));
@@ -45,13 +45,13 @@ fn hand_off_of_a_lock_that_is_over_reports_no_loss_later() {
 }
 
 #[test]
-fn a_lock_is_taken_up_under_a_new_token() {
+fn adopt_takes_a_lock_over_under_a_new_token() {
     let mut bench = Bench::new(3);
     bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap();
     for node in 0..2 {
-        let said = bench.said(node);
-        assert_eq!((said[0][0].as_str(), said[0][4].as_str()), ("EVAL", &*token().to_string()));
-        assert_ne!(said[0][5], said[0][4], "the new one is another");
+        let sent = bench.sent(node);
+        assert_eq!((sent[0][0].as_str(), sent[0][4].as_str()), ("EVAL", &*token().to_string()));
+        assert_ne!(sent[0][5], sent[0][4], "the new one is another");
         bench.reply(node, ":1\r\n");
     }
     let done = bench.completion().unwrap();
@@ -63,18 +63,18 @@ fn a_lock_is_taken_up_under_a_new_token() {
 }
 
 #[test]
-fn a_token_that_does_not_hold_the_key_adopts_nothing_and_owes_the_new_one() {
+fn adopt_by_a_token_that_lost_the_key_releases_the_new_token() {
     let mut bench = Bench::new(3);
     bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap();
     for (node, reply) in [":1\r\n", ":-3\r\n", ":-2\r\n"].iter().enumerate() {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, reply);
     }
     let result = bench.completion().unwrap().result;
     assert!(matches!(result, Err(Error::Lost { reason: LostReason::Gone, .. })), "{result:?}");
     assert!(format!("{result:?}").contains("its ttl was over, or it was deleted"), "{result:?}");
     assert_eq!(bench.names(0), ["EVALSHA"], "what it changed is released");
-    assert!(bench.said(1).is_empty() && bench.said(2).is_empty());
+    assert!(bench.sent(1).is_empty() && bench.sent(2).is_empty());
     bench.reply(0, ":1\r\n");
     bench.assert_idle();
 }
@@ -105,7 +105,7 @@ fn a_token_is_extended_without_a_pending_release() {
         }
         let result = bench.completion().unwrap().result;
         assert_eq!(result.is_ok(), good, "{result:?}");
-        assert!((0..3).all(|node| bench.said(node).is_empty()), "nothing is released or healed");
+        assert!((0..3).all(|node| bench.sent(node).is_empty()), "nothing is released or healed");
         bench.assert_idle();
     }
 }
@@ -115,7 +115,7 @@ fn inspect_reports_what_every_node_holds() {
     let mut bench = Bench::new(3);
     bench.core.inspect(b"k", 5, bench.now).unwrap();
     assert_eq!(bench.names(0), ["GETRANGE", "PTTL"]);
-    bench.said(1);
+    bench.sent(1);
     bench.reply(0, "$1\r\nx\r\n:500\r\n");
     bench.reply(1, "$1\r\nx\r\n:-1\r\n");
     assert!(bench.completion().is_none());
@@ -132,7 +132,7 @@ fn inspect_ends_at_the_node_timeout_and_may_be_cancelled() {
     let mut bench = Bench::new(3);
     bench.core.inspect(b"k", 5, bench.now).unwrap();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
     }
     bench.reply(0, "_\r\n:-2\r\n");
     bench.pass(millis(50));
@@ -142,7 +142,7 @@ fn inspect_ends_at_the_node_timeout_and_may_be_cancelled() {
     let op = bench.core.inspect(b"k", 5, bench.now).unwrap();
     bench.core.cancel(op, bench.now);
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, if node == 0 { "_\r\n:-2\r\n" } else { "_\r\n:-2\r\n_\r\n:-2\r\n" });
     }
     assert!(bench.completion().is_none());
@@ -159,7 +159,7 @@ fn force_release_deletes_the_key_whatever_it_holds() {
     }
     let result = bench.completion().unwrap().result;
     assert_eq!(result, Ok(Outcome::Released(ReleaseOutcome::Released)));
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, ":1\r\n");
     bench.assert_idle();
 }
@@ -178,7 +178,7 @@ fn force_release_ends_the_same_whichever_node_answers_first() {
             let mut bench = Bench::new(3);
             bench.core.force_release(b"k", 5, bench.now).unwrap();
             for node in order {
-                bench.said(node);
+                bench.sent(node);
                 bench.reply(node, replies[node]);
             }
             let result = bench.completion().unwrap().result;
@@ -195,7 +195,7 @@ fn extend_by_token_that_is_cancelled_leaves_no_record_however_it_ends() {
         let op = bench.core.extend_token(b"k", token(), TTL, 5, bench.now).unwrap();
         bench.core.cancel(op, bench.now);
         for (node, reply) in replies.iter().enumerate() {
-            while !bench.said(node).is_empty() {
+            while !bench.sent(node).is_empty() {
                 bench.reply(node, reply);
             }
         }
@@ -204,7 +204,7 @@ fn extend_by_token_that_is_cancelled_leaves_no_record_however_it_ends() {
     let op = bench.core.extend_token(b"k", token(), TTL, 5, bench.now).unwrap();
     bench.core.cancel(op, bench.now);
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
     }
     bench.pass(millis(50));
     for node in 0..3 {
@@ -218,8 +218,8 @@ fn inspect_reads_the_beginning_of_a_value_and_distinguishes_empty_from_absent() 
     let mut bench = Bench::new(4);
     bench.core.inspect(b"k", 5, bench.now).unwrap();
     for node in 0..4 {
-        let said = bench.said(node);
-        assert_eq!(said, [vec!["GETRANGE", "k", "0", "159"], vec!["PTTL", "k"]]);
+        let sent = bench.sent(node);
+        assert_eq!(sent, [vec!["GETRANGE", "k", "0", "159"], vec!["PTTL", "k"]]);
     }
     let wrong = "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n:-1\r\n";
     let beginning = format!("$56\r\n{}\r\n:500\r\n", "x".repeat(56));
@@ -245,15 +245,15 @@ fn inspect_reads_the_beginning_of_a_value_and_distinguishes_empty_from_absent() 
 }
 
 #[test]
-fn a_node_in_quarantine_hands_nothing_on() {
-    // The giver may have healed the key there after the node forgot another client's lock. The
-    // client that adopts the lock cannot know that, so the node's yes does not count.
+fn adopt_does_not_count_a_node_in_quarantine() {
+    // The earlier holder may have healed the key on node 0 after this node forgot another client's
+    // lock. The client that adopts cannot know that, so the grant of node 0 does not count.
     let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
     bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
     bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap();
     for (node, reply) in [":1\r\n", ":1\r\n", ":-3\r\n"].iter().enumerate() {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, reply);
     }
     let result = bench.completion().unwrap().result;
@@ -264,7 +264,7 @@ fn a_node_in_quarantine_hands_nothing_on() {
 }
 
 #[test]
-fn adopt_that_a_minority_denied_is_not_lost_for_good() {
+fn adopt_that_a_minority_denied_is_contended() {
     let mut bench = Bench::new(3);
     bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap();
     for (node, reply) in [":-2\r\n", "-LOADING no\r\n"].into_iter().enumerate() {

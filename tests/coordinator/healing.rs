@@ -1,7 +1,8 @@
-//! Healing: nodes that lost the key of a lock that is held get it again.
+//! Healing: the client sets the key again on nodes that lost it while the lock is held.
 
 use super::*;
 
+/// Extends the lock: the nodes give these replies. Returns whether the extend was won.
 fn extend(bench: &mut Bench, lock: &redlatch::Lock, replies: &[&str]) -> bool {
     bench.core.extend(lock, TTL, 2, bench.now).unwrap();
     for (node, reply) in replies.iter().enumerate() {
@@ -15,16 +16,16 @@ fn extend(bench: &mut Bench, lock: &redlatch::Lock, replies: &[&str]) -> bool {
 fn after_a_won_extend_a_node_that_lost_the_key_gets_it_again_and_counts() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     assert!(extend(&mut bench, &lock, &[":0\r\n", ":1\r\n", ":1\r\n"]));
-    let said = bench.said(0);
-    assert_eq!(said[0][..2], ["SET", "k"], "what is left of the lock, and not over another's");
-    assert_eq!((said[0][3].as_str(), said[0][5].as_str()), ("NX", "9898"));
-    assert!(bench.said(1).is_empty() && bench.said(2).is_empty());
+    let sent = bench.sent(0);
+    assert_eq!(sent[0][..2], ["SET", "k"], "what is left of the lock, and not over another's");
+    assert_eq!((sent[0][3].as_str(), sent[0][5].as_str()), ("NX", "9898"));
+    assert!(bench.sent(1).is_empty() && bench.sent(2).is_empty());
     bench.reply(0, "+OK\r\n");
     assert_eq!(bench.core.stats().healed, 1);
-    // Now the other two nodes lose the key: without the healed one there would be no majority.
+    // Now node 1 loses the key: only with the healed node 0 there is a majority.
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":0\r\n", ":1\r\n"]));
     bench.core.release(lock, 3, bench.now);
     assert_eq!(bench.names(1), ["SET", "EVALSHA"], "the heal is released after it");
@@ -34,41 +35,41 @@ fn after_a_won_extend_a_node_that_lost_the_key_gets_it_again_and_counts() {
 fn a_node_that_answers_after_the_majority_is_healed_too() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "$-1\r\n");
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
     assert_eq!(bench.names(2), ["SET"]);
 }
 
 #[test]
-fn anothers_key_is_not_healed_before_it_is_gone() {
+fn heal_waits_until_another_clients_key_is_gone() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "$-1\r\n");
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":-1\r\n"]));
-    assert!(bench.said(2).is_empty());
+    assert!(bench.sent(2).is_empty());
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
     assert_eq!(bench.names(2), ["SET"]);
 }
 
 #[test]
-fn absence_that_was_answered_before_the_heal_does_not_undo_it() {
+fn heal_follows_only_the_answer_of_the_latest_extend() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "$-1\r\n");
     for round in 0..2 {
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         for node in 0..2 {
-            bench.said(node);
+            bench.sent(node);
             bench.reply(node, ":1\r\n");
         }
         assert!(bench.completion().unwrap().result.is_ok(), "round {round}");
     }
     assert_eq!(bench.names(2), ["EVALSHA", "EVALSHA"]);
     bench.reply(2, ":0\r\n");
-    assert!(bench.said(2).is_empty(), "that was the round before");
+    assert!(bench.sent(2).is_empty(), "that was the round before");
     bench.reply(2, ":0\r\n");
     assert_eq!(bench.names(2), ["SET"]);
     bench.reply(2, "+OK\r\n");
@@ -79,15 +80,15 @@ fn absence_that_was_answered_before_the_heal_does_not_undo_it() {
 fn heal_in_quarantine_counts_when_the_quarantine_is_over() {
     let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
     assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
-    // A key that was there before the quarantine counts, also in quarantine.
+    // Node 2 had the key before its quarantine began, so its vote in an extend counts.
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":-1\r\n", ":1\r\n"]));
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":-1\r\n", ":1\r\n"]));
     let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
     assert_eq!(bench.names(2), ["SET"]);
@@ -98,13 +99,14 @@ fn heal_in_quarantine_counts_when_the_quarantine_is_over() {
         bench.reply(node, reply);
     }
     assert!(bench.completion().is_none(), "one that counts, one that does not, and one against");
-    // The extend is asked for again, and is won if the quarantine is over before that.
+    // The client repeats the extend. It would win once the quarantine is over, but the deadline of
+    // the lock comes first.
     while matches!(bench.node_state(2), NodeState::Quarantined(_)) {
         bench.pass(millis(40));
         for node in 0..3 {
-            for command in bench.said(node) {
+            for command in bench.sent(node) {
                 match command[0].as_str() {
-                    "TIME" => bench.tell_time(node),
+                    "TIME" => bench.answer_time(node),
                     "EVALSHA" if node == 1 => bench.reply(node, ":-1\r\n"),
                     _ => bench.reply(node, ":1\r\n"),
                 }
@@ -116,34 +118,34 @@ fn heal_in_quarantine_counts_when_the_quarantine_is_over() {
 }
 
 #[test]
-fn a_heal_that_is_under_way_when_a_node_forgets_counts_for_nothing_either() {
+fn heal_that_is_in_flight_when_a_node_is_flushed_does_not_count() {
     let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
     assert_eq!(bench.names(2), ["SET"]);
-    // The node forgets all keys (one may be another client's live lock), and executes the heal
-    // after that.
+    // The node forgets all keys, perhaps also another client's live lock, and then executes the
+    // heal. So the healed key must not count.
     bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n+OK\r\n");
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for (node, reply) in [":1\r\n", ":-1\r\n", ":1\r\n"].iter().enumerate() {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, reply);
     }
     assert!(bench.completion().is_none(), "one that counts, one that does not, and one against");
 }
 
 #[test]
-fn a_question_after_an_absence_has_a_pending_release_until_it_is_answered() {
+fn pending_release_ends_only_with_the_answer_to_the_last_extend() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "$-1\r\n");
     for _ in 0..2 {
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         for node in 0..2 {
-            bench.said(node);
+            bench.sent(node);
             bench.reply(node, ":1\r\n");
         }
         assert!(bench.completion().unwrap().result.is_ok());
@@ -158,12 +160,12 @@ fn a_question_after_an_absence_has_a_pending_release_until_it_is_answered() {
 fn a_healed_key_that_survived_a_flush_counts_in_quarantine() {
     let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
     assert_eq!(bench.names(2), ["SET"]);
-    // The node executed the heal while the client trusted it. After that another database of it was
-    // flushed.
+    // The node executes the heal while the client trusts it. Then another database of the node is
+    // flushed, which leaves the healed key alone.
     bench.reply(2, "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
     assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":-1\r\n", ":1\r\n"]));
@@ -173,7 +175,7 @@ fn a_healed_key_that_survived_a_flush_counts_in_quarantine() {
 fn heal_that_is_answered_after_the_release_is_not_counted() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
     assert_eq!(bench.names(2), ["SET"]);
@@ -186,19 +188,19 @@ fn heal_that_is_answered_after_the_release_is_not_counted() {
 fn heal_is_not_asked_of_a_node_whose_connection_is_lost() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for (node, reply) in [(2, ":0\r\n"), (0, ":1\r\n")] {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, reply);
     }
     bench.lose(2);
-    bench.said(1);
+    bench.sent(1);
     bench.reply(1, ":1\r\n");
     assert!(bench.completion().unwrap().result.is_ok());
     assert!(bench.core.output(redlatch::NodeId::new(2)).is_empty());
-    // The node is healed after the next extend that is won.
+    // The client heals the node after the next extend that it wins.
     bench.pass(millis(600));
     bench.connect(2);
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n"]));

@@ -1,5 +1,5 @@
-//! Turns that come late. At or past its deadline nothing prolongs a lock, and the losses that are
-//! due in a turn come before its renewals.
+//! Turns that come late. At or after its deadline nothing prolongs a lock, and in each turn the
+//! client handles the losses that are due before it sends renewals.
 
 use super::*;
 use redlatch::{AutoExtend, Lock, LockOptions, LockUpdateKind, LostReason};
@@ -7,7 +7,7 @@ use redlatch::{AutoExtend, Lock, LockOptions, LockUpdateKind, LostReason};
 const PUSH: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
 const NO_SCRIPT: &str = "-NOSCRIPT No matching script. Please use EVAL.\r\n";
 
-/// Kept locks on all nodes, whose keys begin with `name`; every question is answered.
+/// Acquires kept locks on all nodes. Their keys begin with `name`.
 fn keep_many(bench: &mut Bench, name: &str, count: usize, ttl: Duration, keep: AutoExtend) {
     for index in 0..count {
         let key = format!("{name}{index}");
@@ -29,12 +29,12 @@ fn keep_many(bench: &mut Bench, name: &str, count: usize, ttl: Duration, keep: A
     }
 }
 
-/// What a command does to its key: the core's scripts differ in their last argument.
+/// Whether the command sets or extends its key.
 fn prolongs(command: &[String]) -> bool {
     match command[0].as_str() {
         "SET" => true,
-        // The token is an argument of both scripts; only the script of an extend has a ttl after
-        // it.
+        // The scripts of extend and release have the token as an argument. Only that of extend has
+        // a ttl after the token.
         "EVAL" | "EVALSHA" => command.len() == 6,
         _ => false,
     }
@@ -44,7 +44,7 @@ fn releases(command: &[String]) -> bool {
     command[0].starts_with("EVAL") && command.len() == 5
 }
 
-/// How many locks were reported lost, by expiry or because their keeping allowed no more.
+/// How many locks were reported lost.
 fn count_lost(bench: &mut Bench) -> usize {
     let notices = std::iter::from_fn(|| bench.notice());
     notices.filter(|it| matches!(it.kind, LockUpdateKind::Lost(_))).count()
@@ -56,39 +56,40 @@ fn late_turn_after_all_deadlines_releases_every_auto_extended_lock() {
     keep_many(&mut bench, "k", 600, TTL, AutoExtend::at_most(TTL * 100));
     bench.pass(TTL * 2);
     for node in 0..3 {
-        let said = bench.said(node);
-        assert_eq!(said.iter().filter(|command| prolongs(command)).count(), 0, "n{node}");
-        assert_eq!(said.iter().filter(|command| releases(command)).count(), 600, "n{node}");
+        let sent = bench.sent(node);
+        assert_eq!(sent.iter().filter(|command| prolongs(command)).count(), 0, "n{node}");
+        assert_eq!(sent.iter().filter(|command| releases(command)).count(), 600, "n{node}");
     }
     assert_eq!(count_lost(&mut bench), 600);
     assert_eq!(bench.core.auto_extended_locks(), 0);
 }
 
 #[test]
-fn losses_do_not_wait_for_the_renewals_of_live_locks() {
+fn losses_are_reported_before_the_renewals_of_other_locks() {
     let mut bench = Bench::quiet(3);
     keep_many(&mut bench, "live", 600, TTL, AutoExtend::at_most(TTL * 100));
-    // These locks are not renewed, and end a moment after the renewals of the others are due.
+    // These 300 locks are not renewed. They end a little after the renewals of the others are due.
     keep_many(&mut bench, "over", 300, millis(3_450), AutoExtend::extensions(0));
     bench.pass(millis(3_430));
     assert_eq!(count_lost(&mut bench), 300, "all of them in the first turn");
     for node in 0..3 {
-        let said = bench.said(node);
-        let first_renewal = said.iter().position(|command| prolongs(command)).unwrap();
-        let last_release = said.iter().rposition(|command| releases(command)).unwrap();
-        assert_eq!(said.iter().filter(|command| releases(command)).count(), 300);
+        let sent = bench.sent(node);
+        let first_renewal = sent.iter().position(|command| prolongs(command)).unwrap();
+        let last_release = sent.iter().rposition(|command| releases(command)).unwrap();
+        assert_eq!(sent.iter().filter(|command| releases(command)).count(), 300);
         assert!(last_release < first_renewal, "losses come before renewals");
     }
-    // The renewals that are left are due at once.
+    // The client sends 256 renewals in a turn, and is due again at once for the rest.
     for _ in 0..2 {
         assert!(bench.core.next_timeout().is_some_and(|at| at <= bench.now));
         bench.pass(Duration::ZERO);
     }
-    assert_eq!(bench.said(0).iter().filter(|command| prolongs(command)).count(), 600 - 256);
+    assert_eq!(bench.sent(0).iter().filter(|command| prolongs(command)).count(), 600 - 256);
     assert_eq!(bench.core.auto_extended_locks(), 600);
 }
 
-/// The pause of a request is over before the silence of a node is due.
+/// The pause of the request is over after 10 ms, and node 2 counts as silent after 50 ms. A turn
+/// after 60 ms has to act on both in this order, so that the request still asks node 2.
 #[test]
 fn late_turn_repeats_a_request_before_a_silence_that_is_due_later() {
     let mut bench = Bench::with(3, |settings| {
@@ -105,7 +106,7 @@ fn late_turn_repeats_a_request_before_a_silence_that_is_due_later() {
     assert!(bench.names(2).contains(&"SET".into()), "it was ready when the pause was over");
 }
 
-/// A kept lock, and how long it takes until it counts as lost.
+/// A kept lock, and how long it takes until the client reports it lost.
 fn kept(bench: &mut Bench) -> (Lock, Duration) {
     let lock = super::foreign_writes::kept(bench, AutoExtend::at_most(TTL * 100));
     let left = bench.core.remaining(&lock, bench.now) - LOSS_BEFORE;
@@ -114,8 +115,8 @@ fn kept(bench: &mut Bench) -> (Lock, Duration) {
 
 fn assert_nothing_prolongs(bench: &mut Bench) {
     for node in 0..3 {
-        let said = bench.said(node);
-        assert!(!said.iter().any(|command| prolongs(command)), "n{node}: {said:?}");
+        let sent = bench.sent(node);
+        assert!(!sent.iter().any(|command| prolongs(command)), "n{node}: {sent:?}");
     }
 }
 
@@ -144,20 +145,21 @@ fn extend_of_the_caller_is_not_repeated_at_the_loss_of_an_auto_extended_lock() {
         let (lock, left) = kept(&mut bench);
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         super::foreign_writes::answer(&mut bench, [super::foreign_writes::BUSY; 3]);
-        // The client has looked neither at the timer of the deadline nor at that of the pause.
+        // Both the pause of the extend and the lock end before the next turn of the client.
         bench.pass(left + past);
         assert_nothing_prolongs(&mut bench);
         assert_lost(&mut bench, 2);
     }
 }
 
-/// The nodes do not know the script of an extend. Their answers are read `late`.
+/// Extends the lock. The nodes answer that they do not know the script, and the client reads that
+/// after `late`.
 fn extend_without_script(bench: &mut Bench, lock: &Lock, late: Duration) {
     bench.core.extend(lock, TTL, 2, bench.now).unwrap();
-    let said: Vec<Vec<String>> = (0..3).map(|node| bench.names(node)).collect();
+    let sent: Vec<Vec<String>> = (0..3).map(|node| bench.names(node)).collect();
     bench.now = bench.now.saturating_add(late);
-    for (node, said) in said.iter().enumerate() {
-        let named = if said.len() > 1 { "+OK\r\n:9999\r\n" } else { "" };
+    for (node, sent) in sent.iter().enumerate() {
+        let named = if sent.len() > 1 { "+OK\r\n:9999\r\n" } else { "" };
         bench.reply(node, &format!("{NO_SCRIPT}{named}"));
     }
 }
@@ -167,18 +169,18 @@ fn a_script_that_a_node_forgot_is_not_sent_at_or_past_the_deadline() {
     for (late, sent) in [(millis(1), true), (Duration::ZERO, false), (TTL, false)] {
         let mut bench = Bench::quiet(3);
         let lock = bench.hold(&[0, 1]);
-        bench.said(2);
+        bench.sent(2);
         bench.reply(2, "+OK\r\n");
         let left = bench.core.remaining(&lock, bench.now);
-        // The answer comes a millisecond before the deadline, at the deadline, or after it.
+        // The client reads the answer 1 ms before the deadline, at the deadline, or a ttl after it.
         let late = if sent { left - late } else { left + late };
         extend_without_script(&mut bench, &lock, late);
-        let said = bench.said(0);
+        let said = bench.sent(0);
         assert_eq!(said.iter().any(|command| prolongs(command)), sent, "{late:?}: {said:?}");
         bench.pass(millis(1));
         assert_lost(&mut bench, 2);
     }
-    // The same for a lock that is renewed: that one ends 2 ms before its deadline.
+    // The same for a kept lock, which the client ends 2 ms before its deadline.
     let mut bench = Bench::quiet(3);
     let (lock, left) = kept(&mut bench);
     extend_without_script(&mut bench, &lock, left);
@@ -191,7 +193,7 @@ fn a_script_that_a_node_forgot_is_not_sent_at_or_past_the_deadline() {
 fn a_node_that_answers_past_the_deadline_is_not_healed() {
     let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     (0..3).for_each(|node| assert_eq!(bench.names(node), ["EVALSHA"]));

@@ -1,4 +1,5 @@
-//! Limits: the longest key, and what waits for a node that does not read or does not answer.
+//! Limits: the longest key, the number of records, and how many bytes and unanswered requests the
+//! client keeps for a node.
 
 use super::*;
 use redlatch::proto::{LONGEST_KEY, Limits};
@@ -16,6 +17,7 @@ fn ask_for(bench: &mut Bench, key: &[u8]) -> Result<redlatch::Op, Error> {
     bench.core.acquire(key, LockOptions::once(TTL), 1, bench.now)
 }
 
+/// How many bytes are in the outbox of the node.
 fn output(bench: &Bench, node: usize) -> usize {
     bench.core.output(NodeId::new(node)).len()
 }
@@ -46,7 +48,7 @@ fn limit_of_records_refuses_the_next_request() {
 
 #[test]
 fn full_nodes_make_a_request_busy_only_if_they_would_make_a_quorum() {
-    // Two of the five nodes are down, so the other three are just a quorum.
+    // Two of the five nodes are down, so a quorum needs each of the other three.
     let mut bench = limited(5, |limits| limits.asks(4));
     bench.lose(3);
     bench.lose(4);
@@ -58,7 +60,7 @@ fn full_nodes_make_a_request_busy_only_if_they_would_make_a_quorum() {
     assert!(ops.iter().all(|&op| bench.core.is_open(op)));
     assert_eq!(ask_for(&mut bench, b"one more"), Err(Error::Busy(Busy::Nodes)));
     assert_eq!(output(&bench, 2), 0, "no node was asked");
-    // Full nodes are no cause if they could not make a quorum.
+    // If there is no quorum even with the full nodes, the request is lost, and not busy.
     let mut bench = limited(5, |limits| limits.asks(2));
     bench.acquire();
     (2..5).for_each(|node| bench.lose(node));
@@ -74,7 +76,7 @@ fn full_minority_does_not_keep_a_majority_from_being_asked() {
     bench.acquire();
     bench.acquire();
     for node in 0..5 {
-        bench.said(node);
+        bench.sent(node);
     }
     for node in 2..5 {
         bench.reply(node, "+OK\r\n+OK\r\n");
@@ -109,12 +111,12 @@ fn half_of_the_outbox_is_kept_for_releases() {
 
 fn hold(bench: &mut Bench, key: &[u8]) -> redlatch::Lock {
     ask_for(bench, key).unwrap();
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, "+OK\r\n");
     bench.won()
 }
 
-/// A closed client has no later turn that would send the releases.
+/// A closed client has no later turn in which it could send the releases.
 #[test]
 fn client_that_ends_writes_its_releases_although_the_outbox_is_full() {
     let mut bench = limited(1, |limits| limits.outbox(2 * length_of_a_set()));

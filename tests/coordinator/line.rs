@@ -1,5 +1,4 @@
-//! Waiting in line through the whole core, against masters inside the process that run the real
-//! scripts.
+//! Waiting in line through the whole core, against in-process masters that run the real scripts.
 
 use std::time::Duration;
 
@@ -8,13 +7,14 @@ use redlatch::{Error, LockOptions};
 
 use super::line_world::{KEY, LINE, World};
 
-/// The ttl of a key that is handed over, with the node timeout of these tests.
+/// Four node timeouts: this is also the short ttl, which a node gives a key that it hands over to a
+/// waiter that may have stopped.
 pub const TTL: Duration = Duration::from_millis(200);
 pub const LONG: Duration = Duration::from_secs(10);
 pub const MS: Duration = Duration::from_millis(1);
 
-/// Clients that wait in their order for the lock that the first one has. It stood in line for it,
-/// behind another program, so it hands the key over.
+/// Clients, of which the first has the lock and the others stand in line for it in their order. The
+/// first one got the lock in line, behind another program, so its release hands the key over.
 pub fn line_of(world: &mut World, clients: usize, ttl: Duration) -> (Vec<usize>, redlatch::Lock) {
     let all: Vec<usize> = (0..clients).map(|_| world.client()).collect();
     let lock = world.won_in_line(all[0], ttl);
@@ -67,9 +67,9 @@ fn lock_without_waiters_is_one_set_and_one_short_script_on_each_node() {
 }
 
 #[test]
-fn waiter_of_which_a_node_heard_a_moment_ago_is_handed_the_key_for_its_whole_ttl() {
-    // A waiter polls after 60 to 90 ms. It is known to run for a quarter of the short ttl after a
-    // poll.
+fn waiter_that_polled_just_before_is_handed_the_key_for_its_whole_ttl() {
+    // A waiter polls every 60 to 90 ms. For 50 ms after a poll, a quarter of the short ttl, a node
+    // assumes that the waiter still runs, and would give it the key for its whole ttl.
     for (polls_for, silence, whole) in [
         (Duration::ZERO, 49 * MS, true),
         (Duration::ZERO, 51 * MS, false),
@@ -144,7 +144,8 @@ fn deadline_of_a_hand_over_counts_from_the_base_of_each_node() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
     let joined = world.now();
-    // A poll is in flight to node 1 for long; the other nodes answer it.
+    // The poll to node 1 stays in flight, so the ttl on this node counts from the join. The other
+    // nodes answer their polls.
     world.partition(1);
     world.pass(95 * MS);
     world.cut_off(&[]);
@@ -167,7 +168,7 @@ fn hand_over_that_is_read_too_late_is_no_lock() {
     for node in 0..3 {
         world.deliver_to_node(all[0], node);
     }
-    // The waiter's thread is away for longer than the keys live.
+    // The waiter's thread does not run for longer than the keys live.
     world.advance(300 * MS);
     for node in 0..3 {
         world.deliver_to_client(all[1], node);
@@ -185,12 +186,11 @@ fn hand_over_that_is_read_too_late_is_no_lock() {
 fn hand_over_by_a_node_in_quarantine_is_no_vote() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
-    // Node 0 forgets everything, and hands the key over as soon as the waiter stands in its line
-    // again.
+    // Node 0 forgets all keys, and gives the waiter the key as soon as it joins again.
     world.restart(0, Restart::Empty);
     world.pass(100 * MS);
     assert_eq!(world.lock(all[1]).map(|_| ()), None, "a majority is still the first one's");
-    // Node 1 hands over, too: with node 0, which is in quarantine, that is no majority that counts.
+    // Node 1 gives the waiter the key, too. Node 0 is in quarantine, so this is still no majority.
     let token = world.value(1);
     world.run(1, &[b"DEL", KEY]);
     world.pass(95 * MS);
@@ -208,8 +208,8 @@ fn a_dropped_connection_takes_its_hand_over_with_it() {
     for node in 0..3 {
         world.deliver_to_node(all[0], node);
     }
-    // The waiter reads the message of node 0 and then loses that connection, before it reads the
-    // second message.
+    // The waiter reads the message of node 0, loses the connections to nodes 0 and 2, and then
+    // reads the message of node 1.
     world.deliver_to_client(all[1], 0);
     world.cut(all[1], 0);
     world.cut(all[1], 2);
@@ -224,7 +224,7 @@ fn a_dropped_connection_takes_its_hand_over_with_it() {
 }
 
 #[test]
-fn a_stopped_successor_costs_the_next_one_the_short_ttl() {
+fn a_stopped_successor_delays_the_next_waiter_by_the_short_ttl() {
     let mut world = World::new(5);
     let (all, lock) = line_of(&mut world, 3, LONG);
     world.stop(all[1]);
@@ -323,11 +323,10 @@ fn a_withdrawn_token_is_not_sent_again_for_a_script_that_was_forgotten() {
         world.deliver_to_node(all[1], node);
         world.deliver_to_client(all[1], node);
     }
-    // The joins are written; the nodes have forgotten the scripts.
+    // The nodes forget the scripts before the joins, which name them by their SHA1, arrive.
     (0..3).for_each(|node| world.run(node, &[b"SCRIPT", b"FLUSH"]));
     (0..3).for_each(|node| world.deliver_to_node(all[1], node));
-    // Another client makes the nodes load the scripts again, so they execute the release by its
-    // SHA1.
+    // Another client sends the sources, so the nodes know the scripts when the release arrives.
     world.ask(all[2], TTL);
     (0..3).for_each(|node| world.deliver_to_node(all[2], node));
     let now = world.now();
@@ -353,7 +352,7 @@ fn a_key_that_is_handed_to_a_token_without_a_record_is_given_back_there() {
     let now = world.now();
     world.client_mut(gone).cancel(op, now);
     world.settle();
-    // The node executes a late join of an earlier connection.
+    // Node 0 now executes a join that an earlier connection of the client sent.
     world.run(0, &[b"ZADD", LINE, b"0", &member]);
     world.release(all[0], lock);
     world.settle();
@@ -388,10 +387,10 @@ fn a_lock_that_was_extended_leaves_the_lines_that_it_joined() {
 }
 
 #[test]
-fn a_lock_that_is_given_away_leaves_the_lines_and_is_not_released() {
+fn a_lock_that_is_handed_off_leaves_the_lines_and_is_not_released() {
     let mut world = World::new(5);
     let all: Vec<usize> = (0..2).map(|_| world.client()).collect();
-    // Another client's keys keep two nodes from handing over.
+    // On nodes 3 and 4 another program has the key, so these nodes hand nothing over.
     (3..5).for_each(|node| world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]));
     world.ask(all[0], TTL);
     world.settle();
@@ -417,7 +416,7 @@ fn lines_that_differ_are_served_by_the_successor_that_the_holder_names() {
     let lock = world.won_in_line(all[0], TTL);
     world.ask(all[1], TTL);
     world.settle();
-    // Two waiters reach the nodes in different orders.
+    // The last two waiters join the nodes in different orders.
     for client in [all[2], all[3]] {
         world.ask(client, TTL);
         (0..5).for_each(|node| world.deliver_to_node(client, node));
@@ -442,13 +441,14 @@ fn lines_that_differ_are_served_by_the_successor_that_the_holder_names() {
     world.assert_clean();
 }
 
-/// Three waiters of which each is the first on some nodes, and a holder that knows none of them.
+/// Three waiters, each the first in line on some of the nodes, and a holder that knows none of them
+/// and so names no successor.
 #[test]
 fn a_split_is_resolved_for_the_one_with_the_most_nodes() {
     let mut world = World::new(5);
     let all: Vec<usize> = (0..4).map(|_| world.client()).collect();
     for &client in &all[1..] {
-        // Each client listens to the nodes from its first wait on.
+        // A client subscribes to its channels when it first waits, so each waits once here.
         let lock = world.won_in_line(client, TTL);
         world.release(client, lock);
         world.settle();

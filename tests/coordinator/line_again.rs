@@ -1,20 +1,20 @@
-//! A client that asks for a lock again soon after it released it: its `SET NX` reaches each
-//! node before a waiter in line has heard of the release and asked.
+//! A client that asks for a lock again soon after its release: its `SET NX` reaches each node
+//! before the request of a waiter in line, which first has to hear of the release.
 
 use std::time::Duration;
 
 use super::line::{LONG, MS};
 use super::line_world::World;
 
-/// The number of locks in a row that are deleted at most before one is handed over.
+/// A client gets at most so many locks in a row before it hands the key over.
 const MOST: usize = 65;
 
-/// How near the client is to the nodes that has the key, compared with the waiter.
+/// When the client that has the key asks for it again. In both cases it is faster than the waiter.
 #[derive(Clone, Copy)]
 enum Asks {
-    /// The client asks in the write that releases the key.
+    /// In the same write as the release.
     WithTheRelease,
-    /// The client reads all answers to its release before it asks, and the waiter is still slower.
+    /// After it has read all answers to its release.
     AfterAllAnswers,
 }
 
@@ -29,8 +29,8 @@ fn holder_and_waiter() -> (World, usize, usize) {
     (world, holder, waiter)
 }
 
-/// A client releases its lock after this hold, and asks for the next one, until a waiter has the
-/// key. Returns how many locks the client got.
+/// A client holds each lock for `hold`, releases it and asks again, until the waiter has the key.
+/// Returns how many locks the client got.
 fn locks_before_a_waiter(asks: Asks, hold: Duration) -> usize {
     let (mut world, holder, waiter) = holder_and_waiter();
     for locks in 1..1_000 {
@@ -83,9 +83,10 @@ fn client_that_asks_again_after_a_while_never_hands_over() {
     }
 }
 
-/// The lock is given away and adopted, or released by its token, before the client asks again.
+/// The client makes a token of its lock and adopts that, or releases the lock by the token, before
+/// it asks again. This must not reset its count of locks in a row.
 #[test]
-fn client_that_gives_its_lock_away_leaves_the_key_to_a_waiter_after_some_locks() {
+fn client_that_hands_its_lock_off_leaves_the_key_to_a_waiter_after_some_locks() {
     for adopts in [true, false] {
         let (mut world, holder, waiter) = holder_and_waiter();
         let served = (0..MOST).any(|_| {
@@ -109,8 +110,8 @@ fn client_that_gives_its_lock_away_leaves_the_key_to_a_waiter_after_some_locks()
     }
 }
 
-/// A client whose requests wait for each other, and one that waits alone; both ask again as soon as
-/// they have had the key. Returns who had it, in order.
+/// A client with several requests for the key, which queue inside it, and a client with one. Both
+/// ask again as soon as they have had the key. Returns which client had the key, in order.
 fn turns(of_first: usize, times: usize) -> Vec<usize> {
     let mut world = World::new(3);
     let [many, alone] = [(); 2].map(|()| world.client());
@@ -134,7 +135,7 @@ fn turns(of_first: usize, times: usize) -> Vec<usize> {
 }
 
 #[test]
-fn requests_that_wait_for_each_other_leave_the_key_to_another_client_after_some_locks() {
+fn client_with_many_requests_leaves_the_key_to_another_client_after_some_locks() {
     let turns = turns(3, 100);
     assert!(turns[..MOST].iter().all(|&client| client == 0), "it knows of no other client yet");
     let rest = &turns[MOST..];
@@ -142,10 +143,10 @@ fn requests_that_wait_for_each_other_leave_the_key_to_another_client_after_some_
     assert!(rest.chunks_exact(2).all(|pair| pair[1] == 0), "each client has one turn: {rest:?}");
 }
 
-/// Requests that wait for each other inside a client have its key for a bounded time
-/// before a plain waiter of another client has a turn.
+/// A client that passes the key from one of its requests to the next has to leave it to a waiter of
+/// another client after a bounded time.
 #[test]
-fn requests_that_wait_for_each_other_leave_a_plain_waiter_a_turn() {
+fn client_with_many_requests_leaves_a_plain_waiter_a_turn() {
     let mut world = World::new(3);
     let [many, plain] = [(); 2].map(|()| world.client());
     (0..2).for_each(|_| _ = world.ask(many, LONG));

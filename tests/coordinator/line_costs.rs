@@ -1,4 +1,4 @@
-//! What the line costs: which commands a client writes, and which it leaves out.
+//! What the line costs: the commands that a client sends to each node, and those that it spares.
 
 use redlatch::proto::LockOptions;
 
@@ -13,7 +13,8 @@ fn commands(world: &World, client: usize, node: usize) -> Vec<String> {
     starts.filter_map(|command| command.split("\r\n").nth(2)).map(str::to_owned).collect()
 }
 
-fn everywhere(world: &World, client: usize) -> Vec<Vec<String>> {
+/// The same for every node.
+fn commands_on_all_nodes(world: &World, client: usize) -> Vec<Vec<String>> {
     (0..world.nodes()).map(|node| commands(world, client, node)).collect()
 }
 
@@ -23,13 +24,13 @@ fn a_hand_over_costs_each_node_a_join_and_a_release() {
     let (all, lock) = line_of(&mut world, 3, TTL);
     world.pass(2 * MS);
     world.release(all[0], lock);
-    assert_eq!(everywhere(&world, all[0]), [["EVALSHA"]; 3]);
+    assert_eq!(commands_on_all_nodes(&world, all[0]), [["EVALSHA"]; 3]);
     world.settle();
     let lock = world.won(all[1]);
     world.release(all[1], lock);
     world.settle();
     world.ask(all[1], TTL);
-    assert_eq!(everywhere(&world, all[1]), [["EVALSHA"]; 3], "it joins at once");
+    assert_eq!(commands_on_all_nodes(&world, all[1]), [["EVALSHA"]; 3], "it joins at once");
 }
 
 #[test]
@@ -44,7 +45,7 @@ fn client_that_stands_alone_in_line_asks_by_a_set_from_the_next_lock_on() {
     world.settle();
     for first_word in ["EVALSHA", "SET", "SET"] {
         world.ask(all[1], LONG);
-        assert_eq!(everywhere(&world, all[1]), [[first_word]; 3]);
+        assert_eq!(commands_on_all_nodes(&world, all[1]), [[first_word]; 3]);
         world.settle();
         let lock = world.won(all[1]);
         world.release(all[1], lock);
@@ -67,7 +68,8 @@ fn a_late_message_of_a_hand_over_causes_no_second_release() {
     world.done[all[1]].push(done);
     let lock = world.won(all[1]);
     world.release(all[1], lock);
-    // Node 2 hands the key over, and executes the release after that.
+    // Node 2 hands the key over, and then executes the release. The message of the hand-over, which
+    // the client reads last, must not cause a second release.
     world.deliver_to_node(all[0], 2);
     for node in 0..3 {
         world.deliver_to_node(all[1], node);
@@ -85,24 +87,24 @@ fn a_client_that_may_not_read_the_answer_names_the_script_that_the_node_knows() 
     for first_word in ["EVAL", "EVALSHA", "EVALSHA"] {
         let lock = world.won_in_line(client, LONG);
         world.release(client, lock);
-        assert_eq!(everywhere(&world, client), [[first_word]; 3]);
+        assert_eq!(commands_on_all_nodes(&world, client), [[first_word]; 3]);
         world.settle();
         world.assert_clean();
     }
     (0..3).for_each(|node| world.run(node, &[b"SCRIPT", b"FLUSH"]));
-    // The node answers that it forgot the script, and the client sends the source before the next
-    // release.
+    // The nodes have forgotten the script. The client reads their answer and repeats the release by
+    // its source, so later releases may name the SHA1 again.
     for first_word in ["EVALSHA", "EVALSHA", "EVALSHA"] {
         let lock = world.won_in_line(client, LONG);
         world.release(client, lock);
-        assert_eq!(everywhere(&world, client), [[first_word]; 3]);
+        assert_eq!(commands_on_all_nodes(&world, client), [[first_word]; 3]);
         world.settle();
         world.assert_clean();
     }
     let lock = world.won_in_line(client, LONG);
     let now = world.now();
     world.client_mut(client).release_nowait(&lock, now);
-    assert_eq!(everywhere(&world, client), [["EVAL"]; 3], "no answer is read");
+    assert_eq!(commands_on_all_nodes(&world, client), [["EVAL"]; 3], "no answer is read");
     world.settle();
     world.assert_clean();
 }
@@ -111,7 +113,7 @@ fn a_client_that_may_not_read_the_answer_names_the_script_that_the_node_knows() 
 fn only_the_poll_of_a_waiter_in_line_may_come_late() {
     let mut world = World::new(3);
     let (all, _lock) = line_of(&mut world, 2, LONG);
-    // The timer of the look for silent nodes has gone off.
+    // After 55 ms the timer that looks for silent nodes has expired, and is not the next one.
     world.pass(55 * MS);
     let may_be_late = |world: &World, client: usize| {
         let core = world.core(client);

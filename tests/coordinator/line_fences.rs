@@ -1,4 +1,5 @@
-//! Fenced locks that are won in line: a hand-over brings no number, the claim after it does.
+//! Fenced locks that are won in line. A hand-over brings no fencing number, so the waiter gets it
+//! by a claim after the hand-over.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ fn fenced() -> LockOptions {
     LockOptions::new(LONG).fenced()
 }
 
-/// Clients that wait in their order for the fenced lock that the first one has.
+/// Clients, of which the first has the fenced lock and the others stand in line for it in order.
 fn line_of(world: &mut World, clients: usize) -> (Vec<usize>, Lock) {
     let all: Vec<usize> = (0..clients).map(|_| world.client()).collect();
     let lock = world.won_in_line_with(all[0], fenced());
@@ -25,11 +26,12 @@ fn line_of(world: &mut World, clients: usize) -> (Vec<usize>, Lock) {
     (all, lock)
 }
 
+/// The fencing number of the lock.
 fn number(lock: &Lock) -> u64 {
     lock.fence().expect("it is fenced")
 }
 
-/// The counter on a node; 0 if nothing was counted there.
+/// The counter on a node; 0 if the node has none.
 fn counter(world: &World, node: usize) -> u64 {
     let value = world.master(node).get(world.now(), 0, FENCE).unwrap_or(b"0");
     std::str::from_utf8(value).expect("it is text").parse().expect("it is a number")
@@ -119,8 +121,9 @@ fn node_in_quarantine_counts_nothing_in_the_claim_of_a_fenced_lock() {
     assert!(world.master(1).get(world.now(), 0, KEY).is_some());
 }
 
-/// A plain holder that releases the key, a fenced waiter, and a plain one behind it. Returns
-/// whether each waiter has been answered within a second, and the world.
+/// A holder releases the key of a plain lock. In its line stand a fenced waiter and, behind it, a
+/// plain one. Returns whether the request of each has ended a second later, the world, and the
+/// numbers of the two waiters.
 fn waiters_for_a_lock(change: impl Fn(&mut World)) -> ([bool; 2], World, [usize; 2]) {
     let mut world = World::new(3);
     change(&mut world);
@@ -140,7 +143,7 @@ fn waiters_for_a_lock(change: impl Fn(&mut World)) -> ([bool; 2], World, [usize;
 }
 
 #[test]
-fn fenced_waiter_is_refused_where_too_few_nodes_may_ever_count() {
+fn fenced_waiter_is_refused_if_too_few_nodes_can_ever_count() {
     let (answered, mut world, [waiter, next]) = waiters_for_a_lock(|world| {
         for node in [1, 2] {
             world.master_mut(node).set_info("maxmemory", "100");
@@ -154,8 +157,8 @@ fn fenced_waiter_is_refused_where_too_few_nodes_may_ever_count() {
 }
 
 #[test]
-fn fenced_waiter_keeps_the_key_from_nobody_while_too_few_nodes_count() {
-    // The clocks of two nodes are far from the median.
+fn fenced_waiter_lets_others_have_the_key_while_too_few_nodes_count() {
+    // The clocks of nodes 1 and 2 are far from the median, so these nodes do not count for fences.
     let (answered, mut world, [waiter, next]) = waiters_for_a_lock(|world| {
         world.master_mut(1).step_wall_clock(40_000);
         world.master_mut(2).step_wall_clock(-40_000);
@@ -168,9 +171,9 @@ fn fenced_waiter_keeps_the_key_from_nobody_while_too_few_nodes_count() {
     assert!(world.done[waiter].is_empty(), "it waits");
 }
 
-/// A fenced waiter whose claim waits in the outboxes for nodes 0 and 1, beside a poll.
+/// A fenced waiter whose claim is in the outboxes for nodes 0 and 1, behind a poll.
 fn claim_behind_a_poll(world: &mut World) -> usize {
-    // After these locks the nodes know the scripts of both clients.
+    // After two hand-overs the nodes know all scripts of both clients.
     let (all, mut lock) = line_of(world, 2);
     let order = [(all[0], all[1]), (all[1], all[0]), (all[0], all[1])];
     for (from, to) in &order[..2] {
@@ -192,7 +195,7 @@ fn claim_behind_a_poll(world: &mut World) -> usize {
 }
 
 #[test]
-fn claim_is_not_counted_by_its_source_on_a_node_that_forgot_its_counters() {
+fn claim_is_not_repeated_on_a_node_that_forgot_its_counters() {
     let mut world = World::new(3);
     let waiter = claim_behind_a_poll(&mut world);
     let claims = world.core(waiter).stats().claims;
@@ -207,7 +210,7 @@ fn claim_is_not_counted_by_its_source_on_a_node_that_forgot_its_counters() {
 }
 
 #[test]
-fn hand_over_during_the_write_back_proves_no_more_than_the_time_that_it_gave() {
+fn hand_over_during_the_write_back_counts_only_for_its_short_ttl() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2);
     let ahead = number(&lock) + 100;
@@ -223,7 +226,7 @@ fn hand_over_during_the_write_back_proves_no_more_than_the_time_that_it_gave() {
     exchange(&mut world, waiter, &[0, 1]);
     let stats = world.core(waiter).stats();
     assert_eq!((stats.claims, stats.written_back), (1, 1));
-    // Node 2 gives the key for 200 ms.
+    // Node 2 hands the key over during the write-back, for 200 ms.
     exchange(&mut world, all[0], &[2]);
     exchange(&mut world, waiter, &[0, 1]);
     world.take_done(waiter);
@@ -241,8 +244,8 @@ fn hand_over_during_the_write_back_proves_no_more_than_the_time_that_it_gave() {
     assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
 }
 
-/// Two nodes hand the key over, and the third one only after the claim was sent to them: it is
-/// asked to count as well, so the votes for the next holder are equal.
+/// Nodes 0 and 1 hand the key over, and the waiter claims it there. After that node 2 hands it
+/// over, and the waiter sends its claim there, too, so that all counters stay equal.
 #[test]
 fn node_that_hands_over_after_the_claim_counts_as_the_others_do() {
     let mut world = World::new(3);
@@ -265,10 +268,10 @@ fn node_that_hands_over_after_the_claim_counts_as_the_others_do() {
     }
 }
 
-/// One of the two nodes that handed the key over cannot be asked, so the claim is lost before any
-/// node was asked. Then the third node hands the key over.
+/// Node 0 hands the key over and then stops answering. When another node hands it over, too, the
+/// waiter cannot ask node 0, so its claim is lost before it asks any node. Then node 2 hands over.
 #[test]
-fn hand_over_after_a_claim_that_asked_nobody_is_claimed_with_the_next_one() {
+fn hand_over_after_a_claim_that_asked_no_node_is_claimed() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2);
     world.cut_off(&[0, 1, 2]);
@@ -295,8 +298,8 @@ fn hand_over_after_a_claim_that_asked_nobody_is_claimed_with_the_next_one() {
     assert!(number(&lock) > 0 && claims(&world) > 1);
 }
 
-/// A node in quarantine gives the key after the claim was sent to the two others, by its answer to
-/// a join: it counts nothing.
+/// Node 0 is in quarantine. It gives the waiter the key in its answer to a join, after the waiter
+/// sent the claim to the other nodes. The waiter must not have node 0 count.
 #[test]
 fn node_in_quarantine_that_gives_the_key_after_the_claim_counts_nothing() {
     let mut world = World::new(3);
@@ -316,7 +319,7 @@ fn node_in_quarantine_that_gives_the_key_after_the_claim_counts_nothing() {
         world.deliver_to_client(waiter, node);
     }
     assert_eq!(world.core(waiter).stats().claims, 1);
-    // Now the client reads the answer to its join.
+    // Now the waiter reads the answer to its join.
     world.deliver_to_client(waiter, 0);
     world.cut_off(&[]);
     world.settle();
@@ -325,7 +328,7 @@ fn node_in_quarantine_that_gives_the_key_after_the_claim_counts_nothing() {
     assert_eq!([1, 2].map(|node| counter(&world, node)), [number(&lock); 2]);
 }
 
-/// A claim is lost, and then the third node hands the key over: only the next claim counts there.
+/// A claim is lost, and then node 2 hands the key over. Only the next claim raises its counter.
 #[test]
 fn node_that_hands_over_after_a_lost_claim_counts_once() {
     let mut world = World::new(3);

@@ -1,5 +1,5 @@
-//! Orders of steps in which a waiter in line was stuck or overtaken, a lock was lost, or a
-//! key was left, and what has to happen instead.
+//! Orders of events that once went wrong: a waiter in line got stuck or was overtaken, a lock was
+//! lost, or a key was left behind.
 
 use std::time::Duration;
 
@@ -10,12 +10,13 @@ use redlatch::{LockOptions, LockToken, NodeError, Outcome, Stats};
 use super::line::{LONG, MS, TTL, line_of};
 use super::line_world::{KEY, LINE, World};
 
-/// The user may not run this command, neither alone nor in a script.
+/// The nodes do not permit the user this command, neither alone nor in a script.
 fn denied(command: &str) -> Trouble {
     let reply = format!("-NOPERM no permissions to run the '{command}' command\r\n");
     Trouble::Answers { commands: vec![command.into()], reply: reply.into() }
 }
 
+/// What each node holds at the key.
 fn values(world: &World) -> Vec<String> {
     (0..world.nodes()).map(|node| world.value(node)).collect()
 }
@@ -28,10 +29,10 @@ fn ask_elsewhere(world: &mut World, client: usize, key: &[u8], wait: Duration) {
         .expect("it can be asked for");
 }
 
-/// The nodes are silent when a client waits for its first lock. They answer again on the same
-/// connections.
+/// The nodes are silent when a client first waits for a lock, and so first subscribes. They answer
+/// again on the same connections.
 #[test]
-fn a_node_that_was_silent_when_the_client_began_to_listen_is_joined_later() {
+fn a_node_that_was_silent_when_the_client_subscribed_is_joined_later() {
     let mut world = World::new(3);
     let (holder, waiter) = (world.client(), world.client());
     world.ask(holder, LONG);
@@ -51,14 +52,15 @@ fn a_node_that_was_silent_when_the_client_began_to_listen_is_joined_later() {
     assert!(world.lock(waiter).is_some());
 }
 
-/// The last poll is longer ago than a handed-over key lives, so the message alone gives no time.
+/// The waiter's last poll is longer ago than the ttl of a handed-over key, and the ttl counts from
+/// this poll. So the message gives the waiter no time, and it has to poll.
 #[test]
 fn a_hand_over_long_after_the_last_poll_is_followed_by_a_poll() {
     let mut world = World::new(3);
     let (holder, waiter, later) = (world.client(), world.client(), world.client());
     let lock = world.won_in_line(holder, LONG);
     for number in 0..320 {
-        // The line is full of dead waiters. Behind so many of them a waiter polls seldom.
+        // A waiter behind so many others, which are dead, polls seldom.
         let member = format!("200 redlatch:{:032x} {:020x} {number:040x}", 1, 1);
         let score = number.to_string();
         for node in 0..3 {
@@ -75,12 +77,12 @@ fn a_hand_over_long_after_the_last_poll_is_followed_by_a_poll() {
     assert!(world.lock(waiter).is_some());
 }
 
-/// A plain client has two nodes and is gone, and a fifth node is away. No waiter can get a majority
-/// before the plain key has expired.
+/// A client that is gone holds the key on nodes 0 and 1, and node 4 does not answer. No waiter can
+/// get a majority before these keys have expired.
 #[test]
-fn waiters_do_not_yield_without_end_to_a_token_that_stands_in_no_line() {
-    // The token of a waiter that is gone (first digit 8), and that of a client that deletes the key
-    // when it releases it (first digit 0): no waiter yields to the second one.
+fn waiters_do_not_yield_forever_to_a_token_that_stands_in_no_line() {
+    // The first digit of a token says whether its release hands the key over (8) or deletes it (0).
+    // A waiter yields only to a token of the first kind, which may be another waiter's.
     for (waiters, first_digit, most) in [(1, '8', 6), (2, '8', 12), (1, '0', 0), (2, '0', 2)] {
         let mut world = World::new(5);
         world.cut_off(&[4]);
@@ -104,7 +106,8 @@ fn waiters_do_not_yield_without_end_to_a_token_that_stands_in_no_line() {
     }
 }
 
-/// Delivers all messages with a round trip of 200 us, for this long.
+/// For this long, delivers everything of these clients and nodes 0 to 3, with a round trip of
+/// 200 µs.
 fn exchange_for(world: &mut World, clients: &[usize], time: Duration) {
     let until = world.now().saturating_add(time);
     while world.now() < until {
@@ -120,7 +123,8 @@ fn exchange_for(world: &mut World, clients: &[usize], time: Duration) {
     }
 }
 
-/// The earlier holder's release is late on one node, which is asked for an extend before it.
+/// Node 2 executes an extend of the new holder first, and the earlier holder's release, which hands
+/// the key over, after that.
 #[test]
 fn a_node_that_hands_the_key_over_to_a_held_lock_counts_in_extends() {
     let mut world = World::new(3);
@@ -147,7 +151,7 @@ fn a_node_that_hands_the_key_over_to_a_held_lock_counts_in_extends() {
 }
 
 #[test]
-fn one_node_that_refuses_lines_and_one_that_is_away_leave_plain_waiting() {
+fn client_waits_without_lines_if_one_node_refuses_them_and_one_is_down() {
     let mut world = World::new(3);
     world.cut_off(&[2]);
     let client = world.client();
@@ -163,8 +167,8 @@ fn one_node_that_refuses_lines_and_one_that_is_away_leave_plain_waiting() {
     assert!(world.lock(client).is_some());
 }
 
-/// After a refusal of the lines, the lock is a plain one: its release names no line, which the
-/// nodes would refuse, too.
+/// The nodes refuse the commands of the line, so the client waits without a line. Its release must
+/// not name a line either, because the nodes would refuse that, too.
 #[test]
 fn lock_of_a_request_whose_lines_were_refused_is_released_as_a_plain_one() {
     let mut world = World::new(3);
@@ -191,7 +195,8 @@ fn lock_of_a_request_whose_lines_were_refused_is_released_as_a_plain_one() {
     world.assert_clean();
 }
 
-/// The client asks again soon after a long hold, so its token is one that is handed over.
+/// The client asks again soon after a long hold, so its new token is one of a key that is handed
+/// over. The nodes refuse this hand-over.
 #[test]
 fn a_client_without_the_rights_of_the_line_leaves_no_key_when_it_is_closed() {
     for (answers_are_read, command) in
@@ -248,7 +253,8 @@ fn messages_about_unknown_tokens_take_no_records() {
     ask_elsewhere(&mut world, client, b"another", Duration::ZERO);
 }
 
-/// The named successor gives up, and another program writes to the key of the line.
+/// The successor that the release names has given up, and another program has overwritten the key
+/// of the line.
 #[test]
 fn a_release_that_names_a_successor_deletes_the_key_where_the_line_is_no_line() {
     let mut world = World::new(3);
@@ -271,7 +277,8 @@ fn a_release_that_names_a_successor_deletes_the_key_where_the_line_is_no_line() 
     assert_eq!(values(&world), [""; 3]);
 }
 
-/// The release of a waiter is in flight by its SHA1 when the nodes forget the script.
+/// The nodes forget the scripts, and the waiter is closed before it could read that a release by
+/// SHA1 failed. It has to leave the lines all the same.
 #[test]
 fn a_release_in_line_is_repeated_by_its_source_at_the_end() {
     let mut world = World::new(3);

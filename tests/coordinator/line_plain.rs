@@ -1,5 +1,6 @@
-//! Waiters in line behind a holder that deletes the key when it releases it: the first two have the
-//! nodes report that. And which holders hand the key over: their tokens say so.
+//! Waiters in line behind a plain holder, whose release deletes the key instead of handing it over:
+//! the nodes notify the first two waiters of that. Also: which tokens say that a release hands the
+//! key over.
 
 use redlatch::testing::master::Trouble;
 use redlatch::{LockOptions, Outcome, RestartGuard};
@@ -24,7 +25,7 @@ fn line_behind_a_plain_holder(
     (holder, lock, waiters)
 }
 
-/// How many of these clients ask node 0 for something at this moment.
+/// Which of these clients have written a request to node 0 that was not sent yet.
 fn asking(world: &World, clients: &[usize]) -> Vec<bool> {
     let asks = |&client: &usize| !world.output(client, 0).is_empty();
     clients.iter().map(asks).collect()
@@ -54,7 +55,7 @@ fn waiter_in_line_has_the_key_as_soon_as_a_plain_holder_releases_it() {
 }
 
 #[test]
-fn two_waiters_are_told_of_the_release_of_a_plain_holder_and_no_more() {
+fn plain_release_notifies_the_first_two_waiters_only() {
     let mut world = World::new(3);
     let (holder, lock, waiters) = line_behind_a_plain_holder(&mut world, 4);
     world.release(holder, lock);
@@ -64,7 +65,7 @@ fn two_waiters_are_told_of_the_release_of_a_plain_holder_and_no_more() {
 }
 
 #[test]
-fn waiters_behind_a_holder_that_hands_the_key_over_have_nothing_reported() {
+fn waiters_behind_a_holder_that_hands_over_are_not_notified() {
     let mut world = World::new(3);
     let (all, _lock) = line_of(&mut world, 3, TTL);
     world.run(0, &[b"DEL", KEY]);
@@ -73,10 +74,10 @@ fn waiters_behind_a_holder_that_hands_the_key_over_have_nothing_reported() {
 }
 
 #[test]
-fn waiter_that_moves_up_is_told_of_the_next_release_of_a_plain_holder() {
+fn waiter_that_moves_up_is_notified_of_the_next_plain_release() {
     let mut world = World::new(3);
     let (holder, lock, waiters) = line_behind_a_plain_holder(&mut world, 3);
-    // The first two are gone; the third one learns its place from a poll.
+    // The first two waiters are gone. The third one learns its new place from a poll.
     for &gone in &waiters[..2] {
         (0..3).for_each(|node| world.cut(gone, node));
         world.stop(gone);
@@ -94,7 +95,7 @@ fn waiter_that_moves_up_is_told_of_the_next_release_of_a_plain_holder() {
 }
 
 #[test]
-fn waiter_whose_connections_were_lost_is_told_of_a_release_after_its_next_join() {
+fn waiter_that_was_disconnected_is_notified_after_its_next_join() {
     let mut world = World::new(3);
     let (holder, lock, waiters) = line_behind_a_plain_holder(&mut world, 1);
     (0..3).for_each(|node| world.cut(waiters[0], node));
@@ -105,7 +106,7 @@ fn waiter_whose_connections_were_lost_is_told_of_a_release_after_its_next_join()
 }
 
 #[test]
-fn holder_that_was_handed_a_token_hands_the_key_over_or_deletes_it_as_the_token_says() {
+fn release_of_an_adopted_lock_hands_over_only_if_its_token_says_so() {
     for in_line in [true, false] {
         let mut world = World::new(3);
         let [giver, adopter, waiter] = [(); 3].map(|()| world.client());
@@ -199,7 +200,7 @@ fn key_without_a_ttl_or_that_lives_for_long_is_not_polled_more_often() {
     }
 }
 
-/// The nodes say at each join that the key expires at once, and it never does.
+/// The nodes answer each join that the key is about to expire, but it never does.
 #[test]
 fn key_that_is_always_about_to_expire_is_not_polled_without_end() {
     let mut world = World::new(3);
@@ -208,7 +209,7 @@ fn key_that_is_always_about_to_expire_is_not_polled_without_end() {
     let commands = vec!["evalsha".into(), "eval".into()];
     let says_so = Trouble::Answers { commands, reply };
     world.all_suffer(&says_so);
-    // The next poll is 90 ms away at most.
+    // The next poll is due in at most 90 ms.
     world.pass(90 * MS);
     let mut polls = 0;
     for _ in 0..400 {
@@ -227,7 +228,7 @@ fn waiter_that_got_the_key_by_its_join_knows_who_comes_next() {
     let [first, second, third] = [world.client(), world.client(), world.client()];
     world.ask(first, LONG);
     world.settle();
-    // The lines differ: the third one comes before the second one on node 2.
+    // On node 2 the third waiter stands before the second one.
     world.ask(second, LONG);
     world.cut_off(&[2]);
     world.settle();
@@ -248,8 +249,8 @@ fn waiter_that_got_the_key_by_its_join_knows_who_comes_next() {
     world.release(second, lock);
 }
 
-/// The user may run no script, so its keys end with their ttl, and it stands in no line. It does
-/// not ask for a place each time.
+/// The user may run no script, so it cannot stand in line, and its keys end only with their ttl.
+/// The client remembers the refusal and does not try to join for each lock.
 #[test]
 fn user_without_lines_is_refused_once_and_joins_again_after_a_while() {
     let commands = vec!["evalsha".into(), "eval".into()];
@@ -279,8 +280,8 @@ fn user_without_lines_is_refused_once_and_joins_again_after_a_while() {
     assert_eq!(joined(&world), 2);
 }
 
-/// A waiter that the nodes tell of writes has the key without a poll: after a flush, after another
-/// request of its own client deleted the key, and under a prefix of its client.
+/// Nodes notify a waiter of writes to its key, so it gets the key without a poll: also with a key
+/// prefix, after a flush, and after its own client deleted the key.
 #[test]
 fn waiter_has_the_key_at_once_when_it_is_deleted_in_any_way() {
     let holds = |world: &mut World, key: &[u8]| {
@@ -320,8 +321,8 @@ fn waiter_has_the_key_at_once_when_it_is_deleted_in_any_way() {
     assert!(results.into_iter().any(|it| matches!(it, Ok(Outcome::Acquired(_)))));
 }
 
-/// Three callers of one client, and two clients that ask again and again: a client is one member of
-/// the line, so it has one turn in three.
+/// Three clients ask again and again, one of them with three requests at a time. Each client is one
+/// member of the line, so each has one turn in three.
 #[test]
 fn client_serves_one_of_its_callers_in_each_of_its_turns() {
     let mut world = World::new(3);
@@ -344,7 +345,7 @@ fn client_serves_one_of_its_callers_in_each_of_its_turns() {
     }
     let begun = turns.iter().position(|&client| client != all[0]).expect("others have turns");
     assert!(begun <= 65, "after the first one and {begun} - 1 that were asked for again at once");
-    // From then on each of the three has a turn after the other two.
+    // From then on each client has a turn after the other two.
     let steady = &turns[begun + 3..];
     assert!(steady.len() > 100);
     for turns in steady.chunks_exact(3) {

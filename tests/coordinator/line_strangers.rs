@@ -1,5 +1,5 @@
-//! Other programs that may read all messages of the nodes and send messages, and may do nothing
-//! else: they can neither make a second holder nor have a lock released.
+//! Strangers: other programs that may only read all messages of the nodes and send messages. They
+//! can neither make a second holder nor cause a release.
 
 use redlatch::proto::{LockOptions, NodeId};
 use redlatch::testing::inside::HAND_OVER;
@@ -8,7 +8,7 @@ use redlatch::testing::master::Trouble;
 use super::line::{LONG, MS, TTL, line_of};
 use super::line_world::{KEY, LINE, World};
 
-/// A member of the line at a node, by its words: ttl, channel, mark, token.
+/// A member of the line at a node, as words: ttl, short ttl, channel, mark, token.
 pub fn words_of_member(world: &World, node: usize, place: usize) -> [String; 5] {
     let member = world.line(node).remove(place);
     let member = String::from_utf8(member).expect("it is text");
@@ -25,7 +25,7 @@ pub fn publish(world: &mut World, node: usize, channel: &str, text: &str) {
     world.run(node, &[b"PUBLISH", channel.as_bytes(), text.as_bytes()]);
 }
 
-/// What the node sent to the client on this channel last.
+/// The last message of the node to the client on this channel.
 pub fn last_message(world: &World, client: usize, node: usize, channel: &str) -> Option<String> {
     let bytes = world.unread(client, node);
     let text = String::from_utf8(bytes).expect("it is text");
@@ -59,14 +59,14 @@ fn message_of_one_node_is_no_vote_of_another_node() {
 }
 
 #[test]
-fn message_that_came_already_is_no_vote_of_a_later_hand_over() {
+fn message_that_is_sent_again_is_no_vote() {
     let mut world = World::new(1);
     let (all, lock) = line_of(&mut world, 2, TTL);
     let [_, _, channel, ..] = words_of_member(&world, 0, 0);
     world.release(all[0], lock);
     world.deliver_to_node(all[0], 0);
     let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
-    // The waiter runs too late for this hand-over, and stands in line again.
+    // The waiter reads this hand-over too late, and joins the line again.
     world.advance(TTL + TTL);
     world.run(0, &[b"SET", KEY, b"other", b"PX", b"60000"]);
     world.settle();
@@ -79,7 +79,7 @@ fn message_that_came_already_is_no_vote_of_a_later_hand_over() {
 }
 
 #[test]
-fn message_that_only_others_read_is_no_vote_after_the_next_connection() {
+fn message_of_an_earlier_connection_is_no_vote() {
     let mut world = World::new(1);
     let (all, lock) = line_of(&mut world, 2, TTL);
     let [_, _, channel, ..] = words_of_member(&world, 0, 0);
@@ -133,7 +133,8 @@ fn waiter_whose_joins_were_lost_with_their_connections_stands_in_line_once() {
     world.ask(waiter, TTL);
     world.settle();
     for _ in 0..3 {
-        // The node executes a join whose answer is lost; other clients may know its mark.
+        // The node executes a join whose answer is lost, so others may know its mark. The next join
+        // has a new mark, and has to replace the old member.
         world.partition(0);
         world.pass(100 * MS);
         world.deliver_to_node(waiter, 0);
@@ -164,7 +165,7 @@ fn messages_that_make_no_sense_or_are_too_long_are_skipped_and_counted() {
     let stats = world.core(all[1]).stats();
     assert_eq!(stats.messages_ignored, senseless.len() as u64);
     assert_eq!(stats.nodes[0].connections, 1, "the node did nothing wrong");
-    // In pieces, and directly before the message of a hand-over.
+    // The same long message, in pieces, and directly before the message of a hand-over.
     let head = format!(">3\r\n$7\r\nmessage\r\n${}\r\n{channel}\r\n", channel.len());
     let hand_over = format!("200\n0\n\n{mark}\n{token}\nk");
     let hand_over = format!("{head}${}\r\n{hand_over}\r\n", hand_over.len());
@@ -179,7 +180,7 @@ fn messages_that_make_no_sense_or_are_too_long_are_skipped_and_counted() {
 }
 
 #[test]
-fn waiter_that_gives_up_leaves_the_line_whichever_of_its_joins_were_executed() {
+fn waiter_that_gives_up_leaves_the_line_by_any_of_its_joins() {
     let mut world = World::new(3);
     let (_all, _lock) = line_of(&mut world, 1, LONG);
     let waiter = world.client();
@@ -209,9 +210,9 @@ fn waiter_that_gives_up_leaves_the_line_whichever_of_its_joins_were_executed() {
     assert_eq!([0, 1, 2].map(|node| world.in_line(node)), [0, 0, 0]);
 }
 
-/// `CLIENT KILL` is refused, so a join of the earlier connection may be executed at any time.
+/// The node refuses `CLIENT KILL`, so it may execute a join of an earlier connection at any time.
 #[test]
-fn both_releases_take_out_what_a_late_join_of_an_earlier_connection_put_into_the_line() {
+fn each_release_takes_a_late_join_out_of_the_line() {
     let reply = b"-NOPERM no\r\n".to_vec();
     // Meanwhile node 0 gives the waiter the key by its join, by a message, or not at all.
     for (by_join, by_message) in [(false, false), (true, false), (false, true)] {
@@ -258,7 +259,7 @@ fn key_that_is_handed_to_a_waiter_whose_release_is_pending_elsewhere_is_given_ba
     let op = world.ask(waiter, LONG);
     world.settle();
     let member = world.line(0).pop().expect("it stands in line");
-    // The waiter's record stays open for the release at node 2.
+    // Node 2 does not answer, so the waiter's record stays open for the release there.
     world.partition(2);
     let now = world.now();
     world.client_mut(waiter).cancel(op, now);
@@ -294,15 +295,15 @@ fn message_is_a_reason_to_give_a_key_back_only_once() {
     assert!(world.remaining(all[0], &lock) > MS);
 }
 
-/// A stranger sends a message as long as a flood of answers, which comes when a request is in
-/// flight.
+/// A stranger's long message looks like a flood of grants. The client reads it while its own
+/// request is in flight.
 #[test]
-fn text_of_a_long_message_gives_nobody_a_lock() {
+fn text_of_a_long_message_gives_no_client_a_lock() {
     for answer in ["+OK\r\n", ":1\r\n"] {
         let mut world = World::new(3);
         let (all, lock) = line_of(&mut world, 1, LONG);
         let client = world.client();
-        // The client waits for a lock once, and listens to the nodes from then on.
+        // The client waits for a lock once, and is subscribed to its channels from then on.
         let now = world.now();
         let core = world.client_mut(client);
         let op =

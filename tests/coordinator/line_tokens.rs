@@ -1,5 +1,5 @@
-//! Rare steps of a waiter in line: it gives nodes up, a node refuses its line or loses the key that
-//! it handed over, and a node is late when the lock is won, given away or released.
+//! Rare orders of events for a waiter in line: it gives nodes up, a node refuses its line or loses
+//! the key that it handed over, or a node is late when the lock is won, handed off or released.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use super::line::{LONG, MS, TTL, line_of};
 use super::line_strangers::{last_message, publish, words_of_member};
 use super::line_world::{KEY, LINE, World};
 
-/// Whether the client has written a question to the node that was not sent yet.
+/// Whether the client has written a request to the node that was not sent yet.
 fn is_asked(world: &World, client: usize, node: usize) -> bool {
     !world.output(client, node).is_empty()
 }
 
-/// Whether the request of the client has ended by what the client has read.
+/// Fetches completions. Returns whether the request of the client has ended.
 fn fetch(world: &mut World, client: usize) -> bool {
     world.take_done(client);
     !world.done[client].is_empty()
 }
 
-/// A waiter of a client that is gone has two nodes of five, and one is away. The other waiter has
-/// the others.
+/// A waiter that is gone has the key on nodes 0 and 1, and node 4 does not answer. The other waiter
+/// has the key on nodes 2 and 3.
 #[test]
 fn waiter_that_gave_nodes_up_joins_again_after_a_pause_that_doubles() {
     let mut world = World::new(5);
@@ -53,7 +53,7 @@ fn waiter_that_gave_nodes_up_joins_again_after_a_pause_that_doubles() {
 }
 
 #[test]
-fn node_whose_line_is_mended_does_not_count_as_one_that_refuses_lines() {
+fn node_whose_line_works_again_does_not_count_as_one_that_refuses_lines() {
     let mut world = World::new(3);
     let holder = world.client();
     world.ask(holder, LONG);
@@ -75,10 +75,10 @@ fn node_whose_line_is_mended_does_not_count_as_one_that_refuses_lines() {
     assert_eq!(world.core(waiter).stats().handed_over, 1, "it stood in two lines");
 }
 
-/// A node hands the key over to a lock that was given away while the holder's release was on its
-/// way to that node.
+/// The release of the earlier holder is in flight to node 2 when the next holder makes a token of
+/// its lock. After that node 2 hands the key over to this token.
 #[test]
-fn key_that_is_handed_over_to_a_lock_that_was_given_away_is_not_released() {
+fn key_that_is_handed_over_to_a_lock_that_was_handed_off_is_not_released() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
     world.release(all[0], lock);
@@ -90,19 +90,20 @@ fn key_that_is_handed_over_to_a_lock_that_was_given_away_is_not_released() {
     let lock = world.won(all[1]);
     let now = world.now();
     let token = world.client_mut(all[1]).into_token(lock, now).expect("it is held");
-    // The node executes the holder's release before it executes the command that takes the token
-    // out of its line.
+    // Node 2 executes the earlier holder's release before the command that takes the token out of
+    // the line.
     world.deliver_to_node(all[0], 2);
     world.settle();
     let token = token.to_string();
     assert_eq!([0, 1, 2].map(|node| world.value(node)), [0; 3].map(|_| token.clone()));
 }
 
-/// Renewals fall on a grid of a sixtieth of the ttl, so that those of many locks are sent together.
+/// Renewals are due only at multiples of a sixtieth of the ttl, so that the client can send those
+/// of many locks together.
 #[test]
 fn first_renewal_of_a_lock_that_was_won_in_line_counts_from_the_join_and_falls_on_the_grid() {
     let mut world = World::new(3);
-    // The nodes take a waiter with this node timeout for one that runs, and give it the whole ttl.
+    // With so long a node timeout the nodes assume that the waiter runs, and give it the whole ttl.
     let [holder, waiter] = [(); 2].map(|()| world.client_with(|it| it.node_timeout = 500 * MS));
     let ttl = 1800 * MS;
     world.ask(holder, LONG);
@@ -122,7 +123,8 @@ fn first_renewal_of_a_lock_that_was_won_in_line_counts_from_the_join_and_falls_o
         world.pass(MS);
     }
     let pause = world.now().saturating_since(won);
-    // The lock counts from the waiter's last poll, which was up to 90 ms before.
+    // The ttl counts from the waiter's last poll, up to 90 ms before the hand-over, and a multiple
+    // of 30 ms is due before the end of a third of the ttl.
     assert!(pause >= ttl / 3 - (90 + 30) * MS && pause <= ttl / 3, "{pause:?}");
     assert_eq!(world.now().as_nanos() % (ttl / 60).as_nanos() as u64, 0);
 }
@@ -139,7 +141,7 @@ fn hand_over_that_is_read_after_the_end_of_the_wait_is_not_claimed() {
     world.pause_all_clients();
     world.release(holder, lock);
     (0..3).for_each(|node| world.deliver_to_node(holder, node));
-    // The waiter's thread is late, but the keys are still its own.
+    // The waiter reads the messages after the end of its wait, while the keys are still its own.
     world.advance(20 * MS);
     for node in 0..3 {
         world.deliver_to_client(waiter, node);
@@ -153,8 +155,8 @@ fn hand_over_that_is_read_after_the_end_of_the_wait_is_not_claimed() {
     world.assert_clean();
 }
 
-/// Five nodes, and a waiter for which nodes 0, 1 and 2 hand the key over. The last poll to node 0
-/// was not answered, so that the three do not give the key for long enough, and are claimed.
+/// Nodes 0, 1 and 2 of five hand the key over to a waiter. Node 0 did not answer the last poll, so
+/// its ttl counts from an earlier moment and is nearly over. So the waiter claims the three nodes.
 fn claim_of_three(world: &mut World) -> usize {
     let (all, lock) = line_of(world, 2, TTL);
     world.pass(20 * MS);
@@ -183,8 +185,8 @@ fn node_that_says_that_it_lost_the_key_is_no_vote_after_the_claim() {
     assert!(!fetch(&mut world, waiter), "nodes 0, 2 and 3 have the key, and node 0 for too short");
 }
 
-/// Node 0 hands the key over, and is slow from then on. An operator deletes the key on node 1
-/// before each claim.
+/// Node 0 hands the key over and answers nothing from then on. An operator deletes the key on node
+/// 1 before this node executes a claim, so each claim is lost.
 #[test]
 fn node_that_has_not_answered_two_claims_is_not_asked_a_third() {
     let mut world = World::new(3);
@@ -211,8 +213,8 @@ fn node_that_has_not_answered_two_claims_is_not_asked_a_third() {
     assert!(world.lock(all[1]).is_some());
 }
 
-/// A client that won the lock in line while no node had executed the poll that it sent before.
-/// Another program has the key on node 0.
+/// A client that won the lock in line before any node executed the poll that it sent. Another
+/// program has the key on node 0.
 fn won_before_its_poll_is_executed() -> (World, usize, Lock) {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
@@ -230,9 +232,10 @@ fn won_before_its_poll_is_executed() -> (World, usize, Lock) {
     (world, all[1], lock)
 }
 
-/// A poll is executed after the lock was won, and its answer is lost with the connection.
+/// Node 0 executes a poll after the lock was won, which puts the token into its line again. The
+/// answer is lost with the connection.
 #[test]
-fn release_takes_the_token_out_of_a_line_that_it_came_to_stand_in_late() {
+fn release_takes_the_token_out_of_a_line_that_a_late_poll_joined() {
     let (mut world, waiter, lock) = won_before_its_poll_is_executed();
     world.deliver_to_node(waiter, 0);
     assert_eq!(world.in_line(0), 1, "the key is another's there");
@@ -247,8 +250,8 @@ fn release_takes_the_token_out_of_a_line_that_it_came_to_stand_in_late() {
     assert_eq!([0, 1, 2].map(|node| world.in_line(node)), [0; 3]);
 }
 
-/// A node in quarantine hands the key over to a lock that is held already. Whether the client then
-/// takes the key for one that is back there or not, the node has no vote in an extend.
+/// A node in quarantine hands the key over to a lock that is held already. The node must get no
+/// vote in an extend by that.
 #[test]
 fn hand_over_by_a_node_in_quarantine_to_a_held_lock_is_no_vote_in_an_extend() {
     let mut world = World::new(3);
@@ -266,8 +269,8 @@ fn hand_over_by_a_node_in_quarantine_to_a_held_lock_is_no_vote_in_an_extend() {
     };
     extend(&mut world);
     assert!(world.done[all[1]].pop().expect("nodes 0 and 1 agree").result.is_ok());
-    // Node 2 has answered that the key is another client's. It restarts with its data, and executes
-    // the former holder's release after that.
+    // Node 2 answered the extend that the key is another client's. It restarts with its data, and
+    // then executes the earlier holder's release.
     world.restart(2, Restart::WithData);
     world.pass(300 * MS);
     world.resume_all();
@@ -282,7 +285,7 @@ fn hand_over_by_a_node_in_quarantine_to_a_held_lock_is_no_vote_in_an_extend() {
     assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
 }
 
-/// The client waited for the key before, and a join of that time is executed late.
+/// The client gave up an earlier wait for the key, and the node executes a join of that wait late.
 #[test]
 fn hand_over_to_an_earlier_token_of_the_same_client_is_no_vote() {
     let mut world = World::new(1);
@@ -311,7 +314,7 @@ fn hand_over_to_an_earlier_token_of_the_same_client_is_no_vote() {
 }
 
 #[test]
-fn message_that_is_repeated_has_a_waiter_poll_the_node_once_and_with_another_mark() {
+fn message_that_is_repeated_causes_one_poll_with_a_new_mark() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
     let [_, _, channel, _, token] = words_of_member(&world, 0, 0);
@@ -328,7 +331,8 @@ fn message_that_is_repeated_has_a_waiter_poll_the_node_once_and_with_another_mar
     let written = String::from_utf8(written).expect("it is text");
     assert_eq!(written.matches("redlatch:line:{k}").count(), 1);
     assert_eq!(written.matches(&token).count(), 3, "two members with it: {written}");
-    // The token of a holder stands in no line.
+    // After the lock is won, a repeated message causes no poll: a poll would put the token into the
+    // line again.
     world.settle();
     let _lock = world.won(all[1]);
     publish(&mut world, 0, &channel, &message);
@@ -337,7 +341,7 @@ fn message_that_is_repeated_has_a_waiter_poll_the_node_once_and_with_another_mar
 }
 
 #[test]
-fn poll_because_of_a_repeated_message_gives_a_node_in_quarantine_no_vote() {
+fn poll_after_a_repeated_message_gives_a_node_in_quarantine_no_vote() {
     let mut world = World::new(1);
     let (all, _lock) = line_of(&mut world, 2, TTL);
     let [_, _, channel, mark, token] = words_of_member(&world, 0, 0);
@@ -352,9 +356,10 @@ fn poll_because_of_a_repeated_message_gives_a_node_in_quarantine_no_vote() {
     assert!(world.lock(all[1]).is_none(), "the holder has the lock");
 }
 
-/// No other client can have the key where it was handed over, whatever the node forgets.
+/// Node 0 restarts with its data. It had handed the key over, so no other client can have had it
+/// there, and its vote counts in an extend also in quarantine.
 #[test]
-fn key_that_was_handed_over_keeps_its_vote_when_its_node_is_started_again() {
+fn key_that_was_handed_over_counts_after_a_restart_of_its_node() {
     let mut world = World::new(3);
     let [holder, waiter] = [(); 2].map(|()| world.client_with(|it| it.node_timeout = 500 * MS));
     let ttl = 2000 * MS;
@@ -378,8 +383,9 @@ fn key_that_was_handed_over_keeps_its_vote_when_its_node_is_started_again() {
     assert!(extended.result.is_ok(), "{extended:?}");
 }
 
-/// Keeps so many locks that were won in line, gives them away one after the other, and has the
-/// node hand the key over to the first of them at the end. Returns whether it is released.
+/// A client wins so many locks in line, one after the other, and makes a token of each. Then the
+/// node hands the key over to the first of these tokens. Returns whether the client releases it
+/// there, because it does not know any more that the token was handed off.
 fn first_is_released_after(given_away: usize) -> bool {
     let mut world = World::new(1);
     let (holder, waiter) = (world.client(), world.client());
@@ -406,13 +412,14 @@ fn first_is_released_after(given_away: usize) -> bool {
 }
 
 #[test]
-fn tokens_that_were_given_away_are_remembered_up_to_a_number() {
+fn tokens_that_were_handed_off_are_remembered_up_to_a_number() {
     assert!(!first_is_released_after(1));
     assert!(!first_is_released_after(64));
     assert!(first_is_released_after(65));
 }
 
-/// The poll was written before the lock was won, and its release after that, on one connection.
+/// The client writes a poll, wins the lock, and writes its release, all on one connection. The poll
+/// puts the token into the line, and the release has to take it out.
 #[test]
 fn release_takes_out_the_token_that_a_poll_before_it_puts_into_the_line() {
     let (mut world, waiter, lock) = won_before_its_poll_is_executed();
@@ -450,9 +457,10 @@ fn claim_that_a_node_in_quarantine_grants_is_no_vote_and_proves_nothing() {
     assert!(extended.is_none(), "only node 2 has a vote: {extended:?}");
 }
 
-/// The node handed the key over, and was not a part of the claim by which the lock was won.
+/// Node 2 handed the key over, but the claim that won the lock did not ask it. So the client may
+/// rely on node 2 only for the short ttl of the hand-over.
 #[test]
-fn node_that_was_not_claimed_has_proven_no_more_than_its_hand_over() {
+fn node_that_was_not_claimed_counts_only_for_its_hand_over() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, LONG);
     world.pause_all_clients();
@@ -465,7 +473,8 @@ fn node_that_was_not_claimed_has_proven_no_more_than_its_hand_over() {
     let lock = world.won(all[1]);
     world.pass(250 * MS);
     assert_eq!(world.value(2), "", "the key has ended there");
-    // After that node 2 could grant the key to another client. Then it is started with other data.
+    // From now on node 2 could have granted the key to another client. It restarts with data in
+    // which the key is this client's.
     let token = world.value(1);
     world.run(2, &[b"SET", KEY, token.as_bytes(), b"PX", b"10000"]);
     world.restart(2, Restart::WithData);
@@ -480,8 +489,9 @@ fn node_that_was_not_claimed_has_proven_no_more_than_its_hand_over() {
     assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
 }
 
-/// A claim is executed everywhere, and its answers come when the time of the hand-over is over. The
-/// polls that were sent meanwhile find the whole ttl.
+/// All nodes execute a claim, but the client reads the answers after the short ttl, so the claim is
+/// lost. The answers to its next polls show that the keys live for the whole ttl, which wins the
+/// lock.
 #[test]
 fn lock_that_is_won_by_a_poll_after_a_lost_claim_warns_as_early_as_others() {
     let mut world = World::new(3);

@@ -1,5 +1,5 @@
-//! Lines where something is missing or goes wrong: no messages, a frozen node, a node that
-//! forgot, and plain clients beside the line.
+//! Waiting in line when something is missing or goes wrong: no messages, a frozen node, a node that
+//! forgot its data, refused commands, and clients that ask for the key without a line.
 
 use std::time::Duration;
 
@@ -50,8 +50,8 @@ fn messages_that_may_not_be_sent_are_replaced_by_polls() {
     world.assert_clean();
 }
 
-/// Node 0 hands the key over, and an operator gives it to another program. The next join puts the
-/// token into the line, and fails at a command that the user may not run.
+/// Node 0 hands the key over, and then another program overwrites it. The waiter's next join puts
+/// the token into the line, and then fails at a command that the user may not run.
 #[test]
 fn token_that_a_failed_join_may_have_put_into_a_line_is_taken_out_by_the_release() {
     let refused =
@@ -129,7 +129,7 @@ fn plain_clients_beside_a_line_get_the_key_only_when_it_is_free() {
 fn a_client_is_one_member_of_the_line() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
-    // A second request of the first client waits inside that client.
+    // The first client holds the key, so its second request waits in its local queue.
     world.ask(all[0], TTL);
     world.settle();
     assert_eq!(world.in_line(0), 1);
@@ -191,13 +191,13 @@ fn mark_and_token(member: &[u8]) -> (String, String) {
 }
 
 #[test]
-fn the_message_of_one_node_is_no_vote_of_the_replica_that_relays_it() {
+fn message_of_a_node_is_no_vote_of_the_replica_that_relays_it() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
     let channel = channel(&world, 0);
     let (mark, token) = mark_and_token(&world.line(0)[0]);
     world.release(all[0], lock);
-    // Only node 0 gets the release. Another node relays its message, as a replica does.
+    // Only node 0 executes the release. Node 1 relays its message, as a replica does.
     world.deliver_to_node(all[0], 0);
     world.deliver_to_client(all[1], 0);
     let text = message("0", &mark, &token, "k");
@@ -228,7 +228,7 @@ fn a_copied_key_on_a_replica_is_no_answer_to_a_poll() {
     world.settle();
     let member = world.line(0).remove(0);
     let token = member.rsplit(|&byte| byte == b' ').next().unwrap().to_vec();
-    // Nodes 0 and 1 get the waiter's token, and one of them becomes a replica.
+    // An operator sets the waiter's token on nodes 0 and 1, and node 1 becomes a replica.
     world.run(0, &[b"SET", KEY, &token, b"PX", b"60000"]);
     world.run(1, &[b"SET", KEY, &token, b"PX", b"60000"]);
     world.master_mut(1).suffer(Trouble::Replica);
@@ -281,7 +281,7 @@ fn a_release_of_an_absent_key_leaves_nothing_for_a_dead_waiter() {
 }
 
 #[test]
-fn a_release_in_line_is_pending_for_the_line_and_the_key_that_follows_it() {
+fn release_in_line_is_pending_for_the_life_of_the_line_and_of_a_last_key() {
     let mut world = World::new(3);
     let client = world.client();
     (0..3).for_each(|node| world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]));
@@ -294,7 +294,8 @@ fn a_release_in_line_is_pending_for_the_line_and_the_key_that_follows_it() {
     world.master_mut(0).suffer(refused);
     let now = world.now();
     world.client_mut(client).cancel(op, now);
-    // The line lives for 10 s. A key that is handed to the token at its end lives for 10 s more.
+    // The line lives for 10 s. Just before its end a node could hand the key to the token, for
+    // another 10 s. So the release stays pending for 20 s.
     world.pass(Duration::from_secs(15));
     assert_eq!(world.core(client).open_records(), 1);
     world.pass(Duration::from_secs(10));
@@ -306,7 +307,7 @@ fn a_message_for_a_key_that_cannot_be_locked_is_ignored() {
     let mut world = World::new(3);
     let (all, _lock) = line_of(&mut world, 2, TTL);
     let channel = channel(&world, 0);
-    // Another program read the mark and the token from the line, and names another key.
+    // Another program has read the mark and the token of the waiter, and names another key.
     let (mark, token) = mark_and_token(&world.line(0)[0]);
     for key in ["redlatch:node".into(), "k".repeat(64 * 1024 + 1)] {
         world.run(0, &[b"PUBLISH", &channel, message("0", &mark, &token, &key).as_bytes()]);
@@ -342,7 +343,7 @@ fn messages_with_the_largest_number_of_skipped_waiters_are_counted() {
 }
 
 #[test]
-fn a_release_in_line_is_kept_for_a_node_that_is_away_while_its_line_lives() {
+fn release_in_line_is_pending_while_the_line_of_a_lost_node_lives() {
     let mut world = World::new(3);
     let client = world.client_with(|settings| settings.max_ttl = 300 * MS);
     (0..3).for_each(|node| world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]));
@@ -352,7 +353,7 @@ fn a_release_in_line_is_kept_for_a_node_that_is_away_while_its_line_lives() {
     world.cut(client, 0);
     let now = world.now();
     world.client_mut(client).cancel(op, now);
-    // Ten times the longest ttl have passed, and the line still lives, for 10 s.
+    // A release of a key would have lapsed after 300 ms, the longest ttl. The line lives for 10 s.
     world.pass(Duration::from_secs(5));
     assert_eq!(world.in_line(0), 1);
     world.cut_off(&[]);
@@ -361,8 +362,9 @@ fn a_release_in_line_is_kept_for_a_node_that_is_away_while_its_line_lives() {
     assert_eq!(world.core(client).open_records(), 0);
 }
 
-/// The node hands the key over while a poll of the waiter is on its way to it. Then it is flushed,
-/// and the poll creates the key anew: that key is not the one that the node confirmed.
+/// Node 1 hands the key over while a poll of the waiter is in flight to it. Then it is flushed, and
+/// the poll creates the key anew. Another client may have held the key in between, so the new key
+/// must not count.
 #[test]
 fn a_poll_that_creates_the_key_anew_on_a_flushed_node_confirms_nothing() {
     let mut world = World::new(3);
@@ -396,17 +398,17 @@ fn a_poll_that_creates_the_key_anew_on_a_flushed_node_confirms_nothing() {
     assert!(matches!(error, redlatch::Error::Lost { .. }), "{error:?}");
 }
 
-/// The node hands the key over, and is flushed before it executes the next poll, which creates the
-/// key anew. What the hand-over proved says nothing of that key.
+/// Node 1 hands the key over, and is flushed before it executes the next poll, which creates the
+/// key anew. The hand-over, which counts also in quarantine, must not count for the new key.
 #[test]
-fn a_poll_ends_what_the_hand_over_before_it_proved() {
+fn hand_over_does_not_count_after_a_later_poll_created_the_key() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
     world.cut_off(&[0, 1, 2]);
     world.release(all[0], lock);
     world.deliver_to_node(all[0], 1);
     world.deliver_to_client(all[1], 1);
-    // The waiter has the key on one node, so it polls early.
+    // A waiter that has the key on a node polls early.
     world.pass(5 * MS);
     let token = world.value(1);
     world.run(1, &[b"FLUSHALL"]);
@@ -431,10 +433,10 @@ fn a_poll_ends_what_the_hand_over_before_it_proved() {
     assert!(extended.is_none(), "only node 2 has a vote: {extended:?}");
 }
 
-/// A node answers the poll of a waiter after the lock was won and extended. Its key is there for
-/// as long as the hand-over gave, and not for as long as the lock is held.
+/// The client reads node 2's answer to a poll after it won the lock and extended it without node 2.
+/// There the key lives only for the ttl of the hand-over, and not as long as the lock.
 #[test]
-fn late_answer_to_a_poll_proves_no_more_than_the_node_has_left() {
+fn late_answer_to_a_poll_counts_only_for_the_ttl_that_it_reports() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);
     world.cut_off(&[0, 1, 2]);
@@ -458,12 +460,13 @@ fn late_answer_to_a_poll_proves_no_more_than_the_node_has_left() {
     world.client_mut(all[1]).extend(&lock, LONG, 3, now).expect("it is held");
     world.settle();
     assert!(world.done[all[1]].pop().expect("nodes 0 and 1 agree").result.is_ok());
-    // The client reads the answer of node 2, and then its connection ends.
+    // The client reads the answer of node 2, and then loses this connection.
     world.deliver_to_client(all[1], 2);
     world.cut(all[1], 2);
     world.pass(250 * MS);
     assert_eq!(world.value(2), "", "the key has ended there");
-    // After that node 2 could grant the key to another client. Then it is started with other data.
+    // From now on node 2 could have granted the key to another client. It restarts with data in
+    // which the key is this client's.
     let token = world.value(1);
     world.run(2, &[b"SET", KEY, token.as_bytes(), b"PX", b"10000"]);
     world.restart(2, Restart::WithData);
@@ -501,8 +504,7 @@ fn an_inspection_shows_the_line_in_its_order() {
     let after = seen(&mut world);
     assert_eq!(after.line(), before.line()[1..], "the first one of the line has the lock");
     assert_eq!(before.line()[0].token(), Some(lock.token()));
-    // A node that refuses ZRANGE shows no line, and its answer to the inspection counts all the
-    // same.
+    // Of a node that refuses ZRANGE the inspection shows no line, but still what it holds.
     let refused =
         Trouble::Answers { commands: vec!["zrange".into()], reply: b"-NOPERM no\r\n".to_vec() };
     world.master_mut(0).suffer(refused);
@@ -511,8 +513,8 @@ fn an_inspection_shows_the_line_in_its_order() {
     assert_eq!(seen.nodes[0].state, seen.nodes[1].state);
 }
 
-/// The key on that node and its line expire at once. The first waiter that polls gets the key
-/// there, and that is one vote.
+/// The jump ends the key and the line on node 0 before their time. The first waiter that polls gets
+/// the key there, but this is only one vote.
 #[test]
 fn a_node_whose_clock_jumps_ahead_is_one_vote_of_three() {
     let mut world = World::new(3);

@@ -1,5 +1,5 @@
-//! Several clients that want one key, in the network of `redlatch::testing`, and what the tests of
-//! lines ask of it.
+//! `World`: several clients that want one key, on the network of `redlatch::testing`, and the steps
+//! that the tests of lines are made of.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -12,10 +12,10 @@ use redlatch::{Completion, Error, Lock, LockOptions, Op, Outcome};
 pub const KEY: &[u8] = b"k";
 pub const LINE: &[u8] = b"redlatch:line:{k}";
 
-/// The clients and masters, each of which has a number.
+/// The clients and masters. Each has a number, counted from 0.
 pub struct World {
     net: Net,
-    /// What ended, by client.
+    /// The completions of each client that the test has not used yet.
     pub done: Vec<Vec<Completion>>,
 }
 
@@ -55,19 +55,20 @@ impl World {
         client
     }
 
-    /// Asks for a lock and waits for it without end.
+    /// Asks for a lock, and waits for it longer than any test lasts.
     pub fn ask(&mut self, client: usize, ttl: Duration) -> Op {
         self.ask_with(client, LockOptions::new(ttl))
     }
 
-    /// Asks for a lock with these options, and waits for it without end.
+    /// Asks for a lock with these options, and waits for it longer than any test lasts.
     pub fn ask_with(&mut self, client: usize, options: LockOptions) -> Op {
         let (options, now) = (options.wait(Duration::from_secs(1000)), self.now());
         let asked = self.client_mut(client).acquire(KEY, options, 1, now);
         asked.expect("it can be asked for")
     }
 
-    /// The client gets a lock after it stood in line behind another program.
+    /// The client wins a lock in line: it joins while another program has the key, and gets the key
+    /// when that is deleted. The release of such a lock hands the key over.
     pub fn won_in_line(&mut self, client: usize, ttl: Duration) -> Lock {
         self.won_in_line_with(client, LockOptions::new(ttl))
     }
@@ -81,13 +82,13 @@ impl World {
         (0..nodes).for_each(|node| self.run(node, &[b"DEL", KEY]));
         self.settle();
         if self.done[client].is_empty() {
-            // The nodes do not report writes, so the client polls.
+            // If the nodes do not notify the client of the deletion, its next poll finds it.
             self.pass(100 * Duration::from_millis(1));
         }
         self.won(client)
     }
 
-    /// What the client has to write to a node, as text.
+    /// What the client has written to a node and the node has not executed yet, as text.
     pub fn output(&self, client: usize, node: usize) -> String {
         String::from_utf8_lossy(&self.unexecuted(client, node)).into_owned()
     }
@@ -97,7 +98,7 @@ impl World {
         self.client_mut(client).release(lock, 2, now);
     }
 
-    /// Takes what ended at a client.
+    /// Fetches the completions of a client into `done`.
     pub fn take_done(&mut self, client: usize) {
         let now = self.now();
         let done = &mut self.done[client];
@@ -112,14 +113,14 @@ impl World {
         }
     }
 
-    /// Everything is delivered, in the order of the clients and nodes, until nothing moves.
+    /// Delivers everything, in the order of the clients and nodes, until nothing is in flight.
     #[track_caller]
     pub fn settle(&mut self) {
         self.net.settle();
         self.take_all_done();
     }
 
-    /// Lets time pass.
+    /// Lets time pass. Meanwhile bytes arrive and timers expire.
     pub fn pass(&mut self, by: Duration) {
         let until = self.now().saturating_add(by);
         while let Some(client) = self.net.run(until) {
@@ -127,7 +128,8 @@ impl World {
         }
     }
 
-    /// These nodes are cut off, and no others: nothing arrives there or from there by itself.
+    /// Cuts off these nodes and no others: between them and the clients nothing arrives, unless the
+    /// test delivers it.
     pub fn cut_off(&mut self, nodes: &[usize]) {
         for node in 0..self.nodes() {
             match nodes.contains(&node) {
@@ -145,12 +147,14 @@ impl World {
         (0..self.nodes()).for_each(|node| self.master_mut(node).suffer(trouble.clone()));
     }
 
-    /// No client runs for so long that a node takes its waiters for ones that may have stopped.
+    /// Lets time pass in which no client runs: so much that the nodes assume that each waiter may
+    /// have stopped, and give it only the short ttl.
     pub fn pause_all_clients(&mut self) {
         self.advance(Duration::from_millis(51));
     }
 
-    /// The lock that the client has got, if its last request ended with one.
+    /// Takes the client's last completions up to that of an acquire. Returns the lock, or `None` if
+    /// there is no such completion.
     pub fn lock(&mut self, client: usize) -> Option<Lock> {
         match self.done[client].pop()?.result {
             Ok(Outcome::Acquired(lock)) => Some(lock),
@@ -175,12 +179,12 @@ impl World {
         self.get_client(client)
     }
 
-    /// An operator, or a client of another library, runs a command.
+    /// An operator or another program runs a command on a node.
     pub fn run(&mut self, node: usize, words: &[&[u8]]) {
         self.command(node, words);
     }
 
-    /// The token at the key of a node.
+    /// The value of the key on a node; empty if the key is absent.
     pub fn value(&self, node: usize) -> String {
         let value = self.master(node).get(self.now(), 0, KEY).unwrap_or_default();
         String::from_utf8_lossy(value).into_owned()
@@ -191,12 +195,12 @@ impl World {
         self.master(node).line(self.now(), LINE)
     }
 
-    /// How many stand in the line of a node.
+    /// How many members the line of a node has.
     pub fn in_line(&self, node: usize) -> usize {
         self.line(node).len()
     }
 
-    /// No key, no line, no record is left.
+    /// Asserts that no key, line, record or request is left.
     pub fn assert_clean(&self) {
         for node in 0..self.nodes() {
             let keys = self.master(node).keys(self.now(), 0);

@@ -1,4 +1,5 @@
-//! A node that does not answer: suspect, asked for nothing new, reset; and back when it answers.
+//! A node that does not answer: the client suspects it, sends it no new requests and replaces its
+//! connection, or trusts it again when it answers.
 
 use super::*;
 use redlatch::proto::Action;
@@ -8,17 +9,17 @@ use redlatch::{LockOptions, NodeId};
 fn a_silent_node_is_asked_for_nothing_new_and_its_connection_is_replaced() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.pass(millis(50));
     assert_eq!(bench.node_state(2), NodeState::Suspect);
     let second = bench.hold(&[0, 1]);
-    assert!(bench.said(2).is_empty(), "it is suspect");
-    // A release follows the SET that was sent to n2, on the wire. The release of a SET that was not
-    // sent waits.
+    assert!(bench.sent(2).is_empty(), "it is suspect");
+    // Node 2 was sent the SET of the first lock, so the release follows it at once. It was not sent
+    // that of the second lock, so this release waits.
     bench.core.release_nowait(&lock, bench.now);
     assert_eq!(bench.names(2), ["EVAL"]);
     bench.core.release_nowait(&second, bench.now);
-    assert!(bench.said(2).is_empty());
+    assert!(bench.sent(2).is_empty());
     bench.pass(millis(499));
     assert!(bench.actions().is_empty());
     bench.pass(millis(1));
@@ -30,20 +31,20 @@ fn a_silent_node_is_asked_for_nothing_new_and_its_connection_is_replaced() {
 fn a_node_that_answers_again_is_ready_again_and_gets_its_pending_releases() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.pass(millis(40));
     bench.reply(2, "+OK\r\n");
-    // n2 answers its SET, and is silent after the next request.
+    // Node 2 has answered the SET of the first lock. Now it is silent after the next one.
     let other = bench.core.acquire(b"other", LockOptions::once(TTL), 7, bench.now).unwrap();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
     }
     bench.reply(0, "+OK\r\n");
     bench.reply(1, "+OK\r\n");
     bench.pass(millis(60));
     assert_eq!(bench.node_state(2), NodeState::Suspect);
     bench.core.release_nowait(&lock, bench.now);
-    assert!(bench.said(2).is_empty(), "nothing of this lock is unanswered there: it waits");
+    assert!(bench.sent(2).is_empty(), "nothing of this lock is unanswered there: it waits");
     assert_eq!(bench.core.pending_releases(NodeId::new(2)), 1);
     bench.reply(2, "+OK\r\n");
     assert_eq!(bench.node_state(2), NodeState::Ready);
@@ -54,7 +55,7 @@ fn a_node_that_answers_again_is_ready_again_and_gets_its_pending_releases() {
 }
 
 #[test]
-fn a_node_that_answers_a_little_all_the_time_is_suspect_when_it_falls_back() {
+fn a_node_that_answers_too_slowly_becomes_suspect() {
     let mut bench = Bench::new(3);
     for _ in 0..10 {
         bench.acquire();
@@ -71,11 +72,11 @@ fn a_node_that_answers_a_little_all_the_time_is_suspect_when_it_falls_back() {
 }
 
 #[test]
-fn questions_that_were_written_late_are_waited_for() {
+fn a_round_waits_for_answers_to_questions_that_were_written_late() {
     let mut bench = Bench::new(3);
     bench.acquire();
-    // The caller's thread was away: the requests are written only now, so no node can have answered
-    // them.
+    // The caller's thread did not run for 500 ms. The requests are written only now, so no node can
+    // have answered them.
     bench.now = bench.now.saturating_add(millis(500));
     for node in 0..3 {
         assert_eq!(bench.names(node), ["SET"]);
@@ -90,7 +91,7 @@ fn questions_that_were_written_late_are_waited_for() {
 }
 
 #[test]
-fn questions_that_were_written_late_are_not_waited_for_beyond_the_deadline() {
+fn a_round_does_not_wait_for_late_questions_beyond_the_deadline() {
     let mut bench = Bench::new(3);
     let deadline = bench.now.saturating_add(TTL - TTL / 100 - millis(2));
     bench.acquire();
@@ -100,7 +101,7 @@ fn questions_that_were_written_late_are_not_waited_for_beyond_the_deadline() {
     }
     bench.core.handle_timeout(bench.now);
     assert!(bench.completion().is_none());
-    // The node timeout is longer than the ttl.
+    // The deadline comes before the node timeout, which counts from the late write.
     bench.pass(millis(10));
     assert!(matches!(bench.completion().unwrap().result, Err(Error::Expired(_))));
 }
@@ -109,10 +110,10 @@ fn questions_that_were_written_late_are_not_waited_for_beyond_the_deadline() {
 fn an_idle_connection_is_asked_for_its_time_and_found_dead() {
     let mut bench = Bench::new(1);
     bench.pass(millis(4_999));
-    assert!(bench.said(0).is_empty());
+    assert!(bench.sent(0).is_empty());
     bench.pass(millis(1));
     assert_eq!(bench.names(0), ["TIME"]);
-    bench.tell_time(0);
+    bench.answer_time(0);
     bench.pass(Duration::from_secs(5));
     assert_eq!(bench.names(0), ["TIME"]);
     bench.pass(millis(50));
@@ -123,7 +124,7 @@ fn an_idle_connection_is_asked_for_its_time_and_found_dead() {
 }
 
 #[test]
-fn a_connection_that_was_good_is_replaced_at_once_and_one_that_was_not_with_growing_pauses() {
+fn connections_are_replaced_at_once_if_they_lasted_and_else_with_growing_pauses() {
     let mut bench = Bench::new(1);
     bench.pass(Duration::from_secs(1));
     bench.lose(0);
@@ -146,12 +147,12 @@ fn a_connection_that_was_good_is_replaced_at_once_and_one_that_was_not_with_grow
 fn a_suspect_node_is_reported_as_silent() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
     let _ = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.pass(millis(50));
     assert_eq!(bench.node_state(2), NodeState::Suspect);
     bench.acquire();
     for node in [0, 1] {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "_\r\n");
     }
     let Err(Error::Contended(report)) = bench.completion().unwrap().result else { panic!() };

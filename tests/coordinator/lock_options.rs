@@ -1,15 +1,16 @@
-//! The options of a request: what they mean to the core, and what it refuses before a byte is sent.
+//! The options of a request: which ones the core refuses before a byte is sent, and until when a
+//! request waits.
 
 use redlatch::proto::{ConfigError, LONGEST_KEY, LockToken, MOST_KEYS};
 use redlatch::{LockOptions, Op};
 
 use super::*;
 
-/// The error of a request that is refused: no node is asked, and nothing is open.
+/// Asserts that the core refuses the request and keeps nothing of it. Returns the error.
 fn refused(ask: impl FnOnce(&mut Bench) -> Result<Op, Error>) -> ConfigError {
     let mut bench = Bench::new(3);
     let error = ask(&mut bench).expect_err("it is refused");
-    assert!((0..3).all(|node| bench.said(node).is_empty()), "nothing is sent");
+    assert!((0..3).all(|node| bench.sent(node).is_empty()), "nothing is sent");
     bench.assert_idle();
     let Error::Config(error) = error else { panic!("{error}") };
     error
@@ -69,15 +70,15 @@ fn token() -> LockToken {
     LockToken::parse(&"0".repeat(40)).expect("it is one")
 }
 
-/// A moment that has passed is no wait: the request ends with its first attempt.
+/// A request that waits until a moment that has passed ends with its first attempt.
 #[test]
-fn options_that_wait_until_a_moment_end_there() {
+fn wait_until_ends_the_request_at_that_moment() {
     for (length, attempts) in [(Duration::ZERO, 1), (millis(400), 2)] {
         let mut bench = Bench::new(1);
         let moment = bench.now.saturating_add(length);
         let options = LockOptions::new(TTL).wait_until(moment);
         bench.core.acquire(b"k", options, 1, bench.now).expect("it is asked");
-        bench.said(0);
+        bench.sent(0);
         bench.reply(0, "$-1\r\n");
         assert_eq!(bench.completion().is_some(), attempts == 1, "{length:?}");
         if attempts == 2 {

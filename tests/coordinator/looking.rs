@@ -1,16 +1,8 @@
-//! What a driver can look at between its turns: the questions that change nothing.
+//! What a driver can read from the core between its turns. None of these calls changes anything.
 
 use super::*;
-use redlatch::proto::{Instant, Settings};
+use redlatch::proto::Instant;
 use redlatch::{AutoExtend, Lock, NodeId, NodeSet};
-
-/// A bench whose nodes are not probed.
-fn quiet(nodes: usize, change: impl FnOnce(&mut Settings)) -> Bench {
-    Bench::with(nodes, |settings| {
-        settings.probe_interval = TTL * 100;
-        change(settings);
-    })
-}
 
 fn nodes(indices: &[usize]) -> NodeSet {
     indices.iter().copied().map(NodeId::new).collect()
@@ -35,8 +27,8 @@ fn driver_sees_the_start_and_which_nodes_are_ready_or_reconnecting() {
     bench.connect(2);
     assert!(!bench.core.is_starting());
     assert_eq!(bench.core.ready(), nodes(&[0, 2]));
-    // A connection that is lost soon after it was made counts as a failure. An older one is only
-    // replaced.
+    // The loss of a connection soon after it was made counts as a failure, and the client pauses
+    // before it connects again. That of an older one does not: the client reconnects at once.
     bench.lose(0);
     assert_eq!(bench.core.failures(NodeId::new(0)), 1);
     assert!(!bench.core.reconnecting().contains(NodeId::new(0)));
@@ -48,7 +40,7 @@ fn driver_sees_the_start_and_which_nodes_are_ready_or_reconnecting() {
 
 #[test]
 fn connection_that_was_good_for_long_is_reconnecting_when_it_is_lost() {
-    let mut bench = quiet(3, |_| {});
+    let mut bench = Bench::quiet(3);
     assert_eq!(bench.core.reconnecting(), NodeSet::EMPTY);
     bench.pass(TTL);
     bench.lose(1);
@@ -58,9 +50,9 @@ fn connection_that_was_good_for_long_is_reconnecting_when_it_is_lost() {
     bench.pass(Duration::ZERO);
     bench.connect(1);
     assert_eq!(bench.core.reconnecting(), NodeSet::EMPTY);
-    // A node that is only suspect keeps its connection.
+    // A node that is only suspect keeps its connection, so it is not reconnecting.
     bench.acquire();
-    bench.said(2);
+    bench.sent(2);
     bench.pass(millis(50));
     assert_eq!(bench.node_state(2), NodeState::Suspect);
     assert_eq!(bench.core.reconnecting(), NodeSet::EMPTY);
@@ -68,13 +60,13 @@ fn connection_that_was_good_for_long_is_reconnecting_when_it_is_lost() {
 
 #[test]
 fn driver_sees_how_many_questions_are_unanswered() {
-    let mut bench = quiet(3, |_| {});
+    let mut bench = Bench::quiet(3);
     let unanswered = |bench: &Bench| bench.core.unanswered(NodeId::new(1));
     let before = unanswered(&bench);
     let ops: Vec<_> = (0..3).map(|_| bench.acquire()).collect();
     assert_eq!(unanswered(&bench), before + 3);
     assert!(ops.iter().all(|&op| bench.core.is_open(op)));
-    bench.said(1);
+    bench.sent(1);
     bench.reply(1, "+OK\r\n");
     assert_eq!(unanswered(&bench), before + 2);
     bench.core.cancel(ops[0], bench.now);
@@ -83,13 +75,13 @@ fn driver_sees_how_many_questions_are_unanswered() {
 
 #[test]
 fn key_of_a_lock_can_be_read_until_nothing_of_it_is_pending() {
-    let mut bench = quiet(3, |_| {});
+    let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1, 2]);
     assert_eq!(bench.core.key(&lock), Some(&b"k"[..]));
     bench.core.release_nowait(&lock, bench.now);
     assert_eq!(bench.core.key(&lock), Some(&b"k"[..]), "its releases are in flight");
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, ":1\r\n");
     }
     assert_eq!(bench.core.key(&lock), None);
@@ -98,11 +90,11 @@ fn key_of_a_lock_can_be_read_until_nothing_of_it_is_pending() {
 
 #[test]
 fn error_of_a_request_can_be_read_before_its_outcome_is_fetched() {
-    let mut bench = quiet(3, |_| {});
+    let mut bench = Bench::quiet(3);
     let op = bench.acquire();
     assert!(bench.core.error(op).is_none());
     for node in 0..2 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "_\r\n");
     }
     let error = bench.core.error(op).expect("two of three denied it");
@@ -120,9 +112,9 @@ fn keep(bench: &mut Bench, keep: AutoExtend) -> Lock {
 }
 
 #[test]
-fn renewal_beyond_a_moment_is_possible_only_for_a_held_lock_that_is_bounded_by_a_later_moment() {
+fn auto_extends_beyond_a_moment_needs_a_held_lock_with_a_later_bound() {
     let after = |bench: &Bench, time: Duration| -> Instant { bench.now.saturating_add(time) };
-    let mut bench = quiet(3, |_| {});
+    let mut bench = Bench::quiet(3);
     assert!(!bench.core.auto_extends_beyond(b"k", bench.now), "no lock");
     let lock = keep(&mut bench, AutoExtend::at_most(TTL * 3));
     let end = after(&bench, TTL * 3);
@@ -134,25 +126,25 @@ fn renewal_beyond_a_moment_is_possible_only_for_a_held_lock_that_is_bounded_by_a
     bench.core.release_nowait(&lock, bench.now);
     assert!(!bench.core.auto_extends_beyond(b"k", bench.now), "it is released");
 
-    let mut bench = quiet(3, |_| {});
+    let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1, 2]);
     assert!(!bench.core.auto_extends_beyond(b"k", bench.now), "it is not extended");
-    // The renewal is bounded by a number of extensions: the client does not know when that ends.
+    // The renewal is also bounded by a number of extensions, so the client does not know its end.
     let terms = AutoExtend::at_most(TTL * 3).with_extensions(2);
     bench.core.auto_extend(&lock, terms, bench.now).unwrap();
     assert!(!bench.core.auto_extends_beyond(b"k", bench.now));
 }
 
 #[test]
-fn open_records_count_tasks_and_records_and_open_timers_all_timers() {
-    let mut bench = quiet(3, |_| {});
+fn open_records_count_tasks_and_open_timers_count_renewals() {
+    let mut bench = Bench::quiet(3);
     let (records, timers) = (bench.core.open_records(), bench.core.open_timers());
     let lock = bench.hold(&[0, 1, 2]);
     bench.core.inspect(b"other", 9, bench.now).unwrap();
     assert_eq!(bench.core.open_records(), records + 2);
     let without = bench.core.open_timers();
     assert!(without > timers);
-    // A renewal, a warning and a later deadline need timers.
+    // Auto-extend needs timers of its own, for the next renewal and the warning.
     let terms = AutoExtend::at_most(TTL * 3);
     bench.core.auto_extend(&lock, terms, bench.now).unwrap();
     assert!(bench.core.open_timers() > without);

@@ -1,17 +1,10 @@
-//! Nodes that answer absent, or another's, one after the other: together they may be too many.
+//! Nodes that lose the key one after the other, in different rounds: the client adds them up, and
+//! the lock is lost when no majority is left.
 
 use super::*;
 use redlatch::{Lock, LostReason};
 
-fn quiet(nodes: usize) -> Bench {
-    Bench::with(nodes, |settings| {
-        settings.probe_interval = TTL * 100;
-        // No node is found silent, and no round ends, in the course of a test.
-        settings.node_timeout = TTL / 2;
-    })
-}
-
-/// A lock on all nodes.
+/// Acquires a lock on all nodes.
 fn hold(bench: &mut Bench, nodes: usize) -> Lock {
     bench.acquire();
     for node in 0..nodes {
@@ -21,7 +14,7 @@ fn hold(bench: &mut Bench, nodes: usize) -> Lock {
     bench.won()
 }
 
-/// The caller extends the lock; these nodes answer, the others do not.
+/// The caller extends the lock. Only these nodes answer.
 fn extend(bench: &mut Bench, lock: &Lock, replies: &[(usize, &str)]) {
     bench.core.extend(lock, TTL, 2, bench.now).unwrap();
     for &(node, reply) in replies {
@@ -38,19 +31,19 @@ fn assert_gone(bench: &mut Bench, lock: &Lock) {
 
 #[test]
 fn nodes_that_lost_the_key_in_different_rounds_are_counted_together() {
-    let mut bench = quiet(3);
+    let mut bench = Bench::quiet(3);
     let lock = hold(&mut bench, 3);
     extend(&mut bench, &lock, &[(0, ":-1\r\n"), (1, ":1\r\n"), (2, ":1\r\n")]);
     assert!(bench.completion().unwrap().result.is_ok());
-    // n0 does not answer this extend. Before that it held another client's key, and was not healed
-    // since.
+    // Node 0 does not answer this extend. But in the first one it held another client's key, and it
+    // was not healed since, so it counts as lost.
     extend(&mut bench, &lock, &[(1, ":-1\r\n")]);
     assert_gone(&mut bench, &lock);
 }
 
 #[test]
 fn extend_counts_answers_to_an_earlier_round() {
-    let mut bench = quiet(5);
+    let mut bench = Bench::quiet(5);
     let lock = hold(&mut bench, 5);
     let yes = [2, 3, 4].map(|node| (node, ":1\r\n"));
     extend(&mut bench, &lock, &yes);
@@ -68,11 +61,11 @@ fn extend_counts_answers_to_an_earlier_round() {
 
 #[test]
 fn a_node_whose_key_came_back_without_a_heal_does_not_count() {
-    let mut bench = quiet(3);
+    let mut bench = Bench::quiet(3);
     let lock = hold(&mut bench, 3);
     extend(&mut bench, &lock, &[(0, ":-1\r\n"), (1, ":1\r\n"), (2, ":1\r\n")]);
     assert!(bench.completion().unwrap().result.is_ok());
-    // If the yes of n0 counted, there would be a majority.
+    // If the grant of node 0 counted, there would be a majority.
     extend(&mut bench, &lock, &[(0, ":1\r\n"), (1, ":1\r\n")]);
     assert!(bench.completion().is_none(), "n1 alone counts");
     assert_eq!(bench.names(2), ["EVALSHA"]);

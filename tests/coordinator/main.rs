@@ -1,6 +1,6 @@
-//! The core by hand: bytes and moments in, bytes and moments out, one rule a test. There is no
-//! socket and no clock, and every reply is written out, so that a test can look at the order of
-//! requests.
+//! The core (`src/proto`) driven by hand: the test passes bytes and moments in, and reads bytes,
+//! actions and completions. It has no socket and no clock, and writes out every reply of a node,
+//! so it can check the order of requests. Each test checks one rule.
 
 mod auto_extend;
 mod auto_extend_timing;

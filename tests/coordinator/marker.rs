@@ -1,5 +1,5 @@
-//! The node marker: what one process learns of a node from the marker that another process left
-//! there, and what it writes there itself.
+//! The node marker: what a client learns about a node from the marker that another process wrote
+//! there, and when it writes the marker itself.
 
 use super::bench::{INFO_REPLID, bulk};
 use super::*;
@@ -10,13 +10,13 @@ use redlatch::{LockOptions, NodeId, RestartGuard, proto::Instant};
 
 pub const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 pub const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
-/// What the clock of the nodes shows at `NOW`, in microseconds.
+/// The time of the nodes at `NOW`, in microseconds since 1970.
 pub const MICROS: u64 = 1_700_001_000_000_000;
 pub const MINUTE: u64 = 60_000_000;
-/// `max_ttl` and its drift.
+/// The length of a quarantine: `max_ttl` and its drift.
 pub const MEMORY: Duration = Duration::from_millis(60_602);
 
-/// A marker of node 0 that was written so many microseconds ago.
+/// A marker of node 0 that was written so many microseconds before `NOW`.
 pub fn marker(ago: u64, end: &str) -> Option<String> {
     let run_id = format!("{}0", "R".repeat(39));
     Some(format!("1 {run_id} {} {}{end}", "H".repeat(40), MICROS - ago))
@@ -28,7 +28,7 @@ pub fn settings(guard: RestartGuard) -> Settings {
     settings
 }
 
-/// A new process meets one node with this marker and this `INFO`.
+/// A new process connects to one node with this marker and this `INFO`.
 pub fn meet(guard: RestartGuard, marker: Option<String>, info: &str) -> Bench {
     let mut bench = Bench::of_settings(settings(guard), &[marker], NOW);
     bench.set_info(0, info);
@@ -36,8 +36,8 @@ pub fn meet(guard: RestartGuard, marker: Option<String>, info: &str) -> Bench {
     bench
 }
 
-/// For how long the node does not grant, and why.
-pub fn distrust(bench: &mut Bench) -> Option<(Duration, QuarantineReason)> {
+/// For how long the node is in quarantine, and why; `None` if no event reports a quarantine.
+pub fn quarantine_of(bench: &mut Bench) -> Option<(Duration, QuarantineReason)> {
     std::iter::from_fn(|| bench.core.poll_node_event()).find_map(|event| match event {
         NodeEvent::Quarantined { until, why, .. } => Some((until.saturating_since(bench.now), why)),
         _ => None,
@@ -47,12 +47,16 @@ pub fn distrust(bench: &mut Bench) -> Option<(Duration, QuarantineReason)> {
 #[test]
 fn quarantine_begins_when_a_node_was_first_seen_without_a_marker() {
     let mut first = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
-    assert_eq!(distrust(&mut first), Some((MEMORY, QuarantineReason::Unmarked)));
+    assert_eq!(quarantine_of(&mut first), Some((MEMORY, QuarantineReason::Unmarked)));
     assert_eq!(first.markers[0], marker(0, ""), "it is written for the next process");
-    // The node was flushed or is new, so its uptime of a day proves nothing.
+    // The next process also distrusts the node until `MEMORY` after the first one met it. The
+    // uptime of a day proves nothing, because the node may have been flushed since.
     for (ago, left) in [(MINUTE / 2, Some(MEMORY - millis(30_000))), (2 * MINUTE, None)] {
         let mut next = meet(RestartGuard::On, marker(ago, ""), INFO_REPLID);
-        assert_eq!(distrust(&mut next), left.map(|left| (left, QuarantineReason::MarkedLately)));
+        assert_eq!(
+            quarantine_of(&mut next),
+            left.map(|left| (left, QuarantineReason::MarkedLately))
+        );
         assert_eq!(next.markers[0], marker(ago, ""), "it stays as it is");
     }
 }
@@ -61,11 +65,11 @@ fn quarantine_begins_when_a_node_was_first_seen_without_a_marker() {
 fn a_node_that_was_promoted_and_restarted_long_ago_is_trusted_by_its_marker() {
     let promoted = format!("{INFO_REPLID}second_repl_offset:88\r\n");
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), &promoted);
-    assert_eq!(distrust(&mut bench), None);
+    assert_eq!(quarantine_of(&mut bench), None);
     assert_eq!(bench.node_state(0), NodeState::Ready);
-    // If no marker may be written, the offset is the only sign.
+    // If the client may not use the marker, only `second_repl_offset` shows the promotion.
     let mut bench = meet(RestartGuard::On, None, &promoted);
-    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Promoted)));
+    assert_eq!(quarantine_of(&mut bench), Some((MEMORY, QuarantineReason::Promoted)));
 }
 
 #[test]
@@ -76,7 +80,7 @@ fn a_node_of_another_identity_than_its_marker_is_quarantined_and_marked_anew() {
     ];
     for (info, why) in cases {
         let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), &info);
-        assert_eq!(distrust(&mut bench), Some((MEMORY, why)));
+        assert_eq!(quarantine_of(&mut bench), Some((MEMORY, why)));
         let written = bench.markers[0].clone().unwrap();
         assert!(written.ends_with(&MICROS.to_string()), "{written}");
         assert_ne!(Some(written), marker(0, ""), "it names the new identity");
@@ -92,7 +96,7 @@ fn a_second_promotion_between_two_connections_is_seen() {
     bench.pass(millis(600));
     bench.set_info(0, &promoted.replace("HHH", "III"));
     bench.connect(0);
-    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Promoted)));
+    assert_eq!(quarantine_of(&mut bench), Some((MEMORY, QuarantineReason::Promoted)));
 }
 
 #[test]
@@ -102,20 +106,20 @@ fn a_flush_between_two_connections_is_seen() {
     bench.pass(millis(600));
     bench.markers[0] = Some(String::new());
     bench.connect(0);
-    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Unmarked)));
+    assert_eq!(quarantine_of(&mut bench), Some((MEMORY, QuarantineReason::Unmarked)));
 }
 
 #[test]
 fn a_client_that_sees_a_flush_or_a_jump_of_the_clock_marks_the_node_for_the_next_process() {
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
-    // Many pushes cost one script until it is answered.
+    // For several flush messages the client sends one script, and no other until it is answered.
     bench.reply(0, &FLUSH.repeat(3));
-    let said = bench.said(0);
-    assert_eq!(said.len(), 1);
-    assert_eq!((said[0][1].as_str(), said[0][5].as_str()), (MARK, ""), "unless another did");
+    let sent = bench.sent(0);
+    assert_eq!(sent.len(), 1);
+    assert_eq!((sent[0][1].as_str(), sent[0][5].as_str()), (MARK, ""), "unless another did");
     bench.reply(0, &bulk(&marker(0, "").unwrap()));
     bench.reply(0, FLUSH);
-    assert_eq!(bench.said(0).len(), 1);
+    assert_eq!(bench.sent(0).len(), 1);
     // The answer is lost with the connection, so the next connection has to write the marker.
     bench.lose(0);
     bench.pass(millis(600));
@@ -124,26 +128,26 @@ fn a_client_that_sees_a_flush_or_a_jump_of_the_clock_marks_the_node_for_the_next
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
     bench.pass(Duration::from_secs(5));
     assert_eq!(bench.names(0), ["TIME"]);
-    bench.tell_time_of(0, 3_600_000_000);
-    let said = bench.said(0);
-    assert_eq!((said[0][1].as_str(), said[0][5].as_str()), (MARK, "new"), "the old one survived");
+    bench.answer_time_with_skew(0, 3_600_000_000);
+    let sent = bench.sent(0);
+    assert_eq!((sent[0][1].as_str(), sent[0][5].as_str()), (MARK, "new"), "the old one survived");
 }
 
 #[test]
 fn a_flush_during_the_handshake_is_not_missed() {
     let mut bench = Bench::of_settings(settings(RestartGuard::On), &[marker(2 * MINUTE, "")], NOW);
     bench.open(0);
-    // The flush comes after tracking was switched on and the marker was read.
-    let said = bench.said(0);
-    let names: Vec<&str> = said.iter().map(|command| command[0].as_str()).collect();
+    // The flush comes after the node executed CLIENT TRACKING and the GET of the marker.
+    let sent = bench.sent(0);
+    let names: Vec<&str> = sent.iter().map(|command| command[0].as_str()).collect();
     let at = |name| names.iter().position(|&other| other == name).unwrap();
-    assert!(said[1][1] == "TRACKING" && at("GET") > 1, "{names:?}");
-    let replies: Vec<String> = said.iter().map(|c| bench.handshake_reply(0, c)).collect();
+    assert!(sent[1][1] == "TRACKING" && at("GET") > 1, "{names:?}");
+    let replies: Vec<String> = sent.iter().map(|c| bench.handshake_reply(0, c)).collect();
     let (before, after) = replies.split_at(at("GET") + 1);
     bench.reply(0, &format!("{}{FLUSH}{}", before.concat(), after.concat()));
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
-    let said = bench.said(0);
-    assert!(said.iter().any(|command| command[1..].first().is_some_and(|word| word == MARK)));
+    let sent = bench.sent(0);
+    assert!(sent.iter().any(|command| command[1..].first().is_some_and(|word| word == MARK)));
 }
 
 #[test]
@@ -151,7 +155,7 @@ fn a_marker_from_the_nodes_future_is_written_anew() {
     let run_id = format!("{}0", "R".repeat(39));
     let future = format!("1 {run_id} {} {}", "H".repeat(40), MICROS + MINUTE);
     let mut bench = meet(RestartGuard::On, Some(future), INFO_REPLID);
-    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::ClockJumped)));
+    assert_eq!(quarantine_of(&mut bench), Some((MEMORY, QuarantineReason::ClockJumped)));
     assert_eq!(bench.markers[0], marker(0, ""));
 }
 
@@ -160,30 +164,30 @@ fn an_operator_who_vouches_is_believed_by_every_process() {
     let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
     bench.core.vouch(7, bench.now).unwrap();
-    let said = bench.said(0);
-    let vouched = said.iter().find(|command| command.get(1).is_some_and(|word| word == MARK));
+    let sent = bench.sent(0);
+    let vouched = sent.iter().find(|command| command.get(1).is_some_and(|word| word == MARK));
     assert_eq!(vouched.unwrap()[6], " vouched");
     bench.reply(0, &bulk(&marker(0, " vouched").unwrap()));
     let Ok(Outcome::Vouched(report)) = bench.completion().unwrap().result else { panic!() };
     assert_eq!(report.nodes[0].reply, NodeReply::Granted);
     assert_eq!(bench.node_state(0), NodeState::Ready);
     bench.assert_idle();
-    // The next process trusts the node, even if it has been up for only a second.
+    // The next process trusts the node, even if the node has been up for only a second.
     let young = INFO_REPLID.replace("86400", "1");
     let mut next = meet(RestartGuard::On, marker(0, " vouched"), &young);
-    assert_eq!(distrust(&mut next), None);
-    // The marker of another process of the node vouches for nothing.
+    assert_eq!(quarantine_of(&mut next), None);
+    // The node has restarted since, so the marker does not vouch for it any more.
     let restarted = INFO_REPLID.replace("RRR", "SSS");
     let mut next = meet(RestartGuard::On, marker(MINUTE, " vouched"), &restarted);
-    assert_eq!(distrust(&mut next), Some((MEMORY, QuarantineReason::Restarted)));
+    assert_eq!(quarantine_of(&mut next), Some((MEMORY, QuarantineReason::Restarted)));
 }
 
 #[test]
 fn vouch_does_not_cover_what_a_node_forgets_later() {
     let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
     bench.core.vouch(7, bench.now).unwrap();
-    bench.said(0);
-    // The script found no marker, and wrote none.
+    bench.sent(0);
+    // The flush deleted the marker, so the script of `vouch` wrote none.
     bench.reply(0, &format!("{FLUSH}_\r\n"));
     let error = bench.completion().unwrap().result.unwrap_err();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
@@ -195,34 +199,36 @@ fn an_operator_vouches_only_in_the_place_of_the_marker_that_was_seen() {
     let mut bench = meet(RestartGuard::On, marker(MINUTE / 2, ""), INFO_REPLID);
     bench.core.vouch(7, bench.now).unwrap();
     let vouches = |bench: &mut Bench| -> Vec<String> {
-        let said = bench.said(0).into_iter();
-        let scripts = said.filter(|command| command.get(1).is_some_and(|word| word == MARK));
+        let sent = bench.sent(0).into_iter();
+        let scripts = sent.filter(|command| command.get(1).is_some_and(|word| word == MARK));
         scripts.filter(|script| script[6] == " vouched").map(|script| script[5].clone()).collect()
     };
     assert_eq!(vouches(&mut bench), [(MICROS - MINUTE / 2).to_string()]);
-    // A flush comes before the answer: the marker that is written after it is another one.
+    // A flush comes before the answer, so the client writes a new marker. The next `vouch` has to
+    // replace this one.
     bench.reply(0, &format!("{FLUSH}_\r\n"));
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, &bulk(&marker(0, "").unwrap()));
     bench.core.vouch(8, bench.now).unwrap();
     assert_eq!(vouches(&mut bench), [MICROS.to_string()]);
 }
 
-/// The marker could not be written during the handshake. Then a flush comes, and after it the
-/// command: written without a marker to compare with, it would cover what was just forgotten.
+/// The client could not write the marker during the handshake, so `vouch` has no marker that it
+/// could replace. If it wrote one all the same, it would also vouch for what a flush just before it
+/// made the node forget.
 #[test]
 fn no_operator_vouches_for_a_node_whose_marker_was_never_seen() {
     let mut bench = Bench::of_settings(settings(RestartGuard::On), &[Some(String::new())], NOW);
     bench.open(0);
-    let said = bench.said(0);
-    let replies: String = said.iter().map(|c| bench.handshake_reply(0, c)).collect();
+    let sent = bench.sent(0);
+    let replies: String = sent.iter().map(|c| bench.handshake_reply(0, c)).collect();
     bench.reply(0, &replies);
     assert_eq!(bench.names(0), ["EVAL"]);
     bench.reply(0, "-OOM no\r\n");
-    bench.said(0);
+    bench.sent(0);
     bench.core.vouch(7, bench.now).unwrap();
-    let said = bench.said(0);
-    assert_eq!(said[0][5], "0", "the time of the marker that it replaces: there is none");
+    let sent = bench.sent(0);
+    assert_eq!(sent[0][5], "0", "the time of the marker that it replaces: there is none");
     bench.reply(0, "_\r\n");
     let error = bench.completion().unwrap().result.unwrap_err();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
@@ -233,7 +239,7 @@ fn vouch_by_two_clients_at_once_succeeds() {
     let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
     bench.core.vouch(7, bench.now).unwrap();
     bench.core.vouch(8, bench.now).unwrap();
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, &bulk(&marker(0, " vouched").unwrap()).repeat(2));
     for _ in 0..2 {
         assert!(bench.completion().unwrap().result.is_ok());
@@ -247,14 +253,15 @@ fn a_quarantine_that_began_after_an_operator_vouched_lasts_to_its_own_end() {
     let mut bench = Bench::of_settings(settings, &[Some(String::new())], NOW);
     bench.connect(0);
     bench.core.vouch(7, bench.now).unwrap();
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, &bulk(&marker(0, " vouched").unwrap()));
     assert_eq!(bench.node_state(0), NodeState::Ready);
     for _ in 0..2 {
-        // The second flush prolongs the quarantine that the first one began.
+        // Each flush begins a quarantine that the earlier `vouch` does not end. The second flush
+        // prolongs the quarantine of the first.
         bench.pass(Duration::from_secs(10));
         bench.reply(0, FLUSH);
-        assert_eq!(markings(&bench.said(0)), [""]);
+        assert_eq!(markings(&bench.sent(0)), [""]);
         bench.reply(0, &bulk(&marker(0, "").unwrap()));
     }
     bench.pass(MEMORY - Duration::from_secs(10));
@@ -263,7 +270,7 @@ fn a_quarantine_that_began_after_an_operator_vouched_lasts_to_its_own_end() {
     assert_eq!(bench.node_state(0), NodeState::Ready);
 }
 
-/// `ARGV[2]`, how to write, of each script in `said` that writes the marker.
+/// The second argument of each script in `said` that writes the marker: what it may replace.
 fn markings(said: &[bench::Command]) -> Vec<&str> {
     let scripts = said.iter().filter(|command| command.get(1).is_some_and(|word| word == MARK));
     scripts.map(|script| script[5].as_str()).collect()
@@ -278,34 +285,35 @@ fn a_jump_of_the_clock_is_written_down_when_the_node_can_be_asked_again() {
         assert_eq!(bench.names(0), ["TIME"]);
         bench
     };
-    // The node was suspect when it answered `TIME`.
+    // The node is suspect when it answers `TIME` with the jump.
     let mut bench = asked_for_its_time();
     bench.pass(millis(60));
     assert_eq!(bench.node_state(0), NodeState::Suspect);
-    bench.tell_time_of(0, jump);
-    assert_eq!(markings(&bench.said(0)), ["new"]);
-    // The client was already writing the marker because of a flush of another database.
+    bench.answer_time_with_skew(0, jump);
+    assert_eq!(markings(&bench.sent(0)), ["new"]);
+    // A script that writes the marker after a flush of another database is already in flight, so
+    // the client sends the next one after the answer.
     let mut bench = asked_for_its_time();
     bench.reply(0, FLUSH);
-    assert_eq!(markings(&bench.said(0)), [""]);
-    bench.tell_time_of(0, jump);
-    assert_eq!(markings(&bench.said(0)), [""; 0]);
+    assert_eq!(markings(&bench.sent(0)), [""]);
+    bench.answer_time_with_skew(0, jump);
+    assert_eq!(markings(&bench.sent(0)), [""; 0]);
     bench.reply(0, &bulk(&marker(2 * MINUTE, "").unwrap()));
-    assert_eq!(markings(&bench.said(0)), ["new"]);
-    // The node's memory is full for a while.
+    assert_eq!(markings(&bench.sent(0)), ["new"]);
+    // The node has no memory, so the client tries again with the next probe.
     bench.reply(0, "-OOM command not allowed when used memory > 'maxmemory'.\r\n");
-    assert_eq!(markings(&bench.said(0)), [""; 0]);
+    assert_eq!(markings(&bench.sent(0)), [""; 0]);
     bench.pass(Duration::from_secs(5));
-    assert_eq!(markings(&bench.said(0)), ["new"]);
+    assert_eq!(markings(&bench.sent(0)), ["new"]);
     bench.reply(0, &bulk(&marker(0, "").unwrap()));
     bench.markers[0] = marker(0, "");
-    bench.tell_time_of(0, jump);
+    bench.answer_time_with_skew(0, jump);
     bench.pass(Duration::from_secs(5));
-    assert_eq!(markings(&bench.said(0)), [""; 0], "it is written");
-    // If this connection is lost, the marker is written on the next one.
+    assert_eq!(markings(&bench.sent(0)), [""; 0], "it is written");
+    // If the connection is lost before the answer, the client writes the marker on the next one.
     let mut bench = asked_for_its_time();
-    bench.tell_time_of(0, jump);
-    assert_eq!(markings(&bench.said(0)), ["new"]);
+    bench.answer_time_with_skew(0, jump);
+    assert_eq!(markings(&bench.sent(0)), ["new"]);
     bench.lose(0);
     bench.pass(millis(600));
     assert_eq!(markings(&bench.connect(0)), ["new"]);
@@ -318,8 +326,8 @@ fn a_marker_that_cannot_be_written_for_a_while_is_no_reason_to_trust() {
     for refusal in ["-OOM no\r\n", "-MISCONF no\r\n", wrapped] {
         let mut bench = Bench::of_settings(settings(RestartGuard::On), &[Some(String::new())], NOW);
         bench.open(0);
-        let said = bench.said(0);
-        let replies: String = said.iter().map(|c| bench.handshake_reply(0, c)).collect();
+        let sent = bench.sent(0);
+        let replies: String = sent.iter().map(|c| bench.handshake_reply(0, c)).collect();
         bench.reply(0, &replies);
         assert_eq!(bench.names(0), ["EVAL"]);
         bench.reply(0, refusal);
@@ -332,24 +340,24 @@ fn a_node_that_does_not_say_what_time_it_is_is_judged_without_its_marker() {
     let known = marker(2 * MINUTE, "");
     let mut bench = Bench::of_settings(settings(RestartGuard::On), &[known], NOW);
     bench.open(0);
-    let said = bench.said(0);
+    let sent = bench.sent(0);
     let mut reply = |command: &bench::Command| match command[0].as_str() {
         "TIME" => "-NOPERM no\r\n".to_string(),
         _ => bench.handshake_reply(0, command),
     };
-    let replies: String = said.iter().map(&mut reply).collect();
+    let replies: String = sent.iter().map(&mut reply).collect();
     bench.reply(0, &replies);
     assert_eq!(bench.node_state(0), NodeState::Ready, "it has been up for a day");
 }
 
-/// A replica that attaches, a backup, and the end of the backlog change the replication history of
-/// a master that was not promoted.
+/// The replication id of a master also changes without a promotion: when a replica attaches, by a
+/// backup, or when the backlog ends. The client must not put the node in quarantine for that.
 #[test]
 fn a_new_replication_history_without_a_promotion_costs_nothing() {
     let info = format!("{}second_repl_offset:-1\r\n", INFO_REPLID.replace("HHH", "III"));
     for end in ["", " vouched"] {
         let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, end), &info);
-        assert_eq!(distrust(&mut bench), None);
+        assert_eq!(quarantine_of(&mut bench), None);
         let written = bench.markers[0].clone().unwrap();
         assert!(written.contains("III"), "{written}");
         assert!(written.ends_with(&format!("{}{end}", MICROS - 2 * MINUTE)), "{written}");
@@ -359,14 +367,15 @@ fn a_new_replication_history_without_a_promotion_costs_nothing() {
     bench.pass(millis(600));
     bench.set_info(0, &info);
     bench.connect(0);
-    assert_eq!(distrust(&mut bench), None, "also for a client that knew the node");
-    // A node forgets after an hour that it was promoted: too soon for the longest ttls.
+    assert_eq!(quarantine_of(&mut bench), None, "also for a client that knew the node");
+    // A node reports for only an hour that it was promoted. A client with longer ttls cannot rely
+    // on that, so it assumes a promotion.
     let mut long = settings(RestartGuard::On);
     long.max_ttl = Duration::from_secs(2 * 3600);
     let mut bench = Bench::of_settings(long, &[marker(2 * MINUTE, "")], NOW);
     bench.set_info(0, &info);
     bench.connect(0);
-    assert_eq!(distrust(&mut bench).unwrap().1, QuarantineReason::Promoted);
+    assert_eq!(quarantine_of(&mut bench).unwrap().1, QuarantineReason::Promoted);
 }
 
 #[test]
@@ -374,13 +383,13 @@ fn a_restart_that_another_client_recorded_as_harmless_counts_for_a_client_withou
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
     bench.lose(0);
     bench.pass(millis(600));
-    // A client with `Persistent` has kept the time of the marker, and the node has been up for a
-    // day.
+    // The node restarts with a new run id. A client with `RestartGuard::Persistent` has written
+    // this id into the marker and kept its time, because for this client the node forgot nothing.
     let restarted = INFO_REPLID.replace("RRR", "SSS");
     bench.markers[0] = marker(2 * MINUTE, "").map(|marker| marker.replace("RRR", "SSS"));
     bench.set_info(0, &restarted);
     bench.connect(0);
-    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Restarted)));
+    assert_eq!(quarantine_of(&mut bench), Some((MEMORY, QuarantineReason::Restarted)));
 }
 
 #[test]
@@ -391,7 +400,7 @@ fn the_key_of_the_marker_cannot_be_locked() {
         error.to_string(),
         "key \"app:node\": it is the key of the node marker; lock another key"
     );
-    assert!(bench.said(0).is_empty());
+    assert!(bench.sent(0).is_empty());
 }
 
 #[test]
@@ -402,8 +411,8 @@ fn vouch_ends_at_the_node_timeout_with_the_reply_of_each_node() {
     }
     bench.core.vouch(7, bench.now).unwrap();
     let answer = bulk(&marker(0, " vouched").unwrap());
-    bench.said(0);
-    bench.said(1);
+    bench.sent(0);
+    bench.sent(1);
     bench.reply(0, &answer);
     bench.reply(1, "-NOPERM no\r\n");
     assert!(bench.completion().is_none(), "node 2 may answer yet");
@@ -420,10 +429,10 @@ fn vouch_ends_at_the_node_timeout_with_the_reply_of_each_node() {
 fn a_key_of_another_program_is_left_alone() {
     for value in ["hello", "1 2 3", &format!("1 {}", "x".repeat(90))] {
         let mut bench = meet(RestartGuard::On, Some(value.into()), INFO_REPLID);
-        assert_eq!(distrust(&mut bench), None, "the node is judged by its uptime");
+        assert_eq!(quarantine_of(&mut bench), None, "the node is judged by its uptime");
         assert_eq!(bench.markers[0].as_deref(), Some(value));
         bench.reply(0, FLUSH);
-        assert!(bench.said(0).is_empty());
+        assert!(bench.sent(0).is_empty());
     }
 }
 
@@ -443,11 +452,11 @@ fn marker_is_not_read_without_the_restart_guard() {
 
 #[test]
 fn vouch_does_not_cover_what_a_node_forgets_before_its_answer_is_read() {
-    // The node wrote the marker and was flushed after that. The client reads of the flush before it
-    // reads the answer.
+    // The node wrote the marker and was flushed after that. The client reads the flush message
+    // before the answer.
     let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
     bench.core.vouch(7, bench.now).unwrap();
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, &format!("{FLUSH}{}", bulk(&marker(0, " vouched").unwrap())));
     let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
     assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::Quarantined));
@@ -458,7 +467,7 @@ fn vouch_does_not_cover_what_a_node_forgets_before_its_answer_is_read() {
 fn vouch_needs_the_marker_of_an_operator_in_the_answer() {
     let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
     bench.core.vouch(7, bench.now).unwrap();
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, &bulk(&marker(0, "").unwrap()));
     let error = bench.completion().unwrap().result.unwrap_err();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
@@ -474,24 +483,25 @@ fn vouch_is_refused_where_no_marker_can_name_the_node() {
     unknown.set_info(0, "uptime_in_seconds:86400\r\nrole:master\r\n");
     for mut bench in [unnamed, unknown] {
         bench.connect(0);
-        bench.said(0);
+        bench.sent(0);
         bench.core.vouch(7, bench.now).unwrap();
-        assert!(bench.said(0).is_empty());
+        assert!(bench.sent(0).is_empty());
         let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
         assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::NoPermission));
     }
 }
 
-/// Whether the marker is written again, by the probe after a flush that could not write it.
+/// After a flush the node refuses to write the marker, with this reply. Returns whether the client
+/// tries again with the next probe.
 fn is_written_again(refusal: &str) -> bool {
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
     bench.reply(0, FLUSH);
     assert_eq!(bench.names(0), ["EVAL"]);
     bench.reply(0, refusal);
     bench.pass(Duration::from_secs(5));
-    let said = bench.names(0);
-    assert!(said.contains(&"TIME".to_string()), "{said:?}");
-    said.contains(&"EVAL".to_string())
+    let sent = bench.names(0);
+    assert!(sent.contains(&"TIME".to_string()), "{sent:?}");
+    sent.contains(&"EVAL".to_string())
 }
 
 #[test]
@@ -500,8 +510,9 @@ fn marker_that_a_node_refuses_for_good_is_not_written_again() {
     assert!(!is_written_again("-NOPERM no\r\n"));
 }
 
-/// The floor of a counter is the time of the node marker. The marker that stands there after a
-/// flush could not be renewed, so it is of before the flush.
+/// Counters below the time of the node marker count as absent. If the marker cannot be renewed
+/// after a flush, it is older than the flush, and would let counters from before count. So the node
+/// does not count for fences.
 #[test]
 fn node_whose_marker_could_not_be_renewed_counts_no_fence() {
     let new = bulk(&marker(0, "").expect("one was made"));
@@ -511,13 +522,13 @@ fn node_whose_marker_could_not_be_renewed_counts_no_fence() {
         let mut bench = Bench::of_settings(settings, &[marker(2 * MINUTE, "")], NOW);
         bench.connect(0);
         bench.reply(0, FLUSH);
-        let said = bench.said(0);
-        assert_eq!(said.last().map(|command| command[1].as_str()), Some(MARK), "{said:?}");
+        let sent = bench.sent(0);
+        assert_eq!(sent.last().map(|command| command[1].as_str()), Some(MARK), "{sent:?}");
         bench.reply(0, answer);
         bench.pass(MEMORY + millis(1));
         let fenced = bench.core.acquire(b"k", LockOptions::once(TTL).fenced(), 1, bench.now);
         fenced.expect("it can be asked for");
-        let said = bench.said(0);
-        assert_eq!(said[0][0], command, "after {answer:?}: {said:?}");
+        let sent = bench.sent(0);
+        assert_eq!(sent[0][0], command, "after {answer:?}: {sent:?}");
     }
 }

@@ -1,7 +1,8 @@
-//! The probe reads the node marker, and whether the node may evict: what no push reports.
+//! Probes: in regular intervals the client reads the node marker and whether the node may evict,
+//! because no notification reports a change of these.
 
 use super::bench::{INFO_REPLID, bulk};
-use super::marker::{FLUSH, MEMORY, MICROS, MINUTE, NOW, distrust, marker, meet, settings};
+use super::marker::{FLUSH, MEMORY, MICROS, MINUTE, NOW, marker, meet, quarantine_of, settings};
 use super::*;
 use redlatch::proto::command::MARK;
 use redlatch::proto::{Action, QuarantineReason};
@@ -9,23 +10,24 @@ use redlatch::{LockOptions, NodeId, RestartGuard};
 
 const PROBE: Duration = Duration::from_secs(5);
 
-/// Lets a probe interval pass, and the node answer. Returns how its marker was to be written.
+/// Lets a probe interval pass, and node 0 answer everything. Returns what `settle` returns.
 pub fn probe(bench: &mut Bench) -> Vec<String> {
     bench.pass(PROBE);
     settle(bench)
 }
 
-/// Node 0 answers everything, as the handshake does, and runs the scripts that write its marker.
+/// Node 0 answers everything, and runs the scripts that write its marker. Returns the second
+/// argument of each of these scripts, which says what the script may replace.
 pub fn settle(bench: &mut Bench) -> Vec<String> {
     let mut markings = Vec::new();
     loop {
-        let said = bench.said(0);
-        if said.is_empty() {
+        let sent = bench.sent(0);
+        if sent.is_empty() {
             return markings;
         }
-        for command in said {
+        for command in sent {
             if command[0] == "TIME" {
-                bench.tell_time(0);
+                bench.answer_time(0);
                 continue;
             }
             if command.get(1).is_some_and(|word| word == MARK) {
@@ -41,11 +43,11 @@ pub fn settle(bench: &mut Bench) -> Vec<String> {
 fn trusting() -> Bench {
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
     assert!(probe(&mut bench).is_empty());
-    assert_eq!(distrust(&mut bench), None);
+    assert_eq!(quarantine_of(&mut bench), None);
     bench
 }
 
-/// The marker that the node's script would write now.
+/// The marker that a script would write on node 0 now.
 fn marker_now(bench: &Bench) -> Option<String> {
     let ago = MICROS.checked_sub(bench.micros(0));
     assert_eq!(ago.unwrap_or(0), 0, "the clock of the tests begins with MICROS");
@@ -57,14 +59,15 @@ fn probe_that_finds_no_marker_quarantines_the_node_and_writes_one() {
     let mut bench = trusting();
     bench.markers[0] = Some(String::new());
     assert_eq!(probe(&mut bench), [""]);
-    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Unmarked)));
+    assert_eq!(quarantine_of(&mut bench), Some((MEMORY, QuarantineReason::Unmarked)));
     assert_eq!(bench.markers[0], marker_now(&bench));
-    // One marker is enough: the next probe writes none.
+    // The next probe finds this marker, and writes no other one.
     assert!(probe(&mut bench).is_empty());
-    assert_eq!(distrust(&mut bench), None);
+    assert_eq!(quarantine_of(&mut bench), None);
 }
 
-/// The databases were swapped, and the other one was marked long ago, by a client of other locks.
+/// An operator swapped the databases of the node. The other database has an older marker, of a
+/// client with other locks.
 #[test]
 fn probe_that_finds_an_older_marker_of_the_same_process_replaces_it() {
     for (ago, end) in
@@ -73,17 +76,17 @@ fn probe_that_finds_an_older_marker_of_the_same_process_replaces_it() {
         let mut bench = trusting();
         bench.markers[0] = marker(ago, end);
         assert_eq!(probe(&mut bench), [(MICROS - ago).to_string()], "{ago} {end}");
-        assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::MarkerChanged)));
+        assert_eq!(quarantine_of(&mut bench), Some((MEMORY, QuarantineReason::MarkerChanged)));
         assert_eq!(bench.markers[0], marker_now(&bench), "the next process waits, too");
         assert!(probe(&mut bench).is_empty());
-        assert_eq!(distrust(&mut bench), None);
+        assert_eq!(quarantine_of(&mut bench), None);
     }
 }
 
-/// A marker is compared with that of the last look, not of the first one; and after a marking, with
-/// the time of the marking.
+/// The client compares a marker with the one that it last read or wrote, and not with that of the
+/// handshake.
 #[test]
-fn marker_is_compared_with_the_last_look() {
+fn marker_is_compared_with_the_one_read_or_written_last() {
     let at = |since: u64| marker(0, "").map(|m| m.replace(&MICROS.to_string(), &since.to_string()));
     let mut bench = trusting();
     assert!(probe(&mut bench).is_empty());
@@ -94,9 +97,9 @@ fn marker_is_compared_with_the_last_look() {
     let mut bench = trusting();
     bench.markers[0] = Some(String::new());
     bench.pass(PROBE);
-    bench.said(0);
-    bench.tell_time(0);
-    let script = bench.said(0);
+    bench.sent(0);
+    bench.answer_time(0);
+    let script = bench.sent(0);
     let between = bench.micros(0) + 20_000;
     bench.pass(millis(40));
     let reply = bench.handshake_reply(0, &script[0]);
@@ -105,15 +108,15 @@ fn marker_is_compared_with_the_last_look() {
     assert_eq!(probe(&mut bench), [between.to_string()], "it was written before that marker");
 }
 
-/// The clock of the node was set back a little while the script was on its way.
+/// The clock of the node was set back a little while the script was in flight.
 #[test]
 fn marker_that_this_client_wrote_is_known_whatever_time_it_has() {
     let mut bench = trusting();
     bench.markers[0] = marker(7 * MINUTE, "");
     bench.pass(PROBE);
-    bench.said(0);
-    bench.tell_time(0);
-    let script = bench.said(0);
+    bench.sent(0);
+    bench.answer_time(0);
+    let script = bench.sent(0);
     bench.skew_micros[0] = -30_000;
     let reply = bench.handshake_reply(0, &script[0]);
     bench.reply(0, &reply);
@@ -121,18 +124,18 @@ fn marker_that_this_client_wrote_is_known_whatever_time_it_has() {
     assert!(probe(&mut bench).is_empty());
 }
 
-/// The data of another node were restored into the running node.
+/// An operator restored the data of another node into the running node.
 #[test]
 fn probe_that_finds_the_marker_of_another_process_replaces_it() {
     let mut bench = trusting();
     bench.markers[0] = marker(MINUTE, "").map(|marker| marker.replace("RRR", "XXX"));
     assert_eq!(probe(&mut bench), [(MICROS - MINUTE).to_string()]);
-    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::MarkerChanged)));
+    assert_eq!(quarantine_of(&mut bench), Some((MEMORY, QuarantineReason::MarkerChanged)));
     assert_eq!(bench.markers[0], marker_now(&bench));
 }
 
-/// Each of two clients sees that the databases were swapped. The marker that the first one writes
-/// is a new one to the second, and neither takes it for another loss for ever.
+/// Two clients see that the databases were swapped, and the first one writes a new marker. The
+/// second one must not take that for another loss and write the marker again, and so on.
 #[test]
 fn clients_that_notice_one_loss_do_not_write_the_marker_in_turns() {
     let mut benches = [trusting(), trusting()];
@@ -147,30 +150,30 @@ fn clients_that_notice_one_loss_do_not_write_the_marker_in_turns() {
     }
     assert_eq!(written, [(MICROS - 7 * MINUTE).to_string()]);
     for bench in &mut benches {
-        let (_, why) = distrust(bench).expect("each has noticed it");
+        let (_, why) = quarantine_of(bench).expect("each has noticed it");
         assert_eq!(why, QuarantineReason::MarkerChanged);
-        assert_eq!(distrust(bench), None, "once");
+        assert_eq!(quarantine_of(bench), None, "once");
     }
 }
 
-/// A node that never writes what it is asked to costs one script a probe.
+/// To a node that never writes the marker, the client sends only one script for each probe.
 #[test]
 fn node_that_returns_another_marker_than_was_written_is_asked_again_with_the_next_probe() {
     let mut bench = trusting();
     for ago in [3, 5, 7, 9] {
         bench.pass(PROBE);
         bench.markers[0] = marker(ago * MINUTE, "");
-        bench.said(0);
-        bench.tell_time(0);
-        let said = bench.said(0);
-        assert_eq!((said.len(), said[0][1].as_str()), (1, MARK));
+        bench.sent(0);
+        bench.answer_time(0);
+        let sent = bench.sent(0);
+        assert_eq!((sent.len(), sent[0][1].as_str()), (1, MARK));
         bench.reply(0, &bulk(&marker((ago + 1) * MINUTE, "").unwrap()));
-        assert!(bench.said(0).is_empty());
+        assert!(bench.sent(0).is_empty());
         assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
     }
 }
 
-/// Another client wrote the marker anew because it saw a flush that this one could not see.
+/// Another client wrote a new marker because it saw a flush that this client did not see.
 #[test]
 fn probe_that_finds_a_later_marker_quarantines_the_node_and_leaves_the_marker() {
     let mut bench = trusting();
@@ -179,20 +182,20 @@ fn probe_that_finds_a_later_marker_quarantines_the_node_and_leaves_the_marker() 
     bench.markers[0].clone_from(&new);
     bench.pass(PROBE - millis(2_000));
     assert!(settle(&mut bench).is_empty());
-    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::MarkerChanged)));
+    assert_eq!(quarantine_of(&mut bench), Some((MEMORY, QuarantineReason::MarkerChanged)));
     assert_eq!(bench.markers[0], new);
-    // An operator vouched since, and wrote another marker. That is no sign of a loss, and ends no
-    // quarantine.
+    // Then an operator vouched, which wrote another marker. It begins no new quarantine, and does
+    // not end the present one.
     bench.pass(millis(2_000));
     bench.markers[0] = marker_now(&bench).map(|marker| format!("{marker} vouched"));
     bench.pass(PROBE - millis(2_000));
     assert!(settle(&mut bench).is_empty());
-    assert_eq!(distrust(&mut bench), None);
+    assert_eq!(quarantine_of(&mut bench), None);
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
 }
 
-/// A flush that is not pushed may be followed by another one, up to the moment at which the marker
-/// is written: the quarantine lasts from there.
+/// The node does not notify the client of flushes, so between the probe and the writing of the
+/// marker it may be flushed again. So the quarantine begins when the marker is written.
 #[test]
 fn quarantine_of_a_node_that_reports_no_flush_begins_when_its_marker_is_written() {
     let mut bench = Bench::without_tracking(1);
@@ -204,13 +207,13 @@ fn quarantine_of_a_node_that_reports_no_flush_begins_when_its_marker_is_written(
     bench.pass(MEMORY * 2);
     settle(&mut bench);
     assert_eq!(bench.node_state(0), NodeState::Ready);
-    distrust(&mut bench);
+    quarantine_of(&mut bench);
     bench.markers[0] = Some(String::new());
     bench.pass(PROBE);
-    bench.said(0);
-    bench.tell_time(0);
-    distrust(&mut bench).expect("the marker is missing");
-    let script = bench.said(0);
+    bench.sent(0);
+    bench.answer_time(0);
+    quarantine_of(&mut bench).expect("the marker is missing");
+    let script = bench.sent(0);
     assert_eq!(script[0][1], MARK);
     bench.pass(millis(40));
     let reply = bench.handshake_reply(0, &script[0]);
@@ -218,7 +221,8 @@ fn quarantine_of_a_node_that_reports_no_flush_begins_when_its_marker_is_written(
     assert_eq!(bench.node_state(0), NodeState::Quarantined(bench.now.saturating_add(MEMORY)));
 }
 
-/// A loss that is noticed late: node 2 may have granted the key in the place of a rival's.
+/// The client notices late that node 2 lost its data. Before its grant, node 2 may have forgotten
+/// another client's live lock, so its vote must not count.
 #[test]
 fn extend_does_not_count_a_key_on_a_node_whose_marker_is_missing() {
     for found in [Some(String::new()), Some("SWAPPED".to_owned())] {
@@ -238,11 +242,11 @@ fn extend_does_not_count_a_key_on_a_node_whose_marker_is_missing() {
         });
         bench.pass(PROBE);
         for node in 0..3 {
-            bench.said(node);
-            bench.tell_time(node);
+            bench.sent(node);
+            bench.answer_time(node);
         }
         assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
-        bench.said(2);
+        bench.sent(2);
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         for node in [1, 2] {
             assert_eq!(bench.names(node), ["EVALSHA"]);
@@ -257,16 +261,16 @@ fn three_nodes() -> redlatch::proto::Settings {
     redlatch::proto::Settings::new(nodes.collect())
 }
 
-/// Another client has carried the marker over to a new replication history: nothing was forgotten,
-/// and this client writes that history from now on.
+/// Another client has written a new replication id into the marker, and kept its time. The node has
+/// forgotten nothing, so this client begins no quarantine, and uses the new id from now on.
 #[test]
 fn marker_with_another_replication_history_and_the_same_time_is_the_known_one() {
     let mut bench = trusting();
     bench.markers[0] = marker(2 * MINUTE, "").map(|marker| marker.replace("HHH", "III"));
     assert!(probe(&mut bench).is_empty());
-    assert_eq!(distrust(&mut bench), None);
+    assert_eq!(quarantine_of(&mut bench), None);
     let before = bench.markers[0].clone();
-    // A flush of another database: the script leaves the marker of this identity as it is.
+    // After a flush of another database the script finds that id in the marker, and leaves it.
     bench.reply(0, FLUSH);
     assert_eq!(settle(&mut bench), [""]);
     assert_eq!(bench.markers[0], before);
@@ -276,16 +280,16 @@ fn marker_with_another_replication_history_and_the_same_time_is_the_known_one() 
 fn marker_that_could_not_be_written_in_the_handshake_is_written_with_a_probe() {
     let mut bench = Bench::of_settings(settings(RestartGuard::On), &[Some(String::new())], NOW);
     bench.open(0);
-    let said = bench.said(0);
-    let replies: String = said.iter().map(|c| bench.handshake_reply(0, c)).collect();
+    let sent = bench.sent(0);
+    let replies: String = sent.iter().map(|c| bench.handshake_reply(0, c)).collect();
     bench.reply(0, &replies);
     assert_eq!(bench.names(0), ["EVAL"]);
     bench.reply(0, "-OOM no\r\n");
     settle(&mut bench);
-    distrust(&mut bench).expect("it has no marker");
+    quarantine_of(&mut bench).expect("it has no marker");
     assert_eq!(probe(&mut bench), [""]);
     assert_eq!(bench.markers[0], marker_now(&bench));
-    assert_eq!(distrust(&mut bench), None, "it is in quarantine already");
+    assert_eq!(quarantine_of(&mut bench), None, "it is in quarantine already");
 }
 
 #[test]
@@ -307,7 +311,7 @@ fn marker_that_may_not_be_read_any_more_or_is_of_another_program_is_not_asked_fo
         let time =
             format!("*2\r\n$10\r\n{}\r\n$6\r\n{:06}\r\n", micros / 1_000_000, micros % 1_000_000);
         bench.reply(0, &format!("{time}{answer}{rest}"));
-        assert_eq!(distrust(&mut bench), expected, "{answer}");
+        assert_eq!(quarantine_of(&mut bench), expected, "{answer}");
         bench.pass(PROBE);
         let output = String::from_utf8(bench.core.output(NodeId::new(0)).to_vec()).unwrap();
         assert!(output.contains("TIME") && output.contains("memory"), "{output}");
@@ -316,7 +320,7 @@ fn marker_that_may_not_be_read_any_more_or_is_of_another_program_is_not_asked_fo
     }
 }
 
-/// A probe is one write, and is no longer than it has to be.
+/// A probe is exactly these three commands, in one write.
 #[test]
 fn probe_asks_for_the_time_the_marker_and_the_memory() {
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
@@ -331,7 +335,7 @@ fn probe_asks_for_the_time_the_marker_and_the_memory() {
     assert_eq!(output, words);
 }
 
-/// The marker of a later version of redlatch.
+/// A marker in the format of a later version of redlatch.
 fn later(text: &str) -> Option<String> {
     Some(format!("2 {}0 {text}", "R".repeat(39)))
 }
@@ -343,15 +347,15 @@ fn marker_of_a_later_version_is_distrusted_and_left_alone() {
         for found in [later("x"), same_format.clone()] {
             let mut bench = meet(guard, found.clone(), INFO_REPLID);
             let reason = QuarantineReason::MarkerOfLaterVersion;
-            assert_eq!(distrust(&mut bench), Some((MEMORY, reason)));
+            assert_eq!(quarantine_of(&mut bench), Some((MEMORY, reason)));
             assert!(probe(&mut bench).is_empty());
-            assert_eq!(distrust(&mut bench), None);
-            // This version does not know what a change of a later marker means.
+            assert_eq!(quarantine_of(&mut bench), None);
+            // This version cannot know what a change of such a marker means. It assumes a loss.
             bench.markers[0] = later("y");
             assert!(probe(&mut bench).is_empty());
-            assert_eq!(distrust(&mut bench), Some((MEMORY, reason)));
-            // A flush of another database, a jump of the clock and an operator who vouches leave
-            // the marker as it is.
+            assert_eq!(quarantine_of(&mut bench), Some((MEMORY, reason)));
+            // After a flush of another database or a jump of the clock, and when an operator
+            // vouches, this version's scripts leave the marker as it is.
             bench.reply(0, FLUSH);
             assert_eq!(settle(&mut bench), [""]);
             bench.skew_micros[0] = 3_600_000_000;
@@ -360,7 +364,7 @@ fn marker_of_a_later_version_is_distrusted_and_left_alone() {
             settle(&mut bench);
             assert!(bench.completion().unwrap().result.is_err());
             assert_eq!(bench.markers[0], later("y"));
-            // Where the node has no marker, this version writes its own.
+            // If the node has no marker any more, this version writes its own.
             bench.markers[0] = Some(String::new());
             assert_eq!(probe(&mut bench), [""]);
             assert!(bench.markers[0].clone().unwrap().starts_with("1 "));
@@ -368,23 +372,24 @@ fn marker_of_a_later_version_is_distrusted_and_left_alone() {
     }
 }
 
-/// The floor of a counter: without a time that can be read it is that of the last look.
+/// A counter below the time of the node marker counts as absent. This version cannot read the time
+/// of the marker, so it takes the time at which it first saw this marker.
 #[test]
-fn counter_beside_a_marker_of_a_later_version_counts_from_when_the_marker_was_seen() {
+fn counter_floor_is_the_time_at_which_a_marker_of_a_later_version_was_first_seen() {
     let mut bench = meet(RestartGuard::On, later("x"), INFO_REPLID);
     let floor = |bench: &mut Bench, key: &[u8]| {
         bench.pass(MEMORY);
         settle(bench);
         assert_eq!(bench.node_state(0), NodeState::Ready);
         bench.core.acquire(key, LockOptions::once(TTL).fenced(), 1, bench.now).unwrap();
-        let said = bench.said(0);
-        assert!(said[0][0].starts_with("EVAL"), "{said:?}");
+        let sent = bench.sent(0);
+        assert!(sent[0][0].starts_with("EVAL"), "{sent:?}");
         bench.reply(0, ":7\r\n");
         let Ok(Outcome::Acquired(lock)) = bench.completion().unwrap().result else { panic!() };
         bench.core.release_nowait(&lock, bench.now);
-        assert_eq!(bench.said(0).len(), 1);
+        assert_eq!(bench.sent(0).len(), 1);
         bench.reply(0, ":1\r\n");
-        said[0].last().unwrap().parse::<u64>().unwrap()
+        sent[0].last().unwrap().parse::<u64>().unwrap()
     };
     let first = floor(&mut bench, b"a");
     bench.markers[0] = later("y");
@@ -397,10 +402,10 @@ fn marker_that_a_later_version_wrote_in_the_place_of_the_known_one_is_distrusted
     let mut bench = trusting();
     bench.markers[0] = later("x");
     assert!(probe(&mut bench).is_empty());
-    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::MarkerOfLaterVersion)));
+    assert_eq!(quarantine_of(&mut bench), Some((MEMORY, QuarantineReason::MarkerOfLaterVersion)));
 }
 
-/// An `INFO` under which keys are evicted.
+/// The `INFO` of a node that may evict keys.
 fn evicting() -> String {
     format!("{INFO_REPLID}maxmemory:100\r\nmaxmemory_policy:allkeys-lru\r\n")
 }
@@ -417,39 +422,39 @@ fn node_that_may_evict_from_now_on_is_rejected_with_the_next_probe() {
     probe(&mut bench);
     assert_eq!(bench.node_state(0), NodeState::Rejected(NodeError::Evicts));
     assert_eq!(bench.actions(), [Action::Disconnect(NodeId::new(0))]);
-    // The node is rejected for as long as it may evict, also on the next connection.
+    // As long as the node may evict, the client also rejects it on the next connection.
     bench.pass(Duration::from_secs(6));
     bench.open(0);
     settle(&mut bench);
     assert_eq!(bench.node_state(0), NodeState::Rejected(NodeError::Evicts));
-    distrust(&mut bench);
-    // The node may have evicted a live lock until a moment ago.
+    quarantine_of(&mut bench);
+    // The node must not evict any more, but may have evicted a live lock just before.
     bench.set_info(0, INFO_REPLID);
     reconnect(&mut bench);
-    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Evicting)));
+    assert_eq!(quarantine_of(&mut bench), Some((MEMORY, QuarantineReason::Evicting)));
     assert_eq!(bench.markers[0], marker_now(&bench), "the next process waits, too");
     bench.pass(MEMORY);
     settle(&mut bench);
-    // After this quarantine the next connection begins no other one.
+    // The next connection begins no second quarantine for the same eviction.
     bench.lose(0);
     reconnect(&mut bench);
     assert_eq!(bench.node_state(0), NodeState::Ready);
 }
 
 #[test]
-fn node_that_evicted_when_it_was_met_first_is_quarantined_when_that_is_over() {
+fn node_that_could_evict_at_the_first_handshake_is_quarantined_afterwards() {
     let mut bench = Bench::of_settings(settings(RestartGuard::On), &[marker(2 * MINUTE, "")], NOW);
     bench.set_info(0, &evicting());
     bench.open(0);
     settle(&mut bench);
     assert_eq!(bench.node_state(0), NodeState::Rejected(NodeError::Evicts));
     bench.set_info(0, INFO_REPLID);
-    // Another client met the node before, and has written the marker.
+    // Another client connected to the node before this one, and has written the marker.
     bench.pass(millis(100));
     let written = marker_now(&bench);
     bench.markers[0].clone_from(&written);
     reconnect(&mut bench);
-    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Evicting)));
+    assert_eq!(quarantine_of(&mut bench), Some((MEMORY, QuarantineReason::Evicting)));
     assert_eq!(bench.markers[0], written);
 }
 
@@ -483,7 +488,8 @@ fn node_that_may_evict_is_rejected_without_the_restart_guard_too_and_trusted_aft
     assert_eq!(bench.node_state(0), NodeState::Ready);
 }
 
-/// A spare server that was met long ago takes the address of the node, whose locks may be live.
+/// A spare server, which has an old marker of its own, takes over the address of the node. Locks on
+/// the node may be live, so the spare must wait, and the next process, too.
 #[test]
 fn another_server_with_an_older_marker_of_its_own_is_marked_anew() {
     for end in ["", " vouched"] {
@@ -494,13 +500,14 @@ fn another_server_with_an_older_marker_of_its_own_is_marked_anew() {
         let own = marker(7 * MINUTE, end).map(|marker| marker.replace("RRR", "SSS"));
         bench.markers[0] = own;
         bench.connect(0);
-        assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Restarted)), "{end}");
+        assert_eq!(quarantine_of(&mut bench), Some((MEMORY, QuarantineReason::Restarted)), "{end}");
         let written = marker_now(&bench).map(|marker| marker.replace("RRR", "SSS"));
         assert_eq!(bench.markers[0], written, "the next process waits, too");
     }
 }
 
-/// After an ordinary restart the first client marks the node, and the second one leaves it so.
+/// After a restart another client has written the marker of the new process. This client leaves it
+/// as it is.
 #[test]
 fn marker_that_another_client_wrote_after_a_restart_is_left_as_it_is() {
     for end in ["", " vouched"] {
@@ -513,12 +520,12 @@ fn marker_that_another_client_wrote_after_a_restart_is_left_as_it_is() {
         bench.pass(millis(600));
         bench.connect(0);
         let expected = end.is_empty().then_some((MEMORY, QuarantineReason::Restarted));
-        assert_eq!(distrust(&mut bench), expected, "{end}");
+        assert_eq!(quarantine_of(&mut bench), expected, "{end}");
         assert_eq!(bench.markers[0], written);
     }
 }
 
-/// While the client was away, the databases were swapped.
+/// An operator swapped the databases of the node while the client was not connected.
 #[test]
 fn older_marker_of_the_same_process_on_the_next_connection_is_replaced() {
     let mut bench = trusting();
@@ -526,6 +533,6 @@ fn older_marker_of_the_same_process_on_the_next_connection_is_replaced() {
     bench.pass(millis(600));
     bench.markers[0] = marker(7 * MINUTE, "");
     bench.connect(0);
-    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::MarkerChanged)));
+    assert_eq!(quarantine_of(&mut bench), Some((MEMORY, QuarantineReason::MarkerChanged)));
     assert_eq!(bench.markers[0], marker_now(&bench));
 }

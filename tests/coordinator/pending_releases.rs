@@ -1,13 +1,13 @@
-//! A key that may be left on a node is released: after the SET on the same connection, or as the
-//! first request of the next connection, after the earlier one has ended. A live lock is not
-//! released.
+//! Pending releases: a key that may be left on a node is released after its `SET` on the same
+//! connection, or at the start of the next connection, after the client has ended the earlier one.
+//! A live lock is not released.
 
 use redlatch::proto::{Limits, LockOptions};
 
 use super::*;
 
 #[test]
-fn a_set_that_is_not_answered_in_time_is_followed_by_its_release_on_the_same_wire() {
+fn release_of_an_unanswered_set_follows_on_its_connection() {
     let mut bench = Bench::new(3);
     bench.acquire();
     assert_eq!(bench.names(0), ["SET"]);
@@ -26,11 +26,12 @@ fn a_set_that_is_not_answered_in_time_is_followed_by_its_release_on_the_same_wir
 
 #[test]
 fn a_release_is_sent_by_its_source_where_an_answer_is_late() {
-    // The client waits for a late answer for a quarter of the node timeout, which is 50 ms here.
+    // If a node has left a request unanswered for 12.5 ms, a quarter of the node timeout, the
+    // client does not rely on reading a NOSCRIPT from it, and sends the source.
     for (waited, release) in [(12, "EVALSHA"), (13, "EVAL")] {
         let mut bench = Bench::new(3);
         let lock = bench.hold(&[0, 1]);
-        bench.said(2);
+        bench.sent(2);
         bench.pass(millis(waited));
         bench.core.release(lock, 2, bench.now);
         assert_eq!(bench.names(0), ["EVALSHA"], "it answered");
@@ -58,9 +59,9 @@ fn release_is_pending_after_an_error_and_not_after_a_denial() {
     }
     let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
     assert_eq!(report.nodes[2].reply, NodeReply::Failed(NodeError::Loading));
-    // The last two nodes had not answered when the attempt was lost: their releases follow their
-    // SETs.
-    let released: Vec<bool> = (0..5).map(|node| !bench.said(node).is_empty()).collect();
+    // Nodes 3 and 4 had not answered when the attempt was lost, so the releases there follow the
+    // SETs. Of the other nodes, only node 1 may have set the key in spite of its error.
+    let released: Vec<bool> = (0..5).map(|node| !bench.sent(node).is_empty()).collect();
     assert_eq!(released, [false, true, false, false, false]);
     assert_eq!(with_release, [("n3", true), ("n4", true)]);
 }
@@ -70,18 +71,18 @@ fn pending_release_is_not_due_while_the_lock_is_held_not_even_on_a_new_connectio
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.lose(node);
     }
     bench.pass(millis(500));
     for node in [0, 1] {
         assert!(bench.connect(node).is_empty(), "a live lock was released");
     }
-    // n2 had not answered its SET: the client ends the old connection, and releases nothing.
-    let said = bench.connect(2);
-    assert_eq!(said, [["CLIENT", "KILL", "ID", "3"]]);
+    // Node 2 had not answered its SET, so the client ends the old connection. It releases nothing.
+    let sent = bench.connect(2);
+    assert_eq!(sent, [["CLIENT", "KILL", "ID", "3"]]);
     bench.reply(2, ":1\r\n");
-    bench.tell_time(2);
+    bench.answer_time(2);
     assert!(bench.core.remaining(&lock, bench.now) > Duration::ZERO);
     bench.core.release(lock, 2, bench.now);
     for node in 0..3 {
@@ -98,19 +99,19 @@ fn pending_releases_are_sent_once_after_the_earlier_connection_is_ended() {
     let mut bench = Bench::new(3);
     bench.acquire();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
     }
     bench.lose(0);
     bench.pass(millis(600));
     bench.completion().unwrap();
-    let said: Vec<String> = bench.connect(0).into_iter().map(|command| command.join(" ")).collect();
-    assert_eq!(said.len(), 2, "{said:?}");
-    assert_eq!(said[0], "CLIENT KILL ID 1");
-    assert!(said[1].starts_with("EVAL "), "a new connection may not know the script: {said:?}");
+    let sent: Vec<String> = bench.connect(0).into_iter().map(|command| command.join(" ")).collect();
+    assert_eq!(sent.len(), 2, "{sent:?}");
+    assert_eq!(sent[0], "CLIENT KILL ID 1");
+    assert!(sent[1].starts_with("EVAL "), "a new connection may not know the script: {sent:?}");
     bench.reply(0, ":0\r\n:0\r\n");
-    bench.tell_time(0);
+    bench.answer_time(0);
     bench.pass(millis(200));
-    assert!(bench.said(0).is_empty(), "it was proved gone, and is paid once");
+    assert!(bench.sent(0).is_empty(), "it was proved gone, and is paid once");
     for node in [1, 2] {
         bench.reply(node, "+OK\r\n:1\r\n");
     }
@@ -121,15 +122,15 @@ fn pending_releases_are_sent_once_after_the_earlier_connection_is_ended() {
 fn an_absent_key_proves_nothing_while_an_earlier_connection_may_still_set_it() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.lose(2);
     bench.pass(millis(600));
     assert_eq!(bench.connect(2).len(), 1, "the end of the earlier connection");
     bench.reply(2, "-NOPERM not you\r\n");
-    bench.tell_time(2);
+    bench.answer_time(2);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for (node, reply) in [(2, ":0\r\n"), (0, ":1\r\n"), (1, ":1\r\n")] {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, reply);
     }
     assert!(bench.completion().unwrap().result.is_ok());
@@ -151,13 +152,13 @@ fn an_absent_key_proves_nothing_while_an_earlier_connection_may_still_set_it() {
 fn release_is_sent_twice_if_the_earlier_connection_cannot_be_ended() {
     let mut bench = Bench::new(1);
     bench.acquire();
-    bench.said(0);
+    bench.sent(0);
     bench.lose(0);
     bench.pass(millis(600));
     bench.completion().unwrap();
     assert_eq!(bench.connect(0).len(), 2);
     bench.reply(0, "-NOPERM not you\r\n:0\r\n");
-    bench.tell_time(0);
+    bench.answer_time(0);
     assert_eq!(bench.core.open_records(), 1, "its SET may still be executed");
     bench.pass(millis(60));
     assert_eq!(bench.names(0), ["EVAL"]);
@@ -165,48 +166,49 @@ fn release_is_sent_twice_if_the_earlier_connection_cannot_be_ended() {
     bench.assert_idle();
 }
 
-/// The first connection to node 2 cannot be ended: the node does not say its number, or the user
-/// may not end it. It may still deliver the `SET` of the acquire. The second one is lost while it
-/// heals, and is ended: that proves nothing of the first.
+/// The client cannot end its first connection to node 2: either it does not know the connection's
+/// id, or it has no permission. So this connection may still deliver the `SET` of the acquire. The
+/// second connection is lost during a heal, and the client ends it. This does not prove that the
+/// first has ended, so the release is sent twice.
 #[test]
 fn release_is_sent_twice_if_only_a_later_connection_can_be_ended() {
-    for has_no_number in [false, true] {
+    for has_no_id in [false, true] {
         let mut bench = Bench::new(3);
         bench.lose(2);
         bench.pass(millis(600));
-        bench.has_no_numbers = has_no_number;
+        bench.has_no_connection_ids = has_no_id;
         bench.connect(2);
-        bench.has_no_numbers = false;
-        release_after_a_later_connection_was_ended(bench, has_no_number);
+        bench.has_no_connection_ids = false;
+        release_after_a_later_connection_was_ended(bench, has_no_id);
     }
 }
 
-fn release_after_a_later_connection_was_ended(mut bench: Bench, has_no_number: bool) {
+fn release_after_a_later_connection_was_ended(mut bench: Bench, has_no_id: bool) {
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.lose(2);
     bench.pass(millis(600));
     let ends = bench.connect(2);
-    if has_no_number {
-        assert!(ends.is_empty(), "there is no number to name: {ends:?}");
+    if has_no_id {
+        assert!(ends.is_empty(), "the client does not know its id: {ends:?}");
     } else {
         assert_eq!(ends[0][..2], ["CLIENT", "KILL"], "{ends:?}");
         bench.reply(2, "-NOPERM not you\r\n");
-        bench.tell_time(2);
+        bench.answer_time(2);
     }
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for (node, reply) in [(2, ":0\r\n"), (0, ":1\r\n"), (1, ":1\r\n")] {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, reply);
     }
     assert!(bench.completion().unwrap().result.is_ok());
     assert_eq!(bench.names(2), ["SET"], "it is healed");
     bench.lose(2);
     bench.pass(millis(600));
-    let said = bench.connect(2);
-    assert_eq!(said[0][..2], ["CLIENT", "KILL"], "{said:?}");
+    let sent = bench.connect(2);
+    assert_eq!(sent[0][..2], ["CLIENT", "KILL"], "{sent:?}");
     bench.reply(2, ":1\r\n");
-    bench.tell_time(2);
+    bench.answer_time(2);
     bench.core.release(lock, 3, bench.now);
     for node in 0..3 {
         assert!(bench.names(node)[0].starts_with("EVAL"), "n{node}");
@@ -221,11 +223,11 @@ fn release_after_a_later_connection_was_ended(mut bench: Bench, has_no_number: b
 
 #[test]
 fn another_process_at_the_address_executes_nothing_of_the_earlier_connection() {
-    for has_no_numbers in [false, true] {
+    for has_no_connection_ids in [false, true] {
         let mut bench = Bench::new(1);
         bench.lose(0);
         bench.pass(millis(600));
-        bench.has_no_numbers = has_no_numbers;
+        bench.has_no_connection_ids = has_no_connection_ids;
         bench.connect(0);
         release_after_another_process_answered(bench);
     }
@@ -233,14 +235,14 @@ fn another_process_at_the_address_executes_nothing_of_the_earlier_connection() {
 
 fn release_after_another_process_answered(mut bench: Bench) {
     bench.acquire();
-    bench.said(0);
+    bench.sent(0);
     bench.lose(0);
     bench.pass(millis(600));
     bench.completion().unwrap();
     bench.set_info(0, &INFO_OLD.replace('R', "S"));
-    let said = bench.connect(0);
-    assert_eq!(said.len(), 1, "there is nobody to end: {said:?}");
-    assert_eq!(said[0][0], "EVAL", "but its data may have been kept");
+    let sent = bench.connect(0);
+    assert_eq!(sent.len(), 1, "there is nobody to end: {sent:?}");
+    assert_eq!(sent[0][0], "EVAL", "but its data may have been kept");
     bench.reply(0, ":1\r\n");
     bench.assert_idle();
 }
@@ -266,10 +268,10 @@ fn a_release_that_is_refused_is_asked_again_and_lapses_with_its_ttl() {
 }
 
 #[test]
-fn pending_releases_are_dropped_when_a_node_was_away_for_ten_max_ttl() {
+fn pending_releases_are_dropped_when_a_node_was_down_for_ten_max_ttl() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.lose(2);
     bench.core.release_nowait(&lock, bench.now);
     for node in [0, 1] {
@@ -282,7 +284,7 @@ fn pending_releases_are_dropped_when_a_node_was_away_for_ten_max_ttl() {
         bench.pass(Duration::from_secs(1));
         for node in 0..2 {
             if bench.names(node) == ["TIME"] {
-                bench.tell_time(node);
+                bench.answer_time(node);
             }
         }
         bench.actions();
@@ -295,20 +297,20 @@ fn pending_releases_are_dropped_when_a_node_was_away_for_ten_max_ttl() {
 
 #[test]
 fn pending_release_without_proof_lapses_when_the_earlier_connection_must_be_gone() {
-    // The answers of the node to CLIENT KILL and to every release.
+    // The answer of the node to CLIENT KILL, and its answer to each release.
     for refusals in [["-NOPERM no\r\n"; 2], ["-NOPERM no\r\n", "-BUSY a script runs\r\n"]] {
         let mut bench = Bench::with(1, |settings| settings.probe_interval = GONE_AFTER * 3);
         bench.acquire();
-        bench.said(0);
+        bench.sent(0);
         bench.lose(0);
-        // The node may execute the SET up to this moment, and the key lives for its ttl and drift
-        // after that.
+        // The node may still execute the SET until `GONE_AFTER` is over. The key then lives for its
+        // ttl and drift.
         let until = bench.now.saturating_add(GONE_AFTER + TTL + TTL / 100 + millis(2));
         bench.pass(millis(600));
         assert!(bench.completion().unwrap().result.is_err());
         assert_eq!(bench.connect(0).len(), 2, "the end of the connection, and the release");
         bench.reply(0, &refusals.concat());
-        bench.tell_time(0);
+        bench.answer_time(0);
         let mut said = 0;
         while bench.now < until {
             assert_eq!(bench.core.open_records(), 1, "its SET may still be executed");
@@ -320,10 +322,10 @@ fn pending_release_without_proof_lapses_when_the_earlier_connection_must_be_gone
             }
         }
         assert!((600..=1_500).contains(&said), "{said} times in 16 minutes: at a bounded pace");
-        // At its next attempt the client finds that the pending release has lapsed.
+        // When the client would repeat the release next, it finds that this has lapsed.
         bench.pass(Duration::from_secs(1));
         bench.assert_idle();
-        assert!(bench.said(0).is_empty());
+        assert!(bench.sent(0).is_empty());
         let node = redlatch::NodeId::new(0);
         assert_eq!(
             (bench.core.pending_releases_dropped(), bench.core.pending_releases(node)),
@@ -341,12 +343,12 @@ fn pending_release_without_proof_lapses_when_the_earlier_connection_must_be_gone
 fn pending_release_whose_connection_was_ended_lapses_with_its_ttl_and_is_not_dropped() {
     let mut bench = Bench::with(1, |settings| settings.probe_interval = GONE_AFTER);
     bench.acquire();
-    bench.said(0);
+    bench.sent(0);
     bench.lose(0);
     bench.pass(millis(600));
     assert_eq!(bench.connect(0).len(), 2);
     bench.reply(0, ":1\r\n-BUSY a script runs\r\n");
-    bench.tell_time(0);
+    bench.answer_time(0);
     let until = bench.now.saturating_add(TTL + Duration::from_secs(2));
     while bench.now < until {
         bench.pass(millis(500));
@@ -358,21 +360,21 @@ fn pending_release_whose_connection_was_ended_lapses_with_its_ttl_and_is_not_dro
 }
 
 #[test]
-fn the_end_of_a_client_releases_what_was_not_handed_out() {
+fn close_releases_what_was_not_handed_out() {
     let mut bench = Bench::new(3);
     let held = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     bench.core.acquire(b"won", LockOptions::once(TTL), 2, bench.now).unwrap();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "+OK\r\n");
     }
     bench.core.acquire(b"asked", LockOptions::once(TTL), 3, bench.now).unwrap();
     bench.core.close(bench.now);
     for node in 0..3 {
-        let said = bench.said(node);
-        let words: Vec<(&str, &str)> = said
+        let sent = bench.sent(node);
+        let words: Vec<(&str, &str)> = sent
             .iter()
             .map(|command| {
                 (command[0].as_str(), command[if command.len() == 5 { 3 } else { 1 }].as_str())
@@ -385,7 +387,7 @@ fn the_end_of_a_client_releases_what_was_not_handed_out() {
 }
 
 #[test]
-fn release_never_sent_comes_before_repeated_ones_at_the_end() {
+fn close_sends_new_releases_before_repeated_ones() {
     let limits = Limits::default().asks(4);
     let mut bench = Bench::with(1, |settings| settings.limits = limits);
     bench.acquire();
@@ -393,17 +395,17 @@ fn release_never_sent_comes_before_repeated_ones_at_the_end() {
     bench.core.cancel(second, bench.now);
     assert_eq!(bench.names(0), ["SET", "SET", "EVALSHA"]);
     bench.core.close(bench.now);
-    let said = bench.said(0);
-    let released: Vec<&str> = said.iter().map(|command| command[4].as_str()).collect();
-    assert_eq!(released.len(), 2, "the first request's release had no room: {said:?}");
+    let sent = bench.sent(0);
+    let released: Vec<&str> = sent.iter().map(|command| command[4].as_str()).collect();
+    assert_eq!(released.len(), 2, "the first request's release had no room: {sent:?}");
     assert_ne!(released[0], released[1]);
 }
 
 #[test]
-fn the_end_of_a_client_writes_releases_that_wait_for_a_silent_node() {
+fn close_writes_releases_that_wait_for_a_silent_node() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1, 2]);
-    // The client finds with another request that n2 is silent.
+    // With another request the client finds that node 2 is silent.
     bench.acquire();
     for node in 0..3 {
         assert_eq!(bench.names(node), ["SET"]);
@@ -416,9 +418,9 @@ fn the_end_of_a_client_writes_releases_that_wait_for_a_silent_node() {
     bench.core.release(lock, 2, bench.now);
     assert_eq!(bench.names(2), [""; 0], "it waits until the node answers");
     bench.core.close(bench.now);
-    let said = bench.said(2);
-    let keys: Vec<&str> = said.iter().map(|command| command[3].as_str()).collect();
-    assert_eq!(keys, ["k", "k1"], "no later turn can send it; the other's is repeated: {said:?}");
+    let sent = bench.sent(2);
+    let keys: Vec<&str> = sent.iter().map(|command| command[3].as_str()).collect();
+    assert_eq!(keys, ["k", "k1"], "no later turn can send it; the other's is repeated: {sent:?}");
 }
 
 #[test]
@@ -430,8 +432,8 @@ fn pending_release_waits_for_the_end_of_the_last_eight_connections() {
         bench.lose(0);
         bench.completion();
         bench.pass(Duration::from_secs(2));
-        let said = bench.connect(0);
-        let ended = said.iter().filter(|command| command[..2] == ["CLIENT", "KILL"]).count();
+        let sent = bench.connect(0);
+        let ended = sent.iter().filter(|command| command[..2] == ["CLIENT", "KILL"]).count();
         assert!((1..=8).contains(&ended), "{ended} connections");
     }
 }

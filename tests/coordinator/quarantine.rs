@@ -1,13 +1,16 @@
-//! The restart guard: a node that may have forgotten a live lock denies, and does not grant.
+//! The restart guard: of a node that may have forgotten a live lock, denials count and grants do
+//! not.
 
 use super::*;
 use redlatch::NodeId;
 use redlatch::RestartGuard;
 use redlatch::proto::QuarantineReason;
 
+/// The length of a quarantine: `max_ttl` and its drift.
 const MEMORY: Duration = Duration::from_millis(60_602);
 
-fn restarted(bench: &mut Bench, node: usize) {
+/// The client loses its connection to the node, and finds another process there.
+fn restart(bench: &mut Bench, node: usize) {
     bench.lose(node);
     bench.pass(millis(600));
     bench.set_info(node, &INFO_OLD.replace("RRR", "SSS"));
@@ -17,7 +20,7 @@ fn restarted(bench: &mut Bench, node: usize) {
 #[test]
 fn a_restarted_node_denies_and_its_grants_do_not_count_until_every_lock_it_forgot_is_over() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = MEMORY * 2);
-    restarted(&mut bench, 0);
+    restart(&mut bench, 0);
     assert_eq!(bench.node_state(0), NodeState::Quarantined(bench.now.saturating_add(MEMORY)));
     bench.acquire();
     for node in 0..3 {
@@ -37,7 +40,7 @@ fn a_restarted_node_denies_and_its_grants_do_not_count_until_every_lock_it_forgo
     bench.names(1);
     bench.reply(0, ":1\r\n");
     bench.reply(1, ":1\r\n");
-    // A SET that was sent a moment before the end of the quarantine does not count either.
+    // The grant of a SET that was sent 1 ms before the end of the quarantine does not count either.
     bench.pass(MEMORY - millis(1));
     bench.acquire();
     bench.names(0);
@@ -56,13 +59,13 @@ fn a_restarted_node_denies_and_its_grants_do_not_count_until_every_lock_it_forgo
 #[test]
 fn a_node_whose_grant_does_not_count_or_is_not_known_is_no_holder() {
     let mut bench = Bench::with(5, |settings| settings.probe_interval = MEMORY * 2);
-    restarted(&mut bench, 3);
+    restart(&mut bench, 3);
     let lock = bench.hold(&[0, 1, 2]);
     for node in [3, 4] {
         assert_eq!(bench.names(node), ["SET"]);
     }
     bench.reply(3, "+OK\r\n");
-    // Node 4 may have executed the SET, or not.
+    // The client cannot know whether node 4 executed the SET.
     bench.lose(4);
     let holders: Vec<usize> = bench.core.holders(&lock).iter().map(NodeId::index).collect();
     assert_eq!(holders, [0, 1, 2]);
@@ -70,7 +73,7 @@ fn a_node_whose_grant_does_not_count_or_is_not_known_is_no_holder() {
 }
 
 #[test]
-fn a_young_cluster_says_so_and_how_long_it_will_last() {
+fn error_of_nodes_that_just_started_says_how_long_that_will_last() {
     let young = INFO_OLD.replace("86400", "11");
     let native = "*0\r\n";
     let mut bench = Bench::of(3, &young, native, |s| s.probe_interval = MEMORY * 2);
@@ -93,15 +96,15 @@ fn a_flush_takes_back_grants_that_are_not_decided_yet() {
     let mut bench = Bench::new(3);
     bench.acquire();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
     }
     bench.reply(0, "+OK\r\n");
     bench.reply(0, flush);
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
     bench.reply(1, "+OK\r\n");
     assert!(bench.completion().is_none(), "the first grant was taken back");
-    // The push comes before any later reply. So this SET was executed after the flush, in
-    // quarantine.
+    // A node sends its notification of a flush before the replies to later commands. So it executed
+    // this SET after the flush, and the grant does not count.
     bench.reply(2, &format!("{flush}+OK\r\n"));
     let error = bench.completion().unwrap().result.unwrap_err();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
@@ -109,7 +112,7 @@ fn a_flush_takes_back_grants_that_are_not_decided_yet() {
     let mut off = Bench::with(3, |settings| settings.restart_guard = RestartGuard::Off);
     off.acquire();
     for node in 0..3 {
-        off.said(node);
+        off.sent(node);
     }
     off.reply(0, "+OK\r\n");
     off.reply(0, flush);
@@ -123,7 +126,7 @@ fn a_clock_that_jumps_is_reported_and_distrusted() {
         let mut bench = Bench::new(1);
         bench.pass(Duration::from_secs(5));
         assert_eq!(bench.names(0), ["TIME"]);
-        bench.tell_time_of(0, skew);
+        bench.answer_time_with_skew(0, skew);
         let node = NodeId::new(0);
         let events: Vec<NodeEvent> = std::iter::from_fn(|| bench.core.poll_node_event()).collect();
         let jumped = events.iter().find_map(|event| match event {
@@ -141,7 +144,7 @@ fn a_clock_that_jumps_is_reported_and_distrusted() {
 
 #[test]
 fn a_node_that_was_promoted_between_two_connections_is_distrusted_though_its_process_is_the_same() {
-    // A promotion keeps the run_id and gives the node a new replication id.
+    // A promotion changes the replication id of a node, and not its run id.
     let replica =
         format!("{INFO_OLD}master_replid:{}\r\nsecond_repl_offset:-1\r\n", "a".repeat(40));
     let master = format!("{INFO_OLD}master_replid:{}\r\nsecond_repl_offset:88\r\n", "b".repeat(40));
@@ -166,9 +169,9 @@ fn a_node_that_was_promoted_between_two_connections_is_distrusted_though_its_pro
 }
 
 #[test]
-fn a_quarantine_outlives_its_connection_and_a_good_node_is_not_punished_for_one() {
+fn quarantine_outlives_its_connection_and_a_lost_connection_begins_none() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = MEMORY * 2);
-    restarted(&mut bench, 0);
+    restart(&mut bench, 0);
     let NodeState::Quarantined(until) = bench.node_state(0) else { panic!() };
     bench.lose(0);
     bench.pass(millis(600));
@@ -185,11 +188,11 @@ fn a_quarantine_outlives_its_connection_and_a_good_node_is_not_punished_for_one(
 #[test]
 fn an_error_that_the_restart_guard_causes_says_how_long_to_wait_and_nothing_else() {
     let mut bench = Bench::new(3);
-    restarted(&mut bench, 0);
+    restart(&mut bench, 0);
     bench.lose(1);
     bench.acquire();
     for node in [0, 2] {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "+OK\r\n");
     }
     let error = bench.completion().unwrap().result.unwrap_err();
@@ -197,17 +200,17 @@ fn an_error_that_the_restart_guard_causes_says_how_long_to_wait_and_nothing_else
     let text = error.to_string();
     assert!(text.contains("its grants count in 60.6 s"), "{text}");
     assert!(text.ends_with("; wait 61 s: nothing else is needed"), "{text}");
-    // A lock may be live: no way around the guard is named.
+    // A lock may be live, so the text names no way to get around the guard.
     for words in ["restart_guard", "--no-restart-guard", "vouch", "init"] {
         assert!(!text.contains(words), "{words} is in: {text}");
     }
     assert!(!text.contains('\n'), "{text}");
-    // A denial because others hold the key on a majority is not caused by the guard.
+    // If another client holds the key on a majority, the text does not blame the guard.
     bench.pass(MEMORY * 2);
     bench.connect(1);
     bench.acquire();
     for node in [1, 2] {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "_\r\n");
     }
     let text = bench.completion().unwrap().result.unwrap_err().to_string();
@@ -218,7 +221,7 @@ fn an_error_that_the_restart_guard_causes_says_how_long_to_wait_and_nothing_else
 fn a_node_whose_key_survived_is_a_holder_in_quarantine_too() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = MEMORY * 2);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
     assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
     let holders: Vec<usize> = bench.core.holders(&lock).iter().map(NodeId::index).collect();
@@ -229,9 +232,9 @@ fn a_node_whose_key_survived_is_a_holder_in_quarantine_too() {
 fn a_grant_that_was_withdrawn_is_reported_as_one_of_a_node_in_quarantine() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = MEMORY * 2);
     bench.acquire();
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
-    bench.said(1);
+    bench.sent(1);
     bench.reply(1, "_\r\n");
     let Err(Error::Contended(report)) = bench.completion().unwrap().result else { panic!() };
     let replies: Vec<NodeReply> = report.nodes.iter().map(|node| node.reply).collect();
@@ -243,10 +246,10 @@ fn a_grant_that_was_withdrawn_is_reported_as_one_of_a_node_in_quarantine() {
 fn a_node_that_forgot_before_it_answered_is_reported_without_an_answer() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = MEMORY * 2);
     bench.acquire();
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
     for node in [1, 2] {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "_\r\n");
     }
     let Err(Error::Contended(report)) = bench.completion().unwrap().result else { panic!() };

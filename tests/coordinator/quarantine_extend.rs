@@ -1,18 +1,19 @@
-//! Extends, and nodes that forgot a live lock: a yes counts only if our key cannot stand in the
-//! place of a key that the node forgot. Each test is one order of steps that would otherwise make
-//! two holders: another client's key is on node 2 and on its way to node 0.
+//! Extends on nodes that may have forgotten a live lock. The grant of such a node counts only if
+//! this client's key cannot have replaced a key that the node forgot. Each test plays an order of
+//! events that would else make two holders: a rival client has the key on node 2, and its request
+//! is in flight to node 0.
 
 use super::*;
 use redlatch::{Lock, LockToken, NodeId};
 
 const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 
-/// Three nodes whose quarantine lasts as long as the ttl and its drift.
+/// Three nodes. A quarantine lasts for the ttl of the locks and its drift.
 fn bench() -> Bench {
     Bench::with(3, |settings| settings.max_ttl = TTL)
 }
 
-/// Node 2 is killed, and another process takes its place without the keys.
+/// Node 2 is killed and starts again without its keys.
 fn restart_empty(bench: &mut Bench) {
     bench.lose(2);
     bench.pass(millis(600));
@@ -21,7 +22,8 @@ fn restart_empty(bench: &mut Bench) {
     assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
 }
 
-/// Nodes 1 and 2 agree to an extend; node 0 does not answer. Returns whether the extend is won.
+/// Nodes 1 and 2 grant an extend, and node 0 does not answer. Returns whether the extend is won,
+/// which is to say: whether the grant of node 2 counts.
 fn extended_by_1_and_2(bench: &mut Bench, lock: &Lock) -> bool {
     bench.core.extend(lock, TTL, 2, bench.now).unwrap();
     for node in [1, 2] {
@@ -31,14 +33,14 @@ fn extended_by_1_and_2(bench: &mut Bench, lock: &Lock) -> bool {
     bench.completion().is_some_and(|done| done.result.is_ok())
 }
 
-/// The lock is extended by all three nodes until the quarantine of node 2 is over.
+/// All three nodes grant extends of the lock until the quarantine of node 2 is over.
 fn wait_for_the_end_of_the_quarantine(bench: &mut Bench, lock: &Lock) {
-    // The first extend is already in flight.
+    // The first extend is in flight already.
     loop {
         for node in 0..3 {
-            for command in bench.said(node) {
+            for command in bench.sent(node) {
                 match command[0].as_str() {
-                    "TIME" => bench.tell_time(node),
+                    "TIME" => bench.answer_time(node),
                     _ => bench.reply(node, ":1\r\n"),
                 }
             }
@@ -62,7 +64,7 @@ fn extend_does_not_count_a_key_that_was_granted_in_quarantine() {
     assert_eq!(bench.names(2), ["SET"]);
     bench.reply(2, "+OK\r\n");
     assert!(!extended_by_1_and_2(&mut bench, &lock));
-    // After the quarantine every lock that the node forgot has ended.
+    // At the end of the quarantine every lock that the node forgot is over, so its grant counts.
     wait_for_the_end_of_the_quarantine(&mut bench, &lock);
     assert!(extended_by_1_and_2(&mut bench, &lock));
 }
@@ -98,8 +100,8 @@ fn extend_does_not_count_a_key_whose_set_was_unanswered_when_the_connection_was_
     let mut bench = bench();
     let lock = bench.hold(&[0, 1]);
     assert_eq!(bench.names(2), ["SET"]);
-    // The node is flushed, and then executes the SET of the old connection. The client does not see
-    // the flush, but the node's identity is another one after it.
+    // The node restarts without its keys, and the SET of the old connection may have come after
+    // that. The client sees only that it is another process.
     restart_empty(&mut bench);
     assert!(!extended_by_1_and_2(&mut bench, &lock));
 }
@@ -111,7 +113,7 @@ fn extend_counts_a_key_that_survived_what_the_node_forgot() {
     assert_eq!(bench.names(2), ["SET"]);
     bench.reply(2, "+OK\r\n");
     bench.reply(2, FLUSH);
-    // While this client's key was there, no other client could have one.
+    // This client's key was there before and after the flush, so no other client had the key.
     assert!(extended_by_1_and_2(&mut bench, &lock));
 }
 
@@ -124,10 +126,10 @@ fn extend_counts_a_key_that_was_found_in_trust_after_the_answer_to_its_set_was_l
     bench.pass(millis(600));
     bench.connect(2);
     assert_eq!(bench.node_state(2), NodeState::Ready);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, ":1\r\n");
-    bench.tell_time(2);
-    // The old connection is gone, and an extend finds the key while the node is trusted.
+    bench.answer_time(2);
+    // The old connection has ended, and this extend finds the key while the node is trusted.
     assert!(extended_by_1_and_2(&mut bench, &lock));
     bench.reply(2, FLUSH);
     assert!(extended_by_1_and_2(&mut bench, &lock), "the key survived the flush");
@@ -145,8 +147,9 @@ fn extend_of_an_adopted_lock_never_counts_a_node_in_quarantine() {
     let Some(Ok(Outcome::Acquired(lock))) = bench.completion().map(|done| done.result) else {
         panic!("all three nodes granted it");
     };
-    // Node 2 has answered since that it has the key. It does not count: the giver may have healed
-    // the key there after a flush that this client did not see.
+    // Later node 2 answers an extend that it has the key. After a flush that does not count: the
+    // earlier holder may have healed the key there after an earlier flush, which this client could
+    // not see.
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for node in 0..3 {
         assert_eq!(bench.names(node), ["EVALSHA"]);
@@ -160,8 +163,8 @@ fn extend_of_an_adopted_lock_never_counts_a_node_in_quarantine() {
 #[test]
 fn extend_by_token_never_counts_a_node_in_quarantine() {
     let token = LockToken::parse(&"5".repeat(40)).unwrap();
-    // The node is distrusted before the extend is asked for, or while it is in flight: before or
-    // after the node granted it.
+    // The quarantine begins before the extend is sent, while it is in flight, or after node 2
+    // granted it.
     for (before, granted) in [(true, false), (false, false), (false, true)] {
         let mut bench = bench();
         if before {
@@ -187,7 +190,7 @@ fn extend_by_token_never_counts_a_node_in_quarantine() {
 }
 
 #[test]
-fn a_node_whose_key_is_doubtful_is_no_holder_until_its_quarantine_is_over() {
+fn a_node_that_granted_after_a_flush_is_no_holder() {
     let mut bench = bench();
     let lock = bench.hold(&[0, 1]);
     assert_eq!(bench.names(2), ["SET"]);
@@ -202,8 +205,7 @@ fn extend_does_not_count_a_key_on_a_node_that_had_denied_it() {
     let lock = bench.hold(&[0, 1]);
     assert_eq!(bench.names(2), ["SET"]);
     bench.reply(2, "_\r\n");
-    // An operator makes node 2 a copy of node 0: it then has this client's key instead of the
-    // rival's.
+    // An operator makes node 2 a copy of node 0, so it has this client's key and not the rival's.
     restart_empty(&mut bench);
     assert!(!extended_by_1_and_2(&mut bench, &lock));
 }
@@ -222,14 +224,14 @@ fn extend_does_not_count_a_key_on_a_node_that_was_never_asked_for_it() {
 #[test]
 fn extend_does_not_count_a_key_that_was_granted_after_a_jump_of_the_clock() {
     let mut bench = bench();
-    // The clock of node 2 jumped a moment ago, so the rival's key expired too early.
+    // The clock of node 2 jumped before the SET, so the rival's key expired too early.
     let lock = bench.hold(&[0, 1]);
     bench.names(2);
     bench.reply(2, "+OK\r\n");
     bench.pass(Duration::from_secs(5));
     for node in 0..3 {
         assert_eq!(bench.names(node), ["TIME"]);
-        bench.tell_time_of(node, if node == 2 { 3_600_000_000 } else { 0 });
+        bench.answer_time_with_skew(node, if node == 2 { 3_600_000_000 } else { 0 });
     }
     assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
     assert!(!extended_by_1_and_2(&mut bench, &lock));
@@ -245,11 +247,11 @@ fn extend_does_not_count_a_key_after_a_jump_that_is_noticed_in_quarantine() {
     for node in 0..3 {
         assert_eq!(bench.names(node), ["TIME"]);
     }
-    // The clock jumped before the SET. Before the client sees that, another database is flushed; it
-    // reads both in one turn.
+    // The clock of node 2 jumped before the SET. The client first reads that another database was
+    // flushed, and then, in the same turn, the time with the jump.
     bench.reply(2, FLUSH);
     for node in 0..3 {
-        bench.tell_time_of(node, if node == 2 { 3_600_000_000 } else { 0 });
+        bench.answer_time_with_skew(node, if node == 2 { 3_600_000_000 } else { 0 });
     }
     assert!(!extended_by_1_and_2(&mut bench, &lock));
 }
@@ -262,10 +264,10 @@ fn extend_does_not_confirm_a_key_that_an_old_connection_may_still_create() {
     bench.lose(2);
     bench.pass(millis(600));
     bench.connect(2);
-    bench.said(2);
-    // The node refuses CLIENT KILL, so the SET of the old connection may be executed at any time.
+    bench.sent(2);
+    // The node refuses CLIENT KILL, so it may execute the SET of the old connection at any time.
     bench.reply(2, "-NOPERM no\r\n");
-    bench.tell_time(2);
+    bench.answer_time(2);
     assert!(extended_by_1_and_2(&mut bench, &lock));
     bench.reply(2, FLUSH);
     assert!(!extended_by_1_and_2(&mut bench, &lock));

@@ -1,4 +1,4 @@
-//! Rare orders of events, each of which once left a key or a record, or gave a false answer.
+//! Rare orders of events. Each of them once left a key or a record behind, or gave a wrong answer.
 
 use super::*;
 use redlatch::RestartGuard;
@@ -8,17 +8,18 @@ use redlatch::{LockOptions, NodeId};
 
 const NEVER: Duration = Duration::from_secs(3600);
 
-fn never_asked_for_its_time(settings: &mut Settings) {
+/// The nodes are not probed.
+fn without_probes(settings: &mut Settings) {
     settings.probe_interval = NEVER;
 }
 
-/// Answers every request to n0 for a while.
+/// Lets 10 s pass in which node 0 gives this reply to every request.
 fn answer_everything(bench: &mut Bench, reply: &str) {
     for _ in 0..100 {
         bench.pass(millis(100));
         for name in bench.names(0) {
             match name.as_str() {
-                "TIME" => bench.tell_time(0),
+                "TIME" => bench.answer_time(0),
                 _ => bench.reply(0, reply),
             }
         }
@@ -27,27 +28,27 @@ fn answer_everything(bench: &mut Bench, reply: &str) {
 }
 
 #[test]
-fn release_that_follows_is_not_lost_while_the_node_is_asked_whose_key_it_is() {
+fn release_is_not_lost_while_a_node_is_asked_whose_key_it_is() {
     let native = "*2\r\n*1\r\n$7\r\ndelifeq\r\n_\r\n";
-    let mut bench = Bench::of(1, INFO_OLD, native, never_asked_for_its_time);
+    let mut bench = Bench::of(1, INFO_OLD, native, without_probes);
     let (first, second) = (bench.hold(&[0]), bench.hold(&[0]));
     for lock in [&first, &second] {
         bench.core.extend(lock, TTL, 2, bench.now).unwrap();
     }
-    bench.said(0);
+    bench.sent(0);
     bench.lose(0);
     bench.pass(millis(30));
     assert_eq!(bench.connect(0).len(), 1, "the end of the earlier connection");
     bench.reply(0, "-NOPERM no\r\n");
-    bench.tell_time(0);
+    bench.answer_time(0);
     bench.core.release_nowait(&first, bench.now);
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, ":1\r\n");
     bench.pass(millis(40));
     assert_eq!(bench.names(0), ["EVALSHA"], "the extend of the second is asked again");
     bench.reply(0, ":1\r\n");
     bench.core.release(second, 3, bench.now);
-    bench.said(0);
+    bench.sent(0);
     bench.pass(millis(9));
     bench.reply(0, ":0\r\n");
     answer_everything(&mut bench, ":0\r\n");
@@ -55,25 +56,25 @@ fn release_that_follows_is_not_lost_while_the_node_is_asked_whose_key_it_is() {
 }
 
 #[test]
-fn a_shorter_extend_does_not_shorten_what_an_earlier_ask_may_leave() {
+fn a_shorter_extend_does_not_end_a_pending_release_earlier() {
     let mut bench = Bench::with(3, |settings| {
-        never_asked_for_its_time(settings);
+        without_probes(settings);
         (settings.node_timeout, settings.reset_after) = (TTL, NEVER);
     });
     let lock = bench.hold(&[0, 1]);
     assert_eq!(bench.names(2), ["SET"]);
     bench.core.extend(&lock, millis(1000), 2, bench.now).unwrap();
     for node in 0..2 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, ":1\r\n");
     }
     assert!(bench.completion().unwrap().result.is_ok());
-    // The node executes the SET, with its ttl of ten seconds, only after the end of the lock. It
-    // refuses the release for longer than the ttl of the extend.
+    // Node 2 executes the SET, with its ttl of 10 s, only after 9 s. So its key far outlives the
+    // lock, and the release has to stay pending for longer than the ttl of the extend.
     bench.pass(millis(9_000));
     bench.reply(2, "+OK\r\n:1\r\n");
     bench.core.release_nowait(&lock, bench.now);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "-BUSY a script runs\r\n");
     bench.pass(millis(9_500));
     assert!(bench.names(2).contains(&"EVAL".into()), "what it is owed lapsed too early");
@@ -81,10 +82,10 @@ fn a_shorter_extend_does_not_shorten_what_an_earlier_ask_may_leave() {
 
 #[test]
 fn an_extend_that_is_fetched_after_its_deadline_is_no_extend() {
-    let mut bench = Bench::with(1, never_asked_for_its_time);
+    let mut bench = Bench::with(1, without_probes);
     let lock = bench.hold(&[0]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, ":1\r\n");
     bench.pass(Duration::from_secs(30));
     assert_eq!(bench.core.remaining(&lock, bench.now), Duration::ZERO);
@@ -93,37 +94,37 @@ fn an_extend_that_is_fetched_after_its_deadline_is_no_extend() {
 
 #[test]
 fn no_extend_is_written_after_the_deadline_however_late_the_turn() {
-    let mut bench = Bench::with(3, never_asked_for_its_time);
+    let mut bench = Bench::with(3, without_probes);
     let lock = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     bench.reply(2, "+OK\r\n");
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "-BUSY a script runs\r\n");
     }
     bench.pass(Duration::from_secs(20));
     for node in 0..3 {
-        let said = bench.said(node);
-        assert_eq!(said.len(), 1, "the release alone: {said:?}");
-        assert_eq!(said[0].len(), 5, "a release has no ttl: {said:?}");
+        let sent = bench.sent(node);
+        assert_eq!(sent.len(), 1, "the release alone: {sent:?}");
+        assert_eq!(sent[0].len(), 5, "a release has no ttl: {sent:?}");
     }
     assert!(matches!(bench.completion().unwrap().result, Err(Error::Lost { .. })));
 }
 
 #[test]
-fn the_end_of_a_client_leaves_a_lock_alone_that_is_being_extended() {
+fn close_does_not_release_a_lock_that_is_being_extended() {
     let mut bench = Bench::new(1);
     let lock = bench.hold(&[0]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-    bench.said(0);
+    bench.sent(0);
     bench.core.close(bench.now);
-    assert!(bench.said(0).is_empty());
+    assert!(bench.sent(0).is_empty());
     assert!(bench.core.remaining(&lock, bench.now) > Duration::ZERO);
 }
 
 #[test]
-fn the_end_of_a_client_says_a_release_by_its_source_that_went_by_its_sha1() {
+fn close_repeats_a_release_by_its_source() {
     let mut bench = Bench::new(1);
     let lock = bench.hold(&[0]);
     bench.core.release(lock, 2, bench.now);
@@ -151,18 +152,18 @@ fn a_node_that_breaks_right_after_its_handshake_is_not_connected_to_again_and_ag
 }
 
 #[test]
-fn no_connection_is_ended_by_its_number_where_the_process_may_be_another() {
+fn connection_is_not_ended_by_its_id_if_the_process_may_be_another() {
     let untold = "role:master\r\n";
     let off = |settings: &mut Settings| settings.restart_guard = RestartGuard::Off;
     let mut bench = Bench::of(1, untold, "*0\r\n", off);
     bench.acquire();
-    bench.said(0);
+    bench.sent(0);
     bench.lose(0);
     bench.pass(millis(600));
-    let said = bench.connect(0);
-    assert!(said.iter().all(|command| command[0] != "CLIENT"), "{said:?}");
+    let sent = bench.connect(0);
+    assert!(sent.iter().all(|command| command[0] != "CLIENT"), "{sent:?}");
     bench.reply(0, ":0\r\n");
-    bench.tell_time(0);
+    bench.answer_time(0);
     answer_everything(&mut bench, ":0\r\n");
     bench.completion();
     bench.assert_idle();
@@ -175,22 +176,23 @@ fn a_clock_that_is_read_late_after_a_write_is_no_jump() {
     let node = NodeId::new(0);
     let length = bench.core.output(node).len();
     let executed = bench.now;
-    // The node answers at once. The client's process is preempted before it reads its own clock.
+    // The node executes TIME at once. The client's process does not run for 80 ms before it reads
+    // its own clock.
     bench.now = bench.now.saturating_add(millis(80));
     bench.core.handle_sent(node, length, bench.now);
     let late = bench.now.saturating_since(executed).as_micros() as i64;
-    bench.tell_time_of(0, -late);
+    bench.answer_time_with_skew(0, -late);
     assert_eq!(bench.node_state(0), NodeState::Ready);
 }
 
 #[test]
 fn release_is_not_sent_again_while_it_is_in_flight() {
     let mut bench = Bench::with(1, |settings| {
-        never_asked_for_its_time(settings);
+        without_probes(settings);
         settings.reset_after = NEVER;
     });
     bench.acquire();
-    bench.said(0);
+    bench.sent(0);
     bench.lose(0);
     bench.pass(millis(600));
     bench.completion().unwrap();
@@ -198,8 +200,8 @@ fn release_is_not_sent_again_while_it_is_in_flight() {
     bench.pass(millis(50));
     assert_eq!(bench.node_state(0), NodeState::Suspect);
     bench.reply(0, "-NOPERM no\r\n:0\r\n");
-    assert!(bench.said(0).is_empty(), "two releases back to back prove no more than one");
-    bench.tell_time(0);
+    assert!(bench.sent(0).is_empty(), "two releases back to back prove no more than one");
+    bench.answer_time(0);
     bench.pass(millis(60));
     assert_eq!(bench.names(0), ["EVAL"]);
     bench.reply(0, ":0\r\n");
@@ -207,21 +209,21 @@ fn release_is_not_sent_again_while_it_is_in_flight() {
 }
 
 #[test]
-fn a_connection_that_was_begun_late_is_not_given_up_at_once() {
+fn connect_timeout_counts_from_when_the_connection_was_begun() {
     let mut bench = Bench::new(1);
     bench.pass(Duration::from_secs(1));
     bench.lose(0);
     bench.pass(Duration::ZERO);
     let node = NodeId::new(0);
     assert_eq!(bench.actions(), [Action::Connect(node)]);
-    // The caller's thread was away, and opens the connection only now.
+    // The caller's thread did not run for 3 s, and opens the connection only now.
     bench.now = bench.now.saturating_add(Duration::from_secs(3));
     bench.core.handle_connecting(node, bench.now);
     bench.pass(Duration::ZERO);
     assert_eq!(bench.node_state(0), NodeState::Connecting);
     bench.pass(millis(990));
     bench.core.handle_connected(node, bench.now);
-    bench.said(0);
+    bench.sent(0);
     bench.pass(millis(20));
     assert_eq!(bench.node_state(0), NodeState::Handshake, "it was greeted 20 ms ago");
     bench.pass(millis(40));
@@ -229,22 +231,22 @@ fn a_connection_that_was_begun_late_is_not_given_up_at_once() {
 }
 
 #[test]
-fn a_question_that_is_lost_after_the_end_of_its_lock_decides_nothing_any_more() {
+fn requests_that_are_lost_after_the_end_of_their_lock_decide_nothing() {
     for what in ["let go", "given away", "cancelled"] {
         let mut bench = Bench::with(3, |settings| {
-            never_asked_for_its_time(settings);
+            without_probes(settings);
             settings.reset_after = NEVER;
         });
         if what == "cancelled" {
             let op = bench.acquire();
-            (0..3).for_each(|node| drop(bench.said(node)));
+            (0..3).for_each(|node| drop(bench.sent(node)));
             bench.core.cancel(op, bench.now);
         } else {
             let lock = bench.hold(&[0, 1]);
-            bench.said(2);
+            bench.sent(2);
             bench.reply(2, "+OK\r\n");
             bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-            (0..3).for_each(|node| drop(bench.said(node)));
+            (0..3).for_each(|node| drop(bench.sent(node)));
             if what == "given away" {
                 bench.core.into_token(lock, bench.now).unwrap();
             } else {
@@ -272,7 +274,7 @@ fn a_question_that_is_lost_after_the_end_of_its_lock_decides_nothing_any_more() 
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "what is measured is our own time")]
-fn a_node_that_tells_of_flushes_all_the_time_costs_no_more_than_one_that_tells_of_one() {
+fn many_flushes_in_one_read_cost_little_more_than_one() {
     let mut bench = Bench::new(3);
     let keep = redlatch::AutoExtend::at_most(NEVER);
     bench
@@ -292,6 +294,6 @@ fn a_node_that_tells_of_flushes_all_the_time_costs_no_more_than_one_that_tells_o
     });
     println!("one: {:?}, as many as are read at once: {:?}", took[0], took[1]);
     took[0] = took[0].max(millis(1));
-    // Without the limit each of these reports would cost as much as the single one.
+    // If the client acted on each of these reports, each would take as long as the single one.
     assert!(took[1] < took[0] * 100, "{took:?}");
 }

@@ -1,5 +1,5 @@
-//! A node that became a replica while the client was connected: its answers are no votes, and it is
-//! examined again before it is asked again.
+//! A node that became a replica while the client was connected: its answers are no votes, and the
+//! client asks it for nothing until a new handshake shows that it is a master.
 
 use super::*;
 
@@ -10,7 +10,7 @@ const WRAPPED: &str = "-ERR Error running script (call to f_af1a383f): \
     @user_script:1: @user_script: 1: -READONLY You cannot write against a read only replica. \r\n";
 
 #[track_caller]
-fn is_rejected(bench: &Bench, node: usize) {
+fn assert_rejected(bench: &Bench, node: usize) {
     assert_eq!(bench.node_state(node), NodeState::Rejected(NodeError::Replica), "n{node}");
 }
 
@@ -22,20 +22,20 @@ fn a_node_that_refuses_a_set_as_a_replica_is_rejected_until_it_is_examined_again
         assert_eq!(bench.names(node), ["SET"]);
     }
     bench.reply(2, READONLY);
-    is_rejected(&bench, 2);
+    assert_rejected(&bench, 2);
     bench.reply(0, "+OK\r\n");
     bench.reply(1, "+OK\r\n");
     assert!(bench.completion().expect("two of three granted").result.is_ok());
-    // The handshake of the next connection examines the node's role.
+    // The next handshake reads the role of the node, which is still a replica.
     bench.set_info(2, &INFO_OLD.replace("role:master", "role:slave"));
     bench.pass(millis(600));
     bench.open(2);
     while bench.node_state(2) == NodeState::Handshake {
-        let asked = bench.said(2);
+        let asked = bench.sent(2);
         let replies: String = asked.iter().map(|it| bench.handshake_reply(2, it)).collect();
         bench.reply(2, &replies);
     }
-    is_rejected(&bench, 2);
+    assert_rejected(&bench, 2);
 }
 
 #[test]
@@ -49,9 +49,9 @@ fn extend_does_not_count_a_node_that_became_a_replica() {
         }
         bench.reply(0, ":1\r\n");
         bench.reply(1, refusal);
-        is_rejected(&bench, 1);
+        assert_rejected(&bench, 1);
         bench.reply(2, refusal);
-        is_rejected(&bench, 2);
+        assert_rejected(&bench, 2);
         assert!(bench.completion().is_none(), "one master of three is no majority");
         bench.pass(TTL);
         let error = bench.completion().expect("its deadline has come").result.unwrap_err();
@@ -69,7 +69,7 @@ fn a_report_has_the_words_of_a_node_that_refused_and_of_one_that_became_a_replic
         "_\r\n",
     ];
     for (node, reply) in replies.into_iter().enumerate() {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, reply);
     }
     let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
@@ -77,7 +77,7 @@ fn a_report_has_the_words_of_a_node_that_refused_and_of_one_that_became_a_replic
     let oom = "OOM command not allowed";
     let replica = "READONLY You cannot write against a read only replica.";
     assert_eq!(details, [Some(oom), Some(replica), None]);
-    // The last error of n0 is not the cause of a later answer.
+    // A later report must not explain the lost connection of node 0 by its earlier error.
     bench.lose(0);
     bench.acquire();
     let done = bench.completion().expect("one of three is left");
@@ -90,10 +90,10 @@ fn a_report_has_the_words_of_a_node_that_refused_and_of_one_that_became_a_replic
 fn a_report_does_not_explain_an_answer_by_the_loss_of_the_connection_after_it() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
     bench.acquire();
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, "-OOM command not allowed\r\n");
     bench.lose(0);
-    bench.said(1);
+    bench.sent(1);
     bench.reply(1, "-OOM command not allowed\r\n");
     let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
     assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::OutOfMemory));

@@ -1,12 +1,12 @@
-//! Keys whose names begin with `redlatch:` are the library's own: no request about a lock takes
-//! one, whatever part of the name is the prefix.
+//! Keys whose names begin with `redlatch:` are the library's own. Every request about a lock
+//! refuses them, also if a part of this beginning comes from the key prefix.
 
 use redlatch::proto::KeySet;
 use redlatch::{ConfigError, Error, LockOptions, LockToken, Op};
 
 use crate::bench::{Bench, TTL};
 
-/// Every request that names the keys of a lock.
+/// Makes every kind of request that names the keys of a lock.
 fn requests(bench: &mut Bench, key: &str) -> Vec<(&'static str, Result<Op, Error>)> {
     let (now, token) = (bench.now, "0123456789".repeat(4).parse::<LockToken>().expect("a token"));
     let set = KeySet::new(["a", key]).expect("a good set");
@@ -44,7 +44,7 @@ fn reserved_key_is_refused_by_every_request_before_a_byte_is_sent() {
         let expected = Error::Config(ConfigError::ReservedKey { sent });
         for (request, result) in requests(&mut bench, key) {
             assert_eq!(result.err().as_ref(), Some(&expected), "{request}: {prefix:?} {key:?}");
-            assert!(bench.said(0).is_empty(), "{request}: {prefix:?} {key:?}");
+            assert!(bench.sent(0).is_empty(), "{request}: {prefix:?} {key:?}");
         }
         bench.assert_idle();
     }

@@ -1,14 +1,14 @@
-//! A node that comes back with the data of another node: our key may stand there although another
-//! client was granted the key on that node since. A yes in quarantine counts only while the node is
-//! known to have had our key without a break: until the moment at which the request of its latest
-//! yes was sent, plus the ttl, less drift.
+//! A node that restarts with the data of another node. It may have this client's key, although it
+//! has granted the key to another client since. So the grant of a node in quarantine counts in an
+//! extend only as long as the client has proof that the node never lost the key. The proof lasts
+//! for the ttl, less drift, from when the client sent the last request that the node granted.
 
 use super::*;
 use redlatch::proto::Action;
 use redlatch::{Lock, NodeId};
 
 const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
-/// Each quarantine lasts longer than the locks of these tests.
+/// With this `max_ttl` a quarantine lasts longer than the ttl of the locks in these tests.
 const MAX_TTL: Duration = Duration::from_secs(60);
 
 fn bench() -> Bench {
@@ -23,8 +23,8 @@ fn held_by_all(bench: &mut Bench) -> Lock {
     lock
 }
 
-/// Another process takes the place of a node that has no connection, with keys that the core did
-/// not see it write.
+/// The client connects to the node again. Another process runs there, with keys that the client did
+/// not send to it.
 fn come_back(bench: &mut Bench, node: usize, run: &str) {
     bench.set_info(node, &INFO_OLD.replace("RRR", run));
     bench.actions();
@@ -46,26 +46,26 @@ fn replace_process(bench: &mut Bench, node: usize, run: &str) {
     come_back(bench, node, run);
 }
 
-/// Answers whatever is asked of the nodes that have no connection trouble, until nothing is.
+/// Answers everything that these nodes were sent.
 fn answer(bench: &mut Bench, nodes: &[usize]) {
     for &node in nodes {
-        for command in bench.said(node) {
+        for command in bench.sent(node) {
             match command[0].as_str() {
-                "TIME" => bench.tell_time(node),
+                "TIME" => bench.answer_time(node),
                 _ => bench.reply(node, ":1\r\n"),
             }
         }
     }
 }
 
-/// These nodes agree to an extend. Returns whether it is won.
+/// These nodes grant an extend. Returns whether it is won.
 fn extended_by(bench: &mut Bench, lock: &Lock, nodes: &[usize]) -> bool {
     bench.core.extend(lock, TTL, 2, bench.now).unwrap();
     answer(bench, nodes);
     bench.completion().is_some_and(|done| done.result.is_ok())
 }
 
-/// Renews the lock by nodes 0 and 1 alone for this long.
+/// Extends the lock each second, for this long, with the grants of nodes 0 and 1.
 fn renew_without_2(bench: &mut Bench, lock: &Lock, length: Duration) {
     for _ in 0..length.as_secs() {
         bench.pass(Duration::from_secs(1));
@@ -75,12 +75,12 @@ fn renew_without_2(bench: &mut Bench, lock: &Lock, length: Duration) {
 }
 
 #[test]
-fn restored_node_does_not_count_after_our_key_there_may_have_ended() {
+fn restored_node_does_not_count_if_its_key_may_have_ended() {
     let mut bench = bench();
     let lock = held_by_all(&mut bench);
     bench.lose(2);
-    // The client's key ends on node 2, which may grant it to another client. Then node 2 is started
-    // from a copy of node 1: the client's token stands there again.
+    // The key ends on node 2, which may then grant it to another client. After that node 2 starts
+    // from a copy of node 1, so it has this client's token again.
     renew_without_2(&mut bench, &lock, TTL);
     come_back(&mut bench, 2, "SSS");
     assert!(!extended_by(&mut bench, &lock, &[1, 2]), "the other client has nodes 0 and 2");
@@ -90,12 +90,12 @@ fn restored_node_does_not_count_after_our_key_there_may_have_ended() {
 fn restored_node_does_not_count_if_it_was_in_quarantine_already() {
     let mut bench = bench();
     let lock = held_by_all(&mut bench);
-    // Node 2 restarts with its keys, and answers before its proof ends: it counts.
+    // Node 2 restarts with its keys, and grants an extend while the proof holds, so it counts.
     replace_process(&mut bench, 2, "SSS");
     assert!(extended_by(&mut bench, &lock, &[0, 2]));
-    // The connection of node 2 is lost for longer than the ttl. For another client the node's
-    // quarantine is over, so the node can grant the key to that client. Then it is started from a
-    // copy of node 1.
+    // Node 2 has no connection for longer than the ttl, so the key ends there. For another client
+    // the quarantine of the node may be over, so the node may grant the key to that client. Then it
+    // starts from a copy of node 1.
     bench.lose(2);
     renew_without_2(&mut bench, &lock, TTL);
     come_back(&mut bench, 2, "TTT");
@@ -116,7 +116,7 @@ fn extend_in_quarantine_counts_only_if_it_is_read_before_the_proof_ends() {
         assert!(extended_by(&mut bench, &lock, &[0, 1]));
         bench.pass(millis(4_000));
         assert!(!extended_by(&mut bench, &lock, &[1]));
-        // Node 2 answers both extends long after they were written.
+        // Node 2 answers both extends late.
         bench.pass(millis(read_at - 9_000));
         answer(&mut bench, &[2]);
         let won = bench.completion().is_some_and(|done| done.result.is_ok());
@@ -130,8 +130,8 @@ fn quarantine_does_not_end_a_lock_that_is_renewed() {
     let lock = held_by_all(&mut bench);
     replace_process(&mut bench, 1, "SSS");
     replace_process(&mut bench, 2, "TTT");
-    // For five ttls only nodes in quarantine answer. Each yes comes before the proof by the earlier
-    // one ends.
+    // For five ttls only nodes in quarantine answer. Each of their grants comes while the proof by
+    // the earlier one holds.
     for _ in 0..15 {
         bench.pass(TTL / 3);
         answer(&mut bench, &[0, 1, 2]);
@@ -161,8 +161,8 @@ fn end_of_a_quarantine_does_not_prove_a_key_that_was_granted_in_it() {
         let trusted = bench.node_state(2) == NodeState::Ready;
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         assert_eq!(bench.names(2), ["EVALSHA"]);
-        // If the node forgets again before it answers, its yes does not count, although the node
-        // was trusted when it was asked.
+        // In the second round the client trusts the node when it asks it, but the node is flushed
+        // before it answers. So this grant does not count either.
         let flush = if trusted { FLUSH } else { "" };
         bench.reply(2, &format!("{flush}:1\r\n"));
         answer(&mut bench, &[1]);
@@ -172,7 +172,7 @@ fn end_of_a_quarantine_does_not_prove_a_key_that_was_granted_in_it() {
     }
 }
 
-/// A bench on which a node may leave requests unanswered for long.
+/// A bench whose node timeout is longer than the tests last.
 fn patient() -> Bench {
     Bench::with(3, |settings| {
         settings.max_ttl = MAX_TTL;
@@ -180,25 +180,25 @@ fn patient() -> Bench {
     })
 }
 
-/// The only request to the node since the last look is of this name, and stays unanswered.
-fn leave(bench: &mut Bench, node: usize, name: &str) {
+/// Asserts that the node was sent only a request of this name, and leaves it unanswered.
+fn leave_unanswered(bench: &mut Bench, node: usize, name: &str) {
     let asked = bench.names(node);
     assert_eq!(asked.iter().filter(|it| **it != "TIME").collect::<Vec<_>>(), [name]);
 }
 
 #[test]
-fn late_answer_to_an_earlier_extend_proves_no_more_than_that_extend_gave() {
+fn late_answer_to_an_earlier_extend_proves_the_key_for_that_extend_only() {
     let mut bench = patient();
     let lock = held_by_all(&mut bench);
     for asked_at in [1, 4] {
         bench.pass(Duration::from_secs(if asked_at == 1 { 1 } else { 3 }));
         assert!(extended_by(&mut bench, &lock, &[0, 1]));
-        leave(&mut bench, 2, "EVALSHA");
+        leave_unanswered(&mut bench, 2, "EVALSHA");
     }
-    // Node 2 answers the first extend, and its process ends before it executes the second.
+    // Node 2 grants the first extend, and its process ends before it executes the second.
     bench.reply(2, ":1\r\n");
     bench.lose(2);
-    // The first extend gave the key until 10.898 s, the second would give it until 13.898 s.
+    // So node 2 had the key until 10.898 s. The second extend would have been until 13.898 s.
     bench.pass(Duration::from_secs(7));
     answer(&mut bench, &[0, 1]);
     come_back(&mut bench, 2, "SSS");
@@ -206,13 +206,13 @@ fn late_answer_to_an_earlier_extend_proves_no_more_than_that_extend_gave() {
 }
 
 #[test]
-fn late_grant_proves_no_more_than_the_acquire_gave() {
+fn late_grant_proves_the_key_for_the_acquire_only() {
     let mut bench = patient();
     let lock = bench.hold(&[0, 1]);
-    leave(&mut bench, 2, "SET");
+    leave_unanswered(&mut bench, 2, "SET");
     bench.pass(Duration::from_secs(4));
     assert!(extended_by(&mut bench, &lock, &[0, 1]));
-    leave(&mut bench, 2, "EVALSHA");
+    leave_unanswered(&mut bench, 2, "EVALSHA");
     // Node 2 executed the SET at once, and its process ends before it executes the extend.
     bench.reply(2, "+OK\r\n");
     bench.lose(2);
@@ -223,7 +223,7 @@ fn late_grant_proves_no_more_than_the_acquire_gave() {
 }
 
 #[test]
-fn yes_in_quarantine_is_a_new_proof_also_after_the_majority() {
+fn grant_in_quarantine_is_a_new_proof_also_after_the_majority() {
     let mut bench = bench();
     let lock = held_by_all(&mut bench);
     replace_process(&mut bench, 2, "SSS");

@@ -1,19 +1,19 @@
-//! A node that does not know `HELLO` or `AUTH` repeats their arguments in its error. Nothing that
-//! the core shows has a part of the password in it.
+//! A node that does not know `HELLO` or `AUTH` repeats their arguments in its error. No error,
+//! report, event or debug output of the core contains a part of the password.
 
 use super::*;
 use redlatch::NodeId;
 
-/// This many bytes of the password in a row must not appear.
+/// If so many bytes of the password appear in a row, the test fails.
 const PART: usize = 8;
 
-/// Passwords of which a server repeats a part only, or with other characters.
+/// Passwords of which a server repeats only a part, or with other characters for line ends.
 fn passwords() -> [String; 3] {
     let long: String = (0..193).map(|at: u32| char::from(b'a' + (at * at % 26) as u8)).collect();
     [long, "first-half\nsecond-half".into(), "before\r\n\r\nthe-rest-of-it".into()]
 }
 
-/// What Redis 7 says of a command that it does not know.
+/// The error of Redis 7 about a command that it does not know.
 fn unknown(command: &[String]) -> String {
     let arguments: String = command[1..].iter().map(|word| format!("'{word}' ")).collect();
     let arguments: String = arguments.chars().take(128).collect();
@@ -23,7 +23,7 @@ fn unknown(command: &[String]) -> String {
 }
 
 #[track_caller]
-fn is_silent_about(password: &str, shown: &str) {
+fn assert_no_part_is_shown(password: &str, shown: &str) {
     for start in 0..=password.len() - PART {
         let part = &password[start..start + PART];
         assert!(!shown.contains(part), "{part:?} is in {shown}");
@@ -31,7 +31,7 @@ fn is_silent_about(password: &str, shown: &str) {
 }
 
 #[test]
-fn a_password_that_a_node_repeats_in_part_is_nowhere_to_be_seen() {
+fn a_password_that_a_node_repeats_is_shown_nowhere() {
     for password in passwords() {
         let mut bench = Bench::new(1);
         let id = NodeId::new(0);
@@ -43,9 +43,9 @@ fn a_password_that_a_node_repeats_in_part_is_nowhere_to_be_seen() {
         bench.core.handle_connected(id, bench.now);
         let mut shown = String::new();
         let mut repeated = 0;
-        // The node repeats the arguments of HELLO in an error, then those of AUTH.
+        // The node refuses HELLO, and then AUTH, and repeats the arguments of each.
         for handshake in ["HELLO", "AUTH"] {
-            let commands = bench.said(0);
+            let commands = bench.sent(0);
             assert_eq!(commands[0][0], handshake);
             for command in commands {
                 let reply = unknown(&command);
@@ -64,6 +64,6 @@ fn a_password_that_a_node_repeats_in_part_is_nowhere_to_be_seen() {
             shown += &format!("{event:?}");
         }
         assert!(shown.contains(&NodeError::UnknownCommand.to_string()), "{shown}");
-        is_silent_about(&password, &shown);
+        assert_no_part_is_shown(&password, &shown);
     }
 }

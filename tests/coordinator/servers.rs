@@ -1,10 +1,11 @@
-//! Two links that lead to one server, by its `run_id`, have one vote between them.
+//! Links: the addresses of the nodes. Two links whose servers report the same `run_id` lead to one
+//! server, and have only one vote.
 
 use super::*;
 use redlatch::proto::Settings;
 use redlatch::{RestartGuard, proto::Instant};
 
-/// The rejected link is tried again after at most this long.
+/// The client tries a rejected link again after at most this long.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// `INFO` of a server that has been up for a day, with this last digit in its `run_id`.
@@ -12,30 +13,30 @@ fn info_of(server: usize) -> String {
     INFO_OLD.replace("RR0", &format!("RR{server}"))
 }
 
-/// Loses the connection of a node; from its next connection on, that server answers.
+/// Loses the connection of a node, and connects again. From now on `server` answers there.
 fn lead_to(bench: &mut Bench, node: usize, server: usize) {
     bench.lose(node);
     bench.set_info(node, &info_of(server));
     reconnect(bench, node);
 }
 
-/// Waits for the next connection and greets on it.
+/// Lets time pass until the client opens the next connection, and answers the handshake there.
 fn reconnect(bench: &mut Bench, node: usize) {
     bench.pass(LONGEST_PAUSE);
     bench.connect(node);
     for node in 0..3 {
         if bench.names(node) == ["TIME"] {
-            bench.tell_time(node);
+            bench.answer_time(node);
         }
     }
 }
 
 #[track_caller]
-fn is_rejected(bench: &Bench, node: usize) {
+fn assert_rejected(bench: &Bench, node: usize) {
     assert_eq!(bench.node_state(node), NodeState::Rejected(NodeError::SameServer));
 }
 
-/// Insists that these nodes are asked for a new key, and no others. Each node that is asked grants.
+/// Acquires a new key. Asserts that only these nodes are asked, and lets each of them grant it.
 #[track_caller]
 fn attempt(bench: &mut Bench, asked: &[usize]) -> Result<Outcome, Error> {
     bench.acquire();
@@ -51,11 +52,11 @@ fn attempt(bench: &mut Bench, asked: &[usize]) -> Result<Outcome, Error> {
 fn two_links_with_one_run_id_have_one_vote() {
     let mut bench = Bench::with(3, |settings| settings.restart_guard = RestartGuard::Off);
     lead_to(&mut bench, 2, 0);
-    is_rejected(&bench, 2);
+    assert_rejected(&bench, 2);
     assert_eq!(bench.node_state(0), NodeState::Ready, "the earlier link keeps its vote");
-    // n0 and n2 lead to one server, which grants; n1 denies: one grant of three.
+    // Nodes 0 and 2 are one server, which grants, and node 1 denies. So the lock has one grant.
     bench.acquire();
-    assert!(bench.said(2).is_empty(), "n2 has no vote of its own");
+    assert!(bench.sent(2).is_empty(), "n2 has no vote of its own");
     bench.names(0);
     bench.names(1);
     bench.reply(0, "+OK\r\n");
@@ -65,7 +66,7 @@ fn two_links_with_one_run_id_have_one_vote() {
     assert!(text.contains("n2 is the same server as another address"), "{text}");
     bench.names(0);
     bench.reply(0, ":1\r\n");
-    // The two servers are still a majority of three nodes.
+    // The two servers together are a majority of the three nodes.
     assert!(attempt(&mut bench, &[0, 1]).is_ok());
 }
 
@@ -73,9 +74,9 @@ fn two_links_with_one_run_id_have_one_vote() {
 fn same_server_is_rejected_until_its_run_id_differs() {
     let mut bench = Bench::with(3, |settings| settings.restart_guard = RestartGuard::Off);
     lead_to(&mut bench, 2, 1);
-    is_rejected(&bench, 2);
+    assert_rejected(&bench, 2);
     reconnect(&mut bench, 2);
-    is_rejected(&bench, 2);
+    assert_rejected(&bench, 2);
     bench.set_info(2, &info_of(7));
     reconnect(&mut bench, 2);
     assert_eq!(bench.node_state(2), NodeState::Ready);
@@ -89,20 +90,20 @@ fn a_server_that_is_silent_or_in_quarantine_is_known_by_its_run_id_too() {
     bench.names(0);
     bench.pass(millis(50));
     assert_eq!(bench.node_state(0), NodeState::Suspect);
-    // The client gives up this connection after 500 ms more; before that it greets the other one.
+    // The client gives this connection up after another 500 ms. Before that, node 2 connects.
     bench.lose(2);
     bench.set_info(2, &info_of(0));
     bench.pass(millis(100));
     bench.connect(2);
     assert_eq!(bench.node_state(0), NodeState::Suspect);
-    is_rejected(&bench, 2);
+    assert_rejected(&bench, 2);
     let mut bench = Bench::new(3);
     lead_to(&mut bench, 0, 8);
     assert!(
         matches!(bench.node_state(0), NodeState::Quarantined(until) if until > Instant::default())
     );
     lead_to(&mut bench, 2, 8);
-    is_rejected(&bench, 2);
+    assert_rejected(&bench, 2);
 }
 
 #[test]
@@ -115,11 +116,11 @@ fn the_later_link_takes_over_where_the_earlier_one_is_down() {
     bench.connect(2);
     assert_eq!(bench.node_state(2), NodeState::Ready, "nobody else has the vote of that server");
     bench.connect(0);
-    is_rejected(&bench, 0);
+    assert_rejected(&bench, 0);
 }
 
 #[test]
-fn servers_that_tell_no_run_id_are_not_taken_for_one() {
+fn servers_that_report_no_run_id_are_not_taken_for_one() {
     let info = "uptime_in_seconds:86400\r\nrole:master\r\n";
     let off = |settings: &mut Settings| settings.restart_guard = RestartGuard::Off;
     let mut bench = Bench::of(3, info, "*2\r\n_\r\n_\r\n", off);

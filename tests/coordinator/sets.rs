@@ -1,5 +1,5 @@
-//! Locks over several keys: what the nodes are asked, what their answers mean, and what is pending
-//! afterwards.
+//! Locks over several keys (sets): what the client asks the nodes, what their answers mean, and
+//! which releases are pending afterwards.
 
 use std::time::Duration;
 
@@ -48,16 +48,16 @@ fn script(command: &Command) -> (&'static str, Vec<&str>) {
     (name, command[3..3 + count].iter().map(String::as_str).collect())
 }
 
-/// The only command to a node runs this script over these keys.
+/// Asserts that the node was sent one command, which runs this script over these keys.
 #[track_caller]
 fn expect(bench: &mut Bench, node: usize, name: &str, keys: &[&str]) -> Command {
-    let said = bench.said(node);
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert_eq!(script(&said[0]), (name, keys.to_vec()));
-    said[0].clone()
+    let sent = bench.sent(node);
+    assert_eq!(sent.len(), 1, "{sent:?}");
+    assert_eq!(script(&sent[0]), (name, keys.to_vec()));
+    sent[0].clone()
 }
 
-/// Holds a lock on these keys, which every node granted.
+/// Acquires a lock on these keys, which every node grants.
 fn hold(bench: &mut Bench, names: &[&str]) -> Lock {
     ask(bench, names);
     for node in 0..bench.markers.len() {
@@ -67,7 +67,7 @@ fn hold(bench: &mut Bench, names: &[&str]) -> Lock {
     bench.won()
 }
 
-/// The key that an error names, and what it says of the set.
+/// The key that an error names, and what it reports of the set.
 fn named(error: &Error) -> (&str, Option<ReportedSet>) {
     let report = error.report().expect("it has a report");
     (std::str::from_utf8(&report.key).expect("text"), report.set)
@@ -105,19 +105,19 @@ fn set_is_one_script_with_all_keys_on_each_node() {
 fn set_of_one_key_is_a_plain_lock() {
     let mut bench = Bench::new(1);
     ask(&mut bench, &["a", "a"]);
-    assert_eq!(bench.said(0)[0][..2], ["SET", "a"]);
+    assert_eq!(bench.sent(0)[0][..2], ["SET", "a"]);
 }
 
 #[test]
-fn set_that_cannot_be_is_refused_before_anything_is_sent() {
+fn set_with_a_bad_key_is_refused_before_anything_is_sent() {
     let mut bench = Bench::with(1, |settings| settings.key_prefix = "prefix:".into());
     let marker = keys(&["a", "node"]);
     let mut marked = Bench::with(1, |settings| settings.node_marker = "node".into());
     let error =
         marked.core.acquire(&marker, LockOptions::new(TTL).wait(TTL), 0, marked.now).unwrap_err();
     assert!(matches!(error, Error::Config(ConfigError::KeyOfMarker { .. })), "{error}");
-    assert!(marked.said(0).is_empty());
-    // With a prefix before each key the set is longer than a key may be.
+    assert!(marked.sent(0).is_empty());
+    // With the prefix before each key, the keys together are longer than one key may be.
     let long = [vec![b'a'; 65_525], vec![b'b']];
     let long = KeySet::new(long).expect("without prefixes it fits");
     let error =
@@ -126,14 +126,14 @@ fn set_that_cannot_be_is_refused_before_anything_is_sent() {
         matches!(error, Error::Config(ConfigError::KeyTooLong { given: 65_540, .. })),
         "{error}"
     );
-    assert!(bench.said(0).is_empty());
+    assert!(bench.sent(0).is_empty());
 }
 
 #[test]
 fn set_that_a_node_refuses_leaves_nothing_there_and_names_the_key() {
     let mut bench = Bench::new(3);
     ask(&mut bench, &["a", "b", "c"]);
-    (0..3).for_each(|node| drop(bench.said(node)));
+    (0..3).for_each(|node| drop(bench.sent(node)));
     bench.reply(0, ":1\r\n");
     bench.reply(1, ":-2\r\n");
     bench.reply(2, ":-2\r\n");
@@ -142,7 +142,7 @@ fn set_that_a_node_refuses_leaves_nothing_there_and_names_the_key() {
     assert_eq!(named(&error), ("b", Some(ReportedSet { keys: 3, named: true })));
     assert!(error.to_string().contains("for \"b\", one of 3 keys: "), "{error}");
     expect(&mut bench, 0, "release", &["a", "b", "c"]);
-    assert!(bench.said(1).is_empty() && bench.said(2).is_empty());
+    assert!(bench.sent(1).is_empty() && bench.sent(2).is_empty());
     bench.reply(0, ":1\r\n");
     bench.assert_idle();
 }
@@ -151,13 +151,13 @@ fn set_that_a_node_refuses_leaves_nothing_there_and_names_the_key() {
 fn script_over_a_set_that_fails_leaves_a_release_of_every_key() {
     let mut bench = Bench::new(1);
     ask(&mut bench, &["a", "b"]);
-    drop(bench.said(0));
-    // The error proves nothing: the node may have written the first key.
+    drop(bench.sent(0));
+    // In spite of the error the node may have set the first key, so the client releases both.
     bench.reply(0, OOM);
     let error = bench.refused();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
     expect(&mut bench, 0, "release", &["a", "b"]);
-    // The node answers that the second key was not there, and that it released the first.
+    // -4: the node released the first key, and the second one was absent.
     bench.reply(0, ":-4\r\n");
     bench.assert_idle();
 }
@@ -169,7 +169,7 @@ fn release_of_a_set_is_asked_again_if_a_node_refused_it() {
     bench.core.release(lock, 0, bench.now);
     expect(&mut bench, 0, "release", &["a", "b"]);
     bench.reply(0, "-MISCONF no\r\n");
-    assert!(bench.said(0).is_empty());
+    assert!(bench.sent(0).is_empty());
     bench.pass(Duration::from_millis(50));
     expect(&mut bench, 0, "release", &["a", "b"]);
     bench.reply(0, ":1\r\n");
@@ -185,35 +185,35 @@ fn script_over_a_set_that_a_node_refused_is_sent_by_its_source_again() {
         assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], form);
         bench.reply(0, answer);
         bench.core.cancel(op, bench.now);
-        drop((bench.completion(), bench.said(0)));
+        drop((bench.completion(), bench.sent(0)));
         bench.reply(0, ":1\r\n");
     }
 }
 
 #[test]
-fn script_that_a_node_forgot_says_nothing_of_another_script() {
+fn script_that_a_node_forgot_does_not_stop_sha1_of_another_script() {
     let mut bench = Bench::new(1);
     let extends = |bench: &mut Bench| {
         bench
             .core
             .acquire(b"k", LockOptions::once(TTL).fenced(), 1, bench.now)
             .expect("it is fine");
-        drop(bench.said(0));
+        drop(bench.sent(0));
         bench.reply(0, ":7\r\n");
         let lock = bench.won();
         bench.core.extend(&lock, TTL, 0, bench.now).expect("it is held");
-        let form = bench.said(0)[0][0].clone();
+        let form = bench.sent(0)[0][0].clone();
         bench.reply(0, ":1\r\n");
         drop(bench.completion());
         bench.core.release_nowait(&lock, bench.now);
-        drop(bench.said(0));
+        drop(bench.sent(0));
         bench.reply(0, ":1\r\n");
         form
     };
     assert_eq!([extends(&mut bench), extends(&mut bench)], ["EVAL", "EVALSHA"]);
     let lock = hold(&mut bench, &["a", "b"]);
     bench.core.release_nowait(&lock, bench.now);
-    drop(bench.said(0));
+    drop(bench.sent(0));
     bench.reply(0, ":1\r\n");
     ask(&mut bench, &["a", "b"]);
     assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], "EVALSHA");
@@ -229,13 +229,14 @@ fn set_whose_script_failed_in_the_middle_is_released_although_the_repeat_is_deni
     let mut bench = Bench::new(1);
     let lock = hold(&mut bench, &["a", "b"]);
     bench.core.release_nowait(&lock, bench.now);
-    drop(bench.said(0));
+    drop(bench.sent(0));
     bench.reply(0, ":1\r\n");
     ask(&mut bench, &["a", "b"]);
     assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], "EVALSHA");
     bench.reply(0, "-NOPERM this user has no permissions to access one of the keys\r\n");
     assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], "EVAL");
-    // The second key may hold another client's token; the first may hold this client's.
+    // -2: the second key is another client's. The first script may have set the first key before it
+    // failed, so the client releases both.
     bench.reply(0, ":-2\r\n");
     assert!(matches!(bench.refused(), Error::Contended(_)));
     expect(&mut bench, 0, "release", &["a", "b"]);
@@ -247,10 +248,10 @@ fn loss_of_a_set_names_the_key_that_is_gone_and_releases_the_others() {
     bench.core.report_lock_updates();
     let lock = hold(&mut bench, &["a", "b", "c"]);
     bench.core.extend(&lock, TTL, 0, bench.now).expect("it is held");
-    (0..3).for_each(|node| drop(bench.said(node)));
+    (0..3).for_each(|node| drop(bench.sent(node)));
     bench.reply(0, ":1\r\n");
     bench.reply(1, ":-4\r\n");
-    // The answer -5 says that key 2, which is b, is another client's.
+    // -4: the second key, `b`, is gone. -5: it is another client's.
     bench.reply(2, ":-5\r\n");
     let error = bench.refused();
     assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
@@ -258,7 +259,7 @@ fn loss_of_a_set_names_the_key_that_is_gone_and_releases_the_others() {
     let update = bench.core.poll_lock_update().expect("the loss is reported");
     let LockUpdateKind::Lost(error) = update.kind else { panic!("{update:?}") };
     assert_eq!(named(&error).0, "b");
-    // "Gone" is about one key: a node that said so may still have the others.
+    // A node that lost one key may still have the others, so the client releases it, too.
     for (node, answer) in [(0, ":1\r\n"), (1, ":-4\r\n"), (2, ":-5\r\n")] {
         expect(&mut bench, node, "release", &["a", "b", "c"]);
         bench.reply(node, answer);
@@ -272,7 +273,7 @@ fn heal_of_a_set_brings_back_what_one_node_lost() {
     let lock = hold(&mut bench, &["a", "b"]);
     bench.pass(TTL / 10);
     bench.core.extend(&lock, TTL / 2, 0, bench.now).expect("it is held");
-    (0..3).for_each(|node| drop(bench.said(node)));
+    (0..3).for_each(|node| drop(bench.sent(node)));
     bench.reply(0, ":-4\r\n");
     assert!(!bench.core.holders(&lock).contains(NodeId::new(0)), "it is known to lack a key");
     bench.reply(1, ":1\r\n");
@@ -291,11 +292,11 @@ fn heal_of_a_set_leaves_a_key_that_another_client_took_there() {
     let mut bench = Bench::new(3);
     let lock = hold(&mut bench, &["a", "b"]);
     bench.core.extend(&lock, TTL, 0, bench.now).expect("it is held");
-    (0..3).for_each(|node| drop(bench.said(node)));
+    (0..3).for_each(|node| drop(bench.sent(node)));
     bench.reply(0, ":-5\r\n");
     bench.reply(1, ":1\r\n");
     bench.reply(2, ":1\r\n");
-    assert!(bench.said(0).is_empty());
+    assert!(bench.sent(0).is_empty());
 }
 
 #[test]
@@ -303,22 +304,22 @@ fn set_whose_grant_a_node_in_quarantine_gave_is_no_majority() {
     let mut bench = Bench::new(3);
     for node in 0..2 {
         bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
-        drop(bench.said(node));
+        drop(bench.sent(node));
     }
     ask(&mut bench, &["a", "b"]);
-    (0..3).for_each(|node| drop(bench.said(node)));
+    (0..3).for_each(|node| drop(bench.sent(node)));
     (0..3).for_each(|node| bench.reply(node, ":1\r\n"));
     let error = bench.refused();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
     assert!(error.to_string().contains("restart guard"), "{error}");
     for node in 0..3 {
-        let said = bench.said(node);
-        assert!(said.iter().any(|command| command[0].starts_with("EVAL")), "{node}: {said:?}");
+        let sent = bench.sent(node);
+        assert!(sent.iter().any(|command| command[0].starts_with("EVAL")), "{node}: {sent:?}");
     }
 }
 
 #[test]
-fn script_over_a_set_that_was_forgotten_is_sent_again_unless_its_release_was() {
+fn script_over_a_set_that_was_forgotten_is_not_sent_again_after_its_release() {
     let mut bench = Bench::new(1);
     let lock = hold(&mut bench, &["a", "b"]);
     bench.core.release_nowait(&lock, bench.now);
@@ -328,11 +329,11 @@ fn script_over_a_set_that_was_forgotten_is_sent_again_unless_its_release_was() {
     assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], "EVALSHA");
     bench.reply(0, "-NOSCRIPT no\r\n");
     assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], "EVAL");
-    // The caller gives up, and the release is in flight.
+    // The caller gives up, so the release is in flight when the node answers NOSCRIPT.
     bench.core.cancel(op, bench.now);
     expect(&mut bench, 0, "release", &["a", "b"]);
     bench.reply(0, "-NOSCRIPT no\r\n");
-    assert!(bench.said(0).is_empty(), "a repeat would come after the release");
+    assert!(bench.sent(0).is_empty(), "a repeat would come after the release");
     bench.reply(0, ":-2\r\n");
     bench.assert_idle();
 }
@@ -351,13 +352,13 @@ fn set_is_released_by_its_script_also_where_a_node_has_a_command_of_its_own() {
 }
 
 #[test]
-fn the_end_of_a_client_releases_every_key_of_a_set() {
+fn close_releases_every_key_of_a_set() {
     let mut bench = Bench::new(1);
     ask(&mut bench, &["a", "b"]);
-    drop(bench.said(0));
+    drop(bench.sent(0));
     bench.core.close(bench.now);
     assert_eq!(expect(&mut bench, 0, "release", &["a", "b"])[0], "EVAL");
-    // A release by SHA1 that is not answered is repeated by its source.
+    // At its end the client repeats an unanswered release by SHA1, by its source.
     let mut bench = Bench::new(1);
     for round in 0..2 {
         let lock = hold(&mut bench, &["a", "b"]);
@@ -399,7 +400,7 @@ fn set_is_adopted_as_a_whole_under_a_new_token() {
     let error = bench.refused();
     assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
     assert_eq!(named(&error).0, "b");
-    assert!(bench.said(0).is_empty(), "the script changed nothing");
+    assert!(bench.sent(0).is_empty(), "the script changed nothing");
     bench.assert_idle();
 }
 
@@ -421,7 +422,7 @@ fn reply_that_a_script_over_a_set_cannot_give_is_no_vote() {
     for reply in [":0\r\n", ":2\r\n", ":-65\r\n", "+OK\r\n", "$-1\r\n"] {
         let mut bench = Bench::new(1);
         ask(&mut bench, &["a", "b"]);
-        drop(bench.said(0));
+        drop(bench.sent(0));
         bench.reply(0, reply);
         let error = bench.refused();
         assert!(matches!(error, Error::NoQuorum(_)), "{reply:?}: {error}");

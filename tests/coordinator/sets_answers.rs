@@ -1,5 +1,5 @@
-//! Sets in line: what a message or an answer is worth that is about one key of several, about the
-//! line of an earlier key, or about an earlier round.
+//! Sets that wait in line: messages and answers that are about only one key of the set, about the
+//! line of an earlier key, or about an earlier round. None of them may count for more than that.
 
 use redlatch::proto::NodeId;
 use redlatch::testing::master::Restart;
@@ -11,17 +11,17 @@ use super::sets_kept::{
     HELD, MINE, asked, asks_in_order, joins_in_order, keeps_the_first_key, until_asked,
 };
 use super::sets_world::{
-    ANOTHER, ask_for, ask_with, behind_the_first_key, delete, has, held_by_two, holder_of,
-    lines_of, nothing_is_left, take, won_in_line,
+    ANOTHER, ask_for, ask_with, assert_nothing_left, behind_the_first_key, delete, has,
+    held_by_two, holder_of, lines_of, take, won_in_line,
 };
 use crate::bench::{Bench, TTL};
 
-/// Whether the client has written to the node that it asks for `b` and `c` at once.
+/// Whether the client has written a request for `b` and `c` together to the node.
 fn asks_for_b_and_c(world: &World, client: usize, node: usize) -> bool {
     world.output(client, node).contains("\r\n2\r\n$1\r\nb\r\n$1\r\nc\r\n")
 }
 
-/// The client reads what the node has to say after it has executed what the client wrote.
+/// The node executes what the client wrote, and the client reads everything from the node.
 fn exchange(world: &mut World, client: usize, node: usize) {
     world.deliver_to_node(client, node);
     world.deliver_to_client(client, node);
@@ -32,9 +32,9 @@ fn extend(world: &mut World, client: usize, lock: &Lock) {
     world.client_mut(client).extend(lock, LONG, 3, now).expect("it is held");
 }
 
-/// Node 2 refuses the round over both keys, and then hands `b` over to the set. Its message arrives
-/// while the round is in flight. On that node `c` is another's: so node 2 may have granted `c` to
-/// another client, whatever it says after it was started with the data of another node.
+/// Node 2 refuses the round over both keys because `c` is another client's, and then hands `b` over
+/// to the set while the round is in flight. This must not prove that the set has `c` there, not
+/// even when node 2 restarts with data in which both keys are the set's.
 #[test]
 fn hand_over_during_the_round_over_all_keys_does_not_prove_the_set() {
     let mut world = World::new(3);
@@ -49,7 +49,7 @@ fn hand_over_during_the_round_over_all_keys_does_not_prove_the_set() {
         world.deliver_to_client(set, node);
     }
     assert!(asks_for_b_and_c(&world, set, 0));
-    // Node 2 executes the release after the question for both keys.
+    // Node 2 executes the request for both keys before the release of `b`.
     exchange(&mut world, set, 2);
     world.deliver_to_node(holder, 2);
     world.deliver_to_client(set, 2);
@@ -71,9 +71,10 @@ fn hand_over_during_the_round_over_all_keys_does_not_prove_the_set() {
     assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
 }
 
-/// The order of events: node 2 says to an extend that `a` is gone, and then hands `b` over.
+/// Node 2 answers an extend that `a` is gone, and then hands `b` over to the set. The set has not
+/// come back there by that: the client has to heal the node.
 #[test]
-fn hand_over_of_one_key_of_a_held_set_is_no_return_of_the_set() {
+fn hand_over_of_one_key_does_not_replace_the_heal_of_a_set() {
     let mut world = World::new(3);
     let (set, lock, holder) = held_by_two(&mut world);
     extend(&mut world, set, &lock);
@@ -87,29 +88,30 @@ fn hand_over_of_one_key_of_a_held_set_is_no_return_of_the_set() {
     assert_eq!(world.core(set).stats().healed, 1);
 }
 
-/// Before it is healed, a node that lost keys of the set has no vote in an extend, whatever stands
-/// in their place.
+/// A node that lost keys of the set has no vote in an extend before the client heals it, even if
+/// the set's token is at all keys again.
 #[test]
 fn node_that_lost_keys_of_a_set_and_hands_one_over_has_no_vote_before_it_is_healed() {
     let mut world = World::new(3);
     let (set, lock, holder) = held_by_two(&mut world);
     extend(&mut world, set, &lock);
     exchange(&mut world, set, 2);
-    // No majority has agreed, so the client does not heal node 2.
+    // Too few nodes have granted the extend yet, so the client does not heal node 2.
     world.deliver_to_node(holder, 2);
     world.deliver_to_client(set, 2);
     let token = lock.token().to_string();
     world.run(2, &[b"SET", b"a", token.as_bytes(), b"PX", b"10000"]);
     world.cut_off(&[0]);
-    // The client asks for the extend again and again.
+    // The client repeats the extend all the time.
     world.pass(2000 * MS);
     let extended = world.done[set].pop();
     assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
 }
 
-/// Node 2 hands `a` over when the set stands in line for `b` already. A mark is for one line.
+/// Node 2 hands `a` over when the set already stands in line for `b`. The message has the mark of
+/// the line of `a`, so it must not count for `b`.
 #[test]
-fn message_about_the_key_before_is_no_hold_of_the_next_one() {
+fn message_about_an_earlier_key_does_not_count_for_the_next_one() {
     let mut world = World::new(3);
     let (set, holder, lock) = behind_the_first_key(&mut world);
     world.release(holder, lock);
@@ -138,12 +140,12 @@ fn message_about_the_key_before_is_no_hold_of_the_next_one() {
     world.resume_all();
     world.settle();
     world.done[holder].clear();
-    nothing_is_left(&world);
+    assert_nothing_left(&world);
 }
 
-/// Node 2 is slow: it answers a join of the line of `a` when the set stands in line for `b`.
+/// Node 2 is slow: it answers a join of the line of `a` when the set already waits for `b`.
 #[test]
-fn late_answer_about_the_key_before_is_no_hold_of_the_next_one() {
+fn late_answer_about_an_earlier_key_does_not_count_for_the_next_one() {
     let mut bench = Bench::without_tracking(3);
     joins_in_order(&mut bench, "take a+b", TTL);
     (0..2).for_each(|node| bench.reply(node, MINE));
@@ -159,10 +161,11 @@ fn late_answer_about_the_key_before_is_no_hold_of_the_next_one() {
     until_asked(&mut bench, 2, "take a+b");
 }
 
-/// Node 2 is slow: its refusal because of `b` is about the round before. In the present one node 0
-/// fails, and node 1 says that the key to be kept is another's.
+/// Node 2 is slow: it refuses the earlier round because of `b`. In the present round, which is to
+/// keep `a`, node 0 fails and node 1 answers that `a` is another client's. The late refusal must
+/// not count as a sign that node 2 has `a`.
 #[test]
-fn late_refusal_of_the_round_before_does_not_say_which_keys_can_be_kept() {
+fn late_refusal_of_an_earlier_round_does_not_count_for_kept_keys() {
     let mut bench = Bench::without_tracking(3);
     asks_in_order(&mut bench, "take a+b", TTL);
     (0..2).for_each(|node| bench.reply(node, ":-2\r\n"));
@@ -173,8 +176,8 @@ fn late_refusal_of_the_round_before_does_not_say_which_keys_can_be_kept() {
     assert_eq!(asked(&mut bench, 1), ["give back a+b", "join a"], "it begins anew");
 }
 
-/// The client was away for longer than the ttl. One node then refuses the round over all keys
-/// because of `b`, and one fails: no majority has `a` any more.
+/// The client does not run for longer than the ttl. Then one node refuses the round over all keys
+/// because of `b`, and one fails. No majority has `a` any more, so the set cannot keep it.
 #[test]
 fn set_whose_round_is_refused_after_its_ttl_keeps_nothing() {
     let mut bench = Bench::without_tracking(3);
@@ -188,9 +191,9 @@ fn set_whose_round_is_refused_after_its_ttl_keeps_nothing() {
     assert!(!said.contains(&"take a".to_owned()), "{said:?}");
 }
 
-/// Two of three nodes are silent in the round over all keys, so the set can keep nothing.
+/// Two of three nodes do not answer the round over all keys, so the set cannot keep any key.
 #[test]
-fn set_of_which_too_few_nodes_answer_gives_up_what_it_keeps() {
+fn set_gives_up_what_it_keeps_if_too_few_nodes_answer() {
     let mut bench = Bench::without_tracking(3);
     asks_in_order(&mut bench, "take a+b", TTL);
     bench.reply(0, ":-2\r\n");
@@ -208,7 +211,7 @@ fn kept_keys_are_renewed_at_half_their_ttl() {
     until_asked(&mut bench, 2, "join b");
     let mut joined = vec![0, 1];
     let renewed = loop {
-        // Another client has `b` all the time.
+        // Another client holds `b` all the time.
         joined.drain(..).for_each(|node| bench.reply(node, HELD));
         bench.pass(MS);
         let said = [0, 1].map(|node| asked(&mut bench, node).join(", "));
@@ -223,7 +226,8 @@ fn kept_keys_are_renewed_at_half_their_ttl() {
     assert!(after > ttl * 2 / 5 && after <= ttl / 2, "{after:?}");
 }
 
-/// Nothing arrives for nearly a quarter of the ttl, again and again. Another client waits for `a`.
+/// Bytes arrive only every 45 ms, nearly a quarter of the ttl. The set has to renew `a`, which it
+/// keeps, in time, although another client waits for it.
 #[test]
 fn kept_key_does_not_change_hands_while_commands_are_slow() {
     let mut world = World::new(3);
@@ -237,7 +241,7 @@ fn kept_key_does_not_change_hands_while_commands_are_slow() {
     ask_for(&mut world, other, &[b"a"]);
     assert_eq!((lines_of(&world, b"a"), lines_of(&world, b"b")), (vec![1; 3], vec![1; 3]));
     let kept = holder_of(&world, b"a");
-    // A set may give its keys up after it stood still for a second.
+    // The test ends before a set that makes no progress for a second may give its keys up.
     for millis in 1..=800 {
         world.cut_off(if millis % 45 == 0 { &[] } else { &[0, 1, 2] });
         world.pass(MS);

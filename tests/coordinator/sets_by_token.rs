@@ -1,5 +1,5 @@
-//! Several keys that are extended by their token alone: each node prolongs all of them or none, and
-//! a majority decides.
+//! Several keys that are extended by their token: each node extends all of them or none, and a
+//! majority of nodes decides.
 
 use std::time::Duration;
 
@@ -15,23 +15,24 @@ fn token() -> LockToken {
     LockToken::parse(&"b".repeat(40)).expect("forty digits")
 }
 
-/// A bench of three nodes that are asked to extend `a` and `b`. A quarantine is as long as the ttl.
+/// Three nodes that are asked to extend `a` and `b`. A quarantine lasts for the ttl and its drift.
 fn asked() -> Bench {
     let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
     bench.core.extend_token(["b", "a"], token(), TTL, 5, bench.now).expect("it can be asked");
     bench
 }
 
-/// The only command to a node extends both keys by the token. It names the script so.
+/// Asserts that the node was sent one command, which extends both keys: `EVAL` and the source of
+/// the script, or `EVALSHA` and its SHA1.
 #[track_caller]
 fn expect(bench: &mut Bench, node: usize, name: &str, script: &str) {
-    let said = bench.said(node);
+    let sent = bench.sent(node);
     let (text, ttl) = (token().to_string(), TTL.as_millis().to_string());
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert_eq!(said[0], [name, script, "2", "a", "b", &text, &ttl]);
+    assert_eq!(sent.len(), 1, "{sent:?}");
+    assert_eq!(sent[0], [name, script, "2", "a", "b", &text, &ttl]);
 }
 
-/// The key that an error names, and what it says of the set.
+/// The key that an error names, and what it reports of the set.
 fn named(error: &Error) -> (&[u8], Option<ReportedSet>) {
     let report = error.report().expect("it has a report");
     (&report.key, report.set)
@@ -44,7 +45,7 @@ fn extend_by_token_of_a_set_is_one_script_on_each_node_and_a_majority_decides() 
         expect(&mut bench, node, "EVAL", EXTEND_SET.source);
     }
     bench.reply(0, ":1\r\n");
-    // One key is gone on this node, so it prolonged none.
+    // -2: the first key is gone on this node, so the script extended none.
     bench.reply(1, ":-2\r\n");
     assert!(bench.completion().is_none(), "one of three");
     bench.pass(Duration::from_millis(1));
@@ -63,7 +64,7 @@ fn extend_by_token_of_a_set_names_the_key_that_is_lost() {
     {
         let mut bench = asked();
         for node in 0..2 {
-            bench.said(node);
+            bench.sent(node);
             bench.reply(node, answer);
         }
         let error = bench.refused();
@@ -71,10 +72,10 @@ fn extend_by_token_of_a_set_names_the_key_that_is_lost() {
         let set = Some(ReportedSet { keys: 2, named: true });
         assert_eq!(named(&error), (&key[..], set), "{answer:?}");
     }
-    // Too few nodes answer, and none of them names a key.
+    // Both nodes fail, so no answer names a key.
     let mut bench = asked();
     for node in 0..2 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "-LOADING no\r\n");
     }
     let error = bench.refused();
@@ -84,7 +85,7 @@ fn extend_by_token_of_a_set_names_the_key_that_is_lost() {
 
 #[test]
 fn extend_by_token_of_a_set_never_counts_a_node_in_quarantine() {
-    // Distrusted before the extend is asked for, or after the node granted it.
+    // The quarantine begins before the extend is sent, or after the node granted it.
     for before in [true, false] {
         let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
         if before {
@@ -120,7 +121,7 @@ fn extend_by_token_of_a_set_is_repeated_by_its_source_before_its_deadline_only()
         }
         bench.reply(0, "-NOSCRIPT no\r\n");
         if late {
-            assert!(bench.said(0).is_empty());
+            assert!(bench.sent(0).is_empty());
         } else {
             expect(&mut bench, 0, "EVAL", EXTEND_SET.source);
             assert_eq!(bench.core.unanswered(NodeId::new(0)), 1);
@@ -134,7 +135,7 @@ fn extend_by_token_of_a_set_takes_no_reply_that_its_script_cannot_give() {
     for reply in [":0\r\n", ":2\r\n", ":-1\r\n", "+OK\r\n", "$-1\r\n"] {
         let mut bench = asked();
         for node in 0..2 {
-            bench.said(node);
+            bench.sent(node);
             bench.reply(node, reply);
         }
         let error = bench.refused();

@@ -1,4 +1,4 @@
-//! Locks over several keys that wait in line, against masters inside the process.
+//! Locks over several keys that wait in line, against in-process masters.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use redlatch::{KeySet, LockOptions};
 
 use super::line::{LONG, MS};
 use super::line_world::World;
-use super::sets_world::{ask_for, has, holder_of, line_of, nothing_is_left};
+use super::sets_world::{ask_for, assert_nothing_left, has, holder_of, line_of};
 
 const ALL: [&[u8]; 3] = [b"a", b"b", b"c"];
 
@@ -26,10 +26,11 @@ fn set_that_is_refused_stands_in_the_line_of_the_key_in_the_way_and_holds_nothin
     assert!(ALL.iter().all(|key| has(&world, key, &lock)));
     world.release(set, lock);
     world.settle();
-    nothing_is_left(&world);
+    assert_nothing_left(&world);
 }
 
-/// Of five nodes two refuse the first key, and three the second: only the second is in the way.
+/// Two of five nodes refuse `a`, which leaves a majority, and three refuse `b`, which leaves none.
+/// So the set waits for `b`.
 #[test]
 fn set_waits_for_the_key_that_leaves_no_majority() {
     let mut world = World::new(5);
@@ -41,13 +42,14 @@ fn set_waits_for_the_key_that_leaves_no_majority() {
         world.run(node, &[b"SET", b"b", b"another", b"PX", b"60000"]);
     }
     ask_for(&mut world, set, &ALL);
-    // The set has `b` on the nodes where it is free, and stands in no line for `a`.
+    // The set gets `b` on the nodes where it is free, and stands in line for it on the others. It
+    // stands in no line for `a`.
     assert_eq!([0, 2].map(|node| line_of(&world, node, b"b")), [0, 1]);
     assert_eq!([0, 2].map(|node| line_of(&world, node, b"a")), [0, 0]);
 }
 
-/// A set whose key was handed over is refused once more: from then on it keeps what it has, in the
-/// order of the bytes.
+/// A set waits for one key, gets it, and is refused because of another one. From then on it takes
+/// its keys in the order of their bytes, and keeps those that it has while it waits for the next.
 #[test]
 fn set_that_is_refused_again_keeps_its_first_keys_and_waits_for_the_next_one() {
     let mut world = World::new(3);
@@ -57,14 +59,14 @@ fn set_that_is_refused_again_keeps_its_first_keys_and_waits_for_the_next_one() {
     ask_for(&mut world, all[1], &ALL);
     ask_for(&mut world, all[2], &[b"c"]);
     let c = world.won(all[2]);
-    // The set has `b`, and is refused because of `c`. So it begins with `a`, and takes `a` and `b`.
+    // The set gets `b`, and is refused because of `c`. So it takes `a` and `b`, and keeps them.
     world.release(all[0], b);
     world.settle();
     world.pass(200 * MS);
     assert_eq!(ALL.map(|key| line_of(&world, 0, key)), [0, 0, 1]);
     let kept = holder_of(&world, b"a");
     assert!(!kept[0].is_empty() && holder_of(&world, b"b") == kept);
-    // Another client waits for `a` meanwhile, for longer than a ttl.
+    // Another client waits for `a` meanwhile.
     ask_for(&mut world, all[3], &[b"a"]);
     world.pass(10 * MS);
     assert_eq!(line_of(&world, 0, b"a"), 1);
@@ -76,13 +78,13 @@ fn set_that_is_refused_again_keeps_its_first_keys_and_waits_for_the_next_one() {
     let lock = world.won(all[1]);
     assert!(ALL.iter().all(|key| has(&world, key, &lock)));
     assert!(world.done[all[3]].is_empty());
-    // The release by the former holder hands `a` to the set.
+    // The release of the set hands `a` over to this client.
     world.release(all[1], lock);
     world.settle();
     let a = world.won(all[3]);
     world.release(all[3], a);
     world.settle();
-    nothing_is_left(&world);
+    assert_nothing_left(&world);
 }
 
 #[test]
@@ -93,7 +95,7 @@ fn kept_keys_are_renewed_while_the_set_waits_for_longer_than_their_ttl() {
         world.run(node, &[b"SET", b"b", b"another"]);
     }
     ask_for(&mut world, set, &ALL);
-    // The nodes hand `b` to the set, while another client has `c`.
+    // The set gets `b`, and then waits for `c`, which another program has.
     for node in 0..3 {
         world.run(node, &[b"SET", b"c", b"another"]);
         world.run(node, &[b"DEL", b"b"]);
@@ -112,10 +114,10 @@ fn kept_keys_are_renewed_while_the_set_waits_for_longer_than_their_ttl() {
     let lock = world.won(set);
     world.release(set, lock);
     world.settle();
-    nothing_is_left(&world);
+    assert_nothing_left(&world);
 }
 
-/// Sets that are asked for in crossed orders, and single keys, in one crowd: all have their turns.
+/// Clients that want sets in crossed orders, or single keys: each has many turns.
 #[test]
 fn crossed_sets_and_single_keys_have_their_turns() {
     let wishes: [&[&[u8]]; 6] =
@@ -145,8 +147,8 @@ fn crossed_sets_and_single_keys_have_their_turns() {
     assert!(turns.iter().all(|&turns| turns >= 100), "{turns:?}");
 }
 
-/// How many holds of others, one after the other, come between a request and its lock at most, over
-/// so many turns. Each wish is one of two keys of three, so no two of them are held at a time.
+/// Returns how many holds of others a request had to wait for at most, over so many turns. Each
+/// client wants two of three keys, so two sets are never held at the same time.
 fn most_holds_before_a_turn(wishes: &[&[&[u8]]], turns: usize, seed: usize) -> usize {
     let mut world = World::new(3);
     let all: Vec<usize> = wishes.iter().map(|_| world.client()).collect();
@@ -167,7 +169,7 @@ fn most_holds_before_a_turn(wishes: &[&[&[u8]]], turns: usize, seed: usize) -> u
         most = most.max(waited[client]);
         waited[client] = 0;
         all.iter().filter(|&&it| it != client).for_each(|&it| waited[it] += 1);
-        // The length of the hold varies, and so does which client asks first after it.
+        // Vary the length of the hold, and which client asks first after it.
         world.pass(MS * ((turn * 7 + seed) % 5) as u32 / 2);
         world.release(client, lock);
         if (turn + seed) % 3 == 0 {
@@ -178,9 +180,10 @@ fn most_holds_before_a_turn(wishes: &[&[&[u8]]], turns: usize, seed: usize) -> u
     most
 }
 
-/// With K keys in the chain, a set of two keys waits for at most the sum of the binomial
-/// coefficients (n - 1 over i), i = 1..K, once it goes by the order of the bytes; and before that
-/// for those that stand before it in the line of the first key that refused it.
+/// n sets compete for K keys. A set that takes its keys in the order of their bytes waits for at
+/// most as many holds of others as the sum of the binomial coefficients (n - 1 over i), i = 1..K.
+/// Before that it waits for those that stand before it in the line of the first key that it was
+/// refused. Here n is 5 and K is 3.
 #[test]
 fn no_set_waits_for_more_holds_of_others_than_the_bound() {
     let wishes: [&[&[u8]]; 5] =
@@ -192,8 +195,8 @@ fn no_set_waits_for_more_holds_of_others_than_the_bound() {
 
 #[test]
 fn set_that_gives_up_leaves_every_line_and_key() {
-    // The caller gives up when the set was refused once, when it was refused twice, or while it
-    // keeps keys.
+    // The wait ends when the set was refused once, when it was refused twice, or while it keeps
+    // keys.
     for moment in [5, 50, 4000] {
         let mut world = World::new(3);
         let set = world.client();
@@ -216,6 +219,6 @@ fn set_that_gives_up_leaves_every_line_and_key() {
             world.run(node, &[b"DEL", b"b", b"c"]);
         }
         world.pass(1000 * MS);
-        nothing_is_left(&world);
+        assert_nothing_left(&world);
     }
 }

@@ -1,5 +1,5 @@
-//! Several keys of which a set keeps the first while it stands in line for the next one: what an
-//! answer to an earlier round is worth. The nodes are played by the test.
+//! Sets that keep their first key while they stand in line for the next one, with nodes whose
+//! replies the test writes. Answers to an earlier round must not count for a later one.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::bench::{Bench, Command, INFO_OLD, TTL, bulk};
 
 const WAIT: Duration = Duration::from_secs(4);
 
-/// The key is the waiter's, for nine seconds, and nobody is next.
+/// The answer to a join: the key is the waiter's, for 9 s, and no other waiter is next.
 pub const MINE: &str = "$10\r\nmine 9000 \r\n";
 
-/// What a script asks for, by its keys: `take`, `count` (the same, with fencing counters) or
-/// `release` keys, `join` a line, or `give back` keys of which the token stood in a line.
+/// What a script does, by its keys and arguments: `take` keys, `count` (take them, with fencing
+/// counters), `release` keys, `join` a line, or `give back` (release keys, and leave their lines).
 fn asks_for(command: &Command) -> String {
     let count: usize = command[2].parse().expect("a number of keys");
     let (names, arguments) = command[3..].split_at(count);
@@ -31,10 +31,11 @@ fn asks_for(command: &Command) -> String {
     format!("{verb} {}", keys.join("+"))
 }
 
-/// The requests about keys that the node gets. It answers all others, and acknowledges releases.
+/// Takes what the node was sent, and returns the requests about keys as `asks_for` describes them.
+/// The node acknowledges releases and answers all requests that are not about keys.
 pub fn asked(bench: &mut Bench, node: usize) -> Vec<String> {
     let mut asked = Vec::new();
-    for command in bench.said(node) {
+    for command in bench.sent(node) {
         match &command[0][..] {
             "EVAL" | "EVALSHA" => {
                 let ask = asks_for(&command);
@@ -48,14 +49,15 @@ pub fn asked(bench: &mut Bench, node: usize) -> Vec<String> {
                 bench.reply(node, &format!(">3\r\n$9\r\nsubscribe\r\n{channel}:1\r\n"));
             }
             "SCRIPT" => bench.reply(node, &bulk("0123456789012345678901234567890123456789")),
-            "TIME" => bench.tell_time(node),
+            "TIME" => bench.answer_time(node),
             other => panic!("{other}"),
         }
     }
     asked
 }
 
-/// Lets time pass until these nodes are asked for the same, besides what they are to release.
+/// Lets time pass until the first `nodes` nodes are asked for something other than a release.
+/// Asserts that this is `expected` on each of them.
 pub fn until_asked(bench: &mut Bench, nodes: usize, expected: &str) {
     for _ in 0..2000 {
         let is_asked = |bench: &mut Bench, node| {
@@ -72,10 +74,11 @@ pub fn until_asked(bench: &mut Bench, nodes: usize, expected: &str) {
     panic!("no node is asked to {expected}: {:?}", bench.completion())
 }
 
-/// The key is another's, of a client that does not hand it over.
+/// The answer to a join: the key is another client's, which will not hand it over.
 pub const HELD: &str = "$52\r\nheld 0 9000 1111111111111111111111111111111111111111\r\n";
 
-/// The first two nodes, or the only one, answer this, after the third one has answered `third`.
+/// Of three nodes, the third answers `third`, and then the other two `bytes`. A single node
+/// answers `bytes`.
 fn reply(bench: &mut Bench, bytes: &str, third: &str) {
     if bench.markers.len() == 3 {
         bench.reply(2, third);
@@ -84,8 +87,8 @@ fn reply(bench: &mut Bench, bytes: &str, third: &str) {
     bench.reply(0, bytes);
 }
 
-/// A set over `a` and `b` takes its keys in the order of the bytes, and asks for a place in the
-/// line of `a`. `take` is how it asks for both keys.
+/// A set over `a` and `b` is refused twice, and then joins the line of `a` to take its keys in the
+/// order of their bytes. `take` is its request for both keys, as `asks_for` describes it.
 pub fn joins_in_order(bench: &mut Bench, take: &str, ttl: Duration) -> Op {
     let options = LockOptions::new(ttl).wait(WAIT);
     let options = if take.starts_with("count") { options.fenced() } else { options };
@@ -94,8 +97,8 @@ pub fn joins_in_order(bench: &mut Bench, take: &str, ttl: Duration) -> Op {
     let nodes = bench.markers.len();
     until_asked(bench, nodes, take);
     reply(bench, ":-1\r\n", ":-1\r\n");
-    // The set holds nothing the first time. Refused for the second time, it begins anew, in the
-    // order of the bytes.
+    // Refused for the first time, the set keeps nothing. Refused for the second time, it begins
+    // anew, in the order of the bytes.
     until_asked(bench, nodes, "join a");
     reply(bench, MINE, HELD);
     until_asked(bench, nodes, take);
@@ -104,8 +107,8 @@ pub fn joins_in_order(bench: &mut Bench, take: &str, ttl: Duration) -> Op {
     op
 }
 
-/// Waits for two keys, has `a` on a majority of the nodes, and asks for both keys. The third node
-/// has `a` for another client.
+/// Goes on from `joins_in_order`: gets `a` on a majority of the nodes, and asks for both keys. On
+/// the third node `a` is another client's.
 pub fn asks_in_order(bench: &mut Bench, take: &str, ttl: Duration) -> Op {
     let op = joins_in_order(bench, take, ttl);
     reply(bench, MINE, HELD);
@@ -113,7 +116,7 @@ pub fn asks_in_order(bench: &mut Bench, take: &str, ttl: Duration) -> Op {
     op
 }
 
-/// Goes on from `asks_in_order`: is refused because of `b`, and asks for `a` alone, to keep it.
+/// Goes on from `asks_in_order`: is refused because of `b`, and asks for `a` alone to keep it.
 pub fn keeps_the_first_key(bench: &mut Bench, take: &str, ttl: Duration) -> Op {
     let op = asks_in_order(bench, take, ttl);
     reply(bench, ":-2\r\n", ":-1\r\n");
@@ -146,8 +149,7 @@ fn grant_of_the_first_key_does_not_prove_the_whole_set() {
     let mut bench = Bench::without_tracking(3);
     keeps_the_first_key(&mut bench, "take a+b", TTL);
     (0..2).for_each(|node| bench.reply(node, ":1\r\n"));
-    // Node 2 grants `a`, too, and loses its connection before the client asks it for both keys
-    // again.
+    // Node 2 grants `a`, too, and loses its connection before the client asks for both keys again.
     bench.reply(2, ":1\r\n");
     bench.lose(2);
     until_asked(&mut bench, 2, "join b");
@@ -155,7 +157,7 @@ fn grant_of_the_first_key_does_not_prove_the_whole_set() {
     until_asked(&mut bench, 2, "take a+b");
     (0..2).for_each(|node| bench.reply(node, ":1\r\n"));
     let lock = bench.won();
-    // Another process takes the place of node 2, with the keys of another node.
+    // Node 2 restarts with the data of another node.
     bench.set_info(2, &INFO_OLD.replace("RRR", "SSS"));
     while !bench.actions().contains(&Action::Connect(NodeId::new(2))) {
         bench.pass(Duration::from_millis(100));
@@ -172,7 +174,8 @@ fn grant_of_the_first_key_does_not_prove_the_whole_set() {
     assert!(bench.completion().is_none(), "another client may have been granted `b` by node 2");
 }
 
-/// Two nodes grant the key that is kept, and the third one does not know the script.
+/// Nodes 0 and 1 grant the key that is kept, so the set joins the next line. Then node 2 answers
+/// that it does not know the script.
 #[test]
 fn script_is_not_repeated_while_the_set_waits_in_line() {
     let mut bench = Bench::without_tracking(3);
@@ -193,7 +196,7 @@ fn node_that_refuses_the_last_round_after_the_majority_is_released_all_the_same(
     until_asked(&mut bench, 3, "take a+b");
     (0..2).for_each(|node| bench.reply(node, ":1\r\n"));
     let lock = bench.won();
-    // The third node granted `a` meanwhile, and has `b` for another client.
+    // Node 2 refuses because of `b`, so it may have granted `a` meanwhile.
     bench.reply(2, ":-2\r\n");
     bench.core.release(lock, 0, bench.now);
     assert_eq!(asked(&mut bench, 2), ["give back a+b"]);
@@ -209,7 +212,7 @@ fn set_begins_no_round_after_its_wait() {
             bench.reply(0, ":1\r\n");
             until_asked(&mut bench, 1, "join b");
         }
-        // The client's thread was away, and reads the answer before it looks at its timers.
+        // The client's thread did not run, and reads the answer before its timers expire.
         bench.now = end;
         bench.reply(0, if kept { MINE } else { ":1\r\n" });
         assert!(asked(&mut bench, 0).iter().all(|ask| ask == "give back a+b"), "kept: {kept}");
@@ -226,7 +229,7 @@ fn set_that_is_refused_after_its_wait_keeps_nothing() {
     let mut bench = Bench::without_tracking(1);
     let end = bench.now.saturating_add(WAIT);
     asks_in_order(&mut bench, "take a+b", TTL);
-    // The client's thread was away, and reads the answer before it looks at its timers.
+    // The client's thread did not run, and reads the answer before its timers expire.
     bench.now = end;
     bench.reply(0, ":-2\r\n");
     assert_eq!(asked(&mut bench, 0), ["give back a+b"]);
@@ -237,26 +240,26 @@ fn set_that_is_refused_after_its_wait_keeps_nothing() {
 }
 
 #[test]
-fn set_whose_first_key_is_kept_too_late_begins_anew() {
+fn set_whose_first_key_is_granted_after_the_ttl_begins_anew() {
     let mut bench = Bench::without_tracking(3);
     let ttl = Duration::from_secs(1);
     keeps_the_first_key(&mut bench, "take a+b", ttl);
     bench.reply(0, ":1\r\n");
-    // The client's thread was away for longer than the ttl.
+    // The client's thread does not run for longer than the ttl.
     bench.now = bench.now.saturating_add(ttl);
     bench.reply(1, ":1\r\n");
     assert!(bench.completion().is_none(), "its wait goes on");
     assert!(asked(&mut bench, 0).contains(&"give back a+b".to_owned()));
 }
 
-/// The order of events: in the first of two rounds over all keys a node is slow. Its vote arrives
-/// in the write-back of the second one. The keys there have the ttl of the first round, which may
-/// end before the deadline of the second one, so the vote does not count.
+/// Node 2 answers the first of two rounds over all keys only during the write-back of the second.
+/// Its keys have the ttl of the first round, which may end before the deadline of the second, so
+/// the vote does not count.
 #[test]
 fn vote_of_an_earlier_round_over_all_keys_is_no_vote() {
     let mut bench = Bench::without_tracking(3);
     asks_in_order(&mut bench, "count a+b", TTL);
-    // Two nodes refuse the second key; the third one is slow.
+    // Nodes 0 and 1 refuse because of `b`. Node 2 does not answer yet.
     (0..2).for_each(|node| bench.reply(node, ":-2\r\n"));
     until_asked(&mut bench, 2, "take a");
     (0..2).for_each(|node| bench.reply(node, ":1\r\n"));
@@ -266,7 +269,7 @@ fn vote_of_an_earlier_round_over_all_keys_is_no_vote() {
     bench.reply(0, "*2\r\n:6\r\n:6\r\n");
     bench.reply(1, "*2\r\n:2\r\n:2\r\n");
     assert_eq!(asked(&mut bench, 1), ["count a+b"], "the write-back");
-    // Now the third node answers the first of the two rounds.
+    // Now node 2 answers the first of the two rounds.
     bench.reply(2, "*2\r\n:6\r\n:6\r\n");
     assert!(bench.completion().is_none(), "one node has the numbers");
     bench.reply(1, ":1\r\n");

@@ -1,5 +1,5 @@
-//! How a set comes into a line, and what is left of its places when it leaves: by a lock, by giving
-//! the lock away, or by the end of the client.
+//! How a set gets into a line, and whether its token leaves all lines when the set is released or
+//! handed off, or when its client ends.
 
 use redlatch::proto::KeySet;
 use redlatch::testing::master::Trouble;
@@ -8,12 +8,12 @@ use redlatch::{Lock, LockOptions, LockToken};
 use super::line::{LONG, MS};
 use super::line_world::World;
 use super::sets_world::{
-    ask_for, ask_with, delete, has, held_by_two, holder_of, lines_of, nothing_is_left, take,
+    ask_for, ask_with, assert_nothing_left, delete, has, held_by_two, holder_of, lines_of, take,
     won_in_line,
 };
 
-/// A set over `a` and `b` that was won in the line of `b`, with another client behind it there.
-/// Returns the set, its lock, and that client.
+/// A client wins a set over `a` and `b` in the line of `b`, with another client behind it there.
+/// Returns the first client, its lock, and the other client.
 fn won_with_one_behind(world: &mut World) -> (usize, Lock, usize) {
     let (holder, set, behind) = (world.client(), world.client(), world.client());
     let lock = won_in_line(world, holder, b"b");
@@ -25,31 +25,32 @@ fn won_with_one_behind(world: &mut World) -> (usize, Lock, usize) {
     (set, world.won(set), behind)
 }
 
-/// The set gives its lock away, and its new owner releases it.
+/// The client hands its set off by a token, and the client that adopts it releases it.
 #[test]
 fn adopted_set_that_was_won_in_line_hands_its_keys_over() {
     let mut world = World::new(3);
     let (set, lock, behind) = won_with_one_behind(&mut world);
-    let heir = world.client();
+    let adopter = world.client();
     let now = world.now();
     let token = world.client_mut(set).into_token(lock, now).expect("it is held");
     world.settle();
     let keys = KeySet::new([b"a", b"b"]).expect("a good set");
-    world.client_mut(heir).adopt(&keys, token, LONG, 1, now).expect("it can be asked for");
+    world.client_mut(adopter).adopt(&keys, token, LONG, 1, now).expect("it can be asked for");
     world.settle();
-    let lock = world.won(heir);
+    let lock = world.won(adopter);
     assert!(has(&world, b"a", &lock) && has(&world, b"b", &lock));
-    world.release(heir, lock);
+    world.release(adopter, lock);
     world.settle();
     assert_eq!(world.now(), now);
     let lock = world.won(behind);
     assert!(has(&world, b"b", &lock));
     world.release(behind, lock);
     world.settle();
-    nothing_is_left(&world);
+    assert_nothing_left(&world);
 }
 
-/// The client remembers in which line others stood behind its set.
+/// The client remembers that another client stood behind its set in the line of `b`. So its next
+/// request with `b` joins this line first.
 #[test]
 fn client_joins_at_once_the_line_in_which_others_stood_behind_its_set() {
     let in_line_of_b = |world: &World, client, node| {
@@ -74,7 +75,8 @@ fn client_joins_at_once_the_line_in_which_others_stood_behind_its_set() {
     }
 }
 
-/// A set waits for a lock of its own client, behind which others stand: it joins them at its turn.
+/// A set waits in the local queue for a lock of its own client, behind which another client stands
+/// in line. When its turn comes, the set joins that line.
 #[test]
 fn set_that_waited_for_its_own_client_joins_at_once_the_line_in_which_others_stand() {
     let mut world = World::new(3);
@@ -93,7 +95,7 @@ fn set_that_waited_for_its_own_client_joins_at_once_the_line_in_which_others_sta
     assert!(world.lock(set).is_some());
 }
 
-/// No line of `a` is noted, in which nobody stood.
+/// No other client stood in the line of `a`, so the client does not join that first.
 #[test]
 fn client_asks_at_once_for_the_other_keys_of_a_set_that_was_won_in_line() {
     let mut world = World::new(3);
@@ -105,9 +107,9 @@ fn client_asks_at_once_for_the_other_keys_of_a_set_that_was_won_in_line() {
     assert!(world.output(set, 0).contains("\r\nSET\r\n"), "{}", world.output(set, 0));
 }
 
-/// A node is slow: its `b` is still the former holder's when the set is won and given away.
+/// On node 2 `b` is still the earlier holder's when the set is won and handed off.
 #[test]
-fn set_that_is_given_away_leaves_the_line_of_a_minority() {
+fn set_that_is_handed_off_leaves_the_line_of_a_minority() {
     let mut world = World::new(3);
     let (set, lock, _) = held_by_two(&mut world);
     let now = world.now();
@@ -119,8 +121,8 @@ fn set_that_is_given_away_leaves_the_line_of_a_minority() {
     assert_eq!(holder_of(&world, b"b")[2], "", "it was not handed to a token without an owner");
 }
 
-/// The set goes by the order of its keys, has `a` on a majority, and its token stays in the line of
-/// the third node. It is won by the last line.
+/// The set takes its keys in order. It has `a` on nodes 0 and 1, while its token stays in the line
+/// of `a` on node 2. It is won in the line of `c`.
 #[test]
 fn release_of_a_set_takes_its_token_out_of_the_line_of_an_earlier_key() {
     let mut world = World::new(3);
@@ -142,11 +144,11 @@ fn release_of_a_set_takes_its_token_out_of_the_line_of_an_earlier_key() {
     world.settle();
     assert_eq!(lines_of(&world, b"a"), [0; 3]);
     delete(&mut world, &[2], b"a");
-    nothing_is_left(&world);
+    assert_nothing_left(&world);
 }
 
-/// The client asks for a set soon after a long hold, so its token is one that is handed over. The
-/// user may not use the line.
+/// The client asks for a set again soon after a long hold, so its token says that a release hands
+/// the keys over. The nodes do not permit the user the commands of the line.
 #[test]
 fn client_without_the_rights_of_the_line_leaves_no_set_when_it_is_closed() {
     for (answers_are_read, command) in
@@ -174,6 +176,6 @@ fn client_without_the_rights_of_the_line_leaves_no_set_when_it_is_closed() {
         let now = world.now();
         world.client_mut(client).close(now);
         (0..3).for_each(|node| world.deliver_to_node(client, node));
-        nothing_is_left(&world);
+        assert_nothing_left(&world);
     }
 }

@@ -1,5 +1,5 @@
-//! Orders of steps that would break sets in line, have them ask without end, or keep them from
-//! their turns.
+//! Orders of events that could leave keys or members of lines behind, make sets ask without end, or
+//! keep them from their turns.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use super::sets_world::{
 
 const BOTH: [&[u8]; 2] = [b"a", b"b"];
 
-/// Delivers everything at this moment, but not without end. Returns how many scripts the client
-/// asked for.
+/// Delivers everything without letting time pass, in at most 1,000 round trips. Returns how many
+/// scripts the client sent.
 fn scripts_at_one_moment(world: &mut World, client: usize) -> usize {
     let mut scripts = 0;
     for _ in 0..1_000 {
@@ -32,7 +32,7 @@ fn scripts_at_one_moment(world: &mut World, client: usize) -> usize {
     scripts
 }
 
-/// How many scripts the client asks for while so many milliseconds pass.
+/// Lets so many milliseconds pass. Returns how many scripts the client sent.
 fn scripts_within(world: &mut World, client: usize, millis: usize) -> usize {
     let step = |_| {
         world.advance(MS);
@@ -42,8 +42,8 @@ fn scripts_within(world: &mut World, client: usize, millis: usize) -> usize {
     (0..millis).map(step).sum()
 }
 
-/// Another program has the key at this node for a minute.
-fn leave(world: &mut World, node: usize, key: &[u8]) {
+/// Another program left the key at this node, for a minute.
+fn leave_over(world: &mut World, node: usize, key: &[u8]) {
     world.run(node, &[b"SET", key, b"left", b"PX", b"60000"]);
 }
 
@@ -52,8 +52,8 @@ fn leave(world: &mut World, node: usize, key: &[u8]) {
 fn leftovers_on_two_nodes_do_not_make_a_set_ask_without_end() {
     let mut world = World::new(3);
     let set = world.client();
-    leave(&mut world, 1, b"a");
-    leave(&mut world, 2, b"b");
+    leave_over(&mut world, 1, b"a");
+    leave_over(&mut world, 2, b"b");
     ask_with(&mut world, set, &BOTH, LockOptions::new(LONG));
     let scripts = scripts_at_one_moment(&mut world, set);
     assert!(scripts < 200, "{scripts} scripts at one moment");
@@ -61,14 +61,14 @@ fn leftovers_on_two_nodes_do_not_make_a_set_ask_without_end() {
     assert!(scripts < 5_000, "{scripts} scripts in 10 s");
 }
 
-/// One node is in quarantine, and one key is left on one other node.
+/// Node 2 is in quarantine, and on node 1 another program left `b`, so no majority can grant it.
 #[test]
-fn leftover_beside_a_node_in_quarantine_does_not_make_a_set_ask_without_end() {
+fn leftover_and_a_node_in_quarantine_do_not_make_a_set_ask_without_end() {
     let mut world = World::new(3);
     let set = world.client();
     world.restart(2, Restart::Empty);
     world.pass(300 * MS);
-    leave(&mut world, 1, b"b");
+    leave_over(&mut world, 1, b"b");
     ask_with(&mut world, set, &BOTH, LockOptions::new(LONG));
     let scripts = scripts_at_one_moment(&mut world, set);
     assert!(scripts < 100, "{scripts} scripts at one moment");
@@ -77,8 +77,8 @@ fn leftover_beside_a_node_in_quarantine_does_not_make_a_set_ask_without_end() {
     assert!(scripts < 5_000, "{scripts} scripts in 10 s");
 }
 
-/// How many seconds a client waits for `a`, which a set keeps that waits for `b` without end. Each
-/// number of a client gives another course: the set gives way by chance.
+/// How many seconds a client waits for `a`, which a set keeps that waits for `b` without end. When
+/// the set gives `a` up is random, and depends on the number of its client.
 fn seconds_until_a_kept_key_is_given_up(number: usize) -> u64 {
     let mut world = World::new(3);
     for _ in 0..number {
@@ -108,15 +108,15 @@ fn seconds_until_a_kept_key_is_given_up(number: usize) -> u64 {
     panic!("the set keeps `a` for more than 900 s");
 }
 
-/// The set gives way in one of eight seconds, so that 8 s are expected.
+/// In each second the set gives its key up with a chance of one in eight, so 8 s are the mean.
 #[test]
-fn set_that_keeps_a_key_and_does_not_move_up_gives_it_to_others_within_seconds() {
+fn set_that_keeps_a_key_and_makes_no_progress_gives_it_up_within_seconds() {
     let all: Vec<u64> = (0..12).map(seconds_until_a_kept_key_is_given_up).collect();
     assert!(all.iter().sum::<u64>() < 12 * 20, "seconds: {all:?}");
 }
 
-/// A poll of the line of `a` is in flight to node 2 when the set goes on to the line of `b`. The
-/// node had handed `a` over before, and another program has taken it since.
+/// Node 2 hands `a` over to the set, and then another program takes it. A poll of the line of `a`
+/// is in flight to this node when the set goes on to the line of `b`.
 #[test]
 fn late_poll_of_an_earlier_line_leaves_no_member() {
     let mut world = World::new(3);
@@ -142,8 +142,8 @@ fn late_poll_of_an_earlier_line_leaves_no_member() {
     assert_eq!((lines_of(&world, b"a"), lines_of(&world, b"b")), (vec![0; 3], vec![0; 3]));
 }
 
-/// A set of many keys goes through as many lines, and its token stands in the first one of node 2
-/// all the time.
+/// A set of many keys goes through the lines of all of them. All the time its token stands in the
+/// line of the first key on node 2.
 #[test]
 fn set_of_many_keys_leaves_no_member() {
     let mut world = World::new(3);
@@ -166,8 +166,8 @@ fn set_of_many_keys_leaves_no_member() {
     }
 }
 
-/// A hundred milliseconds each, thirty clients take turns for `b` while a set waits. Returns how
-/// many turns they have before its first one.
+/// The other clients take turns with `b`, 100 ms each, while a set waits. Returns how many turns
+/// they have before the set has its first.
 fn turns_before(world: &mut World, set: usize, others: &[usize]) -> usize {
     let mut held: Vec<(usize, Lock, usize)> = Vec::new();
     let mut turns = 0;
@@ -193,7 +193,8 @@ fn turns_before(world: &mut World, set: usize, others: &[usize]) -> usize {
     panic!("{turns} turns of the others in 60 s, and none of the set");
 }
 
-/// The set keeps `a` with a short ttl, and renews it many times in the long line of `b`.
+/// The set keeps `a` with a short ttl, and renews it many times while it waits in the long line of
+/// `b`.
 #[test]
 fn set_with_a_short_ttl_has_its_turn_in_a_long_line() {
     let mut world = World::new(3);
@@ -211,7 +212,7 @@ fn set_with_a_short_ttl_has_its_turn_in_a_long_line() {
 }
 
 /// Delivers what the client writes to nodes 0 and 1, and what they answer, until the client has
-/// written a question that `is_next` knows to node 0.
+/// written a request to node 0 for which `is_next` returns true.
 fn exchange_until(world: &mut World, client: usize, is_next: impl Fn(&str) -> bool) {
     for _ in 0..6 {
         if is_next(&world.output(client, 0)) {
@@ -223,10 +224,10 @@ fn exchange_until(world: &mut World, client: usize, is_next: impl Fn(&str) -> bo
     panic!("the client writes {:?}", world.output(client, 0));
 }
 
-/// Node 2 is admitted while the set asks for the key that it keeps: the node is asked for a place
-/// in the line of that key. Its answer says nothing of the next line.
+/// Node 2 becomes ready while the set asks for `a`, to keep it, so the set joins the line of `a`
+/// there. The answer must not count for the line of `b`.
 #[test]
-fn answer_about_the_line_before_is_no_hold_in_the_next_one() {
+fn answer_about_an_earlier_line_does_not_count_for_the_next_one() {
     let mut world = World::new(3);
     let (set, holder, lock) = behind_the_first_key(&mut world);
     world.cut_off(&[2]);

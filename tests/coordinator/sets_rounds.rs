@@ -1,4 +1,4 @@
-//! Several keys that are taken one after the other: what an answer to an earlier round is worth.
+//! Sets in rounds: a script is not repeated after the deadline of its round.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ fn wait_for(bench: &mut Bench, names: &[&str]) {
         .expect("it can be asked for");
 }
 
-/// The requests about keys that the node gets: `take` or `release`, and the keys. It acknowledges
-/// releases, and leaves a `take` unanswered.
+/// Takes what the node was sent, and returns the requests about keys as `take` or `release` and the
+/// keys. The node acknowledges releases, and leaves a `take` unanswered.
 fn asked(bench: &mut Bench, node: usize) -> Vec<String> {
     let mut asked = Vec::new();
-    for command in bench.said(node) {
+    for command in bench.sent(node) {
         match &command[0][..] {
             "EVAL" | "EVALSHA" => {
                 let count: usize = command[2].parse().expect("a number of keys");
@@ -33,7 +33,7 @@ fn asked(bench: &mut Bench, node: usize) -> Vec<String> {
                     asked.push(format!("take {keys}"));
                 }
             }
-            "TIME" => bench.tell_time(node),
+            "TIME" => bench.answer_time(node),
             other => panic!("{other}"),
         }
     }
@@ -43,16 +43,16 @@ fn asked(bench: &mut Bench, node: usize) -> Vec<String> {
 #[test]
 fn script_over_a_set_is_not_repeated_past_the_deadline() {
     let mut bench = Bench::new(1);
-    // The node knows the script from an earlier set.
+    // With this set the node learns the script.
     wait_for(&mut bench, &["a", "b"]);
     asked(&mut bench, 0);
     bench.reply(0, ":1\r\n");
     let _held = bench.won();
     wait_for(&mut bench, &["c", "d"]);
-    assert_eq!(bench.said(0)[0][0], "EVALSHA");
-    // The client reads the answer before it looks at the timers of this turn.
+    assert_eq!(bench.sent(0)[0][0], "EVALSHA");
+    // The client reads the answer before the timer of the deadline expires.
     bench.now = bench.now.saturating_add(TTL);
     bench.reply(0, "-NOSCRIPT No matching script.\r\n");
-    let said = bench.said(0);
-    assert!(said.iter().all(|command| command[0] != "EVAL" || command.len() == 6), "{said:?}");
+    let sent = bench.sent(0);
+    assert!(sent.iter().all(|command| command[0] != "EVAL" || command.len() == 6), "{sent:?}");
 }

@@ -24,10 +24,10 @@ fn wait_for_one(bench: &mut Bench, key: &str) -> Op {
         .expect("it can be asked for")
 }
 
-/// The first keys of the locks that the node is asked for, each of which it grants.
+/// The node grants every lock and confirms every release. Returns the keys of the locks.
 fn grant(bench: &mut Bench) -> Vec<String> {
     let mut asked = Vec::new();
-    for command in bench.said(0) {
+    for command in bench.sent(0) {
         match &command[0][..] {
             "SET" => {
                 asked.push(command[1].clone());
@@ -38,7 +38,7 @@ fn grant(bench: &mut Bench) -> Vec<String> {
                 bench.reply(0, ":1\r\n");
             }
             "EVAL" | "EVALSHA" => bench.reply(0, ":1\r\n"),
-            "TIME" => bench.tell_time(0),
+            "TIME" => bench.answer_time(0),
             other => panic!("{other}"),
         }
     }
@@ -52,6 +52,7 @@ fn taken(bench: &mut Bench) -> (Op, Lock) {
     }
 }
 
+/// Releases the lock. Returns the keys of the locks that the client asks for then, and gets.
 fn give_back(bench: &mut Bench, lock: Lock) -> Vec<String> {
     bench.core.release(lock, 0, bench.now);
     let asked = grant(bench);
@@ -83,7 +84,7 @@ fn request_for_a_key_waits_for_the_set_before_it_that_waits_for_another_key() {
     wait_for_one(&mut bench, "b");
     assert_eq!(grant(&mut bench), ["b"]);
     let (_, held) = taken(&mut bench);
-    // Of this client's requests the set is the first one for `a`; it waits for `b`.
+    // The set waits for `b`, and is before the single request in the local queue for `a`.
     let set = wait_for(&mut bench, &["a", "b"]);
     let single = wait_for_one(&mut bench, "a");
     assert!(grant(&mut bench).is_empty(), "no node is asked");
@@ -158,7 +159,7 @@ fn set_that_may_not_wait_is_refused_for_a_key_that_this_client_has() {
     assert_eq!(&report.key[..], b"b");
     assert_eq!(report.set, Some(ReportedSet { keys: 3, named: true }));
     assert!(matches!(report.held, Some(HeldFor::Ours { .. })), "{error}");
-    assert!(bench.said(0).is_empty());
+    assert!(bench.sent(0).is_empty());
     // A request for one key of a set that this client holds is refused in the same way.
     drop(give_back(&mut bench, held));
     bench.core.acquire(&keys, LockOptions::once(TTL), 0, bench.now).expect("asked");

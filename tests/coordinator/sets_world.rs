@@ -1,5 +1,5 @@
-//! What the tests of sets in line ask of the masters inside the process: requests for several keys,
-//! who has a key, and who stands in its line.
+//! The steps that tests of sets in line are made of, on in-process masters: requests for several
+//! keys, what each master has at a key, and how long the line of a key is.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use redlatch::{KeySet, Lock, LockOptions};
 use super::line::{LONG, MS};
 use super::line_world::World;
 
-/// What a program that is no client of these tests writes to a key.
+/// The value that another program writes to a key.
 pub const ANOTHER: &[u8] = b"another";
 
-/// How many stand in the line of this key at a node.
+/// The length of the line of the key at one node.
 pub fn line_of(world: &World, node: usize, key: &[u8]) -> usize {
     let line = [&b"redlatch:line:{"[..], key, b"}"].concat();
     world.master(node).line(world.now(), &line).len()
@@ -23,14 +23,14 @@ pub fn lines_of(world: &World, key: &[u8]) -> Vec<usize> {
     (0..world.nodes()).map(|node| line_of(world, node, key)).collect()
 }
 
-/// The client asks for the lock over these keys, and may wait for it without end.
+/// The client asks for the lock over these keys, and waits for it longer than any test lasts.
 pub fn ask_for(world: &mut World, client: usize, keys: &[&[u8]]) -> Op {
     let op = ask_with(world, client, keys, LockOptions::new(LONG));
     world.settle();
     op
 }
 
-/// As `ask_for`, with these options. No message is delivered yet.
+/// As `ask_for`, with these options. Nothing is delivered yet.
 pub fn ask_with(world: &mut World, client: usize, keys: &[&[u8]], options: LockOptions) -> Op {
     let options = options.wait(Duration::from_secs(10_000));
     let now = world.now();
@@ -42,7 +42,7 @@ pub fn ask_with(world: &mut World, client: usize, keys: &[&[u8]], options: LockO
     .expect("it can be asked for")
 }
 
-/// What the key holds at each node.
+/// The value of the key at each node; empty if the key is absent.
 pub fn holder_of(world: &World, key: &[u8]) -> Vec<String> {
     let value = |node| {
         let value = world.master(node).get(world.now(), 0, key).unwrap_or_default();
@@ -57,18 +57,18 @@ pub fn has(world: &World, key: &[u8], lock: &Lock) -> bool {
     holder_of(world, key).iter().all(|value| *value == token)
 }
 
-/// Another program takes the key at these nodes, without an end.
+/// Another program sets the key at these nodes, without a ttl.
 pub fn take(world: &mut World, nodes: &[usize], key: &[u8]) {
     nodes.iter().for_each(|&node| world.run(node, &[b"SET", key, ANOTHER]));
 }
 
-/// The key is deleted at these nodes.
+/// An operator deletes the key at these nodes.
 pub fn delete(world: &mut World, nodes: &[usize], key: &[u8]) {
     nodes.iter().for_each(|&node| world.run(node, &[b"DEL", key]));
 }
 
-/// The client gets the key after it stood in line behind another program. So it hands the key over
-/// when it releases it.
+/// The client wins the lock in line: it joins while another program has the key, and gets the key
+/// when that is deleted. The release of such a lock hands the key over.
 pub fn won_in_line(world: &mut World, client: usize, key: &[u8]) -> Lock {
     let nodes: Vec<usize> = (0..world.nodes()).collect();
     take(world, &nodes, key);
@@ -80,9 +80,9 @@ pub fn won_in_line(world: &mut World, client: usize, key: &[u8]) -> Lock {
     lock
 }
 
-/// A set over `a` and `b` that takes its keys in the order of their bytes. It stands in line for
-/// `a` behind a client that has it. On all three nodes `b` is another program's. Returns the set,
-/// that client, and its lock.
+/// A client waits for a set over `a` and `b`, and takes its keys in the order of their bytes. It
+/// stands in line for `a`, which another client holds. On all nodes `b` is another program's.
+/// Returns the first client, the client that holds `a`, and its lock.
 pub fn behind_the_first_key(world: &mut World) -> (usize, usize, Lock) {
     let (set, first, second) = (world.client(), world.client(), world.client());
     take(world, &[0, 1, 2], b"b");
@@ -91,8 +91,8 @@ pub fn behind_the_first_key(world: &mut World) -> (usize, usize, Lock) {
     ask_for(world, set, &[b"a", b"b"]);
     ask_for(world, second, &[b"a"]);
     assert_eq!(lines_of(world, b"a"), [2; 3]);
-    // The first client hands `a` to the set. The set is refused because of `b`, and gives `a` to
-    // the second client.
+    // The release hands `a` over to the set. The set is refused because of `b`, so it gives `a`
+    // back, which hands it over to the second client.
     world.release(first, lock);
     world.settle();
     if world.done[second].is_empty() {
@@ -103,8 +103,8 @@ pub fn behind_the_first_key(world: &mut World) -> (usize, usize, Lock) {
     (set, second, lock)
 }
 
-/// A set that has `a` and `b` on nodes 0 and 1. On node 2, `a` is free, and the former holder of
-/// `b` has it until its release arrives there. Returns the set, its lock, and that holder.
+/// A client holds a set on nodes 0 and 1. On node 2 `a` is free, and `b` is the earlier holder's
+/// until its release arrives there. Returns the client, its lock, and the earlier holder.
 pub fn held_by_two(world: &mut World) -> (usize, Lock, usize) {
     let (holder, set) = (world.client(), world.client());
     let lock = won_in_line(world, holder, b"b");
@@ -122,8 +122,8 @@ pub fn held_by_two(world: &mut World) -> (usize, Lock, usize) {
     (set, lock, holder)
 }
 
-/// No key and no line is left at any node.
-pub fn nothing_is_left(world: &World) {
+/// Asserts that no key and no line is left at any node.
+pub fn assert_nothing_left(world: &World) {
     for node in 0..world.nodes() {
         let keys = world.master(node).keys(world.now(), 0);
         let ours: Vec<_> = keys.iter().filter(|key| **key != b"redlatch:node"[..]).collect();

@@ -1,10 +1,11 @@
-//! Requests that are asked before the first handshakes are over.
+//! Requests at the start of a client: the core holds them until a quorum is connected or the first
+//! handshakes are over. Also: what a report says about nodes that are not connected.
 
 use super::*;
 use redlatch::proto::Action;
 use redlatch::{LockOptions, LockToken, LostReason, NodeId};
 
-/// Asks for a lock by one attempt, on nodes that are not connected yet.
+/// Asks once for a lock, and asserts that the core holds the request.
 fn ask(bench: &mut Bench) {
     bench.acquire();
     assert!(bench.completion().is_none(), "it ended before any node was connected");
@@ -23,8 +24,8 @@ fn an_acquire_is_held_until_a_quorum_is_connected() {
     for node in [0, 1] {
         assert!(bench.connect(node).is_empty(), "a node was asked before a quorum was there");
     }
-    let said = bench.connect(2);
-    assert_eq!(said[0][0], "SET", "{said:?}");
+    let sent = bench.connect(2);
+    assert_eq!(sent[0][0], "SET", "{sent:?}");
     for node in 0..2 {
         assert_eq!(bench.names(node), ["SET"]);
     }
@@ -34,7 +35,7 @@ fn an_acquire_is_held_until_a_quorum_is_connected() {
     let Some(Ok(Outcome::Acquired(lock))) = bench.completion().map(|done| done.result) else {
         panic!("no lock");
     };
-    // The deadline is not earlier by the time for which the request was held.
+    // The deadline counts from the end of the hold, and not from the call.
     assert_eq!(bench.core.remaining(&lock, bench.now), TTL - millis(102));
 }
 
@@ -66,12 +67,12 @@ fn an_acquire_is_not_held_once_the_first_handshakes_cannot_give_a_quorum() {
 }
 
 #[test]
-fn a_node_that_is_not_connected_says_what_was_waited_for_and_for_how_long() {
+fn report_of_a_node_that_is_not_connected_names_the_step_and_the_time() {
     let mut bench = Bench::not_connected(7);
     ask(&mut bench);
     bench.core.handle_encrypting(redlatch::NodeId::new(5));
     bench.open(6);
-    bench.said(6);
+    bench.sent(6);
     bench.pass(millis(400));
     (0..4).for_each(|node| refuse(&mut bench, node));
     let done = bench.completion().expect("the other three are no quorum");
@@ -90,7 +91,7 @@ fn a_node_that_is_not_connected_says_what_was_waited_for_and_for_how_long() {
     }
 }
 
-/// By rule 2 no attempt waits for a connect.
+/// Rule 2: no attempt waits for a connection.
 #[test]
 fn nothing_is_held_after_the_first_handshakes() {
     let mut bench = Bench::not_connected(3);
@@ -131,7 +132,7 @@ fn an_adopt_is_held_and_stays_an_adopt() {
 }
 
 #[test]
-fn a_waiter_queued_after_one_that_is_held_back_does_not_get_contended() {
+fn queued_request_behind_one_that_is_held_ends_with_no_quorum() {
     let mut bench = Bench::not_connected(3);
     bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 1, bench.now).unwrap();
     bench.core.acquire(b"k", LockOptions::new(TTL).wait(millis(100)), 2, bench.now).unwrap();
@@ -168,8 +169,8 @@ fn a_node_that_stops_during_the_handshake_is_reported_with_the_step_that_it_did_
     let mut bench = Bench::not_connected(1);
     ask(&mut bench);
     bench.open(0);
-    bench.said(0);
-    // The node answers HELLO and CLIENT TRACKING. INFO is next.
+    bench.sent(0);
+    // The node answers HELLO and CLIENT TRACKING, and then nothing: INFO is next.
     bench.reply(0, "%1\r\n$2\r\nid\r\n:1\r\n+OK\r\n");
     bench.pass(Duration::from_secs(1));
     let done = bench.completion().expect("the connect timeout has passed");
@@ -182,12 +183,12 @@ fn a_node_that_stops_during_the_handshake_is_reported_with_the_step_that_it_did_
 fn a_node_that_ends_the_connection_during_the_handshake_is_reported_with_what_it_said() {
     let mut bench = Bench::not_connected(1);
     bench.open(0);
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, "%1\r\n$2\r\nid\r\n:1\r\n-LOADING Redis is loading\r\n");
     bench.core.handle_disconnected(NodeId::new(0), "reset", bench.now);
     assert_eq!(bench.node_state(0), NodeState::Down(NodeError::Loading));
     assert_eq!(bench.core.last_error(NodeId::new(0)), NodeError::Loading);
-    // A second report of the same end changes nothing.
+    // If the driver reports the same end twice, the second report changes nothing.
     let failures = bench.core.failures(NodeId::new(0));
     bench.core.handle_disconnected(NodeId::new(0), "reset", bench.now);
     assert_eq!(bench.core.failures(NodeId::new(0)), failures);
@@ -205,7 +206,7 @@ fn a_connection_that_is_refused_is_unreachable_and_one_that_was_ready_is_lost() 
 }
 
 #[test]
-fn a_ready_node_that_says_unasked_that_it_is_full_is_reported_so() {
+fn error_of_a_full_node_without_a_request_is_reported() {
     let mut bench = Bench::new(1);
     bench.reply(0, "-ERR max number of clients reached\r\n");
     assert_eq!(bench.node_state(0), NodeState::Down(NodeError::TooManyClients));
@@ -215,8 +216,8 @@ fn a_ready_node_that_says_unasked_that_it_is_full_is_reported_so() {
 fn a_node_that_wants_a_password_which_the_client_does_not_have_is_refused_at_once() {
     let mut bench = Bench::not_connected(1);
     bench.open(0);
-    let asked = bench.said(0).len();
+    let asked = bench.sent(0).len();
     bench.reply(0, &"-NOAUTH Authentication required.\r\n".repeat(asked));
     assert_eq!(bench.node_state(0), NodeState::Rejected(NodeError::NoAuth));
-    assert!(bench.said(0).is_empty());
+    assert!(bench.sent(0).is_empty());
 }

@@ -1,12 +1,12 @@
-//! Updates of locks that were handed out: later deadlines, warnings, and each loss once, whether
-//! the lock is kept or not.
+//! Updates of locks that were handed out: later deadlines, warnings and losses. Each loss is
+//! reported once, also of a lock that is not kept.
 
 use super::*;
 use redlatch::{AutoExtend, Lock, LockOptions, LockUpdate, LockUpdateKind, LostReason};
 
 const FLUSHED: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 
-/// A bench whose driver takes updates, and whose nodes are not probed.
+/// A bench whose driver asked for updates, and whose nodes are not probed.
 fn reporting(nodes: usize) -> Bench {
     let mut bench = Bench::with(nodes, |settings| {
         settings.probe_interval = TTL * 100;
@@ -16,7 +16,7 @@ fn reporting(nodes: usize) -> Bench {
     bench
 }
 
-/// A kept lock that all nodes hold.
+/// Acquires a kept lock on all nodes.
 fn keep(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> Lock {
     let wait = Duration::ZERO;
     bench
@@ -24,19 +24,21 @@ fn keep(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> Lock {
         .acquire(b"k", LockOptions::new(TTL).wait(wait).auto_extend(keep), 7, bench.now)
         .unwrap();
     for node in 0..nodes {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "+OK\r\n+OK\r\n:9999\r\n");
     }
     bench.won()
 }
 
+/// Takes all updates.
 fn updates(bench: &mut Bench) -> Vec<LockUpdate> {
     let updates: Vec<_> = std::iter::from_fn(|| bench.core.poll_lock_update()).collect();
     assert!(!bench.core.has_lock_updates());
     updates
 }
 
-/// The only update, which is a loss of `lock`: its data and its reason.
+/// Asserts that the only update is the loss of the lock with this token. Returns its data and its
+/// reason.
 #[track_caller]
 fn loss(bench: &mut Bench, token: redlatch::LockToken) -> (u64, LostReason) {
     let mut updates = updates(bench);
@@ -77,7 +79,7 @@ fn lock_update_of_a_lock_that_is_not_renewed_is_reported_only_to_a_driver_that_w
         match kind {
             "watched" => bench.core.watch(&lock, bench.now),
             "kept" => bench.core.auto_extend(&lock, AutoExtend::extensions(0), bench.now).unwrap(),
-            // This lock was handed out before the driver asked for reports.
+            // The driver asks for updates only after this lock was handed out.
             _ => bench.core.report_lock_updates(),
         }
         pass_to_the_deadline(&mut bench, &lock);
@@ -88,7 +90,7 @@ fn lock_update_of_a_lock_that_is_not_renewed_is_reported_only_to_a_driver_that_w
 }
 
 #[test]
-fn lock_update_that_is_not_taken_takes_no_more_room_than_one() {
+fn lock_updates_that_are_not_taken_take_the_room_of_one() {
     let mut bench = reporting(3);
     let lock = bench.hold(&[0, 1, 2]);
     for times in 2..6 {
@@ -139,8 +141,8 @@ fn lock_update_reports_a_loss_that_an_extend_finds() {
 }
 
 #[test]
-fn lock_update_reports_a_loss_that_answers_after_the_end_of_an_extend_show() {
-    // One of two nodes refuses the extend for good; the other says later that the key is gone.
+fn lock_update_reports_a_loss_that_is_found_after_the_end_of_an_extend() {
+    // Node 0 refuses the extend for good, so that fails. Later node 1 answers that the key is gone.
     let mut bench = reporting(2);
     let lock = bench.hold(&[0, 1]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
@@ -186,7 +188,7 @@ fn lock_update_of_a_flush_reports_auto_extended_and_watched_locks_at_once() {
 }
 
 #[test]
-fn lock_update_of_a_watched_lock_comes_before_the_deadline_and_leaves_a_short_ttl_its_half() {
+fn lock_update_of_a_watched_lock_comes_just_before_the_deadline() {
     let ttls = [(TTL, LOSS_BEFORE), (millis(4), Duration::from_micros(980))];
     for (ttl, before) in ttls {
         let mut bench = reporting(3);
@@ -208,7 +210,7 @@ fn lock_update_of_a_watched_lock_comes_before_the_deadline_and_leaves_a_short_tt
 }
 
 #[test]
-fn lock_update_is_no_loss_where_the_caller_ends_the_lock() {
+fn lock_update_reports_no_loss_if_the_caller_ends_the_lock() {
     let ends: [fn(&mut Bench, Lock); 6] = [
         |bench, lock| {
             bench.core.release(lock, 2, bench.now);
@@ -237,7 +239,7 @@ fn lock_update_is_no_loss_where_the_caller_ends_the_lock() {
     }
 }
 
-/// A driver that never takes updates has locks renewed and releases them.
+/// A driver that asked for updates and never takes them extends and releases locks.
 #[test]
 fn updates_of_locks_that_are_over_take_no_room() {
     let mut bench = reporting(3);
@@ -246,14 +248,14 @@ fn updates_of_locks_that_are_over_take_no_room() {
         let lock = bench.hold(&[0, 1, 2]);
         bench.core.extend(&lock, TTL * 2, 2, bench.now).unwrap();
         for node in 0..3 {
-            bench.said(node);
+            bench.sent(node);
             bench.reply(node, ":1\r\n");
         }
         bench.completion().unwrap().result.unwrap();
         assert!(bench.core.has_lock_updates());
         bench.core.release_nowait(&lock, bench.now);
         for node in 0..3 {
-            bench.said(node);
+            bench.sent(node);
             bench.reply(node, ":1\r\n");
         }
         assert!(!bench.core.has_lock_updates());
@@ -262,9 +264,10 @@ fn updates_of_locks_that_are_over_take_no_room() {
     assert!(!bench.core.remaining(&other, bench.now).is_zero());
 }
 
-/// The terms of a renewal are replaced while a warning was not taken: nothing was extended.
+/// The terms of auto-extend are replaced before the driver takes a warning. The deadline is still
+/// the same, so the warning still holds.
 #[test]
-fn warning_stays_where_the_terms_of_the_renewal_are_replaced() {
+fn warning_stays_if_the_terms_of_auto_extend_are_replaced() {
     let mut bench = reporting(3);
     let lock = keep(&mut bench, 3, AutoExtend::extensions(0));
     bench.pass(TTL * 3 / 4);
@@ -297,7 +300,8 @@ fn lock_update_is_not_taken_after_the_release_of_a_lock_that_was_lost() {
 #[test]
 fn lock_update_is_no_loss_of_what_was_never_handed_out() {
     let mut bench = reporting(3);
-    // A grant that is not fetched, a grant that is cancelled, and a lock of another client.
+    // A grant that is not fetched in time, one that is cancelled, and an extend of another client's
+    // lock by its token.
     let grant = |bench: &mut Bench| {
         let op = bench.acquire();
         (0..3).for_each(|node| bench.reply(node, "+OK\r\n"));
@@ -329,7 +333,7 @@ fn lock_update_reports_a_later_deadline_and_no_other() {
         };
         assert_eq!(updates(&mut bench), if is_later { vec![expected] } else { vec![] });
     }
-    // An update that is not true any more when the caller takes it is not reported.
+    // The lock is released before the driver takes the update, so this is not reported.
     bench.core.extend(&lock, 3 * TTL, 2, bench.now).unwrap();
     (0..3).for_each(|node| bench.reply(node, ":1\r\n"));
     assert!(bench.core.has_lock_updates());
@@ -367,7 +371,7 @@ fn extend_that_is_abandoned_is_repeated_and_the_next_one_takes_its_place() {
     assert!(matches!(bench.core.extend(&lock, TTL, 2, bench.now), Err(Error::Busy(_))));
     bench.core.abandon(op, bench.now);
     (0..2).for_each(|node| bench.reply(node, "-BUSY no\r\n"));
-    (0..2).for_each(|node| drop(bench.said(node)));
+    (0..2).for_each(|node| drop(bench.sent(node)));
     bench.pass(TTL / 2);
     assert_eq!(bench.names(0).last().map(String::as_str), Some("EVALSHA"), "it is repeated");
     let next = bench.core.extend(&lock, 2 * TTL, 3, bench.now).expect("it is not busy");
@@ -379,7 +383,7 @@ fn extend_that_is_abandoned_is_repeated_and_the_next_one_takes_its_place() {
     let reported: Vec<_> = updates(&mut bench).into_iter().map(|update| update.kind).collect();
     assert_eq!(reported, [LockUpdateKind::Extended { deadline }]);
     assert!(bench.completion().is_none() && bench.core.open_ops() == 0, "nothing to fetch");
-    // A request of any other kind is cancelled.
+    // `abandon` cancels a request of any other kind.
     let acquire = bench.acquire();
     bench.core.abandon(acquire, bench.now);
     assert!(!bench.core.is_open(acquire));
@@ -392,7 +396,7 @@ fn lock_update_reports_no_deadline_that_a_bound_has_brought_forward_since() {
     bench.core.extend(&lock, 2 * TTL, 2, bench.now).unwrap();
     (0..3).for_each(|node| bench.reply(node, ":1\r\n"));
     let extended = bench.core.deadline(&lock).unwrap();
-    // The caller has not taken the later deadline yet when it bounds the renewal.
+    // The caller bounds auto-extend before the driver takes the update with the later deadline.
     let keep = AutoExtend::at_most(TTL / 2);
     bench.core.auto_extend(&lock, keep, bench.now).unwrap();
     let capped = bench.core.deadline(&lock).unwrap();
@@ -408,7 +412,7 @@ fn lock_update_does_not_report_an_extend_that_gave_no_later_deadline() {
     for (ttl, expected) in [(TTL, 0), (TTL / 2, 0), (2 * TTL, 1)] {
         bench.core.extend(&lock, ttl, 2, bench.now).unwrap();
         for node in 0..3 {
-            bench.said(node);
+            bench.sent(node);
             bench.reply(node, ":1\r\n");
         }
         assert!(bench.completion().unwrap().result.is_ok());
@@ -416,7 +420,7 @@ fn lock_update_does_not_report_an_extend_that_gave_no_later_deadline() {
     }
 }
 
-/// A lock that is watched with a warning, by a driver that takes the updates in each step.
+/// The lock is watched with a warning, and the driver takes the updates after each step.
 #[test]
 fn warning_of_a_watched_lock_comes_a_third_of_the_ttl_before_each_deadline() {
     for first in ["watch", "warning"] {
@@ -457,7 +461,8 @@ fn warning_of_a_lock_that_is_watched_late_is_due_at_once() {
     assert!(matches!(updates[..], [LockUpdate { kind: LockUpdateKind::Expiring { .. }, .. }]));
 }
 
-/// It is the time before the deadline that the terms say, whether a warning was taken or not.
+/// `is_expiring` turns true when a warning is due by the terms of auto-extend, or, without them, a
+/// third of the ttl before the deadline. It does not matter whether the driver takes warnings.
 #[test]
 fn lock_is_expiring_from_the_moment_of_its_warning_on() {
     let mut bench = reporting(3);
@@ -475,7 +480,8 @@ fn lock_is_expiring_from_the_moment_of_its_warning_on() {
     assert!(!bench.core.is_expiring(&lock, bench.now));
 }
 
-/// Passes to the warning of this lock, which comes so long before its deadline, and takes it.
+/// Lets time pass until the warning of this lock is due, which is `before` its deadline. Asserts
+/// that the warning is not reported earlier, and takes it.
 #[track_caller]
 fn pass_to_the_warning(bench: &mut Bench, lock: &Lock, before: Duration) {
     let deadline = bench.core.deadline(lock).unwrap();

@@ -1,15 +1,17 @@
-//! Which waiter has a turn, and which has none any more: faults that a review of the waiting found.
+//! The local queue of a key: which request has the next turn, also when the lock or a wait ends
+//! before the client handles its timers.
 
 use super::waiting::{acquired, ask_for};
 use super::*;
 
 const WAIT: Duration = Duration::from_secs(100);
 
-/// Answers all requests to a node, until there are no more.
+/// Answers all requests to a node until the core sends no more: a `SET` by `set`, and `PTTL` by
+/// `left`.
 fn answer(bench: &mut Bench, node: usize, set: &str, left: &str) {
     loop {
-        let said = bench.said(node);
-        for command in &said {
+        let sent = bench.sent(node);
+        for command in &sent {
             let reply = match command[0].as_str() {
                 "SET" => format!("{set}\r\n"),
                 "CLIENT" => "+OK\r\n".to_string(),
@@ -19,17 +21,17 @@ fn answer(bench: &mut Bench, node: usize, set: &str, left: &str) {
             };
             bench.reply(node, &reply);
         }
-        if said.is_empty() {
+        if sent.is_empty() {
             return;
         }
     }
 }
 
 #[test]
-fn a_lock_that_is_over_is_in_nobodys_way() {
+fn request_is_not_refused_because_of_a_lock_that_is_over() {
     let mut bench = Bench::new(1);
     let lock = bench.hold(&[0]);
-    // The client has looked at no timer since the lock ended.
+    // The lock has ended, but its timer has not expired yet.
     bench.now = bench.now.saturating_add(TTL);
     assert!(bench.core.remaining(&lock, bench.now).is_zero());
     ask_for(&mut bench, 5, Duration::ZERO);
@@ -57,7 +59,7 @@ fn adopt_does_not_split_the_queue() {
     ask_for(&mut bench, 2, WAIT);
     answer(&mut bench, 0, "_", "9000");
     bench.core.adopt(b"k", token, TTL, 9, bench.now).unwrap();
-    bench.said(0);
+    bench.sent(0);
     bench.reply(0, ":1\r\n");
     let mut order = Vec::new();
     for _ in 0..4 {
@@ -85,8 +87,8 @@ fn the_waiter_after_those_that_gave_up_has_its_turn() {
             ask_for(&mut bench, 2, millis(20));
         });
         ask_for(&mut bench, 3, WAIT);
-        // The client has not looked at the timers of the waiters that gave up when the lock is
-        // given back.
+        // The waits of the first requests are over, but their timers have not expired yet when the
+        // lock is released.
         bench.now = bench.now.saturating_add(millis(500));
         bench.core.release_nowait(&lock, bench.now);
         assert_eq!(bench.names(0), ["EVAL", "SET"], "the last one asks");
@@ -96,7 +98,7 @@ fn the_waiter_after_those_that_gave_up_has_its_turn() {
             assert!(matches!((done.data, done.result), (2, Err(Error::Contended(_)))));
         }
         assert_eq!(acquired(&mut bench).0, 3);
-        // One timer more than for the deadline: the node is watched for silence.
+        // One timer more than that of the deadline looks for silent nodes.
         assert!(bench.core.open_timers() <= deadline + 1, "a wait that is over has no timer");
     }
 }
@@ -108,7 +110,7 @@ fn a_turn_that_ends_at_once_is_followed_by_the_next() {
     (1..=3).for_each(|data| {
         ask_for(&mut bench, data, WAIT);
     });
-    // The node comes back with a configuration with which it may not be used.
+    // The node connects again with a configuration that the client rejects.
     bench.lose(0);
     bench.pass(millis(600));
     let evicts = "maxmemory:1000\r\nmaxmemory_policy:allkeys-lru\r\n";
@@ -124,11 +126,11 @@ fn a_turn_that_ends_at_once_is_followed_by_the_next() {
 }
 
 #[test]
-fn a_lock_is_in_nobodys_way_from_its_deadline_on() {
+fn request_is_refused_because_of_a_lock_only_before_its_deadline() {
     let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1, 2]);
     let deadline = bench.core.deadline(&lock).unwrap();
-    // The client has not looked at the timer of the deadline yet.
+    // The timer of the deadline has not expired yet.
     for (moment, asks) in [(deadline.as_nanos() - 1, false), (deadline.as_nanos(), true)] {
         bench.now = redlatch::proto::Instant::from_nanos(moment);
         ask_for(&mut bench, 2, Duration::ZERO);

@@ -1,4 +1,5 @@
-//! Waiting for a key: the queue inside the client, and asking again where the nodes refuse lines.
+//! Waiting for a key: the local queue of a client, and attempts with pauses on nodes that refuse
+//! lines.
 
 use super::*;
 use redlatch::{AutoExtend, Lock, LockOptions, Op};
@@ -9,14 +10,14 @@ pub fn ask_for(bench: &mut Bench, data: u64, wait: Duration) -> Op {
     bench.core.acquire(b"k", LockOptions::new(TTL).wait(wait), data, bench.now).unwrap()
 }
 
-/// Every node says that another holds the key, and acknowledges the release of the attempt.
-fn denied(bench: &mut Bench, nodes: usize) {
+/// Every node denies the attempt, and acknowledges its release.
+fn deny(bench: &mut Bench, nodes: usize) {
     for node in 0..nodes {
         assert_eq!(bench.names(node), ["SET"], "n{node}");
     }
     (0..nodes).for_each(|node| bench.reply(node, "_\r\n"));
     for node in 0..nodes {
-        let released = ":0\r\n".repeat(bench.said(node).len());
+        let released = ":0\r\n".repeat(bench.sent(node).len());
         bench.reply(node, &released);
     }
 }
@@ -29,14 +30,15 @@ pub fn acquired(bench: &mut Bench) -> (u64, Lock) {
     }
 }
 
-fn is_asking(bench: &mut Bench, node: usize) -> bool {
+/// Takes what the node was sent. Returns whether there is a `SET`.
+fn gets_a_set_command(bench: &mut Bench, node: usize) -> bool {
     bench.names(node).iter().any(|name| name == "SET")
 }
 
 fn answer_releases(bench: &mut Bench, nodes: usize) {
     for node in 0..nodes {
-        let said = bench.said(node).len();
-        bench.reply(node, &":1\r\n".repeat(said));
+        let sent = bench.sent(node).len();
+        bench.reply(node, &":1\r\n".repeat(sent));
     }
     bench.assert_idle();
 }
@@ -50,7 +52,7 @@ fn waiter_without_a_line_asks_again_after_pauses_that_grow_while_the_key_is_held
         bench.pass(millis(1));
         let mut asked = false;
         for node in 0..3 {
-            for command in bench.said(node) {
+            for command in bench.sent(node) {
                 assert!(command[0] != "PTTL", "{command:?}");
                 asked |= command[0] == "SET";
                 let reply = if command[0] == "SET" { "_\r\n" } else { ":0\r\n" };
@@ -68,7 +70,7 @@ fn waiter_without_a_line_asks_again_after_pauses_that_grow_while_the_key_is_held
 }
 
 #[test]
-fn inside_a_client_waiters_are_served_in_order_and_nobody_else_asks() {
+fn queued_requests_of_a_client_are_served_in_order() {
     let mut bench = Bench::new(3);
     for data in 1..=3 {
         ask_for(&mut bench, data, WAIT);
@@ -83,11 +85,11 @@ fn inside_a_client_waiters_are_served_in_order_and_nobody_else_asks() {
         assert!(bench.completion().is_none());
         bench.core.release_nowait(&lock, bench.now);
         for node in 0..3 {
-            let said = bench.names(node);
-            let release = said[0].as_str();
-            assert!(release.starts_with("EVAL"), "{said:?}");
-            // The release and the next SET are in one write, the release before the SET.
-            assert_eq!(said.len(), if data < 3 { 2 } else { 1 });
+            let sent = bench.names(node);
+            let release = sent[0].as_str();
+            assert!(release.starts_with("EVAL"), "{sent:?}");
+            // The release and the next SET are in one write, in this order.
+            assert_eq!(sent.len(), if data < 3 { 2 } else { 1 });
             bench.reply(node, ":1\r\n");
         }
         if data < 3 {
@@ -101,14 +103,14 @@ fn inside_a_client_waiters_are_served_in_order_and_nobody_else_asks() {
 fn one_attempt_for_a_key_that_this_client_has_is_refused_at_once() {
     let mut bench = Bench::new(3);
     let held = bench.hold(&[0, 1]);
-    bench.said(2);
+    bench.sent(2);
     ask_for(&mut bench, 5, Duration::ZERO);
     let done = bench.completion().unwrap();
     assert!(done.data == 5 && matches!(done.result, Err(Error::Contended(_))));
-    assert!((0..3).all(|node| bench.said(node).is_empty()), "nobody is asked");
+    assert!((0..3).all(|node| bench.sent(node).is_empty()), "nobody is asked");
     // A request for another key is not refused.
     bench.core.acquire(b"other", LockOptions::once(TTL), 6, bench.now).unwrap();
-    assert!(is_asking(&mut bench, 0));
+    assert!(gets_a_set_command(&mut bench, 0));
     assert!(!bench.core.remaining(&held, bench.now).is_zero());
 }
 
@@ -118,8 +120,8 @@ fn a_lock_that_expires_gives_the_next_waiter_its_turn() {
     let _held = bench.hold(&[0]);
     ask_for(&mut bench, 2, WAIT);
     bench.pass(TTL);
-    let said = bench.names(0);
-    assert_eq!(said, ["EVALSHA", "SET"]);
+    let sent = bench.names(0);
+    assert_eq!(sent, ["EVALSHA", "SET"]);
     bench.reply(0, ":0\r\n+OK\r\n");
     let (served, lock) = acquired(&mut bench);
     assert_eq!(served, 2);
@@ -128,7 +130,7 @@ fn a_lock_that_expires_gives_the_next_waiter_its_turn() {
 }
 
 #[test]
-fn waits_that_are_taken_back_or_run_out_leave_nothing() {
+fn waits_that_are_cancelled_or_run_out_leave_nothing() {
     let mut bench = Bench::with(1, |settings| settings.probe_interval = WAIT).without_lines();
     let lock = bench.hold(&[0]);
     let first = ask_for(&mut bench, 2, Duration::MAX);
@@ -146,10 +148,10 @@ fn waits_that_are_taken_back_or_run_out_leave_nothing() {
     bench.reply(0, "+OK\r\n:1\r\n");
     assert!(bench.completion().is_none());
     bench.assert_idle();
-    // The request asks the nodes, and is registered for releases.
+    // The same for a request that has asked the nodes and waits between two attempts.
     for how in 0..2 {
         let op = ask_for(&mut bench, 2, if how == 0 { WAIT } else { millis(20) });
-        denied(&mut bench, 1);
+        deny(&mut bench, 1);
         ask_for(&mut bench, 3, Duration::ZERO);
         assert!(matches!(bench.completion().unwrap().result, Err(Error::Contended(_))));
         if how == 0 {
@@ -163,7 +165,7 @@ fn waits_that_are_taken_back_or_run_out_leave_nothing() {
 }
 
 #[test]
-fn at_the_end_nobody_gets_a_turn() {
+fn close_gives_no_queued_request_a_turn() {
     let mut bench = Bench::new(1);
     let op = ask_for(&mut bench, 1, WAIT);
     ask_for(&mut bench, 2, WAIT);
@@ -175,7 +177,7 @@ fn at_the_end_nobody_gets_a_turn() {
 }
 
 #[test]
-fn a_waiter_queued_after_one_without_quorum_does_not_get_contended() {
+fn queued_request_behind_one_without_quorum_ends_with_no_quorum() {
     let mut bench = Bench::new(3);
     bench.lose(0);
     bench.lose(1);
@@ -206,7 +208,7 @@ fn one_attempt_for_a_key_that_this_client_holds_reports_for_how_long() {
     let Err(Error::Contended(report)) = bench.completion().unwrap().result else { panic!() };
     let left = TTL - millis(102);
     assert_eq!(report.held, Some(redlatch::HeldFor::Ours { left, auto_extended: false }));
-    // A lock whose loss is reported is not one that is renewed.
+    // A lock that is only watched is not reported as auto-extended.
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1, 2]);
     bench.core.watch(&lock, bench.now);
@@ -225,12 +227,12 @@ fn one_attempt_for_a_key_that_this_client_holds_reports_for_how_long() {
 }
 
 #[test]
-fn a_waiter_queued_between_two_attempts_without_quorum_does_not_get_contended() {
+fn request_queued_between_two_attempts_without_quorum_ends_with_no_quorum() {
     let mut bench = Bench::with(3, |settings| settings.retry = (millis(900), millis(900)));
     bench.lose(0);
     bench.lose(1);
     ask_for(&mut bench, 1, WAIT);
-    // The first request pauses for longer than the second one waits.
+    // The first request pauses until after the end of the second one's wait.
     ask_for(&mut bench, 2, millis(10));
     bench.pass(millis(10));
     let done = bench.completion().expect("its wait is over");
@@ -239,12 +241,12 @@ fn a_waiter_queued_between_two_attempts_without_quorum_does_not_get_contended() 
 }
 
 #[test]
-fn a_waiter_queued_during_an_attempt_without_quorum_does_not_get_contended() {
+fn request_queued_during_an_attempt_without_quorum_ends_with_no_quorum() {
     let mut bench = Bench::with(3, |settings| settings.retry = (millis(900), millis(900)));
     ask_for(&mut bench, 1, WAIT);
     ask_for(&mut bench, 2, millis(10));
     for node in 0..3 {
-        bench.said(node);
+        bench.sent(node);
         bench.reply(node, "-LOADING no\r\n");
     }
     bench.pass(millis(10));

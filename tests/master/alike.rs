@@ -1,4 +1,4 @@
-//! When a reply of the server counts as the master's reply, although it is not the same bytes.
+//! Which replies of the server count as the same as the master's, although their bytes differ.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,40 +7,41 @@ use redlatch::testing::inside::JOIN;
 
 use super::server::{Answer, frame_length};
 
-/// Whether the server answered what the master answers, when moments may differ by `slack`.
+/// Whether the server's reply is that of the master, if the two executed the request at moments
+/// that differ by at most `slack`.
 pub fn alike(request: Option<&Vec<u8>>, master: &[u8], real: &Answer, slack: Duration) -> bool {
     let Answer::Frame(real) = real else { return false };
     if master == real {
         return true;
     }
     let request = request.map_or(&[][..], Vec::as_slice);
-    // The second line after `*n` and `$n` is the command.
+    // The third line, after `*n` and `$n`, is the name of the command.
     let command = request.split(|byte| *byte == b'\n').nth(2).unwrap_or_default();
     if master.starts_with(b"-") || real.starts_with(b"-") || master.first() != real.first() {
         return false;
     }
     match command.to_ascii_uppercase().trim_ascii_end() {
-        // A server rounds a ttl when it is set and when it is read, and so does the master.
+        // Server and master round a ttl when they set it and when they read it: 2 ms together.
         b"PTTL" => near(master, real, 2 + slack.as_millis()),
         b"EVAL" if is_join(request) => joins_alike(master, real, 2 + slack.as_millis()),
         b"TTL" => near(master, real, 1 + slack.as_millis().div_ceil(1000)),
         b"TIME" => near(&master[9..], &real[9..], 1 + slack.as_millis().div_ceil(1000)),
         b"INFO" => info_alike(master, real),
-        // COMMAND without names lists all commands, and the master has fewer.
+        // `COMMAND` without names lists all commands, of which the master has fewer.
         b"COMMAND" if matches!(request.get(1), Some(b'1' | b'2')) => true,
         b"COMMAND" => commands_alike(master, real),
         _ => false,
     }
 }
 
-/// Whether a request runs the script of a join.
+/// Whether the request runs the script of a join.
 fn is_join(request: &[u8]) -> bool {
     let source = JOIN.source.as_bytes();
     request.windows(source.len()).any(|part| part == source)
 }
 
-/// Whether two answers to a join are the same but for how long the key lives: `mine LEFT ...` or
-/// `held PLACE LEFT ...`. The length of the answer depends on that number, too.
+/// Whether two answers to a join differ only in how long the key lives: `mine LEFT ...` or `held
+/// PLACE LEFT ...`. Their lengths, which stand before them, may differ by that, too.
 fn joins_alike(master: &[u8], real: &[u8], tolerance: u128) -> bool {
     let parts = |frame: &[u8]| -> Option<(Vec<u8>, Vec<u8>, Vec<u8>)> {
         let start = frame.iter().position(|&byte| byte == b'\n')? + 1;
@@ -56,8 +57,8 @@ fn joins_alike(master: &[u8], real: &[u8], tolerance: u128) -> bool {
     left_alike && (master.0, master.2) == (real.0, real.2)
 }
 
-/// Whether two lines have numbers after their first byte that differ by this much at most. Negative
-/// numbers have a meaning of their own.
+/// Whether the numbers after the first byte of two lines differ by at most this. Negative numbers
+/// are never near, because they have meanings of their own.
 fn near(master: &[u8], real: &[u8], tolerance: u128) -> bool {
     let number = |line: &[u8]| -> Option<i128> {
         let digits = line.get(1..)?.split(|byte| *byte == b'\r').next()?;
@@ -71,8 +72,8 @@ fn near(master: &[u8], real: &[u8], tolerance: u128) -> bool {
     }
 }
 
-/// Whether the server has every field that the master has, in the same section, and says the same
-/// of those that are not about the process, its time or its history.
+/// Whether the server has every field that the master has, in the same section and with the same
+/// text. Fields about the process, its time or its history (`OWN`) may have another text.
 fn info_alike(master: &[u8], real: &[u8]) -> bool {
     const OWN: [&str; 9] = [
         "process_id",
@@ -107,8 +108,8 @@ fn fields(info: &[u8]) -> BTreeMap<(String, String), String> {
     fields
 }
 
-/// Whether `COMMAND INFO` says the same, as far as the master says anything: name, arity, flags it
-/// knows, where the keys are.
+/// Whether two replies to `COMMAND INFO` have the same name, arity, flags that the master knows,
+/// and positions of keys.
 fn commands_alike(master: &[u8], real: &[u8]) -> bool {
     let (master, real) = (elements(master), elements(real));
     master.len() == real.len()
@@ -143,7 +144,7 @@ fn commands_alike(master: &[u8], real: &[u8]) -> bool {
         })
 }
 
-/// The elements of an aggregate; none of anything else.
+/// The elements of an array or a set; none if the reply is something else.
 fn elements(frame: &[u8]) -> Vec<&[u8]> {
     if !matches!(frame.first(), Some(b'*' | b'~')) {
         return Vec::new();

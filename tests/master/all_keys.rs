@@ -1,11 +1,10 @@
-//! Sequences of steps about the scripts over all keys of a lock, with counters and without them.
-//! Random words hardly ever make such a call.
+//! Sequences of steps with the scripts over all keys of a lock, with and without counters. Random
+//! words hardly ever make a valid call of these scripts.
 
-/// Each is played from the beginning, and written as those of
-/// [`RARE`](super::sequence::RARE).
+/// Sequences in the form of [`RARE`](super::sequence::RARE). Each is played on empty servers.
 pub const ALL_KEYS: &[&str] = &[
-    // A script acquires and counts, and another one raises the counter. A value that is no counter
-    // stays.
+    // `COUNTED` acquires keys and counts, `RAISED` extends keys and raises counters. A value that
+    // is no counter stays as it is.
     "A SET c 7; A EVAL COUNTED 2 k c t LATER LATER 1000; A GET c; A PTTL c; A PTTL k; A GET k; \
      A EVAL COUNTED 2 k c u LATER LATER 1000; A GET c; A EVAL RAISED 2 k c t 0 LATER 1000 1 12; \
      A GET c; A PTTL k; A EVAL RAISED 2 k c t 0 LATER 1000 1 3; A GET c; \
@@ -19,7 +18,7 @@ pub const ALL_KEYS: &[&str] = &[
      A SET c nan; A EVAL COUNTED 2 k c t LATER LATER 1; A GET k; A SET k t; A SET c x; \
      A EVAL RAISED 2 k c t LATER LATER 1 1 5; A GET c; A DEL c; A LPUSH c x; \
      A EVAL COUNTED 2 l c t LATER LATER 1; A EVAL RAISED 2 k c t LATER LATER 1 1 5; A GET l",
-    // A claim prolongs a key that was handed over, and counts for its new holder.
+    // A claim, which is `RAISED` without numbers, extends a key that was handed over, and counts.
     "A SET k t PX LATER; A SET c 7; A EVAL RAISED 2 k c t LATER LATER 1000 1; A GET c; A PTTL c; \
      A EVAL RAISED 2 k c t 0 LATER 1000 1; A GET c; A EVAL RAISED 2 k c u LATER LATER 1000 1; \
      A EVAL RAISED 2 l c t LATER LATER 1000 1; A GET c; A SET l t; A SET d 3; \

@@ -1,5 +1,5 @@
-//! What the master does that a real server cannot be made to do for comparison: restarts, clocks
-//! that jump, other servers' commands, lies.
+//! The in-process master alone, in what the real server cannot be made to do for a comparison:
+//! restarts, clocks that jump, commands of other servers, wrong replies.
 
 use std::time::Duration;
 
@@ -47,7 +47,8 @@ fn a_key_is_gone_at_its_moment() {
     assert_eq!(master.pttl(moment, 0, b"k"), -1);
 }
 
-/// The clock of this master is finer than a millisecond, and its `PTTL` is rounded down.
+/// The clock of this master is finer than 1 ms, and its `PTTL` is rounded down. An extend that sets
+/// the rounded ttl again would shorten the life of the key each time.
 #[test]
 fn extend_for_a_shorter_time_leaves_the_end_of_a_key_however_often() {
     let mut master = Master::new(1, START);
@@ -93,7 +94,7 @@ fn a_restart_forgets_connections_and_scripts_and_perhaps_keys() {
 }
 
 #[test]
-fn a_restart_from_what_another_one_saved_has_its_keys_and_its_marker_in_a_process_of_its_own() {
+fn restart_from_a_dump_of_another_master_has_its_keys_and_its_marker() {
     let mut masters = [1, 2].map(|seed| Master::new(seed, START));
     for master in &mut masters {
         master.set_uptime(START, 3600);
@@ -143,7 +144,7 @@ fn a_promotion_changes_the_replid_and_a_restart_with_data_keeps_the_offset() {
 }
 
 #[test]
-fn in_whole_milliseconds_a_key_ends_after_its_moment() {
+fn a_key_ends_at_the_next_whole_millisecond_if_the_master_counts_those() {
     let mut master = Master::new(1, START);
     master.count_whole_milliseconds();
     let connection = master.connect();
@@ -205,7 +206,7 @@ fn the_wall_clock_moves_ttls_and_uptime() {
 }
 
 #[test]
-fn native_compare_and_delete_is_for_those_that_have_it() {
+fn compare_and_delete_exists_only_in_the_flavors_that_have_it() {
     let mut master = Master::new(1, START);
     let connection = master.connect();
     let mut all = |flavor| {
@@ -232,7 +233,7 @@ fn native_compare_and_delete_is_for_those_that_have_it() {
 }
 
 #[test]
-fn troubles_answer_in_place_of_commands_until_it_serves() {
+fn troubles_answer_instead_of_commands_until_the_master_serves() {
     let mut master = Master::new(1, START);
     let connection = master.connect();
     master.suffer(Trouble::Loading);

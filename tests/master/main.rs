@@ -1,9 +1,9 @@
-//! The pure master against a real `redis-server` 7.0: the same random commands on two connections
-//! each, every reply and push compared byte for byte.
+//! The in-process master against a real `redis-server` 7.0: both get the same random commands on
+//! two connections, and every reply and push is compared byte for byte.
 //!
-//! What cannot be equal is compared by what it means: a ttl that runs down, the time, and the
-//! fields of `INFO` and `COMMAND INFO` that the master does not have. Client ids are equal, since
-//! both sides count the same connections.
+//! Replies that cannot be equal are compared by what they mean (`alike.rs`): ttls that run down,
+//! the time, and fields of `INFO` and `COMMAND INFO` that the master does not have. Client ids are
+//! equal, because both sides count the same connections.
 #![cfg(feature = "testing")]
 
 mod alike;
@@ -29,27 +29,29 @@ use redlatch::testing::master::{ConnectionId, Master, Trouble};
 use sequence::{Request, SOON, Step, Word};
 use server::{Answer, Server, Wire, frame_length, request, show};
 
-/// When the master was started, on its clock.
+/// The time of the master's clock at its start.
 const START: Instant = Instant::from_nanos(0);
 const PASSWORD: &str = "secret";
-/// What a run compares, at least.
+/// At least so many replies have to be compared in a run.
 const ENOUGH: u64 = 10_000;
+/// At least so many pushes have to be compared in a run.
 const ENOUGH_PUSHES: u64 = 300;
 
-/// A difference, and whether things took so long that it may be about a ttl that ran out.
+/// A difference between a reply of the server and one of the master.
 struct Difference {
     what: String,
+    /// The steps took so long that the cause may be a ttl that ran out early.
     unsure: bool,
 }
 
-/// A connection to the server and the same one to the master.
+/// A connection to the server, and its counterpart to the master.
 struct Line {
     wire: Wire,
     connection: ConnectionId,
     client_id: u64,
 }
 
-/// The server and the master, for comparison.
+/// The server, the master, and the state of the comparison.
 struct Bench {
     server: Server,
     master: Master,
@@ -59,21 +61,25 @@ struct Bench {
     admin: Line,
     lines: [Option<Line>; 2],
     trouble: Option<Trouble>,
-    /// Runs an endless script while the trouble is `Busy`.
+    /// The connection that runs an endless script while the trouble is `Busy`.
     runner: Option<Line>,
     password: bool,
     /// When the first `SOON` since the last wait was sent.
     soon_since: Option<time::Instant>,
-    /// Whether a `SOON` may have been over before its wait.
+    /// Whether a `SOON` may have run out before the step that waits for it.
     late: bool,
-    /// How long the slowest `send` of a sequence took: both sides executed it within that.
+    /// How long the slowest `send` of a sequence took. So long the moments may differ at which the
+    /// two sides executed a command.
     slack: Duration,
+    /// How many `LATER` words of the sequence were sent.
     later: u64,
-    /// A difference was found, and it is not known how it left the server.
+    /// A difference was found, so the state of the server and of `admin` is unknown.
     broken: bool,
+    /// How many replies were compared.
     compared: u64,
+    /// How many pushes were compared.
     pushes: u64,
-    /// Sequences given up.
+    /// How many sequences were given up because this machine was too slow.
     unsure: u64,
 }
 
@@ -94,14 +100,13 @@ impl Bench {
         let mut master = Master::new(1, START);
         let started = instant();
         master.set_wall_clock(START, unix_nanoseconds());
-        // The first connection to the server was the one that checked whether the server is this
-        // process's child.
+        // `Server::start` made one connection to the server already, so the master gets one, too.
         let first = master.connect();
         master.disconnect(first);
         let connection = master.connect();
         let mut admin = Line { wire: server.connect(), connection, client_id: 4 };
-        // Without its background expiry the server, like the master, notices an expiry only at the
-        // next access.
+        // Without background expiry the server notices that a key has expired only at the next
+        // access, as the master does.
         assert_eq!(admin.wire.ask(&[b"DEBUG", b"SET-ACTIVE-EXPIRE", b"0"]), b"+OK\r\n");
         Bench {
             server,
@@ -132,13 +137,13 @@ impl Bench {
         let client_id = self.next_id;
         self.next_id += 1;
         let mut wire = self.server.connect();
-        // The server has accepted the connection when it answers. Before that it might give another
-        // id, and ask for a password that a later step sets.
+        // Wait until the server has accepted the connection. Otherwise it might accept another one
+        // first, which gets this id, or ask for a password that a later step sets.
         wire.ask(&[b"PING"]);
         Line { wire, connection: self.master.connect(), client_id }
     }
 
-    /// Makes both servers as new, except for `run_id` and client ids.
+    /// Resets the server and the master, except for `run_id` and client ids.
     fn reset(&mut self) {
         if std::mem::take(&mut self.broken) {
             self.master.disconnect(self.admin.connection);
@@ -149,9 +154,9 @@ impl Bench {
         for line in self.lines.iter_mut().filter_map(Option::take) {
             self.master.disconnect(line.connection);
         }
-        self.tell(&["CLIENT", "KILL", "TYPE", "normal"]);
+        self.command(&["CLIENT", "KILL", "TYPE", "normal"]);
         for both in [&["FLUSHALL"][..], &["SCRIPT", "FLUSH"]] {
-            self.tell(both);
+            self.command(both);
             let now = self.now();
             self.master.handle_bytes(now, self.admin.connection, &request(both));
         }
@@ -163,8 +168,8 @@ impl Bench {
         self.later = 0;
     }
 
-    /// Sends it to the server alone.
-    fn tell(&mut self, words: &[&str]) -> String {
+    /// Sends a command to the server alone, which must not refuse it.
+    fn command(&mut self, words: &[&str]) -> String {
         let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
         let reply = self.admin.wire.ask(&words);
         assert!(!reply.starts_with(b"-"), "{}: {}", show(&words.join(&b' ')), show(&reply));
@@ -172,7 +177,7 @@ impl Bench {
     }
 
     fn set_password(&mut self, password: bool) {
-        self.tell(&["CONFIG", "SET", "requirepass", if password { PASSWORD } else { "" }]);
+        self.command(&["CONFIG", "SET", "requirepass", if password { PASSWORD } else { "" }]);
         self.master.set_password(password.then_some(PASSWORD));
         self.password = password;
     }
@@ -181,22 +186,22 @@ impl Bench {
         match self.trouble.take() {
             None => {}
             Some(Trouble::Busy) => {
-                self.tell(&["SCRIPT", "KILL"]);
+                self.command(&["SCRIPT", "KILL"]);
                 let mut runner = self.runner.take().expect("it runs while there is trouble");
                 runner.wire.frame();
-                self.tell(&["CLIENT", "KILL", "ID", &runner.client_id.to_string()]);
+                self.command(&["CLIENT", "KILL", "ID", &runner.client_id.to_string()]);
                 self.master.disconnect(runner.connection);
             }
             Some(Trouble::Misconf) => {
-                self.tell(&["CONFIG", "SET", "dbfilename", "dump.rdb"]);
+                self.command(&["CONFIG", "SET", "dbfilename", "dump.rdb"]);
                 self.save("ok");
-                self.tell(&["CONFIG", "SET", "save", ""]);
+                self.command(&["CONFIG", "SET", "save", ""]);
             }
             Some(_) => {
-                self.tell(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
-                self.tell(&["CONFIG", "SET", "maxmemory", "0"]);
-                self.tell(&["CONFIG", "SET", "replica-serve-stale-data", "yes"]);
-                self.tell(&["REPLICAOF", "NO", "ONE"]);
+                self.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+                self.command(&["CONFIG", "SET", "maxmemory", "0"]);
+                self.command(&["CONFIG", "SET", "replica-serve-stale-data", "yes"]);
+                self.command(&["REPLICAOF", "NO", "ONE"]);
             }
         }
         self.master.serve();
@@ -207,21 +212,21 @@ impl Bench {
                 // A directory at the path of the snapshot makes BGSAVE fail.
                 let in_the_way = self.server.directory.join("taken");
                 std::fs::create_dir_all(in_the_way).expect("a directory");
-                self.tell(&["CONFIG", "SET", "save", "3600 1000000"]);
-                self.tell(&["CONFIG", "SET", "dbfilename", "taken"]);
+                self.command(&["CONFIG", "SET", "save", "3600 1000000"]);
+                self.command(&["CONFIG", "SET", "dbfilename", "taken"]);
                 self.save("err");
             }
             Some(Trouble::NoReplicas) => {
-                self.tell(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+                self.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
             }
-            Some(Trouble::OutOfMemory) => drop(self.tell(&["CONFIG", "SET", "maxmemory", "1"])),
+            Some(Trouble::OutOfMemory) => drop(self.command(&["CONFIG", "SET", "maxmemory", "1"])),
             Some(kind) => {
                 let stale = if *kind == Trouble::MasterDown { "no" } else { "yes" };
-                self.tell(&["CONFIG", "SET", "replica-serve-stale-data", stale]);
+                self.command(&["CONFIG", "SET", "replica-serve-stale-data", stale]);
                 // Nothing listens on port 1, so the replica has no master.
-                self.tell(&["REPLICAOF", "127.0.0.1", "1"]);
-                // As a replica the server makes a client of itself, which takes an id: the model
-                // takes one, too.
+                self.command(&["REPLICAOF", "127.0.0.1", "1"]);
+                // As a replica the server makes an internal client, which takes a client id. So the
+                // master takes one, too.
                 let itself = self.master.connect();
                 self.master.disconnect(itself);
                 self.next_id += 1;
@@ -234,7 +239,7 @@ impl Bench {
     }
 
     fn keep_busy(&mut self) {
-        self.tell(&["CONFIG", "SET", "busy-reply-threshold", "1"]);
+        self.command(&["CONFIG", "SET", "busy-reply-threshold", "1"]);
         let mut runner = self.open();
         if self.password {
             runner.wire.ask(&[b"AUTH", PASSWORD.as_bytes()]);
@@ -244,11 +249,11 @@ impl Bench {
         while self.admin.wire.ask(&[b"PING"]).starts_with(b"+PONG") {}
     }
 
-    /// Saves, and waits for how that ends.
+    /// Saves in the background, and waits until that ended with this status.
     fn save(&mut self, status: &str) {
-        self.tell(&["BGSAVE"]);
+        self.command(&["BGSAVE"]);
         loop {
-            let info = self.tell(&["INFO", "persistence"]);
+            let info = self.command(&["INFO", "persistence"]);
             if info.contains("rdb_bgsave_in_progress:0\r\n")
                 && info.contains(&format!("rdb_last_bgsave_status:{status}\r\n"))
             {
@@ -259,20 +264,20 @@ impl Bench {
     }
 }
 
-/// What the master sent on one connection.
+/// What the master sent on each connection, and whether it closed it.
 type NodeReply = BTreeMap<ConnectionId, (Vec<u8>, bool)>;
 
 impl Bench {
     fn play(&mut self, steps: &[Step]) -> Result<(), Difference> {
         self.reset();
         steps.iter().try_for_each(|step| self.step(step))?;
-        // If the server sent a push that the master did not send, it stands before the next reply.
+        // A push of the server that the master did not send would come before the next reply.
         (0..2).try_for_each(|on| self.send(on, &[words(&["ECHO", "the end"])], 1))
     }
 
-    /// Plays again if a ttl may have run out when the sequence did not mean it to. On a machine
-    /// that is always too slow for a sequence, it proves nothing. And a real difference shows each
-    /// time: one that does not was a matter of milliseconds, here or in the server.
+    /// Plays the sequence until its result is sure, at most 20 times. A difference is not sure if a
+    /// ttl may have run out early, and it counts only the third time, because a real one shows each
+    /// time. A sequence for which this machine is always too slow is given up.
     fn play_until_sure(&mut self, steps: &[Step]) -> Result<(), String> {
         let mut differed = 0;
         for _ in 0..20 {
@@ -295,11 +300,11 @@ impl Bench {
                 self.admin.wire.silence(Duration::from_millis(SOON + 15));
                 self.soon_since = None;
             }
-            // These steps need commands that a busy server refuses.
+            // A busy server refuses the commands of these steps, so they are left out.
             Step::Reconnect { .. } | Step::Password(_) if self.trouble == Some(Trouble::Busy) => {}
             Step::Reconnect { on } => {
                 if let Some(line) = self.lines[*on].take() {
-                    self.tell(&["CLIENT", "KILL", "ID", &line.client_id.to_string()]);
+                    self.command(&["CLIENT", "KILL", "ID", &line.client_id.to_string()]);
                     self.master.disconnect(line.connection);
                 }
                 self.lines[*on] = Some(self.open());
@@ -342,12 +347,13 @@ impl Bench {
         })
     }
 
-    /// Whether a `SOON` may have been over before its time: it was sent that long ago.
+    /// Whether a `SOON` may have run out before its wait: it was sent nearly so long ago.
     fn is_late(&self) -> bool {
         let late = |since: time::Instant| since.elapsed() > Duration::from_millis(SOON - 2);
         self.late || self.soon_since.is_some_and(late)
     }
 
+    /// The bytes of a request, with its blanks filled in.
     fn render(&mut self, request: &Request, own: u64, other: u64) -> Vec<u8> {
         let words = match request {
             Request::Raw(bytes) => return bytes.as_bytes().to_vec(),
@@ -369,7 +375,7 @@ impl Bench {
         server::request(&words.iter().map(render).collect::<Vec<_>>())
     }
 
-    /// Reads from the server as many replies and pushes as the master gave, and no less.
+    /// Reads from the server as many replies and pushes as the master sent, and compares each.
     fn compare(
         &mut self,
         on: usize,
@@ -437,7 +443,7 @@ impl Bench {
         self.admin = self.open();
         if self.password {
             let auth = ["AUTH", PASSWORD];
-            self.tell(&auth);
+            self.command(&auth);
             let now = self.now();
             self.master.handle_bytes(now, self.admin.connection, &request(&auth));
             while self.master.poll_output().is_some() {}
@@ -449,7 +455,7 @@ fn words(words: &[&str]) -> Request {
     Request::Words(words.iter().map(|word| Word::Bytes(word.as_bytes().to_vec())).collect())
 }
 
-/// The seed of the random commands, so that a run can be repeated and another one tried.
+/// The seed of the random commands: 1, or that of `REDLATCH_SEED`.
 fn seed() -> u64 {
     std::env::var("REDLATCH_SEED").map_or(1, |seed| seed.parse().expect("a number"))
 }
@@ -458,7 +464,8 @@ fn seed() -> u64 {
 fn random_commands_get_the_same_replies() {
     let _place = ServerLock::take();
     let bench = RefCell::new(Bench::new());
-    // A failed case may wait for seconds for a reply, and other tests wait for the server's lock.
+    // Shrinking is limited to 10 s: a failed case may wait seconds for a reply, while other tests
+    // wait for the lock of this one.
     let config = Config {
         cases: 320,
         failure_persistence: None,

@@ -1,7 +1,7 @@
-//! Random sequences of steps: a table of commands with blanks, and what goes into the blanks.
+//! Random sequences of steps: a table of commands with blanks, and what is filled into the blanks.
 //!
-//! No ttl here ends at a moment that the duration of a test could decide: `SOON` is over after a
-//! wait and not before, `LATER` is longer than any test and longer each time it is used.
+//! The hazard is a ttl that ends early or late on a slow machine. So there are only two: `SOON`
+//! ends during a step that waits for it, and `LATER` is longer than any test.
 
 use proptest::prelude::*;
 
@@ -10,23 +10,23 @@ use redlatch::proto::sets::{ACQUIRE, ADOPT, EXTEND_SET, RELEASE_SET};
 use redlatch::testing::inside::{HAND_OVER, JOIN};
 use redlatch::testing::master::Trouble;
 
-/// The milliseconds of `SOON`.
+/// The ttl `SOON`, in milliseconds.
 pub const SOON: u64 = 50;
 
 #[derive(Debug, Clone)]
 pub enum Step {
-    /// Requests written at once on a connection; the master gets them in pieces of this size.
+    /// Requests in one write on a connection. The master gets their bytes in pieces of this size.
     Send {
         on: usize,
         requests: Vec<Request>,
         piece: usize,
     },
-    /// Waits until every `SOON` is over.
+    /// Waits until every `SOON` has run out.
     Wait,
     Reconnect {
         on: usize,
     },
-    /// Recover from every trouble, and have this one.
+    /// Ends the present trouble, and begins this one.
     Trouble(Option<Trouble>),
     Password(bool),
 }
@@ -34,18 +34,20 @@ pub enum Step {
 #[derive(Debug, Clone)]
 pub enum Request {
     Words(Vec<Word>),
-    /// Bytes as they are.
+    /// Bytes that are sent as they are.
     Raw(&'static str),
 }
 
 #[derive(Clone)]
 pub enum Word {
     Bytes(Vec<u8>),
-    /// The `CLIENT ID` of the connection it is sent on.
+    /// The client id of the connection that it is sent on.
     Own,
     /// The client id of the other connection.
     Other,
+    /// A ttl longer than any test, and longer each time it is used.
     Later,
+    /// A ttl of `SOON` milliseconds.
     Soon,
 }
 
@@ -62,7 +64,7 @@ impl std::fmt::Debug for Word {
 }
 
 pub fn steps() -> impl Strategy<Value = Vec<Step>> {
-    // A registration takes two requests, the second right after the first.
+    // `CLIENT CACHING YES` registers the keys of the read right after it, so the two go together.
     let caching = request().prop_map(|read| vec![line("CLIENT CACHING YES"), read]);
     let reads = prop_oneof![Just("PTTL k"), Just("GET k"), Just("EXISTS k other k")];
     let registers = reads.prop_map(|read| vec![line("CLIENT CACHING YES"), line(read)]);
@@ -81,7 +83,7 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => trouble().prop_map(Step::Trouble),
         1 => any::<bool>().prop_map(Step::Password),
     ];
-    // Most sequences are about tracking, so they start with it.
+    // Most sequences are about tracking, so most begin by switching it on.
     let handshake = |on| {
         proptest::bool::weighted(0.9).prop_map(move |greets| match greets {
             true => vec![Step::Send { on, requests: vec![line("HELLO 3"), line(OPTIN)], piece: 9 }],
@@ -93,7 +95,7 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
         .prop_map(|(first, second, rest)| [first, second, rest].concat())
 }
 
-/// Waiters as they stand in a line: two that are not notified, and one that nobody listens for.
+/// Members of a line: two waiters without a channel, and one whose channel has no subscriber.
 const MEMBER_T: &str = "100000 90000 - m t";
 const MEMBER_U: &str = "200000 200000 - m u";
 const MEMBER_DEAD: &str = "300000 90000 redlatch:nobody m d";
@@ -112,7 +114,8 @@ fn trouble() -> impl Strategy<Value = Option<Trouble>> {
     ]
 }
 
-/// Commands and how often each is drawn. Words in capitals that [`blank`] knows are filled in.
+/// Commands, each with its weight in the random choice. [`blank`] fills in the words in capitals
+/// that it knows.
 const COMMANDS: &[(u8, &str)] = &[
     (12, "SET KEY TOKEN NX PX LATER"),
     (4, "SET KEY TOKEN NX PX SOON"),
@@ -269,13 +272,14 @@ fn request() -> impl Strategy<Value = Request> {
     prop_oneof![60 => words, 1 => raw]
 }
 
-/// Sequences that chance would hardly find: steps one after the other, `A` and `B` for what is sent
-/// on which connection.
+/// Sequences that random choice would hardly find. `A` or `B` is the connection on which a command
+/// is sent, and the other steps are those of [`parse`].
 pub const RARE: &[&str] = &[
     // A replica hides a key that has expired, and notifies no client.
     "A HELLO 3; A CLIENT TRACKING ON; A SET k t PX SOON; A GET k; replica; wait; B GET k; \
      B PTTL k; A DBSIZE; well; B DBSIZE; B EXISTS k; A PING",
-    // A write over an expired key is two writes, and ends one registration.
+    // A write to an expired key deletes it first. This notifies the client, and the write itself
+    // does not notify it again.
     "A HELLO 3; A CLIENT TRACKING ON; B SET k t PX SOON; A GET k; wait; B SET k u NX; A GET k; \
      B PEXPIRE k 0; A PING",
     "A HELLO 3; A CLIENT TRACKING ON NOLOOP; A SET k t PX SOON; A GET k; wait; A GET k; \
@@ -287,11 +291,11 @@ pub const RARE: &[&str] = &[
      B DBSIZE",
     "A SET k t PX LATER; A SET k u KEEPTTL; B PTTL k; A SET k u XX KEEPTTL GET; B PTTL k; \
      A SET k u; B PTTL k; A SET other u KEEPTTL; B PTTL other",
-    // A registration outlives `CLIENT TRACKING OFF`, and RESET does not end it.
+    // A registration stays after `CLIENT TRACKING OFF` and after `RESET`.
     "A HELLO 3; A CLIENT TRACKING ON; A GET k; A CLIENT TRACKING OFF; A CLIENT TRACKING ON OPTIN; \
      B SET k t; A PING; A RESET; A HELLO 3; A GET k; A CLIENT TRACKING ON; B SET k t; A PING",
     "A HELLO 3; A CLIENT TRACKING ON; A GET k; A HELLO 2; B SET k t; A HELLO 3; B SET k t; A PING",
-    // Commands between CLIENT CACHING YES and the read that it is about.
+    // A failed command or a blank line between `CLIENT CACHING YES` and the read.
     "A HELLO 3; A CLIENT TRACKING ON OPTIN; A CLIENT CACHING YES; A CLIENT ID extra; A GET k; \
      B SET k t; A CLIENT CACHING YES; A blank; A GET k; B SET k t; A CLIENT CACHING YES; A CLIENT; \
      A GET k; B SET k t; A CLIENT CACHING YES; A GET; A GET k; B SET k t; A PING",
@@ -302,7 +306,7 @@ pub const RARE: &[&str] = &[
     "A HELLO 3; A CLIENT TRACKING ON; A SET k t PX LATER; A GET k; B SELECT 1; B GET k; \
      B SWAPDB 0 1; B GET k; B PTTL k; A GET k; A PING; A DBSIZE; B SET k u; A PING; A SWAPDB 1 1; \
      A SWAPDB 0 16; A SWAPDB -1 0; A SWAPDB 0 4294967297; A SWAPDB x 0; A SWAPDB 0",
-    // The script of the node marker carries the marker over, replaces it, or leaves it alone.
+    // The script of the node marker keeps the time of a marker, replaces the marker, or leaves it.
     "A SET k MARKER; A EVAL MARK 1 k OTHER_PREFIX keep EMPTY; A SET k MARKER_VOUCHED; \
      A EVAL MARK 1 k OTHER_PREFIX tail EMPTY; A EVAL MARK 1 k OTHER_PREFIX EMPTY EMPTY; \
      A EVAL MARK 1 k OTHER_PREFIX 18 EMPTY; A EVAL MARK 1 k PREFIX 17 EMPTY 99; \
@@ -315,20 +319,20 @@ pub const RARE: &[&str] = &[
     // A script that reads one of its keys registers all of its keys.
     "A HELLO 3; A CLIENT TRACKING ON; A EVAL EXTEND 2 k other t LATER; B SET other t; B SET k t; \
      A EVAL EXTEND 1 k t LATER; A EVAL RELEASE 1 k u; B EVAL RELEASE 1 k t; A PING",
-    // The same on a replica and on a replica without its master, for the caller's keys and for
-    // others'.
+    // Scripts on a replica, and on one that has lost its master, for a key with the caller's token
+    // and for one with another.
     "A SET k t PX LATER; A SET other u; replica; A EVAL RELEASE 1 k t; A EVAL RELEASE 1 other t; \
      A EVAL EXTEND 1 k t LATER; A EVAL EXTEND 1 nokey t LATER; orphan; A EVAL RELEASE 1 k t; \
      A EVAL RELEASE 2 k; A EVALSHA RELEASE_SHA 1 k t; A SCRIPT FLUSH; A GET k; A SET k t; well",
     "A SET k t PX LATER; full; A EVAL EXTEND 1 k t LATER; A PTTL k; A SET k t; \
      A EVAL RELEASE 1 k t",
-    // An extend for a shorter time changes no ttl, and no client that read the key is notified.
+    // An extend by a shorter ttl changes nothing, so it notifies no client that read the key.
     "A HELLO 3; A CLIENT TRACKING ON; B SET k t PX LATER; A GET k; B EVAL EXTEND 1 k t 5; \
      A PTTL k; full; B EVAL EXTEND 1 k t 5; A PTTL k; well; B SET c 7; A PING; \
      B EVAL RAISED 2 k c t 5 LATER 1000 1 3; A PING; replica; B EVAL EXTEND 1 k t 5; well; lonely; \
      B EVAL EXTEND 1 k t 5; unsaved; B EVAL EXTEND 1 k t 5; A PTTL k; well; \
      B EVAL EXTEND 1 k t LATER; A PTTL k",
-    // A lock is adopted: its ttl is not shortened, and a client that read its key is notified.
+    // An adopt does not shorten the ttl, and notifies a client that read the key.
     "A HELLO 3; A CLIENT TRACKING ON OPTIN NOLOOP; B SET k t PX LATER; A CLIENT CACHING YES; \
      A PTTL k; B EVAL ADOPT 1 k t u 5; B PTTL k; B GET k; A CLIENT CACHING YES; A PTTL k; \
      A EVAL ADOPT 1 k t x LATER; A EVAL ADOPT 1 k t u LATER; A PTTL k; B EVAL EXTEND 1 k u LATER; \
@@ -338,13 +342,13 @@ pub const RARE: &[&str] = &[
      B SET other t; B EVAL ADOPT 1 other t u -inf; B EVAL ADOPT 1 other t; B EVAL ADOPT 1 other; \
      B LPUSH l t; B EVAL ADOPT 1 l t u LATER; full; B EVAL ADOPT 1 k u t LATER; unsaved; \
      B EVAL ADOPT 1 k u t LATER; B EVAL ADOPT 1 k x t LATER; well; B GET k",
-    // The script deletes the value that was seen, compared as far as it was seen, and nothing else.
+    // `SEEN` deletes the key only if its value begins as the value that an inspection saw.
     "A HELLO 3; A CLIENT TRACKING ON; B SET k t; A GET k; B EVAL SEEN 1 k u 159; A PING; \
      B EVAL SEEN 1 k t 159; A PING; B GET k; B EVAL SEEN 1 k t 159; B SET k abc; \
      B EVAL SEEN 1 k ab 1; B GET k; B LPUSH l t; B EVAL SEEN 1 l t 159; B SET k t; full; \
      B EVAL SEEN 1 k t 159; replica; B EVAL SEEN 1 k t 159; well; B GET k",
-    // Waiters join the line of a key, and each release hands the key to the next waiter, by its
-    // place or by its name; a waiter without a connection is skipped.
+    // Waiters join the line of a key. Each release hands the key over to the first waiter, or to
+    // the one that it names, and skips a waiter without a connection.
     "A SET k h PX LATER; A EVAL JOIN 2 k line t MEMBER_T LATER LATER EMPTY; \
      A EVAL JOIN 2 k line u MEMBER_U LATER LATER 1; \
      A EVAL JOIN 2 k line t MEMBER_T LATER LATER EMPTY; \
@@ -361,14 +365,14 @@ pub const RARE: &[&str] = &[
      A EVAL JOIN 2 k line d JUNK LATER LATER EMPTY; \
      A EVAL JOIN 2 k line t MEMBER_T LATER LATER 1; A DEL k; \
      A EVAL JOIN 2 k line u MEMBER_U LATER LATER EMPTY; A GET k; A ZRANGE line 0 -1",
-    // A join with another mark takes the place of the member with the earlier one.
+    // A join with a new mark replaces the member with the earlier mark.
     "A SET k h PX LATER; A EVAL JOIN 2 k line t MEMBER_T LATER LATER 1; \
      A EVAL JOIN 2 k line u MEMBER_U LATER LATER EMPTY; \
      A EVAL JOIN 2 k line t OTHER_MARK LATER LATER 1 MEMBER_T MEMBER_DEAD; A ZRANGE line 0 -1; \
      A EVAL HAND 2 k line h; A GET k; \
      A EVAL JOIN 2 k line t MEMBER_T LATER LATER EMPTY OTHER_MARK; A ZRANGE line 0 -1; \
      A PUBSUB NUMSUB redlatch:nobody; A PUBSUB; A PUBSUB NUMSUB",
-    // Members of the line from which no hand-over can be made.
+    // Members that are malformed, so that no key can be handed over to them.
     "A ZADD line 1 JUNK; A ZADD line 2 ZERO_TTL; A ZADD line 3 LONG_TTL; \
      A EVAL JOIN 2 k line t MEMBER_T LATER LATER 1; A GET k; A EXISTS line; \
      A ZADD line 2 ZERO_TTL; A EVAL HAND 2 k line t z; A EXISTS k line",
@@ -397,7 +401,7 @@ pub const RARE: &[&str] = &[
      A GET k; B RESET; B GET k",
 ];
 
-/// The steps of a line of [`RARE`], or of another such list.
+/// The steps of a sequence in the form of [`RARE`].
 pub fn parse(sequence: &str) -> Vec<Step> {
     let step = |text: &str| match text.split_once(' ') {
         Some(("A", "blank")) => {
@@ -423,17 +427,18 @@ pub fn parse(sequence: &str) -> Vec<Step> {
     sequence.split("; ").map(step).collect()
 }
 
-/// A request without blanks.
+/// A request whose blanks, if it has any, get their first fillings.
 fn line(text: &str) -> Request {
     Request::Words(fill(text, &[0; 8]))
 }
 
+/// Fills the blanks of a command: each number picks one of the fillings of a word.
 fn fill(template: &str, fills: &[u8; 8]) -> Vec<Word> {
     let words = template.split(' ').zip(fills.iter().cycle());
     words.map(|(word, fill)| blank(word, usize::from(*fill))).collect()
 }
 
-/// Leaves a word out, adds one, or makes a word lower-case, now and then.
+/// For some values of `twist`, drops the last word, adds one, or makes the first two lower-case.
 fn twisted(mut words: Vec<Word>, twist: u8) -> Request {
     match twist {
         80..85 => drop(words.pop()),
@@ -441,7 +446,7 @@ fn twisted(mut words: Vec<Word>, twist: u8) -> Request {
         90..95 => {
             for word in words.iter_mut().take(2) {
                 match word {
-                    // A script in small letters is another script.
+                    // The text of a script must not change, so long words stay as they are.
                     Word::Bytes(bytes) if bytes.len() < 50 => bytes.make_ascii_lowercase(),
                     _ => {}
                 }
@@ -452,6 +457,7 @@ fn twisted(mut words: Vec<Word>, twist: u8) -> Request {
     Request::Words(words)
 }
 
+/// The filling with this number for a word in capitals. Any other word stays as it is.
 fn blank(word: &str, fill: usize) -> Word {
     let one_of = |words: &[&str]| Word::Bytes(words[fill % words.len()].as_bytes().to_vec());
     let sha1 = |script: Script| match fill % 4 {
@@ -529,7 +535,8 @@ fn marker(run_id: u8, end: &str) -> Word {
     Word::Bytes([&b"1 "[..], &run_id, b" ", &replid, b" ", end.as_bytes()].concat())
 }
 
-/// Integers that are none, too large, or over at once; none that could be over in the middle.
+/// Texts that are no integer, integers that are too large, and times that are over at once. None is
+/// a time that could end in the middle of a test.
 const NUMBERS: &[&str] = &[
     "0",
     "-1",

@@ -1,7 +1,7 @@
-//! A real `redis-server` for the comparison, and a plain wire to it.
+//! A real `redis-server` for the comparison, and `Wire`, a plain connection to it.
 //!
-//! It is the child this file started, on a port of 127.0.0.1, and no other process is ever asked or
-//! ended. Without the program the test fails.
+//! The server is a child of the test, on a port of 127.0.0.1. If the program is missing, the test
+//! fails. The hazard is another server on the same port: so the test checks the process id.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,21 +10,21 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How long a server may take for a reply that is expected.
+/// How long the test waits for an expected reply.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub struct Server {
     child: Child,
     port: u16,
-    /// Kept open: a server that cannot write its log may end.
+    /// Kept open, because a server that cannot write its log may end.
     _log: BufReader<ChildStdout>,
     pub directory: PathBuf,
 }
 
 impl Server {
     pub fn start() -> Server {
-        // Another process may bind the port that was free a moment ago. So the start is tried
-        // again, and the process that answers must be this test's child.
+        // Another process may bind the free port before the server does. So the start is tried
+        // again, until the process that answers is the child of this test.
         let server = (0..10).find_map(|_| Server::try_start());
         server.expect("redis-server starts on one of ten free ports")
     }
@@ -81,17 +81,17 @@ impl Drop for Server {
     }
 }
 
-/// What there was to read.
+/// What a connection gave to read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Answer {
     /// A reply or a push, undecoded.
     Frame(Vec<u8>),
     ClosedReason,
-    /// Nothing, or the beginning of something, for as long as we wait.
+    /// No reply in time. These bytes, the beginning of one, may have come.
     Silence(Vec<u8>),
 }
 
-/// One connection.
+/// A connection to the server.
 pub struct Wire {
     stream: TcpStream,
     input: Vec<u8>,
@@ -125,13 +125,13 @@ impl Wire {
         }
     }
 
-    /// Lets time pass, in which the server must not say anything.
+    /// Lets time pass. The server must not send anything meanwhile.
     pub fn silence(&mut self, time: Duration) {
         let read = self.read(time);
         assert!(read.is_none() && self.input.is_empty(), "unasked: {}", show(&self.input));
     }
 
-    /// Reads once: how many bytes there were, or `None` when there were none for this long.
+    /// Reads once. Returns how many bytes came, or `None` if none came for so long.
     fn read(&mut self, patience: Duration) -> Option<usize> {
         let mut chunk = [0; 16 * 1024];
         self.stream.set_read_timeout(Some(patience)).expect("a timeout");
@@ -161,7 +161,7 @@ pub fn request<W: AsRef<[u8]>>(words: &[W]) -> Vec<u8> {
     bytes
 }
 
-/// How long the reply at the front is, when it is all there.
+/// The length of the first reply, or `None` if it is not complete yet.
 pub fn frame_length(bytes: &[u8]) -> Option<usize> {
     let end = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
     let number = || -> i64 {
@@ -188,7 +188,7 @@ pub fn frame_length(bytes: &[u8]) -> Option<usize> {
     Some(at)
 }
 
-/// Bytes for people, and no more of them than people read.
+/// The bytes as text for a message: the first 1,500 of them.
 pub fn show(bytes: &[u8]) -> String {
     let (shown, rest) = bytes.split_at(bytes.len().min(1500));
     format!("\"{}\"{}", shown.escape_ascii(), if rest.is_empty() { "" } else { "..." })

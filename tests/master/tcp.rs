@@ -1,8 +1,7 @@
-//! The masters on TCP ports: what a client sees of them when they are frozen, killed, restarted,
+//! The in-process masters on TCP ports: what a client sees when they are frozen, killed, restarted,
 //! delayed or made to refuse.
 //!
-//! No test waits for time to pass if it can wait for a reply; if nothing may come, it listens for a
-//! while.
+//! The tests wait for replies and not for time. Only a test that expects nothing listens for 50 ms.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -12,9 +11,10 @@ use redlatch::testing::master::{Restart, Trouble};
 use redlatch::testing::tcp::{LocalMaster, Masters};
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long nothing has to come for it to count as silence.
+/// If nothing comes for so long, the master counts as silent.
 const A_WHILE: Duration = Duration::from_millis(50);
 
+/// A plain connection to a master.
 struct Peer {
     stream: TcpStream,
     input: Vec<u8>,
@@ -35,7 +35,7 @@ impl Peer {
         self.line().expect("a reply")
     }
 
-    /// The next line, or `None` when the connection ended.
+    /// The next line, or `None` if the connection ended.
     fn line(&mut self) -> Option<String> {
         loop {
             if let Some(end) = self.input.windows(2).position(|pair| pair == b"\r\n") {
@@ -78,7 +78,7 @@ impl Peer {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 None
             }
-            // The server was killed with unread bytes.
+            // A master that is killed with unread bytes resets the connection.
             Err(error) if error.kind() == ErrorKind::ConnectionReset => Some(0),
             Err(error) => panic!("{error}"),
         }
@@ -89,7 +89,7 @@ fn one() -> Masters {
     Masters::start(1).expect("a master starts")
 }
 
-/// Asks again and again, giving way to others in between.
+/// Waits until this happens, and yields to other threads meanwhile.
 fn eventually(mut happens: impl FnMut() -> bool) {
     let start = clock();
     while !happens() {
@@ -166,7 +166,7 @@ fn killed_master_is_gone_until_it_is_restarted() {
     let uptime = peer.info("server", "uptime_in_seconds");
     assert!(uptime.parse::<u64>().is_ok_and(|seconds| seconds < 100));
 
-    // A restart without a kill before it.
+    // `restart` also works without `kill` before it.
     master.restart(Restart::Empty).expect("the port is free");
     while peer.line().is_some() {}
     assert_eq!(Peer::connect(master).ask("EXISTS k"), ":0");
@@ -179,7 +179,7 @@ fn frozen_master_that_is_killed_executes_nothing_more() {
     assert_eq!(peer.ask("PING"), "+PONG");
     masters[0].freeze();
     peer.send("SET k t");
-    // Connections that the master has not even accepted.
+    // The frozen master has not accepted these connections.
     let waiting = [(); 3].map(|()| Peer::connect(&masters[0]));
     masters[0].kill();
     assert_eq!(peer.line(), None);
@@ -201,7 +201,7 @@ fn delay_of_a_master_delays_answers_and_keeps_requests_in_flight() {
     let requests = 10;
     for number in 0..requests {
         peer.send(&format!("SET k{number} t"));
-        // Each request waits until the one before it was executed: else they arrive as one.
+        // Wait until this request was executed: otherwise all of them would arrive together.
         eventually(|| masters[0].get(format!("k{number}")).is_some());
     }
     for _ in 0..requests {
@@ -211,7 +211,8 @@ fn delay_of_a_master_delays_answers_and_keeps_requests_in_flight() {
     let all = start.elapsed();
     assert!(all < delay * requests / 2, "one after the other: {all:?}");
 
-    // The request is executed at once, and answered late; no answer overtakes another.
+    // The master executes the request without a delay, and delays only the answer. The next answer,
+    // which has no delay, must not overtake it.
     peer.send("SET k t");
     eventually(|| masters[0].get("k").is_some());
     masters[0].delay(Duration::ZERO);
@@ -276,19 +277,19 @@ fn a_connection_ends_when_either_side_ends_it() {
     drop(leaver);
     eventually(|| killer.info("clients", "connected_clients") == "1");
 
-    // The test may also call the master itself.
+    // `with` gives a test access to the master itself.
     masters[0].with(|master, now| master.restart(now, Restart::Empty));
     assert_eq!(killer.line(), None);
 }
 
 #[test]
-fn a_peer_that_does_not_read_holds_up_nobody_for_long() {
+fn a_peer_that_does_not_read_is_disconnected() {
     let masters = one();
     let mut lazy = TcpStream::connect(masters[0].address()).expect("it listens");
     let text = "x".repeat(4 << 20);
     let request = format!("*2\r\n$4\r\nECHO\r\n${}\r\n{text}\r\n", text.len());
-    // The peer sends more than the sockets hold, and reads nothing: at some point the master closes
-    // the connection.
+    // The peer sends more than the sockets can buffer and reads nothing, so at some point the
+    // master closes the connection.
     let hung_up = (0..100).any(|_| lazy.write_all(request.as_bytes()).is_err());
     assert!(hung_up);
     assert_eq!(Peer::connect(&masters[0]).ask("PING"), "+PONG");
@@ -309,7 +310,7 @@ fn dropped_masters_leave_no_open_port() {
 }
 
 #[test]
-fn time_that_passes_at_once_ends_keys_and_keeps_the_clock() {
+fn advance_ends_keys_and_keeps_the_wall_clock() {
     let masters = Masters::start(2).expect("there are free ports");
     let mut peer = Peer::connect(&masters[0]);
     let before: u64 = {

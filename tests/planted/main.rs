@@ -76,7 +76,7 @@ const FAULTS: [(&str, &str, &[Check]); 20] = [
 ];
 const BOTH: &[Check] = &[Check::Search, Check::Simulation];
 const BASES: &str = "line::deadline_of_a_hand_over_counts_from_the_base_of_each_node";
-const SPLITS: &str = "line_troubles::a_poll_ends_what_the_hand_over_before_it_proved";
+const SPLITS: &str = "line_troubles::hand_over_does_not_count_after_a_later_poll_created_the_key";
 
 /// What the search and the simulation run for the fault that the environment names.
 const BY_NAME: &str = "planted_fault_is_found";

@@ -1,13 +1,14 @@
-//! Imports only go down: which file stands on which floor, and which files may name it.
+//! Imports only go down: each module of the library has a floor, and its files may name only
+//! modules of the same floor or a lower one.
 //!
-//! The table below is DESIGN's diagram and the only place that knows it. It is about the library:
-//! the tool is another package, so that the library cannot name it. The one hazard: a name that
-//! comes through a re-export hides its floor, so a file has to be named by its own path.
+//! The tool is another package, which the library cannot name anyway. The hazard is a name that
+//! comes through a re-export, because it hides its floor: so files have to be named by their own
+//! paths.
 
 use super::paths::{Named, Place, module_of, paths};
 use super::source::Source;
 
-/// A module and all files below it share a floor and may name each other.
+/// The floor of each module. A module and all files below it share a floor and may name each other.
 const FLOORS: [(u8, &[&str]); 11] = [
     (0, &["proto::time", "proto::node_set", "proto::settings", "proto::error", "proto::lock"]),
     (0, &["proto::key", "proto::key_set", "proto::keys", "proto::ids", "proto::surplus"]),
@@ -31,10 +32,10 @@ const FLOORS: [(u8, &[&str]); 11] = [
     (8, &["client", "shared"]),
 ];
 
-/// The roots of the rooms only declare and re-export.
+/// These files only declare and re-export modules, so they have no floor.
 const ROOTS: [&str; 3] = ["src/lib.rs", "src/proto/mod.rs", "src/testing/mod.rs"];
 
-/// What the pure rooms may not name: sockets, clocks, threads.
+/// What pure files may not name: sockets, clocks and threads.
 const IMPURE: [&str; 7] = [
     "std::net",
     "std::time::Instant",
@@ -45,8 +46,8 @@ const IMPURE: [&str; 7] = [
     "socket2",
 ];
 
-/// Every file has its floor, so that the table stays true.
-pub fn known(source: &Source) -> Vec<String> {
+/// Finds files that have no floor in the table.
+pub fn missing_floors(source: &Source) -> Vec<String> {
     let Some(module) = module_of(&source.path) else { return Vec::new() };
     let root = ROOTS.contains(&source.path.as_str());
     if root || floor_of(&module).is_some() {
@@ -55,8 +56,9 @@ pub fn known(source: &Source) -> Vec<String> {
     vec![source.finding(0, "has no floor: add it to FLOORS in tests/tidy/floors.rs")]
 }
 
-/// A file names only files of its own floor or lower ones. Its tests may name what they like.
-pub fn downwards(source: &Source) -> Vec<String> {
+/// Finds names of modules on a higher floor, in `proto` names of modules outside of `proto`, and
+/// names of which the floor cannot be seen. Tests may name everything.
+pub fn upward_imports(source: &Source) -> Vec<String> {
     let Some(module) = module_of(&source.path) else { return Vec::new() };
     let Some((own, floor)) = floor_of(&module) else { return Vec::new() };
     let room = |unit: &str| unit.split("::").next().map(str::to_owned);
@@ -82,8 +84,8 @@ pub fn downwards(source: &Source) -> Vec<String> {
     findings
 }
 
-/// No socket, no clock and no thread in `proto` and in `testing/master`, not even in their tests.
-pub fn pure(source: &Source) -> Vec<String> {
+/// Finds sockets, clocks and threads in `proto` and `testing/master`, also in their tests.
+pub fn impure_names(source: &Source) -> Vec<String> {
     let is_pure = ["src/proto/", "src/testing/master"];
     if !is_pure.iter().any(|start| source.path.starts_with(start)) {
         return Vec::new();
@@ -96,7 +98,7 @@ pub fn pure(source: &Source) -> Vec<String> {
     bad.collect()
 }
 
-/// Whether this path is the impure one, leads into it, or imports a module that contains it.
+/// Whether this path is the impure name, a name below it, or the import of a module above it.
 fn names(path: &Named, impure: &str) -> bool {
     let Place::External(segments) = &path.place else { return false };
     let name = format!("{}::", segments.join("::"));
@@ -127,12 +129,12 @@ mod tests {
         for good in
             ["src/lib.rs", "src/proto/mod.rs", "src/proto/wire/resp/tests.rs", "src/net/x/y.rs"]
         {
-            assert_eq!(check(known, good, ""), [""; 0], "{good}");
+            assert_eq!(check(missing_floors, good, ""), [""; 0], "{good}");
         }
-        assert_eq!(check(known, "cli/src/main.rs", ""), [""; 0]);
-        assert_eq!(check(known, "tests/servers.rs", ""), [""; 0]);
+        assert_eq!(check(missing_floors, "cli/src/main.rs", ""), [""; 0]);
+        assert_eq!(check(missing_floors, "tests/servers.rs", ""), [""; 0]);
         for bad in ["src/extra.rs", "src/proto/extra.rs", "src/testing/extra.rs"] {
-            assert_eq!(check(known, bad, "").len(), 1, "{bad}");
+            assert_eq!(check(missing_floors, bad, "").len(), 1, "{bad}");
         }
     }
 
@@ -150,16 +152,16 @@ mod tests {
             "use super::*;",
             "use crate::proto;",
         ] {
-            assert_ne!(check(downwards, "src/proto/timers.rs", bad), [""; 0], "{bad}");
+            assert_ne!(check(upward_imports, "src/proto/timers.rs", bad), [""; 0], "{bad}");
         }
         for (path, bad) in [
             ("src/proto/cluster/state.rs", "use super::super::locks::Locks;"),
             ("src/proto/locks/turns.rs", "use super::super::waits::Waits;"),
             ("src/proto/waits/queue.rs", "use super::super::coordinator::Coordinator;"),
         ] {
-            assert_eq!(check(downwards, path, bad).len(), 1, "{path}: {bad}");
+            assert_eq!(check(upward_imports, path, bad).len(), 1, "{path}: {bad}");
         }
-        let found = check(downwards, "src/proto/timers.rs", "\nuse super::wire::Connection;");
+        let found = check(upward_imports, "src/proto/timers.rs", "\nuse super::wire::Connection;");
         assert_eq!(found, ["src/proto/timers.rs:2: floor 1 names proto::wire on floor 2"]);
     }
 
@@ -170,19 +172,22 @@ mod tests {
             mod inner { use super::*; use super::super::time::Instant; }
             // use super::wire::Connection;
             #[cfg(test)] mod tests { use super::super::wire::Connection; }";
-        assert_eq!(check(downwards, "src/proto/timers.rs", text), [""; 0]);
+        assert_eq!(check(upward_imports, "src/proto/timers.rs", text), [""; 0]);
         let text = "use super::*; use super::round::Round; use self::nodes::Node;";
-        assert_eq!(check(downwards, "src/proto/locks/held/hold.rs", text), [""; 0]);
+        assert_eq!(check(upward_imports, "src/proto/locks/held/hold.rs", text), [""; 0]);
         let text = "use crate::config::Config; use crate::proto::coordinator::Coordinator;";
-        assert_eq!(check(downwards, "src/net/engine/mod.rs", text), [""; 0]);
+        assert_eq!(check(upward_imports, "src/net/engine/mod.rs", text), [""; 0]);
         let text = "use super::keys::K; use crate::proto::wire::command::RELEASE;";
-        assert_eq!(check(downwards, "src/testing/master/scripts.rs", text), [""; 0]);
+        assert_eq!(check(upward_imports, "src/testing/master/scripts.rs", text), [""; 0]);
     }
 
     #[test]
     fn proto_stays_in_its_room() {
-        let found =
-            check(downwards, "src/proto/wire/connection.rs", "use crate::testing::master::Master;");
+        let found = check(
+            upward_imports,
+            "src/proto/wire/connection.rs",
+            "use crate::testing::master::Master;",
+        );
         assert_eq!(
             found,
             ["src/proto/wire/connection.rs:1: proto names testing::master, another room"]
@@ -204,12 +209,12 @@ mod tests {
             "fn f(x: socket2::Socket) {}",
             "#[cfg(test)] mod tests { use std::time::Instant; }",
         ] {
-            assert_eq!(check(pure, "src/proto/wire/connection.rs", bad).len(), 1, "{bad}");
-            assert_eq!(check(pure, "src/testing/master/keys.rs", bad).len(), 1, "{bad}");
-            assert_eq!(check(pure, "src/net/socket.rs", bad), [""; 0], "{bad}");
+            assert_eq!(check(impure_names, "src/proto/wire/connection.rs", bad).len(), 1, "{bad}");
+            assert_eq!(check(impure_names, "src/testing/master/keys.rs", bad).len(), 1, "{bad}");
+            assert_eq!(check(impure_names, "src/net/socket.rs", bad), [""; 0], "{bad}");
         }
         let good = "use std::time::Duration; use super::time::Instant; // std::net::TcpStream
             fn f() { std::time::Duration::ZERO; time::Instant::ZERO; \"std::thread\" }";
-        assert_eq!(check(pure, "src/proto/wire/connection.rs", good), [""; 0]);
+        assert_eq!(check(impure_names, "src/proto/wire/connection.rs", good), [""; 0]);
     }
 }

@@ -1,10 +1,9 @@
-//! What is not Rust: README, Cargo.toml, and traces of one machine in any tracked file.
+//! Rules for what is not Rust: README, docs, Cargo.toml, and traces of one machine in any file.
 //!
-//! The needles that these rules look for are put together here piece by piece, because this file is
-//! looked through as well. The one hazard: a rule that reads a file which is gone finds nothing, so
-//! the callers read with a panic.
+//! The hazard is that this file is searched as well: so it puts together piece by piece the texts
+//! that may not occur.
 
-/// The command that needs nothing but a compiler.
+/// The command of README that needs nothing but a compiler.
 pub const DEMO: &str = "cargo run --release -p redlatch-cli -- demo";
 
 /// The command that a contributor types to run all tests.
@@ -17,14 +16,14 @@ pub const RULES: &str = "docs/rules.md";
 /// How many safety rules there are.
 const RULE_COUNT: usize = 35;
 
-/// The version of Rust in README is that of Cargo.toml, wherever README speaks of it.
+/// README and clippy.toml have the Rust version of Cargo.toml.
 pub fn msrv(readme: &str, cargo: &str, clippy: &str) -> Vec<String> {
     let wanted = quoted(cargo, "rust-version");
     let mut findings = Vec::new();
     if quoted(clippy, "msrv") != wanted {
         findings.push(format!("clippy.toml: its msrv is not the rust-version {wanted:?}"));
     }
-    let mut said = false;
+    let mut is_named = false;
     for (i, line) in readme.lines().enumerate() {
         if !line.contains("MSRV") && !line.contains("upported Rust version") {
             continue;
@@ -32,26 +31,27 @@ pub fn msrv(readme: &str, cargo: &str, clippy: &str) -> Vec<String> {
         for version in line.split(|c: char| !c.is_ascii_digit() && c != '.') {
             let version = version.trim_matches('.');
             if version.starts_with("1.") {
-                said = true;
+                is_named = true;
                 if Some(version) != wanted {
                     findings.push(format!("README.md:{}: {version}, not {wanted:?}", i + 1));
                 }
             }
         }
     }
-    if !said {
+    if !is_named {
         findings.push("README.md:1: no line tells the minimum supported Rust version".to_owned());
     }
     findings
 }
 
-pub fn commands(readme: &str) -> Vec<String> {
+/// README has the two commands.
+pub fn readme_commands(readme: &str) -> Vec<String> {
     let missing = [DEMO, TEST].into_iter().filter(|command| !readme.contains(command));
     missing.map(|command| format!("README.md:1: does not name: {command}")).collect()
 }
 
-/// The machine runs the very test command that a contributor types.
-pub fn machine(script: &str) -> Vec<String> {
+/// `.ci/run` runs the test command that a contributor types.
+pub fn ci_test_command(script: &str) -> Vec<String> {
     let wanted = TEST.rsplit(" && ").next().unwrap_or(TEST);
     let command = |line: &str| line.trim_end_matches(" --no-fail-fast").ends_with(wanted);
     let runs = |line: &str| !line.starts_with('#') && command(line);
@@ -61,7 +61,7 @@ pub fn machine(script: &str) -> Vec<String> {
     vec![format!(".ci/run:1: does not run: {wanted}")]
 }
 
-/// Every dependency says in a comment above it why it is there.
+/// Every dependency in a manifest has a comment above it.
 pub fn dependencies(path: &str, cargo: &str) -> Vec<String> {
     let mut findings = Vec::new();
     let mut inside = false;
@@ -84,9 +84,9 @@ pub fn dependencies(path: &str, cargo: &str) -> Vec<String> {
     findings
 }
 
-/// The safety rules have their numbers, each names a test or says that it has none, and every named
-/// test exists: `file: function`, and after it `function` alone for others of that file, also on
-/// indented lines below. `source` reads a file of the tree; `None`: there is no such file.
+/// The safety rules are numbered in order, each names a test or says that it has none, and every
+/// named test exists. A test is named as `file: function`, and further tests of that file, also on
+/// indented lines below, as `function`. `source` reads a file of the tree, if it exists.
 pub fn rules(text: &str, source: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let mut findings = Vec::new();
     let mut rules = 0;
@@ -113,7 +113,7 @@ pub fn rules(text: &str, source: impl Fn(&str) -> Option<String>) -> Vec<String>
             has_test = true;
         } else if line.starts_with("- `") || !file.is_empty() && line.starts_with("  `") {
             has_test = true;
-            // A remark may follow a name.
+            // Only what is in backticks is a name: a remark may follow it.
             for named in line.split('`').skip(1).step_by(2) {
                 let (path, name) = named.split_once(": ").unwrap_or((file, named));
                 file = path;
@@ -134,8 +134,8 @@ pub fn rules(text: &str, source: impl Fn(&str) -> Option<String>) -> Vec<String>
     findings
 }
 
-/// Each diagram of states has the variants of the enum that the text above it names, as `Enum` in
-/// `file`. `source` reads a file of the tree.
+/// The states of each diagram are the variants of the enum that the text above it names: "`Enum` in
+/// `file`". `source` reads a file of the tree.
 pub fn diagrams(path: &str, text: &str, source: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let mut findings = Vec::new();
     let (mut named, mut count) = (None, 0);
@@ -169,14 +169,14 @@ pub fn diagrams(path: &str, text: &str, source: impl Fn(&str) -> Option<String>)
     findings
 }
 
-/// The states of a line `A --> B: why`.
+/// The states in a line `A --> B: why` of a diagram.
 fn ends_of_an_arrow(line: &str) -> Vec<&str> {
     let Some((from, to)) = line.split_once(" --> ") else { return Vec::new() };
     let ends = [from.trim(), to.split(':').next().unwrap_or(to).trim()];
     ends.into_iter().filter(|state| *state != "[*]").collect()
 }
 
-/// The names of the variants of an enum: the words that begin a line of its block.
+/// The names of the variants of an enum: the first words of the lines in its block.
 fn variants(text: &str, name: &str) -> Vec<String> {
     let head = format!("enum {name} {{");
     let lines = text.lines().skip_while(|line| !line.ends_with(&head)).skip(1);
@@ -186,8 +186,8 @@ fn variants(text: &str, name: &str) -> Vec<String> {
     lines.filter(is_variant).map(word).collect()
 }
 
-/// Every file or folder of the tree that a paper names in backticks exists. A file of Rust that is
-/// named without a folder has to be in the folder of the path that the paper named last.
+/// Every file or folder that a Markdown file names in backticks exists. A Rust file that is named
+/// without a folder has to be in the folder of the last path before it.
 pub fn paths(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
     let folders = ["src/", "cli/", "tests/", "benches/", "fuzz/", "examples/", "docs/"];
     let mut findings = Vec::new();
@@ -213,13 +213,14 @@ pub fn paths(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<Strin
     findings
 }
 
-/// Every test that a paper names as `file: function` exists. `source` reads a file of the tree.
+/// Every test that a Markdown file names as `file: function` exists. `source` reads a file of the
+/// tree.
 pub fn named_tests(path: &str, text: &str, source: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let mut findings = Vec::new();
     for (i, line) in text.lines().enumerate() {
         for named in line.split('`').skip(1).step_by(2) {
             let Some((file, name)) = named.split_once(".rs: ") else { continue };
-            // A placeholder names no file.
+            // `file.rs: function` may also be a placeholder, which names no file.
             let Some(text) = source(&format!("{file}.rs")) else { continue };
             if !has_test_named(&text, name) {
                 findings.push(format!("{path}:{}: there is no test {name} in {file}.rs", i + 1));
@@ -245,13 +246,13 @@ fn has_test_named(text: &str, name: &str) -> bool {
     false
 }
 
-/// Absolute paths of one machine, and hosts from which its packages came.
-pub fn traces(path: &str, bytes: &[u8]) -> Vec<String> {
+/// Finds absolute paths of one machine, and hosts from which its packages came.
+pub fn machine_traces(path: &str, bytes: &[u8]) -> Vec<String> {
     let needles = needles();
     let text = String::from_utf8_lossy(bytes);
     let mut findings = Vec::new();
     for (i, line) in text.lines().enumerate() {
-        // The registry's URL is the one form of it that a lock file may have.
+        // A lock file has to name the registry, but only in this form.
         if path.ends_with("Cargo.lock") && line == lock_source() {
             continue;
         }
@@ -268,11 +269,13 @@ pub fn traces(path: &str, bytes: &[u8]) -> Vec<String> {
     findings
 }
 
+/// Whether the byte at `at` is part of the path that follows it.
 fn goes_on(line: &str, at: usize) -> bool {
     matches!(line.as_bytes()[at], b'_' | b'-' | b'.' | b'~' | b'}' | b')' | b'*')
         || line.as_bytes()[at].is_ascii_alphanumeric()
 }
 
+/// The texts that are traces of a machine.
 fn needles() -> Vec<String> {
     let folders = ["home", "work", "root", "tmp"].map(|name| format!("/{name}/"));
     let hosts = [("crates", ".io"), ("artifact", "ory"), ("jf", "rog"), ("pypi", ".org")];
@@ -282,6 +285,7 @@ fn needles() -> Vec<String> {
     folders.into_iter().chain(hosts).chain(sources).collect()
 }
 
+/// The line of a lock file that names the registry.
 fn lock_source() -> String {
     let host = format!("crates{}", ".io-index");
     format!("source = \"registry+https://github.com/rust-lang/{host}\"")
@@ -335,19 +339,19 @@ mod tests {
 
     #[test]
     fn readme_names_both_commands() {
-        assert_eq!(commands(&format!("{DEMO}\n{TEST}\n")), [""; 0]);
-        assert_eq!(commands(DEMO).len(), 1);
-        assert_eq!(commands("").len(), 2);
+        assert_eq!(readme_commands(&format!("{DEMO}\n{TEST}\n")), [""; 0]);
+        assert_eq!(readme_commands(DEMO).len(), 1);
+        assert_eq!(readme_commands("").len(), 2);
     }
 
     #[test]
     fn the_machine_tests_what_people_test() {
         assert_eq!(
-            machine("set -e\n  step tests cargo test --workspace --all-features\n"),
+            ci_test_command("set -e\n  step tests cargo test --workspace --all-features\n"),
             [""; 0]
         );
-        assert_eq!(machine("cargo test --workspace --all-features -- --ignored").len(), 1);
-        assert_eq!(machine("# cargo test --workspace --all-features").len(), 1);
+        assert_eq!(ci_test_command("cargo test --workspace --all-features -- --ignored").len(), 1);
+        assert_eq!(ci_test_command("# cargo test --workspace --all-features").len(), 1);
     }
 
     #[test]
@@ -374,16 +378,16 @@ mod tests {
     fn traces_of_a_machine_are_found() {
         for folder in ["home", "work", "root", "tmp"] {
             let bad = format!("x\n\"/{folder}/x\"");
-            assert_eq!(traces("a.rs", bad.as_bytes()), [format!("a.rs:2: /{folder}/")]);
-            assert_eq!(traces("a.rs", format!("unix:///{folder}/x").as_bytes()).len(), 1);
-            assert_eq!(traces("a.rs", format!("target/{folder}/x").as_bytes()), [""; 0]);
+            assert_eq!(machine_traces("a.rs", bad.as_bytes()), [format!("a.rs:2: /{folder}/")]);
+            assert_eq!(machine_traces("a.rs", format!("unix:///{folder}/x").as_bytes()).len(), 1);
+            assert_eq!(machine_traces("a.rs", format!("target/{folder}/x").as_bytes()), [""; 0]);
         }
         let registry = format!("https://{}{}/x", "static.crates", ".io");
-        assert_eq!(traces("README.md", registry.as_bytes()).len(), 1);
-        assert_eq!(traces("seed", &[0xff, b'/', b't', b'm', b'p', b'/']).len(), 1);
-        assert_eq!(traces("Cargo.lock", lock_source().as_bytes()), [""; 0]);
-        assert_eq!(traces("Cargo.lock", format!("{}x", lock_source()).as_bytes()).len(), 1);
-        assert_eq!(traces("a.toml", lock_source().as_bytes()).len(), 1);
+        assert_eq!(machine_traces("README.md", registry.as_bytes()).len(), 1);
+        assert_eq!(machine_traces("seed", &[0xff, b'/', b't', b'm', b'p', b'/']).len(), 1);
+        assert_eq!(machine_traces("Cargo.lock", lock_source().as_bytes()), [""; 0]);
+        assert_eq!(machine_traces("Cargo.lock", format!("{}x", lock_source()).as_bytes()).len(), 1);
+        assert_eq!(machine_traces("a.toml", lock_source().as_bytes()).len(), 1);
     }
 
     #[test]
@@ -393,7 +397,7 @@ mod tests {
         assert_eq!(paths("A.md", good, exists), [""; 0]);
         let found = paths("A.md", "\n`src/a.rs` `src/b.rs`", exists);
         assert_eq!(found, ["A.md:2: there is no src/b.rs"]);
-        // A name without a folder is a file beside the path that was named before it.
+        // A name without a folder is in the folder of the path before it.
         let exists = |path: &str| ["src/x.rs", "src/y.rs", "src/a/", "src/a/b.rs"].contains(&path);
         assert_eq!(paths("A.md", "`src/x.rs`,\n`y.rs`; `src/a/`: `b.rs`", exists), [""; 0]);
         let found = paths("A.md", "`src/a/`: `b.rs`, `y.rs`", exists);

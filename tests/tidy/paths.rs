@@ -1,8 +1,8 @@
-//! The paths that a file of Rust names, as far as they can be found without a compiler.
+//! The module paths that a Rust file names, as far as they can be found without a compiler.
 //!
-//! The reader follows `use` trees and paths in code, and `crate`, `self` and `super` through inline
-//! modules; it leaves every other first word as it stands. The one hazard: a macro that makes up a
-//! path is not expanded.
+//! The reader reads `use` trees and paths in code. It resolves `crate`, `self` and `super`, also in
+//! inline modules, and leaves every other first word as it is. The hazard is a macro that makes up
+//! a path: it is not expanded.
 
 use super::source::{Source, is_word};
 
@@ -10,18 +10,18 @@ use super::source::{Source, is_word};
 pub struct Named {
     pub offset: usize,
     pub place: Place,
-    /// By a `use`, so that what is below it can be named by a shorter path afterwards.
+    /// Whether a `use` names it, so that the code can name what is below it by a shorter path.
     pub imported: bool,
 }
 
 pub enum Place {
-    /// Below the root of the package.
+    /// A path below the root of the package.
     Internal(Vec<String>),
     /// The path begins with the name of a crate, or of something imported elsewhere.
     External(Vec<String>),
 }
 
-/// The place of a file in the tree of modules; `None` outside of the library.
+/// The module path of a file; `None` outside of the library.
 pub fn module_of(path: &str) -> Option<Vec<String>> {
     let path = path.strip_prefix("src/")?.strip_suffix(".rs")?;
     let mut module: Vec<String> = path.split('/').map(str::to_owned).collect();
@@ -31,7 +31,7 @@ pub fn module_of(path: &str) -> Option<Vec<String>> {
     Some(module)
 }
 
-/// Every path in the code of a file that stands at `module`.
+/// Every path in the code of a file whose module path is `module`.
 pub fn paths(source: &Source, module: &[String]) -> Vec<Named> {
     let tokens = tokens(&source.code);
     let mut reader = Reader { tokens: &tokens, at: 0, module: module.to_vec(), found: Vec::new() };
@@ -70,7 +70,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn run(&mut self) {
         let depth_of_file = self.module.len();
-        // For each open brace, whether it is the body of a module.
+        // For each open brace, whether it opens a module.
         let mut braces = Vec::new();
         while self.at < self.tokens.len() {
             match self.word(0) {
@@ -88,7 +88,7 @@ impl Reader<'_> {
                     }
                     self.at += 1;
                 }
-                // `use<'a>` in a type names nothing.
+                // `use<'a>` in a type names no path.
                 "use" if self.word(1) != "<" => {
                     self.at += 1;
                     self.tree(&[]);
@@ -117,7 +117,7 @@ impl Reader<'_> {
                     return;
                 }
                 "::" => self.at += 1,
-                // A glob names its module, and so does `self` at the end.
+                // A glob or a `self` at the end names the module before it.
                 "*" => self.at += 1,
                 "as" => self.at += 2,
                 "self" if !segments.is_empty() => self.at += 1,
@@ -128,8 +128,7 @@ impl Reader<'_> {
                 _ => break,
             }
         }
-        // An unexpected token here is no tree: the loop ends, so that the caller does not wait for
-        // ever.
+        // An unexpected token is skipped: otherwise the caller would read it again and again.
         if self.offset() == offset {
             self.at += 1;
         }
@@ -139,7 +138,7 @@ impl Reader<'_> {
     /// A path in code, from its first word.
     fn inline(&mut self) {
         let offset = self.offset();
-        // `pub(in crate::proto)` limits the visibility, and is no use of the module.
+        // `pub(in crate::proto)` only limits the visibility, and does not count as a name.
         let visibility = self.back(1) == "in" && self.back(2) == "(";
         let mut segments = vec![self.word(0).to_owned()];
         self.at += 1;
@@ -147,7 +146,7 @@ impl Reader<'_> {
             segments.push(self.word(1).to_owned());
             self.at += 2;
         }
-        // The `::` of a turbofish or of a glob is not the start of another path.
+        // Skip the `::` of a turbofish or of a glob: it does not begin another path.
         if self.word(0) == "::" {
             self.at += 1;
         }

@@ -1,7 +1,7 @@
 //! The pictures and the tables of benches/README.md show the recorded figures.
 //!
-//! The hazard is a picture that looks new and is not: each is drawn again, and has to be the same
-//! byte for byte.
+//! The hazard is a picture that shows older figures: so each picture is drawn again, and has to be
+//! the same byte for byte.
 
 #[path = "../../benches/pictures/mod.rs"]
 mod peers;
@@ -9,13 +9,13 @@ mod peers;
 use peers::figures::Record;
 use peers::{latency, throughput};
 
-/// The recorded figures.
+/// The file of the recorded figures.
 pub const FIGURES: &str = "benches/pictures/peers.txt";
 
-/// Draws the pictures from the recorded figures again.
+/// The command that draws the pictures again.
 pub const REDRAW: &str = "REDLATCH_REDRAW=1 cargo test --all-features --test tidy pictures";
 
-/// The paths of the pictures, and what they have to be.
+/// The path of each picture, and the content that it has to have.
 pub fn drawn(figures: &str) -> [(&'static str, String); 2] {
     let record = record(figures);
     [
@@ -24,11 +24,11 @@ pub fn drawn(figures: &str) -> [(&'static str, String); 2] {
     ]
 }
 
-/// The cases that the table of benches/README.md has, and what stands for them there.
+/// The cases in the table of benches/README.md, and their names there.
 const IN_TABLE: [(&str, &str); 2] = [("1 in flight", "1"), ("64 in flight", "64")];
 
-/// Every recorded row of these cases is in the table: the median, the CPU and the pairs a second,
-/// each with its ratio after it or alone.
+/// Every recorded row of these cases is in the table, with the median, the CPU time and the pairs a
+/// second. In the table a ratio may follow each figure.
 pub fn tables(figures: &str, readme: &str) -> Vec<String> {
     let mut findings = Vec::new();
     for row in record(figures).rows {
@@ -49,7 +49,7 @@ pub fn tables(figures: &str, readme: &str) -> Vec<String> {
     findings
 }
 
-/// The name of a contender in the table.
+/// The short name of a contender, as the table has it.
 fn short_name(contender: &str) -> &str {
     let name = contender.strip_prefix("redlatch, ").unwrap_or(contender);
     name.split(',').next().and_then(|name| name.split(" on ").next()).unwrap_or(name)

@@ -1,12 +1,12 @@
-//! How long lines and files are, and how a file opens. Clippy checks the length of a function: the
-//! threshold is in clippy.toml.
+//! How long lines and files may be, and how a file begins. Clippy checks the length of functions,
+//! by the threshold in clippy.toml.
 
 use super::source::Source;
 
 const COLUMNS: usize = 100;
 const FILE_LINES: usize = 500;
 
-/// A file opens with `//!` and says what it is.
+/// The first line of a file is `//!` and says what the file is.
 pub fn header(source: &Source) -> Vec<String> {
     let first = source.text.lines().next().unwrap_or_default();
     let says = first.strip_prefix("//! ").is_some_and(|text| text.trim().len() >= 10);
@@ -20,7 +20,8 @@ pub fn columns(source: &Source) -> Vec<String> {
         .collect()
 }
 
-/// Lines of code: without blanks, comments, and the tests in a file of library or tool.
+/// A file has at most 500 lines of code. Blank lines and comments do not count, and in the library
+/// and the tool tests do not either.
 pub fn file_size(source: &Source) -> Vec<String> {
     if source.is_shipped() && source.is_test_file() {
         return Vec::new();

@@ -1,7 +1,7 @@
-//! One file of Rust as the rules see it: its text, and the same with comments and strings masked.
+//! One Rust file as the rules read it: its text, and its text with masked comments and strings.
 //!
-//! A lexer of its own, only as deep as the rules need: it knows comments, strings, characters and
-//! lifetimes, and no grammar. The one hazard: offsets are bytes and count the same in both texts.
+//! A small lexer masks them: it knows comments, strings, characters and lifetimes, and no grammar.
+//! The hazard is an offset: it counts bytes, and has to be the same place in both texts.
 
 use std::ops::Range;
 use std::path::Path;
@@ -10,11 +10,13 @@ pub struct Source {
     /// The path from the root of the package, with `/`.
     pub path: String,
     pub text: String,
-    /// `text` with comments as blanks and what is inside quotes as `_`; lines stay where they are.
+    /// `text` with blanks instead of comments and `_` instead of what is inside quotes. Lines keep
+    /// their places.
     pub code: String,
-    /// The text between quotes, by the offset of the opening quote (of `r` in a raw string).
+    /// The text between quotes, with the offset at which the literal begins: that of its quote, or
+    /// of the prefix before it.
     pub literals: Vec<(usize, String)>,
-    /// Items under `#[cfg(test)]`; everything, in a file that is nothing but tests.
+    /// The ranges of the items under `#[cfg(test)]`. In a file of tests: the whole file.
     tests: Vec<Range<usize>>,
 }
 
@@ -37,12 +39,12 @@ impl Source {
         Source { path: path.to_owned(), text: text.to_owned(), code, literals, tests }
     }
 
-    /// A finding of a rule, as every rule reports it.
+    /// A finding of a rule: `file:line: what`.
     pub fn finding(&self, offset: usize, what: &str) -> String {
         format!("{}:{}: {what}", self.path, self.line(offset))
     }
 
-    /// Lines count from 1.
+    /// The number of the line, counted from 1.
     pub fn line(&self, offset: usize) -> usize {
         1 + self.text.as_bytes()[..offset].iter().filter(|&&byte| byte == b'\n').count()
     }
@@ -51,17 +53,19 @@ impl Source {
         self.tests.iter().any(|range| range.contains(&offset))
     }
 
-    /// Whether the whole file is under `tests`, `benches`, or is called `tests.rs`.
+    /// Whether the whole file is tests: it is in a folder `tests`, is called `tests.rs`, or is
+    /// outside of the library and the tool.
     pub fn is_test_file(&self) -> bool {
         self.tests.first().is_some_and(|range| *range == (0..self.text.len()))
     }
 
-    /// Whether it belongs to the library or to the tool, and not to tests, benches or examples.
+    /// Whether the file belongs to the library or to the tool, and not to tests, benches or
+    /// examples.
     pub fn is_shipped(&self) -> bool {
         is_shipped(&self.path)
     }
 
-    /// The offsets at which the code has this word, not as a part of a longer one.
+    /// The offsets at which the code has this word, and not as a part of a longer word.
     pub fn words(&self, word: &str) -> Vec<usize> {
         let bytes = self.code.as_bytes();
         let ends = |at: usize| !bytes.get(at).is_some_and(|&byte| is_word(byte));
@@ -138,7 +142,7 @@ impl Mask<'_> {
         }
     }
 
-    /// A word, or a literal that begins with one: `r"`, `br#"`, `b"`, `c"`, `b'`.
+    /// Copies a word, or masks a literal that begins with one: `r"`, `br#"`, `b"`, `c"`, `b'`.
     fn word(&mut self, rest: &[u8]) {
         let at = self.code.len();
         let length = rest.iter().position(|&byte| !is_word(byte)).unwrap_or(rest.len());
@@ -155,7 +159,8 @@ impl Mask<'_> {
         }
     }
 
-    /// `opening` bytes with the quote, then everything up to the quote that is not escaped.
+    /// Masks a string up to the next quote that is not escaped. `opening` is the length of the
+    /// prefix and the quote.
     fn string(&mut self, start: usize, opening: usize) {
         self.copy(opening);
         let rest = &self.text.as_bytes()[self.code.len()..];
@@ -180,7 +185,7 @@ impl Mask<'_> {
         self.copy(closing);
     }
 
-    /// A character, or the mark of a lifetime.
+    /// Masks a character literal, or copies the quote of a lifetime.
     fn quote(&mut self, rest: &[u8]) {
         let escaped = rest.get(1) == Some(&b'\\');
         let from = self.code.len() + 1;
@@ -212,7 +217,7 @@ impl Mask<'_> {
     }
 }
 
-/// The length of the comment; block comments nest.
+/// The length of the block comment at the start, with the comments nested in it.
 fn block_comment(rest: &[u8]) -> usize {
     let (mut depth, mut at) = (0_usize, 0);
     while at < rest.len() {
@@ -230,8 +235,8 @@ fn block_comment(rest: &[u8]) -> usize {
     rest.len()
 }
 
-/// The ranges from each `#[cfg(test)]` to the end of the item after it: its brace, or its
-/// semicolon.
+/// The ranges from each `#[cfg(test)]` to the end of the item after it, which is its closing brace
+/// or its semicolon.
 fn test_items(code: &str) -> Vec<Range<usize>> {
     let attributes = ["#[cfg(test)]", "#[cfg(all(test"];
     let starts = attributes.iter().flat_map(|text| code.match_indices(text)).map(|(at, _)| at);
@@ -270,7 +275,7 @@ mod tests {
         assert_eq!(code("a // b\nc"), "a     \nc");
         assert_eq!(code("a /* b /* c */ d */ e"), format!("a {} e", " ".repeat(17)));
         assert_eq!(code("/* never ends"), " ".repeat(13));
-        // Blanks count bytes: an é is two blanks.
+        // A masked character has as many blanks as bytes: é has two.
         assert_eq!(code("//! é\nx"), "      \nx");
     }
 

@@ -1,13 +1,12 @@
-//! Words that the source may not have, and words that need a reason.
-//!
-//! All of them are looked for in code only: a comment or a string may contain any word.
+//! Words that the code may not have, and words that need a reason. Comments and strings may contain
+//! any word.
 
 use super::source::{Source, closing, is_word};
 
 const BAD_NAMES: [&str; 8] =
     ["util", "utils", "common", "helper", "helpers", "types", "manager", "managers"];
 
-/// No file and no module is called something that says nothing.
+/// No file and no module has one of the bad names.
 pub fn names(source: &Source) -> Vec<String> {
     let parts = source.path.split(['/', '.']);
     let mut findings: Vec<String> = parts
@@ -25,8 +24,8 @@ pub fn names(source: &Source) -> Vec<String> {
     findings
 }
 
-/// The root of the library and of each binary has the attributes that the compiler and clippy need
-/// to hold everything below to it.
+/// The root of the library and of each binary has the attributes that forbid `unsafe` and `unwrap`
+/// in all modules below it.
 pub fn forbids_unsafe(source: &Source) -> Vec<String> {
     let is_root =
         source.is_shipped() && (source.path == "src/lib.rs" || source.path.ends_with("/main.rs"));
@@ -38,6 +37,7 @@ pub fn forbids_unsafe(source: &Source) -> Vec<String> {
     Vec::new()
 }
 
+/// No `expect` has an empty text.
 pub fn expect_has_a_reason(source: &Source) -> Vec<String> {
     let calls = source.code.match_indices(".expect(").map(|(at, text)| (at, at + text.len()));
     let empty = calls.filter(|&(_, inside)| {
@@ -47,7 +47,7 @@ pub fn expect_has_a_reason(source: &Source) -> Vec<String> {
     empty.map(|(at, _)| source.finding(at, "expect without a reason")).collect()
 }
 
-/// `if a && let Some(b) = c` and `if let Some(b) = c && a` need a newer compiler than ours.
+/// `if a && let Some(b) = c` and `if let Some(b) = c && a` need a newer compiler than Rust 1.85.
 pub fn no_let_chains(source: &Source) -> Vec<String> {
     let mut places = Vec::new();
     for at in source.words("let") {
@@ -88,14 +88,14 @@ fn found(source: &Source, places: &[usize], what: &str) -> Vec<String> {
     places.iter().map(|&at| source.finding(at, what)).collect()
 }
 
-/// Whether a lazy operator stands outside all brackets between the `=` of a condition and its `{`.
+/// Whether `&&` or `||` is outside of all brackets between the `=` of a condition and its `{`.
 fn has_operator(condition: &str) -> bool {
     let bytes = condition.as_bytes();
     let (mut at, mut assigned) = (0, false);
     while let Some(&byte) = bytes.get(at) {
         match byte {
             b'(' | b'[' => at = closing(condition, at),
-            // The pattern may have braces, the expression may not.
+            // Before the `=` a brace belongs to the pattern. After it, a brace opens the block.
             b'{' if assigned => return false,
             b'{' => at = closing(condition, at),
             b';' => return false,
@@ -105,7 +105,7 @@ fn has_operator(condition: &str) -> bool {
                 at += condition[at + 1..].bytes().take_while(|b| b" \n&*".contains(b)).count();
             }
             b'&' | b'|' if assigned && bytes.get(at + 1) == Some(&byte) => {
-                // `|| x` opens a closure only inside brackets, which were skipped.
+                // This is no closure `|| x`: those are inside brackets, which were skipped.
                 return true;
             }
             _ => {}
