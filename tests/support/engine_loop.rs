@@ -1,4 +1,4 @@
-//! An engine on a poller of its own, in the loop of a program that uses it.
+//! An engine on a poller of the test's own, as in the loop of a program that embeds it.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use redlatch::{Config, Engine};
 
 use super::support::{SECOND, eventually, millis};
 
-/// Sleeps until there are events, and no longer than that.
+/// Sleeps until there are events, for `most` at most.
 pub fn sleep(poll: &mut mio::Poll, events: &mut mio::Events, most: Duration) {
     match poll.poll(events, Some(most)) {
         // Linux ends the sleep early if the process was stopped and goes on.
@@ -23,14 +23,14 @@ pub struct Loop {
 }
 
 impl Loop {
-    /// The nodes need not be ready yet.
+    /// A loop whose nodes may not be ready yet.
     pub fn new(config: Config) -> Loop {
         let poll = mio::Poll::new().expect("a poller");
         let engine = Engine::new(config, poll.registry(), mio::Token(1000)).expect("good settings");
         Loop { engine, poll, events: mio::Events::with_capacity(64) }
     }
 
-    /// With all nodes ready.
+    /// A loop whose nodes are all ready.
     #[track_caller]
     pub fn ready(config: Config) -> Loop {
         let nodes = config.get_settings().nodes.len();
@@ -39,12 +39,12 @@ impl Loop {
         embedded
     }
 
-    /// Prepares, sleeps for at most 10 ms, takes the events.
+    /// One turn: prepares, sleeps for at most 10 ms, and passes the events to the engine.
     pub fn turn(&mut self) {
         self.turn_within(millis(10));
     }
 
-    /// Prepares, sleeps for at most this long, takes the events.
+    /// One turn: prepares, sleeps for at most `most`, and passes the events to the engine.
     pub fn turn_within(&mut self, most: Duration) {
         let timeout = self.engine.prepare().unwrap_or(most).min(most);
         sleep(&mut self.poll, &mut self.events, timeout);
@@ -53,7 +53,7 @@ impl Loop {
         }
     }
 
-    /// Turns until `holds`, for 30 s at most.
+    /// Repeats turns until `holds` is true, for 30 s at most.
     #[track_caller]
     pub fn turn_until(&mut self, what: &str, mut holds: impl FnMut(&mut Engine) -> bool) {
         eventually(30 * SECOND, what, || {
@@ -69,7 +69,7 @@ impl Loop {
         }
     }
 
-    /// Turns until a request ends.
+    /// Repeats turns until a request ends, and returns its completion.
     #[track_caller]
     pub fn completion(&mut self) -> redlatch::Completion {
         let mut done = None;

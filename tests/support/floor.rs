@@ -1,7 +1,8 @@
-//! The least that any program has to do: the same bytes to the same nodes, answers counted by their
-//! first byte, the next question at the majority.
+//! The least that a program has to do for a lock: it sends the same bytes as the library to the
+//! same nodes, counts answers by their first byte, and sends the next request once a majority has
+//! answered. A bench compares the library with it.
 //!
-//! No timer, no token, no check of anything: an answer that is no grant is a panic.
+//! It has no timer and checks no token; an answer that is no grant is a panic.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -16,10 +17,10 @@ use redlatch::{LockToken, Ttl};
 use super::tally::Tally;
 use super::{Contender, TTL};
 
-/// As much as the engine reads at once.
+/// The engine reads as many bytes with one system call.
 const SCRATCH_BYTES: usize = 64 * 1024;
 
-/// Five sockets and what was asked on them.
+/// The sockets to the nodes, and what was asked on them.
 pub struct Floor {
     poll: Poll,
     events: Events,
@@ -27,7 +28,7 @@ pub struct Floor {
     slots: Vec<Slot>,
     quorum: u32,
     scratch: Box<[u8]>,
-    /// Keys whose question got its majority in this turn, in that order.
+    /// Slots whose question a majority has answered in this turn, in the order of those answers.
     decided: VecDeque<u32>,
 }
 
@@ -36,28 +37,28 @@ struct Wire {
     outbox: Vec<u8>,
     asks: VecDeque<Ask>,
     writable: bool,
-    /// Bytes of an answer, counted already, that are still to come.
+    /// How many bytes of the answer that was counted last have not arrived yet.
     rest: usize,
 }
 
-/// What the next answer of a node is about.
+/// An unanswered question on a connection: its key, and its number.
 struct Ask {
     slot: u32,
     question: u32,
 }
 
-/// One key.
+/// One key, with the bytes of its two commands.
 struct Slot {
     set: Vec<u8>,
     release: Vec<u8>,
-    /// Counted up with each question: odd is a `SET`, even its release.
+    /// The number of the latest question: an odd one is a `SET`, the next one its release.
     question: u32,
     answers: u32,
     asked: Instant,
 }
 
 impl Floor {
-    /// Connects to these nodes, which know the script.
+    /// Connects to these nodes, which have the release script loaded.
     pub fn on(addresses: &[String], most: usize, quorum: usize) -> Floor {
         let poll = Poll::new().expect("a poller");
         let mut wires = Vec::new();
@@ -102,7 +103,7 @@ impl Floor {
             wire.write();
         }
         match self.poll.poll(&mut self.events, None) {
-            // A signal of a debugger, or that of a stop, ended the call: the next turn goes on.
+            // A signal interrupted the call, such as that of a debugger; the next turn polls again.
             Err(error) if error.kind() == ErrorKind::Interrupted => return,
             other => other.expect("the poller works"),
         }
@@ -154,7 +155,7 @@ impl Wire {
         }
     }
 
-    /// Reads until the socket is drained, and gives each answer's ask to `answered`.
+    /// Reads until the socket is drained, and passes the question of each answer to `answered`.
     fn read(&mut self, scratch: &mut [u8], mut answered: impl FnMut(Ask)) {
         loop {
             let count = match self.stream.read(scratch) {

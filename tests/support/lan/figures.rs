@@ -1,4 +1,4 @@
-//! What runs come to: rates, costs, waits and fairness. All of them are of simulated time.
+//! The results of runs: rates, costs, waits and fairness. All times are simulated.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use super::world::NODES;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counts {
     pub length: Duration,
-    /// How often each of them had the lock.
+    /// How often each contender got the lock.
     pub wins: Vec<u64>,
-    /// The commands that the contenders sent, to all masters.
+    /// The commands that the contenders sent, to all masters together.
     pub commands: u64,
-    /// Each time another contender than the last one got the lock: how long after the last such
-    /// hand-over.
+    /// An entry for each hand-over, when another contender than the last one gets a lock: the time
+    /// since the hand-over before it.
     pub hand_overs: Vec<u64>,
-    /// How long each request waited; of one that still waits at the end, how long it has.
+    /// How long each request waited; if it still waits at the end of the run, how long until then.
     pub waits: Vec<u64>,
-    /// Each time a contender that waited got the lock: how long after the release that it waited
-    /// for, which counts from when the holder sent it.
+    /// An entry each time a contender gets a lock for which it waited: the time since the holder
+    /// sent the release of its keys.
     pub gaps: Vec<u64>,
 }
 
@@ -26,19 +26,19 @@ pub struct Counts {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figures {
     pub acquisitions_per_s: f64,
-    /// How often another contender than the last one got the lock.
+    /// How often another contender than the last one got a lock.
     pub hand_overs_per_s: f64,
-    /// The commands that one master was sent for each acquisition.
+    /// The commands that each master received for one acquisition, on average.
     pub commands: f64,
-    /// From the release to the next holder that waited for it, in microseconds.
+    /// The median time from a release until a contender that waited has the lock, in microseconds.
     pub gap_p50_us: f64,
     pub gap_p99_us: f64,
-    /// The p99 of the waits in turns. A turn is what it takes until each contender has had the lock
-    /// once: their number times the median time from one hand-over to the next.
+    /// The p99 of the waits, counted in turns. A turn is the time in which each contender could
+    /// have the lock once: the number of contenders times the median time between two hand-overs.
     pub wait_p99_turns: f64,
-    /// Jain's index (1: all had it as often), on average.
+    /// Jain's index of fairness, on average: 1 if all contenders got the lock equally often.
     pub jain: f64,
-    /// How many contenders never had it in a run, on average.
+    /// How many contenders never got the lock in a run, on average.
     pub without: f64,
 }
 
@@ -103,7 +103,7 @@ impl Figures {
     }
 }
 
-/// The least value that so large a part of them does not exceed; of none, no number.
+/// The smallest value that at least this part of the values do not exceed; `NaN` if there are none.
 fn quantile(sorted: &[u64], part: f64) -> f64 {
     let place = (part * sorted.len() as f64).ceil() as usize;
     sorted.get(place.saturating_sub(1)).map_or(f64::NAN, |&value| value as f64)

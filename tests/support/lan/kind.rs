@@ -8,7 +8,7 @@ use std::time::Duration;
 use redlatch::LockOptions;
 use redlatch::proto::MOST_KEYS;
 
-/// Far more keys than contenders: then nobody waits.
+/// The largest number of keys to draw from: far more than contenders, so that hardly any waits.
 const MOST_DRAWN_FROM: usize = 1000;
 
 /// What each contender of a run is.
@@ -16,11 +16,11 @@ const MOST_DRAWN_FROM: usize = 1000;
 pub struct Kind {
     /// A bare loop that tries again after each denial, and not the library.
     pub bare: bool,
-    /// A lock has a fencing number.
+    /// Whether a lock has a fencing number.
     pub fenced: bool,
-    /// How many keys one lock has. Each request draws them
+    /// How many keys one lock has.
     pub keys: usize,
-    /// from so many, which all contenders share.
+    /// From how many shared keys each request draws them.
     pub of: usize,
 }
 
@@ -30,8 +30,8 @@ impl Kind {
     pub const FENCED: Kind = Kind { fenced: true, ..Kind::PLAIN };
     pub const BARE: Kind = Kind { bare: true, ..Kind::PLAIN };
 
-    /// What a bench measures unless it is asked for others. A bare loop stands after those that are
-    /// compared with it.
+    /// What a bench measures by default. A bare loop stands after the kinds that are compared with
+    /// it.
     pub const USUAL: [Kind; 7] = [
         Kind::PLAIN,
         Kind::FENCED,
