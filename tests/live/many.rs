@@ -1,12 +1,12 @@
-//! Many locks through one client: what is bounded stays bounded, and nothing is left.
+//! Many locks through one client: memory and queues stay bounded, and no key is left.
 
 use super::*;
 use redlatch::{Lock, Outcome, ReleaseOutcome};
 
 const KEYS: u64 = 10_000;
 
-/// This many requests show that a node gets no new request. They are over before the kernel gives
-/// up a connection on which a stopped node takes nothing, which is after 10 s.
+/// Enough requests to show that a full node gets no new one. They are over within 10 s: after that
+/// the kernel gives up a connection on which a stopped node reads nothing.
 const FEW: u64 = 500;
 
 /// Acquires so many keys in one turn.
@@ -108,8 +108,8 @@ fn a_node_at_its_limit_votes_full_and_the_others_decide() {
         let released = embedded.completion().result;
         assert_eq!(released, Ok(Outcome::Released(ReleaseOutcome::Released)), "round {round}");
     }
-    // Half of the room is for new requests, and one TIME beyond it; the other half is for releases
-    // of held locks.
+    // Half of the node's room is for new requests, and one TIME may go beyond it. The other half is
+    // kept for the releases of held locks.
     let unanswered = embedded.engine.coordinator().unanswered(full);
     assert!((100..=101).contains(&unanswered), "{unanswered}");
     fleet[2].cont();
