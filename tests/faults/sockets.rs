@@ -1,4 +1,4 @@
-//! What a peer can do to a connection: pieces, glue, resets, refusals, garbage.
+//! What a peer can do to a connection: replies in pieces or joined, resets, refusals, garbage.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn well() -> Canned {
     Canned::start(|command| Reply::Bytes(healthy(command)))
 }
 
-/// Answers `SET` with `bytes` and everything else as a healthy node.
+/// A node that answers `SET` with `bytes`, and all else as a healthy node.
 fn answering_set_with(bytes: &'static [u8]) -> Canned {
     Canned::start(move |command| match command[0].as_slice() {
         b"SET" => Reply::Bytes(bytes.to_vec()),
@@ -44,7 +44,7 @@ fn replies_that_come_a_byte_at_a_time_are_the_same_replies() {
 
 #[test]
 fn replies_that_come_glued_are_the_same_replies() {
-    // The server keeps the answer to each SET until the release arrives, and writes both answers at
+    // The server answers a SET only when the release has arrived, and then writes both answers at
     // once.
     let gluing = || {
         Canned::start(|command| match command[0].as_slice() {
@@ -76,7 +76,7 @@ fn a_connection_that_is_lost_in_mid_reply_gives_no_vote() {
     let error = client.try_lock("a", TTL).unwrap_err();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
     assert!(error.to_string().contains("connection lost"), "{error}");
-    // The node may have executed the SET, so its release is the first request on the next
+    // The node may have executed the SET, so the client sends the release first on the next
     // connection.
     eventually(SOON, "both were sent a release", || {
         client.drive(millis(5)).unwrap();
@@ -126,7 +126,7 @@ fn a_reply_without_a_request_ends_the_connection() {
 
 #[test]
 fn a_node_that_answers_an_unknown_error_is_released_all_the_same() {
-    // A proxy may answer a SET in this way although it passed the SET on.
+    // A proxy may answer a SET like this although it has passed the SET on.
     let strange = b"-UPSTREAM timed out, who knows\r\n";
     let nodes = [answering_set_with(strange), answering_set_with(strange), well()];
     let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
@@ -167,7 +167,7 @@ fn a_node_that_does_not_speak_is_given_up_at_the_connect_timeout_and_tried_again
     });
     let config = config([silent.url()]).connect_timeout(millis(50));
     let client = Client::connect(config).unwrap();
-    // The client gives the first connection up, and begins the second one after that.
+    // The client gives up the first connection, and opens the second one only after that.
     eventually(SOON, "it is given up", || {
         client.drive(millis(5)).unwrap();
         matches!(client.nodes()[0], NodeState::Down(_))
@@ -185,7 +185,8 @@ fn a_node_that_does_not_speak_is_given_up_at_the_connect_timeout_and_tried_again
 fn a_server_that_says_it_is_full_is_named_so() {
     let full = Scripted::start(|mut stream, _| {
         use std::io::{Read, Write};
-        // A close with unread input is a reset, which may discard what was sent before it.
+        // If input is unread when a socket is closed, the kernel resets it, which may discard the
+        // answer.
         let _ = stream.read(&mut [0; 4096]);
         let _ = stream.write_all(b"-ERR max number of clients reached\r\n");
     });
