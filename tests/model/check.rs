@@ -53,7 +53,7 @@ impl World {
     }
 
     /// Only a won extend brings back the key that an operator flushed.
-    fn flush_is_not_undone(&self, node: usize) -> Checked {
+    fn check_flush_is_not_undone(&self, node: usize) -> Checked {
         let Some((token, client)) = self.holder_at(node) else { return Ok(()) };
         if self.flushed[node].as_ref() == Some(&token) && self.clients[client].extended == 0 {
             return Err(format!(
@@ -83,21 +83,21 @@ impl World {
     /// Looks at a state.
     pub fn check(&self) -> Checked {
         if self.is_exclusive {
-            self.one_believes()?;
+            self.check_one_believes()?;
             for (index, client) in self.clients.iter().enumerate() {
-                self.belief_is_covered(index, client)?;
+                self.check_belief_is_covered(index, client)?;
             }
         }
         (0..self.nodes.len()).try_for_each(|node| {
-            self.flush_is_not_undone(node)?;
-            self.key_is_answered_for(node)?;
-            self.line_is_answered_for(node)
+            self.check_flush_is_not_undone(node)?;
+            self.check_key_is_answered_for(node)?;
+            self.check_line_is_answered_for(node)
         })
     }
 
     /// No two callers believe in the lock. A caller uses its lock only while it believes, so
     /// this is looked at instead of a step of its own.
-    fn one_believes(&self) -> Checked {
+    fn check_one_believes(&self) -> Checked {
         let believe = self.clients.iter().filter(|client| client.believes(self.now));
         match believe.count() {
             0 | 1 => Ok(()),
@@ -106,7 +106,7 @@ impl World {
     }
 
     /// A majority of the nodes covers the lock.
-    fn belief_is_covered(&self, index: usize, client: &Client) -> Checked {
+    fn check_belief_is_covered(&self, index: usize, client: &Client) -> Checked {
         let (true, Task::Holding(lock, _)) = (client.believes(self.now), &client.task) else {
             return Ok(());
         };
@@ -123,7 +123,7 @@ impl World {
     /// The client whose token is on a node holds the lock, or has a release pending for it. A lock
     /// that was given away is left to its ttl, if no client adopts it. So is a key that came
     /// with the data of another node.
-    fn key_is_answered_for(&self, node: usize) -> Checked {
+    fn check_key_is_answered_for(&self, node: usize) -> Checked {
         let Some((token, client)) = self.holder_at(node) else { return Ok(()) };
         if self.is_answered_for(node, &token, client) {
             return Ok(());
@@ -133,7 +133,7 @@ impl World {
 
     /// The clients whose tokens stand in the line of a node wait for the lock, or have a release
     /// pending there. No token stands there twice.
-    fn line_is_answered_for(&self, node: usize) -> Checked {
+    fn check_line_is_answered_for(&self, node: usize) -> Checked {
         let mut found = Vec::new();
         for member in self.nodes[node].line(self.now, LINE) {
             let text = member.rsplit(|&byte| byte == b' ').next().unwrap_or_default();

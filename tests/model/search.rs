@@ -104,7 +104,7 @@ impl<'a> Deep<'a> {
             self.found.steps += 1;
             match taken {
                 Ok(()) => self.enter(world, Some(step)),
-                Err(words) => self.violate(words, Some(step)),
+                Err(words) => self.report_violation(words, Some(step)),
             }
             if self.found.violation.is_some() {
                 return;
@@ -126,7 +126,7 @@ impl<'a> Deep<'a> {
         self.samples.keep(print, &world);
         let checked = world.check().and_then(|()| quiet_future(&world, print, &mut self.quiet));
         if let Err(words) = checked {
-            return self.violate(words, by);
+            return self.report_violation(words, by);
         }
         let mut left = world.steps();
         left.reverse();
@@ -138,7 +138,7 @@ impl<'a> Deep<'a> {
         self.found.depth = self.found.depth.max(self.path.len() - 1);
     }
 
-    fn violate(&mut self, words: String, by: Option<Step>) {
+    fn report_violation(&mut self, words: String, by: Option<Step>) {
         let steps = self.path.iter().filter_map(|level| level.by).chain(by).collect();
         self.found.violation = Some((words, steps));
     }

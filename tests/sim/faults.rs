@@ -1,5 +1,5 @@
-//! What goes wrong, and how it gets well again. Which faults there are in a world, and how often,
-//! is the plan's; here they happen. Nodes that are killed and start again are in `restarts`.
+//! Brings about the faults, and ends them. The plan says which faults a world has, and how often.
+//! Nodes that are killed and start again are in `restarts`.
 
 use redlatch::NodeId;
 use redlatch::proto::NodeState;
@@ -8,11 +8,11 @@ use redlatch::testing::master::Trouble;
 use crate::agenda::{Event, MILLI, SECOND};
 use crate::world::{World, coordinator};
 
-/// The coordinators also see that a node was flushed if they were not connected then, or lost the
-/// connection before the push arrived.
+/// Whether the coordinators notice a flush of a node that happened before they connected, or of
+/// which the push was lost.
 pub const SEES_OLD_FLUSHES: bool = true;
 
-/// The coordinators also see that a node was promoted if it had been promoted before.
+/// Whether the coordinators notice that a node was promoted that had been promoted before.
 pub const SEES_EVERY_PROMOTION: bool = true;
 
 /// What can go wrong.
@@ -30,37 +30,38 @@ pub enum Kind {
     Stop,
     /// A node refuses commands for a while.
     Trouble,
-    /// A node's answers become errors on their way for a while, though it did what was asked.
+    /// An intermediary turns a node's answers into errors for a while, though the node did what was
+    /// asked.
     Lie,
     /// A node forgets the scripts.
     ForgetScripts,
-    /// A node refuses connections for a while, and all it has are cut.
+    /// A node refuses connections for a while, and its open ones are cut.
     Refuse,
-    /// A node becomes a replica, and a master again a while later, with what another one had.
+    /// A node becomes a replica for a while, and then a master with the data of another node.
     Promote,
-    /// A node is killed, and starts again with what another one had saved.
+    /// A node is killed, and starts again with the data that another one had saved.
     Copy,
     /// The clock of a node jumps.
     Jump,
-    /// A client dies, or ends in order, and begins anew.
+    /// A client is killed, or ends in order, and a new process takes its place.
     Crash,
     /// A node is flushed by an operator.
     Flush,
-    /// A node is flushed before it reads what is on its way to it, and another falls silent.
+    /// A node is flushed before it reads what is in flight to it, and another node falls silent.
     FlushFirst,
-    /// A key is deleted on a node, while a majority still holds it.
+    /// An operator deletes a key on one node, while a majority still holds it.
     Delete,
-    /// A key is deleted on all nodes, and then only one node at a time is well.
+    /// An operator deletes a key on all nodes, and then only one node at a time is healthy.
     Force,
 }
 
-/// The answer of a server to a command that its user may not call.
+/// A server's answer to a command that its user may not call.
 const REFUSED: &str = "-NOPERM this user may not do that\r\n";
 /// Commands of the handshake that some servers refuse.
 const GREETING: [&str; 3] = ["info", "hello", "client|tracking"];
 
 impl Kind {
-    /// The faults that may come together with any others.
+    /// The faults that may come together with all others.
     pub const USUAL: [Kind; 10] = [
         Kind::Cut,
         Kind::Stall,
@@ -76,7 +77,7 @@ impl Kind {
 }
 
 impl World {
-    /// Puts the next fault down.
+    /// Schedules the next fault.
     pub fn plan_fault(&mut self) {
         if self.plan.fault_pause > 0 {
             let at = self.agenda.now() + self.dice.below(self.plan.fault_pause);
@@ -84,7 +85,7 @@ impl World {
         }
     }
 
-    /// Something goes wrong.
+    /// Brings about a fault, and schedules the next one.
     pub fn go_wrong(&mut self) {
         if self.healed {
             return;
@@ -98,7 +99,7 @@ impl World {
         self.plan_fault();
     }
 
-    /// Brings a fault about; returns whether there was anything that it could happen to.
+    /// Brings about this fault; returns whether there was anything that it could happen to.
     fn bring_about(&mut self, kind: Kind, node: usize) -> bool {
         match kind {
             Kind::Cut => return self.cut_one(),
@@ -130,7 +131,7 @@ impl World {
         self.dice.below(longest)
     }
 
-    /// A wire that both ends use.
+    /// A wire that neither end has closed.
     fn any_wire(&mut self) -> Option<usize> {
         let wires = &self.network.wires;
         let live: Vec<usize> =
@@ -162,7 +163,7 @@ impl World {
         self.agenda.put(it.frozen_until, Event::Thaw { node });
     }
 
-    /// The clock of a node is set, by less than what is waited for at the end.
+    /// Sets a node's clock forward or back, by less than the end of a run waits for.
     fn jump(&mut self, node: usize) {
         let length = self.dice.weighted(&[(1, 10), (1, 300), (1, 2_000)]);
         let length = self.dice.below(length) as i64;
@@ -173,8 +174,8 @@ impl World {
         it.master.step_wall_clock(by);
     }
 
-    /// A frozen node goes on: it executes what has arrived, each connection's in its order, one
-    /// connection after the other in any.
+    /// A frozen node continues. It executes what has arrived: each connection's bytes in their
+    /// order, one connection after the other in a random order.
     pub fn thaw(&mut self, node: usize) {
         let now = self.agenda.now();
         if self.nodes[node].is_frozen(now) || self.nodes[node].down {
@@ -204,8 +205,8 @@ impl World {
         self.clients[client].stop(now, by);
     }
 
-    /// A client's process is gone: its kernel sends what it was given, or nothing. Its successor
-    /// knows nothing of it.
+    /// Ends a client's process. Its kernel still sends what was written, or drops it. The next
+    /// process knows nothing of the old one.
     fn crash_one(&mut self) {
         let (client, now) = (self.dice.place(self.clients.len()), self.agenda.now());
         let in_order = self.dice.chance(300);
@@ -248,7 +249,7 @@ impl World {
         };
         let number = self.dice.below(12);
         self.tally.troubles[number as usize] += 1;
-        // The names stand in `tally`, in this order.
+        // `tally` names the troubles in this order.
         let trouble = match number {
             0 => Trouble::Loading,
             1 => Trouble::Busy,
@@ -263,7 +264,7 @@ impl World {
             10 => refuses("client|tracking", REFUSED),
             _ => Trouble::TurnsAway("ERR max number of clients reached".into()),
         };
-        // A client that does not know which server the node is does not send CLIENT KILL there.
+        // A client that does not know which server the node is cannot send CLIENT KILL there.
         let refuses_kill = match &trouble {
             Trouble::Busy => true,
             Trouble::Answers { commands, .. } => {
@@ -277,7 +278,7 @@ impl World {
         };
         self.trace.note(now, || format!("FAULT trouble at node {node} for {by} ns: {trouble:?}"));
         let it = &mut self.nodes[node];
-        it.kills = it.kills && !refuses_kill;
+        it.ends_connections = it.ends_connections && !refuses_kill;
         it.master.suffer(trouble);
         it.troubled_until = it.troubled_until.max(now + by);
         self.agenda.put(it.troubled_until, Event::Recover { node });
@@ -286,7 +287,7 @@ impl World {
         }
     }
 
-    /// A troubled node is well again.
+    /// A node that was in trouble serves commands again.
     pub fn recover(&mut self, node: usize) {
         let it = &mut self.nodes[node];
         if it.troubled_until <= self.agenda.now() {
@@ -300,7 +301,7 @@ impl World {
         self.nodes[node].lies_until = until;
     }
 
-    /// An operator makes a node forget the scripts, or all of them one after the other.
+    /// An operator flushes the scripts of a node, or of all nodes one after the other.
     pub fn forget_scripts(&mut self, node: usize) {
         let now = self.agenda.now();
         let all = self.dice.chance(500);
@@ -312,16 +313,16 @@ impl World {
         }
     }
 
-    /// An operator flushes a node. If no client can see that later, this happens only while each
-    /// client is connected and gets the push.
+    /// An operator flushes a node. If clients could not notice that later, this happens only while
+    /// every client is connected and gets the push.
     pub fn flush(&mut self, node: usize) -> bool {
         let now = self.agenda.now();
         let runs = !self.nodes[node].down && !self.nodes[node].is_frozen(now);
         let told = self.clients.iter().all(|client| {
             let wire = client.wires[node].map(|wire| &self.network.wires[wire]);
             let state = client.coordinator.node_state(NodeId::new(node));
-            // A silent connection counts as connected: its bytes arrive when the node answers
-            // again.
+            // A silent connection counts as connected, because the push arrives when the node
+            // answers again.
             (state.is_usable() || state == NodeState::Suspect)
                 && wire.is_some_and(|wire| !wire.cut && !wire.ended)
         });
@@ -334,7 +335,7 @@ impl World {
         runs && (told || SEES_OLD_FLUSHES)
     }
 
-    /// A node is flushed while something is on its way to it, and executes that after the flush.
+    /// A node is flushed while requests are in flight to it, and executes them after the flush.
     /// Often another node falls silent, so that a majority needs this one.
     fn flush_first(&mut self, node: usize) -> bool {
         let wires = &self.network.wires;
@@ -367,14 +368,14 @@ impl World {
         }
     }
 
-    /// From now on no new fault begins, and the present ones end.
+    /// Ends all faults; from now on no new one begins.
     pub fn heal(&mut self) {
         let now = self.agenda.now();
         self.trace.note(now, || "HEAL".into());
         self.healed = true;
         let weather = &mut self.network.weather;
         (weather.late.0, weather.far.1) = (0, 0);
-        // Until now the answers may have been so slow that none came in time.
+        // The answers may have been so slow that none came in time, so the network gets faster.
         weather.latency.1 = weather.latency.1.min(self.plan.node_timeout() / 5);
         weather.latency.0 = weather.latency.0.min(weather.latency.1);
         self.network.hurry(now + SECOND, &mut self.agenda);

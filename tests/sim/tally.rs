@@ -1,5 +1,5 @@
-//! What happened in all runs, counted. The hazard is a simulation in which nothing happens: it
-//! finds nothing, and it looks as if all were well. So the test asks that each of these happened.
+//! Counts what happened in all runs. The hazard is a simulation in which nothing happens: it finds
+//! nothing, and looks as if all was well. So the test demands that each of these things happened.
 
 use crate::faults::Kind;
 
@@ -24,7 +24,7 @@ const FAULTS: [(Kind, &str); 17] = [
     (Kind::Force, "key deleted on all nodes"),
 ];
 
-/// What a node in trouble answers, in the order in which `faults` numbers it.
+/// What a node in trouble answers, in the order of the numbers in `faults`.
 const TROUBLES: [&str; 12] = [
     "trouble: LOADING",
     "trouble: BUSY",
@@ -40,10 +40,10 @@ const TROUBLES: [&str; 12] = [
     "trouble: too many clients",
 ];
 
-/// How often things happened.
+/// How often each thing happened.
 #[derive(Debug, Default, Clone)]
 pub struct Tally {
-    /// Faults that were drawn. Some find nothing that they can happen to.
+    /// Faults that were drawn. Some found nothing that they could happen to.
     pub faults: u64,
     /// Locks with several keys.
     pub sets: u64,
