@@ -1,4 +1,4 @@
-//! One node of five is odd: it has a key without an end, or it is frozen. Waiting goes on over the
+//! One of five nodes is odd: it has a key without a ttl, or it is frozen. Waiting works with the
 //! other four.
 
 use super::hand_over::hand_overs_of;
@@ -7,10 +7,11 @@ use super::*;
 
 const ROUNDS: usize = 20;
 
-/// As fast as with five healthy nodes.
+/// Hand-overs have to be as fast as with five healthy nodes.
 const AS_FAST: Duration = millis(300);
 
-/// Two take turns; how long each hand-over took, in order of length. The lock is free afterwards.
+/// Lets two processes take turns. Returns how long the hand-overs took, sorted; the lock is free
+/// afterwards.
 fn hand_overs(processes: &mut [Process; 2]) -> Vec<Duration> {
     let took = hand_overs_of(processes, ROUNDS, |_| {});
     processes[ROUNDS % 2].release();
@@ -35,7 +36,8 @@ fn a_key_without_an_end_on_one_node_is_outvoted() {
     nothing_is_left(&fleet);
 }
 
-/// On a majority no process gets it, however long it waits; and no process asks without a pause.
+/// A majority has the key without a ttl: no process gets it, however long it waits, and none asks
+/// for it without a pause.
 #[test]
 fn a_key_without_an_end_on_a_majority_is_waited_for_in_peace() {
     let fleet = Fleet::start(5);
@@ -71,7 +73,8 @@ fn a_frozen_node_is_waited_for_by_nobody() {
     let took = hand_overs(&mut processes);
     assert!(took[ROUNDS / 2] < timer.limit(AS_FAST), "{took:?}");
     fleet[4].cont();
-    // The client is not driven here, so it sends its releases when it is called the next time.
+    // The client is not driven here, so it would send the frozen node's release only in its next
+    // call.
     let alive = fleet.iter().take(4);
     nothing_is_left(alive);
 }
