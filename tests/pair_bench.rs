@@ -1,4 +1,4 @@
-//! The parts of the bench `pair` that compute: arrivals, percentiles, medians and options.
+//! The parts of the bench `pair` that only compute: arrivals, percentiles, medians and options.
 //!
 //! A bench has no test harness of its own, so its files are included here. No server is started.
 
@@ -25,7 +25,7 @@ use options::{Options, Rate};
 use report::{Case, Load, Side};
 use tally::{Figures, Tally};
 
-/// The number of nodes that the bench gives to its report.
+/// The number of nodes that the bench would report.
 const NODES: usize = 5;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -44,7 +44,7 @@ fn arrivals_are_in_order_and_end_with_the_round() {
     assert!(*arrivals.last().expect("20,000 are expected") < SECOND);
 }
 
-/// The bounds are five standard deviations wide; the seeds are fixed, so the test cannot fail by
+/// The bounds are five standard deviations wide. The seeds are fixed, so the test cannot fail by
 /// chance.
 #[test]
 fn arrivals_are_a_poisson_process_of_the_rate_that_was_asked_for() {
@@ -54,7 +54,7 @@ fn arrivals_are_a_poisson_process_of_the_rate_that_was_asked_for() {
             Arrivals::draw(seed, RATE, SECOND).map(|at| at.as_secs_f64()).collect();
         let count = arrivals.len() as f64;
         assert!((count - RATE).abs() < 5.0 * RATE.sqrt(), "seed {seed}: {count} arrivals");
-        // Of exponential gaps the part that is longer than t times the mean is e^-t.
+        // The fraction e^-t of exponential gaps is longer than t times the mean.
         for times in [0.1, 1.0, 3.0] {
             let long = arrivals.windows(2).filter(|pair| pair[1] - pair[0] > times / RATE).count();
             let expected = (-times).exp();
@@ -96,7 +96,7 @@ fn the_median_of_an_even_number_of_rounds_is_between_the_middle_ones() {
 #[test]
 fn a_ratio_is_the_median_of_the_ratios_within_a_round() {
     let mut case = Case::new(Load::Closed(1), [Side::Ours, Side::Floor].into_iter());
-    // The ratios are 1, 2 and 3; the ratio of the medians would be 3.
+    // The ratios within the rounds are 1, 2 and 3. The ratio of the medians would be 3.
     for (ours, floor) in [(10.0, 10.0), (200.0, 100.0), (30.0, 10.0)] {
         case.add(0, figures(ours));
         case.add(1, figures(floor));
