@@ -100,7 +100,7 @@ fn a_copy_of_a_net_goes_on_by_itself() {
 /// If the caller fetches no completion, `run` names its client only once for each thing that
 /// happens.
 #[test]
-fn run_comes_to_an_end_though_its_caller_takes_nothing() {
+fn run_ends_though_its_caller_fetches_no_completion() {
     let mut net = net(1);
     ask(&mut net, 0, LockOptions::once(TTL));
     let end = net.now().saturating_add(millis(5));
@@ -266,7 +266,7 @@ fn an_operators_command_has_its_reply_and_others_read_theirs() {
 }
 
 #[test]
-fn bytes_can_be_taken_off_their_way_and_others_said_instead() {
+fn bytes_in_flight_can_be_replaced_by_others() {
     let mut net = net(1);
     ask(&mut net, 0, LockOptions::once(TTL));
     for node in 0..3 {

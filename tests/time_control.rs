@@ -61,7 +61,7 @@ fn is_lost<T: std::fmt::Debug>(result: Result<T, Error>, why: LostReason) -> boo
 }
 
 #[test]
-fn expiry_ends_the_lock_of_a_holder_that_was_away_and_the_next_client_gets_it() {
+fn expiry_ends_the_lock_of_a_holder_that_did_not_run() {
     let _alone = clock::alone();
     let masters = Masters::start(3).unwrap();
     let [first, second] = [0, 1].map(|_| Client::connect(config(&masters)).unwrap());

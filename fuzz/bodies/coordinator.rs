@@ -274,7 +274,7 @@ impl World {
             }
             let all = || self.clients().map(|client| self.net.get_client(client));
             if all().all(|core| core.open_records() + core.open_ops() == 0) {
-                self.checker.all_answered();
+                self.checker.check_all_answered();
                 return self.look(true);
             }
             let due = all().filter_map(|core| core.next_timeout()).min();

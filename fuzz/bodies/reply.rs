@@ -60,7 +60,7 @@ fn compare(whole: &(Vec<(usize, Reply<'_>)>, bool), stream: &[u8], limits: &Limi
     assert_eq!(rest, expected, "after the last of {} replies, {limits:?}", replies.len());
 }
 
-/// Checks that `input` is exactly `reply`, and that both parsers find every shorter input incomplete.
+/// Checks that `input` is exactly `reply`, and incomplete for both parsers if it is shorter.
 fn check(input: &[u8], reply: Reply<'_>, limits: &Limits) {
     let step = Step::Complete { reply, consumed: input.len() };
     assert_eq!(decode(input, limits), Ok(step));

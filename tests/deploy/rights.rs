@@ -83,7 +83,7 @@ fn wait_for_one_in_line(fleet: &Fleet) {
 }
 
 #[test]
-fn the_acl_rule_in_the_papers_is_all_it_takes() {
+fn acl_rule_in_the_docs_is_enough_for_locks() {
     let paper = include_str!("../../docs/operations.md");
     let told = paper.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
     assert!(told.contains(RULE), "docs/operations.md does not have the rule: {RULE}");
@@ -107,7 +107,7 @@ fn the_acl_rule_in_the_papers_is_all_it_takes() {
 }
 
 #[test]
-fn the_acl_rule_for_lines_is_all_they_take() {
+fn acl_rule_for_lines_is_enough_for_them() {
     let fleet = Fleet::start(3);
     let commands = ["+zadd", "+zrank", "+zscore", "+zrange", "+zrem", "+subscribe", "+publish"];
     let channels = ["+pubsub|numsub", "resetchannels", "&redlatch:*"];
@@ -186,7 +186,7 @@ fn waiter_that_may_join_but_not_poll_asks_again_after_pauses() {
 /// The ACL rule in docs/operations.md for plain and fenced locks, on one key and on several, and
 /// for waiting in line.
 #[test]
-fn the_acl_rule_with_all_keys_is_all_it_takes() {
+fn acl_rule_for_all_features_is_enough_for_them() {
     let keys = "~lock:* ~redlatch:line:{lock:* ~redlatch:fence:{lock:* ~redlatch:node";
     let paper = include_str!("../../docs/operations.md");
     let told = paper.split_ascii_whitespace().collect::<Vec<_>>().join(" ");

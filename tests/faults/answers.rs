@@ -97,7 +97,7 @@ pub(super) fn set(node: &Node, name: &str, value: &str) {
 }
 
 #[test]
-fn a_password_that_is_missing() {
+fn missing_password_is_named_in_the_error() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
         cause: NodeError::NoAuth,
@@ -109,7 +109,7 @@ fn a_password_that_is_missing() {
 }
 
 #[test]
-fn a_password_that_is_wrong_and_one_that_nobody_asked_for() {
+fn wrong_password_is_named_in_the_error_once_a_server_has_one() {
     let fleet = Fleet::start(3);
     let urls = fleet.iter().map(|node| format!("redis://:guess@127.0.0.1:{}", node.port()));
     // As long as the server has no password, it accepts any.
@@ -123,7 +123,7 @@ fn a_password_that_is_wrong_and_one_that_nobody_asked_for() {
 }
 
 #[test]
-fn memory_that_is_full() {
+fn full_memory_is_named_in_the_error() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
         cause: NodeError::OutOfMemory,
@@ -135,7 +135,7 @@ fn memory_that_is_full() {
 }
 
 #[test]
-fn too_few_replicas() {
+fn too_few_replicas_are_named_in_the_error() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
         cause: NodeError::NoReplicas,
@@ -147,7 +147,7 @@ fn too_few_replicas() {
 }
 
 #[test]
-fn a_disk_that_cannot_be_written() {
+fn failed_save_is_named_in_the_error() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
         cause: NodeError::Misconf,
@@ -170,7 +170,7 @@ fn cannot_save(node: &Node) {
 }
 
 #[test]
-fn a_replica() {
+fn replica_is_named_in_the_error() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
         cause: NodeError::Replica,
@@ -182,7 +182,7 @@ fn a_replica() {
 }
 
 #[test]
-fn a_replica_that_tells_nothing_while_its_master_is_away() {
+fn replica_without_stale_data_is_named_in_the_error() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
         cause: NodeError::Replica,
@@ -202,7 +202,7 @@ fn becomes_a_replica(node: &Node) {
 }
 
 #[test]
-fn a_node_that_may_evict() {
+fn node_that_may_evict_is_named_in_the_error() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
         cause: NodeError::Evicts,
@@ -220,7 +220,7 @@ fn a_node_that_may_evict() {
 }
 
 #[test]
-fn too_many_clients() {
+fn client_limit_is_named_in_the_error() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
         cause: NodeError::TooManyClients,
@@ -232,7 +232,7 @@ fn too_many_clients() {
 }
 
 #[test]
-fn a_script_without_end() {
+fn endless_script_is_named_in_the_error() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
         cause: NodeError::Busy,
@@ -266,7 +266,7 @@ pub(super) fn end_script(node: &Node) {
 }
 
 #[test]
-fn a_node_in_cluster_mode() {
+fn cluster_mode_is_named_in_the_error() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
         cause: NodeError::Cluster,
@@ -285,7 +285,7 @@ fn a_node_in_cluster_mode() {
 }
 
 #[test]
-fn a_node_that_loads() {
+fn loading_node_is_named_in_the_error() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
         cause: NodeError::Loading,
@@ -297,7 +297,7 @@ fn a_node_that_loads() {
 }
 
 #[test]
-fn two_of_three_that_load_for_three_seconds_and_a_lock_that_waits_for_ten() {
+fn wait_goes_on_until_two_of_three_nodes_have_loaded_their_data() {
     despite_stalls(SECOND, |_| lock_waits_for_two_that_load());
 }
 
@@ -342,7 +342,7 @@ fn loads_for(node: &Node, time: Duration) {
 }
 
 #[test]
-fn writes_that_are_paused() {
+fn paused_writes_make_a_node_silent_until_they_go_on() {
     let fleet = Fleet::start(3);
     let client = client(config(fleet.urls()));
     let pause = |node: &Node, millis| {

@@ -73,7 +73,7 @@ fn the_client_forks(urls: &[String]) {
         drop(client);
         end_of_child();
     }
-    is_as_it_was(&client, &mut guard);
+    check_unchanged(&client, &mut guard);
     if is_the_child() {
         // The child only reads its copy of the guard.
         assert_eq!((guard.remaining(), guard.deadline()), (Duration::ZERO, None));
@@ -84,7 +84,7 @@ fn the_client_forks(urls: &[String]) {
         assert_eq!(refused, Error::Closed(ClosedReason::Forked));
         end_of_child();
     }
-    is_as_it_was(&client, &mut guard);
+    check_unchanged(&client, &mut guard);
     if is_the_child() {
         // The child drops everything without a call before it.
         drop(other);
@@ -92,12 +92,12 @@ fn the_client_forks(urls: &[String]) {
         drop(client);
         end_of_child();
     }
-    is_as_it_was(&client, &mut guard);
+    check_unchanged(&client, &mut guard);
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     assert_eq!(other.release().unwrap(), ReleaseOutcome::Released);
 }
 
-fn is_as_it_was(client: &Client, guard: &mut redlatch::Guard<'_>) {
+fn check_unchanged(client: &Client, guard: &mut redlatch::Guard<'_>) {
     guard.check().unwrap();
     assert_eq!(client.nodes(), [NodeState::Ready; 3]);
     guard.extend(TTL).unwrap();

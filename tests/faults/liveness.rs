@@ -80,7 +80,7 @@ fn a_connection_that_vanishes_under_load_costs_at_most_a_node_timeout() {
 }
 
 #[test]
-fn a_node_that_trickles_is_suspect_and_nobody_is_busy() {
+fn node_that_answers_slowly_is_suspect_and_no_call_is_busy() {
     let nodes = Proxied::start(3);
     let limits = redlatch::Limits::default().asks(400);
     let settings = config(nodes.urls()).node_timeout(3 * SECOND).limits(limits);
@@ -139,7 +139,7 @@ fn thread_time() -> Duration {
 }
 
 #[test]
-fn nodes_that_refuse_or_are_dead_burn_no_time() {
+fn nodes_that_refuse_or_are_dead_cost_no_processor_time() {
     let nodes = Proxied::start(5);
     nodes.proxies[1].vanish();
     nodes.fleet[3].kill();
@@ -173,7 +173,7 @@ fn client_of(settings: Config, nodes: usize) -> Client {
 }
 
 #[test]
-fn a_wait_goes_on_through_a_majority_that_is_away() {
+fn wait_goes_on_while_a_majority_is_unreachable() {
     let nodes = Proxied::start(3);
     let settings = config(nodes.urls()).node_timeout(millis(50)).connect_timeout(millis(200));
     let client = client(settings);

@@ -20,7 +20,7 @@ fn acl(node: &Node, rules: &[&str]) {
 }
 
 #[test]
-fn a_user_without_set() {
+fn missing_right_to_set_is_named_in_the_error() {
     let (fleet, urls) = fleet_with_a_user();
     let trouble = Trouble {
         cause: NodeError::NoPermission,
@@ -32,7 +32,7 @@ fn a_user_without_set() {
 }
 
 #[test]
-fn a_user_of_other_keys() {
+fn missing_right_to_the_key_is_named_in_the_error() {
     let (fleet, urls) = fleet_with_a_user();
     let trouble = Trouble {
         cause: NodeError::NoPermission,
@@ -44,7 +44,7 @@ fn a_user_of_other_keys() {
 }
 
 #[test]
-fn a_user_who_is_not_known() {
+fn wrong_password_of_a_user_ends_a_wait_at_once() {
     let (fleet, _) = fleet_with_a_user();
     let url = |node: &Node| format!("redis://lock:guess@127.0.0.1:{}", node.port());
     let urls: Vec<String> = fleet.iter().map(url).collect();
@@ -59,7 +59,7 @@ fn a_user_who_is_not_known() {
 
 /// A user that could take a lock and not release it must not take one.
 #[test]
-fn a_user_without_scripting() {
+fn user_without_scripting_gets_no_lock() {
     let (fleet, urls) = fleet_with_a_user();
     let trouble = Trouble {
         cause: NodeError::NoPermission,

@@ -68,7 +68,7 @@ fn is_timeout(error: &Error) -> bool {
 const LONG: Duration = Duration::from_secs(600);
 
 /// Makes a fixed sequence of calls, and returns what each of them returned.
-fn walk(nodes: &Proxied) -> Vec<String> {
+fn make_calls(nodes: &Proxied) -> Vec<String> {
     // The timeouts are long, because on a busy machine a handshake of some thousand single bytes
     // takes long: a minute for a script at a load of twenty.
     let patient = config(nodes.urls()).connect_timeout(LONG).node_timeout(LONG).max_ttl(LONG);
@@ -100,16 +100,16 @@ fn walk(nodes: &Proxied) -> Vec<String> {
 
 #[test]
 fn replies_in_pieces_or_joined_make_no_difference() {
-    let plain = walk(&Proxied::start(3));
+    let plain = make_calls(&Proxied::start(3));
     println!("{plain:?}");
     let nodes = Proxied::start(3);
     nodes.proxies.iter().for_each(Proxy::split_into_bytes);
-    assert_eq!(walk(&nodes), plain, "a byte at a time");
+    assert_eq!(make_calls(&nodes), plain, "a byte at a time");
     drop(nodes);
     // The proxy delays answers by 10 ms, and passes on in one piece what came within that time.
     let nodes = Proxied::start(3);
     nodes.proxies.iter().for_each(|proxy| proxy.delay(Way::ToClient, millis(10)));
-    assert_eq!(walk(&nodes), plain, "glued");
+    assert_eq!(make_calls(&nodes), plain, "glued");
 }
 
 #[test]

@@ -96,7 +96,7 @@ fn flush_gives_nobody_a_held_lock() {
 }
 
 #[test]
-fn a_young_cluster_says_so_and_for_how_long() {
+fn error_on_new_nodes_says_when_their_grants_count() {
     let fleet = Fleet::start(3);
     let client = Client::connect(config(fleet.urls()).restart_guard(RestartGuard::On)).unwrap();
     let start = Instant::now();

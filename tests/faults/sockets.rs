@@ -13,7 +13,7 @@ fn config(urls: impl IntoIterator<Item = String>) -> Config {
     Config::new(urls).unwrap().restart_guard(RestartGuard::Off)
 }
 
-fn well() -> Canned {
+fn healthy_node() -> Canned {
     Canned::start(|command| Reply::Bytes(healthy(command)))
 }
 
@@ -52,7 +52,7 @@ fn replies_that_come_glued_are_the_same_replies() {
             _ => Reply::Bytes(b"+OK\r\n:1\r\n".to_vec()),
         })
     };
-    let nodes = [gluing(), well(), well()];
+    let nodes = [gluing(), healthy_node(), healthy_node()];
     let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
     for _ in 0..50 {
         let guard = client.try_lock("a", TTL).unwrap();
@@ -71,7 +71,7 @@ fn a_connection_that_is_lost_in_mid_reply_gives_no_vote() {
             _ => Reply::Bytes(healthy(command)),
         })
     };
-    let nodes = [resetting(), resetting(), well()];
+    let nodes = [resetting(), resetting(), healthy_node()];
     let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
     let error = client.try_lock("a", TTL).unwrap_err();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
@@ -99,7 +99,7 @@ fn garbage_is_never_a_vote() {
         b"\0\0\0\0\r\n",
     ];
     for bytes in garbage {
-        let nodes = [answering_set_with(bytes), answering_set_with(bytes), well()];
+        let nodes = [answering_set_with(bytes), answering_set_with(bytes), healthy_node()];
         let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
         let error = client.try_lock("a", TTL).unwrap_err();
         let text = bytes.escape_ascii();
@@ -114,7 +114,7 @@ fn garbage_is_never_a_vote() {
 
 #[test]
 fn a_reply_without_a_request_ends_the_connection() {
-    let nodes = [answering_set_with(b"+OK\r\n+OK\r\n"), well(), well()];
+    let nodes = [answering_set_with(b"+OK\r\n+OK\r\n"), healthy_node(), healthy_node()];
     let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
     let guard = client.try_lock("a", TTL).unwrap();
     eventually(SOON, "it is connected to again", || {
@@ -128,7 +128,7 @@ fn a_reply_without_a_request_ends_the_connection() {
 fn a_node_that_answers_an_unknown_error_is_released_all_the_same() {
     // A proxy may answer a SET like this although it has passed the SET on.
     let strange = b"-UPSTREAM timed out, who knows\r\n";
-    let nodes = [answering_set_with(strange), answering_set_with(strange), well()];
+    let nodes = [answering_set_with(strange), answering_set_with(strange), healthy_node()];
     let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
     let error = client.try_lock("a", TTL).unwrap_err();
     assert!(error.to_string().contains("UPSTREAM timed out"), "{error}");
@@ -149,7 +149,7 @@ fn a_refused_connection_is_reported_with_the_systems_words() {
 
 #[test]
 fn a_name_that_is_not_found_is_a_node_that_is_down() {
-    let nodes = [well(), well()];
+    let nodes = [healthy_node(), healthy_node()];
     let urls = [nodes[0].url(), nodes[1].url(), "redis://no-such-host.invalid".to_string()];
     let client = Client::connect(config(urls)).unwrap();
     eventually(SOON, "two are ready", || {

@@ -182,17 +182,17 @@ fn a_stall_leaves_nothing_once(then: &[&str], reset_after: Duration) {
 }
 
 #[test]
-fn a_server_that_stalls_for_longer_than_the_ttl() {
+fn stall_for_longer_than_the_ttl_leaves_nothing() {
     a_stall_leaves_nothing(&["PING"], 60 * SECOND);
 }
 
 #[test]
-fn a_server_that_stalls_while_the_next_connection_is_opened() {
+fn stall_while_the_next_connection_opens_leaves_nothing() {
     a_stall_leaves_nothing(&["PING"], millis(200));
 }
 
 #[test]
-fn a_server_that_stalls_and_forgets_the_scripts() {
+fn stall_with_a_flush_of_scripts_leaves_nothing() {
     a_stall_leaves_nothing(&["SCRIPT", "FLUSH"], millis(200));
     a_stall_leaves_nothing(&["SCRIPT", "FLUSH"], 60 * SECOND);
 }

@@ -25,7 +25,7 @@ fn acquire_wave(embedded: &mut Loop, wave: usize, ttl: Duration) -> Vec<Lock> {
 }
 
 /// Checks that no node prolonged or set a token after its release.
-fn none_is_prolonged_after_its_release(monitor: &Monitor) {
+fn check_none_is_prolonged_after_its_release(monitor: &Monitor) {
     let mut released = HashSet::new();
     for heard in heard(monitor) {
         match heard.what {
@@ -74,7 +74,7 @@ fn ten_thousand_releases_while_renewals_are_under_way_leave_nothing() {
             embedded.engine.coordinator().open_records() == 0
         });
         nothing_is_left(&fleet);
-        monitors.iter().for_each(none_is_prolonged_after_its_release);
+        monitors.iter().for_each(check_none_is_prolonged_after_its_release);
     }
     println!(
         "10,000 locks in {:?}: {} renewals; {good} released; {in_flight} of them while renewals \
@@ -110,7 +110,7 @@ fn extensions_end(ttl: Duration) {
     println!("30 extensions of a third of {ttl:?}: lost after {lasted:?}, nothing left {left:?}");
     assert_eq!((told.reason(), renewed), (LostReason::Extensions, 30));
     assert!(lasted > 10 * ttl);
-    is_warned_once(&told);
+    check_warned_once(&told);
     assert!(client.poll_lock_update().is_none());
     assert_eq!(guard.check().unwrap_err(), told.error);
     // The lock is over, so the release has nothing to delete.
@@ -119,7 +119,7 @@ fn extensions_end(ttl: Duration) {
 
 /// Checks that the holder was warned once at most of each deadline, and of the last one.
 #[track_caller]
-fn is_warned_once(told: &Told) {
+fn check_warned_once(told: &Told) {
     assert!(told.warnings.windows(2).all(|two| two[0] < two[1]), "warned twice: {told:?}");
     assert_eq!(told.warnings.last(), Some(&told.deadline), "not warned of the end");
 }
@@ -141,7 +141,7 @@ fn leaves_nothing_behind_its_ttl(ttl: Duration, node_timeout: Duration) {
     fleet.iter().for_each(Node::stop);
     let told = client.until_lost(&guard);
     assert_eq!(told.reason(), LostReason::Expired);
-    is_warned_once(&told);
+    check_warned_once(&told);
     fleet.iter().for_each(Node::cont);
     // The nodes execute what was sent before the stop, and then the pending releases.
     let limit = ttl + node_timeout;
@@ -279,7 +279,7 @@ fn scripts_run(node: &Node) -> u64 {
 /// Makes the node drop all but one of the keys whose changes it has to push to the client. A node
 /// pushes no eviction to the client whose command caused it (NOLOOP), so another connection causes
 /// them.
-fn forget_whom_to_tell(node: &Node) {
+fn drop_registrations(node: &Node) {
     let most = |keys: &str| node.command(&["CONFIG", "SET", "tracking-table-max-keys", keys]);
     assert!(most("1").is_ok());
     // One command evicts a hundred keys at most.
@@ -290,7 +290,7 @@ fn forget_whom_to_tell(node: &Node) {
 }
 
 #[test]
-fn nodes_that_forget_whom_to_tell_start_no_storm() {
+fn nodes_that_drop_registrations_cause_no_storm_of_checks() {
     const LOCKS: u64 = 200;
     // The ttl is so long that the renewals go on if the machine stalls for two seconds.
     let (ttl, ttls) = (4 * SECOND, 2);
@@ -305,7 +305,7 @@ fn nodes_that_forget_whom_to_tell_start_no_storm() {
         let start = Instant::now();
         while start.elapsed() < ttls * ttl {
             if pushed {
-                fleet.iter().for_each(forget_whom_to_tell);
+                fleet.iter().for_each(drop_registrations);
             }
             client.drive(millis(10)).unwrap();
             guards.iter().for_each(|guard| guard.check().expect("it is kept"));

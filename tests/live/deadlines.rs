@@ -63,7 +63,7 @@ fn a_release_after_the_expiry_leaves_the_next_holder_alone() {
 }
 
 #[test]
-fn a_majority_that_answers_after_the_ttl_is_expired_and_leaves_nothing() {
+fn attempt_that_a_majority_answers_after_the_ttl_has_expired() {
     let fleet = Fleet::start(3);
     let timeout = 60 * SECOND;
     let client = ready::client(config(&fleet).node_timeout(timeout));
@@ -106,7 +106,7 @@ fn a_grant_that_is_fetched_after_its_deadline_is_no_lock() {
 }
 
 #[test]
-fn a_caller_that_was_away_finds_no_healthy_node_dead() {
+fn caller_that_did_not_run_finds_no_healthy_node_silent() {
     let fleet = Fleet::start(5);
     let timeout = millis(50);
     let mut embedded = Loop::ready(config(&fleet).node_timeout(timeout));

@@ -54,7 +54,7 @@ fn a_guard_that_is_dropped_gives_its_lock_back() {
 }
 
 #[test]
-fn several_guards_at_once() {
+fn guards_of_one_client_can_be_held_at_the_same_time() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let mut guards: Vec<_> =

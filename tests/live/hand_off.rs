@@ -17,7 +17,7 @@ fn text(token: LockToken) -> Vec<u8> {
 }
 
 #[track_caller]
-fn is_gone(error: &Error) {
+fn check_gone(error: &Error) {
     println!("{error}");
     assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
 }
@@ -43,7 +43,7 @@ fn lock_that_is_given_away_is_adopted_and_belongs_to_the_adopter() {
         taker.drive(millis(100)).unwrap();
         assert!(giver.poll_lock_update().is_none(), "the giver gets no event");
         guard.check().unwrap();
-        is_gone(&giver.adopt("a", given.clone(), TTL).unwrap_err());
+        check_gone(&giver.adopt("a", given.clone(), TTL).unwrap_err());
         assert_eq!(giver.release_token("a", given.clone()).unwrap(), ReleaseOutcome::TakenByOther);
         assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
         nothing_is_left(&fleet);
@@ -62,7 +62,7 @@ fn a_lock_is_not_taken_up_with_a_wrong_token_nor_when_it_is_over() {
     let guard = giver.try_lock("a", TTL).unwrap();
     let token = guard.token();
     giver.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
-    is_gone(&taker.adopt("a", wrong_token(), TTL).unwrap_err());
+    check_gone(&taker.adopt("a", wrong_token(), TTL).unwrap_err());
     taker.drive(millis(50)).unwrap();
     assert_eq!(tokens(&fleet, "a"), vec![text(token); 3], "it is untouched");
     guard.check().unwrap();
@@ -74,7 +74,7 @@ fn a_lock_is_not_taken_up_with_a_wrong_token_nor_when_it_is_over() {
     let give = || giver.lock("a", millis(200)).and_then(Guard::into_token).ok();
     let given = std::iter::repeat_with(give).take(20).flatten().next().expect("a moment without");
     all_is_over(&fleet);
-    is_gone(&taker.adopt("a", given, TTL).unwrap_err());
+    check_gone(&taker.adopt("a", given, TTL).unwrap_err());
     // If the key is absent, `adopt` does not create it.
     taker.drive(millis(50)).unwrap();
     assert_eq!(fleet.keys_everywhere(), []);
@@ -94,7 +94,7 @@ fn a_giver_that_still_believes_in_an_adopted_lock_notices_the_loss() {
     first.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     let adopted = second.adopt("a", guard.token(), TTL).unwrap();
     second.drive(millis(20)).unwrap();
-    is_gone(&guard.extend(TTL).unwrap_err());
+    check_gone(&guard.extend(TTL).unwrap_err());
     assert!(guard.check().is_err());
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::TakenByOther);
     first.drive(millis(50)).unwrap();

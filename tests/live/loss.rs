@@ -25,7 +25,7 @@ const LATE_BY_NOTHING: Duration = millis(1);
 /// late only by as much as a plain timer allows. If five are late while plain timers were in time,
 /// that is a fault.
 #[track_caller]
-fn told_in_time(what: &str, mut lose: impl FnMut() -> Told) {
+fn check_reported_in_time(what: &str, mut lose: impl FnMut() -> Told) {
     let wanted: Option<usize> = std::env::var(LOSSES).ok().and_then(|text| text.parse().ok());
     let timer = PlainTimer::start();
     let (mut in_time, mut late) = (0, 0);
@@ -73,7 +73,7 @@ fn renewed(client: &Client) -> Guard<'_> {
 fn loss_is_reported_before_the_deadline_when_a_majority_is_stopped() {
     let fleet = Fleet::start(3);
     let client = Client::connect(config(&fleet).node_timeout(millis(100))).unwrap();
-    told_in_time("two of three stopped", || {
+    check_reported_in_time("two of three stopped", || {
         client.wait_ready(3);
         let guard = renewed(&client);
         [&fleet[0], &fleet[2]].into_iter().for_each(Node::stop);
@@ -94,7 +94,7 @@ fn loss_is_reported_before_the_deadline_when_a_majority_is_stopped() {
 fn loss_is_reported_before_the_deadline_when_a_majority_is_killed() {
     let fleet = Fleet::start(3);
     let client = Client::connect(config(&fleet).node_timeout(millis(100))).unwrap();
-    told_in_time("two of three killed", || {
+    check_reported_in_time("two of three killed", || {
         client.wait_ready(3);
         let guard = renewed(&client);
         [&fleet[1], &fleet[2]].into_iter().for_each(Node::kill);
@@ -213,7 +213,7 @@ fn loss_is_reported_when_the_third_of_five_keys_is_replaced() {
     let error = guard.extend(LONG).unwrap_err();
     println!("{error}");
     assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
-    is_only_anothers(&fleet, &client, 3);
+    check_only_anothers_is_left(&fleet, &client, 3);
     drop(guard);
     let update = client.poll_lock_update().map(|update| update.kind);
     assert_eq!(update, Some(LockUpdateKind::Lost(error)), "kept or not");
@@ -237,12 +237,12 @@ fn loss_is_reported_when_the_third_of_five_keys_is_replaced() {
     // A check may have begun just before, so the next one follows a twentieth of the ttl later.
     assert!(start.elapsed() < LONG / 6, "told by its renewal");
     assert_eq!(told.reason(), LostReason::Gone);
-    is_only_anothers(&fleet, &client, 3);
+    check_only_anothers_is_left(&fleet, &client, 3);
 }
 
 /// Checks that the client's keys go, and that the other client's keys stay.
 #[track_caller]
-fn is_only_anothers(fleet: &Fleet, client: &Client, nodes: usize) {
+fn check_only_anothers_is_left(fleet: &Fleet, client: &Client, nodes: usize) {
     client.drive_until(SOON, "ours is gone", || fleet.keys_everywhere().len() == nodes);
     assert_eq!(tokens(fleet, "a"), vec![b"another's"; nodes]);
 }

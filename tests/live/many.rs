@@ -46,7 +46,7 @@ fn is_idle(embedded: &mut Loop) -> bool {
 }
 
 #[test]
-fn ten_thousand_keys_at_once() {
+fn ten_thousand_locks_at_one_time_leave_nothing() {
     let fleet = Fleet::start(3);
     let mut embedded = Loop::ready(config(&fleet).node_timeout(2 * SECOND));
     let locks = acquire_all(&mut embedded, KEYS);
@@ -60,7 +60,7 @@ fn ten_thousand_keys_at_once() {
 }
 
 #[test]
-fn ten_thousand_keys_with_one_node_stopped_in_bounded_memory() {
+fn ten_thousand_locks_with_one_node_stopped_take_bounded_memory() {
     let fleet = Fleet::start(3);
     let timeout = 2 * SECOND;
     let config = config(&fleet).node_timeout(timeout).reset_after(600 * SECOND);

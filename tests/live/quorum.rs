@@ -88,7 +88,7 @@ fn a_key_that_is_held_is_contended_and_names_who_holds_it() {
 }
 
 #[test]
-fn one_node_is_a_lock_too_and_an_even_number_needs_more_than_half() {
+fn one_node_alone_is_a_quorum_and_an_even_number_needs_more_than_half() {
     let one = Fleet::start(1);
     let client_of_one = client(&one);
     let guard = client_of_one.try_lock("a", TTL).unwrap();

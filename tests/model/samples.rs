@@ -43,8 +43,8 @@ impl Samples {
         if one != two {
             panic!(
                 "one fingerprint, two futures:\n{:?}\n{:?}\n{}\n-----\n{}",
-                named(other),
-                named(world),
+                next_fingerprints(other),
+                next_fingerprints(world),
                 other.describe(),
                 world.describe()
             );
@@ -53,7 +53,7 @@ impl Samples {
 }
 
 /// The next steps, with the fingerprints of the states that they lead to.
-fn named(world: &World) -> Vec<(String, Result<u64, String>)> {
+fn next_fingerprints(world: &World) -> Vec<(String, Result<u64, String>)> {
     let next = world.steps().into_iter().map(|step| {
         let mut next = world.clone();
         (step.to_string(), next.take(step).map(|()| next.fingerprint()))

@@ -14,9 +14,9 @@ use crate::world::World;
 
 /// A hasher that takes the fingerprint itself as its hash.
 #[derive(Default)]
-pub struct AsIs(u64);
+pub struct FingerprintHasher(u64);
 
-impl Hasher for AsIs {
+impl Hasher for FingerprintHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -31,7 +31,7 @@ impl Hasher for AsIs {
 }
 
 /// The fingerprints of the states that were checked.
-pub type Seen = HashSet<u64, BuildHasherDefault<AsIs>>;
+pub type Seen = HashSet<u64, BuildHasherDefault<FingerprintHasher>>;
 
 /// What a search found.
 #[derive(Debug, Default)]

@@ -115,7 +115,7 @@ fn fences_are_not_given_where_another_program_uses_the_counter_of_one_key() {
 }
 
 #[test]
-fn counters_and_locks_that_are_named_after_their_keys_do_not_meet() {
+fn counters_and_locks_with_similar_names_do_not_collide() {
     let fleet = Fleet::start(3);
     let client = guarded(&fleet);
     let names = ["a", "a:fence", "{a}:fence", "fence:{a}"];

@@ -233,7 +233,7 @@ fn part_of_a_set_that_a_node_wrote_before_it_ran_out_of_memory_is_released() {
 }
 
 #[test]
-fn set_that_cannot_be_is_refused_before_a_byte_is_sent() {
+fn set_that_is_not_allowed_is_refused_before_a_byte_is_sent() {
     let fleet = Fleet::start(1);
     let client = client(&fleet);
     let commands = fleet[0].info("total_commands_processed");

@@ -132,14 +132,14 @@ impl Checker {
         }
         let number = self.beliefs.len();
         self.beliefs.push(belief);
-        self.compare(number, now);
+        self.check_exclusion(number, now);
         number
     }
 
     /// Notes the fencing number of a lock that was just handed out, for this key. It has to be
     /// greater than that of every lock on the key that was handed out before, even if an earlier
     /// holder still acts.
-    pub fn fence(&mut self, number: usize, key: usize, fence: u64) {
+    pub fn note_fence(&mut self, number: usize, key: usize, fence: u64) {
         let who = self.beliefs[number].who;
         if let Some((before, other)) = self.fences.insert(key, (fence, who)) {
             if fence <= before {
@@ -165,7 +165,7 @@ impl Checker {
             ));
         }
         self.note_moved_deadline(now, number, stopped_for);
-        self.compare(number, now);
+        self.check_exclusion(number, now);
     }
 
     /// Notes that the lock now has a bound, which may be before its deadline.
@@ -228,7 +228,7 @@ impl Checker {
     }
 
     /// Notes a warning that a kept lock ends at `deadline`.
-    pub fn warned(&mut self, serial: u64, deadline: u64) {
+    pub fn note_warning(&mut self, serial: u64, deadline: u64) {
         let Some(kept) = self.kept.get_mut(&serial) else {
             return self.report_violation(format!("a warning of {serial}, which is not kept"));
         };
@@ -242,7 +242,7 @@ impl Checker {
     }
 
     /// Notes that the loss of a kept lock was reported.
-    pub fn lost(&mut self, serial: u64, end: End, now: u64, stopped_for: u64) {
+    pub fn note_loss(&mut self, serial: u64, end: End, now: u64, stopped_for: u64) {
         let Some(kept) = self.kept.remove(&serial) else {
             return self
                 .report_violation(format!("the loss of {serial}, which is not kept (any more)"));
@@ -297,7 +297,7 @@ impl Checker {
     }
 
     /// Checks that no other caller believes in a key of this belief at the same time.
-    fn compare(&mut self, number: usize, now: u64) {
+    fn check_exclusion(&mut self, number: usize, now: u64) {
         let new = &self.beliefs[number];
         let shares = |other: &Belief| other.keys().any(|key| new.keys().any(|own| own == key));
         let overlaps = |other: &Belief| other.acts_until > now && !other.forced && shares(other);
@@ -353,7 +353,7 @@ impl Checker {
     }
 
     /// Checks at the end of a run that no request is unanswered.
-    pub fn all_answered(&mut self) {
+    pub fn check_all_answered(&mut self) {
         let open: Vec<String> = self
             .asked
             .iter()
@@ -450,7 +450,7 @@ mod tests {
         for (key, fence, found) in [(7, 5, 0), (8, 5, 0), (7, 6, 0), (7, 6, 1), (8, 4, 2)] {
             let number = checker.hand_out(10, belief(1, key, 10, 11));
             checker.end(10, number);
-            checker.fence(number, key, fence);
+            checker.note_fence(number, key, fence);
             assert_eq!(checker.violations().len(), found, "{:?}", checker.violations());
         }
     }
@@ -484,32 +484,32 @@ mod tests {
     #[test]
     fn the_loss_of_a_kept_lock_is_reported_once_in_time_and_after_a_warning() {
         let (mut checker, number) = kept();
-        checker.warned(1, 90 * MILLI);
+        checker.note_warning(1, 90 * MILLI);
         checker.lose(88 * MILLI, number, 0);
-        checker.lost(1, End::Deadline, 88 * MILLI, 0);
-        checker.all_answered();
+        checker.note_loss(1, End::Deadline, 88 * MILLI, 0);
+        checker.check_all_answered();
         assert_eq!(checker.violations(), [""; 0]);
-        checker.lost(1, End::Deadline, 88 * MILLI, 0);
-        checker.warned(1, 90 * MILLI);
+        checker.note_loss(1, End::Deadline, 88 * MILLI, 0);
+        checker.note_warning(1, 90 * MILLI);
         assert_eq!(checker.violations().len(), 2, "after the end");
 
         let (mut checker, number) = kept();
         checker.lose(88 * MILLI, number, 0);
-        checker.lost(1, End::Deadline, 88 * MILLI, 0);
+        checker.note_loss(1, End::Deadline, 88 * MILLI, 0);
         assert!(checker.violations()[0].contains("without a warning"));
 
         let (mut checker, number) = kept();
         checker.lose(50 * MILLI, number, 0);
-        checker.lost(1, End::Gone, 51 * MILLI, 0);
+        checker.note_loss(1, End::Gone, 51 * MILLI, 0);
         assert!(checker.violations()[0].contains("1000000 ns late"));
 
         let (mut checker, number) = kept();
         checker.lose(50 * MILLI, number, 5);
-        checker.lost(1, End::Gone, 51 * MILLI, 5 + MILLI);
+        checker.note_loss(1, End::Gone, 51 * MILLI, 5 + MILLI);
         assert_eq!(checker.violations(), [""; 0], "it was kept from running");
 
         let (mut checker, _) = kept();
-        checker.lost(1, End::Gone, 50 * MILLI, 0);
+        checker.note_loss(1, End::Gone, 50 * MILLI, 0);
         assert!(checker.violations()[0].contains("still has the lock"));
 
         let (mut checker, number) = kept();
@@ -518,17 +518,17 @@ mod tests {
         assert!(checker.violations()[0].contains("was not told"));
 
         let (mut checker, _) = kept();
-        checker.all_answered();
+        checker.check_all_answered();
         assert_eq!(checker.violations(), ["kept to the end: [1]"]);
     }
 
     #[test]
     fn a_warning_counts_until_the_deadline_moves() {
         let (mut checker, number) = kept();
-        checker.warned(1, 90 * MILLI);
+        checker.note_warning(1, 90 * MILLI);
         checker.prolong(70 * MILLI, number, 150 * MILLI, 0);
         checker.lose(148 * MILLI, number, 0);
-        checker.lost(1, End::Deadline, 148 * MILLI, 0);
+        checker.note_loss(1, End::Deadline, 148 * MILLI, 0);
         assert!(checker.violations()[0].contains("without a warning"));
     }
 
@@ -547,7 +547,7 @@ mod tests {
     fn a_request_without_an_answer_is_found_at_the_end() {
         let mut checker = Checker::new(true);
         checker.ask(1, 3, "release", 100, 0);
-        checker.all_answered();
+        checker.check_all_answered();
         assert_eq!(checker.violations(), ["never answered: release 1 of client 3"]);
     }
 

@@ -230,7 +230,7 @@ impl World {
     }
 
     fn fall_asleep(&mut self, client: usize) {
-        self.look_at_what_is_left(client);
+        self.check_before_sleep(client);
         let at = self.sleeps_until(client);
         if at < u64::MAX {
             self.wake_client(client, at);
@@ -290,9 +290,9 @@ impl World {
             self.clients[client].left_unread[node] = true;
             self.tally.rests += 1;
         }
-        self.look_at_standing(client, node);
-        self.look_at_beliefs(client);
-        self.look_at_forced(client, node, wire);
+        self.count_node_state(client, node);
+        self.check_beliefs(client);
+        self.check_forced(client, node, wire);
     }
 
     /// Passes what was read to the coordinator, in pieces as this wire's reader gets them.
@@ -349,7 +349,7 @@ impl World {
     }
 
     /// Counts the events that a client reports about nodes.
-    pub fn look_at_events(&mut self, client: usize) {
+    pub fn count_events_of(&mut self, client: usize) {
         let now = self.agenda.now();
         while let Some(event) = self.clients[client].coordinator.poll_node_event() {
             self.trace.note(now, || format!("client {client}: {event:?}"));
@@ -367,7 +367,7 @@ impl World {
     }
 
     /// Counts what the client's coordinator says of a node.
-    fn look_at_standing(&mut self, client: usize, node: usize) {
+    fn count_node_state(&mut self, client: usize, node: usize) {
         let it = &mut self.clients[client];
         let id = NodeId::new(node);
         let state = it.coordinator.node_state(id);

@@ -83,7 +83,7 @@ impl Scenario {
 
     /// The third node grants the rival's acquire at once. The other nodes get it 83 ms later, when
     /// a key that the holder took just before has expired there. The rival notices nothing else.
-    fn a_rival_asks(&mut self) {
+    fn let_rival_acquire(&mut self) {
         self.stall(RIVAL, 0, 83);
         self.stall(RIVAL, 1, 83);
         self.acquire(RIVAL, 300);
@@ -143,7 +143,7 @@ impl Scenario {
     }
 
     /// Checks that the third node's vote has not prolonged the holder's lock: the rival has it.
-    fn the_rival_has_it(&mut self) {
+    fn check_rival_has_it(&mut self) {
         self.until(100);
         self.assert(self.left(HOLDER) == 0 && self.left(HEIR) == 0);
         self.assert(self.left(RIVAL) > 100);
@@ -212,7 +212,7 @@ fn heal_in_quarantine_does_not_count_before_its_end() {
 #[test]
 fn quarantine_grant_does_not_count_in_an_extend() {
     let mut it = Scenario::new();
-    it.a_rival_asks();
+    it.let_rival_acquire();
     it.until(2);
     it.restart();
     it.stop(RIVAL, 90);
@@ -222,7 +222,7 @@ fn quarantine_grant_does_not_count_in_an_extend() {
     it.assert(it.left(HOLDER) > 40);
     it.stall(HOLDER, 0, 200);
     it.extend(HOLDER, 300);
-    it.the_rival_has_it();
+    it.check_rival_has_it();
 }
 
 /// The holder won without the third node, which is flushed before it executes the holder's `SET`.
@@ -230,7 +230,7 @@ fn quarantine_grant_does_not_count_in_an_extend() {
 #[test]
 fn quarantine_grant_after_a_flush_and_the_verdict_does_not_count_in_an_extend() {
     let mut it = Scenario::new();
-    it.a_rival_asks();
+    it.let_rival_acquire();
     it.until(2);
     it.stall(HOLDER, 2, 8);
     it.acquire(HOLDER, 70);
@@ -241,14 +241,14 @@ fn quarantine_grant_after_a_flush_and_the_verdict_does_not_count_in_an_extend() 
     it.until(15);
     it.stall(HOLDER, 0, 200);
     it.extend(HOLDER, 300);
-    it.the_rival_has_it();
+    it.check_rival_has_it();
 }
 
 /// As before, but the push about the flush arrives while the acquire is undecided.
 #[test]
 fn quarantine_grant_after_a_flush_before_the_verdict_does_not_count_in_an_extend() {
     let mut it = Scenario::new();
-    it.a_rival_asks();
+    it.let_rival_acquire();
     it.until(2);
     it.stall(HOLDER, 1, 8);
     it.stall(HOLDER, 2, 4);
@@ -261,12 +261,12 @@ fn quarantine_grant_after_a_flush_before_the_verdict_does_not_count_in_an_extend
     it.assert(it.left(HOLDER) > 40);
     it.stall(HOLDER, 0, 200);
     it.extend(HOLDER, 300);
-    it.the_rival_has_it();
+    it.check_rival_has_it();
 }
 
 /// The third node forgets the rival's key and grants the holder's. The holder gives its lock away.
 fn given_away_in_quarantine(it: &mut Scenario) -> LockToken {
-    it.a_rival_asks();
+    it.let_rival_acquire();
     it.until(2);
     it.restart();
     it.stop(RIVAL, 90);
@@ -288,7 +288,7 @@ fn quarantine_grant_does_not_count_for_an_adopter() {
     it.assert(it.left(HEIR) > 35);
     it.stall(HEIR, 0, 200);
     it.extend(HEIR, 300);
-    it.the_rival_has_it();
+    it.check_rival_has_it();
 }
 
 /// While another node is silent, a client cannot adopt the lock by the vote of a node in
@@ -301,7 +301,7 @@ fn a_lock_is_not_taken_up_by_the_vote_of_a_node_in_quarantine() {
     it.adopt(HEIR, token, 300);
     it.until(25);
     it.assert(it.left(HEIR) == 0);
-    it.the_rival_has_it();
+    it.check_rival_has_it();
 }
 
 /// A client cannot extend the lock by its token with the vote of a node in quarantine.
@@ -311,5 +311,5 @@ fn quarantine_grant_does_not_count_in_an_extend_by_token() {
     let token = given_away_in_quarantine(&mut it);
     it.stall(HEIR, 0, 200);
     it.extend_token(HEIR, token, 300);
-    it.the_rival_has_it();
+    it.check_rival_has_it();
 }

@@ -30,7 +30,7 @@ impl World {
     /// Checks that no request, pending release, queued waiter or wait is left, and no key on any
     /// node.
     pub fn check_that_nothing_is_left(&mut self) {
-        self.checker.all_answered();
+        self.checker.check_all_answered();
         for client in 0..self.clients.len() {
             self.wait_for_answers(client);
             let it = &self.clients[client].coordinator;
@@ -344,7 +344,7 @@ impl World {
 
     /// Ends all clients while requests are in flight. Locks that were granted and not handed out
     /// have to go with them.
-    pub fn say_goodbye(&mut self) {
+    pub fn end_all_clients(&mut self) {
         for client in 0..self.clients.len() {
             for _ in 0..self.dice.below(3) {
                 let key = self.dice.place(self.keys.len());

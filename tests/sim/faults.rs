@@ -86,7 +86,7 @@ impl World {
     }
 
     /// Brings about a fault, and schedules the next one.
-    pub fn go_wrong(&mut self) {
+    pub fn bring_about_next_fault(&mut self) {
         if self.healed {
             return;
         }
@@ -124,7 +124,7 @@ impl World {
     }
 
     /// How long a fault lasts: a moment, about a node timeout, or long.
-    pub fn a_while(&mut self) -> u64 {
+    pub fn fault_length(&mut self) -> u64 {
         let timeout = self.plan.node_timeout();
         let longest =
             self.dice.weighted(&[(3, 5 * MILLI), (4, 2 * timeout), (2, 300 * MILLI), (1, SECOND)]);
@@ -148,7 +148,7 @@ impl World {
 
     fn stall_one(&mut self) -> bool {
         let Some(wire) = self.any_wire() else { return false };
-        let by = self.a_while();
+        let by = self.fault_length();
         self.trace.note(self.agenda.now(), || format!("FAULT stall wire {wire} by {by} ns"));
         self.network.stall(wire, by, &mut self.agenda);
         true
@@ -156,7 +156,7 @@ impl World {
 
     /// A node is stopped for a while.
     pub fn freeze(&mut self, node: usize) {
-        let until = self.agenda.now() + self.a_while();
+        let until = self.agenda.now() + self.fault_length();
         self.trace.note(self.agenda.now(), || format!("FAULT freeze node {node} until {until}"));
         let it = &mut self.nodes[node];
         it.frozen_until = it.frozen_until.max(until);
@@ -200,7 +200,7 @@ impl World {
 
     fn stop_one(&mut self) {
         let client = self.dice.place(self.clients.len());
-        let (now, by) = (self.agenda.now(), self.a_while());
+        let (now, by) = (self.agenda.now(), self.fault_length());
         self.trace.note(now, || format!("FAULT stop client {client} for {by} ns"));
         self.clients[client].stop(now, by);
     }
@@ -238,7 +238,7 @@ impl World {
     }
 
     fn trouble(&mut self, node: usize) {
-        let (now, by) = (self.agenda.now(), self.a_while());
+        let (now, by) = (self.agenda.now(), self.fault_length());
         let answers = |reply: &str| Trouble::Answers {
             commands: ["set", "eval", "evalsha"].map(String::from).into(),
             reply: reply.as_bytes().into(),
@@ -296,7 +296,7 @@ impl World {
     }
 
     fn lie(&mut self, node: usize) {
-        let until = self.agenda.now() + self.a_while();
+        let until = self.agenda.now() + self.fault_length();
         self.trace.note(self.agenda.now(), || format!("FAULT node {node} lies until {until}"));
         self.nodes[node].lies_until = until;
     }
@@ -354,7 +354,7 @@ impl World {
     }
 
     fn refuse(&mut self, node: usize) {
-        let until = self.agenda.now() + self.a_while();
+        let until = self.agenda.now() + self.fault_length();
         self.trace.note(self.agenda.now(), || format!("FAULT node {node} refuses until {until}"));
         self.nodes[node].refuses_until = until;
         self.cut_all(node);

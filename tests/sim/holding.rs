@@ -36,7 +36,7 @@ impl World {
         self.tally.fenced += u64::from(fenced);
         self.tally.fenced_sets += u64::from(fenced && wish.also != 0);
         for (key, fence) in keys.into_iter().zip(lock.fences()) {
-            self.checker.fence(belief, key, fence);
+            self.checker.note_fence(belief, key, fence);
         }
         self.probe(belief);
         self.agenda.put(until.saturating_sub(1), Event::Probe { belief });

@@ -150,7 +150,7 @@ impl World {
             }
             LockUpdateKind::Expiring { deadline, .. } => {
                 self.tally.warnings += 1;
-                self.checker.warned(serial, deadline.as_nanos());
+                self.checker.note_warning(serial, deadline.as_nanos());
                 if self.dice.chance(300) {
                     self.clients[client].users[user].at = now;
                 }
@@ -159,7 +159,7 @@ impl World {
                 self.tally.kept_lost += 1;
                 let stopped_for = self.clients[client].stopped_for;
                 let end = if reason == LostReason::Gone { End::Gone } else { End::Deadline };
-                self.checker.lost(serial, end, now, stopped_for);
+                self.checker.note_loss(serial, end, now, stopped_for);
                 self.on_loss(client, user, serial, reason);
             }
             other => self.checker.report_violation(format!("{serial} is kept, and told {other:?}")),
@@ -202,7 +202,7 @@ impl World {
     }
 
     /// Compares what the coordinator says of its users' locks with what they believe.
-    pub fn look_at_beliefs(&mut self, client: usize) {
+    pub fn check_beliefs(&mut self, client: usize) {
         let now = self.agenda.now();
         let it = &self.clients[client];
         let stopped_for = it.stopped_for;
@@ -245,7 +245,7 @@ impl World {
     /// Checks in the bytes that are about to be written that a heal sets a lost key for no longer
     /// than what is left of its lock. It needs to know the time exactly, so it checks only clients
     /// that are never late.
-    pub fn look_at_heals(&mut self, client: usize, wire: usize, output: &[u8]) {
+    pub fn check_heals(&mut self, client: usize, wire: usize, output: &[u8]) {
         let now = self.agenda.now();
         let it = &self.clients[client];
         if it.stopped_for > 0 || self.plan.pace > 0 {

@@ -171,7 +171,7 @@ impl World {
 
     /// Called after a node executed a request: it may have handed the key over to a lock that was
     /// taken away, whose waiter was still in line.
-    pub fn look_whether_forced_came_back(&mut self, number: usize) {
+    pub fn note_forced_that_came_back(&mut self, number: usize) {
         let (now, node) = (self.agenda.now(), &self.nodes[number]);
         for forced in &mut self.forced {
             if node.holds(now, &forced.key, &forced.token) {
@@ -183,7 +183,7 @@ impl World {
 
     /// Called when a client has read an answer of a node. If too many nodes have answered that a
     /// lock is gone, the client must not believe in it.
-    pub fn look_at_forced(&mut self, client: usize, node: usize, wire: usize) {
+    pub fn check_forced(&mut self, client: usize, node: usize, wire: usize) {
         let spare = (self.nodes.len() - 1) / 2;
         let it = &self.clients[client];
         let read = it.coordinator.unanswered(NodeId::new(node)) == 0;

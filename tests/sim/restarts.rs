@@ -15,7 +15,7 @@ use crate::world::World;
 impl World {
     /// A node is killed, and starts again after a while.
     pub fn kill(&mut self, node: usize) {
-        let until = self.agenda.now() + self.a_while();
+        let until = self.agenda.now() + self.fault_length();
         self.kill_until(node, until);
     }
 

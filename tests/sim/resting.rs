@@ -28,7 +28,7 @@ impl World {
         for (key, name) in self.keys.iter().enumerate() {
             self.ledger.set_key(now, number, key, node.master.get(clock, 0, name));
         }
-        self.look_whether_forced_came_back(number);
+        self.note_forced_that_came_back(number);
     }
 
     /// Lets `cause` take all keys from a node, which may then have those of another node. The node

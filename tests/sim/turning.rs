@@ -79,9 +79,9 @@ impl Driver for Driving<'_> {
     }
 
     fn expire(&mut self, now: Instant) {
-        self.world.look_at_what_waits(self.client, now);
+        self.world.check_before_timers(self.client, now);
         self.core().handle_timeout(now);
-        self.world.look_at_beliefs(self.client);
+        self.world.check_beliefs(self.client);
     }
 
     fn act(&mut self, action: Action) {
@@ -148,7 +148,7 @@ impl World {
 
     /// Checks, when a client falls asleep, that nothing is left for which no event wakes it. The
     /// poller reports input only once, and does not report that a socket takes output.
-    pub fn look_at_what_is_left(&mut self, client: usize) {
+    pub fn check_before_sleep(&mut self, client: usize) {
         let it = &self.clients[client];
         let unread = it.left_unread.contains(&true);
         let unwritten = (0..self.nodes.len()).any(|node| self.could_write(client, node));
@@ -162,7 +162,7 @@ impl World {
 
     /// Checks, when timers are about to expire, that nothing waits any more that waited when the
     /// turn began.
-    fn look_at_what_waits(&mut self, client: usize, by: Instant) {
+    fn check_before_timers(&mut self, client: usize, by: Instant) {
         let (now, waiting) = (self.agenda.now(), &self.clients[client].waiting);
         let unread = waiting.unread.iter().any(|&pieces| pieces > 0);
         let unwritten = waiting.unwritten.contains(&true);
@@ -199,10 +199,10 @@ impl World {
             self.tally.broken += 1;
             self.network.wires[wire].inbox.clear();
             self.lose(client, node, wire, "broken pipe");
-            self.look_at_beliefs(client);
+            self.check_beliefs(client);
             return true;
         }
-        self.look_at_heals(client, wire, &output);
+        self.check_heals(client, wire, &output);
         let mut count = output.len();
         let it = &mut self.network.wires[wire];
         if !self.healed && self.dice.chance(10) {
@@ -262,7 +262,7 @@ mod tests {
     /// When the client runs again, the node timeout of its requests is over, but the answers came
     /// long before.
     #[test]
-    fn a_client_that_was_away_reads_its_answers_before_it_believes_its_timeouts() {
+    fn stopped_client_reads_its_answers_before_its_timers_expire() {
         let trace = Trace::on();
         let mut world = one_that_asked(&trace);
         world.rouse(0);
@@ -275,7 +275,7 @@ mod tests {
     /// When the client runs again, the node timeout of its requests is over before they are
     /// written.
     #[test]
-    fn a_client_that_was_away_writes_its_questions_before_it_believes_its_timeouts() {
+    fn stopped_client_writes_its_requests_before_its_timers_expire() {
         let trace = Trace::on();
         let mut world = one_that_asked(&trace);
         world.keep_busy_before_its_turn(0, AWAY);

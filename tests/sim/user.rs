@@ -146,7 +146,7 @@ impl World {
     pub fn serve(&mut self, client: usize) {
         let now = self.agenda.now();
         self.take_ends(client);
-        self.look_at_events(client);
+        self.count_events_of(client);
         for user in 0..self.clients[client].users.len() {
             if self.clients[client].users[user].at <= now {
                 self.act(client, user);
@@ -156,7 +156,7 @@ impl World {
             let relic = self.clients[client].relics.swap_remove(at);
             self.use_relic(client, relic);
         }
-        self.look_at_beliefs(client);
+        self.check_beliefs(client);
     }
 
     /// A user does the next thing.

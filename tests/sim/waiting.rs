@@ -22,7 +22,7 @@ impl World {
 
     fn watch_key(&mut self, key: usize) {
         let now = self.agenda.now();
-        let soon = self.soon();
+        let soon = self.longest_wait();
         let name = &self.keys[key];
         let free = |node: &&crate::node::Node| node.master.get(node.clock(now), 0, name).is_none();
         let is_free = 2 * self.nodes.iter().filter(free).count() > self.nodes.len();
@@ -60,7 +60,7 @@ impl World {
     /// How long a free key may have a waiter: a few of the longest pauses between two polls, a few
     /// answers in flight, and the longest pause after a refused attempt, which is a fourth of what
     /// is left of the wait.
-    fn soon(&self) -> u64 {
+    fn longest_wait(&self) -> u64 {
         let longest = self.plan.settings.retry.1.as_nanos() as u64;
         // A waiter in line learns only by polling that a key was released without the line.
         let polls = 100 * MILLI;

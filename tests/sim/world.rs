@@ -144,7 +144,7 @@ impl World {
         self.tally.healed = self.clients.iter().map(|it| it.coordinator.stats().healed).sum();
         self.let_everyone_take_every_key();
         if self.count_event() {
-            self.say_goodbye();
+            self.end_all_clients();
         }
     }
 
@@ -171,7 +171,7 @@ impl World {
             Event::Client { client, wake } => self.go_on(client, wake),
             Event::ToNode { wire } => self.arrive_at_node(wire),
             Event::ToClient { wire } => self.arrive_at_client(wire),
-            Event::Fault => self.go_wrong(),
+            Event::Fault => self.bring_about_next_fault(),
             Event::Thaw { node } => self.thaw(node),
             Event::Start { node } => self.start(node),
             Event::Copy { node, from } => self.copy_now(node, from),
@@ -244,7 +244,7 @@ impl World {
         node.master.handle_bytes(clock, connection, bytes);
         self.note_what_is_there(number);
         if stale {
-            self.look_at_stale_grants(wire, &before);
+            self.note_stale_grants(wire, &before);
         }
         self.deliver_answers(number);
     }
@@ -291,7 +291,7 @@ impl World {
     /// Looks at keys that a node granted on a connection that its client has lost. The client has
     /// ended that connection or still has to send a release. If the node did not carry out the
     /// CLIENT KILL, no client is at fault for a grant after the releases.
-    fn look_at_stale_grants(&mut self, wire: usize, before: &[Option<Vec<u8>>]) {
+    fn note_stale_grants(&mut self, wire: usize, before: &[Option<Vec<u8>>]) {
         let it = &self.network.wires[wire];
         let number = it.node;
         let paid = self.clients[it.client].usable_on[number].is_some_and(|newer| newer > wire);

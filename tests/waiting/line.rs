@@ -148,7 +148,7 @@ fn node_that_is_stopped_or_forgets_costs_waiters_in_line_no_turn() {
 }
 
 #[test]
-fn line_and_locks_that_are_named_after_its_key_do_not_meet() {
+fn line_and_locks_with_similar_names_do_not_collide() {
     let fleet = Fleet::start(3);
     let client = ready::client(line_config(&fleet));
     let names = ["a:line", "line:{a}", "{a}"];

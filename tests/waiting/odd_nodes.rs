@@ -19,7 +19,7 @@ fn hand_overs(processes: &mut [Process; 2]) -> Vec<Duration> {
 }
 
 #[test]
-fn a_key_without_an_end_on_one_node_is_outvoted() {
+fn key_without_a_ttl_on_one_node_is_outvoted() {
     let fleet = Fleet::start(5);
     fleet[2].command(&["SET", "a", "another program's"]);
     let mut processes = [Process::start(&fleet.urls()), Process::start(&fleet.urls())];
@@ -39,7 +39,7 @@ fn a_key_without_an_end_on_one_node_is_outvoted() {
 /// A majority has the key without a ttl: no process gets it, however long it waits, and none asks
 /// for it without a pause.
 #[test]
-fn a_key_without_an_end_on_a_majority_is_waited_for_in_peace() {
+fn wait_for_a_key_without_a_ttl_on_a_majority_polls_with_pauses() {
     let fleet = Fleet::start(5);
     for node in fleet.iter().take(3) {
         node.command(&["SET", "a", "another program's"]);
@@ -65,7 +65,7 @@ fn a_key_without_an_end_on_a_majority_is_waited_for_in_peace() {
 }
 
 #[test]
-fn a_frozen_node_is_waited_for_by_nobody() {
+fn frozen_node_delays_no_hand_over() {
     let fleet = Fleet::start(5);
     let mut processes = [Process::start(&fleet.urls()), Process::start(&fleet.urls())];
     fleet[4].stop();
@@ -73,14 +73,13 @@ fn a_frozen_node_is_waited_for_by_nobody() {
     let took = hand_overs(&mut processes);
     assert!(took[ROUNDS / 2] < timer.limit(AS_FAST), "{took:?}");
     fleet[4].cont();
-    // The client is not driven here, so it would send the frozen node's release only in its next
-    // call.
+    // The processes make no more calls, so node 4 may get its releases only later.
     let alive = fleet.iter().take(4);
     nothing_is_left(alive);
 }
 
 #[test]
-fn a_node_that_freezes_while_it_is_waited_is_no_reason_to_wait() {
+fn node_that_freezes_during_a_wait_delays_no_waiter() {
     let fleet = Fleet::start(5);
     let mut holder = Process::start(&fleet.urls());
     let mut waiter = Process::start(&fleet.urls());

@@ -205,7 +205,7 @@ fn no_dead_waiter_keeps_the_key_where_too_many_are_dead() {
 }
 
 #[test]
-fn members_that_say_nothing_a_key_can_be_handed_over_with_are_cleaned_away() {
+fn malformed_members_of_a_line_are_removed() {
     let fleet = Fleet::start(3);
     for node in fleet.iter() {
         for junk in ["0 5 - m t", "5 0 - m t", "99999999999999999999 5 - m t", "x", "5 - m t", ""] {
