@@ -30,7 +30,7 @@ use support::Fleet;
 /// Allocations on all threads, so also on the driver thread of a shared client.
 static EVERYWHERE: AtomicU64 = AtomicU64::new(0);
 
-/// A test that counts on all threads takes this alone, so that no other test runs meanwhile.
+/// A test that counts on all threads locks this for writing, so that no other test runs beside it.
 static ALONE: RwLock<()> = RwLock::new(());
 
 struct Counting;
@@ -179,7 +179,7 @@ fn client_allocates_nothing(held: usize) {
     assert_eq!(fewest, 0, "allocations in {} pairs with {held} held", PAIRS / 5);
 }
 
-/// The votes of a fenced lock are kept beside its record, in two boxes.
+/// The votes of a fenced lock are kept in two boxes besides its record.
 #[test]
 fn a_fenced_pair_of_the_client_allocates_twice() {
     let _others = ALONE.read().unwrap_or_else(PoisonError::into_inner);
@@ -350,8 +350,8 @@ impl Ours {
         }
     }
 
-    /// Acquires and releases so many locks. All keys are in flight as long as fewer than `most`
-    /// records are open: on a busy machine a node can be thousands of locks behind the majority.
+    /// Acquires and releases `count` locks. All keys are in flight while fewer than `most` records
+    /// are open: on a busy machine a node can be thousands of locks behind the majority.
     fn pairs(&mut self, count: u64, most: usize) {
         let (mut begun, mut done) = (0, 0);
         self.idle.extend(0..self.keys.len() as u64);
@@ -391,8 +391,8 @@ fn the_coordinator_allocates_nothing() {
     for in_flight in [1, 64, 512] {
         let mut by_hand = ByHand::connect(in_flight);
         let mut locks = Vec::with_capacity(in_flight);
-        // So many locks that one is handed over: a client that asks again at once hands over one of
-        // 64.
+        // This many locks, so that one is handed over: a client that asks again at once hands over
+        // one of 64.
         by_hand.pairs_into(66 * in_flight, TTL, &mut locks);
         let before = allocated();
         by_hand.pairs_into(PAIRS as usize, TTL, &mut locks);

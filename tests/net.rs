@@ -22,7 +22,7 @@ fn settings() -> Settings {
     settings
 }
 
-/// Three masters, and so many clients that are connected to them.
+/// Three masters, and `clients` clients that are connected to them.
 fn net(clients: usize) -> Net {
     let mut net = Net::new(3, 1);
     for _ in 0..clients {

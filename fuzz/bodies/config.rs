@@ -188,8 +188,8 @@ fn seconds(text: &str) -> Option<f64> {
 /// Checks a configuration file.
 fn file(text: &str) {
     match toml::from_str::<ConfigFile>(text) {
-        // This error's text comes from the TOML parser, which may use several lines. It must not be
-        // empty.
+        // The text of this error comes from the TOML parser and may have several lines, but must
+        // not be empty.
         Err(error) => assert!(!error.to_string().is_empty()),
         Ok(file) => {
             let again = rendered(&file);

@@ -150,7 +150,7 @@ fn acl_rule_for_lines_is_enough_for_them() {
     }
 }
 
-/// Such a user can join a line; only its polls are refused.
+/// A user with these rights can join a line; only its polls are refused.
 #[test]
 fn waiter_that_may_join_but_not_poll_asks_again_after_pauses() {
     let fleet = Fleet::start(3);

@@ -47,7 +47,8 @@ fn debug_output_shows_no_password() {
     println!("{SHOWN}{:?}", engine.stats());
 }
 
-/// It also looks for parts of [`PASSWORD`], because a line may have been cut off in the middle.
+/// The test also looks for parts of [`PASSWORD`], because a line may have been cut off in the
+/// middle.
 #[test]
 fn no_output_has_a_password_in_it() {
     let binary = std::env::current_exe().expect("this binary has a path");

@@ -330,7 +330,7 @@ fn lock_waits_for_two_that_load() {
     nothing_is_left(&[&before, &after], &fleet);
 }
 
-/// Restarts the node with so many keys on its disk, read so slowly, that it loads for that long.
+/// Restarts the node with a large file to load, and so slowly that loading takes `time`.
 fn loads_for(node: &Node, time: Duration) {
     let keys = time.as_millis().to_string();
     assert!(node.command(&["DEBUG", "POPULATE", &keys]).is_ok());

@@ -252,8 +252,8 @@ fn fence_goes_on_growing() {
     }
 }
 
-/// This holds only if the counters are deleted `max_ttl` after their start or later. Before that
-/// the number may fall, because nothing else on the nodes has it.
+/// A counter has to be deleted `max_ttl` after its start or later. Before that the number may fall,
+/// because nothing else on the nodes has it.
 #[test]
 fn fence_grows_though_counters_were_deleted_max_ttl_after_their_start() {
     let fleet = Fleet::start(3);

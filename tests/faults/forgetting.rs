@@ -5,7 +5,7 @@ use crate::support::Value;
 use redlatch::proto::NODE_MARKER;
 use redlatch::{Error, LockOptions};
 
-/// The longest ttl here; a quarantine lasts as long, and the drift longer.
+/// The longest ttl here. A quarantine lasts for this time and the drift.
 const MAX_TTL: Duration = millis(1_500);
 
 fn guarded(fleet: &Fleet) -> Config {

@@ -7,8 +7,8 @@ use crate::support::Cut;
 use redlatch::proto::NODE_MARKER;
 use redlatch::{LockOptions, NodeError};
 
-/// The longest ttl in the tests that wait for the end of a quarantine, which lasts as long and the
-/// drift longer.
+/// The longest ttl in the tests that wait for the end of a quarantine, which lasts for this time
+/// and the drift.
 const MAX_TTL: Duration = Duration::from_secs(8);
 
 /// The longest ttl in the other tests: so long that a busy machine probes before the quarantine

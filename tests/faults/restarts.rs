@@ -4,7 +4,7 @@
 use super::*;
 use redlatch::{Error, LockOptions, NodeError, NodeEvent, NodeReply, ReleaseOutcome};
 
-/// The longest ttl here; a quarantine lasts as long, and the drift longer.
+/// The longest ttl here. A quarantine lasts for this time and the drift.
 const MAX_TTL: Duration = Duration::from_secs(2);
 
 fn guarded(urls: Vec<String>, guard: RestartGuard) -> Config {
@@ -153,7 +153,8 @@ fn quarantined_node_denies() {
 #[test]
 fn a_node_that_was_promoted_is_not_trusted_by_its_uptime() {
     let fleet = Fleet::start(3);
-    // Then the nodes have been up long enough for every client to trust them by their uptime.
+    // From now on the nodes have been up long enough for every client to trust them by their
+    // uptime.
     drop(trusting(&fleet, RestartGuard::On));
     for node in &fleet {
         assert!(node.command(&["REPLICAOF", "127.0.0.1", "1"]).is_ok());

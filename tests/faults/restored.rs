@@ -4,7 +4,7 @@
 use super::*;
 use redlatch::{Error, Guard};
 
-/// The longest ttl here; a quarantine lasts as long, and the drift longer: longer than a test.
+/// The longest ttl here. A quarantine lasts for this time and the drift: longer than a test.
 const MAX_TTL: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_secs(2);
 

@@ -53,7 +53,7 @@ fn config_is_refused_in_one_line_or_can_be_written_again() {
     fuzz("config", config::LONGEST, 6_000, config::run);
 }
 
-/// Runs a target on its committed inputs, and then on so many others.
+/// Runs a target on its committed inputs, and then on `cases` others.
 fn fuzz(target: &str, longest: usize, cases: u32, run: fn(&[u8])) {
     let seeds = seeds(target);
     seeds.iter().for_each(|(name, seed)| {

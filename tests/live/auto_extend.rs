@@ -8,7 +8,7 @@ use super::*;
 use crate::support::{Monitor, Node, again};
 use redlatch::{AutoExtend, Lock, LostReason, NodeError, NodeReply, Outcome, ReleaseOutcome};
 
-/// How many locks a test acquires at once, and then releases one by one while they are renewed.
+/// How many locks a test acquires in one turn, and then releases one by one while they are renewed.
 const WAVE: usize = 1_000;
 
 /// Acquires as many locks as a wave has, each with auto-extend.

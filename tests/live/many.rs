@@ -9,7 +9,7 @@ const KEYS: u64 = 10_000;
 /// the kernel gives up a connection on which a stopped node reads nothing.
 const FEW: u64 = 500;
 
-/// Acquires so many keys in one turn.
+/// Acquires `keys` keys in one turn.
 fn acquire_all(embedded: &mut Loop, keys: u64) -> Vec<Lock> {
     for data in 0..keys {
         embedded

@@ -83,7 +83,7 @@ fn long_run_leaves_no_byte_record_request_or_timer() {
     }
 }
 
-/// Runs so many acquires and releases. The first half shows how much memory is needed; the second
+/// Acquires and releases `pairs` locks. The first half shows how much memory is needed; the second
 /// half must need no more.
 fn run(start: Start, pairs: u64) -> Tally {
     let mut world = World::new(start);

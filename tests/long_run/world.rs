@@ -13,7 +13,7 @@ use crate::dice::Dice;
 
 const NODES: usize = 3;
 const CLIENTS: usize = 2;
-/// How many keys each client has in flight at once.
+/// How many keys each client has in flight at the same time.
 const BATCH: u64 = 32;
 /// A key that both clients acquire, and in how many of a thousand acquires.
 const SHARED: (&[u8], u64) = (b"shared", 15);
@@ -146,7 +146,7 @@ impl World {
         (0..CLIENTS).map(|client| self.net.get_client(client).open_timers()).sum()
     }
 
-    /// Runs batches until so many locks were acquired and released in total.
+    /// Runs batches until `pairs` locks were acquired and released in total.
     pub fn run_until(&mut self, pairs: u64) {
         while self.tally.pairs < pairs {
             if self.dice.chance(FAULTS) {

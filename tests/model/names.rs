@@ -29,7 +29,7 @@ const CLIENTS: usize = 3;
 const STARTS: u64 = 3;
 /// How many nodes have names.
 const NODES: u64 = 5;
-/// Other clients know a waiter by so many first digits of its token.
+/// Other clients know a waiter by this many first digits of its token.
 const BEGINNING: usize = 12;
 
 #[derive(Debug, Clone, Copy)]

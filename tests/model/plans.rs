@@ -150,7 +150,7 @@ const fn released(bounds: Bounds) -> Plan {
     Plan { prefix: RELEASING, ..waiting(bounds) }
 }
 
-/// These bounds after so long a time that the node hands the key over with a short ttl.
+/// A plan after a pause so long that the node hands the key over with a short ttl.
 const fn short(bounds: Bounds) -> Plan {
     Plan { prefix: RELEASING_LATE, hand_over_ttl: SHORT_TTL, ..waiting(bounds) }
 }

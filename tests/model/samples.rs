@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use crate::world::World;
 
-/// One of so many states is kept.
+/// One of this many states is kept.
 const ONE_OF: u64 = 61;
 /// How many copies are kept at most, and how many pairs are compared at most.
 const KEPT: usize = 3_000;

@@ -1,7 +1,7 @@
 //! The search: it checks every state that can be reached once.
 //!
-//! It goes depth first, so its memory holds only one path and the fingerprints. `shortest` finds
-//! the shortest run to a violation.
+//! The search goes depth first, so its memory holds only one path and the fingerprints. `shortest`
+//! finds the shortest run to a violation.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -73,7 +73,7 @@ fn extend_by_token_of_a_set_leaves_all_keys_of_a_node_that_lost_one() {
     nothing_is_left(&fleet);
 }
 
-/// The longest ttl here, and the length of a quarantine (without the drift).
+/// The longest ttl here. A quarantine lasts for this time and the drift.
 const MAX_TTL: Duration = Duration::from_secs(30);
 
 #[test]

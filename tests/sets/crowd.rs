@@ -34,7 +34,7 @@ fn now() -> u64 {
     clock::now().as_nanos()
 }
 
-/// Runs so many processes, with faults of the nodes if `troubled`. Returns their holds.
+/// Runs `processes` processes, with faults of the nodes if `troubled`. Returns their holds.
 fn run(nodes: usize, processes: usize, keys: usize, of: usize, troubled: bool) -> Vec<Hold> {
     let fleet = Fleet::with(nodes, &["--appendonly", "yes", "--appendfsync", "no"]);
     let seconds = std::env::var(SECONDS).ok().and_then(|text| text.parse().ok());

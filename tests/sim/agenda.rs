@@ -39,11 +39,11 @@ pub enum Event {
     Copy { node: usize, from: usize },
     /// A node that refused commands serves them again.
     Recover { node: usize },
-    /// The checker looks whether a lock that a user believes in is on a majority of the nodes.
+    /// A check whether a lock that a user believes in is on a majority of the nodes.
     Probe { belief: usize },
-    /// The checker looks whether a lock that was given away is still there to be adopted.
+    /// A check whether a lock that was given away is still there to be adopted.
     ProbeGiven { handed: usize },
-    /// The checker looks whether users wait for keys that are free.
+    /// A check whether users wait for keys that are free.
     Watch,
     /// The next node is the only healthy one.
     Turn(Turn),

@@ -144,9 +144,9 @@ impl World {
         }
     }
 
-    /// Called before a node executes a request. Notes the node if it will answer that a lock is
-    /// gone that was taken away. A command in pieces does not count, because it may be another
-    /// node's turn when its end arrives.
+    /// Called before a node executes a request. Notes the node if its answer will be that a lock is
+    /// gone which an operator took away. A command in pieces does not count, because it may be
+    /// another node's turn when its end arrives.
     pub fn note_absent(&mut self, wire: usize, bytes: &[u8]) {
         if self.forced.is_empty() {
             return;

@@ -2,7 +2,7 @@
 //! same nodes, counts answers by their first byte, and sends the next request once a majority has
 //! answered. A bench compares the library with it.
 //!
-//! It has no timer and checks no token; an answer that is no grant is a panic.
+//! The loop has no timer and checks no token; an answer that is no grant is a panic.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};

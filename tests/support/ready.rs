@@ -38,7 +38,7 @@ pub fn vouched(config: Config) -> Client {
     client
 }
 
-/// Drives the client until so many nodes are ready.
+/// Drives the client until `nodes` of its nodes are ready.
 #[track_caller]
 pub fn wait_ready(client: &Client, nodes: usize) {
     let start = Instant::now();

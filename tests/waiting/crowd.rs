@@ -21,10 +21,10 @@ const SECONDS_UNLESS_TOLD: u64 = 6;
 /// much longer for another.
 const HELD: Duration = millis(300);
 
-/// After so many turns per process, each process has had one with near certainty.
+/// Once this many turns per process are over, each process has had one with near certainty.
 const TURNS: usize = 40;
 
-/// How long so many turns may take.
+/// How long these turns may take.
 const AS_LONG: Duration = Duration::from_secs(180);
 
 /// One line of the file.

@@ -22,7 +22,7 @@ pub fn waiting() -> LockOptions {
     LockOptions::new(TTL).wait(60 * SECOND)
 }
 
-/// Waits until so many waiters are in the line of each node, or have the key there: the holder may
+/// Waits until `length` waiters are in the line of each node, or have the key there: the holder may
 /// have it only on a majority.
 #[track_caller]
 pub fn wait_for_line(fleet: &Fleet, length: usize) {

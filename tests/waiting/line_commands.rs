@@ -50,7 +50,7 @@ impl Watched {
         self.count(JOIN.source, &[token, &member, "30000", "10000", again])
     }
 
-    /// Sets the key, and lets so many waiters join its line.
+    /// Sets the key, and lets `waiters` waiters join its line.
     fn held(&self, waiters: usize, ttls: &str) {
         self.node().command(&["DEL", LINE]);
         self.node().command(&["SET", "a", "holder", "PX", "30000"]);

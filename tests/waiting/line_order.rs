@@ -55,7 +55,7 @@ struct Round {
 }
 
 impl Round {
-    /// All pairs of turns: one, and another that was served later.
+    /// All pairs of turns: an earlier one, and one that was served after it.
     fn pairs(&self) -> impl Iterator<Item = (&Turn, &Turn)> {
         let after = |(place, first)| self.turns[place + 1..].iter().map(move |then| (first, then));
         self.turns.iter().enumerate().flat_map(after)
