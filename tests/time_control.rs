@@ -223,7 +223,7 @@ fn advance_wakes_a_task_that_drives() {
         let guard = client.lock("a", TTL).await.unwrap();
         let start = Instant::now();
         let advances = std::thread::spawn(move || {
-            // By then the task sleeps.
+            // After this time the task sleeps.
             while start.elapsed() < SECOND / 10 {
                 std::thread::yield_now();
             }

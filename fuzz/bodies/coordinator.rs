@@ -176,7 +176,7 @@ impl World {
     }
 }
 
-/// What the clients report.
+/// Takes what the clients report.
 impl World {
     /// Passes what the clients report to the checker; completions only if `fetches`.
     fn look(&mut self, fetches: bool) {

@@ -22,7 +22,7 @@ pub struct Held {
     pub key: usize,
     pub belief: usize,
     pub until: u64,
-    /// The loss was reported.
+    /// Whether its loss was reported.
     pub lost: bool,
     /// The caller released the key by its token, so its loss may be reported, but need not be.
     pub given_up: bool,
@@ -49,7 +49,7 @@ pub enum Hostility {
 
 pub struct World {
     pub net: Net,
-    /// By client.
+    /// The caller of each client.
     pub callers: Vec<Caller>,
     pub checker: Checker,
     pub hostility: Hostility,
@@ -103,7 +103,7 @@ impl World {
     }
 }
 
-/// Bytes, connections, time.
+/// Moves bytes, connections and time.
 impl World {
     /// Delivers all that is in flight to every node and client, until nothing is.
     pub fn flow(&mut self) {

@@ -175,7 +175,7 @@ fn a_user_who_may_not_write_the_marker_does_without_it() {
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
 }
 
-/// Nodes that write each command to disk before they answer (`appendfsync always`).
+/// The nodes write each command to disk before they answer (`appendfsync always`).
 #[test]
 fn persistent_nodes_that_restart_with_their_marker_are_trusted_at_once() {
     let fleet = Fleet::with(3, &["--appendonly", "yes", "--appendfsync", "always"]);

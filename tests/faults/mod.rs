@@ -40,7 +40,7 @@ where
     config.restart_guard(RestartGuard::Off)
 }
 
-/// A client all of whose nodes are ready.
+/// A client whose nodes are all ready.
 fn client(config: Config) -> Client {
     ready::client(config)
 }
@@ -53,7 +53,7 @@ fn wait_ready(client: &Client, nodes: usize) -> Duration {
     start.elapsed()
 }
 
-/// Drives the client until `holds`, and returns how long that took.
+/// Drives the client until `holds` is true, and returns how long that took.
 #[track_caller]
 fn drive_until(
     client: &Client,

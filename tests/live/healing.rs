@@ -98,7 +98,7 @@ fn a_node_that_restarts_empty_is_healed_after_the_next_extend_that_is_won() {
     assert_eq!(tokens(&fleet, "a"), vec![token; 3]);
 }
 
-/// The longest ttl under the restart guard here, and so the length of a quarantine.
+/// The longest ttl under the restart guard. A quarantine lasts for this time and the drift.
 const MAX_TTL: Duration = Duration::from_secs(6);
 
 #[test]

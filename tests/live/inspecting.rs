@@ -5,7 +5,7 @@ use super::*;
 use crate::support::Node;
 use redlatch::{ConfigError, KeyState, KeySummary, LostReason, NodeError, ReleaseOutcome, Value};
 
-/// What each node holds, in the order of the list.
+/// What an inspection finds: its summary, and the key's state on each node.
 #[track_caller]
 fn states(client: &Client, key: &str) -> (KeySummary, Vec<KeyState>) {
     let inspection = client.inspect(key).unwrap();
@@ -93,7 +93,7 @@ fn nodes_that_do_not_answer_and_keys_that_are_no_locks_are_seen_as_what_they_are
     assert_eq!(fleet[0].command(&["RPUSH", "a", "1"]).int(), 1);
     fleet[1].kill();
     fleet[2].stop();
-    // The client waits for the stopped node, for a node timeout.
+    // The client waits a node timeout for the stopped node.
     let start = Instant::now();
     let (summary, seen) = states(&client, "a");
     println!("two of five do not answer: {:?}: {summary:?}, {seen:?}", start.elapsed());

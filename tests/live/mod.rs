@@ -63,11 +63,11 @@ trait Watched {
 #[derive(Debug)]
 struct Told {
     error: Error,
-    /// The deadlines of the warnings.
+    /// The deadlines of which the client warned.
     warnings: Vec<redlatch::clock::Instant>,
     /// The moment of the report.
     at: redlatch::clock::Instant,
-    /// The last deadline that was in force.
+    /// The latest deadline of the lock.
     deadline: redlatch::clock::Instant,
 }
 
@@ -92,7 +92,7 @@ impl Watched for Client {
         ready::wait_ready(self, nodes);
     }
 
-    /// Drives until `holds`, and returns how long that took.
+    /// Drives until `holds` is true, and returns how long that took.
     #[track_caller]
     fn drive_until(
         &self,

@@ -303,7 +303,7 @@ impl World {
     }
 }
 
-/// Time and faults.
+/// Lets time pass, and brings about faults.
 impl World {
     /// Lets time pass. The callers take the completions meanwhile.
     fn pass(&mut self, by: Duration) {

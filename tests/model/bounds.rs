@@ -60,7 +60,7 @@ pub struct Fences {
     pub from_clock: bool,
 }
 
-/// What is searched.
+/// A search: its clients, nodes and bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     /// How many clients there are.

@@ -54,7 +54,7 @@ impl World {
         }
     }
 
-    /// The next command of a client arrives.
+    /// Delivers the client's next command to the node.
     pub fn deliver_to_node(&mut self, client: usize, node: usize) {
         let wire = self.wire_mut(client, node);
         let id = wire.id.expect("commands are on their way");
@@ -62,7 +62,7 @@ impl World {
         self.execute(node, id, &message);
     }
 
-    /// The next command of a lost connection arrives.
+    /// Delivers the next command of a connection that its client has lost.
     pub fn deliver_late(&mut self, orphan: usize) {
         let it = &mut self.orphans[orphan];
         let (node, id) = (it.node, it.id);
@@ -102,7 +102,7 @@ impl World {
         }
     }
 
-    /// The next bytes of a node arrive at a client, or the end of the connection.
+    /// Delivers the node's next bytes to the client, or the end of the connection.
     pub fn deliver_to_client(&mut self, client: usize, node: usize) -> Checked {
         let (now, id) = (self.now, NodeId::new(node));
         match self.wire_mut(client, node).down.pop_front() {

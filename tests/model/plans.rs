@@ -232,7 +232,7 @@ const HELD_AND_IN_LINE: &[Step] = &[
 /// Client 0 waits in line, and the release of client 1 is in flight.
 const RELEASING: &[Step] = &after_in_line::<9>(&[Step::Release { client: 1 }]);
 
-/// The release of client 1 is in flight, and client 0 has not polled for as long as it may.
+/// The release of client 1 is in flight, and client 0 has not polled for the longest pause.
 const RELEASING_LATE: &[Step] = &after_in_line::<10>(&[Step::Time, Step::Release { client: 1 }]);
 
 /// The release of client 1 is in flight, and clients 0 and 2 wait in line.

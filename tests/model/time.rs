@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redlatch::proto::{Instant, RestartGuard};
 
-/// The ttl that is asked for: the longest that is allowed.
+/// The ttl of all locks, which is the longest allowed.
 pub const TTL: Duration = Duration::from_millis(100);
 pub const MAX_TTL: Duration = TTL;
 /// All times that lead to a step of a connection are as long as the node timeout.

@@ -126,7 +126,7 @@ impl World {
         Arc::make_mut(&mut self.nodes[node])
     }
 
-    /// The state in words: what is on its way, and what each client and node has.
+    /// The state in words: what is in flight, and what each client and node has.
     pub fn describe(&self) -> String {
         let mut text = format!("{} ms, left: {:?}\n", self.now.as_nanos() / 1_000_000, self.left);
         for (index, client) in self.clients.iter().enumerate() {

@@ -23,7 +23,7 @@ fn pairs(of: &[(&str, &str)]) -> Vec<(String, String)> {
     of.iter().map(|(verb, outcome)| (verb.to_string(), outcome.to_string())).collect()
 }
 
-/// Waits until there is such an event.
+/// Waits for an event whose fields have these values.
 #[track_caller]
 fn wait_for_event(wanted: &[(&str, &str)]) {
     let end = Instant::now() + Duration::from_secs(20);

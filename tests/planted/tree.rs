@@ -35,7 +35,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Copies the tree, with the patch.
+    /// Copies the tree, and applies the patch to the copy.
     pub fn of(patch: &Patch) -> Tree {
         // The folder is next to target/debug, wherever that is.
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("planted");

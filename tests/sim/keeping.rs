@@ -17,7 +17,7 @@ use crate::world::World;
 /// The shortest ttl with which a lock can be kept, in milliseconds.
 const SHORTEST_KEPT: u64 = 10;
 
-/// How a lock is kept.
+/// The auto-extend of a lock.
 #[derive(Debug)]
 pub struct Keeping {
     /// The serial number under which its updates are reported.

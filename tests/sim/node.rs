@@ -19,7 +19,7 @@ const RATES: [i64; 5] = [0, 0, 9_900, -9_900, 3_000];
 /// The uptime of a master in seconds when the simulation begins: a day.
 const A_DAY: u32 = 24 * 60 * 60;
 
-/// A master and its surroundings.
+/// A master, its clock, and the faults that it has.
 #[derive(Debug)]
 pub struct Node {
     /// The simulated server.
@@ -127,7 +127,7 @@ impl Node {
         (nanos * 1_000_000 / i128::from(1_000_000 + self.rate)) as u64
     }
 
-    /// All keys of the node with their texts; those of lists and lines are empty.
+    /// All keys of the node with their values; those of lists and lines are empty.
     pub fn texts(&self, now: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
         let clock = self.clock(now);
         let text = |key: &[u8]| self.master.get(clock, 0, key).unwrap_or_default().to_vec();

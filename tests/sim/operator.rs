@@ -16,7 +16,7 @@ use crate::agenda::{Event, Turn};
 use crate::user::{Held, State};
 use crate::world::World;
 
-/// A lock that an operator took away.
+/// A lock whose key an operator deleted on all nodes.
 #[derive(Debug)]
 pub struct Forced {
     client: usize,

@@ -43,9 +43,8 @@ impl Waiting {
 
 /// A client of the world, for one step of its turn.
 pub struct Driving<'a> {
-    /// The world.
     pub world: &'a mut World,
-    /// Which client.
+    /// The number of the client.
     pub client: usize,
 }
 

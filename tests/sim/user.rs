@@ -61,7 +61,7 @@ pub struct Held {
     pub extend: Option<(Op, u64)>,
     /// An extend was cancelled and may still take effect, so the end of the lock is not known.
     pub open_end: bool,
-    /// How it is kept, if it is.
+    /// Its auto-extend, if it has one.
     pub keep: Option<Keeping>,
     /// The ttl of the last request, in milliseconds.
     pub ttl: u64,
@@ -180,7 +180,7 @@ impl World {
         (it.state, it.at) = (State::Resting, at);
     }
 
-    /// Asks for a key.
+    /// Acquires or adopts a lock, or inspects a key.
     fn begin(&mut self, client: usize, user: usize) {
         if self.healed {
             return;

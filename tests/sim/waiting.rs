@@ -5,7 +5,7 @@ use crate::agenda::{Event, MILLI};
 use crate::user::{LONGEST_WAIT, State, User};
 use crate::world::World;
 
-/// How often all keys are checked.
+/// The time between two checks of all keys.
 const STEP: u64 = MILLI;
 
 impl World {

@@ -54,7 +54,7 @@ pub struct World {
     pub occupied: Vec<(usize, usize, u64)>,
     /// By key: since when it has been free while a user waits for it.
     pub free_since: Vec<Option<u64>>,
-    /// Locks that an operator deleted without their owners' knowledge.
+    /// Locks whose keys an operator deleted on all nodes, without their owners' knowledge.
     pub forced: Vec<Forced>,
     serial: u64,
 }

@@ -26,12 +26,12 @@ impl Dice {
         Dice(self.any())
     }
 
-    /// 0 to `sides` - 1.
+    /// A random number from 0 to `sides` - 1.
     pub fn roll(&mut self, sides: u32) -> u32 {
         self.below(u64::from(sides)) as u32
     }
 
-    /// Any number.
+    /// A random number of 64 bits.
     pub fn any(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

@@ -10,7 +10,7 @@ use super::support::{SECOND, eventually, millis};
 /// Sleeps until there are events, for `most` at most.
 pub fn sleep(poll: &mut mio::Poll, events: &mut mio::Events, most: Duration) {
     match poll.poll(events, Some(most)) {
-        // Linux ends the sleep early if the process was stopped and goes on.
+        // Linux ends the sleep early if the process was stopped and is continued.
         Err(error) if error.kind() == ErrorKind::Interrupted => events.clear(),
         other => other.expect("the poller works"),
     }

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 /// cores are enough for this many. By default a test binary has as many threads as there are cores.
 pub const PLACES: usize = 4;
 
-/// How often the first test in the queue looks for a free place.
+/// How long the first test in the queue sleeps before it looks for a free place again.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// The threads of this process that hold a place.

@@ -110,7 +110,7 @@ enum Step {
 }
 
 impl Proxy {
-    /// A proxy of this address, which passes everything on as it comes.
+    /// A proxy in front of this address. At first it passes everything on as it comes.
     pub fn start(upstream: SocketAddr) -> Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback can be bound");
         let port = listener.local_addr().expect("a bound socket has an address").port();

@@ -12,7 +12,7 @@ use redlatch::{Client, Config, NodeState, SharedClient};
 /// How long connecting to servers that run may take.
 const CONNECTED: Duration = Duration::from_secs(30);
 
-/// How often a wait looks at the states of the nodes.
+/// How long a wait sleeps between two looks at the states of the nodes.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// A blocking client with all nodes ready.

@@ -45,7 +45,7 @@ fn is_followed(fleet: &Fleet, mut holder: Process, mut waiter: Process, deadline
 #[test]
 fn waiter_follows_a_dead_holder_at_its_expiry() {
     for ttl in [300, 700, 1_500] {
-        // The test has to look at the keys before they expire.
+        // The test has to read the ttls before the keys expire, so after a stall they are longer.
         despite_stalls(millis(100), |times| {
             let fleet = Fleet::start(5);
             let (mut holder, mut waiter) =

@@ -1,4 +1,4 @@
-//! What the contenders of a run are: who asks, for which keys, and with which options.
+//! The kinds of contenders in a run: the library or a bare loop, the keys, and the options.
 //!
 //! A kind has a name: its words, joined by `+`, such as `fenced+2of10` or `bare+2of10`.
 
@@ -11,10 +11,10 @@ use redlatch::proto::MOST_KEYS;
 /// The largest number of keys to draw from: far more than contenders, so that hardly any waits.
 const MOST_DRAWN_FROM: usize = 1000;
 
-/// What each contender of a run is.
+/// The kind of all contenders of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kind {
-    /// A bare loop that tries again after each denial, and not the library.
+    /// Whether the contenders are bare loops that try again after each denial, without the library.
     pub bare: bool,
     /// Whether a lock has a fencing number.
     pub fenced: bool,
@@ -61,7 +61,7 @@ impl Kind {
         options
     }
 
-    /// Reads a name. The error says what is wrong with it.
+    /// The kind with this name. The error says what is wrong with the name.
     pub fn named(name: &str) -> Result<Kind, String> {
         let mut kind = Kind::PLAIN;
         for word in name.split('+').filter(|_| name != "plain") {
