@@ -157,8 +157,8 @@ impl World {
         Ok(())
     }
 
-    /// Whether a client still deals with this token on a node, or nobody has to: the lock was given
-    /// away, or the key came with the data of another node.
+    /// Whether a client still deals with this token on a node, or no client has to: the lock was
+    /// given away, or the key came with the data of another node.
     fn is_answered_for(&self, node: usize, token: &LockToken, client: usize) -> bool {
         let copied = self.copied[node].as_ref().and_then(Option::as_ref);
         let id = redlatch::NodeId::new(node);

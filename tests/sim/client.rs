@@ -220,7 +220,7 @@ impl World {
     }
 
     /// Whether the poller would return without a sleep: bytes came that it has not reported yet, or
-    /// a timer is due. It reports bytes that the client left unread only once.
+    /// a timer is due. The poller does not report again what the client left unread.
     fn looks_for_more(&mut self, client: usize) -> bool {
         let it = &self.clients[client];
         let came = it.wires.iter().zip(&it.left_unread).any(|(wire, rest)| {

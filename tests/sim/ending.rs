@@ -85,8 +85,7 @@ impl World {
         }
     }
 
-    /// Waits for each node until it has answered every request. Probes go on meanwhile, so each
-    /// node needs only one such moment.
+    /// Waits until each node has answered all requests for a moment: probes may follow at any time.
     fn wait_for_answers(&mut self, client: usize) {
         for node in 0..self.nodes.len() {
             let mut waited = 0;

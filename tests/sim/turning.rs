@@ -2,8 +2,8 @@
 //! a timer expires.
 //!
 //! The hazard is the one that `proto::turn` describes: a timer that expires although the answer is
-//! there. So each turn is checked: before the core gets the new time, it has read all that lay in
-//! the client's kernel when the turn began, and written all that the kernel would have taken.
+//! there. So each turn is checked: before the core gets the new time, the client has read all that
+//! lay in its kernel when the turn began, and written all that the kernel would have taken.
 
 use redlatch::proto::turn::{self, Driver, Wake};
 use redlatch::proto::{Action, Coordinator};
