@@ -297,7 +297,7 @@ fn loading_node_is_named_in_the_error() {
 }
 
 #[test]
-fn wait_goes_on_until_two_of_three_nodes_have_loaded_their_data() {
+fn wait_goes_on_while_two_of_three_nodes_load_their_data() {
     despite_stalls(SECOND, |_| lock_waits_for_two_that_load());
 }
 
