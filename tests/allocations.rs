@@ -1,8 +1,8 @@
-//! In the steady state a lock costs no allocation: neither in the coordinator nor in the engine.
+//! In the steady state a lock costs no allocation, neither in the coordinator nor in the engine.
 //!
-//! Allocations are counted for each thread by itself, so that those of other threads do not count.
-//! The hazard is a warm-up that is too short: buffers grow to the most that was ever in flight, so
-//! the warm-up has to see more than the counted part after it.
+//! Allocations are counted per thread, so that those of other threads do not matter. The hazard is
+//! a warm-up that is too short: a buffer grows to the most that was ever in flight, so the warm-up
+//! has to put more in flight than the counted part does.
 
 #![cfg(feature = "net")]
 #![expect(unsafe_code, reason = "an allocator that counts is unsafe to write")]
@@ -27,10 +27,10 @@ use redlatch::{Client, Config, Engine, KeySet, Lock, LockOptions, Outcome, Resta
 use by_hand::ByHand;
 use support::Fleet;
 
-/// Allocations on all threads, of which the driver of a shared client is one.
+/// Allocations on all threads, so also on the driver thread of a shared client.
 static EVERYWHERE: AtomicU64 = AtomicU64::new(0);
 
-/// Only one test counts everywhere: others wait for it, and run by themselves.
+/// A test that counts on all threads locks this for writing, so that no other test runs beside it.
 static ALONE: RwLock<()> = RwLock::new(());
 
 struct Counting;
@@ -66,13 +66,13 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// How often this thread has allocated, or made an allocation larger.
+/// How often this thread has allocated, or has made an allocation larger.
 fn allocated() -> u64 {
     ALLOCATED.get()
 }
 
 const PAIRS: u64 = 10_000;
-/// How many pairs a node may be late by.
+/// How many locks a node may be behind.
 const LAG: u64 = 2_000;
 const TTL: Duration = Duration::from_secs(10);
 
@@ -111,11 +111,11 @@ fn engine_allocates_nothing(in_flight: usize) {
     let _others = ALONE.read().unwrap_or_else(PoisonError::into_inner);
     let fleet = Fleet::start(5);
     let mut ours = Ours::connect(&fleet, in_flight);
-    // The largest turn of every buffer: all locks are asked for at once, and all are given back at
-    // once.
+    // The largest turn of every buffer: all locks are requested in one turn, and all are released
+    // in one turn.
     ours.take_all_then_give_all_back();
-    // If a node is late, requests to it and their records pile up. In the warm-up each node is late
-    // once.
+    // If a node is late, requests to it and their records pile up. So in the warm-up each node is
+    // late once.
     for node in &fleet {
         node.stop();
         ours.pairs(LAG, usize::MAX);
@@ -130,7 +130,8 @@ fn engine_allocates_nothing(in_flight: usize) {
     ours.end();
 }
 
-/// The blocking client has one lock in flight for each call, so many locks are held at a time.
+/// The blocking client has one request in flight for each call, so the test varies how many locks
+/// are held.
 #[test]
 fn the_client_allocates_nothing_with_1_64_and_512_locks_held() {
     let _others = ALONE.read().unwrap_or_else(PoisonError::into_inner);
@@ -167,8 +168,8 @@ fn client_allocates_nothing(held: usize) {
         node.cont();
         pairs(2 * held);
     }
-    // A call returns at the majority. A node may be later than in the warm-up: then a buffer grows
-    // once more. So the count is tried several times.
+    // A call returns at the majority. If a node is later than in the warm-up, a buffer grows once
+    // more, so the test counts several times and takes the fewest.
     let mut fewest = u64::MAX;
     for _ in 0..5 {
         let before = allocated();
@@ -178,7 +179,7 @@ fn client_allocates_nothing(held: usize) {
     assert_eq!(fewest, 0, "allocations in {} pairs with {held} held", PAIRS / 5);
 }
 
-/// What a client knows of votes and of several keys is kept in the memory of earlier locks.
+/// The votes of a fenced lock and the keys of a set are kept in the memory of earlier locks.
 #[test]
 fn a_fenced_pair_and_a_pair_of_eight_keys_allocate_nothing() {
     let _others = ALONE.read().unwrap_or_else(PoisonError::into_inner);
@@ -210,7 +211,7 @@ fn a_fenced_pair_and_a_pair_of_eight_keys_allocate_nothing() {
     }
 }
 
-/// A client that is at rest probes its nodes: it reads the marker and the memory of each.
+/// A client at rest probes its nodes: it reads the marker and the memory of each.
 #[test]
 fn probes_allocate_nothing() {
     let _others = ALONE.read().unwrap_or_else(PoisonError::into_inner);
@@ -243,7 +244,7 @@ fn probes_allocate_nothing() {
     assert_eq!(fewest, 0);
 }
 
-/// A pair from a thread that waits, with the driver on another: both are counted.
+/// One thread waits for its lock while another drives the client: allocations of both are counted.
 #[test]
 fn the_shared_client_allocates_nothing() {
     let _alone = ALONE.write().unwrap_or_else(PoisonError::into_inner);
@@ -273,7 +274,8 @@ fn the_shared_client_allocates_nothing() {
         node.cont();
         pairs(1, 0);
     }
-    // The test harness may allocate at the same time, so the count is tried several times.
+    // The test harness may allocate meanwhile, so the test counts several times and takes the
+    // fewest.
     let mut fewest = u64::MAX;
     for _ in 0..5 {
         let before = EVERYWHERE.load(Ordering::Relaxed);
@@ -283,7 +285,7 @@ fn the_shared_client_allocates_nothing() {
     assert_eq!(fewest, 0, "allocations in {} pairs", PAIRS / 5);
 }
 
-/// The engine and the loop of a program that uses it.
+/// The engine, in the loop of a program that embeds it.
 struct Ours {
     poll: Poll,
     events: Events,
@@ -296,7 +298,7 @@ struct Ours {
 
 impl Ours {
     fn connect(fleet: &Fleet, in_flight: usize) -> Ours {
-        // No node is found to be silent: a busy machine must not change the count.
+        // The node timeout is so long that no node counts as silent, which would change the count.
         let config = Config::new(fleet.urls()).expect("the urls of the fleet");
         let config = config.restart_guard(RestartGuard::Off);
         let config =
@@ -354,8 +356,8 @@ impl Ours {
         }
     }
 
-    /// So many pairs, with all keys in flight as long as fewer than `most` records are open: on a
-    /// busy machine a node can be thousands of pairs later than a majority.
+    /// Acquires and releases `count` locks. All keys are in flight while fewer than `most` records
+    /// are open: on a busy machine a node can be thousands of locks behind the majority.
     fn pairs(&mut self, count: u64, most: usize) {
         let (mut begun, mut done) = (0, 0);
         self.idle.extend(0..self.keys.len() as u64);
@@ -382,7 +384,7 @@ impl Ours {
         self.idle.clear();
     }
 
-    /// The counted part was complete: no request and no record is left.
+    /// Checks at the end that no request and no record is left.
     fn end(mut self) {
         self.turn_until(|engine| engine.coordinator().open_records() == 0);
         assert_eq!(self.engine.coordinator().open_ops(), 0);
@@ -395,7 +397,7 @@ fn the_coordinator_allocates_nothing() {
     for in_flight in [1, 64, 512] {
         let mut by_hand = ByHand::connect(in_flight);
         let mut locks = Vec::with_capacity(in_flight);
-        // So many pairs that a lock is handed over: a client that asks again at once does that with
+        // This many locks, so that one is handed over: a client that asks again at once hands over
         // one of 64.
         by_hand.pairs_into(66 * in_flight, TTL, &mut locks);
         let before = allocated();
@@ -406,7 +408,7 @@ fn the_coordinator_allocates_nothing() {
     }
 }
 
-/// A key is passed to the core by reference, whatever its type is.
+/// The core takes a key by reference, whatever its type is.
 #[test]
 #[expect(clippy::needless_borrows_for_generic_args, reason = "every type is tried")]
 fn one_key_of_any_type_allocates_nothing() {
@@ -428,7 +430,7 @@ fn one_key_of_any_type_allocates_nothing() {
         by_hand.pair_of(&list, TTL, &mut locks);
         by_hand.pair_of(&list[..], TTL, &mut locks);
         by_hand.pair_of(&set, TTL, &mut locks);
-        // Only the last round counts, because buffers grow in the first ones.
+        // The last round counts, because buffers grow in the first ones.
         allocations = allocated() - before;
     }
     assert_eq!(allocations, 0, "allocations for ten pairs of one key");

@@ -1,5 +1,5 @@
-//! What a refused request says of the lock that stands in its way: in-process masters, a blocking
-//! client.
+//! What the error of a refused request says about the lock that is in its way, with in-process
+//! masters and a blocking client.
 #![cfg(all(feature = "net", feature = "testing"))]
 #![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
 
@@ -55,7 +55,8 @@ fn contended_key_whose_auto_extension_ends_in_time_is_waited_for() {
     drop(waited.expect("it is over after 600 ms"));
 }
 
-/// A request is queued behind the lock of its own client: no other client is in its way.
+/// The request is queued behind a lock of its own client, so the error must not blame another
+/// client.
 #[test]
 fn contended_key_that_this_client_holds_is_not_said_to_be_another_clients() {
     let masters = Masters::start(3).unwrap();

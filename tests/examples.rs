@@ -1,6 +1,6 @@
-//! The examples: each is run as a reader runs it, and what it prints is looked at.
+//! The examples: each is run as a reader runs it, and its output is checked.
 //!
-//! Cargo builds them together with the tests, into a folder next to them.
+//! Cargo builds them together with the tests, into a folder next to theirs.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,8 +10,8 @@ use redlatch::testing::tcp::Masters;
 /// Runs an example to its end, with these arguments, and returns what it printed.
 #[track_caller]
 fn run(name: &str, arguments: &[String]) -> String {
-    // This binary is .../target/debug/deps/examples-0123; the example is
-    // .../target/debug/examples/NAME.
+    // This binary is `.../target/debug/deps/examples-0123`, and the example is
+    // `.../target/debug/examples/NAME`.
     let this = std::env::current_exe().expect("a test binary has a path");
     let profile = this.parent().and_then(|deps| deps.parent()).expect("it is in a folder of two");
     let program: PathBuf = profile.join("examples").join(name);
@@ -24,7 +24,8 @@ fn run(name: &str, arguments: &[String]) -> String {
     said
 }
 
-/// The lines of what an example printed have to say this, in this order; others may stand between.
+/// Checks that lines of the output contain these pieces, in this order. Other lines may come
+/// between.
 #[track_caller]
 fn says(said: &str, pieces: &[&str]) {
     let mut lines = said.lines();
@@ -34,13 +35,13 @@ fn says(said: &str, pieces: &[&str]) {
     }
 }
 
-/// Runs it with masters of its own, and then against others.
+/// Runs an example with masters that it starts itself, and then with masters of the test.
 #[track_caller]
 fn run_twice(name: &str, pieces: &[&str]) {
     says(&run(name, &[]), pieces);
     let masters = Masters::start(5).expect("there are ports");
-    // The masters are so old that they may grant: an example with addresses does not ask whether
-    // they are fresh.
+    // The masters report an uptime of a day. An example with addresses has the restart guard on,
+    // and would not be granted a lock by new masters.
     masters.iter().for_each(|master| master.set_uptime(86_400));
     says(&run(name, &masters.urls()), pieces);
     assert!(masters.iter().all(|master| master.keys().is_empty()), "{name} left something");

@@ -1,12 +1,14 @@
-//! What a lock costs in instructions: the core alone, driven by hand with answers made before,
-//! counted by callgrind. Nothing random is left: the seed, the hashes and the clock are fixed.
+//! What a lock costs in instructions: callgrind counts those of the core alone, driven by hand with
+//! replies that were built before. The seed, the hashes and the clock are fixed, so nothing is
+//! random.
 //!
-//! The numbers to compare with are in `instructions.txt`, with the compiler that they were measured
-//! with. Another compiler makes other code of the same source, so it is compared loosely: with a
-//! quarter instead of 5 %. For a profile or an architecture without numbers, the test only prints.
+//! The numbers to compare with are in `instructions.txt`, together with the compiler with which
+//! they were measured. Another compiler makes other code of the same source, so then a quarter more
+//! is allowed instead of 5 %. If there is no number for a profile or an architecture, the test only
+//! prints.
 //!
-//! What is counted is the difference of two runs of a child, this binary once more: the longer one
-//! has so many pairs more. So neither its start nor its warm-up counts.
+//! The count is the difference between two runs of a child, which is this binary. One run makes so
+//! many more acquires and releases. So neither the start nor the warm-up counts.
 
 #![allow(clippy::disallowed_methods, reason = "a test starts a process")]
 
@@ -19,13 +21,13 @@ use std::time::Duration;
 
 use by_hand::ByHand;
 
-/// `in flight, pairs`: the orders for the child.
+/// The variable with the orders for the child: `in flight, pairs`.
 const TOLD: &str = "REDLATCH_COUNTED_CHILD";
 const NUMBERS: &str = include_str!("instructions.txt");
 const PAIRS: usize = 1_024;
 const TTL: Duration = Duration::from_secs(10);
 
-/// How much a count may be above its number: with the same compiler, and with another one.
+/// By how much a count may exceed its number: with the same compiler, and with another one.
 const SAME: f64 = 1.05;
 const OTHER: f64 = 1.25;
 
@@ -53,7 +55,7 @@ fn a_pair_takes_no_more_instructions_than_were_measured() {
     }
 }
 
-/// The compiler and the number in the file, for this build.
+/// The compiler and the number in the file for this build, if any.
 fn number_for(build: &str, in_flight: usize) -> Option<(&'static str, u64)> {
     let lines = NUMBERS.lines().filter(|line| !line.starts_with('#'));
     lines.map(|line| line.split(" | ").collect::<Vec<_>>()).find_map(|fields| match fields[..] {
@@ -80,7 +82,7 @@ fn instructions_per_pair(in_flight: usize) -> u64 {
     (long - short) / PAIRS as u64
 }
 
-/// Runs the child under callgrind. Returns what it counted.
+/// Runs the child under callgrind, and returns the number of instructions.
 fn instructions(in_flight: usize, pairs: usize) -> u64 {
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);

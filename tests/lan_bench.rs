@@ -1,7 +1,6 @@
 //! The bench `lan`: its options, its table, and the simulation that it measures.
 //!
-//! A bench has no test harness of its own, so its files are included here. Nothing runs on real
-//! time.
+//! A bench has no test harness of its own, so its files are included here. Time is simulated.
 
 #[path = "support/lan/mod.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -75,7 +74,7 @@ fn a_run_is_long_enough_for_twenty_turns_unless_its_length_is_set() {
     assert_eq!(set.length(64, millis(10)), millis(250));
 }
 
-/// Two contenders for one second: one has had the lock three times, the other one once.
+/// The counts of two contenders in one second: one had the lock three times, the other once.
 fn counts() -> Counts {
     Counts {
         length: millis(1_000),
@@ -96,7 +95,7 @@ fn figures_are_those_of_the_counts() {
         commands: 2.0,
         gap_p50_us: 0.3,
         gap_p99_us: 0.7,
-        // A turn takes 4,000 ns: twice 2,000 ns.
+        // A turn takes 4,000 ns: two contenders times 2,000 ns.
         wait_p99_turns: 10.0,
         jain: 16.0 / 20.0,
         without: 0.0,
@@ -142,8 +141,8 @@ fn contenders_hold_different_keys_at_one_time() {
     assert!(apart > 2 * shared, "{apart} {shared}");
 }
 
-/// One way takes 0.1 ms on average. The claim of a fenced lock is a second round trip, and a third
-/// one writes its number back if the counters of the nodes differ.
+/// A message takes 0.1 ms on average. The claim of a fenced lock adds a round trip, and another one
+/// writes the number back if the counters of the nodes differ.
 #[test]
 fn waiter_has_the_lock_a_round_trip_after_its_release() {
     let gap = |kind| Figures::of(&[run(kind, 4, 1, 100)]).gap_p50_us;

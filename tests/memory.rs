@@ -1,8 +1,8 @@
-//! What a lock costs in memory, and what is given back after a burst: the bytes that a counting
+//! What a lock costs in memory, and what a client returns after a burst: the bytes that a counting
 //! allocator has handed out and not got back.
 //!
-//! The coordinator is driven by hand, without sockets: what the kernel and the poller keep is not
-//! counted here. The hazard is a buffer of the test that is counted as the library's: the tests
+//! The coordinator is driven by hand, without sockets, so the memory of the kernel and the poller
+//! is not counted. The hazard is a buffer of the test that is counted as the library's: the tests
 //! drop theirs, or subtract them.
 
 #![expect(unsafe_code, reason = "an allocator that counts is unsafe to write")]
@@ -51,7 +51,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// How many bytes of what this thread allocated are in use.
+/// How many bytes are in use that this thread allocated.
 fn live() -> isize {
     LIVE.get()
 }
@@ -59,8 +59,7 @@ fn live() -> isize {
 const LOCKS: usize = 100_000;
 const TTL: Duration = Duration::from_secs(60);
 
-/// Acquires all locks, 64 at a time, and returns how many bytes each takes beyond its key and its
-/// token.
+/// Acquires all locks, 64 at a time. Returns how many bytes each takes besides its key and token.
 fn bytes_per_lock(auto_extend: Option<AutoExtend>) -> f64 {
     let mut by_hand = ByHand::connect(64);
     by_hand.pairs(1_000, TTL);
@@ -88,8 +87,8 @@ fn a_lock_that_is_renewed_takes_at_most_500_bytes_beyond_its_key_and_token() {
     assert!(bytes <= 500.0, "{bytes:.0} bytes");
 }
 
-/// All locks are asked for at once and released at once. One minute later the client has at most
-/// 3 MiB more than one that never had a burst.
+/// Acquires all locks together and releases all together. One minute later the client has at most 3
+/// MiB more than one without a burst.
 #[test]
 fn a_burst_is_given_back_within_a_minute() {
     let mut by_hand = ByHand::connect(LOCKS / 4);

@@ -1,5 +1,5 @@
-//! Names at the start of a client: they are looked up side by side, and a name that is late is a
-//! node that comes later. In-process masters, and a resolver of the tests' own.
+//! Names of nodes when a client starts: all are looked up at the same time, and a node whose name
+//! is looked up late only joins later. With in-process masters, and a resolver of the test's own.
 #![cfg(all(feature = "net", feature = "testing"))]
 #![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
 
@@ -19,7 +19,7 @@ const fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Three masters under names; looking the name of each up takes that long.
+/// Three masters with names, and how long the look-up of each name takes.
 fn slow_names(takes: [Duration; 3]) -> (Masters, Config) {
     let masters = Masters::start(3).expect("there are free ports");
     let addresses: Vec<SocketAddr> = masters.iter().map(|master| master.address()).collect();

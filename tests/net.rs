@@ -1,4 +1,4 @@
-//! The network of `redlatch::testing`: what arrives when, and what goes wrong in it.
+//! The network of `redlatch::testing`: when bytes arrive, and which faults it can have.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn settings() -> Settings {
     settings
 }
 
-/// Three masters, and so many clients that are connected to them.
+/// Three masters, and `clients` clients that are connected to them.
 fn net(clients: usize) -> Net {
     let mut net = Net::new(3, 1);
     for _ in 0..clients {
@@ -97,9 +97,10 @@ fn a_copy_of_a_net_goes_on_by_itself() {
     assert_eq!((values(&net), values(&copy)), (vec![true; 3], vec![false; 3]));
 }
 
-/// A caller that takes nothing is told once, and again when something else happens.
+/// If the caller fetches no completion, `run` names its client only once for each thing that
+/// happens.
 #[test]
-fn run_comes_to_an_end_though_its_caller_takes_nothing() {
+fn run_ends_though_its_caller_fetches_no_completion() {
     let mut net = net(1);
     ask(&mut net, 0, LockOptions::once(TTL));
     let end = net.now().saturating_add(millis(5));
@@ -142,7 +143,7 @@ fn message_does_not_overtake_an_earlier_one_of_its_connection() {
     assert_eq!(net.master(0).keys(net.now(), 0).len(), 3);
 }
 
-/// As the event loop does: it reads what has arrived before it compares the time with a timer.
+/// As the event loop does, `run` reads what has arrived before it lets a timer fire.
 #[test]
 fn answers_that_arrive_in_the_moment_of_a_timeout_count() {
     let mut net = net(1);
@@ -178,8 +179,8 @@ fn nothing_arrives_through_a_partition_until_it_heals() {
     assert_eq!(values(&net), [true; 3]);
 }
 
-/// A stopped process has sent its answers before, and the kernel still accepts connections. A
-/// partition lets nothing through in either direction.
+/// A stopped process sent its answers before, and its kernel still accepts connections. A partition
+/// lets nothing through in either direction.
 #[test]
 fn a_partition_holds_up_what_a_frozen_node_does_not() {
     let mut net = net(1);
@@ -212,7 +213,7 @@ fn stopped_client_reads_before_its_timers_fire() {
     assert!((0..3).all(|node| net.get_client(0).node_state(NodeId::new(node)).is_usable()));
 }
 
-/// Rule 5: a command of a connection that is gone can be executed later.
+/// Rule 5: a node may execute a command after its connection is gone.
 #[test]
 fn what_was_on_its_way_to_a_node_arrives_after_the_connection_was_cut() {
     let mut net = net(1);
@@ -265,7 +266,7 @@ fn an_operators_command_has_its_reply_and_others_read_theirs() {
 }
 
 #[test]
-fn bytes_can_be_taken_off_their_way_and_others_said_instead() {
+fn bytes_in_flight_can_be_replaced_by_others() {
     let mut net = net(1);
     ask(&mut net, 0, LockOptions::once(TTL));
     for node in 0..3 {

@@ -1,10 +1,10 @@
-//! Time that passes without a sleep, for clients and in-process masters together.
+//! Advancing the clock instead of sleeping, for clients and in-process masters together.
 //!
-//! First what the tests of a user look like, one for each behaviour: expiry, renewal, loss,
-//! waiting, a frozen minority. Then which drivers an advance wakes.
+//! First come tests as a user would write them, one for each behaviour: expiry, renewal, loss,
+//! waiting, a frozen minority. Then come tests of which drivers an advance wakes.
 //!
-//! The hazard is a second test that runs at the same time: all tests of a process share the clock.
-//! So each takes `clock::alone` first.
+//! The hazard is a second test at the same time, because all tests of a process share the clock. So
+//! each takes `clock::alone` first.
 
 #![allow(clippy::disallowed_methods, reason = "how long a test really takes is what it is about")]
 
@@ -21,21 +21,23 @@ const TTL: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Much more than a turn of any driver takes, and less than any of the times that are let pass.
+/// Longer than any driver's turn takes, and shorter than all times by which the tests advance the
+/// clock.
 const SOON: Duration = Duration::from_secs(8);
 
 fn config(masters: &Masters) -> Config {
-    // They are new, and nothing was ever locked there.
+    // The guard is off because these masters are new. They granted no lock before.
     Config::new(masters.urls()).expect("good addresses").restart_guard(RestartGuard::Off)
 }
 
-/// Of a client that is woken by nothing but what its test does.
+/// The configuration of a client that has no timer of its own within an hour, so only the test
+/// wakes it.
 fn quiet(masters: &Masters) -> Config {
     let quiet = config(masters).node_timeout(HOUR).connect_timeout(HOUR);
     quiet.reset_after(HOUR).probe_interval(HOUR)
 }
 
-/// Waits for what another thread does at once.
+/// Waits until another thread has done something that needs no timer.
 #[track_caller]
 fn comes_true(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -45,7 +47,7 @@ fn comes_true(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Fails if `act` takes longer than any driver that was woken.
+/// Fails if `act` takes longer than the turn of a woken driver: then only its own timer woke it.
 #[track_caller]
 fn at_once<T>(act: impl FnOnce() -> T) -> T {
     let start = Instant::now();
@@ -59,7 +61,7 @@ fn is_lost<T: std::fmt::Debug>(result: Result<T, Error>, why: LostReason) -> boo
 }
 
 #[test]
-fn expiry_ends_the_lock_of_a_holder_that_was_away_and_the_next_client_gets_it() {
+fn expiry_ends_the_lock_of_a_holder_that_did_not_run() {
     let _alone = clock::alone();
     let masters = Masters::start(3).unwrap();
     let [first, second] = [0, 1].map(|_| Client::connect(config(&masters)).unwrap());
@@ -128,7 +130,7 @@ fn waiting_client_gets_the_key_when_the_lock_of_a_dead_holder_expires() {
     comes_true("it stands in line", || !dead.inspect("invoice:42").unwrap().line().is_empty());
     clock::advance(ttl);
     let left = at_once(|| waits.join()).unwrap().unwrap();
-    // The ttl may count from before that time: from when it came into the line.
+    // The ttl may count from earlier: from when the waiter joined the line.
     assert!(left > TTL - ttl - SECOND, "{left:?}");
 }
 
@@ -153,7 +155,7 @@ fn frozen_minority_is_suspected_and_delays_nothing() {
     at_once(|| client.lock("invoice:43", TTL)).unwrap().release().unwrap();
 
     masters[2].thaw();
-    // It is asked again after a back-off.
+    // The client asks the node again after a back-off.
     clock::advance(10 * SECOND);
     drive_until("it is ready again", &|node| matches!(node, NodeState::Ready));
     assert!(guard.check().is_ok());
@@ -165,14 +167,15 @@ fn frozen_minority_is_suspected_and_delays_nothing() {
 fn advance_wakes(act: impl FnOnce(&AtomicBool) + Send + 'static) {
     let [asleep, awake] = [0, 1].map(|_| Arc::new(AtomicBool::new(false)));
     let flags = [Arc::clone(&asleep), Arc::clone(&awake)];
-    // If it is not woken, it sleeps on when the test has failed.
+    // If the client is not woken, its thread still sleeps when the test has failed.
     std::thread::spawn(move || {
         act(&flags[0]);
         flags[1].store(true, Ordering::SeqCst);
     });
     comes_true("it is about to sleep", || asleep.load(Ordering::SeqCst));
     comes_true("it is awake", || {
-        // It may have read the clock after the last advance.
+        // The thread may have read the clock only after the last advance, so the test advances
+        // again.
         clock::advance(HOUR);
         awake.load(Ordering::SeqCst)
     });
@@ -209,7 +212,7 @@ fn advance_wakes_an_engine_on_a_ring() {
     });
 }
 
-/// The timer of its driver was set before a part of the time passed.
+/// The driver had set its timer before the clock advanced.
 #[test]
 fn advance_brings_the_timer_of_a_shared_client_forward() {
     let _alone = clock::alone();
@@ -235,7 +238,7 @@ fn advance_wakes_a_task_that_drives() {
         let guard = client.lock("a", TTL).await.unwrap();
         let start = Instant::now();
         let advances = std::thread::spawn(move || {
-            // By then the task sleeps.
+            // After this time the task sleeps.
             while start.elapsed() < SECOND / 10 {
                 std::thread::yield_now();
             }
@@ -247,7 +250,7 @@ fn advance_wakes_a_task_that_drives() {
     });
 }
 
-/// A program with a poller of its own, which sleeps as long as the engine says.
+/// A program with its own poller, which sleeps for as long as the engine says.
 #[test]
 fn advance_wakes_the_poller_of_an_engine() {
     let _alone = clock::alone();
@@ -275,7 +278,7 @@ fn advance_wakes_the_poller_of_an_engine() {
     }
 }
 
-/// Whether the descriptor becomes readable within this time.
+/// Whether the descriptor becomes readable within this real time.
 #[cfg(target_os = "linux")]
 fn is_readable(locks: &redlatch::FdEngine, limit: Duration) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -311,7 +314,7 @@ fn advance_makes_an_fd_engine_readable() {
     }
 }
 
-/// What moves the masters alone leaves their clients behind.
+/// Advancing only the masters leaves the clocks of their clients behind.
 #[test]
 fn advance_of_masters_alone_leaves_a_holder_that_notices_nothing() {
     let _alone = clock::alone();
@@ -325,7 +328,7 @@ fn advance_of_masters_alone_leaves_a_holder_that_notices_nothing() {
     assert!(is_lost(guard.extend(TTL), LostReason::Gone));
 }
 
-/// With the restart guard on, the nodes' clocks are compared with the client's.
+/// With the restart guard on, the client compares the nodes' clocks with its own.
 #[test]
 fn advance_is_no_jump_of_a_clock_and_ends_a_quarantine() {
     let _alone = clock::alone();
@@ -348,7 +351,7 @@ fn advance_is_no_jump_of_a_clock_and_ends_a_quarantine() {
     }
 }
 
-/// The masters are busy for a while, and a request is in flight.
+/// The masters do not answer for a while, and a request is in flight.
 #[cfg(target_os = "linux")]
 #[test]
 fn advance_waits_until_the_masters_have_answered() {

@@ -1,6 +1,6 @@
-//! An input as a row of choices: what happens next, and to which part.
+//! Reads an input as a sequence of choices: what happens next, and to which part.
 
-/// The choices that are left. After the last one every choice is zero.
+/// The bytes that are left. When there are none, every choice is zero.
 #[derive(Debug)]
 pub struct Choices<'a> {
     rest: &'a [u8],
@@ -21,7 +21,7 @@ impl<'a> Choices<'a> {
         first
     }
 
-    /// A number below `end`, or zero.
+    /// A number below `end`; zero if `end` is zero.
     pub fn below(&mut self, end: usize) -> usize {
         usize::from(self.byte()) % end.max(1)
     }
@@ -30,12 +30,12 @@ impl<'a> Choices<'a> {
         of[self.below(of.len())]
     }
 
-    /// A place in this list; nothing if it is empty.
+    /// An index into this list; `None` if it is empty.
     pub fn place<T>(&mut self, list: &[T]) -> Option<usize> {
         (!list.is_empty()).then(|| self.below(list.len()))
     }
 
-    /// So many of the bytes that are left, or all of them.
+    /// The next `count` bytes, or all that are left.
     pub fn bytes(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.rest.split_at(count.min(self.rest.len()));
         self.rest = rest;

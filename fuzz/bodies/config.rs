@@ -1,9 +1,9 @@
 //! What an operator or a program may write: addresses, durations, configuration files, variables,
-//! lists of nodes, options. Nothing of it panics. What is accepted can be written again and read
-//! as the same; anything else is refused by an error of one line, without a secret.
+//! lists of nodes, options. Nothing of it causes a panic. What is accepted can be written again and
+//! is then read as the same; anything else is refused by an error of one line, without a secret.
 //!
-//! The hazard is a file: a configuration may name one, and reading it is no part of this. So a
-//! configuration that names a file is read, and not made into a client's.
+//! The hazard is a file that a configuration names, because the fuzzer must not read it. So such a
+//! configuration is parsed, but no client's configuration is made of it.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -16,10 +16,10 @@ use redlatch::{
     TlsFiles, Ttl, parse_duration,
 };
 
-/// Inputs are cut off here.
+/// The rest of a longer input is ignored.
 pub const LONGEST: usize = 400;
 
-/// The first byte says what the rest is.
+/// The first byte says what the others are.
 pub fn run(input: &[u8]) {
     let Some((kind, rest)) = input[..input.len().min(LONGEST)].split_first() else { return };
     let text = String::from_utf8_lossy(rest);
@@ -33,7 +33,8 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// An address is refused in one line that shows no credentials, or survives being written again.
+/// Checks that an address is either refused in one line without credentials, or is the same after
+/// it was written again.
 fn address(url: &str) {
     let shown = Address::without_credentials(url);
     let (_, rest) = url.split_once("://").unwrap_or(("", url));
@@ -63,7 +64,7 @@ fn address(url: &str) {
     }
 }
 
-/// Compares what was read with the parts of the URL, as they stand there.
+/// Compares what was read with the parts of the URL.
 fn check_parts(url: &str, node: &NodeSettings) {
     let (scheme, rest) = url.split_once("://").unwrap_or(("redis", url));
     let is_path = scheme == "redis+unix";
@@ -93,7 +94,7 @@ fn check_parts(url: &str, node: &NodeSettings) {
     assert_eq!(*node.label, format!("{host}:{}", port.parse::<u16>().expect("it was accepted")));
 }
 
-/// What percent-encoding means.
+/// Decodes percent-encoding.
 fn decoded(text: &str) -> Vec<u8> {
     let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
     while let Some((&first, after)) = rest.split_first() {
@@ -113,7 +114,7 @@ fn decoded(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// The URL of an address, with everything in it that can be in one.
+/// Writes an address as a URL, with everything that a URL can have.
 fn written(address: &Address, node: &NodeSettings) -> String {
     let user = node.user.as_deref().unwrap_or_default();
     let credentials = match &node.password {
@@ -143,8 +144,8 @@ fn encoded(text: &str) -> String {
     })
 }
 
-/// A duration is about what a reader with floating-point numbers makes of it, and survives being
-/// written again.
+/// Checks that a duration is about what floating-point numbers make of it, and is the same after it
+/// was written again.
 fn duration(text: &str) {
     let Ok(read) = parse_duration(text) else { return };
     let again = [format!("{read:?}"), format!("{}s {}ns", read.as_secs(), read.subsec_nanos())];
@@ -156,7 +157,7 @@ fn duration(text: &str) {
     assert!(differs <= about * 1e-9 + 1e-8, "{text:?} is read as {read:?}, not as {about} s");
 }
 
-/// What a duration is in seconds, roughly.
+/// A duration in seconds, roughly.
 fn seconds(text: &str) -> Option<f64> {
     let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
     if let Ok(seconds) = text.parse() {
@@ -184,10 +185,11 @@ fn seconds(text: &str) -> Option<f64> {
     Some(sum)
 }
 
-/// A configuration file.
+/// Checks a configuration file.
 fn file(text: &str) {
     match toml::from_str::<ConfigFile>(text) {
-        // The words and the layout of this error are the format's; of ours, the message is one.
+        // The text of this error comes from the TOML parser and may have several lines, but must
+        // not be empty.
         Err(error) => assert!(!error.to_string().is_empty()),
         Ok(file) => {
             let again = rendered(&file);
@@ -200,7 +202,7 @@ fn file(text: &str) {
     }
 }
 
-/// The file that says the same.
+/// Writes the file again.
 fn rendered(file: &ConfigFile) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: Option<String>| {
@@ -239,7 +241,7 @@ fn rendered(file: &ConfigFile) -> String {
     text
 }
 
-/// A text as TOML has it.
+/// A text as TOML quotes it.
 fn quoted(text: &str) -> String {
     let escaped = text.chars().map(|c| match c {
         '"' | '\\' => format!("\\{c}"),
@@ -249,7 +251,7 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", escaped.collect::<String>())
 }
 
-/// The configuration of a client that this file makes, if it names no other file.
+/// The client's configuration that this file makes; `None` if it names another file.
 fn made(file: ConfigFile) -> Option<Config> {
     if file.password_file.is_some() || file.tls != TlsFiles::default() {
         return None;
@@ -274,7 +276,7 @@ fn made(file: ConfigFile) -> Option<Config> {
     }
 }
 
-/// Whether the configuration also has this text where it is no secret.
+/// Whether the configuration also has this text in a place that is no secret.
 fn names(config: &Config, text: &str) -> bool {
     let settings = config.get_settings();
     let mut all = vec![&*settings.key_prefix, &settings.client_name, &settings.node_marker];
@@ -303,8 +305,8 @@ const VARIABLES: [&str; 15] = [
     "REDLATCH_TLS_KEY",
 ];
 
-/// Lines, each a letter for the variable and its value. The lines after an empty one are another
-/// environment, which counts less.
+/// Checks environment variables: each line is a letter for the variable, and its value. The lines
+/// after an empty line are another environment, which yields to the first.
 fn variables(text: &str) {
     let read = |part: &str| {
         ConfigFile::from_variables(|name| {
@@ -325,7 +327,7 @@ fn variables(text: &str) {
     }
 }
 
-/// A list of nodes, one a line.
+/// Checks a list of nodes, one a line.
 fn nodes(text: &str) {
     match Config::new(text.split('\n')) {
         Err(error) => refused(&error),
@@ -342,12 +344,12 @@ fn nodes(text: &str) {
     }
 }
 
-/// What a configuration without encryption is made of.
+/// The parts of a configuration without TLS.
 fn parts(config: &Config) -> (&Settings, &[Address]) {
     (config.get_settings(), config.get_addresses())
 }
 
-/// Numbers as durations and moments of every size: what is accepted works.
+/// Checks options: numbers as durations and moments of every size. What is accepted works.
 fn options(bytes: &[u8], text: &str) {
     if let Ok(token) = text.parse::<LockToken>() {
         assert_eq!(token.to_string(), text);
@@ -361,7 +363,7 @@ fn options(bytes: &[u8], text: &str) {
     });
     let mut number = move || numbers.next().unwrap_or(5_000_000);
     let mut settings = Settings::new(vec![NodeSettings::new("n0"), NodeSettings::new("n1")]);
-    // No machine runs for the 292 years after which timers without an end come due.
+    // No machine's clock gets to 292 years, and timers without an end are due after that.
     let start = Instant::from_nanos(number() >> 1);
     let ttl = Duration::from_nanos(number());
     let wait = Duration::from_millis(number());
@@ -404,7 +406,7 @@ fn options(bytes: &[u8], text: &str) {
     core.close(now);
 }
 
-/// Errors are one line that an operator can read.
+/// Checks that an error is one line that an operator can read.
 fn refused(error: &ConfigError) {
     assert_one_line(&error.to_string());
 }

@@ -1,8 +1,9 @@
-//! One connection: questions, bytes in pieces, resets. A second list of questions, and the other
-//! parser, say what has to come out: every reply is the answer to the oldest question, a push
-//! answers none, and what the question cannot have ends the connection. Limits hold.
+//! One connection: questions, bytes in pieces, resets. What has to come out is computed a second
+//! time, from a list of the questions and the plain parser: every reply is the answer to the oldest
+//! question, a push answers none, and a reply that the question cannot have ends the connection.
+//! Limits hold.
 //!
-//! The contents of the handshake's answers are not compared here, only which question they answer.
+//! Of the handshake's answers it only checks which question they answer, not their contents.
 
 #[path = "connection/expected.rs"]
 mod expected;
@@ -20,7 +21,7 @@ use crate::choices::Choices;
 use crate::plain_parser::{Parsed, Value, parse};
 use expected::{Expected, answer, pushed};
 
-/// Inputs are cut off here.
+/// The rest of a longer input is ignored.
 pub const LONGEST: usize = 400;
 
 const PREFIX: &str = "p:";
@@ -50,7 +51,7 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// What nodes send, and some of what they do not.
+/// Replies that nodes send, and some that they do not.
 const REPLIES: [&[u8]; 39] = [
     b"+OK\r\n",
     b"_\r\n",
@@ -93,18 +94,18 @@ const REPLIES: [&[u8]; 39] = [
     b"-NOPERM User u has no permissions to run the 'subscribe' command\r\n",
 ];
 
-/// A whole message of a node that handed a key over.
+/// A complete message of a node that handed a key over.
 const HANDED_OVER: &[u8] = b">3\r\n$7\r\nmessage\r\n\
     $41\r\nredlatch:00112233445566778899aabbccddeeff\r\n\
     $72\r\n900\n1\n\n000100112233445566aa\n00112233445566778899aabbccddeeff00112233\nk\n\r\r\n";
 
 const FORMS: [Form; 2] = [Form::Sha, Form::Source];
 
-/// The connection, and what it has to be.
+/// The connection under test, and what is expected of it.
 struct Both {
     real: Connection,
     asks: VecDeque<Ask>,
-    /// What came in and is no whole reply yet.
+    /// The bytes that arrived and are no complete reply yet.
     rest: Vec<u8>,
     /// How many bytes the outbox has.
     unwritten: usize,
@@ -166,19 +167,19 @@ impl Both {
         (self.unwritten, self.ended) = (0, false);
     }
 
-    /// The bytes arrive in pieces. The reference takes them as one.
+    /// Passes the bytes to the connection in pieces, and to the plain parser in one.
     fn receive(&mut self, bytes: &[u8], choices: &mut Choices) {
         if self.ended {
             return;
         }
         let piece = choices.one_of(&[usize::MAX, 1, 2, 3, 7]);
         let (now, plain) = (self.at(choices), choices.below(4) > 0);
-        // What came, and of each message whether it makes sense.
+        // What came out, and for each message whether it makes sense.
         let (mut came, mut sensible) = (Vec::new(), Vec::new());
         'pieces: for piece in bytes.chunks(piece.min(bytes.len()).max(1)) {
             let mut input = piece;
             loop {
-                // The driver of the connection asks for these first, and need not.
+                // A driver may ask for plain answers first, but need not.
                 if let Some((ask, reply)) =
                     plain.then(|| self.real.plain_answer(&mut input, now)).flatten()
                 {
@@ -214,7 +215,7 @@ impl Both {
         assert!(messages.eq(sensible), "of each message whether it hands a key over");
     }
 
-    /// What the bytes until now have to give.
+    /// What has to come out for the bytes so far.
     fn expect(&mut self) -> Vec<Expected> {
         let mut expected = Vec::new();
         let mut again = None;
@@ -235,7 +236,7 @@ impl Both {
             };
             match (value, self.asks.front()) {
                 (Value::List(b'>', elements), front) => {
-                    // The answer to `SUBSCRIBE` is a push.
+                    // The answer to `SUBSCRIBE` comes as a push.
                     let subscribed =
                         matches!(&elements[..], [Value::Bulk(kind), ..] if kind == b"subscribe");
                     if subscribed && front == Some(&Ask::Node(NodeAsk::Subscribe)) {
@@ -271,8 +272,8 @@ impl Both {
         expected
     }
 
-    /// Whether this is the hash of a script, and so the answer to the second question: the push
-    /// that answers the first was lost.
+    /// Whether the push that answers the first question was lost: then this is the answer to the
+    /// second one, the hash of a script.
     fn lacks_confirmation(&self, value: &Value) -> bool {
         let (first, second) = (self.asks.front(), self.asks.get(1));
         let lost = first == Some(&Ask::Node(NodeAsk::Subscribe))
@@ -294,7 +295,7 @@ impl Both {
     }
 }
 
-/// A question of any kind; its number says which it was.
+/// A question of any kind. Its number is in it, so that its answer shows which question it was.
 fn question(number: u32, choices: &mut Choices) -> Ask {
     let form = choices.one_of(&FORMS);
     let lock = |kind, names, form| {

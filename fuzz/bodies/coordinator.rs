@@ -1,13 +1,13 @@
 //! Real coordinators and in-process masters, in an order that the input decides: requests, bytes in
 //! pieces, lost connections, restarts, time. One node may be hostile. Nothing panics, every request
-//! ends once, each loss is reported once, at the end nothing is left, and never do two clients
-//! believe in one lock: `tests/sim/checker.rs` looks at that.
+//! ends once, each loss is reported once, and at the end nothing is left. Never do two clients
+//! believe in one lock: `tests/sim/checker.rs` checks that.
 //!
-//! What a hostile node may do depends on the number of nodes. Two quorums share `2q - n` nodes. For
-//! an even `n` that is two, so one of them may say whatever it likes. For an odd `n` it is one node
-//! alone: if it grants a key twice, there are two holders, whatever the client does. There the
-//! hostile node may refuse what it has granted, send garbage and hang up, but it never grants what
-//! it has not.
+//! What a hostile node may do depends on the number `n` of nodes. Two quorums `q` share `2q - n`
+//! nodes. If `n` is even, they share two, so one of them may say anything. If `n` is odd, they
+//! share only one: if that node grants a key twice, there are two holders, whatever the clients do.
+//! Then the hostile node may refuse what it has granted, send garbage and hang up, but it never
+//! reports a grant that it has not made.
 
 use redlatch::proto::{AutoExtend, Completion, Instant, LockOptions, LockUpdateKind, Op, Outcome};
 use redlatch::testing::net::Net;
@@ -16,7 +16,7 @@ use crate::checker::Belief;
 use crate::choices::Choices;
 use crate::world::{Held, Hostility, World, millis};
 
-/// Inputs are cut off here.
+/// The rest of a longer input is ignored.
 pub const LONGEST: usize = 600;
 
 const KEYS: [&[u8]; 2] = [b"a", b"b"];
@@ -55,7 +55,7 @@ impl World {
             20 => self.bring_to_node(client, node, usize::MAX),
             21 => self.net.deliver_to_client(client, node),
             22 | 23 => self.pass(choices.one_of(&[1, 10, 50, 51, 260, 700, 1_100, 2_100]), choices),
-            // Far ahead is only the next look at the clocks of the nodes.
+            // The next timer may be far ahead only if it is the next probe.
             24 => self.net.skip_to_timer(client, millis(3_000)),
             25 | 26 => self.net.cut(client, node),
             27 => self.restart(node, choices),
@@ -92,7 +92,7 @@ impl World {
         self.begin(client, "extend", asked.ok());
     }
 
-    /// Ends a belief in one of the ways that there are.
+    /// Ends a belief in one of several ways.
     fn let_go(&mut self, client: usize, choices: &mut Choices) {
         let (way, now) = (choices.below(6), self.net.now());
         let (core, it) = (self.net.client_mut(client), &mut self.callers[client]);
@@ -155,7 +155,7 @@ impl World {
         }
     }
 
-    /// What needs no lock. A forced release takes a lock away from its holder.
+    /// Makes a request that needs no lock. A forced release takes a lock away from its holder.
     fn ask_as_an_operator(&mut self, client: usize, choices: &mut Choices) {
         let (key, what) = (choices.below(2), choices.below(4));
         let ttl = millis(choices.one_of(&TTLS));
@@ -176,12 +176,12 @@ impl World {
     }
 }
 
-/// What the clients report.
+/// Takes what the clients report.
 impl World {
-    /// Takes note of what the clients report; of ends only if `fetches`.
+    /// Passes what the clients report to the checker; completions only if `fetches`.
     fn look(&mut self, fetches: bool) {
         let now = self.net.now();
-        // A loss that was reported since the last look comes before a lock that was won after it.
+        // A loss may have been reported before another lock was won, so losses are passed on first.
         self.clients().for_each(|client| self.look_at_locks(client));
         for client in self.clients() {
             let next = |net: &mut Net| net.client_mut(client).poll_completion(now);
@@ -215,7 +215,7 @@ impl World {
         self.checker.answer(serial, now, 0);
     }
 
-    /// What the owners of locks can see.
+    /// Passes on what the owners of locks can see.
     fn look_at_locks(&mut self, client: usize) {
         let now = self.now();
         let (core, it) = (self.net.client_mut(client), &mut self.callers[client]);
@@ -254,7 +254,7 @@ impl World {
         }
     }
 
-    /// All nodes are honest again, everything is given back, and everything comes to an end.
+    /// Makes all nodes honest, releases everything, and runs until nothing is left.
     fn come_to_rest(&mut self) {
         (self.hostility, self.lies) = (Hostility::None, 0);
         let last = self.net.nodes() - 1;
@@ -274,7 +274,7 @@ impl World {
             }
             let all = || self.clients().map(|client| self.net.get_client(client));
             if all().all(|core| core.open_records() + core.open_ops() == 0) {
-                self.checker.all_answered();
+                self.checker.check_all_answered();
                 return self.look(true);
             }
             let due = all().filter_map(|core| core.next_timeout()).min();

@@ -1,12 +1,12 @@
-//! A second parser of RESP2 and RESP3, written without a look at the first: it recurses, copies
+//! A second parser of RESP2 and RESP3, written without looking at the decoder: it recurses, copies
 //! everything, and is slow. The fuzz targets compare the two.
 //!
-//! The hazard is a mistake that both make, so this file follows the description of the protocol and
+//! The hazard is a mistake that both make. So this file follows the description of the protocol and
 //! the documented limits of the decoder, and shares no code with it.
 
 use redlatch::proto::resp::Limits;
 
-/// A reply, copied.
+/// A reply, with copies of its bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     Simple(Vec<u8>),
@@ -26,9 +26,9 @@ pub enum Value {
 pub enum Parsed {
     /// A reply of this many bytes.
     Whole(Value, usize),
-    /// A part of a reply, which more bytes may complete.
+    /// The beginning of a reply, which more bytes may complete.
     Part,
-    /// Neither.
+    /// Bytes with which no reply can begin.
     Wrong,
 }
 
@@ -42,8 +42,8 @@ pub fn parse(bytes: &[u8], limits: &Limits) -> Parsed {
     }
 }
 
-/// Reads all replies of a stream, each with where it ends. The last item says what the rest of the
-/// stream is: a part of a reply, or none.
+/// Reads all replies of a stream, each with its end. The second item says what follows them: the
+/// beginning of a reply, or bytes that are none.
 pub fn parse_all(stream: &[u8], limits: &Limits) -> (Vec<(usize, Value)>, Parsed) {
     let (mut replies, mut from) = (Vec::new(), 0);
     loop {
@@ -62,7 +62,7 @@ enum Stop {
     Wrong,
 }
 
-/// The deepest that the decoder goes, whatever its limits say.
+/// The deepest nesting that the decoder accepts, whatever its limits say.
 const DEEPEST: usize = 16;
 
 struct Input<'a> {
@@ -148,7 +148,7 @@ impl Input<'_> {
         i64::try_from(value).map_err(|_| Stop::Wrong)
     }
 
-    /// Digits in the shortest form, up to `most`, and the end of the line.
+    /// Digits in the shortest form, up to the number `most`, and the end of the line.
     fn number(&mut self, most: u128) -> Result<u128, Stop> {
         let rest = &self.bytes[self.at..];
         let digits: String =

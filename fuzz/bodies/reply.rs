@@ -1,18 +1,19 @@
-//! Any bytes as what a node sends: the decoder does not panic, keeps what it promises, and reads
+//! Any bytes, as if a node sent them: the decoder does not panic, keeps what it promises, and reads
 //! exactly what an independent parser reads, however the bytes are split.
 //!
-//! The input is cut at every place, so the cost is quadratic, and long inputs are left out.
+//! The input is cut at every place, so the cost is quadratic in its length. So long inputs are cut
+//! off.
 
 use redlatch::proto::resp::{Limits, Reply, Step, decode};
 
 use crate::plain_parser::{Parsed, Value, parse, parse_all};
 
-/// Inputs are cut off here.
+/// The rest of a longer input is ignored.
 pub const LONGEST: usize = 300;
 
 pub fn run(stream: &[u8]) {
     let stream = &stream[..stream.len().min(LONGEST)];
-    // Tight enough that short inputs meet every limit.
+    // The second limits are so tight that short inputs reach each of them.
     for limits in [Limits::default(), Limits { line: 12, bulk: 24, elements: 6, depth: 2 }] {
         let whole = arriving(stream, 0, &limits);
         for cut in 1..stream.len() {
@@ -27,8 +28,8 @@ pub fn run(stream: &[u8]) {
     }
 }
 
-/// The replies of a stream that arrives in two pieces, each with where it ends, and whether it
-/// was well-formed as far as it goes.
+/// Reads the replies of a stream that arrives in two pieces. Returns each with its end, and whether
+/// the stream was well-formed as far as it goes.
 fn arriving<'a>(stream: &'a [u8], cut: usize, limits: &Limits) -> (Vec<(usize, Reply<'a>)>, bool) {
     let mut replies = Vec::new();
     let mut from = 0;
@@ -49,7 +50,8 @@ fn arriving<'a>(stream: &'a [u8], cut: usize, limits: &Limits) -> (Vec<(usize, R
     (replies, true)
 }
 
-/// The other parser reads the same replies, and stops at the same place for the same reason.
+/// Checks that the plain parser reads the same replies, and stops at the same place for the same
+/// reason.
 fn compare(whole: &(Vec<(usize, Reply<'_>)>, bool), stream: &[u8], limits: &Limits) {
     let copied = whole.0.iter().map(|(until, reply)| (*until, copy(*reply)));
     let (replies, rest) = parse_all(stream, limits);
@@ -58,7 +60,7 @@ fn compare(whole: &(Vec<(usize, Reply<'_>)>, bool), stream: &[u8], limits: &Limi
     assert_eq!(rest, expected, "after the last of {} replies, {limits:?}", replies.len());
 }
 
-/// Checks that `input` is `reply` and neither less nor more of it would be.
+/// Checks that `input` is exactly `reply`, and incomplete for both parsers if it is shorter.
 fn check(input: &[u8], reply: Reply<'_>, limits: &Limits) {
     let step = Step::Complete { reply, consumed: input.len() };
     assert_eq!(decode(input, limits), Ok(step));
@@ -69,7 +71,7 @@ fn check(input: &[u8], reply: Reply<'_>, limits: &Limits) {
     walk(reply, limits.depth);
 }
 
-/// Reads every element there is, at most `depth` deep.
+/// Reads every element, and checks that none is deeper than `depth`.
 fn walk(reply: Reply<'_>, depth: usize) {
     let (Reply::Array(elements)
     | Reply::Set(elements)
@@ -83,7 +85,7 @@ fn walk(reply: Reply<'_>, depth: usize) {
     elements.into_iter().for_each(|element| walk(element, depth - 1));
 }
 
-/// The reply as the other parser would give it.
+/// The reply as a value of the plain parser.
 fn copy(reply: Reply<'_>) -> Value {
     let list = |kind, elements: redlatch::proto::resp::Elements<'_>| -> Value {
         Value::List(kind, elements.iter().map(copy).collect())

@@ -1,5 +1,5 @@
-//! Coordinators and in-process masters in a network, where the input decides what arrives when, and
-//! which connection ends. One node may be hostile; `coordinator` says what it may do.
+//! Coordinators and in-process masters in a network. The input decides what arrives when, and which
+//! connection ends. One node may be hostile; `coordinator` says what it may do.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,17 +22,17 @@ pub struct Held {
     pub key: usize,
     pub belief: usize,
     pub until: u64,
-    /// The loss was reported.
+    /// Whether its loss was reported.
     pub lost: bool,
-    /// The caller released the key by its token: the loss may be reported, and need not.
+    /// The caller released the key by its token, so its loss may be reported, but need not be.
     pub given_up: bool,
 }
 
-/// Who uses a client.
+/// The caller of a client.
 #[derive(Debug, Default)]
 pub struct Caller {
     pub ops: Vec<(Op, u64)>,
-    /// The key of each acquire and adopt.
+    /// For each acquire and adopt, its key.
     pub wants: BTreeMap<u64, usize>,
     pub held: Vec<Held>,
 }
@@ -41,15 +41,15 @@ pub struct Caller {
 pub enum Hostility {
     /// All nodes are honest.
     None,
-    /// The last node refuses what it has granted, or sends what is no reply.
+    /// The last node refuses what it has granted, or sends bytes that are no reply.
     Refuses,
-    /// The last node sends anything.
+    /// The last node may send any bytes.
     SaysAnything,
 }
 
 pub struct World {
     pub net: Net,
-    /// By client.
+    /// The caller of each client.
     pub callers: Vec<Caller>,
     pub checker: Checker,
     pub hostility: Hostility,
@@ -57,7 +57,7 @@ pub struct World {
     pub lies: usize,
     pub given: Vec<(usize, LockToken)>,
     pub serial: u64,
-    /// An operator may have taken a lock of this key away: its holders prove nothing.
+    /// By key: an operator may have taken a lock away, so that two holders prove nothing.
     pub meddled: [bool; 2],
 }
 
@@ -66,7 +66,8 @@ impl World {
         let nodes = choices.one_of(&[3, 1, 2, 4, 5, 6]);
         let hostility = match choices.below(3) {
             0 => Hostility::None,
-            // Two majorities of an even number of nodes share an honest one besides the hostile.
+            // Two majorities of an even number of nodes share an honest node besides the hostile
+            // one.
             1 if nodes % 2 == 0 => Hostility::SaysAnything,
             _ if nodes > 1 => Hostility::Refuses,
             _ => Hostility::None,
@@ -102,9 +103,9 @@ impl World {
     }
 }
 
-/// Bytes, connections, time.
+/// Moves bytes, connections and time.
 impl World {
-    /// Every node and client gets all that is on its way, until nothing is.
+    /// Delivers all that is in flight to every node and client, until nothing is.
     pub fn flow(&mut self) {
         self.write_and_connect(true);
         for client in self.clients() {
@@ -113,8 +114,8 @@ impl World {
         self.net.settle();
     }
 
-    /// The clients write what they have to write, and close and open connections; these open only
-    /// if `opens`.
+    /// The clients write what they have to write, and close and open connections; they open some
+    /// only if `opens`.
     pub fn write_and_connect(&mut self, opens: bool) {
         for client in self.clients() {
             self.net.write(client);
@@ -127,12 +128,12 @@ impl World {
         }
     }
 
-    /// So many bytes arrive at the node, which executes what is whole.
+    /// Delivers up to `most` bytes to the node, which executes the complete requests.
     pub fn bring_to_node(&mut self, client: usize, node: usize, most: usize) {
         if !self.is_hostile(node) || self.lies == 0 {
             return self.net.deliver_some_to_node(client, node, most);
         }
-        // One request after the other, so that one answer after the other can be a lie.
+        // The requests are delivered one by one, so that each answer can become a lie.
         let bytes = self.net.unexecuted(client, node);
         for command in split(&bytes[..bytes.len().min(most)]) {
             let before = self.net.take_unread(client, node);
@@ -146,7 +147,7 @@ impl World {
         }
     }
 
-    /// What was written on a dead connection arrives, in part or as a whole, or never does.
+    /// Delivers what was written on a dead connection, partly or wholly, or drops it.
     pub fn release_an_orphan(&mut self, choices: &mut Choices) {
         if self.net.orphans() > 0 {
             let number = choices.below(self.net.orphans());
@@ -158,7 +159,7 @@ impl World {
         self.net.restart(node, choices.one_of(&[Restart::WithData, Restart::Empty]));
     }
 
-    /// Time passes; some clients do not run meanwhile.
+    /// Time passes, and some clients do not run meanwhile.
     pub fn pass(&mut self, by: u64, choices: &mut Choices) {
         self.net.advance(Duration::from_nanos(by * MILLI + u64::from(choices.byte())));
         let run = choices.byte();
@@ -173,7 +174,7 @@ impl World {
         self.hostility != Hostility::None && node + 1 == self.net.nodes()
     }
 
-    /// The last node does what a server would not do.
+    /// The last node does what no server would do.
     pub fn be_hostile(&mut self, client: usize, choices: &mut Choices) {
         let node = self.net.nodes() - 1;
         let anything = match self.hostility {
@@ -183,7 +184,7 @@ impl World {
         };
         match choices.below(4) {
             0 => self.lies += 1 + choices.below(8),
-            // No reply begins like this, so whatever follows is none.
+            // No reply begins like this, so the bytes after it are no reply either.
             1 => self.net.say(client, node, &[b"?", choices.bytes(20)].concat()),
             2 if anything => {
                 let count = choices.below(40);
@@ -201,7 +202,7 @@ impl World {
     }
 }
 
-/// What a node might say.
+/// Replies that a hostile node may send.
 const REPLIES: [&[u8]; 16] = [
     b"+OK\r\n",
     b"_\r\n",
@@ -247,7 +248,7 @@ fn client(settings: &Settings, number: u8, now: Instant) -> Coordinator {
     core
 }
 
-/// The requests in these bytes, which may begin and end anywhere.
+/// Splits bytes into requests. The first and the last may be incomplete.
 fn split(bytes: &[u8]) -> Vec<&[u8]> {
     let starts = (1..bytes.len()).filter(|&at| bytes[at] == b'*' && bytes[at - 1] == b'\n');
     let mut from = 0;

@@ -1,11 +1,11 @@
-//! User and password: in the URL, or asked for at each connect; and the effect of mistakes.
+//! User and password: in the URL, or from a callback at each connect; and what mistakes lead to.
 
 use std::sync::{Arc, Mutex};
 
 use super::*;
 use redlatch::{Credentials, Error, LockOptions, NodeError};
 
-/// What is looked for by the test that looks through every output: no other text has it.
+/// A password that is in no other text, so that a test can look for it in every output.
 pub const PASSWORD: &str = "op3n:s@same/zebra";
 const ENCODED: &str = "op3n%3As%40same%2Fzebra";
 
@@ -17,7 +17,7 @@ fn urls(fleet: &Fleet, credentials: &str, db: &str) -> Vec<String> {
     fleet.iter().map(|node| url(node, credentials, db)).collect()
 }
 
-/// The error of a lock on nodes that cannot be used as they are configured.
+/// The error of an acquire on nodes that cannot be used as they are configured.
 #[track_caller]
 fn misconfigured(config: Config, cause: NodeError) -> String {
     let start = Instant::now();
@@ -66,7 +66,7 @@ fn credentials_error_is_a_configuration_error_with_its_reason() {
         assert!(text.contains(&cause.to_string()), "{text}");
     }
     drop(fleet);
-    // Servers from Redis 6 on that have no password accept any one: HELLO shows no mistake.
+    // Servers since Redis 6 that have no password accept any, so HELLO shows no mistake.
     let open = Fleet::start(1);
     lock_extend_and_release(&ready(config(urls(&open, ":any@", ""))));
 }
@@ -86,7 +86,7 @@ fn a_node_that_repeats_the_password_does_not_make_the_client_repeat_it() {
             "",
         ],
     );
-    // A server that does not know a command repeats it with its arguments.
+    // A server that does not know a command repeats its arguments in the error.
     let mut client = fleet[0].client();
     let said = client.command(&["HELLO", "3", "AUTH", "default", PASSWORD]).unwrap();
     assert!(format!("{said:?}").contains(PASSWORD), "{said:?}");
@@ -96,7 +96,7 @@ fn a_node_that_repeats_the_password_does_not_make_the_client_repeat_it() {
     let text = misconfigured(config(urls(&fleet, ":wrong-zebra@", "")), NodeError::WrongPassword);
     assert!(!text.contains("wrong-zebra"), "{text}");
     drop(fleet);
-    // If the server does not know AUTH either, the last words of the error are the password.
+    // If the server does not know AUTH either, its error ends with the password.
     let fleet = Fleet::with(1, &["--rename-command", "HELLO", "", "--rename-command", "AUTH", ""]);
     let config = config(urls(&fleet, &format!(":{ENCODED}@"), ""));
     let text = misconfigured(config, NodeError::UnknownCommand);
@@ -124,7 +124,7 @@ fn credentials_are_asked_for_at_each_connect() {
     sorted.sort();
     assert_eq!(first, sorted, "each node once");
 
-    // The token rotates, and the nodes end the connections.
+    // The password changes, and the nodes end the connections.
     *current.lock().unwrap() = "the-next-zebra".into();
     for node in &fleet {
         let client = &mut node.client();
@@ -152,7 +152,7 @@ fn a_socket_in_the_file_system_is_a_node_like_others() {
     });
     let client = ready(config(urls));
     lock_extend_and_release(&client);
-    // Two nodes end, and start again at the same sockets.
+    // Two nodes end, and later start again with the same sockets.
     fleet[0].kill();
     fleet[1].kill();
     client.drive(millis(100)).unwrap();

@@ -1,4 +1,4 @@
-//! TLS: a private CA and a client certificate, mixed with plain nodes; what is refused and why.
+//! TLS: a private CA and a client certificate, together with plain nodes; what is refused and why.
 
 use super::papers::{Ca, Paper};
 use super::*;
@@ -8,8 +8,8 @@ use redlatch::{Error, Tls};
 /// Whether the server under test was built with TLS; if not, prints that a test is not run.
 fn can_encrypt() -> bool {
     let server = crate::support::Server::get();
-    // Servers are asked to encrypt without a certificate. None starts, but those that know TLS say
-    // why.
+    // The server is started for TLS without a certificate. It does not start, but one that was
+    // built with TLS says what it lacks.
     let mut attempt = std::process::Command::new(&server.binary);
     let port = free_port().to_string();
     let output = attempt.args(["--port", "0", "--tls-port", &port]).output().expect("it was there");
@@ -20,7 +20,7 @@ fn can_encrypt() -> bool {
     can
 }
 
-/// A fleet whose servers also listen encrypted, each on the port next to it in the list.
+/// A fleet whose servers also listen with TLS, and the ports for that.
 fn fleet(ca: &Ca, papers: &[Paper], clients: &str) -> (Fleet, Vec<u16>) {
     let ports: Vec<u16> = papers.iter().map(|_| free_port()).collect();
     let fleet = Fleet::each(papers.len(), |index, folder| {
@@ -37,7 +37,7 @@ fn good(ca: &Ca, count: usize) -> Vec<Paper> {
     (0..count).map(|_| ca.paper("127.0.0.1")).collect()
 }
 
-/// The error of each of these nodes in an attempt; none of them can be used.
+/// The error of each of these nodes in an attempt, none of which can be used.
 #[track_caller]
 fn refusals(config: Config) -> Vec<String> {
     let nodes = config.get_settings().nodes.len();

@@ -1,6 +1,5 @@
-//! How nodes are run and reached in production: encrypted, with users that have few rights, by
-//! names that move, over sockets in the file system, and on servers that refuse half of their
-//! commands.
+//! How nodes are run and reached in production: with TLS, with users that have few rights, by names
+//! whose addresses change, over Unix sockets, and on servers that refuse half of the commands.
 
 mod credentials;
 #[cfg(feature = "tls")]
@@ -20,20 +19,20 @@ use redlatch::{Client, Config, NodeState, ReleaseOutcome, RestartGuard};
 
 const TTL: Duration = Duration::from_secs(10);
 
-/// A configuration without the restart guard: these servers are seconds old, and no lock was ever
-/// granted there.
+/// A configuration without the restart guard, because these servers are seconds old and granted no
+/// lock before.
 fn config(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Config {
     let config = Config::new(urls).expect("good addresses");
     config.restart_guard(RestartGuard::Off).node_timeout(3 * SECOND)
 }
 
-/// A client all of whose nodes are ready.
+/// A client whose nodes are all ready.
 #[track_caller]
 fn ready(config: Config) -> Client {
     ready::client(config)
 }
 
-/// Everything that a client does to a key, once.
+/// Acquires, extends and releases a lock.
 #[track_caller]
 fn lock_extend_and_release(client: &Client) {
     let mut guard = client.try_lock("invoice:42", TTL).expect("a free key");

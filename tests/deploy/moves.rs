@@ -1,4 +1,4 @@
-//! Names that start to point elsewhere, and what an operator can see: events and counters.
+//! Names whose addresses change, and what an operator sees of that: events and counters.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +8,8 @@ use super::*;
 use mio::{Events, Poll, Token};
 use redlatch::{Engine, LockOptions, NodeError, NodeEvent, NodeId, Outcome};
 
-/// The addresses of the names, and whether they were asked for; from the second look-up on, an
-/// answer takes a while.
+/// A name server: the addresses of its names, and whether it was asked. From the second look-up on,
+/// an answer takes a while.
 struct Directory {
     leads_to: Mutex<Vec<SocketAddr>>,
     asked: AtomicBool,
@@ -121,7 +121,7 @@ fn an_engine_tells_that_an_address_is_stale_and_takes_a_new_one() {
         thread.is_finished()
     });
     engine.set_address(node, thread.join().unwrap().unwrap());
-    // Node 1 was given by its address, which this call does not change.
+    // Node 1 has an address instead of a name, so this call changes nothing.
     engine.set_address(NodeId::new(1), vec![fleet[0].address()]);
     eventually(SOON, "it is followed", || {
         turn(&mut engine);
@@ -163,7 +163,7 @@ fn node_moves_are_reported_and_counted() {
         client.drive(millis(5)).unwrap();
         matches!(client.nodes()[0], NodeState::Down(_))
     });
-    // Node 1 ends, so a release for it stays pending.
+    // Node 1 is killed, so that its release stays pending.
     let guard = client.try_lock("c", TTL).unwrap();
     fleet[1].kill();
     client.drive(millis(50)).unwrap();
@@ -219,7 +219,7 @@ fn stats_are_right_under_many_locks() {
         turn(&mut engine);
         engine.coordinator().ready().len() == 1
     });
-    // Other clients hold 40 of the keys.
+    // Other clients hold 40 of the 100 keys.
     for number in 60..100 {
         fleet.iter().for_each(|node| {
             node.command(&["SET", &number.to_string(), "another's"]);

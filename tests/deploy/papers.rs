@@ -1,4 +1,4 @@
-//! Certificate authorities and certificates, good and bad ones, made anew for each test.
+//! Certificate authorities, and good and bad certificates, made anew for each test.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +11,7 @@ pub struct Ca {
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// A certificate and its key, in PEM.
+/// A certificate and its private key, in PEM.
 pub struct Paper {
     pub certificate: String,
     pub key: String,
@@ -20,7 +20,7 @@ pub struct Paper {
 impl Ca {
     pub fn new() -> Ca {
         let mut params = CertificateParams::new([]).expect("no names are good names");
-        // Two certificates of the same name would differ by their signatures only.
+        // Without the number, two CAs of one name would differ only by their signatures.
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         params.distinguished_name.push(DnType::CommonName, format!("CA {number}"));
@@ -49,8 +49,8 @@ impl Ca {
         Paper { certificate, key: key.serialize_pem() }
     }
 
-    /// What a server is started with, to listen encrypted on `port` and to show `paper`.
-    /// `clients`: whether they have to show one of this CA.
+    /// The arguments with which a server listens with TLS on `port` and shows `paper`. `clients`
+    /// says whether clients have to show a certificate of this CA.
     pub fn arguments(&self, folder: &Path, port: u16, paper: &Paper, clients: &str) -> Vec<String> {
         let file = |name: &str, text: &str| {
             let path = folder.join(name);

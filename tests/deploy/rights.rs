@@ -1,18 +1,19 @@
-//! Users with few rights, and servers that refuse half of their commands: what the client does
-//! without, and what is an error that names it.
+//! Users with few rights, and servers that refuse half of their commands: what the client can do
+//! without, and which missing right is an error that names it.
 
 use super::*;
 use redlatch::{Error, KeyState, LockOptions, NodeError, NodeReply};
 
-/// The rule in docs/operations.md: a test compares the two.
+/// The ACL rule in docs/operations.md. A test compares the two.
 const RULE: &str = "~lock:* ~redlatch:node -@all +set +eval +evalsha +get +del +pttl +pexpire \
                     +exists +delifeq +delex +select +info +time +script|load +command|info \
                     +client|tracking +client|caching +client|kill +client|setname +client|setinfo";
 
-/// Words of the rule that only some servers know.
+/// Words of the rule that not every server knows.
 const NOT_EVERYWHERE: [&str; 4] = ["+delifeq", "+delex", "+client|setinfo", "+command|info"];
 
-/// Gives the user `worker` these rights on every node, as far as the servers know the words.
+/// Gives the user `worker` these rights on every node, without the words that the servers do not
+/// know.
 #[track_caller]
 fn grant(fleet: &Fleet, rule: &[&str]) {
     for node in fleet {
@@ -44,7 +45,7 @@ fn without(word: &str) -> Vec<&'static str> {
     left
 }
 
-/// The commands that a lock on a key of the worker's needs.
+/// Acquires, extends and releases a lock on a key of the worker's.
 #[track_caller]
 fn whole_life(client: &Client, without: &str) {
     let wrong = |error: Error| -> ! { panic!("without {without}: {error}") };
@@ -53,7 +54,8 @@ fn whole_life(client: &Client, without: &str) {
     assert_eq!(guard.release(), Ok(ReleaseOutcome::Released), "without {without}");
 }
 
-/// A node is silent, is given up and comes back: its pending releases are sent.
+/// Lets a node be silent until its connection is given up, and come back: the client then sends its
+/// pending releases.
 #[track_caller]
 fn a_connection_is_replaced(fleet: &Fleet, client: &Client) {
     fleet[0].stop();
@@ -69,8 +71,8 @@ fn a_connection_is_replaced(fleet: &Fleet, client: &Client) {
     });
 }
 
-/// On two of three nodes, one waiter stands in the line of the worker's key. The third one may have
-/// executed its request before that of the holder, and have given it the key.
+/// Waits until one waiter is in the line of the worker's key on two of three nodes. The third node
+/// may have executed the waiter's request before the holder's, and have given it the key.
 #[track_caller]
 fn wait_for_one_in_line(fleet: &Fleet) {
     let count = "redis.call('SELECT', 1) return redis.call('ZCARD', KEYS[1])";
@@ -81,7 +83,7 @@ fn wait_for_one_in_line(fleet: &Fleet) {
 }
 
 #[test]
-fn the_acl_rule_in_the_papers_is_all_it_takes() {
+fn acl_rule_in_the_docs_is_enough_for_locks() {
     let paper = include_str!("../../docs/operations.md");
     let told = paper.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
     assert!(told.contains(RULE), "docs/operations.md does not have the rule: {RULE}");
@@ -94,7 +96,7 @@ fn the_acl_rule_in_the_papers_is_all_it_takes() {
     assert!(matches!(other.try_lock("lock:a", TTL), Err(Error::Contended(_))));
     drop(guard);
     a_connection_is_replaced(&fleet, &client);
-    // The servers refused nothing in all of this, except commands that they do not have.
+    // The servers refused none of these commands, except those that they do not know.
     for node in &fleet {
         let log = format!("{:?}", node.command(&["ACL", "LOG"])).to_lowercase();
         let known = NOT_EVERYWHERE.iter().map(|word| format!("\"{}\"", &word[1..]));
@@ -105,7 +107,7 @@ fn the_acl_rule_in_the_papers_is_all_it_takes() {
 }
 
 #[test]
-fn the_acl_rule_for_lines_is_all_they_take() {
+fn acl_rule_for_lines_is_enough_for_them() {
     let fleet = Fleet::start(3);
     let commands = ["+zadd", "+zrank", "+zscore", "+zrange", "+zrem", "+subscribe", "+publish"];
     let channels = ["+pubsub|numsub", "resetchannels", "&redlatch:*"];
@@ -128,7 +130,7 @@ fn the_acl_rule_for_lines_is_all_they_take() {
                 let stats = second.stats();
                 (released, stats.handed_over)
             });
-            // Without the rights of the line or its key, the client asks again after pauses.
+            // Without the rights to the line or its key, the client polls after pauses.
             let in_line = rights.contains(&line[0]);
             if in_line {
                 wait_for_one_in_line(&fleet)
@@ -148,7 +150,7 @@ fn the_acl_rule_for_lines_is_all_they_take() {
     }
 }
 
-/// Such a user can join a line at first: only its polls are refused.
+/// A user with these rights can join a line; only its polls are refused.
 #[test]
 fn waiter_that_may_join_but_not_poll_asks_again_after_pauses() {
     let fleet = Fleet::start(3);
@@ -181,10 +183,10 @@ fn waiter_that_may_join_but_not_poll_asks_again_after_pauses() {
     }
 }
 
-/// The rule in docs/operations.md for plain and fenced locks, on one key and on several, and for
-/// standing in line.
+/// The ACL rule in docs/operations.md for plain and fenced locks, on one key and on several, and
+/// for waiting in line.
 #[test]
-fn the_acl_rule_with_all_keys_is_all_it_takes() {
+fn acl_rule_for_all_features_is_enough_for_them() {
     let keys = "~lock:* ~redlatch:line:{lock:* ~redlatch:fence:{lock:* ~redlatch:node";
     let paper = include_str!("../../docs/operations.md");
     let told = paper.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
@@ -225,7 +227,7 @@ fn the_acl_rule_with_all_keys_is_all_it_takes() {
         let refused_keys = log.matches("\"key\"").count();
         assert_eq!(refused_keys, 0, "refused: {log}");
     }
-    // A brace in the pattern stands for itself: the user may touch no other key of redlatch.
+    // A brace in the pattern is a plain character, so the user may touch no other key of redlatch.
     let mut mine = fleet[0].client();
     assert!(mine.command(&["AUTH", "worker", "zebra"]).unwrap().is_ok());
     assert!(mine.command(&["SELECT", "1"]).unwrap().is_ok());
@@ -255,7 +257,7 @@ fn rights_that_a_lock_needs_are_named() {
         assert!(error.to_string().contains(told), "without {word}: {error}");
         println!("without {word}: {error}");
     }
-    // The user may not touch this key.
+    // The user has no right to this key.
     grant(&fleet, &whole());
     let client = ready(worker(&fleet));
     let error = client.lock("invoice:42", TTL).unwrap_err();
@@ -263,7 +265,7 @@ fn rights_that_a_lock_needs_are_named() {
     println!("a key of others: {error}");
 }
 
-/// Inside a script every command is looked at too.
+/// The server also checks the rights to each command inside a script.
 #[test]
 fn rights_that_a_script_lacks_are_reported_where_needed() {
     let fleet = Fleet::start(3);
@@ -283,7 +285,7 @@ fn rights_that_a_script_lacks_are_reported_where_needed() {
             println!("without {word}: {error}");
         }
         let released = guard.release().unwrap();
-        // A server with a compare-and-delete command needs no script for the release.
+        // A server with a compare-and-delete command does not run a script for the release.
         let refused = matches!(released, ReleaseOutcome::Unconfirmed { .. });
         let native = crate::support::Server::get().valkey;
         assert_eq!(refused, matches!(word, "+get" | "+del") && !native, "without {word}");
@@ -320,7 +322,7 @@ fn rights_that_a_lock_does_not_need_may_be_missing() {
         }
         eventually(SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
     }
-    // All optional rights are missing at once.
+    // Now all optional rights are missing together.
     let least: Vec<_> = whole().into_iter().filter(|word| !optional.contains(word)).collect();
     grant(&fleet, &least);
     let client = ready(worker(&fleet));
@@ -348,7 +350,7 @@ fn only_inspect_needs_a_permission_of_its_own() {
     }
 }
 
-/// Managed services take whole commands away.
+/// Managed services remove whole commands.
 #[test]
 fn servers_without_config_client_info_script_command_and_hello_are_used() {
     let commands = ["CONFIG", "CLIENT", "INFO", "SCRIPT", "COMMAND", "HELLO"];
@@ -357,7 +359,7 @@ fn servers_without_config_client_info_script_command_and_hello_are_used() {
         let arguments: Vec<_> =
             gone.iter().flat_map(|name| ["--rename-command", *name, ""]).collect();
         let fleet = Fleet::with(3, &arguments);
-        // The timeouts are short, so that a silent connection is given up soon.
+        // The timeouts are short, so that the client soon gives up a silent connection.
         let config = config(fleet.urls()).node_timeout(millis(2_500)).reset_after(millis(100));
         let client = ready(config);
         whole_life(&client, &gone.join(" "));
@@ -375,7 +377,7 @@ fn a_server_that_does_not_tell_its_age_is_distrusted_for_as_long_as_it_may_have_
     assert!(client.lock("a", millis(900)).is_ok(), "it is trusted after that");
 }
 
-/// A node that compares and deletes by itself is asked to.
+/// If a node has a compare-and-delete command, the client uses it.
 #[test]
 fn a_compare_and_delete_of_the_nodes_own_is_used() {
     let fleet = Fleet::start(1);

@@ -1,5 +1,5 @@
-//! Passwords are in no output: this binary's other tests are run once more, and everything that
-//! they say is looked through.
+//! No output has a password in it: this test runs all other tests of this binary once more, and
+//! searches everything that they print.
 
 use std::process::Command;
 
@@ -7,10 +7,11 @@ use super::credentials::PASSWORD;
 use super::*;
 use redlatch::Credentials;
 
-/// The line of a test that shows things, which proves that some output was looked through.
+/// Begins the lines of the test that prints such things, which proves that their output was
+/// searched.
 const SHOWN: &str = "shown: ";
 
-/// Everything that can be shown, at the moments when a password is nearest.
+/// Prints everything that can be printed, at the moments when a password is nearest.
 #[test]
 fn debug_output_shows_no_password() {
     let fleet = Fleet::with(1, &["--requirepass", PASSWORD]);
@@ -27,7 +28,8 @@ fn debug_output_shows_no_password() {
     let mut poll = mio::Poll::new().unwrap();
     let mut events = mio::Events::with_capacity(8);
     let mut engine = redlatch::Engine::new(config, poll.registry(), mio::Token(0)).unwrap();
-    // At each step of the handshake, with the password in the outbox and without it.
+    // Prints the engine at each step of the handshake, with the password in the outbox and without
+    // it.
     eventually(SOON, "the node is ready", || {
         println!("{SHOWN}{engine:?} {:?}", engine.coordinator());
         let timeout = engine.prepare().unwrap_or(millis(10)).min(millis(10));
@@ -45,7 +47,8 @@ fn debug_output_shows_no_password() {
     println!("{SHOWN}{:?}", engine.stats());
 }
 
-/// Parts of [`PASSWORD`] too: a line may have been cut off in its middle.
+/// The test also looks for parts of [`PASSWORD`], because a line may have been cut off in the
+/// middle.
 #[test]
 fn no_output_has_a_password_in_it() {
     let binary = std::env::current_exe().expect("this binary has a path");

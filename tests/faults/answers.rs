@@ -1,22 +1,22 @@
-//! What servers answer in every state they can be brought to: a minority of such nodes costs
-//! nothing, and a majority is an error that names each of them and why.
+//! What servers answer in every state that a test can bring them to. If a minority is in such a
+//! state, no call suffers; if a majority is, the error names each of these nodes and its reason.
 
 use super::*;
 use crate::support::{RespClient, Value};
 use redlatch::{Error, LockOptions, NodeError, ReleaseOutcome};
 
-/// A state of a server in which it is of no use.
+/// A state in which a server cannot serve locks.
 pub(super) struct Trouble {
     pub cause: NodeError,
     pub provoke: fn(&Node),
     pub heal: fn(&Node),
-    /// Whether a client notices that was connected before.
+    /// Whether clients that were connected before notice the state, too.
     pub meets_the_connected: bool,
 }
 
 impl Trouble {
-    /// Provokes it on one node of three, then on a second, and looks at clients that were connected
-    /// before, between and after.
+    /// Provokes the state on one node of three, then on a second, and checks clients that connected
+    /// before the first, between the two, and after the second.
     pub fn show(&self, fleet: &Fleet, urls: &[String]) {
         assert_eq!(fleet.len(), 3);
         let before = client(config(urls));
@@ -57,10 +57,10 @@ impl Trouble {
         assert!(took < NODE_TIMEOUT / 2, "{who}: {took:?}");
     }
 
-    /// Two of three nodes have the trouble: both are in the error with the cause, at once or when
+    /// Two of three nodes are in the state: the error names both with the cause, at once or when
     /// the wait is over.
     pub fn is_named(&self, client: &Client, fleet: &Fleet) {
-        // A cause that lasts ends the request at once, so its wait may be long.
+        // A lasting cause ends the request at once, so the test may allow a long wait.
         let wait = if self.cause.is_permanent() { 30 * SECOND } else { millis(300) };
         let start = Instant::now();
         let error = client.lock("a", LockOptions::new(TTL).wait(wait)).unwrap_err();
@@ -97,7 +97,7 @@ pub(super) fn set(node: &Node, name: &str, value: &str) {
 }
 
 #[test]
-fn a_password_that_is_missing() {
+fn missing_password_is_named_in_the_error() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
         cause: NodeError::NoAuth,
@@ -109,10 +109,10 @@ fn a_password_that_is_missing() {
 }
 
 #[test]
-fn a_password_that_is_wrong_and_one_that_nobody_asked_for() {
+fn wrong_password_is_named_in_the_error_once_a_server_has_one() {
     let fleet = Fleet::start(3);
     let urls = fleet.iter().map(|node| format!("redis://:guess@127.0.0.1:{}", node.port()));
-    // Any password is right while the server has none.
+    // As long as the server has no password, it accepts any.
     let trouble = Trouble {
         cause: NodeError::WrongPassword,
         provoke: |node| set(node, "requirepass", "opensesame"),
@@ -123,7 +123,7 @@ fn a_password_that_is_wrong_and_one_that_nobody_asked_for() {
 }
 
 #[test]
-fn memory_that_is_full() {
+fn full_memory_is_named_in_the_error() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
         cause: NodeError::OutOfMemory,
@@ -135,7 +135,7 @@ fn memory_that_is_full() {
 }
 
 #[test]
-fn too_few_replicas() {
+fn too_few_replicas_are_named_in_the_error() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
         cause: NodeError::NoReplicas,
@@ -147,7 +147,7 @@ fn too_few_replicas() {
 }
 
 #[test]
-fn a_disk_that_cannot_be_written() {
+fn failed_save_is_named_in_the_error() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
         cause: NodeError::Misconf,
@@ -158,7 +158,7 @@ fn a_disk_that_cannot_be_written() {
     trouble.show(&fleet, &fleet.urls());
 }
 
-/// Root may write anywhere, but no user can rename a file over a directory.
+/// Root may write everywhere, but not even root can rename a file over a directory.
 fn cannot_save(node: &Node) {
     let directory = node.command(&["CONFIG", "GET", "dir"]).text_items().remove(1);
     std::fs::create_dir(std::path::Path::new(&directory).join("dump.rdb")).expect("a new name");
@@ -170,7 +170,7 @@ fn cannot_save(node: &Node) {
 }
 
 #[test]
-fn a_replica() {
+fn replica_is_named_in_the_error() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
         cause: NodeError::Replica,
@@ -182,7 +182,7 @@ fn a_replica() {
 }
 
 #[test]
-fn a_replica_that_tells_nothing_while_its_master_is_away() {
+fn replica_without_stale_data_is_named_in_the_error() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
         cause: NodeError::Replica,
@@ -196,13 +196,13 @@ fn a_replica_that_tells_nothing_while_its_master_is_away() {
     trouble.show(&fleet, &fleet.urls());
 }
 
-/// Makes the node a replica of a master that is not there, so that its data stay.
+/// Makes the node a replica of a master that is not there, so that the node keeps its data.
 fn becomes_a_replica(node: &Node) {
     assert!(node.command(&["REPLICAOF", "127.0.0.1", "1"]).is_ok());
 }
 
 #[test]
-fn a_node_that_may_evict() {
+fn node_that_may_evict_is_named_in_the_error() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
         cause: NodeError::Evicts,
@@ -220,7 +220,7 @@ fn a_node_that_may_evict() {
 }
 
 #[test]
-fn too_many_clients() {
+fn client_limit_is_named_in_the_error() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
         cause: NodeError::TooManyClients,
@@ -232,7 +232,7 @@ fn too_many_clients() {
 }
 
 #[test]
-fn a_script_without_end() {
+fn endless_script_is_named_in_the_error() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
         cause: NodeError::Busy,
@@ -243,7 +243,8 @@ fn a_script_without_end() {
     trouble.show(&fleet, &fleet.urls());
 }
 
-/// Returns when the server says that it is busy. SCRIPT KILL ends it.
+/// Runs an endless script on the node, and returns once the node answers that it is busy. SCRIPT
+/// KILL ends the script.
 pub(super) fn endless_script(node: &Node) -> RespClient {
     set(node, "lua-time-limit", "50");
     let mut other = node.client();
@@ -256,7 +257,7 @@ pub(super) fn endless_script(node: &Node) -> RespClient {
     other
 }
 
-/// Returns when the server executes commands again.
+/// Ends the script, and returns once the server executes commands again.
 pub(super) fn end_script(node: &Node) {
     assert!(node.command(&["SCRIPT", "KILL"]).is_ok());
     eventually(SOON, "the script has ended", || {
@@ -265,13 +266,13 @@ pub(super) fn end_script(node: &Node) {
 }
 
 #[test]
-fn a_node_in_cluster_mode() {
+fn cluster_mode_is_named_in_the_error() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
         cause: NodeError::Cluster,
         provoke: |node| {
-            // The node needs a free port for its cluster bus: the one next to its own may belong to
-            // another server.
+            // The cluster bus needs a free port. The usual one, next to the node's own, may belong
+            // to another server.
             let free = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback can be bound");
             let port = free.local_addr().expect("a bound socket has an address").port();
             drop(free);
@@ -284,7 +285,7 @@ fn a_node_in_cluster_mode() {
 }
 
 #[test]
-fn a_node_that_loads() {
+fn loading_node_is_named_in_the_error() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
         cause: NodeError::Loading,
@@ -296,7 +297,7 @@ fn a_node_that_loads() {
 }
 
 #[test]
-fn two_of_three_that_load_for_three_seconds_and_a_lock_that_waits_for_ten() {
+fn wait_goes_on_while_two_of_three_nodes_load_their_data() {
     despite_stalls(SECOND, |_| lock_waits_for_two_that_load());
 }
 
@@ -308,8 +309,8 @@ fn lock_waits_for_two_that_load() {
     let start = Instant::now();
     let after = Client::connect(config(fleet.urls())).unwrap();
     for client in [&before, &after] {
-        // The client that was connected has lost its connections, and has to connect to the new
-        // servers.
+        // The client that was connected before has lost its connections, and connects to the new
+        // processes.
         client.drive(millis(200)).unwrap();
         let error = client.try_lock("a", TTL).unwrap_err();
         println!("{error} (after {:?})", start.elapsed());
@@ -320,8 +321,8 @@ fn lock_waits_for_two_that_load() {
     let guard = after.lock("a", LockOptions::new(TTL).wait(10 * SECOND)).unwrap();
     println!("two of three load for 3 s: held after {:?}", start.elapsed());
     assert!(start.elapsed() > SECOND, "they had loaded before it was asked for");
-    // One loaded node was enough for the lock; the other may still be loading, and then cannot be
-    // read.
+    // The lock needed only one of the two to have loaded; the other may still be loading, and then
+    // the test cannot read its keys.
     eventually(10 * SECOND, "both have loaded", || {
         (0..2).all(|node| fleet[node].info("loading") == "0")
     });
@@ -329,19 +330,19 @@ fn lock_waits_for_two_that_load() {
     nothing_is_left(&[&before, &after], &fleet);
 }
 
-/// Starts the node anew with so many keys on its disk, and so slow, that it loads for that long.
+/// Restarts the node with a large file to load, and so slowly that loading takes `time`.
 fn loads_for(node: &Node, time: Duration) {
     let keys = time.as_millis().to_string();
     assert!(node.command(&["DEBUG", "POPULATE", &keys]).is_ok());
     assert!(node.command(&["SAVE"]).is_ok());
-    // The server needs a millisecond for each key, and looks at its sockets after every few dozen
+    // The server takes a millisecond for each key, and looks at its sockets after every few dozen
     // keys.
     let slowly = ["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
     node.restart_with(&slowly);
 }
 
 #[test]
-fn writes_that_are_paused() {
+fn paused_writes_make_a_node_silent_until_they_go_on() {
     let fleet = Fleet::start(3);
     let client = client(config(fleet.urls()));
     let pause = |node: &Node, millis| {
@@ -431,7 +432,7 @@ fn a_lock_that_is_held_when_the_nodes_refuse_writes_is_released_when_they_take_t
     let client = client(config(fleet.urls()).node_timeout(millis(300)));
     for (name, refuse, accept) in refusals {
         wait_ready(&client, 3);
-        // The lock waits: where the machine stalls, a node does not answer within so short a
+        // `lock` waits and tries again, because a node that the machine stalls misses so short a
         // timeout.
         let guard = client.lock("a", 60 * SECOND).unwrap();
         drive_until(&client, SOON, "all have it", || tokens(&fleet, "a").len() == 3);

@@ -1,5 +1,5 @@
-//! Servers whose clocks are not ours: a clock that a small library, put between the server and the
-//! C library, moves while the server runs.
+//! Servers whose clocks differ from ours: a small library between the server and the C library
+//! moves a server's clock while it runs.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,7 +9,7 @@ use redlatch::{NodeEvent, ReleaseOutcome};
 
 const DAY: i64 = 24 * 3600;
 
-/// Adds to the wall clock the seconds that stand in a file, which is read each time.
+/// Adds to the wall clock the number of seconds in a file, which it reads for each query.
 const SHIM: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -44,7 +44,7 @@ time_t time(time_t *out) {
 }
 "#;
 
-/// Servers with a clock of their own.
+/// Servers whose clock the test sets.
 struct Elsewhere {
     fleet: Fleet,
     directory: PathBuf,
@@ -92,12 +92,12 @@ fn a_node_that_is_up_for_a_day_counts_at_once() {
     let settings = config(servers.fleet.urls()).restart_guard(RestartGuard::On);
     let settings = settings.max_ttl(600 * SECOND);
     let start = Instant::now();
-    // Without the node marker the uptime decides.
+    // Without a node marker, the uptime decides whether the client trusts the node.
     let client = Client::connect(settings.node_marker("")).unwrap();
     let guard = client.try_lock("a", TTL).unwrap();
     println!("up for a day: connected and held after {:?}", start.elapsed());
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-    // A node that seems to start tomorrow counts as just started.
+    // A node whose start seems to lie in the future counts as just started.
     servers.set(-2 * DAY);
     eventually(SOON, "they are not born yet", || {
         servers.fleet[0].info("uptime_in_seconds").starts_with('-')
@@ -119,7 +119,7 @@ fn a_clock_that_jumps_is_reported_and_quarantined() {
         let mut embedded = Loop::new(settings);
         let node = redlatch::NodeId::new(0);
         embedded.turn_until("it is trusted", |engine| engine.node_state(node) == NodeState::Ready);
-        // For a second the clock does not jump.
+        // For a second the test sets no clock, so the client must report no jump.
         let start = Instant::now();
         while start.elapsed() < SECOND {
             embedded.turn();

@@ -12,12 +12,12 @@ use crate::support::{Dice, again};
 use redlatch::proto::counter_key;
 use redlatch::{ConfigError, Error, LockOptions};
 
-/// A short `max_ttl`, so that a node that forgot its counters counts again while a test runs.
+/// A short `max_ttl`, so that a node that forgot its counters counts again within a test.
 const MAX_TTL: Duration = SECOND;
 
 const KEY: &str = "fenced";
 
-/// How many clients ask for the lock at the same time.
+/// How many clients request the lock at the same time.
 const CLIENTS: usize = 16;
 
 fn guarded(urls: &[String]) -> Config {
@@ -29,14 +29,14 @@ fn fenced() -> LockOptions {
     LockOptions::new(millis(500)).wait(20 * SECOND).fenced()
 }
 
-/// Where the holders write what they did: a line for each hold, in the order of holds, because each
-/// writes while it holds the lock. The clients are processes of their own.
+/// The file in which holders record what they did. Each client is a process and writes one line
+/// while it holds the lock, so the lines are in the order of the holds.
 struct Journal {
     path: PathBuf,
     plain: AtomicU64,
 }
 
-/// The variable with the path of the journal, in a client's process.
+/// The environment variable that gives a client's process the path of the journal.
 const JOURNAL: &str = "REDLATCH_TEST_JOURNAL";
 
 impl Journal {
@@ -46,7 +46,7 @@ impl Journal {
         Journal { path, plain: AtomicU64::new(0) }
     }
 
-    /// The file that ends the clients.
+    /// The file that ends the clients, once it exists.
     fn end(&self) -> PathBuf {
         self.path.with_extension("over")
     }
@@ -68,7 +68,7 @@ impl Drop for Journal {
     }
 }
 
-/// A client's process, which does not outlive the test.
+/// The process of a client, which is killed at the latest when the test ends.
 struct Process(Child);
 
 impl Drop for Process {
@@ -78,7 +78,8 @@ impl Drop for Process {
     }
 }
 
-/// Takes the lock with a number again and again, and writes the number while it holds the lock.
+/// Takes the lock with a fencing number again and again, and writes the number while it holds the
+/// lock.
 fn take_fenced(urls: &[String], path: &Path) {
     let over = path.with_extension("over");
     let mut journal = OpenOptions::new().append(true).open(path).expect("the test has made it");
@@ -86,8 +87,8 @@ fn take_fenced(urls: &[String], path: &Path) {
     while !over.exists() {
         let Ok(guard) = client.lock(KEY, fenced()) else { continue };
         let line = format!("{}\n", guard.fence().expect("it asked for one"));
-        // A holder that was kept from running may write its number late, out of order. So it writes
-        // only if nearly half of the ttl is left.
+        // A holder that does not run for a while may write its number after the next holder. So it
+        // writes only if nearly half of the ttl is left.
         if guard.remaining() > millis(200) {
             journal.write_all(line.as_bytes()).expect("one line is one write");
         }
@@ -116,8 +117,8 @@ fn take_plain(fleet: &Fleet, journal: &Journal) {
     }
 }
 
-/// Stops one or two nodes of five, or kills one, for a moment; every few seconds a node comes back
-/// empty. Only one at a time: otherwise a majority forgets within one `max_ttl`.
+/// Stops one or two nodes of five, or kills one, for a moment. Every few seconds one node comes
+/// back empty, and only one: otherwise a majority could forget within one `max_ttl`.
 fn trouble(fleet: &Fleet, rounds: u64) -> u64 {
     let (mut dice, mut restarts) = (Dice::new(5), 0);
     let mut restarted = Instant::now();
@@ -139,8 +140,8 @@ fn trouble(fleet: &Fleet, rounds: u64) -> u64 {
     restarts
 }
 
-/// `REDLATCH_TEST_FENCES=100000` sets how many fenced holds there are at least, and at least three
-/// nodes come back empty meanwhile.
+/// `REDLATCH_TEST_FENCES=100000` sets the least number of fenced holds. Meanwhile at least three
+/// nodes come back empty.
 #[test]
 fn fences_grow_in_the_order_of_holds_through_faults_and_other_libraries() {
     if let Some(urls) = again::nodes() {
@@ -160,7 +161,7 @@ fn fences_grow_in_the_order_of_holds_through_faults_and_other_libraries() {
     let (mut restarts, mut rounds) = (0, 0);
     std::thread::scope(|scope| {
         scope.spawn(|| take_plain(&fleet, &journal));
-        // The first lock is taken after the quarantine of the new nodes.
+        // The nodes are new, so the first lock is granted after their quarantine.
         let is_taken = || !journal.fences().is_empty();
         eventually(60 * SECOND, "the lock is taken", is_taken);
         while journal.fences().len() < wanted || restarts < 3 {
@@ -185,8 +186,8 @@ fn fences_grow_in_the_order_of_holds_through_faults_and_other_libraries() {
     assert!(plain > 0);
 }
 
-/// Clients that contend for one key split the grants, so the counters of the nodes differ.
-/// Prints how often that costs a second round trip.
+/// Clients that contend for one key split the grants, so the counters of the nodes differ. Prints
+/// how often that takes a second round trip.
 #[test]
 fn fence_of_a_contended_key_is_written_back_where_the_votes_differ() {
     let fleet = Fleet::start(5);
@@ -251,8 +252,8 @@ fn fence_goes_on_growing() {
     }
 }
 
-/// If the counter was deleted sooner than `max_ttl` after its start, the number may fall: nothing
-/// else on the nodes has it.
+/// A counter has to be deleted `max_ttl` after its start or later. Before that the number may fall,
+/// because nothing else on the nodes has it.
 #[test]
 fn fence_grows_though_counters_were_deleted_max_ttl_after_their_start() {
     let fleet = Fleet::start(3);

@@ -1,18 +1,18 @@
-//! What nodes forget while no client looks, and what that must not lead to: two holders of one key.
+//! What nodes forget while no client watches must not lead to two holders of one key.
 
 use super::*;
 use crate::support::Value;
 use redlatch::proto::NODE_MARKER;
 use redlatch::{Error, LockOptions};
 
-/// The longest ttl here, and so the length of a quarantine but for the drift.
+/// The longest ttl here. A quarantine lasts for this time and the drift.
 const MAX_TTL: Duration = millis(1_500);
 
 fn guarded(fleet: &Fleet) -> Config {
     config(fleet.urls()).max_ttl(MAX_TTL).restart_guard(RestartGuard::On)
 }
 
-/// The clients of these nodes trust them from now on.
+/// Vouches for these nodes, so that clients trust them from now on.
 fn vouch(fleet: &Fleet) {
     vouch_with(guarded(fleet));
 }
@@ -26,10 +26,10 @@ fn plain_set(node: &Node, ttl: Duration) -> Value {
     node.command(&["SET", "a", "rival", "NX", "PX", &ttl.as_millis().to_string()])
 }
 
-/// The rival is a plain client of another library. Its SET is granted by node 2, and is on its way
-/// to nodes 0 and 1. Node 2 restarts empty. The holder wins nodes 0 and 1, and node 2 grants its
-/// key to the holder, too, which does not count. Then node 0 is silent, and the key there runs out.
-/// If the holder were prolonged by nodes 1 and 2, it and the rival would both hold the lock.
+/// The rival is a client of another library. Node 2 grants its SET, which is still in flight to
+/// nodes 0 and 1. Node 2 restarts empty. The holder wins by nodes 0 and 1; node 2 grants the key,
+/// too, but that grant does not count. Then node 0 falls silent, and its key expires. If nodes 1
+/// and 2 could extend the holder's lock now, the holder and the rival would both have a majority.
 #[test]
 fn extend_is_not_won_by_a_node_that_forgot_a_rivals_key() {
     despite_stalls(millis(500), |_| extend_is_not_won_by_a_forgetful_node());
@@ -58,7 +58,7 @@ fn extend_is_not_won_by_a_forgetful_node() {
     assert!(guard.check().is_err(), "two hold the lock");
 }
 
-/// A client for which exactly this node is in quarantine.
+/// A client that has exactly this node in quarantine.
 fn client_with_quarantined(fleet: &Fleet, node: usize) -> Client {
     let client = Client::connect(guarded(fleet)).expect("a good configuration");
     drive_until(&client, SOON, "the nodes are connected", || {
@@ -85,14 +85,14 @@ fn flush_is_seen_by_the_next_client() {
         client.lock("a", LockOptions::new(MAX_TTL).wait(wait)).map(|guard| guard.release().is_ok())
     };
     lock(Duration::ZERO).expect("an operator vouched for the nodes");
-    // The nodes have been up so long that their uptime does not quarantine them.
+    // The nodes have been up so long that no client would quarantine them for their uptime.
     let is_old = |node: &Node| node.info("uptime_in_seconds").parse::<u64>().is_ok_and(|s| s >= 4);
     eventually(20 * SECOND, "they have been up for a while", || fleet.iter().all(is_old));
     for node in &fleet {
         assert!(node.command(&["FLUSHALL"]).is_ok());
     }
-    // Two processes connect one after the other: the second one learns from the marker of the
-    // first.
+    // Two processes connect one after the other. The first one finds no marker and writes one; the
+    // second one learns of the flush from that marker.
     let lately = "its node marker was written a short time ago: it was restarted, is new, or lost";
     for why in ["its node marker is missing", lately] {
         let error = lock(Duration::ZERO).expect_err("the nodes forgot everything a moment ago");
@@ -119,14 +119,14 @@ fn old_promotion_costs_nothing() {
     }
     assert!(lock(Duration::ZERO).is_err(), "just promoted");
     lock(10 * MAX_TTL).expect("the quarantine ends");
-    // A node reports that it was promoted for as long as it runs.
+    // A node reports its promotion for as long as it runs.
     for node in &fleet {
         let info = node.command(&["INFO", "replication"]).text();
         assert!(!info.contains("second_repl_offset:-1"), "{info}");
     }
     // Without the marker, each new process would quarantine such a node for the whole time.
     eventually(4 * MAX_TTL, "a process trusts them at once", || lock(Duration::ZERO).is_ok());
-    // A second promotion gives the node another replication id.
+    // A second promotion gives the node yet another replication id.
     for node in &fleet {
         assert!(node.command(&["REPLICAOF", "127.0.0.1", "1"]).is_ok());
         assert!(node.command(&["REPLICAOF", "NO", "ONE"]).is_ok());
@@ -155,7 +155,7 @@ fn the_marker_is_written_by_the_script_of_a_real_server() {
     }
 }
 
-/// A user that may not write the marker: the nodes are judged by what they report, as before.
+/// The user may not write the marker, so the client judges the nodes by what they report.
 #[test]
 fn a_user_who_may_not_write_the_marker_does_without_it() {
     let fleet = Fleet::start(3);
@@ -175,7 +175,7 @@ fn a_user_who_may_not_write_the_marker_does_without_it() {
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
 }
 
-/// Nodes that write each command to disk before they answer (`appendfsync always`).
+/// The nodes write each command to disk before they answer (`appendfsync always`).
 #[test]
 fn persistent_nodes_that_restart_with_their_marker_are_trusted_at_once() {
     let fleet = Fleet::with(3, &["--appendonly", "yes", "--appendfsync", "always"]);
@@ -187,7 +187,7 @@ fn persistent_nodes_that_restart_with_their_marker_are_trusted_at_once() {
     };
     let persistent = RestartGuard::Persistent;
     lock(persistent, 10 * MAX_TTL).expect("an operator vouched for the nodes");
-    // The marker's quarantine, which a restart does not shorten, has to be over.
+    // The quarantine that the marker records has to be over, because a restart does not shorten it.
     for node in &fleet {
         let marker = String::from_utf8(node.get(NODE_MARKER).expect("a marker")).expect("text");
         let mut words: Vec<&str> = marker.split(' ').collect();
@@ -198,7 +198,7 @@ fn persistent_nodes_that_restart_with_their_marker_are_trusted_at_once() {
     let known = client(guarded(&fleet).restart_guard(persistent).max_ttl(20 * MAX_TTL));
     for node in &fleet {
         node.restart();
-        // The client that knew the node before its restart carries the marker over.
+        // The client that knew the node before its restart writes the marker for the new process.
         let run_id = node.info("run_id");
         drive_until(&known, 10 * SECOND, "the marker names the new process", || {
             let found = node.command(&["GET", NODE_MARKER]);
@@ -207,8 +207,8 @@ fn persistent_nodes_that_restart_with_their_marker_are_trusted_at_once() {
         wait_ready(&known, 3);
         lock(persistent, SOON).expect("a rolling restart costs nothing");
     }
-    // A client sends requests as soon as two nodes are ready, and its error has to say of both why
-    // they do not count.
+    // A client sends requests once two nodes are ready, so the test waits until the error gives
+    // this reason for both.
     let is_refused = |guard, why: &str| {
         eventually(10 * SECOND, why, || {
             let error = lock(guard, Duration::ZERO).expect_err(why);
@@ -223,7 +223,8 @@ fn persistent_nodes_that_restart_with_their_marker_are_trusted_at_once() {
         eventually(10 * SECOND, "its file is read", || node.info("loading") == "0");
         assert!(node.command(&["DEL", NODE_MARKER]).int() == 1);
     }
-    // The first client writes the markers anew, so a later client finds young markers.
+    // The first client writes the markers anew, so a later client finds markers that were written a
+    // short time ago.
     let why = "its node marker is missing";
     eventually(10 * SECOND, why, || {
         fleet.iter().for_each(|node| drop(node.command(&["DEL", NODE_MARKER])));
@@ -232,8 +233,8 @@ fn persistent_nodes_that_restart_with_their_marker_are_trusted_at_once() {
     });
 }
 
-/// A node reports a flush of any database. If our database was not flushed, the marker stays, and
-/// so does what other processes know by it.
+/// A node reports a flush of any of its databases. If ours was not flushed, its marker stays, and
+/// other processes still know the node by it.
 #[test]
 fn a_flush_of_another_database_leaves_the_marker_as_it_is() {
     let fleet = Fleet::start(3);
@@ -247,7 +248,7 @@ fn a_flush_of_another_database_leaves_the_marker_as_it_is() {
     drive_until(&client, SOON, "the flush is noticed", || {
         matches!(client.nodes()[0], NodeState::Quarantined(_))
     });
-    // By now the node has answered the script that would write the marker anew.
+    // By now the node has answered the script that could have written the marker anew.
     client.drive(millis(100)).expect("the poller works");
     assert_eq!(fleet[0].get(NODE_MARKER), before);
     // FLUSHALL deletes the marker, and the client writes it anew at once, for the next process.
@@ -257,8 +258,8 @@ fn a_flush_of_another_database_leaves_the_marker_as_it_is() {
     });
 }
 
-/// A backup by `redis-cli --rdb`, like a replica that attaches, gives a master another replication
-/// history, and costs nothing.
+/// A replica that attaches changes the replication id of its master, as a backup by `redis-cli
+/// --rdb` does. The client trusts the master all the same.
 #[test]
 fn a_replica_that_attaches_costs_no_quarantine() {
     let fleet = Fleet::start(4);

@@ -1,5 +1,5 @@
 //! A process that forks: whatever the child does with its copy of a client, the parent's lock and
-//! connections are as they were.
+//! connections stay as they were.
 //!
 //! The hazard is fork() among the threads of a test harness. So each test starts this test binary
 //! once more, for that test alone and without other threads, and that process forks.
@@ -9,8 +9,8 @@ use super::*;
 use crate::support::{Monitor, Way, again};
 use redlatch::{ClosedReason, Completion, Error, LockOptions, Outcome, ReleaseOutcome};
 
-/// Forks. True in the child, which has to come to [`end_of_child`]; the parent goes on when the
-/// child has ended well.
+/// Forks. Returns true in the child, which has to end with [`end_of_child`]; returns false in the
+/// parent once the child has succeeded.
 #[track_caller]
 fn is_the_child() -> bool {
     // SAFETY: this process runs one test and has no other thread that could hold a lock.
@@ -31,7 +31,7 @@ fn end_of_child() -> ! {
     unsafe { libc::_exit(0) }
 }
 
-/// The connected clients, by the server's numbers.
+/// The ids that the servers give the connected clients.
 fn connections(fleet: &Fleet) -> Vec<Vec<String>> {
     let id = |line: &String| line.split(' ').next().unwrap_or_default().to_owned();
     fleet.iter().map(|node| node.client_list().iter().map(id).collect()).collect()
@@ -73,9 +73,9 @@ fn the_client_forks(urls: &[String]) {
         drop(client);
         end_of_child();
     }
-    is_as_it_was(&client, &mut guard);
+    check_unchanged(&client, &mut guard);
     if is_the_child() {
-        // The child asks its copy of the guard, and nothing else.
+        // The child only reads its copy of the guard.
         assert_eq!((guard.remaining(), guard.deadline()), (Duration::ZERO, None));
         end_of_child();
     }
@@ -84,20 +84,20 @@ fn the_client_forks(urls: &[String]) {
         assert_eq!(refused, Error::Closed(ClosedReason::Forked));
         end_of_child();
     }
-    is_as_it_was(&client, &mut guard);
+    check_unchanged(&client, &mut guard);
     if is_the_child() {
-        // The child asks nothing before it drops everything.
+        // The child drops everything without a call before it.
         drop(other);
         drop(guard);
         drop(client);
         end_of_child();
     }
-    is_as_it_was(&client, &mut guard);
+    check_unchanged(&client, &mut guard);
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     assert_eq!(other.release().unwrap(), ReleaseOutcome::Released);
 }
 
-fn is_as_it_was(client: &Client, guard: &mut redlatch::Guard<'_>) {
+fn check_unchanged(client: &Client, guard: &mut redlatch::Guard<'_>) {
     guard.check().unwrap();
     assert_eq!(client.nodes(), [NodeState::Ready; 3]);
     guard.extend(TTL).unwrap();
@@ -114,7 +114,7 @@ fn a_child_takes_no_answer_from_its_parents_connections() {
         return the_engine_forks(&urls);
     }
     let nodes = Proxied::start(3);
-    // The answers to the SETs come long after the fork.
+    // The answers to the SETs arrive long after the fork.
     let test = "a_child_takes_no_answer_from_its_parents_connections";
     nodes.proxies.iter().for_each(|proxy| proxy.delay(Way::ToClient, millis(300)));
     again::run(module_path!(), test, &nodes.urls());
@@ -129,8 +129,8 @@ fn the_engine_forks(urls: &[String]) {
     embedded.engine.acquire("a", LockOptions::once(TTL), 7).unwrap();
     embedded.engine.prepare();
     if is_the_child() {
-        // The child drives its engine until the answers have come, and sends nothing to the nodes
-        // before it ends.
+        // The child drives its engine until the answers have arrived, and sends nothing to the
+        // nodes before it ends.
         let start = Instant::now();
         while start.elapsed() < millis(600) {
             embedded.turn();
@@ -145,7 +145,7 @@ fn the_engine_forks(urls: &[String]) {
     let is_granted = |engine: &mut Engine| engine.coordinator().has_completions();
     embedded.turn_until("the lock is granted, and not handed out", is_granted);
     if is_the_child() {
-        // The child begins a turn before it asks what ended.
+        // The child begins a turn before it asks for completions.
         embedded.engine.prepare();
         let ended = embedded.engine.poll_completion().map(|done| done.result);
         assert!(!matches!(ended, Some(Ok(_))), "the child has the parent's lock: {ended:?}");

@@ -1,12 +1,12 @@
-//! Nodes that are there and do not answer, or answer too slowly, or are not there at all: found,
-//! left alone, and taken back.
+//! Nodes that do not answer, answer too slowly, or are not there: the client finds that out, sends
+//! them no requests, and uses them again when they are back.
 
 use super::*;
 use crate::support::Cut;
 use kit::thread_cpu;
 use redlatch::{LockOptions, ReleaseOutcome};
 
-/// One pair, and how long it took.
+/// Acquires and releases a lock, and returns how long both took.
 #[track_caller]
 fn pair(client: &Client, key: &str) -> Duration {
     let start = Instant::now();
@@ -23,7 +23,7 @@ fn a_connection_that_is_half_open_is_found_while_idle_and_replaced() {
     let client = client(settings.reset_after(reset).connect_timeout(millis(500)));
     client.drive(interval).unwrap();
     nodes.proxies[0].vanish();
-    // No caller sends a request: the client's own TIME finds the dead connection.
+    // No caller sends a request here: the client's own TIME finds the dead connection.
     let gone = || client.nodes()[0] != NodeState::Ready;
     let found = drive_until(&client, 10 * (interval + timeout), "it is found", gone);
     println!("half-open: found after {found:?} (interval {interval:?}, node timeout {timeout:?})");
@@ -68,7 +68,7 @@ fn a_connection_that_vanishes_under_load_costs_at_most_a_node_timeout() {
     };
     pairs_until(&|| true);
     nodes.proxies[1].vanish();
-    // The client finds the node silent, and gives the connection up.
+    // The client finds the node silent, and then gives the connection up.
     pairs_until(&|| !matches!(client.nodes()[1], NodeState::Ready | NodeState::Suspect));
     pairs_until(&|| true);
     nodes.proxies[1].come_back();
@@ -80,7 +80,7 @@ fn a_connection_that_vanishes_under_load_costs_at_most_a_node_timeout() {
 }
 
 #[test]
-fn a_node_that_trickles_is_suspect_and_nobody_is_busy() {
+fn node_that_answers_slowly_is_suspect_and_no_call_is_busy() {
     let nodes = Proxied::start(3);
     let limits = redlatch::Limits::default().asks(400);
     let settings = config(nodes.urls()).node_timeout(3 * SECOND).limits(limits);
@@ -89,12 +89,12 @@ fn a_node_that_trickles_is_suspect_and_nobody_is_busy() {
     let (mut slowest, mut suspect_after) = (Duration::ZERO, None);
     let (start, mut pairs) = (Instant::now(), 0);
     let asked = |suspect_after: Option<Duration>| match suspect_after {
-        // The client sends the suspect node no new request for a while.
+        // The client sends a suspect node no new requests for a while.
         Some(after) => start.elapsed() < after + SECOND,
         None => start.elapsed() < 60 * SECOND,
     };
     while asked(suspect_after) {
-        // Each pair has a key of its own, so that nothing waits for the slow node.
+        // Each round has a key of its own, so that no acquire waits for the slow node.
         slowest = slowest.max(pair(&client, &format!("key:{pairs}")));
         pairs += 1;
         if client.nodes()[0] == NodeState::Suspect {
@@ -117,7 +117,7 @@ fn a_stopped_node_is_given_up_and_taken_back() {
     let client = client(settings.connect_timeout(millis(300)));
     fleet[2].stop();
     let guard = client.try_lock("a", 60 * SECOND).unwrap();
-    // The kernel accepts connections for a stopped server, so a connection proves nothing.
+    // The kernel accepts connections for a stopped server, so an open connection proves nothing.
     drive_until(&client, 3 * SOON, "it was given up and could not be made ready", || {
         matches!(client.nodes()[2], NodeState::Down(_))
     });
@@ -127,12 +127,12 @@ fn a_stopped_node_is_given_up_and_taken_back() {
     let back = wait_ready(&client, 3);
     println!("stopped and continued: back after {back:?}");
     drive_until(&client, SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
-    // The node closes the connections that the client gave up while the node was stopped.
+    // When the node is continued, it closes the connections that the client gave up meanwhile.
     drive_until(&client, SOON, "one is left", || fleet[2].client_list().len() == 1);
 }
 
 #[test]
-fn nodes_that_refuse_or_are_dead_burn_no_time() {
+fn nodes_that_refuse_or_are_dead_cost_no_processor_time() {
     let nodes = Proxied::start(5);
     nodes.proxies[1].vanish();
     nodes.fleet[3].kill();
@@ -158,7 +158,7 @@ fn nodes_that_refuse_or_are_dead_burn_no_time() {
     pair(&client, "a");
 }
 
-/// A client that has as many nodes as are up.
+/// A client that waits until this many of its nodes are ready.
 fn client_of(settings: Config, nodes: usize) -> Client {
     let client = Client::connect(settings).expect("a good configuration");
     wait_ready(&client, nodes);
@@ -166,7 +166,7 @@ fn client_of(settings: Config, nodes: usize) -> Client {
 }
 
 #[test]
-fn a_wait_goes_on_through_a_majority_that_is_away() {
+fn wait_goes_on_while_a_majority_is_unreachable() {
     let nodes = Proxied::start(3);
     let settings = config(nodes.urls()).node_timeout(millis(50)).connect_timeout(millis(200));
     let client = client(settings);
@@ -180,7 +180,7 @@ fn a_wait_goes_on_through_a_majority_that_is_away() {
         let guard = client.lock("a", LockOptions::new(TTL).wait(60 * SECOND)).unwrap();
         println!("a majority away for 1 s: held after {:?}", start.elapsed());
         assert!(start.elapsed() >= SECOND && start.elapsed() < 30 * SECOND);
-        // With so short a node timeout the answers to the release may come too late.
+        // The node timeout is so short that the answers to the release may come too late.
         let released = guard.release().unwrap();
         assert!(matches!(released, ReleaseOutcome::Released | ReleaseOutcome::Unconfirmed { .. }));
     });

@@ -1,20 +1,21 @@
-//! What a client that is connected learns of a node by looking again and again, and what the next
-//! process learns by it: another node marker than the known one, and a node that may evict. No
-//! push reports any of this.
+//! What a connected client learns of a node only by probing it, and leaves in the marker for the
+//! next process: another node marker than the known one, and a node that may evict. No push reports
+//! either of them.
 
 use super::*;
 use crate::support::Cut;
 use redlatch::proto::NODE_MARKER;
 use redlatch::{LockOptions, NodeError};
 
-/// The longest ttl, and so the length of a quarantine but for the drift, where its end is waited
-/// for.
+/// The longest ttl in the tests that wait for the end of a quarantine, which lasts for this time
+/// and the drift.
 const MAX_TTL: Duration = Duration::from_secs(8);
 
-/// The bound where no test waits for the end: a busy machine has to look before it.
+/// The longest ttl in the other tests: so long that a busy machine probes before the quarantine
+/// ends.
 const LONG: Duration = Duration::from_secs(60);
 
-/// How long a loss may take to be noticed before the test goes on: many probe intervals.
+/// How long a client may take to notice a loss: many probe intervals.
 const NOTICED_BY: Duration = Duration::from_secs(5);
 
 fn guarded<I>(urls: I) -> Config
@@ -33,12 +34,12 @@ fn is_quarantined(client: &Client, node: usize) -> bool {
     matches!(client.nodes()[node], NodeState::Quarantined(_))
 }
 
-/// The clients of these nodes trust them from now on.
+/// Vouches for the nodes, so that clients trust them from now on.
 fn vouch(config: Config) {
     drop(ready::vouched(config));
 }
 
-/// Lets the marker say that a client met this process of the node in 1970, and that an operator
+/// Writes a marker as if a client had met this process of the node in 1970, and an operator had
 /// vouched for it then. Returns the marker.
 fn mark_long_ago(node: &Node, database: &str) -> String {
     let (run_id, replid) = (node.info("run_id"), node.info("master_replid"));
@@ -49,7 +50,7 @@ fn mark_long_ago(node: &Node, database: &str) -> String {
     marker
 }
 
-/// Whether a process that begins now finds this node in quarantine.
+/// Whether a client that connects now has this node in quarantine.
 #[track_caller]
 fn next_process_distrusts(config: Config, node: usize) -> bool {
     let client = Client::connect(config).expect("a good configuration");
@@ -57,8 +58,8 @@ fn next_process_distrusts(config: Config, node: usize) -> bool {
     is_quarantined(&client, node)
 }
 
-/// The holder has its lock on all nodes. Then nodes 0 and 1 forget it. A rival that is connected,
-/// and has had the time of many probes, may not have the lock beside it.
+/// The holder has its lock on all nodes, and then nodes 0 and 1 forget it. A connected rival that
+/// has had time for many probes must not get the lock meanwhile.
 #[track_caller]
 fn a_connected_rival_waits(fleet: &Fleet, config: &Config, forget: impl Fn(&Node)) {
     let (holder, rival) = (client(config.clone()), client(config.clone()));
@@ -88,7 +89,7 @@ fn swap_of_databases_is_noticed_with_the_next_probe() {
     a_connected_rival_waits(&fleet, &config, swap);
 }
 
-/// The other database has a marker of the same process: another application locks there.
+/// Another application locks in the other database, which so has a marker of the same process.
 #[test]
 fn swap_with_a_database_that_was_marked_long_ago_is_noticed_too() {
     let fleet = Fleet::start(3);
@@ -152,15 +153,15 @@ fn marker_of_a_later_version_is_neither_trusted_nor_overwritten() {
     for (node, marker) in fleet.iter().zip(&later) {
         assert_eq!(node.get(NODE_MARKER).as_deref(), Some(marker.as_bytes()));
     }
-    // Where the node has no marker, the client writes its own.
+    // On a node without a marker the client writes its own.
     assert!(fleet[0].command(&["FLUSHALL"]).is_ok());
     drive_until(&client, 5 * SECOND, "it is marked", || {
         fleet[0].get(NODE_MARKER).is_some_and(|marker| marker.starts_with(b"1 "))
     });
 }
 
-/// A spare server that a client met long ago takes the address of a node that is gone. The client
-/// that knew the node warns the next process.
+/// A spare server, whose marker a client wrote long ago, takes the address of a node that is gone.
+/// The client that knew that node marks the spare server, so the next process distrusts it.
 #[test]
 fn spare_server_with_an_old_marker_of_its_own_is_distrusted_by_the_next_process() {
     let nodes = Proxied::start(4);
@@ -185,7 +186,7 @@ fn wait_loaded(node: &Node) {
     eventually(20 * SECOND, "its file is read", || node.info("loading") == "0");
 }
 
-/// A master is restored from the files of another one, whose marker comes with them.
+/// A master is started from the files of another master, which contain that one's marker.
 #[test]
 fn persistent_node_with_the_data_of_another_one_is_not_trusted() {
     let fleet = persistent();
@@ -204,7 +205,7 @@ fn persistent_node_with_the_data_of_another_one_is_not_trusted() {
     fleet[2].restart();
     wait_loaded(&fleet[2]);
     assert_eq!(fleet[2].get(NODE_MARKER), fleet[1].get(NODE_MARKER), "it is a copy");
-    // A new process meets the copied node before the client that knew the node, and another one
+    // One new process meets the copied node before the client that knew the original node, and one
     // after it.
     assert!(next_process_distrusts(config.clone(), 2));
     drive_until(&client, 10 * SECOND, "it is back", || may_be_asked(&client, 2));

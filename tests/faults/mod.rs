@@ -1,5 +1,5 @@
-//! Faults of nodes and of the network between, on real servers: each costs nothing on the hot path
-//! and nothing in safety.
+//! Faults of nodes and of the network between, on real servers: none of them costs safety, and none
+//! delays a call while a quorum answers.
 
 mod answers;
 mod clocks;
@@ -26,8 +26,8 @@ use redlatch::{Client, Config, Engine, NodeState, RestartGuard};
 
 const TTL: Duration = Duration::from_secs(10);
 
-/// No healthy node misses this timeout, however busy the machine is, and a test that waits for it
-/// becomes visibly slow.
+/// A timeout that no healthy node misses, however busy the machine is. A test that waits for it is
+/// visibly slow.
 const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn config<I>(urls: I) -> Config
@@ -36,11 +36,11 @@ where
     I::Item: AsRef<str>,
 {
     let config = Config::new(urls).expect("good addresses").node_timeout(NODE_TIMEOUT);
-    // These servers are seconds old, and no lock was ever granted there.
+    // The guard is off because these servers are seconds old. They granted no lock before.
     config.restart_guard(RestartGuard::Off)
 }
 
-/// A client all of whose nodes are ready.
+/// A client whose nodes are all ready.
 fn client(config: Config) -> Client {
     ready::client(config)
 }
@@ -53,7 +53,7 @@ fn wait_ready(client: &Client, nodes: usize) -> Duration {
     start.elapsed()
 }
 
-/// Drives the client until `holds`, and returns how long that took.
+/// Drives the client until `holds` is true, and returns how long that took.
 #[track_caller]
 fn drive_until(
     client: &Client,
@@ -69,12 +69,12 @@ fn drive_until(
     start.elapsed()
 }
 
-/// Lets time pass for a client that is not driven: only for tests in which that time is the point.
+/// Lets time pass while no client is driven, in tests that are about just that.
 fn let_pass(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// The tokens that the key holds, one for each node that has it.
+/// The values of the key, one for each node that has it.
 fn tokens<'a>(nodes: impl IntoIterator<Item = &'a Node>, key: &str) -> Vec<Vec<u8>> {
     nodes.into_iter().filter_map(|node| node.get(key)).collect()
 }

@@ -1,8 +1,9 @@
-//! Partitions as a network makes them: two network namespaces, a pair of interfaces between them,
-//! and a filter that drops packets.
+//! Partitions as a network makes them: two network namespaces, a veth pair between them, and a
+//! filter that drops packets.
 //!
 //! The servers run in one namespace and the client's thread in the other. The one hazard: a thread
-//! stays where it went, so every thread that goes somewhere is one of ours, and ends.
+//! that enters a namespace stays there. So only threads that the test started itself enter one, and
+//! they end there.
 
 use std::fs::File;
 use std::process::Command;
@@ -16,7 +17,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 const SERVERS: &str = "10.231.77.1";
 const CLIENTS: &str = "10.231.77.2";
 
-/// Two namespaces of our own, joined by a pair of interfaces.
+/// Two network namespaces, joined by a veth pair.
 struct Lan {
     servers: String,
     clients: String,
@@ -43,7 +44,7 @@ impl Lan {
         lan
     }
 
-    /// Drops what the client sends to the node, and what it gets from it.
+    /// Drops all packets between the client and the node, in both directions.
     fn cut_off(&self, node: &Node) {
         self.drop_questions(node);
         self.drop_answers(node);
@@ -66,7 +67,7 @@ impl Lan {
         run("ip", &["netns", "exec", &self.clients, "iptables", "-F"]);
     }
 
-    /// Three servers on one side; `work` runs on the other.
+    /// Starts three servers in one namespace, and runs `work` in the other.
     fn run_beside_three(&self, work: impl FnOnce(&Fleet, Vec<String>) + Send) {
         std::thread::scope(|scope| {
             let servers = scope.spawn(|| {
@@ -89,7 +90,7 @@ impl Lan {
 
 impl Drop for Lan {
     fn drop(&mut self) {
-        // The interfaces are deleted with their namespaces.
+        // The kernel deletes the interfaces together with their namespaces.
         for namespace in [&self.servers, &self.clients] {
             let _ = Command::new("ip").args(["netns", "delete", namespace]).status();
         }
@@ -103,7 +104,7 @@ fn run(program: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{program} {arguments:?}: {errors}");
 }
 
-/// Moves this thread, and what it opens and starts from now on.
+/// Moves this thread into the namespace, with all that it opens and starts from now on.
 fn enter(namespace: &str) {
     let file = File::open(format!("/var/run/netns/{namespace}")).expect("it was just made");
     let kind = Some(LinkNameSpaceType::Network);
@@ -149,8 +150,8 @@ fn a_minority_that_is_partitioned_costs_nothing() {
 #[test]
 #[ignore = "needs netns: root and apt-get install iproute2 iptables"]
 fn a_majority_that_is_partitioned_is_no_quorum_and_nothing_outlives_the_attempt() {
-    // The partition is healed before the client gives the connections up, and long after: then the
-    // kernel's retransmissions on the old connection arrive as well.
+    // The partition is healed before the client gives the connections up, or long after. Long
+    // after, the kernel also retransmits what was sent on the old connection.
     for length in [millis(200), millis(1500)] {
         let lan = Lan::new();
         lan.run_beside_three(|fleet, urls| {

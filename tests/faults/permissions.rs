@@ -1,10 +1,10 @@
-//! Users that may not do everything: what a lock can do without, and what it cannot.
+//! Users that may not call every command: which ones a client can do without, and which ones not.
 
 use super::answers::Trouble;
 use super::*;
 use redlatch::{LockOptions, NodeError, ReleaseOutcome};
 
-/// The nodes, each with a user of ours that may do everything yet.
+/// Starts nodes with a user that may still do everything.
 fn fleet_with_a_user() -> (Fleet, Vec<String>) {
     let fleet = Fleet::start(3);
     fleet.iter().for_each(|node| acl(node, &["on", ">opensesame", "~*", "&*", "+@all"]));
@@ -20,7 +20,7 @@ fn acl(node: &Node, rules: &[&str]) {
 }
 
 #[test]
-fn a_user_without_set() {
+fn missing_right_to_set_is_named_in_the_error() {
     let (fleet, urls) = fleet_with_a_user();
     let trouble = Trouble {
         cause: NodeError::NoPermission,
@@ -32,7 +32,7 @@ fn a_user_without_set() {
 }
 
 #[test]
-fn a_user_of_other_keys() {
+fn missing_right_to_the_key_is_named_in_the_error() {
     let (fleet, urls) = fleet_with_a_user();
     let trouble = Trouble {
         cause: NodeError::NoPermission,
@@ -44,7 +44,7 @@ fn a_user_of_other_keys() {
 }
 
 #[test]
-fn a_user_who_is_not_known() {
+fn wrong_password_of_a_user_ends_a_wait_at_once() {
     let (fleet, _) = fleet_with_a_user();
     let url = |node: &Node| format!("redis://lock:guess@127.0.0.1:{}", node.port());
     let urls: Vec<String> = fleet.iter().map(url).collect();
@@ -57,9 +57,9 @@ fn a_user_who_is_not_known() {
     assert!(start.elapsed() < 30 * SECOND, "it was retried until the wait ran out");
 }
 
-/// A user that may take a lock and not give it back must not take it.
+/// A user that could take a lock and not release it must not take one.
 #[test]
-fn a_user_without_scripting() {
+fn user_without_scripting_gets_no_lock() {
     let (fleet, urls) = fleet_with_a_user();
     let trouble = Trouble {
         cause: NodeError::NoPermission,
@@ -80,8 +80,8 @@ fn a_user_without_scripting() {
     answers::nothing_is_left(&[&before, &between, &after], &fleet);
 }
 
-/// A client cannot find that out beforehand without writing a key. The release reports it, and the
-/// ttl ends the lock.
+/// A client cannot find this out without writing a key. So only the release reports it, and the
+/// lock ends by its ttl.
 #[test]
 fn a_user_whose_scripts_may_not_delete_learns_that_nothing_was_released() {
     let (fleet, urls) = fleet_with_a_user();
@@ -98,7 +98,8 @@ fn a_user_whose_scripts_may_not_delete_learns_that_nothing_was_released() {
     drive_until(&client, 3 * SOON, "the ttl is over", || tokens(&fleet, "a").is_empty());
 }
 
-/// Managed servers refuse some of these: each absence has a defined effect.
+/// Managed servers refuse some of these commands. Without each of them the client works in a
+/// defined way.
 #[test]
 fn refused_optional_commands_do_no_harm() {
     let (fleet, urls) = fleet_with_a_user();

@@ -1,11 +1,11 @@
-//! Replies that come late, in pieces, glued, or longer than a reply may be: each is the answer to
-//! its own question and to no other.
+//! Replies that come late, in pieces, joined, or longer than a reply may be: the client takes each
+//! as the answer to its own request and to no other.
 
 use super::*;
 use crate::support::{Canned, Reply, RespClient, Value, Way, healthy};
 use redlatch::{Error, LockOptions, NodeError, NodeReply, ReleaseOutcome};
 
-/// A second opinion on the key, over connections of its own.
+/// The values of the key, read over connections of the test's own.
 fn held(looks: &mut [RespClient], key: &str) -> Vec<Vec<u8>> {
     let values = looks.iter_mut().map(|look| look.command(&["GET", key]).expect("a reply"));
     values
@@ -29,7 +29,8 @@ fn a_thousand_timeouts_between_good_calls_mix_nothing_up() {
         match client.try_lock("late", TTL) {
             Err(error) if is_timeout(&error) => timeouts += 1,
             Err(Error::NoQuorum(_) | Error::Contended(_)) => refused += 1,
-            // Some calls win: answers that a node sent before it was suspect are still in flight.
+            // Some calls succeed: answers that a node sent before it was suspect are still in
+            // flight.
             Ok(_) => in_spite += 1,
             Err(error) => panic!("{error}"),
         }
@@ -38,14 +39,14 @@ fn a_thousand_timeouts_between_good_calls_mix_nothing_up() {
         let mut guard = client.lock("good", wait).unwrap();
         calls += 1;
         let token = guard.token().to_string().into_bytes();
-        // A third node may still hold the token of an earlier call, whose release is pending.
+        // A node may still hold the token of an earlier call, whose release is pending.
         let ours = held(&mut looks, "good").into_iter().filter(|held| *held == token).count();
         assert!(ours >= 2, "call {calls}: {ours} of three hold its token");
         if calls % 7 == 0 {
             guard.extend(TTL).unwrap();
         }
-        // A release that is not confirmed in time is sent all the same; no other client holds the
-        // key here.
+        // The client sends a release even if it is not confirmed in time, and no other client holds
+        // the key here.
         let released = guard.release().unwrap();
         assert!(matches!(released, ReleaseOutcome::Released | ReleaseOutcome::Unconfirmed { .. }));
     }
@@ -56,20 +57,20 @@ fn a_thousand_timeouts_between_good_calls_mix_nothing_up() {
     assert!(nodes.proxies.iter().all(|proxy| proxy.accepted() == 1), "a connection was replaced");
 }
 
-/// Whether it waited for nodes that had been asked.
+/// Whether the call waited for two nodes that it had asked.
 fn is_timeout(error: &Error) -> bool {
     let Error::NoQuorum(report) = error else { return false };
     report.nodes[2].reply == NodeReply::Granted
         && report.nodes[..2].iter().all(|node| node.reply == NodeReply::Failed(NodeError::Silent))
 }
 
-/// How long a client waits in a fixed sequence of calls, and its locks live.
+/// The timeouts and the ttl of the locks in a fixed sequence of calls.
 const LONG: Duration = Duration::from_secs(600);
 
-/// What a client meets in a fixed sequence of calls.
-fn walk(nodes: &Proxied) -> Vec<String> {
-    // The timeouts are long: a handshake of some thousand single bytes takes long on a busy
-    // machine. A script that comes a byte at a time takes a minute at a load of twenty.
+/// Makes a fixed sequence of calls, and returns what each of them returned.
+fn make_calls(nodes: &Proxied) -> Vec<String> {
+    // The timeouts are long, because on a busy machine a handshake of some thousand single bytes
+    // takes long: a minute for a script at a load of twenty.
     let patient = config(nodes.urls()).connect_timeout(LONG).node_timeout(LONG).max_ttl(LONG);
     let client = client(patient);
     let mut seen = Vec::new();
@@ -99,21 +100,21 @@ fn walk(nodes: &Proxied) -> Vec<String> {
 
 #[test]
 fn replies_in_pieces_or_joined_make_no_difference() {
-    let plain = walk(&Proxied::start(3));
+    let plain = make_calls(&Proxied::start(3));
     println!("{plain:?}");
     let nodes = Proxied::start(3);
     nodes.proxies.iter().for_each(Proxy::split_into_bytes);
-    assert_eq!(walk(&nodes), plain, "a byte at a time");
+    assert_eq!(make_calls(&nodes), plain, "a byte at a time");
     drop(nodes);
-    // The proxy passes on all answers of 10 ms in one piece.
+    // The proxy delays answers by 10 ms, and passes on in one piece what came within that time.
     let nodes = Proxied::start(3);
     nodes.proxies.iter().for_each(|proxy| proxy.delay(Way::ToClient, millis(10)));
-    assert_eq!(walk(&nodes), plain, "glued");
+    assert_eq!(make_calls(&nodes), plain, "glued");
 }
 
 #[test]
 fn error_lines_of_any_length_are_no_votes_and_are_reported_shortly() {
-    // A line may have 64 KiB. After a longer one the client ends the connection.
+    // A line may have 64 KiB. The client ends the connection after a longer one.
     let cases = [
         (4_000, true, NodeError::OutOfMemory),
         (65_000, false, NodeError::OutOfMemory),
@@ -124,8 +125,8 @@ fn error_lines_of_any_length_are_no_votes_and_are_reported_shortly() {
         let reply = if dripping { Reply::Dripping(line) } else { Reply::Bytes(line) };
         let ok = Reply::Bytes(b"+OK\r\n".to_vec());
         let nodes = [reply.clone(), reply, ok].map(answering_set_with);
-        // The timeouts are long: a reply of some thousand single bytes takes long on a busy
-        // machine.
+        // The timeouts are long, because on a busy machine a reply of some thousand single bytes
+        // takes long.
         let patient = config(nodes.iter().map(Canned::url)).node_timeout(60 * SECOND);
         let client = client(patient);
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! Connections that are lost while a lock is held or given back: the keys stay while it is held,
+//! Connections that are lost while a lock is held or released: its keys stay as long as it is held,
 //! and go when it is not.
 
 use super::*;
@@ -82,9 +82,10 @@ fn connections_that_the_servers_close_while_idle_cost_nothing() {
     let start = Instant::now();
     let guard = client.try_lock("a", TTL).unwrap();
     println!("idle for 3 s: acquired in {:?}", start.elapsed());
-    // On a busy machine the third node may be connected too late for this lock.
+    // On a busy machine the third node may connect too late for this lock.
     drive_until(&client, SOON, "a majority has it", || tokens(&fleet, "a").len() >= 2);
-    // The same while the lock is held: the release and the extend need new connections.
+    // The servers close the connections once more while the lock is held, so the release needs new
+    // ones.
     let_pass(2 * SECOND);
     eventually(SOON, "the servers have closed every connection", || ids() == 0);
     let start = Instant::now();
@@ -96,7 +97,7 @@ fn connections_that_the_servers_close_while_idle_cost_nothing() {
 #[test]
 fn a_release_that_a_busy_node_refuses_is_asked_again() {
     let fleet = Fleet::start(3);
-    // The client asks for the release again after each node timeout.
+    // If a release is refused, the client sends it again after each node timeout.
     let client = client(config(fleet.urls()).node_timeout(millis(2_500)));
     for busy in [1, 2] {
         wait_ready(&client, 3);

@@ -1,17 +1,17 @@
-//! The restart guard: a node that may have forgotten a live lock grants nothing until that lock is
+//! The restart guard: a node that may have forgotten a live lock grants none until that lock is
 //! over.
 
 use super::*;
 use redlatch::{Error, LockOptions, NodeError, NodeEvent, NodeReply, ReleaseOutcome};
 
-/// The longest ttl here, and so the length of a quarantine but for the drift.
+/// The longest ttl here. A quarantine lasts for this time and the drift.
 const MAX_TTL: Duration = Duration::from_secs(2);
 
 fn guarded(urls: Vec<String>, guard: RestartGuard) -> Config {
     config(urls).max_ttl(MAX_TTL).restart_guard(guard)
 }
 
-/// A client that trusts all of these nodes, which are old enough.
+/// A client that trusts all of these nodes because they have been up for long enough.
 fn trusting(fleet: &Fleet, guard: RestartGuard) -> Client {
     client(guarded(fleet.urls(), guard))
 }
@@ -31,14 +31,14 @@ fn forget_by_flush_of_another_database(node: &Node) {
     assert!(other.command(&["FLUSHDB"]).expect("a reply").is_ok());
 }
 
-/// A lock on a bare majority, one node of which forgets it. How long before the deadline of that
-/// lock another client got it, or how long after.
+/// The first client has a lock on a bare majority, and one node of that forgets it. How much was
+/// left of the lock when a second client got it, and how long that one waited.
 struct Handover {
     first_remaining: Duration,
     waited: Duration,
 }
 
-/// `knew`: the second client was connected before the node forgot.
+/// `knew`: the second client was connected before the node forgot its keys.
 fn hand_over(guard: RestartGuard, forget: fn(&Node), knew: bool) -> Handover {
     let fleet = Fleet::start(3);
     let first = trusting(&fleet, guard);
@@ -60,8 +60,8 @@ fn hand_over(guard: RestartGuard, forget: fn(&Node), knew: bool) -> Handover {
     handover
 }
 
-/// Shows two holders without the guard, so that the tests can fail. On a busy machine the first
-/// lock may be over before the second client asks, which shows nothing.
+/// Shows that without the guard there are two holders, so that the tests can fail. It tries several
+/// times, because on a busy machine the first lock may be over before the second client gets it.
 #[track_caller]
 fn shows_two_holders_without_the_guard(forget: fn(&Node), knew: bool) {
     let show = || hand_over(RestartGuard::Off, forget, knew).first_remaining;
@@ -96,7 +96,7 @@ fn flush_gives_nobody_a_held_lock() {
 }
 
 #[test]
-fn a_young_cluster_says_so_and_for_how_long() {
+fn error_on_new_nodes_says_when_their_grants_count() {
     let fleet = Fleet::start(3);
     let client = Client::connect(config(fleet.urls()).restart_guard(RestartGuard::On)).unwrap();
     let start = Instant::now();
@@ -115,7 +115,7 @@ fn a_young_cluster_says_so_and_for_how_long() {
     drive_until(&client, SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
 }
 
-/// What a quarantined node may do all the same.
+/// A quarantined node still counts when it denies, extends or releases.
 #[test]
 fn a_quarantined_node_denies_extends_and_releases() {
     despite_stalls(millis(700), |_| quarantined_node_denies());
@@ -126,7 +126,7 @@ fn quarantined_node_denies() {
     let client = trusting(&fleet, RestartGuard::On);
     let mut guard = client.try_lock("a", MAX_TTL).unwrap();
     drive_until(&client, SOON, "all have it", || tokens(&fleet, "a").len() == 3);
-    // Another database is flushed, so all nodes keep the key.
+    // The test flushes another database, so that all nodes keep the key.
     for node in &fleet {
         let mut other = node.client();
         assert!(other.command(&["SELECT", "7"]).expect("a reply").is_ok());
@@ -153,7 +153,8 @@ fn quarantined_node_denies() {
 #[test]
 fn a_node_that_was_promoted_is_not_trusted_by_its_uptime() {
     let fleet = Fleet::start(3);
-    // Then the nodes have been up long enough for any client to trust them by their uptime.
+    // From now on the nodes have been up long enough for every client to trust them by their
+    // uptime.
     drop(trusting(&fleet, RestartGuard::On));
     for node in &fleet {
         assert!(node.command(&["REPLICAOF", "127.0.0.1", "1"]).is_ok());
@@ -176,7 +177,7 @@ fn a_minority_that_restarts_costs_nothing() {
 fn restarted_minority_costs_nothing() {
     let fleet = Fleet::start(3);
     let client = trusting(&fleet, RestartGuard::On);
-    // On a busy machine a restart may take longer than the lock lives.
+    // On a busy machine a restart may take longer than the lock lives; then the test tries again.
     let mut guard = None;
     eventually(30 * SECOND, "it restarts under a lock", || {
         guard = None;
@@ -206,7 +207,7 @@ fn two_addresses_of_one_server_are_refused_and_an_address_that_moves_has_no_vote
     urls[2] = nodes.fleet[0].url();
     match Client::connect(config(urls)) {
         Err(error) => assert!(matches!(error, Error::Config(_)), "{error}"),
-        // A quorum was ready before the client met the server under its second address.
+        // A quorum was ready before the client found the server at its second address.
         Ok(client) => {
             let rejected = NodeState::Rejected(NodeError::SameServer);
             drive_until(&client, SOON, "one is rejected", || client.nodes().contains(&rejected));

@@ -1,10 +1,10 @@
-//! A master that is started from a copy of another master's dump: it has that one's keys, with
-//! their tokens, in the place of its own.
+//! A master that is started from a copy of another master's dump: it has the other one's keys and
+//! tokens instead of its own.
 
 use super::*;
 use redlatch::{Error, Guard};
 
-/// The longest ttl here, and so the length of a quarantine but for the drift: longer than a test.
+/// The longest ttl here. A quarantine lasts for this time and the drift: longer than a test.
 const MAX_TTL: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_secs(2);
 
@@ -12,13 +12,13 @@ fn guarded(urls: Vec<String>) -> Config {
     config(urls).max_ttl(MAX_TTL).restart_guard(RestartGuard::On).node_timeout(millis(200))
 }
 
-/// A rival's request, as its library sends it.
+/// A request of the rival, which uses another library. Returns whether it was granted.
 fn set_of_rival(node: &Node) -> bool {
     let ttl = MAX_TTL.as_millis().to_string();
     node.command(&["SET", "a", "rival", "NX", "PX", &ttl]).is_ok()
 }
 
-/// The process of `node` ends, and another one starts in its place from the dump of `source`.
+/// Kills `node`, and starts it again from the dump of `source`.
 fn restore_from(node: &Node, source: &Node) {
     assert!(source.command(&["SAVE"]).is_ok());
     let dump = |node: &Node| node.directory().join("dump.rdb");
@@ -26,7 +26,7 @@ fn restore_from(node: &Node, source: &Node) {
     node.restart();
 }
 
-/// Extends by the nodes that answer, until `holds`.
+/// Extends the lock by the nodes that answer, until `holds` is true.
 fn extend_until(guard: &mut Guard<'_>, ttl: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     eventually(20 * SECOND, what, || {
         guard.extend(ttl).expect("two nodes have the key");
@@ -34,11 +34,11 @@ fn extend_until(guard: &mut Guard<'_>, ttl: Duration, what: &str, mut holds: imp
     });
 }
 
-/// The holder has its key on all nodes. It is cut off from node 2 until the key has ended there,
-/// and a rival is granted the key by node 2. Node 2 is then started from a copy of node 1's dump,
-/// so the holder's token stands there again. Node 0 is silent until the holder's key has ended
-/// there, and the rival's request waits for it. If nodes 1 and 2 renewed the lock, the rival would
-/// have nodes 0 and 2 beside it.
+/// The holder has its key on all nodes. It is cut off from node 2 until its key has expired there,
+/// and node 2 grants the key to a rival. Then node 2 restarts from a copy of node 1's dump, so it
+/// has the holder's token again. Node 0 is silent until the holder's key has expired there, and the
+/// rival's request waits there. If nodes 1 and 2 could extend the holder's lock, the rival would
+/// have a majority beside it: nodes 0 and 2.
 #[test]
 fn restored_node_does_not_renew_a_lock_that_had_ended_there() {
     despite_stalls(millis(700), |times| restored_node_does_not_renew(times * SHORT));
@@ -70,8 +70,8 @@ fn restored_node_does_not_renew(short: Duration) {
     assert!(guard.check().is_err(), "two hold the lock");
 }
 
-/// The same restart while the holder was away for less than its ttl costs it nothing: no other
-/// client can have had the key there.
+/// If the holder was cut off for less than its ttl, the same restart costs it nothing, because no
+/// other client can have had the key there.
 #[test]
 fn restored_node_counts_while_our_key_cannot_have_ended_there() {
     let fleet = Fleet::start(3);

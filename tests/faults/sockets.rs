@@ -1,4 +1,4 @@
-//! What a peer can do to a connection: pieces, glue, resets, refusals, garbage.
+//! What a peer can do to a connection: replies in pieces or joined, resets, refusals, garbage.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ fn config(urls: impl IntoIterator<Item = String>) -> Config {
     Config::new(urls).unwrap().restart_guard(RestartGuard::Off)
 }
 
-fn well() -> Canned {
+fn healthy_node() -> Canned {
     Canned::start(|command| Reply::Bytes(healthy(command)))
 }
 
-/// Answers `SET` with `bytes` and everything else as a healthy node.
+/// A node that answers `SET` with `bytes`, and all else as a healthy node.
 fn answering_set_with(bytes: &'static [u8]) -> Canned {
     Canned::start(move |command| match command[0].as_slice() {
         b"SET" => Reply::Bytes(bytes.to_vec()),
@@ -44,7 +44,7 @@ fn replies_that_come_a_byte_at_a_time_are_the_same_replies() {
 
 #[test]
 fn replies_that_come_glued_are_the_same_replies() {
-    // The server keeps the answer to each SET until the release arrives, and writes both answers at
+    // The server answers a SET only when the release has arrived, and then writes both answers at
     // once.
     let gluing = || {
         Canned::start(|command| match command[0].as_slice() {
@@ -52,7 +52,7 @@ fn replies_that_come_glued_are_the_same_replies() {
             _ => Reply::Bytes(b"+OK\r\n:1\r\n".to_vec()),
         })
     };
-    let nodes = [gluing(), well(), well()];
+    let nodes = [gluing(), healthy_node(), healthy_node()];
     let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
     for _ in 0..50 {
         let guard = client.try_lock("a", TTL).unwrap();
@@ -71,12 +71,12 @@ fn a_connection_that_is_lost_in_mid_reply_gives_no_vote() {
             _ => Reply::Bytes(healthy(command)),
         })
     };
-    let nodes = [resetting(), resetting(), well()];
+    let nodes = [resetting(), resetting(), healthy_node()];
     let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
     let error = client.try_lock("a", TTL).unwrap_err();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
     assert!(error.to_string().contains("connection lost"), "{error}");
-    // The node may have executed the SET, so its release is the first request on the next
+    // The node may have executed the SET, so the client sends the release first on the next
     // connection.
     eventually(SOON, "both were sent a release", || {
         client.drive(millis(5)).unwrap();
@@ -99,7 +99,7 @@ fn garbage_is_never_a_vote() {
         b"\0\0\0\0\r\n",
     ];
     for bytes in garbage {
-        let nodes = [answering_set_with(bytes), answering_set_with(bytes), well()];
+        let nodes = [answering_set_with(bytes), answering_set_with(bytes), healthy_node()];
         let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
         let error = client.try_lock("a", TTL).unwrap_err();
         let text = bytes.escape_ascii();
@@ -114,7 +114,7 @@ fn garbage_is_never_a_vote() {
 
 #[test]
 fn a_reply_without_a_request_ends_the_connection() {
-    let nodes = [answering_set_with(b"+OK\r\n+OK\r\n"), well(), well()];
+    let nodes = [answering_set_with(b"+OK\r\n+OK\r\n"), healthy_node(), healthy_node()];
     let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
     let guard = client.try_lock("a", TTL).unwrap();
     eventually(SOON, "it is connected to again", || {
@@ -126,9 +126,9 @@ fn a_reply_without_a_request_ends_the_connection() {
 
 #[test]
 fn a_node_that_answers_an_unknown_error_is_released_all_the_same() {
-    // A proxy may answer a SET in this way although it passed the SET on.
+    // A proxy may answer a SET like this although it has passed the SET on.
     let strange = b"-UPSTREAM timed out, who knows\r\n";
-    let nodes = [answering_set_with(strange), answering_set_with(strange), well()];
+    let nodes = [answering_set_with(strange), answering_set_with(strange), healthy_node()];
     let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
     let error = client.try_lock("a", TTL).unwrap_err();
     assert!(error.to_string().contains("UPSTREAM timed out"), "{error}");
@@ -149,7 +149,7 @@ fn a_refused_connection_is_reported_with_the_systems_words() {
 
 #[test]
 fn a_name_that_is_not_found_is_a_node_that_is_down() {
-    let nodes = [well(), well()];
+    let nodes = [healthy_node(), healthy_node()];
     let urls = [nodes[0].url(), nodes[1].url(), "redis://no-such-host.invalid".to_string()];
     let client = Client::connect(config(urls)).unwrap();
     eventually(SOON, "two are ready", || {
@@ -167,7 +167,7 @@ fn a_node_that_does_not_speak_is_given_up_at_the_connect_timeout_and_tried_again
     });
     let config = config([silent.url()]).connect_timeout(millis(50));
     let client = Client::connect(config).unwrap();
-    // The client gives the first connection up, and begins the second one after that.
+    // The client gives up the first connection, and opens the second one only after that.
     eventually(SOON, "it is given up", || {
         client.drive(millis(5)).unwrap();
         matches!(client.nodes()[0], NodeState::Down(_))
@@ -185,7 +185,8 @@ fn a_node_that_does_not_speak_is_given_up_at_the_connect_timeout_and_tried_again
 fn a_server_that_says_it_is_full_is_named_so() {
     let full = Scripted::start(|mut stream, _| {
         use std::io::{Read, Write};
-        // A close with unread input is a reset, which may discard what was sent before it.
+        // If input is unread when a socket is closed, the kernel resets it, which may discard the
+        // answer.
         let _ = stream.read(&mut [0; 4096]);
         let _ = stream.write_all(b"-ERR max number of clients reached\r\n");
     });

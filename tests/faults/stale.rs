@@ -1,11 +1,11 @@
-//! A SET that timed out never outlives its attempt: however late it is executed, its release comes
-//! after it.
+//! A SET that timed out never outlives its attempt: however late a node executes it, a release
+//! follows.
 
 use super::*;
 use crate::support::Monitor;
 use redlatch::Error;
 
-/// A ttl far above the length of a test: a key that goes away does not go by its ttl.
+/// A ttl far above the length of a test: if a key goes within the test, it did not expire.
 const LONG: Duration = Duration::from_secs(60);
 
 fn quick(urls: Vec<String>) -> Client {
@@ -24,10 +24,10 @@ fn monitors(fleet: &Fleet) -> Vec<Monitor> {
     fleet.iter().map(Node::monitor).collect()
 }
 
-/// The commands on the key, in the server's order: the SETs, and releases of any form.
+/// The commands that the server executed on the key, in its order: SETs, and releases of any form.
 fn done_to_the_key(monitor: &Monitor) -> Vec<&'static str> {
     let lines = monitor.lines();
-    // MONITOR lists the commands inside a script, too, as done by `lua`.
+    // MONITOR also lists the commands that a script runs, marked with `lua`.
     let outer = lines.iter().filter(|line| line.contains("\"a\"") && !line.contains(" lua]"));
     let what = outer.filter_map(|line| match line {
         _ if line.contains("\"SET\"") => Some("SET"),
@@ -37,7 +37,7 @@ fn done_to_the_key(monitor: &Monitor) -> Vec<&'static str> {
     what.collect()
 }
 
-/// Drives until no node has the key, then looks a while whether it stays so.
+/// Drives until no node has the key, and checks for a while that it does not come back.
 #[track_caller]
 fn nothing_outlives_it(client: &Client, fleet: &Fleet) {
     let took = drive_until(client, SOON, "the key is gone", || fleet.keys_everywhere().is_empty());
@@ -76,13 +76,14 @@ fn a_set_that_is_later_than_the_next_connection_is_followed_by_a_release_too() {
     drive_until(&client, SOON, "the silent connections are given up", || {
         nodes.proxies[..2].iter().all(|proxy| proxy.accepted() >= 2)
     });
-    // Of the old connections' bytes the SET alone arrives, after all bytes of the new ones.
+    // Of the bytes on the old connections only the SET arrives, after all bytes on the new ones.
     nodes.proxies[..2].iter().for_each(|proxy| proxy.heal_with_stragglers(millis(400)));
     let took = wait_ready(&client, 3);
     println!("all ready {took:?} after healing");
     nothing_outlives_it(&client, &nodes.fleet);
     for monitor in &monitors[..2] {
-        // CLIENT KILL ended the old connection before the SET came; on a busy machine, after it.
+        // CLIENT KILL ended the old connection before the SET arrived or, on a busy machine, after
+        // it.
         let done = done_to_the_key(monitor);
         println!("{done:?}");
         assert_eq!(done.last(), Some(&"release"), "{done:?}");
@@ -113,7 +114,7 @@ fn pending_release_is_sent_twice() {
     drive_until(&client, SOON, "the silent connections are given up", || {
         nodes.proxies[..2].iter().all(|proxy| proxy.accepted() >= 2)
     });
-    // The SET arrives before the node timeout after the first release is over.
+    // The SET arrives within a node timeout after the first release.
     nodes.proxies[..2].iter().for_each(|proxy| proxy.heal_with_stragglers(millis(50)));
     client.drive(millis(500)).unwrap();
     for monitor in &monitors[..2] {
@@ -122,7 +123,7 @@ fn pending_release_is_sent_twice() {
     nothing_outlives_it(&client, &nodes.fleet);
 }
 
-/// How many bytes of this connection the server has not read, by the kernel's count.
+/// How many bytes of this connection the server has not read yet, by the kernel's count.
 fn unread_by_the_server(client: &crate::support::RespClient, node: &Node) -> usize {
     let ports = format!(":{:04X} 0100007F:{:04X}", node.port(), client.local_address().port());
     let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux has it");
@@ -131,7 +132,7 @@ fn unread_by_the_server(client: &crate::support::RespClient, node: &Node) -> usi
     usize::from_str_radix(unread.expect("two queues").1, 16).expect("a number")
 }
 
-/// Stalls the node, and lets it do `then` before it looks at any other client.
+/// Stalls the node by DEBUG SLEEP, and makes it execute `then` before it serves any other client.
 fn stall(node: &Node, seconds: &str, then: &[&str]) -> crate::support::RespClient {
     let other = node.client();
     let commands =
@@ -155,8 +156,8 @@ fn a_stall_leaves_nothing_once(then: &[&str], reset_after: Duration) {
     let monitors = monitors(&fleet);
     let start = Instant::now();
     let mut stalled = [0, 1].map(|index| stall(&fleet[index], "2", then));
-    // The client's ttl ends long before the node executes the SET. The key then lives for the whole
-    // ttl.
+    // The ttl ends for the client long before the node executes the SET. From then on the key lives
+    // for its whole ttl.
     let ttl = SECOND;
     times_out(&client, ttl);
     while start.elapsed() < millis(1900) {
@@ -167,7 +168,7 @@ fn a_stall_leaves_nothing_once(then: &[&str], reset_after: Duration) {
         stalled.read().expect("the stall is over");
         stalled.read().expect("and so is what follows it");
     }
-    // The release deletes the key before its ttl is over.
+    // The release deletes the key before the key's ttl ends.
     let took = drive_until(&client, SOON, "the key is gone", fleet.emptied());
     println!("after the stall: nothing was left after {took:?}");
     nothing_outlives_it(&client, &fleet);
@@ -181,17 +182,17 @@ fn a_stall_leaves_nothing_once(then: &[&str], reset_after: Duration) {
 }
 
 #[test]
-fn a_server_that_stalls_for_longer_than_the_ttl() {
+fn stall_for_longer_than_the_ttl_leaves_nothing() {
     a_stall_leaves_nothing(&["PING"], 60 * SECOND);
 }
 
 #[test]
-fn a_server_that_stalls_while_the_next_connection_is_opened() {
+fn stall_while_the_next_connection_opens_leaves_nothing() {
     a_stall_leaves_nothing(&["PING"], millis(200));
 }
 
 #[test]
-fn a_server_that_stalls_and_forgets_the_scripts() {
+fn stall_with_a_flush_of_scripts_leaves_nothing() {
     a_stall_leaves_nothing(&["SCRIPT", "FLUSH"], millis(200));
     a_stall_leaves_nothing(&["SCRIPT", "FLUSH"], 60 * SECOND);
 }

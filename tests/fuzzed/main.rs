@@ -1,9 +1,9 @@
-//! The bodies of the fuzz targets without a fuzzer: the committed inputs, then random bytes, and
-//! committed inputs with random changes. So they run on every toolchain. What a fuzzer does better
-//! is to find its way by coverage: see `fuzz/`.
+//! Runs the bodies of the fuzz targets without a fuzzer, so on every toolchain: on the committed
+//! inputs, then on random bytes, and on committed inputs with random changes. Only a fuzzer is
+//! guided by coverage: see `fuzz/`.
 //!
-//! The seed is fixed, so that a failure is due to a change and can be repeated.
-//! `FUZZED_CASES=100000 cargo test --release --all-features --test fuzzed` draws a seed, and makes
+//! The seed is fixed, so that a new failure is due to a change and can be repeated.
+//! `FUZZED_CASES=100000 cargo test --release --all-features --test fuzzed` draws a seed and runs
 //! more inputs.
 
 #[path = "../sim/agenda.rs"]
@@ -53,7 +53,7 @@ fn config_is_refused_in_one_line_or_can_be_written_again() {
     fuzz("config", config::LONGEST, 6_000, config::run);
 }
 
-/// Runs a target on its committed inputs, and then so many times on others.
+/// Runs a target on its committed inputs, and then on `cases` others.
 fn fuzz(target: &str, longest: usize, cases: u32, run: fn(&[u8])) {
     let seeds = seeds(target);
     seeds.iter().for_each(|(name, seed)| {
@@ -94,7 +94,7 @@ fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
     seeds
 }
 
-/// A change of an input: other bytes in the place of some.
+/// A change of an input: removes some bytes at a place and puts others there.
 #[derive(Debug, Clone)]
 struct Edit {
     place: Index,
@@ -102,7 +102,7 @@ struct Edit {
     added: Vec<u8>,
 }
 
-/// Random bytes, or a committed input with a few changes and another one after it.
+/// Random bytes, or a committed input with a few changes, perhaps with another one after it.
 fn input(seeds: Vec<Vec<u8>>, longest: usize) -> impl Strategy<Value = Vec<u8>> {
     let edit = (any::<Index>(), 0..6_usize, prop::collection::vec(any::<u8>(), 0..6))
         .prop_map(|(place, removed, added)| Edit { place, removed, added });

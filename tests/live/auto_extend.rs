@@ -1,5 +1,5 @@
-//! Locks that are kept: renewed as long as they may be and not longer, and never after their
-//! release.
+//! Auto-extend on real servers: a lock is renewed as long as it may be and not longer, and never
+//! after its release.
 
 use std::collections::HashSet;
 
@@ -8,10 +8,10 @@ use super::*;
 use crate::support::{Monitor, Node, again};
 use redlatch::{AutoExtend, Lock, LostReason, NodeError, NodeReply, Outcome, ReleaseOutcome};
 
-/// So many locks are acquired at once, and released one by one while they are renewed.
+/// How many locks a test acquires in one turn, and then releases one by one while they are renewed.
 const WAVE: usize = 1_000;
 
-/// Acquires as many locks as a wave has, each kept.
+/// Acquires as many locks as a wave has, each with auto-extend.
 fn acquire_wave(embedded: &mut Loop, wave: usize, ttl: Duration) -> Vec<Lock> {
     for n in 0..WAVE {
         let (key, data) = (format!("{wave}:{n}"), n as u64 + 1);
@@ -24,8 +24,8 @@ fn acquire_wave(embedded: &mut Loop, wave: usize, ttl: Duration) -> Vec<Lock> {
     locks.collect()
 }
 
-/// No token is prolonged or set after its release.
-fn none_is_prolonged_after_its_release(monitor: &Monitor) {
+/// Checks that no node prolonged or set a token after its release.
+fn check_none_is_prolonged_after_its_release(monitor: &Monitor) {
     let mut released = HashSet::new();
     for heard in heard(monitor) {
         match heard.what {
@@ -50,7 +50,7 @@ fn ten_thousand_releases_while_renewals_are_under_way_leave_nothing() {
         let mut locks = acquire_wave(&mut embedded, wave, ttl);
         let mut ended = 0;
         while ended < WAVE {
-            // `prepare` writes the renewals that are due, and does not read their answers yet.
+            // `prepare` writes the renewals that are due, and reads no answer to them yet.
             embedded.engine.prepare();
             let busy = embedded.engine.coordinator().unanswered(NodeId::new(0)) > 100;
             for _ in 0..if busy { 50 } else { dice.place(3) } {
@@ -74,7 +74,7 @@ fn ten_thousand_releases_while_renewals_are_under_way_leave_nothing() {
             embedded.engine.coordinator().open_records() == 0
         });
         nothing_is_left(&fleet);
-        monitors.iter().for_each(none_is_prolonged_after_its_release);
+        monitors.iter().for_each(check_none_is_prolonged_after_its_release);
     }
     println!(
         "10,000 locks in {:?}: {} renewals; {good} released; {in_flight} of them while renewals \
@@ -110,17 +110,16 @@ fn extensions_end(ttl: Duration) {
     println!("30 extensions of a third of {ttl:?}: lost after {lasted:?}, nothing left {left:?}");
     assert_eq!((told.reason(), renewed), (LostReason::Extensions, 30));
     assert!(lasted > 10 * ttl);
-    is_warned_once(&told);
+    check_warned_once(&told);
     assert!(client.poll_lock_update().is_none());
     assert_eq!(guard.check().unwrap_err(), told.error);
-    // A release now changes nothing.
+    // The lock is over, so the release has nothing to delete.
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::AlreadyExpired);
 }
 
-/// The holder is warned of no deadline twice, and of the last one; and in time if the machine was
-/// not busy.
+/// Checks that the holder was warned once at most of each deadline, and of the last one.
 #[track_caller]
-fn is_warned_once(told: &Told) {
+fn check_warned_once(told: &Told) {
     assert!(told.warnings.windows(2).all(|two| two[0] < two[1]), "warned twice: {told:?}");
     assert_eq!(told.warnings.last(), Some(&told.deadline), "not warned of the end");
 }
@@ -142,9 +141,9 @@ fn leaves_nothing_behind_its_ttl(ttl: Duration, node_timeout: Duration) {
     fleet.iter().for_each(Node::stop);
     let told = client.until_lost(&guard);
     assert_eq!(told.reason(), LostReason::Expired);
-    is_warned_once(&told);
+    check_warned_once(&told);
     fleet.iter().for_each(Node::cont);
-    // The nodes execute the requests from before the stop, and after them the pending releases.
+    // The nodes execute what was sent before the stop, and then the pending releases.
     let limit = ttl + node_timeout;
     let left = client.drive_until(limit, "nothing", || fleet.keys_everywhere().is_empty());
     println!("all stopped behind ten ttls: lost, and nothing is left {left:?} after they go on");
@@ -157,13 +156,14 @@ fn max_hold_ends_it_and_no_key_lives_beyond() {
     });
 }
 
-/// `on_its_way` is the longest that an extend may be on its way. A renewal that asked for the whole
-/// ttl would go beyond the end by nearly twice as much.
+/// An extend may be in flight for `on_its_way` at most. If a renewal asked for the whole ttl, the
+/// key would outlive `max_hold` by nearly twice that time.
 fn max_hold_ends_it(ttl: Duration, max_hold: Duration, on_its_way: Duration) {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let guard = client.lock("a", LockOptions::new(ttl).auto_extend(max_hold)).unwrap();
-    // The bound began before this moment. An extend may be in flight for a moment, and no longer.
+    // `max_hold` counts from before this moment. An extend may be in flight for `on_its_way`, and
+    // no longer.
     let end = Instant::now() + max_hold + on_its_way;
     let mut warnings = Vec::new();
     let mut latest = Duration::ZERO;
@@ -226,8 +226,7 @@ fn extending_works_where_memory_is_full() {
     assert_eq!(plain.deadline(), before);
     assert!(fleet.iter().all(|node| node.pttl("plain") > 5_000));
     guard.check().expect("it was renewed all the time");
-    // The node has no room for a heal. The client tries again, and the lock is not lost because of
-    // that.
+    // The node has no memory for the heal. The client tries again, and keeps the lock meanwhile.
     fleet[0].command(&["DEL", "kept"]);
     client.drive(ttl).unwrap();
     guard.check().expect("two of three hold it");
@@ -270,16 +269,17 @@ fn ttl_of_zero_is_never_sent() {
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
 }
 
-/// How often the node was asked to run a script that it knows.
+/// How many scripts the node was asked to run by their SHA1.
 fn scripts_run(node: &Node) -> u64 {
     let stats = node.command(&["INFO", "commandstats"]).text();
     let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
     line.map_or(0, |line| line.split(',').next().unwrap_or_default().parse().expect("a number"))
 }
 
-/// Lets the node forget all but one of the keys that it had to report. Evictions that our own
-/// command causes are reported to no client (NOLOOP), so another connection asks for them.
-fn forget_whom_to_tell(node: &Node) {
+/// Makes the node drop all but one of the keys whose changes it has to push to the client. A node
+/// pushes no eviction to the client whose command caused it (NOLOOP), so another connection causes
+/// them.
+fn drop_registrations(node: &Node) {
     let most = |keys: &str| node.command(&["CONFIG", "SET", "tracking-table-max-keys", keys]);
     assert!(most("1").is_ok());
     // One command evicts a hundred keys at most.
@@ -290,7 +290,7 @@ fn forget_whom_to_tell(node: &Node) {
 }
 
 #[test]
-fn nodes_that_forget_whom_to_tell_start_no_storm() {
+fn nodes_that_drop_registrations_cause_no_storm_of_checks() {
     const LOCKS: u64 = 200;
     // The ttl is so long that the renewals go on if the machine stalls for two seconds.
     let (ttl, ttls) = (4 * SECOND, 2);
@@ -298,22 +298,22 @@ fn nodes_that_forget_whom_to_tell_start_no_storm() {
     let client = client(&fleet);
     let guards: Vec<Guard> =
         (0..LOCKS).map(|n| client.lock(format!("k{n}"), kept(ttl)).unwrap()).collect();
-    // First each node drops registrations because its table has room for one key; then it is made
-    // to drop all of them, again and again, as fast as possible.
+    // At first each node drops registrations because its table has room for one key. Then the test
+    // makes it drop all of them, again and again, as fast as possible.
     for pushed in [false, true] {
         let before: Vec<u64> = fleet.iter().map(scripts_run).collect();
         let start = Instant::now();
         while start.elapsed() < ttls * ttl {
             if pushed {
-                fleet.iter().for_each(forget_whom_to_tell);
+                fleet.iter().for_each(drop_registrations);
             }
             client.drive(millis(10)).unwrap();
             guards.iter().for_each(|guard| guard.check().expect("it is kept"));
         }
         let lasted = start.elapsed();
         let in_ttls = lasted.as_secs_f64() / ttl.as_secs_f64();
-        // In each ttl a lock may cause 20 checks and 3 renewals, and to these come the requests
-        // that were in flight.
+        // In each ttl a lock may cause 20 checks and 3 renewals. Requests that were in flight at
+        // the beginning come on top.
         let most = (LOCKS as f64 * (23.0 * in_ttls + 3.0)) as u64;
         for (node, before) in fleet.iter().zip(before) {
             let asked = scripts_run(node) - before;
@@ -333,8 +333,8 @@ fn nodes_that_forget_whom_to_tell_start_no_storm() {
     client.drive_until(SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
 }
 
-/// What is left of the timers that go on in suspend, of those that are set to a tenth of a second
-/// at least: shorter sleeps have one for their precision.
+/// The time that is left on each timer that goes on in suspend, if it is at least a tenth of a
+/// second: a shorter sleep uses such a timer, too, for its precision.
 #[cfg(target_os = "linux")]
 fn timers_of_suspend() -> Vec<Duration> {
     let left = |text: String| {
@@ -349,13 +349,13 @@ fn timers_of_suspend() -> Vec<Duration> {
     all.filter(|&left| left >= millis(100)).collect()
 }
 
-/// A poller's timeout does not count the time that a machine is suspended: a report that was due
-/// meanwhile would come as much later.
+/// A poller's timeout does not count the time in which the machine is suspended, so it alone would
+/// delay a report by that time.
 #[cfg(target_os = "linux")]
 #[test]
 fn auto_extend_is_woken_by_a_timer_that_goes_on_in_suspend() {
-    // /proc lists the timers of all clients of a process. So another process with one client is
-    // looked at.
+    // /proc lists the timers of all clients of a process. So the test looks at a process that has
+    // only one client.
     if let Some(urls) = again::nodes() {
         return auto_extends_with_one_timer(urls);
     }
@@ -370,7 +370,7 @@ fn auto_extends_with_one_timer(urls: Vec<String>) {
     client.drive(millis(20)).unwrap();
     assert!(timers_of_suspend().is_empty(), "no lock needs one");
     let guard = client.lock("a", kept(60 * SECOND)).unwrap();
-    // The timer may have gone off already; then the next sleep sets it again.
+    // The timer may have fired already; then the next sleep sets it again.
     eventually(SOON, "it is set", || {
         client.drive(millis(1)).unwrap();
         timers_of_suspend().len() == 1

@@ -21,7 +21,7 @@ fn scripts_that_are_flushed_meanwhile_are_not_noticed() {
         assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
         nothing_is_left(&fleet);
     }
-    // The answer to this release is never read: it must not depend on the scripts.
+    // No call reads the answer to this release, so it has to work on a node that lacks its script.
     let guard = client.try_lock("a", TTL).unwrap();
     for node in fleet.iter() {
         node.command(&["SCRIPT", "FLUSH"]);
@@ -34,15 +34,17 @@ fn scripts_that_are_flushed_meanwhile_are_not_noticed() {
 fn a_release_after_the_expiry_leaves_the_next_holder_alone() {
     let fleet = Fleet::start(5);
     let (first, second) = (client(&fleet), client(&fleet));
-    // With a call of the client before it, which ends the record at its deadline, and without one.
+    // Once the client makes a call before the release, which ends the record at its deadline; once
+    // not.
     for driven in [false, true] {
-        // The lock waits: where the machine stalls, so short a lock is over before it is granted.
+        // `lock` waits and tries again: if the machine stalls, so short a lock is over before it is
+        // granted.
         let guard = first.lock("a", millis(50)).unwrap();
         if driven {
             first.drive(millis(100)).unwrap();
         }
         let other = second.lock("a", TTL).unwrap();
-        // A majority was free; on the other nodes the first lock may end a moment later.
+        // A majority of the nodes was free; on the others the first lock may end a moment later.
         eventually(SOON, "it is over everywhere", || {
             tokens(&fleet, "a").iter().all(|held| held != guard.token().digits())
         });
@@ -61,7 +63,7 @@ fn a_release_after_the_expiry_leaves_the_next_holder_alone() {
 }
 
 #[test]
-fn a_majority_that_answers_after_the_ttl_is_expired_and_leaves_nothing() {
+fn attempt_that_a_majority_answers_after_the_ttl_has_expired() {
     let fleet = Fleet::start(3);
     let timeout = 60 * SECOND;
     let client = ready::client(config(&fleet).node_timeout(timeout));
@@ -81,8 +83,8 @@ fn a_grant_that_is_fetched_after_its_deadline_is_no_lock() {
     let fleet = Fleet::start(3);
     let mut embedded = Loop::ready(config(&fleet));
     let monitors: Vec<_> = fleet.iter().map(|node| node.monitor()).collect();
-    // The replies come at once and wait in the kernel; the caller reads them too late. By then the
-    // keys may have expired, so the test looks at which commands the nodes executed.
+    // The nodes reply at once, but the caller reads the replies too late. By then the keys may have
+    // expired, so the test checks the commands that the nodes executed, not their keys.
     embedded.engine.acquire("a", LockOptions::once(millis(100)), 1).unwrap();
     embedded.engine.prepare();
     let has_set = |monitor: &Monitor| heard(monitor).iter().any(|heard| heard.what == What::Set);
@@ -90,7 +92,7 @@ fn a_grant_that_is_fetched_after_its_deadline_is_no_lock() {
     std::thread::sleep(millis(98));
     let done = embedded.completion();
     assert!(matches!(done.result, Err(Error::Expired(_))), "{:?}", done.result);
-    // The core decides in time; the caller fetches the completion too late.
+    // The core decides in time, but the caller fetches the completion too late.
     embedded.engine.acquire("b", LockOptions::once(millis(100)), 2).unwrap();
     eventually(SOON, "decided", || {
         embedded.turn();
@@ -104,14 +106,14 @@ fn a_grant_that_is_fetched_after_its_deadline_is_no_lock() {
 }
 
 #[test]
-fn a_caller_that_was_away_finds_no_healthy_node_dead() {
+fn caller_that_did_not_run_finds_no_healthy_node_silent() {
     let fleet = Fleet::start(5);
     let timeout = millis(50);
     let mut embedded = Loop::ready(config(&fleet).node_timeout(timeout));
     for round in 0..5 {
         embedded.engine.acquire("a", LockOptions::once(TTL), round).unwrap();
         embedded.engine.prepare();
-        // The nodes are healthy: they have executed the SET, however busy the machine is.
+        // All nodes are healthy: they execute the SET, however busy the machine is.
         eventually(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
         std::thread::sleep(3 * timeout);
         let done = embedded.completion();
@@ -156,8 +158,8 @@ fn a_refused_ttl_sends_no_byte_at_all() {
     let listener = CountingListener::start();
     let urls = [listener.url()];
     let client = Client::connect(plain(urls)).unwrap();
-    // The listener does not answer the handshake; the client may connect again before the next
-    // look.
+    // The listener does not answer the handshake, so the client may connect again before the test
+    // looks at the counts once more.
     let handshakes = |listener: &CountingListener| (listener.connections(), listener.bytes());
     let before = handshakes(&listener);
     for ttl in [Duration::ZERO, millis(1), Duration::MAX] {

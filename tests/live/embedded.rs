@@ -1,4 +1,5 @@
-//! The engine on a caller's poller: cancelling, dropping, and handles that are over.
+//! The engine on a caller's poller: cancelled requests, a dropped engine, and handles of locks that
+//! are over.
 
 use super::*;
 use redlatch::{Error, LockOptions, Outcome, ReleaseOutcome};
@@ -64,7 +65,7 @@ fn an_engine_that_is_dropped_releases_what_it_did_not_hand_out() {
 fn a_lock_that_is_forgotten_frees_its_record_at_its_deadline() {
     let fleet = Fleet::start(3);
     let mut embedded = Loop::ready(config(&fleet));
-    // The ttl is so long that no stall of the machine ends the lock before the first look.
+    // The ttl is so long that no stall of the machine ends the lock before the first check.
     embedded.engine.acquire("a", LockOptions::once(3 * SECOND), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
     assert_eq!(embedded.engine.coordinator().open_records(), 1);
@@ -73,7 +74,7 @@ fn a_lock_that_is_forgotten_frees_its_record_at_its_deadline() {
         embedded.engine.coordinator().open_records() == 0
     });
     assert_eq!(embedded.engine.deadline(&lock), None);
-    // Another request may use the same slot now: the old handle reaches nothing.
+    // The new lock may have the slot of the forgotten one, but the old handle must not reach it.
     embedded.engine.acquire("b", LockOptions::once(TTL), 2).unwrap();
     let Ok(Outcome::Acquired(other)) = embedded.completion().result else { panic!("no lock") };
     assert!(matches!(embedded.engine.extend(&lock, TTL, 3), Err(Error::Lost { .. })));

@@ -1,19 +1,19 @@
 //! How long keys live on real servers after extends: not shorter than before, and not longer than
 //! the longest ttl that was asked for.
 //!
-//! One node alone: when the call returns, it has executed what it was asked.
+//! The tests use one node, so that a returned call means that this node has executed the request.
 
 use super::*;
 use crate::support::Node;
 use redlatch::proto::counter_key;
 
-/// Many times what the extends take.
+/// Many times as long as the extends take.
 const LONG: Duration = Duration::from_secs(10);
 const SHORT: Duration = millis(20);
 const TIMES: usize = 300;
 
-/// The key ends `LONG` after the node executed something, which was between these two moments. The
-/// server counts whole milliseconds; `more` milliseconds may have been added.
+/// Checks that the key ends `LONG` after the node executed the command, which was between these two
+/// moments. The server counts whole milliseconds, so up to `more` milliseconds may have been added.
 #[track_caller]
 fn check_end(node: &Node, key: &str, executed: (Instant, Instant), more: u64, what: &str) {
     let since_after = executed.1.elapsed();
@@ -24,7 +24,7 @@ fn check_end(node: &Node, key: &str, executed: (Instant, Instant), more: u64, wh
     assert!(earliest <= LONG + millis(more), "{what}: {key} was prolonged to {earliest:?}");
 }
 
-/// Extends for a shorter time than the keys have left, again and again.
+/// Extends again and again for a shorter time than the keys have left.
 fn extend_often(fleet: &Fleet, keys: &[&str], once: LockOptions, what: &str) {
     let guarded = config(fleet).restart_guard(RestartGuard::On);
     let client = ready::vouched(guarded);
@@ -36,14 +36,14 @@ fn extend_often(fleet: &Fleet, keys: &[&str], once: LockOptions, what: &str) {
         if round % 2 == 0 {
             guard.extend(SHORT).expect("it is held");
         } else if let [key] = keys {
-            // The node executes the extend, though for so short a ttl the answer may be late.
+            // The node executes this extend, but the answer may come after so short a ttl.
             let _ = client.extend_token(key, token.clone(), SHORT);
         }
     }
     for key in keys {
         check_end(&fleet[0], key, executed, 1, what);
     }
-    // An extend that asks for a later end counts from its own start.
+    // An extend to a later end counts from the start of its own call.
     let begun = Instant::now();
     guard.extend(LONG).expect("it is held");
     let executed = (begun, Instant::now());
@@ -66,7 +66,7 @@ fn extend_for_a_shorter_time_neither_prolongs_nor_shortens_a_key_however_often()
     extend_often(&fleet, &["a", "b"], once.fenced(), "a fenced set");
 }
 
-/// A node without memory refuses a `SET`, but no `PEXPIRE`.
+/// A node without free memory refuses `SET`, but not `PEXPIRE`.
 #[test]
 fn extend_neither_prolongs_nor_shortens_a_key_on_a_node_without_memory() {
     let fleet = Fleet::start(1);

@@ -13,7 +13,7 @@ fn guard_and_event_are_one_readable_line() {
     let head = format!("Guard {{ key: \"invoice\\r\\n42\", token: {token}, remaining: ");
     assert!(line.starts_with(&head) && !line.contains(['\n', '[']), "{line}");
     assert!(token.ends_with(":web-1:7"));
-    // `try_lock` uses the options except for the wait.
+    // `try_lock` follows the options, but does not wait.
     let error = client.try_lock(key, LockOptions::new(TTL).wait_forever()).unwrap_err();
     assert!(error.is_contended() && error.is_retryable(), "{error}");
     let short = client.lock("short", kept(millis(50))).unwrap();
@@ -54,7 +54,7 @@ fn a_guard_that_is_dropped_gives_its_lock_back() {
 }
 
 #[test]
-fn several_guards_at_once() {
+fn guards_of_one_client_can_be_held_at_the_same_time() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let mut guards: Vec<_> =
@@ -180,9 +180,10 @@ fn an_extend_of_a_key_that_is_gone_says_lost_and_creates_nothing() {
 #[test]
 fn an_extend_is_asked_again_while_too_few_answer_and_ends_at_the_deadline() {
     let fleet = Fleet::start(3);
-    // The node timeout is shorter than the ttl, so that the extends are asked for again.
+    // The node timeout is shorter than the ttl, so that the client asks for the extends again.
     let client = ready::client(config(&fleet).node_timeout(millis(250)));
-    // Each lock waits, because a node that the machine stalls misses so short a timeout.
+    // `lock` waits and tries again, because a node that the machine stalls misses so short a
+    // timeout.
     let mut guard = client.lock("a", 4 * SECOND).unwrap();
     let deadline = guard.deadline().unwrap();
     fleet[0].stop();

@@ -1,5 +1,5 @@
-//! A lock that is handed on by its token: one holder at most, and no late request of the giver
-//! reaches the new holder.
+//! A lock that is handed on by its token: at most one client holds it, and no late request of the
+//! giver reaches the new holder.
 
 use std::sync::Barrier;
 
@@ -17,7 +17,7 @@ fn text(token: LockToken) -> Vec<u8> {
 }
 
 #[track_caller]
-fn is_gone(error: &Error) {
+fn check_gone(error: &Error) {
     println!("{error}");
     assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
 }
@@ -37,13 +37,13 @@ fn lock_that_is_given_away_is_adopted_and_belongs_to_the_adopter() {
         taker.drive_until(SOON, "all have the new token", || {
             tokens(&fleet, "a") == vec![text(guard.token()); 3]
         });
-        // Nothing that the giver does now has an effect on the lock, even after the moment of its
-        // first renewal.
+        // No call of the giver affects the lock any more, even after the time of the giver's first
+        // renewal.
         giver.drive(2 * SECOND).unwrap();
         taker.drive(millis(100)).unwrap();
         assert!(giver.poll_lock_update().is_none(), "the giver gets no event");
         guard.check().unwrap();
-        is_gone(&giver.adopt("a", given.clone(), TTL).unwrap_err());
+        check_gone(&giver.adopt("a", given.clone(), TTL).unwrap_err());
         assert_eq!(giver.release_token("a", given.clone()).unwrap(), ReleaseOutcome::TakenByOther);
         assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
         nothing_is_left(&fleet);
@@ -62,19 +62,20 @@ fn a_lock_is_not_taken_up_with_a_wrong_token_nor_when_it_is_over() {
     let guard = giver.try_lock("a", TTL).unwrap();
     let token = guard.token();
     giver.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
-    is_gone(&taker.adopt("a", wrong_token(), TTL).unwrap_err());
+    check_gone(&taker.adopt("a", wrong_token(), TTL).unwrap_err());
     taker.drive(millis(50)).unwrap();
     assert_eq!(tokens(&fleet, "a"), vec![text(token); 3], "it is untouched");
     guard.check().unwrap();
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     nothing_is_left(&fleet);
 
-    // Where the machine stalls, so short a lock is over before it is given away.
+    // If the machine stalls, so short a lock is over before it is given away; then the test tries
+    // again.
     let give = || giver.lock("a", millis(200)).and_then(Guard::into_token).ok();
     let given = std::iter::repeat_with(give).take(20).flatten().next().expect("a moment without");
     all_is_over(&fleet);
-    is_gone(&taker.adopt("a", given, TTL).unwrap_err());
-    // `adopt` does not create a key that is absent.
+    check_gone(&taker.adopt("a", given, TTL).unwrap_err());
+    // If the key is absent, `adopt` does not create it.
     taker.drive(millis(50)).unwrap();
     assert_eq!(fleet.keys_everywhere(), []);
     // A caller that gives away a lock that is over gets an error.
@@ -88,12 +89,12 @@ fn a_lock_is_not_taken_up_with_a_wrong_token_nor_when_it_is_over() {
 fn a_giver_that_still_believes_in_an_adopted_lock_notices_the_loss() {
     let fleet = Fleet::start(3);
     let (first, second) = (client(&fleet), client(&fleet));
-    // A lock that is not renewed: its holder notices the loss with the next extend.
+    // The lock is not renewed, so its holder notices the loss with its next extend.
     let mut guard = first.try_lock("a", TTL).unwrap();
     first.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     let adopted = second.adopt("a", guard.token(), TTL).unwrap();
     second.drive(millis(20)).unwrap();
-    is_gone(&guard.extend(TTL).unwrap_err());
+    check_gone(&guard.extend(TTL).unwrap_err());
     assert!(guard.check().is_err());
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::TakenByOther);
     first.drive(millis(50)).unwrap();
@@ -101,8 +102,8 @@ fn a_giver_that_still_believes_in_an_adopted_lock_notices_the_loss() {
     assert_eq!(adopted.release().unwrap(), ReleaseOutcome::Released);
     nothing_is_left(&fleet);
 
-    // A lock that is renewed: its holder notices at once, whether another client adopts it or
-    // another call of the same client.
+    // The lock is renewed, so its holder notices at once, whether another client adopts it or
+    // another call of the same client does.
     let ttl = 30 * SECOND;
     for by in [&second, &first] {
         let guard = first.lock("a", kept(ttl)).unwrap();
@@ -123,10 +124,11 @@ fn a_giver_that_still_believes_in_an_adopted_lock_notices_the_loss() {
     }
 }
 
-/// What came of an adopt: on how many nodes its holder has the key then, or why there is none.
+/// The result of an adopt: how many nodes then have the new holder's key, or the error.
 type Adopted = Result<usize, Error>;
 
-/// Takes a lock up when the other one does. It panics nowhere: the others would wait for ever.
+/// Adopts the lock at the same time as the other client. It must not panic, because the threads
+/// that wait for it would wait for ever.
 fn take_up_together(client: &Client, key: &str, token: LockToken, fleet: &Fleet) -> Adopted {
     let guard = client.adopt(key, token, TTL)?;
     let _ = client.drive(millis(5));
@@ -160,7 +162,8 @@ fn of_two_clients_that_adopt_one_token_one_at_most_holds_it() {
         let others = [first, second].map(|client| scope.spawn(adopt(client)));
         for round in 0..ROUNDS {
             let guard = giver.try_lock(format!("k{round}"), TTL);
-            // If a grant is still in flight, the clients that adopt do not find the token.
+            // If a grant is still in flight, the clients find the token on too few nodes to adopt
+            // the lock.
             let _ = giver.drive(millis(2));
             let token = guard.and_then(Guard::into_token).unwrap_or(wrong_token());
             *given.lock().expect("nobody panics with it") = token;
@@ -174,7 +177,7 @@ fn of_two_clients_that_adopt_one_token_one_at_most_holds_it() {
         count[[a, b].iter().filter(|adopted| adopted.is_ok()).count()] += 1;
         for adopted in [a, b] {
             match adopted {
-                // Whatever the other client has released, the winner has a majority.
+                // Whichever keys the other client has released, the winner has a majority.
                 Ok(nodes) => assert!(*nodes >= 3, "held on {nodes} nodes"),
                 Err(Error::Lost { .. } | Error::Contended(_)) => {}
                 Err(other) => panic!("{other}"),
@@ -193,7 +196,7 @@ fn hand_off_with_unanswered_commands_never_touches_the_adopter() {
     let patient =
         |urls: Vec<String>| ready::client(plain(urls).node_timeout(SILENT).reset_after(TTL));
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
-    // The node is stopped before the acquire, before the extend, or before the adopt.
+    // One node is stopped before the acquire, before the extend, or before the adopt.
     for when in ["acquire", "extend", "adopt"] {
         let (giver, taker) = (patient(fleet.urls()), patient(fleet.urls()));
         let stop = |at| (when == at).then(|| fleet[2].stop());
@@ -205,7 +208,7 @@ fn hand_off_with_unanswered_commands_never_touches_the_adopter() {
         let given = guard.into_token().unwrap();
         stop("adopt");
         let adopted = taker.adopt("a", given.clone(), kept(TTL)).unwrap();
-        // The giver finds the node silent, and is closed; the node has not executed the giver's
+        // The giver finds the node silent and is then dropped; the node has not executed its
         // request yet.
         giver.drive(SILENT + millis(200)).unwrap();
         drop(giver);

@@ -1,12 +1,11 @@
-//! Nodes that lose the key of a lock that is held get it again; connections that are lost cost
-//! nothing.
+//! A node that loses the key of a held lock gets it again; a lost connection costs nothing.
 
 use super::monitor_lines::{What, heard};
 use super::*;
 use crate::support::{Cut, Node, Proxy};
 use redlatch::LostReason;
 
-/// A node that lost a key is looked at a twentieth of this time after the push.
+/// After a push the client checks the node within a twentieth of this ttl.
 const SHORT: Duration = Duration::from_secs(4);
 
 fn token_of(guard: &Guard) -> Vec<u8> {
@@ -17,7 +16,7 @@ fn token_of(guard: &Guard) -> Vec<u8> {
 fn keys_that_are_deleted_one_by_one_are_healed_and_the_lock_is_never_lost() {
     let fleet = Fleet::start(5);
     let client = client(&fleet);
-    // If the lock is renewed, a push reports the deletion.
+    // The lock is renewed, so a push reports the deletion.
     let guard = client.lock("a", kept(SHORT)).unwrap();
     let token = token_of(&guard);
     client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
@@ -27,7 +26,8 @@ fn keys_that_are_deleted_one_by_one_are_healed_and_the_lock_is_never_lost() {
         let what = "it has the key again";
         let took = client.drive_until(SHORT, what, || node.get("a").as_ref() == Some(&token));
         println!("kept, ttl {SHORT:?}: deleted on one of five: healed after {took:?}");
-        // The heal asks for what is left of the lock: less than the other nodes hold, by the drift.
+        // The heal sets what is left of the lock by the client's count: by the drift less than on
+        // the other nodes.
         let others = fleet.iter().filter(|other| other.port() != node.port());
         let others = others.map(|other| other.pttl("a")).min().unwrap_or_default();
         let left = node.pttl("a");
@@ -40,7 +40,7 @@ fn keys_that_are_deleted_one_by_one_are_healed_and_the_lock_is_never_lost() {
     drop(guard);
     nothing_is_left(&fleet);
 
-    // If the lock is not renewed, each extend finds the deletion and heals the key.
+    // The lock is not renewed, so each extend finds the deletion and heals the key.
     let mut guard = client.try_lock("a", TTL).unwrap();
     let token = token_of(&guard);
     client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
@@ -98,7 +98,7 @@ fn a_node_that_restarts_empty_is_healed_after_the_next_extend_that_is_won() {
     assert_eq!(tokens(&fleet, "a"), vec![token; 3]);
 }
 
-/// The longest ttl under the restart guard here, and so the length of a quarantine.
+/// The longest ttl under the restart guard. A quarantine lasts for this time and the drift.
 const MAX_TTL: Duration = Duration::from_secs(6);
 
 #[test]
@@ -122,12 +122,12 @@ fn heals_in_quarantine(max_ttl: Duration, ttl: Duration) {
         assert!(matches!(client.nodes()[0], NodeState::Quarantined(_)), "{:?}", client.nodes());
         if !early {
             client.wait_ready(3);
-            // A renewal began after the restart.
+            // A renewal has begun since the restart.
             client.drive(ttl).unwrap();
         }
         fleet[1].stop();
         if early {
-            // Two nodes hold the key, but one of them may have forgotten that it was another
+            // Two nodes hold the key, but one of them may have forgotten that the key was another
             // client's.
             let told = client.until_lost(&guard);
             println!("in quarantine: {}", told.error);
@@ -144,7 +144,7 @@ fn heals_in_quarantine(max_ttl: Duration, ttl: Duration) {
     }
 }
 
-/// Ends the library's connections to the node, and no other.
+/// Ends the library's connections to the node, and no others.
 fn end_our_connections(node: &Node) -> i64 {
     let ours = node.client_list().into_iter().filter(|line| line.contains(" name=redlatch "));
     let ids = ours.map(|line| line.split(' ').next().unwrap_or_default().replace("id=", ""));
@@ -175,8 +175,8 @@ fn keys_of_a_bare_majority_stay_when_its_connections_are_reset() {
         println!("{how:?} of a bare majority, ttl {SHORT:?}: renewed again after {took:?}");
         guard.check().unwrap();
     }
-    // The connections are reset during a renewal: an unanswered extend may have prolonged the key,
-    // so its release is not due.
+    // The connections are reset during a renewal. The unanswered extend may have prolonged the key,
+    // which the lock still needs, so the client must not release it.
     for how in [Cut::Reset, Cut::Fin] {
         let renewed = client.stats().renewed;
         proxies[..2].iter().for_each(Proxy::hold);

@@ -1,17 +1,17 @@
-//! Looking at a key from outside, and ending a lock whichever client holds it.
+//! Inspecting a key from outside, and force-releasing a lock whichever client holds it.
 
 use super::monitor_lines::writes;
 use super::*;
 use crate::support::Node;
 use redlatch::{ConfigError, KeyState, KeySummary, LostReason, NodeError, ReleaseOutcome, Value};
 
-/// What each node holds, in the order of the list.
+/// What an inspection finds: its summary, and the key's state on each node.
 #[track_caller]
 fn states(client: &Client, key: &str) -> (KeySummary, Vec<KeyState>) {
     let inspection = client.inspect(key).unwrap();
     assert_eq!(&*inspection.key, key.as_bytes());
     for node in &inspection.nodes {
-        // A node whose key holds another type has answered that.
+        // `WrongType` is an answer of the node: the key holds another type.
         let answered =
             !matches!(node.state, KeyState::Failed(cause) if cause != NodeError::WrongType);
         assert_eq!(answered, !node.took.is_zero(), "{node:?}");
@@ -44,7 +44,7 @@ fn inspect_sees_free_held_split_and_endless_keys_and_changes_nothing() {
         assert_eq!(*value, token);
         assert!(left.as_millis() as i64 <= before && *left > TTL / 2, "{left:?} of {before}");
     }
-    // The holder itself sees the lock, too.
+    // The holder's own client sees the lock, too.
     assert!(matches!(states(&holder, "a").0, KeySummary::Held { nodes: 3, .. }));
     guard.check().unwrap();
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
@@ -62,7 +62,7 @@ fn inspect_sees_free_held_split_and_endless_keys_and_changes_nothing() {
 
     for monitor in &monitors {
         let lines = writes(monitor);
-        // The commands of the holder, and those of the test.
+        // The writing commands of the holder and of the test itself.
         let own = ["\"SET\"", "\"EVAL", "\"DELIFEQ\"", "\"DELEX\""];
         let others = |line: &&String| !own.iter().any(|word| line.contains(word));
         let others: Vec<&String> = lines.iter().filter(others).collect();
@@ -93,7 +93,7 @@ fn nodes_that_do_not_answer_and_keys_that_are_no_locks_are_seen_as_what_they_are
     assert_eq!(fleet[0].command(&["RPUSH", "a", "1"]).int(), 1);
     fleet[1].kill();
     fleet[2].stop();
-    // The client waits for the stopped node, for a node timeout.
+    // The client waits a node timeout for the stopped node.
     let start = Instant::now();
     let (summary, seen) = states(&client, "a");
     println!("two of five do not answer: {:?}: {summary:?}, {seen:?}", start.elapsed());
@@ -127,7 +127,7 @@ fn a_lock_that_is_ended_by_force_is_gone_everywhere_and_its_holder_is_reported_a
     let ttl = 30 * SECOND;
     let fleet = Fleet::start(5);
     let (holder, operator) = (client(&fleet), client(&fleet));
-    // By another client, and by another call of the holder's client.
+    // Another client force-releases the lock, or another call of the holder's client.
     for by in [&operator, &holder] {
         let guard = holder.lock("a", kept(ttl)).unwrap();
         let plain = holder.try_lock("b", ttl).unwrap();
@@ -140,7 +140,7 @@ fn a_lock_that_is_ended_by_force_is_gone_everywhere_and_its_holder_is_reported_a
         assert_eq!(told.reason(), LostReason::Gone);
         by.drive_until(SOON, "it is gone everywhere", || tokens(&fleet, "a").is_empty());
         assert_eq!(by.dangerously_force_release("a").unwrap(), ReleaseOutcome::AlreadyExpired);
-        // No client heals the key, and the next client can have it.
+        // No client heals the key, so the next one can have it.
         holder.drive(millis(100)).unwrap();
         assert_eq!(tokens(&fleet, "a"), [b""; 0]);
         let next = operator.try_lock("a", TTL).unwrap();
@@ -175,7 +175,7 @@ fn a_release_by_force_that_no_majority_answers_is_unconfirmed() {
     let ReleaseOutcome::Unconfirmed { nodes } = released else { panic!("{released:?}") };
     assert_eq!(nodes.iter().collect::<Vec<_>>(), [NodeId::new(1), NodeId::new(2)]);
     assert_eq!(fleet[0].get("a"), None);
-    // The node executes the request when it goes on.
+    // The stopped node executes the request when it is continued.
     fleet[1].cont();
     client.drive_until(SOON, "it is gone there, too", || fleet[1].get("a").is_none());
 }

@@ -1,28 +1,31 @@
-//! The loss of a lock is reported before its deadline, and at once if the client knows it; and what
-//! is left of the lock goes.
+//! The loss of a lock is reported before its deadline, and as soon as the client can know it; and
+//! the lock's keys that are left go.
 
 use super::monitor_lines::{What, heard};
 use super::*;
 use crate::support::{Node, PlainTimer, Proxy, Way};
 use redlatch::{LostReason, Outcome};
 
-/// The ttl is so long that no lock of these tests is lost by it, or found by a renewal.
+/// A ttl so long that no lock of these tests ends by it, and that no renewal is the first to find a
+/// loss.
 const LONG: Duration = Duration::from_secs(30);
 
-/// How many losses are looked at, in time or not: set it to measure how late they are.
+/// The variable with the number of losses to measure. If it is set, the test does not stop at the
+/// first loss that is reported in time.
 const LOSSES: &str = "REDLATCH_TEST_LOSSES";
 
-/// The most losses that are tried until one is reported in time. The client sets a timer 2 ms
-/// before the deadline, so a report is late wherever the machine is later than that.
+/// How many losses the test tries until one is reported in time. The client sets a timer to 2 ms
+/// before the deadline, so a machine whose timers are later than that delays the report.
 const TRIES: usize = 20;
 
-/// A plain timer that is late by less than this is in time.
+/// A plain timer that is late by less than this counts as in time.
 const LATE_BY_NOTHING: Duration = millis(1);
 
-/// Loses locks until one loss was reported before its deadline, and compares each report that comes
-/// later with a plain timer: where such a timer is in time, a series of late reports is a fault.
+/// Loses locks until one loss is reported before its deadline. A report after its deadline may be
+/// late only by as much as a plain timer allows. If five are late while plain timers were in time,
+/// that is a fault.
 #[track_caller]
-fn told_in_time(what: &str, mut lose: impl FnMut() -> Told) {
+fn check_reported_in_time(what: &str, mut lose: impl FnMut() -> Told) {
     let wanted: Option<usize> = std::env::var(LOSSES).ok().and_then(|text| text.parse().ok());
     let timer = PlainTimer::start();
     let (mut in_time, mut late) = (0, 0);
@@ -52,7 +55,8 @@ fn told_in_time(what: &str, mut lose: impl FnMut() -> Told) {
     assert!(late < 5, "{what}: it is never told before the deadline");
 }
 
-/// A lock that was renewed. If the machine stalls meanwhile, it is over, and the next one counts.
+/// Acquires a lock and waits until it was renewed. If the machine stalls meanwhile and the lock is
+/// over, tries the next one.
 #[track_caller]
 fn renewed(client: &Client) -> Guard<'_> {
     let mut guard = None;
@@ -69,7 +73,7 @@ fn renewed(client: &Client) -> Guard<'_> {
 fn loss_is_reported_before_the_deadline_when_a_majority_is_stopped() {
     let fleet = Fleet::start(3);
     let client = Client::connect(config(&fleet).node_timeout(millis(100))).unwrap();
-    told_in_time("two of three stopped", || {
+    check_reported_in_time("two of three stopped", || {
         client.wait_ready(3);
         let guard = renewed(&client);
         [&fleet[0], &fleet[2]].into_iter().for_each(Node::stop);
@@ -90,7 +94,7 @@ fn loss_is_reported_before_the_deadline_when_a_majority_is_stopped() {
 fn loss_is_reported_before_the_deadline_when_a_majority_is_killed() {
     let fleet = Fleet::start(3);
     let client = Client::connect(config(&fleet).node_timeout(millis(100))).unwrap();
-    told_in_time("two of three killed", || {
+    check_reported_in_time("two of three killed", || {
         client.wait_ready(3);
         let guard = renewed(&client);
         [&fleet[1], &fleet[2]].into_iter().for_each(Node::kill);
@@ -109,7 +113,7 @@ fn loss_is_reported_at_once_when_a_majority_of_keys_is_deleted() {
     for round in 0..5 {
         let guard = client.lock("a", kept(LONG)).unwrap();
         client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
-        // Any three of the keys are deleted, one by one.
+        // The test deletes any three of the keys, one by one.
         let deleted: Vec<&Node> = (0..3).map(|n| &fleet[(n + round) % 5]).collect();
         let start = Instant::now();
         for node in deleted {
@@ -197,7 +201,7 @@ fn loss_is_reported_when_the_third_of_five_keys_is_replaced() {
     let replace = |node: usize| {
         assert!(fleet[node].command(&["SET", "a", "another's", "PX", "60000"]).is_ok());
     };
-    // If the lock is not renewed, extends by the caller find it, each one more node.
+    // The lock is not renewed, so the caller's extends find the loss, each on one more node.
     let mut guard = client.try_lock("a", LONG).unwrap();
     client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
     for node in 0..2 {
@@ -209,12 +213,12 @@ fn loss_is_reported_when_the_third_of_five_keys_is_replaced() {
     let error = guard.extend(LONG).unwrap_err();
     println!("{error}");
     assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
-    is_only_anothers(&fleet, &client, 3);
+    check_only_anothers_is_left(&fleet, &client, 3);
     drop(guard);
     let update = client.poll_lock_update().map(|update| update.kind);
     assert_eq!(update, Some(LockUpdateKind::Lost(error)), "kept or not");
 
-    // If the lock is renewed, pushes report it.
+    // The lock is renewed, so pushes report the loss.
     fleet.iter().for_each(|node| assert!(node.command(&["FLUSHALL"]).is_ok()));
     let guard = client.lock("a", kept(LONG)).unwrap();
     client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
@@ -230,15 +234,15 @@ fn loss_is_reported_when_the_third_of_five_keys_is_replaced() {
     replace(0);
     let told = client.until_lost(&guard);
     println!("the third replaced, ttl {LONG:?}: told after {:?}", start.elapsed());
-    // A check may have begun just before, so the next one follows after a twentieth of the ttl.
+    // A check may have begun just before, so the next one follows a twentieth of the ttl later.
     assert!(start.elapsed() < LONG / 6, "told by its renewal");
     assert_eq!(told.reason(), LostReason::Gone);
-    is_only_anothers(&fleet, &client, 3);
+    check_only_anothers_is_left(&fleet, &client, 3);
 }
 
-/// The client's keys are gone, and another client's stay.
+/// Checks that the client's keys go, and that the other client's keys stay.
 #[track_caller]
-fn is_only_anothers(fleet: &Fleet, client: &Client, nodes: usize) {
+fn check_only_anothers_is_left(fleet: &Fleet, client: &Client, nodes: usize) {
     client.drive_until(SOON, "ours is gone", || fleet.keys_everywhere().len() == nodes);
     assert_eq!(tokens(fleet, "a"), vec![b"another's"; nodes]);
 }
@@ -248,7 +252,7 @@ fn an_extend_whose_answers_come_after_the_old_deadline_is_lost_and_leaves_nothin
     despite_stalls(millis(500), |times| extend_is_answered_late(times * SECOND));
 }
 
-/// `ttl` is that of the lock; the answers come when it is over for twice as long.
+/// `ttl` is the lock's; the answers are delayed by three times as much.
 fn extend_is_answered_late(ttl: Duration) {
     let fleet = Fleet::start(3);
     let proxies: Vec<Proxy> = fleet.iter().map(|node| Proxy::start(node.address())).collect();
@@ -258,14 +262,14 @@ fn extend_is_answered_late(ttl: Duration) {
     client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     let deadline = guard.deadline().unwrap();
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
-    // The nodes prolong the key at once; their answers arrive after the deadline.
+    // The nodes prolong the key without delay, but their answers arrive after the deadline.
     proxies.iter().for_each(|proxy| proxy.delay(Way::ToClient, 3 * ttl));
     let error = guard.extend(LONG).unwrap_err();
     let late = clock::now().saturating_since(deadline);
     println!("lost {late:?} after the deadline: {error}");
     assert!(matches!(error, Error::Lost { reason: LostReason::Expired, .. }), "{error}");
     assert!(guard.check().is_err() && late < SOON);
-    // The client has written the releases; their answers are late, too.
+    // The client has sent the releases; only their answers are late.
     let left = nothing_is_left(&fleet);
     println!("what was prolonged is gone {left:?} after that");
     for monitor in &monitors {
@@ -323,8 +327,8 @@ fn answers_are_read_late(ttl: Duration) {
     eventually(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     embedded.engine.extend(&lock, LONG, 2).unwrap();
     embedded.engine.prepare();
-    // All three nodes agree at once; the caller reads the answers a moment after the end of the
-    // lock.
+    // All three nodes agree without delay, but the caller reads the answers a moment after the end
+    // of the lock.
     for node in &fleet {
         eventually(SOON, "it is prolonged there", || node.pttl("a") > 20_000);
     }
@@ -375,7 +379,7 @@ fn no_check_confirms(ttl: Duration) {
         let guard = client.lock("a", *options).unwrap();
         let deadline = guard.deadline().unwrap();
         fleet.iter().take(stopped).for_each(Node::stop);
-        // The only thread that drives the client is away until the lock is over.
+        // The only thread that drives the client does not run until the lock is over.
         eventually(SOON, "it is over", || clock::now() >= deadline);
         let late = clock::now().saturating_since(deadline);
         assert_eq!(guard.remaining(), Duration::ZERO);
@@ -401,8 +405,8 @@ fn no_check_confirms_a_lock_by_a_renewal_whose_answers_are_read_past_its_deadlin
     client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     let first = guard.deadline().unwrap();
     // The nodes renew the key after a second. The proxies pass the answers on just after the lock's
-    // first deadline, while the only thread that reads them is away. The answers would make the
-    // deadline later.
+    // first deadline, while the only thread that reads them does not. These answers would move the
+    // deadline.
     proxies.iter().for_each(|proxy| proxy.delay(Way::ToClient, millis(2100)));
     client.drive(millis(1300)).unwrap();
     let deadline = guard.deadline().unwrap_or(first);
@@ -434,8 +438,8 @@ fn loss_of_a_lock_without_auto_extend_is_an_event_too() {
     assert_eq!(guard.check(), Err(error));
     assert_eq!(other.check(), Ok(()));
     drop((guard, other));
-    // No event: one lock is released in time, the other after its deadline, before the client
-    // noticed.
+    // No loss is reported here: one lock is released in time, the other after its deadline, before
+    // the client noticed.
     let (start, ttl) = (Instant::now(), 3 * SECOND);
     let released = client.lock("c", ttl).unwrap();
     released.release().unwrap();

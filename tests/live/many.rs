@@ -1,15 +1,15 @@
-//! Many locks through one client: what is bounded stays bounded, and nothing is left.
+//! Many locks through one client: memory and queues stay bounded, and no key is left.
 
 use super::*;
 use redlatch::{Lock, Outcome, ReleaseOutcome};
 
 const KEYS: u64 = 10_000;
 
-/// This many requests show that a node gets no new request. They are over before the kernel gives
-/// up a connection on which a stopped node takes nothing, which is after 10 s.
+/// Enough requests to show that a full node gets no new one. They are over within 10 s: after that
+/// the kernel gives up a connection on which a stopped node reads nothing.
 const FEW: u64 = 500;
 
-/// Acquires so many keys in one turn.
+/// Acquires `keys` keys in one turn.
 fn acquire_all(embedded: &mut Loop, keys: u64) -> Vec<Lock> {
     for data in 0..keys {
         embedded
@@ -46,7 +46,7 @@ fn is_idle(embedded: &mut Loop) -> bool {
 }
 
 #[test]
-fn ten_thousand_keys_at_once() {
+fn ten_thousand_locks_at_one_time_leave_nothing() {
     let fleet = Fleet::start(3);
     let mut embedded = Loop::ready(config(&fleet).node_timeout(2 * SECOND));
     let locks = acquire_all(&mut embedded, KEYS);
@@ -60,7 +60,7 @@ fn ten_thousand_keys_at_once() {
 }
 
 #[test]
-fn ten_thousand_keys_with_one_node_stopped_in_bounded_memory() {
+fn ten_thousand_locks_with_one_node_stopped_take_bounded_memory() {
     let fleet = Fleet::start(3);
     let timeout = 2 * SECOND;
     let config = config(&fleet).node_timeout(timeout).reset_after(600 * SECOND);
@@ -108,8 +108,8 @@ fn a_node_at_its_limit_votes_full_and_the_others_decide() {
         let released = embedded.completion().result;
         assert_eq!(released, Ok(Outcome::Released(ReleaseOutcome::Released)), "round {round}");
     }
-    // Half of the room is for new requests, and one TIME beyond it; the other half is for releases
-    // of held locks.
+    // Half of the node's room is for new requests, and one TIME may go beyond it. The other half is
+    // kept for the releases of held locks.
     let unanswered = embedded.engine.coordinator().unanswered(full);
     assert!((100..=101).contains(&unanswered), "{unanswered}");
     fleet[2].cont();

@@ -1,14 +1,14 @@
-//! A minority of the nodes is frozen: a quorum is usable, so no call waits for the others.
+//! A minority of the nodes is frozen. A quorum is usable, so no call waits for the frozen node.
 
 use super::*;
 use crate::support::PlainTimer;
 
-/// Long enough that a call which waits for it is told apart from one that does not, however busy
+/// So long that a call which waits for the frozen node differs from one that does not, however busy
 /// the machine is.
 const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Fails if the step took as long as a call that waits for the frozen node. Where a plain timer is
-/// late, the step may be late, too.
+/// Fails if the step takes as long as a call that waits for the frozen node. If a plain timer is
+/// late meanwhile, the step may be late, too.
 #[track_caller]
 fn at_once<T>(what: &str, step: impl FnOnce() -> T) -> T {
     let (start, timer) = (Instant::now(), PlainTimer::start());
@@ -18,7 +18,8 @@ fn at_once<T>(what: &str, step: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Locks, extends and releases. Between the steps the caller is away for more than a node timeout.
+/// Locks, extends and releases. Before each step the caller makes no call for more than a node
+/// timeout.
 fn lock_extend_release(client: &Client) {
     let away = || std::thread::sleep(NODE_TIMEOUT + millis(20));
     away();
@@ -35,7 +36,7 @@ fn a_node_that_froze_delays_no_call_of_a_client_while_its_connection_is_replaced
     let config = plain(fleet.urls()).node_timeout(NODE_TIMEOUT);
     let config = config.reset_after(millis(50)).connect_timeout(20 * SECOND);
     let client = ready::client(config);
-    // The client replaces a connection that was ready for long enough without a pause.
+    // A client replaces a lost connection without a pause if it was ready for long enough.
     client.drive(millis(600)).unwrap();
     fleet[2].stop();
     let _ = client.try_lock("a", TTL).expect("a quorum is there").release();

@@ -31,11 +31,11 @@ use redlatch::{NodeId, NodeState, RestartGuard, clock};
 
 const TTL: Duration = Duration::from_secs(10);
 
-/// No healthy node misses this node timeout, however busy the machine is.
+/// A node timeout that no healthy node misses, however busy the machine is.
 const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The node timeout where a test waits for a node that is silent: a healthy one answers sooner,
-/// also if the machine stalls for two seconds.
+/// The node timeout where a test waits until a node counts as silent. A healthy node answers
+/// sooner, even if the machine stalls for two seconds.
 const SILENT: Duration = millis(2_500);
 
 /// The nodes of this fleet, with a node timeout that no healthy node misses.
@@ -52,27 +52,27 @@ fn client(fleet: &Fleet) -> Client {
     ready::client(config(fleet))
 }
 
-/// What several tests ask of a client.
+/// What several tests do with a client.
 trait Watched {
     fn wait_ready(&self, nodes: usize);
     fn drive_until(&self, limit: Duration, what: &str, holds: impl FnMut() -> bool) -> Duration;
     fn until_lost(&self, guard: &Guard<'_>) -> Told;
 }
 
-/// How the loss of a kept lock was reported.
+/// How the loss of a lock with auto-extend was reported.
 #[derive(Debug)]
 struct Told {
     error: Error,
-    /// The deadlines of the warnings.
+    /// The deadlines of which the client warned.
     warnings: Vec<redlatch::clock::Instant>,
     /// The moment of the report.
     at: redlatch::clock::Instant,
-    /// The last deadline that was in force.
+    /// The latest deadline of the lock.
     deadline: redlatch::clock::Instant,
 }
 
 impl Told {
-    /// How long before the deadline, if it was before it.
+    /// How long before the deadline the report came; `None` if it came later.
     fn before_the_deadline(&self) -> Option<Duration> {
         let early = self.deadline.saturating_since(self.at);
         (!early.is_zero()).then_some(early)
@@ -92,7 +92,7 @@ impl Watched for Client {
         ready::wait_ready(self, nodes);
     }
 
-    /// Drives until `holds`, and returns how long that took.
+    /// Drives until `holds` is true, and returns how long that took.
     #[track_caller]
     fn drive_until(
         &self,
@@ -137,17 +137,18 @@ impl Watched for Client {
     }
 }
 
-/// A lock that is kept for as long as a test may take.
+/// Options for a lock that is renewed for as long as a test may take.
 fn kept(ttl: Duration) -> LockOptions {
     LockOptions::new(ttl).auto_extend(3600 * SECOND)
 }
 
-/// The tokens that the key holds, one for each node that has it.
+/// The values of the key, one for each node that has it.
 fn tokens(fleet: &Fleet, key: &str) -> Vec<Vec<u8>> {
     fleet.iter().filter_map(|node| node.get(key)).collect()
 }
 
-/// Waits until every node holds this token at the key: a call returns when a majority does.
+/// Waits until every node holds this token at the key, because a call already returns when a
+/// majority does.
 #[track_caller]
 fn all_hold(fleet: &Fleet, key: &str, token: &LockToken) {
     let token = token.to_string().into_bytes();

@@ -1,4 +1,4 @@
-//! What a node was asked about locks, read from the lines of MONITOR.
+//! The commands about locks that a node was sent, read from the lines of MONITOR.
 
 use crate::support::Monitor;
 use redlatch::proto::command::{EXTEND, RELEASE};
@@ -7,7 +7,7 @@ use redlatch::testing::inside::HAND_OVER;
 
 use super::*;
 
-/// A question about a lock.
+/// What a command does to a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// `SET ... NX`: an acquire, or a heal.
@@ -27,13 +27,12 @@ pub struct Heard {
     pub token: String,
 }
 
-/// What the node was asked about locks, in its order.
+/// The commands about locks that the node executed, in its order.
 pub fn heard(monitor: &Monitor) -> Vec<Heard> {
     monitor.lines().iter().filter_map(|line| read(line)).collect()
 }
 
-/// The commands of the node that write, whatever they write. The commands inside a script are not
-/// listed.
+/// The node's commands that write, to any key. Commands inside a script are left out.
 pub fn writes(monitor: &Monitor) -> Vec<String> {
     const READS: [&str; 7] =
         ["\"GET\"", "\"GETRANGE\"", "\"ZRANGE\"", "\"PTTL\"", "\"TIME\"", "\"CLIENT\"", "\"KEYS\""];
@@ -52,7 +51,7 @@ fn read(line: &str) -> Option<Heard> {
         command.strip_prefix('"')?.strip_suffix('"')?.split("\" \"").collect();
     let argument = |at: usize| arguments.get(at).copied().unwrap_or_default().to_owned();
     let of = |what, key, token| {
-        // The handshake tries the release script without a key, so this line is about no key.
+        // The handshake tries the release script without a key, and such a line is about no lock.
         (key < arguments.len()).then(|| Heard { what, key: argument(key), token: argument(token) })
     };
     match (arguments[0], argument(1)) {
@@ -74,7 +73,7 @@ fn read(line: &str) -> Option<Heard> {
     }
 }
 
-/// MONITOR writes a backslash as two.
+/// MONITOR writes two backslashes for one.
 fn is_hand_over(script: &str) -> bool {
     script.replace(r"\\", r"\") == *HAND_OVER.source
 }

@@ -1,4 +1,5 @@
-//! What people read in a token: the owner. And that a token is compared whole, with its owner.
+//! The owner in a token, which people read; and that a token is compared as a whole, with its
+//! owner.
 
 use super::*;
 use redlatch::{KeySummary, LockToken, LostReason, ReleaseOutcome};
@@ -7,7 +8,7 @@ fn owned(fleet: &Fleet, owner: &str) -> Client {
     ready::client(config(fleet).owner(owner))
 }
 
-/// What the nodes say of the key, and who holds it.
+/// The owner of the key's token, as `inspect` reads it from the nodes.
 fn holder(client: &Client, key: &str) -> Option<String> {
     match client.inspect(key).unwrap().summary() {
         KeySummary::Held { value, .. } => value.owner().map(str::to_string),
@@ -27,7 +28,7 @@ fn owner_is_in_the_token_on_every_node_and_inspect_shows_it() {
         assert!(text.ends_with(&format!(":{owner}")), "{text}");
         assert!(tokens(&fleet, "a").iter().all(|token| *token == text.as_bytes()));
         assert_eq!(holder(&other, "a").as_deref(), Some(owner));
-        // A node that lost the key gets it again with the whole token, owner included.
+        // A node that lost the key gets the whole token again, with its owner.
         fleet[0].command(&["DEL", "a"]);
         ours.drive_until(SOON, "it is healed", || tokens(&fleet, "a").len() == 3);
         assert!(tokens(&fleet, "a").iter().all(|token| *token == text.as_bytes()));
@@ -44,7 +45,7 @@ fn token_of_another_process_works_as_text_and_only_with_its_owner() {
     giver.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     let text = guard.into_token().unwrap().to_string();
     let token: LockToken = text.parse().unwrap();
-    // The same digits without the owner, or with another one, are another token.
+    // The same digits without the owner, or with another owner, are another token.
     let digits = &text[..40];
     for wrong in [digits.to_string(), format!("{digits}:taker:2/longer"), format!("{text}x")] {
         let wrong: LockToken = wrong.parse().unwrap();

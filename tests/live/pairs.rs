@@ -1,6 +1,6 @@
 //! Very many acquires and releases, with 1, 64 and 512 in flight: no key is left on any node.
 //!
-//! In a debug build there are fewer of them. `REDLATCH_TEST_PAIRS=100000` sets another number.
+//! A debug build does fewer. `REDLATCH_TEST_PAIRS=100000` sets another number.
 
 use super::*;
 use redlatch::{Outcome, ReleaseOutcome};
@@ -26,7 +26,7 @@ fn no_key_is_left_after_pairs_with_1_64_and_512_in_flight() {
     }
 }
 
-/// Every pair has a key of its own, so that no later one hides what an earlier one left.
+/// Each lock has a key of its own, so that no later lock hides a key that an earlier one left.
 fn pairs(embedded: &mut Loop, in_flight: u64, count: u64) {
     let acquire = |embedded: &mut Loop, number: u64| {
         let key = format!("pair:{number}");

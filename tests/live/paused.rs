@@ -1,4 +1,5 @@
-//! A holder whose process is stopped until its locks are over: its first look afterwards says so.
+//! A holder whose process is stopped until its locks are over: its first check afterwards reports
+//! the loss.
 //!
 //! The holder is this test binary, started once more for that test alone.
 
@@ -17,10 +18,10 @@ const HOLDING: &str = "holding";
 /// The line that the holder prints when it knows that it has lost its locks.
 const BOTH_LOST: &str = "both are lost";
 
-/// How long the locks of the holder live: it keeps them if the machine stalls for two seconds.
+/// The ttl of the holder's locks: the holder keeps them even if the machine stalls for two seconds.
 const SHORT: Duration = Duration::from_secs(4);
 
-/// A process of ours, which does not outlive the test.
+/// A child process, which is killed at the latest when the test ends.
 struct Holder(Child);
 
 impl Holder {
@@ -35,7 +36,7 @@ impl Holder {
         kill_process(pid.expect("a child's pid is positive"), signal).expect("it runs");
     }
 
-    /// Returns when the kernel says that it is stopped.
+    /// Returns when the kernel reports that the process is stopped.
     fn stop(&self) {
         self.signal(Signal::STOP);
         eventually(SOON, "the holder is stopped", || {
@@ -72,7 +73,7 @@ fn loss_is_returned_by_the_first_check_of_a_holder_stopped_past_its_ttl() {
     let start = Instant::now();
     let ours = ["kept", "plain"].map(|key| client.lock(key, kept(TTL)).unwrap());
     println!("stopped: its locks are ours after {:?}", start.elapsed());
-    // The holder stays stopped while this process holds its locks.
+    // The holder stays stopped while this process has the locks.
     client.drive(SHORT).unwrap();
     holder.signal(Signal::CONT);
     let mut said = String::new();
@@ -90,7 +91,7 @@ fn loss_is_returned_by_the_first_check_of_a_holder_stopped_past_its_ttl() {
     }
 }
 
-/// In the other process: holds two locks until it finds out that it was stopped.
+/// Runs in the other process: holds two locks until it finds that it was stopped.
 fn the_holder(urls: Vec<String>) {
     let client = ready::client(plain(urls).node_timeout(SILENT));
     let renewed = client.lock("kept", kept(SHORT)).unwrap();
@@ -105,17 +106,17 @@ fn the_holder(urls: Vec<String>) {
         before = now;
         renewed.check().expect("it runs, and keeps it");
         extended.check().expect("it runs, and extends it");
-        // If the process was stopped just here, the extend reports the loss, too.
+        // If the process was stopped just before this line, the extend reports the loss, too.
         let late = |before| clock::now().saturating_since(before) >= SHORT;
         assert!(extended.extend(SHORT).is_ok() || late(before));
-        // Nearly always the process is stopped in this call, and the checks are the first calls
-        // after it.
+        // The process is nearly always stopped in this call, so that the checks are its first calls
+        // afterwards.
         client.drive(millis(20)).unwrap();
     }
 }
 
 fn it_was_stopped(client: &Client, renewed: &Guard<'_>, extended: &Guard<'_>) {
-    // A local check of the lock that is not renewed, and a check that also reads the sockets.
+    // The check of the lock that is not renewed is local; the other check also reads the sockets.
     let (plain, kept) = (extended.check(), renewed.check());
     println!("{kept:?}\n{plain:?}");
     assert!(matches!(kept, Err(Error::Lost { reason: LostReason::Expired, .. })), "{kept:?}");

@@ -1,4 +1,4 @@
-//! The prefix of the keys: on the nodes every key has it, and the caller never sees it.
+//! The key prefix: every key has it on the nodes, and the caller never sees it.
 
 use super::*;
 use redlatch::{ConfigError, KeySummary, LostReason, ReleaseOutcome};
@@ -22,7 +22,7 @@ fn prefix_is_before_the_key_on_the_nodes_and_nowhere_else() {
     assert_eq!(keys(&fleet), [b"app:a"]);
     assert_eq!(guard.key(), b"a");
     guard.extend(2 * TTL).unwrap();
-    // Another client with the prefix meets the lock; one without it spells the whole key.
+    // Another client with the prefix contends for the same key; one without it names the whole key.
     let other = prefixed(&fleet);
     let error = other.try_lock("a", TTL).unwrap_err();
     assert!(error.is_contended() && error.to_string().contains("for \"a\":"), "{error}");
@@ -31,7 +31,7 @@ fn prefix_is_before_the_key_on_the_nodes_and_nowhere_else() {
     let seen = other.inspect("a").unwrap();
     assert_eq!(&*seen.key, b"a");
     assert!(matches!(seen.summary(), KeySummary::Held { nodes: 3, .. }), "{seen}");
-    // The lock is handed on by its token, and released by it.
+    // The lock is handed on by its token, and released by its token.
     let token = guard.into_token().unwrap();
     other.extend_token("a", token.clone(), TTL).unwrap();
     let guard = other.adopt("a", token, TTL).unwrap();
@@ -48,7 +48,7 @@ fn prefix_is_before_the_key_on_the_nodes_and_nowhere_else() {
 fn prefixed_key_is_reported_when_it_is_released_and_when_it_is_deleted() {
     let fleet = Fleet::start(3);
     let (ours, other) = (prefixed(&fleet), prefixed(&fleet));
-    // Waiters poll after an hour: only the nodes' notifications wake them in time.
+    // Waiters poll only once an hour, so what wakes them in time is a node's notification.
     let hour = (3600 * SECOND, 3600 * SECOND);
     let patient = config(&fleet).key_prefix("app:").retry(hour.0, hour.1);
     let waiter = ready::shared(patient);
@@ -65,7 +65,7 @@ fn prefixed_key_is_reported_when_it_is_released_and_when_it_is_deleted() {
     });
     println!("woken after {:?}", start.elapsed());
     waiting.join().unwrap().unwrap();
-    // The client of a renewed lock learns by a push that the key is gone.
+    // A push tells the client of a renewed lock that the key is gone.
     let guard = ours.lock("b", kept(30 * SECOND)).unwrap();
     assert_eq!(other.dangerously_force_release("b").unwrap(), ReleaseOutcome::Released);
     let told = ours.until_lost(&guard);

@@ -10,7 +10,7 @@ fn a_lock_is_the_same_token_on_a_majority_and_its_release_leaves_none() {
     let client = client(&fleet);
     let asked = Instant::now();
     let guard = client.try_lock("invoice:42", TTL).unwrap();
-    // The client did not wait for the answers of the minority, but their keys are set all the same.
+    // The client did not wait for the answers of the minority, but those nodes set the key, too.
     all_hold(&fleet, "invoice:42", &guard.token());
     for node in fleet.iter() {
         let left = node.pttl("invoice:42");
@@ -61,8 +61,8 @@ fn a_stopped_majority_is_no_quorum_at_the_node_timeout_and_leaves_nothing() {
     }
     let third = || fleet[1].keys().is_empty();
     eventually(SOON, "the grant of the third is given back at once", third);
-    // The test does not drive the client any more: the releases that it wrote after the SETs are
-    // enough.
+    // The test does not drive the client any more. The nodes execute the releases that it wrote
+    // after the SETs.
     fleet[0].cont();
     fleet[2].cont();
     let gone = nothing_is_left(&fleet);
@@ -88,7 +88,7 @@ fn a_key_that_is_held_is_contended_and_names_who_holds_it() {
 }
 
 #[test]
-fn one_node_is_a_lock_too_and_an_even_number_needs_more_than_half() {
+fn one_node_alone_is_a_quorum_and_an_even_number_needs_more_than_half() {
     let one = Fleet::start(1);
     let client_of_one = client(&one);
     let guard = client_of_one.try_lock("a", TTL).unwrap();
@@ -104,7 +104,8 @@ fn one_node_is_a_lock_too_and_an_even_number_needs_more_than_half() {
     }
     let error = client.try_lock("a", TTL).unwrap_err();
     assert!(matches!(error, Error::Contended(_)), "two of four are no majority: {error}");
-    // The client releases the other two nodes at once; the caller does not wait for that.
+    // The client sends the releases to the other two nodes without delay; the caller does not wait
+    // for them.
     eventually(SOON, "only another's are left", || {
         tokens(&four, "a") == [b"another's", b"another's"]
     });
@@ -131,15 +132,16 @@ fn two_addresses_of_one_server_are_refused_at_the_start_and_have_one_vote_later(
     let fleet = Fleet::start(3);
     let mut urls = fleet.urls();
     urls[2] = format!("redis://localhost:{}", fleet[0].port());
-    // This node is needed for a quorum, and connects after the client has found the second address.
+    // This node is needed for a quorum, and connects only after the client has found the second
+    // address.
     let slow = Proxy::start(fleet[1].address());
     slow.delay(Way::ToClient, SECOND);
     urls[1] = slow.url();
     let error = Client::connect(plain(urls.clone())).unwrap_err();
     assert!(matches!(error, Error::Config(_)), "{error}");
     assert!(error.to_string().contains("is the same server as another address"), "{error}");
-    // Now the client finds the second address while it is in use: the other two nodes go on, and
-    // one server is no majority.
+    // Now the client has connected before it finds the second address. It rejects that address and
+    // goes on with two nodes, and one server is no majority.
     slow.delay(Way::ToClient, Duration::ZERO);
     fleet[0].kill();
     let client = Client::connect(plain(urls)).unwrap();

@@ -1,10 +1,10 @@
-//! How a release ends, by what the nodes hold, whichever of them answers first.
+//! A release reports what the nodes held, whichever of them answers first.
 
 use super::*;
 use crate::support::Node;
 use redlatch::ReleaseOutcome::{self, AlreadyExpired, Released, TakenByOther};
 
-/// What a node holds at the key when it is released.
+/// What a node holds at the key before the release.
 #[derive(Debug, Clone, Copy)]
 enum Holds {
     Ours,
@@ -29,12 +29,12 @@ const CASES: [([Holds; 3], ReleaseOutcome); 9] = [
 /// How often each case is played in each order of the nodes.
 const TIMES: usize = 6;
 
-/// How the lock is had and released.
+/// How the lock is acquired and released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Lock,
     Token,
-    /// The lock is won after a wait in line, so its release hands the key over.
+    /// The lock is acquired after a wait in line, so its release hands the key over.
     InLine,
 }
 
@@ -46,26 +46,27 @@ fn put(node: &Node, key: &str, holds: Holds) {
     }
 }
 
-/// Plays every case in every order of the nodes. The last key is the one that is changed.
+/// Plays every case in every order of the nodes. The test changes the last key.
 fn play(client: &Client, fleet: &Fleet, keys: &[&str], way: Way) {
     let options = LockOptions::new(TTL).wait(10 * SECOND);
-    // In line a lock takes up to a tenth of a second, because another program has the key.
+    // In line a lock takes up to a tenth of a second, because another program's keys have to
+    // expire.
     let times = if way == Way::InLine { 1 } else { TIMES };
     let changed = keys.last().expect("there is a key");
     for (holds, expected) in CASES {
         for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
             for _ in 0..times {
                 if way == Way::InLine {
-                    // The other program's keys expire one after the other. The client has the lock
-                    // when two have expired.
+                    // The other program's keys expire one after the other, and the client has the
+                    // lock once two have expired.
                     for (node, ttl) in fleet.iter().zip(["10", "20", "60"]) {
                         node.command(&["SET", changed, "another's", "PX", ttl]);
                     }
                 }
                 let mut guard = client.lock(keys, options).expect("it is free soon");
                 if way == Way::InLine {
-                    // Two nodes are enough for the lock. An extend gives the third node the key,
-                    // unless the other program's key is still there.
+                    // The lock may have only two nodes. The extend also gives it the third, once
+                    // the other program's key has expired there.
                     let ended =
                         || !fleet.iter().any(|node| node.get(changed).is_some_and(is_others));
                     client.drive_until(10 * SECOND, "the other program's keys end", ended);

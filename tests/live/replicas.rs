@@ -8,8 +8,8 @@ fn auto_extend_does_not_succeed_on_one_master_and_its_replicas() {
     let fleet = Fleet::start(3);
     // The ttl is so long that the renewals go on if the machine stalls for two seconds.
     let ttl = 4 * SECOND;
-    // The restart guard is off: when the replica first copies the master's keys, it reports a
-    // flush, and its quarantine would hide what this test looks for.
+    // The restart guard is off. When the replica first copies the master's keys, it reports a
+    // flush, and the quarantine after that would hide what this test looks for.
     let client = client(&fleet);
     let guard = client.lock("a", kept(ttl)).unwrap();
     client.drive_until(2 * ttl, "three masters renew it", || client.stats().renewed >= 2);
@@ -37,14 +37,14 @@ fn extend_does_not_count_a_replica_whose_copy_lives_long_enough_already() {
         let port = fleet[0].port().to_string();
         assert!(fleet[node].command(&["REPLICAOF", "127.0.0.1", &port]).is_ok());
     }
-    // The copies live longer than this extend asks for, so there is nothing to prolong.
+    // The copies live longer than this extend asks for, so the replica has nothing to write.
     let error = guard.extend(TTL).unwrap_err();
     assert!(matches!(error, Error::Lost { .. }), "{error}");
     let error = error.to_string();
     assert_eq!(error.matches("is a replica").count(), 2, "{error}");
 }
 
-/// A replica relays what its master publishes, to those who are subscribed on the replica.
+/// A replica passes on what its master publishes, to its own subscribers.
 #[test]
 fn a_hand_over_that_a_replica_relays_is_no_vote_of_the_replica() {
     let fleet = Fleet::start(3);
@@ -52,7 +52,7 @@ fn a_hand_over_that_a_replica_relays_is_no_vote_of_the_replica() {
     let waiting = || LockOptions::new(ttl).wait(ttl);
     let line_config = || config(&fleet).hand_over_ttl(ttl);
     let holder = ready::client(line_config());
-    // The holder stands in line behind another program's key. So it hands the key over.
+    // The holder waits in line behind another program's key, so its release hands the key over.
     for node in fleet.iter() {
         node.command(&["SET", "a", "other", "PX", "300"]);
     }
@@ -65,8 +65,8 @@ fn a_hand_over_that_a_replica_relays_is_no_vote_of_the_replica() {
         let unanswered = (0..3).map(|node| core.unanswered(NodeId::new(node))).sum::<usize>();
         unanswered == 0 && fleet.iter().all(|node| in_line(node) == 1)
     });
-    // The waiter's thread is not driven while one node becomes the replica of another, so no poll
-    // of the waiter shows that.
+    // The waiter's loop does not run while one node becomes the replica of another, so no poll of
+    // the waiter finds that out.
     fleet[2].command(&["SET", "a", "other", "PX", "60000"]);
     fleet[0].command(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
     let port = fleet[0].port().to_string();

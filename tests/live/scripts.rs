@@ -1,5 +1,4 @@
-//! What a script can do that has a key and a token and nothing else: prolong the lock, and give it
-//! back.
+//! What a shell script can do that has only a key and a token: extend the lock, and release it.
 
 use super::monitor_lines::{What, heard};
 use super::*;
@@ -25,8 +24,8 @@ fn a_lock_is_prolonged_by_its_token_alone_and_not_by_another() {
     for node in &fleet {
         eventually(SOON, "it is prolonged there", || node.pttl("a") > 5_000);
     }
-    // An extend by token never shortens. With a wrong token, another key or a bad ttl it is an
-    // error.
+    // An extend by token never shortens. It fails with a wrong token, for another key, or with a
+    // bad ttl.
     let shorter = script.extend_token("a", token.clone(), SECOND).unwrap();
     assert!(shorter < deadline, "a majority agreed to no more than that");
     for (token, key) in [(wrong_token(), "a"), (token.clone(), "b")] {
@@ -50,7 +49,7 @@ fn a_lock_is_prolonged_by_its_token_alone_and_not_by_another() {
         assert!(whats.iter().all(|what| *what == What::Extend), "{heard:?}");
         assert_eq!(whats.len(), 4);
     }
-    // The holder's own deadline is the one that it asked for.
+    // The holder's own deadline is still the one that it asked for itself.
     assert!(guard.remaining() <= 2 * SECOND);
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     nothing_is_left(&fleet);

@@ -1,7 +1,7 @@
-//! A day of operations at once: coordinators and in-process masters on simulated time, with faults,
-//! and at several moments a look at what is left of it. Nothing may grow: no byte, record, request
-//! or timer. The runs start where counts of 32 bits are about to end, at the zero of the clock, and
-//! a few days before its last moment.
+//! A day of operations in fast motion: coordinators and in-process masters in simulated time, with
+//! faults. At several moments it looks at what is left. Nothing may grow: no byte, record, request
+//! or timer. The runs start just before 32-bit counters wrap, at the zero of the clock, and a few
+//! days before its last moment.
 //!
 //! ```text
 //! cargo test --all-features --test long_run       # a short one
@@ -22,14 +22,14 @@ use std::time::Instant;
 
 use world::{Start, Tally, World};
 
-/// Pairs of an acquire and a release in all runs together, unless `LONG_RUN_PAIRS` says otherwise.
+/// How many locks all runs together acquire and release, unless `LONG_RUN_PAIRS` says otherwise.
 const PAIRS: u64 = 60_000;
 
-/// How often each run looks at what is left.
+/// At how many moments each run looks at what is left.
 const LOOKS: u64 = 10;
 
-/// How far two looks differ though nothing grows: buffers have the size of the most that their
-/// connection had to hold, and a master has keys that lapsed until a command reads them.
+/// By how much two such moments may differ though nothing grows: a buffer keeps its largest size,
+/// and a master keeps expired keys until a command reads them.
 const GROWTH: i64 = 128 * 1024;
 
 struct Counting;
@@ -64,7 +64,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// What is left at a moment of rest.
+/// What is left when all requests have ended.
 #[derive(Debug, Clone, Copy)]
 struct Left {
     live: i64,
@@ -77,13 +77,14 @@ fn long_run_leaves_no_byte_record_request_or_timer() {
     let pairs: u64 = pairs.map_or(PAIRS, |text| text.parse().expect("a number of pairs"));
     let run = |start| run(start, pairs / Start::ALL.len() as u64);
     let tallies = Start::ALL.map(run);
-    // All runs have one seed, so the start of a run changes no tally.
+    // All runs have the same seed, so the start of a run must not change its counters.
     for (start, tally) in Start::ALL.iter().zip(&tallies) {
         assert_eq!(*tally, tallies[0], "{start:?} is another run");
     }
 }
 
-/// A run of so many pairs. The first half shows how much is needed, the second must not need more.
+/// Acquires and releases `pairs` locks. The first half shows how much memory is needed; the second
+/// half must need no more.
 fn run(start: Start, pairs: u64) -> Tally {
     let mut world = World::new(start);
     let mut looks: Vec<Left> = Vec::with_capacity(LOOKS as usize);
@@ -111,7 +112,7 @@ fn run(start: Start, pairs: u64) -> Tally {
     world.tally().clone()
 }
 
-/// The memory of this process, where the system says it.
+/// The memory of this process, if the system reports it.
 fn resident() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = text.lines().find(|line| line.starts_with("VmRSS:"))?;

@@ -1,5 +1,5 @@
-//! Two coordinators and three masters on simulated time. Every batch of acquires and releases takes
-//! as much time as a program with a thousand pairs a second has for it, so 10^8 pairs take a day.
+//! Two coordinators and three masters in simulated time. A batch of acquires and releases takes as
+//! long as in a program that makes a thousand of them a second, so 10^8 take a day.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,19 +13,19 @@ use crate::dice::Dice;
 
 const NODES: usize = 3;
 const CLIENTS: usize = 2;
-/// Keys of each client that are in flight at once.
+/// How many keys each client has in flight at the same time.
 const BATCH: u64 = 32;
-/// A key that both clients want, and how many acquires in a thousand are for it.
+/// A key that both clients acquire, and in how many of a thousand acquires.
 const SHARED: (&[u8], u64) = (b"shared", 15);
 const HOUR: Duration = Duration::from_secs(3_600);
-/// What a batch of both clients takes: 64 pairs, if 10^8 take a day.
+/// How long a batch of both clients takes: 64 acquires and releases, if 10^8 take a day.
 const BATCH_TIME: Duration = Duration::from_millis(55);
 const WAY: Duration = Duration::from_micros(100);
 const TTL: Duration = Duration::from_millis(400);
 const MAX_TTL: Duration = Duration::from_secs(1);
-/// Batches in a thousand that begin with a fault.
+/// How many in a thousand batches begin with a fault.
 const FAULTS: u64 = 150;
-/// The number of records that are opened before the counts of 32 bits wrap.
+/// How many records can be opened before the 32-bit counters wrap.
 const BEFORE_WRAP: u32 = 3_000;
 
 /// Where a run starts.
@@ -33,7 +33,7 @@ const BEFORE_WRAP: u32 = 3_000;
 pub enum Start {
     /// A machine that has been up for eleven days.
     Usual,
-    /// After nearly 2^32 records, requests and tasks, each record after nearly 2^32 rounds.
+    /// Just before 2^32 records, requests and tasks, and in each record just before 2^32 rounds.
     BeforeWrap,
     /// The clock is at zero.
     ClockAtZero,
@@ -57,7 +57,7 @@ impl Start {
     }
 }
 
-/// What a client wants of a lock that it gets.
+/// What a client does with a lock that it gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Plan {
     Release,
@@ -77,10 +77,11 @@ const PLANS: [(u64, Plan); 6] = [
     (2, Plan::Forget),
 ];
 
-/// Who uses a client.
+/// The caller of a client.
 #[derive(Debug, Default)]
 struct Caller {
-    /// Locks that are released when their extend has ended, or after a while, by their requests.
+    /// Locks by the number of their request. They are released when their extend has ended, or a
+    /// while later.
     later: BTreeMap<u64, Lock>,
     serial: u64,
 }
@@ -105,7 +106,7 @@ pub struct World {
     net: Net,
     frozen_until: [Instant; NODES],
     callers: [Caller; CLIENTS],
-    /// The token of the shared key's holder, and up to when it believes in its lock.
+    /// The token of the shared key's holder, and until when that holder believes in its lock.
     holder: Option<(LockToken, Instant)>,
     tally: Tally,
 }
@@ -145,7 +146,7 @@ impl World {
         (0..CLIENTS).map(|client| self.net.get_client(client).open_timers()).sum()
     }
 
-    /// Batches, until so many pairs were made in total.
+    /// Runs batches until `pairs` locks were acquired and released in total.
     pub fn run_until(&mut self, pairs: u64) {
         while self.tally.pairs < pairs {
             if self.dice.chance(FAULTS) {
@@ -209,7 +210,7 @@ impl World {
         }
     }
 
-    /// The holder of the shared key has released it.
+    /// Notes that the holder of the shared key does not hold it any more.
     fn leave(&mut self, token: &LockToken) {
         if self.holder.as_ref().is_some_and(|(held, _)| held == token) {
             self.holder = None;
@@ -223,7 +224,7 @@ impl World {
             Plan::Extend => {
                 if core.extend(&lock, TTL, data, now).is_ok() {
                     if let Some((token, until)) = &mut self.holder {
-                        // The lock may be extended up to this moment at most.
+                        // The extended lock may last until this moment at most.
                         *until =
                             if *token == lock.token() { now.saturating_add(TTL) } else { *until };
                     }
@@ -236,7 +237,7 @@ impl World {
             Plan::Keep if data & 128 == 0 => {
                 self.callers[client].later.insert(data, lock);
             }
-            // The lock is forgotten, so its record lapses at its deadline.
+            // The lock is forgotten, so its record ends at the deadline.
             Plan::Forget => self.tally.pairs += 1,
             Plan::GiveAway if data & 128 == 0 => {
                 let key = core.key(&lock).expect("it is held").to_vec();
@@ -274,7 +275,7 @@ impl World {
         all.into_iter().for_each(|data| self.release(client, data));
     }
 
-    /// Releases what is kept, and now and then asks something else.
+    /// Releases the locks that were kept for later, and sometimes makes another request.
     fn release_later(&mut self) {
         for client in 0..CLIENTS {
             let (now, core) = (self.net.now(), self.net.client_mut(client));
@@ -302,9 +303,9 @@ impl World {
     }
 }
 
-/// Time and faults.
+/// Lets time pass, and brings about faults.
 impl World {
-    /// Lets time pass, and everyone takes what came of it.
+    /// Lets time pass. The callers take the completions meanwhile.
     fn pass(&mut self, by: Duration) {
         let until = self.net.now().saturating_add(by);
         while let Some(client) = self.net.run(until) {
@@ -361,7 +362,7 @@ impl World {
         }
     }
 
-    /// Everything is released or lapses. Then nothing is left.
+    /// Releases all locks or lets them expire, and checks that nothing is left.
     pub fn come_to_rest(&mut self) {
         (0..CLIENTS).for_each(|client| self.release_all(client));
         // The time is longer than a ttl, a freeze and a quarantine together.
@@ -375,7 +376,7 @@ impl World {
             assert!(caller.later.is_empty());
             let nodes = (0..NODES).map(NodeId::new);
             assert_eq!(nodes.map(|node| core.pending_releases(node)).sum::<usize>(), 0);
-            // The timers that may be open: the next probe of each node, the next look for silence,
+            // These timers may be open: the next probe of each node, the next check for silence,
             // and the end of a quarantine.
             let timers = core.open_timers();
             assert!(timers <= 3 * NODES, "client {client}: {timers} timers");

@@ -1,5 +1,5 @@
-//! What a search may do, and how often: its bounds. Everything that is not bounded here may happen
-//! in any order and as often as it can.
+//! The bounds of a search: which things may happen, and how often. Whatever has no bound here may
+//! happen in any order and any number of times.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::time::TTL;
 pub struct Bounds {
     /// Acquires of each client.
     pub acquires: [u8; 3],
-    /// Extends, of all clients together; as all numbers below.
+    /// Extends, of all clients together. All numbers below are for all clients together, too.
     pub extends: u8,
     /// Releases by the caller. A lock that is not released ends at its deadline.
     pub releases: u8,
@@ -21,45 +21,46 @@ pub struct Bounds {
     pub hand_offs: u8,
     /// Attempts to adopt the lock that was given away.
     pub adopts: u8,
-    /// Connections that break. What was sent may still arrive.
+    /// Connections that break. What was sent on them may still arrive.
     pub cuts: u8,
     /// Restarts of a node, with all of its data or with none.
     pub restarts: u8,
-    /// Nodes that an operator restores from the data of another node, and starts again. At most one
-    /// in a run: see `names`.
+    /// Nodes that an operator starts again with the data of another node. At most one in a run: see
+    /// `names`.
     pub copies: u8,
     /// Nodes that are stopped for a while: they execute nothing.
     pub freezes: u8,
-    /// How often time passes while a node is stopped: that costs none of the `delays`, unless
-    /// something else is on its way.
+    /// How often time passes while a node is stopped. That costs nothing of `delays`, unless
+    /// something else is in flight.
     pub frozen_moments: u8,
     /// Nodes that are flushed.
     pub flushes: u8,
     /// Keys of the lock that an operator deletes on a node. Then two clients may hold the lock, but
-    /// their fencing numbers differ all the same.
+    /// their fencing numbers must still differ.
     pub deletes: u8,
     /// Nodes that forget their scripts.
     pub forgotten_scripts: u8,
-    /// How often time passes while messages are on their way, or a connection is being opened. Time
-    /// passes freely when nothing is.
+    /// How often time passes while messages are in flight, or a connection is being opened.
+    /// Otherwise time passes without limit.
     pub delays: u8,
-    /// Moments at which a client does not run although something is due: the process is stopped.
+    /// How often time passes while a client has something due and does not run, because its process
+    /// is stopped.
     pub stalls: u8,
 }
 
 /// Fencing numbers in a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fences {
-    /// Whether each client asks for them. The others are clients that know no fences.
+    /// Whether each client asks for a fencing number. The others are clients that know no fencing.
     pub clients: [bool; 3],
     /// The counter of each node when a run begins; 0 for none.
     pub counters: &'static [u64],
-    /// Whether the counters were started from a clock that is ahead of all nodes, by a fifth of
-    /// `max_ttl`: a fourth is the most that a client accepts.
+    /// Whether the counters were started from a clock that is ahead of all nodes by a fifth of
+    /// `max_ttl`; the most that a client accepts is a fourth.
     pub from_clock: bool,
 }
 
-/// What is searched.
+/// A search: its clients, nodes and bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     /// How many clients there are.
@@ -70,25 +71,25 @@ pub struct Plan {
     pub bounds: Bounds,
     /// Which clients ask for fencing numbers, if any does.
     pub fences: Option<Fences>,
-    /// How long an acquire waits for the lock: not at all, or in line.
+    /// How long an acquire waits for the lock: zero, or in line.
     pub waits: Duration,
-    /// How long a key lives that is handed over to a waiter that has not polled a moment ago.
+    /// The ttl of a key that is handed over to a waiter that has not polled for a while.
     pub hand_over_ttl: Duration,
     /// The steps that every run begins with.
     pub prefix: &'static [Step],
-    /// The search looks at no state that is more steps away from the first one.
+    /// The search goes no further from a state that is this many steps from the first one.
     pub depth: usize,
 }
 
 impl Plan {
-    /// Whether a counter may be started from a clock in a run.
+    /// Whether a counter may be started from a clock within a run.
     pub fn loses_counters(&self) -> bool {
         let absent = |fences: Fences| fences.counters.iter().take(self.nodes).any(|&it| it == 0);
         let forgets = self.bounds.restarts + self.bounds.copies + self.bounds.flushes > 0;
         self.fences.is_some_and(|fences| forgets || absent(fences))
     }
 
-    /// Two clients and three nodes, to any depth.
+    /// A plan for two clients and three nodes, to any depth.
     pub const fn two_by_three(bounds: Bounds) -> Plan {
         Plan {
             clients: 2,

@@ -1,7 +1,7 @@
 //! What must hold in every state.
 //!
-//! The hazard is a check that shares code with what it checks: then both have the same fault, and
-//! no state shows it. So majorities are counted here, and not by the core's `majority`.
+//! The hazard is a check that shares code with what it checks: a fault would be in both, and no
+//! state would show it. So majorities are counted here, and not by the core's `majority`.
 
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ impl World {
         Some((token, client))
     }
 
-    /// Remembers which key a node is about to forget. Until that would have ended, the node covers
-    /// its lock and no other: what the node grants meanwhile stands in the place of that key.
+    /// Remembers which key a node is about to forget. Until that key would have expired, the node
+    /// covers its lock and no other: a key that the node grants meanwhile stands in its place.
     pub fn note_forgot(&mut self, node: usize) {
         let (before, there) = (self.forgotten_at(node), self.holder_at(node));
         let other = |token: &LockToken| before.is_some_and(|it| it.token != *token);
@@ -34,12 +34,13 @@ impl World {
         self.forgot[node] = Some(Forgotten { token, until });
     }
 
-    /// The key that a node forgot, if that would still be there.
+    /// The key that a node forgot, if it would not have expired yet.
     pub fn forgotten_at(&self, node: usize) -> Option<&Forgotten> {
         self.forgot[node].as_ref().filter(|it| self.now < it.until)
     }
 
-    /// Whether the node has the key of a lock, or would have it if it had not forgotten it.
+    /// Whether the node has the key of this lock, or would still have it if it had not forgotten
+    /// it.
     fn covers(&self, node: usize, token: &LockToken) -> bool {
         match self.forgotten_at(node) {
             Some(forgotten) => forgotten.token == *token,
@@ -47,13 +48,13 @@ impl World {
         }
     }
 
-    /// Remembers which key a flush takes away.
+    /// Remembers which key a flush takes from a node.
     pub fn note_flushed(&mut self, node: usize) {
         self.flushed[node] = self.holder_at(node).map(|(token, _)| token);
     }
 
-    /// Only a won extend brings back the key that an operator flushed.
-    fn flush_is_not_undone(&self, node: usize) -> Checked {
+    /// Checks that a key that an operator flushed comes back only if its holder has won an extend.
+    fn check_flush_is_not_undone(&self, node: usize) -> Checked {
         let Some((token, client)) = self.holder_at(node) else { return Ok(()) };
         if self.flushed[node].as_ref() == Some(&token) && self.clients[client].extended == 0 {
             return Err(format!(
@@ -63,8 +64,9 @@ impl World {
         Ok(())
     }
 
-    /// Looks at the fencing number that a client was given: it is new, and greater than those that
-    /// were given before the client asked. If the lock is exclusive, it is greater than all.
+    /// Checks the fencing number that a client was given: it is new, and greater than all that were
+    /// given before the client asked. If the lock is exclusive, it is greater than all given
+    /// numbers.
     pub fn note_fence(&mut self, client: usize) -> Checked {
         let Some(fence) = self.clients[client].fence else { return Ok(()) };
         let before = self.client_mut(client).given_before;
@@ -80,24 +82,24 @@ impl World {
         Ok(())
     }
 
-    /// Looks at a state.
+    /// Checks a state.
     pub fn check(&self) -> Checked {
         if self.is_exclusive {
-            self.one_believes()?;
+            self.check_one_believes()?;
             for (index, client) in self.clients.iter().enumerate() {
-                self.belief_is_covered(index, client)?;
+                self.check_belief_is_covered(index, client)?;
             }
         }
         (0..self.nodes.len()).try_for_each(|node| {
-            self.flush_is_not_undone(node)?;
-            self.key_is_answered_for(node)?;
-            self.line_is_answered_for(node)
+            self.check_flush_is_not_undone(node)?;
+            self.check_key_is_answered_for(node)?;
+            self.check_line_is_answered_for(node)
         })
     }
 
-    /// No two callers believe in the lock. A caller uses its lock only while it believes, so
-    /// this is looked at instead of a step of its own.
-    fn one_believes(&self) -> Checked {
+    /// Checks that at most one caller believes in the lock. A caller uses its lock only while it
+    /// believes in it, so the search needs no steps for the use.
+    fn check_one_believes(&self) -> Checked {
         let believe = self.clients.iter().filter(|client| client.believes(self.now));
         match believe.count() {
             0 | 1 => Ok(()),
@@ -105,8 +107,8 @@ impl World {
         }
     }
 
-    /// A majority of the nodes covers the lock.
-    fn belief_is_covered(&self, index: usize, client: &Client) -> Checked {
+    /// Checks that a majority of the nodes covers the lock in which a client believes.
+    fn check_belief_is_covered(&self, index: usize, client: &Client) -> Checked {
         let (true, Task::Holding(lock, _)) = (client.believes(self.now), &client.task) else {
             return Ok(());
         };
@@ -120,10 +122,10 @@ impl World {
         Ok(())
     }
 
-    /// The client whose token is on a node holds the lock, or has a release pending for it. A lock
-    /// that was given away is left to its ttl, if no client adopts it. So is a key that came
-    /// with the data of another node.
-    fn key_is_answered_for(&self, node: usize) -> Checked {
+    /// Checks that the client whose token is on a node holds or asks for the lock, or has a release
+    /// pending there. A lock that was given away may also wait for its ttl to end, and so may a key
+    /// that came with the data of another node.
+    fn check_key_is_answered_for(&self, node: usize) -> Checked {
         let Some((token, client)) = self.holder_at(node) else { return Ok(()) };
         if self.is_answered_for(node, &token, client) {
             return Ok(());
@@ -131,9 +133,9 @@ impl World {
         Err(format!("node {node} has a key of client {client} that no release is pending for"))
     }
 
-    /// The clients whose tokens stand in the line of a node wait for the lock, or have a release
-    /// pending there. No token stands there twice.
-    fn line_is_answered_for(&self, node: usize) -> Checked {
+    /// Checks that each client whose token is in the line of a node waits for the lock, or has a
+    /// release pending there; and that no token is in a line twice.
+    fn check_line_is_answered_for(&self, node: usize) -> Checked {
         let mut found = Vec::new();
         for member in self.nodes[node].line(self.now, LINE) {
             let text = member.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
@@ -155,8 +157,8 @@ impl World {
         Ok(())
     }
 
-    /// Whether a client answers for what a node has with its token. A lock that was given away is
-    /// left to its ttl, and so is what came with the data of another node.
+    /// Whether a client still deals with this token on a node, or no client has to: the lock was
+    /// given away, or the key came with the data of another node.
     fn is_answered_for(&self, node: usize, token: &LockToken, client: usize) -> bool {
         let copied = self.copied[node].as_ref().and_then(Option::as_ref);
         let id = redlatch::NodeId::new(node);
@@ -165,7 +167,7 @@ impl World {
             || self.clients[client].core.answers_for(token).contains(id)
     }
 
-    /// What must hold at the end of a quiet future: free and empty.
+    /// Checks the end of a quiet future: no client and no node has anything left.
     pub fn check_end(&self) -> Checked {
         for (index, client) in self.clients.iter().enumerate() {
             let (records, ops) = (client.core.open_records(), client.core.open_ops());

@@ -14,10 +14,10 @@ use crate::time::{
 /// The key that all clients ask for.
 pub const KEY: &[u8] = b"k";
 
-/// The key of its line.
+/// The key of the line of that key.
 pub const LINE: &[u8] = b"redlatch:line:{k}";
 
-/// What the caller does.
+/// What the caller is doing.
 #[derive(Debug)]
 pub enum Task {
     Idle,
@@ -45,18 +45,18 @@ impl Clone for Task {
 pub struct Client {
     pub core: Coordinator,
     pub task: Task,
-    /// The latest deadline that was reported to the caller, for the lock that it has. The caller
-    /// may act on it without asking again.
+    /// The latest deadline that was reported to the caller for the lock that it has. Until then the
+    /// caller may act on the lock without a call.
     pub believes_until: Option<Instant>,
-    /// How long it waits for the lock: in line, if at all.
+    /// How long it waits for the lock; if it waits, then in line.
     pub waits: Duration,
     /// How many extends were won.
     pub extended: u8,
-    /// Whether it asks for fencing numbers.
+    /// Whether it asks for a fencing number.
     pub fenced: bool,
-    /// The greatest number that was given when it asked.
+    /// The greatest number that had been given when it asked.
     pub given_before: Option<u64>,
-    /// The number that it was given in this step.
+    /// The number that it was given in the present step.
     pub fence: Option<u64>,
 }
 
@@ -86,7 +86,8 @@ impl Client {
         self.believes_until.is_some_and(|until| now < until)
     }
 
-    /// Whether the caller may begin something new. A lock that is over is not in its way.
+    /// Whether the caller may make a new request. It may still have the handle of a lock that is
+    /// over.
     pub fn is_idle(&self, now: Instant) -> bool {
         match &self.task {
             Task::Idle => true,
@@ -95,7 +96,7 @@ impl Client {
         }
     }
 
-    /// The lock that the caller has, and may release or give away.
+    /// The caller's lock, if it can be released or given away.
     pub fn lock(&self) -> Option<&Lock> {
         match &self.task {
             Task::Holding(lock, _) => self.core.deadline(lock).map(|_| lock),
@@ -103,7 +104,8 @@ impl Client {
         }
     }
 
-    /// Takes the lock to end it. An extend that is in flight goes on without the caller.
+    /// Takes the lock from the caller to end it. The caller does not wait for an extend that is in
+    /// flight.
     pub fn take_lock(&mut self, now: Instant) -> Lock {
         self.believes_until = None;
         match std::mem::replace(&mut self.task, Task::Idle) {
@@ -115,7 +117,7 @@ impl Client {
         }
     }
 
-    /// How many tokens were drawn.
+    /// How many tokens the client has drawn.
     pub fn drawn(&self) -> u64 {
         self.core.tokens_drawn() as u64
     }
@@ -134,7 +136,7 @@ impl Client {
         self.task = Task::Asking(op.expect("there is room"));
     }
 
-    /// Takes the ends of requests. Returns what must not be.
+    /// Takes the completions. The error is a violation.
     pub fn take_completions(&mut self, now: Instant) -> Result<(), String> {
         while let Some(completion) = self.core.poll_completion(now) {
             let task = std::mem::replace(&mut self.task, Task::Idle);

@@ -1,5 +1,5 @@
-//! The fingerprint of a state of a run. The nodes are interchangeable: the hashes of the nodes are
-//! sorted. Everything that refers to a node is in the hash of that node.
+//! The fingerprint of a state. The nodes are interchangeable, so each node has a hash with
+//! everything that refers to it, and these hashes are sorted.
 
 use redlatch::NodeId;
 use redlatch::proto::LockToken;
@@ -70,8 +70,9 @@ impl World {
         nodes.into_iter().fold(whole, mix)
     }
 
-    /// What may still happen. What a caller does with a request or a lock is no difference if no
-    /// caller can have one any more, nor is for how long a node may be stopped if none can be.
+    /// The bounds that still make a difference. If no caller can have a request or a lock any more,
+    /// those for its use make none, and if no node can be stopped any more, that for the length of
+    /// stops makes none.
     fn left_that_matters(&self) -> Bounds {
         let mut left = self.left;
         if left.freezes == 0 && !self.frozen.contains(&true) {
@@ -90,14 +91,14 @@ impl World {
         left
     }
 
-    /// The key that a flush took away, and whether its holder has won an extend.
+    /// The key that a flush took from the node, and whether its holder has won an extend.
     fn flushed_word(&self, node: usize) -> u64 {
         let Some(token) = &self.flushed[node] else { return 0 };
         let client = names::client_of(token).expect("a client drew it");
         mix(1 + self.text(token.digits()), u64::from(self.clients[client].extended > 0))
     }
 
-    /// Whether the node is a copy: then its node marker may be that of another node. And whose key
+    /// Whether the node is a copy, because its marker may then be another node's; and whose key
     /// came with the copy.
     fn copied_word(&self, node: usize) -> u64 {
         let token = |it: &LockToken| self.text(it.digits());
@@ -136,7 +137,7 @@ fn client_word(client: &Client, part: &Fingerprint<'_>) -> u64 {
         Task::Idle => 1,
         Task::Asking(_) => 2,
         Task::Holding(lock, extend) => {
-            // The handle of a lock that is over has no effect on any future, like no handle.
+            // The handle of a lock that is over makes no difference to any future.
             let held = client.core.deadline(lock).is_some() || extend.is_some();
             if held || client.believes(part.now()) { 3 + u64::from(extend.is_some()) } else { 1 }
         }

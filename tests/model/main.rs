@@ -1,6 +1,6 @@
-//! Every order of events, of the real coordinators and of the pure masters of `testing::master`: a
-//! search, and not a model of either. A state is a copy of all clients and nodes and of what is on
-//! its way between them; a step is one message, one timer, one request or one fault.
+//! A search through every order of events, with the real coordinators and the pure masters of
+//! `testing::master`, not with models of them. A state is a copy of all clients and nodes and of
+//! what is in flight between them; a step is one message, one timer, one request or one fault.
 //!
 //! ```text
 //! cargo test --all-features --test model                          # small bounds, some seconds
@@ -8,22 +8,21 @@
 //! MODEL=full cargo test --release --all-features --test model -- --nocapture
 //! ```
 //!
-//! `tests/planted` shows that the search finds what is wrong: it plants faults into a copy of this
-//! tree.
+//! `tests/planted` plants faults into a copy of this tree, and so shows that the search finds them.
 //!
-//! What is looked at in every state: no two callers believe in the lock; a lock that a caller
-//! believes in is on a majority of the nodes, where a node that forgot a key counts for the lock of
-//! that key, and for no other, until the key would have ended; the client whose token is on a node,
-//! as the key or in its line, asks for the lock, holds it or has a release pending there; no token
-//! stands in a line twice; no key that was flushed comes back if no extend was won; every request
-//! has one answer. And from every state a quiet future, in which all messages arrive and time
-//! passes, ends free and empty: no record, no request, no key and no line is left.
+//! What is checked in every state: no two callers believe in the lock; a majority of the nodes has
+//! the lock that a caller believes in, where a node that forgot a key counts for that key's lock
+//! and for no other until the key would have expired; the client whose token is on a node, as the
+//! key or in its line, asks for the lock, holds it or has a release pending there; no token is in a
+//! line twice; a flushed key comes back only after a won extend; every request has one answer. And
+//! from every state a quiet future, in which all messages arrive and time passes, ends with no
+//! record, no request, no key and no line.
 //!
-//! The bounds are in `plans`. Time moves only to the next timer or to the end of a key. It moves
-//! freely while nothing is on its way; moving past a message costs a part of the bound `delays`.
-//! Handshakes go through at once. A plan may let clients wait for the lock in line; a pause between
-//! two polls has one length. Other waits, auto-extension and tasks are not covered: the fingerprint
-//! refuses them.
+//! The bounds are in `plans`. Time moves only to the next timer or to the expiry of a key. It moves
+//! without limit while nothing is in flight; moving past a message uses up one of the bound
+//! `delays`. Handshakes take no step of their own. A plan may let clients wait for the lock in
+//! line; a pause between two polls has one length. Other waits, auto-extend and tasks are not
+//! covered: the fingerprint refuses them.
 //!
 //! The hazard is a fingerprint that leaves out too much: see `samples`.
 
@@ -52,14 +51,15 @@ use search::Found;
 use step::Step;
 use world::World;
 
-/// How many states of one plan fit into the time and memory of a test.
+/// The most states of a plan that fit into the time and memory of a test.
 const MOST: usize = 4_000_000;
-/// How many states are looked at of a plan that is too large to be complete.
+/// How many states are searched of a plan under `DEEP`, which is too large to be complete.
 const DEEP: usize = 200_000;
-/// How many of a plan under `WIDE`. For fenced locks the time itself tells states apart.
+/// How many are searched of a plan under `WIDE`. With fenced locks there are more states, because
+/// they also differ in time.
 const WIDE: usize = 1_000_000;
 
-/// Searches a plan; prints and returns what was found.
+/// Searches a plan; prints what it found and returns it.
 fn run(name: &str, plan: &Plan, most: usize) -> Found {
     let start = Instant::now();
     let found = search::complete(plan, most);
@@ -78,7 +78,7 @@ fn run(name: &str, plan: &Plan, most: usize) -> Found {
     found
 }
 
-/// A run in words.
+/// Describes a run: its steps, and the states between them.
 fn trace(plan: &Plan, steps: &[Step]) -> String {
     let mut text = String::new();
     let (mut world, prefix) = (World::new(&Plan { prefix: &[], ..*plan }), plan.prefix);
@@ -92,12 +92,13 @@ fn trace(plan: &Plan, steps: &[Step]) -> String {
     text
 }
 
-/// Whether `MODEL` asks for these bounds besides the small ones: `gate` or `full`.
+/// Whether `MODEL` asks for these larger bounds: `gate` or `full`.
 fn is_asked_for(bounds: &str) -> bool {
     std::env::var("MODEL").is_ok_and(|which| which == bounds)
 }
 
-/// `MODEL_ONLY=fenced` runs the plans of the larger bounds whose names contain this.
+/// Whether `MODEL_ONLY` lets the plan run: `MODEL_ONLY=fenced` runs those with `fenced` in the
+/// name.
 fn is_wanted(name: &str) -> bool {
     std::env::var("MODEL_ONLY").map_or(true, |part| name.contains(&part))
 }
@@ -109,7 +110,7 @@ fn every_order_within_small_bounds() {
     }
 }
 
-/// Searches plans that are complete within their bounds. Returns how many states they have.
+/// Searches plans that are complete within their bounds. Returns the number of their states.
 fn run_complete(plans: &[(&str, Plan)]) -> usize {
     let mut states = 0;
     for (name, plan) in plans.iter().filter(|(name, _)| is_wanted(name)) {

@@ -1,13 +1,14 @@
-//! The names of tokens and of identities of nodes. A token is called by its client and by how many
-//! tokens that client drew after it, so that no name depends on how long a run is already.
+//! The names that tokens and identities of nodes have in a fingerprint. The name of a token is its
+//! client and how many tokens that client has drawn since, so no name depends on the length of a
+//! run.
 //!
-//! Of two tokens of waiters that have as many nodes, the lower one gets the key. So the tokens of a
-//! client are all lower than those of the next one, and each is lower than the next one that the
-//! client draws: then names say which of two tokens is lower.
+//! If two waiters have as many nodes, the one with the lower token gets the key. So the tokens of
+//! each client are lower than those of the next client, and each is lower than the next one of the
+//! same client. Then the names say which of two tokens is lower.
 //!
-//! The identities of all nodes have the same names, because the nodes are interchangeable. A copy
-//! has an identity of another node in its node marker: that a node is a copy is a word of its own
-//! in the fingerprint. A second copy in a run would need to say of which node each is.
+//! The identities of all nodes have the same name, because the nodes are interchangeable. The
+//! marker of a copied node has another node's identity, so the fingerprint has a word for "is a
+//! copy". With two copies in a run it would also have to say of which node each is.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -19,8 +20,8 @@ use redlatch::testing::master::{Master, Restart};
 
 use crate::time::PAUSE;
 
-/// How many tokens each client may draw in one run: their first bytes differ, beside the highest
-/// bit of it.
+/// How many tokens each client may draw in one run. They differ in the first byte, without its
+/// highest bit.
 const TOKENS: usize = 32;
 /// How many clients have names.
 const CLIENTS: usize = 3;
@@ -28,12 +29,12 @@ const CLIENTS: usize = 3;
 const STARTS: u64 = 3;
 /// How many nodes have names.
 const NODES: u64 = 5;
-/// Other clients know a waiter by this many digits of its token.
+/// Other clients know a waiter by this many first digits of its token.
 const BEGINNING: usize = 12;
 
 #[derive(Debug, Clone, Copy)]
 enum Known {
-    /// `bit`: whether the first bit is set, which says that the lock is handed over.
+    /// `bit`: the first bit of the token, which says that the release hands the lock over.
     Token {
         client: usize,
         serial: u64,
@@ -42,7 +43,7 @@ enum Known {
     Identity(u64),
 }
 
-/// What a client draws.
+/// What a client draws instead of random numbers.
 pub fn draws_of(client: usize) -> Planned {
     let mut rest = [2; 32];
     rest[0] = client as u8;
@@ -50,7 +51,7 @@ pub fn draws_of(client: usize) -> Planned {
     Planned { tokens, drawn: 0, pause: PAUSE, rest }
 }
 
-/// The seeds of the tokens of each client.
+/// For each client, the seeds of its tokens.
 fn seeds() -> &'static [Arc<[[u8; 32]]>] {
     static SEEDS: OnceLock<Vec<Arc<[[u8; 32]]>>> = OnceLock::new();
     let seed = |client, serial| {
@@ -69,7 +70,7 @@ fn seed_of(number: u64) -> [u8; 32] {
     seed
 }
 
-/// The first byte of the token that is drawn first from this seed, without its highest bit.
+/// The first byte, without its highest bit, of the first token that is drawn from this seed.
 fn first_byte(seed: [u8; 32]) -> usize {
     let token = Coordinator::first_token(seed).to_string();
     usize::from_str_radix(&token[..2], 16).expect("a token is hex digits")
@@ -113,7 +114,7 @@ fn identities() -> Vec<(Vec<u8>, Known)> {
     all
 }
 
-/// The name of a text of 40 characters. `drawn`: how many tokens each client has drawn.
+/// The name of a text of 40 characters. `drawn`: how many tokens a client has drawn so far.
 pub fn name(text: &[u8], drawn: &dyn Fn(usize) -> u64) -> u64 {
     match known().get(text) {
         Some(&Known::Token { client, serial, bit }) => {
@@ -124,9 +125,9 @@ pub fn name(text: &[u8], drawn: &dyn Fn(usize) -> u64) -> u64 {
     }
 }
 
-/// The name of a text of several words, of which some may be tokens or the beginnings of tokens.
-/// A mark is called by its number: of what else it is made, it stands beside. A channel is called
-/// by its client.
+/// The name of a text of several words, some of which may be tokens or the beginnings of tokens. Of
+/// a mark only its number counts, because its other parts are in the fingerprint already. The name
+/// of a channel is that of its client.
 pub fn said(text: &[u8], drawn: &dyn Fn(usize) -> u64) -> u64 {
     let words = text.split(|byte| matches!(byte, b' ' | b'\n'));
     let word = |word: &[u8]| match word.len() {

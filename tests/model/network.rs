@@ -1,4 +1,4 @@
-//! Messages on their way, and connections that are opened, cut and ended.
+//! Messages in flight, and connections that are opened, cut and ended.
 
 use redlatch::NodeId;
 use redlatch::proto::Action;
@@ -7,11 +7,11 @@ use redlatch::testing::master::ConnectionId;
 use crate::wire::{self, Orphan, Wire};
 use crate::world::World;
 
-/// The violation, in words.
+/// `Err`: the violation, in words.
 pub type Checked = Result<(), String>;
 
 impl World {
-    /// Takes everything out of a client that it has to say: ends of requests, actions, bytes.
+    /// Takes out of a client what it wants: completions, actions, and bytes to send.
     pub fn settle(&mut self, client: usize) -> Checked {
         let now = self.now;
         loop {
@@ -43,7 +43,7 @@ impl World {
         }
     }
 
-    /// The client closes its end, or lost it: what it wrote may still arrive.
+    /// The client closes its end of the connection, or has lost it. What it wrote may still arrive.
     pub fn close(&mut self, client: usize, node: usize) {
         let Wire { id, up, ended, .. } = std::mem::take(self.wire_mut(client, node));
         let Some(id) = id else { return };
@@ -54,7 +54,7 @@ impl World {
         }
     }
 
-    /// The next command of a client arrives.
+    /// Delivers the client's next command to the node.
     pub fn deliver_to_node(&mut self, client: usize, node: usize) {
         let wire = self.wire_mut(client, node);
         let id = wire.id.expect("commands are on their way");
@@ -62,7 +62,7 @@ impl World {
         self.execute(node, id, &message);
     }
 
-    /// The next command of a lost connection arrives.
+    /// Delivers the next command of a connection that its client has lost.
     pub fn deliver_late(&mut self, orphan: usize) {
         let it = &mut self.orphans[orphan];
         let (node, id) = (it.node, it.id);
@@ -74,14 +74,14 @@ impl World {
         }
     }
 
-    /// A node executes a command, and sends what it has to send.
+    /// A node executes a command, and sends its answer.
     pub fn execute(&mut self, node: usize, id: ConnectionId, message: &[u8]) {
         let now = self.now;
         self.master_mut(node).handle_bytes(now, id, message);
         self.send_output(node);
     }
 
-    /// Puts what a node has to send on the wires.
+    /// Puts all that a node sends on the wires.
     pub fn send_output(&mut self, node: usize) {
         while let Some(output) = self.master_mut(node).poll_output() {
             if output.closes {
@@ -102,7 +102,7 @@ impl World {
         }
     }
 
-    /// The next bytes of a node arrive at a client, or the end of the connection.
+    /// Delivers the node's next bytes to the client, or the end of the connection.
     pub fn deliver_to_client(&mut self, client: usize, node: usize) -> Checked {
         let (now, id) = (self.now, NodeId::new(node));
         match self.wire_mut(client, node).down.pop_front() {
@@ -112,7 +112,7 @@ impl World {
         self.settle(client)
     }
 
-    /// A connection breaks, and its client notices.
+    /// A connection breaks, and its client notices that.
     pub fn cut(&mut self, client: usize, node: usize) -> Checked {
         self.lose(client, node);
         self.settle(client)
@@ -124,8 +124,8 @@ impl World {
         self.client_mut(client).core.handle_disconnected(NodeId::new(node), "", now);
     }
 
-    /// The connection that a client wants is opened, and the handshake goes through at once. What
-    /// the client says after it is on its way.
+    /// Opens the connection that a client wants, and carries out the handshake. What the client
+    /// sends afterwards is in flight.
     pub fn connect(&mut self, client: usize, node: usize) -> Checked {
         let (now, place) = (self.now, NodeId::new(node));
         let id = self.master_mut(node).connect();
@@ -139,7 +139,7 @@ impl World {
                 self.deliver_to_client(client, node)?;
             }
         }
-        // TIME is a part of the handshake if no other request comes before it.
+        // TIME belongs to the handshake, unless another request comes before it.
         if self.wire(client, node).up.front().is_some_and(|first| wire::is_time(first)) {
             self.deliver_to_node(client, node);
             self.deliver_to_client(client, node)?;

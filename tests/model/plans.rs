@@ -1,4 +1,4 @@
-//! What is searched: by default in a few seconds, in full, and for each planted fault.
+//! The plans of all searches: the quick ones, the larger ones, and those for planted faults.
 
 use crate::bounds::{Bounds, Fences, Plan};
 use crate::step::Step;
@@ -74,7 +74,7 @@ pub const GATE: &[(&str, Plan)] = &[
     ("three, two hand-overs", three(Bounds { releases: 3, ..THREE })),
 ];
 
-/// The plans that are searched before a release, with those of `GATE`. All are complete within
+/// The plans that are searched before a release, besides those of `GATE`. All are complete within
 /// their bounds.
 pub const FULL: &[(&str, Plan)] = &[
     ("extend, flush, delay", plan(Bounds { extends: 1, flushes: 1, delays: 1, ..ALONE })),
@@ -92,7 +92,7 @@ pub const FULL: &[(&str, Plan)] = &[
     ("fenced beside plain", fenced(Bounds { releases: 2, ..BOTH }, BESIDE_PLAIN)),
 ];
 
-/// Not complete: searched up to a million states each.
+/// Plans that are not complete: up to a million states of each are searched.
 pub const WIDE: &[(&str, Plan)] = &[
     ("hand-over, delay", in_line(Bounds { delays: 1, ..IN_LINE })),
     ("hand-over, cut", in_line(Bounds { cuts: 1, ..IN_LINE })),
@@ -103,7 +103,7 @@ pub const WIDE: &[(&str, Plan)] = &[
     ("two fenced, restart", fenced(Bounds { restarts: 1, ..BOTH }, UNEQUAL)),
 ];
 
-/// Plans too large to be complete: they are bounded by the depth, and by the number of states.
+/// Plans that are too large to be complete: their depth and the number of states are bounded.
 pub const DEEP: &[(&str, Plan)] = &[
     ("delay, two acquire", plan(Bounds { delays: 1, ..BOTH })),
     (
@@ -124,8 +124,8 @@ const fn plan(bounds: Bounds) -> Plan {
     Plan::two_by_three(bounds)
 }
 
-/// An extend, a flush and two clients: two holders, if the key of one of them can stand where the
-/// node forgot that of the other, and counts there.
+/// Two clients, an extend and a flush. There would be two holders if the key of one client could
+/// stand and count where the node forgot the other's key.
 const EXTEND_AFTER_FLUSH: Bounds = Bounds { extends: 1, flushes: 1, delays: 2, ..BOTH };
 const EXTEND_OF_COPY: Bounds = Bounds { copies: 1, extends: 1, delays: 2, ..BOTH };
 const EXTENDS_OF_COPY: Bounds = Bounds { copies: 1, extends: 2, delays: 3, ..BOTH };
@@ -141,7 +141,7 @@ const fn waiting(bounds: Bounds) -> Plan {
     Plan { waits: WAIT, ..plan(bounds) }
 }
 
-/// Client 1 holds the lock, and client 0 stands in line for it.
+/// Client 1 holds the lock, and client 0 waits for it in line.
 const fn in_line(bounds: Bounds) -> Plan {
     Plan { prefix: HELD_AND_IN_LINE, ..waiting(bounds) }
 }
@@ -150,12 +150,12 @@ const fn released(bounds: Bounds) -> Plan {
     Plan { prefix: RELEASING, ..waiting(bounds) }
 }
 
-/// These bounds after so long a time that the node hands the key over for a short time.
+/// A plan after a pause so long that the node hands the key over with a short ttl.
 const fn short(bounds: Bounds) -> Plan {
     Plan { prefix: RELEASING_LATE, hand_over_ttl: SHORT_TTL, ..waiting(bounds) }
 }
 
-/// Clients 0 and 2 stand in line for the lock that client 1 releases.
+/// Client 1 releases the lock, and clients 0 and 2 wait for it in line.
 const fn three(bounds: Bounds) -> Plan {
     Plan { clients: 3, prefix: RELEASING_BEFORE_TWO, ..waiting(bounds) }
 }
@@ -168,12 +168,12 @@ const fn fenced(bounds: Bounds, fences: Fences) -> Plan {
     Plan { fences: Some(fences), ..plan(bounds) }
 }
 
-/// Numbers that were given from a clock ahead: a lost counter starts below them for a while.
+/// The counters were started from a clock that is ahead, so a lost counter starts below them.
 const UNEQUAL: Fences = Fences { clients: [true; 3], counters: &[5, 1, 1], from_clock: true };
 const ONE_BEHIND: Fences = Fences { counters: &[5, 1, 5], ..UNEQUAL };
 const BESIDE_PLAIN: Fences = Fences { clients: [true, false, true], ..UNEQUAL };
 
-/// In which bounds each planted fault is found: in each of these.
+/// The plans that find a planted fault. Each of them alone finds it.
 pub fn of_fault(fault: &str) -> Vec<Plan> {
     let one = match fault {
         "QuarantinedExtendCounts" => {
@@ -211,13 +211,13 @@ pub fn of_fault(fault: &str) -> Vec<Plan> {
     vec![one]
 }
 
-/// What happens before client 0 stands in line, and a release after it.
+/// The bounds for client 0 to get in line, and for a release after that.
 const IN_LINE: Bounds = Bounds { acquires: [2, 1, 0], releases: 2, ..NONE };
 
 const THREE: Bounds = Bounds { acquires: [2, 1, 1], ..IN_LINE };
 
-/// Client 1 stands in line for the lock of client 0, which releases it. Then client 0 stands in
-/// line for that of client 1. A lock that was won in line is handed over when it is released.
+/// Client 1 waits in line for the lock of client 0, which releases it. Then client 0 waits in line
+/// for client 1's lock, which that client hands over on release, because it won it in line.
 const HELD_AND_IN_LINE: &[Step] = &[
     Step::Acquire { client: 0 },
     Step::Settle,
@@ -229,18 +229,18 @@ const HELD_AND_IN_LINE: &[Step] = &[
     Step::Settle,
 ];
 
-/// Client 0 stands in line, and the release of client 1 is in flight.
+/// Client 0 waits in line, and the release of client 1 is in flight.
 const RELEASING: &[Step] = &after_in_line::<9>(&[Step::Release { client: 1 }]);
 
-/// The release of client 1 is in flight, and client 0 has not polled for as long as it may.
+/// The release of client 1 is in flight, and client 0 has not polled for the longest pause.
 const RELEASING_LATE: &[Step] = &after_in_line::<10>(&[Step::Time, Step::Release { client: 1 }]);
 
-/// The release of client 1 is in flight, and clients 0 and 2 stand in line.
+/// The release of client 1 is in flight, and clients 0 and 2 wait in line.
 const RELEASING_BEFORE_TWO: &[Step] =
     &after_in_line::<11>(&[Step::Acquire { client: 2 }, Step::Settle, Step::Release { client: 1 }]);
 
-/// Clients 0 and 2 ask for the lock of client 1 at one time, and client 2 is the first in the line
-/// of node 1 alone. Then client 1 releases.
+/// Clients 0 and 2 join the line for client 1's lock at the same time, and only on node 1 client 2
+/// is the first. Then client 1 releases.
 const LINES_DIFFER: &[Step] = &joined::<40>(
     HELD_AND_IN_LINE.split_at(6).0,
     &[
@@ -285,8 +285,8 @@ const fn after_in_line<const ALL: usize>(more: &[Step]) -> [Step; ALL] {
     joined(HELD_AND_IN_LINE, more)
 }
 
-/// Client 0 holds nodes 0 and 1, and its `SET` for node 2 has not arrived. Client 1 stands in line,
-/// and has the key of node 2.
+/// Client 0 holds nodes 0 and 1, and its `SET` for node 2 has not arrived. Client 1 waits in line
+/// and has the key on node 2.
 const GRANTED_LATE: &[Step] = &[
     Step::Acquire { client: 0 },
     Step::ToNode { client: 0, node: 0 },
@@ -298,8 +298,8 @@ const GRANTED_LATE: &[Step] = &[
     Step::Settle,
 ];
 
-/// Client 0 holds nodes 0 and 1. Node 2 grants client 1, is flushed, and executes the late `SET` of
-/// client 0: a search from the first state does not come so far.
+/// Client 0 holds nodes 0 and 1. Node 2 grants client 1, is flushed, and then executes client 0's
+/// late `SET`. A search from the first state does not get this far.
 const DOUBTFUL: &[Step] = &[
     Step::Acquire { client: 0 },
     Step::ToNode { client: 0, node: 0 },
@@ -317,11 +317,11 @@ const DOUBTFUL: &[Step] = &[
     Step::ToClient { client: 0, node: 2 },
 ];
 
-/// The same a step earlier: client 0 has not read that node 2 granted its late `SET`.
+/// The same, one step earlier: client 0 has not read the answer of node 2.
 const DOUBTFUL_SOON: &[Step] = DOUBTFUL.split_at(DOUBTFUL.len() - 1).0;
 
 /// Client 0 holds nodes 0 and 1. Node 2 grants client 1 the key, and comes back as a copy of node
-/// 1: with the key of client 0, which it never granted.
+/// 1: with client 0's key, which it never granted.
 const COPIED: &[Step] = &[
     Step::Acquire { client: 0 },
     Step::ToNode { client: 0, node: 0 },
@@ -335,8 +335,8 @@ const COPIED: &[Step] = &[
     Step::Copy { node: 2, from: 1 },
 ];
 
-/// The same, but node 2 had granted client 0 the key before, which ended there: an extend reached
-/// the other nodes alone.
+/// The same, but node 2 had granted client 0 the key earlier. That key expired, because an extend
+/// reached only the other nodes.
 const COPIED_AFTER_ITS_END: &[Step] = &[
     Step::Acquire { client: 0 },
     Step::ToNode { client: 0, node: 0 },
@@ -358,7 +358,7 @@ const COPIED_AFTER_ITS_END: &[Step] = &[
     Step::Copy { node: 2, from: 1 },
 ];
 
-/// Client 0 is given fence 6 by nodes 0 and 1, and releases.
+/// Client 0 gets the fencing number 6 from nodes 0 and 1, and releases.
 const GIVEN: [Step; 16] = [
     Step::Acquire { client: 0 },
     Step::ToNode { client: 0, node: 0 },
@@ -381,14 +381,14 @@ const GIVEN: [Step; 16] = [
 /// After `GIVEN`, node 1 restarts empty.
 const RESTARTED: &[Step] = &after_given::<17>(&[Step::Restart { node: 1, empty: true }]);
 
-/// After `GIVEN`, client 1 asks, and node 1 executes that after it was flushed.
+/// After `GIVEN`, client 1 asks for the lock. Node 1 is flushed and then executes that request.
 const FLUSHED: &[Step] = &after_given::<19>(&[
     Step::Acquire { client: 1 },
     Step::Flush { node: 1 },
     Step::ToNode { client: 1, node: 1 },
 ]);
 
-/// And client 1 cancels.
+/// The same, and client 1 cancels its request.
 const CANCELLED: &[Step] = &after_given::<32>(&[
     Step::Acquire { client: 1 },
     Step::Flush { node: 1 },

@@ -1,14 +1,14 @@
-//! A check of the fingerprint itself: two states with one fingerprint must have the same futures.
-//! Of some states a copy is kept. When the search comes to one of them in another way, the
-//! fingerprints of all next states are compared.
+//! A check of the fingerprint itself: two states with the same fingerprint must have the same
+//! futures. Copies of some states are kept. When the search reaches such a state in another way,
+//! the fingerprints of all next states of both are compared.
 
 use std::collections::HashMap;
 
 use crate::world::World;
 
-/// Of how many states one copy is kept.
+/// One of this many states is kept.
 const ONE_OF: u64 = 61;
-/// How many copies are kept, and how many pairs are compared.
+/// How many copies are kept at most, and how many pairs are compared at most.
 const KEPT: usize = 3_000;
 const COMPARED: usize = 60_000;
 
@@ -31,7 +31,8 @@ impl Samples {
     }
 
     /// # Panics
-    /// If the two states have different futures: the fingerprint leaves out something that matters.
+    /// If the two states have different futures, because the fingerprint leaves out something that
+    /// matters.
     pub fn compare(&mut self, print: u64, world: &World) {
         if self.compared >= COMPARED {
             return;
@@ -42,8 +43,8 @@ impl Samples {
         if one != two {
             panic!(
                 "one fingerprint, two futures:\n{:?}\n{:?}\n{}\n-----\n{}",
-                named(other),
-                named(world),
+                next_fingerprints(other),
+                next_fingerprints(world),
                 other.describe(),
                 world.describe()
             );
@@ -51,8 +52,8 @@ impl Samples {
     }
 }
 
-/// The next steps, with their fingerprints.
-fn named(world: &World) -> Vec<(String, Result<u64, String>)> {
+/// The next steps, with the fingerprints of the states that they lead to.
+fn next_fingerprints(world: &World) -> Vec<(String, Result<u64, String>)> {
     let next = world.steps().into_iter().map(|step| {
         let mut next = world.clone();
         (step.to_string(), next.take(step).map(|()| next.fingerprint()))
@@ -60,7 +61,7 @@ fn named(world: &World) -> Vec<(String, Result<u64, String>)> {
     next.collect()
 }
 
-/// The fingerprints of the next states, or what must not be, in no order of the nodes.
+/// The fingerprints of the next states, or the violations, sorted because nodes have no order.
 fn futures(world: &World) -> Vec<Result<u64, String>> {
     let next = world.steps().into_iter().map(|step| {
         let mut next = world.clone();

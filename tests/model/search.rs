@@ -1,7 +1,7 @@
-//! The search: every state that can be reached, each looked at once.
+//! The search: it checks every state that can be reached once.
 //!
-//! It goes depth first, which needs memory only for one path and for the fingerprints.
-//! The shortest run to what must not be is found by `shortest`.
+//! The search goes depth first, so its memory holds only one path and the fingerprints. `shortest`
+//! finds the shortest run to a violation.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -12,11 +12,11 @@ use crate::samples::Samples;
 use crate::step::Step;
 use crate::world::World;
 
-/// A fingerprint is its own hash.
+/// A hasher that takes the fingerprint itself as its hash.
 #[derive(Default)]
-pub struct AsIs(u64);
+pub struct FingerprintHasher(u64);
 
-impl Hasher for AsIs {
+impl Hasher for FingerprintHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -30,8 +30,8 @@ impl Hasher for AsIs {
     }
 }
 
-/// Fingerprints.
-pub type Seen = HashSet<u64, BuildHasherDefault<AsIs>>;
+/// The fingerprints of the states that were checked.
+pub type Seen = HashSet<u64, BuildHasherDefault<FingerprintHasher>>;
 
 /// What a search found.
 #[derive(Debug, Default)]
@@ -40,17 +40,17 @@ pub struct Found {
     pub states: usize,
     /// How many steps were taken.
     pub steps: usize,
-    /// The longest run without a state that was looked at before.
+    /// The most steps from the first state to a new one.
     pub depth: usize,
     /// Whether states were left out because they are too deep, or too many.
     pub cut_off: bool,
     /// How many pairs of states with one fingerprint were compared.
     pub compared: usize,
-    /// What must not be, and the steps to it.
+    /// A violation, and the steps to it.
     pub violation: Option<(String, Vec<Step>)>,
 }
 
-/// Looks at every state, depth first, up to `most` states.
+/// Searches depth first, up to `most` states.
 pub fn complete(plan: &Plan, most: usize) -> Found {
     let mut search = Deep { plan, most, ..Deep::of(plan) };
     search.run();
@@ -73,7 +73,7 @@ struct Deep<'a> {
     most: usize,
     path: Vec<Level>,
     seen: Seen,
-    /// States from which the quiet future ends well.
+    /// States whose quiet future is known to end well.
     quiet: Seen,
     samples: Samples,
     found: Found,
@@ -104,7 +104,7 @@ impl<'a> Deep<'a> {
             self.found.steps += 1;
             match taken {
                 Ok(()) => self.enter(world, Some(step)),
-                Err(words) => self.violate(words, Some(step)),
+                Err(words) => self.report_violation(words, Some(step)),
             }
             if self.found.violation.is_some() {
                 return;
@@ -126,7 +126,7 @@ impl<'a> Deep<'a> {
         self.samples.keep(print, &world);
         let checked = world.check().and_then(|()| quiet_future(&world, print, &mut self.quiet));
         if let Err(words) = checked {
-            return self.violate(words, by);
+            return self.report_violation(words, by);
         }
         let mut left = world.steps();
         left.reverse();
@@ -138,13 +138,13 @@ impl<'a> Deep<'a> {
         self.found.depth = self.found.depth.max(self.path.len() - 1);
     }
 
-    fn violate(&mut self, words: String, by: Option<Step>) {
+    fn report_violation(&mut self, words: String, by: Option<Step>) {
         let steps = self.path.iter().filter_map(|level| level.by).chain(by).collect();
         self.found.violation = Some((words, steps));
     }
 }
 
-/// Takes a step. A panic of the core is something that must not be.
+/// Takes a step. A panic of the core is a violation.
 pub fn take(world: &mut World, step: Step) -> Result<(), String> {
     let taken = catch_unwind(AssertUnwindSafe(|| world.take(step)));
     taken.unwrap_or_else(|_| Err("a panic, whose words are above".into()))
@@ -153,8 +153,8 @@ pub fn take(world: &mut World, step: Step) -> Result<(), String> {
 /// The most steps of a quiet future: more than any has.
 const QUIET: usize = 2_000;
 
-/// From this state on, all messages arrive, clients do what is due, and time passes; callers ask
-/// for nothing more. At the end everything must be free and empty.
+/// Checks the quiet future of a state: all messages arrive, clients do what is due, and time
+/// passes, but callers make no new request. At its end nothing must be left.
 pub fn quiet_future(world: &World, print: u64, known: &mut Seen) -> Result<(), String> {
     let (mut world, mut print) = (world.clone(), print);
     let mut path = Vec::new();
@@ -167,7 +167,7 @@ pub fn quiet_future(world: &World, print: u64, known: &mut Seen) -> Result<(), S
         if path.len() > QUIET {
             return Err("a quiet future does not end".into());
         }
-        // The invariants are checked when the search itself comes to the state.
+        // The search itself checks the invariants when it reaches such a state.
         if take(&mut world, step).is_err() {
             break;
         }
@@ -177,7 +177,7 @@ pub fn quiet_future(world: &World, print: u64, known: &mut Seen) -> Result<(), S
     Ok(())
 }
 
-/// Whether a step happens in a quiet future.
+/// Whether a quiet future may have this step.
 pub const fn is_quiet(step: Step) -> bool {
     matches!(
         step,

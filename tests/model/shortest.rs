@@ -1,4 +1,4 @@
-//! The same search, breadth first: it finds the shortest run to what must not be.
+//! The same search, breadth first, which finds the shortest run to a violation.
 
 use std::collections::VecDeque;
 
@@ -7,10 +7,10 @@ use crate::search::{Found, Seen, quiet_future, take};
 use crate::step::Step;
 use crate::world::World;
 
-/// Looks at the states breadth first, up to `most`: finds the shortest run to what must not be.
+/// Searches breadth first, up to `most` states.
 pub fn shortest(plan: &Plan, most: usize) -> Found {
     let mut found = Found::default();
-    // For each state, by its number: the number of the state before it, and the step between them.
+    // For each state, by its number: the number of the state before it, and the step from there.
     let mut origins: Vec<(u32, Step)> = Vec::new();
     let mut seen: Seen = Seen::default();
     let mut quiet = Seen::default();

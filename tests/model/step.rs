@@ -9,7 +9,7 @@ pub enum Step {
     ToNode { client: u8, node: u8 },
     /// The next bytes that a node sent arrive at a client.
     ToClient { client: u8, node: u8 },
-    /// The next command of a connection arrives that its client has lost.
+    /// The next command arrives of a connection that its client has lost.
     Late { orphan: u8 },
     /// A client connects to a node, and the handshake goes through.
     Connect { client: u8, node: u8 },
@@ -19,12 +19,12 @@ pub enum Step {
     Time,
     /// Time passes while clients that have something due are stopped.
     Stall,
-    /// All messages arrive, and clients do what is due, before time passes. Only in what a run
-    /// begins with.
+    /// All messages arrive and clients do what is due, before time passes. Only for the steps that
+    /// a run begins with.
     Settle,
     /// A client asks for the lock.
     Acquire { client: u8 },
-    /// A client takes its acquire back.
+    /// A client cancels its acquire.
     Cancel { client: u8 },
     /// A holder extends its lock.
     Extend { client: u8 },
@@ -38,11 +38,11 @@ pub enum Step {
     Cut { client: u8, node: u8 },
     /// A node restarts, without its keys or with them.
     Restart { node: u8, empty: bool },
-    /// A node is stopped, and starts with the data that another node has at that moment.
+    /// A node is killed, and starts again with the data that another node has at that moment.
     Copy { node: u8, from: u8 },
-    /// A node is stopped: it executes nothing until it goes on.
+    /// A node is stopped: it executes nothing until it continues.
     Freeze { node: u8 },
-    /// A node that was stopped goes on.
+    /// A stopped node continues.
     Thaw { node: u8 },
     /// An operator flushes a node.
     Flush { node: u8 },

@@ -14,8 +14,8 @@ use crate::wire::Wire;
 use crate::world::World;
 
 impl World {
-    /// The steps that this state allows. The first of them is what happens if everything is quiet:
-    /// messages arrive, connections are made, and only then time passes.
+    /// The steps that this state allows. The first one belongs to the quiet future: messages arrive
+    /// and connections are opened before time passes.
     pub fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         let late = self.orphans.iter().enumerate().filter(|(_, it)| !self.frozen[it.node]);
@@ -44,7 +44,7 @@ impl World {
         client.core.next_timeout().is_some_and(|at| at <= self.now)
     }
 
-    /// Whether anything is on its way, except to a node that is stopped.
+    /// Whether anything is in flight, except to a stopped node.
     fn is_busy(&self) -> bool {
         let nodes = self.nodes.len();
         let wires = self.wires.iter().enumerate();
@@ -141,7 +141,7 @@ impl World {
         }
     }
 
-    /// The next moment at which something is due, a key expires, or a caller stops believing.
+    /// The next moment at which a timer is due, a key expires, or a caller stops believing.
     pub fn next_moment(&self) -> Option<Instant> {
         let timers = self.clients.iter().filter_map(|client| client.core.next_timeout());
         let beliefs = self.clients.iter().filter_map(|client| client.believes_until);
@@ -156,7 +156,7 @@ impl World {
         Some(Instant::from_nanos(next.as_nanos().next_multiple_of(MILLISECOND)))
     }
 
-    /// Takes a step. An error says what must not be.
+    /// Takes a step. The error is a violation.
     pub fn take(&mut self, step: Step) -> Checked {
         let now = self.now;
         match step {
@@ -274,8 +274,8 @@ impl World {
         self.send_output(node);
     }
 
-    /// No client has a release pending for a key that comes with the data of another node: the key
-    /// stays for its ttl.
+    /// Starts a node again with another node's data. No client has a pending release for a key that
+    /// came with it, so the key stays until its ttl is over.
     fn copy(&mut self, node: usize, from: usize) {
         self.left.copies -= 1;
         let (now, data) = (self.now, self.nodes[from].dump());

@@ -1,8 +1,9 @@
 //! The connections between clients and nodes, as queues of messages. A message is one command, or
 //! what a node answered to one command.
 //!
-//! The hazard is granularity: the search may stop between two messages and never inside one. A
-//! server executes whole commands, and a client acts on whole replies, so nothing is lost by that.
+//! The hazard is granularity: the search can stop only between messages, never inside one. It
+//! misses nothing by that, because a server executes whole commands and a client acts on whole
+//! replies.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,19 +12,19 @@ use redlatch::proto::Marker;
 use redlatch::proto::fingerprint::{Names, hash_of, mix};
 use redlatch::testing::master::ConnectionId;
 
-/// Bytes that arrive at once.
+/// The bytes of one message.
 pub type Message = Arc<[u8]>;
 
 /// The connection of a client to a node.
 #[derive(Debug, Clone, Default)]
 pub struct Wire {
-    /// The connection at the node, while there is one.
+    /// The node's number of the connection, as long as the node has it.
     pub id: Option<ConnectionId>,
     /// The messages that are in flight to the node.
     pub up: VecDeque<Message>,
     /// The messages that are in flight to the client.
     pub down: VecDeque<Message>,
-    /// The node has ended the connection. The client notices after it has read everything.
+    /// The node has ended the connection. The client notices once it has read everything.
     pub ended: bool,
     /// The client wants a connection.
     pub wanted: bool,
@@ -38,9 +39,9 @@ pub struct Orphan {
     pub up: VecDeque<Message>,
 }
 
-/// Splits what a client wrote into commands. The question for the time, which follows a handshake,
-/// goes with the command before it, and so does the source of a script. `CLIENT CACHING` goes with
-/// the command after it. None of them says anything of a lock.
+/// Splits what a client wrote into messages. TIME, which follows a handshake, goes into one message
+/// with the command before it, and so does the command that loads a script's source. `CLIENT
+/// CACHING` goes with the command after it. None of them touches a lock.
 pub fn commands(mut bytes: &[u8]) -> Vec<Message> {
     let mut commands: Vec<Vec<u8>> = Vec::new();
     while !bytes.is_empty() {
@@ -56,7 +57,7 @@ pub fn commands(mut bytes: &[u8]) -> Vec<Message> {
     commands.into_iter().map(Into::into).collect()
 }
 
-/// Whether this is the question for the time.
+/// Whether this is the command TIME.
 pub fn is_time(command: &[u8]) -> bool {
     command == b"*1\r\n$4\r\nTIME\r\n"
 }
@@ -78,22 +79,22 @@ fn length_of_first(bytes: &[u8]) -> usize {
     at
 }
 
-/// The number that stands here, and where the next line begins.
+/// The number at `from`, and where the next line begins.
 fn number(bytes: &[u8], from: usize) -> (usize, usize) {
     let end = from + bytes[from..].iter().position(|&byte| byte == b'\r').expect("a line ends");
     let text = std::str::from_utf8(&bytes[from..end]).expect("a number is text");
     (text.parse().expect("a count or a length"), end + 2)
 }
 
-/// How the command begins that ends an earlier connection.
+/// The beginning of the CLIENT KILL with which a client ends its earlier connection.
 const KILL: &[u8] = b"*4\r\n$6\r\nCLIENT\r\n$4\r\nKILL\r\n$2\r\nID\r\n";
 
-/// The number of the connection that is ended.
+/// The number of the connection that such a command ends.
 fn killed(rest: &[u8]) -> Option<i64> {
     std::str::from_utf8(rest).ok()?.lines().nth(1)?.parse().ok()
 }
 
-/// The hash of a message: tokens and identities by their names, and a marker by its age.
+/// The hash of a message, in which tokens and identities have their names, and a marker its age.
 pub fn message_word(
     message: &[u8],
     now_micros: u64,
@@ -121,15 +122,15 @@ pub fn message_word(
     mix(sum, hash_of(&rest))
 }
 
-/// A message without the time at its end, which is the answer to the question for it; and that time
-/// in microseconds. How late it is read decides what the client knows of the clock of the node.
+/// Splits the answer to TIME, in microseconds, from the end of a message. How late the client reads
+/// it decides what the client knows of the node's clock.
 fn without_time(message: &[u8]) -> (&[u8], Option<u64>) {
     const TIME: &[u8] = b"*2\r\n$10\r\n";
     let Some(at) = message.windows(TIME.len()).position(|window| window == TIME) else {
         return (message, None);
     };
     let (seconds, rest) = number(message, at + TIME.len());
-    // The length of the microseconds, and after it the microseconds.
+    // After the seconds come the length of the microseconds and the microseconds.
     let (_, rest) = number(message, rest + 1);
     let (micros, _) = number(message, rest);
     (&message[..at], Some(1_000_000 * seconds as u64 + micros as u64))
@@ -150,7 +151,7 @@ fn bulk_word(text: &[u8], now_micros: u64, limit: u64, names: &dyn Names) -> u64
                 .map(|id| id.map_or(0, |id| name(&id)));
             mix(mix(run, history), age)
         }
-        // A marker as a client sends it begins with two identities.
+        // A marker, as a client sends it, begins with two identities.
         None if text.starts_with(b"1 ") && text.len() == 84 => {
             mix(name(&text[2..42]), name(&text[43..83]))
         }
@@ -159,7 +160,7 @@ fn bulk_word(text: &[u8], now_micros: u64, limit: u64, names: &dyn Names) -> u64
     }
 }
 
-/// The length of the bulk string that begins here, and how long its first line is.
+/// The length of the bulk string that begins here, and the length of its first line.
 fn length_at(bytes: &[u8]) -> Option<(usize, usize)> {
     let end = bytes.iter().position(|&byte| byte == b'\r')?;
     let length = std::str::from_utf8(&bytes[1..end]).ok()?.parse().ok()?;
@@ -167,7 +168,7 @@ fn length_at(bytes: &[u8]) -> Option<(usize, usize)> {
     fits.then_some((length, end + 1))
 }
 
-/// A message in one line: its first words.
+/// The first words of a message, in one line.
 pub fn words(message: &[u8]) -> String {
     let text = message.escape_ascii().to_string();
     let parts =

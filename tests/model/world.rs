@@ -1,5 +1,5 @@
-//! The state of a run: clients, nodes, and what is on its way between them. A step makes a new
-//! state, which shares with the old one what did not change.
+//! The state of a run: clients, nodes, and what is in flight between them. A step makes a new
+//! state, which shares with the old one all that did not change.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::wire::{self, Orphan, Wire};
 #[derive(Debug, Clone)]
 pub struct Forgotten {
     pub token: LockToken,
-    /// When it would have ended.
+    /// When the key would have expired.
     pub until: Instant,
 }
 
@@ -29,26 +29,27 @@ pub struct World {
     pub now: Instant,
     pub clients: Vec<Arc<Client>>,
     pub nodes: Vec<Arc<Master>>,
-    /// The connection of each client to each node, client by client.
+    /// The connection of each client to each node, ordered by client.
     pub wires: Vec<Wire>,
     pub orphans: Vec<Orphan>,
-    /// What may still happen.
+    /// What may still happen within the bounds.
     pub left: Bounds,
     /// The token of the lock that was given away.
     pub given: Option<LockToken>,
-    /// The key that each node forgot, while that would still be there.
+    /// The key that each node forgot, until it would have expired.
     pub forgot: Vec<Option<Forgotten>>,
-    /// Whether each node came back as a copy of another one, and the token of the key that it had.
+    /// By node: `Some` if it came back as a copy, with the token of the key that came with it.
     pub copied: Vec<Option<Option<LockToken>>>,
-    /// The token of the key that a flush took away on each node.
+    /// By node: the token of the key that a flush took away.
     pub flushed: Vec<Option<LockToken>>,
     /// Whether each node is stopped.
     pub frozen: Vec<bool>,
     /// The fencing numbers that were given, in the order of holds.
     pub fences: Vec<u64>,
-    /// Whether one client at most may hold the lock: no operator deletes its key.
+    /// Whether two clients must never hold the lock. An operator that deletes keys makes that
+    /// possible.
     pub is_exclusive: bool,
-    /// Whether a counter may be started from a clock, so that the time itself matters.
+    /// Whether a counter may be started from a clock, so that states differ in time.
     pub has_lost_counters: bool,
 }
 
@@ -82,7 +83,8 @@ impl World {
                 world.connect(client, node).expect("nothing was asked yet");
             }
         }
-        // The connections have been good for so long that the client replaces a lost one at once.
+        // The connections were open for so long that a client replaces a lost one without a
+        // back-off.
         world.now = now.saturating_add(RECONNECT);
         for client in 0..plan.clients {
             world.take(Step::Turn { client: client as u8 }).expect("nothing was asked yet");
@@ -124,7 +126,7 @@ impl World {
         Arc::make_mut(&mut self.nodes[node])
     }
 
-    /// The state in words: what is on its way, and what each client and node has.
+    /// The state in words: what is in flight, and what each client and node has.
     pub fn describe(&self) -> String {
         let mut text = format!("{} ms, left: {:?}\n", self.now.as_nanos() / 1_000_000, self.left);
         for (index, client) in self.clients.iter().enumerate() {
@@ -149,7 +151,7 @@ impl World {
         text
     }
 
-    /// A step in words, with the message that arrives.
+    /// Describes a step, with the message that arrives.
     pub fn step_in_words(&self, step: Step) -> String {
         let up = |client: u8, node: u8| self.wire(client.into(), node.into()).up.front();
         let down = |client: u8, node: u8| self.wire(client.into(), node.into()).down.front();
@@ -170,8 +172,8 @@ impl World {
     }
 }
 
-/// A master that has been up for an hour, and says so for ever. So a restart shows in its `run_id`
-/// and in its marker alone, which is the harder case.
+/// A master that reports for ever that it has been up for an hour. So only its `run_id` and its
+/// marker show a restart, which is the harder case.
 fn old_master(node: usize, now: Instant) -> Master {
     let mut master = Master::new(names::master_seed(node), now);
     master.set_uptime(now, 3600);

@@ -1,5 +1,5 @@
 //! A subscriber that keeps every span and event of the library. It is the subscriber of the whole
-//! process, because a driver has a thread of its own. So each test looks for its own keys and
+//! process, because a driver has a thread of its own. So each test looks only at its own keys and
 //! nodes.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,8 @@ use tracing::{Event, Metadata, Subscriber};
 /// The fields of a span or an event, as text.
 pub type Fields = BTreeMap<String, String>;
 
-/// The spans, each with its name and level under `span` and `level`, and the events in their order.
+/// The spans, with their names and levels as fields `span` and `level`, and the events in their
+/// order.
 #[derive(Debug, Default)]
 struct Collected {
     spans: Vec<Fields>,
@@ -29,16 +30,16 @@ fn collected() -> MutexGuard<'static, Collected> {
     COLLECTED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The client that the subscriber itself calls at each event.
+/// A client that the subscriber calls at each event.
 static CALLED: Mutex<Option<SharedClient>> = Mutex::new(None);
 
-/// From now on the subscriber itself calls this client at each event, or no client.
+/// Makes the subscriber call this client at each event; `None`: no client.
 pub fn call(client: Option<SharedClient>) {
     let former = std::mem::replace(&mut *CALLED.lock().unwrap(), client);
     drop(former);
 }
 
-/// Collects from now on.
+/// Installs the subscriber.
 pub fn begin() {
     static BEGIN: Once = Once::new();
     BEGIN.call_once(|| {
@@ -46,7 +47,7 @@ pub fn begin() {
     });
 }
 
-/// The spans whose fields have these values, in the order of their beginnings.
+/// The spans whose fields have these values, in the order in which they began.
 pub fn spans(wanted: &[(&str, &str)]) -> Vec<Fields> {
     collected().spans.iter().filter(|it| has(it, wanted)).cloned().collect()
 }

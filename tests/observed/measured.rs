@@ -1,4 +1,4 @@
-//! The metrics of the `metrics` facade, on a recorder that keeps what it is given.
+//! The metrics of the `metrics` facade, with a recorder that keeps every value.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use super::{config, ready};
 
 const TTL: Duration = Duration::from_secs(10);
 
-/// Each metric with its labels: the sum of a counter, the value of a gauge, the count and the sum
+/// By metric with its labels: the sum of a counter, the value of a gauge, or the count and the sum
 /// of a histogram.
 #[derive(Debug, Default, Clone)]
 struct Kept(Arc<Mutex<BTreeMap<String, (u64, f64)>>>);
@@ -128,7 +128,7 @@ fn metrics_are_published_once_each_and_add_up_over_clients() {
     guard.release().unwrap();
     drop(other);
     masters.iter().next().unwrap().kill();
-    // The clients also read the answers that came after the majority's.
+    // The clients also read the answers that follow those of the majority.
     clients.iter().for_each(|client| client.drive(Duration::from_millis(300)).unwrap());
     publish_all();
     assert_eq!(kept.get("redlatch_locks_held"), Some((0, 0.0)));

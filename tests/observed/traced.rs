@@ -1,4 +1,4 @@
-//! Spans of requests, and events of locks and nodes, through each door.
+//! Spans of requests, and events of locks and nodes, through each interface.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::{config, ready};
 
 const TTL: Duration = Duration::from_secs(10);
 
-/// The names and outcomes of the spans of a key.
+/// The names and outcomes of all spans with this key.
 #[track_caller]
 fn outcomes(key: &str) -> Vec<(String, String)> {
     let spans = spans(&[("key", key)]);
@@ -23,7 +23,7 @@ fn pairs(of: &[(&str, &str)]) -> Vec<(String, String)> {
     of.iter().map(|(verb, outcome)| (verb.to_string(), outcome.to_string())).collect()
 }
 
-/// Waits until there is such an event.
+/// Waits for an event whose fields have these values.
 #[track_caller]
 fn wait_for_event(wanted: &[(&str, &str)]) {
     let end = Instant::now() + Duration::from_secs(20);
@@ -115,7 +115,7 @@ fn tracing_shows_each_request_of_an_engine() {
         ("acquire", "misconfigured"),
     ];
     assert_eq!(outcomes("engine"), pairs(&expected));
-    // The caller still gets every event of the nodes.
+    // The subscriber takes no event away: the caller still gets every event of the nodes.
     let polled: Vec<_> = std::iter::from_fn(|| engine.poll_node_event()).collect();
     assert!(polled.contains(&redlatch::NodeEvent::QuorumReady), "{polled:?}");
 }
@@ -127,7 +127,7 @@ fn tracing_shows_nodes_that_go_and_locks_that_are_lost() {
     let client = ready::shared(config(&masters));
     let keep = LockOptions::new(Duration::from_secs(1)).auto_extend(TTL);
     let guard = client.lock("lost", keep).wait().unwrap();
-    // A subscriber may call the client: the reports come after the client's own lock is released.
+    // The subscriber may call the client, because the client reports when its own mutex is free.
     collector::call(Some(client.clone()));
     for master in masters.iter() {
         master.kill();

@@ -1,5 +1,5 @@
-//! Plants faults into a copy of the tree, one at a time, and asks for each of them that a check
-//! finds it. The library has none of them: they are a patch, `faults.patch`.
+//! Plants faults into a copy of the tree, one at a time, and checks that a test finds each of them.
+//! The library has none of these faults: they are a patch, `faults.patch`.
 //!
 //! ```text
 //! cargo test --all-features --test planted                               # the patch applies
@@ -9,11 +9,12 @@
 //! ```
 //!
 //! The copy is `target/planted/tree`. It is built in `target/planted/build`, once for all faults:
-//! the variable `PLANTED_FAULT` switches one on. It has the files of the work tree, also those that
-//! are not committed, and the same `Cargo.lock`; the build asks for nothing from the network.
+//! the variable `PLANTED_FAULT` switches one on. The copy has the files of the work tree, also
+//! those that are not committed, and the same `Cargo.lock`; the build needs no network.
 //!
-//! The hazard is a check that finds something else than the fault. So the search, the simulation
-//! and the tests of the core also run in the copy without a fault, and have to pass there.
+//! The hazard is a check that fails for another reason than the fault. So the search, the
+//! simulation and the tests of the core also run in the copy without a fault, and have to pass
+//! there.
 
 #![allow(clippy::disallowed_methods, reason = "it measures how long a check takes")]
 
@@ -26,10 +27,10 @@ use std::time::Instant;
 use patch::Patch;
 use tree::{Outcome, Tree};
 
-/// What has to find a fault.
+/// A check that has to find a fault.
 #[derive(Debug, Clone, Copy)]
 enum Check {
-    /// `tests/model`, within the bounds of `of_fault` in its plans.
+    /// `tests/model` finds it, within the bounds of `of_fault` in its plans.
     Search,
     /// `tests/sim`: at least one of its first seeds fails.
     Simulation,
@@ -37,9 +38,9 @@ enum Check {
     Core(&'static str),
 }
 
-/// Each fault by the name that it has in the patch, what it breaks, and the checks that all have to
-/// find it. The search cannot find `SplitOfMixedRounds`: a waiter that wrongly gives its nodes
-/// up for another one joins again, which breaks no safety and ends well.
+/// For each fault: its name in the patch, what it breaks, and the checks that all have to find it.
+/// The search cannot find `SplitOfMixedRounds`: a waiter that wrongly gives its nodes up for
+/// another waiter joins the line again, which breaks no safety and ends well.
 const FAULTS: [(&str, &str, &[Check]); 20] = [
     ("QuorumOfHalf", "half of the nodes are a quorum", &[Check::Search]),
     ("DeadlineFromReply", "the deadline counts from the reply to the question", &[Check::Search]),
@@ -78,7 +79,8 @@ const BOTH: &[Check] = &[Check::Search, Check::Simulation];
 const BASES: &str = "line::deadline_of_a_hand_over_counts_from_the_base_of_each_node";
 const SPLITS: &str = "line_troubles::hand_over_does_not_count_after_a_later_poll_created_the_key";
 
-/// What the search and the simulation run for the fault that the environment names.
+/// The name of the test in the search and in the simulation that looks for the fault in
+/// `PLANTED_FAULT`.
 const BY_NAME: &str = "planted_fault_is_found";
 
 fn faults_patch() -> Patch {
@@ -99,8 +101,7 @@ fn planted_faults_are_those_of_the_patch() {
     assert_eq!(faults_patch().faults(), named, "{PATCH}, and the list here");
 }
 
-/// The test takes some minutes, half of them for the build of the copy; `.ci/run` has a step for
-/// it.
+/// Takes some minutes, half of them for the build of the copy; `.ci/run` has a step for it.
 #[test]
 #[ignore = "needs minutes: cargo test --all-features --test planted -- --ignored --nocapture"]
 fn planted_faults_are_found() {
@@ -120,7 +121,7 @@ fn planted_faults_are_found() {
     assert!(missed.is_empty(), "not found: {missed:?}");
 }
 
-/// Whether a check finds a fault. Prints what the check said.
+/// Whether a check finds a fault. Prints the output of the check.
 fn finds(tree: &Tree, check: Check, fault: &str, breaks: &str) -> bool {
     let start = Instant::now();
     let (found, output) = match check {
@@ -134,14 +135,14 @@ fn finds(tree: &Tree, check: Check, fault: &str, breaks: &str) -> bool {
     };
     let verdict = if found { "found" } else { "NOT found" };
     let time = start.elapsed();
-    // The result lines of a run with a fault are left out, so that no script adds them to the
-    // results of the tests.
+    // The result lines of these runs are left out, so that no script adds them to the results of
+    // the tests.
     output.lines().filter(|it| !it.contains("test result:")).for_each(|it| println!("{it}"));
     println!("{fault} ({breaks}): {verdict} by {check:?} in {time:.1?}\n");
     found
 }
 
-/// Whether the test that looks for a fault by its name finds it.
+/// Whether the test that looks for the fault finds it.
 fn found_by(tree: &Tree, binary: &str, fault: &str) -> (bool, String) {
     let test = if binary == "sim" { format!("planted::{BY_NAME}") } else { BY_NAME.to_owned() };
     let (outcome, output) = tree.run(binary, &test, Some(fault));

@@ -1,13 +1,13 @@
-//! Reads a patch in the unified format, and applies it to texts in memory: the machine may have
-//! neither git nor patch.
+//! Reads a patch in the unified format, and applies it to texts in memory, because the machine may
+//! have neither git nor patch.
 //!
-//! It only changes files: none is made, deleted or renamed. The hazard is a hunk at the wrong
-//! place. If the lines of a hunk are found at several places, it goes where its head says, and is
+//! The patch changes files; it does not make, delete or rename any. The hazard is a hunk in the
+//! wrong place. If its lines are found in several places, the hunk goes where its head says, and is
 //! refused if they are not there.
 
 use std::collections::BTreeSet;
 
-/// The changes of a tree.
+/// The changes of a patch.
 pub struct Patch {
     pub files: Vec<FilePatch>,
 }
@@ -22,17 +22,18 @@ struct Hunk {
     head: String,
     /// The number of the first line that it replaces, from 0 on.
     line: usize,
-    /// How many lines are still to be read of what it replaces, and of what it puts there.
+    /// While the hunk is read: how many of the lines that it replaces, and of those that it puts
+    /// there, are still to come.
     left: (usize, usize),
     before: Vec<String>,
     after: Vec<String>,
 }
 
 impl Patch {
-    /// Reads a patch. What is before the first file is for people.
+    /// Reads a patch. The lines before the first file are for people.
     ///
     /// # Panics
-    /// If it is no patch.
+    /// If the text is no patch.
     pub fn read(text: &str) -> Patch {
         let mut files: Vec<FilePatch> = Vec::new();
         for line in text.lines() {
@@ -49,14 +50,14 @@ impl Patch {
         Patch { files }
     }
 
-    /// The names of the faults that it plants.
+    /// The names of the faults in the patch.
     pub fn faults(&self) -> BTreeSet<String> {
         self.files.iter().flat_map(|file| &file.hunks).flat_map(Hunk::faults).collect()
     }
 }
 
 impl FilePatch {
-    /// The text with all changes, or which hunks do not fit.
+    /// The text with all changes; `Err`: which hunks do not fit.
     pub fn apply(&self, text: &str) -> Result<String, Vec<String>> {
         let lines: Vec<&str> = text.lines().collect();
         let (mut changed, mut done, mut wrong) = (Vec::new(), 0, Vec::new());
@@ -80,7 +81,7 @@ impl FilePatch {
 }
 
 impl Hunk {
-    /// The hunk of `@@ -10,4 +12,6 @@`.
+    /// An empty hunk with the head `@@ -10,4 +12,6 @@`.
     fn of(head: &str) -> Hunk {
         let mut ranges = head.split(' ').skip(1).map(|range| {
             let range = range.trim_start_matches(['-', '+']);
@@ -100,7 +101,7 @@ impl Hunk {
     }
 
     fn push(&mut self, line: &str) {
-        // An editor may have removed the space of an empty line.
+        // An editor may have removed the space that an empty line of a patch has.
         let (sign, text) = if line.is_empty() { (" ", "") } else { line.split_at(1) };
         let (was, is) = match sign {
             " " => (true, true),
@@ -119,7 +120,7 @@ impl Hunk {
         }
     }
 
-    /// Where its lines are, from `from` on.
+    /// The line at which the hunk fits, `from` or later.
     fn place(&self, lines: &[&str], from: usize) -> Result<usize, &'static str> {
         let count = self.before.len();
         let is_here = |&place: &usize| {

@@ -1,10 +1,10 @@
-//! The copy of the tree with the patch, and the tests that are run in it.
+//! The copy of the tree with the patch, and the tests that run in it.
 //!
-//! Only files that differ are written: cargo compares the times of files, and would compile them
-//! all again otherwise.
+//! A file is written only if it differs. Cargo compares the times of files, and would otherwise
+//! compile all of them again.
 //!
-//! The hazard is a test that is not run, or does not compile, and counts as one that fails. So the
-//! line of the harness decides: one test passed, or one test failed.
+//! The hazard is a test that does not run or does not compile, and is taken for one that fails. So
+//! the result line of the test harness decides: one test passed, or one test failed.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -14,8 +14,8 @@ use std::process::{Command, Stdio};
 
 use crate::patch::Patch;
 
-/// What the tests of the core are built from. Cargo also reads the manifests of all members, and
-/// looks for the targets that they name.
+/// The parts of the tree that are copied. Cargo also reads the manifests of all members of the
+/// workspace, and looks for the targets that they name.
 const PARTS: [&str; 9] =
     ["Cargo.toml", "Cargo.lock", "src", "tests", "benches", "examples", "cli", "doctests", "uring"];
 
@@ -35,9 +35,9 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Copies the tree, with the patch.
+    /// Copies the tree, and applies the patch to the copy.
     pub fn of(patch: &Patch) -> Tree {
-        // The folder is beside target/debug, wherever that is.
+        // The folder is next to target/debug, wherever that is.
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("planted");
         let (source, build) = (folder.join("tree"), folder.join("build"));
         let mut files = BTreeMap::new();
@@ -61,7 +61,7 @@ impl Tree {
         Tree { source, build }
     }
 
-    /// Compiles the tests, so that a test does not fail because it does not compile.
+    /// Compiles the tests before they run, so that none fails because it does not compile.
     ///
     /// # Panics
     /// If they do not compile.
@@ -72,7 +72,7 @@ impl Tree {
         assert!(status.success(), "the tree with the faults does not compile. {HELP}");
     }
 
-    /// Runs a test by its whole name, with a fault or without. Returns what it printed, too.
+    /// Runs a test by its full name, with a fault or without. Also returns its output.
     pub fn run(&self, binary: &str, test: &str, fault: Option<&str>) -> (Outcome, String) {
         let mut cargo = self.cargo();
         cargo.args(["--quiet", "--test", binary, "--", "--exact", test, "--nocapture"]);
@@ -93,7 +93,7 @@ impl Tree {
         (outcome, printed)
     }
 
-    /// `cargo test` for the core alone, without the network.
+    /// `cargo test` for the core alone, without a network.
     fn cargo(&self) -> Command {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
         let mut cargo = Command::new(cargo);
@@ -108,7 +108,7 @@ impl Tree {
 const HELP: &str = "To write tests/planted/faults.patch again: bash tests/planted/edit \
                     makes a copy of the tree with the faults, and says what to do there.";
 
-/// The files that the patch changes, with these changes.
+/// The texts of the files that the patch changes, with its changes.
 ///
 /// # Panics
 /// If the patch does not apply.
@@ -129,7 +129,7 @@ pub fn patched(patch: &Patch) -> BTreeMap<PathBuf, String> {
     files
 }
 
-/// Every file below `path`, without what was built.
+/// Reads every file below `path`, without build results.
 fn read_all(root: &Path, path: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
     let whole = root.join(path);
     if !whole.is_dir() {
@@ -145,10 +145,10 @@ fn read_all(root: &Path, path: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
     }
 }
 
-/// The tree that is tested.
+/// The tree under test.
 pub fn root() -> PathBuf {
-    // The variable is read at run time first: two checkouts that share a target folder share this
-    // binary, too.
+    // The variable of the run comes before that of the build, because two checkouts with one target
+    // folder share this binary.
     let now = std::env::var_os("CARGO_MANIFEST_DIR");
     now.map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from)
 }

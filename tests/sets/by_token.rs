@@ -1,11 +1,11 @@
-//! Several keys on real servers that are extended by their token alone.
+//! Locks over several keys, on real servers, that are extended by their token alone.
 
 use redlatch::{KeySet, LockToken, NodeState, Outcome};
 
 use super::*;
 use crate::engine_loop::Loop;
 
-/// A lock on `a` and `b` that every node granted, without its holder.
+/// The token of a lock on `a` and `b` that every node granted and that has no holder any more.
 fn given(fleet: &Fleet) -> LockToken {
     let holder = client(fleet);
     let guard = holder.try_lock(["a", "b"], TTL).unwrap();
@@ -20,7 +20,7 @@ fn drive_until(client: &Client, what: &str, mut holds: impl FnMut() -> bool) {
     });
 }
 
-/// How long each key lives on a node, in seconds that have begun.
+/// The ttls of both keys on a node, in seconds, rounded up.
 fn lives(fleet: &Fleet, node: usize) -> [i64; 2] {
     ["a", "b"].map(|key| (fleet[node].pttl(key) + 999) / 1_000)
 }
@@ -34,7 +34,7 @@ fn extend_by_token_of_a_set_prolongs_every_key_everywhere() {
     drive_until(&script, "every key lives longer", || {
         (0..3).all(|node| lives(&fleet, node).iter().all(|&left| left > 20))
     });
-    // The extend never shortens, and a script that a node forgot is sent again.
+    // An extend never shortens, and a node that forgot the script gets it again.
     fleet.iter().for_each(|node| drop(node.command(&["SCRIPT", "FLUSH"])));
     let shorter = script.extend_token(["a", "b"], token.clone(), TTL).unwrap();
     assert!(shorter < deadline, "a majority agreed to no more than that");
@@ -56,7 +56,7 @@ fn extend_by_token_of_a_set_leaves_all_keys_of_a_node_that_lost_one() {
     script.drive(millis(50)).unwrap();
     assert!((1..=10).contains(&lives(&fleet, 0)[0]), "{:?}", lives(&fleet, 0));
     assert_eq!(fleet[0].get("b"), None, "an extend makes no key");
-    // On a second node, one key holds another client's token: two of three nodes do not have the
+    // On a second node one key has another client's token, so two of three nodes do not have the
     // set.
     fleet[1].command(&["SET", "b", &"c".repeat(40), "PX", "30000"]);
     let error = script.extend_token(["a", "b"], token.clone(), 6 * TTL).unwrap_err();
@@ -65,7 +65,7 @@ fn extend_by_token_of_a_set_leaves_all_keys_of_a_node_that_lost_one() {
     assert!(error.to_string().contains("for \"b\", one of 2 keys"), "{error}");
     script.drive(millis(50)).unwrap();
     assert!(lives(&fleet, 1).iter().all(|&left| left <= 30), "{:?}", lives(&fleet, 1));
-    // A call for one key of the set treats it like any other key.
+    // A call for only one key of the set works as for any single key.
     script.extend_token("a", token.clone(), TTL).unwrap();
     let released = script.release_token(["a", "b"], token).unwrap();
     assert_eq!(released, ReleaseOutcome::TakenByOther);
@@ -73,7 +73,7 @@ fn extend_by_token_of_a_set_leaves_all_keys_of_a_node_that_lost_one() {
     nothing_is_left(&fleet);
 }
 
-/// The longest ttl here, and so the length of a quarantine.
+/// The longest ttl here. A quarantine lasts for this time and the drift.
 const MAX_TTL: Duration = Duration::from_secs(30);
 
 #[test]
@@ -99,7 +99,7 @@ fn extend_by_token_of_a_set_is_there_in_every_interface() {
     let fleet = Fleet::start(3);
     let token = given(&fleet);
     let both = KeySet::new(["a", "b"]).unwrap();
-    // The extend of each interface prolongs both keys on a majority.
+    // Checks that an interface's extend prolonged both keys on a majority.
     let prolonged = |seconds: i64| {
         let is_longer = |&node: &usize| lives(&fleet, node).iter().all(|&left| left > seconds);
         assert!((0..3).filter(is_longer).count() >= 2, "{seconds} s");

@@ -1,4 +1,4 @@
-//! A client in a process of its own, which takes random sets of keys again and again.
+//! A client in a process of its own, which locks random sets of keys again and again.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write, stdin};
@@ -9,26 +9,26 @@ use redlatch::{LockOptions, clock};
 use super::*;
 use crate::support::{Dice, again};
 
-/// Stands before every line to the parent: the test harness prints lines of its own.
+/// Begins every line to the parent, because the test harness prints lines of its own.
 const MARK: &str = "@ ";
 
-/// How long a lock lives whose release does not arrive.
+/// The ttl: how long a lock lives if its release does not arrive.
 const SHORT: Duration = millis(1500);
 
-/// What the processes do.
+/// The orders for a process.
 #[derive(Debug, Clone, Copy)]
 pub struct Contest<'a> {
     /// How many keys there are.
     pub keys: usize,
     /// How many of them a set has.
     pub of: usize,
-    /// When it is over, on the clock of deadlines, in nanoseconds.
+    /// When it ends, on the clock of deadlines, in nanoseconds.
     pub end: u64,
-    /// The file that the processes write their holds into.
+    /// The file into which the processes write their holds.
     pub file: &'a str,
 }
 
-/// The process, seen from the test.
+/// The parent's end of the process.
 pub struct Process {
     child: Child,
     input: ChildStdin,
@@ -45,14 +45,14 @@ impl Process {
         Process { child, input, output }
     }
 
-    /// Takes random sets until the contest is over; then it says `done`.
+    /// Tells the process to lock random sets until the end of the contest; then it prints `done`.
     #[track_caller]
     pub fn contend(&mut self, contest: Contest<'_>) {
         let Contest { keys, of, end, file } = contest;
         writeln!(self.input, "{keys} {of} {end} {file}").expect("the process listens");
     }
 
-    /// The next line from it.
+    /// The next line from the process.
     #[track_caller]
     pub fn answer(&mut self) -> String {
         loop {
@@ -73,7 +73,7 @@ impl Drop for Process {
     }
 }
 
-/// No test by itself: the life of the processes that the tests start.
+/// This is no test by itself: the other tests start it as their process.
 #[test]
 fn in_a_process_of_its_own() {
     let Some(urls) = again::nodes() else { return };
@@ -92,8 +92,9 @@ fn in_a_process_of_its_own() {
     assert!(left == 0, "{left} records are left");
 }
 
-/// Writes every hold into the file: the process id, when it asked, from when and until when it
-/// held, and the numbers of the keys. A wait that got no lock holds from 0.
+/// Locks random sets until the end. Writes a line for each request into the file: the process id,
+/// when it asked, from when until when it held, and the numbers of the keys. If it got no lock,
+/// "from" is 0.
 fn contend(client: &Client, Contest { keys, of, end, file }: Contest<'_>) {
     // Many processes append to the file, so each line is one write.
     let mut file = OpenOptions::new().append(true).open(file).expect("the parent made it");
@@ -125,6 +126,6 @@ fn contend(client: &Client, Contest { keys, of, end, file }: Contest<'_>) {
         let line = format!("{who} {asked} {from} {until} {}\n", held.join(" "));
         file.write_all(line.as_bytes()).expect("the file can be written");
     }
-    // The releases that are pending for a node that was away are sent when it is back.
+    // Sends the releases that are pending for nodes that were down, once they are back.
     client.drive(2 * SECOND).expect("the poller works");
 }

@@ -1,8 +1,8 @@
-//! Processes that take overlapping sets of keys, while a minority of the nodes stops, goes on, dies
-//! and comes back: no two hold one key at one time, and no process waits for long.
+//! Processes that lock overlapping sets of keys, while a minority of the nodes stops, continues,
+//! dies and comes back: no two hold one key at one time, and no process waits for long.
 //!
-//! The processes write what they held into one file; the checker reads nothing else. The nodes
-//! write every key to a file of theirs before they answer, so that a key survives a kill.
+//! The processes write their holds into one file, and the checker reads nothing else. The nodes
+//! write every key to a file before they answer, so that a key survives a kill.
 
 use std::collections::BTreeMap;
 
@@ -12,19 +12,19 @@ use super::contending::{Contest, Process};
 use super::*;
 use crate::support::Dice;
 
-/// How long, in seconds: set it to a minute or more for a long run.
+/// The environment variable with the length in seconds: a minute or more for a long run.
 const SECONDS: &str = "REDLATCH_TEST_SETS_SECONDS";
 const SECONDS_UNLESS_SET: u64 = 6;
 
-/// No process waits longer for its set.
+/// The longest time that a process may wait for its set.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// A line of the file.
+/// One line of the file.
 #[derive(Debug, Clone)]
 struct Hold {
     who: u32,
     asked: u64,
-    /// 0: it did not get the lock.
+    /// 0: the process did not get the lock.
     from: u64,
     until: u64,
     keys: Vec<usize>,
@@ -34,7 +34,7 @@ fn now() -> u64 {
     clock::now().as_nanos()
 }
 
-/// Runs so many processes, with troubles of the nodes or without. Returns what they held.
+/// Runs `processes` processes, with faults of the nodes if `troubled`. Returns their holds.
 fn run(nodes: usize, processes: usize, keys: usize, of: usize, troubled: bool) -> Vec<Hold> {
     let fleet = Fleet::with(nodes, &["--appendonly", "yes", "--appendfsync", "no"]);
     let seconds = std::env::var(SECONDS).ok().and_then(|text| text.parse().ok());
@@ -58,7 +58,8 @@ fn run(nodes: usize, processes: usize, keys: usize, of: usize, troubled: bool) -
     holds
 }
 
-/// A minority of the nodes stops and goes on, or dies and comes back, again and again; how often.
+/// Stops and continues, or kills and restarts, a minority of the nodes, again and again until
+/// `end`. Returns how often.
 fn trouble(fleet: &Fleet, end: u64) -> usize {
     let mut dice = Dice::printed(now());
     let mut troubles = 0;
@@ -89,7 +90,7 @@ fn read(line: &str) -> Hold {
     Hold { who: who as u32, asked, from, until, keys }
 }
 
-/// No two processes held one key at one time.
+/// Checks that no two processes held one key at one time.
 fn no_two_at_one_time(holds: &[Hold]) {
     let mut by_key: BTreeMap<usize, Vec<&Hold>> = BTreeMap::new();
     for hold in holds.iter().filter(|hold| hold.from > 0) {

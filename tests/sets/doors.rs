@@ -1,4 +1,4 @@
-//! The same lock over several keys through the shared client, the engine and the descriptor.
+//! Locks over several keys through the shared client, the engine, and the engine with a descriptor.
 
 use redlatch::{AutoExtend, FdEngine, KeySet, Keys, Outcome, SharedClient};
 
@@ -41,14 +41,14 @@ fn shared_client_locks_sets_from_threads_and_tasks() {
     let names: Vec<&[u8]> = guard.keys().collect();
     assert_eq!(names, [&b"a"[..], b"b"]);
     drop(guard);
-    // This guard of one key may get the record that the set had.
+    // This lock of one key may use the record that the set had, but not its keys.
     let guard = locks.try_lock("a", TTL).wait().unwrap();
     assert_eq!(guard.keys().collect::<Vec<_>>(), [b"a"]);
     drop(guard);
     nothing_is_left(&fleet);
 }
 
-/// The keys of a lock that a client takes, and gives up again.
+/// The keys of a lock that a client acquires, and drops again.
 #[track_caller]
 fn taken(client: &Client, keys: impl Keys) -> Vec<String> {
     let guard = client.lock(keys, TTL).expect("they are free");
@@ -84,7 +84,7 @@ fn keys_of_every_type_are_locked_through_the_clients() {
         assert_eq!(keys, ["a", "b"]);
     }
     let shared = ready::shared(config(fleet.urls()));
-    // A call may own its keys or borrow them.
+    // A call may take its keys by value or by reference.
     let calls = [
         shared.lock(one.clone(), TTL).wait().map(|guard| guard.keys().count()),
         shared.lock(&several, TTL).wait().map(|guard| guard.keys().count()),

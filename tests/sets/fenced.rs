@@ -13,10 +13,10 @@ fn fenced() -> LockOptions {
     LockOptions::new(millis(500)).wait(20 * SECOND).fenced()
 }
 
-/// With the restart guard, and a `max_ttl` that makes the quarantine short.
+/// A client with the restart guard, and with a `max_ttl` that makes the quarantine short.
 fn guarded(fleet: &Fleet) -> Client {
     let config = config(fleet.urls()).restart_guard(RestartGuard::On).max_ttl(MAX_TTL);
-    // The client is ready when the quarantine of the nodes is over.
+    // The client is ready only when the quarantine of the nodes is over.
     ready::client(config)
 }
 
@@ -38,8 +38,8 @@ fn each_key_of_a_set_has_a_number_that_grows_beside_single_locks_and_other_sets(
             assert_eq!(guard.fences().count(), names.len(), "a number for each key");
             assert_eq!(guard.fence().is_some(), names.len() == 1);
             let mut last = last.lock().expect("no client panics");
-            // A holder whose thread was late notes its numbers late, out of order. They are not
-            // counted.
+            // A holder whose thread ran late writes its numbers after the next holder. Its numbers
+            // are not checked.
             if guard.remaining() > millis(200) {
                 for (key, fence) in guard.fences() {
                     assert_eq!(guard.fence_of(key), Some(fence));
@@ -115,13 +115,13 @@ fn fences_are_not_given_where_another_program_uses_the_counter_of_one_key() {
 }
 
 #[test]
-fn counters_and_locks_that_are_named_after_their_keys_do_not_meet() {
+fn counters_and_locks_with_similar_names_do_not_collide() {
     let fleet = Fleet::start(3);
     let client = guarded(&fleet);
     let names = ["a", "a:fence", "{a}:fence", "fence:{a}"];
     let mut last = BTreeMap::new();
     for turn in 0..9 {
-        // All locks at once, or two of them alone.
+        // All keys as one lock, or two locks of one key each.
         let groups: &[&[&str]] = if turn % 2 == 0 { &[&names] } else { &[&["a"], &["{a}:fence"]] };
         let guards = groups.iter().map(|&group| client.lock(group, fenced()).unwrap());
         for guard in guards.collect::<Vec<_>>() {

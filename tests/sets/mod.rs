@@ -17,7 +17,7 @@ use redlatch::{NodeError, NodeReply, ReleaseOutcome, RestartGuard};
 
 const TTL: Duration = Duration::from_secs(10);
 
-/// Without the restart guard: these servers are seconds old, and nothing was ever locked there.
+/// Without the restart guard, because these servers are seconds old and granted no lock before.
 fn config(urls: impl IntoIterator<Item = String>) -> Config {
     let config = Config::new(urls).expect("good addresses").node_timeout(5 * SECOND);
     config.restart_guard(RestartGuard::Off)
@@ -27,7 +27,7 @@ fn client(fleet: &Fleet) -> Client {
     ready::client(config(fleet.urls()))
 }
 
-/// What every node holds, as text.
+/// Every key on every node, as text.
 fn keys(fleet: &Fleet) -> Vec<(usize, String)> {
     let all = fleet.keys_everywhere().into_iter();
     let text = |(node, key): (usize, Vec<u8>)| (node, String::from_utf8_lossy(&key).into_owned());
@@ -76,7 +76,7 @@ fn set_that_is_refused_writes_none_of_its_keys() {
     let error = other.try_lock(["a", "b", "c"], TTL).unwrap_err();
     println!("{error}");
     assert!(error.is_contended() && error.to_string().contains("for \"b\", one of 3 keys"));
-    // Late answers and releases arrive during this call.
+    // Late answers arrive during this call, and the client sends releases.
     other.drive(millis(100)).unwrap();
     let all_but_b: Vec<_> = keys(&fleet).into_iter().filter(|(_, key)| key != "b").collect();
     assert!(all_but_b.is_empty(), "a part of a set: {all_but_b:?}");
@@ -107,7 +107,7 @@ fn loss_of_a_set_is_reported_at_once_and_names_the_key() {
     let mut guard = client.try_lock(["a", "b", "c"], TTL).unwrap();
     guard.auto_extend(60 * SECOND).unwrap();
     client.drive(millis(50)).unwrap();
-    // A key that one node lost is healed.
+    // If one node lost a key, the client heals it.
     fleet[0].command(&["DEL", "b"]);
     eventually(SOON, "the key is there again", || {
         client.drive(millis(5)).unwrap();
@@ -129,7 +129,7 @@ fn loss_of_a_set_is_reported_at_once_and_names_the_key() {
     println!("{error}");
     assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
     assert!(guard.check().unwrap_err().to_string().contains("for \"b\", one of 3 keys"));
-    // The keys that were not deleted are released, also where `b` was.
+    // The client releases the keys that were not deleted, also on nodes that lost `b`.
     drop(guard);
     client.drive(millis(100)).unwrap();
     nothing_is_left(&fleet);
@@ -145,8 +145,8 @@ fn set_with_a_key_of_another_type_is_held_by_another_program() {
     let error = client.try_lock(["a", "b"], TTL).unwrap_err();
     println!("{error}");
     assert!(error.is_contended() && error.to_string().contains("for \"b\", one of 2 keys"));
-    // If a key becomes a list while the lock is held, it belongs to another program. The others are
-    // released.
+    // While the lock is held, one of its keys becomes a list and so belongs to another program. The
+    // client releases the others.
     let guard = client.try_lock(["a", "c"], TTL).unwrap();
     eventually(SOON, "all three have it", || keys(&fleet).len() == 9);
     for node in fleet.iter() {
@@ -175,8 +175,8 @@ fn set_on_a_node_without_memory_leaves_nothing_there() {
     assert!(error.to_string().contains("needed 2 of 3 for \"a\" and 1 more key: "), "{error}");
     client.drive(millis(100)).unwrap();
     nothing_is_left(&fleet);
-    // The memory limit is what the server uses now: it runs out in the middle of the script, which
-    // goes on.
+    // The memory limit is what the server uses at present, so it is reached in the middle of the
+    // script. The script goes on.
     let used = fleet[2].info("used_memory");
     fleet[2].command(&["CONFIG", "SET", "maxmemory", &used]);
     let before = fleet[2].info("used_memory");
@@ -194,8 +194,7 @@ fn set_on_a_node_without_memory_leaves_nothing_there() {
     nothing_is_left(&fleet);
 }
 
-/// No server of today runs out of memory in the middle of a script: these masters do, in this
-/// process.
+/// Real servers do not run out of memory in the middle of a script; these simulated masters do.
 #[test]
 fn part_of_a_set_that_a_node_wrote_before_it_ran_out_of_memory_is_released() {
     for fenced in [false, true] {
@@ -234,7 +233,7 @@ fn part_of_a_set_that_a_node_wrote_before_it_ran_out_of_memory_is_released() {
 }
 
 #[test]
-fn set_that_cannot_be_is_refused_before_a_byte_is_sent() {
+fn set_that_is_not_allowed_is_refused_before_a_byte_is_sent() {
     let fleet = Fleet::start(1);
     let client = client(&fleet);
     let commands = fleet[0].info("total_commands_processed");

@@ -1,6 +1,6 @@
-//! Locks that are used by their token alone: one user is given a token, and no other user is. That
-//! user prolongs the lock by the token, believes in the deadline that the answer reports, and
-//! releases the key by the token, or leaves it to its ttl.
+//! Locks that a user has only by their token: no other user is given that token. The user extends
+//! the lock by the token, believes in the deadline that the answer reports, and releases the key by
+//! the token or leaves it to its ttl.
 
 use std::time::Duration;
 
@@ -14,19 +14,19 @@ use crate::handing::Offer;
 use crate::user::{Purpose, RELEASE_TIMEOUTS, State};
 use crate::world::World;
 
-/// A lock that a user has by its token.
+/// A lock that a user has only by its token.
 #[derive(Debug)]
 pub struct Borrowed {
     token: LockToken,
-    /// The belief of the user, once a majority agreed to a deadline.
+    /// The belief of the user, once an extend was won.
     belief: Option<usize>,
     /// The extend that is in flight.
     asked: Option<(Op, u64)>,
 }
 
 impl World {
-    /// A lock that was given away is for one user of any client, if that one has nothing to do.
-    /// Whether it is.
+    /// Offers a lock that was given away to one user of any client, and to no other. Returns
+    /// whether that user was free to take it.
     pub fn lend(&mut self, key: usize, token: LockToken) -> bool {
         let client = self.dice.place(self.clients.len());
         let user = self.dice.place(self.plan.users);
@@ -40,20 +40,21 @@ impl World {
         free
     }
 
-    /// A user uses a lock that it has the token of.
+    /// A user starts to use a lock whose token it was given.
     pub fn borrow(&mut self, client: usize, user: usize, offer: Offer) {
         let ttl = self.plan.ttl(&mut self.dice);
         self.borrow_for(client, user, offer, ttl);
     }
 
-    /// A user uses a lock that it has the token of, for this many milliseconds at first.
+    /// A user starts to use a lock whose token it was given, and extends it by this many
+    /// milliseconds.
     pub fn borrow_for(&mut self, client: usize, user: usize, offer: Offer, ttl: u64) {
         self.clients[client].users[user].key = offer.key;
         let borrowed = Borrowed { token: offer.token, belief: None, asked: None };
         self.prolong_by_token(client, user, borrowed, ttl);
     }
 
-    /// A user prolongs a lock by its token, by this many milliseconds.
+    /// A user extends a lock by its token, by this many milliseconds.
     fn prolong_by_token(&mut self, client: usize, user: usize, mut it: Borrowed, ttl: u64) {
         let (now, serial) = (self.agenda.now(), self.next_serial());
         let key = self.clients[client].users[user].key;
@@ -67,8 +68,8 @@ impl World {
         });
         match asked {
             Ok(op) => {
-                // The client sends the extend once more if a node forgot the script, as with a
-                // release.
+                // If a node forgot the script, the client sends the extend once more, as it does
+                // with a release.
                 let due = now + RELEASE_TIMEOUTS * self.plan.node_timeout();
                 self.note_request(client, serial, Purpose::Borrow { user }, "extend", due);
                 it.asked = Some((op, serial));
@@ -82,22 +83,22 @@ impl World {
                 self.tally.busy += 1;
                 self.rest(client, user);
             }
-            Err(error) => self.checker.violate(format!("an extend was refused: {error}")),
+            Err(error) => self.checker.report_violation(format!("an extend was refused: {error}")),
         }
     }
 
-    /// An extend by token came to its end.
+    /// An extend by token ended.
     pub fn borrowed(&mut self, client: usize, user: usize, result: Result<Outcome, Error>) {
         let now = self.agenda.now();
         let key = self.clients[client].users[user].key;
         let State::Borrowing(it) = &mut self.clients[client].users[user].state else { return };
         it.asked = None;
         let Ok(Outcome::Extended { deadline }) = result else {
-            // Nothing was prolonged: the belief of this user stays as it is.
+            // The extend failed, so the user still believes in the deadline that it knew before.
             return self.rest(client, user);
         };
-        // The latest deadline that was reported counts, in a new belief: the belief before it may
-        // have ended.
+        // The user believes in the latest deadline that was reported. That is a new belief, because
+        // the one before may have ended.
         let mut until = deadline.as_nanos();
         if let Some(before) = it.belief {
             until = until.max(self.checker.belief(before).until);
@@ -113,7 +114,7 @@ impl World {
         self.probe(belief);
     }
 
-    /// A user does something with a lock that it has the token of.
+    /// A user does the next thing with a lock that it has by its token.
     pub fn act_on_borrowed(&mut self, client: usize, user: usize, it: Borrowed) {
         if let Some((op, serial)) = it.asked {
             self.take_back(client, op, serial);

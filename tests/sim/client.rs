@@ -1,9 +1,9 @@
-//! A client: a real coordinator, in a loop around the engine's own turn. A turn is a row of steps,
-//! and time may pass between any two of them, or stand still for the client alone: it was stopped.
+//! A client: a real coordinator, in a loop around the engine's own turn. A turn has several steps.
+//! Between any two of them time may pass, or this client alone may be stopped.
 //!
-//! Around the turn the loop does what a caller's does: it reads what the poller reported, takes
-//! what ended, and lets the users act. The order of the steps is not decided here but in
-//! `proto::turn`, which the engine runs, too.
+//! Around the turn the loop does what an interface does: it reads what the poller reported, takes
+//! the completions, and lets the users act. `proto::turn` decides the order of the steps, as it
+//! does for the engine.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub enum Step {
     Read,
     /// The client takes completions, and its users act.
     Serve,
-    /// The client is in its turn, before this step.
+    /// The client is in its turn, and takes this step next.
     Turn(turn::Step),
 }
 
@@ -40,31 +40,31 @@ pub struct Client {
     pub coordinator: Coordinator,
     /// The connection of the client to each node.
     pub wires: Vec<Option<usize>>,
-    /// The latest of its connections to each node over which it may have sent its pending releases
-    /// there.
-    pub paid_on: Vec<Option<usize>>,
-    /// The users that want locks of it.
+    /// For each node, the latest connection on which the node was usable, so that the client may
+    /// have sent its pending releases on it.
+    pub usable_on: Vec<Option<usize>>,
+    /// Its users.
     pub users: Vec<User>,
-    /// Handles whose owners have forgotten them, to be used when they are long over.
+    /// Handles that their owners have forgotten. They are used long after their locks are over.
     pub relics: Vec<Relic>,
-    /// Ends that were reported and are not fetched yet.
+    /// Completions that were reported and are not fetched yet.
     pub told: Vec<Told>,
     /// The requests that the client's users wait for.
     pub asked: BTreeMap<u64, Purpose>,
-    /// The answer to a question of the simulation's own.
+    /// The answer to a request of the simulation itself.
     pub errand: Option<Result<Outcome, Error>>,
-    /// The state of its loop.
+    /// The state of the loop.
     pub step: Step,
-    /// The nodes of which it left something unread, though the poller reported it.
-    pub rest: Vec<bool>,
-    /// The input that waited for the client when its turn began.
+    /// By node: the poller reported input, and the client left some of it unread.
+    pub left_unread: Vec<bool>,
+    /// The input and output that waited when the turn began.
     pub waiting: Waiting,
     /// The client has ended.
     pub gone: bool,
     /// The client does not run before this moment.
     pub stopped_until: u64,
-    /// How long it was kept from running, in total.
-    pub kept_waiting: u64,
+    /// For how long in total the client was kept from running.
+    pub stopped_for: u64,
     wake: u64,
     wake_at: u64,
 }
@@ -75,57 +75,57 @@ impl Client {
         Client {
             coordinator,
             wires: vec![None; nodes],
-            paid_on: vec![None; nodes],
+            usable_on: vec![None; nodes],
             users,
             relics: Vec::new(),
             told: Vec::new(),
             asked: BTreeMap::new(),
             errand: None,
             step: Step::Idle,
-            rest: vec![false; nodes],
+            left_unread: vec![false; nodes],
             waiting: Waiting::nothing(nodes),
             gone: false,
             stopped_until: 0,
-            kept_waiting: 0,
+            stopped_for: 0,
             wake: 0,
             wake_at: u64::MAX,
         }
     }
 
-    /// Another process takes its place, with another core.
+    /// Another process takes this client's place, with a new coordinator.
     pub fn begin_anew(&mut self, coordinator: Coordinator) {
         self.coordinator = coordinator;
-        self.paid_on.fill(None);
-        self.rest.fill(false);
+        self.usable_on.fill(None);
+        self.left_unread.fill(false);
         self.relics.clear();
         self.told.clear();
         (self.errand, self.step, self.gone) = (None, Step::Idle, false);
-        // What the client was about to do before is not done.
+        // Wake-ups that were scheduled for the old process do not count.
         (self.wake, self.wake_at) = (self.wake + 1, u64::MAX);
     }
 
-    /// The client has no connection to the node any more. Returns the one that it had.
+    /// Forgets the connection to the node, and returns it.
     fn forget_wire(&mut self, node: usize) -> Option<usize> {
-        self.rest[node] = false;
+        self.left_unread[node] = false;
         self.waiting.forget(node);
         self.wires[node].take()
     }
 
-    /// Keeps it from running for a while.
+    /// Keeps the client from running for a while.
     pub fn stop(&mut self, now: u64, by: u64) {
         let from = self.stopped_until.max(now);
         self.stopped_until = from.max(now + by);
-        self.kept_waiting += self.stopped_until - from;
+        self.stopped_for += self.stopped_until - from;
     }
 }
 
-/// A moment for the coordinator.
+/// A simulated time as an instant of the coordinator.
 pub fn instant(now: u64) -> Instant {
     Instant::from_nanos(now)
 }
 
 impl World {
-    /// Something came for a client: one that sleeps wakes.
+    /// Wakes a client that sleeps, because something came for it.
     pub fn rouse(&mut self, client: usize) {
         let now = self.agenda.now();
         let it = &self.clients[client];
@@ -134,7 +134,7 @@ impl World {
         }
     }
 
-    /// The client goes on at `at`, and not at the moment that was meant before.
+    /// The client continues at `at`, and not at the moment that was scheduled before.
     fn wake_client(&mut self, client: usize, at: u64) {
         let it = &mut self.clients[client];
         it.wake += 1;
@@ -142,7 +142,7 @@ impl World {
         self.agenda.put(at, Event::Client { client, wake: it.wake });
     }
 
-    /// A client goes on with its turn, until it sleeps or the next step takes time.
+    /// The client takes its steps, until it sleeps or the next step takes time.
     pub fn go_on(&mut self, client: usize, wake: u64) {
         let now = self.agenda.now();
         let it = &mut self.clients[client];
@@ -173,8 +173,8 @@ impl World {
         }
     }
 
-    /// How long a client pauses between two steps. A caller is rarely away for so long that every
-    /// node seems to be silent, but when things go wrong that happens, too.
+    /// How long a client pauses between two steps. When there are faults, a pause is sometimes so
+    /// long that every node seems silent.
     fn pauses(&mut self) -> u64 {
         if self.plan.pace > 0 && self.dice.chance(200) {
             return self.dice.below(self.plan.pace);
@@ -184,7 +184,7 @@ impl World {
         if away { self.dice.below(3 * self.plan.node_timeout()) } else { 0 }
     }
 
-    /// The caller reads nothing and writes nothing for a while, and then begins with a turn.
+    /// Stops the client for a while, after which it begins with a turn.
     pub fn keep_busy_before_its_turn(&mut self, client: usize, by: u64) {
         let now = self.agenda.now();
         self.clients[client].step = Step::Turn(turn::Step::FIRST);
@@ -201,7 +201,7 @@ impl World {
             Step::Serve => {
                 self.serve(client);
                 if self.dice.chance(200) {
-                    // Some interfaces write a request at once.
+                    // Some interfaces write a request before the next turn.
                     turn::write_out(&mut self.drive(client));
                 }
                 Step::Turn(turn::Step::FIRST)
@@ -219,26 +219,26 @@ impl World {
         }
     }
 
-    /// Looks whether the poller would report something, or there is no sleep at all. Input that was
-    /// left unread is not reported again.
+    /// Whether the poller would return without a sleep: bytes came that it has not reported yet, or
+    /// a timer is due. The poller does not report again what the client left unread.
     fn looks_for_more(&mut self, client: usize) -> bool {
         let it = &self.clients[client];
-        let came = it.wires.iter().zip(&it.rest).any(|(wire, rest)| {
+        let came = it.wires.iter().zip(&it.left_unread).any(|(wire, rest)| {
             wire.is_some_and(|wire| !rest && !self.network.wires[wire].inbox.is_empty())
         });
         came || self.sleeps_until(client) <= self.agenda.now()
     }
 
     fn fall_asleep(&mut self, client: usize) {
-        self.look_at_what_is_left(client);
+        self.check_before_sleep(client);
         let at = self.sleeps_until(client);
         if at < u64::MAX {
             self.wake_client(client, at);
         }
     }
 
-    /// Reads what the poller reported. Of some nodes it reads less than is there: the others are
-    /// to have their turn, too.
+    /// Reads what the poller reported. Of some nodes it reads only one piece, and leaves the rest
+    /// to a later step.
     fn read_reported(&mut self, client: usize) {
         for node in self.any_order() {
             let most = if self.dice.chance(30) { 1 } else { usize::MAX };
@@ -259,7 +259,7 @@ impl World {
         order
     }
 
-    /// Reads so many pieces that arrived on the wire to a node, as one piece if there are several.
+    /// Reads up to `most` pieces that arrived from a node, joined into one.
     pub fn read(&mut self, client: usize, node: usize, most: usize) {
         let Some(wire) = self.clients[client].wires[node] else { return };
         if self.network.wires[wire].inbox.is_empty() {
@@ -287,27 +287,27 @@ impl World {
         self.hand_in(client, node, wire, &bytes);
         let has_it = self.clients[client].wires[node] == Some(wire);
         if has_it && !self.network.wires[wire].inbox.is_empty() {
-            self.clients[client].rest[node] = true;
+            self.clients[client].left_unread[node] = true;
             self.tally.rests += 1;
         }
-        self.look_at_standing(client, node);
-        self.look_at_beliefs(client);
-        self.look_at_forced(client, node, wire);
+        self.count_node_state(client, node);
+        self.check_beliefs(client);
+        self.check_forced(client, node, wire);
     }
 
-    /// Gives the core what was read, in the portions that this wire's reader gets.
+    /// Passes what was read to the coordinator, in pieces as this wire's reader gets them.
     fn hand_in(&mut self, client: usize, node: usize, wire: usize, bytes: &[u8]) {
         let (now, id) = (self.agenda.now(), NodeId::new(node));
         let coordinator = &mut self.clients[client].coordinator;
         for portion in self.network.wires[wire].reads.portions(bytes, &mut self.dice) {
-            // If proto has broken the connection off, it is closed with the next actions.
+            // If the coordinator has given up the connection, its next actions close it.
             if coordinator.node_state(id).is_connected() {
                 coordinator.handle_bytes(id, portion, instant(now));
             }
         }
     }
 
-    /// A client finds that a connection is gone.
+    /// A client finds that a connection has ended.
     pub fn lose(&mut self, client: usize, node: usize, wire: usize, words: &'static str) {
         let now = self.agenda.now();
         self.network.wires[wire].left = true;
@@ -317,7 +317,7 @@ impl World {
         self.trace.note(now, || format!("client {client} lost node {node}: {words}"));
     }
 
-    /// Opens or closes a connection.
+    /// Carries out an action: opens or closes a connection.
     pub fn act_on_wire(&mut self, client: usize, action: Action) {
         let now = self.agenda.now();
         self.trace.note(now, || format!("client {client}: {action:?}"));
@@ -331,7 +331,7 @@ impl World {
         }
     }
 
-    /// Opens a connection. A stopped node's kernel opens it too; a dead one's refuses.
+    /// Opens a connection. The kernel of a stopped node accepts it; that of a dead node refuses it.
     fn open(&mut self, client: usize, node: usize) {
         let now = self.agenda.now();
         let wire = self.network.wire(client, node, &mut self.dice);
@@ -348,8 +348,8 @@ impl World {
         coordinator.handle_connecting(NodeId::new(node), instant(now));
     }
 
-    /// Takes note of what it reports of the nodes.
-    pub fn look_at_events(&mut self, client: usize) {
+    /// Counts the events that a client reports about nodes.
+    pub fn count_events_of(&mut self, client: usize) {
         let now = self.agenda.now();
         while let Some(event) = self.clients[client].coordinator.poll_node_event() {
             self.trace.note(now, || format!("client {client}: {event:?}"));
@@ -359,20 +359,20 @@ impl World {
                     self.tally.jumps += 1;
                 }
                 NodeEvent::ClockJumped { .. } => {
-                    self.checker.violate(format!("no clock jumped here: {event:?}"));
+                    self.checker.report_violation(format!("no clock jumped here: {event:?}"));
                 }
                 _ => {}
             }
         }
     }
 
-    /// Takes note of what the coordinator makes of a node.
-    fn look_at_standing(&mut self, client: usize, node: usize) {
+    /// Counts what the client's coordinator says of a node.
+    fn count_node_state(&mut self, client: usize, node: usize) {
         let it = &mut self.clients[client];
         let id = NodeId::new(node);
         let state = it.coordinator.node_state(id);
         if state.is_usable() {
-            it.paid_on[node] = it.wires[node];
+            it.usable_on[node] = it.wires[node];
         }
         self.tally.suspects += u64::from(state == NodeState::Suspect);
         self.tally.pending_releases += u64::from(it.coordinator.pending_releases(id) > 0);

@@ -1,27 +1,26 @@
-//! Nodes that come back as a copy of another node: with its keys, their tokens and what is left of
-//! their ttls, with its node marker, and as a new process. That makes a key of ours stand where
-//! another client's key may have stood.
+//! Nodes that come back as a copy of another node: a new process with that node's keys, tokens,
+//! remaining ttls and node marker. Then a key of ours may stand where another client's key stood.
 
 use redlatch::proto::RestartGuard;
 
 use crate::directed::{FORGETFUL, HOLDER, RIVAL, Scenario};
 
-/// The holder's key on the third node ends while the holder cannot reach that node. The node grants
-/// the key to the rival, and comes back as a copy of the second node: the holder's key stands where
-/// the rival's stood. The holder's first question was granted there, by a node that was trusted.
+/// The holder's key on the third node expires while the holder cannot reach that node. The node
+/// grants the key to the rival, and comes back as a copy of the second node: with the holder's key
+/// in the place of the rival's. The node was trusted when it granted the holder's acquire.
 fn key_ends_before_its_node_is_a_copy(guard: RestartGuard) {
     let mut it = Scenario::guarded_by(guard);
     it.acquire(HOLDER, 60);
     it.until(2);
     it.assert(it.left(HOLDER) > 50);
-    // The holder's requests to node FORGETFUL would arrive at 67 ms, and the end of the connection
-    // does.
+    // The holder's requests to node FORGETFUL would arrive at 67 ms; before that the connection
+    // ends.
     it.stall(HOLDER, FORGETFUL, 65);
     it.until(30);
     it.extend(HOLDER, 60);
     it.until(64);
     it.assert(it.left(HOLDER) > 20);
-    // The rival's request reaches node 0 after the holder's key there has ended.
+    // The rival's requests arrive after the holder's keys on nodes 0 and 1 have expired.
     it.stall(RIVAL, 0, 60);
     it.stall(RIVAL, 1, 60);
     it.acquire(RIVAL, 300);
@@ -42,15 +41,15 @@ fn extend_does_not_count_a_copied_key_whose_own_had_ended() {
     key_ends_before_its_node_is_a_copy(RestartGuard::On);
 }
 
-/// No restart is seen here, unless the marker of another node shows it.
+/// The holder does not notice the restart, unless the copied marker shows it.
 #[test]
 fn extend_does_not_count_a_copied_key_on_a_node_that_was_declared_persistent() {
     key_ends_before_its_node_is_a_copy(RestartGuard::Persistent);
 }
 
-/// The third node was in quarantine for the holder before: it had restarted with its keys, and the
-/// holder noticed that later than the rival. So nothing is reported to the holder when the node
-/// comes back as a copy, and the rival has trusted it since.
+/// For the holder the third node was in quarantine before: it had restarted with its keys, and the
+/// holder noticed that later than the rival did. So the holder gets no event when the node comes
+/// back as a copy, while the rival already trusts the node.
 #[test]
 fn extend_does_not_count_a_copied_key_on_a_node_that_was_in_quarantine_before() {
     let mut it = Scenario::new();
@@ -61,7 +60,7 @@ fn extend_does_not_count_a_copied_key_on_a_node_that_was_in_quarantine_before() 
     it.stop(HOLDER, 200);
     it.until(214);
     it.assert(it.quarantines(HOLDER) && it.left(HOLDER) > 50);
-    // The quarantine lasts up to 323 ms.
+    // The quarantine would last until 323 ms.
     it.stall(HOLDER, FORGETFUL, 109);
     it.extend(HOLDER, 150);
     it.until(320);
@@ -82,8 +81,9 @@ fn extend_does_not_count_a_copied_key_on_a_node_that_was_in_quarantine_before() 
     it.assert(it.left(RIVAL) > 100);
 }
 
-/// The node restarts with its keys, and the holder's key there is its own. So each yes counts, long
-/// after the time that the first one gave the key, and the lock lives on without the first node.
+/// The node restarts with its keys, and the holder's key there is its own. So its votes count as
+/// long as the lock is renewed, far beyond the ttl of the acquire, and the lock survives without
+/// the first node.
 #[test]
 fn extend_counts_a_key_that_survived_a_restart_as_long_as_it_is_renewed() {
     let mut it = Scenario::new();

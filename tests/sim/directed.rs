@@ -1,4 +1,4 @@
-//! Scenarios that chance would hardly find, step by step in the same world.
+//! Scenarios that chance would hardly find, step by step in the same simulated world.
 
 use std::time::Duration;
 
@@ -14,15 +14,15 @@ use crate::trace::Trace;
 use crate::user::{Purpose, State, Wish};
 use crate::world::World;
 
-/// The clients.
+/// The clients of a scenario.
 pub const HOLDER: usize = 0;
 pub const RIVAL: usize = 1;
 const HEIR: usize = 2;
 
-/// When it begins, in milliseconds: the nodes have got their markers, and are trusted.
+/// When a scenario begins, in milliseconds: by then the nodes have markers and are trusted.
 const START: u64 = 500;
 
-/// The node that forgets.
+/// The third node, which forgets its keys.
 pub const FORGETFUL: usize = 2;
 
 pub struct Scenario {
@@ -31,12 +31,12 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// Every client knows every node, and has the restart guard on.
+    /// A scenario with the restart guard on. Every client knows every node.
     pub fn new() -> Scenario {
         Scenario::guarded_by(RestartGuard::On)
     }
 
-    /// Every client knows every node.
+    /// A scenario with this restart guard. Every client knows every node.
     pub fn guarded_by(guard: RestartGuard) -> Scenario {
         let trace = Trace::on();
         let mut plan = Plan::directed();
@@ -49,12 +49,13 @@ impl Scenario {
         Scenario { world, trace }
     }
 
-    /// Lets it go on up to this many milliseconds after the start.
+    /// Lets the world run until this many milliseconds after the start.
     pub fn until(&mut self, millis: u64) {
         self.world.run_until((START + millis) * MILLI);
     }
 
-    /// From now on the network between the client and the node takes this long.
+    /// Delays by this much all bytes between the client and the node, those in flight and later
+    /// ones.
     pub fn stall(&mut self, client: usize, node: usize, millis: u64) {
         let wire = self.world.clients[client].wires[node].expect("it is connected");
         self.world.network.stall(wire, millis * MILLI, &mut self.world.agenda);
@@ -80,21 +81,21 @@ impl Scenario {
         self.world.rouse(client);
     }
 
-    /// The rival's question is granted by the third node at once, and reaches the others when a
-    /// key that the holder took a moment before is over there. It does not learn of anything else.
-    fn a_rival_asks(&mut self) {
+    /// The third node grants the rival's acquire at once. The other nodes get it 83 ms later, when
+    /// a key that the holder took just before has expired there. The rival notices nothing else.
+    fn let_rival_acquire(&mut self) {
         self.stall(RIVAL, 0, 83);
         self.stall(RIVAL, 1, 83);
         self.acquire(RIVAL, 300);
     }
 
-    /// The client does not run for so long.
+    /// Keeps the client from running for so long.
     pub fn stop(&mut self, client: usize, millis: u64) {
         let now = self.world.agenda.now();
         self.world.clients[client].stop(now, millis * MILLI);
     }
 
-    /// The third node loses its process and all keys, and is back half a millisecond later.
+    /// Kills the forgetful node, which starts again half a millisecond later without its keys.
     fn restart(&mut self) {
         let now = self.world.agenda.now();
         self.world.kill_until(FORGETFUL, now + 500 * MICRO);
@@ -116,7 +117,7 @@ impl Scenario {
         assert!(self.world.flush(FORGETFUL), "the node runs");
     }
 
-    /// The client gives its lock away, and does not believe in it any more.
+    /// The client gives its lock away, and stops believing in it.
     fn give_away(&mut self, client: usize) -> LockToken {
         let now = self.world.agenda.now();
         let it = &mut self.world.clients[client].users[0];
@@ -141,14 +142,14 @@ impl Scenario {
         self.world.rouse(client);
     }
 
-    /// The holder's lock was prolonged by the third node's vote, or not: the rival has it now.
-    fn the_rival_has_it(&mut self) {
+    /// Checks that the third node's vote has not prolonged the holder's lock: the rival has it.
+    fn check_rival_has_it(&mut self) {
         self.until(100);
         self.assert(self.left(HOLDER) == 0 && self.left(HEIR) == 0);
         self.assert(self.left(RIVAL) > 100);
     }
 
-    /// For how many milliseconds more the client believes in its lock.
+    /// How many milliseconds of its lock the client still believes in.
     pub fn left(&self, client: usize) -> u64 {
         let now = self.world.agenda.now();
         let it = &self.world.clients[client];
@@ -156,14 +157,14 @@ impl Scenario {
         it.coordinator.remaining(&held.lock, instant(now)).as_millis() as u64
     }
 
-    /// Whether the node has the client's key.
+    /// Whether the node has the key with the client's token.
     pub fn holds(&self, client: usize, node: usize) -> bool {
         let State::Holding(held) = &self.world.clients[client].users[0].state else { return false };
         let (now, key) = (self.world.agenda.now(), &self.world.keys[0]);
         self.world.nodes[node].holds(now, key, held.lock.token().digits())
     }
 
-    /// Whether the third node is in quarantine for the client.
+    /// Whether the client has the third node in quarantine.
     pub fn quarantines(&self, client: usize) -> bool {
         let state = self.world.clients[client].coordinator.node_state(NodeId::new(FORGETFUL));
         matches!(state, NodeState::Quarantined(_))
@@ -176,9 +177,9 @@ impl Scenario {
     }
 }
 
-/// The third node grants the key to the rival, restarts without it, and is healed by the holder.
-/// Its key stands in the place of the one it forgot: if it counted for the holder at once, there
-/// would be two holders.
+/// The third node grants the key to the rival, restarts without it, and is healed by the holder. If
+/// that key counted for the holder at once, there would be two holders, because it stands in the
+/// place of the rival's.
 #[test]
 fn heal_in_quarantine_does_not_count_before_its_end() {
     let mut it = Scenario::new();
@@ -186,14 +187,14 @@ fn heal_in_quarantine_does_not_count_before_its_end() {
     it.acquire(HOLDER, 60);
     it.until(2);
     it.assert(it.left(HOLDER) > 50);
-    // The rival's request reaches node 0 after the holder's key there has ended.
+    // The rival's requests arrive after the holder's keys on nodes 0 and 1 have expired.
     it.stall(RIVAL, 0, 83);
     it.stall(RIVAL, 1, 83);
     it.acquire(RIVAL, 300);
     it.until(4);
     let now = it.world.agenda.now();
     it.world.kill_until(2, now + 500 * MICRO);
-    // The rival sees the restart only when it runs again.
+    // The rival sees the restart only after it was stopped for 85 ms.
     it.world.clients[RIVAL].stop(now, 85 * MILLI);
     it.until(10);
     it.extend(HOLDER, 60);
@@ -207,11 +208,11 @@ fn heal_in_quarantine_does_not_count_before_its_end() {
 }
 
 /// The third node granted the key to the rival and restarted without it. The holder wins by the
-/// others, and the third node's grant does not count; nor does it in an extend.
+/// other two; the third node's grant does not count, neither in the acquire nor in an extend.
 #[test]
 fn quarantine_grant_does_not_count_in_an_extend() {
     let mut it = Scenario::new();
-    it.a_rival_asks();
+    it.let_rival_acquire();
     it.until(2);
     it.restart();
     it.stop(RIVAL, 90);
@@ -221,15 +222,15 @@ fn quarantine_grant_does_not_count_in_an_extend() {
     it.assert(it.left(HOLDER) > 40);
     it.stall(HOLDER, 0, 200);
     it.extend(HOLDER, 300);
-    it.the_rival_has_it();
+    it.check_rival_has_it();
 }
 
-/// The holder won without the third node, which is flushed and executes the holder's question
-/// afterwards: the answer comes after the push, and does not count.
+/// The holder won without the third node, which is flushed before it executes the holder's `SET`.
+/// Its answer follows the push about the flush, and does not count.
 #[test]
 fn quarantine_grant_after_a_flush_and_the_verdict_does_not_count_in_an_extend() {
     let mut it = Scenario::new();
-    it.a_rival_asks();
+    it.let_rival_acquire();
     it.until(2);
     it.stall(HOLDER, 2, 8);
     it.acquire(HOLDER, 70);
@@ -240,14 +241,14 @@ fn quarantine_grant_after_a_flush_and_the_verdict_does_not_count_in_an_extend() 
     it.until(15);
     it.stall(HOLDER, 0, 200);
     it.extend(HOLDER, 300);
-    it.the_rival_has_it();
+    it.check_rival_has_it();
 }
 
-/// As before, but the holder learns of the flush while the acquire is undecided.
+/// As before, but the push about the flush arrives while the acquire is undecided.
 #[test]
 fn quarantine_grant_after_a_flush_before_the_verdict_does_not_count_in_an_extend() {
     let mut it = Scenario::new();
-    it.a_rival_asks();
+    it.let_rival_acquire();
     it.until(2);
     it.stall(HOLDER, 1, 8);
     it.stall(HOLDER, 2, 4);
@@ -260,12 +261,12 @@ fn quarantine_grant_after_a_flush_before_the_verdict_does_not_count_in_an_extend
     it.assert(it.left(HOLDER) > 40);
     it.stall(HOLDER, 0, 200);
     it.extend(HOLDER, 300);
-    it.the_rival_has_it();
+    it.check_rival_has_it();
 }
 
-/// Lets the third node forget the rival's key, and hold the holder's, which is given away.
+/// The third node forgets the rival's key and grants the holder's. The holder gives its lock away.
 fn given_away_in_quarantine(it: &mut Scenario) -> LockToken {
-    it.a_rival_asks();
+    it.let_rival_acquire();
     it.until(2);
     it.restart();
     it.stop(RIVAL, 90);
@@ -276,8 +277,8 @@ fn given_away_in_quarantine(it: &mut Scenario) -> LockToken {
     it.give_away(HOLDER)
 }
 
-/// The giver's key on the third node was set in quarantine. It does not count for the adopter,
-/// neither when it takes the lock up nor when it prolongs it.
+/// The giver's key on the third node was set in quarantine, so it does not count for the adopter,
+/// neither when it adopts nor when it extends.
 #[test]
 fn quarantine_grant_does_not_count_for_an_adopter() {
     let mut it = Scenario::new();
@@ -287,10 +288,10 @@ fn quarantine_grant_does_not_count_for_an_adopter() {
     it.assert(it.left(HEIR) > 35);
     it.stall(HEIR, 0, 200);
     it.extend(HEIR, 300);
-    it.the_rival_has_it();
+    it.check_rival_has_it();
 }
 
-/// A client that adopts the lock while a node is silent does not get it by the vote of a node in
+/// While another node is silent, a client cannot adopt the lock by the vote of a node in
 /// quarantine.
 #[test]
 fn a_lock_is_not_taken_up_by_the_vote_of_a_node_in_quarantine() {
@@ -300,15 +301,15 @@ fn a_lock_is_not_taken_up_by_the_vote_of_a_node_in_quarantine() {
     it.adopt(HEIR, token, 300);
     it.until(25);
     it.assert(it.left(HEIR) == 0);
-    it.the_rival_has_it();
+    it.check_rival_has_it();
 }
 
-/// A client that extends the lock by its token does not get the vote of a node in quarantine.
+/// A client cannot extend the lock by its token with the vote of a node in quarantine.
 #[test]
 fn quarantine_grant_does_not_count_in_an_extend_by_token() {
     let mut it = Scenario::new();
     let token = given_away_in_quarantine(&mut it);
     it.stall(HEIR, 0, 200);
     it.extend_token(HEIR, token, 300);
-    it.the_rival_has_it();
+    it.check_rival_has_it();
 }

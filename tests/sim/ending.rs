@@ -1,5 +1,5 @@
-//! The end of a run: everything is well again and no user wants anything. A key that is left now is
-//! leaked, and each client must be able to take every key.
+//! The end of a run: all faults are over and no user wants a lock. A key that is left now is a
+//! leak, and each client has to be able to take every key.
 
 use std::time::Duration;
 
@@ -20,16 +20,17 @@ use crate::node::Node;
 use crate::user::{Purpose, Wish};
 use crate::world::World;
 
-/// After so long the lines of dead clients are gone.
+/// After this time the lines have expired that dead clients left.
 const LINES: u64 = 11 * SECOND;
 
-/// Within this time a client has room at all nodes at once, though each is full during its probes.
+/// Within this time every client has a moment with room at all nodes, even if its probes fill them.
 const ROOM: u64 = 10 * SECOND;
 
 impl World {
-    /// No request, pending release, queued waiter or wait is left, and no key on any node.
+    /// Checks that no request, pending release, queued waiter or wait is left, and no key on any
+    /// node.
     pub fn check_that_nothing_is_left(&mut self) {
-        self.checker.all_answered();
+        self.checker.check_all_answered();
         for client in 0..self.clients.len() {
             self.wait_for_answers(client);
             let it = &self.clients[client].coordinator;
@@ -46,7 +47,8 @@ impl World {
             ];
             for (what, count) in counts {
                 if count > 0 {
-                    self.checker.violate(format!("client {client} is left with {count} {what}"));
+                    self.checker
+                        .report_violation(format!("client {client} is left with {count} {what}"));
                 }
             }
             self.check_timers(client);
@@ -54,10 +56,10 @@ impl World {
         self.check_that_no_key_is_left();
     }
 
-    /// These timers are left, and no other: of each node that of the next question for its time,
-    /// and of each node in quarantine that of its end. The look for silence that was armed by the
-    /// last question comes up to a node timeout later. So a moment without that timer comes within
-    /// as many node timeouts as there are nodes, unless the nodes are often asked for their time.
+    /// Checks that each client has only these timers: for each node that of the next probe, and for
+    /// each node in quarantine that of its end. A probe also sets a timer for a silent node, which
+    /// runs for a node timeout. So a moment without such a timer comes within as many node timeouts
+    /// as there are nodes, unless probes are frequent: then these timers are allowed.
     fn check_timers(&mut self, client: usize) {
         let nodes = self.nodes.len();
         let often = self.plan.settings.probe_interval <= 10 * self.plan.settings.node_timeout;
@@ -74,7 +76,7 @@ impl World {
             }
             if self.agenda.now() >= end {
                 let words = format!("client {client} is left with {left} timers, not {known}");
-                return self.checker.violate(words);
+                return self.checker.report_violation(words);
             }
             self.run_until(self.agenda.now() + MILLI);
             if !self.count_event() {
@@ -83,15 +85,14 @@ impl World {
         }
     }
 
-    /// Every question is answered: each node has a moment without one. (They are asked for their
-    /// time now and then, also now.)
+    /// Waits until each node has answered all requests for a moment: probes may follow at any time.
     fn wait_for_answers(&mut self, client: usize) {
         for node in 0..self.nodes.len() {
             let mut waited = 0;
             while self.clients[client].coordinator.unanswered(NodeId::new(node)) > 0 {
                 if waited == 100 {
                     let words = format!("node {node} owes client {client} an answer");
-                    return self.checker.violate(words);
+                    return self.checker.report_violation(words);
                 }
                 waited += 1;
                 self.run_until(self.agenda.now() + MILLI);
@@ -102,15 +103,15 @@ impl World {
         }
     }
 
-    /// No node is full for this client. The limits of some worlds are so small that the probes in
-    /// flight fill them, and a full node is not asked: it votes as a silent one does. A lock that
-    /// is on a bare majority of the nodes can be found only by a client that asks all of these.
+    /// Waits until no node is full for this client. Some worlds have limits so small that probes
+    /// fill them. A full node is not asked and counts as silent, but a lock on a bare majority is
+    /// found only if every node is asked.
     fn wait_for_room(&mut self, client: usize) {
         let end = self.agenda.now() + ROOM;
         while self.is_some_node_full(client) {
             if self.agenda.now() >= end {
                 let words = format!("client {client} never has room at all nodes");
-                return self.checker.violate(words);
+                return self.checker.report_violation(words);
             }
             self.run_until(self.agenda.now() + MILLI);
             if !self.count_event() {
@@ -125,11 +126,11 @@ impl World {
         report.nodes.iter().any(|node| node.reply == NodeReply::Failed(NodeError::Full))
     }
 
-    /// No token of a client that runs stands in a line. Those of dead clients go with the ttl of
-    /// their line.
+    /// Checks that no line has a token of a client that runs, and waits until the lines of dead
+    /// clients have expired.
     pub fn check_lines(&mut self) {
-        // A node with the data of another node has that node's lines, too.
-        let judged = |node: &Node| node.kills && !node.copied;
+        // A copied node also has the lines of its original, so it is left out.
+        let judged = |node: &Node| node.ends_connections && !node.copied;
         for (number, node) in self.nodes.iter().enumerate().filter(|(_, node)| judged(node)) {
             let clock = node.clock(self.agenda.now());
             for key in &self.keys {
@@ -138,7 +139,7 @@ impl World {
                     let token = member.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
                     if node.master.has_listener(channel) && !self.given.contains(token) {
                         let text = member.escape_ascii();
-                        self.checker.violate(format!("node {number} has in line: {text}"));
+                        self.checker.report_violation(format!("node {number} has in line: {text}"));
                     }
                 }
             }
@@ -150,7 +151,7 @@ impl World {
         for (number, node) in self.nodes.iter().enumerate() {
             let clock = node.clock(self.agenda.now());
             for key in node.master.keys(clock, 0) {
-                // The counters of fencing numbers outlive the locks.
+                // The counters of fencing numbers stay when the locks are gone.
                 if key == NODE_MARKER.as_bytes() || key.starts_with(b"redlatch:fence:") {
                     continue;
                 }
@@ -163,20 +164,20 @@ impl World {
                 if !self.excused.contains(&(number, key, token.clone()))
                     && !self.given.contains(&token)
                 {
-                    self.checker.violate(words);
+                    self.checker.report_violation(words);
                 }
             }
         }
     }
 
-    /// Each client in turn takes each key and releases it.
+    /// Lets each client in turn take and release each key.
     pub fn let_everyone_take_every_key(&mut self) {
         self.wait_for_the_excused();
         self.wait_for_trust();
         for client in 0..self.clients.len() {
             for key in 0..self.keys.len() {
                 let Some(lock) = self.take(client, key) else { return };
-                // A short lock may be over before the other clients have done with it what they do.
+                // A short lock could expire while the other client meddles with it.
                 let long = self.long_ttl() > 1_000;
                 let lock = if key == 0 && long { self.meddle(client, lock) } else { Some(lock) };
                 let Some(lock) = lock else { return };
@@ -185,22 +186,22 @@ impl World {
                 let it = &mut self.clients[client];
                 let _ = it.coordinator.release(lock, serial, instant(now));
                 it.asked.insert(serial, Purpose::Errand);
-                self.checker.ask(serial, client, "release", now + SECOND, it.kept_waiting);
+                self.checker.ask(serial, client, "release", now + SECOND, it.stopped_for);
                 let answer = self.run_errand(client);
                 if !matches!(answer, Some(Ok(Outcome::Released(ReleaseOutcome::Released)))) {
                     let words = format!("client {client} cannot release {key}: {answer:?}");
-                    return self.checker.violate(words);
+                    return self.checker.report_violation(words);
                 }
             }
         }
-        // The answers of the other nodes, after the majority's, must be read, too.
+        // The world also has to read the answers that follow those of the majority.
         self.run_until(self.agenda.now() + SECOND);
         self.excused.clear();
         self.given.clear();
         self.check_that_nothing_is_left();
     }
 
-    /// Excused locks are over with their ttl.
+    /// Waits until the excused locks have expired.
     fn wait_for_the_excused(&mut self) {
         let longest = self.nodes.iter().flat_map(|node| {
             let clock = node.clock(self.agenda.now());
@@ -209,15 +210,15 @@ impl World {
             locks.map(move |key| node.master.pttl(clock, 0, &key))
         });
         let longest = longest.max().unwrap_or(0).max(0) as u64;
-        // The node's clock may be slow, so a key may live longer than its ttl.
+        // The node's clock may be slow, so that a key lives longer than its ttl.
         let by = longest * MILLI + longest * MILLI / 50 + 2 * MILLI;
         self.run_until(self.agenda.now() + by);
     }
 
-    /// Nodes that may have forgotten something are trusted again. A client that did not see the
-    /// loss by itself learns of it from the marker that another client wrote, by its next probe,
-    /// and that may be written anew. So a quarantine may begin as late as with the second probe
-    /// from now, and one that is in force may be prolonged until then: none ends later than that.
+    /// Waits until all nodes are trusted again. A client that missed the loss of data learns of it
+    /// by a probe, from the marker that another client wrote, and that marker may be written after
+    /// its next probe. So a quarantine may begin or be prolonged up to the second probe from now,
+    /// but not later.
     fn wait_for_trust(&mut self) {
         let settings = &self.plan.settings;
         let probe = settings.probe_interval.as_nanos() as u64;
@@ -229,7 +230,7 @@ impl World {
             let next = until.max(self.agenda.now()) + 20 * MILLI;
             if next > end {
                 let words = format!("client {client} has a node in quarantine for too long");
-                return self.checker.violate(words);
+                return self.checker.report_violation(words);
             }
             self.run_until(next);
             if !self.count_event() {
@@ -238,7 +239,7 @@ impl World {
         }
     }
 
-    /// The client whose quarantine of a node ends last, and when that is.
+    /// The client whose quarantine of a node ends last, and when it ends.
     fn last_quarantine(&self) -> Option<(usize, u64)> {
         let nodes = || (0..self.nodes.len()).map(NodeId::new);
         let node_states = self.clients.iter().enumerate().flat_map(|(number, client)| {
@@ -261,12 +262,12 @@ impl World {
         if let Some(Ok(Outcome::Acquired(lock))) = answer {
             return Some(lock);
         }
-        self.checker.violate(format!("client {client} cannot take key {key}: {answer:?}"));
+        self.checker.report_violation(format!("client {client} cannot take key {key}: {answer:?}"));
         None
     }
 
-    /// Another client does with a lock what can be done by its token, and without it. At last the
-    /// lock has no owner for a moment, and then its first owner has it again.
+    /// Another client extends the lock by its token, inspects its key and force-releases it. At
+    /// last the first owner takes the lock again.
     fn meddle(&mut self, owner: usize, lock: Lock) -> Option<Lock> {
         let client = (owner + 1) % self.clients.len();
         let (ttl, token) = (Duration::from_millis(self.long_ttl()), lock.token());
@@ -274,7 +275,8 @@ impl World {
             core.extend_token(key, token.clone(), ttl, serial, at).map(|_| ())
         });
         if !matches!(extended, Some(Ok(Outcome::Extended { .. }))) {
-            self.checker.violate(format!("client {client} cannot extend by token: {extended:?}"));
+            self.checker
+                .report_violation(format!("client {client} cannot extend by token: {extended:?}"));
             return None;
         }
         let seen =
@@ -284,14 +286,16 @@ impl World {
             _ => false,
         };
         if !matches!(&seen, Some(Ok(Outcome::Inspected(seen))) if whose(seen)) {
-            self.checker.violate(format!("client {client} does not see {token}: {seen:?}"));
+            self.checker
+                .report_violation(format!("client {client} does not see {token}: {seen:?}"));
             return None;
         }
         let forced = self.errand(client, |core, key, serial, at| {
             core.force_release(key, serial, at).map(|_| ())
         });
         if !matches!(forced, Some(Ok(Outcome::Released(ReleaseOutcome::Released)))) {
-            self.checker.violate(format!("client {client} cannot force a release: {forced:?}"));
+            self.checker
+                .report_violation(format!("client {client} cannot force a release: {forced:?}"));
             return None;
         }
         let now = self.agenda.now();
@@ -299,7 +303,7 @@ impl World {
         self.take(owner, 0)
     }
 
-    /// Asks for something about the first key, and waits for the answer.
+    /// Makes a request about the first key, and waits for the answer.
     fn errand(
         &mut self,
         client: usize,
@@ -310,7 +314,7 @@ impl World {
         let (now, it) = (self.agenda.now(), &mut self.clients[client]);
         let asked = ask(&mut it.coordinator, &self.keys[0], serial, instant(now));
         it.asked.insert(serial, Purpose::Errand);
-        self.checker.ask(serial, client, "errand", now + SECOND, it.kept_waiting);
+        self.checker.ask(serial, client, "errand", now + SECOND, it.stopped_for);
         match asked {
             Ok(()) => self.run_errand(client),
             Err(error) => {
@@ -324,7 +328,7 @@ impl World {
         self.plan.settings.max_ttl.as_millis() as u64
     }
 
-    /// Lets time pass until the simulation's own question is answered.
+    /// Runs the world until the simulation's own request is answered.
     fn run_errand(&mut self, client: usize) -> Option<Result<Outcome, Error>> {
         self.rouse(client);
         let give_up = self.agenda.now() + SECOND;
@@ -337,9 +341,9 @@ impl World {
         self.clients[client].errand.take()
     }
 
-    /// The clients end, with requests in flight: locks that they have asked for and not handed out
-    /// go with them.
-    pub fn say_goodbye(&mut self) {
+    /// Ends all clients while requests are in flight. Locks that were granted and not handed out
+    /// have to go with them.
+    pub fn end_all_clients(&mut self) {
         for client in 0..self.clients.len() {
             for _ in 0..self.dice.below(3) {
                 let key = self.dice.place(self.keys.len());
@@ -365,8 +369,8 @@ impl World {
         self.check_that_no_key_is_left();
     }
 
-    /// A client ends: in order, it gives back what it has asked for, and all it has written
-    /// arrives; else it is just gone.
+    /// Ends a client. In order: it releases what it has, and all that it has written arrives.
+    /// Otherwise its connections are reset.
     pub fn end_client(&mut self, client: usize, in_order: bool) {
         let now = self.agenda.now();
         self.trace.note(now, || format!("client {client} ends"));

@@ -1,5 +1,5 @@
-//! What goes wrong, and how it gets well again. Which faults there are in a world, and how often,
-//! is the plan's; here they happen. Nodes that are killed and start again are in `restarts`.
+//! Brings about the faults, and ends them. The plan says which faults a world has, and how often.
+//! Nodes that are killed and start again are in `restarts`.
 
 use redlatch::NodeId;
 use redlatch::proto::NodeState;
@@ -8,11 +8,11 @@ use redlatch::testing::master::Trouble;
 use crate::agenda::{Event, MILLI, SECOND};
 use crate::world::{World, coordinator};
 
-/// The coordinators also see that a node was flushed if they were not connected then, or lost the
-/// connection before the push arrived.
+/// Whether the coordinators notice a flush of a node that happened before they connected, or of
+/// which the push was lost.
 pub const SEES_OLD_FLUSHES: bool = true;
 
-/// The coordinators also see that a node was promoted if it had been promoted before.
+/// Whether the coordinators notice that a node was promoted that had been promoted before.
 pub const SEES_EVERY_PROMOTION: bool = true;
 
 /// What can go wrong.
@@ -30,37 +30,38 @@ pub enum Kind {
     Stop,
     /// A node refuses commands for a while.
     Trouble,
-    /// A node's answers become errors on their way for a while, though it did what was asked.
+    /// An intermediary turns a node's answers into errors for a while, though the node did what was
+    /// asked.
     Lie,
     /// A node forgets the scripts.
     ForgetScripts,
-    /// A node refuses connections for a while, and all it has are cut.
+    /// A node refuses connections for a while, and its open ones are cut.
     Refuse,
-    /// A node becomes a replica, and a master again a while later, with what another one had.
+    /// A node becomes a replica for a while, and then a master with the data of another node.
     Promote,
-    /// A node is killed, and starts again with what another one had saved.
+    /// A node is killed, and starts again with the data that another one had saved.
     Copy,
     /// The clock of a node jumps.
     Jump,
-    /// A client dies, or ends in order, and begins anew.
+    /// A client is killed, or ends in order, and a new process takes its place.
     Crash,
     /// A node is flushed by an operator.
     Flush,
-    /// A node is flushed before it reads what is on its way to it, and another falls silent.
+    /// A node is flushed before it reads what is in flight to it, and another node falls silent.
     FlushFirst,
-    /// A key is deleted on a node, while a majority still holds it.
+    /// An operator deletes a key on one node, while a majority still holds it.
     Delete,
-    /// A key is deleted on all nodes, and then only one node at a time is well.
+    /// An operator deletes a key on all nodes, and then only one node at a time is healthy.
     Force,
 }
 
-/// The answer of a server to a command that its user may not call.
+/// A server's answer to a command that its user may not call.
 const REFUSED: &str = "-NOPERM this user may not do that\r\n";
 /// Commands of the handshake that some servers refuse.
 const GREETING: [&str; 3] = ["info", "hello", "client|tracking"];
 
 impl Kind {
-    /// The faults that may come together with any others.
+    /// The faults that may come together with all others.
     pub const USUAL: [Kind; 10] = [
         Kind::Cut,
         Kind::Stall,
@@ -76,7 +77,7 @@ impl Kind {
 }
 
 impl World {
-    /// Puts the next fault down.
+    /// Schedules the next fault.
     pub fn plan_fault(&mut self) {
         if self.plan.fault_pause > 0 {
             let at = self.agenda.now() + self.dice.below(self.plan.fault_pause);
@@ -84,8 +85,8 @@ impl World {
         }
     }
 
-    /// Something goes wrong.
-    pub fn go_wrong(&mut self) {
+    /// Brings about a fault, and schedules the next one.
+    pub fn bring_about_next_fault(&mut self) {
         if self.healed {
             return;
         }
@@ -98,7 +99,7 @@ impl World {
         self.plan_fault();
     }
 
-    /// Brings a fault about; returns whether there was anything that it could happen to.
+    /// Brings about this fault; returns whether there was anything that it could happen to.
     fn bring_about(&mut self, kind: Kind, node: usize) -> bool {
         match kind {
             Kind::Cut => return self.cut_one(),
@@ -123,14 +124,14 @@ impl World {
     }
 
     /// How long a fault lasts: a moment, about a node timeout, or long.
-    pub fn a_while(&mut self) -> u64 {
+    pub fn fault_length(&mut self) -> u64 {
         let timeout = self.plan.node_timeout();
         let longest =
             self.dice.weighted(&[(3, 5 * MILLI), (4, 2 * timeout), (2, 300 * MILLI), (1, SECOND)]);
         self.dice.below(longest)
     }
 
-    /// A wire that both ends use.
+    /// A wire that neither end has closed.
     fn any_wire(&mut self) -> Option<usize> {
         let wires = &self.network.wires;
         let live: Vec<usize> =
@@ -147,7 +148,7 @@ impl World {
 
     fn stall_one(&mut self) -> bool {
         let Some(wire) = self.any_wire() else { return false };
-        let by = self.a_while();
+        let by = self.fault_length();
         self.trace.note(self.agenda.now(), || format!("FAULT stall wire {wire} by {by} ns"));
         self.network.stall(wire, by, &mut self.agenda);
         true
@@ -155,14 +156,14 @@ impl World {
 
     /// A node is stopped for a while.
     pub fn freeze(&mut self, node: usize) {
-        let until = self.agenda.now() + self.a_while();
+        let until = self.agenda.now() + self.fault_length();
         self.trace.note(self.agenda.now(), || format!("FAULT freeze node {node} until {until}"));
         let it = &mut self.nodes[node];
         it.frozen_until = it.frozen_until.max(until);
         self.agenda.put(it.frozen_until, Event::Thaw { node });
     }
 
-    /// The clock of a node is set, by less than what is waited for at the end.
+    /// Sets a node's clock forward or back, by less than the end of a run waits for.
     fn jump(&mut self, node: usize) {
         let length = self.dice.weighted(&[(1, 10), (1, 300), (1, 2_000)]);
         let length = self.dice.below(length) as i64;
@@ -173,8 +174,8 @@ impl World {
         it.master.step_wall_clock(by);
     }
 
-    /// A frozen node goes on: it executes what has arrived, each connection's in its order, one
-    /// connection after the other in any.
+    /// A frozen node continues. It executes what has arrived: each connection's bytes in their
+    /// order, one connection after the other in a random order.
     pub fn thaw(&mut self, node: usize) {
         let now = self.agenda.now();
         if self.nodes[node].is_frozen(now) || self.nodes[node].down {
@@ -199,13 +200,13 @@ impl World {
 
     fn stop_one(&mut self) {
         let client = self.dice.place(self.clients.len());
-        let (now, by) = (self.agenda.now(), self.a_while());
+        let (now, by) = (self.agenda.now(), self.fault_length());
         self.trace.note(now, || format!("FAULT stop client {client} for {by} ns"));
         self.clients[client].stop(now, by);
     }
 
-    /// A client's process is gone: its kernel sends what it was given, or nothing. Its successor
-    /// knows nothing of it.
+    /// Ends a client's process. Its kernel still sends what was written, or drops it. The next
+    /// process knows nothing of the old one.
     fn crash_one(&mut self) {
         let (client, now) = (self.dice.place(self.clients.len()), self.agenda.now());
         let in_order = self.dice.chance(300);
@@ -237,7 +238,7 @@ impl World {
     }
 
     fn trouble(&mut self, node: usize) {
-        let (now, by) = (self.agenda.now(), self.a_while());
+        let (now, by) = (self.agenda.now(), self.fault_length());
         let answers = |reply: &str| Trouble::Answers {
             commands: ["set", "eval", "evalsha"].map(String::from).into(),
             reply: reply.as_bytes().into(),
@@ -248,7 +249,7 @@ impl World {
         };
         let number = self.dice.below(12);
         self.tally.troubles[number as usize] += 1;
-        // The names stand in `tally`, in this order.
+        // `tally` names the troubles in this order.
         let trouble = match number {
             0 => Trouble::Loading,
             1 => Trouble::Busy,
@@ -263,7 +264,7 @@ impl World {
             10 => refuses("client|tracking", REFUSED),
             _ => Trouble::TurnsAway("ERR max number of clients reached".into()),
         };
-        // A client that does not know which server the node is does not send CLIENT KILL there.
+        // A client that does not know which server the node is cannot send CLIENT KILL there.
         let refuses_kill = match &trouble {
             Trouble::Busy => true,
             Trouble::Answers { commands, .. } => {
@@ -277,7 +278,7 @@ impl World {
         };
         self.trace.note(now, || format!("FAULT trouble at node {node} for {by} ns: {trouble:?}"));
         let it = &mut self.nodes[node];
-        it.kills = it.kills && !refuses_kill;
+        it.ends_connections = it.ends_connections && !refuses_kill;
         it.master.suffer(trouble);
         it.troubled_until = it.troubled_until.max(now + by);
         self.agenda.put(it.troubled_until, Event::Recover { node });
@@ -286,7 +287,7 @@ impl World {
         }
     }
 
-    /// A troubled node is well again.
+    /// A node that was in trouble serves commands again.
     pub fn recover(&mut self, node: usize) {
         let it = &mut self.nodes[node];
         if it.troubled_until <= self.agenda.now() {
@@ -295,12 +296,12 @@ impl World {
     }
 
     fn lie(&mut self, node: usize) {
-        let until = self.agenda.now() + self.a_while();
+        let until = self.agenda.now() + self.fault_length();
         self.trace.note(self.agenda.now(), || format!("FAULT node {node} lies until {until}"));
         self.nodes[node].lies_until = until;
     }
 
-    /// An operator makes a node forget the scripts, or all of them one after the other.
+    /// An operator flushes the scripts of a node, or of all nodes one after the other.
     pub fn forget_scripts(&mut self, node: usize) {
         let now = self.agenda.now();
         let all = self.dice.chance(500);
@@ -312,16 +313,16 @@ impl World {
         }
     }
 
-    /// An operator flushes a node. If no client can see that later, this happens only while each
-    /// client is connected and gets the push.
+    /// An operator flushes a node. If clients could not notice that later, this happens only while
+    /// every client is connected and gets the push.
     pub fn flush(&mut self, node: usize) -> bool {
         let now = self.agenda.now();
         let runs = !self.nodes[node].down && !self.nodes[node].is_frozen(now);
         let told = self.clients.iter().all(|client| {
             let wire = client.wires[node].map(|wire| &self.network.wires[wire]);
             let state = client.coordinator.node_state(NodeId::new(node));
-            // A silent connection counts as connected: its bytes arrive when the node answers
-            // again.
+            // A silent connection counts as connected, because the push arrives when the node
+            // answers again.
             (state.is_usable() || state == NodeState::Suspect)
                 && wire.is_some_and(|wire| !wire.cut && !wire.ended)
         });
@@ -334,7 +335,7 @@ impl World {
         runs && (told || SEES_OLD_FLUSHES)
     }
 
-    /// A node is flushed while something is on its way to it, and executes that after the flush.
+    /// A node is flushed while requests are in flight to it, and executes them after the flush.
     /// Often another node falls silent, so that a majority needs this one.
     fn flush_first(&mut self, node: usize) -> bool {
         let wires = &self.network.wires;
@@ -353,7 +354,7 @@ impl World {
     }
 
     fn refuse(&mut self, node: usize) {
-        let until = self.agenda.now() + self.a_while();
+        let until = self.agenda.now() + self.fault_length();
         self.trace.note(self.agenda.now(), || format!("FAULT node {node} refuses until {until}"));
         self.nodes[node].refuses_until = until;
         self.cut_all(node);
@@ -367,14 +368,14 @@ impl World {
         }
     }
 
-    /// From now on no new fault begins, and the present ones end.
+    /// Ends all faults; from now on no new one begins.
     pub fn heal(&mut self) {
         let now = self.agenda.now();
         self.trace.note(now, || "HEAL".into());
         self.healed = true;
         let weather = &mut self.network.weather;
         (weather.late.0, weather.far.1) = (0, 0);
-        // Until now the answers may have been so slow that none came in time.
+        // The answers may have been so slow that none came in time, so the network gets faster.
         weather.latency.1 = weather.latency.1.min(self.plan.node_timeout() / 5);
         weather.latency.0 = weather.latency.0.min(weather.latency.1);
         self.network.hurry(now + SECOND, &mut self.agenda);

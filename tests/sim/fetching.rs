@@ -1,5 +1,6 @@
-//! The callers take what ended: at once, or reported first and fetched later, as a future that is
-//! woken and polled after that. Between the two it may be taken back, and the lock may be over.
+//! How callers fetch completions: as soon as they are there, or some time after the report, as a
+//! future does that is woken first and polled later. Between report and fetch the request may be
+//! cancelled, and the lock may be over.
 
 use redlatch::Op;
 use redlatch::proto::turn;
@@ -7,16 +8,16 @@ use redlatch::proto::turn;
 use crate::user::Purpose;
 use crate::world::World;
 
-/// An end that was reported.
+/// A completion that was reported and is not fetched yet.
 #[derive(Debug, Clone, Copy)]
 pub struct Told {
     op: Op,
-    /// When it is fetched.
+    /// When the caller fetches it.
     pub at: u64,
 }
 
 impl World {
-    /// A client takes what ended, and what happened to its locks.
+    /// A client fetches completions, and updates about its locks.
     pub fn take_ends(&mut self, client: usize) {
         self.take_updates(client);
         let now = self.agenda.now();
@@ -28,8 +29,8 @@ impl World {
         }
         while let Some((op, serial)) = self.clients[client].coordinator.poll_ended() {
             let purpose = self.clients[client].asked.get(&serial);
-            // The simulation itself waits for the ends of these requests, so they are fetched
-            // without a pause.
+            // The simulation itself waits for these completions, so they are fetched without a
+            // pause.
             let is_awaited = matches!(purpose, Some(Purpose::Errand) | None);
             let pause = if is_awaited { 0 } else { self.dice.below(self.plan.fetched_late) };
             self.clients[client].told.push(Told { op, at: now + pause });

@@ -1,8 +1,9 @@
-//! Locks that are handed on: given away by one user and taken up by another one with the token, by
-//! two at once, or with a token that is long over; and those of a client that died.
+//! Locks that are handed on: one user gives a lock away and another adopts it by its token. Two
+//! users may try at the same time, or with a token that is long over, or with that of a client that
+//! died.
 //!
-//! A token is offered only when no user believes in its lock any more: a user that takes up a lock
-//! which its owner did not give away takes it from an owner that does not know.
+//! A token is offered only when no user believes in its lock any more: an adoption would take the
+//! lock from an owner that does not know of it.
 
 use std::time::Duration;
 
@@ -14,15 +15,15 @@ use crate::client::instant;
 use crate::user::{Held, Purpose, State, Wish};
 use crate::world::World;
 
-/// The number of tokens that are remembered: the latest ones.
+/// How many tokens are remembered: the latest ones.
 const REMEMBERED: usize = 6;
 
-/// A lock that may be taken up.
+/// A lock that may be adopted.
 #[derive(Debug, Clone)]
 pub struct Offer {
     pub key: usize,
     pub token: LockToken,
-    /// No other user gets the token, and it is used by the token alone.
+    /// No other user gets the token, and this user uses the lock by the token alone.
     pub alone: bool,
 }
 
@@ -31,7 +32,7 @@ pub struct Offer {
 pub struct Handed {
     offer: Offer,
     until: u64,
-    /// A user has asked for it.
+    /// A user has tried to adopt it.
     asked: bool,
 }
 
@@ -58,24 +59,26 @@ impl World {
                     self.offer(key, token);
                 }
             }
-            None => self.checker.violate(format!("client {client} cannot give away what it has")),
+            None => self
+                .checker
+                .report_violation(format!("client {client} cannot give away what it has")),
         }
         self.rest(client, user);
     }
 
-    /// A lock that was given away stays on its nodes for as long as its giver could have believed
-    /// in it, unless a user has asked for it.
+    /// Checks that a lock that was given away stays on its nodes for as long as its giver could
+    /// have believed in it, unless a user has tried to adopt it.
     pub fn probe_given(&mut self, handed: usize) {
         let now = self.agenda.now();
         let Handed { offer, until, asked } = &self.handed[handed];
         let on = self.supporters(offer.key, offer.token.digits(), *until);
         if !asked && now < *until && 2 * on.len() <= self.nodes.len() {
             let words = format!("what was given away rests on nodes {on:?} only: {offer:?}");
-            self.checker.violate(words);
+            self.checker.report_violation(words);
         }
     }
 
-    /// The holder of a lock does not hold it any more, and another user may take it up.
+    /// Offers a lock that its holder does not hold any more to other users.
     pub fn offer(&mut self, key: usize, token: LockToken) {
         let now = self.agenda.now();
         let offer = Offer { key, token, alone: false };
@@ -96,7 +99,7 @@ impl World {
         }
     }
 
-    /// A user takes up a lock that was offered, mostly the one that it has learned of.
+    /// A user tries to adopt a lock that was offered: mostly the one that it was told of.
     pub fn take_up(&mut self, client: usize, user: usize, mut offer: Offer) {
         if !offer.alone && self.dice.chance(100) {
             offer = self.offers[self.dice.place(self.offers.len())].clone();
@@ -113,7 +116,7 @@ impl World {
         self.wait_for(client, user, wish, 0, asked);
     }
 
-    /// Asks to take up a lock, and notes that an answer is due.
+    /// Makes an adopt request, and notes that its answer is due.
     pub fn adopt(
         &mut self,
         client: usize,
@@ -139,7 +142,7 @@ impl World {
         Ok((op, serial))
     }
 
-    /// A user looks what the nodes hold.
+    /// A user inspects a key.
     pub fn look_at_key(&mut self, client: usize, user: usize, key: usize) {
         let now = self.agenda.now();
         let serial = self.next_serial();
@@ -154,10 +157,10 @@ impl World {
         self.wait_for(client, user, wish, 0, asked.map(|op| (op, serial)));
     }
 
-    /// What the nodes hold was seen.
+    /// Checks the result of an inspection.
     pub fn seen(&mut self, seen: &Inspection) {
         if seen.nodes.len() != self.nodes.len() {
-            self.checker.violate(format!("an inspection of too few nodes: {seen:?}"));
+            self.checker.report_violation(format!("an inspection of too few nodes: {seen:?}"));
         }
     }
 }

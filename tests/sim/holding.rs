@@ -1,5 +1,5 @@
-//! Users that hold a lock: for how long, and what they do with it. They prolong it, have it kept,
-//! give it back or away, forget it, or act when it is over.
+//! Users that hold a lock: for how long, and what they do with it. They extend it, turn auto-extend
+//! on, release it, give it away, forget it, or act after its end.
 
 use std::time::Duration;
 
@@ -11,11 +11,12 @@ use crate::client::instant;
 use crate::user::{Held, Purpose, RELEASE_TIMEOUTS, State};
 use crate::world::World;
 
-/// A lock that is dropped without a word has to be over before the end of a run is looked at.
+/// A lock that is dropped without a release has less time left than this, so that it is over before
+/// the end of the run is checked.
 const FORGETTABLE: u64 = SECOND;
 
 impl World {
-    /// A user got the lock that it waited for.
+    /// A user gets the lock that it waited for.
     pub fn begin_to_hold(&mut self, client: usize, user: usize, lock: Lock, serial: u64) {
         let now = self.agenda.now();
         let it = &self.clients[client];
@@ -29,13 +30,13 @@ impl World {
         let mut keys: Vec<usize> = belief.keys().collect();
         keys.sort_unstable_by_key(|&key| &self.keys[key]);
         let belief = self.checker.hand_out(now, belief);
-        // A lock that was adopted has no fencing number.
+        // An adopted lock has no fencing number.
         let fenced = lock.fences().len() > 0;
         assert!(!fenced || lock.fences().len() == keys.len(), "a fence for each key");
         self.tally.fenced += u64::from(fenced);
         self.tally.fenced_sets += u64::from(fenced && wish.also != 0);
         for (key, fence) in keys.into_iter().zip(lock.fences()) {
-            self.checker.fence(belief, key, fence);
+            self.checker.note_fence(belief, key, fence);
         }
         self.probe(belief);
         self.agenda.put(until.saturating_sub(1), Event::Probe { belief });
@@ -47,7 +48,7 @@ impl World {
         self.hold(client, user, held);
     }
 
-    /// Keeps it for a while; sometimes for too long.
+    /// The user holds the lock for a random time, sometimes beyond its deadline.
     pub fn hold(&mut self, client: usize, user: usize, held: Held) {
         let now = self.agenda.now();
         let for_long = held.keep.is_some() && !self.healed && self.dice.chance(700);
@@ -65,7 +66,7 @@ impl World {
         it.state = State::Holding(held);
     }
 
-    /// A holder does something with its lock.
+    /// A holder does the next thing with its lock.
     pub fn act_on(&mut self, client: usize, user: usize, held: Held) {
         let now = self.agenda.now();
         let left = self.checker.belief(held.belief).until.saturating_sub(now);
@@ -78,7 +79,8 @@ impl World {
         if !self.healed && self.dice.chance(self.plan.keeps / 3) {
             return self.change_keeping(client, user, held);
         }
-        // If the lock is renewed and over, its loss is yet to be reported.
+        // If a renewed lock is over, the client still has to report its loss, so it is not given
+        // away.
         if !self.healed && left > 0 && one_key && self.dice.chance(self.plan.gives) {
             return self.give_away(client, user, held);
         }
@@ -96,12 +98,12 @@ impl World {
         }
     }
 
-    /// The owner gives it back: nothing may be reported of it any more.
+    /// The owner does not believe in the lock any more, and wants no reports about it.
     pub fn stop_to_believe(&mut self, client: usize, held: &Held) {
         self.checker.end(self.agenda.now(), held.belief);
         if let Some(keep) = &held.keep {
             let now = self.agenda.now();
-            self.checker.unkeep(keep.serial, now, self.clients[client].kept_waiting);
+            self.checker.unkeep(keep.serial, now, self.clients[client].stopped_for);
         }
     }
 
@@ -121,11 +123,11 @@ impl World {
         match asked {
             Ok(op) => {
                 held.extend = Some((op, serial));
-                // The agreed deadline by rule 5, computed here and not by the core that is under
-                // test: the ttl less a hundredth and 2 ms.
+                // The agreed deadline of rule 5: the ttl less a hundredth and 2 ms. It is computed
+                // here and not by the core, which is under test.
                 let agreed = instant(now + millis * MILLI - millis * MILLI / 100 - 2 * MILLI);
                 if before.is_some_and(|before| agreed > before) {
-                    // An extend that prolongs nothing does not change the ttl by which the lock is
+                    // Only an extend that prolongs the lock changes the ttl by which the lock is
                     // renewed.
                     held.ttl = millis;
                 }
@@ -134,7 +136,7 @@ impl World {
             }
             Err(Error::Busy(Busy::Lock)) if held.extend.is_some() => {}
             Err(Error::Lost { .. }) if until <= now => {}
-            Err(error) => self.checker.violate(format!("an extend was refused: {error}")),
+            Err(error) => self.checker.report_violation(format!("an extend was refused: {error}")),
         }
         self.hold(client, user, held);
     }
@@ -147,7 +149,7 @@ impl World {
         self.hold(client, user, held);
     }
 
-    /// An extend ended: its answer counts as long as its user holds the lock.
+    /// An extend ended. Its result counts if its user still holds the lock.
     pub fn extended(
         &mut self,
         client: usize,
@@ -165,7 +167,8 @@ impl World {
             let given = deadline.as_nanos();
             if given > self.checker.belief(held.belief).until {
                 let who = (client, user);
-                self.checker.violate(format!("{who:?} got {given} ns, at {now}, and no other"));
+                self.checker
+                    .report_violation(format!("{who:?} got {given} ns, at {now}, and no other"));
             }
         }
     }
@@ -183,7 +186,8 @@ impl World {
         (it.state, it.at) = (State::Releasing { op, serial }, at);
     }
 
-    /// Releases by key and token; the record does not know, and ends at its deadline.
+    /// Releases by key and token. The client's record of the lock does not notice, and ends at its
+    /// deadline.
     fn release_by_token(&mut self, client: usize, user: usize, held: Held) {
         let until = self.checker.belief(held.belief).until;
         self.occupied.push((client, self.clients[client].users[user].key, until));

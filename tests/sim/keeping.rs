@@ -1,5 +1,5 @@
-//! Locks that are kept: how users want them kept, what is reported to users, and what the
-//! coordinator says at each moment of every lock that a user has.
+//! Locks that are kept, by auto-extend: the bounds that users choose, the reports that users get,
+//! and what the coordinator says at each moment of every lock that a user has.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ use crate::relic::Relic;
 use crate::user::{Held, State};
 use crate::world::World;
 
-/// The shortest ttl of a lock that is kept, in milliseconds.
+/// The shortest ttl with which a lock can be kept, in milliseconds.
 const SHORTEST_KEPT: u64 = 10;
 
-/// How a lock is kept.
+/// The auto-extend of a lock.
 #[derive(Debug)]
 pub struct Keeping {
-    /// The number under which its events are reported.
+    /// The serial number under which its updates are reported.
     pub serial: u64,
-    /// When it began to be kept in this way.
+    /// When this auto-extend began.
     since: u64,
-    /// The moment beyond which it is not kept.
+    /// The lock must not be renewed beyond this moment.
     bound: u64,
     /// The ttl of each renewal, in milliseconds.
     ttl: u64,
 }
 
-/// The parts of a [`AutoExtend`], which keeps them to itself.
+/// The parts of an [`AutoExtend`], whose own fields are private.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     pub keep: AutoExtend,
@@ -39,7 +39,7 @@ pub struct Bounds {
 }
 
 impl World {
-    /// How a lock of that ttl is to be kept; one that is shorter than that cannot be.
+    /// Draws how a lock of that ttl is to be kept; `None` if the ttl is too short for that.
     pub fn draw_keep(&mut self, ttl: u64) -> Option<Bounds> {
         if ttl < SHORTEST_KEPT {
             return None;
@@ -67,21 +67,22 @@ impl World {
         })
     }
 
-    /// A lock in a user's hands is kept from now on.
+    /// Notes that a lock in a user's hands is kept from now on.
     pub fn begin_to_keep(&mut self, client: usize, held: &mut Held, bounds: Bounds, serial: u64) {
         let now = self.agenda.now();
         self.tally.kept += 1;
         let it = &mut self.clients[client];
-        self.checker.keep(serial, held.belief, bounds.warn_before, now, it.kept_waiting);
+        self.checker.keep(serial, held.belief, bounds.warn_before, now, it.stopped_for);
         let bound = bounds.max_hold.map_or(u64::MAX, |length| now + length);
         let deadline = it.coordinator.deadline(&held.lock).map_or(0, |d| d.as_nanos());
         if deadline > bound {
-            self.checker.violate(format!("{serial} is kept up to {bound}, and has {deadline}"));
+            self.checker
+                .report_violation(format!("{serial} is kept up to {bound}, and has {deadline}"));
         }
         held.keep = Some(Keeping { serial, since: now, bound, ttl: held.ttl });
     }
 
-    /// A holder has the lock kept, in this way and no other.
+    /// A holder changes the auto-extend of its lock.
     pub fn change_keeping(&mut self, client: usize, user: usize, mut held: Held) {
         self.keep(client, user, &mut held);
         self.hold(client, user, held);
@@ -101,19 +102,19 @@ impl World {
         match asked {
             Ok(()) => {
                 let told = it.coordinator.deadline(&held.lock).map_or(now, |d| d.as_nanos());
-                let kept_waiting = it.kept_waiting;
+                let stopped_for = it.stopped_for;
                 if let Some(before) = held.keep.take() {
-                    self.checker.unkeep(before.serial, now, kept_waiting);
+                    self.checker.unkeep(before.serial, now, stopped_for);
                 }
                 self.begin_to_keep(client, held, bounds, serial);
-                self.checker.shorten(now, held.belief, told, kept_waiting);
+                self.checker.shorten(now, held.belief, told, stopped_for);
             }
             Err(Error::Lost { .. }) if until <= now => {}
-            Err(error) => self.checker.violate(format!("a keeping was refused: {error}")),
+            Err(error) => self.checker.report_violation(format!("a keeping was refused: {error}")),
         }
     }
 
-    /// A client takes what is reported of the locks that its users keep.
+    /// A client takes the updates about the locks that its users keep.
     pub fn take_updates(&mut self, client: usize) {
         while let Some(update) = self.clients[client].coordinator.poll_lock_update() {
             let it = &self.clients[client];
@@ -123,7 +124,7 @@ impl World {
             });
             let keeper = keeper.and_then(|(user, held)| Some((user, held, held.keep.as_ref()?)));
             let Some((user, held, keep)) = keeper else {
-                self.checker.violate(format!("no user keeps the lock of {update:?}"));
+                self.checker.report_violation(format!("no user keeps the lock of {update:?}"));
                 continue;
             };
             let told = (it.coordinator.deadline(&held.lock), keep.serial);
@@ -143,43 +144,46 @@ impl World {
         match update.kind {
             LockUpdateKind::Extended { deadline } => {
                 if told != Some(deadline) {
-                    self.checker.violate(format!("{serial} ends at {told:?}, not {deadline:?}"));
+                    self.checker
+                        .report_violation(format!("{serial} ends at {told:?}, not {deadline:?}"));
                 }
             }
             LockUpdateKind::Expiring { deadline, .. } => {
                 self.tally.warnings += 1;
-                self.checker.warned(serial, deadline.as_nanos());
+                self.checker.note_warning(serial, deadline.as_nanos());
                 if self.dice.chance(300) {
                     self.clients[client].users[user].at = now;
                 }
             }
             LockUpdateKind::Lost(Error::Lost { reason, .. }) => {
                 self.tally.kept_lost += 1;
-                let kept_waiting = self.clients[client].kept_waiting;
+                let stopped_for = self.clients[client].stopped_for;
                 let end = if reason == LostReason::Gone { End::Gone } else { End::Deadline };
-                self.checker.lost(serial, end, now, kept_waiting);
+                self.checker.note_loss(serial, end, now, stopped_for);
                 self.on_loss(client, user, serial, reason);
             }
-            other => self.checker.violate(format!("{serial} is kept, and told {other:?}")),
+            other => self.checker.report_violation(format!("{serial} is kept, and told {other:?}")),
         }
     }
 
-    /// The keeper of a lock gets the report that it is lost, and stops.
+    /// The owner of a lock gets the report that it is lost.
     fn on_loss(&mut self, client: usize, user: usize, serial: u64, reason: LostReason) {
         let state = std::mem::replace(&mut self.clients[client].users[user].state, State::Resting);
         let State::Holding(held) = state else {
-            return self.checker.violate(format!("the loss {serial} of a lock without an owner"));
+            return self
+                .checker
+                .report_violation(format!("the loss {serial} of a lock without an owner"));
         };
         let keep = held.keep.as_ref().filter(|keep| keep.serial == serial);
         let Some(keep) = keep else {
-            return self.checker.violate(format!("the loss {serial} of another lock"));
+            return self.checker.report_violation(format!("the loss {serial} of another lock"));
         };
         if self.clients[client].coordinator.deadline(&held.lock).is_some() {
-            self.checker.violate(format!("{serial} is lost, and has a deadline"));
+            self.checker.report_violation(format!("{serial} is lost, and has a deadline"));
         }
-        // Three tries fit between the time of a renewal and the deadline.
+        // At least three tries fit between the first renewal and the deadline.
         let timeout = self.plan.node_timeout() + self.plan.pace;
-        // A renewal that was asked for only near the deadline may have come too late.
+        // A renewal that was requested only near the deadline may have come too late.
         let in_time = self.agenda.now() - keep.since > timeout;
         let tries = keep.ttl * MILLI / 6 > timeout && in_time;
         if reason == LostReason::Expired
@@ -187,7 +191,8 @@ impl World {
             && tries
             && held.extend.is_none()
         {
-            self.checker.violate(format!("{serial} was not renewed, and nothing went wrong"));
+            self.checker
+                .report_violation(format!("{serial} was not renewed, and nothing went wrong"));
         }
         if self.dice.chance(300) {
             let at = self.agenda.now() + self.dice.below(100 * MILLI);
@@ -196,11 +201,11 @@ impl World {
         self.rest(client, user);
     }
 
-    /// What the coordinator says of the locks that its users hold.
-    pub fn look_at_beliefs(&mut self, client: usize) {
+    /// Compares what the coordinator says of its users' locks with what they believe.
+    pub fn check_beliefs(&mut self, client: usize) {
         let now = self.agenda.now();
         let it = &self.clients[client];
-        let kept_waiting = it.kept_waiting;
+        let stopped_for = it.stopped_for;
         let mut prolonged = Vec::new();
         for (user, state) in it.users.iter().map(|user| &user.state).enumerate() {
             let State::Holding(held) = state else { continue };
@@ -210,25 +215,25 @@ impl World {
             let bound = held.keep.as_ref().map_or(u64::MAX, |keep| keep.bound);
             match it.coordinator.deadline(&held.lock).map(|deadline| deadline.as_nanos()) {
                 Some(told) if told > until => {
-                    self.checker.prolong(now, number, told, kept_waiting);
+                    self.checker.prolong(now, number, told, stopped_for);
                     prolonged.push(number);
                     self.agenda.put(told - 1, Event::Probe { belief: number });
                     self.tally.prolonged += u64::from(held.extend.is_none());
                     if told > bound {
                         let words = format!("{who:?} has a lock beyond its bound: {told} {bound}");
-                        self.checker.violate(words);
+                        self.checker.report_violation(words);
                     }
                 }
                 Some(told) if told < until => {
-                    self.checker.violate(format!("the deadline of {who:?} came nearer"));
+                    self.checker.report_violation(format!("the deadline of {who:?} came nearer"));
                 }
                 None if now < until => {
-                    self.checker.lose(now, number, kept_waiting);
+                    self.checker.lose(now, number, stopped_for);
                     let early = until - now;
                     let may_be = if held.keep.is_some() { LOSS_BEFORE } else { 0 };
                     if self.plan.memory == Memory::Kept && !disturbed && early > may_be {
                         let words = format!("{who:?} lost its lock {early} ns before its deadline");
-                        self.checker.violate(words);
+                        self.checker.report_violation(words);
                     }
                 }
                 _ => {}
@@ -237,13 +242,13 @@ impl World {
         prolonged.into_iter().for_each(|belief| self.probe(belief));
     }
 
-    /// A key that was lost is set again for what is left of its lock, not for longer: the bytes
-    /// that are about to be written to a node show it. If no client is ever late, the time is known
-    /// exactly.
-    pub fn look_at_heals(&mut self, client: usize, wire: usize, output: &[u8]) {
+    /// Checks in the bytes that are about to be written that a heal sets a lost key for no longer
+    /// than what is left of its lock. It needs to know the time exactly, so it checks only clients
+    /// that are never late.
+    pub fn check_heals(&mut self, client: usize, wire: usize, output: &[u8]) {
         let now = self.agenda.now();
         let it = &self.clients[client];
-        if it.kept_waiting > 0 || self.plan.pace > 0 {
+        if it.stopped_for > 0 || self.plan.pace > 0 {
             return;
         }
         for user in &it.users {
@@ -252,19 +257,20 @@ impl World {
             let Some(ttl) = set_ttl(output, token.digits()) else { continue };
             let belief = self.checker.belief(held.belief);
             if belief.from <= self.network.wires[wire].full_until {
-                // The socket was full when the lock was won: this may be the acquire's own `SET`.
+                // The socket was full when the lock was won, so this may be the acquire's own
+                // `SET`.
                 continue;
             }
             let left = belief.until.saturating_sub(now);
             if ttl * MILLI > left + MILLI + 500 * MICRO {
                 let words = format!("client {client} heals for {ttl} ms, and has {left} ns left");
-                self.checker.violate(words);
+                self.checker.report_violation(words);
             }
         }
     }
 }
 
-/// The ttl in milliseconds of the `SET` with this token, if the output has one.
+/// The ttl in milliseconds of the `SET` with this token; `None` if the output has none.
 fn set_ttl(output: &[u8], token: &[u8]) -> Option<u64> {
     const OPTIONS: &[u8] = b"\r\n$2\r\nNX\r\n$2\r\nPX\r\n";
     let at = output.windows(token.len()).position(|part| part == token)?;

@@ -1,54 +1,55 @@
-//! What each node remembers, by the simulation's own bookkeeping: which token stands at which key,
-//! whether it may stand in the place of another one, and what the node forgot. From it follows on
-//! how many nodes a belief rests. The ledger knows no coordinator: it learns from the simulation
-//! when a node forgets, and looks at the masters after each piece of bytes that they execute.
+//! What each node remembers, in the simulation's own books: which token is at which key, whether it
+//! may stand in the place of another token, and what the node forgot. This tells on how many nodes
+//! a belief rests. The ledger knows no coordinator: the simulation reports when a node forgets, and
+//! looks at the masters after each piece of bytes that they execute.
 //!
 //! # Why two callers cannot believe in a key at once
 //!
 //! A node *supports* a token up to a moment `until` if one of these is true:
 //!
 //! 1. The token is there, its key lives up to `until`, and it is not in doubt. A token is in doubt
-//!    if it was created, or came with the keys of another node, within `max_ttl` after its node
-//!    forgot something, for as long as these `max_ttl` last: another's token may have stood there
-//!    before, and its owner may believe in it. It is in no doubt if the node supported this very
-//!    token up to a later moment when it forgot it.
-//! 2. The token stood there without a doubt, its key would have lived up to `until`, and the node
-//!    forgot it. No client can know that in time, and none has to, as the next lines show.
+//!    if it was created, or came with another node's keys, within `max_ttl` after its node forgot
+//!    something. The doubt ends with these `max_ttl`: until then the owner of another token that
+//!    stood there may believe in that. There is no doubt if the node supported this very token, up
+//!    to a later moment, when it forgot it.
+//! 2. The token was there without a doubt, its key would have lived up to `until`, and the node
+//!    forgot it. A client may learn of that too late, but does not need to know, as the next lines
+//!    show.
 //!
-//! The rule: whenever a caller begins to believe in a token, is given a later deadline, and up to
-//! that deadline, a majority of the nodes supports the token up to the deadline.
+//! The rule: at the moment when a caller begins to believe in a token, when it is given a later
+//! deadline, and from then on, a majority of the nodes supports the token up to the deadline.
 //!
 //! Assume that two tokens A and B of one key follow the rule at one moment. Two majorities share a
 //! node, so one node supports both. It cannot hold both at once, so it forgot one of them, say A,
-//! at a moment `f`, and B was created there later. A deadline is at most `max_ttl` after the
-//! question that it comes from, and A was there before `f`, so its deadline is before
-//! `f + max_ttl`. Up to then B is in doubt and has no support from this node. After it no owner
-//! believes in A any more. If the node forgot B as well, B was in doubt when it was forgotten. If
-//! the node had supported B before, then A was in doubt when it was forgotten, or B was over.
+//! at a moment `f`, and B was created there later. The deadline of A comes from a request before
+//! `f`, and is at most `max_ttl` after that request, so it is before `f + max_ttl`. Until then B is
+//! in doubt and has no support from this node; afterwards no owner believes in A. If the node
+//! forgot B as well, B was in doubt when it was forgotten. If the node had supported B before, then
+//! A was in doubt when it was forgotten, or B was over.
 //!
-//! A promise of a node is only subtracted when the node forgets; so a belief that follows the rule
-//! when it begins follows it up to its end, unless a key ends too early or is deleted by a client
-//! that does not own it. Both are found by a look at the last moment of the belief.
+//! A node loses support for a token only when it forgets. So a belief that follows the rule when it
+//! begins follows it up to its end, unless its key expires too early or is deleted by a client that
+//! does not own it. The check at the last moment of the belief finds both.
 //!
-//! # Why a correct coordinator is not accused
+//! # Why the ledger finds no fault in a correct coordinator
 //!
-//! A coordinator sees the loss after it happened: by a push that comes before the next answer, or
-//! at the handshake that the restart causes. Its quarantine lasts `max_ttl` and the drift from that
-//! moment, which is longer than the `max_ttl` from the loss that count here, also by a clock that
-//! goes a hundredth too fast. What it does not count it may not have needed: a restart with all
-//! data puts nothing in doubt here. An answer on its way at the time of the loss stands for a key
-//! that was forgotten without a doubt (2.), or for one that was created after the loss; then the
-//! push or the new connection comes before the answer.
+//! A coordinator sees the loss of data after it happened: by a push that comes before the next
+//! answer, or by the handshake after the restart. From then its quarantine lasts `max_ttl` and the
+//! drift, which is longer than the `max_ttl` from the loss that count here, even if its clock runs
+//! a hundredth too fast. It may leave out votes that count here: a restart with all data puts
+//! nothing in doubt. An answer that was in flight at the loss is about a key that was forgotten
+//! without a doubt (2.), or about one that was created after the loss; then the push or the new
+//! connection comes before the answer.
 //!
-//! That holds as long as the coordinators can see each loss. If they cannot (a flush while no
-//! client is connected and no marker is kept, a clock that jumps between two probes), no Redlock
-//! client can keep the promise, and the plan does not judge by this rule.
+//! That holds as long as coordinators can see each loss. If they cannot (a flush while no client is
+//! connected and no marker is kept, a clock that jumps between two probes), no Redlock client can
+//! keep its promise, and the plan turns this check off.
 
 /// A token at a key of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     token: Vec<u8>,
-    /// The node is in doubt before this moment.
+    /// The token is in doubt before this moment.
     doubtful_until: u64,
 }
 
@@ -56,7 +57,7 @@ struct Entry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Forgotten {
     token: Vec<u8>,
-    /// Up to when the key would have lived.
+    /// When the key would have expired.
     expires: u64,
 }
 
@@ -70,27 +71,27 @@ struct Place {
 /// The keys that all nodes remember.
 #[derive(Debug)]
 pub struct Ledger {
-    /// How long what a node forgot may be believed in.
+    /// For how long after a loss another token may be believed in: `max_ttl`.
     memory: u64,
-    /// By node: what is created before this moment is in doubt.
+    /// By node: a token that is created before this moment is in doubt.
     doubtful_until: Vec<u64>,
-    /// By node, then by key.
+    /// The keys of each node.
     places: Vec<Vec<Place>>,
 }
 
 impl Ledger {
-    /// The ledger of nodes that hold nothing and forgot nothing.
+    /// The ledger of nodes that hold nothing and have forgotten nothing.
     pub fn new(nodes: usize, keys: usize, memory: u64) -> Ledger {
         let places = vec![vec![Place::default(); keys]; nodes];
         Ledger { memory, doubtful_until: vec![0; nodes], places }
     }
 
-    /// A node is about to execute something, and this key is not there.
+    /// Notes that this key is absent when a node is about to execute something.
     pub fn clear_key(&mut self, node: usize, key: usize) {
         self.places[node][key].entry = None;
     }
 
-    /// A node has executed something, and this is at a key now.
+    /// Notes which token a key has after a node executed something.
     pub fn set_key(&mut self, now: u64, node: usize, key: usize, token: Option<&[u8]>) {
         let doubtful_until = self.doubtful_until[node];
         let place = &mut self.places[node][key];
@@ -105,9 +106,9 @@ impl Ledger {
         });
     }
 
-    /// A node forgets this token, whose key would have lived up to `expires`. `after`: what is at
-    /// the key now, because the node has the keys of another one. If that is the same token, no
-    /// other token stood there in between, and its key may end earlier now.
+    /// A node forgets this token, whose key would have lived up to `expires`. `after` is the token
+    /// at the key now, if the node got another node's keys. If it is the same token, no other token
+    /// stood there in between; only its key may expire earlier.
     pub fn forget(
         &mut self,
         now: u64,
@@ -127,25 +128,26 @@ impl Ledger {
         }
     }
 
-    /// A node lost its memory at a moment that may be past: what was there then may be believed in
-    /// for a while.
+    /// A node lost its memory at the moment `at`, which may be past: tokens of that time may be
+    /// believed in for a while.
     pub fn lose_memory(&mut self, at: u64, node: usize) {
         let until = &mut self.doubtful_until[node];
         *until = (*until).max(at + self.memory);
     }
 
-    /// A node was started so long before the simulation: what it held before may be believed in.
+    /// A node was started so long before the simulation. Tokens that it held before its start may
+    /// still be believed in.
     pub fn set_uptime(&mut self, node: usize, uptime: u64) {
         self.doubtful_until[node] = self.memory.saturating_sub(uptime);
     }
 
-    /// Whether this token is at the key, and stands in no other token's place.
+    /// Whether this token is at the key, and is not in doubt.
     pub fn is_certain(&self, now: u64, node: usize, key: usize, token: &[u8]) -> bool {
         let entry = self.places[node][key].entry.as_ref();
         entry.is_some_and(|entry| entry.token == token && entry.doubtful_until <= now)
     }
 
-    /// Whether the node forgot this token, which would have been there up to `until`.
+    /// Whether the node forgot this token, whose key would have lived up to `until`.
     pub fn has_forgotten(&self, node: usize, key: usize, token: &[u8], until: u64) -> bool {
         let forgotten = &self.places[node][key].forgotten;
         forgotten.iter().any(|it| it.token == token && it.expires >= until)
@@ -156,7 +158,7 @@ impl Ledger {
 mod tests {
     use super::*;
 
-    /// A node whose key is held by the first token, without a doubt.
+    /// A node that holds the first token at its key, without a doubt.
     fn ledger() -> Ledger {
         let mut ledger = Ledger::new(1, 1, 100);
         ledger.set_key(5, 0, 0, Some(b"first"));

@@ -1,6 +1,6 @@
-//! The simulation: several real coordinators against simulated masters, on simulated time, with
-//! everything going wrong that a network and its machines can do. One seed decides everything, so
-//! a seed that fails is a test case.
+//! The simulation: several real coordinators against simulated masters, in simulated time, with
+//! every fault that a network and its machines can have. One seed decides everything, so a seed
+//! that fails is a test case.
 //!
 //! ```text
 //! cargo test --all-features --test sim                  # the seeds from 0 on, as many as usual
@@ -11,18 +11,18 @@
 //! SIM_ALL=1 cargo test ... -- --nocapture               # counts failing seeds, and each fault
 //! ```
 //!
-//! What is looked at, always: no two callers believe in a lock on one key at the same time; a lock
-//! that is believed in is on a majority of the masters; it is handed out before its deadline and
-//! not lost before it; every request has one answer in time. Of locks that are kept: the loss is
-//! reported once, in time and after a warning; no deadline is beyond the bound; if nothing goes
-//! wrong they are renewed. Of locks that are given away: they stay to be taken up, by one. Of locks
-//! that an operator takes away: they do not come back, and their owners stop to believe in them
-//! when enough nodes have said so.
+//! What is always checked: no two callers believe in a lock on one key at the same time; a lock
+//! that a caller believes in is on a majority of the masters; it is handed out before its deadline
+//! and not lost before; every request has one answer in time. Of locks with auto-extend: the loss
+//! is reported once, in time and after a warning; no deadline is beyond the bound; without faults
+//! they are renewed. Of locks that are given away: they stay until one client adopts them. Of locks
+//! that an operator takes away: they do not come back, and their owners stop believing in them when
+//! enough nodes have answered that they are gone.
 //!
-//! And at the end, when everything is well again: no request, pending release, renewal or wait is
-//! left, no key is left although its ttl is long, and each client can take every key. A simulation
-//! in which nothing happens finds nothing, so the test also asks that everything that can happen
-//! did. What chance hardly ever finds is in `directed`, step by step.
+//! And at the end, when all faults are over: no request, pending release, renewal or wait is left,
+//! no key is left although its ttl is long, and each client can take every key. A simulation in
+//! which nothing happens finds nothing, so the test also demands that everything happened that can.
+//! Scenarios that chance hardly ever finds are in `directed`, step by step.
 
 mod agenda;
 mod borrowing;
@@ -65,7 +65,7 @@ use world::World;
 /// How many seeds are run by default.
 const SEEDS: u64 = 4_000;
 
-/// Runs a seed; what happened, or what happened that must not.
+/// Runs a seed. Returns the counters, or the violations.
 fn run(seed: u64, trace: Trace) -> Result<Tally, String> {
     run_with(seed, None, trace)
 }
@@ -82,7 +82,7 @@ fn run_with(seed: u64, memory: Option<Memory>, trace: Trace) -> Result<Tally, St
     run.unwrap_or_else(|_| Err("a panic: its words are above".into()))
 }
 
-/// Runs a seed once more, for its last events.
+/// Runs a seed once more, and returns its last events.
 fn explain(seed: u64) -> String {
     let trace = Trace::on();
     let again = run(seed, trace.clone());
@@ -98,7 +98,7 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
 }
 
-/// Runs the one seed that was asked for, or all seeds of this remainder by two: the harness runs
+/// Runs the seed that was asked for, or all seeds with this remainder by two: the test harness runs
 /// both halves at the same time.
 fn run_half(remainder: u64) {
     if let Some(seed) = number("SIM_SEED") {
@@ -156,8 +156,7 @@ fn one_seed_gives_the_same_run_again() {
     }
 }
 
-/// The simulation has to be able to fail: if nodes forget and nothing guards against it, it finds
-/// two holders.
+/// Shows that the simulation can fail: if nodes forget and no guard is on, it finds two holders.
 #[test]
 fn without_the_restart_guard_there_are_two_holders() {
     let two = |words: &String| words.contains("two holders");

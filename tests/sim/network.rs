@@ -1,5 +1,5 @@
-//! Connections: a stream of bytes each way, in order, in pieces, each piece on its way for a while.
-//! What is on its way when a connection is cut is lost, or arrives all the same, seconds later.
+//! Connections: a stream of bytes in each direction, in order, in pieces, each in flight for a
+//! while. If a connection is cut, what is in flight is lost, or still arrives, seconds later.
 
 use std::collections::VecDeque;
 
@@ -8,19 +8,19 @@ use redlatch::testing::master::ConnectionId;
 use crate::agenda::{Agenda, Event, MILLI, SECOND};
 use crate::dice::Dice;
 
-/// A part of what comes out at one end of a wire.
+/// A piece of what comes out at one end of a connection.
 #[derive(Debug)]
 pub enum Piece {
-    /// The connection is open. Only to the client.
+    /// The connection is open. Only a client gets this piece.
     Opened,
     /// Bytes.
     Bytes(Vec<u8>),
-    /// The connection is gone, or could not be opened; these are the system's words.
+    /// The connection has ended, or could not be opened, for this reason.
     End(&'static str),
 }
 
-/// How a client gets to see what it reads. (The master is no part of what is tested here: it gets
-/// each piece as it comes.)
+/// In which pieces a client reads. (The masters are not under test, so they get each piece as it
+/// comes.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reads {
     /// All bytes that are there.
@@ -39,14 +39,14 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// Puts a piece in that wants to arrive at `at`; returns when it does.
+    /// Puts in a piece that is to arrive at `at`, or after the pieces before it; returns when.
     fn push(&mut self, at: u64, piece: Piece) -> u64 {
         self.not_before = self.not_before.max(at);
         self.pieces.push_back((self.not_before, piece));
         self.not_before
     }
 
-    /// Takes out what has arrived.
+    /// Takes out the next piece, if it has arrived.
     pub fn arrived(&mut self, now: u64) -> Option<Piece> {
         match self.pieces.front() {
             Some((at, _)) if *at <= now => self.pieces.pop_front().map(|(_, piece)| piece),
@@ -54,17 +54,17 @@ impl Pipe {
         }
     }
 
-    /// Whether nothing is on its way.
+    /// Whether nothing is in flight.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// The bytes in flight never arrive.
+    /// Drops the bytes in flight.
     pub fn lose(&mut self) {
         self.pieces.clear();
     }
 
-    /// The bytes in flight, and all bytes after them, arrive this much later.
+    /// Delays the bytes in flight, and all bytes after them.
     fn delay(&mut self, now: u64, by: u64) {
         for (at, _) in &mut self.pieces {
             *at += by;
@@ -72,7 +72,7 @@ impl Pipe {
         self.not_before = self.not_before.max(now) + by;
     }
 
-    /// The bytes in flight arrive soon.
+    /// Lets the bytes in flight arrive by that moment.
     fn hurry(&mut self, by: u64) {
         for (at, _) in &mut self.pieces {
             *at = (*at).min(by);
@@ -90,38 +90,38 @@ pub struct Wire {
     pub node: usize,
     /// The client knows that it is open.
     pub open: bool,
-    /// The client has dropped it.
+    /// The client has closed or reset it.
     pub left: bool,
-    /// Nothing comes back from the node any more.
+    /// Nothing more comes back from the node.
     pub cut: bool,
     /// The node has closed it, or never had it.
     pub ended: bool,
-    /// The number that the node gives it, once it has accepted it.
+    /// The node's number for the connection, once the node has accepted it.
     pub connection: Option<ConnectionId>,
     /// The bytes in flight to the node.
     pub to_node: Pipe,
     /// The bytes in flight to the client.
     pub to_client: Pipe,
-    /// The bytes that arrived at the node while it could not read.
+    /// The bytes that arrived while the node could not read.
     pub backlog: Vec<u8>,
-    /// An end follows the backlog.
+    /// The end of the connection follows the backlog.
     pub backlog_ends: bool,
-    /// The bytes that arrived at the client and were not read.
+    /// The pieces that arrived at the client and are not read yet.
     pub inbox: VecDeque<Piece>,
-    /// The client's kernel takes nothing up to this moment.
+    /// The client's kernel takes no bytes before this moment.
     pub full_until: u64,
     /// How the client reads.
     pub reads: Reads,
 }
 
-/// How long things take.
+/// How long bytes are in flight.
 #[derive(Debug, Clone, Copy)]
 pub struct Weather {
-    /// The shortest and the longest way, as a rule.
+    /// The shortest and the longest time in flight, unless a piece is late.
     pub latency: (u64, u64),
     /// How many pieces in a thousand are late, and by how much at most.
     pub late: (u64, u64),
-    /// A node, and how much longer each way to it and from it is.
+    /// The far node, and how much longer bytes to it and from it are in flight.
     pub far: (usize, u64),
 }
 
@@ -131,7 +131,7 @@ impl Weather {
         if dice.chance(self.late.0) { way + dice.below(self.late.1) } else { way }
     }
 
-    /// A way between clients and this node.
+    /// How long a piece is in flight between a client and this node.
     fn way_of(&self, node: usize, dice: &mut Dice) -> u64 {
         self.way(dice) + if node == self.far.0 { self.far.1 } else { 0 }
     }
@@ -140,14 +140,14 @@ impl Weather {
 /// All connections of the run.
 #[derive(Debug)]
 pub struct Network {
-    /// By number.
+    /// By number of the connection.
     pub wires: Vec<Wire>,
-    /// How long things take.
+    /// How long bytes are in flight.
     pub weather: Weather,
 }
 
 impl Network {
-    /// A wire from a client to a node. Neither end knows it yet.
+    /// Adds a connection from a client to a node; neither end knows yet that it is open.
     pub fn wire(&mut self, client: usize, node: usize, dice: &mut Dice) -> usize {
         self.wires.push(Wire {
             client,
@@ -168,7 +168,7 @@ impl Network {
         self.wires.len() - 1
     }
 
-    /// Sends something of a wire to the client, for `at` or later.
+    /// Sends a piece to the client, to arrive at `at` or later.
     pub fn tell(&mut self, wire: usize, at: u64, piece: Piece, agenda: &mut Agenda) {
         let at = self.wires[wire].to_client.push(at, piece);
         agenda.put(at, Event::ToClient { wire });
@@ -191,7 +191,7 @@ impl Network {
         }
     }
 
-    /// The node closes the wire, after what it has sent.
+    /// The node closes the connection, after what it has sent.
     pub fn close_by_node(&mut self, wire: usize, agenda: &mut Agenda, dice: &mut Dice) {
         let at = agenda.now() + self.weather.way(dice);
         let it = &mut self.wires[wire];
@@ -201,7 +201,7 @@ impl Network {
         self.tell(wire, at, Piece::End("closed by the node"), agenda);
     }
 
-    /// The client closes the wire in an orderly way: what it has written arrives, then the end.
+    /// The client closes the connection in order: what it has written arrives, then the end.
     pub fn finish(&mut self, wire: usize, agenda: &mut Agenda, dice: &mut Dice) {
         let at = agenda.now() + self.weather.way(dice);
         let it = &mut self.wires[wire];
@@ -212,7 +212,7 @@ impl Network {
         agenda.put(at, Event::ToNode { wire });
     }
 
-    /// The client resets the wire, and knows it no more. What it has written is lost, or arrives.
+    /// The client resets the connection. What it has written is lost, or still arrives.
     pub fn reset(&mut self, wire: usize, agenda: &mut Agenda, dice: &mut Dice) {
         self.wires[wire].left = true;
         self.cut(wire, agenda, dice);
@@ -220,8 +220,8 @@ impl Network {
         self.wires[wire].inbox.clear();
     }
 
-    /// Cuts a wire. What is on its way to the node is lost, or arrives at its time, or seconds
-    /// later; the client learns of the cut soon.
+    /// Cuts a connection. What is in flight to the node is lost, or arrives in time, or seconds
+    /// late; the client soon learns of the cut.
     pub fn cut(&mut self, wire: usize, agenda: &mut Agenda, dice: &mut Dice) {
         let now = agenda.now();
         let end = now + self.weather.way(dice);
@@ -245,7 +245,7 @@ impl Network {
         agenda.put(gone, Event::ToNode { wire });
     }
 
-    /// Nothing arrives on a wire for a while; then everything does.
+    /// Delays all bytes of a connection in both directions.
     pub fn stall(&mut self, wire: usize, by: u64, agenda: &mut Agenda) {
         let it = &mut self.wires[wire];
         it.to_node.delay(agenda.now(), by);
@@ -253,7 +253,7 @@ impl Network {
         self.schedule(wire, agenda);
     }
 
-    /// The bytes in flight arrive at `at` at the latest.
+    /// Lets all bytes in flight arrive by `at`.
     pub fn hurry(&mut self, at: u64, agenda: &mut Agenda) {
         for wire in 0..self.wires.len() {
             self.wires[wire].to_node.hurry(at);
@@ -262,7 +262,7 @@ impl Network {
         }
     }
 
-    /// Puts down when what is on its way arrives.
+    /// Schedules the arrival of all that is in flight.
     fn schedule(&mut self, wire: usize, agenda: &mut Agenda) {
         let it = &self.wires[wire];
         for (at, _) in &it.to_node.pieces {
@@ -274,13 +274,13 @@ impl Network {
     }
 }
 
-/// Bytes as the network carries them: mostly as they were written, sometimes in a few pieces.
+/// Splits bytes as the network does: mostly not at all, sometimes into a few pieces.
 fn split<'a>(bytes: &'a [u8], dice: &mut Dice) -> Vec<&'a [u8]> {
     let cuts = dice.weighted(&[(7, 0), (2, 1), (1, 3)]);
     pieces(bytes, cuts, dice)
 }
 
-/// Bytes in so many pieces, or fewer, and one more.
+/// Splits bytes at up to `cuts` random places.
 fn pieces<'a>(bytes: &'a [u8], cuts: u64, dice: &mut Dice) -> Vec<&'a [u8]> {
     let mut pieces = Vec::new();
     let mut rest = bytes;
@@ -297,11 +297,11 @@ fn pieces<'a>(bytes: &'a [u8], cuts: u64, dice: &mut Dice) -> Vec<&'a [u8]> {
     pieces
 }
 
-/// Up to this length input is read byte for byte; longer input in pieces, to save time.
+/// Longer input is read in pieces and not byte for byte, to save time.
 const BYTE_FOR_BYTE: usize = 120;
 
 impl Reads {
-    /// Bytes as their reader gets them.
+    /// The pieces in which the client gets these bytes.
     pub fn portions<'a>(self, bytes: &'a [u8], dice: &mut Dice) -> Vec<&'a [u8]> {
         match self {
             Reads::Whole => pieces(bytes, 0, dice),

@@ -1,10 +1,10 @@
-//! Operators who delete the keys of locks that are held, without their owners' knowledge.
+//! Operators who delete the keys of held locks, without their owners' knowledge.
 //!
-//! On a minority of the nodes it does no harm: an owner that believes in the lock still has a
-//! majority, and never knows, or heals it. On all nodes it breaks the promise of a lock, and
-//! another client may have it at once. What must hold then is that the lock does not come back, and
-//! that its owner stops to believe in it when enough nodes have answered that it is gone. These
-//! answers may come one after the other, so from then on one node at a time is well for a while.
+//! A deletion on a minority of the nodes does no harm: the owner still has a majority, and heals
+//! the key or never notices. A deletion on all nodes breaks the lock, and another client may have
+//! it at once. Then the lock must not come back, and its owner must stop believing in it once
+//! enough nodes have answered that it is gone. These answers may come one by one, so for a while
+//! only one node at a time is healthy.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,22 +16,23 @@ use crate::agenda::{Event, Turn};
 use crate::user::{Held, State};
 use crate::world::World;
 
-/// A lock that an operator took away.
+/// A lock whose key an operator deleted on all nodes.
 #[derive(Debug)]
 pub struct Forced {
     client: usize,
     belief: usize,
     key: Vec<u8>,
     token: Vec<u8>,
-    /// The nodes that were asked for it since, on these wires, and answer that it is gone.
+    /// The nodes, and on which wires, that were since asked for the lock and will answer that it is
+    /// gone.
     asked: BTreeMap<usize, usize>,
-    /// The nodes whose answer was read.
+    /// The nodes whose answer the client has read.
     told: BTreeSet<usize>,
 }
 
 impl World {
-    /// A lock that a user believes in, and about which no request is in flight that could change
-    /// what the nodes hold: its client, its user, its key.
+    /// Draws a user that believes in a lock, whose client has no request in flight that could
+    /// change what the nodes hold. Returns the client and the user.
     fn a_quiet_lock(&mut self) -> Option<(usize, usize)> {
         let client = self.dice.place(self.clients.len());
         let user = self.dice.place(self.plan.users);
@@ -50,8 +51,8 @@ impl World {
         }
     }
 
-    /// An operator deletes a key on one node, while as many others hold it as its owner needs, for
-    /// as long as its owner believes in it.
+    /// An operator deletes a key on one node, if the owner still has a majority without it for as
+    /// long as it believes in the lock.
     pub fn delete_one(&mut self, node: usize) -> bool {
         let now = self.agenda.now();
         let Some((client, user)) = self.a_quiet_lock() else { return false };
@@ -59,7 +60,7 @@ impl World {
         let number = held.belief;
         let belief = self.checker.belief(number);
         let key = &self.keys[belief.key];
-        // The ttl that a node reports is rounded down: a key that is healed may end early.
+        // The node reports its ttl rounded down, so a healed key may seem to expire early.
         let good = |at: usize| {
             now + self.nodes[at].left(now, key) >= belief.until
                 && self.supports(at, belief.key, &belief.token, belief.until)
@@ -70,7 +71,7 @@ impl World {
         if 2 * others > self.nodes.len() && reachable {
             let (key, token) = (key.clone(), belief.token.clone());
             self.delete_at(node, &key);
-            // A node in trouble may refuse the deletion.
+            // A node in trouble may have refused the deletion.
             if !self.nodes[node].holds(now, &key, &token) {
                 self.checker.delete(number, false);
                 self.tally.deleted += 1;
@@ -89,8 +90,8 @@ impl World {
         self.deliver_answers(node);
     }
 
-    /// An operator deletes a key on all nodes that hold it for a lock that its owner believes in,
-    /// and then one node at a time is well.
+    /// An operator deletes the key of a lock that a user believes in on all nodes, and then only
+    /// one node at a time is healthy.
     pub fn force_one(&mut self) -> bool {
         let now = self.agenda.now();
         let Some((client, user)) = self.a_quiet_lock() else { return false };
@@ -98,9 +99,9 @@ impl World {
         let number = held.belief;
         let belief = self.checker.belief(number);
         let (key, token) = (self.keys[belief.key].clone(), belief.token.clone());
-        // A node that loads its data would refuse it.
-        let loads = self.nodes.iter().any(|node| node.loads);
-        // A request of an earlier connection that is not executed yet may bring the key back.
+        // A node that loads its data would refuse the command.
+        let loads = self.nodes.iter().any(|node| node.is_loading);
+        // A request on an earlier connection that is not executed yet may bring the key back.
         let pending = self.network.wires.iter().any(|wire| {
             wire.client == client && !(wire.to_node.is_empty() && wire.backlog.is_empty())
         });
@@ -124,15 +125,15 @@ impl World {
         true
     }
 
-    /// Another node is the one that is well.
+    /// The next node is the only healthy one.
     pub fn take_turn(&mut self, turn: Turn) {
         let now = self.agenda.now();
         let over = turn.left == 0 || self.healed;
         self.trace.note(now, || format!("FAULT only node {} is well: {}", turn.node, !over));
         for (number, node) in self.nodes.iter_mut().enumerate() {
             node.master.serve();
-            node.loads = !over && number != turn.node;
-            if node.loads {
+            node.is_loading = !over && number != turn.node;
+            if node.is_loading {
                 node.master.suffer(Trouble::Loading);
             }
         }
@@ -143,8 +144,9 @@ impl World {
         }
     }
 
-    /// A node is about to be asked for a lock that was taken away, and will say so. A command that
-    /// arrives in pieces does not count: the node may be another turn's when it executes it.
+    /// Called before a node executes a request. Notes the node if its answer will be that a lock is
+    /// gone which an operator took away. A command in pieces does not count, because it may be
+    /// another node's turn when its end arrives.
     pub fn note_absent(&mut self, wire: usize, bytes: &[u8]) {
         if self.forced.is_empty() {
             return;
@@ -155,11 +157,11 @@ impl World {
         for forced in self.forced.iter_mut().filter(|forced| forced.client == it.client) {
             let has = |words: &[u8]| bytes.windows(words.len()).any(|part| part == words);
             let token = bytes.windows(forced.token.len()).position(|part| part == forced.token);
-            // The three line ends are those of the token, of the length of the ttl, and of the ttl.
+            // These three line ends follow the token, the length of the ttl, and the ttl.
             let whole = token.is_some_and(|at| {
                 bytes[at..].windows(2).filter(|part| part == b"\r\n").count() >= 3
             });
-            let gone = !node.loads && !node.holds(now, &forced.key, &forced.token);
+            let gone = !node.is_loading && !node.holds(now, &forced.key, &forced.token);
             let acquires = has(b"\r\nNX\r\n") || has(ACQUIRE.sha1.as_bytes());
             if gone && whole && has(b"EVALSHA") && !acquires {
                 forced.asked.insert(it.node, wire);
@@ -167,9 +169,9 @@ impl World {
         }
     }
 
-    /// A node has executed something: it may have handed the key over to a lock that was taken
-    /// away, from a line in which the lock still stood.
-    pub fn look_whether_forced_came_back(&mut self, number: usize) {
+    /// Called after a node executed a request: it may have handed the key over to a lock that was
+    /// taken away, whose waiter was still in line.
+    pub fn note_forced_that_came_back(&mut self, number: usize) {
         let (now, node) = (self.agenda.now(), &self.nodes[number]);
         for forced in &mut self.forced {
             if node.holds(now, &forced.key, &forced.token) {
@@ -179,8 +181,9 @@ impl World {
         }
     }
 
-    /// An answer of a node was read: too many nodes may have answered that a lock is gone.
-    pub fn look_at_forced(&mut self, client: usize, node: usize, wire: usize) {
+    /// Called when a client has read an answer of a node. If too many nodes have answered that a
+    /// lock is gone, the client must not believe in it.
+    pub fn check_forced(&mut self, client: usize, node: usize, wire: usize) {
         let spare = (self.nodes.len() - 1) / 2;
         let it = &self.clients[client];
         let read = it.coordinator.unanswered(NodeId::new(node)) == 0;
@@ -200,7 +203,7 @@ impl World {
                 let words = format!(
                     "client {client} got the answer from nodes {told:?} that it lost a lock"
                 );
-                self.checker.violate(format!("{words}, and believes in it"));
+                self.checker.report_violation(format!("{words}, and believes in it"));
             }
         }
     }

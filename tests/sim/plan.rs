@@ -1,5 +1,5 @@
-//! What a seed decides before anything happens: how many there are of everything, how fast the
-//! network is, what goes wrong and how often, and how the callers behave.
+//! What a seed decides before a run: the numbers of clients, nodes, users and keys, the speed of
+//! the network, which faults come and how often, and how callers behave.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use crate::agenda::{MICRO, MILLI, SECOND};
 use crate::dice::Dice;
 use crate::faults::{Kind, SEES_OLD_FLUSHES};
 
-/// What becomes of the keys of a node that is killed, and what guards against it.
+/// What happens to the keys of a node that is killed, and which guard is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
     /// The keys are kept, so no guard is needed.
     Kept,
     /// The keys may be gone, and the restart guard is on.
     Guarded,
-    /// The keys may be gone, and the guard is off: here locks cannot exclude each other.
+    /// The keys may be gone, and the guard is off: here two clients may hold a lock.
     Unguarded,
-    /// The clocks of nodes jump, so keys end too early. The restart guard is on, but it sees a jump
-    /// only when it asks for the time: here locks cannot exclude each other either.
+    /// The clocks of nodes jump, so that keys expire too early. The restart guard is on, but it
+    /// notices a jump only by a probe: here two clients may hold a lock, too.
     Jumping,
 }
 
@@ -29,7 +29,7 @@ impl Memory {
         matches!(self, Memory::Guarded | Memory::Jumping)
     }
 
-    /// Whether locks exclude each other.
+    /// Whether two clients must never hold a lock.
     pub fn excludes(self) -> bool {
         matches!(self, Memory::Kept | Memory::Guarded)
     }
@@ -38,74 +38,75 @@ impl Memory {
 /// How long a ttl is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
-    /// The ttl is as long as a round trip, or a node timeout: the lock is often over before it is
-    /// won.
+    /// About a round trip, or a node timeout: the lock is often over before it is won.
     Short,
-    /// Long enough to be of use, over within a run.
+    /// Long enough to be used, and over within a run.
     Middle,
-    /// Far longer than a run and its end: a key that is left over is seen.
+    /// Far longer than a run and its end, so that a leaked key is found.
     Long,
 }
 
-/// What a seed decides before anything happens.
+/// What a seed decides before a run.
 #[derive(Debug)]
 pub struct Plan {
     /// How many clients there are.
     pub clients: usize,
-    /// How many masters.
+    /// How many masters there are.
     pub nodes: usize,
-    /// How many users each client has: each wants one lock at a time.
+    /// How many users each client has. Each user wants one lock at a time.
     pub users: usize,
     /// How many keys they want.
     pub keys: usize,
-    /// How long they go on, and things go wrong.
+    /// How long users act and faults come, in nanoseconds.
     pub length: u64,
     /// The settings of the clients.
     pub settings: Settings,
-    /// The shortest and the longest way of a byte, each way, as a rule.
+    /// The shortest and the longest time of a piece in flight, unless it is late.
     pub latency: (u64, u64),
     /// How many pieces in a thousand are late, and by how much at most.
     pub late: (u64, u64),
-    /// How much longer each way of a byte to and from the last node is.
+    /// How much longer pieces to and from the last node are in flight.
     pub far: u64,
-    /// How long a step of a client takes at most, if it takes any time.
+    /// The longest time of a client's step; zero: steps take no time.
     pub pace: u64,
-    /// How long callers take at most to fetch what was reported; zero: nothing is reported first.
+    /// The longest time from the report of a completion until the caller fetches it; zero:
+    /// completions are fetched at once, without a report.
     pub fetched_late: u64,
-    /// The pause between two faults at most; zero: nothing goes wrong.
+    /// The longest pause between two faults; zero: there are no faults.
     pub fault_pause: u64,
-    /// The faults, and how often each of them comes compared with the others.
+    /// The kinds of faults, with their weights.
     pub faults: Vec<(u64, Kind)>,
-    /// How long ttls are, and how often compared with the rest.
+    /// The lengths of ttls, with their weights.
     pub lengths: [(u64, Length); 3],
-    /// How many in a thousand acts of a holder prolong the lock.
+    /// How many in a thousand acts of a holder extend the lock.
     pub extends: u64,
-    /// How many in a thousand want their lock kept.
+    /// How many in a thousand locks have auto-extend.
     pub keeps: u64,
-    /// How many locks in a thousand are wanted with a fencing number.
+    /// How many in a thousand locks have a fencing number.
     pub fences: u64,
-    /// How many in a thousand of the wanted locks have several keys.
+    /// How many in a thousand locks have several keys.
     pub sets: u64,
     /// How many in a thousand acts of a holder give the lock away.
     pub gives: u64,
-    /// How many in a thousand locks that are given away are for one user, by their token.
+    /// How many in a thousand locks that are given away are offered to one user alone.
     pub lends: u64,
-    /// How many acts in a thousand of a user without a lock only look.
+    /// How many in a thousand acts of a user without a lock are an inspection.
     pub looks: u64,
-    /// How many holders in a thousand keep the lock up to its end, if that is not too far.
+    /// How many in a thousand holders keep the lock up to its deadline, if that is near.
     pub patience: u64,
     /// The longest pause of a user between two locks.
     pub rest: u64,
-    /// How many nodes in a thousand were started a short while ago.
+    /// How many nodes in a thousand were started shortly before the run.
     pub young: u64,
-    /// What becomes of the keys of a node that is killed.
+    /// What happens to the keys of a node that is killed.
     pub memory: Memory,
-    /// A test decides which client does what.
+    /// A test decides what each client does.
     pub directed: bool,
 }
 
 impl Plan {
-    /// Draws a plan. Without `memory`, nodes that forget are guarded against.
+    /// Draws a plan. If `memory` is `None`, it is drawn too, but the guard is on wherever nodes
+    /// forget.
     pub fn draw(memory: Option<Memory>, dice: &mut Dice) -> Plan {
         let drawn =
             dice.weighted(&[(10, Memory::Kept), (9, Memory::Guarded), (1, Memory::Jumping)]);
@@ -170,8 +171,8 @@ impl Plan {
         plan
     }
 
-    /// A world of three nodes and three clients with a user each, in which nothing happens by
-    /// itself, and the nodes are guarded against restarts.
+    /// The plan of a directed scenario: three nodes with the restart guard on, and three clients
+    /// with one user each. Nothing happens by itself.
     pub fn directed() -> Plan {
         let mut plan = Plan::draw(Some(Memory::Guarded), &mut Dice::new(0));
         (plan.clients, plan.nodes, plan.users, plan.keys) = (3, 3, 1, 1);
@@ -187,8 +188,8 @@ impl Plan {
         plan
     }
 
-    /// A world of kept locks that operators take away. Nothing else goes wrong there except faults
-    /// that keep clients from seeing it, and there is time for several rounds within a ttl.
+    /// Changes the plan: operators take away locks with auto-extend. The only other faults keep
+    /// clients from noticing that, and a ttl is long enough for several rounds.
     fn let_operators_take_locks(&mut self, dice: &mut Dice) {
         self.settings.max_ttl = Duration::from_secs(60);
         self.settings.limits = Limits::default();
@@ -200,9 +201,8 @@ impl Plan {
         self.faults = vec![(4, Kind::Force), (1, Kind::Delete), (dice.below(2), Kind::Stop)];
     }
 
-    /// A world in which nodes forget while others are silent, and holders prolong their locks by
-    /// what is left. Connections are cut there only by the end of a process, so every client gets
-    /// the push of every flush.
+    /// Changes the plan: nodes forget while others are silent, and holders extend their locks.
+    /// Connections are cut only when a process ends, so every client gets the push of every flush.
     fn let_nodes_forget(&mut self, dice: &mut Dice) {
         if dice.chance(700) {
             self.nodes = 3;
@@ -212,7 +212,7 @@ impl Plan {
         self.settings.limits = Limits::default();
         self.settings.max_ttl = Duration::from_millis(dice.one_of(&[100, 300, 300]));
         self.settings.node_timeout = Duration::from_millis(25);
-        // This node answers later than the majority.
+        // The last node answers later than the majority does.
         self.far = dice.one_of(&[0, 8 * MILLI]);
         self.settings.reset_after = NEVER;
         self.latency = (20 * MICRO, 500 * MICRO);
@@ -229,7 +229,7 @@ impl Plan {
             (dice.below(2), Kind::Stop),
         ];
         if dice.chance(500) {
-            // Nodes come back as copies of others, and locks live long enough for that to matter.
+            // Nodes come back as copies of others, and locks live long enough to be harmed by that.
             self.length = dice.between(500 * MILLI, 900 * MILLI);
             (self.keeps, self.gives, self.patience) = (900, dice.one_of(&[0, 200]), 900);
             (self.rest, self.fault_pause) = (2 * MILLI, 100 * MILLI);
@@ -249,7 +249,7 @@ impl Plan {
         drawn.min(self.settings.max_ttl.as_millis() as u64)
     }
 
-    /// Whether nothing goes wrong, and nothing is slow or short.
+    /// Whether there are no faults, and no step, piece or limit gets in the way.
     pub fn is_untroubled(&self) -> bool {
         let in_time = 2 * self.latency.1 + 2 * self.pace < self.node_timeout();
         let room = self.settings.limits == Limits::default();
@@ -262,13 +262,13 @@ impl Plan {
     }
 }
 
-/// Draws the faults. Each kind of fault is likely in some worlds and absent from others: a failure
-/// that needs one fault again and again would drown in a mixture of all faults.
+/// Draws the faults. Each kind is frequent in some worlds and absent from others, because a failure
+/// that needs one kind of fault again and again would hardly come up in a mixture of all.
 fn faults(memory: Memory, settings: &Settings, dice: &mut Dice) -> Vec<(u64, Kind)> {
     if memory == Memory::Guarded && dice.chance(150) {
-        // Nothing is cut here: a client knows of a flush if it gets the push. With cuts it could
-        // lose the connection before the push, or find out later that it was not connected at the
-        // time of the flush.
+        // If the coordinators do not notice old flushes, nothing is cut here: a client could lose
+        // the connection before the push of a flush, or learn only later that it was not connected
+        // then.
         let cuts = u64::from(SEES_OLD_FLUSHES);
         return vec![
             (3, Kind::Flush),
@@ -286,8 +286,8 @@ fn faults(memory: Memory, settings: &Settings, dice: &mut Dice) -> Vec<(u64, Kin
         let copies = dice.one_of(&[0, 0, 2]);
         faults.push((copies, Kind::Copy));
         if copies > 0 {
-            // An operator may delete a key on one node, another client may get it there, and a copy
-            // may bring the first one back in its place.
+            // Deletions are left out: an operator may delete a key on one node, another client may
+            // get the key there, and the copy may bring the first one back in its place.
             faults.retain(|(_, kind)| *kind != Kind::Delete);
         }
     }
@@ -314,17 +314,17 @@ fn settings(nodes: usize, memory: Memory, dice: &mut Dice) -> Settings {
     settings.attended = dice.chance(800);
     settings.restart_guard = if memory.is_guarded() { RestartGuard::On } else { RestartGuard::Off };
     if memory.is_guarded() {
-        // With a short `max_ttl` nodes are trusted again before the run ends.
+        // With a short `max_ttl` nodes are trusted again within the run.
         settings.max_ttl = Duration::from_millis(dice.one_of(&[100, 300, 60_000]));
     } else if dice.chance(200) {
         settings.max_ttl = Duration::from_millis(300);
     }
-    // Probes are rare if it may take a minute until a node is trusted: there would be too many of
-    // them.
+    // If it takes up to a minute until nodes are trusted, probes are rare: otherwise the run would
+    // have too many of them.
     let often = settings.max_ttl <= CRASHING && dice.chance(300) || memory == Memory::Jumping;
     settings.probe_interval = Duration::from_millis(if often { 200 } else { 5000 });
     if dice.chance(100) {
-        // The limits are so small that nodes are full, and that no record is free.
+        // The limits are so small that nodes are often full and records often run out.
         let asks = dice.between(4, 12) as usize;
         let records = dice.between(4, 12) as usize;
         settings.limits = Limits::default().records(records).asks(asks).outbox(2_000);
@@ -332,14 +332,14 @@ fn settings(nodes: usize, memory: Memory, dice: &mut Dice) -> Settings {
     settings
 }
 
-/// The longest ttl in a world in which clients crash: no client owns what a dead client leaves, and
-/// it has to be over before the end of the run is looked at.
+/// The longest ttl if clients crash. No client owns what a dead client leaves, so it has to expire
+/// before the end of the run is checked.
 const CRASHING: Duration = Duration::from_millis(300);
 
-/// A silent connection is kept for longer than anything is silent.
+/// A silent connection is kept for longer than any silence lasts.
 const NEVER: Duration = Duration::from_secs(10);
 
-/// How long it may take after the last fault until nothing is left of it: longer than the longest
-/// pause before a connection, the longest ttl that is not long, and what is late; far shorter than
-/// a long ttl.
+/// How long after the last fault its consequences may last. It is longer than the longest back-off,
+/// the longest ttl that is not `Long`, and the longest delay of bytes; and far shorter than a
+/// `Long` ttl.
 pub const QUIET: u64 = 5 * SECOND;

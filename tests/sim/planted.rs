@@ -1,5 +1,5 @@
-//! In a tree with planted faults only: counts the seeds that find the fault of the line that
-//! `PLANTED_FAULT` names (`tests/planted`).
+//! Only in a tree with planted faults: counts the seeds that find the fault that `PLANTED_FAULT`
+//! names (`tests/planted`).
 
 use crate::trace::Trace;
 use crate::{number, run};

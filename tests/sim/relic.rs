@@ -1,4 +1,4 @@
-//! Handles that are used long after their lock was over: they must do nothing.
+//! Handles that are used long after their lock was over, and must do nothing.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use crate::world::World;
 /// A handle whose owner has forgotten it.
 #[derive(Debug)]
 pub struct Relic {
-    /// When it is used.
+    /// When it will be used.
     pub at: u64,
     pub lock: Lock,
-    /// The belief of its owner, who may have acted on the lock until now.
+    /// The belief of its owner, who may have acted on the lock up to that moment.
     pub belief: usize,
 }
 
 impl World {
-    /// Drops the handle without a word; it may turn up again.
+    /// Drops the handle without a release. Sometimes it is used later, as a relic.
     pub fn forget(&mut self, client: usize, user: usize, held: Held) {
         let now = self.agenda.now();
         self.trace.note(now, || format!("client {client} user {user} forgets its lock"));
@@ -32,7 +32,7 @@ impl World {
         self.rest(client, user);
     }
 
-    /// Uses a handle that is over: it must do nothing.
+    /// Uses a handle whose lock is over: it must do nothing.
     pub fn use_relic(&mut self, client: usize, relic: Relic) {
         let now = self.agenda.now();
         self.tally.relics += 1;
@@ -41,7 +41,8 @@ impl World {
         let serial = self.next_serial();
         let it = &mut self.clients[client];
         if !it.coordinator.remaining(&relic.lock, instant(now)).is_zero() {
-            self.checker.violate(format!("client {client} believes in a lock that is over"));
+            self.checker
+                .report_violation(format!("client {client} believes in a lock that is over"));
         }
         if matches!(what, 0 | 2) {
             self.checker.end(now, relic.belief);
@@ -51,7 +52,8 @@ impl World {
             1 => {
                 let ttl = Duration::from_secs(1);
                 if it.coordinator.extend(&relic.lock, ttl, serial, instant(now)).is_ok() {
-                    self.checker.violate(format!("client {client} extends a lock that is over"));
+                    self.checker
+                        .report_violation(format!("client {client} extends a lock that is over"));
                 }
             }
             2 => {

@@ -15,11 +15,11 @@ use crate::world::World;
 impl World {
     /// A node is killed, and starts again after a while.
     pub fn kill(&mut self, node: usize) {
-        let until = self.agenda.now() + self.a_while();
+        let until = self.agenda.now() + self.fault_length();
         self.kill_until(node, until);
     }
 
-    /// A node is killed, and starts again at that moment.
+    /// A node is killed, and starts again at `until`.
     pub fn kill_until(&mut self, node: usize, until: u64) {
         self.trace.note(self.agenda.now(), || format!("FAULT kill node {node} until {until}"));
         let it = &mut self.nodes[node];
@@ -28,13 +28,13 @@ impl World {
         }
         it.down = true;
         it.down_until = it.down_until.max(until);
-        // A stopped process that is killed ends at once.
+        // A stopped process that is killed ends at once, so it is not frozen any more.
         it.frozen_until = 0;
         self.agenda.put(it.down_until, Event::Start { node });
         self.drop_connections(node);
     }
 
-    /// The node's process is gone: what it had not read is lost, and its peers learn of it.
+    /// Ends a node's process: what it had not read is lost, and its peers learn of the end.
     fn drop_connections(&mut self, node: usize) {
         self.nodes[node].connections.clear();
         for wire in 0..self.network.wires.len() {
@@ -94,8 +94,8 @@ impl World {
         self.trace.note(now, || format!("node {node} is back: {memory:?}, promoted: {promoted}"));
     }
 
-    /// A node is to start again with what another one has. Often a client cannot reach it before
-    /// that until the client's key there has ended.
+    /// Plans that a node starts again with the data of another one. Often a client that holds a
+    /// lock cannot reach the node before that until its key there has expired.
     pub fn copy(&mut self, node: usize) -> bool {
         let from = self.dice.place(self.nodes.len());
         if from == node || self.nodes[node].down {
@@ -119,8 +119,8 @@ impl World {
         true
     }
 
-    /// A node that runs is killed, and starts again with what another one has now. Often a third
-    /// one falls silent, so that a majority needs this one.
+    /// Kills a running node, which starts again with the present data of another one. Often a third
+    /// node falls silent, so that a majority needs this one.
     pub fn copy_now(&mut self, node: usize, from: usize) {
         if self.healed || self.nodes[node].down {
             return;
@@ -134,15 +134,15 @@ impl World {
         }
     }
 
-    /// A node is killed, and starts again at that moment with what another one has now.
+    /// Kills a node, which starts again at `until` with the present data of another one.
     pub fn copy_until(&mut self, node: usize, from: usize, until: u64) {
         self.trace.note(self.agenda.now(), || format!("FAULT node {node} is to copy node {from}"));
         self.nodes[node].restored = Some(self.nodes[from].master.dump());
         self.kill_until(node, until);
     }
 
-    /// A killed node starts again, with what another master saved. No client has a pending release
-    /// for a key that comes back in this way: it stays until its ttl is over.
+    /// Starts a killed node with the data that another master saved. No client has a pending
+    /// release for a key that comes back like this, so the key stays until its ttl is over.
     fn start_from(&mut self, node: usize, dump: Dump) {
         let now = self.agenda.now();
         let killed_at = self.nodes[node].killed_at;
@@ -158,7 +158,7 @@ impl World {
         self.trace.note(now, || format!("node {node} is back, with the keys of another node"));
     }
 
-    /// A node is made a replica of another master, and is no master of ours for a while.
+    /// Makes a node a replica of another master for a while.
     pub fn demote(&mut self, node: usize) -> bool {
         let it = &mut self.nodes[node];
         if it.down || it.promoted && !SEES_EVERY_PROMOTION {

@@ -1,15 +1,15 @@
-//! On how many nodes each belief rests: the ledger is kept here, and beliefs are judged by it.
+//! Keeps the ledger, and judges by it on how many nodes each belief rests.
 
 use redlatch::proto::Instant;
 
 use crate::node::Node;
 use crate::world::World;
 
-/// The ttl that the nodes report is rounded down to whole milliseconds.
+/// Nodes round the ttl down to whole milliseconds.
 const ROUNDED: u64 = crate::agenda::MILLI;
 
 impl World {
-    /// A node is about to execute something: keys that ended by themselves are gone.
+    /// Called before a node executes something: notes which keys have expired.
     pub fn note_what_is_absent(&mut self, number: usize) {
         let node = &self.nodes[number];
         let clock = node.clock(self.agenda.now());
@@ -20,7 +20,7 @@ impl World {
         }
     }
 
-    /// A node has executed something.
+    /// Called after a node executed something: notes the tokens at its keys.
     pub fn note_what_is_there(&mut self, number: usize) {
         let now = self.agenda.now();
         let node = &self.nodes[number];
@@ -28,12 +28,12 @@ impl World {
         for (key, name) in self.keys.iter().enumerate() {
             self.ledger.set_key(now, number, key, node.master.get(clock, 0, name));
         }
-        self.look_whether_forced_came_back(number);
+        self.note_forced_that_came_back(number);
     }
 
-    /// Lets a node forget all its keys; it may have those of another node then. It has executed
-    /// nothing since `at`: a key that it has or grants after that may stand in the place of another
-    /// client's as long as a lock of that moment may be believed in.
+    /// Lets `cause` take all keys from a node, which may then have those of another node. The node
+    /// executed nothing between `at` and now. A key that it has or grants later may stand in
+    /// another key's place for as long as a lock of that moment may be believed in.
     pub fn forget_by(&mut self, number: usize, at: u64, cause: impl FnOnce(&mut Node, Instant)) {
         let now = self.agenda.now();
         self.note_what_is_absent(number);
@@ -53,7 +53,7 @@ impl World {
         self.note_what_is_there(number);
     }
 
-    /// Whether a node supports a token up to that moment.
+    /// Whether a node supports a token up to `until`: see `ledger`.
     pub fn supports(&self, number: usize, key: usize, token: &[u8], until: u64) -> bool {
         let now = self.agenda.now();
         let (node, name) = (&self.nodes[number], &self.keys[key]);
@@ -63,13 +63,13 @@ impl World {
         there || self.ledger.has_forgotten(number, key, token, until)
     }
 
-    /// The nodes that support a token up to that moment.
+    /// The nodes that support a token up to `until`.
     pub fn supporters(&self, key: usize, token: &[u8], until: u64) -> Vec<usize> {
         (0..self.nodes.len()).filter(|&node| self.supports(node, key, token, until)).collect()
     }
 
-    /// Looks whether a lock that a user believes in rests on a majority of the nodes. The promise
-    /// depends on that, so this finds a fault before two users hold one lock.
+    /// Checks that a lock that a user believes in rests on a majority of the nodes. If it does not,
+    /// two users may hold it later; this finds the fault before that.
     pub fn probe(&mut self, number: usize) {
         let now = self.agenda.now();
         let belief = self.checker.belief(number);
@@ -80,7 +80,7 @@ impl World {
         let rests_on = |key| (key, self.supporters(key, &belief.token, until));
         let weak = belief.keys().map(rests_on).find(|(_, on)| 2 * on.len() <= nodes);
         if let Some((key, on)) = weak {
-            self.checker.violate(format!(
+            self.checker.report_violation(format!(
                 "{who:?} believes in key {key} up to {until} ns, which rests on nodes {on:?} of \
                  {nodes}"
             ));

@@ -1,5 +1,5 @@
-//! What happened in all runs, counted. The hazard is a simulation in which nothing happens: it
-//! finds nothing, and it looks as if all were well. So the test asks that each of these happened.
+//! Counts what happened in all runs. The hazard is a simulation in which nothing happens: it finds
+//! nothing, and looks as if all was well. So the test demands that each of these things happened.
 
 use crate::faults::Kind;
 
@@ -24,7 +24,7 @@ const FAULTS: [(Kind, &str); 17] = [
     (Kind::Force, "key deleted on all nodes"),
 ];
 
-/// What a node in trouble answers, in the order in which `faults` numbers it.
+/// What a node in trouble answers, in the order of the numbers in `faults`.
 const TROUBLES: [&str; 12] = [
     "trouble: LOADING",
     "trouble: BUSY",
@@ -40,20 +40,20 @@ const TROUBLES: [&str; 12] = [
     "trouble: too many clients",
 ];
 
-/// How often things happened.
+/// How often each thing happened.
 #[derive(Debug, Default, Clone)]
 pub struct Tally {
-    /// Faults that were drawn. Some find nothing that they can happen to.
+    /// Faults that were drawn. Some found nothing that they could happen to.
     pub faults: u64,
-    /// Locks with several keys.
+    /// Locks with several keys that were handed out.
     pub sets: u64,
     /// Faults that happened, by kind.
     by_kind: [u64; FAULTS.len()],
-    /// Nodes in trouble, by their answer.
+    /// Nodes that refused commands for a while, by their answer.
     pub troubles: [u64; TROUBLES.len()],
     /// Nodes that started again: with their keys, and without.
     pub restarts: [u64; 2],
-    /// Events.
+    /// Events of the simulation.
     pub events: u64,
     /// Locks handed out.
     pub handed_out: u64,
@@ -63,81 +63,81 @@ pub struct Tally {
     pub fenced_sets: u64,
     /// Fencing numbers that were written back in a second round.
     pub written_back: u64,
-    /// Acquires refused because others held the key.
+    /// Requests refused because another client held the key.
     pub contended: u64,
-    /// Acquires refused for want of answers.
+    /// Requests that too few nodes answered in time.
     pub no_quorum: u64,
     /// Acquires that were granted too late.
     pub expired: u64,
     /// Requests refused before anything was sent.
     pub busy: u64,
-    /// Locks prolonged.
+    /// Extends that were won, by a lock or by its token.
     pub extended: u64,
-    /// Extends of locks that were lost meanwhile.
+    /// Extends that failed because the lock was gone.
     pub lost: u64,
-    /// Locks given back, and known to be.
+    /// Releases that a majority confirmed.
     pub released: u64,
-    /// Locks given back when another had the key already.
+    /// Releases of locks whose key another client had by then.
     pub taken_by_other: u64,
-    /// Locks given back when they were over.
+    /// Releases of locks that were over.
     pub already_expired: u64,
-    /// Locks given back to fewer than a majority of nodes.
+    /// Releases that no majority confirmed.
     pub unconfirmed: u64,
-    /// Requests taken back.
+    /// Requests that were cancelled.
     pub cancelled: u64,
     /// Handles used long after their lock was over.
     pub relics: u64,
-    /// Nodes seen to be suspect.
+    /// How often a client said that a node is suspect.
     pub suspects: u64,
-    /// Nodes seen to have pending releases.
+    /// How often a client had pending releases for a node.
     pub pending_releases: u64,
-    /// Clients that crashed or ended, and began anew.
+    /// Clients that ended, and whose place a new process took.
     pub crashes: u64,
     /// Nodes that were replicas for a while.
     pub promotions: u64,
-    /// Jumps of a node's clock that were seen.
+    /// Jumps of a node's clock that clients reported.
     pub jumps: u64,
     /// Nodes that were flushed.
     pub flushes: u64,
-    /// Nodes whose grants did not count for a while.
+    /// Quarantines of nodes that clients reported.
     pub distrusted: u64,
     /// Locks that a node granted on a connection that its client had dropped.
     pub stale: u64,
-    /// How many of these came when the client had a newer connection that was ready.
+    /// How many of these were granted when the client had a newer connection that was ready.
     pub stale_after_newer: u64,
-    /// Locks that were kept, for a while.
+    /// Locks that had auto-extend.
     pub kept: u64,
-    /// Deadlines of locks that moved without the owner's call.
+    /// How often a renewal moved a deadline, without a call of the owner.
     pub prolonged: u64,
-    /// Warnings that a kept lock ends.
+    /// Warnings that a lock with auto-extend ends.
     pub warnings: u64,
-    /// Kept locks that were lost.
+    /// Locks with auto-extend that were lost.
     pub kept_lost: u64,
     /// Locks that were given away.
     pub given_away: u64,
-    /// Locks that were taken up.
+    /// Locks that were adopted.
     pub adopted: u64,
-    /// Locks that were there no more when they were to be taken up.
+    /// Locks that were gone when a user tried to adopt them.
     pub adopted_in_vain: u64,
-    /// Locks that were prolonged by their token.
+    /// Extends by token that were won.
     pub borrowed: u64,
-    /// Looks at what the nodes hold.
+    /// Inspections of a key.
     pub inspected: u64,
     /// Keys that an operator deleted on a node.
     pub deleted: u64,
-    /// Locks that an operator took away.
+    /// Locks whose key an operator deleted on all nodes.
     pub forced: u64,
-    /// Joins of lines, locks won in line, dead waiters before those, claims and splits.
+    /// Joins of lines, locks won in line, dead waiters that were skipped, claims and splits.
     pub in_line: [u64; 5],
-    /// Keys that were set again on nodes that had lost them.
+    /// Keys that clients set again on nodes that had lost them.
     pub healed: u64,
-    /// Wires of which a client left something unread.
+    /// How often a client read only a part of the input of a connection.
     pub rests: u64,
-    /// Turns in which something was due, and that began with input that was not read.
+    /// Turns with a due timer that began with unread input.
     pub unread: u64,
-    /// Turns in which something was due, and that began with output that was not written.
+    /// Turns with a due timer that began with unwritten output.
     pub unwritten: u64,
-    /// Connections that a write found to be gone.
+    /// Connections that a client found gone when it wrote.
     pub broken: u64,
 }
 

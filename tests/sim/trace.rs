@@ -1,5 +1,5 @@
-//! The last things that happened, in words. Words are slow, so a run writes none: one that failed
-//! is run again with the trace on, and since a seed is a run, it fails again.
+//! The last events of a run, in words. Words are slow, so a run writes none. A run that fails is
+//! repeated with the trace on: the same seed fails again.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -7,10 +7,10 @@ use std::rc::Rc;
 
 use crate::agenda::MILLI;
 
-/// How much of a run's end is kept, unless `SIM_LINES` says otherwise.
+/// How many lines are kept, unless `SIM_LINES` says otherwise.
 const LINES: usize = 250;
 
-/// A handle on the trace: the code that started the run keeps another, which survives a panic.
+/// A handle on the trace. The code that started the run keeps another one, which survives a panic.
 #[derive(Debug, Clone, Default)]
 pub struct Trace(Option<Rc<RefCell<Lines>>>);
 

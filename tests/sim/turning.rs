@@ -1,9 +1,9 @@
-//! The shared turn with simulated wires: what its steps do here, and what has to be true when a
-//! timeout is believed.
+//! The engine's turn on simulated connections: what its steps do here, and what has to be true when
+//! a timer expires.
 //!
-//! The hazard is the one that `proto::turn` describes, so each turn is watched: whatever lay in the
-//! client's kernel when the turn began is read, and whatever the kernel would have taken is
-//! written, before the core gets the new time.
+//! The hazard is the one that `proto::turn` describes: a timer that expires although the answer is
+//! there. So each turn is checked: before the core gets the new time, the client has read all that
+//! lay in its kernel when the turn began, and written all that the kernel would have taken.
 
 use redlatch::proto::turn::{self, Driver, Wake};
 use redlatch::proto::{Action, Coordinator};
@@ -14,37 +14,37 @@ use crate::client::instant;
 use crate::network::Piece;
 use crate::world::World;
 
-/// What waited for a client when its turn began, by node.
+/// The input and output that waited when a client's turn began, by node.
 #[derive(Debug)]
 pub struct Waiting {
-    /// Pieces that the client has not read since.
+    /// How many pieces of that input the client has not read yet.
     unread: Vec<usize>,
-    /// Output that the kernel would have taken, and that the client has not tried to write since.
+    /// Whether the client has not yet tried to write that output, though the kernel would have
+    /// taken it.
     unwritten: Vec<bool>,
 }
 
 impl Waiting {
-    /// Nothing waits.
+    /// No input and no output.
     pub fn nothing(nodes: usize) -> Waiting {
         Waiting { unread: vec![0; nodes], unwritten: vec![false; nodes] }
     }
 
-    /// A piece was read.
+    /// Notes that a piece was read.
     pub fn read_one(&mut self, node: usize) {
         self.unread[node] = self.unread[node].saturating_sub(1);
     }
 
-    /// The connection is gone, and what waited with it.
+    /// Notes that the connection is gone, together with what waited on it.
     pub fn forget(&mut self, node: usize) {
         (self.unread[node], self.unwritten[node]) = (0, false);
     }
 }
 
-/// A client of the world while a step of its turn is taken.
+/// A client of the world, for one step of its turn.
 pub struct Driving<'a> {
-    /// The world.
     pub world: &'a mut World,
-    /// Which client.
+    /// The number of the client.
     pub client: usize,
 }
 
@@ -58,12 +58,12 @@ impl Driver for Driving<'_> {
     }
 
     fn must_read_rest(&mut self) -> bool {
-        self.world.clients[self.client].rest.contains(&true)
+        self.world.clients[self.client].left_unread.contains(&true)
     }
 
     fn read_rest(&mut self) {
         for node in 0..self.world.nodes.len() {
-            if std::mem::take(&mut self.world.clients[self.client].rest[node]) {
+            if std::mem::take(&mut self.world.clients[self.client].left_unread[node]) {
                 let most = if self.world.dice.chance(200) { 1 } else { usize::MAX };
                 self.world.read(self.client, node, most);
             }
@@ -78,9 +78,9 @@ impl Driver for Driving<'_> {
     }
 
     fn expire(&mut self, now: Instant) {
-        self.world.look_at_what_waits(self.client, now);
+        self.world.check_before_timers(self.client, now);
         self.core().handle_timeout(now);
-        self.world.look_at_beliefs(self.client);
+        self.world.check_beliefs(self.client);
     }
 
     fn act(&mut self, action: Action) {
@@ -102,7 +102,7 @@ impl World {
         Driving { world: self, client }
     }
 
-    /// When a sleeping client has something to do, if nothing comes.
+    /// When a sleeping client has something to do even if nothing arrives.
     pub fn sleeps_until(&mut self, client: usize) -> u64 {
         match turn::wake(&mut self.drive(client)) {
             Wake::AtOnce => self.agenda.now(),
@@ -111,7 +111,7 @@ impl World {
         }
     }
 
-    /// When a client's users want to act, or its kernel takes more.
+    /// When a user of the client wants to act next, or its kernel takes more output.
     fn wake_deadline(&self, client: usize) -> Option<u64> {
         let (now, it) = (self.agenda.now(), &self.clients[client]);
         let users = it.users.iter().map(|user| user.at);
@@ -126,7 +126,7 @@ impl World {
         users.chain(relics).chain(told).chain(full).min().filter(|&at| at < u64::MAX)
     }
 
-    /// A turn begins: takes note of what waits.
+    /// Notes at the beginning of a turn which input and output waits.
     pub fn note_what_waits(&mut self, client: usize) {
         for node in 0..self.nodes.len() {
             let wire = self.clients[client].wires[node];
@@ -137,7 +137,7 @@ impl World {
         }
     }
 
-    /// Whether there is output for a node, and the kernel would take it.
+    /// Whether there is output for a node that the kernel would take.
     fn could_write(&self, client: usize, node: usize) -> bool {
         let it = &self.clients[client];
         let wire = it.wires[node].map(|wire| &self.network.wires[wire]);
@@ -145,35 +145,37 @@ impl World {
         takes && !it.coordinator.output(NodeId::new(node)).is_empty()
     }
 
-    /// A client falls asleep: nothing is left for which no event wakes it. The poller reports input
-    /// once, and does not report a socket that takes output.
-    pub fn look_at_what_is_left(&mut self, client: usize) {
+    /// Checks, when a client falls asleep, that nothing is left for which no event wakes it. The
+    /// poller reports input only once, and does not report that a socket takes output.
+    pub fn check_before_sleep(&mut self, client: usize) {
         let it = &self.clients[client];
-        let unread = it.rest.contains(&true);
+        let unread = it.left_unread.contains(&true);
         let unwritten = (0..self.nodes.len()).any(|node| self.could_write(client, node));
         if unread || unwritten || it.coordinator.has_actions() {
-            self.checker.violate(format!(
+            self.checker.report_violation(format!(
                 "client {client} falls asleep with input unread ({unread}), or output unwritten \
                  ({unwritten}), or a connection to be opened or closed"
             ));
         }
     }
 
-    /// A timeout is about to be believed: nothing that waited when the turn began waits still.
-    fn look_at_what_waits(&mut self, client: usize, by: Instant) {
+    /// Checks, when timers are about to expire, that nothing waits any more that waited when the
+    /// turn began.
+    fn check_before_timers(&mut self, client: usize, by: Instant) {
         let (now, waiting) = (self.agenda.now(), &self.clients[client].waiting);
         let unread = waiting.unread.iter().any(|&pieces| pieces > 0);
         let unwritten = waiting.unwritten.contains(&true);
         if unread || unwritten || by != instant(now) {
-            self.checker.violate(format!(
+            self.checker.report_violation(format!(
                 "client {client} believes a timeout at {now} ns, by a clock read at {by:?}, \
                  before it looked at its sockets: {waiting:?}"
             ));
         }
     }
 
-    /// Writes once to each node for which there is output. The kernel may take less, or report that
-    /// the connection is gone before that was read. Returns whether one was found to be gone.
+    /// Writes once to each node for which there is output. The kernel may take only a part, or
+    /// report that the connection is gone before the client has read that. Returns whether one was
+    /// found gone.
     fn write_all(&mut self, client: usize) -> bool {
         let mut lost = false;
         for node in 0..self.nodes.len() {
@@ -196,17 +198,18 @@ impl World {
             self.tally.broken += 1;
             self.network.wires[wire].inbox.clear();
             self.lose(client, node, wire, "broken pipe");
-            self.look_at_beliefs(client);
+            self.check_beliefs(client);
             return true;
         }
-        self.look_at_heals(client, wire, &output);
+        self.check_heals(client, wire, &output);
         let mut count = output.len();
         let it = &mut self.network.wires[wire];
         if !self.healed && self.dice.chance(10) {
             count = self.dice.place(count + 1);
             it.full_until = now + 1 + self.dice.below(500 * MICRO);
         }
-        // Bytes that are written after a cut are lost; the client does not know of the cut yet.
+        // Bytes that are written after a cut are lost, because the client does not know of the cut
+        // yet.
         if !it.cut && !it.ended {
             self.network.send(wire, &output[..count], &mut self.agenda, &mut self.dice);
         }
@@ -226,11 +229,12 @@ mod tests {
     use crate::user::{Purpose, State, Wish};
     use crate::world::World;
 
-    /// Longer than the node timeout, shorter than the ttl.
+    /// How long the client does not run: longer than the node timeout, shorter than the ttl.
     const AWAY: u64 = 150 * MILLI;
     const TTL: u64 = 290;
 
-    /// A client that knows every node, and asked for a lock. Nothing of it is written yet.
+    /// A world in which client 0 knows every node and has requested a lock, but has written nothing
+    /// yet.
     fn one_that_asked(trace: &Trace) -> World {
         let mut world = World::of(Plan::directed(), Dice::new(1), trace.clone());
         world.rouse(0);
@@ -242,7 +246,7 @@ mod tests {
         world
     }
 
-    /// Lets the client come back, and asserts that no node was found silent and the lock was won.
+    /// Lets the client run again, and checks that it found no node silent and won the lock.
     fn has_the_lock_after_its_absence(mut world: World, trace: &Trace) {
         world.run_until(world.agenda.now() + AWAY + 10 * MILLI);
         let it = &world.clients[0];
@@ -254,9 +258,10 @@ mod tests {
         assert!(holds && silent == 0 && violations.is_empty(), "{}{violations:?}", trace.text());
     }
 
-    /// The node timeout of its questions is over when it comes back, and the answers came long ago.
+    /// When the client runs again, the node timeout of its requests is over, but the answers came
+    /// long before.
     #[test]
-    fn a_client_that_was_away_reads_its_answers_before_it_believes_its_timeouts() {
+    fn stopped_client_reads_its_answers_before_its_timers_expire() {
         let trace = Trace::on();
         let mut world = one_that_asked(&trace);
         world.rouse(0);
@@ -266,9 +271,10 @@ mod tests {
         has_the_lock_after_its_absence(world, &trace);
     }
 
-    /// The node timeout of its questions is over before it wrote them.
+    /// When the client runs again, the node timeout of its requests is over before they are
+    /// written.
     #[test]
-    fn a_client_that_was_away_writes_its_questions_before_it_believes_its_timeouts() {
+    fn stopped_client_writes_its_requests_before_its_timers_expire() {
         let trace = Trace::on();
         let mut world = one_that_asked(&trace);
         world.keep_busy_before_its_turn(0, AWAY);

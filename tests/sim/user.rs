@@ -1,9 +1,9 @@
-//! The callers. Each wants one lock at a time, holds it for a while, prolongs it, and has it kept.
-//! It gives the lock back in one of several ways, gives it away, forgets it, takes its request
-//! back, or acts too late.
+//! The callers. Each wants one lock at a time, holds it for a while, extends it, and may have it
+//! kept by auto-extend. It releases the lock in one of several ways, gives it away, forgets it,
+//! cancels its request, or acts too late.
 //!
-//! Each user checks what is reported to it; the checker compares what two users believe. What users
-//! do with the locks that they hold is in `holding`.
+//! Each user checks what is reported to it; the checker compares the beliefs of different users.
+//! What users do with the locks that they hold is in `holding`.
 
 use std::time::Duration;
 
@@ -20,14 +20,14 @@ use crate::handing::Offer;
 use crate::keeping::{Bounds, Keeping};
 use crate::world::World;
 
-/// A user waits this long for a key at most.
+/// The longest time that a user waits for a key.
 pub const LONGEST_WAIT: u64 = 300 * MILLI;
 
-/// The time that is allowed for bytes that are written late because the kernel takes no more.
+/// Bytes may be written this much later, because the kernel takes no more before.
 const SLACK: u64 = 3 * MILLI;
 
-/// A release waits a node timeout for its answers, counted from when it was written last. It may be
-/// sent again if a node forgot the script, or lost the connection a moment ago.
+/// A release waits a node timeout for its answers, counted from when it was last written. It may be
+/// written again if a node forgot the script, or if the connection was lost.
 pub const RELEASE_TIMEOUTS: u64 = 4;
 
 /// The purpose of a request.
@@ -35,21 +35,21 @@ pub const RELEASE_TIMEOUTS: u64 = 4;
 pub enum Purpose {
     /// A user wants a lock.
     Acquire { user: usize },
-    /// A user wants to keep it.
+    /// A user extends its lock.
     Extend { user: usize },
-    /// A user gave it back.
+    /// A user releases its lock.
     Release { user: usize },
-    /// A user takes up a lock that another gave away.
+    /// A user adopts a lock that another user gave away.
     Adopt { user: usize },
-    /// A user prolongs a lock that it has the token of.
+    /// A user extends a lock by its token.
     Borrow { user: usize },
-    /// A user looks what the nodes hold.
+    /// A user inspects a key.
     Inspect { user: usize },
-    /// A user used a handle that is long over.
+    /// A user used a handle whose lock is long over.
     Relic,
-    /// The simulation itself asks, and looks at the answer.
+    /// The simulation itself makes the request and reads its answer.
     Errand,
-    /// Asked for just before the client ends: a lock that it gets is given back.
+    /// Made just before the client ends: a lock that is granted then has to be released.
     Farewell,
 }
 
@@ -59,42 +59,42 @@ pub struct Held {
     pub lock: Lock,
     pub belief: usize,
     pub extend: Option<(Op, u64)>,
-    /// An extend that was taken back goes on: it is not known how long the lock will last.
+    /// An extend was cancelled and may still take effect, so the end of the lock is not known.
     pub open_end: bool,
-    /// How it is kept, if it is.
+    /// Its auto-extend, if it has one.
     pub keep: Option<Keeping>,
     /// The ttl of the last request, in milliseconds.
     pub ttl: u64,
 }
 
-/// A lock that is wanted: for how long, in milliseconds, and how it is to be kept.
+/// A lock that a user wants: its ttl in milliseconds, and its auto-extend.
 #[derive(Debug, Clone, Copy)]
 pub struct Wish {
     pub ttl: u64,
     pub bounds: Option<Bounds>,
     /// Whether it is to have a fencing number.
     pub fenced: bool,
-    /// The keys beside the user's own, as bits of their places in the list.
+    /// The keys besides the user's own: a bit for each index in the list of keys.
     pub also: u64,
 }
 
 impl Wish {
-    /// A lock that is not kept.
+    /// A lock without auto-extend.
     pub fn of(ttl: u64) -> Wish {
         Wish { ttl, bounds: None, fenced: false, also: 0 }
     }
 
-    /// Whether the lock has this key beside the user's own.
+    /// Whether the lock has this key besides the user's own.
     pub fn has_also(&self, key: usize) -> bool {
         self.also & (1 << key) != 0
     }
 
-    /// How it is to be kept.
+    /// Its auto-extend.
     pub fn keep(&self) -> Option<AutoExtend> {
         self.bounds.map(|bounds| bounds.keep)
     }
 
-    /// The options of an acquire that waits for so many nanoseconds.
+    /// The options of an acquire that waits for up to `wait` nanoseconds.
     fn options(&self, wait: u64) -> LockOptions {
         let ttl = Duration::from_millis(self.ttl);
         let options = LockOptions::new(ttl).wait(Duration::from_nanos(wait));
@@ -116,12 +116,12 @@ pub enum State {
 /// A user that wants locks.
 #[derive(Debug)]
 pub struct User {
-    /// When it acts next, unless an answer comes before.
+    /// When the user acts next, unless an answer comes before.
     pub at: u64,
     pub state: State,
-    /// The key it wants or has, by its place in the list.
+    /// The index of the key that it wants or has.
     pub key: usize,
-    /// The lock it is about to take up.
+    /// The lock that it is about to adopt.
     pub bid: Option<Offer>,
 }
 
@@ -131,8 +131,7 @@ impl User {
         User { at, state: State::Resting, key: 0, bid: None }
     }
 
-    /// The user's process is gone; the next one begins at `at`. Returns the lock that it held, if
-    /// any.
+    /// The user's process ends; the next one begins at `at`. Returns the lock that the user held.
     pub fn die(&mut self, at: u64) -> Option<Held> {
         (self.at, self.bid) = (at, None);
         match std::mem::replace(&mut self.state, State::Resting) {
@@ -143,11 +142,11 @@ impl User {
 }
 
 impl World {
-    /// A client takes what ended, and its users act.
+    /// A client fetches completions, and its users act.
     pub fn serve(&mut self, client: usize) {
         let now = self.agenda.now();
         self.take_ends(client);
-        self.look_at_events(client);
+        self.count_events_of(client);
         for user in 0..self.clients[client].users.len() {
             if self.clients[client].users[user].at <= now {
                 self.act(client, user);
@@ -157,7 +156,7 @@ impl World {
             let relic = self.clients[client].relics.swap_remove(at);
             self.use_relic(client, relic);
         }
-        self.look_at_beliefs(client);
+        self.check_beliefs(client);
     }
 
     /// A user does the next thing.
@@ -181,7 +180,7 @@ impl World {
         (it.state, it.at) = (State::Resting, at);
     }
 
-    /// Asks for a key.
+    /// Acquires or adopts a lock, or inspects a key.
     fn begin(&mut self, client: usize, user: usize) {
         if self.healed {
             return;
@@ -202,7 +201,7 @@ impl World {
         self.wait_for(client, user, wish, wait, asked);
     }
 
-    /// What a user wants, of any lock.
+    /// Draws what a user wants of a lock.
     pub fn wish(&mut self) -> Wish {
         let ttl = self.plan.ttl(&mut self.dice);
         let keeps = self.dice.chance(self.plan.keeps);
@@ -211,7 +210,7 @@ impl World {
         Wish { ttl, bounds, fenced, also: 0 }
     }
 
-    /// Now and then a user wants other keys beside its own.
+    /// Sometimes adds other keys to the user's own.
     fn want_others(&mut self, wish: &mut Wish, key: usize) {
         if self.plan.sets == 0 || !self.dice.chance(self.plan.sets) {
             return;
@@ -221,7 +220,7 @@ impl World {
         }
     }
 
-    /// A user waits for an answer, or is refused.
+    /// A user waits for the answer to its acquire, unless that was refused.
     pub fn wait_for(
         &mut self,
         client: usize,
@@ -243,14 +242,14 @@ impl World {
             Err(error) => {
                 self.tally.busy += 1;
                 if !matches!(error, Error::Busy(_)) {
-                    self.checker.violate(format!("a request was refused: {error}"));
+                    self.checker.report_violation(format!("a request was refused: {error}"));
                 }
                 self.rest(client, user);
             }
         }
     }
 
-    /// Asks for a key, and notes that an answer is due.
+    /// Makes an acquire request, and notes that its answer is due.
     pub fn acquire(
         &mut self,
         client: usize,
@@ -277,8 +276,8 @@ impl World {
             format!("client {client} {purpose:?} #{serial} key {key} {wish:?}: {outcome:?}")
         });
         let op = asked?;
-        // The rounds are the votes and the write-back, or those of a set that takes one key after
-        // the other. In each of them a node that forgot the script is asked once more.
+        // A fenced lock takes a round of votes and one to write the number back; a set takes a
+        // round for each key. In each round a node that forgot the script is asked once more.
         let rounds = match wish.also.count_ones() {
             0 if !wish.fenced => 1,
             others => 2 * u64::from(others + 1 + u32::from(wish.fenced)),
@@ -288,15 +287,15 @@ impl World {
         Ok((op, serial))
     }
 
-    /// How long an acquire of this client may be held because the first handshakes are not over.
+    /// How long the client may delay an acquire because its first handshakes are not over.
     pub fn hold_at_start(&self, client: usize) -> u64 {
         let held = self.clients[client].coordinator.is_starting();
         let longest = self.plan.settings.connect_timeout.as_nanos() as u64;
-        // The node whose handshake is written last still has a node timeout for it.
+        // The node whose handshake is written last has a node timeout for it.
         if held { longest + self.plan.node_timeout() } else { 0 }
     }
 
-    /// Notes that an answer is due.
+    /// Notes a request, and when its answer is due.
     pub fn note_request(
         &mut self,
         client: usize,
@@ -307,7 +306,7 @@ impl World {
     ) {
         let it = &mut self.clients[client];
         it.asked.insert(serial, purpose);
-        self.checker.ask(serial, client, what, due + SLACK, it.kept_waiting);
+        self.checker.ask(serial, client, what, due + SLACK, it.stopped_for);
     }
 
     pub fn take_back(&mut self, client: usize, op: Op, serial: u64) {
@@ -319,7 +318,7 @@ impl World {
         self.checker.cancel(serial);
     }
 
-    /// A request came to its end.
+    /// Handles the end of a request.
     pub fn answered(&mut self, client: usize, done: Completion) {
         let (now, serial) = (self.agenda.now(), done.data);
         self.trace.note(now, || match &done.result {
@@ -328,7 +327,7 @@ impl World {
         });
         let purpose = self.clients[client].asked.remove(&serial);
         let slack = 2 * self.plan.fetched_late;
-        self.checker.answer(serial, now, self.clients[client].kept_waiting + slack);
+        self.checker.answer(serial, now, self.clients[client].stopped_for + slack);
         self.count(purpose, &done.result);
         match (purpose, done.result) {
             (
@@ -372,10 +371,12 @@ impl World {
             Ok(Outcome::Extended { .. }) => &mut tally.extended,
             Ok(Outcome::Inspected(_)) => &mut tally.inspected,
             Ok(Outcome::Vouched(_)) => {
-                return self.checker.violate("a vouching that no user asked for".into());
+                return self.checker.report_violation("a vouching that no user asked for".into());
             }
             Ok(Outcome::ForceReleased(_)) => {
-                return self.checker.violate("a forced release that no user asked for".into());
+                return self
+                    .checker
+                    .report_violation("a forced release that no user asked for".into());
             }
             Ok(Outcome::Released(ReleaseOutcome::Released)) => &mut tally.released,
             Ok(Outcome::Released(ReleaseOutcome::TakenByOther)) => &mut tally.taken_by_other,
@@ -385,19 +386,21 @@ impl World {
             Err(Error::NoQuorum(_)) => &mut tally.no_quorum,
             Err(Error::Expired(_)) => &mut tally.expired,
             Err(Error::Lost { .. }) => &mut tally.lost,
-            // Before the bound of a renewal the time that is left may be too short to ask for.
+            // Shortly before the bound of a renewal, too little time may be left for an extend.
             Err(Error::Config(ConfigError::Ttl(InvalidTtl::TooShort { .. })))
                 if matches!(purpose, Some(Purpose::Extend { .. })) =>
             {
                 return;
             }
             other => {
-                return self.checker.violate(format!("a result that cannot be: {other:?}"));
+                return self
+                    .checker
+                    .report_violation(format!("a result that cannot be: {other:?}"));
             }
         } += 1;
     }
 
-    /// No user begins anything any more, and a user that has a lock gives it back soon.
+    /// Users begin nothing new, and a user that has a lock soon releases it.
     pub fn wind_down(&mut self, client: usize) {
         let now = self.agenda.now();
         for user in &mut self.clients[client].users {

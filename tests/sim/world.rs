@@ -1,4 +1,4 @@
-//! Clients and masters in one world: a run goes from event to event until it is over.
+//! Clients and masters in one world. A run goes from event to event until it is over.
 
 use std::collections::BTreeSet;
 
@@ -20,10 +20,10 @@ use crate::tally::Tally;
 use crate::trace::Trace;
 use crate::user::User;
 
-/// More events than any run needs: one that has more goes round in circles.
+/// More events than any run needs. A run with more does not come to an end.
 const MOST_EVENTS: u64 = 400_000;
 
-/// Everything there is.
+/// All parts of a run.
 #[derive(Debug)]
 pub struct World {
     pub plan: Plan,
@@ -37,29 +37,31 @@ pub struct World {
     pub ledger: Ledger,
     pub tally: Tally,
     pub trace: Trace,
-    /// Nothing goes wrong any more.
+    /// No fault begins any more.
     pub healed: bool,
-    /// Locks (node, key, token) of which no client can be blamed that they stay until their ttl is
-    /// over: their node would not end the connection that they came on.
+    /// Keys (node, key, token) that may stay until their ttl is over, without a fault of a client:
+    /// the node did not carry out the CLIENT KILL for the connection on which they were set.
     pub excused: BTreeSet<(usize, Vec<u8>, Vec<u8>)>,
-    /// Tokens that were given away: no client has a pending release for them.
+    /// Tokens of locks that were given away, so that no client has a pending release for them.
     pub given: BTreeSet<Vec<u8>>,
     /// The locks that may be adopted.
     pub offers: Vec<Offer>,
     /// All locks that were given away.
     pub handed: Vec<Handed>,
-    /// Keys (client, key, up to when) that a client still holds by its own record, though they were
-    /// released by their token: others of that client wait for the end of the record.
+    /// Keys (client, key, until when) of which the client's record still says that it holds them,
+    /// though they were released by their token: other users of this client wait for the end of the
+    /// record.
     pub occupied: Vec<(usize, usize, u64)>,
-    /// By key: since when it is free and waited for.
+    /// By key: since when it has been free while a user waits for it.
     pub free_since: Vec<Option<u64>>,
-    /// Locks that an operator deleted without their owners' knowledge.
+    /// Locks whose keys an operator deleted on all nodes, without their owners' knowledge.
     pub forced: Vec<Forced>,
     serial: u64,
 }
 
 impl World {
-    /// The world of a seed; `memory` says what becomes of keys, or the seed does.
+    /// The world of a seed. `memory` says what happens to the keys of killed nodes; `None`: the
+    /// seed decides.
     pub fn new(seed: u64, memory: Option<Memory>, trace: Trace) -> World {
         let mut dice = Dice::new(seed);
         let plan = Plan::draw(memory, &mut dice);
@@ -110,7 +112,7 @@ impl World {
         }
     }
 
-    /// Lets it run to its end.
+    /// Runs the world to its end.
     pub fn run(&mut self) {
         for client in 0..self.clients.len() {
             self.rouse(client);
@@ -142,11 +144,11 @@ impl World {
         self.tally.healed = self.clients.iter().map(|it| it.coordinator.stats().healed).sum();
         self.let_everyone_take_every_key();
         if self.count_event() {
-            self.say_goodbye();
+            self.end_all_clients();
         }
     }
 
-    /// Lets it run up to `end`.
+    /// Runs the world up to `end`.
     pub fn run_until(&mut self, end: u64) {
         while self.count_event() {
             let Some(event) = self.agenda.next(end) else { return };
@@ -154,12 +156,12 @@ impl World {
         }
     }
 
-    /// Counts another event, and returns whether the run goes on. After the first violation it
-    /// ends: the events before that are the most useful.
+    /// Counts an event, and returns whether the run goes on. It ends after the first violation,
+    /// because the events before that are the most useful.
     pub fn count_event(&mut self) -> bool {
         self.tally.events += 1;
         if self.tally.events == MOST_EVENTS {
-            self.checker.violate("it goes round in circles".into());
+            self.checker.report_violation("it goes round in circles".into());
         }
         self.tally.events < MOST_EVENTS && self.checker.violations().is_empty()
     }
@@ -169,7 +171,7 @@ impl World {
             Event::Client { client, wake } => self.go_on(client, wake),
             Event::ToNode { wire } => self.arrive_at_node(wire),
             Event::ToClient { wire } => self.arrive_at_client(wire),
-            Event::Fault => self.go_wrong(),
+            Event::Fault => self.bring_about_next_fault(),
             Event::Thaw { node } => self.thaw(node),
             Event::Start { node } => self.start(node),
             Event::Copy { node, from } => self.copy_now(node, from),
@@ -217,7 +219,7 @@ impl World {
         }
     }
 
-    /// A node reads what came on a wire, executes it and answers.
+    /// A node executes what came on a wire, and answers.
     pub fn execute(&mut self, wire: usize, bytes: &[u8]) {
         let now = self.agenda.now();
         let it = &mut self.network.wires[wire];
@@ -242,7 +244,7 @@ impl World {
         node.master.handle_bytes(clock, connection, bytes);
         self.note_what_is_there(number);
         if stale {
-            self.look_at_stale_grants(wire, &before);
+            self.note_stale_grants(wire, &before);
         }
         self.deliver_answers(number);
     }
@@ -269,7 +271,7 @@ impl World {
         }
     }
 
-    /// The node learns that a connection is over.
+    /// A node learns that a connection has ended.
     pub fn end_at_node(&mut self, wire: usize) {
         let it = &mut self.network.wires[wire];
         it.ended = true;
@@ -286,13 +288,13 @@ impl World {
         self.keys.iter().map(|key| node.master.get(clock, 0, key).map(Vec::from)).collect()
     }
 
-    /// A key that a node has granted on a connection that its client has lost. The client still has
-    /// to come and release it, or has ended the connection first. If the node refused to end it, no
-    /// client can be blamed for a grant after the releases.
-    fn look_at_stale_grants(&mut self, wire: usize, before: &[Option<Vec<u8>>]) {
+    /// Looks at keys that a node granted on a connection that its client has lost. The client has
+    /// ended that connection or still has to send a release. If the node did not carry out the
+    /// CLIENT KILL, no client is at fault for a grant after the releases.
+    fn note_stale_grants(&mut self, wire: usize, before: &[Option<Vec<u8>>]) {
         let it = &self.network.wires[wire];
         let number = it.node;
-        let paid = self.clients[it.client].paid_on[number].is_some_and(|newer| newer > wire);
+        let paid = self.clients[it.client].usable_on[number].is_some_and(|newer| newer > wire);
         let after = self.tokens_at(number);
         for (key, (before, after)) in before.iter().zip(after).enumerate() {
             let Some(token) = after else { continue };
@@ -303,14 +305,14 @@ impl World {
             let now = self.agenda.now();
             self.trace.note(now, || format!("wire {wire}: stale grant of key {key}: {paid}"));
             self.tally.stale_after_newer += u64::from(paid);
-            if paid && !self.nodes[number].kills {
+            if paid && !self.nodes[number].ends_connections {
                 self.excused.insert((number, self.keys[key].clone(), token));
             }
         }
     }
 }
 
-/// The coordinator of a client that begins now.
+/// The coordinator of a client that starts now.
 pub fn coordinator(plan: &Plan, now: u64, dice: &mut Dice) -> Coordinator {
     Coordinator::new(plan.settings.clone(), dice.seed(), Instant::from_nanos(now))
         .expect("the plan's settings can work")
@@ -322,7 +324,7 @@ fn client(plan: &Plan, dice: &mut Dice) -> Client {
     Client::new(coordinator, plan.nodes, users)
 }
 
-/// What an intermediary without scruples makes of a yes.
+/// What a lying intermediary makes of a positive answer.
 fn lie(bytes: Vec<u8>) -> Vec<u8> {
     match &bytes[..] {
         b"+OK\r\n" | b":1\r\n" => b"-ERR the other end is gone\r\n".to_vec(),
@@ -330,7 +332,7 @@ fn lie(bytes: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// The request, in as few words as possible.
+/// A request in as few words as possible, for the trace.
 fn words(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let marks = |line: &&str| !line.starts_with(['*', '$']) && !line.is_empty();

@@ -1,21 +1,21 @@
-//! A test that runs once more, in a process of its own: because it forks, is stopped, or looks at
-//! its whole process.
+//! Runs one test once more in a process of its own: a test that forks, is stopped, or measures its
+//! whole process.
 //!
-//! The hazard is a name that no test has: the process would run nothing and end well. So a run that
-//! is waited for has to report one test that passed.
+//! The hazard is a test name that does not exist: the process would run no test and succeed. So
+//! [`run`] expects the process to report one test that passed.
 
 use std::process::Command;
 
-/// The variable with the nodes, in the process that was started.
+/// The environment variable that gives the started process the URLs of the nodes.
 const NODES: &str = "REDLATCH_TEST_AGAIN";
 
-/// The nodes, in the process that was started; `None` in the test run itself.
+/// The URLs of the nodes in the started process; `None` in the test run itself.
 pub fn nodes() -> Option<Vec<String>> {
     let urls = std::env::var(NODES).ok()?;
     Some(urls.split(' ').map(str::to_owned).collect())
 }
 
-/// The command that runs one test of this binary alone. The module is `module_path!()`.
+/// The command that runs one test of this binary alone. `module` is `module_path!()`.
 pub fn command(module: &str, test: &str, urls: &[String]) -> Command {
     let (_, module) = module.split_once("::").expect("a module below the root of a test binary");
     let program = std::env::current_exe().expect("a test binary has a path");
@@ -25,7 +25,7 @@ pub fn command(module: &str, test: &str, urls: &[String]) -> Command {
     command
 }
 
-/// Runs it to its end, and prints what it printed.
+/// Runs that command to its end, prints its output, and panics unless the test passed in it.
 #[track_caller]
 pub fn run(module: &str, test: &str, urls: &[String]) {
     let output = command(module, test, urls).output().expect("a test binary can be started again");

@@ -1,8 +1,8 @@
-//! A coordinator without sockets: the test answers its requests by hand, as masters would on which
-//! every key is free. Its clock and its seed are the test's, so a run repeats exactly.
+//! A coordinator without sockets. The test answers its requests as masters would if every key was
+//! free. The clock and the seed are the test's, so every run is the same.
 //!
-//! The hazard is work of the test that is counted as the library's: answering allocates nothing
-//! once the buffers are large enough.
+//! The hazard: a bench measures this code together with the library's. So answering allocates
+//! nothing once the buffers are large enough.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use redlatch::{AutoExtend, Keys, LockOptions};
 pub const NODES: usize = 5;
 const SEED: [u8; 32] = [7; 32];
 
-/// The coordinator, and the time of its driver.
+/// The coordinator, and the clock of its driver.
 pub struct ByHand {
     pub coordinator: Coordinator,
     replies: Vec<u8>,
@@ -40,7 +40,7 @@ impl ByHand {
             let Action::Connect(node) = action else { panic!("{action:?}") };
             by_hand.coordinator.handle_connected(node, Instant::default());
         }
-        // Three turns: for the handshake, and for the requests after it.
+        // Three turns are enough for the handshake and for the requests that follow it.
         (0..3).for_each(|_| by_hand.turn());
         let is_ready = |node| by_hand.coordinator.node_state(NodeId::new(node)) == NodeState::Ready;
         assert!((0..NODES).all(is_ready), "the handshake was answered");
@@ -68,7 +68,7 @@ impl ByHand {
         }
     }
 
-    /// Acquires and releases these keys.
+    /// Acquires and releases one lock of these keys.
     pub fn pair_of(&mut self, keys: impl Keys, ttl: Duration, locks: &mut Vec<Lock>) {
         let (now, options) = (self.now(), LockOptions::once(ttl));
         self.coordinator.acquire(keys, options, 0, now).expect("there is room");
@@ -80,8 +80,8 @@ impl ByHand {
         self.release_all(locks);
     }
 
-    /// As [`pairs_into`](ByHand::pairs_into), with answers that were made before: the test itself
-    /// does next to nothing.
+    /// As [`pairs_into`](ByHand::pairs_into), with replies that are built before, so that nearly
+    /// all of the measured work is the coordinator's.
     pub fn canned_pairs(&mut self, count: usize, ttl: Duration, locks: &mut Vec<Lock>) {
         let [granted, released] = [&b"+OK\r\n"[..], b":1\r\n"].map(|it| it.repeat(self.in_flight));
         let keys: Vec<[u8; 10]> = (0..self.in_flight).map(key).collect();
@@ -155,7 +155,8 @@ impl ByHand {
         assert_eq!(released, count);
     }
 
-    /// Every node answers everything that was asked of it, a tenth of a millisecond later.
+    /// Advances the clock by 0.1 ms, fires the timers that are due, and lets every node answer all
+    /// that was sent to it.
     pub fn turn(&mut self) {
         self.now += Duration::from_micros(100);
         let now = self.now();
@@ -172,7 +173,8 @@ impl ByHand {
         }
     }
 
-    /// Nothing is asked for so long; the coordinator's timers fire on time, and are answered.
+    /// Advances the clock by `length` without new requests. The coordinator's timers fire when they
+    /// are due, and the nodes answer what it then sends.
     pub fn rest(&mut self, length: Duration) {
         let end = self.now + length;
         while let Some(due) = self.coordinator.next_timeout() {
@@ -198,7 +200,7 @@ pub fn key(number: usize) -> [u8; 10] {
     key
 }
 
-/// Answers as a master would on which every key is free, and every release finds its token.
+/// Answers as a master on which every key is free and every release finds its token.
 fn answer_commands(mut commands: &[u8], node: NodeId, replies: &mut Vec<u8>) {
     while !commands.is_empty() {
         let arguments = length(&mut commands, b'*');
@@ -222,7 +224,7 @@ fn answer_commands(mut commands: &[u8], node: NodeId, replies: &mut Vec<u8>) {
                 );
                 replies.extend_from_slice(format!("${}\r\n{info}\r\n", info.len()).as_bytes());
             }
-            // A release that the client sends by its source, as the node may not know the script.
+            // A release that carries its script's source, because the node may not know the script.
             b"EVAL" if arguments > 4 => replies.extend_from_slice(b":1\r\n"),
             b"EVAL" => replies.extend_from_slice(b"-ERR no arguments\r\n"),
             b"SCRIPT" => replies.extend_from_slice(b"$3\r\nsha\r\n"),

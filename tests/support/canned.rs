@@ -1,5 +1,5 @@
-//! A node that is no server: it answers each command as a test wants, in the pieces that a test
-//! wants. It does what a real server cannot be made to do: garbage, pieces, resets.
+//! A node that is no real server: a test chooses the reply to each command. So it can send what no
+//! real server sends when a test wants it: garbage, a reply in pieces, a reset.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -14,13 +14,13 @@ pub enum Reply {
     Bytes(Vec<u8>),
     /// Sends these bytes one at a time, each in a segment of its own.
     Dripping(Vec<u8>),
-    /// Sends these bytes and then resets the connection.
+    /// Sends these bytes and then closes the connection.
     Reset(Vec<u8>),
     /// Sends nothing.
     Silence,
 }
 
-/// A node that answers as a closure says. The handshake is answered as a healthy master would.
+/// A node that answers the handshake as a healthy master, and all other commands as a closure says.
 #[derive(Debug)]
 pub struct Canned {
     listener: Scripted,
@@ -60,7 +60,7 @@ impl Canned {
         self.listener.connections()
     }
 
-    /// The commands that came so far, after the handshake.
+    /// The commands that came so far, without those of the handshake.
     pub fn asked(&self) -> Vec<Vec<Vec<u8>>> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -87,7 +87,7 @@ fn handshake(command: &[Vec<u8>]) -> Option<Vec<u8>> {
         b"COMMAND" => Some(b"*2\r\n_\r\n_\r\n".to_vec()),
         b"CLIENT" => Some(b"+OK\r\n".to_vec()),
         b"TIME" => Some(b"*2\r\n$10\r\n1700000000\r\n$1\r\n7\r\n".to_vec()),
-        // The client asks with a script without keys whether it may run scripts.
+        // The client runs a script without keys to learn whether it may run scripts.
         b"EVAL" if command.get(2).is_some_and(|keys| keys == b"0") => {
             Some(b"-ERR Lua redis lib command arguments must be strings or integers\r\n".to_vec())
         }
@@ -101,14 +101,15 @@ fn send(mut stream: &TcpStream, reply: &Reply) -> bool {
         Reply::Silence => true,
         Reply::Bytes(bytes) => stream.write_all(bytes).is_ok(),
         Reply::Dripping(bytes) => bytes.iter().all(|byte| {
-            // The other thread has a turn for each byte, without a clock.
+            // Lets the reading thread run, so that it may read each byte by itself. No sleep is
+            // needed.
             std::thread::yield_now();
             stream.write_all(&[*byte]).is_ok()
         }),
         Reply::Reset(bytes) => {
             let _ = stream.write_all(bytes);
-            // With unread input the close would be a reset. Without it the other end sees an early
-            // end.
+            // If input is unread when the socket is closed, the kernel resets the connection. If
+            // none is, the other end reads an early end of the stream.
             let _ = stream.shutdown(Shutdown::Both);
             false
         }
@@ -129,7 +130,7 @@ fn next_command(mut stream: &TcpStream, input: &mut Vec<u8>) -> Option<Vec<Vec<u
     }
 }
 
-/// One command in RESP, and its length; `None` while it is not whole.
+/// Reads one command in RESP: its arguments and its length; `None` if it is not complete yet.
 fn parse(input: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
     let (count, mut at) = header(input, 0)?;
     let mut command = Vec::new();

@@ -1,37 +1,37 @@
-//! The source of chance in all tests: a seed always gives the same numbers.
+//! The random numbers of all tests: the same seed always gives the same numbers.
 
 /// SplitMix64: small, fast without optimization, and good enough to choose with.
 #[derive(Debug, Clone)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// The draws of a seed.
+    /// Random numbers from this seed.
     pub fn new(seed: u64) -> Dice {
         Dice(seed)
     }
 
-    /// The draws of a seed that is printed, so that a failed run can be repeated.
+    /// Random numbers from this seed, which is printed so that a failed run can be repeated.
     pub fn printed(seed: u64) -> Dice {
         println!("the dice are of seed {seed}");
         Dice(seed)
     }
 
-    /// Dice of this process; the seed is printed.
+    /// Random numbers from this process's id, which is printed as the seed.
     pub fn of_this_run() -> Dice {
         Dice::printed(u64::from(std::process::id()))
     }
 
-    /// Others, for a thread or a task that draws by itself.
+    /// Dice with a seed drawn from these, for a thread or a task that draws by itself.
     pub fn others(&mut self) -> Dice {
         Dice(self.any())
     }
 
-    /// 0 to `sides` - 1.
+    /// A random number from 0 to `sides` - 1.
     pub fn roll(&mut self, sides: u32) -> u32 {
         self.below(u64::from(sides)) as u32
     }
 
-    /// Any number.
+    /// A random number of 64 bits.
     pub fn any(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -40,7 +40,7 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, or zero.
+    /// A number below `end`; zero if `end` is zero.
     pub fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.any()) * u128::from(end)) >> 64) as u64
     }
@@ -50,22 +50,22 @@ impl Dice {
         first + self.below(last - first + 1)
     }
 
-    /// A place in a list of that length.
+    /// A random index into a list of that length.
     pub fn place(&mut self, length: usize) -> usize {
         self.below(length as u64) as usize
     }
 
-    /// True this often in a thousand.
+    /// True with a probability of `per_mille` in a thousand.
     pub fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }
 
-    /// One of these values, each as often as any other.
+    /// One of these values, each with the same probability.
     pub fn one_of<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.place(of.len())]
     }
 
-    /// One of these values, each as often as its weight says.
+    /// One of these values, each with a probability in proportion to its weight.
     pub fn weighted<T: Copy>(&mut self, of: &[(u64, T)]) -> T {
         let mut drawn = self.below(of.iter().map(|(weight, _)| weight).sum());
         for &(weight, it) in of {

@@ -1,25 +1,25 @@
-//! A picture in SVG as a test looks at it: whether it is well-formed, which texts are in it, and
-//! whether a reader can read them and look up the colours.
+//! Reads a picture in SVG for a test: whether it is well-formed, which texts it has, and whether a
+//! person can read them and find each colour in the legend.
 //!
-//! Only as much XML as such a picture has: elements, attributes in double quotes, text, the five
-//! entities. Anything else counts as an error.
+//! The reader knows only the XML that such a picture has: elements, attributes in double quotes,
+//! text, the five entities. It panics at anything else.
 
-/// The texts of a picture, in their order.
+/// The texts of a picture, in the order of the file.
 ///
-/// Panics if it is not well-formed, or not a picture.
+/// Panics if the picture is not well-formed SVG.
 #[track_caller]
 pub fn texts(svg: &str) -> Vec<String> {
     texts_in(svg, "text")
 }
 
-/// What a picture says that it shows.
+/// The text in `metadata`, which says what the picture shows.
 #[track_caller]
 pub fn metadata(svg: &str) -> String {
     texts_in(svg, "metadata").concat()
 }
 
-/// Checks that every text has at least 13 pixels in a picture as wide as README, and that each
-/// colour but those of ink and paper is in the legend, whose swatches have one size.
+/// Checks that every text is at least 13 pixels high in a picture as wide as README, and that each
+/// colour except black, greys and white has a swatch of one size in the legend.
 #[track_caller]
 pub fn assert_legible(svg: &str) {
     assert!(svg.contains("viewBox=\"0 0 830 "), "not as wide as README");
@@ -67,7 +67,7 @@ fn texts_in(svg: &str, wanted: &str) -> Vec<String> {
         let (tag, empty) = tag.strip_suffix('/').map_or((tag, false), |tag| (tag, true));
         let (name, attributes) = tag.split_once(' ').unwrap_or((tag, ""));
         assert!(name.bytes().all(|byte| byte.is_ascii_lowercase()), "an element {name:?}");
-        look_at(attributes);
+        check_attributes(attributes);
         roots += usize::from(open.is_empty());
         if !empty {
             open.push(name);
@@ -78,10 +78,10 @@ fn texts_in(svg: &str, wanted: &str) -> Vec<String> {
     texts
 }
 
-/// Checks that each attribute has a name and a value in double quotes, and that no name is there
+/// Checks that each attribute has a name and a value in double quotes, and that no name comes
 /// twice.
 #[track_caller]
-fn look_at(attributes: &str) {
+fn check_attributes(attributes: &str) {
     let mut names = Vec::new();
     let mut rest = attributes.trim();
     while !rest.is_empty() {
@@ -95,7 +95,7 @@ fn look_at(attributes: &str) {
     }
 }
 
-/// Without entities.
+/// Replaces entities by their characters.
 #[track_caller]
 fn plain(text: &str) -> String {
     let mut plain = String::new();

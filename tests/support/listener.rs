@@ -1,7 +1,7 @@
 //! Listeners on loopback that are no servers: one that follows a script, one that only counts.
 //!
-//! A thread per connection; dropping the listener shuts every connection down and waits for the
-//! threads. The one hazard: a script that waits for anything but its socket makes that wait long.
+//! Each connection has a thread. Dropping the listener shuts every connection down and waits for
+//! the threads. The one hazard: a script that waits for anything but its socket delays that drop.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -132,8 +132,8 @@ where
         }
         let number = shared.accepted.fetch_add(1, Ordering::SeqCst);
         let stream = Arc::new(stream);
-        // The reference is weak, so that the end of the script closes the socket, by an RST if the
-        // script asked for one.
+        // The reference is weak, so that the socket is closed when the script ends, with an RST if
+        // the script asked for one.
         let other_end = Arc::downgrade(&stream);
         let script = Arc::clone(script);
         let thread = std::thread::spawn(move || script(&stream, number));

@@ -1,9 +1,11 @@
-//! How many fleets of servers run at a time on this machine: a few places, which all tests share.
+//! Limits how many fleets of servers run at a time on this machine: each fleet takes one of a few
+//! places, which all tests share.
 //!
 //! The places are flocks on files, so they work between threads and processes alike, and the kernel
-//! frees them when a test dies. A test that looks at its whole process runs in one of its own: see
-//! `again`. The one hazard: if each thread held a place and waited for a second one, none would go
-//! on, so taking a second one panics instead.
+//! frees them when a test dies. Other tests of the same process run meanwhile, so a test that
+//! measures its whole process runs in one of its own: see `again`. The one hazard: if each thread
+//! held a place and waited for a second one, all would wait for ever. So a thread that takes a
+//! second place panics.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,20 +16,20 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// How many fleets run at a time. Most tests wait for a timeout most of their time, so two cores
-/// carry this many; a test binary has no more threads than there are cores.
+/// How many fleets run at a time. Most tests spend most of their time waiting for a timeout, so two
+/// cores are enough for this many. By default a test binary has as many threads as there are cores.
 pub const PLACES: usize = 4;
 
-/// How often the first test in the queue looks for a free place.
+/// How long the first test in the queue sleeps before it looks for a free place again.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// The threads of this process that have a place.
+/// The threads of this process that hold a place.
 static HOLDERS: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
 
-/// The right to run servers, until it is dropped.
+/// The right to run one fleet of servers, until it is dropped.
 #[derive(Debug)]
 pub struct ServerLock {
-    /// Closing a file unlocks it.
+    /// The locked file of the place. Closing it unlocks it.
     place: Option<File>,
     holder: ThreadId,
 }
@@ -38,7 +40,7 @@ impl ServerLock {
     pub fn take() -> ServerLock {
         let holder = std::thread::current().id();
         assert!(!holders(|it| it.contains(&holder)), "this thread has a fleet already: drop it");
-        // Only the first thread in the queue looks for a place.
+        // This lock is the queue: only the test that holds it looks for a place.
         let turn = lock("");
         let place = loop {
             match (0..PLACES).find_map(|n| try_lock(&format!("-{n}"))) {
@@ -77,7 +79,7 @@ fn lock(name: &str) -> File {
     }
 }
 
-/// As `lock`, or `None` if another test has it locked at this moment.
+/// As `lock`, but returns `None` if another test has the file locked at this moment.
 #[track_caller]
 fn try_lock(name: &str) -> Option<File> {
     let file = open(name).expect("a lock file of the tests can be opened");
@@ -88,7 +90,8 @@ fn try_lock(name: &str) -> Option<File> {
     }
 }
 
-/// Reading is enough for a lock, and the file of another user can be read but not created again.
+/// Opens the file for reading if it exists. A lock needs no more, and the file of another user may
+/// not be writable.
 fn open(name: &str) -> io::Result<File> {
     let path = std::env::temp_dir().join(format!("redlatch-tests{name}.lock"));
     match File::open(&path) {

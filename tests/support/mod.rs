@@ -1,4 +1,4 @@
-//! What the live tests share: real servers, a client to look into them, sockets with a script.
+//! What the live tests share: real servers, a client to look into them, listeners with a script.
 //!
 //! This module knows nothing of the library under test. The one hazard: a [`Fleet`] holds one of a
 //! few places for which every test of this machine waits, so a test has one fleet at a time and
@@ -38,20 +38,21 @@ pub use stalls::despite_stalls;
 
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// How long a test waits for what a client, a node or a tool does at once. That takes milliseconds,
-/// and on a machine with a dozen busy programs for each processor up to half a second.
+/// How long a test waits for what a client, a node or a tool does without waiting for a timer. It
+/// takes milliseconds, and on a machine with a dozen busy programs for each processor up to half a
+/// second.
 ///
-/// Half of the ttl that most tests give a lock: a key that is gone by then was released, and did
-/// not end by its ttl. [`Fleet::emptied`] looks closer where the ttl is shorter.
+/// Half of the ttl that most tests give a lock, so a key that is gone within this time was released
+/// and did not expire. [`Fleet::emptied`] checks that also where the ttl is shorter.
 pub const SOON: Duration = Duration::from_secs(5);
 
 pub const fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Asks `holds` again and again until it is true, and panics with `what` when `limit` has passed.
+/// Calls `holds` again and again until it is true; panics with `what` after `limit`.
 ///
-/// The only place in the tests that sleeps: a test names what it waits for instead of how long.
+/// A test names what it waits for, instead of sleeping for as long as that usually takes.
 #[track_caller]
 pub fn eventually(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();

@@ -1,7 +1,9 @@
-//! What a server was asked, in its own order: a connection in MONITOR, read by a thread.
+//! The commands that a server executed, in its order: a thread reads them from a connection in
+//! MONITOR.
 //!
-//! The one hazard: its lines travel after the replies. [`Monitor::lines`] therefore asks the server
-//! for a marker first and waits until that arrives, so that absence means absence.
+//! The one hazard: the line of a command may arrive after the command's reply. So
+//! [`Monitor::lines`] sends the server a marker and waits for the marker's line. A command without
+//! a line was then not executed.
 
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +15,7 @@ use super::resp_client::{RespClient, Value};
 
 const MARKER: &str = "redlatch-monitor-marker";
 
-/// The commands that one server has executed since this was made.
+/// The commands that one server has executed since the monitor was started.
 #[derive(Debug)]
 pub struct Monitor {
     lines: Arc<Mutex<Vec<String>>>,
@@ -23,7 +25,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// `connect` opens a connection that may be used at once, so already authenticated.
+    /// `connect` opens a connection that is already authenticated.
     pub(super) fn start(connect: impl Fn() -> RespClient) -> Monitor {
         let markers = connect();
         let mut watched = connect();

@@ -1,5 +1,5 @@
-//! How late a plain timer is on this machine: the control beside a client that has to do something
-//! before a moment. What is late together with it is no fault of the client.
+//! Measures how late a plain timer is on this machine, for a test whose client has to do something
+//! in time. If both are late, the machine stalled, and the client is not at fault.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 /// How long each timer runs.
 const RUNS: Duration = Duration::from_millis(1);
 
-/// An operation of several turns of several processes may be late by this many times the lateness
-/// of the latest timer.
+/// An operation takes several turns of several processes, so it may be late by this many times the
+/// lateness of the latest timer.
 const TURNS: u32 = 10;
 
 /// A thread that sleeps for a millisecond again and again.
@@ -44,18 +44,18 @@ impl PlainTimer {
         PlainTimer { shared, thread: Some(thread) }
     }
 
-    /// How long something may take, since the last call, that takes `expected` on a machine whose
-    /// timers are in time.
+    /// How long an operation since the last call may have taken: `expected` if all timers were in
+    /// time, longer if some were late.
     pub fn limit(&self, expected: Duration) -> Duration {
         PlainTimer::limit_of(expected, self.latest())
     }
 
-    /// The limit if the latest timer was this late.
+    /// The limit if the latest of these timers was late by `latest`.
     pub fn limit_of(expected: Duration, latest: Duration) -> Duration {
         expected + TURNS * latest
     }
 
-    /// How late one of its timers was at most since the last call, or is at this moment.
+    /// How late a timer was at most since the last call; the one that runs now counts, too.
     pub fn latest(&self) -> Duration {
         self.shared.note();
         Duration::from_nanos(self.shared.latest.swap(0, Ordering::Relaxed))

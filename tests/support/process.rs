@@ -1,9 +1,9 @@
 //! One server process: which program it is, how it is started, signalled and ended.
 //!
-//! This module only signals a process that it started itself and has not waited for, so a pid that
-//! the kernel has given to another process is never hit. The one hazard is the port: another
-//! process may take it between the choice and the start, so a start is believed only when the pid
-//! matches.
+//! This module only signals a process that it started itself and has not waited for, so it never
+//! hits a process to which the kernel has given the pid anew. The one hazard is the port: another
+//! process may take it after it was chosen. So a start counts only if the server that answers there
+//! has the pid of the child.
 
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -36,7 +36,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Found once per test binary. Panics with the command that installs it when there is none.
+    /// Found once per test binary. Panics if there is none, with the command that installs it.
     #[track_caller]
     pub fn get() -> &'static Server {
         static SERVER: OnceLock<Server> = OnceLock::new();
@@ -63,7 +63,7 @@ impl Server {
     }
 }
 
-/// How one server is started, the same way again after it was killed.
+/// How one server is started, and started again after it was killed.
 #[derive(Debug, Clone)]
 pub(super) struct Recipe {
     pub directory: PathBuf,
@@ -78,7 +78,7 @@ impl Recipe {
         self.arguments.get(at + 1).map(String::as_str)
     }
 
-    /// A connection that may be used at once.
+    /// Opens a connection and authenticates it.
     pub fn connect(&self, port: u16) -> std::io::Result<RespClient> {
         let mut client = RespClient::connect(loopback(port))?;
         if let Some(password) = self.password() {
@@ -104,7 +104,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts one and does not wait for it.
+    /// Starts a server without waiting until it answers.
     pub fn spawn(recipe: &Recipe, port: u16) -> Process {
         let server = Server::get();
         let log = File::create(recipe.log()).expect("the server's directory can be written");
@@ -122,8 +122,8 @@ impl Process {
         Process { child, port }
     }
 
-    /// Waits until the server answers and returns the connection over which it did; `Err` says
-    /// why this one never will.
+    /// Waits until the server answers, and returns the connection on which it did; `Err` says why
+    /// this process never will.
     pub fn wait_ready(&mut self, recipe: &Recipe) -> Result<RespClient, String> {
         let mut outcome = None;
         eventually(START_LIMIT, &format!("a server answers on port {}", self.port), || {
@@ -148,7 +148,7 @@ impl Process {
                     Some(Err(format!("port {} belongs to the process {pid:?}", self.port)))
                 }
             }
-            // The arguments forbid INFO: then the log says which process has the port.
+            // The arguments forbid INFO: then the server's log says whether it has the port.
             _ => recipe.log_text().contains("eady to accept connections").then_some(Ok(client)),
         }
     }
@@ -187,7 +187,7 @@ impl Process {
     }
 
     fn signal(&self, signal: Signal) {
-        // The child has not been waited for, so its pid still names it, dead or alive.
+        // The child has not been waited for, so its pid is still its own, dead or alive.
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         kill_process(pid.expect("a child's pid is positive"), signal).expect("a child can be told");
     }
@@ -230,13 +230,13 @@ pub fn free_port() -> u16 {
     panic!("no port is free in {PORTS:?}");
 }
 
-/// Whether a server could listen there. Connections of a server before it do not count, because
-/// both this and a server bind with SO_REUSEADDR.
+/// Whether a server could listen on this port. Connections that an earlier server left do not
+/// matter, because this test and a server both bind with SO_REUSEADDR.
 pub(super) fn is_free(port: u16) -> bool {
     TcpListener::bind(loopback(port)).is_ok()
 }
 
-/// A directory of this process's own, which its owner removes.
+/// Makes a directory of this process's own; the caller removes it.
 pub(super) fn own_directory() -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     loop {

@@ -1,9 +1,9 @@
-//! A TCP proxy in front of one node, and what a network does to connections: it delays, holds,
-//! cuts, splits, and vanishes.
+//! A TCP proxy in front of one node, which does to connections what a network does: it delays,
+//! holds, cuts and splits them, and it vanishes.
 //!
-//! Three threads a connection: one reads in each direction, one writes in each, and between them
-//! lies a queue, which is what the controls act on. The one hazard: what it has read was taken
-//! from its sender for good, so bytes that are held count as being on their way.
+//! Each connection has four threads: one that reads and one that writes, in each direction. Between
+//! these two lies a queue, on which the controls act. The one hazard: the sender counts what the
+//! proxy has read as sent, so bytes that the proxy holds are in flight.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ use rustix::net::sockopt::set_socket_linger;
 use super::eventually;
 use super::process::loopback;
 
-/// More than fit into a queue of length zero: the next one finds no place.
+/// More connections than a listener with a backlog of zero takes, so the next client finds no room.
 const FILLERS: usize = 8;
 
 const BACKLOG: i32 = 128;
@@ -29,11 +29,11 @@ pub struct Proxy {
     listener: Arc<TcpListener>,
     shared: Arc<Shared>,
     acceptor: Option<JoinHandle<()>>,
-    /// Connections that take the place which the next client would get.
+    /// Connections that fill the listener's backlog, so that no client gets in.
     fillers: Mutex<Vec<TcpStream>>,
 }
 
-/// Which way bytes go.
+/// The direction of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     ToNode = 0,
@@ -43,7 +43,7 @@ pub enum Way {
 /// How a connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// Bytes that were sent before still arrive.
+    /// An orderly end: bytes that were sent before it still arrive.
     Fin,
     /// A reset.
     Reset,
@@ -61,9 +61,9 @@ struct Shared {
 struct State {
     controls: Controls,
     ending: bool,
-    /// No connection is to be accepted.
+    /// The acceptor has to accept no more connections.
     vanished: bool,
-    /// No connection is accepted.
+    /// The acceptor has stopped accepting.
     stopped: bool,
     fillers: Vec<SocketAddr>,
     accepted: usize,
@@ -86,7 +86,7 @@ struct Controls {
 struct Pair {
     number: usize,
     client: TcpStream,
-    /// Opened when bytes may pass.
+    /// Opened only once the proxy does not hold bytes back.
     node: OnceLock<TcpStream>,
 }
 
@@ -98,19 +98,19 @@ struct Pipe {
     head: Vec<u8>,
     end: Option<Cut>,
     not_before: Option<Instant>,
-    /// The proxy itself ended the connection.
+    /// The proxy itself ended the connection, by [`Proxy::cut`] or after a reset.
     cut: bool,
 }
 
 enum Step {
     Bytes(Vec<u8>),
     End(Cut),
-    /// Nothing to do before this moment, or before something changes.
+    /// There is nothing to do before this moment, or before a control or the queue changes.
     Wait(Option<Instant>),
 }
 
 impl Proxy {
-    /// A proxy of this address, which passes everything on as it comes.
+    /// A proxy in front of this address. At first it passes everything on as it comes.
     pub fn start(upstream: SocketAddr) -> Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback can be bound");
         let port = listener.local_addr().expect("a bound socket has an address").port();
@@ -140,7 +140,7 @@ impl Proxy {
         self.shared.state().accepted
     }
 
-    /// How many connections to it are being opened at this moment: SYNs without an answer.
+    /// How many connections to the proxy are being opened at this moment: SYNs without an answer.
     pub fn being_opened(&self) -> usize {
         let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
         let port = format!(":{:04X}", self.port);
@@ -151,25 +151,24 @@ impl Proxy {
         table.lines().filter(syn_sent).count()
     }
 
-    /// Everything that comes from now on arrives that much later.
+    /// Bytes in this direction that the proxy reads from now on arrive that much later.
     pub fn delay(&self, way: Way, by: Duration) {
         self.control(|controls| controls.delay[way as usize] = by);
     }
 
-    /// Keeps everything and passes nothing on. A client that connects is accepted and gets no
-    /// further.
+    /// Keeps all bytes and passes none on. A client that connects is accepted, and gets no answer.
     pub fn hold(&self) {
         self.control(|controls| controls.holding = true);
     }
 
-    /// Passes on what was kept, and what comes.
+    /// Passes on the bytes that were kept, and those that come.
     pub fn heal(&self) {
         self.control(|controls| controls.holding = false);
     }
 
-    /// Heals as a network that had lost packets: of a connection that its client has reset
-    /// meanwhile, only the first piece arrives, and `late`; what was written after it had never
-    /// left the client's machine.
+    /// Heals as a network that had lost packets. Of a connection that its client has reset
+    /// meanwhile, only the first piece arrives, and after `late`: the client's machine never sent
+    /// what was written after that piece.
     pub fn heal_with_stragglers(&self, late: Duration) {
         let reset = |[to_node, _]: &[Pipe; 2]| to_node.end == Some(Cut::Reset);
         eventually(Duration::from_secs(5), "a connection was reset by its client", || {
@@ -188,27 +187,27 @@ impl Proxy {
         self.heal();
     }
 
-    /// Connects to this address from now on; what is open stays where it is.
+    /// Connects new clients to this address from now on; open connections stay as they are.
     pub fn lead_to(&self, upstream: SocketAddr) {
         *held(&self.shared.upstream) = upstream;
     }
 
-    /// Lets one reply through in each `interval`; `None`: as they come.
+    /// Lets one reply through in each `interval`; with `None`, replies pass as they come.
     pub fn trickle(&self, interval: Option<Duration>) {
         self.control(|controls| controls.trickle = interval);
     }
 
-    /// Every byte leaves alone, in both directions.
+    /// Writes every byte by itself, in both directions.
     pub fn split_into_bytes(&self) {
         self.control(|controls| controls.in_bytes = true);
     }
 
-    /// Passes on every reply and no push, as if those had been lost.
+    /// Passes on every reply and no push, as if the network lost the pushes.
     pub fn lose_pushes(&self) {
         self.control(|controls| controls.losing_pushes = true);
     }
 
-    /// Ends every connection, towards both sides, and returns when that was done.
+    /// Ends every connection, towards both sides, and returns when all of them are closed.
     pub fn cut(&self, how: Cut) {
         let open: Vec<Weak<Pair>> = {
             let mut state = self.shared.state();
@@ -225,8 +224,8 @@ impl Proxy {
         });
     }
 
-    /// Is gone without a word: nothing passes, and a client that connects gets no answer to its
-    /// SYN.
+    /// Disappears without closing anything: no byte passes, and a client that connects gets no
+    /// answer to its SYN.
     pub fn vanish(&self) {
         self.hold();
         self.shared.state().vanished = true;
@@ -278,7 +277,8 @@ impl Drop for Proxy {
         for pair in self.shared.state().open.iter().filter_map(Weak::upgrade) {
             pair.end(Cut::Fin);
         }
-        // A thread may have started others before it ended.
+        // A thread may have started others before it ended, so the loop asks for the list again
+        // each time.
         loop {
             let Some(thread) = held(&self.shared.threads).pop() else { return };
             let _ = thread.join();
@@ -299,8 +299,8 @@ impl Pair {
             let _ = match how {
                 Cut::Fin => stream.shutdown(Shutdown::Both),
                 Cut::Reset => {
-                    // The RST is sent when the last thread drops the socket. Ending the reads wakes
-                    // the threads and sends nothing.
+                    // The kernel sends the RST when the last thread drops the socket. Ending the
+                    // reads wakes the threads and sends nothing.
                     let _ = set_socket_linger(stream, Some(Duration::ZERO));
                     stream.shutdown(Shutdown::Read)
                 }
@@ -323,7 +323,7 @@ impl Pipe {
         if !replies.is_empty() {
             return Step::Bytes(replies);
         }
-        // The bytes that are left then are a part of a reply.
+        // While pushes are lost, only a part of a reply can be left here.
         if self.head.is_empty() || losing {
             return match (self.pieces.front(), self.end) {
                 (Some((due, _)), _) => Step::Wait(Some(*due)),
@@ -345,7 +345,7 @@ impl Pipe {
         }
     }
 
-    /// Takes what is whole, and leaves pushes out of it.
+    /// Takes all complete replies out of the bytes, and drops the pushes among them.
     fn replies(&mut self) -> Vec<u8> {
         let mut replies = Vec::new();
         while let Some(length) = reply_length(&self.head) {
@@ -375,7 +375,7 @@ impl Shared {
         threads.push(thread);
     }
 
-    /// Waits until bytes may pass; false when the proxy or the connection has ended first.
+    /// Waits until bytes may pass; false if the proxy or the connection ends before that.
     fn wait_until_open(&self, number: usize) -> bool {
         let mut state = self.state();
         loop {
@@ -389,7 +389,7 @@ impl Shared {
         }
     }
 
-    /// The next step of one direction of a connection; `None`: the connection was cut.
+    /// The next step of one direction of a connection; `None` if the connection was cut.
     fn next(&self, number: usize, way: Way) -> Option<Step> {
         let mut state = self.state();
         loop {
@@ -448,12 +448,12 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
-/// Opens the other half of a connection and passes on in both directions.
+/// Connects to the node, and starts the threads that pass bytes on in both directions.
 fn connect(shared: &Arc<Shared>, pair: Arc<Pair>) {
     if !shared.wait_until_open(pair.number) {
         return;
     }
-    // If no server listens, dropping the pair closes the client's half.
+    // If no server listens, this drops the pair, which closes the client's half.
     let Ok(node) = TcpStream::connect(*held(&shared.upstream)) else { return };
     let _ = node.set_nodelay(true);
     let _ = pair.node.set(node);
@@ -485,7 +485,8 @@ fn write(shared: &Shared, pair: &Pair, way: Way) {
         let written = match step {
             Step::Bytes(bytes) if shared.state().controls.in_bytes => {
                 bytes.iter().try_for_each(|byte| {
-                    // The other thread has a turn for each byte, without a clock.
+                    // Lets the reading thread run, so that it may read each byte by itself. No
+                    // sleep is needed.
                     std::thread::yield_now();
                     to.write_all(&[*byte])
                 })
@@ -509,7 +510,7 @@ fn write(shared: &Shared, pair: &Pair, way: Way) {
     }
 }
 
-/// The length of the first whole reply in `bytes`.
+/// The length of the first reply in `bytes`; `None` if it is not complete.
 fn reply_length(bytes: &[u8]) -> Option<usize> {
     let line = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
     let number = || std::str::from_utf8(&bytes[1..line - 2]).ok()?.parse::<i64>().ok();

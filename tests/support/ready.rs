@@ -1,5 +1,6 @@
-//! Clients all of whose nodes are ready. `connect` returns when a quorum is, and the others may
-//! come later: on a busy machine a test that connects and goes on has fewer nodes than it thinks.
+//! Clients whose nodes are all ready. `connect` returns when a quorum is ready, and the other nodes
+//! may follow later. So on a busy machine a test that goes on at once may have fewer nodes than it
+//! expects.
 
 #![allow(dead_code, reason = "each test binary uses a part of this")]
 #![allow(clippy::disallowed_methods, reason = "tests wait for real sockets, on a real clock")]
@@ -11,10 +12,10 @@ use redlatch::{Client, Config, NodeState, SharedClient};
 /// How long connecting to servers that run may take.
 const CONNECTED: Duration = Duration::from_secs(30);
 
-/// How often it is looked whether they are.
+/// How long a wait sleeps between two looks at the states of the nodes.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// A blocking client.
+/// A blocking client with all nodes ready.
 #[track_caller]
 pub fn client(config: Config) -> Client {
     let nodes = config.get_settings().nodes.len();
@@ -23,8 +24,8 @@ pub fn client(config: Config) -> Client {
     client
 }
 
-/// A blocking client that ended the quarantine of every node. It vouches only for nodes that it may
-/// ask, so it waits until all are connected.
+/// A blocking client that ended the quarantine of every node by vouching. A client vouches only for
+/// nodes that it may ask, so this waits until all are connected.
 #[track_caller]
 pub fn vouched(config: Config) -> Client {
     let client = Client::connect(config).expect("a good configuration");
@@ -37,7 +38,7 @@ pub fn vouched(config: Config) -> Client {
     client
 }
 
-/// Drives until so many nodes are ready.
+/// Drives the client until `nodes` of its nodes are ready.
 #[track_caller]
 pub fn wait_ready(client: &Client, nodes: usize) {
     let start = Instant::now();
@@ -47,7 +48,7 @@ pub fn wait_ready(client: &Client, nodes: usize) {
     }
 }
 
-/// A shared client with a driver thread.
+/// A shared client with a driver thread and all nodes ready.
 #[track_caller]
 pub fn shared(config: Config) -> SharedClient {
     let client = SharedClient::connect_blocking(config).expect("a good configuration");
@@ -66,7 +67,7 @@ pub fn wait_all_ready(client: &SharedClient) {
     }
 }
 
-/// Waits until all nodes are ready, on the runtime that drives the client.
+/// As [`wait_all_ready`], for a client that this runtime drives.
 #[cfg(feature = "tokio")]
 pub async fn all_ready(client: &SharedClient) {
     let start = Instant::now();

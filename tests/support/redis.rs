@@ -1,9 +1,8 @@
 //! Real masters: a fleet of independent servers on loopback, and a handle on each of them.
 //!
-//! A fleet takes one of the machine's places for servers, starts them all at once, and ends them
-//! and removes their files when it is dropped, also while a test panics. The one hazard: a stopped
-//! server keeps its connections open and answers nothing, so looking into it panics after a read
-//! timeout.
+//! A fleet takes one of the machine's places for servers and starts all of them at once. Dropping
+//! it ends them and removes their files, also while a test panics. The one hazard: a stopped server
+//! keeps its connections open and answers nothing, so a command to it panics after a read timeout.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,10 +20,10 @@ use super::{SOON, eventually};
 /// The key of the node marker, which clients with the restart guard leave on every node.
 const NODE_MARKER: &[u8] = redlatch::proto::NODE_MARKER.as_bytes();
 
-/// The number of keys of which a test reads the ttl while it waits for all of them to go.
+/// While a test waits for all keys to go, it reads the ttl of this many of them.
 const MOST_LOOKED_AT: usize = 20;
 
-/// How often a start is repeated when the port turned out to be taken.
+/// How often a start is tried again if another process has taken the port.
 const STARTS: usize = 10;
 
 /// N running servers, all empty, none persistent.
@@ -43,7 +42,8 @@ impl Fleet {
         Fleet::with(n, &[])
     }
 
-    /// The same with more arguments on each server's command line, such as `--maxclients 10`.
+    /// As [`start`](Fleet::start), with more arguments on each server's command line, such as
+    /// `--maxclients 10`.
     ///
     /// With `--requirepass` the connections of the tests' own authenticate themselves.
     #[track_caller]
@@ -58,7 +58,7 @@ impl Fleet {
         Fleet::launch(n, |_, _| arguments.clone(), variables)
     }
 
-    /// A fleet with arguments for each server, which may name files in its directory.
+    /// A fleet with arguments for each server. They may name files in the server's directory.
     #[track_caller]
     pub fn each(n: usize, arguments: impl Fn(usize, &Path) -> Vec<String>) -> Fleet {
         Fleet::launch(n, arguments, &[])
@@ -101,8 +101,8 @@ impl Fleet {
         self.iter().map(Node::url).collect()
     }
 
-    /// Every key on every server that was not killed, each with the index of its server; but not
-    /// the node markers, which stay.
+    /// Every key on every server that was not killed, each with the index of its server. The node
+    /// markers are left out, because they stay.
     #[track_caller]
     pub fn keys_everywhere(&self) -> Vec<(usize, Vec<u8>)> {
         let running = self.iter().enumerate().filter(|(_, node)| node.is_running());
@@ -110,15 +110,16 @@ impl Fleet {
         keys.filter(|(_, key)| key != NODE_MARKER).collect()
     }
 
-    /// Waits until no server has a key: a release that no caller waits for may be on its way. Fails
-    /// if a key may have gone by its ttl.
+    /// Waits until no server has a key, because a release may be on its way that no caller waits
+    /// for. Panics if a key may have gone by its ttl.
     #[track_caller]
     pub fn wait_empty(&self) {
         eventually(SOON, "no key is left", self.emptied());
     }
 
-    /// Whether all keys are gone, to be asked again and again. Fails if a key was still there when
-    /// its ttl ended, or if the test looked too late to know.
+    /// Returns a function that says whether all keys are gone, to be called again and again. It
+    /// panics if a key that it saw is gone only after its ttl ended: then no release may have
+    /// deleted it.
     pub fn emptied(&self) -> impl FnMut() -> bool + '_ {
         // The moments at which the keys that were seen would expire.
         let mut ends: BTreeMap<(usize, Vec<u8>), Instant> = BTreeMap::new();
@@ -139,8 +140,8 @@ impl Fleet {
         }
     }
 
-    /// When this key would end by itself; `None` if it never would. A key that is gone by now would
-    /// have ended at the moment that was seen last.
+    /// When this key would expire; `None` if it never would. If the key is gone by now, the moment
+    /// that was computed for it before.
     fn end_of(&self, (node, key): &(usize, Vec<u8>), seen: Option<Instant>) -> Option<Instant> {
         let before = Instant::now();
         match self[*node].pttl(key) {
@@ -195,8 +196,8 @@ pub struct Node {
     port: u16,
     /// `None` once it was killed.
     process: Mutex<Option<Process>>,
-    /// Kept between commands, so that AUTH, SELECT and the like last. A lock of its own: one thread
-    /// may wait for a stopped server's reply while another lets the server go on.
+    /// Kept between commands, so that AUTH, SELECT and the like last. It has a mutex of its own, so
+    /// that one thread can wait for a stopped server's reply while another continues the server.
     client: Mutex<Option<RespClient>>,
 }
 
@@ -224,7 +225,7 @@ impl Node {
         &self.recipe.directory
     }
 
-    /// Panics when it was killed.
+    /// Panics if the server was killed.
     #[track_caller]
     pub fn pid(&self) -> u32 {
         self.with_process(Process::pid)
@@ -241,20 +242,20 @@ impl Node {
         self.with_process(Process::stop);
     }
 
-    /// SIGCONT, after which it executes what it has received meanwhile.
+    /// SIGCONT, after which the server executes what it has received meanwhile.
     #[track_caller]
     pub fn cont(&self) {
         self.with_process(Process::cont);
     }
 
-    /// The state of the process as in ps: `T` is stopped. `None` when it was killed.
+    /// The state of the process as in ps: `T` is stopped. `None` if it was killed.
     pub fn process_state(&self) -> Option<char> {
         held(&self.process).as_ref().and_then(Process::state)
     }
 
-    /// SIGKILL, and waits until it is gone. Its port refuses from then on.
+    /// SIGKILL, and waits until the process is gone. Its port refuses connections from then on.
     ///
-    /// Does nothing when it was killed before.
+    /// Does nothing if the server was killed before.
     pub fn kill(&self) {
         if let Some(process) = held(&self.process).take() {
             process.kill();
@@ -263,13 +264,14 @@ impl Node {
         *held(&self.client) = None;
     }
 
-    /// Kills it if it runs and starts it again, empty, on the same port with the same arguments.
+    /// Kills the server if it runs, and starts it again, empty, on the same port with the same
+    /// arguments.
     #[track_caller]
     pub fn restart(&self) {
         self.restart_with(&[]);
     }
 
-    /// Restarts with more arguments, which the next restart does not have.
+    /// Restarts with more arguments, for this start only.
     #[track_caller]
     pub fn restart_with(&self, arguments: &[&str]) {
         let mut recipe = self.recipe.clone();
@@ -298,7 +300,7 @@ impl Node {
     /// As `command`, for a server that may be gone or stopped.
     pub fn try_command<A: AsRef<[u8]>>(&self, arguments: &[A]) -> std::io::Result<Value> {
         let mut slot = held(&self.client);
-        // The server may have closed the kept connection: then it is replaced before anything is
+        // If the server has closed the kept connection, a new one replaces it before the command is
         // sent.
         let kept = slot.take().filter(RespClient::is_idle);
         let mut client = match kept {
@@ -310,7 +312,7 @@ impl Node {
         Ok(value)
     }
 
-    /// A connection of the caller's own: another client of the same server.
+    /// A new connection that the caller owns: another client of the same server.
     #[track_caller]
     pub fn client(&self) -> RespClient {
         self.recipe.connect(self.port).expect("a running server accepts connections")
@@ -325,7 +327,7 @@ impl Node {
         }
     }
 
-    /// Milliseconds; -2 without the key, -1 without a ttl.
+    /// In milliseconds; -2 if the key is absent, -1 if it has no ttl.
     #[track_caller]
     pub fn pttl(&self, key: impl AsRef<[u8]>) -> i64 {
         self.command(&[b"PTTL".as_slice(), key.as_ref()]).int()
@@ -364,7 +366,7 @@ impl Node {
 
     /// The lines of CLIENT LIST, without the connections of this handle and of monitors' readers.
     ///
-    /// A connection that the kernel has accepted and the server has not is not among them.
+    /// A connection that the kernel has accepted and the server has not is missing.
     #[track_caller]
     pub fn client_list(&self) -> Vec<String> {
         let text = self.command(&["CLIENT", "LIST"]).text();
@@ -383,12 +385,12 @@ impl Node {
     }
 }
 
-/// A test that panicked is still allowed to clean up.
+/// Locks the mutex also after a test panicked, so that the fleet can still clean up.
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for a server that was spawned; if its port is taken, starts it again on the next one.
+/// Waits until a started server is ready. If its port was taken, starts it again on the next port.
 #[track_caller]
 fn ready(
     recipe: &Recipe,

@@ -1,7 +1,7 @@
 //! A blocking RESP2 client of the tests' own, so that the library is not checked by its own parser.
 //!
-//! Every wait ends: connecting and reading have timeouts. The one hazard: after an error the
-//! connection may be in the middle of a reply, so the caller drops it.
+//! Every wait ends, because connecting and reading have timeouts. The one hazard: after an error
+//! the connection may be in the middle of a reply, so the caller drops it.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -101,17 +101,17 @@ impl RespClient {
         read_value(&mut self.stream)
     }
 
-    /// The address that the server sees.
+    /// This end's address, as the server sees it.
     pub fn local_address(&self) -> SocketAddr {
         self.stream.get_ref().local_addr().expect("a connected socket has an address")
     }
 
-    /// The socket, for shutting it down from elsewhere.
+    /// The socket, so that another thread can shut it down.
     pub fn socket(&self) -> &TcpStream {
         self.stream.get_ref()
     }
 
-    /// Whether the connection is open and has nothing unread.
+    /// Whether the connection is open and nothing unread is in it.
     pub fn is_idle(&self) -> bool {
         let socket = self.stream.get_ref();
         if !self.stream.buffer().is_empty() || socket.set_nonblocking(true).is_err() {
@@ -124,7 +124,7 @@ impl RespClient {
     }
 }
 
-/// A command as it travels.
+/// The bytes of a command.
 pub fn encode<A: AsRef<[u8]>>(arguments: &[A]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
     for argument in arguments {

@@ -1,7 +1,7 @@
 //! Starts programs that tests send signals to, as a shell starts a program in its foreground.
 //!
-//! The hazard is what a child inherits. Under `nohup` it ignores SIGHUP, and a shell cannot trap a
-//! signal that it was started to ignore. In an orphaned process group SIGTSTP stops no process; a
+//! The hazard is what a child inherits. A child of `nohup` ignores SIGHUP, and a shell cannot trap
+//! a signal that it was started to ignore. In an orphaned process group SIGTSTP stops no process; a
 //! group is orphaned when no member has a parent in another group of the same session.
 #![expect(unsafe_code, reason = "a child restores its signals before it becomes another program")]
 

@@ -1,4 +1,4 @@
-//! The tests' own tools, tried on real servers: what the live tests lean on has to hold first.
+//! Tests of the tests' own tools on real servers: what the live tests rely on has to hold first.
 //!
 //! Needs a redis-server and takes a place of the machine's for servers, like every live test.
 
@@ -63,7 +63,7 @@ fn a_restart_waits_for_its_port() {
     let squatter = TcpListener::bind(node.address()).expect("a killed server's port is free");
     std::thread::scope(|scope| {
         let restarting = scope.spawn(|| node.restart());
-        // A restart that did not wait for the port would have failed by now.
+        // By now a restart that did not wait for the port would have failed.
         let_pass(millis(150));
         assert!(!restarting.is_finished());
         drop(squatter);
@@ -146,7 +146,7 @@ fn keys_that_are_deleted_are_told_apart_from_keys_that_end() {
     assert!(!emptied());
     fleet[1].command(&["DEL", "a"]);
     assert!(emptied());
-    // A key that expired before the first look is not reported.
+    // The test has to see the key before it expires, so after a stall the ttl is longer.
     despite_stalls(millis(500), |times| {
         let ttl = (1_000 * times).to_string();
         assert!(fleet[1].command(&["SET", "short", "v", "PX", &ttl]).is_ok());
@@ -179,7 +179,7 @@ fn a_failure_is_tried_again_where_the_machine_stalled_and_nowhere_else() {
         let shown = std::panic::catch_unwind(move || despite_stalls(stall, { show }.0));
         (shown.is_ok(), runs)
     };
-    // The lateness of a timer is always above nothing, and never an hour.
+    // A timer is always late by more than nothing, and never by an hour.
     let (never, ever) = (Duration::from_secs(3600), Duration::ZERO);
     assert_eq!(runs(never, 1), (true, vec![1]));
     assert_eq!(runs(never, 2), (false, vec![1]));
@@ -255,7 +255,7 @@ fn a_dropped_fleet_leaves_no_process_and_no_lock() {
     fleet[0].stop();
     drop(fleet);
     for pid in pids {
-        // Another process may have this number by now, but it is no child of this one.
+        // Another process may have this number by now, but it is no child of the test's.
         let parent = std::fs::read_to_string(format!("/proc/{pid}/stat"));
         let ours = format!(" {} ", std::process::id());
         assert!(!parent.is_ok_and(|stat| stat.contains("redis") && stat.contains(&ours)));
@@ -388,7 +388,7 @@ fn a_proxy_that_vanishes_answers_no_syn() {
     let proxy = Proxy::start(echo.address());
     let mut stream = connect(&proxy);
     proxy.vanish();
-    // If another test starts a process at this moment, that process has the sockets until its exec.
+    // A process that another test starts at this moment keeps the sockets open until its exec.
     eventually(SOON, "no SYN is under way", || proxy.being_opened() == 0);
     let address = ([127, 0, 0, 1], proxy.port()).into();
     std::thread::scope(|scope| {
@@ -431,7 +431,7 @@ fn a_proxy_trickles_whole_replies() {
 
 #[test]
 fn a_proxy_loses_pushes_and_nothing_else() {
-    // A push stands between two replies; one of them contains the first byte of a push.
+    // A push stands between two replies. The second reply contains the first byte of a push.
     let bytes: &[u8] = b"+OK\r\n>2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\na\r\n$3\r\n>0\r\r\n";
     let speaker = Scripted::start(move |mut stream, _| {
         for byte in bytes {

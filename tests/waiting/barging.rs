@@ -1,8 +1,8 @@
-//! A hundred plain clients that take the key whenever it is free, beside a line of waiters.
+//! A hundred plain clients that take the key whenever it is free, while others wait for it in line.
 //!
 //! They stand for clients of other libraries: each sends `SET NX PX` to all nodes, holds the lock
-//! if a majority granted it, and deletes its key where the value is its own. They know no line. All
-//! that hold write into one file, and the checker reads nothing else.
+//! if a majority granted it, and deletes its key where the value is its own. They do not know the
+//! line. All holders write into one file, and the checker reads nothing else.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -16,8 +16,8 @@ const FAIR: usize = 6;
 const THREADS: usize = 4;
 const PLAIN_OF_A_THREAD: usize = 25;
 
-/// The line lasts from the first to the second of these moments; the plain clients barge from the
-/// beginning to the third, and get the lock only where no line is.
+/// There is a line from the first to the second of these moments. The plain clients try from the
+/// beginning to the third, and get the lock only when there is no line.
 const MOMENTS: [Duration; 3] = [millis(500), millis(3_500), millis(4_000)];
 const TTL_MILLIS: u64 = 400;
 
@@ -36,7 +36,7 @@ impl Plain {
         Plain { wires: fleet.iter().map(Node::client).collect(), number, asked: 0 }
     }
 
-    /// Sends a command to all nodes, and counts the replies that are as wanted.
+    /// Sends a command to all nodes, and counts the replies that pass `wanted`.
     fn ask(&mut self, command: &[&str], wanted: impl Fn(&Value) -> bool) -> usize {
         for wire in &mut self.wires {
             wire.send(command).expect("the node is there");
@@ -45,7 +45,8 @@ impl Plain {
         replies.filter(wanted).count()
     }
 
-    /// Asks once. If it gets the lock, it holds it for a moment and writes that down.
+    /// Makes one attempt. If it gets the lock, it holds it for a moment and writes a line about
+    /// that.
     fn try_once(&mut self, dice: &mut Dice, file: &mut File) {
         self.asked += 1;
         let token = format!("plain-{}-{}", self.number, self.asked);
@@ -68,7 +69,7 @@ impl Plain {
     }
 }
 
-/// One thread attempts the lock with each of its clients in turn, until the time is over.
+/// One thread: makes attempts with each of its clients in turn until `end`.
 fn barge(fleet: &Fleet, first: usize, end: u64, path: &std::path::Path) {
     let mut file = OpenOptions::new().append(true).open(path).expect("the test made it");
     let mut dice = Dice::new(1 + first as u64);
@@ -96,7 +97,7 @@ fn plain_clients_beside_a_line() {
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (fleet, path) = (&fleet, &path);
-            // These numbers are smaller than any process id.
+            // These numbers are smaller than any process id, which the other processes write.
             scope.spawn(move || barge(fleet, thread * PLAIN_OF_A_THREAD, end, path));
         }
         let_pass(MOMENTS[0]);

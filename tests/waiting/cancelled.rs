@@ -1,5 +1,4 @@
-//! A wait that is given up, at any moment of it: nothing of it is left, neither in the client nor
-//! on the nodes.
+//! A wait that is cancelled at any moment leaves nothing, neither in the client nor on the nodes.
 
 use super::*;
 
@@ -11,7 +10,7 @@ fn give_back(holder: &mut Loop, held: &mut Option<Lock>) {
     }
 }
 
-/// The other one goes on meanwhile: it has releases to write.
+/// Locks the key with `holder`, and drives `other` meanwhile, which has releases to write.
 fn lock_beside(holder: &mut Loop, other: &mut Loop) -> Lock {
     holder.engine.acquire("a", waiting(), 0).unwrap();
     let start = Instant::now();
@@ -37,8 +36,8 @@ fn a_wait_that_is_cancelled_at_any_moment_leaves_nothing() {
     );
     let mut held = None;
     for time in 0..TIMES {
-        // The key is free, is held, or becomes free during the wait; other waiters come before this
-        // one, or none does.
+        // The key may be free, be held, or become free during the wait. Up to two other waiters
+        // come first.
         if held.is_none() && dice.below(4) > 0 {
             held = Some(lock_beside(&mut holder, &mut waiter));
         }
@@ -56,7 +55,7 @@ fn a_wait_that_is_cancelled_at_any_moment_leaves_nothing() {
             holder.turn_within(Duration::ZERO);
             while holder.engine.poll_completion().is_some() {}
         }
-        // The waits are cancelled in any order.
+        // The waits are cancelled in a random order.
         let first = dice.below(others + 1) as usize;
         ops.iter().cycle().skip(first).take(ops.len()).for_each(|op| waiter.engine.cancel(*op));
         assert!(waiter.engine.poll_completion().is_none(), "a completion of a cancelled wait");

@@ -1,9 +1,9 @@
-//! Many processes on one key while nodes stop, go on, die and come back: no two hold it at one
-//! time, and each gets its turn.
+//! Many processes contend for one key while nodes stop, continue, die and come back: no two hold it
+//! at one time, and each gets its turn.
 //!
-//! The processes write what they held into one file; the checker reads nothing else. The hazard is
-//! a node that forgets: these write every key to a file of theirs before they answer, so that a
-//! key survives a kill, and the restart guard may be off.
+//! The processes write their holds into one file, and the checker reads nothing else. The hazard is
+//! a node that forgets. These nodes write every key to a file before they answer, so a key survives
+//! a kill and the restart guard may be off.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,26 +13,26 @@ use super::*;
 
 const PROCESSES: usize = 32;
 
-/// How long, in seconds: set it to a minute or more for a long run.
+/// The environment variable with the length in seconds: a minute or more for a long run.
 const SECONDS: &str = "REDLATCH_TEST_WAITING_SECONDS";
 const SECONDS_UNLESS_TOLD: u64 = 6;
 
-/// Now and then a holder keeps the lock until its deadline: one process should not have to wait for
-/// another one for longer.
+/// The ttl. Sometimes a holder keeps the lock until its deadline, and one process should not wait
+/// much longer for another.
 const HELD: Duration = millis(300);
 
-/// After so many turns for each of the processes, each has had one.
+/// Once this many turns per process are over, each process has had one with near certainty.
 const TURNS: usize = 40;
 
-/// The time that so many turns may take at most.
+/// How long these turns may take.
 const AS_LONG: Duration = Duration::from_secs(180);
 
-/// A line of the file.
+/// One line of the file.
 #[derive(Debug, Clone, Copy)]
 pub struct Hold {
     pub who: u32,
     asked: u64,
-    /// 0: it did not get the lock, because the time was over.
+    /// 0: the process did not get the lock before the end.
     pub from: u64,
     until: u64,
 }
@@ -47,7 +47,7 @@ fn waiters_share_a_key_while_nodes_come_and_go() {
     share_a_key(|_| "contend-in-line");
 }
 
-/// `word`: what each process is told to do.
+/// `word`: the order for each process, by its number.
 fn share_a_key(word: impl Fn(usize) -> &'static str) {
     let fleet = Fleet::with(3, &["--appendonly", "yes", "--appendfsync", "no"]);
     let seconds = std::env::var(SECONDS).ok().and_then(|text| text.parse().ok());
@@ -64,7 +64,7 @@ fn share_a_key(word: impl Fn(usize) -> &'static str) {
         process.tell(&format!("{word} a {} {} {}", HELD.as_millis(), u64::MAX, file.display()));
     }
     let troubles = trouble(&fleet, end);
-    // On a busy machine few turns are over by then.
+    // On a busy machine the processes have had few turns by now.
     eventually(AS_LONG, "each had its turn, or there were enough for all", || {
         let turns = turns_of(&holds_in(&file));
         turns.len() == PROCESSES || turns.values().sum::<usize>() >= TURNS * PROCESSES
@@ -83,7 +83,8 @@ fn share_a_key(word: impl Fn(usize) -> &'static str) {
     eventually(3 * SOON, "what is left ends with its ttl", || fleet.keys_everywhere().is_empty());
 }
 
-/// One of the nodes stops and goes on, or ends and comes back, again and again. Returns how often.
+/// Stops a node and continues it, or kills and restarts it, again and again until `end`. Returns
+/// how often.
 fn trouble(fleet: &Fleet, end: u64) -> usize {
     let mut dice = Dice::printed(now());
     let mut troubles = 0;
@@ -105,7 +106,7 @@ fn trouble(fleet: &Fleet, end: u64) -> usize {
     troubles
 }
 
-/// What the processes have written.
+/// The holds that the processes have written.
 pub fn holds_in(file: &Path) -> Vec<Hold> {
     let text = std::fs::read_to_string(file).expect("the file can be read");
     text.lines().map(read).collect()
@@ -125,7 +126,7 @@ pub fn no_two_at_one_time(holds: &[Hold]) {
     }
 }
 
-/// How often each process held the key that ever did.
+/// How often each process held the key, without those that never did.
 fn turns_of(holds: &[Hold]) -> BTreeMap<u32, usize> {
     let mut turns: BTreeMap<u32, usize> = BTreeMap::new();
     for hold in holds.iter().filter(|hold| hold.from > 0) {
@@ -141,7 +142,7 @@ fn everyone_in_turn(holds: &[Hold]) {
     assert_eq!(turns.len(), PROCESSES, "some had no turn: {turns:?}");
 }
 
-/// There is no long time in which no process got it.
+/// Checks that there was no long time in which no process got the key.
 fn it_went_on(holds: &[Hold], begin: u64, end: u64) {
     let waited = |hold: &Hold| if hold.from > 0 { hold.from } else { end }.max(hold.asked);
     let longest_wait = holds.iter().map(|hold| waited(hold) - hold.asked).max().unwrap_or(0);

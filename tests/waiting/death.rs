@@ -1,16 +1,17 @@
-//! A holder that dies without releasing: the next one has the lock as soon as that can be, and
-//! never before.
+//! A holder that dies without a release: the next waiter has the lock soon after a majority can be
+//! free, and never before.
 
 use super::process::Process;
 use super::*;
 
-/// After the earliest moment at which a majority can be free: ten times what is expected.
+/// How much later than that moment the waiter may have the lock: ten times what is expected.
 const AT_ITS_END: Duration = millis(300);
 
-/// How much a node rounds a ttl, and how long it takes to ask for it.
+/// How much a node rounds a ttl, and how long the test takes to read it.
 const LOOK: Duration = millis(2);
 
-/// When the key will be gone from a majority, by the ttls that the nodes report; on our clock.
+/// The moment, on our clock, at which the key will have expired on a majority by the ttls that the
+/// nodes report.
 fn free_on_a_majority(fleet: &Fleet) -> u64 {
     let mut ends: Vec<u64> = fleet
         .iter()
@@ -24,7 +25,7 @@ fn free_on_a_majority(fleet: &Fleet) -> u64 {
     ends[fleet.len() / 2]
 }
 
-/// Kills the holder and looks when the waiter has the lock.
+/// Kills the holder, and checks when the waiter has the lock.
 #[track_caller]
 fn is_followed(fleet: &Fleet, mut holder: Process, mut waiter: Process, deadline: u64) {
     let timer = PlainTimer::start();
@@ -44,7 +45,7 @@ fn is_followed(fleet: &Fleet, mut holder: Process, mut waiter: Process, deadline
 #[test]
 fn waiter_follows_a_dead_holder_at_its_expiry() {
     for ttl in [300, 700, 1_500] {
-        // The test has to look at the keys before they expire.
+        // The test has to read the ttls before the keys expire, so after a stall they are longer.
         despite_stalls(millis(100), |times| {
             let fleet = Fleet::start(5);
             let (mut holder, mut waiter) =
@@ -57,7 +58,7 @@ fn waiter_follows_a_dead_holder_at_its_expiry() {
     }
 }
 
-/// The waiter has seen a time to live that each renewal made wrong.
+/// Each renewal makes the ttl wrong that the waiter has seen before.
 #[test]
 fn waiter_follows_a_dead_holder_with_auto_extend_at_its_expiry() {
     despite_stalls(millis(200), |times| {
@@ -73,7 +74,7 @@ fn waiter_follows_a_dead_holder_with_auto_extend_at_its_expiry() {
     });
 }
 
-/// Among many, one dies while it waits: the others go on.
+/// One of several waiters dies; the others still get the key.
 #[test]
 fn a_waiter_that_dies_delays_no_other() {
     let fleet = Fleet::start(5);
@@ -84,7 +85,7 @@ fn a_waiter_that_dies_delays_no_other() {
     let_pass(millis(100));
     waiters[1].kill();
     let mut gave_back = holder.release();
-    // The process that has the key reports it; the order among processes is not promised.
+    // The process that has the key reports it. Which one comes first is not promised.
     let mut rest: Vec<Process> =
         waiters.into_iter().enumerate().filter(|(i, _)| *i != 1).map(|(_, it)| it).collect();
     let (tell, told) = std::sync::mpsc::channel();

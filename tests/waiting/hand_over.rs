@@ -1,22 +1,24 @@
-//! From the release of one process to the grant of the next one, with and without notifications.
+//! How long the next process takes to be granted the key after a release, with and without
+//! notifications.
 
 use super::process::Process;
 use super::*;
 
 const ROUNDS: usize = 40;
 
-/// The limit of the median of a hand-over, if waiters are notified of it: ten round trips. A waiter
-/// that looks again and again takes longer.
+/// The limit of the median hand-over if waiters are notified: ten round trips. A waiter that only
+/// polls takes longer.
 const TOLD: Duration = millis(10);
 
-/// Lets two processes take turns: how long each hand-over took, in order of length.
+/// Lets two processes take turns. Returns how long the hand-overs took, sorted.
 fn hand_overs(urls: &[String], rounds: usize, meanwhile: impl FnMut(&Process)) -> Vec<Duration> {
     let mut processes = [Process::start(urls), Process::start(urls)];
     hand_overs_of(&mut processes, rounds, meanwhile)
 }
 
-/// Two processes take turns; from giving back to the next grant, each time. Every time the other
-/// one waits already, and `meanwhile` happens to it. The last one keeps the lock.
+/// Lets two processes take turns. Returns how long each hand-over took from the release to the next
+/// grant, sorted. The other process always waits already, and `meanwhile` is called with it. The
+/// last one keeps the lock.
 pub(super) fn hand_overs_of(
     processes: &mut [Process; 2],
     rounds: usize,
@@ -66,7 +68,7 @@ fn waiter_whose_notifications_are_lost_asks_by_itself() {
     let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
     let took = hand_overs(&urls, ROUNDS / 4, |_| {});
     assert!(longest(&took) < LOOKED_BY, "{took:?}");
-    // If notifications are lost on a minority of the nodes, the waiter does not need them.
+    // Notifications are lost only on a minority of the nodes, so the waiter gets enough of them.
     drop(proxies);
     let lossy: Vec<Proxy> = fleet.iter().take(2).map(|node| Proxy::start(node.address())).collect();
     lossy.iter().for_each(Proxy::lose_pushes);
@@ -95,11 +97,11 @@ fn waiter_that_cannot_be_notified_asks_by_itself() {
 #[test]
 fn a_waiter_whose_connections_are_ended_registers_again() {
     let fleet = Fleet::start(5);
-    // With its connections the waiter's registrations end.
+    // The waiter's registrations end together with its connections.
     let end_all = |waiter: &Process| fleet.iter().for_each(|node| waiter.end_connection(node));
     let took = hand_overs(&fleet.urls(), ROUNDS / 2, end_all);
     assert!(longest(&took) < LOOKED_BY, "{took:?}");
-    // Now the connections of one node at a time are ended, in turns.
+    // Now the nodes end the waiter's connections one by one, one before each hand-over.
     fleet.iter().for_each(|node| drop(node.command(&["DEL", "a"])));
     let mut turn = 0;
     let end_one = |waiter: &Process| {
@@ -112,7 +114,7 @@ fn a_waiter_whose_connections_are_ended_registers_again() {
     nothing_is_left_but_the_last(&fleet);
 }
 
-/// The last one to have it was killed, and no other process left anything.
+/// Checks that only the key of the last holder is left, which was killed.
 fn nothing_is_left_but_the_last(fleet: &Fleet) {
     for (_, key) in fleet.keys_everywhere() {
         assert_eq!(key, b"a");

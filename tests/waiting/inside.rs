@@ -1,4 +1,4 @@
-//! Many waiters inside one client: they are served in order, and do not keep others from their
+//! Many waiters inside one client are served in order, and do not keep other clients from their
 //! turn.
 
 use std::sync::Mutex;
@@ -8,7 +8,7 @@ use super::*;
 
 const WAITERS: u64 = 100;
 
-/// So many locks in a row a client takes at most before it hands one over (rule 32).
+/// The most locks in a row that a client takes before it hands one over (rule 32).
 const STREAK: usize = 65;
 
 #[test]
@@ -21,7 +21,7 @@ fn a_hundred_waiters_in_one_client_are_served_in_order() {
     let lock = holder.lock("a");
     for data in 0..WAITERS {
         crowd.engine.acquire("a", waiting(), data).unwrap();
-        // A pause between them, so that the first attempts do not split the votes.
+        // A pause between the requests, so that their first attempts do not split the votes.
         crowd.turn_within(millis(1));
     }
     crowd.turn_for(millis(100));
@@ -47,7 +47,7 @@ fn a_hundred_waiters_in_one_client_are_served_in_order() {
     nothing_is_left(&fleet);
 }
 
-/// A hold: whether it was the single one's, since when it was asked for and held.
+/// One hold: whether it was the single waiter's, when it was requested, and when it was granted.
 #[derive(Debug, Clone, Copy)]
 struct Hold {
     single: bool,
@@ -85,13 +85,13 @@ fn a_single_waiter_beside_a_hundred_has_its_turn() {
     let before: Vec<usize> = turns.iter().map(others).collect();
     println!("{} holds; before each of the single one's turns: {before:?}", holds.len());
     assert!(turns.len() >= 20, "{} turns", turns.len());
-    // The single waiter's thread may be scheduled so late that the crowd has the key many times
-    // before the waiter stands in line. So the bound is ten times that of rule 32.
+    // The single waiter's thread may run so late that the crowd has the key many times before it is
+    // in line. So the bound is ten times that of rule 32.
     assert!(before.iter().all(|others| *others < 10 * STREAK), "{before:?}");
     nothing_is_left(&fleet);
 }
 
-/// Keeps so many requests for the key in flight until it is over.
+/// Keeps `waiters` requests for the key in flight until the test is over.
 fn contend(
     mut embedded: Loop,
     waiters: u64,

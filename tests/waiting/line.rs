@@ -1,5 +1,6 @@
 //! Waiting in line on real servers and between processes: the order, a successor or a holder that
-//! dies or stops, a node that stops or forgets, and plain clients beside the line.
+//! dies or stops, a node that stops or forgets, and plain clients that take the key without the
+//! line.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -10,7 +11,7 @@ use super::crowd::{holds_in, no_two_at_one_time};
 use super::process::Process;
 use super::*;
 
-/// How long a key lives that is handed over, in these tests.
+/// The ttl of a key that is handed over, in these tests.
 const HAND_OVER: Duration = millis(200);
 
 pub fn line_config(fleet: &Fleet) -> Config {
@@ -21,8 +22,8 @@ pub fn waiting() -> LockOptions {
     LockOptions::new(TTL).wait(60 * SECOND)
 }
 
-/// Waits until so many stand in the line of each node, or have the key there already: the holder
-/// may have it on a majority only.
+/// Waits until `length` waiters are in the line of each node, or have the key there: the holder may
+/// have it only on a majority.
 #[track_caller]
 pub fn wait_for_line(fleet: &Fleet, length: usize) {
     let start = Instant::now();
@@ -37,7 +38,7 @@ pub fn wait_for_line(fleet: &Fleet, length: usize) {
     }
 }
 
-/// The token that has the key on a node, and those in its line.
+/// The token that has the key on a node, and then those in its line.
 fn tokens_on(node: &Node) -> Vec<String> {
     let value = node.get("a").and_then(|value| String::from_utf8(value).ok()).unwrap_or_default();
     let members = node.command(&["ZRANGE", "redlatch:line:{a}", "0", "-1"]).text_items();
@@ -45,7 +46,7 @@ fn tokens_on(node: &Node) -> Vec<String> {
     std::iter::once(value).chain(members.iter().map(token)).collect()
 }
 
-/// Whether one token has the key on a majority, and the others are the same on all nodes.
+/// Whether one token has the key on a majority, and the other tokens are the same on all nodes.
 fn is_one_line_behind_a_holder(lines: &[Vec<String>], length: usize) -> bool {
     let holds = |token: &str| lines.iter().filter(|line| line[0] == token).count();
     let holder = lines.iter().map(|line| &line[0]).max_by_key(|token| holds(token));
@@ -58,10 +59,11 @@ fn is_one_line_behind_a_holder(lines: &[Vec<String>], length: usize) -> bool {
         && first.len() == length
 }
 
-/// Three processes: one holds, two wait in line.
+/// Three processes: the first one holds the lock, and two wait in line.
 pub fn three(fleet: &Fleet, ttl: Duration) -> [Process; 3] {
     let mut all = [0; 3].map(|_| Process::start(&fleet.urls()));
-    // The first process stands in line behind another program's key. So it hands the key over.
+    // The first process waits in line behind another program's key, so its release hands the key
+    // over.
     fleet.iter().for_each(|node| drop(node.command(&["SET", "a", "other", "PX", "200"])));
     all[0].ask_in_line("a", ttl);
     all[0].had();
@@ -92,7 +94,7 @@ fn a_successor_that_is_stopped_costs_the_next_one_the_hand_over_ttl() {
     let fleet = Fleet::start(5);
     let [mut holder, mut successor, mut next] = three(&fleet, TTL);
     successor.stop();
-    // No node has heard of the successor for a while when it gets the key.
+    // When the successor gets the key, it has not polled any node for a while.
     let_pass(millis(300));
     let timer = PlainTimer::start();
     let released = holder.release();
@@ -112,8 +114,7 @@ fn a_successor_that_is_stopped_costs_the_next_one_the_hand_over_ttl() {
 #[test]
 fn a_holder_that_was_killed_is_followed_at_its_expiry_in_order() {
     let fleet = Fleet::start(5);
-    // The ttl is so long that the other two stand in line before it ends, also if the machine
-    // stalls.
+    // The ttl is so long that the other two are in line before it ends, even if the machine stalls.
     let [mut holder, mut successor, mut next] = three(&fleet, 4 * SECOND);
     holder.kill();
     let had = successor.had();
@@ -147,7 +148,7 @@ fn node_that_is_stopped_or_forgets_costs_waiters_in_line_no_turn() {
 }
 
 #[test]
-fn line_and_locks_that_are_named_after_its_key_do_not_meet() {
+fn line_and_locks_with_similar_names_do_not_collide() {
     let fleet = Fleet::start(3);
     let client = ready::client(line_config(&fleet));
     let names = ["a:line", "line:{a}", "{a}"];
@@ -195,7 +196,7 @@ fn line_and_plain_take_turns(length: Duration) {
     });
 }
 
-/// A waiter that is handed the key, and how often it claimed it.
+/// Lets a waiter be handed the key, and returns how often it claimed it.
 fn claims_of_a_waiter(fleet: &Fleet) -> u64 {
     let client = || Client::connect(config(fleet.urls())).expect("a good configuration");
     let holder = client();
@@ -218,7 +219,8 @@ fn claims_of_a_waiter(fleet: &Fleet) -> u64 {
 #[test]
 fn a_waiter_that_runs_is_handed_the_key_for_its_whole_ttl_and_claims_nothing() {
     let fleet = Fleet::start(3);
-    // If the machine stalls, a node may take a running waiter for a stopped one.
+    // If the machine stalls, a node may take a running waiter for a stopped one, so one of five
+    // tries has to be without claims.
     let claims: Vec<u64> = (0..5).map(|_| claims_of_a_waiter(&fleet)).collect();
     assert!(claims.contains(&0), "{claims:?}");
     nothing_is_left(&fleet);
@@ -230,7 +232,7 @@ fn fenced_waiters_in_line_and_outside_of_it_have_numbers_that_grow() {
     let fleet = Fleet::start(5);
     let guarded = || {
         let config = line_config(&fleet).restart_guard(RestartGuard::On).max_ttl(SECOND);
-        // The client is ready when the quarantine of the nodes is over.
+        // The client is ready only when the quarantine of the nodes is over.
         ready::client(config)
     };
     drop(guarded());
@@ -241,8 +243,8 @@ fn fenced_waiters_in_line_and_outside_of_it_have_numbers_that_grow() {
             let Ok(guard) = client.lock("a", options.fenced()) else { continue };
             let fence = guard.fence().expect("it is fenced");
             let mut last = last.lock().expect("no client panics");
-            // A holder whose thread was late notes its number late, out of order. It is not
-            // counted.
+            // A holder whose thread ran late writes its number after the next holder. Its number is
+            // not checked.
             if guard.remaining() > millis(300) {
                 assert!(fence > *last, "{fence} after {last}");
                 *last = fence;

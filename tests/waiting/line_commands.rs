@@ -1,6 +1,6 @@
-//! How many commands a server executes inside the scripts of a line: each costs every waiter behind
-//! it time. The bounds are what was measured on Redis 7.0.15; the hazard is a script that asks
-//! twice.
+//! How many commands a server executes inside the scripts of a line: each of them delays all
+//! waiters. The bounds are those measured on Redis 7.0.15; the hazard is a script that runs a
+//! command twice.
 
 use redlatch::testing::inside::{HAND_OVER, JOIN};
 
@@ -10,11 +10,11 @@ use crate::support::Monitor;
 
 const LINE: &str = "redlatch:line:{a}";
 
-/// The ttls of a member: what it gets depends on the last join, or does not.
+/// The ttls of a waiter in line: with the first two, the ttl of its key depends on its last join.
 const TWO_TTLS: &str = "30000 1000";
 const ONE_TTL: &str = "1000 1000";
 
-/// One server, and what it executes inside scripts.
+/// One server, and a monitor of the commands that it executes inside scripts.
 struct Watched {
     fleet: Fleet,
     monitor: Monitor,
@@ -35,7 +35,7 @@ impl Watched {
         self.monitor.lines().iter().filter(|line| line.contains(" lua] ")).count()
     }
 
-    /// How many commands a script executes for these arguments.
+    /// How many commands the server executes inside a script with these arguments.
     fn count(&self, script: &str, arguments: &[&str]) -> usize {
         let before = self.executed();
         let command = [&["EVAL", script, "2", "a", LINE], arguments].concat();
@@ -44,13 +44,13 @@ impl Watched {
         self.executed() - before
     }
 
-    /// A join of a waiter that cannot be notified.
+    /// Joins the line as a waiter that cannot be notified.
     fn join(&self, token: &str, ttls: &str, again: &str) -> usize {
         let member = format!("{ttls} - mark {token}");
         self.count(JOIN.source, &[token, &member, "30000", "10000", again])
     }
 
-    /// The key is held, and so many wait for it.
+    /// Sets the key, and lets `waiters` waiters join its line.
     fn held(&self, waiters: usize, ttls: &str) {
         self.node().command(&["DEL", LINE]);
         self.node().command(&["SET", "a", "holder", "PX", "30000"]);
@@ -83,7 +83,7 @@ fn join_costs_a_server_seven_commands_at_most() {
 #[test]
 fn hand_over_costs_a_server_few_commands() {
     let server = Watched::start();
-    // These waiters have no channel: PUBSUB NUMSUB and PUBLISH would be two commands more.
+    // These waiters have no channel. PUBSUB NUMSUB and PUBLISH would be two commands more.
     for (ttls, most) in [(TWO_TTLS, 5), (ONE_TTL, 4)] {
         server.held(2, ttls);
         assert!(server.hand_over(&["holder"]) <= most, "to the first");
@@ -116,7 +116,7 @@ fn waiter_says_in_its_polls_that_it_stands_in_line() {
         waiter.engine.acquire("a", waiting(), 0).expect("there is room");
         let line = || server.node().command(&["ZRANGE", LINE, "0", "-1"]).text_items().len();
         waiter.turn_until("it stands in line", |_| line() > number);
-        // The client has read the answer to its join, too.
+        // The client has also read the answer to its join.
         waiter.turn_for(millis(20));
     }
     let joins = || {

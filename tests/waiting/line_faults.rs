@@ -1,29 +1,29 @@
-//! Faults of waiters in line, on real servers: a successor that is stopped or killed at
-//! each of its steps, connections that the nodes end, lines that differ, and lost messages.
+//! Faults of waiters in line, on real servers: a successor that is stopped or killed at each of its
+//! steps, connections that the nodes end, lines that differ, and lost messages.
 //!
-//! The steps of a successor take a millisecond or two: it stands in line, the key is handed over to
-//! it, it reads that, it claims, it holds. The tests stop and kill it after delays that grow by a
-//! tenth of a millisecond, so that all of these steps are met.
+//! The steps of a successor take a millisecond or two: it is in line, the key is handed over to it,
+//! it reads that, claims the key, and holds it. The tests stop or kill it after a delay that grows
+//! by a tenth of a millisecond from trial to trial, and so meet each of these steps.
 
 use super::crowd::{holds_in, no_two_at_one_time};
 use super::line::{three, wait_for_line};
 use super::process::{Had, Process};
 use super::*;
 
-/// How long a key lives that is handed over.
+/// The ttl of a key that is handed over.
 const HAND_OVER: Duration = millis(150);
-/// The ttl of the successor, trial by trial. With the first one it claims; with the second one it
-/// mostly has the lock by the hand-over alone.
+/// The successor's ttls, in turn. With the first one it has to claim the key; with the second one
+/// the hand-over alone mostly gives it the lock.
 const TTLS: [Duration; 2] = [millis(900), HAND_OVER];
 
-/// How much of its ttl passes until the next one has a key that its owner leaves to it, as the
-/// tests expect; these machines are shared, so the limit is ten times that.
+/// How long after the end of a ttl the next waiter is expected to have the key. These machines are
+/// shared, so the limit is ten times as long.
 const LATER: Duration = millis(100);
 
 const TRIALS: u32 = 24;
 const STEP: Duration = Duration::from_micros(100);
 
-/// The longest times between the end of a hold, or a fault, and the next grant.
+/// The longest time from the end of a hold, or from a fault, to the next grant.
 #[derive(Debug, Default)]
 struct Gaps {
     trials: usize,
@@ -39,7 +39,7 @@ impl Gaps {
     }
 }
 
-/// The gaps after faults of a successor that had no lock yet, and of one that had it.
+/// The gaps after faults of a successor that did not have the lock yet, and of one that had it.
 #[derive(Debug, Default)]
 struct Found {
     waiting: Gaps,
@@ -54,7 +54,8 @@ impl Found {
                 assert!(had.deadline <= next.have, "held by two: {had:?}, {next:?}");
                 self.holding.note(had.have.min(fault), next.have, ttl);
             }
-            // The successor may have claimed before it was stopped: then its whole ttl has to pass.
+            // The successor may have claimed the key before it was stopped, so its whole ttl may
+            // have to pass.
             None => self.waiting.note(fault, next.have, ttl),
         }
     }
@@ -64,8 +65,8 @@ fn start(fleet: &Fleet) -> Process {
     Process::start_with_hand_over(&fleet.urls(), HAND_OVER)
 }
 
-/// The first one holds after a wait behind another program, so it hands the key over. The others
-/// stand in line, the successor with this ttl.
+/// The first process waits behind another program's key, so its release hands the key over. The
+/// others wait in line, the successor with this ttl.
 fn stand_in_line(fleet: &Fleet, all: [&mut Process; 3], ttl: Duration) {
     fleet.iter().for_each(|node| drop(node.command(&["SET", "a", "other", "PX", "50"])));
     for (number, process) in all.into_iter().enumerate() {
@@ -94,12 +95,12 @@ fn a_successor_that_is_stopped_at_any_step_never_holds_with_the_next_one() {
         successor.cont();
         let released = next.release();
         let late = successor.had();
-        // The successor may have been stopped between the grant and its report of it.
+        // The successor may have been stopped after the grant and before it reported the grant.
         let before = (late.have < stopped || late.deadline <= had.have).then_some(late);
         assert!(before.is_some() || late.have > released, "held by two: {late:?}, {had:?}");
         found.note(before, stopped, had, ttl);
         successor.tell("release");
-        // The successor may have lost its lock while it was stopped, and then reports that.
+        // If the successor lost its lock while it was stopped, it reports that instead.
         successor.answer();
         nothing_is_left(&fleet);
     }
@@ -134,7 +135,7 @@ fn a_successor_that_is_killed_before_it_reads_the_hand_over_costs_the_hand_over_
     let [mut holder, mut successor, mut next] = [0; 3].map(|_| start(&fleet));
     stand_in_line(&fleet, [&mut holder, &mut successor, &mut next], TTL);
     successor.stop();
-    // No node has heard of the successor for a while when it gets the key.
+    // When the successor gets the key, it has not polled any node for a while.
     let_pass(HAND_OVER / 3);
     let released = holder.release();
     successor.kill();
@@ -179,7 +180,7 @@ fn waiters_share_a_key_while_the_nodes_end_their_connections() {
     });
 }
 
-/// An operator changes the order of the lines: each node has another one.
+/// An operator reorders the lines, so that each node has another order.
 #[test]
 fn waiters_in_lines_that_differ_are_all_served_one_after_the_other() {
     let fleet = Fleet::start(5);

@@ -1,10 +1,10 @@
-//! The order in which waiters in line are served: the order in which they came.
+//! Waiters in line are served in the order in which they came.
 //!
-//! Sixteen clients call 2 ms apart, round after round, each from its own thread. A thread that the
-//! machine runs late comes late, and no lock can know that it meant to come earlier. So a round is
-//! judged by what happened, in this order:
+//! Sixteen clients call 2 ms apart, round after round, each from its own thread. If the machine
+//! runs a thread late, its call is late, and no lock can know that it was meant to be earlier. So a
+//! round is judged by what happened:
 //!
-//! * Every round: two waiters that stand in the same order in all lines are served in that order. A
+//! * Every round: two waiters that are in the same order in all lines are served in that order. A
 //!   waiter that was seen in all lines before another one called is served before that one.
 //! * In a long run: if the calls were at least 1 ms apart, the waiters are served in the order of
 //!   the calls in 99 of 100 rounds. That needs a machine with little else to do:
@@ -22,18 +22,18 @@ use redlatch::Client;
 use super::line::{line_config, waiting};
 use super::*;
 
-/// How many rounds: set it for a long run.
+/// The environment variable with the number of rounds, for a long run.
 const ROUNDS: &str = "REDLATCH_TEST_ORDER_ROUNDS";
 const ROUNDS_UNLESS_TOLD: usize = 10;
 
 const WAITERS: usize = 16;
 
-/// The time from one call to the next, as it is meant to be.
+/// The intended time from one call to the next.
 const APART: Duration = millis(2);
-/// Calls are far enough apart to be judged by the order of their calls alone.
+/// Calls that are at least so far apart have to be served in the order of the calls.
 const FAR_ENOUGH: Duration = millis(1);
 
-/// One turn of a waiter.
+/// One waiter's turn in a round.
 #[derive(Debug, Clone)]
 struct Turn {
     number: usize,
@@ -42,10 +42,11 @@ struct Turn {
     token: String,
 }
 
-/// When each token was seen in all lines for the first time: the moment after that look.
+/// For each token, the first moment at which the test had seen it in all lines.
 type Seen = BTreeMap<String, u64>;
 
-/// One round: the turns as they were served, and the tokens in the line of each node before.
+/// One round: the turns in the order in which they were served, and the tokens in each node's line
+/// before that.
 #[derive(Debug, Clone)]
 struct Round {
     turns: Vec<Turn>,
@@ -54,14 +55,15 @@ struct Round {
 }
 
 impl Round {
-    /// All pairs of turns, the one that was served first before the other.
+    /// All pairs of turns: an earlier one, and one that was served after it.
     fn pairs(&self) -> impl Iterator<Item = (&Turn, &Turn)> {
         let after = |(place, first)| self.turns[place + 1..].iter().map(move |then| (first, then));
         self.turns.iter().enumerate().flat_map(after)
     }
 
-    /// A waiter that stands before another one in every line, and was served after it. One that
-    /// made another attempt since, because the machine stalled, stands in none with its last token.
+    /// A waiter that is before another one in every line, and was served after it. A waiter that
+    /// made another attempt meanwhile, because the machine stalled, is in no line with its last
+    /// token.
     fn served_against_the_lines(&self) -> Option<(&Turn, &Turn)> {
         let place =
             |line: &[String], turn: &Turn| line.iter().position(|token| *token == turn.token);
@@ -87,7 +89,7 @@ impl Round {
         self.pairs().all(|(first, then)| first.called < then.called)
     }
 
-    /// How many pairs there are of which one called after the other had been seen in every line.
+    /// In how many pairs the second waiter called after the first had been seen in every line.
     fn pairs_one_after_the_other(&self) -> usize {
         let after = |(first, then): &(&Turn, &Turn)| {
             self.seen.get(&first.token).is_some_and(|seen| *seen < then.called)
@@ -107,8 +109,8 @@ impl Round {
     }
 }
 
-/// The tokens of the waiters on a node, in their order. The first one may have the key there
-/// already, where the holder, whose token is given, asked before the last release had arrived.
+/// The waiters' tokens on a node, in their order; `holder` is the holder's token. The first waiter
+/// may have the key already, on a node that got the holder's request before the last release.
 fn line_of(node: &Node, holder: &str) -> Vec<String> {
     let value = node.get("a").and_then(|value| String::from_utf8(value).ok());
     let members = node.command(&["ZRANGE", "redlatch:line:{a}", "0", "-1"]).text_items();
@@ -116,7 +118,7 @@ fn line_of(node: &Node, holder: &str) -> Vec<String> {
     value.into_iter().filter(|value| value != holder).chain(members.iter().map(token)).collect()
 }
 
-/// The line of each node, once all waiters stand in it, and when each was seen in all lines.
+/// The lines of all nodes, once all waiters are in them, and when each token was first seen in all.
 fn whole_lines(fleet: &Fleet, holder: &str) -> (Vec<Vec<String>>, Seen) {
     let (mut lines, mut seen) = (Vec::new(), Seen::new());
     eventually(6 * SOON, "the waiters stand in line", || {
@@ -131,7 +133,7 @@ fn whole_lines(fleet: &Fleet, holder: &str) -> (Vec<Vec<String>>, Seen) {
     (lines, seen)
 }
 
-/// A waiter: each moment that it receives is the beginning of a round.
+/// One waiter's thread. Each moment that it receives is the beginning of a round.
 fn wait_and_release(client: &Client, number: usize, begins: Receiver<u64>, turns: Sender<Turn>) {
     drop(client.lock(format!("warm-{number}"), waiting()).expect("it is free"));
     for begin in begins {
@@ -145,7 +147,8 @@ fn wait_and_release(client: &Client, number: usize, begins: Receiver<u64>, turns
     }
 }
 
-/// Plays the rounds. No hand-over runs out in them, however late a thread runs.
+/// Plays the rounds. The ttl of a hand-over is so long that none expires, however late a thread
+/// runs.
 fn play(fleet: &Fleet, rounds: usize) -> Vec<Round> {
     let connect = || {
         let config = line_config(fleet).hand_over_ttl(10 * SECOND);

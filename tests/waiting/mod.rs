@@ -1,5 +1,5 @@
-//! Waiting for a key that another holds, on real servers and between processes: which waiter gets
-//! it next, when, and what is left of those that gave up.
+//! Waiting for a key that another client holds, on real servers and between processes: which waiter
+//! gets it next, when, and what is left of waiters that gave up.
 
 mod barging;
 mod cancelled;
@@ -24,13 +24,13 @@ use crate::support::{Dice, Fleet, Node, PlainTimer, Proxy, SECOND, SOON};
 use crate::support::{despite_stalls, eventually, millis};
 use redlatch::{Config, Lock, LockOptions, NodeId, Op, Outcome, ReleaseOutcome, RestartGuard};
 
-/// No test waits for the end of such a lock: a waiter that gets it was notified, or looked.
+/// No test waits for the end of such a lock: a waiter gets it by a notification or by a poll.
 const TTL: Duration = Duration::from_secs(30);
 
-/// Ten times the longest that a waiter goes without a look when no release is reported to it.
+/// Ten times the longest pause between two polls of a waiter that gets no notifications.
 const LOOKED_BY: Duration = Duration::from_secs(5);
 
-/// Without the restart guard: these servers are seconds old, and nothing was ever locked there.
+/// The guard is off because these servers are seconds old. They granted no lock before.
 fn config<I>(urls: I) -> Config
 where
     I: IntoIterator,
@@ -43,12 +43,12 @@ fn waiting() -> LockOptions {
     LockOptions::new(TTL).wait(60 * SECOND)
 }
 
-/// The moment on the clock of deadlines, which is the same in all processes.
+/// The present moment of the clock of deadlines, which is the same in all processes.
 fn now() -> u64 {
     redlatch::clock::now().as_nanos()
 }
 
-/// Lets time pass: only where its passing is the point.
+/// Lets time pass, in tests that are about just that.
 fn let_pass(time: Duration) {
     std::thread::sleep(time);
 }
@@ -58,7 +58,7 @@ fn nothing_is_left<'a>(nodes: impl IntoIterator<Item = &'a Node>) {
     eventually(SOON, "no key is left", || nodes.iter().all(|node| node.keys().is_empty()));
 }
 
-/// What the tests here ask of an engine in its loop.
+/// What these tests do with an engine in its loop.
 trait Waits {
     fn lock(&mut self, key: &str) -> Lock;
     fn locked(&mut self, op: Op) -> Lock;
@@ -66,7 +66,7 @@ trait Waits {
 }
 
 impl Waits for Loop {
-    /// Waits for one lock.
+    /// Acquires a lock, and waits until it is granted.
     #[track_caller]
     fn lock(&mut self, key: &str) -> Lock {
         let op = self.engine.acquire(key, waiting(), 0).expect("there is room");
@@ -90,7 +90,7 @@ impl Waits for Loop {
         }
     }
 
-    /// No request, pending release or wait is left.
+    /// Waits until no request, pending release or wait is left.
     #[track_caller]
     fn comes_to_rest(&mut self) {
         self.turn_until("nothing is open", |engine| {

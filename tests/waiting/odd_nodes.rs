@@ -1,4 +1,4 @@
-//! One node of five is odd: it has a key without an end, or it is frozen. Waiting goes on over the
+//! One of five nodes is odd: it has a key without a ttl, or it is frozen. Waiting works with the
 //! other four.
 
 use super::hand_over::hand_overs_of;
@@ -7,10 +7,11 @@ use super::*;
 
 const ROUNDS: usize = 20;
 
-/// As fast as with five healthy nodes.
+/// Hand-overs have to be as fast as with five healthy nodes.
 const AS_FAST: Duration = millis(300);
 
-/// Two take turns; how long each hand-over took, in order of length. The lock is free afterwards.
+/// Lets two processes take turns. Returns how long the hand-overs took, sorted; the lock is free
+/// afterwards.
 fn hand_overs(processes: &mut [Process; 2]) -> Vec<Duration> {
     let took = hand_overs_of(processes, ROUNDS, |_| {});
     processes[ROUNDS % 2].release();
@@ -18,7 +19,7 @@ fn hand_overs(processes: &mut [Process; 2]) -> Vec<Duration> {
 }
 
 #[test]
-fn a_key_without_an_end_on_one_node_is_outvoted() {
+fn key_without_a_ttl_on_one_node_is_outvoted() {
     let fleet = Fleet::start(5);
     fleet[2].command(&["SET", "a", "another program's"]);
     let mut processes = [Process::start(&fleet.urls()), Process::start(&fleet.urls())];
@@ -35,9 +36,10 @@ fn a_key_without_an_end_on_one_node_is_outvoted() {
     nothing_is_left(&fleet);
 }
 
-/// On a majority no process gets it, however long it waits; and no process asks without a pause.
+/// A majority has the key without a ttl: no process gets it, however long it waits, and none asks
+/// for it without a pause.
 #[test]
-fn a_key_without_an_end_on_a_majority_is_waited_for_in_peace() {
+fn wait_for_a_key_without_a_ttl_on_a_majority_polls_with_pauses() {
     let fleet = Fleet::start(5);
     for node in fleet.iter().take(3) {
         node.command(&["SET", "a", "another program's"]);
@@ -63,7 +65,7 @@ fn a_key_without_an_end_on_a_majority_is_waited_for_in_peace() {
 }
 
 #[test]
-fn a_frozen_node_is_waited_for_by_nobody() {
+fn frozen_node_delays_no_hand_over() {
     let fleet = Fleet::start(5);
     let mut processes = [Process::start(&fleet.urls()), Process::start(&fleet.urls())];
     fleet[4].stop();
@@ -71,13 +73,13 @@ fn a_frozen_node_is_waited_for_by_nobody() {
     let took = hand_overs(&mut processes);
     assert!(took[ROUNDS / 2] < timer.limit(AS_FAST), "{took:?}");
     fleet[4].cont();
-    // The client is not driven here, so it sends its releases when it is called the next time.
+    // The processes make no more calls, so node 4 may get its releases only later.
     let alive = fleet.iter().take(4);
     nothing_is_left(alive);
 }
 
 #[test]
-fn a_node_that_freezes_while_it_is_waited_is_no_reason_to_wait() {
+fn node_that_freezes_during_a_wait_delays_no_waiter() {
     let fleet = Fleet::start(5);
     let mut holder = Process::start(&fleet.urls());
     let mut waiter = Process::start(&fleet.urls());

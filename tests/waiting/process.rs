@@ -1,8 +1,8 @@
-//! A client in a process of its own: this test binary once more, which reads its orders line by
-//! line.
+//! A client in a process of its own: this test binary, started once more, which reads its orders
+//! line by line.
 //!
-//! Its lines go through the output of the test harness, so they begin with a mark. The hazard is a
-//! parent that is gone: the process ends with its input.
+//! Its lines come among the output of the test harness, so they begin with a mark. The hazard is a
+//! parent that dies: the process ends when its input does.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Write, stdin};
@@ -15,20 +15,20 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::*;
 use crate::support::again;
 
-/// Stands before every line to the parent.
+/// Begins every line to the parent.
 const MARK: &str = "@ ";
 
-/// The variable with how long keys live that are handed over to the process, in milliseconds.
+/// The variable with the ttl of keys that are handed over to the process, in milliseconds.
 const HAND_OVER: &str = "REDLATCH_TEST_HAND_OVER";
 
-/// The process, seen from the test.
+/// The parent's end of the process.
 pub struct Process {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-/// A lock that a process has: since when, and when it ends, in nanoseconds.
+/// A lock that a process has: since when, and its deadline, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Had {
     pub have: u64,
@@ -36,7 +36,7 @@ pub struct Had {
 }
 
 impl Process {
-    /// Starts one, and waits until all its nodes are ready.
+    /// Starts a process, and waits until all its nodes are ready.
     #[track_caller]
     pub fn start(urls: &[String]) -> Process {
         let mut process = Process::begin(urls);
@@ -44,13 +44,14 @@ impl Process {
         process
     }
 
-    /// Starts one, which says so when it is ready.
+    /// Starts a process, which reports when its nodes are ready.
     #[track_caller]
     pub fn begin(urls: &[String]) -> Process {
         Process::spawn(again::command(module_path!(), "in_a_process_of_its_own", urls))
     }
 
-    /// Starts one to which keys are handed over for this time, and waits until it is ready.
+    /// Starts a process with this ttl of keys that are handed over to it, and waits until it is
+    /// ready.
     #[track_caller]
     pub fn start_with_hand_over(urls: &[String], ttl: Duration) -> Process {
         let mut command = again::command(module_path!(), "in_a_process_of_its_own", urls);
@@ -73,40 +74,40 @@ impl Process {
         assert_eq!(self.answer(), "ready");
     }
 
-    /// Waits for the lock.
+    /// Tells the process to acquire the lock, and waits until it has it.
     #[track_caller]
     pub fn lock(&mut self, key: &str, ttl: Duration) -> Had {
         self.ask(key, ttl);
         self.had()
     }
 
-    /// Begins to wait for the lock.
+    /// Tells the process to acquire the lock.
     #[track_caller]
     pub fn ask(&mut self, key: &str, ttl: Duration) {
         self.tell(&format!("lock {key} {}", ttl.as_millis()));
     }
 
-    /// Begins to wait for a lock.
+    /// Tells the process to acquire the lock, waiting in line.
     #[track_caller]
     pub fn ask_in_line(&mut self, key: &str, ttl: Duration) {
         self.tell(&format!("wait {key} {}", ttl.as_millis()));
     }
 
-    /// The lock that was waited for.
+    /// Waits for the lock that the process was told to acquire.
     #[track_caller]
     pub fn had(&mut self) -> Had {
         let line = self.answer();
         read(&line).unwrap_or_else(|| panic!("no lock: {line}"))
     }
 
-    /// Gives it back; the moment before that.
+    /// Tells the process to release its lock. Returns the moment before the release.
     #[track_caller]
     pub fn release(&mut self) -> u64 {
         self.tell("release");
         self.released()
     }
 
-    /// The moment before it gave back what it was told to release.
+    /// Waits until the process has released its lock. Returns the moment before the release.
     #[track_caller]
     pub fn released(&mut self) -> u64 {
         let line = self.answer();
@@ -114,14 +115,14 @@ impl Process {
         number.unwrap_or_else(|| panic!("not released: {line}"))
     }
 
-    /// The lock that it had got when it was killed.
+    /// The lock that the process had got before it was killed, if any.
     pub fn had_in_life(&mut self) -> Option<Had> {
         let mut text = String::new();
         self.output.read_to_string(&mut text).expect("a pipe can be read");
         text.lines().rev().filter_map(|line| line.split_once(MARK)).find_map(|(_, line)| read(line))
     }
 
-    /// Keeps the lock that it has until it is killed.
+    /// Tells the process to keep its lock until it is killed.
     #[track_caller]
     pub fn keep(&mut self) {
         self.tell("keep");
@@ -133,7 +134,7 @@ impl Process {
         writeln!(self.input, "{line}").expect("the process listens");
     }
 
-    /// The next line from it.
+    /// The next line from the process.
     #[track_caller]
     pub fn answer(&mut self) -> String {
         loop {
@@ -146,7 +147,7 @@ impl Process {
         }
     }
 
-    /// Ends its connection to a node, from the node's side.
+    /// Makes a node end its connections to the process.
     #[track_caller]
     pub fn end_connection(&self, node: &Node) {
         let name = format!(" name={} ", name_of(self.child.id()));
@@ -156,7 +157,7 @@ impl Process {
         }
     }
 
-    /// SIGSTOP: it does nothing until it goes on.
+    /// SIGSTOP: the process does nothing until it is continued.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
         let stat = format!("/proc/{}/stat", self.child.id());
@@ -176,7 +177,7 @@ impl Process {
         kill_process(pid.expect("a child's pid is positive"), signal).expect("it is a child");
     }
 
-    /// SIGKILL, and waits until it is gone.
+    /// SIGKILL, and waits until the process is gone.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -189,7 +190,7 @@ impl Drop for Process {
     }
 }
 
-/// Reads what a process says of a lock that it has.
+/// Reads a process's line about a lock that it has.
 fn read(line: &str) -> Option<Had> {
     let words = line.strip_prefix("have ")?;
     let numbers: Vec<u64> = words.split(' ').filter_map(|word| word.parse().ok()).collect();
@@ -197,12 +198,12 @@ fn read(line: &str) -> Option<Had> {
     Some(Had { have, deadline })
 }
 
-/// The name of its connections.
+/// The client name of a process.
 fn name_of(process: u32) -> String {
     format!("waiting-{process}")
 }
 
-/// No test by itself: the life of the processes that the tests start.
+/// This is no test by itself: the other tests start it as their process.
 #[test]
 fn in_a_process_of_its_own() {
     let Some(urls) = again::nodes() else { return };
@@ -277,18 +278,18 @@ fn keep_on(client: &Client, guard: &mut Guard<'_>) {
     }
 }
 
-/// Ends what the processes do that write into this file, before the moment that they were given.
+/// Makes the processes that write into this file end before their time.
 pub fn let_them_end(file: &Path) {
     std::fs::write(over(file), "").expect("the fleet's directory can be written");
 }
 
-/// The file that says so.
+/// The file whose existence tells them so.
 fn over(file: &Path) -> PathBuf {
     file.with_extension("over")
 }
 
-/// Takes the lock and gives it back again and again. Writes every hold into the file: the process
-/// id, when it asked, from when and until when it held. A wait that got no lock holds from 0.
+/// Acquires and releases the lock again and again. Writes a line for each request into the file:
+/// the process id, when it asked, and from when until when it held. If it got no lock, "from" is 0.
 fn contend(client: &Client, key: &str, options: LockOptions, end: u64, file: &str) {
     // Many processes append to the file, so each line is one write.
     let over = over(Path::new(file));
@@ -300,7 +301,7 @@ fn contend(client: &Client, key: &str, options: LockOptions, end: u64, file: &st
         if asked >= end || over.exists() {
             return;
         }
-        // The wait is no longer than a look for the end of the test takes.
+        // The wait is limited, so that the process soon notices the end of the test.
         let wait = Duration::from_nanos(end - asked).min(LOOKED_BY);
         let (from, until) = match client.lock(key, options.wait(wait)) {
             Ok(guard) => {
@@ -308,7 +309,7 @@ fn contend(client: &Client, key: &str, options: LockOptions, end: u64, file: &st
                 let_pass(Duration::from_micros(dice.below(2_000)));
                 let deadline = guard.deadline().map_or(from, |deadline| deadline.as_nanos());
                 if dice.below(200) == 0 {
-                    // The guard is forgotten instead of released: the client holds the lock up to
+                    // The guard is forgotten and not released, so the client holds the lock up to
                     // its deadline.
                     std::mem::forget(guard);
                     (from, deadline)

@@ -1,5 +1,5 @@
 //! Other programs on the same servers, which read all messages and may send any: monitoring tools,
-//! and someone who wants the key. And members in the line that no client put there.
+//! and a program that wants the key. And members of a line that no client put there.
 
 use redlatch::Client;
 use redlatch::testing::inside::{HAND_OVER, JOIN, SCORE_OF_A_PLACE};
@@ -8,7 +8,7 @@ use super::line::{line_config, three, wait_for_line, waiting};
 use super::*;
 use crate::support::{RespClient, Value};
 
-/// Reads every message of a server.
+/// A client that receives every message of a server.
 struct Listener(RespClient);
 
 impl Listener {
@@ -18,7 +18,7 @@ impl Listener {
         Listener(client)
     }
 
-    /// The next message: its channel and its text.
+    /// Waits for the next message, and returns its channel and its text.
     fn next(&mut self) -> (String, String) {
         loop {
             let push = self.0.read().expect("a message comes").text_items();
@@ -31,7 +31,7 @@ impl Listener {
     }
 }
 
-/// The channels of those in the line of a node, from the first to the last.
+/// The channels of the waiters in the line of a node, from first to last.
 fn channels(node: &Node) -> Vec<String> {
     let members = node.command(&["ZRANGE", "redlatch:line:{a}", "0", "-1"]).text_items();
     let channel = |member: &String| member.split(' ').nth(2).expect("a channel").to_owned();
@@ -43,7 +43,7 @@ fn hand_over(node: &Node, token: &str, name: &str) -> Value {
     node.command(&["EVAL", HAND_OVER.source, "2", "a", "redlatch:line:{a}", token, name])
 }
 
-/// The stranger repeats the message of the holder on the channel of the next waiter.
+/// The stranger repeats the message that made the holder the holder, on the next waiter's channel.
 #[test]
 fn holder_keeps_its_lock_while_others_repeat_the_message_by_which_it_got_it() {
     let fleet = Fleet::start(3);
@@ -57,7 +57,7 @@ fn holder_keeps_its_lock_while_others_repeat_the_message_by_which_it_got_it() {
         let channel = channels(node).pop().expect("the next waiter stands in line");
         node.command(&["PUBLISH", &channel, &text]);
     }
-    // The waiter has read the messages before it answers the test's next question.
+    // The waiter reads the messages before it would answer the test.
     let_pass(millis(300));
     let token = fleet[0].get("a").expect("it is held");
     assert!(fleet.iter().all(|node| node.get("a").as_ref() == Some(&token)), "it was released");
@@ -68,8 +68,8 @@ fn holder_keeps_its_lock_while_others_repeat_the_message_by_which_it_got_it() {
     nothing_is_left(&fleet);
 }
 
-/// One node hands the key over; the stranger repeats its message through the others, where another
-/// program holds the key.
+/// One node hands the key over. The stranger repeats that node's message on the other nodes, where
+/// another program holds the key.
 #[test]
 fn message_of_one_node_that_others_repeat_is_one_vote() {
     let fleet = Fleet::start(3);
@@ -104,7 +104,7 @@ fn monitoring_tools_that_listen_to_everything_make_no_dead_waiter_look_alive() {
     let _listeners: Vec<Listener> = fleet.iter().map(Listener::start).collect();
     let [mut holder, mut dead, mut next] = three(&fleet, TTL);
     dead.kill();
-    // The server sees that the connections of the dead process have ended.
+    // The test waits until the server notices that the dead process's connections have ended.
     let subscribed =
         |node: &Node, channel: &String| match node.command(&["PUBSUB", "NUMSUB", channel]) {
             Value::Array(counts) => counts[1].int() > 0,
@@ -117,14 +117,13 @@ fn monitoring_tools_that_listen_to_everything_make_no_dead_waiter_look_alive() {
     let released = holder.release();
     let gap = Duration::from_nanos(next.had().have - released);
     println!("the next one has it after {gap:?}");
-    // A key that is handed to a dead waiter lives for four node timeouts: 1 s.
+    // A key that is handed over to a dead waiter would live for four node timeouts: 1 s.
     assert!(gap < timer.limit(millis(300)), "{gap:?}");
     next.release();
     nothing_is_left(&fleet);
 }
 
-/// Each client lists the nodes in another order, and behind the first waiter each node has another
-/// line.
+/// Each client lists the nodes in another order, and the lines differ after the first waiter.
 #[test]
 fn order_in_which_clients_list_the_nodes_does_not_matter() {
     const WAITERS: usize = 5;
@@ -170,12 +169,12 @@ fn script_passes_over_a_bounded_number_of_dead_waiters() {
     node.command(&["EVAL", add, "1", "redlatch:line:{a}"]);
     let left = || node.command(&["ZCARD", "redlatch:line:{a}"]).int();
     node.command(&["SET", "a", "token"]);
-    // The successor that is named stands too far behind.
+    // The successor that the release names is too far back in the line.
     let start = Instant::now();
     assert_eq!(hand_over(node, "token", &format!("{:012x}", 0)).int(), 1);
     println!("one release took {:?}", start.elapsed());
     assert_eq!((left(), node.get("a")), (9_600, None));
-    // A live waiter comes. Each of its polls removes some of the dead ones.
+    // A live waiter joins. Each of its polls removes some of the dead ones.
     let mut waiter = Loop::ready(line_config(&fleet));
     node.command(&["SET", "a", "other", "PX", "300"]);
     let start = Instant::now();
@@ -185,8 +184,8 @@ fn script_passes_over_a_bounded_number_of_dead_waiters() {
     waiter.turn_until("nothing is left", |_| node.keys().is_empty());
 }
 
-/// Without the right to `PUBSUB` what `PUBLISH` counts decides, and each dead waiter has the key
-/// for a moment.
+/// Without the right to `PUBSUB` the script goes by what `PUBLISH` returns, so each dead waiter may
+/// have the key for a moment.
 #[test]
 fn no_dead_waiter_keeps_the_key_where_too_many_are_dead() {
     let fleet = Fleet::start(1);
@@ -206,7 +205,7 @@ fn no_dead_waiter_keeps_the_key_where_too_many_are_dead() {
 }
 
 #[test]
-fn members_that_say_nothing_a_key_can_be_handed_over_with_are_cleaned_away() {
+fn malformed_members_of_a_line_are_removed() {
     let fleet = Fleet::start(3);
     for node in fleet.iter() {
         for junk in ["0 5 - m t", "5 0 - m t", "99999999999999999999 5 - m t", "x", "5 - m t", ""] {
@@ -222,7 +221,7 @@ fn members_that_say_nothing_a_key_can_be_handed_over_with_are_cleaned_away() {
     waiter.turn_until("nothing is left", |_| fleet.keys_everywhere().is_empty());
 }
 
-/// What a test here asks of an engine in its loop.
+/// What a test here does with an engine in its loop.
 trait InLine {
     fn lock_in_line(&mut self, key: &str) -> Lock;
 }

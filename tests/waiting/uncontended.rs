@@ -1,5 +1,5 @@
-//! A process that waits for no other pays nothing for those that wait: two commands a node, as
-//! ever.
+//! A process that waits for no other does not pay for the waiting of others: a lock costs two
+//! commands on each node.
 
 use super::*;
 
@@ -12,23 +12,24 @@ fn a_free_key_costs_a_set_and_a_release_on_each_node() {
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
     let mut tokens = Vec::new();
     for pair in 0..PAIRS {
-        // Every second request is willing to wait.
+        // Every second request would wait if the key was held.
         let options = if pair % 2 == 0 { LockOptions::new(TTL) } else { waiting() };
         let op = embedded.engine.acquire("a", options, pair).expect("there is room");
         let lock = embedded.locked(op);
         tokens.push(lock.token().to_string());
-        // All answers come first: a release before them would be another command.
+        // All nodes answer before the release. A release before their answers would cost another
+        // command.
         all_is_answered(&mut embedded);
         embedded.engine.release(lock, pair);
         embedded.comes_to_rest();
         all_is_answered(&mut embedded);
     }
-    // No command follows the release.
+    // Gives the client time for a command after the release, which it must not send.
     embedded.turn_for(millis(50));
     drop(embedded);
     for (node, monitor) in fleet.iter().zip(&monitors) {
         let lines = monitor.lines();
-        // The commands inside a script, and TIME, are not about this lock.
+        // The commands inside a script, and TIME, do not count.
         let asked = lines.iter().filter(|line| !line.contains(" lua] ") && !is(line, "TIME"));
         let asked: Vec<&String> = asked.collect();
         assert_eq!(asked.len(), 2 * PAIRS as usize, "{}: {lines:#?}", node.url());

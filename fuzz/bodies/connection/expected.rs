@@ -1,5 +1,5 @@
-//! What has to come out of a connection: written another way than the code, from the question and
-//! what the other parser read.
+//! What has to come out of a connection, computed from the question and from what the plain parser
+//! read, and written in another way than the library.
 
 use redlatch::LockToken;
 use redlatch::testing::inside::{
@@ -10,15 +10,15 @@ use redlatch::testing::inside::{
 use super::PREFIX;
 use crate::plain_parser::Value;
 
-/// What has to come out.
+/// What has to come out of the connection.
 #[derive(Debug)]
 pub enum Expected {
     Exactly(Incoming),
-    /// A message; whether it hands a key over.
+    /// A message; `sensible`: whether it hands a key over.
     Message {
         sensible: bool,
     },
-    /// An answer to this question, whatever it says.
+    /// An answer to this question, whatever its content.
     AnswerTo(Ask),
     Impossible(Ask),
     Malformed,
@@ -64,7 +64,7 @@ fn asked_by(incoming: &Incoming) -> Ask {
     }
 }
 
-/// What a push gives: the last key first.
+/// What has to come out for a push, the last key first.
 pub fn pushed(elements: &[Value]) -> Vec<Expected> {
     match elements {
         [Value::Bulk(kind), Value::Null, ..] if kind == b"invalidate" => {
@@ -91,24 +91,24 @@ pub fn pushed(elements: &[Value]) -> Vec<Expected> {
     }
 }
 
-/// Whether a message says that a key was handed over: for how long, how many waiters were skipped,
-/// the name of the next one, a mark, a token, and the key, each in a line of its own.
+/// Whether a message hands a key over. Its lines are the ttl, how many waiters were skipped, the
+/// name of the next one, a mark, a token, and the key.
 fn hands_over(channel: &[u8], text: &[u8]) -> bool {
     let lines: Vec<&[u8]> = text.splitn(6, |&byte| byte == b'\n').collect();
     let [ttl, skipped, _next, mark, token, _key] = lines[..] else { return false };
     let mark = mark.len() == 20 && mark.iter().all(|it| b"0123456789abcdef".contains(it));
     let token = std::str::from_utf8(token).ok().and_then(LockToken::parse).is_some();
-    // Of a shorter ttl the drift leaves nothing, and a longer one does not fit into 48 bits.
+    // The drift leaves nothing of a shorter ttl, and a longer one does not fit into 48 bits.
     let ttl = number_of(ttl).is_some_and(|ttl| (3..1 << 48).contains(&ttl));
     channel.len() == 41 && ttl && number_of(skipped).is_some() && mark && token
 }
 
-/// The number that these digits are.
+/// The number in these digits.
 fn number_of(digits: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// What a node says to a join: `mine LEFT NEXT`, or `held PLACE LEFT HOLDER`.
+/// The answer to a join: `mine LEFT NEXT`, or `held PLACE LEFT HOLDER`.
 fn standing(value: &Value) -> Option<NodeReply> {
     let Value::Bulk(text) = value else { return None };
     let parts: Vec<&[u8]> = text.splitn(4, |&byte| byte == b' ').collect();
@@ -123,7 +123,7 @@ fn standing(value: &Value) -> Option<NodeReply> {
     }
 }
 
-/// What a number says to a question about all keys of a set.
+/// What a number means as the answer to a question about all keys of a set.
 fn of_set(kind: Kind, number: Option<i64>) -> Option<NodeReply> {
     let acquires = matches!(kind, Kind::Acquire | Kind::Heal);
     match number? {
@@ -140,13 +140,13 @@ fn is_vote(number: i64) -> bool {
     (1..1 << 53).contains(&number)
 }
 
-/// What the votes of a node say, one for each key of a set.
+/// What the votes of a node mean, one for each key of a set.
 fn votes_of(votes: &[Value]) -> Option<NodeReply> {
     let good = votes.iter().all(|it| matches!(it, Value::Integer(number) if is_vote(*number)));
     (good && (2..=64).contains(&votes.len())).then_some(NodeReply::Granted)
 }
 
-/// What a reply says to a question.
+/// What has to come out for a reply to this question.
 pub fn answer(ask: Ask, value: &Value) -> Expected {
     let is_error = matches!(value, Value::Error(_));
     let number = match value {
@@ -167,8 +167,8 @@ pub fn answer(ask: Ask, value: &Value) -> Expected {
 fn answer_about_lock(ask: LockAsk, value: &Value, number: Option<i64>) -> Option<Expected> {
     let kind = ask.kind;
     if let Value::Error(line) = value {
-        // An error is an answer to every question. A value of the wrong type is another program's
-        // key, unless the question has another key, too.
+        // An error answers every question. A value of the wrong type is another program's key,
+        // unless the question is about a second key, too.
         let wrong_type = line.split(|&byte| byte == b' ').next() == Some(b"WRONGTYPE");
         let of_key = matches!(ask.sent.names, Names::Key | Names::KeyAndLine);
         let held = wrong_type && of_key && !matches!(kind, Kind::Exists | Kind::Join);
@@ -179,7 +179,7 @@ fn answer_about_lock(ask: LockAsk, value: &Value, number: Option<i64>) -> Option
     let counts = acquires || kind == Kind::Claim;
     let reply = match (ask.sent.names, kind, value) {
         (Names::AllKeysAndCounters, _, Value::List(b'*', votes)) if counts => votes_of(votes),
-        // The vote for a single key.
+        // A vote for a single key.
         (Names::AllKeysAndCounters, _, Value::Integer(1..)) if counts => {
             number.filter(|&vote| is_vote(vote)).map(|_| NodeReply::Granted)
         }
@@ -198,7 +198,7 @@ fn answer_about_lock(ask: LockAsk, value: &Value, number: Option<i64>) -> Option
     reply.map(|reply| Expected::Exactly(Incoming::Lock(ask, reply)))
 }
 
-/// What a script says that has three answers.
+/// What the number means that a script with three answers returns.
 fn by_script(number: Option<i64>) -> Option<NodeReply> {
     match number? {
         1 => Some(NodeReply::Granted),
@@ -208,7 +208,7 @@ fn by_script(number: Option<i64>) -> Option<NodeReply> {
     }
 }
 
-/// Whether the question of a task can have this answer, which is no error.
+/// Whether the question of a task can have this answer. Errors are not passed here.
 fn can_answer(kind: TaskAsk, value: &Value, number: Option<i64>) -> bool {
     match (kind, value) {
         (TaskAsk::Extend(_) | TaskAsk::DeleteSeen, _) => by_script(number).is_some(),
@@ -247,7 +247,7 @@ fn answer_of_node(kind: NodeAsk, value: &Value, number: Option<i64>) -> Option<E
     }
 }
 
-/// The time in microseconds; nothing if it is no time, or more than there is.
+/// The time in microseconds; `None` if it is no time or does not fit.
 fn time(parts: &[Value]) -> Option<u64> {
     let mut numbers = parts.iter().map(|part| match part {
         Value::Bulk(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
@@ -257,7 +257,7 @@ fn time(parts: &[Value]) -> Option<u64> {
     seconds.checked_mul(1_000_000)?.checked_add(micros)
 }
 
-/// Whether a step of the handshake can have this answer.
+/// Whether this step of the handshake can have this answer.
 fn fits(step: Step, value: &Value) -> bool {
     match (step, value) {
         (Step::Hello, Value::List(kind, _)) => b"*%".contains(kind),

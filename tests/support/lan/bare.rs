@@ -1,8 +1,8 @@
-//! A contender that is a bare loop: `SET NX` to all masters, the majority's answer, and another
-//! try 2.5 to 5 ms after each denial. Nothing of the library is in it.
+//! A contender that is a bare loop, without the core of the library: it sends `SET NX` to all
+//! masters, follows the majority's answer, and tries again 2.5 to 5 ms after each denial.
 //!
-//! For several keys it sends a script that takes all of them or none. Its scripts are those of the
-//! library: the masters of the tests know no others.
+//! For several keys it sends a script that takes all of them or none. Its scripts are the
+//! library's, because the simulated masters know no others.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -38,15 +38,15 @@ pub struct Bare {
     dice: Dice,
     token: String,
     keys: Vec<String>,
-    /// The questions to each master whose answers are still to come.
+    /// For each master, the numbers of the questions that it has not answered yet.
     asked: Vec<VecDeque<u64>>,
     said: Vec<Option<bool>>,
     question: u64,
     output: Vec<Vec<u8>>,
-    /// The masters that it is not connected to yet.
+    /// The masters to which it has not begun to connect.
     to_connect: VecDeque<usize>,
     state: State,
-    /// When it tries again.
+    /// When its pause ends and it tries again.
     due: Option<Instant>,
 }
 
@@ -84,7 +84,8 @@ impl Bare {
         self.said[node] = None;
     }
 
-    /// Sends a command about its keys to each master of which `is_asked` says so, by what it said.
+    /// Sends a command about its keys to each master whose last answer passes `is_asked`. The
+    /// command begins with `one` for one key, with `set` for several.
     fn send(&mut self, [one, set]: [&[&str]; 2], end: &[&str], is_asked: fn(Option<bool>) -> bool) {
         self.question += 1;
         let keys = std::mem::take(&mut self.keys);
@@ -201,7 +202,7 @@ impl Endpoint for Bare {
         }
     }
 
-    /// Any answer may decide something: [`progress`](Program::progress) looks.
+    /// Any answer may decide a round, so [`progress`](Program::progress) has to look at it.
     fn has_news(&self) -> bool {
         matches!(self.state, State::Asking | State::Releasing)
     }

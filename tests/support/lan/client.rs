@@ -10,14 +10,14 @@ use super::kind::Kind;
 use super::program::{Program, Progress};
 use super::world::{NODES, TTL};
 
-/// Longer than a run: the commands of probes are no costs of locks.
+/// Longer than a run, so that the commands of probes do not count as costs of locks.
 const PROBES: Duration = Duration::from_secs(3600);
 
-/// The numbers of a request and of a release in their completions.
+/// The numbers that the completions of a request and of a release carry.
 const ASKED: u64 = 1;
 const RELEASED: u64 = 2;
 
-/// A client with its lock.
+/// A client and the lock that it holds.
 pub struct Client {
     kind: Kind,
     core: Coordinator,

@@ -1,4 +1,4 @@
-//! What the contenders of a run are: who asks, for which keys, and with which options.
+//! The kinds of contenders in a run: the library or a bare loop, the keys, and the options.
 //!
 //! A kind has a name: its words, joined by `+`, such as `fenced+2of10` or `bare+2of10`.
 
@@ -8,19 +8,19 @@ use std::time::Duration;
 use redlatch::LockOptions;
 use redlatch::proto::MOST_KEYS;
 
-/// Far more keys than contenders: then nobody waits.
+/// The largest number of keys to draw from: far more than contenders, so that hardly any waits.
 const MOST_DRAWN_FROM: usize = 1000;
 
-/// What each contender of a run is.
+/// The kind of all contenders of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kind {
-    /// A bare loop that tries again after each denial, and not the library.
+    /// Whether the contenders are bare loops that try again after each denial, without the library.
     pub bare: bool,
-    /// A lock has a fencing number.
+    /// Whether a lock has a fencing number.
     pub fenced: bool,
-    /// How many keys one lock has. Each request draws them
+    /// How many keys one lock has.
     pub keys: usize,
-    /// from so many, which all contenders share.
+    /// From how many shared keys each request draws them.
     pub of: usize,
 }
 
@@ -30,8 +30,8 @@ impl Kind {
     pub const FENCED: Kind = Kind { fenced: true, ..Kind::PLAIN };
     pub const BARE: Kind = Kind { bare: true, ..Kind::PLAIN };
 
-    /// What a bench measures unless it is asked for others. A bare loop stands after those that are
-    /// compared with it.
+    /// What a bench measures by default. A bare loop stands after the kinds that are compared with
+    /// it.
     pub const USUAL: [Kind; 7] = [
         Kind::PLAIN,
         Kind::FENCED,
@@ -61,7 +61,7 @@ impl Kind {
         options
     }
 
-    /// Reads a name. The error says what is wrong with it.
+    /// The kind with this name. The error says what is wrong with the name.
     pub fn named(name: &str) -> Result<Kind, String> {
         let mut kind = Kind::PLAIN;
         for word in name.split('+').filter(|_| name != "plain") {

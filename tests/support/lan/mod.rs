@@ -1,7 +1,8 @@
 //! A LAN inside this process, in simulated time: masters, and contenders that want the same keys.
 //!
-//! It opens no socket and reads no clock: the figures of a run are the same on every machine. The
-//! processors of the contenders take no time here, so costs are counts of commands.
+//! The simulation opens no socket and reads no clock, so the figures of a run are the same on every
+//! machine. The contenders compute in no simulated time, so the benches measure their cost in
+//! commands.
 
 mod bare;
 mod client;

@@ -16,15 +16,14 @@ use super::program::{Program, Progress};
 
 pub const NODES: usize = 5;
 pub const TTL: Duration = Duration::from_secs(10);
-/// One way between a contender and a master: 0.1 ms on average.
+/// How long a message takes between a contender and a master: 0.1 ms on average.
 const WAY: (Duration, Duration) = (Duration::from_micros(50), Duration::from_micros(150));
-/// For how long a master executes a message.
+/// How long a master executes one message.
 const EXECUTES: Duration = Duration::from_micros(5);
-/// The time that the contenders have for their handshakes, before all of them ask for the first
-/// time.
+/// How long the contenders have for their handshakes, before all of them ask for the first time.
 const HANDSHAKES: Duration = Duration::from_millis(50);
 
-/// A run.
+/// The settings of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
     pub kind: Kind,
@@ -37,7 +36,7 @@ pub struct Setting {
 struct World {
     setting: Setting,
     net: Net<Contender>,
-    /// When a contender has held its lock for long enough.
+    /// When each contender that holds a lock will release it.
     ends: BinaryHeap<Reverse<(Instant, usize)>>,
     keys: Vec<Key>,
     /// The contender that got a lock last, and the moment of the last hand-over.
@@ -57,7 +56,7 @@ struct Contender {
     program: Box<dyn Program>,
     /// How many commands it has sent.
     commands: u64,
-    /// The keys of its requests are drawn by this.
+    /// Draws the keys of its requests.
     dice: Dice,
     /// The keys of its present request, and since when it waits for them.
     keys: Vec<usize>,
@@ -94,7 +93,7 @@ impl World {
         }
     }
 
-    /// The measured time begins: all of them ask.
+    /// Begins the measured time: all contenders ask for a lock.
     fn begin(&mut self) {
         self.last_hand_over = self.net.now();
         for contender in 0..self.setting.contenders {
@@ -125,7 +124,7 @@ impl World {
         }
     }
 
-    /// Looks what happened to a contender, which may have a lock now or be without one.
+    /// Records what happened to a contender: it may have got its lock, or be done with its release.
     fn look_at(&mut self, contender: usize) {
         let now = self.net.now();
         let Progress { won, released } = self.net.client_mut(contender).program.progress(now);
@@ -150,7 +149,7 @@ impl World {
         contender.keys = all;
     }
 
-    /// The contender has the lock from now on.
+    /// Records that the contender has got its lock.
     fn note_win(&mut self, number: usize) {
         let now = self.net.now();
         let contender = self.net.client_mut(number);
@@ -187,7 +186,7 @@ impl World {
     }
 }
 
-/// In nanoseconds.
+/// The time between two moments, in nanoseconds.
 fn between(earlier: Instant, later: Instant) -> u64 {
     later.as_nanos() - earlier.as_nanos()
 }
