@@ -13,6 +13,7 @@
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
 mod blocking;
+mod clients;
 mod embedded;
 mod engine;
 mod options;
@@ -21,6 +22,7 @@ mod shared;
 mod slots;
 mod tally;
 mod tasks;
+mod threads;
 
 #[path = "../../tests/support/mod.rs"]
 mod support;
@@ -89,7 +91,9 @@ fn open(fleet: &Fleet, in_flight: usize, options: &Options) -> Vec<Box<dyn Door>
         Box::new(engine::OnPoller::connect(fleet, in_flight)),
         Box::new(blocking::Blocking::connect(fleet)),
         Box::new(embedded::BehindDescriptor::connect(fleet, in_flight)),
+        Box::new(clients::Clients::new(fleet)),
         Box::new(shared::Threads::connect(fleet)),
+        Box::new(tasks::Tasks::beside_a_thread(fleet)),
         Box::new(tasks::Tasks::on_one_thread(fleet)),
         Box::new(tasks::Tasks::on_threads(fleet)),
     ];
