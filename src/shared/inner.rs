@@ -135,6 +135,15 @@ impl Inner {
         if !self.is_ours() {
             return Err(Error::Closed(ClosedReason::Forked));
         }
+        self.with_unforked(act)
+    }
+
+    /// As [`with`](Inner::with), for a thread that has looked for a fork and has been in this
+    /// client's code since then: a fork leaves the child only the thread that forks.
+    pub(super) fn with_unforked<T>(
+        &self,
+        act: impl FnOnce(&mut Open<'_>) -> T,
+    ) -> Result<T, Error> {
         let _on_panic = Panicking(self);
         // Declared before the lock, so that a panic drops it after the lock is released: it may be
         // a guard.
