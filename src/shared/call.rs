@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::Owner;
 use super::driving::Lead;
-use super::inner;
+use super::inner::{self, BUSY};
 use super::open::Open;
 use super::park;
 use crate::net::observe::{Ended, Verb, Watch};
@@ -128,14 +128,17 @@ impl<Q: Question> Call<Q> {
                     Some(_) => open.drop_after_unlock(waker),
                     None => open.note_waker(place, waker),
                 }
-                Ok((place, lead))
+                Ok((place, lead, open.driving.waiting >= BUSY))
             });
-            let (place, lead) = asked.and_then(|asked| asked)?;
+            let (place, lead, busy) = asked.and_then(|asked| asked)?;
             if let Some(lead) = lead {
                 let led = lead.drive(|open| {
                     open.fetch(place).map(|result| finish(owner, question, open, place, result))
                 });
                 return led.and_then(|result| result);
+            }
+            if busy {
+                bell.make_way();
             }
             loop {
                 bell.wait(None);

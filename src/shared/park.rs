@@ -13,6 +13,11 @@ use std::time::Duration;
 
 use crate::net::clock;
 
+/// How often a thread makes way for others before it sleeps for an answer that many calls wait for.
+/// With as many threads as that the others mostly have something to do meanwhile, and to be woken
+/// from a sleep costs more than these calls of the system.
+const YIELDS: usize = 10;
+
 #[derive(Debug)]
 struct Bell {
     rung: AtomicBool,
@@ -72,6 +77,16 @@ impl Ringer {
     /// A waker that rings the bell.
     pub(super) fn waker(&self) -> Waker {
         self.waker.clone()
+    }
+
+    /// Makes way for other threads until the bell is rung, a few times.
+    pub(super) fn make_way(&self) {
+        for _ in 0..YIELDS {
+            if self.bell.rung.load(Ordering::Acquire) {
+                return;
+            }
+            thread::yield_now();
+        }
     }
 
     /// Waits until the bell is rung, for `limit` at most. A ring that was meant for a former call
