@@ -21,13 +21,14 @@ mod engine_loop;
 mod floor;
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use redlatch::proto::command::Form;
-use redlatch::{Config, Engine, LockOptions, Outcome, RestartGuard};
+use redlatch::{Config, Engine, LockOptions, Outcome, RestartGuard, SharedClient};
 
 use engine_loop::Loop;
 use support::{Fleet, eventually};
@@ -143,6 +144,50 @@ fn a_turn_on_a_ring_is_one_system_call() {
     assert!(others <= pairs / 100, "calls that no turn needs: {calls:?}");
 }
 
+/// A thread that waits for a call is in the library from its look to the result. The threads that
+/// write look once more, each time that they write.
+#[test]
+#[ignore = "needs strace: apt-get install strace"]
+fn call_that_a_thread_waits_for_looks_for_a_fork_once() {
+    let (threads, pairs) = (8, 200);
+    let fleet = Fleet::start(NODES as usize);
+    let orders = format!("{threads} {pairs} {}", fleet.urls().join(" "));
+    let (directory, said) = strace("the_threads_that_are_traced", &orders, &[]);
+    assert!(said.contains(&format!("{} pairs", threads * pairs)), "it did its work: {said}");
+    let lines = |name: &str| {
+        let called = |file: &String| file.lines().filter(|line| line.starts_with(name)).count();
+        directory.files().iter().map(called).sum::<usize>()
+    };
+    let (looks, waits, calls) = (lines("getpid("), lines("epoll_wait("), 2 * threads * pairs);
+    println!("{looks} looks, {calls} calls, {waits} wake-ups of the thread that drives");
+    assert!(looks >= calls, "each call looks");
+    // The rest is for the start and the end.
+    assert!(looks <= calls + waits + 100, "{looks} looks for {calls} calls, {waits} wake-ups");
+}
+
+#[test]
+#[ignore = "needs strace: the test above starts it"]
+fn the_threads_that_are_traced() {
+    let Ok(told) = std::env::var(TOLD) else { return };
+    let words: Vec<&str> = told.split(' ').collect();
+    let [threads, pairs] = [0, 1].map(|index| words[index].parse::<usize>().expect("a number"));
+    let config = Config::new(&words[2..]).expect("the urls of the fleet");
+    let config = config.restart_guard(RestartGuard::Off).probe_interval(360 * TTL);
+    let config = config.node_timeout(Duration::from_secs(5));
+    let locks = SharedClient::connect_blocking(config).expect("a client");
+    let work = &|number: usize| {
+        let key = format!("key:{number}");
+        for _ in 0..pairs {
+            let guard = locks.lock(&key, TTL).wait().expect("a free key");
+            guard.release().wait().expect("it is held");
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..threads).for_each(|number| drop(scope.spawn(move || work(number))));
+    });
+    println!("{} pairs", threads * pairs);
+}
+
 /// Encrypted requests need one write for each node and turn, too, and their answers are decrypted
 /// in the same number of reads.
 #[cfg(feature = "tls")]
@@ -219,29 +264,34 @@ fn trace_as(
     in_flight: usize,
     pairs: u64,
 ) -> Calls {
-    let directory = Directory::new();
-    let mut strace = Command::new("strace");
-    // strace writes one file for each thread, so that no line breaks a line of another thread.
-    strace.args(["-ff", "-qq", "-e", "signal=none", "-o"]).arg(directory.0.join("thread"));
-    strace.arg(std::env::current_exe().expect("this binary has a path"));
-    strace.args(["--exact", "the_child_that_is_traced", "--ignored", "--nocapture"]);
-    strace.env(TOLD, format!("{in_flight} {pairs} {}", urls.join(" ")));
-    if let Some(ca) = ca {
-        strace.env(TRUSTED, ca);
-    }
-    if let Some(mark) = mark {
-        strace.env(mark, "1");
-    }
-    let output = strace.output().unwrap_or_else(|error| {
-        panic!("strace cannot be started ({error}); install it: apt-get install strace")
-    });
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let orders = format!("{in_flight} {pairs} {}", urls.join(" "));
+    let trusted = ca.map(|ca| (TRUSTED, ca.as_os_str()));
+    let floor = mark.map(|mark| (mark, OsStr::new("1")));
+    let variables: Vec<_> = trusted.into_iter().chain(floor).collect();
+    let (directory, said) = strace("the_child_that_is_traced", &orders, &variables);
     assert!(said.contains(&format!("{pairs} pairs")), "the child did its work: {said}");
     let calls = directory.files().iter().find_map(|file| Calls::between_marks(file));
     let calls = calls.expect("one thread of the child sets the marks");
     println!("{pairs} pairs, {in_flight} in flight: {:?}", calls.0);
     calls
+}
+
+/// Runs a test of this binary under strace. Returns what was written of its threads, and what the
+/// test said.
+fn strace(test: &str, orders: &str, variables: &[(&str, &OsStr)]) -> (Directory, String) {
+    let directory = Directory::new();
+    let mut strace = Command::new("strace");
+    // strace writes one file for each thread, so that no line breaks a line of another thread.
+    strace.args(["-ff", "-qq", "-e", "signal=none", "-o"]).arg(directory.0.join("thread"));
+    strace.arg(std::env::current_exe().expect("this binary has a path"));
+    strace.args(["--exact", test, "--ignored", "--nocapture"]);
+    strace.env(TOLD, orders).envs(variables.iter().copied());
+    let output = strace.output().unwrap_or_else(|error| {
+        panic!("strace cannot be started ({error}); install it: apt-get install strace")
+    });
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    (directory, said)
 }
 
 /// A directory of the test's own, gone with it.

@@ -11,11 +11,13 @@
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
 mod blocking;
+mod clients;
 mod embedded;
 mod engine;
 mod shared;
 mod slots;
 mod tasks;
+mod threads;
 
 #[path = "../../tests/support/engine_loop.rs"]
 mod engine_loop;
@@ -78,7 +80,9 @@ fn open(fleet: &Fleet, in_flight: usize, options: &Options) -> Vec<Box<dyn Door>
         Box::new(engine::OnPoller::connect(fleet, in_flight)),
         Box::new(blocking::Blocking::connect(fleet)),
         Box::new(embedded::BehindDescriptor::connect(fleet, in_flight)),
+        Box::new(clients::Clients::new(fleet)),
         Box::new(shared::Threads::connect(fleet)),
+        Box::new(tasks::Tasks::beside_a_thread(fleet)),
         Box::new(tasks::Tasks::on_one_thread(fleet)),
         Box::new(tasks::Tasks::on_threads(fleet)),
     ];

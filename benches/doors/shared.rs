@@ -1,12 +1,12 @@
 //! The shared client with a thread as its driver, used from as many threads as keys are in flight.
 
-use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
 use kit::{Door, Meter, Round, Samples};
 use redlatch::SharedClient;
 
 use super::support::Fleet;
+use super::threads::run_threads;
 use super::{TTL, config};
 
 /// The client; its callers are new threads in every round.
@@ -45,27 +45,11 @@ impl Door for Threads {
             let samples = self.work("threads", meter.until(length));
             return meter.stop(samples);
         }
-        let (begin, end) = (Barrier::new(in_flight + 1), OnceLock::new());
-        let mut samples = Samples::default();
         let this = &*self;
-        let meter = std::thread::scope(|scope| {
-            let (begin, end) = (&begin, &end);
-            let worker = |slot: usize| {
-                move || {
-                    let key = format!("threads:{slot:04}");
-                    begin.wait();
-                    this.work(&key, *end.get().expect("it is set before they begin"))
-                }
-            };
-            let workers: Vec<_> = (0..in_flight).map(|slot| scope.spawn(worker(slot))).collect();
-            let meter = Meter::start();
-            end.set(meter.until(length)).expect("it is set once");
-            begin.wait();
-            for worker in workers {
-                samples.append(worker.join().expect("it found its key free"));
-            }
-            meter
+        let workers = (0..in_flight).map(|slot| {
+            let key = format!("threads:{slot:04}");
+            move |until| this.work(&key, until)
         });
-        meter.stop(samples)
+        run_threads(workers, length)
     }
 }

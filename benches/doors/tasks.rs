@@ -1,5 +1,5 @@
-//! The shared client with a task of tokio as its driver, used from as many tasks as keys are in
-//! flight.
+//! The shared client used from as many tasks of tokio as keys are in flight. Its driver is a task
+//! of the same runtime, or a thread of its own.
 
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,13 @@ impl Tasks {
     /// Makes a client on a runtime with a thread for each processor.
     pub fn on_threads(fleet: &Fleet) -> Tasks {
         Tasks::on("SharedClient, tokio multi-thread", Builder::new_multi_thread(), fleet)
+    }
+
+    /// Makes a client whose driver is a thread, and a runtime with a thread for each processor.
+    pub fn beside_a_thread(fleet: &Fleet) -> Tasks {
+        let runtime = Builder::new_multi_thread().enable_all().build().expect("a runtime");
+        let locks = runtime.block_on(SharedClient::connect(config(fleet))).expect("a client");
+        Tasks { name: "SharedClient, tasks beside it", runtime, locks }
     }
 
     fn on(name: &'static str, mut builder: Builder, fleet: &Fleet) -> Tasks {

@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::Owner;
 use super::driving::Lead;
-use super::inner;
+use super::inner::{self, BUSY};
 use super::open::Open;
 use super::park;
 use crate::net::observe::{Ended, Verb, Watch};
@@ -45,6 +45,9 @@ pub(super) mod sealed {
 
         /// Makes the answer of the outcome.
         fn answer(&self, at: Answering<'_, '_>, outcome: Outcome) -> Self::Answer;
+
+        /// The call is over: what its drop would have to take the lock for is done now.
+        fn retire(&mut self, _open: &mut Open<'_>) {}
     }
 }
 
@@ -113,9 +116,10 @@ impl<Q: Question> Call<Q> {
     /// `driving`.
     fn ask_and_block(&mut self) -> Result<Q::Answer, Error> {
         let Call { owner, question, stage, .. } = self;
-        let (question, inner, key) = (&*question, &*owner.inner, question.key());
+        let inner = &*owner.inner;
         park::with_bell(|bell| {
             let waker = bell.waker();
+            let key = question.key();
             let asked = inner.with(|open| {
                 let place = open.ask(true, |open, data| question.ask(key, open, data))?;
                 *stage = Stage::Asked { place };
@@ -124,26 +128,25 @@ impl<Q: Question> Call<Q> {
                     Some(_) => open.drop_after_unlock(waker),
                     None => open.note_waker(place, waker),
                 }
-                Ok((place, lead))
+                Ok((place, lead, open.driving.waiting >= BUSY))
             });
-            let (place, lead) = asked.and_then(|asked| asked)?;
-            let answer = |open: &mut Open<'_>, result: Result<Outcome, Error>| {
-                let answer = |outcome| {
-                    question.answer(Answering { owner, open: &mut *open, key, place }, outcome)
-                };
-                let result = result.map(answer);
-                open.leave(place);
-                result
-            };
+            let (place, lead, busy) = asked.and_then(|asked| asked)?;
             if let Some(lead) = lead {
-                let led = lead.drive(|open| open.fetch(place).map(|result| answer(open, result)));
+                let led = lead.drive(|open| {
+                    open.fetch(place).map(|result| finish(owner, question, open, place, result))
+                });
                 return led.and_then(|result| result);
+            }
+            if busy {
+                bell.make_way();
             }
             loop {
                 bell.wait(None);
                 let waker = bell.waker();
-                let fetched = inner
-                    .with(|open| open.poll_place(place, waker).map(|result| answer(open, result)));
+                let fetched = inner.with_unforked(|open| {
+                    let polled = open.poll_place(place, waker);
+                    polled.map(|result| finish(owner, question, open, place, result))
+                });
                 if let Poll::Ready(result) = fetched? {
                     return result;
                 }
@@ -213,23 +216,32 @@ fn request<Q: Question>(
 /// A later poll: fetches the result if there is one, and makes the answer of it.
 fn fetch<Q: Question>(
     owner: &Arc<Owner>,
-    question: &Q,
+    question: &mut Q,
     stage: Stage,
     waker: Waker,
 ) -> Result<Poll<Result<Q::Answer, Error>>, Error> {
     let Stage::Asked { place } = stage else { unreachable!("the request was made before") };
-    let key = question.key();
-    owner.inner.with(|open| match open.poll_place(place, waker) {
-        Poll::Pending => Poll::Pending,
-        Poll::Ready(result) => {
-            let answer = |outcome| {
-                question.answer(Answering { owner, open: &mut *open, key, place }, outcome)
-            };
-            let result = result.map(answer);
-            open.leave(place);
-            Poll::Ready(result)
-        }
+    owner.inner.with(|open| {
+        let polled = open.poll_place(place, waker);
+        polled.map(|result| finish(owner, question, open, place, result))
     })
+}
+
+/// Makes the answer of a result, under the lock. The place is free then, unless a guard has it.
+fn finish<Q: Question>(
+    owner: &Arc<Owner>,
+    question: &mut Q,
+    open: &mut Open<'_>,
+    place: usize,
+    result: Result<Outcome, Error>,
+) -> Result<Q::Answer, Error> {
+    let key = question.key();
+    let answer =
+        |outcome| question.answer(Answering { owner, open: &mut *open, key, place }, outcome);
+    let result = result.map(answer);
+    open.leave(place);
+    question.retire(open);
+    result
 }
 
 /// Nothing in it is pinned.

@@ -16,6 +16,10 @@
 //! 5. While the poller is free or a leader has it, the driver *naps*. It takes a free poller if
 //!    no thread began to lead during a whole nap ([`NAP`]), or at once if it is roused.
 //!
+//! A thread that does not lead writes its request by itself while the driver sleeps. If several
+//! calls wait, it wakes the thread that has the poller instead, which writes what all of them
+//! request until then (`BUSY` in the module `inner`).
+//!
 //! No wake-up is lost, because of one rule ([`Driving::must_rouse`]), which is checked wherever
 //! the lock is released. If the poller is free and the driver is not roused, then
 //!

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::Owner;
 use super::call::{Answering, Call, Question, sealed};
+use super::lock_state::LockState;
 use super::open::Open;
 use super::watcher::{Expiring, LockWatcher, Lost};
 use crate::net::observe::{Ended, Verb, Watch};
@@ -34,7 +35,7 @@ use crate::proto::time::Instant;
 #[must_use = "a guard that is dropped gives its lock back"]
 pub struct SharedGuard {
     owner: Arc<Owner>,
-    /// `None` only in its drop, which returns its parts for the next guard.
+    /// `None` once its state was put back for the next guard.
     watcher: Option<LockWatcher>,
     /// `None` once the lock was given away.
     lock: Option<Lock>,
@@ -88,7 +89,7 @@ impl SharedGuard {
     /// The call ends with [`Error::Busy`] if the lock was over before and there is no room for the
     /// request that asks the nodes, and with [`Error::Closed`].
     pub fn release(self) -> Call<Release> {
-        Call::new(&Arc::clone(&self.owner), Release { guard: self })
+        Call::new(&Arc::clone(&self.owner), Release { guard: self, shared: None })
     }
 
     /// Gives the lock away: another client takes it up with the token and
@@ -183,7 +184,19 @@ impl SharedGuard {
 
     /// The guard's own view of the lock.
     pub(super) fn view(&self) -> &LockWatcher {
-        self.watcher.as_ref().expect("it is taken only in drop")
+        self.watcher.as_ref().expect("it is taken only where the guard ends")
+    }
+
+    /// The guard is over: its lock is released if it holds one. What it returns has to be dropped
+    /// after the lock of the client is released.
+    #[must_use]
+    fn retire(&mut self, open: &mut Open<'_>) -> Option<Arc<LockState>> {
+        let lock_state = self.watcher.take()?.into_hold();
+        if let Some(lock) = self.lock.take() {
+            open.engine.release_nowait(&lock);
+        }
+        open.end_lock(&lock_state);
+        open.put_back(lock_state)
     }
 }
 
@@ -202,19 +215,14 @@ impl Ended for SharedGuard {
 
 impl Drop for SharedGuard {
     fn drop(&mut self) {
-        let (lock, watcher) = (self.lock.take(), self.watcher.take());
-        let lock_state = watcher.expect("it is taken only here").into_hold();
+        let Some(watcher) = &self.watcher else { return };
+        let lock_state = watcher.lock_state();
         // A lock that was released has no deadline any more.
-        let held = lock.is_some() && lock_state.deadline().is_some();
+        let held = self.lock.is_some() && lock_state.deadline().is_some();
         let watch = held.then(|| Watch::begin(Verb::Release, lock_state.key()));
+        let owner = Arc::clone(&self.owner);
         // Once the client is closed, its locks are over.
-        let _ = self.owner.inner.with(|open| {
-            if let Some(lock) = lock {
-                open.engine.release_nowait(&lock);
-            }
-            open.end_lock(&lock_state);
-            open.put_back(lock_state)
-        });
+        let _ = owner.inner.with(|open| self.retire(open));
         if let Some(watch) = watch {
             watch.ends_as_sent();
         }
@@ -256,6 +264,8 @@ impl sealed::Asked for Extend<'_> {
 #[derive(Debug)]
 pub struct Release {
     guard: SharedGuard,
+    /// The state of the lock, if others use it, too: it may hold wakers of the user's.
+    shared: Option<Arc<LockState>>,
 }
 
 impl Question for Release {}
@@ -288,5 +298,9 @@ impl sealed::Asked for Release {
             Outcome::Released(released) => released,
             other => unreachable!("a release ended as {other:?}"),
         }
+    }
+
+    fn retire(&mut self, open: &mut Open<'_>) {
+        self.shared = self.guard.retire(open);
     }
 }

@@ -32,6 +32,11 @@ const CARRIED: usize = 16;
 /// did not fetch their results yet. A higher number gains nothing: some may never fetch.
 pub(super) const PATIENCE: usize = 3;
 
+/// From so many waiting calls on, a call leaves its request to the sleeping driver. To wake that
+/// costs less than a write to each node, and its one write for each node carries the requests of
+/// the calls that come meanwhile. With fewer calls the wake-up would only delay the request.
+pub(super) const BUSY: usize = 4;
+
 /// What the handles share.
 #[derive(Debug)]
 pub(super) struct Inner {
@@ -127,7 +132,7 @@ impl Inner {
     }
 
     /// Runs `act` under the lock, and then does what follows from it: requests are written, unless
-    /// the driver is about to, and calls with a result are woken.
+    /// the driver is awake or woken to do it, and calls with a result are woken.
     ///
     /// # Errors
     /// The client is closed.
@@ -135,6 +140,15 @@ impl Inner {
         if !self.is_ours() {
             return Err(Error::Closed(ClosedReason::Forked));
         }
+        self.with_unforked(act)
+    }
+
+    /// As [`with`](Inner::with), for a thread that has looked for a fork and has been in this
+    /// client's code since then: a fork leaves the child only the thread that forks.
+    pub(super) fn with_unforked<T>(
+        &self,
+        act: impl FnOnce(&mut Open<'_>) -> T,
+    ) -> Result<T, Error> {
         let _on_panic = Panicking(self);
         // Declared before the lock, so that a panic drops it after the lock is released: it may be
         // a guard.
@@ -147,7 +161,11 @@ impl Inner {
         let mut open = state.open();
         done = act(&mut open);
         let awake = self.awake.load(Ordering::Acquire);
-        if !awake || self.outside.is_some_and(|outside| outside()) {
+        if !awake && self.must_wake_driver(&open) {
+            self.set_awake();
+            // Before the lock is released, because after that wakers of the user's may block.
+            let _ = self.waker.wake();
+        } else if !awake || self.outside.is_some_and(|outside| outside()) {
             open.engine.flush_unforked();
             open.pass_on_results();
             let sleep = open.engine.plan_sleep();
@@ -161,7 +179,20 @@ impl Inner {
         Ok(done)
     }
 
-    /// The driver stopped sleeping.
+    /// Whether a request is left to the sleeping driver, which has to read its answer anyhow. What
+    /// no call waits for, such as the release of a dropped guard, is never left to it.
+    fn must_wake_driver(&self, open: &Open<'_>) -> bool {
+        let busy = open.asks && open.driving.waiting >= BUSY;
+        busy && self.outside.is_none() && open.engine.has_something_to_write()
+    }
+
+    /// Whether callers leave their requests to the driver.
+    #[cfg(all(test, feature = "testing"))]
+    pub(super) fn is_awake(&self) -> bool {
+        self.awake.load(Ordering::Acquire)
+    }
+
+    /// The driver stopped sleeping, or is woken.
     pub(super) fn set_awake(&self) {
         self.awake.store(true, Ordering::Release);
     }
@@ -399,6 +430,7 @@ impl State {
             names: &mut self.names,
             spares: &mut self.spares,
             closing: matches!(self.phase, Phase::Closing { .. }),
+            asks: false,
         }
     }
 

@@ -61,6 +61,8 @@ pub struct Open<'a> {
     pub(super) names: &'a mut Names,
     pub(super) spares: &'a mut Vec<Arc<LockState>>,
     pub(super) closing: bool,
+    /// A call made its request: it waits for the answer.
+    pub(super) asks: bool,
 }
 
 impl Open<'_> {
@@ -77,6 +79,7 @@ impl Open<'_> {
         let place = self.places.insert(Place::Reserved);
         match ask(self, place as u64) {
             Ok(op) => {
+                self.asks = true;
                 self.places[place] = Place::Asked { op, ended: false, waker: None, blocks };
                 Ok(place)
             }

@@ -1,16 +1,28 @@
-//! Blocks a thread on a future. Not by `thread::park`: other code may use up its permit.
+//! Blocks a thread on a future. `thread::park` alone is not enough: other code may use up its
+//! permit, or wake the thread. So the bell has a flag of its own, and the permit only ends the
+//! sleep.
 
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
-#[derive(Debug, Default)]
+use crate::net::clock;
+
+/// How often a thread makes way for others before it sleeps for an answer that many calls wait for.
+/// With as many threads as that the others mostly have something to do meanwhile, and to be woken
+/// from a sleep costs more than these calls of the system.
+const YIELDS: usize = 10;
+
+#[derive(Debug)]
 struct Bell {
-    rung: Mutex<bool>,
-    ringing: Condvar,
+    rung: AtomicBool,
+    /// The thread that waits for it.
+    thread: Thread,
 }
 
 impl Wake for Bell {
@@ -19,24 +31,33 @@ impl Wake for Bell {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.ringing.notify_one();
+        // Between its look at the flag and its sleep the thread runs no other code, so the permit
+        // of this call is there for the sleep.
+        if !self.rung.swap(true, Ordering::AcqRel) {
+            self.thread.unpark();
+        }
     }
 }
 
 impl Bell {
+    fn of_this_thread() -> Bell {
+        Bell { rung: AtomicBool::new(false), thread: thread::current() }
+    }
+
     /// Waits until the bell is rung, for `limit` at most.
     fn wait(&self, limit: Option<Duration>) {
-        let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(limit) = limit {
-            let waited = self.ringing.wait_timeout_while(rung, limit, |rung| !*rung);
-            rung = waited.unwrap_or_else(PoisonError::into_inner).0;
-        } else {
-            while !*rung {
-                rung = self.ringing.wait(rung).unwrap_or_else(PoisonError::into_inner);
+        let until = limit.map(|limit| clock::now().saturating_add(limit));
+        while !self.rung.swap(false, Ordering::AcqRel) {
+            let Some(until) = until else {
+                thread::park();
+                continue;
+            };
+            let left = until.saturating_since(clock::now());
+            if left.is_zero() {
+                return;
             }
+            thread::park_timeout(left);
         }
-        *rung = false;
     }
 }
 
@@ -58,6 +79,16 @@ impl Ringer {
         self.waker.clone()
     }
 
+    /// Makes way for other threads until the bell is rung, a few times.
+    pub(super) fn make_way(&self) {
+        for _ in 0..YIELDS {
+            if self.bell.rung.load(Ordering::Acquire) {
+                return;
+            }
+            thread::yield_now();
+        }
+    }
+
     /// Waits until the bell is rung, for `limit` at most. A ring that was meant for a former call
     /// ends the wait, too.
     pub(super) fn wait(&self, limit: Option<Duration>) {
@@ -69,7 +100,7 @@ impl Ringer {
 pub(super) fn with_bell<T>(act: impl FnOnce(&Ringer) -> T) -> T {
     let spare = BELL.try_with(Cell::take).ok().flatten();
     let ringer = spare.unwrap_or_else(|| {
-        let bell = Arc::new(Bell::default());
+        let bell = Arc::new(Bell::of_this_thread());
         Ringer { waker: Waker::from(Arc::clone(&bell)), bell }
     });
     let output = act(&ringer);

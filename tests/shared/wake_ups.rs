@@ -2,8 +2,10 @@
 //! lost. A wake-up that is lost is never made up for, and the test is ended by its watchdog.
 
 use super::*;
+use executor::Task;
 use redlatch::testing::tcp::Masters;
 use std::sync::mpsc;
+use std::task::Poll;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -67,6 +69,44 @@ fn first_call_after_connect_is_answered_though_nothing_else_happens() {
             client.lock("a", 60 * SECOND).wait().unwrap().release().wait().unwrap();
         });
     }
+}
+
+/// A future that is polled, and dropped at once, when it is woken, or when it has its lock.
+fn future(client: &SharedClient, name: usize, dice: &mut Dice) {
+    let mut call = Task::new(client.lock(format!("future {name}"), 60 * SECOND));
+    assert!(call.poll().is_pending());
+    let fate = dice.roll(3);
+    while fate > 0 && !call.is_woken() {
+        std::thread::yield_now();
+    }
+    if fate == 2 {
+        assert!(matches!(call.poll(), Poll::Ready(Ok(_))), "no other call wants this key");
+    }
+}
+
+/// Some calls are led, some wake the driver, some find it awake; others never fetch their results.
+#[test]
+fn each_call_of_many_threads_and_futures_is_answered_though_nothing_else_happens() {
+    let fleet = Fleet::start(3);
+    let client = ready::shared(undisturbed(fleet.urls()));
+    let mut dice = Dice::of_this_run();
+    for threads in [2, 5, 16, 48] {
+        let (client, mut dice) = (client.clone(), dice.others());
+        within_a_minute("threads and futures", move || {
+            std::thread::scope(|scope| {
+                for name in 0..threads {
+                    let (client, mut dice) = (&client, dice.others());
+                    scope.spawn(move || {
+                        for _ in 0..20 {
+                            pairs(client, name, 1 + dice.roll(10) as usize);
+                            future(client, name, &mut dice);
+                        }
+                    });
+                }
+            });
+        });
+    }
+    nothing_is_left(&fleet);
 }
 
 /// Pairs by a task.

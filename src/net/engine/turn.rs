@@ -106,7 +106,8 @@ impl Engine {
         turn::write_out(&mut Driving(self));
     }
 
-    fn has_something_to_write(&self) -> bool {
+    /// Whether there is anything that the next write is for.
+    pub(crate) fn has_something_to_write(&self) -> bool {
         let has_output = |node| !self.coordinator.output(node).is_empty();
         self.coordinator.has_actions() || self.nodes().iter().any(has_output)
     }

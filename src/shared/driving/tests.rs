@@ -10,6 +10,7 @@ use std::sync::mpsc;
 use std::task::{Context, Waker};
 
 use super::super::SharedClient;
+use super::super::inner::BUSY;
 use super::*;
 use crate::config::Config;
 use crate::net::clock;
@@ -294,6 +295,41 @@ fn the_driver_ends_if_another_thread_ends_the_client() {
         // The driver's share of the client is gone.
         comes_true("the driver ends", || Arc::strong_count(&client.owner.inner) == 1);
     }
+}
+
+/// What the client has to write, and did not.
+fn unwritten(client: &SharedClient) -> bool {
+    client.owner.inner.with(|open| open.engine.has_something_to_write()).unwrap()
+}
+
+/// No answer comes, and nothing is due: only a call can wake the driver.
+#[test]
+fn a_request_beside_many_waiting_calls_wakes_the_driver_which_writes_it() {
+    let masters = Masters::start(3).unwrap();
+    let client = client(&masters);
+    let held = client.lock("held", TTL).wait().unwrap();
+    masters.iter().for_each(LocalMaster::freeze);
+    takes_over(&client);
+    let waiting: Vec<_> = (0..BUSY).map(|_| follower(&client)).collect();
+    let asked_by = |count: usize| {
+        comes_true("all is written", || !unwritten(&client));
+        let before = driving(&client, |driving| driving.wake_ups);
+        let calls: Vec<_> = (0..count).map(|_| follower(&client)).collect();
+        comes_true("the requests are written", || !unwritten(&client));
+        (calls, driving(&client, |driving| driving.wake_ups) - before)
+    };
+    let mut calls = Vec::new();
+    for _ in 0..20 {
+        let (call, woken) = asked_by(1);
+        assert!(woken > 0, "the call wrote its request itself");
+        calls.extend(call);
+    }
+    // No call waits for the release of a dropped guard: it is written at once.
+    comes_true("the driver sleeps", || !client.owner.inner.is_awake());
+    drop(held);
+    assert!(!unwritten(&client), "the release is left to the driver");
+    masters.iter().for_each(LocalMaster::thaw);
+    waiting.iter().chain(&calls).for_each(|call| assert_eq!(comes(call), Ok(())));
 }
 
 /// The driver sleeps in the poller, and nothing wakes it.
