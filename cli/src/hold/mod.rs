@@ -16,7 +16,7 @@ use rustix::process::Signal;
 
 use crate::arguments::{Also, Common, Fencing, Key};
 use crate::event_loop::EventLoop;
-use crate::exec::holding::{self, give_back};
+use crate::exec::holding::{self, release_and_report};
 use crate::exec::log::Stream;
 use crate::exec::reports::Reports;
 use crate::exec::signals::Signals;
@@ -128,7 +128,7 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
     // No deadline means that the lock ran out at this very moment.
     let deadline = event_loop.engine.deadline(&lock).unwrap_or_default();
     if let Err(refusal) = reports.presence.held(&event_loop, deadline) {
-        give_back(&mut event_loop, lock, reports)?;
+        release_and_report(&mut event_loop, lock, reports)?;
         return Err(refusal);
     }
     reports.presence.ready();
@@ -144,12 +144,12 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
             event_loop.settle(Duration::ZERO)?;
             Ok(exit::LOST)
         }
-        End::Told => {
-            let released = give_back(&mut event_loop, lock, reports)?;
+        End::Terminating => {
+            let released = release_and_report(&mut event_loop, lock, reports)?;
             Ok(if holding::was_lost(released) { exit::LOST } else { exit::DONE })
         }
         End::Unread(why) => {
-            give_back(&mut event_loop, lock, reports)?;
+            release_and_report(&mut event_loop, lock, reports)?;
             Err(unread(&format!("{why}; the lock is released")))
         }
     }
@@ -167,7 +167,7 @@ fn lasts(options: &Options) -> Duration {
 /// Why a lock that was held is not held any longer.
 enum End {
     /// A signal, or the end of stdin.
-    Told,
+    Terminating,
     Lost(Error),
     /// The token could not be printed.
     Unread(String),
@@ -191,10 +191,10 @@ impl Holding<'_> {
         stop: &mut impl FnMut() -> Option<Stop>,
     ) -> Result<End, Error> {
         loop {
-            if let Some(error) = self.hear_of_the_lock() {
+            if let Some(error) = self.handle_lock_updates() {
                 return Ok(End::Lost(error));
             }
-            if let Some(why) = self.reports.log.token_trouble() {
+            if let Some(why) = self.reports.log.token_error() {
                 return Ok(End::Unread(why));
             }
             self.look_at_deadline();
@@ -207,7 +207,7 @@ impl Holding<'_> {
                 return Ok(End::Lost(Error::Lost { reason, report }));
             }
             if stop().is_some() {
-                return Ok(End::Told);
+                return Ok(End::Terminating);
             }
             let give_up_in = self.deadline.saturating_since(now.saturating_add(lead));
             let give_up_at = now.saturating_add(give_up_in);
@@ -217,7 +217,7 @@ impl Holding<'_> {
     }
 
     /// The loss of the lock, if the library reported it.
-    fn hear_of_the_lock(&mut self) -> Option<Error> {
+    fn handle_lock_updates(&mut self) -> Option<Error> {
         while let Some(update) = self.event_loop.engine.poll_lock_update() {
             match update.kind {
                 LockUpdateKind::Expiring { deadline, .. } => {
