@@ -1,5 +1,6 @@
-//! The second client: a thread that wants the lock that the first one has. It follows orders, and
-//! reports what came of them and how long they took.
+//! The second client of the demo, on a thread of its own: waits for the lock that the first client
+//! has, then extends and releases it when the demo orders that. Reports the result of each call and
+//! how long it took.
 
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use redlatch::{
 
 use super::{GRAIN, KEY, Stop, TTL};
 
-/// How long any of bob's actions may take. Longer than the library waits for a lock.
+/// How long the demo waits for bob's next report: longer than bob's client waits for a lock.
 const PATIENCE: Duration = Duration::from_secs(12);
 
 /// An order to bob while he has the lock.
@@ -19,7 +20,7 @@ enum Order {
     Release,
 }
 
-/// What bob reports. Moments are those at which his call returned.
+/// What bob reports. Each `at` is the moment at which bob's call returned.
 pub enum Report {
     /// One attempt failed.
     Refused { took: Duration, error: Error },
@@ -38,7 +39,7 @@ pub struct Bob {
 }
 
 impl Bob {
-    /// Starts bob: he tries the lock once, and then waits for it.
+    /// Starts bob, who tries to acquire the lock once, and then waits for it.
     pub fn start(config: Config) -> Result<Bob, Stop> {
         let (orders, to_do) = channel();
         let (sender, reports) = channel();
@@ -54,7 +55,7 @@ impl Bob {
     }
 
     pub fn extend(&self) {
-        // If bob's thread has ended, his silence shows it.
+        // If bob's thread has ended, `next_report` returns the error.
         let _ = self.orders.send(Order::Extend);
     }
 
@@ -70,7 +71,7 @@ impl Bob {
         }
     }
 
-    /// Checks that bob still does his last order: there must be no report of it yet.
+    /// Checks that bob's last call has not returned yet.
     pub fn is_still_at_it(&self) -> Result<(), Stop> {
         match self.reports.try_recv() {
             Err(TryRecvError::Empty) => Ok(()),
@@ -119,8 +120,9 @@ fn live(
     Ok(())
 }
 
-/// Bob's next order; `None` if the demo has dropped its end. Meanwhile bob's client sends its
-/// pending releases: a frozen node that goes on may execute the first half of an old attempt.
+/// Waits for bob's next order; `None` if the demo has dropped its [`Bob`]. Meanwhile bob's client
+/// is driven, so that it sends pending releases: a node that was frozen may execute the acquire of
+/// an old attempt when it goes on, and needs the release.
 fn next_order(orders: &Receiver<Order>, client: &Client) -> Option<Order> {
     loop {
         match orders.try_recv() {
