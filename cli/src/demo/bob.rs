@@ -9,7 +9,7 @@ use redlatch::{
     Client, Config, Error, LockOptions, LockToken, ReleaseOutcome, clock, clock::Instant,
 };
 
-use super::{GRAIN, KEY, Stop, TTL};
+use super::{KEY, POLL_INTERVAL, Stop, TTL};
 
 /// How long the demo waits for bob's next report: longer than bob's client waits for a lock.
 const PATIENCE: Duration = Duration::from_secs(12);
@@ -44,7 +44,7 @@ impl Bob {
         let (orders, to_do) = channel();
         let (sender, reports) = channel();
         let thread = move || {
-            if let Err(error) = live(config, &to_do, &sender) {
+            if let Err(error) = follow_orders(config, &to_do, &sender) {
                 // If the demo has ended early, no receiver is left.
                 let _ = sender.send(Err(error));
             }
@@ -72,7 +72,7 @@ impl Bob {
     }
 
     /// Checks that bob's last call has not returned yet.
-    pub fn is_still_at_it(&self) -> Result<(), Stop> {
+    pub fn check_still_busy(&self) -> Result<(), Stop> {
         match self.reports.try_recv() {
             Err(TryRecvError::Empty) => Ok(()),
             Ok(Err(error)) => Err(Stop::Failed(format!("bob: {error}"))),
@@ -83,36 +83,36 @@ impl Bob {
     }
 }
 
-fn live(
+fn follow_orders(
     config: Config,
     orders: &Receiver<Order>,
     sender: &Sender<Result<Report, Error>>,
 ) -> Result<(), Error> {
-    let say = |report| {
+    let report = |report| {
         // If the demo has ended, no receiver is left.
         let _ = sender.send(Ok(report));
     };
     let client = Client::connect(config)?;
     let start = clock::now();
     if let Err(error) = client.try_lock(KEY, TTL) {
-        say(Report::Refused { took: clock::now().saturating_since(start), error });
+        report(Report::Refused { took: clock::now().saturating_since(start), error });
     }
     let start = clock::now();
     let mut guard = client.lock(KEY, LockOptions::new(TTL))?;
     let at = clock::now();
     let (waited, left) = (at.saturating_since(start), guard.remaining());
-    say(Report::Has { at, waited, token: guard.token(), left });
+    report(Report::Has { at, waited, token: guard.token(), left });
     while let Some(order) = next_order(orders, &client) {
         let start = clock::now();
         match order {
             Order::Extend => {
                 guard.extend(TTL)?;
                 let (at, left) = (clock::now(), guard.remaining());
-                say(Report::Extended { at, took: at.saturating_since(start), left });
+                report(Report::Extended { at, took: at.saturating_since(start), left });
             }
             Order::Release => {
                 let how = guard.release()?;
-                say(Report::Released { took: clock::now().saturating_since(start), how });
+                report(Report::Released { took: clock::now().saturating_since(start), how });
                 return Ok(());
             }
         }
@@ -128,7 +128,7 @@ fn next_order(orders: &Receiver<Order>, client: &Client) -> Option<Order> {
         match orders.try_recv() {
             Ok(order) => return Some(order),
             Err(TryRecvError::Disconnected) => return None,
-            Err(TryRecvError::Empty) => client.drive(GRAIN).ok()?,
+            Err(TryRecvError::Empty) => client.drive(POLL_INTERVAL).ok()?,
         }
     }
 }
