@@ -19,7 +19,7 @@ use crate::connection::{Answer, Connection, Greeting, Patience, Tls, Trouble, ad
 /// How long the clock is observed: long enough to notice an error of 1 % although round trips vary.
 pub const CLOCK_WATCH: Duration = Duration::from_secs(1);
 
-/// How often the node is asked for its time, once at the beginning of [`CLOCK_WATCH`] and once at its
+/// How often the node is asked for its time at the beginning of [`CLOCK_WATCH`], and as often at its
 /// end, if it answers fast.
 const READINGS: usize = 12;
 

@@ -93,10 +93,11 @@ impl StopSchedule {
         }
     }
 
-    /// Makes the next signal due now, because too many nodes have lost the key before the deadline. If
-    /// another client deleted the key, a third client may hold the lock already. If nodes restarted
-    /// or were flushed, guarded ones grant the key to nobody before the lock's ttl is over. CMD is
-    /// killed after its grace, but at the latest when it would have been killed anyway.
+    /// Makes the next signal due now, because too many nodes have lost the key before the
+    /// deadline. If another client deleted the key, a third client may hold the lock already. If
+    /// nodes restarted or were flushed, the restart guard keeps other clients from getting the lock
+    /// before its ttl is over. So CMD gets its grace, but is killed at the latest when it would have
+    /// been killed anyway.
     pub fn on_lock_gone(&mut self, now: Instant) {
         if self.stage == Stage::Running {
             let grace = if self.policy == OnLost::Kill { Duration::ZERO } else { self.grace };

@@ -243,16 +243,16 @@ impl<'a> Watch<'a> {
     /// only if redlatch stopped CMD. Otherwise, whether such a process may have survived SIGKILL.
     fn survivor_after_end(&mut self) -> Option<bool> {
         let gave_up = |at: Instant| clock::now() >= at.saturating_add(DYING);
-        if !self.stop_schedule.was_stopped() || self.is_all_gone_now() {
+        if !self.stop_schedule.was_stopped() || self.check_all_gone() {
             Some(false)
         } else {
             self.killed_at.is_some_and(gave_up).then_some(true)
         }
     }
 
-    /// Whether no process of CMD is known to be left. Scans /proc only when that is due; the end of
-    /// redlatch's last child is seen without a scan.
-    fn is_all_gone_now(&mut self) -> bool {
+    /// Returns `true` if it finds that no process of CMD is left. Scans /proc only when that is due;
+    /// the end of redlatch's last child is seen without a scan.
+    fn check_all_gone(&mut self) -> bool {
         let begun = clock::now();
         if self.child.is_known_gone() {
             return true;

@@ -145,7 +145,7 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
             event_loop.settle(Duration::ZERO)?;
             Ok(exit::LOST)
         }
-        End::Terminating => {
+        End::Requested => {
             let released = release_and_report(&mut event_loop, lock, reports)?;
             Ok(if holding::was_lost(released) { exit::LOST } else { exit::DONE })
         }
@@ -168,7 +168,7 @@ fn lasts(options: &Options) -> Duration {
 /// Why hold stops holding the lock.
 enum End {
     /// A signal, or the end of stdin.
-    Terminating,
+    Requested,
     Lost(Error),
     /// The token could not be printed.
     Unread(String),
@@ -208,7 +208,7 @@ impl Holding<'_> {
                 return Ok(End::Lost(Error::Lost { reason, report }));
             }
             if stop().is_some() {
-                return Ok(End::Terminating);
+                return Ok(End::Requested);
             }
             let give_up_in = self.deadline.saturating_since(now.saturating_add(lead));
             let give_up_at = now.saturating_add(give_up_in);

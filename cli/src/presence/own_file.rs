@@ -85,8 +85,8 @@ pub fn temporary_path(path: &Path) -> Result<PathBuf, String> {
     Ok(path.with_file_name(name))
 }
 
-/// Writes the temporary file `temporary`, calls `prepare` with it, and renames it to `path`. Replaces
-/// whatever is at `path`, so the caller has to check that before.
+/// Writes a new file to the path `temporary`, calls `prepare` with it, and renames it to `path`. This
+/// replaces whatever is at `path`, so the caller has to check that before.
 ///
 /// # Errors
 /// The file cannot be written. Then the temporary file is removed.
