@@ -1,7 +1,7 @@
 //! `redlatch acquire`: takes the lock, prints its token, and leaves it held.
 //!
-//! The hazard is a lock whose token no process has: it would block every other client for its ttl.
-//! So until a reader took the token from us, the tool releases the lock however it ends.
+//! The hazard is a lock whose token no process knows, because it would block all other clients for
+//! its ttl. So if the tool ends before it could write the token, it releases the lock.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -46,14 +46,14 @@ lost.
 Exit codes: 0 the lock is yours, 75 another client holds it and the wait ran out, 69 no quorum of \
 nodes could answer, 125 usage or configuration, 128+n ended by signal n while it waited.";
 
-/// The part of the ttl in which the nodes beyond the majority may answer. They are only counted for
-/// the output: the lock does not need them.
-const FOR_STRAGGLERS: u32 = 20;
+/// How long to wait for the nodes that did not answer before the majority did: the ttl divided by
+/// this. Their grants only make the reported number of nodes right.
+const LATE_ANSWERS_PART: u32 = 20;
 
-/// The longest time for that.
-const LONGEST_FOR_STRAGGLERS: Duration = Duration::from_millis(10);
+/// The longest time to wait for them.
+const LONGEST_LATE_ANSWERS: Duration = Duration::from_millis(10);
 
-/// How many bytes a pipe takes without blocking, once it is reported as writable.
+/// How many bytes a pipe surely takes without blocking when poll reports it as writable.
 const PIECE: usize = 4096;
 
 const SIGNALS: Token = Token(0);
@@ -75,7 +75,7 @@ pub struct Options {
     pub common: Common,
 }
 
-/// Why there is no lock to leave held.
+/// Why the verb ends without a lock.
 enum Stop {
     Signal(i32),
     Refused(Refusal),
@@ -102,10 +102,12 @@ fn take(options: &Options) -> Result<(), Stop> {
     let event_loop = EventLoop::new(config)?;
     let signals = signals::listen(event_loop.registry(), SIGNALS, &signals::ENDING)?;
     let mut taking = Taking { event_loop, signals, options, start };
-    let taken = taking.gather().and_then(|()| taking.acquire()).and_then(|lock| taking.hand(lock));
+    let taken = taking
+        .gather()
+        .and_then(|()| taking.acquire())
+        .and_then(|lock| taking.print_or_release(lock));
     if taken.is_err() {
-        // `settle` sends the releases of a failed attempt, also if it has to open a connection for
-        // that.
+        // Sends the releases of a failed attempt, also to a node that has to be connected first.
         taking.event_loop.settle(options.common.timing.node_timeout)?;
     }
     taken
@@ -135,7 +137,7 @@ impl Taking<'_> {
         self.signals.pending().next().map_or(Ok(()), |signal| Err(Stop::Signal(signal)))
     }
 
-    /// Waits for the lock, for what is left of the wait.
+    /// Waits for the lock for what is left of `--wait`.
     fn acquire(&mut self) -> Result<Lock, Stop> {
         let timing = &self.options.common.timing;
         let give_up_at = timing.longest_wait().map(|wait| self.start.saturating_add(wait));
@@ -143,12 +145,12 @@ impl Taking<'_> {
         let mut patience = QuorumPatience::new(timing.no_quorum_wait);
         let keys = self.keys()?;
         let (signals, output) = (&mut self.signals, &self.options.common.output);
-        let beside = |event_loop: &mut EventLoop| {
+        let each_turn = |event_loop: &mut EventLoop| {
             node_events::mention(event_loop, output);
             signals.pending().next().map_or(Ok(None), |signal| Err(Stop::Signal(signal)))
         };
         let taken =
-            for_lock(&mut self.event_loop, keys.set(), once, give_up_at, &mut patience, beside);
+            for_lock(&mut self.event_loop, keys.set(), once, give_up_at, &mut patience, each_turn);
         match taken {
             Ok(lock) => lock,
             Err(error) => {
@@ -162,8 +164,8 @@ impl Taking<'_> {
         self.options.keys.named()
     }
 
-    /// Hands the lock to the reader of its token, or releases it.
-    fn hand(&mut self, lock: Lock) -> Result<(), Stop> {
+    /// Prints the token and leaves the lock held. If that fails, releases the lock.
+    fn print_or_release(&mut self, lock: Lock) -> Result<(), Stop> {
         let handed = self.print(&lock);
         match handed {
             Ok(()) => {
@@ -179,7 +181,7 @@ impl Taking<'_> {
             return Err(not_taken("it was closed from the start"));
         }
         let timing = &self.options.common.timing;
-        let patience = LONGEST_FOR_STRAGGLERS.min(timing.ttl / FOR_STRAGGLERS);
+        let patience = LONGEST_LATE_ANSWERS.min(timing.ttl / LATE_ANSWERS_PART);
         let end = clock::now().saturating_add(patience);
         while self.event_loop.awaits_answers() && clock::now() < end {
             self.turn(Some(end))?;
@@ -191,7 +193,7 @@ impl Taking<'_> {
             let piece = &rest[..rest.len().min(PIECE)];
             match rustix::io::write(rustix::stdio::stdout(), piece).map_err(io::Error::from) {
                 Ok(written) => rest = &rest[written..],
-                Err(error) if passes(error.kind()) => {}
+                Err(error) if is_transient(error.kind()) => {}
                 Err(error) => return Err(not_taken(&error.to_string())),
             }
         }
@@ -228,8 +230,8 @@ impl Taking<'_> {
         format!("{object}\n")
     }
 
-    /// Waits until stdout is writable, or its reader has left. A reader that reads nothing keeps us
-    /// neither from handling a signal, nor beyond the deadline.
+    /// Waits until stdout is writable, or its reader has closed it. If the reader reads nothing, a
+    /// signal or the lock's deadline still ends the wait.
     fn wait_for_reader(&mut self, lock: &Lock) -> Result<(), Stop> {
         loop {
             self.turn(Some(clock::now()))?;
@@ -244,7 +246,9 @@ impl Taking<'_> {
             ];
             let limit = Timespec::try_from(left).ok();
             match poll(&mut both, limit.as_ref()).map_err(io::Error::from) {
-                Err(error) if !passes(error.kind()) => return Err(not_taken(&error.to_string())),
+                Err(error) if !is_transient(error.kind()) => {
+                    return Err(not_taken(&error.to_string()));
+                }
                 _ if !both[0].revents().is_empty() => return Ok(()),
                 _ => {}
             }
@@ -252,8 +256,8 @@ impl Taking<'_> {
     }
 }
 
-/// Whether it is worth trying again.
-fn passes(kind: io::ErrorKind) -> bool {
+/// Whether the call may succeed if it is repeated.
+fn is_transient(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
 }
 

@@ -1,9 +1,9 @@
 //! The command line: the verbs, and the groups of flags that they share.
 //!
-//! Every verb that talks to nodes takes all of `Nodes`, `Timing` and `Output`. A verb takes them
-//! also if one has no effect on it (then its help does not show it): so one variable of flags
-//! serves a whole script. The hazard is a password: a URL is never parsed here, because the parser
-//! prints what it refuses.
+//! Every verb that talks to nodes takes all flags of `Nodes`, `Timing` and `Output`, also those
+//! that have no effect on it (its help hides those). So a script can pass the same flags to every
+//! verb. The hazard is a password in a URL. The parser prints any argument that it refuses, so this
+//! file takes URLs as plain text, and others parse them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -51,7 +51,7 @@ Exit codes:
 /// Distributed locks over N independent Redis masters.
 #[derive(Debug, Parser)]
 #[command(name = "redlatch", version, long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
-// If a flag comes twice, the last one holds: `redlatch exec $FLAGS -t 5s ...`.
+// If a flag is given twice, the last one counts: `redlatch exec $FLAGS -t 5s ...`.
 #[command(max_term_width = 100, args_override_self = true)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -122,7 +122,7 @@ pub struct Nodes {
     #[arg(long, value_name = "TEXT")]
     pub owner: Option<String>,
 
-    /// What the configuration file says: the flags above have their defaults from it.
+    /// The configuration file, from which the flags above have their defaults.
     #[arg(skip = crate::config_file::loaded())]
     pub file: ConfigFile,
 }
@@ -186,7 +186,7 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// How long to wait for the lock; `None`: for ever.
+    /// How long to wait for the lock; `None` means for ever.
     pub fn longest_wait(&self) -> Option<Duration> {
         if self.nonblock { Some(Duration::ZERO) } else { self.wait }
     }
@@ -278,7 +278,7 @@ pub struct Fencing {
 }
 
 impl Fencing {
-    /// The options of the acquire.
+    /// The options of the acquire, fenced if the flag was given.
     pub fn of(&self, options: LockOptions) -> LockOptions {
         if self.fenced { options.fenced() } else { options }
     }

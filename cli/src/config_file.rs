@@ -1,8 +1,7 @@
-//! The configuration file: where it is, and what it says. The values of flags in it become the
-//! defaults of these flags.
+//! Finds and reads the configuration file. Its values become the defaults of flags.
 //!
-//! The hazard is a password in an error: a line of the file is named by its number, and never
-//! quoted.
+//! The hazard is a password in an error message. So an error names a line of the file by its
+//! number, and never quotes it.
 
 use std::env;
 use std::ffi::OsString;
@@ -16,21 +15,21 @@ use redlatch::ConfigFile;
 use crate::nodes::without_passwords;
 use crate::output::Refusal;
 
-/// The file that is read if none is named, and it is there.
+/// The file that is read if none is named. It may be missing.
 const USUAL: &str = "/etc/redlatch.toml";
 
-/// The variable with another file that has the password.
+/// The variable that names a file with the password.
 const PASSWORD_FILE_VARIABLE: &str = "REDLATCH_PASSWORD_FILE";
 
 static LOADED: OnceLock<ConfigFile> = OnceLock::new();
 
-/// What the file says; nothing before [`load`].
+/// The contents of the file; empty before [`load`].
 pub fn loaded() -> ConfigFile {
     LOADED.get().cloned().unwrap_or_default()
 }
 
-/// Reads the file of a verb that takes one. `given` are the arguments of the verb without
-/// variables.
+/// Reads the file for a verb that takes one. `given` are the arguments on the verb's command line,
+/// without those from variables.
 pub fn load(given: &ArgMatches) -> Result<ConfigFile, Refusal> {
     let flag = given.try_get_one::<PathBuf>("config").ok().flatten();
     let place = Place::of(flag, env::var_os("REDLATCH_CONFIG"));
@@ -40,7 +39,7 @@ pub fn load(given: &ArgMatches) -> Result<ConfigFile, Refusal> {
     Ok(LOADED.get_or_init(|| file).clone())
 }
 
-/// The verb with the values of the file as the defaults of its flags.
+/// Returns the verb with the values of the file as the defaults of its flags.
 pub fn with_defaults(mut verb: Command, file: &ConfigFile) -> Command {
     let time = |time: Option<std::time::Duration>| time.map(|time| format!("{time:?}").into());
     let text = |text: &Option<String>| text.as_deref().map(OsString::from);

@@ -1,9 +1,9 @@
-//! A connection to one node beside the library's: plain questions, and their answers in order, each
-//! with a time limit. It blocks, and knows nothing of locks. `doctor` asks over it what the library
-//! never asks.
+//! A blocking connection to one node, apart from those of the library's client, for questions that
+//! the library never asks. Sends plain commands and returns the answers in order, each with a time
+//! limit. Knows nothing of locks.
 //!
-//! The hazard is a node that says nothing, or answers byte by byte. Every wait ends after the
-//! patience for one answer, and all of them together at one moment.
+//! The hazard is a node that is silent, or answers byte by byte. So [`Patience`] limits the wait
+//! for each answer, and that for all answers together.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -15,11 +15,10 @@ use redlatch::proto::resp::{Limits, Reply, Step, decode};
 use redlatch::proto::{NodeSettings, command};
 use redlatch::{Address, Config, NodeError, clock, clock::Instant};
 
-/// How many bytes of an error are kept: the node chooses its text, which may have no end.
+/// How many characters of an error are kept, because a node may send a text of any length.
 const LONGEST_ERROR: usize = 200;
 
-/// The most that is read of one answer: some thousands of keys, of which each may be as long as a
-/// lock's key can be.
+/// The largest answer that is accepted: thousands of keys, each as long as a lock's key can be.
 const LIMITS: Limits = Limits { line: 64 * 1024, bulk: 64 << 20, elements: 1 << 16, depth: 8 };
 
 /// One answer.
@@ -33,7 +32,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// Why the node refused, if it did.
+    /// Why the node refused the command; `None` if it did not.
     pub fn cause(&self) -> Option<NodeError> {
         match self {
             Answer::Error(line) => Some(NodeError::of_error(line.as_bytes())),
@@ -41,7 +40,7 @@ impl Answer {
         }
     }
 
-    /// Why the node refused, in its words, if it did.
+    /// Why the node refused the command, with its error line; `None` if it did not.
     pub fn refusal(&self) -> Option<Trouble> {
         match self {
             Answer::Error(line) => {
@@ -57,12 +56,12 @@ impl Answer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
     pub cause: NodeError,
-    /// The words of the system or of the node.
+    /// The error text of the system or of the node.
     pub words: String,
 }
 
 impl Trouble {
-    /// The trouble for people.
+    /// The error as text for people.
     pub fn in_words(&self) -> String {
         match &*self.words {
             "" => self.cause.to_string(),
@@ -76,26 +75,26 @@ impl Trouble {
 pub struct Greeting {
     /// The node answered anything at all.
     pub answered: bool,
-    /// What it answered to HELLO; of an error no words.
+    /// The answer to HELLO. If it is an error, its text is left out, which could have the password.
     pub hello: Option<Answer>,
-    /// The node let us in.
+    /// The node accepted our credentials.
     pub accepted: bool,
 }
 
-/// Some of a node's keys, and from where the next ones are asked for.
+/// Some of a node's keys, and the cursor for the next ones.
 #[derive(Debug)]
 pub struct Portion {
-    /// `0`: there are no more.
+    /// `0` if there are no more keys.
     pub cursor: Vec<u8>,
     pub keys: Vec<Vec<u8>>,
 }
 
-/// How long to wait.
+/// How long to wait for a node.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
-    /// For a connection, and for one answer.
+    /// The limit for connecting, and for each answer.
     pub each: Duration,
-    /// For everything together.
+    /// The moment at which all waits end.
     pub until: Instant,
 }
 
@@ -111,12 +110,12 @@ impl Patience {
 /// How connections are encrypted.
 #[cfg(feature = "tls")]
 pub type Tls = redlatch::Tls;
-/// Without the feature no address needs it.
+/// Without the feature `tls` there is no value of this type.
 #[cfg(not(feature = "tls"))]
 #[derive(Debug, Clone, Copy)]
 pub enum Tls {}
 
-/// How the nodes of a client are encrypted.
+/// How the client's connections to its nodes are encrypted.
 #[cfg(feature = "tls")]
 pub fn tls(config: &Config) -> Option<Tls> {
     config.get_tls().cloned()
@@ -142,7 +141,7 @@ enum Stream {
 }
 
 impl Connection {
-    /// Connects; if a name has several addresses, each is tried.
+    /// Connects. If the name has several addresses, tries each until one connects.
     pub fn open(
         address: &Address,
         tls: Option<&Tls>,
@@ -187,7 +186,7 @@ impl Connection {
         Ok(Connection { stream, input: BytesMut::new(), patience })
     }
 
-    /// The connection with other limits in time.
+    /// Returns the connection with other time limits.
     pub fn with_patience(self, patience: Patience) -> Connection {
         Connection { patience, ..self }
     }
@@ -205,10 +204,12 @@ impl Connection {
         };
         greeting.answered = true;
         let cause = hello.cause();
-        // The node's words are left out: its error repeats an unknown command with its arguments.
+        // The error text is left out: a node that does not know HELLO quotes its arguments, and one
+        // of them is the password.
         let refused = matches!(hello, Answer::Error(_));
         greeting.hello = Some(if refused { Answer::Error(String::new()) } else { hello });
-        // Some servers check credentials before they check whether they know the command.
+        // Tries AUTH if HELLO was refused as a command. A server that checks credentials before it
+        // looks up the command answers NOAUTH to an unknown HELLO.
         let again = match cause {
             Some(NodeError::UnknownCommand | NodeError::NoPermission) => true,
             Some(NodeError::NoAuth) => password.is_some(),
@@ -220,7 +221,7 @@ impl Connection {
             (true, Some(password), None) => self.ask(&[b"AUTH", password])?.cause(),
             (true, Some(password), Some(user)) => self.ask(&[b"AUTH", user, password])?.cause(),
         };
-        // The node's words are left out: they may repeat the password.
+        // The error text is left out, because it may have the password.
         greeting.accepted = refused.is_none();
         refused.map_or(Ok(()), |cause| Err(Trouble { cause, words: String::new() }))
     }
@@ -230,13 +231,13 @@ impl Connection {
         self.ask_all(&[words]).map(|mut answers| answers.remove(0))
     }
 
-    /// Sends all questions in one write, so that the node executes them even if we die. Returns as
-    /// many answers, in the same order.
+    /// Sends all questions in one write, so that the node executes all of them even if this process
+    /// ends. Returns one answer for each, in the same order.
     pub fn ask_all(&mut self, questions: &[&[&[u8]]]) -> Result<Vec<Answer>, Trouble> {
         self.ask_as(questions, of)
     }
 
-    /// Asks for some of the node's keys: a `SCAN`.
+    /// Sends a `SCAN`, and returns the keys of the answer.
     pub fn scan(&mut self, words: &[&[u8]]) -> Result<Portion, Trouble> {
         let read = |reply: &Reply<'_>| match reply {
             Reply::Push(_) => None,
@@ -254,12 +255,14 @@ impl Connection {
         questions.iter().for_each(|words| command::encode(&mut output, words));
         let limit = self.patience.limit();
         let written = self.stream.limit(limit).and_then(|()| self.stream.write_all(&output));
-        // The node may have said why it ended the connection.
+        // Answers are read also after a failed write, because the node may have sent the reason
+        // before it closed the connection.
         let said: Result<_, _> = questions.iter().map(|_| self.answer(&read)).collect();
         written.map_err(|error| trouble(NodeError::Lost, &error)).and(said)
     }
 
-    /// The next answer, as `read` reads it; `None` from it: a push, which answers nothing.
+    /// Returns the next answer, as `read` returns it. Skips pushes, for which `read` returns
+    /// `None`, because they answer no question.
     fn answer<T>(&mut self, read: impl Fn(&Reply<'_>) -> Option<T>) -> Result<T, Trouble> {
         let end = clock::now().saturating_add(self.patience.limit());
         loop {
@@ -338,7 +341,7 @@ impl Stream {
     }
 }
 
-/// The addresses of the node by the system's resolver, each once.
+/// The addresses that the system's resolver has for the node, without duplicates.
 pub fn addresses(address: &Address) -> io::Result<Vec<SocketAddr>> {
     let Address::Tcp { host, port, .. } = address else { return Ok(Vec::new()) };
     let mut found: Vec<SocketAddr> = Vec::new();
@@ -373,7 +376,7 @@ fn trouble(cause: NodeError, words: &dyn std::fmt::Display) -> Trouble {
     Trouble { cause, words: text.split(" (os error").next().unwrap_or_default().to_owned() }
 }
 
-/// The answer to `SCAN`: a cursor, and keys.
+/// Reads the answer to `SCAN`, which has a cursor and keys.
 fn portion(reply: &Reply<'_>) -> Result<Portion, Trouble> {
     let garbage = || trouble(NodeError::Garbage, &"no cursor and keys");
     if let Reply::Error(_) = reply {
@@ -394,7 +397,7 @@ fn portion(reply: &Reply<'_>) -> Result<Portion, Trouble> {
 fn of(reply: &Reply<'_>) -> Option<Answer> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Some(match reply {
-        // `SUBSCRIBE` is answered by a push.
+        // This push is the answer to `SUBSCRIBE`.
         Reply::Push(items) if items.iter().next() == Some(Reply::Bulk(b"subscribe")) => {
             Answer::Text("subscribe".into())
         }

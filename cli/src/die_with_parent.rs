@@ -1,13 +1,11 @@
-//! The hidden verb that starts what must not outlive redlatch (CMD, and the demo's servers). It
-//! asks the kernel to kill this process together with redlatch, checks that redlatch still lives,
-//! and becomes that program.
+//! The hidden verb that starts programs which must not outlive redlatch: CMD, and the demo's
+//! servers. The new process asks the kernel to kill it when redlatch ends, checks that redlatch
+//! still runs, and then replaces itself by the program.
 //!
-//! The verb is a program of its own, and no code between fork and exec, so that nothing here is
-//! unsafe. The hazard is a redlatch that dies before the kernel was asked: so the check comes
-//! afterwards. The kernel's promise holds for the program alone. It does not hold for what the
-//! program starts (a fork clears it), nor for a program that takes on another user's rights
-//! (set-user-ID, as sudo has it).
-//! has it).
+//! Doing this in a verb of our own, and not in a hook between fork and exec, needs no unsafe code.
+//! The hazard is a redlatch that dies before the kernel was asked. So the check comes after the
+//! request. The kernel kills only the program itself: not what the program starts (a fork clears
+//! the request), and not a program that takes on another user's rights (set-user-ID, like sudo).
 
 use std::ffi::OsString;
 use std::io;
@@ -20,21 +18,23 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use crate::exit;
 use crate::output::{complain, words};
 
-/// The first argument that means this verb. The parser does not know it, so that it is in no help,
-/// completion or manual.
+/// The name of the hidden verb. The parser does not know it, so no help, completion or manual shows
+/// it.
 const VERB: &str = "__become";
 
-/// The command that becomes `program` with these words, the first of which is its name. Start it
-/// from the first thread: it is killed when the thread that started it ends.
+/// Returns a command that starts `program` with `command` as its arguments; the first is its name.
+/// Start it from the main thread, because the kernel kills it when the starting thread ends.
 pub fn command(program: &Path, command: &[OsString]) -> Command {
-    // The program is found by /proc/self/exe, because the file at its path may have been replaced.
+    // redlatch starts itself by /proc/self/exe, because the file at its path may have been
+    // replaced.
     let mut die_with_parent = Command::new("/proc/self/exe");
     die_with_parent.arg0("redlatch").arg(VERB).arg(std::process::id().to_string());
     die_with_parent.arg(program).args(command);
     die_with_parent
 }
 
-/// Becomes a command, if this process was started for that.
+/// If this process was started with the hidden verb, replaces it by the program. Returns only if
+/// that fails, or `None` if the process was started with another verb.
 pub fn become_command() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next()? != VERB {
@@ -57,7 +57,8 @@ pub fn become_command() -> Option<ExitCode> {
     Some(ExitCode::from(if not_found { exit::NOT_FOUND } else { exit::CANNOT_RUN }))
 }
 
-/// The kernel kills this process when the thread that started it ends: the parent's first.
+/// Asks the kernel to kill this process when the thread that started it ends (the parent's main
+/// thread). Fails if the parent has already ended.
 fn die_with(parent: i32) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if getppid().map(Pid::as_raw_pid) == Some(parent) {

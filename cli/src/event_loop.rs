@@ -1,8 +1,9 @@
-//! The tool's one loop: an engine on a poller. Other parts have their sources on the poller as well
-//! (signals, a child, a timer). A verb turns the loop until it has its result.
+//! The tool's loop: an engine on a poller. Other modules register their event sources (signals, a
+//! child, a timer) on the same poller. A verb turns the loop until it has its result.
 //!
-//! The hazard is a first attempt before the nodes are connected: they would all count as refusing.
-//! So a verb gathers them first, in a bounded time.
+//! The hazard is a first attempt before the nodes are connected, because each of them would count
+//! as failed. So a verb first calls [`EventLoop::gather`], which waits for the nodes for a bounded
+//! time.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,21 +18,21 @@ use redlatch::{
 
 use crate::suspend::Timer;
 
-/// The nodes' tokens begin here; those below are for other sources.
+/// The first poller token of the engine. Lower tokens are for other event sources.
 pub const FIRST_NODE: usize = 1 << 16;
 
 const EVENTS: usize = 64;
 
-/// How long a prompt verb gives the other nodes once a quorum is ready: as long as the quorum took,
-/// within these bounds. Healthy nodes are about equally fast.
+/// How long a verb with [`Patience::Prompt`] waits for the other nodes after a quorum is ready: as
+/// long as the quorum took, within these bounds. Healthy nodes are about equally fast.
 const LEAST_GRACE: Duration = Duration::from_millis(1);
 const MOST_GRACE: Duration = Duration::from_millis(50);
 
 /// How long a verb waits for the nodes beyond a quorum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// About as long as the quorum took: for a verb that needs a quorum and no more. A node that
-    /// comes later gets the key with the first renewal.
+    /// About as long as the quorum took: for a verb that needs only a quorum. A node that connects
+    /// later gets the key with the first renewal.
     Prompt,
     /// A node timeout: for a verb that has to reach every node that it can.
     Thorough,
@@ -45,12 +46,12 @@ pub struct EventLoop {
     pub engine: Engine,
     poll: Poll,
     events: Events,
-    /// Tokens of the sources that are not the engine's and had an event in the last turn.
+    /// The other event sources that had an event in the last turn.
     others: Vec<Token>,
-    /// The events of nodes that no caller has taken yet.
+    /// The events of nodes that [`EventLoop::take_events`] has not returned yet.
     node_events: Vec<NodeEvent>,
     names: (Sender<Found>, Receiver<Found>),
-    /// Ends a sleep during which the machine was suspended.
+    /// Wakes the poller on time even if the machine was suspended during the sleep.
     timer: Option<Timer>,
 }
 
@@ -64,23 +65,24 @@ impl EventLoop {
         Ok(EventLoop { engine, poll, events, others, node_events, names, timer: None })
     }
 
-    /// From now on suspend counts in every sleep: for a verb that runs a command. If the system has
-    /// no timer for that, it does not.
+    /// Lets the time during which the machine is suspended count in every sleep from now on: for a
+    /// verb that runs a command. Does nothing if the system has no timer for that.
     pub fn count_suspend(&mut self) {
         self.timer = Timer::new(self.poll.registry()).ok();
     }
 
-    /// The registry for sources of other kinds, under tokens below `FIRST_NODE`.
+    /// The registry for other event sources, which use tokens below `FIRST_NODE`.
     pub fn registry(&self) -> &Registry {
         self.poll.registry()
     }
 
-    /// One turn, which sleeps until `until` at most. Returns the other sources that had an event.
+    /// Makes one turn, which sleeps until `until` at most. Returns the other event sources that had
+    /// an event.
     pub fn turn(&mut self, until: Option<Instant>) -> Result<&[Token], Error> {
         self.others.clear();
         while let Ok((node, found)) = self.names.1.try_recv() {
-            // For a name that was not found the list is empty: it is looked up again after the next
-            // failures.
+            // If the name was not found, the list is empty, and the engine asks for another lookup
+            // after the next failures.
             self.engine.set_address(node, found.unwrap_or_default());
         }
         let timeout = self.engine.prepare();
@@ -101,11 +103,11 @@ impl EventLoop {
                 self.others.push(event.token());
             }
         }
-        self.take_news();
+        self.take_node_events();
         Ok(&self.others)
     }
 
-    /// Turns until a request ends: for verbs that wait for nothing else.
+    /// Turns until this request ends, and returns its result: for verbs that wait for nothing else.
     pub fn end_of(&mut self, op: Op) -> Result<Outcome, Error> {
         loop {
             while let Some(done) = self.engine.poll_completion() {
@@ -122,9 +124,9 @@ impl EventLoop {
         std::mem::take(&mut self.node_events)
     }
 
-    /// Turns until a quorum is ready and the others have had their time, or until every node has
-    /// failed once, and for the connect timeout at most. Ends early with `false` if `stop` returns
-    /// `true` for the events of other sources.
+    /// Turns until every node is connected or has failed once, or until a quorum is ready and the
+    /// other nodes have had the time of `patience`, but for the connect timeout at most. Ends early
+    /// and returns `false` if `stop` returns `true` for the events of other sources.
     pub fn gather(
         &mut self,
         patience: Patience,
@@ -159,13 +161,13 @@ impl EventLoop {
     }
 
     /// Turns until every node that was asked has answered and no release is pending, but for
-    /// `limit` at most. So no release that a node could still get is left unsent at the end. A node
-    /// that was never asked, because it was not ready, is not waited for.
+    /// `limit` at most. So a node that can be reached gets its releases before the tool ends. Does
+    /// not wait for a node that was never asked, because it was not ready.
     pub fn settle(&mut self, limit: Duration) -> Result<(), Error> {
         self.settle_until(clock::now().saturating_add(limit), |_| true)
     }
 
-    /// Turns until `done` and nothing is unsettled any more, but until `end` at most.
+    /// Turns until `done` returns `true` and no node is unsettled, but until `end` at most.
     pub fn settle_until(
         &mut self,
         end: Instant,
@@ -179,21 +181,21 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Whether a node that was asked has not answered everything.
+    /// Whether any node that was asked still has to answer something.
     pub fn awaits_answers(&self) -> bool {
-        self.nodes().any(|node| self.owes_an_answer(node))
+        self.nodes().any(|node| self.has_to_answer(node))
     }
 
-    /// The nodes that were asked and have not answered everything, or have not got a release that
-    /// is pending: a key of ours may stay there for its ttl.
+    /// The nodes that still have to answer something, or have not got a pending release. A key of
+    /// this client may stay on them for its ttl.
     pub fn unsettled(&self) -> impl Iterator<Item = NodeId> + '_ {
         let pending = |node| self.engine.coordinator().pending_releases(node) > 0;
-        self.nodes().filter(move |&node| self.owes_an_answer(node) || pending(node))
+        self.nodes().filter(move |&node| self.has_to_answer(node) || pending(node))
     }
 
-    /// Whether a node that was ready has not answered everything. In a handshake nothing was asked
-    /// that a lock depends on.
-    fn owes_an_answer(&self, node: NodeId) -> bool {
+    /// Whether a node still has to answer something. The questions of a handshake do not count,
+    /// because no lock depends on them.
+    fn has_to_answer(&self, node: NodeId) -> bool {
         let core = self.engine.coordinator();
         let asked = core.node_state(node) != NodeState::Handshake;
         asked && core.unanswered(node) > 0
@@ -203,9 +205,9 @@ impl EventLoop {
         (0..self.engine.coordinator().settings().nodes.len()).map(NodeId::new)
     }
 
-    /// Takes the events of nodes. Names are looked up on threads of their own: a name server may be
-    /// slow.
-    fn take_news(&mut self) {
+    /// Fetches the events of nodes from the engine. Looks up each stale name on a thread of its
+    /// own, because a name server may be slow.
+    fn take_node_events(&mut self) {
         while let Some(event) = self.engine.poll_node_event() {
             let NodeEvent::AddressStale { node } = event else {
                 self.node_events.push(event);
@@ -214,16 +216,16 @@ impl EventLoop {
             let Some(lookup) = self.engine.lookup(node) else { continue };
             let found = self.names.0.clone();
             let look_up = move || {
-                // After the end no loop receives the result.
+                // If the loop has ended, no receiver is left.
                 let _ = found.send((node, lookup.run()));
             };
-            // If no thread can be started, the next failure tries again.
+            // If no thread can be started, the name is looked up after a later failure.
             let _ = std::thread::Builder::new().name("name".into()).spawn(look_up);
         }
     }
 
-    /// For a request that failed on `nodes`: returns an error if so many of them have a lasting
-    /// trouble that the others are no quorum. That error says more than "no quorum".
+    /// For a request that failed on `nodes`: returns an error if so many of them failed for a
+    /// lasting reason that the others are no quorum. That error says more than "no quorum".
     pub fn refuse_lasting_trouble(&self, nodes: NodeSet) -> Result<(), Error> {
         let core = self.engine.coordinator();
         let lasting = nodes.iter().filter(|&node| core.last_error(node).is_permanent()).count();

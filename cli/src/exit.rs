@@ -1,5 +1,5 @@
-//! How the tool ends: the table of exit codes by name, which error gets which, and what is said
-//! when the arguments are not understood.
+//! How the tool ends: the exit codes by name, the exit code of each error, and what is printed if
+//! the arguments are wrong.
 
 use std::process::ExitCode;
 
@@ -9,9 +9,10 @@ use redlatch::Error;
 use crate::nodes;
 use crate::output::{self, Refusal};
 
-/// Done; free; healthy.
+/// The verb succeeded. `status`: the lock is free. `doctor`: the nodes are healthy.
 pub const DONE: u8 = 0;
-/// `status`: held. `extend`, `release`: the token does not hold the key. `doctor`: a failure.
+/// `status`: the lock is held. `extend`, `release`: the token does not hold the key. `doctor`: a
+/// check failed.
 pub const NO: u8 = 1;
 /// No quorum of nodes could answer.
 pub const NO_QUORUM: u8 = 69;
@@ -19,14 +20,15 @@ pub const NO_QUORUM: u8 = 69;
 pub const CONTENDED: u8 = 75;
 /// The lock was lost, and the command was stopped.
 pub const LOST: u8 = 124;
-/// Usage, configuration or internal error, and what the argument parser refuses.
+/// An error of usage (also one that the argument parser finds) or configuration, or an internal
+/// one.
 pub const INTERNAL: u8 = 125;
 /// The command cannot be run.
 pub const CANNOT_RUN: u8 = 126;
 /// The command is not found.
 pub const NOT_FOUND: u8 = 127;
 
-/// The exit code of an end by this signal.
+/// The exit code that shells use for a process that this signal ended.
 pub const fn by_signal(signal: i32) -> u8 {
     128 + (signal & 0x7f) as u8
 }
@@ -35,18 +37,17 @@ pub const fn by_signal(signal: i32) -> u8 {
 pub fn of(error: &Error) -> u8 {
     match error {
         Error::Contended(_) => CONTENDED,
-        // If a majority grants so late that nothing of the ttl is left, it did not answer in time.
+        // `Expired` means that a majority granted so late that nothing of the ttl was left.
         Error::NoQuorum(_) | Error::Expired(_) => NO_QUORUM,
         Error::Lost { .. } => NO,
         _ => INTERNAL,
     }
 }
 
-/// The exit code if the parser did not go on; prints its message. Help and the version are no
-/// error.
+/// Prints the parser's message, and returns the exit code. Help and the version are no error.
 pub fn not_understood(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        // The help is in colours on a terminal. If the reader has left, there is nothing to do.
+        // `print` uses colours on a terminal. If stdout has no reader, nothing can be done.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
@@ -55,7 +56,7 @@ pub fn not_understood(error: &clap::Error) -> ExitCode {
     ExitCode::from(INTERNAL)
 }
 
-/// A line for words that other tools have for ours, and for a token that was left out.
+/// A tip for verbs by which other tools call ours, and for a token that was left out.
 fn tip(error: &clap::Error) -> Option<&'static str> {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
@@ -76,7 +77,7 @@ fn tip(error: &clap::Error) -> Option<&'static str> {
     }
 }
 
-/// The end of a verb that only prints.
+/// The exit code of a verb that only prints. Reports the error if printing failed.
 pub fn with(printed: Result<(), Refusal>) -> ExitCode {
     match printed {
         Ok(()) => ExitCode::from(DONE),

@@ -1,4 +1,4 @@
-//! `redlatch extend`: prolongs a lock by its key and token, whichever process took it.
+//! `redlatch extend`: extends a lock by its key and token, whichever process acquired it.
 
 use std::process::ExitCode;
 

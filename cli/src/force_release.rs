@@ -1,7 +1,8 @@
-//! `redlatch force-release`: deletes a key whichever client holds it, after showing which one does.
+//! `redlatch force-release`: shows which client holds a key, and deletes the key from the nodes.
 //!
-//! The hazard is a lock that changed hands after it was shown: the operator decided about another
-//! holder. So each node deletes the value that was shown there, and nothing else.
+//! The hazard is a lock that changes hands after it was shown, because the operator agreed to
+//! delete the lock of another holder. So each node deletes the key only if it still has the value
+//! that was shown.
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -98,7 +99,7 @@ fn force_release(options: &Options) -> Result<u8, Refusal> {
     }
 }
 
-/// Asks no question and deletes nothing if fewer than a quorum of nodes answered.
+/// Returns an error if fewer than a quorum of nodes answered, so that nothing is deleted.
 fn refuse_without_quorum(event_loop: &EventLoop, seen: &Inspection) -> Result<(), Refusal> {
     let answered = seen.nodes.iter().filter(|node| answered(node.state)).count();
     if answered >= seen.quorum {
@@ -116,12 +117,13 @@ fn refuse_without_quorum(event_loop: &EventLoop, seen: &Inspection) -> Result<()
     Err(redlatch::Error::NoQuorum(report).into())
 }
 
-/// Whether the node said what it holds. A key of another type is an answer, too.
+/// Whether the node answered. That its key has another type is an answer, too.
 fn answered(state: KeyState) -> bool {
     !matches!(state, KeyState::Failed(cause) if cause != NodeError::WrongType)
 }
 
-/// Asks on the terminal. The connections rest meanwhile, and are made again if need be.
+/// Asks on the terminal. Nothing drives the connections meanwhile, so this function then connects
+/// again to nodes that closed theirs.
 fn is_confirmed(event_loop: &mut EventLoop) -> Result<bool, Refusal> {
     output::complain("\nIf its holder still runs, it goes on without the lock until it notices.");
     output::complain("Type yes to delete exactly what is shown:");
@@ -136,7 +138,7 @@ fn is_confirmed(event_loop: &mut EventLoop) -> Result<bool, Refusal> {
     Ok(true)
 }
 
-/// What became of the key on all nodes together.
+/// The outcome of all nodes together, as a word and an exit code.
 fn verdict(report: &Report) -> (&'static str, u8) {
     let said = |wanted: fn(NodeReply) -> bool| {
         report.nodes.iter().filter(|node| wanted(node.reply)).count()
@@ -182,7 +184,7 @@ fn tell(options: &Options, seen: &Inspection, report: &Report) -> Result<u8, Ref
     Ok(code)
 }
 
-/// What was seen on a node.
+/// The value that was shown for a node.
 fn held(seen: &NodeKeyState) -> String {
     match seen.state {
         KeyState::Held { value, .. } => value.to_string(),

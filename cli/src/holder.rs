@@ -1,8 +1,8 @@
-//! The holder of a key that could not be acquired: a denial does not carry it, so the nodes are
-//! asked once more.
+//! Finds out who holds a key that could not be acquired. A node's denial does not name the holder,
+//! so this asks the nodes once more.
 //!
-//! The hazard is a refusal that comes late: the question has a short limit of its own, and without
-//! an answer the refusal is as it was.
+//! The hazard is a refusal that is reported late. So the question has a short time limit, and
+//! without an answer the refusal names no holder.
 
 use std::time::Duration;
 
@@ -16,16 +16,17 @@ use crate::wall_clock::millis;
 /// How long the nodes may take to answer who holds the key.
 const LIMIT: Duration = Duration::from_millis(100);
 
-/// What a majority of the nodes holds.
+/// The value that a majority of the nodes has for the key, and its ttl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holder {
     value: Value,
-    /// How long the lock lives unless it is renewed; `None`: for ever.
+    /// What is left of the ttl; `None` if the key has none.
     left: Option<Duration>,
 }
 
 impl Holder {
-    /// The holder of the key of a contended error, if a majority of the nodes says in time who.
+    /// The holder of the key that `error` reports as contended, if a majority of the nodes names it
+    /// in time.
     pub fn of(event_loop: &mut EventLoop, error: &Error) -> Option<Box<Holder>> {
         let Error::Contended(report) = error else { return None };
         let node_timeout = event_loop.engine.coordinator().settings().node_timeout;
@@ -50,7 +51,7 @@ impl Holder {
         }
     }
 
-    /// The holder for people: the owner in its token, or the value itself.
+    /// The holder as text for people: the owner in its token, or else the value.
     pub fn words(&self) -> String {
         let holder = match self.value.owner() {
             Some(owner) => owner.to_string(),

@@ -1,8 +1,8 @@
-//! `redlatch init`: the operator vouches for fresh nodes, so that their grants count at once.
+//! `redlatch init`: the operator vouches for fresh nodes, so that their grants count immediately.
 //!
-//! The hazard is a node that forgets a lock between the question and the answer: what the operator
-//! confirmed was about the nodes as they were shown. So the nodes are looked at again after the
-//! answer, and a node that changed ends the verb before anything is written.
+//! The hazard is a node that forgets a lock after the nodes were shown and before the operator
+//! confirms. So the verb checks the nodes again after the answer, and writes nothing if one has
+//! changed.
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -43,7 +43,7 @@ Examples:
 Exit codes: 0 a quorum of nodes took it (a warning names the others), 1 you did not confirm, 69 \
 fewer than a quorum took it, 125 usage, configuration, or a node that changed during the question.";
 
-/// What the operator says by confirming.
+/// What the operator vouches for.
 const CLAIM: &str = "no client believes in a lock on these nodes that one of them forgot";
 
 /// Vouch for fresh nodes: their grants count at once
@@ -76,7 +76,7 @@ fn init(options: &Options) -> Result<u8, Refusal> {
         return Err(Refusal::config(format!("{message}{CLAIM}")));
     }
     if options.common.timing.no_restart_guard {
-        // The markers are for the clients that have a guard.
+        // This client needs a guard to write the markers, which other clients' guards read.
         config = config.restart_guard(RestartGuard::On);
     }
     let mut event_loop = EventLoop::new(config)?;
@@ -97,7 +97,7 @@ fn init(options: &Options) -> Result<u8, Refusal> {
     }
 }
 
-/// Asks no question and writes nothing if too few nodes can be asked.
+/// Returns an error if fewer than a quorum of nodes can be asked, so that nothing is written.
 fn refuse_without_quorum(event_loop: &EventLoop) -> Result<(), Refusal> {
     let core = event_loop.engine.coordinator();
     let nodes = core.settings().nodes.len();
@@ -109,8 +109,8 @@ fn refuse_without_quorum(event_loop: &EventLoop) -> Result<(), Refusal> {
     Err(Error::NoQuorum(core.report_node_states(clock::now())).into())
 }
 
-/// Shows the nodes and asks on the terminal. The connections rest meanwhile; the events of the
-/// nodes are read after the answer.
+/// Shows the nodes and asks on the terminal. Nothing drives the connections meanwhile, so this
+/// function reads after the answer what has happened to the nodes.
 fn is_confirmed(event_loop: &mut EventLoop) -> Result<bool, Refusal> {
     let events = event_loop.take_events();
     let colours = Colours::on(&io::stderr());

@@ -1,8 +1,8 @@
-//! The keys of one lock as they stand on the command line, and what is printed of them.
+//! The keys of one lock in the order of the command line, and how they are printed.
 //!
-//! The hazard is a number that is taken for another key's: a lock over several keys has a fencing
-//! number for each, and the library knows the keys in the order of their bytes. So what is printed
-//! goes by the order of the command line, or names each key.
+//! The hazard is a fencing number that is taken for another key's. A lock over several keys has a
+//! number for each, and the library sorts the keys by their bytes. So numbers are printed in the
+//! order of the command line, or together with their keys.
 
 use redlatch::{KeySet, Lock};
 use serde_json::{Map, Value};
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 /// How many bytes of a key are shown to people.
 const SHOWN: usize = 100;
 
-/// A key for people, in quotes; of a long one the beginning and the length. JSON has all of it.
+/// A key for people, in quotes. A long key is cut, and its length added. JSON has the whole key.
 pub fn shown(key: &str) -> String {
     if key.len() <= SHOWN {
         return format!("\"{}\"", key.escape_debug());
@@ -20,7 +20,7 @@ pub fn shown(key: &str) -> String {
     format!("\"{}...\" ({} bytes)", start.escape_debug(), key.len())
 }
 
-/// A key for people as it stands in tables and before a colon: printable ASCII without quotes.
+/// A key for tables: printable ASCII without quotes. A long key is cut, and its length added.
 pub fn cut(key: &[u8]) -> String {
     match key.get(..SHOWN) {
         Some(start) if key.len() > SHOWN => {
@@ -30,7 +30,7 @@ pub fn cut(key: &[u8]) -> String {
     }
 }
 
-/// The keys that a command line names, in its order, and the set of them.
+/// The keys of a command line, in its order and as a set.
 #[derive(Debug, Clone)]
 pub struct KeyNames {
     names: Vec<String>,
@@ -38,7 +38,7 @@ pub struct KeyNames {
 }
 
 impl KeyNames {
-    /// These keys: one at least. A key that is named twice counts once.
+    /// Takes one key or more. A key that is named twice counts once.
     pub fn new(
         named: impl IntoIterator<Item = impl Into<String>>,
     ) -> Result<KeyNames, redlatch::Error> {
@@ -52,7 +52,7 @@ impl KeyNames {
         Ok(KeyNames { names, set })
     }
 
-    /// The set.
+    /// The keys as the library takes them.
     pub fn set(&self) -> &KeySet {
         &self.set
     }
@@ -72,8 +72,8 @@ impl KeyNames {
         }
     }
 
-    /// The names and the fencing numbers, in the order of the command line; nothing if the lock has
-    /// none.
+    /// Each key with its fencing number, in the order of the command line. Empty if the lock is not
+    /// fenced.
     pub fn fences(&self, lock: &Lock) -> Vec<(&str, u64)> {
         let of = |name: &String| {
             let place = self.set.iter().position(|key| key == name.as_bytes())?;
@@ -82,13 +82,13 @@ impl KeyNames {
         self.names.iter().filter_map(|name| Some((&name[..], of(name)?))).collect()
     }
 
-    /// What is printed for a lock: its token, and the fencing number of each key if it has them.
+    /// The line that is printed for a lock: its token, and the fencing number of each key, if any.
     pub fn token_line(&self, lock: &Lock) -> String {
         let numbers = self.fences(lock).into_iter().map(|(_, fence)| format!(" {fence}"));
         numbers.fold(lock.token().to_string(), |line, number| line + &number)
     }
 
-    /// The fencing numbers by their keys, if the lock has several.
+    /// The fencing numbers by key; `None` if the lock has fewer than two.
     pub fn fences_by_key(&self, lock: &Lock) -> Option<Value> {
         let fences = self.fences(lock).into_iter();
         let object: Map<String, Value> =
@@ -96,8 +96,8 @@ impl KeyNames {
         (object.len() > 1).then_some(Value::Object(object))
     }
 
-    /// Adds to a JSON object what the lock has: the keys, if there are several; the fencing number
-    /// of the first key; and the numbers of all, if there are several.
+    /// Adds to a JSON object the fencing number of the first key, if any, and if there are several
+    /// keys, the keys and all numbers.
     pub fn add_to(&self, object: &mut Value, lock: &Lock) {
         if let Some(&(_, fence)) = self.fences(lock).first() {
             object["fence"] = fence.into();

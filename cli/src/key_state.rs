@@ -1,4 +1,4 @@
-//! What a node holds at a key, in words and as JSON: what `status` and `release` share.
+//! What a node holds for a key, in words and as JSON, for several verbs.
 
 use redlatch::{KeyState, NodeError, NodeKeyState};
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ pub fn node_json(node: &NodeKeyState) -> Value {
     json!({ "node": node.label, "outcome": state(node.state), "detail": detail })
 }
 
-/// A node's error, with its own words if they say more.
+/// A node's error, with the text that the node sent, if any.
 pub fn in_words(cause: NodeError, node: &NodeKeyState) -> String {
     match &node.detail {
         Some(detail) => format!("{cause} ({detail})"),

@@ -1,15 +1,15 @@
-//! Flags before the verb: `redlatch -s URL status` is `redlatch status -s URL`. The flags that the
-//! verbs share are moved after the verb before anything is parsed.
+//! Lets flags stand before the verb: `redlatch -s URL status` means `redlatch status -s URL`. Moves
+//! the flags that the verbs share after the verb, before the arguments are parsed.
 //!
-//! The hazard is a value that is taken for the verb: whether a flag has a value is read from the
-//! definitions of the parser. If a flag is not known, nothing is moved, and the parser complains.
+//! The hazard is to take the value of a flag for the verb. So the parser's definitions decide
+//! whether a flag has a value. If a flag is unknown, nothing is moved, and the parser reports it.
 
 use std::ffi::OsString;
 
 use clap::{Arg, Command};
 
-/// The arguments, with the flags before the verb moved after it. The first one is the program. The
-/// definitions are made only if there are such flags: that takes a millisecond.
+/// Returns the arguments with the flags before the verb moved after it. The first argument is the
+/// program. Builds the definitions only if there are such flags, because that takes a millisecond.
 pub fn after_verb(
     mut arguments: Vec<OsString>,
     definitions: impl FnOnce() -> Command,
@@ -36,7 +36,7 @@ pub fn after_verb(
     arguments
 }
 
-/// How many words a flag is, with its value; `None` if the verbs do not share it.
+/// How many arguments a flag and its value take; `None` if it is not a flag that the verbs share.
 fn words_of_flag(word: &str, shared: &Command) -> Option<usize> {
     let takes_value = |arg: &Arg| arg.get_action().takes_values();
     if let Some(long) = word.strip_prefix("--") {

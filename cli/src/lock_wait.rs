@@ -1,9 +1,10 @@
-//! The wait for a lock, which `exec`, `hold` and `acquire` share, and its bound on the time in
-//! which no quorum of nodes can be asked.
+//! Waits for a lock, for `exec`, `hold` and `acquire`. Limits the time in which no quorum of nodes
+//! can be asked.
 //!
-//! The hazard is a wait for ever. Cron starts a job every minute: on dead nodes, jobs that wait
-//! without a bound pile up. But a lock that another client holds for hours is no reason to give up.
-//! So the bound counts only the time without a quorum, and begins anew after it.
+//! The hazard is a wait for ever. If cron starts a job every minute while the nodes are down, jobs
+//! that wait without a limit pile up. But a lock that another client holds for hours is no reason
+//! to give up. So only the time without a quorum is limited, and it starts again at zero after each
+//! time that a quorum answers.
 
 use std::time::Duration;
 
@@ -15,13 +16,13 @@ use redlatch::{
 
 use crate::event_loop::EventLoop;
 
-/// The bound of `--no-quorum-wait`.
+/// The time limit of `--no-quorum-wait`.
 #[derive(Debug)]
 pub struct QuorumPatience {
     limit: Duration,
-    /// Since when there is no quorum.
+    /// Since when no quorum can be asked; `None` if one can.
     since: Option<Instant>,
-    /// The counters of the attempts at the last look: without a quorum, and contended.
+    /// How many attempts had ended without a quorum, and how many as contended, at the last check.
     seen: (u64, u64),
     /// The last attempt ended without a quorum.
     refused: bool,
@@ -34,10 +35,11 @@ impl QuorumPatience {
 
     /// When to give up; `None` while a quorum can be asked.
     ///
-    /// Nodes in quarantine can be asked, and their quarantine ends by itself, so they are waited
-    /// for. A quorum that can be asked, and refuses (out of memory, say), is none.
+    /// Nodes in quarantine do not start the limit, because they can be asked and their quarantine
+    /// ends by itself. Nodes that can be asked but refuse (because they are out of memory, for
+    /// example) do.
     fn ends_at(&mut self, core: &Coordinator, now: Instant) -> Option<Instant> {
-        self.count(core.stats());
+        self.update(core.stats());
         let nodes = core.settings().nodes.len();
         let node_states = (0..nodes).map(|index| core.node_state(NodeId::new(index)));
         let is_quarantined = |state| matches!(state, NodeState::Quarantined(_));
@@ -47,7 +49,7 @@ impl QuorumPatience {
         self.since.map(|since| since.saturating_add(self.limit))
     }
 
-    fn count(&mut self, stats: &Stats) {
+    fn update(&mut self, stats: &Stats) {
         let now = (stats.no_quorum + stats.expired, stats.contended);
         if now.1 > self.seen.1 {
             self.refused = false;
@@ -57,22 +59,22 @@ impl QuorumPatience {
         self.seen = now;
     }
 
-    /// A quorum answered.
+    /// Starts the time again at zero, because a quorum answered.
     fn restart(&mut self) {
         (self.since, self.refused) = (None, false);
     }
 }
 
-/// Waits for the lock until `give_up_at`, or for ever. `beside` is called in every turn: it returns
-/// when to wake up at the latest, or an error that ends the wait. The outer error is that of the
-/// lock.
+/// Waits for the lock until `give_up_at`, or for ever. Calls `each_turn` in every turn, which
+/// returns when to wake up at the latest, or the inner error, which ends the wait. The outer error
+/// says why the lock could not be acquired.
 pub fn for_lock<S>(
     event_loop: &mut EventLoop,
     keys: &KeySet,
     once: LockOptions,
     give_up_at: Option<Instant>,
     patience: &mut QuorumPatience,
-    mut beside: impl FnMut(&mut EventLoop) -> Result<Option<Instant>, S>,
+    mut each_turn: impl FnMut(&mut EventLoop) -> Result<Option<Instant>, S>,
 ) -> Result<Result<Lock, S>, Error> {
     let mut last = false;
     loop {
@@ -82,8 +84,8 @@ pub fn for_lock<S>(
             None => once.wait_forever(),
         };
         let op = event_loop.engine.acquire(keys, options, 0)?;
-        // The last attempt ends by itself, at the node timeout.
-        let ended = ended(event_loop, op, (!last).then_some(&mut *patience), &mut beside)?;
+        // The last attempt needs no limit, because it ends at the node timeout.
+        let ended = ended(event_loop, op, (!last).then_some(&mut *patience), &mut each_turn)?;
         match ended {
             Ended::Stopped(stop) => return Ok(Err(stop)),
             Ended::OutOfPatience => last = true,
@@ -111,13 +113,13 @@ fn ended<S>(
     event_loop: &mut EventLoop,
     op: Op,
     mut patience: Option<&mut QuorumPatience>,
-    beside: &mut impl FnMut(&mut EventLoop) -> Result<Option<Instant>, S>,
+    each_turn: &mut impl FnMut(&mut EventLoop) -> Result<Option<Instant>, S>,
 ) -> Result<Ended<S>, Error> {
     loop {
         if let Some(result) = end_of(event_loop, op) {
             return Ok(Ended::With(result));
         }
-        let until = match beside(event_loop) {
+        let until = match each_turn(event_loop) {
             Ok(until) => until,
             Err(stop) => {
                 event_loop.engine.cancel(op);

@@ -1,10 +1,10 @@
-//! How words look on a terminal, and when styles are used: never if the output is no terminal, and
-//! never with NO_COLOR.
+//! The style of words on a terminal. Styles are used only if the output is a terminal and NO_COLOR
+//! is not set.
 
 use std::io::IsTerminal;
 use std::time::Duration;
 
-/// How a word looks on a terminal.
+/// The style of a word on a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
     Strong,
@@ -31,7 +31,7 @@ impl Look {
 pub struct Colours(bool);
 
 impl Colours {
-    /// Whether there may be colours on this output.
+    /// Allows colours if this output is a terminal that knows them, and NO_COLOR is not set.
     pub fn on(output: &impl IsTerminal) -> Colours {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let dumb = set("TERM").is_none_or(|terminal| terminal == "dumb");
@@ -43,7 +43,7 @@ impl Colours {
         Colours(false)
     }
 
-    /// The text with that look. Pad it first: the escape codes have no width.
+    /// The text in that style. Pad the text before, because escape codes would count as width.
     pub fn styled(self, text: &str, look: Look) -> String {
         if self.0 { format!("\x1b[{}m{text}\x1b[0m", look.code()) } else { text.to_string() }
     }

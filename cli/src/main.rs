@@ -1,5 +1,5 @@
-//! The command line: runs the verb, and nothing else. What the verbs share is in files of its own:
-//! `arguments`, `nodes`, `event_loop`, `output`, `exit`.
+//! The entry point: runs the verb. Several verbs use `arguments`, `nodes`, `event_loop`, `output`
+//! and `exit`.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 
@@ -47,7 +47,7 @@ use std::process::ExitCode;
 use arguments::Verb;
 
 fn main() -> ExitCode {
-    // Before anything else: the redlatch that started this process waits with a lock in hand.
+    // First of all, because the redlatch that started this process for CMD holds a lock meanwhile.
     if let Some(code) = die_with_parent::become_command() {
         return code;
     }

@@ -1,7 +1,7 @@
-//! `redlatch man`: one manual page for all verbs, from the definitions of the arguments.
+//! `redlatch man`: prints one manual page for all verbs, from the parser's definitions.
 //!
-//! What the verbs share is printed once. The hazard is a line that roff takes for one of its own:
-//! what is written here by hand is escaped.
+//! Flags that the verbs share are printed once. The hazard is a line of text that roff takes for a
+//! request. So every text that this file adds is escaped.
 
 use std::io;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ Examples:
   redlatch man | man -l -
   redlatch man > /usr/local/share/man/man1/redlatch.1";
 
-/// The verb whose shared flags are printed, for all verbs.
+/// The verb from which the flags that the verbs share are printed.
 const SHARED_AS_IN: &str = "exec";
 
 const ENVIRONMENT: &str = "\
@@ -82,7 +82,7 @@ fn is_shown(verb: &Command) -> bool {
     !verb.is_hide_set() && verb.get_name() != "help"
 }
 
-/// The section of a verb: what it does, what only it takes, examples.
+/// The section of a verb: what it does, the arguments that only it has, and examples.
 fn about(verb: &Command) -> io::Result<String> {
     let own = Man::new(
         verb.clone().mut_args(|arg| hidden_if(arg, |arg| is_shared(arg) || arg.get_id() == "help")),
@@ -110,7 +110,8 @@ fn rendered(render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> io::Re
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The text after the help: paragraphs, and lists with a title, whose lines stay as they are.
+/// The text after a verb's help, as roff: paragraphs, and lists with a title, whose lines are not
+/// wrapped.
 fn after_help(command: &Command, heading: &str) -> String {
     let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
     let mut page = String::new();

@@ -1,4 +1,4 @@
-//! The events of nodes in words, for users that asked for more with -v.
+//! The events of nodes in words, for users of `-v`.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::event_loop::EventLoop;
 use crate::look::time;
 use crate::output;
 
-/// Prints the events of the nodes since the last call.
+/// With `-v`, prints the events of the nodes since the last call.
 pub fn mention(event_loop: &mut EventLoop, output: &Output) {
     for text in lines(event_loop) {
         output::mention(output, &text);
@@ -24,7 +24,7 @@ pub fn lines(event_loop: &mut EventLoop) -> Vec<String> {
     events.iter().filter_map(|event| in_words(event, core)).collect()
 }
 
-/// One line; `None` if it is no news to an operator.
+/// The line for one event; `None` if it does not matter to an operator.
 fn in_words(event: &NodeEvent, core: &Coordinator) -> Option<String> {
     let label = |node: NodeId| &core.settings().nodes[node.index()].label;
     Some(match *event {
@@ -70,7 +70,7 @@ fn state_in_words(state: NodeState) -> Option<String> {
     })
 }
 
-/// How far away a moment is; zero if it has passed.
+/// The time from now until a moment; zero if it has passed.
 pub fn left(until: Instant) -> Duration {
     until.saturating_since(clock::now())
 }

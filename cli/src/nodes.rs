@@ -1,7 +1,7 @@
-//! From arguments to a `redlatch::Config`: URLs, passwords, certificates, times.
+//! Makes a `redlatch::Config` from the arguments: URLs, passwords, certificates, times.
 //!
-//! The hazard is a password in something that is printed: whatever quotes an address, or an
-//! argument that might be one, goes through `shown` or `without_passwords`.
+//! The hazard is a password that is printed. So every text that quotes an address, or an argument
+//! that may be one, goes through `shown` or `without_passwords`.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ pub const PASSWORD_VARIABLE: &str = "REDISCLI_AUTH";
 /// The variable with the nodes, if the command line does not name them.
 pub const SERVERS_VARIABLE: &str = "REDLATCH_SERVERS";
 
-/// The shortest `--ttl`. A process that starts, looks for its nodes and runs a command needs longer
-/// than that on a busy machine: see `kill_lead`.
+/// The shortest `--ttl`. On a busy machine, connecting and starting a command may take longer than
+/// a shorter ttl: see `kill_lead`.
 const SHORTEST_TTL: Duration = Duration::from_millis(100);
 
 /// The configuration of a client of these nodes.
@@ -48,7 +48,7 @@ pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
         );
         return Err(Refusal::config(message));
     }
-    // The file gives the flags their defaults; its other settings have no flags.
+    // Applies the settings of the file that have no flag. The others are the defaults of flags.
     let config = nodes.file.apply_to(Config::new(&urls)?.client_name("redlatch-cli"));
     let mut config = config
         .key_prefix(nodes.key_prefix.as_str())
@@ -66,7 +66,7 @@ pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
     encrypted(config, nodes)
 }
 
-/// The owner unless another is given: `host:pid`. What no token can name is replaced.
+/// The owner if none is given: `host:pid`. Characters that a token cannot have are replaced.
 fn host_and_process() -> String {
     let system = rustix::system::uname();
     let host = system.nodename().to_string_lossy();
@@ -80,11 +80,11 @@ fn named(host: &str, process: u32) -> String {
     host.collect::<String>() + &process
 }
 
-/// An address as it may be printed: `redis://user:***@host`.
+/// An address without its password, as it may be printed: `redis://user:***@host`.
 pub fn shown(url: &str) -> String {
     let shown = Address::without_credentials(url);
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    // Text without a colon may be a password in the place of a user.
+    // Without a colon, the text before the `@` may be a password, so it is not shown as a user.
     let user = rest.rsplit_once('@').and_then(|(credentials, _)| credentials.split_once(':'));
     match user {
         Some((user, _)) => shown.replacen("***@", &format!("{user}:***@"), 1),
@@ -92,14 +92,14 @@ pub fn shown(url: &str) -> String {
     }
 }
 
-/// A text that quotes arguments, without any part that may be a password.
+/// A text that quotes arguments, without the parts that may be a password.
 pub fn without_passwords(text: &str) -> String {
     text.split_inclusive('\n').map(line_without_passwords).collect()
 }
 
-/// Hides everything from the first `://` up to the last `@`. Without a `://`, hides the word that
-/// the `@` is in. What follows, up to the last quotation mark, is a list of addresses: they are
-/// shown up to the first one with something to hide.
+/// Hides everything from the first `://` up to the last `@`. Without a `://`, hides the part of the
+/// word before the `@`. The text after that, up to the last quotation mark, is taken for a list of
+/// addresses. It is shown up to and including the first address in which something is hidden.
 fn line_without_passwords(line: &str) -> String {
     let at = line.rfind('@');
     let Some(before) = at.or_else(|| line.find("://")) else { return line.to_string() };
@@ -120,7 +120,7 @@ fn shown_list(list: &str) -> String {
     let mut shown = Vec::new();
     for address in list.split(',') {
         shown.push(Address::without_credentials(address));
-        // The rest may belong to a password that has a comma in it.
+        // What follows may be the rest of a password that has a comma in it.
         if shown.last().is_some_and(|shown| shown != address) {
             break;
         }
@@ -140,7 +140,8 @@ fn password() -> Result<Option<Secret>, Refusal> {
     Ok(Some(value).filter(|value| !value.is_empty()).map(Secret::new))
 }
 
-/// The refusal of a bad address, without a password, also if a comma in one cut it in two.
+/// The refusal of a bad address, without any part of a password. A comma in a password splits the
+/// URL; then `url` is only a part of `given`, and the whole of `given` is quoted.
 fn bad_address(error: ConfigError, url: &str, given: &str) -> Refusal {
     let ConfigError::Address { problem, .. } = error else { return error.into() };
     let whole = url.contains("://") || url.contains('@') || !given.contains('@');
@@ -156,7 +157,7 @@ fn encrypted(config: Config, nodes: &Nodes) -> Result<Config, Refusal> {
         key: nodes.private_key.clone(),
     };
     let is_encrypted = |address: &Address| matches!(address, Address::Tcp { tls: true, .. });
-    // The CAs of the system are not read for nodes that need none.
+    // Without a node that uses TLS, the system's CAs need not be read.
     if files == redlatch::TlsFiles::default() && !config.get_addresses().iter().any(is_encrypted) {
         return Ok(config);
     }

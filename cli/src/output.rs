@@ -1,7 +1,7 @@
-//! What is printed, and where: results on stdout, errors on stderr, both as text or as JSON.
+//! Prints results on stdout and errors on stderr, as text. With `--json` both are JSON on stdout.
 //!
-//! The hazard is a reader that leaves: a closed pipe is no error of ours, so nothing here panics,
-//! and a verb goes on to its end without a reader.
+//! The hazard is a reader that closes the pipe. That is no error of the verb, so nothing here
+//! panics, and the verb goes on to its end.
 
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
@@ -22,7 +22,7 @@ pub struct Refusal {
     pub word: &'static str,
     /// One line that an operator can act on.
     pub message: String,
-    /// What every node said, if nodes were asked.
+    /// The reply of each node, if nodes were asked.
     pub nodes: Vec<NodeReport>,
     /// The tool's exit code.
     pub code: u8,
@@ -32,8 +32,8 @@ pub struct Refusal {
     pub holder: Option<Box<Holder>>,
 }
 
-/// Printed after a refusal of nodes that are all new, as far as can be seen. It is never printed
-/// where one of them is known from before, because a lock may be live then.
+/// The tip after a refusal if all nodes seem to be new. It is not printed if any of them was used
+/// before, because a lock may be live there.
 pub const INIT_MAY_HELP: &str = "redlatch init: on masters that are new, and that no client has \
     used yet, it makes their grants count at once";
 
@@ -49,8 +49,9 @@ impl Refusal {
         Refusal { word: "internal", ..Refusal::config(message) }
     }
 
-    /// Why a lock could not be acquired. `way_out` is set if `redlatch init` may help: only the
-    /// restart guard keeps the nodes from granting, and all of them are new, as far as can be seen.
+    /// The refusal for a lock that could not be acquired. Sets `way_out` if `redlatch init` may
+    /// help: that is, if only the restart guard keeps the nodes from granting, and all of them seem
+    /// to be new.
     pub fn of_acquire(error: Error) -> Refusal {
         let no_quorum = matches!(error, Error::NoQuorum(_));
         let refusal = Refusal::from(error);
@@ -61,7 +62,7 @@ impl Refusal {
         Refusal { way_out: are_new.then_some(INIT_MAY_HELP), ..refusal }
     }
 
-    /// The JSON of any verb that was refused.
+    /// The JSON object of the refusal, the same for every verb.
     pub fn json(&self) -> Value {
         let nodes: Vec<Value> = self.nodes.iter().map(node_json).collect();
         let mut object = json!({ "error": self.word, "message": self.message, "nodes": nodes });
@@ -78,8 +79,8 @@ impl Refusal {
         Refusal { holder, ..self }
     }
 
-    /// Prints the refusal and returns the exit code. With `--quiet` only what an operator has to
-    /// set right is printed. JSON that cannot be written is replaced by a line of text.
+    /// Prints the refusal and returns the exit code. With `--quiet`, prints only errors that an
+    /// operator has to correct. If the JSON cannot be written, prints text instead.
     pub fn report(&self, output: &Output) -> ExitCode {
         let written = output.json && write(&self.json().to_string()).is_ok();
         if !written && (!output.quiet || self.code == exit::INTERNAL) {
@@ -90,7 +91,7 @@ impl Refusal {
     }
 }
 
-/// The end of a verb: its exit code, after a refusal was printed.
+/// Ends a verb: prints its refusal, if there is one, and returns the exit code.
 pub fn end(result: Result<u8, Refusal>, output: &Output) -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
@@ -110,7 +111,7 @@ impl From<Error> for Refusal {
     }
 }
 
-/// The flag by which an operator can change what was refused.
+/// The flag that an operator can change so that the option is not refused.
 fn flag_to_change(error: &Error) -> Option<&'static str> {
     match error {
         Error::Config(ConfigError::Ttl(InvalidTtl::TooLong { .. })) => {
@@ -127,14 +128,14 @@ impl From<ConfigError> for Refusal {
     }
 }
 
-/// A node's reply, as it stands in the JSON of any verb.
+/// A node's reply as JSON, the same for every verb.
 pub fn node_json(node: &NodeReport) -> Value {
     let in_words = || matches!(node.reply, NodeReply::Failed(_)).then(|| node.reply.to_string());
     let detail = node.detail.as_deref().map(str::to_string).or_else(in_words);
     json!({ "node": node.label, "outcome": outcome(node.reply), "detail": detail })
 }
 
-/// The word for why there is no lock, for scripts.
+/// The word for an error, for scripts.
 pub fn word(error: &Error) -> &'static str {
     match error {
         Error::Contended(_) => "contended",
@@ -164,9 +165,9 @@ pub fn trouble(cause: NodeError) -> &'static str {
     cause.word()
 }
 
-/// Whether we were started without a stdout (`>&-`). By now the standard library has put
-/// `/dev/null` in its place, opened for reading and writing. A shell's `> /dev/null` opens it only
-/// for writing.
+/// Whether redlatch was started without a stdout (`>&-`). The standard library has then opened
+/// `/dev/null` as stdout, for reading and writing. A shell's `> /dev/null` opens it only for
+/// writing, so the two can be distinguished.
 pub fn stdout_was_closed() -> bool {
     let stdout = rustix::stdio::stdout();
     let is_null = |file: rustix::fs::Stat| {
@@ -176,7 +177,7 @@ pub fn stdout_was_closed() -> bool {
     fstat(stdout).is_ok_and(is_null) && fcntl_getfl(stdout).is_ok_and(both_ways)
 }
 
-/// Prints a line, or several, on stdout. A reader that has left is no error.
+/// Prints one line or several on stdout. If the reader has closed the pipe, that is no error.
 ///
 /// # Errors
 /// The text cannot be written for another reason.
@@ -194,7 +195,7 @@ fn write(text: &str) -> io::Result<()> {
     writeln!(out, "{text}").and_then(|()| out.flush())
 }
 
-/// Prints a line on stderr. If that has no reader either, only the exit code is left.
+/// Prints a line on stderr. Ignores errors, because nothing is left where they could be reported.
 pub fn complain(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }

@@ -1,4 +1,4 @@
-//! `redlatch release`: releases a lock by its key and token, whichever process took it.
+//! `redlatch release`: releases a lock by its key and token, whichever process acquired it.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -69,11 +69,12 @@ fn release(options: &Options) -> Result<u8, Refusal> {
     if let ReleaseOutcome::Unconfirmed { nodes } = released {
         event_loop.refuse_lasting_trouble(nodes)?;
     }
-    // The outcome is known. The other nodes get the release too, and a bounded time to answer.
+    // The outcome is known, but the other nodes have to get the release, too: waits for them for at
+    // most the node timeout.
     event_loop.settle(node_timeout)?;
     let left = Left::after(&event_loop, asked, options);
     if options.common.output.json {
-        let seen = looked_at(&mut event_loop, key)?;
+        let seen = inspect_after_release(&mut event_loop, key)?;
         let nodes: Vec<Value> = seen.nodes.iter().map(node_json).collect();
         let mut object = json!({ "key": key, "outcome": word(released), "nodes": nodes });
         left.add_to(&mut object);
@@ -85,12 +86,12 @@ fn release(options: &Options) -> Result<u8, Refusal> {
     Ok(code(released))
 }
 
-/// What may be left of the lock.
+/// On which nodes the lock may be left, and for how long.
 struct Left {
     /// The nodes that did not confirm the release: those that could not be asked, and those that
     /// have not answered.
     unconfirmed: Vec<String>,
-    /// The longest ttl that any client uses: so long the keys may stay there.
+    /// The longest ttl that any client uses, which is how long the keys may stay there.
     max_ttl: Duration,
     several_keys: bool,
 }
@@ -106,7 +107,8 @@ impl Left {
         Left { unconfirmed, max_ttl: options.common.timing.max_ttl, several_keys }
     }
 
-    /// The moment counts the drift: it is that of the restart guard.
+    /// Adds the nodes, and until when the keys may stay there. That moment includes the drift of
+    /// the nodes' clocks, as the quarantine of the restart guard does.
     fn add_to(&self, object: &mut Value) {
         let is_left = !self.unconfirmed.is_empty();
         let until = || wall_clock::unix_ms(RestartGuard::quarantine(self.max_ttl));
@@ -123,7 +125,10 @@ impl Left {
 }
 
 /// What the nodes hold after the release.
-fn looked_at(event_loop: &mut EventLoop, key: &str) -> Result<Box<Inspection>, Refusal> {
+fn inspect_after_release(
+    event_loop: &mut EventLoop,
+    key: &str,
+) -> Result<Box<Inspection>, Refusal> {
     let op = event_loop.engine.inspect(key, 0)?;
     match event_loop.end_of(op)? {
         Outcome::Inspected(seen) => Ok(seen),

@@ -1,5 +1,5 @@
-//! Signals as events of the loop. A signal that was ignored when the tool was started (by nohup, or
-//! by a shell for what it runs in the background) stays ignored.
+//! Signals as events of the loop. A signal that was ignored when redlatch was started (by nohup, or
+//! by a shell for its background jobs) stays ignored.
 
 use std::io;
 
@@ -9,10 +9,10 @@ use signal_hook_mio::v1_0::Signals;
 
 use crate::output::Refusal;
 
-/// The signals that end a tool which waits.
+/// The signals that end a verb while it waits.
 pub const ENDING: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
 
-/// Takes these signals as events of `registry` under `token`.
+/// Makes these signals events of `registry` under `token`.
 pub fn listen(registry: &Registry, token: Token, wanted: &[i32]) -> Result<Signals, Refusal> {
     let ignored = ignored();
     let heard = wanted.iter().filter(|&&signal| ignored >> (signal - 1) & 1 == 0);
@@ -25,7 +25,8 @@ pub fn listen(registry: &Registry, token: Token, wanted: &[i32]) -> Result<Signa
         .map_err(|error| Refusal::internal(format!("signals: they cannot be received: {error}")))
 }
 
-/// A bit for each signal that is ignored; the lowest is signal 1. Zero if the system does not say.
+/// A bit for each signal that this process ignores; the lowest bit is signal 1. Zero if the system
+/// does not report them.
 pub fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,8 +1,8 @@
-//! A timer on the clock of the deadlines. That clock goes on while the machine is suspended, so a
-//! thread that sleeps until a deadline wakes up as soon as the machine does.
+//! A timer on the clock that deadlines are on. That clock goes on while the machine is suspended,
+//! so if a deadline passes meanwhile, the loop wakes up together with the machine.
 //!
-//! The hazard is the poller's own timeout, which stops in suspend: after a suspend a command would
-//! run on past its deadline for the rest of the sleep.
+//! The hazard is the poller's own timeout, which stops while the machine is suspended. Afterwards a
+//! command would run past its deadline for the rest of the timeout.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -26,13 +26,13 @@ impl Timer {
     pub fn new(registry: &Registry) -> io::Result<Timer> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
-        // Reported at each edge, so that the timer need not be read.
+        // Events of the poller are edge-triggered, so the timer need not be read.
         registry.register(&mut SourceFd(&timer.as_raw_fd()), TIMER, Interest::READABLE)?;
         Ok(Timer(timer))
     }
 
-    /// Wakes the poller after that time. If the timer cannot be set, the poller's own timeout does
-    /// it.
+    /// Wakes the poller after `sleep`. If the timer cannot be set, the poller's own timeout has to
+    /// do that.
     pub fn wake_after(&self, sleep: Duration) {
         let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
         let Ok(it_value) = Timespec::try_from(sleep) else { return };

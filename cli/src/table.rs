@@ -1,25 +1,25 @@
-//! A table for people: columns as wide as their contents, colours without width, no blanks at the
-//! ends of lines. Words that would make it wider than people read go to another line of their cell.
+//! A table for people. Columns are as wide as their contents, colours do not count as width, and
+//! lines have no blanks at their ends. If the table would be too wide, one column is wrapped.
 
 use crate::look::{Colours, Look};
 
-/// The longest line, as in the text of `doctor`. Only a word that is longer goes beyond it, and
-/// tables with several long columns.
+/// The longest line, in characters. Only a longer word exceeds it, or a table with several long
+/// columns.
 pub const LONGEST_LINE: usize = 98;
-/// A column is not made narrower than this.
+/// The least width to which a column is wrapped.
 const NARROWEST: usize = 24;
 
-/// A cell's text, and its look.
+/// A cell's text, and its style.
 type Cell = (String, Option<Look>);
 
-/// A table with so many columns.
+/// A table with this number of columns.
 #[derive(Debug)]
 pub struct Table<const COLUMNS: usize> {
     rows: Vec<[Cell; COLUMNS]>,
 }
 
 impl<const COLUMNS: usize> Table<COLUMNS> {
-    /// An empty one with these headings.
+    /// A table without rows that has these headings.
     pub fn new(headings: [&str; COLUMNS]) -> Table<COLUMNS> {
         let heading = |text: &str| (text.to_uppercase(), Some(Look::Faint));
         Table { rows: vec![headings.map(heading)] }
@@ -63,7 +63,7 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
 }
 
 impl<const COLUMNS: usize> Table<COLUMNS> {
-    /// The column with the longest text of several words.
+    /// The column to wrap: that with the longest text of several words.
     fn column_of_prose(&self) -> Option<usize> {
         let longest = |column: usize| {
             let cells = self.rows.iter().map(|row| &row[column].0);
@@ -73,7 +73,7 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
     }
 }
 
-/// A row with the words of one column in as many lines as they need.
+/// Splits a row into several, so that the text of `column` is no wider than `width`.
 fn wrap<const COLUMNS: usize>(
     row: &[Cell; COLUMNS],
     column: usize,
@@ -91,7 +91,7 @@ fn wrap<const COLUMNS: usize>(
     }
 }
 
-/// The words of a text in lines of so many characters; a word that is longer has a line of its own.
+/// Wraps a text into lines of at most `width` characters. A longer word gets a line of its own.
 pub fn lines(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {

@@ -1,9 +1,9 @@
-//! What flags have that are not on the command line: the values of their variables, else those of
-//! the configuration file.
+//! Gives a flag that is not on the command line the value of its environment variable, or else that
+//! of the configuration file.
 //!
-//! The variables are made from the names of the flags, so that no flag can be without one. The
-//! hazard is a variable that contradicts a flag (REDLATCH_WAIT and `--nonblock`): the flag counts
-//! more, so such a variable is left out before anything is parsed.
+//! The name of a variable is made from that of the flag, so every flag has one. The hazard is a
+//! variable that contradicts a flag (REDLATCH_WAIT and `--nonblock`). The flag counts more, so such
+//! a variable is left out before the arguments are parsed.
 
 use std::env;
 use std::ffi::OsString;
@@ -18,15 +18,15 @@ use redlatch::ConfigFile;
 use crate::arguments::{Arguments, Output};
 use crate::{config_file, exit, output};
 
-/// The definitions of the arguments, with their variables.
+/// The parser's definitions of all verbs, with the variables of their flags.
 pub fn command() -> Command {
     let verbs: Vec<String> = Arguments::command().get_subcommands().map(name_of).collect();
     let with_all = |verb: Command| with_variables(verb, |_| false);
     verbs.iter().fold(Arguments::command(), |tool, verb| tool.mut_subcommand(verb, with_all))
 }
 
-/// Parses the arguments, with the variables and the file behind them. An error is printed, and is
-/// the exit code; so are help and the version.
+/// Parses the arguments, with the variables and the configuration file as defaults. Prints an
+/// error, the help or the version, and then returns the exit code as the error.
 pub fn parse(words: Vec<OsString>) -> Result<Arguments, ExitCode> {
     let mut tool = Arguments::command();
     let alone = match tool.try_get_matches_from_mut(&words) {
@@ -39,7 +39,7 @@ pub fn parse(words: Vec<OsString>) -> Result<Arguments, ExitCode> {
     };
     let built = tool.find_subcommand(verb).expect("the parser knows it");
     let file = if takes_file(built) { config_file::load(given) } else { Ok(ConfigFile::default()) };
-    // The stdout of `exec` is its command's.
+    // `exec` prints no JSON on stdout, which belongs to CMD.
     let json = verb != "exec" && matches!(given.try_get_one("json"), Ok(Some(true)));
     let how = Output { quiet: false, verbose: false, json };
     let file = file.map_err(|refusal| refusal.report(&how))?;
@@ -52,8 +52,8 @@ pub fn parse(words: Vec<OsString>) -> Result<Arguments, ExitCode> {
     })
 }
 
-/// The definitions for this verb, with variables and the file as far as no flag contradicts them.
-/// `built` are those of the verb alone, after they parsed the arguments.
+/// The definitions with the variables and the file's values for this verb, without those that a
+/// given flag contradicts. `built` are the verb's definitions after they have parsed the arguments.
 fn completed(built: &Command, given: &ArgMatches, file: &ConfigFile) -> Command {
     let named: Vec<&Arg> = built.get_arguments().filter(|arg| is_given(given, arg)).collect();
     let excludes = |one: &Arg, other: &Arg| {
@@ -70,20 +70,20 @@ fn completed(built: &Command, given: &ArgMatches, file: &ConfigFile) -> Command 
     })
 }
 
-/// Whether a verb takes a configuration file. The definitions say it: of an argument that a verb
-/// does not have, its matches say so in a debug build alone.
+/// Whether a verb takes a configuration file. This asks the definitions, because only in a debug
+/// build do the matches show that a verb does not have an argument.
 fn takes_file(verb: &Command) -> bool {
     verb.get_arguments().any(|arg| arg.get_id() == "config")
 }
 
 fn is_given(given: &ArgMatches, arg: &Arg) -> bool {
     let id = arg.get_id().as_str();
-    // Without `try_contains_id` a debug build panics for the flags that every command has.
+    // In a debug build `value_source` panics for flags such as `--help`, so this asks before.
     given.try_contains_id(id).is_ok() && given.value_source(id) == Some(ValueSource::CommandLine)
 }
 
-/// The verb with a variable for each of its flags. An empty variable counts as unset, and so do
-/// those that `left_out` says.
+/// Returns the verb with a variable for each of its flags, except the empty variables and those for
+/// which `left_out` returns `true`.
 fn with_variables(verb: Command, left_out: impl Fn(&Arg) -> bool) -> Command {
     verb.mut_args(|arg| {
         let Some(name) = variable(&arg) else { return arg };
@@ -92,7 +92,7 @@ fn with_variables(verb: Command, left_out: impl Fn(&Arg) -> bool) -> Command {
             return arg;
         }
         let is_switch = matches!(arg.get_action(), ArgAction::SetTrue | ArgAction::SetFalse);
-        // Values may have passwords in them.
+        // The help must not show the value, which may have a password.
         let arg = arg.env(name).hide_env_values(true);
         if is_switch { arg.value_parser(BoolishValueParser::new()) } else { arg }
     })
@@ -104,7 +104,7 @@ fn variable(arg: &Arg) -> Option<String> {
     if matches!(long, "help" | "version") {
         return None;
     }
-    // The variable of the list has the plural.
+    // The flag takes one server, its variable a list.
     let long = if long == "server" { "servers" } else { long };
     Some(format!("REDLATCH_{}", long.to_uppercase().replace('-', "_")))
 }
@@ -117,7 +117,7 @@ fn refused(error: clap::Error) -> ExitCode {
     exit::not_understood(&error)
 }
 
-/// A line that names the variable, if the value that was refused is that of a variable.
+/// A line that names the variable, if the refused value came from one.
 fn variable_in(error: &clap::Error, verb: &str, given: &ArgMatches) -> Option<String> {
     let flag = error.get(ContextKind::InvalidArg)?.to_string();
     let flag = flag.split([' ', '=']).next()?.strip_prefix("--")?.to_string();

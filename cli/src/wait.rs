@@ -1,10 +1,10 @@
-//! `redlatch wait`: until a key is free. It takes nothing.
+//! `redlatch wait`: waits until a key is free, and acquires nothing.
 //!
-//! It looks again and again, at a bounded pace, because the library has no notification without an
-//! attempt: it registers a key at the nodes after it was denied, and an attempt on a free key takes
-//! it. A look is two small reads on each node.
+//! The verb inspects the key again and again, with two small reads on each node. It cannot wait for
+//! a notification, because the library gets one only after an attempt that was denied, and an
+//! attempt on a free key would acquire it.
 //!
-//! The hazard is to rely on it: another client may take the key before the answer is read.
+//! The hazard is to rely on the answer: another client may acquire the key before it is read.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -23,12 +23,12 @@ use crate::status::{inspected, keys};
 use crate::wall_clock::millis;
 use crate::{exit, node_events};
 
-/// The pauses between two looks: the first one, which doubles, and the longest one. A release is
-/// seen after the longest at the latest. A hundred waiters make 400 looks a second on each node.
+/// The first pause between two inspections, which then doubles, up to the longest. So a release is
+/// noticed after at most the longest pause, and a hundred waiters make 400 inspections a second.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// How long after its ttl a key is looked at again.
+/// How long after the end of its ttl a key is inspected again.
 const AFTER_EXPIRY: Duration = Duration::from_millis(2);
 
 const EXAMPLES: &str = "\
@@ -86,14 +86,14 @@ fn wait(options: &Options) -> Result<u8, Refusal> {
             event_loop.refuse_lasting_trouble(failed(seen))?;
             return Err(refusal(&event_loop, key, seen, is_unknown));
         }
-        let look_at = next_look(now, pause, finding);
-        sleep(&mut event_loop, end.map_or(look_at, |end| end.min(look_at)))?;
+        let inspect_at = next_inspection(now, pause, finding);
+        sleep(&mut event_loop, end.map_or(inspect_at, |end| end.min(inspect_at)))?;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
-/// When to look again: after the pause, or when the key ends by itself.
-fn next_look(now: Instant, pause: Duration, finding: KeySummary) -> Instant {
+/// When to inspect the key again: after the pause, or when its ttl is over, whichever is earlier.
+fn next_inspection(now: Instant, pause: Duration, finding: KeySummary) -> Instant {
     let left = match finding {
         KeySummary::Held { left: Some(left), .. } => left.saturating_add(AFTER_EXPIRY),
         _ => pause,
@@ -108,7 +108,7 @@ fn sleep(event_loop: &mut EventLoop, until: Instant) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The nodes that gave no answer.
+/// The nodes that could not be asked, or did not answer.
 fn failed(seen: &Inspection) -> redlatch::NodeSet {
     let failed = |(_, state): &(usize, KeyState)| matches!(state, KeyState::Failed(_));
     let sights = seen.nodes.iter().map(|node| node.state).enumerate();

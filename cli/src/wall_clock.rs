@@ -1,9 +1,9 @@
-//! The wall clock: for output to programs on other clocks, never for a decision.
+//! The wall clock. It is used only to print times for other programs, never for a decision.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The moment that is `from_now` away, in milliseconds since 1970. Rounded down: a deadline is
-/// reported too early rather than too late.
+/// The moment that is `from_now` in the future, in milliseconds since 1970. Rounded down, so that a
+/// deadline is reported too early rather than too late.
 pub fn unix_ms(from_now: Duration) -> u64 {
     #[expect(
         clippy::disallowed_methods,

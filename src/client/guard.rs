@@ -1,7 +1,7 @@
 //! The guard of a lock that the blocking client holds.
 //!
-//! The hazard is a guard that outlives its lock: the protection ends at the deadline, even if the
-//! holder still has the guard.
+//! The hazard is a guard that outlives its lock: the lock ends at its deadline, even if the caller
+//! still has the guard.
 
 use std::cell::RefMut;
 use std::fmt;
@@ -22,18 +22,19 @@ use crate::proto::time::Instant;
 
 /// A lock that is held. Dropping the guard releases the lock without waiting for an answer.
 ///
-/// The releases are written, as far as the nodes are connected and the sockets take them. If a node
-/// is not connected, or its connection breaks before the node has read its release, the release is
-/// pending: a later call of the client sends it ([`Client::drive`] does nothing else). If no call
-/// follows, the key stays on that node for its ttl.
+/// The drop writes the releases to the nodes that are connected, as far as their sockets take them.
+/// If a node is not connected, or its connection breaks before the node has read its release, the
+/// release is pending: a later call of the client sends it ([`Client::drive`] does nothing else).
+/// If no call follows, the key stays on that node for its ttl.
 ///
-/// The protection ends at the deadline, even if you still have the guard: call
-/// [`check`](Guard::check) before each side effect.
+/// The lock ends at its deadline, even if you still have the guard: call [`check`](Guard::check)
+/// before each side effect.
 ///
-/// A guard is neither `Send` nor `Sync`: it stays on the thread of its client, and the borrow
-/// makes sure that it ends before the client. If it is forgotten (`std::mem::forget`), its lock
-/// stays until the ttl is over, or until [`Client::close`]. During unwinding its drop does the
-/// same as always. In a forked process the lock is over, and dropping the guard does nothing.
+/// A guard is neither `Send` nor `Sync`: it stays on the thread of its client, and because it
+/// borrows the client, it ends before the client does. If a guard is forgotten
+/// (`std::mem::forget`), its lock stays until the ttl is over, or until [`Client::close`]. A drop
+/// during unwinding releases the lock, too. In a forked process the guard has no lock, and dropping
+/// it does nothing.
 #[must_use = "a guard that is dropped gives its lock back"]
 pub struct Guard<'a> {
     client: &'a Client,
@@ -42,9 +43,9 @@ pub struct Guard<'a> {
     keys: Option<KeySet>,
     /// `None` once the lock was released.
     lock: Option<Lock>,
-    /// The number under which its loss is noted.
+    /// The number under which the client records the loss of this lock.
     number: u64,
-    /// The lock is auto-extended, or was.
+    /// The lock is or was auto-extended.
     auto_extended: bool,
 }
 
@@ -59,7 +60,7 @@ impl<'a> Guard<'a> {
         Guard { client, key, keys, lock: Some(lock), number, auto_extended }
     }
 
-    /// The key. Of a lock over several keys the first one in the order of the bytes.
+    /// The key. If the lock has several keys, the first one in the order of their bytes.
     pub fn key(&self) -> &[u8] {
         &self.key
     }
@@ -83,21 +84,21 @@ impl<'a> Guard<'a> {
         self.lock().fence()
     }
 
-    /// The fencing number of this key, if the lock was acquired with one for each of its keys and
-    /// this is one of them.
+    /// The fencing number of `key`, if `key` belongs to this lock and the lock was acquired with
+    /// fencing numbers.
     pub fn fence_of(&self, key: impl AsRef<[u8]>) -> Option<u64> {
         let key = key.as_ref();
         self.fences().find(|(own, _)| *own == key).map(|(_, fence)| fence)
     }
 
-    /// Each key with its fencing number, in the order of the bytes of the keys; nothing if the lock
-    /// was acquired without them.
+    /// Each key with its fencing number, in the order of the bytes of the keys. Empty if the lock
+    /// was acquired without fencing numbers.
     pub fn fences(&self) -> impl Iterator<Item = (&[u8], u64)> {
         self.keys().zip(self.lock().fences())
     }
 
-    /// How long the lock may still be believed in; zero once it is over, and in a forked process.
-    /// A local read.
+    /// How much time is left until the deadline; zero once the lock is over, and in a forked
+    /// process. Asks no node.
     pub fn remaining(&self) -> Duration {
         self.engine_of_this_process().remaining(self.lock())
     }
@@ -108,17 +109,17 @@ impl<'a> Guard<'a> {
         self.engine_of_this_process().deadline(self.lock())
     }
 
-    /// Whether the lock is still held, as far as this client knows: compares the deadline with the
-    /// clock of this machine ([`clock::now`]), and returns a loss that the client has read. Asks no
-    /// node and never waits. What the client has read depends on the lock:
+    /// Whether the lock is still held, as far as this client knows. Compares the deadline with the
+    /// clock of this machine ([`clock::now`]), and returns a loss that the client already knows of.
+    /// Never waits for a node. How early the client knows of a loss depends on the lock:
     ///
     /// * If it is not auto-extended, `check` reads no socket, and no node reports a write to its
-    ///   key. When another program deletes the key, or flushes the masters, `check` returns `Ok` up
-    ///   to the deadline, unless an [`extend`](Guard::extend) finds the loss before.
-    /// * If it is auto-extended, `check` first does what is due and reads what has arrived, at most
-    ///   once in a millisecond. A node that reports a write to the key is asked what the key holds.
-    ///   A later call reads its answer, so the loss is returned about a round trip after the first
-    ///   `check` that follows the write, and that first one still returns `Ok`.
+    ///   key. So if another program deletes the key, or flushes the masters, `check` returns `Ok`
+    ///   up to the deadline, unless an [`extend`](Guard::extend) finds the loss before.
+    /// * If it is auto-extended, `check` first sends renewals that are due and reads the answers
+    ///   that have arrived, at most once per millisecond. If a node reports a write to the key, the
+    ///   client asks that node what the key holds, and the next `check` that finds the answer
+    ///   returns the loss. So the first `check` after the write still returns `Ok`.
     ///
     /// # Errors
     /// [`Error::Lost`] once the lock is over, with the reason if the client has noticed the loss.
@@ -132,7 +133,7 @@ impl<'a> Guard<'a> {
             return Ok(());
         }
         if ours {
-            // The call that found the loss may have left it there.
+            // An earlier call may have found the loss without recording it in `notices`.
             inner.take_completions();
         }
         Err(inner.notices.loss(self.number).unwrap_or_else(|| {
@@ -141,24 +142,24 @@ impl<'a> Guard<'a> {
         }))
     }
 
-    /// Whether the lock is held and comes near its deadline: less time is left than a third of the
-    /// ttl that was asked for last, or, if the lock is auto-extended, than
-    /// [`AutoExtend::warn_before`]. A local read: call [`check`](Guard::check) first if the lock is
-    /// auto-extended, because that renews what is due.
+    /// Whether the lock is held and near its deadline: less time is left than a third of the ttl
+    /// that was requested last, or, if the lock is auto-extended, than [`AutoExtend::warn_before`].
+    /// Reads no socket: if the lock is auto-extended, call [`check`](Guard::check) first, which
+    /// sends renewals that are due.
     ///
-    /// There is nothing to await here, as the client has no thread: a call of [`Client::drive`]
-    /// returns at the warning of an auto-extended lock ([`Client::poll_lock_update`]).
+    /// To wait for that moment, call [`Client::drive`]: it returns at the warning of an
+    /// auto-extended lock ([`Client::poll_lock_update`]).
     pub fn is_expiring(&self) -> bool {
         let engine = self.engine_of_this_process();
         engine.coordinator().is_expiring(self.lock(), clock::now())
     }
 
-    /// Renews the lock from now on, by its present ttl and at a third of it, until it is released
-    /// or lost, or as far as `auto_extend` allows. A plain [`Duration`] is the longest time that
-    /// the lock may be held.
+    /// Renews the lock from now on, each time by its present ttl, when a third of that has passed,
+    /// until the lock is released or lost, or as far as `auto_extend` allows. A plain [`Duration`]
+    /// is the longest time that the lock may be held.
     ///
-    /// The client has no thread of its own. It renews inside [`check`](Guard::check), inside
-    /// [`Client::drive`], and while any other call of it waits. Call one of them at least every
+    /// The client has no thread of its own. It renews only inside [`check`](Guard::check), inside
+    /// [`Client::drive`], and while another of its calls waits. Call one of them at least every
     /// third of the ttl. [`Client::poll_lock_update`] reports warnings and the loss; every `check`
     /// also reports the loss.
     ///
@@ -175,9 +176,9 @@ impl<'a> Guard<'a> {
         Ok(())
     }
 
-    /// Gives the lock away: another client takes it up with the token and [`Client::adopt`]. This
-    /// client neither renews nor releases it any more. The ttl goes on running, so hand the token
-    /// over quickly.
+    /// Gives the lock away: another client takes it over with the token and [`Client::adopt`]. This
+    /// client neither renews nor releases the lock any more. The lock still ends by its ttl, so
+    /// pass on the token quickly.
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock was over.
@@ -190,8 +191,8 @@ impl<'a> Guard<'a> {
         })
     }
 
-    /// Extends the lock to at least `ttl` from now; never shortens it. While too few nodes answer,
-    /// the client asks them again, up to the deadline that is in force.
+    /// Extends the lock to at least `ttl` from now, and never shortens it. While too few nodes
+    /// answer, the client asks them again, until the present deadline.
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock is over. An invalid ttl changes nothing.
@@ -204,21 +205,21 @@ impl<'a> Guard<'a> {
         })
     }
 
-    /// Releases the lock, and returns the result. Waits for a majority, for the node timeout at
-    /// most.
+    /// Releases the lock, and returns the outcome. Waits for the answers of a majority, but for at
+    /// most the node timeout.
     ///
     /// A lock that was lost before is no error: the outcome is then
     /// [`AlreadyExpired`](ReleaseOutcome::AlreadyExpired) or
     /// [`TakenByOther`](ReleaseOutcome::TakenByOther).
     ///
-    /// Later calls of the client, of any kind, send the pending releases to the other nodes: the
-    /// client has no thread of its own. If no call follows, the key stays until its ttl is over on
-    /// a node that was not connected, or whose connection was lost in the meantime. If that
-    /// matters, call [`Client::drive`] for a node timeout.
+    /// The client has no thread of its own, so only its later calls, of any kind, send the pending
+    /// releases to the other nodes. If no call follows, a node that was not connected, or whose
+    /// connection was lost in the meantime, keeps the key until its ttl is over. If that matters,
+    /// call [`Client::drive`] for a node timeout.
     ///
     /// # Errors
-    /// [`Error::Busy`] if the lock was over before and there is no room for the request that asks
-    /// the nodes.
+    /// [`Error::Busy`] if the lock was over before the call, and too many requests are in flight to
+    /// ask the nodes about it.
     pub fn release(mut self) -> Result<ReleaseOutcome, Error> {
         let lock = self.lock.take().expect("it is taken only here and in drop");
         observe::call(Verb::Release, &self.key, || {
@@ -229,8 +230,8 @@ impl<'a> Guard<'a> {
             }
             let op = match inner.engine.deadline(&lock) {
                 Some(_) => inner.engine.release(lock, 0),
-                // The client has no record of the lock any more: the nodes are asked whether the
-                // key still holds this token.
+                // The client has no record of the lock any more, so it releases by the token, and
+                // the nodes answer whether the key still holds it.
                 None => match &self.keys {
                     None => inner.engine.release_token(&self.key, lock.token(), 0)?,
                     Some(keys) => inner.engine.release_token(keys, lock.token(), 0)?,
@@ -243,7 +244,7 @@ impl<'a> Guard<'a> {
         })
     }
 
-    /// The engine; in a forked process it has noticed the fork by now, and knows of no lock.
+    /// The engine, after it has checked for a fork: in a forked process it then has no locks.
     fn engine_of_this_process(&self) -> RefMut<'_, Engine> {
         let mut engine = RefMut::map(self.client.inner.borrow_mut(), |inner| &mut inner.engine);
         engine.check_fork();
@@ -255,7 +256,7 @@ impl<'a> Guard<'a> {
     }
 }
 
-/// One line with `{:?}`: key, token, and how long the lock may still be believed in.
+/// One line with `{:?}`: key, token, and the time until the deadline.
 impl fmt::Debug for Guard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (key, token) = (self.key.escape_ascii(), &self.lock().token);
@@ -272,7 +273,8 @@ impl Ended for Guard<'_> {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        // A panic inside a call of the client leaves it borrowed: then the lock ends with its ttl.
+        // If a call of the client panicked, `inner` stays borrowed. Then nothing is released, and
+        // the lock ends by its ttl.
         let watch = self.lock.is_some().then(|| Watch::begin(Verb::Release, &self.key));
         let Ok(mut inner) = self.client.inner.try_borrow_mut() else { return };
         if let Some(lock) = self.lock.take() {

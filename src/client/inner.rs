@@ -16,13 +16,15 @@ use crate::proto::ids::Op;
 use crate::proto::locks::completions::Outcome;
 use crate::proto::time::Instant;
 
-/// How many key buffers of dropped guards are kept for later guards.
+/// How many key buffers of dropped guards are kept, so that later guards need not allocate.
 pub(super) const SPARE_KEYS: usize = 512;
 
-/// A caller that made no call for longer than this was away: connections may have been closed.
-const AWAY: Duration = Duration::from_millis(50);
+/// If the client has not read its sockets for longer than this, its connections may have been
+/// closed meanwhile, so the next call replaces closed ones first.
+const PAUSE_OF_CALLER: Duration = Duration::from_millis(50);
 
-/// While it keeps locks, a client that is asked about one reads its sockets at most this often.
+/// The least time between two reads of the sockets by [`Guard::check`](super::Guard::check) of an
+/// auto-extended lock.
 const READ_INTERVAL: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
@@ -40,7 +42,7 @@ pub(super) struct Inner {
 impl Inner {
     /// Connects to the nodes, and waits for them: see [`Client::connect`](super::Client::connect).
     pub(super) fn connect(mut config: Config) -> Result<Inner, Error> {
-        // A blocking client reads nothing between its calls.
+        // Tells the core that nothing drives this client between its calls.
         config.settings.attended = false;
         let (reactor, mut engine) = Reactor::with_timeouts(config)?;
         engine.report_lock_updates();
@@ -52,7 +54,7 @@ impl Inner {
         Ok(inner)
     }
 
-    /// One turn of the loop, which sleeps no longer than until `end`.
+    /// Makes one turn of the loop, which sleeps no longer than until `end`.
     pub(super) fn turn(&mut self, end: Instant) -> io::Result<()> {
         let left = end.saturating_since(clock::now());
         if !self.engine.check_fork() {
@@ -69,14 +71,14 @@ impl Inner {
         Ok(())
     }
 
-    /// Notes the updates of the locks, and returns whether there was any to report. Completions are
-    /// dropped: no call waits for them.
+    /// Records the updates of the locks, and returns whether there was one to report. Drops
+    /// completions, because no call waits for them.
     pub(super) fn take_completions(&mut self) -> bool {
         while self.engine.poll_completion().is_some() {}
         self.take_lock_updates()
     }
 
-    /// Notes the updates of the locks, and returns whether there was any to report.
+    /// Records the updates of the locks, and returns whether there was one to report.
     fn take_lock_updates(&mut self) -> bool {
         let mut any = false;
         while let Some(update) = self.engine.poll_lock_update() {
@@ -85,17 +87,17 @@ impl Inner {
         any
     }
 
-    /// Does what is due for the locks that are auto-extended, and reads what has arrived, without
-    /// waiting.
+    /// Sends renewals that are due and reads the answers that have arrived, without waiting.
     pub(super) fn turn_for_auto_extend(&mut self) -> Result<(), Error> {
         let now = clock::now();
         let due = self.engine.coordinator().next_timeout().is_some_and(|due| due <= now);
         if due || now.saturating_since(self.read_at) >= READ_INTERVAL {
             self.turn(now).map_err(|error| poller_failed(&error))?;
         }
-        // A call that waited for something else may have found updates, too.
+        // Also without a turn: an earlier call that waited for something else may have found
+        // updates.
         self.take_completions();
-        // Requests that follow from the answers are written now, not with the next call.
+        // Writes the requests that follow from the answers now, and not with the next call.
         self.engine.flush();
         Ok(())
     }
@@ -108,17 +110,17 @@ impl Inner {
         }
     }
 
-    /// Connections may have been closed between calls, when the client does not read. If the others
-    /// are no quorum, they are replaced first, for at most a node timeout, so that they do not cost
-    /// the attempt.
+    /// Replaces connections that were closed since the client last read its sockets. If the others
+    /// are no quorum, waits for the new ones for at most a node timeout, so that the next attempt
+    /// does not fail because of them.
     pub(super) fn reconnect_after_pause(&mut self) -> Result<(), Error> {
         if !self.engine.check_fork() {
-            // In a forked child a poll would take events away from the parent.
+            // In a forked child a poll would take events that the parent needs.
             return Ok(());
         }
         let now = clock::now();
         let node_timeout = self.engine.coordinator().settings().node_timeout;
-        if now.saturating_since(self.read_at) < node_timeout.min(AWAY) {
+        if now.saturating_since(self.read_at) < node_timeout.min(PAUSE_OF_CALLER) {
             return Ok(());
         }
         self.turn(now).map_err(|error| poller_failed(&error))?;
@@ -138,7 +140,7 @@ impl Inner {
         loop {
             while let Some(done) = self.engine.poll_completion() {
                 if done.op == op {
-                    // Releases after a lost attempt are written now, not with the next call.
+                    // Writes the releases of a lost attempt now, and not with the next call.
                     self.engine.flush();
                     return done.result;
                 }

@@ -1,8 +1,8 @@
-//! The blocking client: it has no thread of its own. Also the guard of a lock.
+//! The blocking client, which has no thread of its own, and the guard of its locks.
 //!
 //! The client drives its engine only inside its calls. Between them nothing is read, written or
-//! renewed. Only locks that are extended automatically suffer from that. No answer is lost: what
-//! the kernel holds is read before a timeout takes effect.
+//! renewed, so an auto-extended lock needs regular calls. Other locks do not, and no answer is
+//! lost: the next call reads what the kernel has received before it lets a timeout take effect.
 
 mod guard;
 mod inner;
@@ -51,20 +51,20 @@ use inner::Inner;
 /// # }
 /// ```
 ///
-/// After `fork` the client belongs to the parent: in the child every call ends as
-/// [`Error::Closed`], and dropping the client or a guard does nothing to the parent's locks. A copy
-/// with the same process number is not noticed: see [`Engine::check_fork`].
+/// After `fork` the client belongs to the parent: in the child every call returns
+/// [`Error::Closed`], and dropping the client or a guard does nothing to the parent's locks. The
+/// client cannot notice a copy that has the same process number: see [`Engine::check_fork`].
 ///
 /// A signal that interrupts a wait neither ends the call nor makes it longer. If a panic of yours
-/// unwinds through guards and client, they are dropped as at any other end of their scopes: the
-/// releases are written, without waiting. A panic in a function of [`Config::credentials`] or
-/// [`Config::resolver`] only fails the attempt at that node.
+/// unwinds through guards and client, their drops write the releases, without waiting. After a
+/// panic in a function of [`Config::credentials`] or [`Config::resolver`] only the attempt to
+/// connect to that node fails.
 ///
 /// Dropping the client writes the pending releases, as far as the sockets take them without
 /// waiting; [`close`](Client::close) waits for the nodes. A node that is frozen at that moment
-/// reads the releases later. Redis executes at least the first 16 KB of them, its buffer for one
-/// read, even after the connection is closed. It may drop the rest, and their keys stay for their
-/// ttl.
+/// reads the releases later, when the connection is closed. Redis then executes at least the first
+/// 16 KB of them, which is its buffer for one read. It may drop the rest, and their keys stay for
+/// their ttl.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -85,28 +85,28 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the nodes. None of them needs to be up. The call waits until a quorum is ready
-    /// and the others have had as long again (2 ms at least, a node timeout at most), or until
-    /// every node has failed once, for the connect timeout at most. Nodes that come up later join
-    /// by themselves.
+    /// Connects to the nodes, none of which needs to be up. The call waits until a quorum is ready,
+    /// and then for the other nodes as long again (2 ms at least, a node timeout at most). It ends
+    /// earlier if every node is ready or has failed once, and at the connect timeout in any case.
+    /// Nodes that come up later join by themselves.
     ///
     /// # Errors
-    /// Only for a configuration that cannot work: a setting, or two addresses that are found to
-    /// lead to one server before this call returns. If that is found later, the second node is
-    /// rejected.
+    /// Only if the configuration cannot work: because of a setting, or because two addresses turn
+    /// out to lead to one server before this call returns. If that turns out later, the client
+    /// rejects the second node.
     pub fn connect(config: Config) -> Result<Client, Error> {
         Ok(Client { inner: RefCell::new(Inner::connect(config)?) })
     }
 
-    /// Takes the lock on these keys, one or several ([`Keys`]), waiting for it for 10 s, or as the
-    /// options say. The nodes notify the client of a release, so it does not have to poll them all
-    /// the time.
+    /// Takes the lock on these keys, one or several ([`Keys`]). Waits for the lock for 10 s, or as
+    /// long as the options say. The nodes notify the client of a release, so it seldom polls them.
     ///
     /// Several keys are one lock: all of them or none, at most 64, in any order. Two clients that
     /// name the same keys in different orders do not wait for each other.
     ///
-    /// A key that a guard of this client holds and renews is refused at once
-    /// ([`Error::Contended`]): while this call waits, the guard cannot be dropped.
+    /// If a guard of this client holds and renews one of the keys, the call does not wait, but
+    /// returns [`Error::Contended`] after one attempt: while it waited, that guard could not be
+    /// dropped.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -122,8 +122,8 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// Why there is no lock: the error of the last attempt, which names a key that is held. Before
-    /// anything is sent: [`ConfigError::Keys`](crate::ConfigError::Keys) for no key or too many.
+    /// The error of the last attempt, which names a key that is held. Before anything is sent:
+    /// [`ConfigError::Keys`](crate::ConfigError::Keys) for no key or too many.
     pub fn lock(
         &self,
         keys: impl Keys,
@@ -144,10 +144,10 @@ impl Client {
         self.acquire(keys.named()?.borrowed(), options.into().wait(Duration::ZERO))
     }
 
-    /// Takes up the lock on these keys that was given away with `token` ([`Guard::into_token`]),
-    /// under a new token. If two clients try with one token, at most one of them gets the lock.
-    /// Makes one attempt, whatever wait the options have. The previous holder loses the lock; its
-    /// next extend reports it.
+    /// Takes over the lock on these keys that another client gave away with `token`
+    /// ([`Guard::into_token`]), under a new token. If two clients try that with one token, at most
+    /// one of them gets the lock. Makes one attempt, whatever wait the options have. A client that
+    /// still holds the lock under the old token loses it, and its next extend reports that.
     ///
     /// # Errors
     /// [`Error::Lost`] if the token does not hold all of the keys on enough nodes, for instance
@@ -170,9 +170,9 @@ impl Client {
         })
     }
 
-    /// Extends the keys, one or several, to at least `ttl` from now if they hold `token`, whichever
-    /// client took them, and returns the new deadline: for scripts. A node prolongs all keys or
-    /// none. Nothing is released, whatever the result.
+    /// For scripts: extends the keys, one or several, to at least `ttl` from now if they hold
+    /// `token`, whichever client acquired them, and returns the new deadline. A node extends all
+    /// keys or none. Nothing is released, whatever the result.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -187,8 +187,8 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Lost`] if the token does not hold all keys on enough nodes: of several keys, its
-    /// report names one that is lost. [`Error::NoQuorum`] if too few nodes answered.
+    /// [`Error::Lost`] if the token does not hold all keys on enough nodes; if there are several
+    /// keys, its report names one that is lost. [`Error::NoQuorum`] if too few nodes answered.
     pub fn extend_token(
         &self,
         keys: impl Keys,
@@ -205,8 +205,8 @@ impl Client {
         })
     }
 
-    /// Releases the keys if they hold `token`, whichever client took them: for scripts. Of several
-    /// keys each is released by itself.
+    /// For scripts: releases the keys if they hold `token`, whichever client acquired them. A node
+    /// releases each key that holds the token, even if another of the keys does not.
     ///
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
@@ -225,8 +225,7 @@ impl Client {
         })
     }
 
-    /// Reads what every node holds at `key`, and for how long; changes nothing. It takes one key:
-    /// an [`Inspection`] says what each node holds at it.
+    /// Reads what every node holds for `key`, and for how long. Changes nothing.
     ///
     /// # Errors
     /// Before anything is sent: an invalid key, or [`Error::Busy`].
@@ -237,14 +236,13 @@ impl Client {
         }
     }
 
-    /// Ends the quarantine of every node that can be asked, and records that in the nodes'
-    /// markers, so that the next process trusts them at once, too. Returns what each node
-    /// answered.
+    /// Ends the quarantine of every node that can be asked, and records that in the nodes' markers,
+    /// so that later clients trust these nodes immediately, too. Returns what each node answered.
     ///
-    /// The caller vouches that no client believes in a lock that one of these nodes forgot. For
+    /// The caller vouches that no client relies on a lock that one of these nodes forgot. For
     /// instance, this is true of nodes that no client has used yet.
     ///
-    /// A node counts only if this client saw its marker before: with
+    /// A node accepts this only if the client read its marker before, so with
     /// [`RestartGuard::Off`](crate::RestartGuard::Off) no node does.
     ///
     /// # Errors
@@ -258,9 +256,8 @@ impl Client {
     }
 
     /// Deletes `key` on every node, whichever client holds it. This breaks what a lock promises:
-    /// the holder believes in its lock until it notices, and meanwhile another client can take it.
-    /// For an operator who knows that the holder is gone. It takes one key, because
-    /// its outcome says whether that key was there.
+    /// the holder relies on its lock until it notices the loss, and meanwhile another client can
+    /// acquire the key. For an operator who knows that the holder is gone.
     ///
     /// The outcome is `Released` if a node had something at the key, and `AlreadyExpired` if none
     /// had.
@@ -277,13 +274,12 @@ impl Client {
         }
     }
 
-    /// Deletes the key that was inspected on each node that still holds what `seen` found there,
-    /// whichever client holds it: what changed since then stays. Like
+    /// Deletes the inspected key on each node that still holds the value that `seen` found there,
+    /// whichever client holds it. A node whose value has changed keeps the key. Like
     /// [`dangerously_force_release`](Client::dangerously_force_release), this breaks what a lock
     /// promises. Returns what each node answered: `Granted` if it deleted the key.
     ///
-    /// A value that is longer than what an inspection keeps of it is compared as far as it was
-    /// kept.
+    /// An inspection keeps only the beginning of a long value, and only that is compared.
     ///
     /// ```no_run
     /// # fn break_lock(client: &redlatch::Client) -> Result<(), redlatch::Error> {
@@ -308,10 +304,10 @@ impl Client {
     /// 24 hours at most ([`DEFAULT_MAX_HOLD`](crate::DEFAULT_MAX_HOLD)) unless the options set
     /// another bound.
     ///
-    /// The client has no thread of its own: it renews the lock where `act` calls
-    /// [`Guard::check`], or any call of the client, at least every third of the ttl. `act` is not
-    /// interrupted when the lock is lost: it has to call `check` before each side effect. An error
-    /// or a panic in it releases the lock, and then propagates.
+    /// The client has no thread of its own, so `act` has to call [`Guard::check`], or any call of
+    /// the client, at least every third of the ttl: these calls renew the lock. `act` is not
+    /// interrupted when the lock is lost, so it has to call `check` before each side effect. After
+    /// an error or a panic in `act` the lock is released, and the error or panic propagates.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -332,9 +328,9 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// The error of `act`, of any type that an [`Error`] can become; why there is no lock; or
-    /// [`Error::Lost`] if the lock was over before `act` returned. In the last case the result of
-    /// `act` is dropped.
+    /// The error of `act`, whose type has to be made from an [`Error`] by `From`; the error of
+    /// [`lock`](Client::lock); or [`Error::Lost`] if the lock was over before `act` returned. In
+    /// the last case the result of `act` is dropped.
     pub fn with_lock<T, E: From<Error>>(
         &self,
         keys: impl Keys,
@@ -350,13 +346,13 @@ impl Client {
         Ok(value)
     }
 
-    /// The next update of the locks, of the last 256: a loss, or, if a lock is renewed
-    /// ([`Guard::auto_extend`]), an `Expiring` warning. The client notices them inside its calls. A
-    /// lock that was released or given away has none. A later deadline is no update here: read it
-    /// from the guard.
+    /// Returns the next update of a lock: a loss, or, if the lock is renewed
+    /// ([`Guard::auto_extend`]), an `Expiring` warning. The client notices updates inside its
+    /// calls, and keeps the last 256. There are none for a lock that was released or given away,
+    /// nor for a later deadline after a renewal: read that from the guard.
     pub fn poll_lock_update(&self) -> Option<LockUpdate> {
         let mut inner = self.inner.borrow_mut();
-        // What happened to a lock before a fork concerns the parent alone.
+        // After a fork this drops the updates, which concern only the parent.
         inner.engine.check_fork();
         inner.take_completions();
         inner.notices.poll()
@@ -369,8 +365,8 @@ impl Client {
         nodes.map(|index| engine.node_state(NodeId::new(index))).collect()
     }
 
-    /// The next event of the nodes, of the last 256. The client itself resolves host names again
-    /// when their node cannot be reached, and does not report them.
+    /// Returns the next event of a node, of the last 256. The client itself looks up a host name
+    /// again when its node cannot be reached, and does not report that.
     pub fn poll_node_event(&self) -> Option<NodeEvent> {
         let mut inner = self.inner.borrow_mut();
         inner.look_up_names();
@@ -382,14 +378,14 @@ impl Client {
         self.inner.borrow().engine.stats().clone()
     }
 
-    /// Reads and writes until `limit` has passed: renewals of the locks that are extended
-    /// automatically, answers that no call waits for, connections, pending releases. It returns
-    /// earlier when there is a new update ([`poll_lock_update`](Client::poll_lock_update)), so that
-    /// the caller learns of a loss before the deadline, however long the limit is.
+    /// Drives the client until `limit` has passed: renews auto-extended locks, connects to nodes,
+    /// sends pending releases, and reads answers that no call waits for. Returns earlier when there
+    /// is a new update ([`poll_lock_update`](Client::poll_lock_update)), so that the caller can
+    /// learn of a loss before the deadline, however long the limit is.
     ///
-    /// Between its calls a client does none of this. If a node was not connected, or its
-    /// connection was lost, its pending release is written here or in the next call of another
-    /// kind. If there is no such call, it is never written, and the key stays there for its ttl.
+    /// Between its calls a client does none of this. If a node was not connected, or its connection
+    /// was lost, this call or another call of the client sends the node's pending release. Without
+    /// such a call the release is never sent, and the key stays there for its ttl.
     ///
     /// # Errors
     /// If the system's poller fails, and in a forked process.
@@ -402,7 +398,7 @@ impl Client {
         loop {
             inner.turn(end)?;
             if inner.take_completions() || clock::now() >= end {
-                // Requests that follow from the last answers are written now, not with the next
+                // Writes the requests that follow from the last answers now, and not with the next
                 // call.
                 inner.engine.flush();
                 return Ok(());
@@ -410,11 +406,11 @@ impl Client {
         }
     }
 
-    /// The orderly end: releases every lock, also one whose guard was forgotten. Then it reads and
-    /// writes until every node has confirmed, for `timeout` at most. Returns how many keys may be
-    /// left on some node until their ttl is over; zero: none.
+    /// Ends the client in order: releases every lock, also one whose guard was forgotten, and waits
+    /// until every node has confirmed that, but for `timeout` at most. Returns how many keys may be
+    /// left on some node until their ttl is over.
     ///
-    /// Dropping the client instead writes what the sockets take at this moment, and does not wait.
+    /// A drop of the client, instead, only writes what the sockets take without waiting.
     #[must_use = "it returns how many keys may be left on some node"]
     pub fn close(self, timeout: Duration) -> usize {
         let end = clock::now().saturating_add(timeout);
@@ -424,13 +420,14 @@ impl Client {
             return 0;
         }
         inner.engine.release_all();
-        // At least one turn has to find out which connections still live. Some records end by a
-        // timer before a turn sleeps, so no turn sleeps very long.
+        // The first turn finds out which connections still live. A later turn sleeps for at most a
+        // node timeout: some records end by a timer before the sleep, and then no event ends it.
         let step = inner.engine.coordinator().settings().node_timeout;
         let mut until = clock::now();
         loop {
             let turned = inner.turn(until);
-            // No caller polls completions any more, and while any is left the loop does not sleep.
+            // Drops completions, which no call fetches any more: the loop does not sleep while any
+            // is left.
             inner.take_completions();
             let (left, now) = (inner.engine.coordinator().open_records(), clock::now());
             if left == 0 || turned.is_err() || now >= end {
@@ -447,7 +444,8 @@ impl Client {
             let give_up_at = options.give_up_at(clock::now());
             let core = inner.engine.coordinator();
             if keys.iter().any(|key| core.auto_extends_beyond(key, give_up_at)) {
-                // The only thread that could release the lock would wait here.
+                // This thread is the only one that could release the lock, so it must not wait
+                // here.
                 options = options.wait(Duration::ZERO);
             }
             let number = inner.notices.next();
@@ -456,7 +454,7 @@ impl Client {
         })
     }
 
-    /// Waits for a lock that was requested.
+    /// Waits for a lock that was requested, and makes its guard.
     fn guard_of(
         &self,
         inner: &mut Inner,

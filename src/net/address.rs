@@ -5,8 +5,8 @@
 //! * `redis+unix://[user[:password]@]/path[?db=N]`: a socket in the file system
 //! * `host:port`: the same as `redis://host:port`; an IP address needs no port
 //!
-//! User, password and path are percent-encoded. The hazard is a password in an error: an error
-//! about a bad address shows the address without its credentials.
+//! User, password and path are percent-encoded. The hazard is a password in an error message. So an
+//! error about a bad address shows the address without its credentials.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -21,14 +21,14 @@ use crate::proto::settings::{Credentials, NodeSettings, Secret};
 /// The port if the address names none.
 pub const DEFAULT_PORT: u16 = 6379;
 
-/// How many digits a port has at most.
+/// The largest number of digits that a port can have.
 const LONGEST_PORT: usize = 5;
 
 /// The address of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Address {
-    /// Somewhere on the network.
+    /// A TCP port on the network.
     Tcp {
         /// A name or an IP address; IPv6 without its brackets.
         host: Box<str>,
@@ -41,10 +41,10 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// The caller's function that looks names up: takes a name and its port, returns addresses.
+/// The caller's function that looks up names: takes a name and a port, and returns addresses.
 pub(crate) type Resolver = Callback<dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync>;
 
-/// A name to be looked up, on a thread that may block.
+/// A name that has to be looked up, on a thread that may block.
 ///
 /// [`Engine::lookup`](crate::Engine::lookup) returns one, and
 /// [`Engine::set_address`](crate::Engine::set_address) takes the addresses that it finds.
@@ -52,15 +52,15 @@ pub(crate) type Resolver = Callback<dyn Fn(&str, u16) -> io::Result<Vec<SocketAd
 pub struct Lookup {
     host: Box<str>,
     port: u16,
-    /// `None`: the system's resolver.
+    /// The caller's resolver; `None` stands for the system's.
     resolver: Option<Resolver>,
 }
 
 impl Address {
-    /// Parses a URL into the address of the node and what proto needs to know of it.
+    /// Parses a URL into the address of the node, and its settings: label, credentials, database.
     ///
     /// # Errors
-    /// What is wrong with the URL, without its credentials.
+    /// The URL is not a valid address. The error shows it without its credentials.
     pub fn parse(url: &str) -> Result<(Address, NodeSettings), ConfigError> {
         let bad = |problem: &str| ConfigError::Address {
             given: Address::without_credentials(url).into(),
@@ -102,8 +102,8 @@ impl Address {
 
     /// The URL as it may be shown: host, port and database, or the path of a socket.
     ///
-    /// A URL that an error quotes is often one whose `@` was forgotten (`redis://:password`). So
-    /// anything that may be a part of a password reads `***`.
+    /// In a URL that an error quotes, the `@` is often missing (`redis://:password`). So anything
+    /// that may be a part of a password is replaced by `***`.
     pub fn without_credentials(url: &str) -> String {
         let (scheme, rest) = match url.split_once("://") {
             Some((scheme, rest)) if is_scheme(scheme) => (format!("{scheme}://"), rest),
@@ -118,7 +118,7 @@ impl Address {
         format!("{scheme}{credentials}{place}")
     }
 
-    /// How reports name the node: `host:port`, or `unix:/path`.
+    /// The name of the node in reports: `host:port`, or `unix:/path`.
     pub fn label(&self) -> Box<str> {
         match self {
             Address::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
@@ -128,7 +128,7 @@ impl Address {
         .into()
     }
 
-    /// The lookup that finds the node; `None` if the URL has an IP address or a path.
+    /// The lookup of the node's name; `None` if the URL has an IP address or a path.
     pub(crate) fn lookup(&self, resolver: Option<&Resolver>) -> Option<Lookup> {
         match self {
             Address::Tcp { host, .. } if host.parse::<std::net::IpAddr>().is_ok() => None,
@@ -146,8 +146,8 @@ impl Lookup {
         &self.host
     }
 
-    /// Looks the name up. This may block for as long as a name server takes: never call it on the
-    /// loop.
+    /// Looks up the name. This may block for as long as a name server takes, so never call it on
+    /// the thread of the loop.
     ///
     /// # Errors
     /// The error of the system, or of the resolver in the configuration.
@@ -209,7 +209,8 @@ fn database(digits: &str) -> Result<u32, &'static str> {
     number(digits).ok_or("its database is not a number")
 }
 
-/// `host[:port][/db]`, with `***` from the first part on that is none of these.
+/// Shows `host[:port][/db]`, and `***` in place of everything after the first part that is none of
+/// these.
 fn shown_host(place: &str) -> String {
     let host = match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((ip, _)) if ip.parse::<std::net::Ipv6Addr>().is_ok() => ip.len() + 2,
@@ -231,7 +232,7 @@ fn shown_host(place: &str) -> String {
     cut(place, shown)
 }
 
-/// `/path[?db=N]`, with `***` for what stands before the path and for any other query.
+/// Shows `/path[?db=N]`, and `***` in place of text before the path and of any other query.
 fn shown_path(place: &str) -> String {
     let Some(slash) = place.find('/') else { return cut(place, 0) };
     let (before, path) = place.split_at(slash);
@@ -240,19 +241,19 @@ fn shown_path(place: &str) -> String {
     cut(before, 0) + &cut(path, if is_db { path.len() } else { end })
 }
 
-/// The text up to there, and `***` if there is more.
+/// The first `shown` bytes of the text, and `***` if it has more.
 fn cut(text: &str, shown: usize) -> String {
     let more = if shown < text.len() { "***" } else { "" };
     format!("{}{more}", &text[..shown])
 }
 
-/// Whether a scheme may look like this, known or not.
+/// Whether the text has only characters that a scheme may have.
 fn is_scheme(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
 }
 
-/// Whether a text without a scheme is an address: `host:port`, or an IP address alone. A name alone
-/// is none: it may be a password, or a part of one.
+/// Whether a text without a scheme is an address: `host:port`, or only an IP address. Only a name
+/// is no address, because it may be a password, or a part of one.
 fn is_bare_place(text: &str) -> bool {
     let is_place = !text.contains(['@', '/', '?', '#']) && host_and_port(text).is_ok();
     let is_ip = text.ends_with(']') || text.parse::<std::net::Ipv4Addr>().is_ok();
@@ -292,7 +293,7 @@ fn host_and_port(place: &str) -> Result<(&str, u16), &'static str> {
     Ok((host, port))
 }
 
-/// Digits only: `parse` alone would accept a sign.
+/// Parses a number that consists of digits only. `parse` would also accept a sign.
 fn number<N: std::str::FromStr>(digits: &str) -> Option<N> {
     (!digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
         .then(|| digits.parse().ok())
@@ -488,7 +489,7 @@ mod tests {
             ("redis+unix://hunter2/run/s", "redis+unix://***/run/s"),
             ("redis+unix:///run/s?password=hunter2", "redis+unix:///run/s***"),
             ("redis://:x@h:hunter2", "redis://***@h:***"),
-            // Text that can only name a host or port is shown.
+            // Text that can only be a host or a port is shown.
             ("10.0.0.1/x", "10.0.0.1/***"),
             ("http://h:80/1", "http://h:80/1"),
             ("redis://h:65536", "redis://h:65536"),

@@ -1,11 +1,11 @@
-//! A timer that wakes the poller to the microsecond, if the system has one. A poller's own timeout
-//! is whole milliseconds, rounded up, and a wait for another client's lock can be shorter. The
-//! timer also goes on while the machine is suspended; the poller's timeout stops then.
+//! A timer that wakes the poller to the microsecond, if the system has one. The poller's own
+//! timeout is rounded up to whole milliseconds, and the wait for another client's lock can be
+//! shorter. The timer also goes on while the machine is suspended; the poller's timeout stops then.
 //!
-//! An alarm that comes early is harmless. One that never comes only delays the wake-up to the
-//! poller's timeout. A driver may also ask the alarm to replace every timeout: it then sleeps
-//! without one, and the alarm rings when there is something to do at once. For such a driver the
-//! hazard is an alarm that is not set.
+//! An alarm that goes off early is harmless, and one that is missing only delays the wake-up to the
+//! poller's timeout. But a driver may ask the alarm to replace every timeout. Such a driver sleeps
+//! without a timeout, and the alarm also has to ring if there is something to do immediately. For
+//! it the hazard is an alarm that is not set.
 
 use std::io;
 use std::time::Duration;
@@ -14,20 +14,21 @@ use mio::{Registry, Token};
 
 use crate::proto::time::Instant;
 
-/// For sleeps that are longer than this, a system call is not worth a millisecond.
+/// For longer sleeps the alarm is not set, because an error of a millisecond matters less than the
+/// system call.
 const SHORT: Duration = Duration::from_millis(10);
 
 /// Wakes the poller at a moment.
 #[derive(Debug)]
 pub struct Alarm {
     timer: Option<timer::Timer>,
-    /// When it goes off; this may be in the past.
+    /// The moment for which the timer was last set; it may have passed.
     set_to: Instant,
     /// The alarm is set only for sleeps shorter than this.
     shorter_than: Duration,
-    /// The alarm was rung, and the poller has not reported that yet.
+    /// `ring` was called, and the poller has not reported that yet.
     rung: bool,
-    /// By how much tests had advanced the clock when it last went off.
+    /// By how much tests had advanced the clock when the alarm last went off.
     #[cfg(feature = "testing")]
     ahead: Duration,
 }
@@ -53,8 +54,8 @@ impl Alarm {
         self.stands_for_every_timeout()
     }
 
-    /// The poller's timeouts are as fine as the alarm: from now on it is set only for time in
-    /// suspend.
+    /// Stops setting the alarm for short sleeps, because the poller's timeouts are as exact. From
+    /// now on it is set only if time in suspend has to count.
     #[cfg(feature = "io-uring")]
     pub fn leave_short_sleeps(&mut self) {
         self.shorter_than = Duration::ZERO;
@@ -65,14 +66,14 @@ impl Alarm {
         self.timer.is_some() && self.shorter_than == Duration::MAX
     }
 
-    /// Wakes the poller at once, if the alarm replaces every timeout.
+    /// Makes the poller's next sleep end immediately, if the alarm replaces every timeout.
     pub fn ring(&mut self) {
         if self.stands_for_every_timeout() && !self.rung {
             self.rung = self.timer.as_ref().is_some_and(|timer| timer.ring().is_ok());
         }
     }
 
-    /// Takes back a ring.
+    /// Takes back a [`ring`](Alarm::ring) that the poller has not reported yet.
     pub fn disarm(&mut self) {
         if std::mem::take(&mut self.rung) {
             if let Some(timer) = &self.timer {
@@ -81,15 +82,15 @@ impl Alarm {
         }
     }
 
-    /// The poller reported the alarm.
+    /// Records that the poller reported the alarm.
     pub fn went_off(&mut self) {
         self.rung = false;
         #[cfg(feature = "testing")]
         self.look_at_the_clock();
     }
 
-    /// If a test advanced the clock, which also rings a bell of this alarm, the timer goes off too
-    /// late: it is set anew.
+    /// If a test has advanced the clock since the last call, the timer would go off too late: so
+    /// this makes the next `wake_at` set it again.
     #[cfg(feature = "testing")]
     fn look_at_the_clock(&mut self) {
         let ahead = crate::testing::clock::ahead();
@@ -98,8 +99,8 @@ impl Alarm {
         }
     }
 
-    /// Makes sure that the poller wakes at `due`, if the sleep until then is short, or if time
-    /// `in_suspend` counts, too: by the time the machine wakes up, `due` may be long past.
+    /// Makes the poller wake at `due`, if the sleep until then is short, or if `in_suspend` says
+    /// that the poller has to wake even if the machine is suspended in between.
     pub fn wake_at(&mut self, due: Instant, now: Instant, in_suspend: bool) {
         let sleep = due.saturating_since(now);
         if sleep.is_zero() {
@@ -123,7 +124,8 @@ impl Alarm {
         }
     }
 
-    /// Closes the timer, and nothing else: the poller belongs to another process.
+    /// Closes the timer without deregistering it, because after a fork the poller belongs to the
+    /// parent.
     pub fn forget(&mut self) {
         self.timer = None;
     }
@@ -143,18 +145,18 @@ mod timer {
     #[cfg(feature = "testing")]
     use {crate::testing::clock::sleepers, std::sync::Arc};
 
-    /// A timer, and a bell for what is due at once. To ring the bell costs less than to set the
-    /// timer and to take its interrupt.
+    /// A timer, and an eventfd (the bell) that wakes the poller immediately, which costs less than
+    /// setting the timer and taking its interrupt.
     #[derive(Debug)]
     pub struct Timer {
         timer: OwnedFd,
         bell: OwnedFd,
-        /// Is rung by tests that advance the clock.
+        /// The eventfd to which tests write when they advance the clock.
         #[cfg(feature = "testing")]
         advances: Arc<Advances>,
     }
 
-    /// Apart from the bell, because a ring of that one may be taken back.
+    /// An eventfd besides the bell: a ring of the bell may be taken back, but this one must not be.
     #[cfg(feature = "testing")]
     #[derive(Debug)]
     struct Advances(OwnedFd);
@@ -162,7 +164,7 @@ mod timer {
     #[cfg(feature = "testing")]
     impl sleepers::Bell for Advances {
         fn ring(&self) {
-            // Its counter is never full: that takes 2^64 rings.
+            // The write cannot fail: the counter would be full only after 2^64 of them.
             let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
         }
     }
@@ -193,13 +195,13 @@ mod timer {
             Ok(advances)
         }
 
-        /// Makes the poller wake at once.
+        /// Makes the poller wake immediately.
         pub fn ring(&self) -> io::Result<()> {
             rustix::io::write(&self.bell, &1_u64.to_ne_bytes())?;
             Ok(())
         }
 
-        /// Takes back a ring that the poller did not report yet.
+        /// Takes back a ring that the poller has not reported yet.
         pub fn hush(&self) {
             let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         }
@@ -290,7 +292,7 @@ mod tests {
         assert_eq!(set(1000, 1004), at(1007));
     }
 
-    /// Whether it wakes the poller within this time.
+    /// Whether the alarm wakes the poller within this time.
     fn wakes(poll: &mut Poll, alarm: &mut Alarm, within: Duration) -> bool {
         let mut events = Events::with_capacity(4);
         poll.poll(&mut events, Some(within)).expect("the system has it");
@@ -312,7 +314,8 @@ mod tests {
             assert!(wakes(&mut poll, &mut alarm, 20 * second));
             assert!(!wakes(&mut poll, &mut alarm, second / 10));
         }
-        // A later moment replaces a ring. A moment that was set before the ring stays.
+        // Setting a later moment takes back a ring. A moment that was set before the ring stays
+        // set.
         let late = clock::now().saturating_add(hour);
         let soon = clock::now().saturating_add(second);
         alarm.wake_at(soon, clock::now(), false);
@@ -326,7 +329,7 @@ mod tests {
         alarm.ring();
         alarm.disarm();
         assert!(!wakes(&mut poll, &mut alarm, second / 10), "a ring that was hushed");
-        // A moment that is past is due at once.
+        // A moment that has passed wakes the poller immediately.
         alarm.wake_at(soon, clock::now(), false);
         assert!(wakes(&mut poll, &mut alarm, 20 * second));
         alarm.leave(poll.registry());

@@ -1,10 +1,9 @@
-//! A function of the caller's in a configuration. Copies of the configuration share it; it is not
-//! shown.
+//! A function of the caller in a configuration. Copies of the configuration share the function.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// A function of the caller's.
+/// A function of the caller, which `Debug` does not show.
 pub(crate) struct Callback<F: ?Sized>(pub(crate) Arc<F>);
 
 impl<F: ?Sized> Clone for Callback<F> {

@@ -1,18 +1,18 @@
-//! The clock that deadlines are on. It is read only here. With the feature `testing`, a test can
-//! advance it for the whole process (`redlatch::testing::clock`).
+//! The clock by which deadlines are measured. The library reads it only here. With the feature
+//! `testing`, a test can advance it for the whole process (`redlatch::testing::clock`).
 //!
-//! The clock counts the time that the machine is suspended: a lock whose deadline passes while a
-//! laptop or a virtual machine sleeps is over when it wakes. `std::time::Instant` stops during a
-//! suspend on Linux, so deadlines are not of that type.
+//! The clock also counts the time during which the machine is suspended. So if a lock's deadline
+//! passes while a laptop or a virtual machine sleeps, the lock is over when it wakes. On Linux
+//! `std::time::Instant` stops during a suspend, so deadlines are not of that type.
 
 use std::time::SystemTime;
 
 pub use crate::proto::time::Instant;
 
-/// The present moment, on the clock that deadlines are on.
+/// The present moment, on the clock by which deadlines are measured.
 pub fn now() -> Instant {
-    // On Linux the monotonic clock stops in suspend and this one does not. Elsewhere (the BSDs,
-    // macOS) the monotonic clock goes on.
+    // On Linux the monotonic clock stops during a suspend, but the boot clock goes on. On other
+    // systems (the BSDs, macOS) the monotonic clock goes on.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -24,22 +24,23 @@ pub fn now() -> Instant {
     advanced(Instant::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos)))
 }
 
-/// What the clock shows at this moment of the system's clock: tests let time pass.
+/// Adds the time by which tests have advanced the clock.
 #[cfg(feature = "testing")]
 fn advanced(moment: Instant) -> Instant {
     moment.saturating_add(crate::testing::clock::ahead())
 }
 
-/// What the clock shows at this moment of the system's clock: the same.
+/// Without the feature `testing`, nothing advances the clock.
 #[cfg(not(feature = "testing"))]
 const fn advanced(moment: Instant) -> Instant {
     moment
 }
 
-/// Converts a moment of the standard library's clock into one of ours: for deadlines and timers of
-/// a program that uses `std::time::Instant`. Both are equally far from the present.
+/// Converts a moment of the standard library's clock into one of this clock: for deadlines and
+/// timers of a program that uses `std::time::Instant`. Both moments are equally far from the
+/// present.
 ///
-/// If the machine is suspended between now and then, the two moments do not agree any more: our
+/// If the machine is suspended before that moment, the two do not agree any more, because only this
 /// clock counts the suspended time.
 #[expect(clippy::disallowed_methods, reason = "one reading of each clock is what converts")]
 pub fn from_std(moment: std::time::Instant) -> Instant {
@@ -53,8 +54,8 @@ pub fn from_std(moment: std::time::Instant) -> Instant {
     }
 }
 
-/// Converts a moment of our clock into one of the standard library's: for a timer of a runtime
-/// that knows only that one. As with [`from_std`], convert it again after a suspend.
+/// Converts a moment of this clock into one of the standard library's: for a timer of a runtime
+/// that uses `std::time::Instant`. As with [`from_std`], convert it again after a suspend.
 ///
 /// A moment that the standard library cannot express becomes the present.
 #[expect(clippy::disallowed_methods, reason = "one reading of each clock is what converts")]
@@ -66,8 +67,8 @@ pub fn to_std(moment: Instant) -> std::time::Instant {
     moved.unwrap_or(theirs)
 }
 
-/// Converts a moment of our clock into wall time: for logs, and for other programs. Both are
-/// equally far from the present.
+/// Converts a moment of this clock into wall time: for logs, and for other programs. Both moments
+/// are equally far from the present.
 ///
 /// Wall time is set and corrected while the machine runs, so never decide by it whether a lock is
 /// held. A moment that wall time cannot express becomes the present.
@@ -78,9 +79,9 @@ pub fn to_wall(moment: Instant) -> SystemTime {
     moved.and_then(|it| it.checked_sub(ours.saturating_since(moment))).unwrap_or(wall)
 }
 
-/// Converts wall time into a moment of our clock: for a wait until a time of day, say
-/// ([`LockOptions::wait_until`](crate::LockOptions::wait_until)). If the wall clock is set
-/// between now and then, the two moments do not agree any more.
+/// Converts wall time into a moment of this clock: for example for a wait until a time of day
+/// ([`LockOptions::wait_until`](crate::LockOptions::wait_until)). If the wall clock is set before
+/// that moment, the two do not agree any more.
 #[expect(clippy::disallowed_methods, reason = "one reading of each clock is what converts")]
 pub fn from_wall(moment: SystemTime) -> Instant {
     let (ours, wall) = (now(), SystemTime::now());
@@ -170,8 +171,8 @@ mod tests {
         assert!(here.abs_diff(boot) <= 1, "{here} s here, {boot} s since boot");
     }
 
-    /// A machine that was never suspended has the same time on both clocks, so the test above can
-    /// fail only on one that was. In a time namespace the clocks differ on every machine.
+    /// The test above can fail only on a machine that was suspended since its start: on others the
+    /// two system clocks show the same time. In a time namespace they differ on every machine.
     #[cfg(target_os = "linux")]
     #[test]
     #[ignore = "needs unshare: apt-get install util-linux, and run as root"]

@@ -1,6 +1,6 @@
-//! Opens the socket of a node: which address is next, the socket options, whether it is encrypted.
+//! Opens the socket of a node: chooses the address, sets the socket options, and begins TLS.
 //!
-//! When to connect is not decided here: proto decides that, with its back-off.
+//! proto decides when to connect, with its back-off.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,17 +17,17 @@ use super::tls::Encryption;
 use crate::config::Config;
 use crate::proto::error::ConfigError;
 
-/// How long the kernel tries to get bytes acknowledged before it gives up a connection. Proto
-/// notices a silent node sooner; this ends connections to machines that are gone.
+/// How long the kernel waits for sent bytes to be acknowledged before it closes the connection.
+/// This ends connections to machines that are gone; proto notices a silent node before that.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 
-/// After this long an idle connection is probed, so that a dead peer is found before it is needed,
-/// and so that firewalls do not drop the connection.
+/// The kernel probes a connection that was idle for this long. So a dead peer is found before a
+/// request needs it, and firewalls do not drop the connection.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A node's name is looked up again after `STALE_AFTER` failures in a row, and whenever their count
-/// is a multiple of `STALE_EVERY`.
+/// A node's name is looked up again after this many failures in a row, and then whenever their
+/// number is a multiple of [`STALE_EVERY`].
 const STALE_AFTER: u32 = 2;
 const STALE_EVERY: u32 = 8;
 
@@ -35,7 +35,7 @@ const STALE_EVERY: u32 = 8;
 #[derive(Debug)]
 pub struct Connector {
     place: Place,
-    /// The name to look up again.
+    /// The lookup of the node's name, if it has one.
     lookup: Option<Lookup>,
     #[cfg(feature = "tls")]
     encryption: Option<Encryption>,
@@ -53,11 +53,11 @@ enum Place {
 }
 
 impl Connector {
-    /// Looks up nothing: until [`take_found`](Connector::take_found) a node with a name counts as
-    /// down.
+    /// Does not look up the name: a node with a name has no address until
+    /// [`take_found`](Connector::take_found), so [`open`](Connector::open) fails until then.
     ///
     /// # Errors
-    /// If the connection is to be encrypted and cannot be.
+    /// The URL asks for encryption, but the configuration has no TLS, or the host name is invalid.
     pub fn new(address: &Address, config: &Config) -> Result<Connector, ConfigError> {
         let lookup = address.lookup(config.resolver.as_ref());
         let place = match (address, &lookup) {
@@ -97,7 +97,8 @@ impl Connector {
         let address = addresses[*next % addresses.len()];
         *next = (*next + 1) % addresses.len();
         let stream = TcpStream::connect(address)?;
-        // If a platform refuses an option, that costs latency or a later discovery, not safety.
+        // A platform may refuse these options. That costs only latency, or a later discovery of a
+        // dead peer, so errors are ignored.
         let socket = SockRef::from(&stream);
         let _ = socket.set_tcp_nodelay(true);
         let keepalive =
@@ -112,12 +113,13 @@ impl Connector {
         Ok(Stream::Tcp(stream))
     }
 
-    /// The name that may lead elsewhere by now; `None` if the URL has an address.
+    /// The lookup of the node's name, which may lead to another address now; `None` if the URL has
+    /// an IP address or a path.
     pub fn lookup(&self) -> Option<&Lookup> {
         self.lookup.as_ref()
     }
 
-    /// Whether to look the name up again after so many failures in a row.
+    /// Whether to look up the name again after this number of failures in a row.
     pub fn is_stale(&self, failures: u32) -> bool {
         let due = failures == STALE_AFTER || (failures > 0 && failures % STALE_EVERY == 0);
         self.lookup.is_some() && due
@@ -135,7 +137,7 @@ impl Connector {
         self.set_addresses(found.unwrap_or_default());
     }
 
-    /// Takes the addresses that the name leads to now. If there are none, the old ones stay.
+    /// Takes the new addresses of the name. If there are none, keeps the old ones.
     pub fn set_addresses(&mut self, found: Vec<SocketAddr>) {
         if let Place::Tcp { addresses, next, .. } = &mut self.place {
             if !found.is_empty() && *addresses != found {

@@ -1,5 +1,5 @@
-//! How long a client waits for nodes whose connections are being opened, and which errors of its
-//! nodes a new client reports then.
+//! How long a client waits for nodes whose connections are being opened, and the one error of its
+//! nodes that a new client reports afterwards.
 
 use std::time::Duration;
 
@@ -9,14 +9,15 @@ use crate::proto::node_set::NodeId;
 use crate::proto::quorum::majority;
 use crate::proto::time::Instant;
 
-/// The shortest time that a new client gives the other nodes once a quorum is ready: nodes that are
-/// equally fast do not answer in the same moment.
+/// The shortest time that a new client waits for the other nodes after a quorum is ready, because
+/// nodes that are equally fast do not answer in the same moment.
 const LEAST_GRACE: Duration = Duration::from_millis(2);
 
 /// The wait of a client for nodes whose connections are being opened.
 ///
-/// Once a quorum is ready, a client can lock. The other nodes then get as long again as the quorum
-/// took, because healthy nodes are about equally fast. A node that is slower joins later.
+/// When a quorum is ready, a client can acquire locks. It then waits for the other nodes for as
+/// long again as the quorum took, because healthy nodes are about equally fast. A slower node joins
+/// later.
 #[derive(Debug)]
 pub(crate) struct Connecting {
     start: Instant,
@@ -33,8 +34,8 @@ impl Connecting {
         Connecting { least_grace: LEAST_GRACE, ..Connecting::again(core, limit, now) }
     }
 
-    /// The wait of a client whose connections may have been closed meanwhile. Nothing waits if a
-    /// quorum is ready.
+    /// The wait of a client whose connections may have been closed between its calls. There is no
+    /// wait if a quorum is ready.
     pub(crate) fn again(core: &Coordinator, limit: Duration, now: Instant) -> Connecting {
         Connecting {
             start: now,
@@ -45,8 +46,8 @@ impl Connecting {
         }
     }
 
-    /// Until when to wait for the next event; `None` when the wait is over: enough nodes are ready,
-    /// no node is left that may become ready soon, or the time is over.
+    /// Until when to wait for the next event; `None` if the wait is over, because enough nodes are
+    /// ready, no other node may become ready soon, or the time is over.
     pub(crate) fn wait_until(&mut self, core: &Coordinator, now: Instant) -> Option<Instant> {
         if core.reconnecting().is_empty() || now >= self.end {
             return None;
@@ -61,7 +62,8 @@ impl Connecting {
     }
 }
 
-/// One server under two addresses, if found at the start, is a mistake in the list.
+/// Returns an error if two addresses turned out to lead to one server, which is a mistake in the
+/// list of nodes.
 pub(crate) fn refuse_one_server_twice(core: &Coordinator, now: Instant) -> Result<(), Error> {
     let mut nodes = (0..core.settings().nodes.len()).map(NodeId::new);
     if nodes.any(|node| core.last_error(node) == NodeError::SameServer) {

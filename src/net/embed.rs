@@ -1,9 +1,10 @@
-//! The engine as one file descriptor: a poller inside a poller, with a timer in it. So any loop
-//! carries the whole client as one readable descriptor, and needs no timer for it.
+//! The engine as one file descriptor: that of a poller which has the sockets and a timer in it. So
+//! any loop can wait for the whole client by one readable descriptor, and needs no timer for it.
 //!
-//! The hazard is a descriptor that stays silent while there is something to do. So it is readable
-//! as long as completions or updates of locks wait, when a request ends inside the call that made
-//! it, when a node has sent more than one turn reads, and when something is due.
+//! The hazard is a descriptor that is not readable although there is something to do. So it is
+//! readable while the caller has not fetched all completions or updates of locks, if a request
+//! ended inside the call that made it, if a node has sent more than one turn reads, and if a timer
+//! is due.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -25,14 +26,14 @@ use crate::proto::locks::held::updates::LockUpdate;
 /// The engine as one file descriptor, for a loop that is not mio's: epoll, poll(2), libuv, glib,
 /// calloop, a game loop. Linux only.
 ///
-/// Wait until the descriptor is readable, with the level or the edge trigger. Then call
-/// [`tick`](FdEngine::tick), and take the completions, and the updates of locks that are renewed
-/// ([`poll_lock_update`](FdEngine::poll_lock_update)). You need no timeout and no timer: work that
-/// is due makes the descriptor readable, too. It stays readable while any of these is left. A loop
-/// that never sleeps calls `tick` once a turn and does not wait.
+/// Wait until the descriptor is readable, level-triggered or edge-triggered. Then call
+/// [`tick`](FdEngine::tick), and fetch the completions, and the updates of renewed locks
+/// ([`poll_lock_update`](FdEngine::poll_lock_update)). The descriptor stays readable while any of
+/// these is left. You need no timeout and no timer, because work that is due makes the descriptor
+/// readable, too. A loop that never sleeps calls `tick` once per turn without waiting.
 ///
-/// The timer of a request stays set when the request ends, because to take it back would cost a
-/// system call for each request. So the descriptor may become readable once with nothing to do.
+/// When a request ends, its timer stays set, because to unset it would cost a system call for each
+/// request. So the descriptor may become readable once with nothing to do.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -97,20 +98,22 @@ use crate::proto::locks::held::updates::LockUpdate;
 /// request needs `&mut`. After `fork` it belongs to the parent: in the child every request ends as
 /// [`ClosedReason::Forked`](crate::ClosedReason), and the child must not wait for the descriptor,
 /// which both processes share. The copy in the child notices the fork in [`tick`](FdEngine::tick),
-/// and when a [`Batch`] ends. So the child calls `tick` before
-/// [`poll_completion`](FdEngine::poll_completion), which would otherwise hand out a lock that the
-/// parent was granted before the fork. A copy with the same process number is not noticed: see
-/// [`Engine::check_fork`]. No call of it waits, so no signal interrupts one; a signal may interrupt
-/// your own wait. [`Engine`] says what a panic in a function of the [`Config`] does. If a panic of
-/// yours unwinds through an `FdEngine`, it is dropped as usual.
+/// and when a [`Batch`] is dropped. So the child has to call `tick` before
+/// [`poll_completion`](FdEngine::poll_completion), which would otherwise return a lock that the
+/// parent was granted before the fork. A copy that has the same process number cannot be noticed:
+/// see [`Engine::check_fork`].
 ///
-/// Deregister it from your loop before you drop it: as long as a forked process has a copy of the
-/// descriptor, dropping it here does not end the registration.
+/// No call of an `FdEngine` waits, so a signal interrupts only your own wait. [`Engine`] says what
+/// a panic in a function of the [`Config`] does. If a panic of yours unwinds through an `FdEngine`,
+/// it is dropped as usual.
 ///
-/// Dropping it cancels every request, and releases each lock that it won or may yet win but did not
-/// hand out, as far as the sockets take the releases without waiting. A lock that it did hand out
-/// stays until its ttl is over, unless you release it: [`Engine::release_all`] releases all of
-/// them.
+/// Deregister the `FdEngine` from your loop before you drop it: as long as a forked process has a
+/// copy of the descriptor, the drop does not end the registration.
+///
+/// The drop cancels every request. It releases each lock that no completion has returned, also one
+/// that may still be granted, as far as the sockets take the releases without waiting. A lock that
+/// a completion has returned stays until its ttl is over, unless you release it:
+/// [`Engine::release_all`] releases all of them.
 #[derive(Debug)]
 pub struct FdEngine {
     engine: Engine,
@@ -134,20 +137,22 @@ impl FdEngine {
         Ok(embedded)
     }
 
-    /// The engine, for requests. They are written when the handle is dropped, at the end of the
-    /// statement. Hold the handle to write several requests with one write for each node.
+    /// A handle to the engine, for requests. They are written when the handle is dropped, usually
+    /// at the end of the statement. Keep the handle to write several requests with one write per
+    /// node.
     pub fn batch(&mut self) -> Batch<'_> {
         Batch { engine: &mut self.engine }
     }
 
-    /// Reads what the nodes sent, does what is due, and writes what follows from it. Never waits:
-    /// call it when the descriptor is readable, or at any other time.
+    /// Reads what the nodes have sent, handles timers that are due, and writes the requests that
+    /// follow. Never waits, so you may call it at any time, and have to when the descriptor is
+    /// readable.
     ///
-    /// Take the completions from the handle that it returns, and make the requests that follow
-    /// with it. That is the cheapest loop: when the handle is dropped, the requests are written
-    /// together, and only completions that are left make the descriptor readable. A loop that
-    /// drops the handle at once and calls [`poll_completion`](FdEngine::poll_completion) works,
-    /// too, and costs two system calls more for each turn with a completion.
+    /// The cheapest loop fetches the completions from the returned handle, and makes its next
+    /// requests with that handle. When the handle is dropped, it writes these requests together,
+    /// and leaves the descriptor readable only if completions are left. A loop that drops the
+    /// handle immediately and calls [`poll_completion`](FdEngine::poll_completion) works, too, but
+    /// needs two more system calls for each turn with a completion.
     ///
     /// # Errors
     /// When the system's poller fails.
@@ -159,36 +164,36 @@ impl FdEngine {
         Ok(self.batch())
     }
 
-    /// The next request that ended. A lock is handed out only before its deadline.
+    /// Returns the next request that ended. Returns a lock only before its deadline.
     pub fn poll_completion(&mut self) -> Option<Completion> {
         let done = self.engine.poll_completion();
         if done.is_none() {
-            // All completions were taken: they do not keep the descriptor readable any more. If a
-            // lock was taken after its deadline, a release of it may have to be written.
+            // Dropping the handle makes the descriptor not readable any more if nothing is left,
+            // and writes the release of a lock that was fetched after its deadline.
             self.batch();
         }
         done
     }
 
-    /// The next update of a lock, as [`Engine::poll_lock_update`] returns it. The descriptor stays
+    /// Returns the next update of a lock: see [`Engine::poll_lock_update`]. The descriptor stays
     /// readable while updates are left.
     pub fn poll_lock_update(&mut self) -> Option<LockUpdate> {
         let update = self.engine.poll_lock_update();
         if update.is_none() {
-            // All updates were taken: they do not keep the descriptor readable any more.
+            // Dropping the handle makes the descriptor not readable any more if nothing is left.
             self.batch();
         }
         update
     }
 
-    /// The next event of a node. Events do not make the descriptor readable: look for them after
-    /// every [`tick`](FdEngine::tick). An event that comes up during a request is there after the
-    /// next `tick`.
+    /// Returns the next event of a node. Events do not make the descriptor readable, so call this
+    /// after every [`tick`](FdEngine::tick). An event that a request causes can be fetched after
+    /// the next `tick`.
     pub fn poll_node_event(&mut self) -> Option<NodeEvent> {
         self.engine.poll_node_event()
     }
 
-    /// The engine, read-only.
+    /// The engine, for calls that only read.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -290,7 +295,7 @@ mod tests {
         })
     }
 
-    /// All answers are in the socket, and a turn reads a tenth of them.
+    /// All answers have arrived in the socket before the first turn, which reads a tenth of them.
     #[test]
     fn input_that_is_more_than_a_turn_reads_is_reported_again() {
         for make in [level_triggered, edge_triggered] {

@@ -1,11 +1,11 @@
-//! Looks names up beside the loop, each on a short-lived thread: a name server may take its time,
-//! and the loop does not wait for it.
+//! Looks up names, each on a short-lived thread, because a name server may be slow and the loop
+//! must not wait for it.
 //!
-//! A result does not wake the loop: the next turn takes it. While a node is down the engine
-//! connects to it again and again, so there is a next turn.
+//! A result does not wake the loop: the loop takes it in its next turn. While a node is down the
+//! engine connects to it again and again, so there always is a next turn.
 //!
-//! A new engine waits for the first results, in a bounded time. A name that is late is a node that
-//! comes later.
+//! A new engine waits for the first results for a bounded time. A node whose name is found later
+//! joins later.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,27 +22,28 @@ use crate::proto::quorum::majority;
 
 type Found = (NodeId, io::Result<Vec<SocketAddr>>);
 
-/// The shortest time that the other names get once the addresses of a quorum are known.
+/// The shortest time that a new engine waits for the other names after the addresses of a quorum
+/// are known.
 const LEAST_GRACE: Duration = Duration::from_millis(20);
 
 /// The lookups in flight.
 #[derive(Debug)]
 pub(crate) struct Names {
     sender: Sender<Found>,
-    /// Never locked: only what is exclusive uses it. The mutex lets an engine be shared.
+    /// The mutex only makes the type `Sync`. It is never locked, because all uses have `&mut`.
     receiver: Mutex<Receiver<Found>>,
-    under_way: NodeSet,
+    in_flight: NodeSet,
 }
 
 impl Names {
     pub(crate) fn new() -> Names {
         let (sender, receiver) = mpsc::channel();
-        Names { sender, receiver: Mutex::new(receiver), under_way: NodeSet::EMPTY }
+        Names { sender, receiver: Mutex::new(receiver), in_flight: NodeSet::EMPTY }
     }
 
-    /// Looks the names of a new engine's nodes up, passes the results to `take`, and returns the
-    /// lookups that are late. It waits until the last result, or until the addresses of a quorum
-    /// are known and the others had as long again, and for `limit` at most.
+    /// Looks up the names of a new engine's nodes, and passes the results to `take`. Waits until
+    /// all have a result, or until the addresses of a quorum are known and then as long again for
+    /// the others, but for `limit` at most. Returns the lookups that are still in flight.
     pub(crate) fn of_new_engine(
         lookups: Vec<Option<Lookup>>,
         limit: Duration,
@@ -58,15 +59,15 @@ impl Names {
         names
     }
 
-    /// Begins to look the node's name up, unless a lookup of it is in flight. If no thread is
-    /// available, nothing happens: the next failure of the node tries again.
+    /// Begins to look up the node's name, unless a lookup of it is in flight. If no thread can be
+    /// started, does nothing: the engine asks again after later failures of the node.
     pub(crate) fn begin(&mut self, node: NodeId, lookup: Lookup) {
-        if !self.under_way.insert(node) {
+        if !self.in_flight.insert(node) {
             return;
         }
         let sender = self.sender.clone();
         let look_up = move || {
-            // If the caller's function panics, the lookup finds nothing this time.
+            // If the caller's resolver panics, this lookup fails.
             let found = panic::catch_unwind(AssertUnwindSafe(|| lookup.run()));
             let found =
                 found.unwrap_or_else(|_| Err(io::Error::other("Config::resolver: it panicked")));
@@ -75,13 +76,13 @@ impl Names {
         };
         let started = thread::Builder::new().name("redlatch-name".into()).spawn(look_up);
         if started.is_err() {
-            self.under_way.remove(node);
+            self.in_flight.remove(node);
         }
     }
 
     /// Whether a lookup of the node's name is in flight.
     pub(crate) fn is_under_way(&self, node: NodeId) -> bool {
-        self.under_way.contains(node)
+        self.in_flight.contains(node)
     }
 
     fn wait_for_quorum(
@@ -92,7 +93,7 @@ impl Names {
     ) {
         let start = clock::now();
         let end = start.saturating_add(limit);
-        let mut known = nodes - self.under_way.len();
+        let mut known = nodes - self.in_flight.len();
         let mut until = end;
         let quorum = majority(nodes);
         loop {
@@ -101,14 +102,14 @@ impl Names {
                 let grace = now.saturating_since(start).max(LEAST_GRACE);
                 until = now.saturating_add(grace).min(end);
             }
-            if self.under_way.is_empty() || now >= until {
+            if self.in_flight.is_empty() || now >= until {
                 return;
             }
             let Ok((node, found)) = self.receiver().recv_timeout(until.saturating_since(now))
             else {
                 return;
             };
-            self.under_way.remove(node);
+            self.in_flight.remove(node);
             known += usize::from(found.is_ok());
             take(node, found);
         }
@@ -120,11 +121,11 @@ impl Names {
 
     /// The next result.
     pub(crate) fn next_result(&mut self) -> Option<Found> {
-        if self.under_way.is_empty() {
+        if self.in_flight.is_empty() {
             return None;
         }
         let (node, found) = self.receiver().try_recv().ok()?;
-        self.under_way.remove(node);
+        self.in_flight.remove(node);
         Some((node, found))
     }
 

@@ -1,8 +1,8 @@
-//! The counters of a client, for the recorder of the crate `metrics`. The caller says when they are
-//! published, so no request pays for it.
+//! Passes the counters of a client to the recorder of the crate `metrics`. The caller decides when,
+//! so no request takes longer because of it.
 //!
-//! The hazard is two clients in one process: they share the metrics. So the publisher adds what is
-//! new since its last call, and sets nothing that the other client counts, too.
+//! The hazard is a process with two clients, which share the metrics. So the publisher adds to each
+//! shared metric what is new since its last call, and never sets it.
 
 use std::time::Duration;
 
@@ -27,10 +27,10 @@ use crate::proto::stats::{NodeStats, Stats};
 /// ```
 ///
 /// `Stats` counts durations in classes. So each duration is recorded as the middle of its class,
-/// which is at most half as long again, or a quarter shorter.
+/// which is at most 50 % longer, or 25 % shorter, than the duration.
 #[derive(Debug, Default)]
 pub struct MetricsPublisher {
-    /// What was published.
+    /// The counters at the last call.
     last: Stats,
 }
 
@@ -40,8 +40,8 @@ impl MetricsPublisher {
         MetricsPublisher::default()
     }
 
-    /// Publishes what is new since the last call, and the state of each node: `nodes` has their
-    /// labels and states, in the order of the list. It runs the recorder of the program.
+    /// Publishes what is new since the last call, and the state of each node. `nodes` has the label
+    /// and state of each node, in the order of the list. Calls the recorder of the program.
     pub fn publish(&mut self, stats: &Stats, nodes: &[(&str, NodeState)]) {
         let last = std::mem::replace(&mut self.last, stats.clone());
         publish_locks(stats, &last);

@@ -1,22 +1,22 @@
-//! Reads a socket until it is drained, and writes as much as it takes. Generic over `Read` and
-//! `Write`, so that a scripted stream can test it.
+//! Reads from a socket once and reports whether more may be there, and writes as much as the socket
+//! takes. Generic over `Read` and `Write`, so that tests can use a scripted stream.
 
 use std::io::{self, Read, Write};
 
-/// What is known of a socket after a read.
+/// Whether a socket has more to read, after a read.
 #[derive(Debug)]
 pub enum Readiness {
-    /// Nothing is left: the poller reports when more arrives.
+    /// Nothing is left to read. The poller reports when more arrives.
     Drained,
-    /// There may be more, and the poller does not report it.
+    /// More may be left to read, which the poller does not report: read again.
     More,
     /// The other side closed, or the connection failed.
     Closed(io::Error),
 }
 
-/// Reads once into `buffer`; returns how many bytes, and what is known of the socket then. A short
-/// read means drained, unless the other side is known to have closed: then the end is still to be
-/// read.
+/// Reads once into `buffer`, and returns how many bytes were read, and whether more may be left. A
+/// read that does not fill the buffer means `Drained`. But if `read_closed` says that the other
+/// side has closed, it means `More`, because the end has to be read, too.
 pub fn read(stream: &mut impl Read, buffer: &mut [u8], read_closed: bool) -> (usize, Readiness) {
     loop {
         match stream.read(buffer) {
@@ -35,8 +35,8 @@ pub fn read(stream: &mut impl Read, buffer: &mut [u8], read_closed: bool) -> (us
     }
 }
 
-/// Writes `bytes`; returns how many the socket took. Fewer than all: the socket is full, and the
-/// poller reports when it is not.
+/// Writes `bytes`, and returns how many the socket took. If it took fewer than all, the socket is
+/// full, and the poller reports when it takes more.
 ///
 /// # Errors
 /// If the connection failed.

@@ -1,8 +1,8 @@
-//! An open connection, or one that is being opened: over TCP, over a socket in the file system, or
-//! encrypted. Encryption costs the other kinds only a check of which kind it is.
+//! A connection that is open or being opened: over TCP, over TLS, or over a Unix socket.
 //!
-//! The hazard is the close. It is a reset if pending releases go out on the next connection, and
-//! an orderly end if what was written has to arrive.
+//! The hazard is the way in which a connection is closed. If pending releases are sent on the next
+//! connection, it has to be a reset, so that no old command arrives after them. If what was written
+//! has to arrive, it must not be a reset.
 
 use std::io;
 use std::net::Shutdown;
@@ -29,7 +29,8 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Continues the opening as far as possible without waiting; returns whether it is open.
+    /// Continues to open the connection as far as possible without waiting, and returns whether it
+    /// is open.
     ///
     /// # Errors
     /// If opening failed: the error of the system or of the encryption.
@@ -45,7 +46,7 @@ impl Stream {
         }
     }
 
-    /// Whether the TCP connection is open, and TLS is spoken on it.
+    /// Whether this is a TLS connection whose TCP connection is open.
     pub fn is_encrypting(&self) -> bool {
         match self {
             Stream::Tcp(_) | Stream::Unix(_) => false,
@@ -64,8 +65,8 @@ impl Stream {
         }
     }
 
-    /// Writes `bytes`; returns how many were taken, and whether the kernel has everything. If not,
-    /// the poller reports when it takes more.
+    /// Writes `bytes`. Returns how many were accepted, and whether the kernel has taken everything.
+    /// If it has not, the poller reports when the kernel takes more.
     ///
     /// # Errors
     /// If the connection failed.
@@ -79,7 +80,7 @@ impl Stream {
         Ok((count, count == bytes.len()))
     }
 
-    /// Whether bytes were taken that the kernel does not have yet.
+    /// Whether bytes were accepted that the kernel has not taken yet.
     pub fn has_unsent(&self) -> bool {
         match self {
             Stream::Tcp(_) | Stream::Unix(_) => false,
@@ -88,7 +89,7 @@ impl Stream {
         }
     }
 
-    /// Whether bytes may have been read while the connection was being opened.
+    /// Whether the stream may hold bytes that were read while the connection was being opened.
     pub fn may_hold_input(&self) -> bool {
         match self {
             Stream::Tcp(_) | Stream::Unix(_) => false,
@@ -97,16 +98,18 @@ impl Stream {
         }
     }
 
-    /// Closes by a reset, so that nothing the kernel still holds arrives after what the next
-    /// connection writes. Only for a client that goes on, and sends its pending releases on that
-    /// connection. If something else holds the socket open (`shared`), it is disconnected first.
+    /// Closes by a reset. So bytes that the kernel still holds cannot arrive after those of the
+    /// next connection. Only for a client that goes on and sends its pending releases on that
+    /// connection. If io_uring still holds the socket open (`shared`), this disconnects the socket
+    /// first.
     pub fn reset(self, shared: bool) {
         if shared {
             self.disconnect();
         }
         let socket = match &self {
             Stream::Tcp(stream) => SockRef::from(stream),
-            // The other end of a Unix socket is on this machine: nothing arrives after the close.
+            // What was written to a Unix socket is already at the other end, so nothing arrives
+            // later.
             Stream::Unix(_) => return,
             #[cfg(feature = "tls")]
             Stream::Tls(stream) => SockRef::from(stream.tcp()),
@@ -114,7 +117,7 @@ impl Stream {
         let _ = socket.set_linger(Some(Duration::ZERO));
     }
 
-    /// Ends the connection at once, by a reset over TCP, although an operation of io_uring keeps
+    /// Ends the connection immediately (TCP by a reset), although an operation of io_uring keeps
     /// the socket open.
     #[cfg(feature = "io-uring")]
     fn disconnect(&self) {
@@ -126,11 +129,11 @@ impl Stream {
         };
     }
 
-    /// Without io_uring the close ends the connection.
+    /// Does nothing: without io_uring the close ends the connection.
     #[cfg(not(feature = "io-uring"))]
     fn disconnect(&self) {}
 
-    /// The socket, if its bytes are neither encrypted nor decrypted in this process.
+    /// The socket; `None` if this process encrypts and decrypts its bytes.
     #[cfg(feature = "io-uring")]
     pub fn plain(&self) -> Option<BorrowedFd<'_>> {
         match self {
@@ -141,7 +144,7 @@ impl Stream {
         }
     }
 
-    /// Closes so that what was written still arrives: at the end of a client.
+    /// Closes so that what was written still arrives. For the end of a client.
     pub fn finish(self) {
         let _ = match self {
             Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),

@@ -1,10 +1,10 @@
-//! Encrypted connections: which CAs to trust, our own certificate, and a TLS session over a
+//! Encrypted connections: which CAs to trust, the client's certificate, and a TLS session over a
 //! non-blocking socket.
 //!
-//! Encryption has a price: the session allocates for each record it writes, and the handshake is
-//! computed on the loop (below 1 ms). The hazard is decrypted bytes that stay unread after the
-//! poller has reported the socket. So a read goes on until the socket is drained or the buffer is
-//! full.
+//! Encryption has a cost: the session allocates for each record that it writes, and computes the
+//! handshake on the thread of the loop (less than 1 ms). The hazard is that decrypted bytes stay
+//! unread, because the poller does not report them. So a read goes on until the socket is drained
+//! or the buffer is full.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -18,62 +18,63 @@ use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection,
 
 use crate::proto::error::ConfigError;
 
-/// Which CAs to trust and our own certificate on encrypted connections: for
+/// Which CAs to trust on encrypted connections, and the client's certificate: for
 /// [`Config::tls`](crate::Config::tls).
 ///
-/// The nodes are yours, and so is, as a rule, the CA that signs their certificates:
-/// [`trusting`](Tls::trusting) trusts it, and no other. The CAs of the system are trusted only by
-/// `system` (feature `system-ca`). A `rustls::ClientConfig` of your own may trust any CA.
+/// The CA that signs the certificates of your nodes is usually your own:
+/// [`trusting`](Tls::trusting) trusts only that CA. Only `system` (feature `system-ca`) trusts the
+/// CAs of the system. A `rustls::ClientConfig` of your own may trust any CA.
 #[derive(Clone)]
 pub struct Tls {
     config: Arc<ClientConfig>,
 }
 
 impl Tls {
-    /// Trusts nodes with a certificate of this CA, or of one of these (PEM).
+    /// Trusts nodes with a certificate of this CA, or of any of these if `ca` has several (PEM).
     ///
     /// # Errors
-    /// If `ca` is not PEM with certificates in it.
+    /// `ca` is not PEM, or has no certificate.
     pub fn trusting(ca: &[u8]) -> Result<Tls, ConfigError> {
         Tls::of(roots(ca)?, None)
     }
 
-    /// The same, with a client certificate and its chain up to the CA (PEM), and its key (PEM),
-    /// for nodes that require one.
+    /// As [`trusting`](Tls::trusting), with a client certificate for nodes that require one: the
+    /// certificate and its chain up to the CA (PEM), and its key (PEM).
     ///
     /// # Errors
-    /// If one of them is no such PEM, or the key does not belong to the certificate.
+    /// One of them is not such a PEM, or the key does not belong to the certificate.
     pub fn mutual(ca: &[u8], certificate: &[u8], key: &[u8]) -> Result<Tls, ConfigError> {
         Tls::of(roots(ca)?, Some((certificate, key)))
     }
 
-    /// Trusts nodes with a certificate of a CA that this system trusts. `SSL_CERT_FILE` and
-    /// `SSL_CERT_DIR` replace those of the system.
+    /// Trusts nodes with a certificate of a CA that this system trusts. The variables
+    /// `SSL_CERT_FILE` and `SSL_CERT_DIR` name other CAs in place of those.
     ///
     /// # Errors
-    /// If the system has no CA.
+    /// The system has no CA.
     #[cfg(feature = "system-ca")]
     pub fn system() -> Result<Tls, ConfigError> {
         Tls::of(system_roots()?, None)
     }
 
-    /// The same, with a client certificate and its key: as of [`mutual`](Tls::mutual).
+    /// As [`system`](Tls::system), with a client certificate and its key as for
+    /// [`mutual`](Tls::mutual).
     ///
     /// # Errors
-    /// If the system has no CA, or as of `mutual`.
+    /// Those of `system` and of `mutual`.
     #[cfg(feature = "system-ca")]
     pub fn system_mutual(certificate: &[u8], key: &[u8]) -> Result<Tls, ConfigError> {
         Tls::of(system_roots()?, Some((certificate, key)))
     }
 
-    /// Trusts these, with a certificate and its key.
+    /// Trusts these CAs. `own` is the client certificate and its key.
     fn of(roots: RootCertStore, own: Option<(&[u8], &[u8])>) -> Result<Tls, ConfigError> {
         let builder = builder(roots)?;
         let config = match own {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
                 let certificates = certificates(certificate, "the client certificate")?;
-                // The parser has seen the key, so its error text is not quoted.
+                // The parser's error text is not quoted, because it may have a part of the key.
                 let key = PrivateKeyDer::from_pem_slice(key)
                     .map_err(|_| bad("client key: no private key in PEM"))?;
                 builder
@@ -84,7 +85,7 @@ impl Tls {
         Ok(Tls { config: Arc::new(config) })
     }
 
-    /// The configuration of a session: for other connections to the same nodes.
+    /// The configuration of rustls, with which a program can make its own connections to the nodes.
     pub fn client_config(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.config)
     }
@@ -121,7 +122,7 @@ fn roots(ca: &[u8]) -> Result<RootCertStore, ConfigError> {
     Ok(roots)
 }
 
-/// The CAs of the system. Single ones that cannot be read are left out, as every program does.
+/// The CAs of the system, without those that cannot be read.
 #[cfg(feature = "system-ca")]
 fn system_roots() -> Result<RootCertStore, ConfigError> {
     let found = rustls_native_certs::load_native_certs();
@@ -136,7 +137,7 @@ fn system_roots() -> Result<RootCertStore, ConfigError> {
 }
 
 fn builder(roots: RootCertStore) -> Result<Builder, ConfigError> {
-    // The provider is named, so that a program with two providers needs no default.
+    // Names the provider, because a program with two providers has no default one.
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -165,7 +166,7 @@ pub(super) struct Encryption {
 }
 
 impl Encryption {
-    /// For the node called `host`, whose certificate has to be for that name or IP address.
+    /// The encryption for the node `host`, whose certificate has to be for that name or IP address.
     pub(super) fn to(host: &str, tls: Option<&Tls>) -> Result<Encryption, ConfigError> {
         let Some(tls) = tls else {
             return Err(bad(format!(
@@ -186,12 +187,12 @@ impl Encryption {
     }
 }
 
-/// A TLS session on a socket that never waits.
+/// A TLS session on a non-blocking socket.
 #[derive(Debug)]
 pub struct TlsStream {
     tcp: TcpStream,
     session: ClientConnection,
-    /// An error that came after good bytes: the next read returns it.
+    /// An error that came in a read which also got bytes: the next read returns the error.
     failure: Option<io::Error>,
 }
 
@@ -206,10 +207,10 @@ impl TlsStream {
         &mut self.tcp
     }
 
-    /// Continues the handshake as far as possible without waiting; returns whether it is done.
+    /// Continues the handshake as far as possible without waiting, and returns whether it is done.
     ///
     /// # Errors
-    /// If the handshake failed: why, in words for an operator.
+    /// The handshake failed. The error says why, in words for an operator.
     pub fn shake_hands(&mut self) -> io::Result<bool> {
         loop {
             self.push()?;
@@ -224,7 +225,7 @@ impl TlsStream {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => {
-                    // `push` sends the alert to the node.
+                    // Sends the node the alert that says why.
                     let _ = self.push();
                     return Err(error);
                 }
@@ -232,8 +233,9 @@ impl TlsStream {
         }
     }
 
-    /// Encrypts `bytes`, and writes them after what was left before. Returns how many were taken,
-    /// and whether the kernel has everything. As long as the kernel keeps up, this is one write.
+    /// Encrypts `bytes`, and writes them after the encrypted bytes that were left before. Returns
+    /// how many were accepted, and whether the kernel has taken everything. Makes only one write
+    /// while the kernel takes everything.
     ///
     /// # Errors
     /// If the connection failed.
@@ -245,18 +247,18 @@ impl TlsStream {
                 Ok(true) if taken == bytes.len() => return Ok((taken, true)),
                 Ok(true) => {}
                 Ok(false) => return Ok((taken, false)),
-                // The node's alert with the reason may be unread in the socket.
+                // If the socket has an unread alert of the node, that says why the write failed.
                 Err(error) => return Err(self.pull().err().filter(is_of_tls).unwrap_or(error)),
             }
         }
     }
 
-    /// Whether encrypted bytes wait that the kernel does not have yet.
+    /// Whether there are encrypted bytes that the kernel has not taken yet.
     pub fn has_unsent(&self) -> bool {
         self.session.wants_write()
     }
 
-    /// Sends the end of the session, and closes so that it arrives.
+    /// Ends the session, and closes so that what was written still arrives.
     ///
     /// # Errors
     /// If the connection failed before.
@@ -266,7 +268,7 @@ impl TlsStream {
         self.tcp.shutdown(Shutdown::Write)
     }
 
-    /// Writes the encrypted bytes; returns whether the kernel took all of them.
+    /// Writes the encrypted bytes, and returns whether the kernel took all of them.
     fn push(&mut self) -> io::Result<bool> {
         while self.session.wants_write() {
             match self.session.write_tls(&mut self.tcp) {
@@ -280,8 +282,8 @@ impl TlsStream {
         Ok(true)
     }
 
-    /// Reads once from the socket and decrypts; returns how many bytes came, zero at the end, and
-    /// whether those were all there were.
+    /// Reads once from the socket and decrypts. Returns how many bytes were read (zero at the end),
+    /// and whether the socket is drained.
     fn pull(&mut self) -> io::Result<(usize, bool)> {
         let mut socket = Noting { tcp: &mut self.tcp, drained: false };
         let count = loop {
@@ -297,7 +299,7 @@ impl TlsStream {
 }
 
 impl Read for TlsStream {
-    /// As for a plain socket: fewer bytes than asked for mean that it is drained.
+    /// Reads as a plain socket does: if the buffer is not filled, the stream is drained.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let (mut filled, mut drained) = (0, false);
         loop {
@@ -331,7 +333,7 @@ impl Read for TlsStream {
     }
 }
 
-/// Reads, and notes whether fewer bytes came than were asked for.
+/// Reads from the socket, and records whether a read did not fill its buffer.
 struct Noting<'a> {
     tcp: &'a mut TcpStream,
     drained: bool,
@@ -349,7 +351,7 @@ fn is_of_tls(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidData
 }
 
-/// Why a session failed, in words for an operator if the library's words are for developers.
+/// The error of a session. Replaces some texts of rustls by words for an operator.
 fn failed(error: &rustls::Error) -> io::Error {
     let words = match error {
         rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {

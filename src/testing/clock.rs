@@ -1,5 +1,5 @@
-//! Time that a test lets pass, for all clients of this process and for its in-process masters at
-//! once, without a sleep.
+//! Advances the clock without a sleep, for all clients and in-process masters of this process
+//! together.
 //!
 //! Each test takes [`alone`] first, because all tests of one process share the clock.
 //!
@@ -17,7 +17,7 @@
 //! let ttl = Duration::from_secs(30);
 //!
 //! let late = first.lock("invoice:42", ttl)?;
-//! clock::advance(ttl); // the first holder was away for too long
+//! clock::advance(ttl); // as if the first holder's process had not run for so long
 //! assert!(late.check().is_err());
 //! let _next = second.try_lock("invoice:42", ttl)?;
 //! # Ok(())
@@ -29,51 +29,52 @@
 //! # What moves
 //!
 //! * `redlatch::clock::now()`, and with it every deadline, timer and wait of every client of this
-//!   process, through whichever interface it is used. On Linux, each driver that sleeps is woken;
-//!   elsewhere it notices at the end of its present sleep.
+//!   process, of any interface. On Linux an advance wakes each driver that sleeps. On other systems
+//!   a driver notices the advance at the end of its present sleep.
 //! * The ttls, the uptime and the answer to `TIME` of every [in-process master](super::tcp), also
 //!   of a frozen or killed one. To move masters alone, as if their clients had not noticed that
 //!   time: [`Masters::advance`](super::tcp::Masters::advance), or
 //!   [`LocalMaster::advance`](super::tcp::LocalMaster::advance) for one.
 //!
-//! The clocks of the standard library and of a runtime do not move, nor do other processes, real
-//! servers, and the [delay](super::tcp::LocalMaster::delay) of a reply. The clock never goes back,
-//! and an advance cannot be undone.
+//! An advance moves neither the clocks of the standard library and of a runtime, nor other
+//! processes, real servers, and the [delay](super::tcp::LocalMaster::delay) of a reply. The clock
+//! never goes back, and an advance cannot be undone.
 //!
 //! # The hazards
 //!
 //! * **Tests of one process share the clock.** `cargo test` runs those of one binary side by side,
 //!   and an advance in one ends the locks of all others. So every test of that binary that has a
 //!   client takes [`alone`], or the tests that advance the clock have a binary of their own.
-//! * **All of the time passes at once.** A lock that is renewed, and whose deadline is jumped over,
-//!   is lost: no node was asked in between. Advance by a third of the ttl, and wait until the
-//!   deadline is a later one.
-//! * **A request in flight counts as unanswered for that time**: to a real server, to a master that
-//!   is frozen or whose replies are delayed, and the next step of a handshake. Such a node may be
-//!   suspect or down for a while; a client that has just connected may have only a quorum so far.
-//!   What has arrived is read before any timeout counts.
+//! * **All of the time passes in one step.** If an advance passes the deadline of a lock that is
+//!   renewed, the lock is lost, because there was no time to renew it. So advance by a third of the
+//!   ttl, and wait until the deadline is a later one.
+//! * **A request in flight counts as unanswered for that time** if it goes to a real server, to a
+//!   master that is frozen or whose replies are delayed, or if it is a step of a handshake. Such a
+//!   node may become suspect or down for a while. (A client that has just connected may have only a
+//!   quorum so far.) Replies that have arrived are read before any timeout takes effect.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// By how many nanoseconds this process is ahead of the system's clock. It only grows.
+/// The sum of all advances in nanoseconds. It only grows.
 static AHEAD: AtomicU64 = AtomicU64::new(0);
 
-/// The test that has the clock for itself.
+/// Locked by the test that has the clock for itself.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// How long an advance waits for the masters to answer, at most: a client may go on asking.
+/// How long an advance waits for the answers of the masters. There is a limit because a client may
+/// send requests all the time.
 #[cfg(feature = "net")]
 const ANSWERED_WITHIN: Duration = Duration::from_millis(500);
 
-/// Lets this much time pass at once, for every client and every in-process master of this process.
+/// Advances the clock by this time, for every client and every in-process master of this process.
 ///
-/// Before that, waits until the masters that are not frozen have answered what was sent to them,
-/// for half a second at most, so that no such request seems to take that time.
+/// Before that, waits for at most half a second until the masters that are not frozen have answered
+/// all requests. Otherwise those requests would seem to have taken the whole time.
 ///
-/// What becomes due happens in the next turn of its driver, which is woken for that: on another
-/// thread shortly after this call returns, and in a blocking client in its next call.
+/// What becomes due is done by its driver, which is woken: on another thread shortly after this
+/// call returns, and in a blocking client in its next call.
 pub fn advance(by: Duration) {
     #[cfg(feature = "net")]
     answerers::wait(ANSWERED_WITHIN);
@@ -84,25 +85,25 @@ pub fn advance(by: Duration) {
     sleepers::wake();
 }
 
-/// By how much this process is ahead of the system's clock: the sum of all advances.
+/// By how much the clock of this process is ahead of the system's clock: the sum of all advances.
 pub fn ahead() -> Duration {
     Duration::from_nanos(AHEAD.load(Ordering::Acquire))
 }
 
-/// Waits until no other test has the clock, and keeps it until the returned value is dropped, also
-/// by a panic. It only excludes other callers of `alone`.
+/// Waits until no other test has the clock, and excludes other callers of `alone` until the
+/// returned value is dropped, also by a panic.
 pub fn alone() -> Alone {
     Alone { _turn: ALONE.lock().unwrap_or_else(PoisonError::into_inner) }
 }
 
-/// The turn of one test with the clock: see [`alone`].
+/// Excludes the other tests that use the clock: see [`alone`].
 #[derive(Debug)]
 #[must_use = "another test has its turn as soon as this is dropped"]
 pub struct Alone {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// The masters whose answers an advance waits for.
+/// The in-process masters, for whose answers an advance waits.
 #[cfg(feature = "net")]
 pub(crate) mod answerers {
     use super::*;
@@ -110,7 +111,8 @@ pub(crate) mod answerers {
 
     /// A master of this process.
     pub(crate) trait Answerer: Send + Sync {
-        /// Whether it has answered all that was sent to it, as far as it will now.
+        /// Whether the master has answered all that was sent to it. A master that does not answer
+        /// now (because it is frozen, for example) returns `true`, too.
         fn has_answered_all(&self) -> bool;
     }
 
@@ -121,7 +123,7 @@ pub(crate) mod answerers {
         ANSWERERS.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on it is waited for, until it is dropped.
+    /// Lets every advance wait for this master, until it is dropped.
     pub(crate) fn note<A: Answerer + 'static>(master: &Arc<A>) {
         let master: Weak<A> = Arc::downgrade(master);
         let mut answerers = answerers();
@@ -129,7 +131,7 @@ pub(crate) mod answerers {
         answerers.push(master);
     }
 
-    /// Waits until all of them have answered, and no longer than `limit`.
+    /// Waits until all masters have answered, but for at most `limit`.
     pub(super) fn wait(limit: Duration) {
         let start = crate::net::clock::now();
         let all: Vec<Arc<dyn Answerer>> = answerers().iter().filter_map(Weak::upgrade).collect();
@@ -142,15 +144,15 @@ pub(crate) mod answerers {
     }
 }
 
-/// What wakes the drivers that sleep.
+/// Wakes the drivers that sleep.
 #[cfg(feature = "net")]
 pub(crate) mod sleepers {
     use super::*;
     use std::sync::{Arc, Weak};
 
-    /// A bell in the poller of one driver.
+    /// Wakes the poller of one driver.
     pub(crate) trait Bell: Send + Sync {
-        /// Wakes the driver, now or from its next sleep.
+        /// Ends the driver's present sleep, or else its next one.
         fn ring(&self);
     }
 
@@ -161,7 +163,7 @@ pub(crate) mod sleepers {
         BELLS.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on this bell is rung at each advance, until it is dropped.
+    /// Lets every advance ring this bell, until it is dropped.
     #[cfg(target_os = "linux")]
     pub(crate) fn note<B: Bell + 'static>(bell: &Arc<B>) {
         let bell: Weak<B> = Arc::downgrade(bell);

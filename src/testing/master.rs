@@ -1,16 +1,16 @@
-//! A Redis master as a plain value: its answers follow from the time and the bytes that it is
+//! A Redis master as a plain value: its answers depend only on the time and the bytes that it is
 //! given. It has no socket, no clock, no thread, and no randomness but the seed.
 //!
 //! The master answers as `redis-server` 7.0 does, byte for byte, for the commands that a lock
-//! needs; a test compares the two with random commands. Every other command is unknown to it. It
-//! is not a place for data: nothing bounds what it holds.
+//! needs; a test compares the two with random commands. It knows no other command. It is not made
+//! to store data: nothing limits how much it holds.
 //!
-//! The hazard is time. Each call passes the time, and nothing happens between calls. A key is gone
-//! at its moment, not up to 1 ms later as on a real node. The master notices that only when a
-//! command reads the key, so a push about an expired key comes then or never. `now` is a moment on
-//! any monotonic clock; it must not go backwards from call to call. A master's wall clock, which
-//! its ttls run on, is that clock plus an offset. [`Master::step_wall_clock`] moves it as a
-//! careless operator would.
+//! The hazard is time. The caller passes the time to each call, and nothing happens between calls.
+//! A key ends exactly when its ttl is over, and not up to 1 ms later as on a real node. The master
+//! notices that only when a command reads the key, so only then does it push that the key expired.
+//! `now` is a moment on any monotonic clock, and must not go backwards from call to call. The ttls
+//! of a master run on its wall clock, which is that clock plus an offset.
+//! [`Master::step_wall_clock`] changes the offset, as a careless operator would.
 //!
 //! ```
 //! use redlatch::proto::Instant;
@@ -50,23 +50,24 @@ use crate::proto::time::Instant;
 
 /// As many databases as a server has by default.
 const DATABASES: usize = 16;
-/// A server takes the first two client ids for itself.
+/// The id of the first client: a server uses the first two ids for itself.
 const FIRST_CLIENT: u64 = 3;
-/// The wall clock at `now` zero, in Unix nanoseconds: a day in 2023, so that no ttl is before 1970.
+/// The wall clock at `now` zero, in Unix nanoseconds: a day in 2023, so that the wall clock can be
+/// set back without getting before 1970.
 const WALL_CLOCK: i128 = 1_700_000_000_000_000_000;
 const MILLISECOND: i128 = 1_000_000;
 const SECOND: i128 = 1_000_000_000;
 
-/// One connection to a [`Master`], from its `connect` to its end. One master never uses it twice.
+/// The id of one connection to a [`Master`]. A master never uses the same id again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(u64);
 
 /// What a master sends on one connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
-    /// The connection it is for.
+    /// The connection to which the bytes go.
     pub connection: ConnectionId,
-    /// Replies and pushes, in order; may be empty when the connection closes.
+    /// Replies and pushes, in order. May be empty if the connection closes.
     pub bytes: Vec<u8>,
     /// The master closes the connection after these bytes, and has forgotten it.
     pub closes: bool,
@@ -75,14 +76,14 @@ pub struct Output {
 /// What a restarted master has in its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Restart {
-    /// Nothing: a node without persistence.
+    /// Nothing, as a node without persistence.
     Empty,
-    /// Every key it had, each with what is left of its ttl by now: as with an append-only file.
+    /// Every key that it had, each with what is left of its ttl, as with an append-only file.
     WithData,
 }
 
-/// What a master saves to its disk: all its keys, and the moment on the wall clock at which each of
-/// them ends.
+/// What a master saves to its disk: all its keys, each with the moment on the wall clock at which
+/// the key ends.
 #[derive(Debug, Clone)]
 pub struct Dump {
     databases: Vec<Database>,
@@ -92,7 +93,7 @@ pub struct Dump {
 /// The server that a [`Master`] imitates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Flavor {
-    /// Redis 7.0.15: the version that a test compares it with.
+    /// Redis 7.0.15, with which a test compares the master.
     #[default]
     Redis70,
     /// A server as `Redis70` with `DELEX`, `CLIENT SETINFO` and the version of Redis 8.4.
@@ -104,39 +105,42 @@ pub enum Flavor {
 
 /// A state in which a master answers some commands with an error.
 ///
-/// The texts are those of a real server, and so are the commands that fail, also inside a script.
+/// The error texts are those of a real server. The same commands fail as on a real server, also
+/// inside a script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trouble {
-    /// `-LOADING`: it reads its data after a start. `HELLO` and `INFO` work.
+    /// `-LOADING`: the server is reading its data after a start. `HELLO` and `INFO` work.
     Loading,
     /// `-BUSY`: a script runs for too long. `HELLO` and `AUTH` work.
     Busy,
-    /// `-MISCONF`: it cannot save its data, and refuses writes.
+    /// `-MISCONF`: the server cannot save its data, and refuses writes.
     Misconf,
-    /// `-NOREPLICAS`: it has fewer replicas than its configuration requires, and refuses writes.
+    /// `-NOREPLICAS`: the server has fewer replicas than its configuration requires, and refuses
+    /// writes.
     NoReplicas,
-    /// `-OOM`: its memory is full, and it refuses commands that may need more.
+    /// `-OOM`: the server's memory is full, and it refuses commands that may need more.
     OutOfMemory,
-    /// `-OOM` in the middle of a script: after so many writes of one run it refuses the next that
-    /// may need more. No server of today does so.
+    /// `-OOM` in the middle of a script: after a number of writes in one run, the server refuses
+    /// the next write that may need more memory. No present server does that.
     OutOfMemoryInside {
-        /// How many writes it executes first.
+        /// How many writes of a run it executes before it refuses one.
         after: usize,
     },
-    /// `-READONLY`: it is a replica, and says so in `HELLO` and `INFO`.
+    /// `-READONLY`: the server is a replica, as `HELLO` and `INFO` report.
     Replica,
-    /// `-MASTERDOWN`: it is a replica without its master, configured not to answer from old data.
+    /// `-MASTERDOWN`: the server is a replica without a connection to its master, and is configured
+    /// not to answer from old data.
     MasterDown,
-    /// New connections get this error line, without a request, and are closed. Without the leading
-    /// `-`.
+    /// A new connection gets this error line without having asked, and is closed. Give the line
+    /// without the leading `-`.
     TurnsAway(String),
-    /// Calls of these commands, or of every command if the list is empty, get these bytes and have
-    /// no effect. This imitates a proxy in between, a missing permission, or a lie. Inside a script
-    /// only an error counts, and only of commands that are named.
+    /// These commands, or every command if the list is empty, get these bytes as their reply and
+    /// have no effect. This imitates a proxy, a missing permission, or a lie. Inside a script only
+    /// commands that are named fail, and only if the reply is an error.
     Answers {
         /// Names as in `COMMAND INFO`: `set`, `client|kill`.
         commands: Vec<String>,
-        /// A whole reply with its end of line, or none at all.
+        /// A whole reply with its line end, or nothing, for no reply.
         reply: Vec<u8>,
     },
 }
@@ -147,28 +151,28 @@ pub struct Master {
     seed: u64,
     starts: u64,
     wall_offset: i128,
-    /// The wall clock at the start, for the uptime.
+    /// The wall clock when the process started, for the uptime.
     started: i128,
     databases: Vec<Database>,
-    /// The scripts it has loaded, by SHA1.
+    /// The SHA1 of each loaded script.
     scripts: BTreeSet<&'static str>,
     connections: BTreeMap<ConnectionId, Connection>,
     last_connection: u64,
-    /// What to subtract from a connection's number for its `CLIENT ID`, which starts over at a
-    /// restart.
+    /// The number of the last connection before the restart. `CLIENT ID` counts connections from
+    /// there.
     before_start: u64,
     registrations: Registrations,
-    /// Connections with output, in the order in which they first had it.
+    /// Connections with output, in the order in which each got its first.
     speakers: VecDeque<ConnectionId>,
     flavor: Flavor,
     password: Option<Vec<u8>>,
     troubles: Vec<Trouble>,
     info: BTreeMap<String, String>,
-    /// How often it was promoted from replica to master.
+    /// How often this server was promoted from replica to master.
     promotions: u64,
-    /// The offset of the last promotion that it knows of.
+    /// The `second_repl_offset` of the last promotion that the server remembers.
     second_offset: Option<u64>,
-    /// Whether it counts the ends of keys in whole milliseconds.
+    /// Whether keys end at whole milliseconds.
     whole_milliseconds: bool,
 }
 
@@ -200,8 +204,8 @@ impl Master {
         master
     }
 
-    /// Opens a connection. A master that [turns it away](Trouble::TurnsAway) sends the error at
-    /// once.
+    /// Opens a connection. A master that [turns it away](Trouble::TurnsAway) sends the error
+    /// immediately.
     pub fn connect(&mut self) -> ConnectionId {
         self.last_connection += 1;
         let id = ConnectionId(self.last_connection);
@@ -217,7 +221,7 @@ impl Master {
         id
     }
 
-    /// The peer closed the connection: output that it has not read is lost.
+    /// Closes a connection for the peer. Output that was not taken out is lost.
     pub fn disconnect(&mut self, connection: ConnectionId) {
         self.connections.remove(&connection);
     }
@@ -248,7 +252,7 @@ impl Master {
         }
     }
 
-    /// The next output, one connection at a time, or `None` when all is sent.
+    /// Takes out the next output, which is that of one connection; `None` if there is no more.
     pub fn poll_output(&mut self) -> Option<Output> {
         while let Some(id) = self.speakers.pop_front() {
             // The peer may have disconnected since.
@@ -269,10 +273,10 @@ impl Master {
         None
     }
 
-    /// Ends the process and starts a new one: every connection closes without further output,
+    /// Ends the process and starts a new one. Every connection closes without further output,
     /// scripts and tracking are forgotten, the `run_id` is new and the uptime zero. The
-    /// configuration (flavor, password, troubles) stays. If it keeps its data, it also keeps the
-    /// `second_repl_offset` of a promotion, as does a server that loads it from its file.
+    /// configuration (flavor, password, troubles) stays. A master that keeps its data also keeps
+    /// the `second_repl_offset` of a promotion, which a real server loads from its file.
     pub fn restart(&mut self, now: Instant, memory: Restart) {
         for connection in self.connections.keys().copied().collect::<Vec<_>>() {
             self.hang_up(connection);
@@ -293,16 +297,16 @@ impl Master {
         Dump { databases: self.databases.clone(), second_offset: self.second_offset }
     }
 
-    /// As [`restart`](Master::restart), with what this or another master saved: its keys, each up
-    /// to the same moment on this master's wall clock, and its node marker.
+    /// As [`restart`](Master::restart), but loads the keys that this or another master saved,
+    /// including its node marker. Each key ends at the saved moment on this master's wall clock.
     pub fn restart_from(&mut self, now: Instant, dump: Dump) {
         self.restart(now, Restart::Empty);
         Dump { databases: self.databases, second_offset: self.second_offset } = dump;
     }
 
-    /// The master was a replica for a while and is a master again. The process and its `run_id`
-    /// are the same, its `master_replid` is new, and every connection closes. Its memory is what
-    /// the other master had.
+    /// Makes this server a replica, and promotes it to a master again. The process and its `run_id`
+    /// stay the same, its `master_replid` is new, and every connection closes. `memory` says
+    /// whether the other master, whose data it took over, had the same keys or none.
     pub fn promote(&mut self, memory: Restart) {
         for connection in self.connections.keys().copied().collect::<Vec<_>>() {
             self.hang_up(connection);
@@ -315,14 +319,14 @@ impl Master {
         }
     }
 
-    /// From now on it counts the ends of keys in whole milliseconds, as a server does: a key ends
-    /// with the first millisecond after its ttl, so it exists up to 1 ms longer.
+    /// Lets keys end at whole milliseconds from now on, as a real server does: a key ends with the
+    /// first whole millisecond after its ttl, so it exists up to 1 ms longer.
     pub fn count_whole_milliseconds(&mut self) {
         self.whole_milliseconds = true;
     }
 
-    /// Makes it older than it is: `INFO` gives this uptime now. Clients have known it since then,
-    /// so it has its node marker. A restart ends that.
+    /// Makes the master seem older: `INFO` reports this uptime now. Also writes the node marker
+    /// that a client would have written at that start. A restart ends this.
     pub fn set_uptime(&mut self, now: Instant, seconds: u32) {
         self.started = self.wall(now) - i128::from(seconds) * SECOND;
         let marker = self.marker(self.started);
@@ -331,8 +335,8 @@ impl Master {
         }
     }
 
-    /// Lets this much time pass at once for its keys and its uptime: a key whose ttl is over by
-    /// then is gone. The clock that `TIME` shows stays, so that no client takes this for a jump.
+    /// Lets this much time pass for the keys and the uptime. The clock that `TIME` shows stays, so
+    /// that no client takes this for a clock jump.
     pub fn advance(&mut self, by: Duration) {
         let by = i128::try_from(by.as_nanos()).unwrap_or(i128::MAX / 2);
         self.started -= by;
@@ -341,7 +345,8 @@ impl Master {
         }
     }
 
-    /// Sets the wall clock to this Unix time at `now`; ttls and uptime keep what is left of them.
+    /// Sets the wall clock to this Unix time at `now`. What is left of each ttl, and the uptime,
+    /// stay the same.
     pub fn set_wall_clock(&mut self, now: Instant, unix_nanoseconds: u64) {
         let by = i128::from(unix_nanoseconds) - self.wall(now);
         self.wall_offset += by;
@@ -351,8 +356,8 @@ impl Master {
         }
     }
 
-    /// Steps the wall clock by this many milliseconds, as an operator or a bad NTP server does:
-    /// a step forward ends ttls early and a step back prolongs them. The uptime goes with it.
+    /// Steps the wall clock by this many milliseconds, as an operator or a bad NTP server does. A
+    /// step forward ends ttls early, and a step back makes them longer. The uptime changes, too.
     pub fn step_wall_clock(&mut self, milliseconds: i64) {
         self.wall_offset += i128::from(milliseconds) * MILLISECOND;
     }
@@ -367,13 +372,14 @@ impl Master {
         self.password = password.map(|password| password.as_bytes().to_vec());
     }
 
-    /// Sets what `INFO` gives for a field, whatever the truth is: `("cluster_enabled", "1")`. A
-    /// field that it does not have is not added. `HELLO` follows `role` and `redis_mode`.
+    /// Sets what `INFO` reports in a field, whatever the truth is: `("cluster_enabled", "1")`. A
+    /// field that `INFO` does not have is not added. `HELLO` reports the same `role` and
+    /// `redis_mode`.
     pub fn set_info(&mut self, field: &str, text: &str) {
         self.info.insert(field.into(), text.into());
     }
 
-    /// Adds a trouble, from now on; the first trouble that concerns a command answers it.
+    /// Adds a trouble. If several concern a command, the one that was added first answers.
     pub fn suffer(&mut self, trouble: Trouble) {
         self.troubles.push(trouble);
     }
@@ -390,18 +396,18 @@ impl Master {
         self.troubles.clear();
     }
 
-    /// The string at a key, if there is one by now.
+    /// The string at a key, if the key exists at `now`.
     pub fn get(&self, now: Instant, database: usize, key: &[u8]) -> Option<&[u8]> {
         self.databases.get(database)?.text(key, self.wall(now))
     }
 
-    /// As the command `PTTL`: the milliseconds a key has left, -1 without a ttl, -2 when absent.
+    /// As the command `PTTL`: the milliseconds that a key has left, -1 without a ttl, -2 if absent.
     pub fn pttl(&self, now: Instant, database: usize, key: &[u8]) -> i64 {
         let wall = self.wall(now);
         self.databases.get(database).map_or(-2, |database| database.pttl(key, wall))
     }
 
-    /// The keys that are there by now, in order.
+    /// The keys that exist at `now`, sorted.
     pub fn keys(&self, now: Instant, database: usize) -> Vec<Vec<u8>> {
         let wall = self.wall(now);
         self.databases.get(database).map(|database| database.keys(wall)).unwrap_or_default()
@@ -422,23 +428,23 @@ impl Master {
         if self.whole_milliseconds { wall - wall.rem_euclid(MILLISECOND) } else { wall }
     }
 
-    /// How much longer than its ttl a key exists: if whole milliseconds are counted, it ends after
-    /// its moment, and not at it.
+    /// What to add to the end of a key, in nanoseconds. If keys end at whole milliseconds, a key
+    /// still exists in the millisecond of its end; one nanosecond achieves that.
     fn overtime(&self) -> i128 {
         i128::from(self.whole_milliseconds)
     }
 
-    /// The connection, unless it is gone or about to close.
+    /// The connection, unless it is closed or is to be closed.
     fn open(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         self.connections.get_mut(&id).filter(|connection| !connection.closing)
     }
 
-    /// The connection a command runs on.
+    /// The connection on which a command runs.
     fn own(&mut self, call: &Call) -> &mut Connection {
         self.connections.get_mut(&call.connection).expect("commands run on live connections")
     }
 
-    /// Whether a connection need not authenticate (any more).
+    /// Whether a connection has authenticated, or need not.
     fn trusts(&self, id: ConnectionId) -> bool {
         let authenticated = self.connections.get(&id).is_some_and(|state| state.authenticated);
         authenticated || self.password.is_none()
@@ -458,7 +464,7 @@ impl Master {
             about_client = command.is_some_and(|command| command.name.starts_with("client|"));
         }
         if let Some(state) = self.connections.get_mut(&connection) {
-            // `CLIENT CACHING YES` is about the next command that is not itself a `CLIENT`.
+            // `CLIENT CACHING YES` applies to the next command that is not a `CLIENT` command.
             state.caching &= about_client;
             let pushes = std::mem::take(&mut state.own_pushes);
             let closing = std::mem::take(&mut state.closing_after_reply);
@@ -487,7 +493,7 @@ impl Master {
         }
     }
 
-    /// Closes the connection after its output.
+    /// Closes the connection when its output was sent.
     fn close(&mut self, id: ConnectionId) {
         if let Some(connection) = self.open(id) {
             connection.closing = true;

@@ -1,17 +1,18 @@
-//! Masters that live in this process, and time that a test decides about: for your own tests, for
-//! the demo and for the simulation.
+//! Masters inside this process, and a clock that a test moves: for your own tests, for the demo and
+//! for the simulation.
 //!
-//! [`master`] is a Redis master as a plain value: bytes and a time in, bytes out. [`tcp`] serves
-//! some of them on ports of this machine. None of this is a Redis for data: it knows the commands
-//! that a lock needs, and no other. [`clock`] lets time pass for clients and masters together.
-//! [`net`] has no sockets and no system clock: clients' cores, masters and the bytes between them.
+//! [`master`] is a Redis master as a plain value: bytes and a time go in, bytes come out. [`tcp`]
+//! serves such masters on ports of this machine. They cannot replace a Redis, because they know
+//! only the commands that a lock needs. [`clock`] advances the clock for clients and masters
+//! together. [`net`] connects the cores of clients with masters, without sockets and without the
+//! system clock.
 
 pub mod clock;
 pub mod master;
 pub mod net;
 pub mod tcp;
 
-/// Parts of the core that only its own tests and fuzz targets name. They change without notice.
+/// Parts of the core, only for its own tests and fuzz targets. They change without notice.
 #[doc(hidden)]
 pub mod inside {
     pub use crate::proto::error::NodeReply;

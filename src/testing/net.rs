@@ -1,6 +1,6 @@
-//! A network inside the process: the cores of clients, in-process masters, the bytes that are on
-//! their way between them, and a clock that moves only when the test says so. With it a test plays
-//! a day of locks in a second, and the same seed always gives the same run.
+//! A network inside the process: the cores of clients, in-process masters, the bytes in flight
+//! between them, and a clock that only the test moves. With it a test simulates hours without a
+//! sleep, and the same seed always gives the same run.
 //!
 //! ```
 //! use std::time::Duration;
@@ -8,7 +8,7 @@
 //! use redlatch::testing::net::Net;
 //! use redlatch::{LockOptions, Outcome};
 //!
-//! let mut net = Net::new(3, 42); // three masters; the seed of all that is drawn
+//! let mut net = Net::new(3, 42); // three masters, and the seed of all random numbers
 //! net.set_latency(Duration::from_micros(50)..=Duration::from_micros(150));
 //! let nodes = (0..3).map(|node| NodeSettings::new(format!("n{node}"))).collect();
 //! let settings = Settings::new(nodes);
@@ -19,11 +19,11 @@
 //! for client in [alice, bob] {
 //!     net.client_mut(client).acquire("invoice:42", LockOptions::new(ttl), 0, now)?;
 //! }
-//! net.freeze(2); // a minority, so nobody waits for it
+//! net.freeze(2); // a minority, so no client waits for it
 //! let end = now.saturating_add(Duration::from_secs(1));
 //! let winner = net.run(end).expect("one of them gets the lock");
 //! let now = net.now();
-//! let done = net.client_mut(winner).poll_completion(now).expect("it is told so");
+//! let done = net.client_mut(winner).poll_completion(now).expect("a completion");
 //! assert!(matches!(done.result, Ok(Outcome::Acquired(_))));
 //! assert_eq!(net.run(end), None, "the other one waits");
 //! # Ok::<(), redlatch::Error>(())
@@ -32,25 +32,25 @@
 //! # Time, or an order of your own
 //!
 //! [`run`](Net::run) and [`pass`](Net::pass) let time pass: each message arrives after its latency,
-//! each timer fires at its moment, and a program that wakes reads what has arrived before its
-//! timers count, as the event loop of this library does.
+//! and each timer fires at its moment. A client that wakes reads what has arrived before it handles
+//! its timers, as the event loop of this library does.
 //!
-//! To play one certain order of events instead, let no time pass, and move one thing at a time,
-//! whatever the latency is: [`write`](Net::write), [`open`](Net::open),
+//! To test one order of events instead, let no time pass, and make one step at a time, whatever the
+//! latency is: [`write`](Net::write), [`open`](Net::open),
 //! [`deliver_to_node`](Net::deliver_to_node), [`deliver_to_client`](Net::deliver_to_client),
-//! [`advance`](Net::advance), [`expire`](Net::expire). [`settle`](Net::settle) delivers all the
-//! rest.
+//! [`advance`](Net::advance), [`expire`](Net::expire). [`settle`](Net::settle) delivers everything
+//! that is left.
 //!
 //! # What goes wrong
 //!
-//! [`freeze`](Net::freeze), [`kill`](Net::kill) and [`restart`](Net::restart) are for nodes,
-//! [`partition`](Net::partition) and [`cut`](Net::cut) for the network, [`stop`](Net::stop) and
-//! [`replace`](Net::replace) for the process of a client; [`master_mut`](Net::master_mut) has the
-//! troubles of a master. What was on its way to a node when its connection ended still arrives, as
-//! on a real network.
+//! [`freeze`](Net::freeze), [`kill`](Net::kill) and [`restart`](Net::restart) are faults of nodes,
+//! [`partition`](Net::partition) and [`cut`](Net::cut) of the network, [`stop`](Net::stop) and
+//! [`replace`](Net::replace) of the process of a client. [`master_mut`](Net::master_mut) gives
+//! access to the troubles of a master. Bytes that were in flight to a node when their connection
+//! ended still arrive, as on a real network.
 //!
-//! The programs at the ends of the network need not be clients of this library: any [`Endpoint`]
-//! will do, such as a peer that a test compares.
+//! The clients need not be those of this library: any [`Endpoint`] can be one, such as another
+//! library that a test compares.
 
 mod agenda;
 mod deliver;
@@ -75,16 +75,16 @@ use crate::proto::time::Instant;
 
 pub use self::endpoint::Endpoint;
 
-/// The clock at the start of a net: late enough that nothing happened before the beginning of time.
+/// The clock at the start of a net: not zero, so that a moment before the start can be expressed.
 const START: Instant = Instant::from_nanos(1_000_000_000_000);
 
-/// How long the masters are up at the start, in seconds: longer than any ttl, so that clients trust
-/// them.
+/// The uptime of the masters at the start, in seconds: longer than any ttl, so that clients trust
+/// the masters.
 const A_DAY: u32 = 24 * 60 * 60;
 
-/// Masters, programs that are connected to them, and the time. See the [module](self).
+/// Masters, clients that are connected to them, and the time. See the [module](self).
 ///
-/// It can be cloned, to go on from one state in several ways.
+/// A clone goes on from the same state, for example with other events.
 #[derive(Debug, Clone)]
 pub struct Net<E = Coordinator> {
     now: Instant,
@@ -94,7 +94,7 @@ pub struct Net<E = Coordinator> {
     clients: Vec<Client<E>>,
     /// Clients that may have something to write.
     touched: VecDeque<usize>,
-    /// Clients that may have something for their callers.
+    /// Clients that may have completions or updates for their callers.
     news: VecDeque<usize>,
     orphans: Vec<Orphan>,
     latency: RangeInclusive<Duration>,
@@ -105,50 +105,50 @@ pub struct Net<E = Coordinator> {
 #[derive(Debug, Clone)]
 struct Node {
     master: Master,
-    /// Whose connection it is. Those that their clients have lost are not here.
+    /// The client of each connection, without the connections that their clients have lost.
     owners: BTreeMap<ConnectionId, usize>,
     frozen: bool,
     partitioned: bool,
     down: bool,
-    /// When it is done with what it executes now.
+    /// Until when the node executes the messages that have arrived.
     busy_until: Instant,
 }
 
 impl Node {
-    /// Whether it executes what is sent to it.
+    /// Whether the node executes what arrives.
     fn executes(&self) -> bool {
         !self.frozen && !self.partitioned
     }
 }
 
-/// A program and its connections.
+/// A client and its connections.
 #[derive(Debug, Clone)]
 struct Client<E> {
     endpoint: E,
     wires: Vec<Wire>,
     stopped: bool,
-    /// The moment for which its timer is set.
+    /// The moment for which the client's timer is set.
     due: Option<Instant>,
-    /// The number of that timer: an earlier one counts no more.
+    /// The number of that timer. An event of a timer with a lower number is ignored.
     timer: u64,
     is_touched: bool,
     news: News,
 }
 
-/// What a client has for its caller, and whether [`Net::run`] has said so.
+/// Whether a client has something for its caller, and whether [`Net::run`] has returned the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum News {
     None,
     Queued,
-    /// It was said, and the caller may have left something.
+    /// `run` has returned the client, but its caller may not have fetched everything.
     Told,
 }
 
 impl Net {
-    /// A new client of this library, which begins to connect. Returns its number.
+    /// Adds a client of this library, which begins to connect. Returns its number.
     ///
     /// # Panics
-    /// If the settings cannot work, or are not for as many nodes as there are.
+    /// If the settings cannot work, or have another number of nodes than this net.
     pub fn client(&mut self, settings: Settings) -> usize {
         assert_eq!(settings.nodes.len(), self.nodes.len(), "settings for each node");
         let mut seed = [0; 32];
@@ -159,13 +159,13 @@ impl Net {
 }
 
 impl<E: Endpoint> Net<E> {
-    /// Masters that have been up for a day, and nobody who is connected to them. The latency is
-    /// zero at first: a message arrives as soon as time may pass.
+    /// Makes a net of masters that have been up for a day, without clients. The latency is zero at
+    /// first: a message arrives in the next call that lets time pass.
     pub fn new(nodes: usize, seed: u64) -> Net<E> {
         Net::starting_at(START, nodes, seed)
     }
 
-    /// As [`new`](Net::new), with this moment for its beginning.
+    /// As [`new`](Net::new), but the clock begins at this moment.
     pub fn starting_at(now: Instant, nodes: usize, seed: u64) -> Net<E> {
         let node = |number: usize| {
             let mut master = Master::new(number as u64, now);
@@ -193,7 +193,7 @@ impl<E: Endpoint> Net<E> {
         }
     }
 
-    /// A new program at an end of the network. Returns its number.
+    /// Adds a client, which may be any endpoint. Returns its number.
     pub fn add(&mut self, endpoint: E) -> usize {
         let number = self.clients.len();
         self.clients.push(Client {
@@ -205,17 +205,17 @@ impl<E: Endpoint> Net<E> {
             is_touched: false,
             news: News::None,
         });
-        self.touch(number);
+        self.mark_touched(number);
         number
     }
 
-    /// How long a message is on its way, each way: drawn anew for each message, but none overtakes
-    /// another one of its connection.
+    /// Sets how long a message is in flight, in either direction. The latency of each message is
+    /// random in this range, but no message overtakes another one of its connection.
     pub fn set_latency(&mut self, latency: RangeInclusive<Duration>) {
         self.latency = latency;
     }
 
-    /// How long a master executes what arrives at once. It executes one such message after another.
+    /// Sets how long a master executes one message. It executes one message after the other.
     pub fn set_execution_time(&mut self, execution: Duration) {
         self.execution = execution;
     }
@@ -240,10 +240,10 @@ impl<E: Endpoint> Net<E> {
         &self.clients[client].endpoint
     }
 
-    /// This client, to ask it for something. What it writes is on its way as soon as time passes,
-    /// or with the next [`write`](Net::write).
+    /// This client, for requests. It writes them when time passes, or at the next
+    /// [`write`](Net::write).
     pub fn client_mut(&mut self, client: usize) -> &mut E {
-        self.touch(client);
+        self.mark_touched(client);
         &mut self.clients[client].endpoint
     }
 
@@ -252,7 +252,7 @@ impl<E: Endpoint> Net<E> {
         &self.nodes[node].master
     }
 
-    /// This master, to change what it has or how it answers.
+    /// This master, to change its keys or how it answers.
     pub fn master_mut(&mut self, node: usize) -> &mut Master {
         &mut self.nodes[node].master
     }
@@ -276,10 +276,10 @@ impl<E: Endpoint> Net<E> {
     }
 
     /// Lets time pass until a client may have something for its caller (a request that ended, a
-    /// lock that was lost) and returns its number; or until `until`, and returns `None`.
+    /// lock that was lost), and returns the number of that client. Returns `None` at `until`.
     ///
-    /// Who leaves something of what a client has is told of that client again when something else
-    /// happens to it.
+    /// If the caller does not fetch everything from the client, `run` returns that client again
+    /// only after another event of the client.
     pub fn run(&mut self, until: Instant) -> Option<usize> {
         loop {
             self.write_touched();
@@ -291,23 +291,23 @@ impl<E: Endpoint> Net<E> {
                 return None;
             };
             self.now = self.now.max(at);
-            self.happen(event);
+            self.handle_event(event);
         }
     }
 
-    /// Lets this much time pass. What clients have for their callers by then is kept for them.
+    /// Lets this much time pass. Clients keep what they have for their callers.
     pub fn pass(&mut self, by: Duration) {
         let until = self.now.saturating_add(by);
         while self.run(until).is_some() {}
     }
 
-    /// The clock moves on, and nothing else happens: as if every process were stopped, and every
-    /// message held up, for that long.
+    /// Advances the clock, and does nothing else: as if every process were stopped, and every
+    /// message delayed, for that long.
     pub fn advance(&mut self, by: Duration) {
         self.now = self.now.saturating_add(by);
     }
 
-    fn happen(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event) {
         match event {
             Event::Open { client, node } => {
                 if !self.nodes[node].partitioned {
@@ -328,7 +328,7 @@ impl<E: Endpoint> Net<E> {
         }
     }
 
-    /// A program's loop wakes by its timer: it reads, writes, and then lets happen what is due.
+    /// Handles a client's timer as an event loop does: reads, writes, and then handles the timers.
     fn wake(&mut self, client: usize) {
         if self.clients[client].stopped {
             return;
@@ -340,7 +340,7 @@ impl<E: Endpoint> Net<E> {
         self.expire(client);
     }
 
-    fn touch(&mut self, client: usize) {
+    fn mark_touched(&mut self, client: usize) {
         if !std::mem::replace(&mut self.clients[client].is_touched, true) {
             self.touched.push_back(client);
         }
@@ -350,7 +350,7 @@ impl<E: Endpoint> Net<E> {
         loop {
             let client = self.news.pop_front()?;
             let it = &mut self.clients[client];
-            // Its caller may have taken everything since.
+            // The caller may have fetched everything since.
             let has_news = it.endpoint.has_news();
             it.news = if has_news { News::Told } else { News::None };
             if has_news {
@@ -359,15 +359,16 @@ impl<E: Endpoint> Net<E> {
         }
     }
 
-    /// Something happened to a client: what its caller left lying there is news once more.
+    /// Records an event of a client, so that `run` returns the client again if it has something for
+    /// its caller.
     fn note_event(&mut self, client: usize) {
         if self.clients[client].news == News::Told {
             self.clients[client].news = News::None;
         }
-        self.touch(client);
+        self.mark_touched(client);
     }
 
-    /// How long the next message is on its way.
+    /// Draws the latency of the next message.
     fn draw_latency(&mut self) -> Duration {
         let (shortest, longest) = (*self.latency.start(), *self.latency.end());
         let range = longest.saturating_sub(shortest).as_nanos() + 1;

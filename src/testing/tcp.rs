@@ -1,16 +1,15 @@
-//! Masters on TCP ports of this machine, inside this process: for your own tests, and for a demo.
-//! They can be frozen, killed, restarted, delayed and made to refuse. Time can pass without a
-//! sleep, for them and their clients ([`clock::advance`](super::clock::advance)) or for them alone
-//! ([`Masters::advance`]).
+//! Masters on TCP ports of this machine, inside this process: for your own tests, and for a demo. A
+//! test can freeze, kill and restart them, delay their replies and let them refuse commands. It can
+//! let time pass without a sleep, for masters and clients
+//! ([`clock::advance`](super::clock::advance)) or only for the masters ([`Masters::advance`]).
 //!
-//! Each is a [`Master`] with a listener on 127.0.0.1, a thread for each connection and two more;
-//! all of them sleep while nothing happens. It is not a Redis. It knows the commands of a lock,
-//! keeps everything in memory, has no password unless a test sets one, and ends when it is
-//! dropped.
+//! Each is a [`Master`] with a listener on 127.0.0.1, a thread for each connection and two more,
+//! which sleep while nothing happens. It is not a Redis: it knows only the commands of a lock,
+//! keeps everything in memory, has no password unless a test sets one, and ends when it is dropped.
 //!
-//! The hazard is the restart guard. These masters were started a moment ago, and a client with the
+//! The hazard is the restart guard. These masters have just been started, so a client with the
 //! guard on gets no lock from them for its `max_ttl`. Switch the guard off, or make the masters
-//! old with [`LocalMaster::set_uptime`].
+//! seem older with [`LocalMaster::set_uptime`].
 //!
 //! ```
 //! # #[cfg(feature = "net")]
@@ -52,12 +51,12 @@ use crate::proto::settings::NODE_MARKER;
 use crate::proto::time::Instant;
 use threads::{Shared, WRITE_TIMEOUT, named};
 
-/// Where to look for a free port. Not among those that a system gives to outgoing connections: a
-/// client that connects to a dead master's port could be given that very port, and connect to
-/// itself.
+/// The ports to choose from. They are not among those that a system gives to outgoing connections:
+/// a client that connects to a killed master could get the master's port as its own, and so connect
+/// to itself.
 const PORTS: std::ops::Range<u16> = 12_000..20_000;
 
-/// The longest delay, so that every reply has a moment to be sent at.
+/// The longest delay. Without a limit the moment of a reply could not be expressed.
 const DELAY_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Several masters. Dropping them ends them.
@@ -81,8 +80,8 @@ impl Masters {
         self.all.iter().map(LocalMaster::url).collect()
     }
 
-    /// Lets this much time pass at once on all of them, as [`LocalMaster::advance`] does, and not
-    /// for their clients: so a test of a holder that notices nothing need not sleep.
+    /// Lets this much time pass on all masters, as [`LocalMaster::advance`] does, but not for their
+    /// clients. So a test of a holder that does not notice that its lock ended need not sleep.
     /// [`clock::advance`](crate::testing::clock::advance) moves clients and masters together.
     ///
     /// ```
@@ -98,7 +97,7 @@ impl Masters {
     /// let ttl = Duration::from_secs(30);
     ///
     /// let mut slow = first.lock("invoice:42", ttl)?;
-    /// masters.advance(ttl); // the first holder was away for too long
+    /// masters.advance(ttl); // as if the first holder's process had not run for so long
     /// let _next = second.try_lock("invoice:42", ttl)?;
     /// let lost = slow.extend(ttl).unwrap_err();
     /// assert!(matches!(lost, Error::Lost { reason: LostReason::Gone, .. }));
@@ -134,12 +133,13 @@ impl<'a> IntoIterator for &'a Masters {
     }
 }
 
-/// One master on its port, which it keeps for life.
+/// One master. It keeps its port until it is dropped.
 #[derive(Debug)]
 pub struct LocalMaster {
     shared: Arc<Shared>,
     address: SocketAddr,
-    /// The thread that accepts while it runs. Locked while the master is killed or restarted.
+    /// The thread that accepts connections; `None` while the master is killed. The mutex is locked
+    /// during a kill or restart.
     acceptor: Mutex<Option<JoinHandle<()>>>,
     courier: Option<JoinHandle<()>>,
 }
@@ -159,7 +159,7 @@ impl LocalMaster {
             shared,
             address,
             acceptor: Mutex::new(None),
-            // From here on dropping it ends the thread, if a later step fails.
+            // If a later step fails, the drop of this master ends the thread.
             courier: Some(courier),
         };
         *master.acceptor() = Some(master.accept_on(listener)?);
@@ -171,32 +171,34 @@ impl LocalMaster {
         format!("redis://{}", self.address)
     }
 
-    /// Its address, on which it listens while it lives.
+    /// The address on which the master listens, unless it is killed.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Stops it, as SIGSTOP does: connections are made and bytes are taken, but nothing is
-    /// executed or answered before [`thaw`](LocalMaster::thaw). Replies in flight still arrive.
+    /// Freezes the master, as SIGSTOP does: connections are opened and bytes are received, but
+    /// nothing is executed or answered before [`thaw`](LocalMaster::thaw). Replies in flight still
+    /// arrive.
     pub fn freeze(&self) {
         self.shared.lock().frozen = true;
     }
 
-    /// Ends the freeze: everything that arrived meanwhile is executed now, also from connections
-    /// that were closed since.
+    /// Ends the freeze. The master executes everything that arrived meanwhile, also from
+    /// connections that were closed since.
     pub fn thaw(&self) {
         self.shared.lock().frozen = false;
         self.shared.changed.notify_all();
     }
 
-    /// Ends it, as SIGKILL does: its connections close without further output, and its port
-    /// refuses connections until [`restart`](LocalMaster::restart). A killed master stays dead.
+    /// Kills the master, as SIGKILL does: its connections close without further output, and its
+    /// port refuses connections until [`restart`](LocalMaster::restart). A second kill does
+    /// nothing.
     pub fn kill(&self) {
         self.end(&mut self.acceptor());
     }
 
-    /// Starts it again on its port, after a kill if it runs. The `run_id` is new, the uptime zero,
-    /// and it is not frozen; its delay and its troubles stay.
+    /// Starts the master again on its port; kills it before if it runs. The `run_id` is new, the
+    /// uptime zero, and the master is not frozen. Its delay and its troubles stay.
     ///
     /// # Errors
     /// Another process took the port meanwhile.
@@ -215,8 +217,8 @@ impl LocalMaster {
         Ok(())
     }
 
-    /// Delays every reply and push from now on, as a long wire does. Commands are executed when
-    /// they arrive. Zero, as at the start: no delay. One day at most.
+    /// Delays every reply and push from now on, by one day at most. Commands are still executed
+    /// when they arrive. The delay is zero at first.
     pub fn delay(&self, delay: Duration) {
         self.shared.lock().delay = delay.min(DELAY_MAX);
     }
@@ -237,41 +239,40 @@ impl LocalMaster {
         self.with(|master, _| master.serve());
     }
 
-    /// The string at a key of database 0, if there is one.
+    /// The string at a key of database 0; `None` if there is none.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Option<Vec<u8>> {
         self.with(|master, now| master.get(now, 0, key.as_ref()).map(<[u8]>::to_vec))
     }
 
-    /// As the command `PTTL` in database 0: the milliseconds a key has left, -1 without a ttl, -2
-    /// when absent.
+    /// As the command `PTTL` in database 0: the milliseconds that a key has left, -1 without a ttl,
+    /// -2 if absent.
     pub fn pttl(&self, key: impl AsRef<[u8]>) -> i64 {
         self.with(|master, now| master.pttl(now, 0, key.as_ref()))
     }
 
-    /// The keys of database 0, in order, without the node marker that clients leave there.
+    /// The keys of database 0, sorted, without the node marker that clients write there.
     pub fn keys(&self) -> Vec<Vec<u8>> {
         let mut keys = self.with(|master, now| master.keys(now, 0));
         keys.retain(|key| key != NODE_MARKER.as_bytes());
         keys
     }
 
-    /// Makes it older than it is, in its uptime and in its node marker. A restart ends that.
+    /// Makes the master seem older, by its uptime and its node marker. A restart ends this.
     pub fn set_uptime(&self, seconds: u32) {
         self.with(|master, now| master.set_uptime(now, seconds));
     }
 
-    /// Lets this much time pass at once for its keys and its uptime: a key whose ttl is over by
-    /// then is gone. The clocks of the clients do not move: a holder believes in its lock until it
-    /// extends it or renews it, and a client that waits for the key notices the expiry with one of
-    /// its next attempts, after less than half a second. To move them, too:
-    /// [`clock::advance`](crate::testing::clock::advance).
+    /// Lets this much time pass for the master's keys and its uptime, but not for clients. A holder
+    /// notices that its key is gone only when it extends or renews the lock. A client that waits
+    /// for the key notices that in one of its next attempts, after less than half a second. To move
+    /// the clients' clock as well, use [`clock::advance`](crate::testing::clock::advance).
     pub fn advance(&self, by: Duration) {
         self.with(|master, _| master.advance(by));
     }
 
-    /// Does anything else with its [`Master`], between two commands, dead or alive: sets a
-    /// password, steps its clock, makes it imitate another server. Every other method of this
-    /// master waits until `act` is done, so `act` must not call them.
+    /// Calls `act` with the [`Master`] between two commands, also if the master is killed: for
+    /// example to set a password, to step its clock, or to imitate another server. `act` must not
+    /// call other methods of this master, because they wait until `act` has returned.
     pub fn with<R>(&self, act: impl FnOnce(&mut Master, Instant) -> R) -> R {
         let mut state = self.shared.lock();
         let result = act(&mut state.master, self.shared.now());
@@ -294,7 +295,7 @@ impl LocalMaster {
         named("listener", self.address).spawn(move || shared.accept(&listener, generation))
     }
 
-    /// Ends the listener and all connections, and waits until their threads are gone.
+    /// Ends the listener and all connections, and waits until their threads have ended.
     fn end(&self, acceptor: &mut Option<JoinHandle<()>>) {
         let Some(acceptor) = acceptor.take() else { return };
         let readers = {
@@ -310,8 +311,8 @@ impl LocalMaster {
             std::mem::take(&mut state.readers)
         };
         self.shared.changed.notify_all();
-        // The listener sleeps until a connection comes, so this thread connects. A listener that is
-        // awake may refuse.
+        // Connects, because the listener sleeps until a connection comes. If the listener has
+        // already ended, the connection fails, which is ignored.
         let _ = TcpStream::connect_timeout(&self.address, WRITE_TIMEOUT);
         for thread in readers.into_iter().chain([acceptor]) {
             // If the thread panicked, it has printed that itself.
@@ -331,11 +332,11 @@ impl Drop for LocalMaster {
     }
 }
 
-/// A listener on a free port that the system does not give to outgoing connections.
+/// Listens on a free port, which is none of those that the system gives to outgoing connections.
 fn listen() -> io::Result<TcpListener> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let count = PORTS.end - PORTS.start;
-    // Processes that start together begin at different ports.
+    // Processes that start at the same time begin at different ports.
     let first = std::process::id().wrapping_mul(97) % u32::from(count);
     let mut last_error = None;
     for _ in 0..count {

@@ -1,8 +1,8 @@
 //! The chart: latency by percentile on a log axis and, if several measurements are compared,
 //! throughput against how many pairs were in flight.
 //!
-//! The chart is SVG in which text is text. The width of a text is not known here, so nothing is
-//! placed by it.
+//! The chart is SVG with text elements. This file does not know how wide a text is, so no position
+//! depends on it.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use redlatch::majority;
 
 use super::figures::{Row, count, time};
 use super::plan::Plan;
-use super::table::{Setting, asking, at_once, manner, method};
+use super::table::{Setting, acquire_word, how_pairs_begin, in_flight_word, method};
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
@@ -24,7 +24,7 @@ const WIDTH: u32 = 960;
 const PANEL: u32 = 520;
 const HEAD: u32 = 98;
 
-/// The columns of a legend are this wide (as many as fit), and its rows this high, in pixels.
+/// The width and height of an entry in the legend, in pixels.
 const ENTRY: (i32, i32) = (226, 24);
 const ENTRIES_A_ROW: usize = 4;
 
@@ -43,13 +43,13 @@ const INK: RGBColor = RGBColor(40, 40, 40);
 const FAINT: RGBColor = RGBColor(225, 225, 225);
 const FONT: &str = "sans-serif";
 
-/// How finely the lines follow the percentiles: points for each halving of the rest to 100 %.
-const TICKS: u32 = 20;
+/// How many points a line has each time that the distance to 100 % halves.
+const POINTS_PER_HALVING: u32 = 20;
 
 /// Draws the whole picture.
 ///
 /// # Errors
-/// The drawing library's.
+/// The drawing library failed.
 pub fn svg(setting: &Setting, rows: &[Row]) -> Result<String, Box<dyn std::error::Error>> {
     let plan = setting.plan;
     let sweep = plan.is_sweep();
@@ -74,7 +74,7 @@ pub fn svg(setting: &Setting, rows: &[Row]) -> Result<String, Box<dyn std::error
     Ok(text)
 }
 
-/// An axis with its marks at chosen places.
+/// An axis with marks at given values.
 struct Axis {
     range: Range<f64>,
     marks: Vec<f64>,
@@ -96,7 +96,7 @@ impl Ranged for Axis {
     }
 
     fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
-        // Asked for the points between the marks, it returns none.
+        // The drawing library also asks for light points between the marks: there are none.
         if hint.weight().allow_light_points() { Vec::new() } else { self.marks.clone() }
     }
 
@@ -114,7 +114,7 @@ fn title(area: &Area, setting: &Setting) -> Drawn {
     let lines = [
         format!(
             "{}; quorum {}, ttl {ttl:?}, {duration:?}{each}",
-            manner(plan.mode),
+            how_pairs_begin(plan.mode),
             majority(*nodes)
         ),
         format!("latency: {}", method(plan.mode)),
@@ -125,7 +125,7 @@ fn title(area: &Area, setting: &Setting) -> Drawn {
     Ok(())
 }
 
-/// Draws the legend in a strip of its own: inside the chart some line might run through it.
+/// Draws the legend in a strip above the chart, where no line can run through it.
 fn legend(area: &Area, lines: &[Line]) -> Drawn {
     for (index, line) in lines.iter().enumerate() {
         let (column, row) = (index % ENTRIES_A_ROW, index / ENTRIES_A_ROW);
@@ -148,8 +148,9 @@ struct Line {
 impl Line {
     fn new(label: String, histogram: &Histogram<u64>) -> Line {
         let last = (histogram.len().max(1) as f64).log10();
-        let points = histogram.iter_quantiles(TICKS).map(|step| {
-            // The greatest of n values stands at the percentile of one in n.
+        let points = histogram.iter_quantiles(POINTS_PER_HALVING).map(|step| {
+            // The greatest of n values has no percentile of its own (1/(1-1) is infinite), so it is
+            // drawn at 1/(1-percentile) = n.
             let nines = -(1.0 - step.quantile_iterated_to()).log10();
             (nines.clamp(0.0, last), (step.value_iterated_to().max(1) as f64).log10())
         });
@@ -160,16 +161,16 @@ impl Line {
 /// The lines of one measurement: acquire and release.
 fn both(plan: &Plan, rows: &[Row]) -> Vec<Line> {
     let lines = rows.iter().flat_map(|row| {
-        let asking = Line::new(asking(plan.mode).into(), &row.tally.acquire);
-        [asking, Line::new("release".into(), &row.tally.release)]
+        let acquire = Line::new(acquire_word(plan.mode).into(), &row.tally.acquire);
+        [acquire, Line::new("release".into(), &row.tally.release)]
     });
     lines.collect()
 }
 
 /// The lines of several measurements: acquire only.
 fn compared(plan: &Plan, rows: &[Row]) -> Vec<Line> {
-    let what = format!("{}, ", asking(plan.mode));
-    let label = |row: &Row| format!("{what}{} {}", row.in_flight, at_once(plan.mode));
+    let what = format!("{}, ", acquire_word(plan.mode));
+    let label = |row: &Row| format!("{what}{} {}", row.in_flight, in_flight_word(plan.mode));
     rows.iter().map(|row| Line::new(label(row), &row.tally.acquire)).collect()
 }
 
@@ -204,7 +205,7 @@ fn percentiles(area: &Area, lines: &[Line]) -> Drawn {
     for (index, line) in lines.iter().enumerate() {
         let colour = COLOURS[index % COLOURS.len()];
         chart.draw_series(LineSeries::new(line.points.iter().copied(), colour.stroke_width(2)))?;
-        // A single point makes no line.
+        // The dot at the end makes a line visible that has only one point.
         let longest = line.points.last().copied();
         chart.draw_series(longest.map(|point| Circle::new(point, 3, colour.filled())))?;
     }
@@ -235,7 +236,7 @@ fn throughput(area: &Area, plan: &Plan, rows: &[Row]) -> Drawn {
         .axis_style(INK)
         .label_style((FONT, 16).into_font().color(&INK))
         .axis_desc_style((FONT, 17).into_font().color(&INK))
-        .x_desc(at_once(plan.mode))
+        .x_desc(in_flight_word(plan.mode))
         .y_desc("pairs a second")
         .x_label_formatter(&|&x| format!("{:.0}", 10_f64.powf(x)))
         .y_label_formatter(&|&y| count(y.round() as u64))
@@ -244,7 +245,7 @@ fn throughput(area: &Area, plan: &Plan, rows: &[Row]) -> Drawn {
     chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?;
     let style = (FONT, 16).into_font().color(&INK);
     for (index, &(x, y)) in points.iter().enumerate() {
-        // The label is above the line, on the side to which the line falls.
+        // The label is above the point, on the side on which the line is lower.
         let (before, here) = (index.saturating_sub(1), index.max(1).min(points.len() - 1));
         let falls = points[here].1 < points[before].1;
         let (side, aside) = if falls { (HPos::Left, 4) } else { (HPos::Right, -4) };
@@ -256,19 +257,19 @@ fn throughput(area: &Area, plan: &Plan, rows: &[Row]) -> Drawn {
     Ok(())
 }
 
-/// The places of the usual percentiles.
+/// The positions of the usual percentiles on the axis.
 fn nines(right: f64) -> Vec<f64> {
     let decades = (1..=12).map(f64::from);
     [0.0, 2_f64.log10()].into_iter().chain(decades).filter(|&x| x <= right * 1.001).collect()
 }
 
-/// `99.9%`, by its place on the axis.
+/// The label of a position on the axis of percentiles, such as `99.9%`.
 fn percentile(x: f64) -> String {
     let digits = (x.round() as usize).saturating_sub(2);
     format!("{:.digits$}%", 100.0 * (1.0 - 10_f64.powf(-x)))
 }
 
-/// Times that begin with 1; also with 2 and 5 if that is not too many.
+/// The marks of the time axis: times that begin with 1, and with 2 and 5 if the axis is short.
 fn round_times(low: f64, high: f64) -> Vec<f64> {
     let steps: &[f64] = if high - low > 3.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
     let decades = low.floor() as i32..=high.ceil() as i32;
@@ -276,7 +277,7 @@ fn round_times(low: f64, high: f64) -> Vec<f64> {
     all.filter(|y| (low..=high).contains(y)).collect()
 }
 
-/// From zero up to `top`, in a few steps of 1, 2 or 5.
+/// Marks from zero to `top`, at most seven steps apart of 1, 2 or 5 times a power of ten.
 fn round_numbers(top: f64) -> Vec<f64> {
     let decade = 10_f64.powf((top / 5.0).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|step| step * decade);
@@ -284,7 +285,7 @@ fn round_numbers(top: f64) -> Vec<f64> {
     (0..8).map(|n| f64::from(n) * step).filter(|&mark| mark <= top).collect()
 }
 
-/// `200 µs`, by its place on the axis.
+/// The label of a position on the time axis, such as `200 µs`.
 fn short_time(y: f64) -> String {
     let nanos = 10_f64.powf(y).round() as u64;
     // The digits after the point of a round time are zeros.

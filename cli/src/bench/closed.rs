@@ -1,7 +1,9 @@
-//! A closed loop: a fixed number of pairs is in flight, and the next one begins when one has ended.
+//! A closed loop: a fixed number of acquire-release pairs is in flight, and a new pair begins when
+//! one has ended.
 //!
-//! The hazard is what it cannot show: while the nodes stall nothing new begins, so a stall counts
-//! once for each pair in flight, however many would have come meanwhile. An open loop shows that.
+//! The hazard is what a closed loop cannot show. While the nodes stall, no pair begins, so a stall
+//! delays only the pairs in flight, and not those that callers would have begun meanwhile. An open
+//! loop shows that.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,17 +13,17 @@ use redlatch::clock::Instant;
 use super::measure::Load;
 use super::pairs::{Begin, Ended};
 
-/// How long the place of a failed pair stays empty. If no node can be asked, an attempt fails at
-/// once, and the next one would as well.
+/// The pause before another pair replaces a failed one. If no node can be asked, an attempt fails
+/// immediately; without the pause the bench would do nothing but fail.
 pub const REST: Duration = Duration::from_millis(10);
 
-/// A fixed number of pairs at once, each with a key of its own.
+/// Keeps a fixed number of pairs in flight, each with another key.
 #[derive(Debug)]
 pub struct Closed {
     most: usize,
     taken: usize,
     free_keys: VecDeque<usize>,
-    /// Places that stay empty until then.
+    /// When the pause after each failed pair ends; until then it counts as taken.
     resting: VecDeque<Instant>,
 }
 

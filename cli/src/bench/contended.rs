@@ -1,8 +1,9 @@
-//! Several clients that want the same keys: each acquires, waits, releases at once and asks again.
+//! Several clients that want the same keys: each waits for a lock, releases it immediately, and
+//! asks for the next.
 //!
-//! Every client has connections of its own, like programs on different machines. What is measured
-//! is how long one waits, from the request to the lock. One thread drives all clients, and its time
-//! is in the figures.
+//! Every client has connections of its own, like programs on different machines. The bench measures
+//! the time from the request to the lock. One thread drives all clients, so the figures include the
+//! time that it needs for the others.
 
 use std::collections::VecDeque;
 
@@ -16,10 +17,10 @@ use super::pairs::{Begin, Ended};
 #[derive(Debug)]
 pub struct Contended {
     keys: usize,
-    /// Clients without a request, and how often each client has asked.
+    /// Clients without a request.
     idle: VecDeque<usize>,
     asked: Vec<usize>,
-    /// Clients that got no lock, and when they ask again.
+    /// Clients whose request failed, and when they ask again.
     resting: VecDeque<(Instant, usize)>,
 }
 
@@ -39,7 +40,7 @@ impl Load for Contended {
             return None;
         }
         let client = self.idle.pop_front()?;
-        // All begin with the same key and go through the keys in the same order: they meet.
+        // All clients go through the keys in the same order, so they contend for the same key.
         let key = self.asked[client] % self.keys;
         self.asked[client] += 1;
         Some(Begin { client, key, intended: None })

@@ -1,7 +1,8 @@
 //! Drives the bench's clients on one poller: engines, the signals that end it early, a timer.
 //!
-//! The driver knows neither pairs nor figures. The hazard is its own slowness, which is measured as
-//! if it were the nodes'. So one turn reads, writes and sleeps, and does nothing else.
+//! The driver knows neither pairs nor figures. The hazard is its own slowness, because the time
+//! that it needs is measured as if the nodes needed it. So a turn writes, sleeps and reads, and
+//! does nothing else.
 
 use std::io;
 use std::time::Duration;
@@ -20,7 +21,8 @@ const FIRST_ENGINE: usize = 2;
 /// How many events one turn takes from the poller.
 const EVENTS: usize = 1024;
 
-/// Longer sleeps are left to the poller's own timeout: its error of a millisecond does not matter.
+/// Only shorter sleeps use the pacer. For longer ones the poller's timeout is exact enough: it is
+/// late by up to a millisecond.
 const SHORT: Duration = Duration::from_millis(20);
 
 /// Several clients, driven together.
@@ -28,16 +30,16 @@ pub struct Driver {
     poll: Poll,
     events: Events,
     pacer: Pacer,
-    /// When the pacer goes off; that may have passed.
+    /// The moment for which the pacer was last set; it may have passed.
     paced_to: Instant,
     signals: Signals,
-    /// The signals that came and were not returned yet.
-    came: Vec<i32>,
+    /// Signals that were caught, but not returned to the caller yet.
+    caught: Vec<i32>,
     engines: Vec<Engine>,
     /// How many tokens of the poller each engine has.
     tokens: usize,
-    /// The engine whose completions are looked at next: in turn, so that no engine always comes
-    /// first.
+    /// The engine whose completions are fetched next. The engines take turns, so that none is
+    /// always served first.
     turn_of: usize,
 }
 
@@ -68,7 +70,7 @@ impl Driver {
             pacer,
             paced_to: Instant::default(),
             signals,
-            came: Vec::new(),
+            caught: Vec::new(),
             engines,
             tokens,
             turn_of: 0,
@@ -105,7 +107,7 @@ impl Driver {
         }
         for event in &self.events {
             if event.token() == SIGNALS {
-                self.came.extend(self.signals.pending());
+                self.caught.extend(self.signals.pending());
             } else if let Some(token) = event.token().0.checked_sub(FIRST_ENGINE) {
                 self.engines[token / self.tokens].handle_event(event);
             }
@@ -127,7 +129,7 @@ impl Driver {
 
     /// The next signal that asked the bench to end.
     pub fn signal(&mut self) -> Option<i32> {
-        (!self.came.is_empty()).then(|| self.came.remove(0))
+        (!self.caught.is_empty()).then(|| self.caught.remove(0))
     }
 
     /// Whether every client can ask a quorum.
@@ -138,7 +140,7 @@ impl Driver {
         })
     }
 
-    /// Whether every client knows which of its nodes it can use.
+    /// Whether every client has connected to each node, or failed to, at least once.
     pub fn knows_the_nodes(&self) -> bool {
         self.engines.iter().all(|engine| {
             let core = engine.coordinator();
@@ -149,12 +151,13 @@ impl Driver {
     }
 
     /// The nodes that the first client cannot use now, and why.
-    pub fn absent(&self) -> Vec<String> {
+    pub fn unusable_nodes(&self) -> Vec<String> {
         let core = self.engines[0].coordinator();
         let report = core.report_node_states(clock::now());
         let nodes = report.nodes.iter().enumerate();
-        let absent = nodes.filter(|(index, _)| !core.node_state(NodeId::new(*index)).is_usable());
-        let words = absent.map(|(_, node)| match &node.detail {
+        let unusable_nodes =
+            nodes.filter(|(index, _)| !core.node_state(NodeId::new(*index)).is_usable());
+        let words = unusable_nodes.map(|(_, node)| match &node.detail {
             Some(detail) => format!("{} {} ({detail})", node.label, node.reply),
             None => format!("{} {}", node.label, node.reply),
         });

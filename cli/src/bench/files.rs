@@ -1,6 +1,6 @@
 //! The files that a bench writes: the chart, and the percentiles of each measurement.
 //!
-//! Whether they can be written is checked before anything is measured.
+//! Whether the files can be written is checked before the first measurement.
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ impl Files {
         let percentiles = plan.in_flight.iter().filter_map(|&n| files.percentiles(plan, n));
         let all = files.svg.clone().into_iter().chain(percentiles.flatten());
         for path in all {
-            writable::look(&path).map_err(|error| refused(&path, &error))?;
+            writable::check_writable(&path).map_err(|error| refused(&path, &error))?;
         }
         Ok(files)
     }
@@ -34,7 +34,7 @@ impl Files {
     /// Writes the files.
     ///
     /// # Errors
-    /// A file cannot be written after all.
+    /// A file cannot be written, although the check before the measurements succeeded.
     pub fn write(&self, setting: &Setting, rows: &[Row]) -> Result<(), Refusal> {
         if let Some(path) = &self.svg {
             let text = chart::svg(setting, rows);
@@ -54,12 +54,12 @@ impl Files {
     fn percentiles(&self, plan: &Plan, in_flight: usize) -> Option<[PathBuf; 2]> {
         let path = self.hgrm.as_deref()?;
         let suffix = if plan.is_sweep() { format!("-{in_flight}") } else { String::new() };
-        Some([beside(path, &suffix), beside(path, &format!("{suffix}-release"))])
+        Some([with_suffix(path, &suffix), with_suffix(path, &format!("{suffix}-release"))])
     }
 }
 
 /// This path with `suffix` after the name, before its extension.
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.file_stem().unwrap_or_default().to_owned();
     name.push(suffix);
     if let Some(extension) = path.extension() {
@@ -90,7 +90,7 @@ mod tests {
             ("b.c.d", "-8", "b.c-8.d"),
         ];
         for (path, suffix, expected) in cases {
-            assert_eq!(beside(Path::new(path), suffix), Path::new(expected));
+            assert_eq!(with_suffix(Path::new(path), suffix), Path::new(expected));
         }
     }
 }

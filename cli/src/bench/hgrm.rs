@@ -1,5 +1,5 @@
-//! A histogram as the text that the plotters of HdrHistogram read: a value, its percentile, how
-//! many values are no greater, and 1/(1-percentile).
+//! Writes a histogram in the text format that the plotters of HdrHistogram read. A line has a
+//! value, its percentile, how many values are no greater, and 1/(1-percentile).
 //!
 //! Values are milliseconds, which those plotters assume unless another unit is set.
 
@@ -7,8 +7,9 @@ use std::fmt::{Result, Write};
 
 use hdrhistogram::Histogram;
 
-/// The lines for each halving of the distance to 100 %, as other writers of the format have.
-const TICKS: u32 = 5;
+/// How many lines there are each time that the distance to 100 % halves: as many as other writers
+/// of the format use.
+const LINES_PER_HALVING: u32 = 5;
 
 const MILLI: f64 = 1e6;
 
@@ -27,7 +28,7 @@ fn write(out: &mut String, histogram: &Histogram<u64>) -> Result {
         "TotalCount", "1/(1-Percentile)"
     )?;
     let mut total = 0;
-    for step in histogram.iter_quantiles(TICKS) {
+    for step in histogram.iter_quantiles(LINES_PER_HALVING) {
         total += step.count_since_last_iteration();
         let value = step.value_iterated_to() as f64 / MILLI;
         let quantile = step.quantile_iterated_to();
@@ -50,7 +51,8 @@ fn write(out: &mut String, histogram: &Histogram<u64>) -> Result {
 mod tests {
     use super::*;
 
-    /// As the reference implementation writes it, except for the digits of a value.
+    /// The expected lines are those of the reference implementation, except for the digits of a
+    /// value.
     #[test]
     fn hgrm_has_the_format_of_hdr_histogram_plotters() {
         let mut histogram = Histogram::<u64>::new_with_bounds(1, 1_000_000_000, 3).unwrap();

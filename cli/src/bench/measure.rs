@@ -1,8 +1,8 @@
-//! One measurement: a warm-up that does not count, the time that counts, and the wait for the pairs
+//! One measurement: a warm-up that is not recorded, the measured time, and the wait for the pairs
 //! that began in it.
 //!
-//! The hazard is a tail that is cut off. So slow pairs are awaited at the end, and those that still
-//! do not end are counted as unfinished, never left out.
+//! The hazard is to leave out the slowest pairs. So the measurement waits for slow pairs at the
+//! end, and counts those that still do not end as unfinished.
 
 use std::io;
 use std::time::Duration;
@@ -14,25 +14,26 @@ use super::pairs::{Begin, Ended, Pairs, Window};
 use super::progress::Progress;
 use super::tally::Tally;
 
-/// How long pairs in flight are awaited at the end, beyond the longest time of a release.
+/// How long the measurement waits at the end for pairs in flight, besides the node timeout, which
+/// is the longest time of a release.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// When pairs begin.
+/// Decides when pairs begin.
 pub trait Load {
-    /// The next pair that is to begin now; none after the end.
+    /// A pair that has to begin now, if any. After `end` no pair begins.
     fn next(&mut self, now: Instant, end: Instant) -> Option<Begin>;
 
-    /// When the next pair may begin, unless it waits for another to end.
+    /// When the next pair begins; `None` if it has to wait until another pair ends.
     fn due(&self) -> Option<Instant>;
 
-    /// A pair has ended.
+    /// Records that a pair has ended, so that its key and place are free.
     fn ended(&mut self, ended: Ended, now: Instant);
 
-    /// How many pairs should have begun before the end, and did not.
+    /// How many pairs should have begun before `end`, but have not begun.
     fn late(&self, end: Instant) -> u64;
 }
 
-/// The times of a measurement.
+/// How long the parts of a measurement take.
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
     pub warm_up: Duration,
@@ -45,7 +46,7 @@ pub struct Times {
 #[derive(Debug)]
 pub struct Measured {
     pub tally: Tally,
-    /// From the end of the warm-up to the end of the last pair that counts.
+    /// From the end of the warm-up to the end of the last recorded pair.
     pub took: Duration,
     /// The signal that ended the measurement early.
     pub signal: Option<i32>,
@@ -56,7 +57,7 @@ struct Measurement<'a> {
     pairs: &'a mut Pairs,
     load: &'a mut dyn Load,
     window: Window,
-    /// From then on no pair is awaited.
+    /// When the measurement stops waiting for pairs in flight.
     over: Instant,
     drain: Duration,
     measured: Measured,
@@ -82,7 +83,8 @@ pub fn measure(
     let over = end.saturating_add(drain);
     let mut it = Measurement { driver, pairs, load, window, over, drain, measured };
     let now = it.run(progress)?;
-    // Pairs of the warm-up count as well: if no pair ends any more, the result has to show that.
+    // Unfinished pairs of the warm-up count too: if no pair ended at all, the result has to show
+    // it.
     let unfinished = it.pairs.abandon(it.driver) + it.load.late(it.window.end);
     it.measured.tally.unfinished(unfinished);
     it.measured.took = now.max(it.window.end).saturating_since(begin);
@@ -96,7 +98,7 @@ impl Measurement<'_> {
             let now = clock::now();
             self.begin_due(now);
             let asked = now < self.window.end || self.load.late(self.window.end) > 0;
-            if (!asked && self.pairs.under_way() == 0) || now >= self.over {
+            if (!asked && self.pairs.in_flight() == 0) || now >= self.over {
                 return Ok(now);
             }
             let tick = progress.show(now, &self.window, &self.measured.tally);
@@ -127,7 +129,7 @@ impl Measurement<'_> {
         }
     }
 
-    /// The first signal ends the time that counts, the second one the wait for pairs in flight.
+    /// The first signal ends the measured time, the second the wait for pairs in flight.
     fn end_early(&mut self, signal: i32) {
         let now = clock::now();
         if self.measured.signal.replace(signal).is_some() {

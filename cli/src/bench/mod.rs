@@ -1,8 +1,8 @@
 //! `redlatch bench`: latency and throughput of locks on the user's own nodes.
 //!
-//! Here is the frame: the order of the measurements, the report at the end, and the cleaning up.
-//! The bench asks only for keys of its own, which no other client uses. A node that forgot one of
-//! them harms no client, so the restart guard is off.
+//! This file makes the measurements one after the other, cleans up, and reports. The bench asks
+//! only for its own keys, which no other client uses. If a node forgot one of them, no client would
+//! be harmed, so the restart guard is off.
 
 mod chart;
 mod closed;
@@ -128,7 +128,7 @@ fn bench(options: &Options) -> Result<u8, Refusal> {
         prefix: prefix()?,
         progress: Progress::new(options.common.output.quiet),
         rows: Vec::new(),
-        absent: Vec::new(),
+        unusable: Vec::new(),
         signal: None,
     };
     let measured = bench.measure_all();
@@ -137,7 +137,8 @@ fn bench(options: &Options) -> Result<u8, Refusal> {
     bench.print(&files)
 }
 
-/// The prefix of all keys of this run. Two runs with the same keys would wait for each other.
+/// The prefix of all keys of this run. It is random, because two runs with the same keys would wait
+/// for each other.
 fn prefix() -> Result<String, Refusal> {
     use rand::TryRng;
 
@@ -156,7 +157,7 @@ struct Bench<'a> {
     progress: Progress,
     rows: Vec<Row>,
     /// Nodes that could not be used at the beginning, and why.
-    absent: Vec<String>,
+    unusable: Vec<String>,
     /// The signal that ended the run early.
     signal: Option<i32>,
 }
@@ -192,7 +193,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Connects clients and shows by one pair that locks can be had; `None` if a signal came.
+    /// Connects the clients, and acquires and releases one lock to see whether locks can be had.
+    /// Returns `None` if a signal came.
     fn connect(&mut self, clients: usize) -> Result<Option<Driver>, Refusal> {
         let mut driver = Driver::new(&self.config, clients)?;
         self.signal = ready::gather(&mut driver)?;
@@ -204,10 +206,10 @@ impl Bench<'_> {
             ready::settle(&mut driver, SETTLE)?;
             return Ok(None);
         }
-        self.absent = driver.absent();
+        self.unusable = driver.unusable_nodes();
         if self.options.common.output.json && !self.options.common.output.quiet {
-            // The table shows the absent nodes already.
-            self.absent
+            // The table would show these nodes, but JSON has no field for them.
+            self.unusable
                 .iter()
                 .for_each(|node| output::complain(&format!("redlatch: without {node}")));
         }
@@ -249,7 +251,7 @@ impl Bench<'_> {
                 plan: self.plan,
                 nodes: self.nodes,
                 ttl: self.options.common.timing.ttl,
-                absent: &self.absent,
+                unusable: &self.unusable,
                 early: self.signal.is_some(),
             };
             let text = if self.options.common.output.json {
@@ -257,7 +259,7 @@ impl Bench<'_> {
             } else {
                 table::text(&setting, &self.rows)
             };
-            // The files are written first: then they are there even if the output has no reader.
+            // The files are written first, so that they exist even if stdout has no reader.
             files.write(&setting, &self.rows)?;
             output::print(&text)?;
         }
@@ -268,7 +270,7 @@ impl Bench<'_> {
         Ok(if nothing { exit::NO_QUORUM } else { exit::DONE })
     }
 
-    /// One measurement is one object, several are a list.
+    /// One object if there was one measurement, a list of objects if there were several.
     fn json(&self) -> Value {
         let mut rows: Vec<Value> = self.rows.iter().map(Row::json).collect();
         if self.plan.is_sweep() { rows.into() } else { rows.remove(0) }

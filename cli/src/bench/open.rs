@@ -1,8 +1,8 @@
-//! An open loop: a pair begins at each of its moments, however long the earlier ones take, as in a
-//! service with independent callers.
+//! An open loop: pairs begin at a fixed rate, however long the earlier ones take, as in a service
+//! with independent callers.
 //!
-//! A pair that finds no free place begins later, and is counted from its moment all the same. So
-//! the figures show what a stall does to the pairs that come meanwhile.
+//! If too many pairs are in flight, a pair begins later than intended, but its latency is measured
+//! from the intended moment. So the figures show what a stall does to callers that come meanwhile.
 
 use std::collections::VecDeque;
 
@@ -19,12 +19,13 @@ pub struct Open {
     rate: u64,
     start: Instant,
     begun: u64,
-    /// Each pair has a key of its own, so there are as many places as keys.
+    /// The keys that no pair in flight uses. Each pair needs one, so there are never more pairs in
+    /// flight than keys.
     free_keys: VecDeque<usize>,
 }
 
 impl Open {
-    /// The first pair begins at `start`; at most `keys` pairs are in flight at once.
+    /// The first pair begins at `start`. At most `keys` pairs are in flight.
     pub fn new(rate: u64, start: Instant, keys: usize) -> Open {
         Open { rate, start, begun: 0, free_keys: (0..keys).collect() }
     }
@@ -58,7 +59,8 @@ impl Load for Open {
 
     fn late(&self, end: Instant) -> u64 {
         let nanos = end.saturating_since(self.start).as_nanos();
-        // The moments of all pairs that begin before the end; the first moment is the start.
+        // All pairs that should begin before the end. The first should begin at the start, so this
+        // is rounded up.
         let all = (nanos * u128::from(self.rate)).div_ceil(SECOND);
         u64::try_from(all).unwrap_or(u64::MAX).saturating_sub(self.begun)
     }

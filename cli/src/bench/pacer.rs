@@ -1,8 +1,8 @@
-//! The bench's own timer on its poller, for pairs that begin at a set time. A poller's timeout is
-//! whole milliseconds, rounded up, and the error would be read as latency.
+//! An exact timer for pairs that begin at a set time. A poller's timeout is rounded up to whole
+//! milliseconds, and the bench would report that error as latency.
 //!
-//! If the system has no such timer, pairs begin up to a millisecond late. Their latency shows it,
-//! because it is counted from when they should have begun.
+//! On systems without such a timer, pairs begin up to a millisecond late. Their latency includes
+//! that, because it is measured from the intended moment.
 
 use std::io;
 use std::time::Duration;
@@ -35,12 +35,12 @@ mod timerfd {
         pub fn new(registry: &Registry, token: Token) -> io::Result<Pacer> {
             let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
             let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
-            // The timer is edge-triggered, so it need not be read.
+            // Events of the poller are edge-triggered, so the timer need not be read.
             registry.register(&mut SourceFd(&timer.as_raw_fd()), token, Interest::READABLE)?;
             Ok(Pacer(timer))
         }
 
-        /// Wakes the poller after `sleep`; an earlier setting is replaced.
+        /// Wakes the poller once after `sleep`, in place of an earlier setting.
         pub fn wake_in(&self, sleep: Duration) -> io::Result<()> {
             let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
             // Zero would switch the timer off.
@@ -58,7 +58,7 @@ mod timerfd {
 mod none {
     use super::{Duration, Registry, Token, io};
 
-    /// The system has no such timer: only the poller's timeout is left.
+    /// Does nothing: without such a timer the poller's own timeout ends the sleep.
     #[derive(Debug)]
     pub struct Pacer;
 

@@ -1,7 +1,8 @@
-//! The pairs in flight: each acquires its key, releases it as soon as it has it, and is counted.
+//! The pairs in flight. A pair is one acquire, and the release right after it.
 //!
-//! When a pair begins is decided elsewhere. Both latencies are the client's: from the call (or from
-//! when the call should have been made) to the moment at which the caller has the answer.
+//! A [`Load`](super::measure::Load) decides when a pair begins. Both latencies are those that a
+//! caller sees: from the call, or from when the call should have been made, until the caller has
+//! the answer.
 
 use std::time::Duration;
 
@@ -11,14 +12,15 @@ use slab::Slab;
 use super::driver::Driver;
 use super::tally::Tally;
 
-/// A pair that is to begin now.
+/// A pair that has to begin now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Begin {
-    /// The client that asks.
+    /// The client that acquires.
     pub client: usize,
-    /// The key that it asks for.
+    /// The number of the key.
     pub key: usize,
-    /// When the pair should have begun, if that was planned: its latency is counted from then.
+    /// When the pair should have begun, if the load has fixed moments: its latency is measured from
+    /// then.
     pub intended: Option<Instant>,
 }
 
@@ -31,7 +33,7 @@ pub struct Ended {
     pub failed: bool,
 }
 
-/// The time that counts: pairs that begin before it or after it do not count.
+/// The measured time. Pairs that begin before or after it are not recorded.
 #[derive(Debug, Clone, Copy)]
 pub struct Window {
     pub begin: Instant,
@@ -55,7 +57,7 @@ struct Pair {
 #[derive(Debug)]
 enum Stage {
     Asking(Op),
-    GivingBack { acquire: Duration, from: Instant },
+    Releasing { acquire: Duration, from: Instant },
 }
 
 /// The pairs in flight.
@@ -64,11 +66,12 @@ pub struct Pairs {
     keys: Vec<String>,
     options: LockOptions,
     slab: Slab<Pair>,
-    /// Distinguishes them from pairs of an earlier measurement, whose answers may still come in.
+    /// The number of the measurement. It distinguishes these pairs from those of an earlier one,
+    /// whose answers may still come in.
     round: u64,
 }
 
-/// How many bits of a tag are the pair's number; the others are the round.
+/// How many low bits of a request's `data` are the pair's number. The others are the round.
 const PAIR_BITS: u32 = 32;
 
 impl Pairs {
@@ -77,11 +80,11 @@ impl Pairs {
     }
 
     /// How many pairs are in flight.
-    pub fn under_way(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.slab.len()
     }
 
-    /// Asks for the key of a pair.
+    /// Begins a pair: requests its lock.
     ///
     /// # Errors
     /// The request is refused before anything is sent.
@@ -96,7 +99,8 @@ impl Pairs {
         Ok(())
     }
 
-    /// Handles the end of a request. A pair that ended counts if its beginning counts.
+    /// Handles the end of a request. After an acquire this requests the release; after a release or
+    /// an error it returns the pair that has ended, and records it if it began in the window.
     pub fn take(
         &mut self,
         driver: &mut Driver,
@@ -114,11 +118,11 @@ impl Pairs {
         let failed = match (done.result, &pair.stage) {
             (Ok(Outcome::Acquired(lock)), _) => {
                 let acquire = now.saturating_since(pair.from);
-                pair.stage = Stage::GivingBack { acquire, from: now };
+                pair.stage = Stage::Releasing { acquire, from: now };
                 driver.client(pair.client).release(lock, done.data);
                 return None;
             }
-            (Ok(Outcome::Released(how)), &Stage::GivingBack { acquire, from }) => {
+            (Ok(Outcome::Released(how)), &Stage::Releasing { acquire, from }) => {
                 if counts {
                     tally.pair(acquire, now.saturating_since(from), how);
                 }
@@ -136,15 +140,14 @@ impl Pairs {
         Some(Ended { client, key, failed })
     }
 
-    /// Cancels the acquires in flight, and returns how many pairs were in flight. A release is not
-    /// cancelled: it is on its way.
+    /// Cancels the acquires in flight, and returns how many pairs were in flight. Releases go on.
     pub fn abandon(&mut self, driver: &mut Driver) -> u64 {
-        let under_way = self.slab.len() as u64;
+        let in_flight = self.slab.len() as u64;
         for pair in self.slab.drain() {
             if let Stage::Asking(op) = pair.stage {
                 driver.client(pair.client).cancel(op);
             }
         }
-        under_way
+        in_flight
     }
 }

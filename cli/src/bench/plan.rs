@@ -1,25 +1,25 @@
-//! From options to the plan: what is measured, in which order, with how many keys. What cannot be
-//! measured is refused here, before a node is asked.
+//! Makes the plan from the options: what is measured, in which order, with how many keys. Refuses
+//! options that cannot be measured before any node is asked.
 
 use std::time::Duration;
 
 use super::Options;
 use crate::output::Refusal;
 
-/// More locks at once say nothing about the nodes any more: writing the requests takes about as
-/// long as a node may take to answer.
+/// The limit for --in-flight. With more locks in flight, writing the requests takes about as long
+/// as the node timeout, so the figures would say nothing about the nodes.
 const MOST_IN_FLIGHT: usize = 10_000;
 
 /// The limit for --contended: each client has a connection to every node.
 const MOST_CLIENTS: usize = 64;
 
-/// How many pairs an open loop has in flight at most, unless --in-flight says it.
+/// How many pairs an open loop has in flight at most if --in-flight is not given.
 const OPEN_PLACES: usize = 1024;
 
-/// How many clients contend, unless --in-flight says it.
+/// How many clients contend if --in-flight is not given.
 const CONTENDERS: usize = 4;
 
-/// More pairs a second than any one thread can begin.
+/// The limit for --rate: more pairs a second than one thread can begin.
 const HIGHEST_RATE: u64 = 10_000_000;
 
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
@@ -27,14 +27,14 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// The longest warm-up; a short measurement has a shorter one.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// When pairs begin.
+/// What decides when a pair begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// When another pair has ended.
     Closed,
     /// At a fixed rate, in pairs a second.
     Open { rate: u64 },
-    /// As in a closed loop, by several clients that want the same keys.
+    /// As in a closed loop, but several clients want the same keys.
     Contended,
 }
 
@@ -51,7 +51,7 @@ pub struct Plan {
 
 impl Plan {
     /// # Errors
-    /// The options cannot be measured; the reason in words.
+    /// These options cannot be measured. The error says why.
     pub fn new(options: &Options) -> Result<Plan, Refusal> {
         let (mode, most, least, default) = match (options.contended, options.rate) {
             (true, _) => (Mode::Contended, MOST_CLIENTS, 2, CONTENDERS),
@@ -61,7 +61,7 @@ impl Plan {
         let keys = options.keys;
         let mut in_flight = options.in_flight.clone();
         if in_flight.is_empty() {
-            // An open loop has a place for each key, and no more.
+            // A pair in flight needs a key of its own, so fewer keys lower the default.
             in_flight
                 .push(default.min(keys.filter(|_| mode != Mode::Contended).unwrap_or(default)));
         }
@@ -93,12 +93,12 @@ impl Plan {
         Ok(Plan { mode, in_flight, duration, warm_up: WARM_UP.min(duration / 5), keys })
     }
 
-    /// How many clients there are if so many pairs are in flight.
+    /// The number of clients for this number of pairs in flight.
     pub fn clients(&self, in_flight: usize) -> usize {
         if self.mode == Mode::Contended { in_flight } else { 1 }
     }
 
-    /// How many keys are taken in turn if so many pairs are in flight.
+    /// The number of keys for this number of pairs in flight.
     pub fn keys(&self, in_flight: usize) -> usize {
         self.keys.unwrap_or(if self.mode == Mode::Contended { 1 } else { in_flight })
     }

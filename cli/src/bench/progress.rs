@@ -1,7 +1,7 @@
-//! A line of progress, only on a terminal, on the standard error.
+//! A line of progress on stderr, if that is a terminal.
 //!
-//! The hazard is that it takes time from the measurement. So it is printed twice a second, and
-//! shows counts that exist anyway instead of working out percentiles.
+//! The hazard is that printing takes time from the measurement. So the line is printed only twice a
+//! second, and shows counts that the bench keeps anyway, but no percentiles.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::tally::Tally;
 
 const EVERY: Duration = Duration::from_millis(500);
 
-/// The line's greatest length, in characters.
+/// The width that a line covers, in characters.
 const WIDTH: usize = 64;
 
 /// The line.
@@ -26,7 +26,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Nothing is shown if `quiet`, or if stderr is no terminal.
+    /// Shows nothing if `quiet` is set, or if stderr is not a terminal.
     pub fn new(quiet: bool) -> Progress {
         let shown = !quiet && std::io::stderr().is_terminal();
         Progress { shown, what: String::new(), next: clock::now() }
@@ -49,7 +49,7 @@ impl Progress {
         Some(self.next)
     }
 
-    /// Takes the line away.
+    /// Erases the line.
     pub fn clear(&mut self) {
         if self.shown {
             self.write("");
@@ -57,8 +57,8 @@ impl Progress {
     }
 
     fn write(&mut self, line: &str) {
-        // Overwrites the old line without escape codes, which not every terminal knows. If stderr
-        // cannot be written, progress ends.
+        // Overwrites the old line without escape codes, which not every terminal knows. After an
+        // error of stderr no more lines are written.
         let written = write!(std::io::stderr(), "\r{line:WIDTH$}\r");
         self.shown = written.is_ok();
     }

@@ -1,7 +1,8 @@
-//! Before the first measurement: the nodes are connected, and one pair shows that locks can be had.
+//! Before the first measurement: waits until the nodes are connected, and acquires and releases one
+//! lock.
 //!
-//! So connecting is in no figure. Nodes that cannot be locked on are reported at once and in full,
-//! instead of after a measurement of nothing.
+//! So no figure includes the time to connect. If no lock can be had, the bench reports that in full
+//! before it measures anything.
 
 use std::io;
 use std::time::Duration;
@@ -10,11 +11,12 @@ use redlatch::{ConfigError, Error, LockOptions, Outcome, clock, clock::Instant};
 
 use super::driver::Driver;
 
-/// No pair of a measurement has this number.
+/// The `data` of the first request: no pair of a measurement has this number.
 const REHEARSAL: u64 = u64::MAX;
 
-/// Waits until every client knows all of its nodes, or has a quorum and has given the others a node
-/// timeout, but at most for the connect timeout. Returns the signal that ended the wait, if any.
+/// Waits until every client has connected to all nodes or failed to, or until every client has had
+/// a quorum for a node timeout, but at most for the connect timeout. Returns the signal that ended
+/// the wait, if any.
 ///
 /// # Errors
 /// The system's poller fails.
@@ -42,7 +44,7 @@ pub fn gather(driver: &mut Driver) -> Result<Option<i32>, Error> {
 /// Acquires a lock and releases it. Returns the signal that ended this early, if any.
 ///
 /// # Errors
-/// Why there is no lock.
+/// The lock could not be acquired; the error says why.
 pub fn rehearse(driver: &mut Driver, key: &str, ttl: Duration) -> Result<Option<i32>, Error> {
     let wait = driver.client(0).coordinator().settings().connect_timeout;
     let op = driver.client(0).acquire(key, LockOptions::new(ttl).wait(wait), REHEARSAL)?;
@@ -63,15 +65,15 @@ pub fn rehearse(driver: &mut Driver, key: &str, ttl: Duration) -> Result<Option<
     }
 }
 
-/// Turns until no request is in flight and no release is pending, but for `limit` at most. Returns
-/// how many locks may be left somewhere then.
+/// Turns the loop until no request is in flight and no release is pending, but for `limit` at most.
+/// Returns how many locks may still be on a node.
 ///
 /// # Errors
 /// The system's poller fails.
 pub fn settle(driver: &mut Driver, limit: Duration) -> Result<usize, Error> {
     let end = clock::now().saturating_add(limit);
     loop {
-        // Nobody needs these results any more.
+        // These results are not needed any more, but they have to be fetched.
         while driver.completion().is_some() {}
         if driver.open() == 0 || clock::now() >= end {
             return Ok(driver.open());
@@ -84,7 +86,7 @@ fn turn(driver: &mut Driver, until: Instant) -> Result<(), Error> {
     driver.turn(until).map_err(|error| poller_failed(&error))
 }
 
-/// The error of a poller that fails: a measurement cannot go on without it.
+/// The error to return if the poller fails.
 pub fn poller_failed(error: &io::Error) -> Error {
     let problem = format!("poller: {error}").into();
     Error::Config(ConfigError::System { problem })

@@ -8,14 +8,14 @@ use redlatch::majority;
 use super::figures::{QUANTILES, Row, count, time};
 use super::plan::{Mode, Plan};
 
-/// What the table says beside the figures.
+/// What the table shows besides the figures.
 #[derive(Debug)]
 pub struct Setting<'a> {
     pub plan: &'a Plan,
     pub nodes: usize,
     pub ttl: std::time::Duration,
     /// The nodes that could not be used at the beginning, and why.
-    pub absent: &'a [String],
+    pub unusable: &'a [String],
     /// A signal ended the run early.
     pub early: bool,
 }
@@ -30,7 +30,14 @@ pub fn text(setting: &Setting, rows: &[Row]) -> String {
 
 fn write(out: &mut String, setting: &Setting, rows: &[Row]) -> Result {
     head(out, setting)?;
-    write!(out, "\n{:>9} {:>11} {:>11}  {:7}", at_once(setting.plan.mode), "pairs/s", "pairs", "")?;
+    write!(
+        out,
+        "\n{:>9} {:>11} {:>11}  {:7}",
+        in_flight_word(setting.plan.mode),
+        "pairs/s",
+        "pairs",
+        ""
+    )?;
     for (_, name, _) in QUANTILES {
         write!(out, " {name:>9}")?;
     }
@@ -39,24 +46,24 @@ fn write(out: &mut String, setting: &Setting, rows: &[Row]) -> Result {
         let pairs = row.tally.pairs();
         let rate = count(row.pairs_per_s().round() as u64);
         write!(out, "{:>9} {rate:>11} {:>11}  ", row.in_flight, count(pairs))?;
-        latencies(out, asking(setting.plan.mode), &row.tally.acquire)?;
+        latencies(out, acquire_word(setting.plan.mode), &row.tally.acquire)?;
         write!(out, "{:33}  ", "")?;
         latencies(out, "release", &row.tally.release)?;
     }
     errors(out, setting, rows)
 }
 
-/// The name of the time from the request to the lock.
-pub fn asking(mode: Mode) -> &'static str {
+/// The word for the time from the request to the lock.
+pub fn acquire_word(mode: Mode) -> &'static str {
     if mode == Mode::Contended { "wait" } else { "acquire" }
 }
 
-/// The name of what runs several times at once.
-pub fn at_once(mode: Mode) -> &'static str {
+/// The word for what `--in-flight` counts.
+pub fn in_flight_word(mode: Mode) -> &'static str {
     if mode == Mode::Contended { "clients" } else { "in flight" }
 }
 
-/// What is measured, and from when, in one line.
+/// What the latencies measure, in one line.
 pub fn method(mode: Mode) -> &'static str {
     match mode {
         Mode::Closed => "from the client's call until it has the answer",
@@ -69,8 +76,8 @@ pub fn method(mode: Mode) -> &'static str {
     }
 }
 
-/// How pairs begin, in a few words.
-pub fn manner(mode: Mode) -> String {
+/// When pairs begin, in one line.
+pub fn how_pairs_begin(mode: Mode) -> String {
     match mode {
         Mode::Closed => "closed loop: a pair begins when another has ended".into(),
         Mode::Open { rate: 1 } => "open loop: 1 pair begins a second".into(),
@@ -80,7 +87,7 @@ pub fn manner(mode: Mode) -> String {
 }
 
 fn head(out: &mut String, setting: &Setting) -> Result {
-    let Setting { plan, nodes, ttl, absent, early } = setting;
+    let Setting { plan, nodes, ttl, unusable, early } = setting;
     let quorum = majority(*nodes);
     let (duration, warm_up) = (plan.duration, plan.warm_up);
     let early = if *early { ", ended early" } else { "" };
@@ -90,9 +97,9 @@ fn head(out: &mut String, setting: &Setting) -> Result {
         "{nodes} node{plural}, quorum {quorum}; ttl {ttl:?}; {duration:?} after {warm_up:?} of \
          warm-up{early}"
     )?;
-    writeln!(out, "{}", manner(plan.mode))?;
+    writeln!(out, "{}", how_pairs_begin(plan.mode))?;
     writeln!(out, "latency: {}", method(plan.mode))?;
-    absent.iter().try_for_each(|node| writeln!(out, "without {node}"))
+    unusable.iter().try_for_each(|node| writeln!(out, "without {node}"))
 }
 
 fn latencies(out: &mut String, what: &str, histogram: &Histogram<u64>) -> Result {

@@ -1,8 +1,8 @@
 //! The counts of a measurement: latencies in two histograms, and errors by their kind.
 //!
-//! The hazard is an error that makes the figures look better. So a pair counts once its lock was
-//! had and its release came back, whatever the outcome of the release. Both of its latencies count,
-//! and the error is counted beside them.
+//! The hazard is an error that makes the figures look better. So both latencies of a pair are
+//! recorded when its release has ended, whatever the outcome. A bad outcome is also counted as an
+//! error.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use redlatch::{Error, ReleaseOutcome};
 
 use crate::output::word;
 
-/// Values have a precision of a thousandth: significant digits.
+/// The significant digits of a recorded value: it is exact to a thousandth.
 const DIGITS: u8 = 3;
 
 /// The longest latency that is recorded, in nanoseconds.
@@ -23,7 +23,7 @@ const LONGEST: u64 = 24 * 60 * 60 * 1_000_000_000;
 pub struct Tally {
     /// Latencies from the request to the lock, in nanoseconds.
     pub acquire: Histogram<u64>,
-    /// Latencies from the release to its confirmation, in nanoseconds.
+    /// Latencies from the call of the release to its outcome, in nanoseconds.
     pub release: Histogram<u64>,
     /// How often each error occurred.
     pub errors: BTreeMap<&'static str, u64>,
@@ -41,7 +41,7 @@ impl Tally {
         self.release.len()
     }
 
-    /// Counts a pair: its lock was had, and its release came back.
+    /// Records a pair whose lock was acquired and whose release has ended.
     pub fn pair(&mut self, acquire: Duration, release: Duration, how: ReleaseOutcome) {
         record(&mut self.acquire, acquire);
         record(&mut self.release, release);
@@ -58,7 +58,7 @@ impl Tally {
         self.trouble(word(error), 1);
     }
 
-    /// Counts pairs that had not ended, or had not even begun, when the time was over.
+    /// Counts pairs that had not ended, or not even begun, when the measurement ended.
     pub fn unfinished(&mut self, count: u64) {
         self.trouble("unfinished", count);
     }

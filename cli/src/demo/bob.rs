@@ -1,5 +1,6 @@
-//! The second client: a thread that wants the lock that the first one has. It follows orders, and
-//! reports what came of them and how long they took.
+//! The second client of the demo, on a thread of its own: waits for the lock that the first client
+//! has, then extends and releases it when the demo orders that. Reports the result of each call and
+//! how long it took.
 
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Duration;
@@ -8,9 +9,9 @@ use redlatch::{
     Client, Config, Error, LockOptions, LockToken, ReleaseOutcome, clock, clock::Instant,
 };
 
-use super::{GRAIN, KEY, Stop, TTL};
+use super::{KEY, POLL_INTERVAL, Stop, TTL};
 
-/// How long any of bob's actions may take. Longer than the library waits for a lock.
+/// How long the demo waits for bob's next report: longer than bob's client waits for a lock.
 const PATIENCE: Duration = Duration::from_secs(12);
 
 /// An order to bob while he has the lock.
@@ -19,7 +20,7 @@ enum Order {
     Release,
 }
 
-/// What bob reports. Moments are those at which his call returned.
+/// What bob reports. Each `at` is the moment at which bob's call returned.
 pub enum Report {
     /// One attempt failed.
     Refused { took: Duration, error: Error },
@@ -38,12 +39,12 @@ pub struct Bob {
 }
 
 impl Bob {
-    /// Starts bob: he tries the lock once, and then waits for it.
+    /// Starts bob, who tries to acquire the lock once, and then waits for it.
     pub fn start(config: Config) -> Result<Bob, Stop> {
         let (orders, to_do) = channel();
         let (sender, reports) = channel();
         let thread = move || {
-            if let Err(error) = live(config, &to_do, &sender) {
+            if let Err(error) = follow_orders(config, &to_do, &sender) {
                 // If the demo has ended early, no receiver is left.
                 let _ = sender.send(Err(error));
             }
@@ -54,7 +55,7 @@ impl Bob {
     }
 
     pub fn extend(&self) {
-        // If bob's thread has ended, his silence shows it.
+        // If bob's thread has ended, `next_report` returns the error.
         let _ = self.orders.send(Order::Extend);
     }
 
@@ -70,8 +71,8 @@ impl Bob {
         }
     }
 
-    /// Checks that bob still does his last order: there must be no report of it yet.
-    pub fn is_still_at_it(&self) -> Result<(), Stop> {
+    /// Checks that bob's last call has not returned yet.
+    pub fn check_still_busy(&self) -> Result<(), Stop> {
         match self.reports.try_recv() {
             Err(TryRecvError::Empty) => Ok(()),
             Ok(Err(error)) => Err(Stop::Failed(format!("bob: {error}"))),
@@ -82,36 +83,36 @@ impl Bob {
     }
 }
 
-fn live(
+fn follow_orders(
     config: Config,
     orders: &Receiver<Order>,
     sender: &Sender<Result<Report, Error>>,
 ) -> Result<(), Error> {
-    let say = |report| {
+    let report = |report| {
         // If the demo has ended, no receiver is left.
         let _ = sender.send(Ok(report));
     };
     let client = Client::connect(config)?;
     let start = clock::now();
     if let Err(error) = client.try_lock(KEY, TTL) {
-        say(Report::Refused { took: clock::now().saturating_since(start), error });
+        report(Report::Refused { took: clock::now().saturating_since(start), error });
     }
     let start = clock::now();
     let mut guard = client.lock(KEY, LockOptions::new(TTL))?;
     let at = clock::now();
     let (waited, left) = (at.saturating_since(start), guard.remaining());
-    say(Report::Has { at, waited, token: guard.token(), left });
+    report(Report::Has { at, waited, token: guard.token(), left });
     while let Some(order) = next_order(orders, &client) {
         let start = clock::now();
         match order {
             Order::Extend => {
                 guard.extend(TTL)?;
                 let (at, left) = (clock::now(), guard.remaining());
-                say(Report::Extended { at, took: at.saturating_since(start), left });
+                report(Report::Extended { at, took: at.saturating_since(start), left });
             }
             Order::Release => {
                 let how = guard.release()?;
-                say(Report::Released { took: clock::now().saturating_since(start), how });
+                report(Report::Released { took: clock::now().saturating_since(start), how });
                 return Ok(());
             }
         }
@@ -119,14 +120,15 @@ fn live(
     Ok(())
 }
 
-/// Bob's next order; `None` if the demo has dropped its end. Meanwhile bob's client sends its
-/// pending releases: a frozen node that goes on may execute the first half of an old attempt.
+/// Waits for bob's next order; `None` if the demo has dropped its [`Bob`]. Meanwhile bob's client
+/// is driven, so that it sends pending releases: a node that was frozen may execute the acquire of
+/// an old attempt when it goes on, and needs the release.
 fn next_order(orders: &Receiver<Order>, client: &Client) -> Option<Order> {
     loop {
         match orders.try_recv() {
             Ok(order) => return Some(order),
             Err(TryRecvError::Disconnected) => return None,
-            Err(TryRecvError::Empty) => client.drive(GRAIN).ok()?,
+            Err(TryRecvError::Empty) => client.drive(POLL_INTERVAL).ok()?,
         }
     }
 }

@@ -1,13 +1,12 @@
-//! What the demo did and saw, with the time of it: the facts for the picture.
+//! What the demo did and saw, and when: the facts from which the picture is drawn.
 //!
-//! A fact is noted where it happens, by the code that knows it. Nothing is worked out here, and
-//! nothing is noted ahead.
+//! The code that does or sees something records it at that moment. This file computes nothing.
 
 use std::time::Duration;
 
 use redlatch::clock::Instant;
 
-/// A step of the story. Steps count from 1, on the screen and in the picture.
+/// A step of the story. The screen and the picture number the steps from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     pub at: Instant,
@@ -33,7 +32,7 @@ pub enum Done {
     /// A frozen node goes on.
     Thawed,
     Killed,
-    /// A killed node is back, without keys.
+    /// A killed node was restarted, without keys.
     Restarted,
 }
 
@@ -46,7 +45,7 @@ pub struct Chronicle {
     pub asks: Vec<Ask>,
     /// What was done to which node, and when.
     pub done: Vec<(Instant, usize, Done)>,
-    /// From when on which client has the lock; `None`: no client.
+    /// The moments at which the lock changed hands, each with the client that has it from then on.
     pub holders: Vec<(Instant, Option<&'static str>)>,
     /// Tokens and their owners.
     pub owners: Vec<(String, &'static str)>,
@@ -65,7 +64,7 @@ impl Chronicle {
         self.steps.len()
     }
 
-    /// Notes a call for the picture, as one of the last step.
+    /// Records a call of the current step, for the picture.
     pub fn call(&mut self, who: &str, what: &str, outcome: &str) {
         if let Some(step) = self.steps.last_mut() {
             step.calls.push((format!("{who} {what}"), outcome.into()));
@@ -76,7 +75,7 @@ impl Chronicle {
         self.asks.push(Ask { client, from, to, what });
     }
 
-    /// The owner of a token, if it belongs to a lock.
+    /// The client whose lock has this token; `None` if no lock has it.
     pub fn owner_of(&self, token: &str) -> Option<&'static str> {
         let owner = self.owners.iter().find(|(owned, _)| owned == token);
         owner.map(|&(_, owner)| owner)

@@ -1,5 +1,5 @@
-//! Five masters inside this process, for a machine without Redis. Calls freeze, kill and inspect
-//! them; a real server takes signals and connections for that.
+//! Five masters inside this process, for a machine without Redis. The demo freezes, kills and
+//! inspects them by function calls, but a real server by signals and over a connection.
 
 use redlatch::testing::master::Restart;
 use redlatch::testing::tcp::{self, LocalMaster};
@@ -7,7 +7,7 @@ use redlatch::testing::tcp::{self, LocalMaster};
 use super::Stop;
 use super::masters::{COUNT, Masters, Seen};
 
-/// Five masters of the library's own.
+/// Five of the masters that the library has for tests.
 pub struct InProcess {
     masters: tcp::Masters,
     states: [State; COUNT],
@@ -65,7 +65,7 @@ impl Masters for InProcess {
         Ok("on the same port".into())
     }
 
-    fn look(&mut self, node: usize) -> Result<Seen, Stop> {
+    fn inspect(&mut self, node: usize) -> Result<Seen, Stop> {
         match self.states[node] {
             State::Frozen => return Ok(Seen::Frozen),
             State::Dead => return Ok(Seen::Dead),
@@ -74,7 +74,7 @@ impl Masters for InProcess {
         let master = &self.masters[node];
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let keys = master.keys().into_iter();
-        // A key that expired after the list was read is left out.
+        // A key that expires after the list was read is left out.
         let held = keys.filter_map(|key| Some((text(&key), text(&master.get(&key)?))));
         Ok(Seen::Keys(held.collect()))
     }

@@ -1,8 +1,9 @@
-//! From facts to the contents of a node's lane: for how long it held which token, was frozen, was
-//! dead.
+//! Computes a node's lane in the picture from the facts: when it held which token, and when it was
+//! frozen or dead.
 //!
-//! The hazard is to say more than was seen. A token that is gone at a later look was released. The
-//! exceptions: its ttl was over by then, or the node was killed in between.
+//! The hazard is to say more than was seen. If a token is missing at the next observation, it
+//! expired if its ttl was over by then, was lost if the node was killed in between, and was
+//! released otherwise.
 
 use redlatch::clock::Instant;
 
@@ -16,9 +17,9 @@ pub enum Ending {
     Released,
     /// The ttl was over.
     Expired,
-    /// The node died with it.
+    /// The node was killed while it held the token.
     Lost,
-    /// The lock has not ended.
+    /// The node still held the token at the end of the demo.
     None,
 }
 
@@ -36,13 +37,13 @@ pub struct Band {
 pub struct Absence {
     pub from: Instant,
     pub to: Instant,
-    /// The node was killed; if not, it was frozen.
+    /// The node was killed. Otherwise it was frozen.
     pub dead: bool,
     /// The node came back.
     pub ended: bool,
 }
 
-/// A token that is there, and when it was last seen.
+/// A token that the node holds: since when, and when it was last seen.
 struct Open<'a> {
     from: Instant,
     seen: Instant,
@@ -54,8 +55,8 @@ impl Open<'_> {
         Band { from: self.from, to: at, token: self.held.token.clone(), ending }
     }
 
-    /// The band of a token that is not there any more at `at`.
-    fn gone(&self, at: Instant, absences: &[Absence]) -> Band {
+    /// The band of a token that is not on the node any more at `at`.
+    fn close_missing(&self, at: Instant, absences: &[Absence]) -> Band {
         let died = absences.iter().find(|it| it.dead && it.from >= self.seen && it.from <= at);
         let over = self.seen.saturating_add(self.held.left);
         match died {
@@ -66,7 +67,7 @@ impl Open<'_> {
     }
 }
 
-/// The bands of a node at one key, by the looks at it up to `end`.
+/// The bands of a node for one key, from the observations of that key up to `end`.
 pub fn bands<'a>(
     states: impl Iterator<Item = (Instant, Option<&'a Held>)>,
     absences: &[Absence],
@@ -80,7 +81,7 @@ pub fn bands<'a>(
             _ => false,
         };
         if !goes_on {
-            bands.extend(open.take().map(|open| open.gone(at, absences)));
+            bands.extend(open.take().map(|open| open.close_missing(at, absences)));
         }
         if let Some(held) = held {
             let from = open.map_or(at, |open| open.from);
@@ -89,7 +90,11 @@ pub fn bands<'a>(
     }
     if let Some(open) = open {
         let died = absences.iter().any(|it| it.dead && it.from >= open.seen);
-        bands.push(if died { open.gone(end, absences) } else { open.close(end, Ending::None) });
+        bands.push(if died {
+            open.close_missing(end, absences)
+        } else {
+            open.close(end, Ending::None)
+        });
     }
     bands
 }
@@ -127,7 +132,8 @@ mod tests {
         Held { token: token.into(), left: Duration::from_millis(left) }
     }
 
-    /// Looks at these times, each with what it found: a token and the milliseconds it had left.
+    /// The bands from observations: the time of each, and the token that it found, with the
+    /// milliseconds that were left of its ttl.
     fn seen(looks: &[(u64, Option<(&str, u64)>)], absences: &[Absence]) -> Vec<Band> {
         let looks = looks.iter().map(|&(time, it)| (at(time), it.map(|(t, left)| held(t, left))));
         let looks: Vec<_> = looks.collect();

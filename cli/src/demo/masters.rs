@@ -2,23 +2,24 @@
 
 use super::Stop;
 
-/// How many there are: the smallest number of nodes of which two may fail at once.
+/// The number of masters: the smallest of which two may be down at the same time.
 pub const COUNT: usize = 5;
 
-/// What a look at a node found.
+/// What an inspection of a node found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seen {
-    /// The node exists and executes nothing.
+    /// The node's process exists but executes nothing.
     Frozen,
-    /// The node is not there.
+    /// The node does not run.
     Dead,
     /// Its keys, and what each of them holds.
     Keys(Vec<(String, String)>),
 }
 
-/// The masters. A node is named by its place in the list, from 0 on.
+/// The masters. The argument `node` is a node's place in the list, from 0.
 ///
-/// Each action returns what was done, in words for the screen. Dropping the masters ends every one.
+/// Each action returns a text for the screen that says what was done. Dropping the value ends all
+/// masters.
 pub trait Masters {
     /// What the masters are and where, in words.
     fn describe(&self) -> String;
@@ -38,6 +39,6 @@ pub trait Masters {
     /// Restarts a killed node at its old address, without keys.
     fn restart(&mut self, node: usize) -> Result<String, Stop>;
 
-    /// Looks into a node, without the library.
-    fn look(&mut self, node: usize) -> Result<Seen, Stop>;
+    /// Reads the state and the keys of a node, without a client of the library.
+    fn inspect(&mut self, node: usize) -> Result<Seen, Stop>;
 }

@@ -2,8 +2,8 @@
 //! that is lost and comes back. Every number and every state on the screen is measured while it
 //! runs.
 //!
-//! Here is the frame: the set-up, the report at the end, and the report of an early end. The story
-//! itself is in `story`.
+//! This file starts the masters, draws the picture and reports the end, also an early one. What
+//! happens in between is in `story`.
 
 mod bob;
 mod chronicle;
@@ -36,11 +36,11 @@ use watch::Watch;
 /// The key that alice and bob want.
 const KEY: &str = "invoice:42";
 
-/// The lock's ttl unless it is extended. Longer than the demo leaves the lock alone.
+/// The lock's ttl. The demo always extends or releases the lock before this time is over.
 const TTL: Duration = Duration::from_secs(5);
 
-/// How often a state is polled that no event reports.
-const GRAIN: Duration = Duration::from_millis(2);
+/// How often the demo checks a state of which no event reports a change.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Five local masters, contention, a freeze, a crash: what Redlock does, in a few seconds.
 #[derive(Debug, clap::Args)]
@@ -57,7 +57,7 @@ pub struct Options {
 /// Why the demo ends before its end.
 #[derive(Debug)]
 pub enum Stop {
-    /// The screen's reader has left.
+    /// The program that read the output has ended.
     ReaderLeft,
     /// Something failed that should not fail, in words.
     Failed(String),
@@ -77,7 +77,7 @@ pub fn run(options: &Options) -> ExitCode {
 
 fn play(options: &Options, screen: &mut Screen) -> Result<(), Stop> {
     if let Some(path) = &options.svg {
-        writable::look(path).map_err(|error| unwritable(path, &error))?;
+        writable::check_writable(path).map_err(|error| unwritable(path, &error))?;
     }
     let start = clock::now();
     let mut masters = masters(options)?;

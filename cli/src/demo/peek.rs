@@ -1,4 +1,4 @@
-//! Looks into a real node over a connection of its own: one question, one answer, no lock.
+//! Reads the keys of a real node over a separate connection, without a client of the library.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,7 +8,7 @@ use bytes::BytesMut;
 use redlatch::proto::command;
 use redlatch::proto::resp::{Limits, Reply, Step, decode};
 
-/// How long a node on this machine may take for anything.
+/// How long a node on this machine may take to connect or to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What a key holds.
@@ -19,7 +19,7 @@ pub struct Held {
     pub left: Duration,
 }
 
-/// A connection for looks into one node.
+/// A connection that reads the keys of one node.
 pub struct Peek {
     stream: TcpStream,
 }
@@ -39,8 +39,8 @@ impl Peek {
         Ok(line.and_then(|id| id.trim_end().parse().ok()))
     }
 
-    /// Every key that holds text, and what it holds, in the order of the keys. The line of a key is
-    /// no text.
+    /// Every key that holds a string, with its value, sorted by key. The line of a key is a sorted
+    /// set, so it is left out.
     pub fn keys(&mut self) -> io::Result<Vec<(String, String)>> {
         let mut names: Vec<String> = self.ask(&[b"KEYS", b"*"], |reply| match reply {
             Reply::Array(items) => items.iter().map(text).collect(),
@@ -49,7 +49,7 @@ impl Peek {
         names.sort();
         let mut keys = Vec::new();
         for name in names {
-            // A key that expired after the list was read is left out.
+            // A key that expires after the list was read is left out.
             let held = self.ask(&[b"GET", name.as_bytes()], |reply| match reply {
                 Reply::Null => Some(None),
                 Reply::Error(line) if line.starts_with(b"WRONGTYPE") => Some(None),
@@ -71,7 +71,7 @@ impl Peek {
             Reply::Integer(millis) => Some(millis),
             _ => None,
         })?;
-        // A key that expired after the list was read is left out.
+        // If the key expired after the GET, PTTL is negative: then the key holds nothing.
         let left = u64::try_from(left).ok().map(Duration::from_millis);
         Ok(left.map(|left| Held { token, left }))
     }

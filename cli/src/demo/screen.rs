@@ -9,7 +9,7 @@ use super::Stop;
 use crate::look::Colours;
 pub use crate::look::{Look, time};
 
-/// The longest line. Only a word that is longer itself goes beyond it.
+/// The longest line, in characters. Only a single word may be longer.
 const COLUMNS: usize = 78;
 
 /// Where the demo is printed.
@@ -27,7 +27,7 @@ impl Screen {
         Screen { out, colours }
     }
 
-    /// Prints the title of what follows.
+    /// Prints a heading.
     pub fn heading(&mut self, text: &str) -> Result<(), Stop> {
         let text = self.styled(text, Look::Strong);
         self.line("")?;
@@ -39,7 +39,8 @@ impl Screen {
         self.wrapped(text.split_inclusive(' '), "  ")
     }
 
-    /// Prints an error with its report, broken only where the nodes begin and after each of them.
+    /// Prints an error with its report. Lines are broken only before the list of nodes, and after
+    /// each node.
     pub fn quote(&mut self, text: &str) -> Result<(), Stop> {
         const KEY_ENDS: &str = "\": ";
         let nodes = text.find(KEY_ENDS).map_or(0, |at| at + KEY_ENDS.len());

@@ -1,11 +1,11 @@
-//! Five real redis-servers on free ports of this machine. They are ended when they are dropped,
-//! also during a panic. The system kills them when the demo dies: a frozen server does not handle
+//! Five real redis-servers on free ports of this machine. Dropping them ends them, also during a
+//! panic. When the demo itself is killed, the kernel kills them: a frozen server would not handle
 //! the ctrl-C that ends the demo.
 //!
-//! Only a process that was started here and has not been waited for is ever signalled, so the
-//! signal never hits another process that got the same number. The hazard is the port: another
-//! process may take it between the choice and the start. So a start counts only when the process
-//! that answers is ours.
+//! A signal goes only to a process that was started here and is not reaped yet, so it never hits
+//! another process that got the same number. The hazard is the port: another process may take it
+//! after the demo chose it and before the server binds it. So a start succeeds only if the process
+//! that answers on the port is the one that was started.
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -26,8 +26,9 @@ use crate::die_with_parent;
 const BINARY: &str = "redis-server";
 const INSTALL: &str = "apt-get install redis-server";
 
-/// Ports below the range from which systems draw the ports of outgoing connections: in that range
-/// a client that connects to a killed node again and again can end up connected to itself.
+/// The ports to choose from. They lie below the range from which systems take the ports of outgoing
+/// connections. In that range a client that keeps connecting to a killed node can get the node's
+/// port as its own, and so connect to itself.
 const PORTS: std::ops::Range<u16> = 21_000..32_000;
 
 /// How often a start is tried, each time on another port.
@@ -49,7 +50,7 @@ struct Node {
 }
 
 impl Servers {
-    /// Starts them all at once.
+    /// Starts all five, and then waits until each is ready.
     pub fn start() -> Result<Servers, Stop> {
         let mut servers = Servers { version: version()?, nodes: Vec::with_capacity(COUNT) };
         let directory = Directory::create()?;
@@ -73,7 +74,7 @@ impl Servers {
 }
 
 impl Node {
-    /// Waits for the node's process; if that fails, starts another one on another port.
+    /// Waits until the node is ready. If its process fails, starts another one on another port.
     fn wait_until_ready(
         &mut self,
         directory: &Directory,
@@ -121,7 +122,7 @@ impl Masters for Servers {
     fn kill(&mut self, node: usize) -> Result<String, Stop> {
         let process = self.running(node)?;
         let id = process.child.id();
-        // Dropping the process waits for its end.
+        // The drop kills the process and waits for its end.
         self.nodes[node].process = None;
         Ok(format!("SIGKILL to process {id}"))
     }
@@ -136,7 +137,7 @@ impl Masters for Servers {
         Ok(format!("as process {id}"))
     }
 
-    fn look(&mut self, node: usize) -> Result<Seen, Stop> {
+    fn inspect(&mut self, node: usize) -> Result<Seen, Stop> {
         let Node { port, process } = &mut self.nodes[node];
         let Some(process) = process else { return Ok(Seen::Dead) };
         if process.check_ended() {
@@ -151,7 +152,7 @@ impl Masters for Servers {
     }
 }
 
-/// A child that has not been waited for.
+/// A child that has not been reaped.
 struct Process {
     child: Child,
 }
@@ -173,7 +174,7 @@ impl Process {
         Ok(Process { child: child.map_err(failed)? })
     }
 
-    /// Waits until this very process answers on its port.
+    /// Waits until this process, and not another one, answers on its port.
     fn wait_until_ready(&mut self, directory: &Directory, port: u16) -> Result<(), Stop> {
         until("a server to answer", || {
             if self.check_ended() {
@@ -193,7 +194,7 @@ impl Process {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// The letter of its state in /proc, as in ps.
+    /// The letter of the process's state in /proc: `T` if it is stopped.
     fn state(&self) -> Option<char> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).ok()?;
         // The program's name comes before the state, in parentheses, and may contain parentheses.
@@ -222,8 +223,8 @@ impl Drop for Process {
 
 /// A directory of this process's own, for servers to start in.
 ///
-/// The directory is removed as soon as they are ready: they save nothing, and their logs have no
-/// more use. So nothing is left of it however the demo ends.
+/// The directory is removed as soon as the servers are ready, because they save nothing, and their
+/// logs are needed only for a failed start. So nothing is left however the demo ends.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -233,7 +234,7 @@ impl Directory {
             let path = std::env::temp_dir().join(name);
             match fs::create_dir(&path) {
                 Ok(()) => return Ok(Directory(path)),
-                // A killed process with the same number has left the directory.
+                // An earlier process with the same number was killed and left its directory.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => {
                     let path = path.display();
@@ -282,10 +283,10 @@ fn free_port(last: Option<u16>) -> Result<u16, Stop> {
 }
 
 /// Polls until there is an outcome.
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<Result<T, Stop>>) -> Result<T, Stop> {
+fn until<T>(what: &str, mut check: impl FnMut() -> Option<Result<T, Stop>>) -> Result<T, Stop> {
     let start = clock::now();
     loop {
-        if let Some(outcome) = look() {
+        if let Some(outcome) = check() {
             return outcome;
         }
         if clock::now().saturating_since(start) > PATIENCE {

@@ -1,8 +1,8 @@
-//! The story, act by act. An act does something to the lock or to the nodes, measures it, and says
-//! what it means.
+//! The story, act by act. An act does something to the lock or to the nodes, measures it, and
+//! explains it.
 //!
-//! What an act says of a node was read from that node a moment before. What it says in prose holds
-//! for every run: if it would not, the run ends as failed.
+//! What an act prints about a node was read from that node just before. Its prose is fixed text
+//! that has to be true in every run: if it were not true, the act fails and the demo ends.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::bob::{Bob, Report};
 use super::chronicle::{Chronicle, Done};
 use super::masters::{COUNT, Masters, Seen};
 use super::screen::{Look, Screen, time};
-use super::{GRAIN, KEY, Stop, TTL};
+use super::{KEY, POLL_INTERVAL, Stop, TTL};
 
 /// A key that no client holds when it is asked for.
 const FREE_KEY: &str = "invoice:43";
@@ -23,17 +23,17 @@ const FREE_KEY: &str = "invoice:43";
 /// How long a client is left waiting, so that the wait can be seen.
 const A_WHILE: Duration = Duration::from_millis(800);
 
-/// How long the screen rests between two acts.
+/// How long the demo pauses between two acts.
 const A_MOMENT: Duration = Duration::from_millis(400);
 
-/// How long the nodes may take until all are well again.
+/// How long the demo waits for a state of the nodes before it fails.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 // Nodes by their place in the list: the first that freezes, the one that is killed, and the one
 // whose freeze ends the majority.
-const FIRST: usize = 3;
+const FIRST_FROZEN: usize = 3;
 const KILLED: usize = 4;
-const THIRD: usize = 2;
+const FROZEN_LATER: usize = 2;
 
 /// What a node holds at a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ enum Holds {
     Dead,
     Nothing,
     TokenOf(&'static str),
-    /// A token that belongs to no lock: of an attempt that has not ended.
+    /// A token that belongs to no lock: an attempt wrote it that failed, or has not ended.
     Stray,
 }
 
@@ -58,7 +58,7 @@ impl Holds {
     }
 }
 
-/// What the acts share.
+/// What all acts use.
 struct Story<'a> {
     screen: &'a mut Screen,
     masters: &'a mut dyn Masters,
@@ -66,14 +66,15 @@ struct Story<'a> {
     chronicle: &'a mut Chronicle,
 }
 
-/// Tells the story on masters that took `started` to start, and notes the facts.
+/// Plays all acts on these masters, whose start took `started`, and records the facts.
 pub fn play(
     screen: &mut Screen,
     masters: &mut dyn Masters,
     started: Duration,
     chronicle: &mut Chronicle,
 ) -> Result<(), Stop> {
-    // These masters are a second old, and no lock was ever granted there.
+    // These masters have just been started and never granted a lock, so they cannot have forgotten
+    // one: the restart guard would only delay the demo.
     let config = Config::new(masters.urls())
         .map_err(|error| failed("alice", &error.into()))?
         .restart_guard(RestartGuard::Off);
@@ -116,7 +117,7 @@ impl Story<'_> {
         let granted = format!("granted in {}, hers for {}", time(took), time(left));
         self.quoted("alice", &call("lock", KEY), &granted)?;
         let hers = |&holds: &Holds| holds == Holds::TokenOf("alice");
-        self.look_until(alice, |story| Ok(story.holds(KEY)?.iter().all(hers)))?;
+        self.drive_until(alice, |story| Ok(story.holds(KEY)?.iter().all(hers)))?;
         self.show(KEY)?;
         let ttl = Ttl::new(TTL, self.config.get_settings().max_ttl);
         let drift = time(TTL - ttl.map_err(|error| failed("alice", &error.into()))?.usable());
@@ -145,13 +146,13 @@ impl Story<'_> {
         )?;
         self.event("bob", &call("lock", KEY), "waits, and tries again by himself")?;
         drive(alice, A_WHILE)?;
-        bob.is_still_at_it()?;
+        bob.check_still_busy()?;
         Ok(bob)
     }
 
     fn lose_a_minority(&mut self, alice: &Client, lock: &mut Guard<'_>) -> Result<(), Stop> {
         self.step("One node freezes, one dies")?;
-        self.freeze(FIRST)?;
+        self.freeze(FIRST_FROZEN)?;
         let killed = self.masters.kill(KILLED)?;
         self.done(KILLED, Done::Killed);
         self.node(KILLED, "killed", &killed)?;
@@ -176,8 +177,8 @@ impl Story<'_> {
     fn release_nowait(&mut self, alice: &Client, lock: Guard<'_>, bob: &Bob) -> Result<(), Stop> {
         self.step("Release it")?;
         let start = clock::now();
-        // From the request on the lock is not alice's: bob may have it before she gets the
-        // confirmation.
+        // The lock stops being alice's when she requests the release: bob may get it before her
+        // call returns.
         self.chronicle.holders.push((start, None));
         let how = lock.release().map_err(|error| failed("alice", &error))?;
         let took = time(since(start));
@@ -195,7 +196,7 @@ impl Story<'_> {
         let granted = format!("granted {later} later, his for {}", time(left));
         self.quoted("bob", &call("lock", KEY), &granted)?;
         self.show(KEY)?;
-        let (frozen, killed) = (FIRST + 1, KILLED + 1);
+        let (frozen, killed) = (FIRST_FROZEN + 1, KILLED + 1);
         self.prose(&format!(
             "He waited {waited} for it. alice's release went to every node that may hold her key, \
              not just to a quorum: a key that stays on one node is in the way of other clients \
@@ -208,13 +209,13 @@ impl Story<'_> {
 
     fn lose_the_majority(&mut self, alice: &Client, bob: &Bob) -> Result<(), Stop> {
         self.step("A third freezes: no majority")?;
-        self.freeze(THIRD)?;
+        self.freeze(FROZEN_LATER)?;
         let error = self.try_in_vain(alice)?;
         self.screen.quote(&error.to_string())?;
         until(alice, |nodes| count_ready(nodes) < majority(COUNT))?;
         self.try_in_vain(alice)?;
         let left = |&holds: &Holds| holds == Holds::Stray;
-        self.look_until(alice, |story| Ok(!story.holds(FREE_KEY)?.iter().any(left)))?;
+        self.drive_until(alice, |story| Ok(!story.holds(FREE_KEY)?.iter().any(left)))?;
         self.show(FREE_KEY)?;
         let timeout = self.config.get_settings().node_timeout;
         self.prose(&format!(
@@ -223,12 +224,12 @@ impl Story<'_> {
              node timeout ({timeout:?}), because node {} did not answer. Then she knew that, and \
              the second attempt failed without a request. What two nodes had granted was released \
              at once.",
-            THIRD + 1
+            FROZEN_LATER + 1
         ))?;
         let start = clock::now();
         bob.extend();
         drive(alice, A_WHILE)?;
-        bob.is_still_at_it()?;
+        bob.check_still_busy()?;
         let waiting = format!("no quorum yet, after {}", time(since(start)));
         self.quoted("bob", &extend(), &waiting)?;
         self.prose("He asks again until his deadline. Until then the lock is his as before.")
@@ -251,7 +252,7 @@ impl Story<'_> {
     fn heal(&mut self, alice: &Client, bob: &Bob) -> Result<(), Stop> {
         self.step("They come back")?;
         let back = clock::now();
-        self.thaw(THIRD)?;
+        self.thaw(FROZEN_LATER)?;
         let Report::Extended { at, took, left } = bob.next_report()? else {
             return Err(Stop::Failed("bob did not extend his lock".into()));
         };
@@ -260,7 +261,7 @@ impl Story<'_> {
         self.quoted("bob", &extend(), &done)?;
         let hung = format!("extend hangs {}", time(took));
         self.chronicle.ask("bob", at.saturating_sub(took), at, hung);
-        self.thaw(FIRST)?;
+        self.thaw(FIRST_FROZEN)?;
         let restarted = self.masters.restart(KILLED)?;
         self.done(KILLED, Done::Restarted);
         self.node(KILLED, "back, empty", &restarted)?;
@@ -268,10 +269,10 @@ impl Story<'_> {
         until_ready(alice)?;
         let ready = format!("all five ready after {}", time(since(start)));
         self.event("alice", "connects by herself", &ready)?;
-        self.look_until(alice, |story| story.find_no_stray())?;
+        self.drive_until(alice, |story| story.find_no_stray())?;
         self.show(KEY)?;
         self.show(FREE_KEY)?;
-        let (third, first, killed) = (THIRD + 1, FIRST + 1, KILLED + 1);
+        let (third, first, killed) = (FROZEN_LATER + 1, FIRST_FROZEN + 1, KILLED + 1);
         self.prose(&format!(
             "bob's extend took {} in all, and he had his lock all the time: the old deadline was \
              in force until a quorum agreed to a new one. When a frozen node goes on, it executes \
@@ -302,7 +303,7 @@ impl Story<'_> {
             return Err(Stop::Failed("bob did not release his lock".into()));
         };
         self.quoted("bob", "release()", &format!("{} in {}", released(how), time(took)))?;
-        self.look_until(alice, |story| Ok(story.keys()?.iter().all(Vec::is_empty)))?;
+        self.drive_until(alice, |story| Ok(story.keys()?.iter().all(Vec::is_empty)))?;
         let keys = self.keys()?.into_iter().map(|names| {
             if names.is_empty() {
                 ("none".to_string(), Look::Good)
@@ -333,12 +334,12 @@ impl Story<'_> {
         self.node(node, "goes on", &how)
     }
 
-    /// Notes what was done to a node just now.
+    /// Records what was done to a node just now.
     fn done(&mut self, node: usize, done: Done) {
         self.chronicle.done.push((clock::now(), node, done));
     }
 
-    /// Notes which client has the lock, and its token.
+    /// Records which client has the lock, and its token.
     fn has(&mut self, at: Instant, token: LockToken, who: &'static str) {
         self.chronicle.owners.push((token.to_string(), who));
         self.chronicle.holders.push((at, Some(who)));
@@ -349,7 +350,7 @@ impl Story<'_> {
         self.screen.event(who, what, outcome)
     }
 
-    /// Prints a client's call and its outcome, and notes them for the picture.
+    /// Prints a client's call and its outcome, and records them for the picture.
     fn quoted(&mut self, who: &str, what: &str, outcome: &str) -> Result<(), Stop> {
         self.chronicle.call(who, what, outcome);
         self.event(who, what, outcome)
@@ -374,7 +375,7 @@ impl Story<'_> {
     fn holds(&mut self, key: &str) -> Result<Vec<Holds>, Stop> {
         let mut all = Vec::with_capacity(COUNT);
         for node in 0..COUNT {
-            all.push(match self.masters.look(node)? {
+            all.push(match self.masters.inspect(node)? {
                 Seen::Frozen => Holds::Frozen,
                 Seen::Dead => Holds::Dead,
                 Seen::Keys(keys) => {
@@ -390,7 +391,7 @@ impl Story<'_> {
         self.chronicle.owner_of(token).map_or(Holds::Stray, Holds::TokenOf)
     }
 
-    /// Whether every node holds only bob's tokens: pending releases are done.
+    /// Whether no node holds a token that is not bob's, so that all pending releases are done.
     fn find_no_stray(&mut self) -> Result<bool, Stop> {
         let fine = |holds: &Holds| matches!(holds, Holds::Nothing | Holds::TokenOf("bob"));
         Ok(self.holds(KEY)?.iter().all(fine) && self.holds(FREE_KEY)?.iter().all(fine))
@@ -403,11 +404,11 @@ impl Story<'_> {
             Seen::Dead => vec!["dead".to_string()],
             Seen::Keys(keys) => keys.into_iter().map(|(name, _)| name).collect(),
         };
-        (0..COUNT).map(|node| self.masters.look(node).map(names)).collect()
+        (0..COUNT).map(|node| self.masters.inspect(node).map(names)).collect()
     }
 
-    /// Looks at the nodes until `holds` is true, while alice's client sends its pending releases.
-    fn look_until(
+    /// Drives alice's client, which sends its pending releases, until `holds` is true of the nodes.
+    fn drive_until(
         &mut self,
         alice: &Client,
         mut holds: impl FnMut(&mut Self) -> Result<bool, Stop>,
@@ -418,7 +419,7 @@ impl Story<'_> {
                 let left = format!("after {PATIENCE:?} the nodes still hold {:?}", self.keys()?);
                 return Err(Stop::Failed(left));
             }
-            drive(alice, GRAIN)?;
+            drive(alice, POLL_INTERVAL)?;
         }
         Ok(())
     }
@@ -440,7 +441,7 @@ fn until(client: &Client, holds: impl Fn(&[NodeState]) -> bool) -> Result<(), St
             let nodes = client.nodes();
             return Err(Stop::Failed(format!("after {PATIENCE:?} the nodes are {nodes:?}")));
         }
-        drive(client, GRAIN)?;
+        drive(client, POLL_INTERVAL)?;
     }
     Ok(())
 }

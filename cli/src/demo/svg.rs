@@ -1,12 +1,11 @@
-//! A picture as SVG in which text is text: rectangles, lines, circles, hatching, and what the
-//! picture shows as metadata.
+//! Writes an SVG picture of rectangles, lines, circles, hatching and text elements, with metadata.
 //!
-//! The width of a text is not known here. The hazard is a text that runs into its neighbour: it
-//! stands where there is room for a wide font.
+//! This file does not know how wide a text is. The hazard is a text that runs into its neighbour,
+//! so a caller has to place it where there is room for a wide font.
 
 use std::fmt::Write;
 
-/// The least size of a text, in pixels. README is about as wide as a picture.
+/// The least size of a text, in pixels: README shows a picture at about its own size.
 pub const SMALL: f64 = 13.0;
 
 /// The width of every picture, in pixels: that of README.
@@ -36,7 +35,7 @@ pub struct Style {
     halo: bool,
 }
 
-/// Text of this size, beginning at its place.
+/// Text of this size that begins at the given position.
 pub const fn style(size: f64) -> Style {
     Style { size, ink: INK, bold: false, anchor: "start", halo: false }
 }
@@ -50,23 +49,23 @@ impl Style {
         Style { ink, ..self }
     }
 
-    /// The place is the middle of the text.
+    /// The given position is the middle of the text.
     pub const fn centred(self) -> Style {
         Style { anchor: "middle", ..self }
     }
 
-    /// The place is the end of the text.
+    /// The given position is the end of the text.
     pub const fn ending(self) -> Style {
         Style { anchor: "end", ..self }
     }
 
-    /// With a rim of paper, so that the text can be read on hatching and on lines.
+    /// Gives the text a white outline, so that it can be read on hatching and on lines.
     pub const fn halo(self) -> Style {
         Style { halo: true, ..self }
     }
 }
 
-/// A picture that is drawn from the back to the front.
+/// A picture: what is drawn later covers what was drawn before.
 #[derive(Debug)]
 pub struct Svg {
     hatching: String,
@@ -101,7 +100,7 @@ impl Svg {
         );
     }
 
-    /// A line of this width through these places.
+    /// Draws a line of this width through these points.
     pub fn line(&mut self, places: &[(f64, f64)], colour: &str, width: f64) {
         let places: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         let places = places.join(" ");
@@ -119,7 +118,7 @@ impl Svg {
         );
     }
 
-    /// A text whose middle is at the height of the place.
+    /// Writes a text that is vertically centred on the given position.
     pub fn text(&mut self, text: &str, (x, y): (f64, f64), style: Style) {
         let Style { size, ink, bold, anchor, halo } = style;
         let weight = if bold { " font-weight=\"bold\"" } else { "" };
@@ -135,7 +134,7 @@ impl Svg {
         );
     }
 
-    /// The whole picture on a ground of its own, which suits dark pages as well as light ones.
+    /// Returns the whole picture. It has a white background, so it can be read on dark pages too.
     pub fn finish(self, height: f64, title: &str, metadata: &str) -> String {
         let Svg { hatching, body } = self;
         format!(

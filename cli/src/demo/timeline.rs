@@ -2,9 +2,8 @@
 //! node, and time from left to right. Everything in it is a fact of the chronicle or was seen on a
 //! node.
 //!
-//! Colours are never mixed: each that occurs is in the legend. The metadata has what the picture
-//! shows of the story and of the defaults, so that a test finds a picture that is older than they
-//! are.
+//! Every colour that occurs is in the legend. The metadata repeats the story and the defaults that
+//! the picture shows, so that a test can find out that README's picture is out of date.
 
 use redlatch::{clock::Instant, majority};
 use serde_json::{Value, json};
@@ -23,22 +22,22 @@ const LEFT: f64 = 92.0;
 const RIGHT: f64 = WIDTH - MARGIN;
 const LEGEND_Y: f64 = 104.0;
 const NUMBERS_Y: f64 = 142.0;
-/// The least distance of two numbers, so that they can be distinguished.
+/// The least distance between the numbers of two steps, so that they do not overlap.
 const NUMBER: f64 = 25.0;
 const CLIENTS_Y: f64 = 166.0;
 const CLIENT: f64 = 54.0;
-/// The height of a bar: a client has the lock, or asks.
+/// The height of a bar, which shows that a client has the lock or waits for an answer.
 const BAR: f64 = 23.0;
 const MAJORITY_Y: f64 = CLIENTS_Y + 2.0 * CLIENT + 4.0;
 const LANES_Y: f64 = MAJORITY_Y + 32.0;
 const LANE: f64 = 37.0;
 const LANE_HEIGHT: f64 = 32.0;
-/// What stays visible of a token on a node that does not run.
+/// The height that stays visible of the token on a frozen node.
 const EDGE: f64 = 11.0;
 const LIST_LINE: f64 = 23.0;
 const CALLS_X: f64 = 306.0;
 
-/// Each client with its colour, and the hatching that says that the client asks.
+/// Each client with its colour, and the hatching that shows that the client waits for an answer.
 const CLIENTS: [(&str, &str, &str); 2] =
     [("alice", ALICE, "url(#alice)"), ("bob", BOB, "url(#bob)")];
 const ALICE: &str = "#0072b2";
@@ -50,7 +49,7 @@ const NO_MAJORITY: &str = "#f9d2c6";
 
 const TEXT: Style = style(SMALL);
 
-/// Draws the whole picture: the story up to `end`, and what was seen on each node.
+/// Draws the whole picture: the story up to `end`, and the observed states of each node.
 pub fn svg(chronicle: &Chronicle, states: &[Vec<KeyState>], end: Instant) -> String {
     let absences = (0..states.len()).map(|node| {
         let mine = chronicle.done.iter().filter(|(_, whose, _)| *whose == node);
@@ -80,7 +79,8 @@ pub fn svg(chronicle: &Chronicle, states: &[Vec<KeyState>], end: Instant) -> Str
     picture.svg.finish(height, &title, &metadata(chronicle).to_string())
 }
 
-/// What the picture shows: under "shows" what is the same in every run, under "measured" the rest.
+/// What the picture shows, as JSON: under "shows" what is the same in every run, under "measured"
+/// the rest.
 fn metadata(chronicle: &Chronicle) -> Value {
     let steps = chronicle.steps.iter().zip(1..).map(|(step, number)| {
         let calls: Vec<&String> = step.calls.iter().map(|(call, _)| call).collect();
@@ -122,13 +122,13 @@ impl Picture<'_> {
         at.saturating_since(self.chronicle.start).as_secs_f64()
     }
 
-    /// The area between two moments. A short one keeps a width of two pixels.
+    /// The area between two moments, at least two pixels wide.
     fn area(&self, from: Instant, to: Instant, top: f64, height: f64) -> Area {
         let (left, right) = (self.x(from), self.x(to));
         Area { left, top, width: (right - left).max(2.0), height }
     }
 
-    /// Writes the one point of the picture, and returns it.
+    /// Writes the heading, which says what the picture shows, and returns it.
     fn head(&mut self) -> String {
         let holders = self.chronicle.holders.windows(2).find_map(|two| match two {
             [(released, None), (granted, Some(_))] => Some(granted.saturating_since(*released)),
@@ -174,7 +174,7 @@ impl Picture<'_> {
         }
     }
 
-    /// Draws a number for each step, and a line from it through its moment.
+    /// Draws the number of each step, and a line down from it at the moment of the step.
     fn steps(&mut self, bottom: f64) {
         let places: Vec<f64> = self.chronicle.steps.iter().map(|it| self.x(it.at)).collect();
         let numbers = spread(&places, NUMBER, (LEFT + 10.0, RIGHT - 10.0));
@@ -191,7 +191,7 @@ impl Picture<'_> {
         self.svg.text(&(index + 1).to_string(), at, style(14.0).bold().ink(PAPER).centred());
     }
 
-    /// Draws for each client when it has the lock, and below that when it asks.
+    /// Draws for each client when it has the lock, and below that when it waits for an answer.
     fn clients(&mut self) {
         for (row, (client, fill, asks)) in CLIENTS.into_iter().enumerate() {
             let top = CLIENTS_Y + row as f64 * CLIENT;
@@ -220,13 +220,13 @@ impl Picture<'_> {
             return;
         }
         self.svg.framed(area, fills.0, fills.1);
-        // The text is beside the bar if there is no room inside.
+        // The text is to the right of the bar if there is no room inside.
         let inside = area.width > 9.0 * what.chars().count() as f64;
         let x = area.left + if inside { 10.0 } else { area.width + 6.0 };
         self.svg.text(what, (x, top + BAR / 2.0), TEXT.halo());
     }
 
-    /// Draws how many nodes run, and a band through all lanes while that is no majority.
+    /// Draws how many nodes run, and a band through all lanes while fewer than a majority run.
     fn majority(&mut self, absences: &[Vec<Absence>], bottom: f64) {
         let (nodes, least) = (absences.len(), majority(absences.len()));
         let middle = MAJORITY_Y + BAR / 2.0;
@@ -241,7 +241,7 @@ impl Picture<'_> {
         });
         for (from, to, running) in counted.collect::<Vec<_>>() {
             let area = self.area(from, to, MAJORITY_Y, BAR);
-            // A majority that lasts a few milliseconds cannot be seen.
+            // A number that holds for a few milliseconds is too narrow to be seen.
             if area.width <= 4.0 {
                 continue;
             }
@@ -290,7 +290,8 @@ impl Picture<'_> {
         }
     }
 
-    /// Draws the time in which a node does not run. A token that it keeps stays visible above.
+    /// Draws the time in which a node does not run. A token that a frozen node keeps stays visible
+    /// above that.
     fn absence(&mut self, absence: &Absence, bands: &[Band], top: f64) {
         let keeps = bands.iter().any(|it| it.from < absence.to && absence.from < it.to);
         let edge = if keeps && !absence.dead { EDGE } else { 0.0 };
@@ -304,7 +305,7 @@ impl Picture<'_> {
         };
         let (middle, right) = (top + height / 2.0, area.left + area.width);
         self.svg.text(word, (area.left + 8.0, middle), TEXT.ink(ink));
-        // The end of the absence is written beside its cause, if there is room for both.
+        // The word for its end is written inside the area, if there is room for both words.
         if absence.ended && area.width > room {
             self.svg.text(back, (right - 6.0, middle), TEXT.ink(ink).ending());
         } else if absence.ended {
@@ -328,7 +329,7 @@ impl Picture<'_> {
         }
     }
 
-    /// Writes the steps with their calls, and returns where the picture ends.
+    /// Writes the steps with their calls, and returns the y position of the end of the picture.
     fn list(&mut self, top: f64) -> f64 {
         let mut y = top;
         let chronicle = self.chronicle;
@@ -349,7 +350,8 @@ fn ink(fill: &str) -> &'static str {
     if fill == ALICE { PAPER } else { INK }
 }
 
-/// Places near these, in the same order, at least `gap` apart and between the sides.
+/// Moves these positions as little as needed, so that they are at least `gap` apart and between
+/// `left` and `right`. Keeps their order.
 fn spread(places: &[f64], gap: f64, (left, right): (f64, f64)) -> Vec<f64> {
     let mut spread = places.to_vec();
     let mut least = left;

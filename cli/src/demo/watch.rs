@@ -1,8 +1,8 @@
-//! Looks at every node again and again during the story, for the picture. Each node has a thread
-//! and a connection for that, apart from those of the clients.
+//! Observes every node during the story, for the picture: a thread for each node reads the key
+//! again and again, over a connection of its own.
 //!
-//! A frozen node answers when it continues, and a dead one not at all. For that time there are no
-//! looks, and what the node did then is not guessed.
+//! A frozen node answers only when it goes on, and a dead one not at all. For that time there are
+//! no observations, and the picture does not guess what the node held.
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -14,46 +14,46 @@ use redlatch::{clock, clock::Instant};
 use super::Stop;
 use super::peek::{Held, Peek};
 
-/// How long between two looks at a node.
+/// The pause between two observations of a node.
 const EVERY: Duration = Duration::from_millis(5);
 
-/// The result of one look: what is there at the watched key.
+/// One observation: what the node held at the watched key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyState {
     pub at: Instant,
     pub held: Option<Held>,
 }
 
-/// The threads that look.
+/// The threads that observe the nodes.
 pub struct Watch {
     threads: Vec<(Sender<()>, JoinHandle<Vec<KeyState>>)>,
 }
 
 impl Watch {
-    /// Starts to look for this key on the nodes at these URLs.
+    /// Starts to observe this key on the nodes at these URLs.
     pub fn start(urls: &[String], key: &'static str) -> Result<Watch, Stop> {
         let one = |url: &String| {
             let address = url.strip_prefix("redis://").and_then(|address| address.parse().ok());
             let address = address.ok_or_else(|| Stop::Failed(format!("an odd address: {url}")))?;
             let (stop, stopped) = channel();
             let thread = std::thread::Builder::new().name("watch".into());
-            let thread = thread.spawn(move || look(address, key, &stopped));
+            let thread = thread.spawn(move || observe(address, key, &stopped));
             let failed = |error| Stop::Failed(format!("no thread to watch {url}: {error}"));
             Ok((stop, thread.map_err(failed)?))
         };
         Ok(Watch { threads: urls.iter().map(one).collect::<Result<_, _>>()? })
     }
 
-    /// Stops looking, and returns what was seen of each node.
+    /// Ends the threads, and returns the observations of each node.
     pub fn end(self) -> Vec<Vec<KeyState>> {
         let (stops, threads): (Vec<_>, Vec<_>) = self.threads.into_iter().unzip();
         drop(stops);
-        // A thread that panicked has seen nothing.
+        // The observations of a thread that panicked are lost.
         threads.into_iter().map(|thread| thread.join().unwrap_or_default()).collect()
     }
 }
 
-fn look(address: SocketAddr, key: &str, stopped: &Receiver<()>) -> Vec<KeyState> {
+fn observe(address: SocketAddr, key: &str, stopped: &Receiver<()>) -> Vec<KeyState> {
     let mut states = Vec::new();
     let mut connection = None;
     while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
@@ -61,11 +61,12 @@ fn look(address: SocketAddr, key: &str, stopped: &Receiver<()>) -> Vec<KeyState>
             Some(peek) => peek,
             None => match Peek::open(address) {
                 Ok(peek) => peek,
-                // The node is dead: no process listens.
+                // No process listens: the node is dead.
                 Err(_) => continue,
             },
         };
-        // A connection that failed is not used again: an answer may still be in flight on it.
+        // A connection that failed is dropped, because the late answer to this question could be
+        // taken for that to the next.
         if let Ok(held) = peek.held(key) {
             states.push(KeyState { at: clock::now(), held });
             connection = Some(peek);

@@ -1,8 +1,8 @@
 //! The examination of one node over doctor's own connection: a plain value with the node's answers,
 //! which `checks` judges.
 //!
-//! Only one key of ours is written, in one write with its deletion. The hazard is a node that falls
-//! silent half-way: what was learned until then is kept.
+//! The examination writes only its own key, and sends the deletion in the same write. The hazard is
+//! a node that becomes silent half-way: the answers that came before are kept.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,27 +16,29 @@ use super::name::{self, Place};
 use super::trial::{self, Keys, Trial};
 use crate::connection::{Answer, Connection, Greeting, Patience, Tls, Trouble, addresses};
 
-/// How long the clock is observed: long enough to see a hundredth beyond the network's variation.
-pub const WATCHED: Duration = Duration::from_secs(1);
+/// How long the clock is observed: long enough to notice an error of 1 % although round trips vary.
+pub const CLOCK_WATCH: Duration = Duration::from_secs(1);
 
-/// How often the node is asked for its time at the beginning and at the end of that, if it is fast.
+/// How often the node is asked for its time at the beginning of [`CLOCK_WATCH`], and as often at
+/// its end, if it answers fast.
 const READINGS: usize = 12;
 
-/// How often in any case: the fastest answer of so many is fast even if one was delayed.
-const READINGS_OF_A_SLOW_ONE: usize = 3;
+/// How often a slow node is asked. Only the fastest of the answers counts, so one of three may be
+/// delayed.
+const READINGS_IF_SLOW: usize = 3;
 
-/// From which round trip on a node counts as slow.
+/// A node is slow if the readings so far took longer than this together.
 const SLOW: Duration = Duration::from_millis(400);
 
 /// How often the node is asked for its `run_id`, on one connection.
 const IDENTITIES: usize = 6;
 
-/// The settings that say something about locks. All may be refused.
+/// The settings that matter for locks. The node may refuse to return any of them.
 const SETTINGS: [&str; 3] = ["appendfsync", "timeout", "maxclients"];
 
-/// What an examination needs to know.
+/// How a node is examined: the parameters of an examination.
 #[derive(Debug, Clone)]
-pub struct Manner {
+pub struct Parameters {
     pub tls: Option<Tls>,
     pub patience: Patience,
     pub keys: Keys,
@@ -49,9 +51,9 @@ pub struct Manner {
 pub struct Examination {
     /// The node answered anything at all.
     pub answered: bool,
-    /// The node let us in.
+    /// The node accepted our credentials.
     pub handshake_answered: bool,
-    /// The node speaks RESP3, which pushes need.
+    /// The answer to `HELLO 3`: not an error if the node speaks RESP3, which pushes need.
     pub hello: Option<Answer>,
     /// The fields of `INFO`; empty if it was refused.
     pub info: BTreeMap<String, String>,
@@ -59,13 +61,13 @@ pub struct Examination {
     pub settings: BTreeMap<&'static str, String>,
     /// The servers that answered on one connection, by `run_id`, in order.
     pub identities: Vec<String>,
-    /// The server at the other end of another connection.
+    /// The `run_id` that was read over a second connection.
     pub elsewhere: Option<String>,
-    /// The servers at the addresses of its name, if that has several.
+    /// The servers at the addresses of the node's name, if the name has several.
     pub places: Vec<Place>,
-    /// A trial of each command of the library.
+    /// The outcome of trying each command of the library.
     pub trials: Vec<Trial>,
-    /// Its node marker, after the library's client had time to write it.
+    /// The node marker, read after the library's client had time to write it.
     pub marker: marker::Seen,
     /// Readings of the node's clock.
     pub readings: Vec<Reading>,
@@ -97,13 +99,15 @@ impl Examination {
         self.info(name)?.parse().ok()
     }
 
-    /// Whether commands about keys were tried, so that the database of the URL is chosen.
+    /// Whether the connection has selected the database of the URL. That is so once commands about
+    /// keys were tried.
     fn is_in_its_database(&self) -> bool {
         let chosen = |trial: &Trial| trial.command != "SELECT";
         !self.trials.is_empty() && self.trials.iter().all(chosen)
     }
 
-    /// Whether such a server could grant locks at all.
+    /// Whether the server is a loaded master outside of a cluster, as a node has to be. A missing
+    /// field counts as right.
     pub fn is_master(&self) -> bool {
         let is = |name, value| self.info(name).is_none_or(|reported| reported == value);
         is("role", "master") && is("loading", "0") && is("cluster_enabled", "0")
@@ -111,9 +115,9 @@ impl Examination {
 }
 
 /// Examines a node.
-pub fn examine(address: &Address, node: &NodeSettings, manner: &Manner) -> Examination {
+pub fn examine(address: &Address, node: &NodeSettings, parameters: &Parameters) -> Examination {
     let mut seen = Examination::default();
-    seen.trouble = examine_into(&mut seen, address, node, manner).err();
+    seen.trouble = examine_into(&mut seen, address, node, parameters).err();
     seen
 }
 
@@ -121,9 +125,9 @@ fn examine_into(
     seen: &mut Examination,
     address: &Address,
     node: &NodeSettings,
-    manner: &Manner,
+    parameters: &Parameters,
 ) -> Result<(), Trouble> {
-    let mut connection = Connection::open(address, manner.tls.as_ref(), manner.patience)?;
+    let mut connection = Connection::open(address, parameters.tls.as_ref(), parameters.patience)?;
     begin_handshake(&mut connection, node, seen)?;
     seen.info = match connection.ask(&[b"INFO"])? {
         Answer::Text(text) => fields(&text),
@@ -137,31 +141,37 @@ fn examine_into(
     let answers = connection.ask_all(&[question; IDENTITIES])?;
     seen.identities = answers.iter().filter_map(identity).collect();
     seen.identities.dedup();
-    // If two servers take turns, one would keep the key that the other is asked to delete.
+    // If two servers take turns behind one address, one could get the key, and the other the
+    // deletion: then nothing is written.
     if seen.is_master() && seen.identities.len() <= 1 {
         let notified = matches!(seen.hello, Some(Answer::Many(_)));
-        seen.trials = trial::run(&mut connection, node.db, &manner.keys, notified)?;
+        seen.trials = trial::run(&mut connection, node.db, &parameters.keys, notified)?;
     }
-    watch_the_clock(&mut connection, seen)?;
-    if let (Some(key), true) = (&manner.marker, seen.is_in_its_database()) {
-        seen.marker = marker::look(&mut connection, key, seen)?;
+    measure_clock(&mut connection, seen)?;
+    if let (Some(key), true) = (&parameters.marker, seen.is_in_its_database()) {
+        seen.marker = marker::read_marker(&mut connection, key, seen)?;
     }
-    seen.elsewhere = another(address, node, manner);
+    seen.elsewhere = run_id_elsewhere(address, node, parameters);
     seen.places = match addresses(address) {
-        Ok(found) if found.len() > 1 => name::ask_each(&found, address, node, manner),
+        Ok(found) if found.len() > 1 => name::ask_each(&found, address, node, parameters),
         _ => Vec::new(),
     };
     Ok(())
 }
 
-/// The server that answers on another connection; `None`, without a finding, if there is none.
-fn another(address: &Address, node: &NodeSettings, manner: &Manner) -> Option<String> {
-    let connection = Connection::open(address, manner.tls.as_ref(), manner.patience);
-    connection.and_then(|it| who_answers(it, node)).ok().flatten()
+/// The `run_id` of the server that answers on another connection. `None` if it does not answer,
+/// which is not reported.
+fn run_id_elsewhere(
+    address: &Address,
+    node: &NodeSettings,
+    parameters: &Parameters,
+) -> Option<String> {
+    let connection = Connection::open(address, parameters.tls.as_ref(), parameters.patience);
+    connection.and_then(|it| ask_run_id(it, node)).ok().flatten()
 }
 
-/// The `run_id` of the server at the other end; `None` if it does not say.
-pub fn who_answers(
+/// The `run_id` of the server at the other end; `None` if the server does not report it.
+pub fn ask_run_id(
     mut connection: Connection,
     node: &NodeSettings,
 ) -> Result<Option<String>, Trouble> {
@@ -194,7 +204,7 @@ fn fields(text: &str) -> BTreeMap<String, String> {
     pairs.map(|(name, value)| (name.to_owned(), value.trim_end().to_owned())).collect()
 }
 
-/// The value in an answer to `CONFIG GET`: name and value, in RESP3 as a map.
+/// The value in an answer to `CONFIG GET`, which has the name and the value (in RESP3 as a map).
 fn setting(answer: &Answer) -> Option<String> {
     match answer {
         Answer::Many(items) => match items.as_slice() {
@@ -205,25 +215,25 @@ fn setting(answer: &Answer) -> Option<String> {
     }
 }
 
-fn watch_the_clock(connection: &mut Connection, seen: &mut Examination) -> Result<(), Trouble> {
+fn measure_clock(connection: &mut Connection, seen: &mut Examination) -> Result<(), Trouble> {
     let start = clock::now();
-    read_the_clock(connection, seen)?;
-    sleep(WATCHED.saturating_sub(clock::now().saturating_since(start)));
-    read_the_clock(connection, seen)
+    read_clock(connection, seen)?;
+    sleep(CLOCK_WATCH.saturating_sub(clock::now().saturating_since(start)));
+    read_clock(connection, seen)
 }
 
-fn read_the_clock(connection: &mut Connection, seen: &mut Examination) -> Result<(), Trouble> {
+fn read_clock(connection: &mut Connection, seen: &mut Examination) -> Result<(), Trouble> {
     let start = clock::now();
     for count in 1..=READINGS {
         let asked_at = clock::now();
         let answer = connection.ask(&[b"TIME"])?;
         let read_at = clock::now();
-        // A refusal is a round trip, too.
+        // Even if the node refuses TIME, its answer measures a round trip.
         seen.round_trips.push(read_at.saturating_since(asked_at));
         let micros = micros(&answer);
         seen.readings.extend(micros.map(|micros| Reading { micros, asked_at, read_at }));
         let is_slow = read_at.saturating_since(start) > SLOW;
-        if is_slow && count >= READINGS_OF_A_SLOW_ONE {
+        if is_slow && count >= READINGS_IF_SLOW {
             break;
         }
     }

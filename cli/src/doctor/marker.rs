@@ -1,8 +1,8 @@
-//! The node marker as doctor's own connection finds it, after the library's client had time to
-//! write it. Also whether the user may read and write the marker.
+//! Reads the node marker over doctor's own connection, after the library's client had time to write
+//! it, and finds out whether the user may read and write the marker.
 //!
-//! Nothing is changed: `SET` with `NX` on a key that exists needs the permission and writes
-//! nothing.
+//! This changes nothing on the node: `SET` with `NX` on a key that exists needs the permission, but
+//! writes nothing.
 
 use redlatch::NodeError;
 use redlatch::proto::{ID_DIGITS, Marker};
@@ -17,10 +17,10 @@ const TRY: &str = "local v = redis.call('GET', KEYS[1]) redis.call('TIME') \
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Seen {
-    /// Nothing: it was not looked for.
+    /// Doctor did not try to read the marker.
     #[default]
     Nothing,
-    /// The marker may not be read or written, in the words of the node.
+    /// The node does not let the user read or write the marker; the error line of the node.
     Refused(String),
     /// There is no marker.
     Absent,
@@ -34,8 +34,12 @@ pub enum Seen {
     Fits(Marker),
 }
 
-/// Looks for the marker under this key.
-pub fn look(connection: &mut Connection, key: &str, seen: &Examination) -> Result<Seen, Trouble> {
+/// Reads the marker under this key.
+pub fn read_marker(
+    connection: &mut Connection,
+    key: &str,
+    seen: &Examination,
+) -> Result<Seen, Trouble> {
     let key = key.as_bytes();
     let question: &[&[u8]] = &[b"EVAL", TRY.as_bytes(), b"1", key];
     Ok(read(connection.ask(question)?, seen))
@@ -48,7 +52,7 @@ fn read(answer: Answer, seen: &Examination) -> Seen {
         Answer::Error(line) if NodeError::of_error(line.as_bytes()) == NodeError::WrongType => {
             return Seen::Foreign;
         }
-        // Some servers put words of their own before the error of a command inside a script.
+        // Some servers put other words before the error of a command inside a script.
         Answer::Error(line) if line.contains("WRONGTYPE") => return Seen::Foreign,
         Answer::Error(line) => return Seen::Refused(line),
         Answer::Number(_) | Answer::Many(_) => return Seen::Foreign,

@@ -1,8 +1,8 @@
-//! How the library itself judges the nodes. Its own client connects to all of them. Each node is
-//! recorded as soon as it is known whether locks would be asked of it, and if not, why.
+//! How the library itself judges the nodes: connects to all of them with a client of the library,
+//! and records whether that client would ask each node for locks, and if not, why.
 //!
-//! Nothing is sent to the nodes but the handshake. The hazard is to look too early: each node is
-//! awaited until it is connected or has failed once, at most for the connect timeout.
+//! The client sends only handshakes. The hazard is to judge too early: so this waits until each
+//! node is connected or has failed once, for little more than the connect timeout.
 
 use std::io;
 
@@ -14,7 +14,7 @@ use redlatch::{
 
 use crate::output::Refusal;
 
-/// What the library makes of one node.
+/// How the library judges one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Met {
     pub state: NodeState,
@@ -25,7 +25,7 @@ pub struct Met {
 }
 
 impl Met {
-    /// Why no lock is asked of it.
+    /// Why the library asks the node for no lock; `None` if it does ask.
     pub fn trouble(&self) -> Option<NodeError> {
         match self.state {
             NodeState::Ready | NodeState::Quarantined(_) => None,
@@ -41,7 +41,8 @@ impl Met {
 /// # Errors
 /// The configuration cannot work.
 pub fn meet(config: Config) -> Result<Vec<Met>, Refusal> {
-    // The limit is a little longer, so that the library itself gives up a silent node and says why.
+    // The limit is a little longer than the connect timeout, so that the library gives up a silent
+    // node before and reports why.
     let limit = config.get_settings().connect_timeout.mul_f64(1.1);
     let count = config.get_settings().nodes.len();
     let failed = |error: io::Error| Refusal::internal(format!("poller: {error}"));
@@ -60,7 +61,7 @@ pub fn meet(config: Config) -> Result<Vec<Met>, Refusal> {
         }
         let left = end.saturating_since(clock::now());
         if left.is_zero() || (0..count).all(|node| is_known(&engine, NodeId::new(node))) {
-            return Ok(look(&engine, &distrusted));
+            return Ok(judge_nodes(&engine, &distrusted));
         }
         match poll.poll(&mut events, Some(timeout.map_or(left, |timeout| timeout.min(left)))) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -76,13 +77,14 @@ fn is_known(engine: &Engine, node: NodeId) -> bool {
     engine.node_state(node).is_usable() || engine.coordinator().failures(node) > 0
 }
 
-fn look(engine: &Engine, distrusted: &[Option<(QuarantineReason, Instant)>]) -> Vec<Met> {
+fn judge_nodes(engine: &Engine, distrusted: &[Option<(QuarantineReason, Instant)>]) -> Vec<Met> {
     let report = engine.coordinator().report_node_states(clock::now());
-    let looked = report.nodes.into_iter().zip(distrusted).enumerate();
-    looked
+    let nodes = report.nodes.into_iter().zip(distrusted).enumerate();
+    nodes
         .map(|(index, (node, &distrust))| {
             let mut state = engine.node_state(NodeId::new(index));
-            // After a failure the node is connected again: the reason of the failure counts.
+            // After a failure the engine connects to the node again. Report the failure, and not
+            // that a connection is being opened.
             let failed = engine.coordinator().failures(NodeId::new(index)) > 0;
             if let (true, false, NodeReply::Failed(cause)) = (failed, state.is_usable(), node.reply)
             {

@@ -1,11 +1,13 @@
 //! `redlatch doctor`: do these nodes meet what Redlock assumes of them?
 //!
-//! The nodes are examined twice, side by side: `meeting` is the library's own client, which says of
-//! which nodes locks would be asked. `examination` asks each node the rest over a connection of its
-//! own. Both yield plain values, which `checks` judges, and `table` shows the findings.
+//! The nodes are examined twice at the same time. `meeting` runs a client of the library, which
+//! shows which nodes would be asked for locks. `examination` asks each node everything else over a
+//! separate connection. Both yield plain values, which `checks` judges; `table` prints the
+//! findings.
 //!
-//! The hazard is to harm the nodes: only one key of our own is written, with a short ttl, in one
-//! write with its deletion. The library's client writes the node marker, as every client does.
+//! The hazard is to harm the nodes: doctor writes only keys of its own with a short ttl, and sends
+//! their deletion in the same write. The library's client writes the node marker, as every client
+//! does.
 
 mod checks;
 mod examination;
@@ -31,10 +33,10 @@ use crate::connection::{Patience, Trouble, tls};
 use crate::exit;
 use crate::output::{self, Refusal};
 use checks::{Finding, Level, Subject, Use};
-use examination::{Examination, Manner, examine};
+use examination::{Examination, Parameters, examine};
 use trial::Keys;
 
-/// How long an examination may take beyond the wait for its last answer.
+/// How long an examination may take, besides the longest wait for one answer.
 const EXAMINATION: Duration = Duration::from_secs(10);
 
 const LONG_ABOUT: &str = "\
@@ -76,10 +78,10 @@ pub struct Options {
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    output::end(look(options), &options.common.output)
+    output::end(run_checks(options), &options.common.output)
 }
 
-fn look(options: &Options) -> Result<u8, Refusal> {
+fn run_checks(options: &Options) -> Result<u8, Refusal> {
     let config = crate::nodes::config(&options.common.nodes, &options.common.timing)?;
     let settings = config.get_settings().clone();
     let patience = patience(&config);
@@ -116,8 +118,8 @@ fn look(options: &Options) -> Result<u8, Refusal> {
     })
 }
 
-/// A node has as long for an answer as for a connection, even if a vote has less time. So a slow
-/// node is reported as slow, not as silent.
+/// How long doctor waits for an answer: at least the connect timeout, even if the node timeout is
+/// shorter. So a slow node is reported as slow, not as silent.
 fn patience(config: &Config) -> Patience {
     let settings = config.get_settings();
     let each = settings.connect_timeout.max(settings.node_timeout);
@@ -126,7 +128,8 @@ fn patience(config: &Config) -> Patience {
 
 type Examined = Receiver<(usize, Examination)>;
 
-/// Starts the examination of each node on a thread of its own: a frozen node delays no other.
+/// Starts the examination of each node on a thread of its own, so that a frozen node delays no
+/// other.
 fn start(config: &Config, patience: Patience) -> Result<Examined, Refusal> {
     let rng = StdRng::try_from_rng(&mut SysRng);
     let mut rng = rng.map_err(|error| Refusal::internal(format!("random numbers: {error}")))?;
@@ -134,21 +137,21 @@ fn start(config: &Config, patience: Patience) -> Result<Examined, Refusal> {
     let prefix = &settings.key_prefix;
     let (sender, receiver) = mpsc::channel();
     for (index, (address, node)) in config.get_addresses().iter().zip(&settings.nodes).enumerate() {
-        // Each node gets a key of its own: two addresses may lead to one server.
+        // Each node gets another key, because two addresses may lead to one server.
         let [name, token, other] = [(); 3].map(|()| LockToken::random(&mut rng));
         let keys = Keys { key: format!("{prefix}redlatch-doctor:{name}"), token, other };
         let marker = settings.wanted_marker().map(str::to_owned);
-        let manner = Manner { tls: tls(config), patience, keys, marker };
+        let parameters = Parameters { tls: tls(config), patience, keys, marker };
         let (address, node, sender) = (address.clone(), node.clone(), sender.clone());
         thread::spawn(move || {
             // If the result comes too late, no receiver is left.
-            let _ = sender.send((index, examine(&address, &node, &manner)));
+            let _ = sender.send((index, examine(&address, &node, &parameters)));
         });
     }
     Ok(receiver)
 }
 
-/// Waits for the examinations, with a limit: a name server may take longer than any node.
+/// Waits for the examinations, for a limited time: a lookup of a name has no timeout of its own.
 fn gather(examined: &Examined, count: usize, patience: Patience) -> Vec<Examination> {
     let unfinished = || {
         let words = "the examination did not end".to_owned();

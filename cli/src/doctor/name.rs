@@ -1,4 +1,4 @@
-//! A name that has several addresses: which server answers at each of them?
+//! If a node's name has several addresses, finds out which server answers at each of them.
 //!
 //! A client connects to one of the addresses, and counts that server's vote for the node. If the
 //! servers differ, two clients may count the votes of different servers for the same node.
@@ -8,17 +8,17 @@ use std::net::SocketAddr;
 use redlatch::Address;
 use redlatch::proto::NodeSettings;
 
-use super::examination::{Manner, who_answers};
+use super::examination::{Parameters, ask_run_id};
 use crate::connection::{Connection, Trouble};
 
-/// At most this many addresses of a name are asked: each may cost a connect timeout.
+/// At most this many addresses of a name are asked, because each may cost a connect timeout.
 const MOST: usize = 8;
 
 /// One address of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     pub address: SocketAddr,
-    /// The `run_id` of the server there; `None` if it does not say.
+    /// The `run_id` of the server there; `None` if the server does not report it.
     pub run_id: Result<Option<String>, Trouble>,
 }
 
@@ -27,12 +27,12 @@ pub fn ask_each(
     found: &[SocketAddr],
     address: &Address,
     node: &NodeSettings,
-    manner: &Manner,
+    parameters: &Parameters,
 ) -> Vec<Place> {
     let ask = |&place: &SocketAddr| {
-        let tls = manner.tls.as_ref();
-        let connection = Connection::open_at(place, address, tls, manner.patience);
-        Place { address: place, run_id: connection.and_then(|it| who_answers(it, node)) }
+        let tls = parameters.tls.as_ref();
+        let connection = Connection::open_at(place, address, tls, parameters.patience);
+        Place { address: place, run_id: connection.and_then(|it| ask_run_id(it, node)) }
     };
     found.iter().take(MOST).map(ask).collect()
 }
@@ -61,8 +61,8 @@ mod tests {
         let keys = Keys { key: "key".into(), token, other: other_token };
         let each = Duration::from_secs(5);
         let patience = Patience { each, until: clock::now().saturating_add(2 * each) };
-        let manner = Manner { tls: None, patience, keys, marker: None };
-        let places = ask_each(&[one, other, one, closed], &address, &node, &manner);
+        let parameters = Parameters { tls: None, patience, keys, marker: None };
+        let places = ask_each(&[one, other, one, closed], &address, &node, &parameters);
         let run_ids: Vec<_> = places.iter().map(|place| place.run_id.clone()).collect();
         assert!(run_ids[..2].iter().all(|it| matches!(it, Ok(Some(_)))), "{places:?}");
         assert_ne!(run_ids[0], run_ids[1]);

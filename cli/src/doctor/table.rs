@@ -1,5 +1,5 @@
-//! The findings as a table: a line for each check, a column for each node, and below it in words
-//! what is not well.
+//! Prints the findings as a table with a line for each check and a column for each node, and below
+//! it each warning and failure in words.
 
 use std::io;
 
@@ -13,7 +13,7 @@ const NAME: usize = 13;
 /// How wide the columns of the marks are, in characters.
 const MARK: usize = 6;
 
-/// The table; with `everything`, what is well is also put in words.
+/// The table. With `everything` set, findings that are ok are also put in words.
 pub fn text(labels: &[&str], findings: &[Finding], everything: bool) -> String {
     let colours = Colours::on(&io::stdout());
     let mut lines: Vec<String> = labels
@@ -56,7 +56,7 @@ fn row(name: &str, labels: &[&str], findings: &[Finding], colours: Colours) -> O
     }
     let is_of_nodes = marks[0].is_none();
     let cells = marks.iter().enumerate().map(|(column, mark)| match mark {
-        Some(level) => colours.styled(&format!("{:MARK$}", level.name()), look(*level)),
+        Some(level) => colours.styled(&format!("{:MARK$}", level.name()), style_of(*level)),
         // The check could not be made on this node; another line says why.
         None if is_of_nodes && column > 0 => format!("{:MARK$}", "-"),
         None => " ".repeat(MARK),
@@ -68,7 +68,7 @@ fn row(name: &str, labels: &[&str], findings: &[Finding], colours: Colours) -> O
 fn in_words(finding: &Finding, labels: &[&str], colours: Colours) -> Vec<String> {
     let number = labels.iter().position(|label| finding.node.as_deref() == Some(*label));
     let whose = number.map_or("all".to_owned(), |index| format!("node {}", index + 1));
-    let mark = colours.styled(&format!("{:4}", finding.level.name()), look(finding.level));
+    let mark = colours.styled(&format!("{:4}", finding.level.name()), style_of(finding.level));
     let head = format!("  {whose:8}{:NAME$}  ", finding.name);
     let indent = " ".repeat(4 + head.len());
     let lines = lines(&finding.detail, LONGEST_LINE - indent.len());
@@ -93,7 +93,7 @@ fn verdict(failures: usize, warnings: usize, colours: Colours) -> String {
     }
 }
 
-const fn look(level: Level) -> Look {
+const fn style_of(level: Level) -> Look {
     match level {
         Level::Ok => Look::Good,
         Level::Warn => Look::Odd,

@@ -1,9 +1,9 @@
-//! Trials: every command that the library uses is tried on one key of doctor's own. So what an ACL,
-//! a managed server or a full disk refuses is found before a lock needs it.
+//! Trials: tries every command that the library uses on a key of doctor's own. So doctor finds what
+//! an ACL, a managed server or a full disk refuses before a lock needs it.
 //!
-//! All commands go in one write that ends with the deletion. So nothing is left if we, or the
-//! connection, end half-way, and the key has a short ttl in case deleting is refused. The hazard is
-//! to take a refusal of the key for one of the command.
+//! All commands go in one write that ends with the deletion of the key, so nothing is left on the
+//! node if doctor or the connection ends half-way. The key has a short ttl in case the node refuses
+//! the deletion. The hazard is to take a refusal of the key for a refusal of the command.
 
 use redlatch::proto::command::{EXTEND, RELEASE};
 use redlatch::proto::sets::{ACQUIRE, ADOPT};
@@ -15,17 +15,17 @@ use crate::connection::{Answer, Connection, Trouble};
 /// The ttl of a key that cannot be deleted, in milliseconds.
 const TTL: &[u8] = b"5000";
 
-/// A channel such as waiters in line listen to, and another that nobody listens to.
+/// A channel like those that waiters in line listen to, and one that no client listens to.
 const CHANNEL: &[u8] = b"redlatch:doctor";
 const OTHER_CHANNEL: &[u8] = b"redlatch:nobody";
 
-/// The trials of the counter of a fencing number, under one name.
+/// The name of all trials that touch the counter of a fencing number.
 pub const FENCING: &str = "fencing";
 
-/// The trials of the key of a line by commands that locks need, too, under one name.
+/// The name of the trials that touch the key of a line with commands that locks also need.
 pub const LINE: &str = "line";
 
-/// The key and what is written to it.
+/// The key that is tried, and the two tokens that are written to it.
 #[derive(Debug, Clone)]
 pub struct Keys {
     pub key: String,
@@ -46,7 +46,7 @@ pub enum Outcome {
     Done,
     /// The answer was not the expected one.
     Odd,
-    /// Refused, in the words of the node.
+    /// The node refused the command; its error line.
     Refused(NodeError, String),
 }
 
@@ -61,8 +61,8 @@ impl Trial {
 
 type Question<'a> = (&'static str, Vec<&'a [u8]>);
 
-/// Tries all commands.
-/// `notified`: the connection speaks RESP3, so it can subscribe and go on.
+/// Tries all commands. `notified` says that the connection speaks RESP3, so that it can send other
+/// commands after SUBSCRIBE.
 pub fn run(
     connection: &mut Connection,
     db: u32,
@@ -72,7 +72,8 @@ pub fn run(
     if db != 0 {
         let answer = connection.ask(&[b"SELECT", db.to_string().as_bytes()])?;
         if let Answer::Error(_) = answer {
-            // In database 0 the key could collide with another program's.
+            // Without the database of the URL, the keys would be written to database 0, which may
+            // belong to another program.
             return Ok(judged([("SELECT", answer)].into_iter()));
         }
     }
@@ -102,12 +103,13 @@ fn about_the_connection<'a>() -> Vec<Question<'a>> {
         ("CLIENT TRACKING", vec![b"CLIENT", b"TRACKING", b"ON", b"OPTIN", b"NOLOOP"]),
         ("CLIENT SETNAME", vec![b"CLIENT", b"SETNAME", b"redlatch-doctor"]),
         ("CLIENT SETINFO", vec![b"CLIENT", b"SETINFO", b"LIB-NAME", b"redlatch"]),
-        // The id of no connection: ids count up from 1.
+        // No connection has this id, because ids count up from 1.
         ("CLIENT KILL", vec![b"CLIENT", b"KILL", b"ID", b"9223372036854775807"]),
     ]
 }
 
-/// A fenced lock, and the deletion of its counter: without it the counter lives as long as the key.
+/// Acquires a fenced lock and deletes its counter. If the node refuses the deletion, the counter
+/// expires with its ttl.
 fn about_the_counter<'a>(keys: &'a Keys, counter: &'a [u8]) -> Vec<Question<'a>> {
     let (script, key) = (ACQUIRE.source.as_bytes(), keys.key.as_bytes());
     let token = &keys.token.digits()[..];
@@ -155,7 +157,7 @@ fn about_the_key<'a>(keys: &'a Keys, line: &'a [u8]) -> Vec<Question<'a>> {
     ]
 }
 
-/// One outcome for each command: its first answer that is not well.
+/// One outcome for each command: the first that is not `Done`, or else `Done`.
 fn judged(answers: impl Iterator<Item = (&'static str, Answer)>) -> Vec<Trial> {
     let mut trials: Vec<Trial> = Vec::new();
     for (command, answer) in answers {
@@ -172,7 +174,7 @@ fn judged(answers: impl Iterator<Item = (&'static str, Answer)>) -> Vec<Trial> {
 fn outcome(command: &str, answer: Answer) -> Outcome {
     match answer {
         Answer::Error(line) => Outcome::Refused(NodeError::of_error(line.as_bytes()), line),
-        // The key was there, and the doctor's script found it unchanged.
+        // A 1 from a script says that it found the key with the expected token.
         Answer::Number(1) | Answer::Text(_) | Answer::Many(_) => Outcome::Done,
         Answer::Number(_) | Answer::Nothing if !matches!(command, "EVAL" | "EVALSHA") => {
             Outcome::Done

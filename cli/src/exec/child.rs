@@ -1,8 +1,8 @@
-//! CMD as a process: starts it, signals it with all that belongs to it, and waits for it.
+//! CMD as a process: starts CMD, signals CMD and what it started, and waits for its end.
 //!
-//! The hazard is a process number that the system has given to another process since. So CMD is
-//! signalled by its pidfd, or before it was waited for. Its group is signalled while a member of it
-//! may be left.
+//! The hazard is a process number that the system has since given to another process. So a signal
+//! goes to CMD by its pidfd, or by its number before it is reaped. A signal goes to CMD's group
+//! only while a member of the group may be left.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -21,10 +21,11 @@ use super::process_tree::{ProcessTree, Strangers, has_no_child};
 use super::terminal::Place;
 use crate::exit;
 
-/// How long to wait, after SIGKILL, for what CMD started to be gone. That takes milliseconds.
+/// How long to wait, after SIGKILL, until the processes that CMD started are gone. They usually
+/// need milliseconds.
 pub const DYING: Duration = Duration::from_secs(1);
 
-/// The poller's token for CMD's end.
+/// The poller's token of the event that CMD ended.
 const CHILD: Token = Token(2);
 
 /// How CMD ended.
@@ -37,7 +38,7 @@ pub enum Ended {
 }
 
 impl Ended {
-    /// The exit code that a shell makes of it.
+    /// The exit code by which a shell would report this end.
     pub fn code(self) -> u8 {
         match self {
             Ended::Exited(code) => code,
@@ -50,20 +51,21 @@ impl Ended {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     Ended(Ended),
-    /// CMD does nothing until it is continued.
+    /// CMD was stopped by this signal, and does nothing until SIGCONT.
     Stopped(Signal),
 }
 
-/// CMD, started.
+/// CMD after its start.
 #[derive(Debug)]
 pub struct Child {
     pid: Pid,
     pidfd: OwnedFd,
     place: Place,
-    /// What CMD started. If CMD has a group of its own, only what is outside that group.
+    /// The processes that CMD started. If CMD has a group of its own, only those outside the group.
     process_tree: ProcessTree,
     ended: Option<Ended>,
-    /// CMD has ended, and so has its group: the group's number may belong to a stranger.
+    /// CMD and all of its group have ended: the group's number may belong to other processes now,
+    /// so no signal is sent to it.
     group_is_gone: bool,
 }
 
@@ -80,9 +82,9 @@ impl Child {
             command.process_group(0);
         }
         let strangers = Strangers::record();
-        // Orphans of CMD become children of redlatch, not those of an init that may never reap
-        // them. CMD's group is gone only when its last member was reaped. If this call is refused,
-        // that takes longer.
+        // Makes orphans of CMD children of redlatch, which reaps them. An init may never do so, and
+        // CMD's group counts as gone only after its last member was reaped. If the kernel refuses
+        // this call, redlatch only waits longer.
         let _ = set_child_subreaper(Some(getpid()));
         let mut started = command.spawn()?;
         let pid = Pid::from_child(&started);
@@ -98,8 +100,8 @@ impl Child {
                 Ok(Child { pid, pidfd, place, process_tree, ended, group_is_gone })
             }
             Err(error) => {
-                // CMD was not waited for, so the number is still its own. The caller releases the
-                // lock on this error, so CMD must be gone first, with what it may have started.
+                // CMD was not reaped, so its number is still its own. The caller releases the lock
+                // on this error, so CMD and what it started must be gone before this returns.
                 if place == Place::OwnGroup {
                     let _ = kill_process_group(pid, Signal::KILL);
                 }
@@ -114,12 +116,13 @@ impl Child {
         }
     }
 
-    /// How CMD ended, if it did.
+    /// How CMD ended; `None` while it runs.
     pub fn ended(&self) -> Option<Ended> {
         self.ended
     }
 
-    /// Passes a signal on: to CMD's group if it has one, as a terminal would.
+    /// Passes a signal on to CMD's own group, as a terminal would, or to CMD alone if it is in
+    /// redlatch's group.
     pub fn send(&self, signal: Signal) -> io::Result<()> {
         let sent = match self.place {
             Place::OwnGroup if self.group_is_gone => return Ok(()),
@@ -133,39 +136,40 @@ impl Child {
         }
     }
 
-    /// Sends a signal to CMD and to everything that it started: its group, and our other
-    /// descendants. timeout(1) makes a group for itself, too.
+    /// Sends a signal to CMD and to everything that it started: to its group, and to descendants
+    /// that left the group, as timeout(1) does.
     pub fn send_to_all(&self, signal: Signal) -> io::Result<()> {
         let sent = self.send(signal);
         let others = self.process_tree.send(signal);
         sent.and(others)
     }
 
-    /// Whether CMD and its group have ended, and we have no child left. Then nothing of CMD is
-    /// left: what it started became our child when its own parent ended. Costs one system call.
-    pub fn is_last_gone(&self) -> bool {
+    /// Whether CMD and its group have ended, and redlatch has no child. Then no process that CMD
+    /// started is left, because each became redlatch's child when its own parent ended. Costs one
+    /// system call.
+    pub fn is_known_gone(&self) -> bool {
         self.is_group_gone() && has_no_child()
     }
 
-    /// Whether nothing is left of CMD, nor of what it started. If CMD itself left its group, the
-    /// number stays taken while the group has members, so only members are counted.
+    /// Whether no process of CMD is left, by the list of all processes. If CMD itself left its
+    /// group, the group's number stays taken while the group has members.
     pub fn is_all_gone(&self) -> bool {
         self.is_group_gone() && self.process_tree.is_gone()
     }
 
-    /// Kills what is left of CMD, and returns whether nothing was.
+    /// Kills the processes of CMD that are left, and returns whether there were none.
     pub fn kill_what_is_left(&self) -> bool {
         let _ = self.send(Signal::KILL);
         let was_gone = self.process_tree.kill();
         self.is_group_gone() && was_gone
     }
 
-    /// Whether CMD has ended, and its group, if it has one.
+    /// Whether CMD has ended and, if it has a group of its own, all of that group too.
     fn is_group_gone(&self) -> bool {
         self.ended.is_some() && (self.group_is_gone || self.place == Place::OurGroup)
     }
 
-    /// The next change of CMD's state. Also waits for the orphans that CMD left.
+    /// The next change of CMD's state. Also reaps the orphans that CMD left.
     pub fn next_change(&mut self) -> Option<Change> {
         let change = self.wait_for_change();
         if self.ended.is_some() && self.place == Place::OwnGroup && !self.group_is_gone {

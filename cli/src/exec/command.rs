@@ -1,8 +1,8 @@
-//! Finds CMD as a shell would, before any node is asked for the lock. A mistyped command must not
+//! Finds CMD as a shell would, before any node is asked for the lock: a mistyped command must not
 //! make other clients wait, and must not be reported as one that ran.
 //!
-//! The hazard is a command that is found here and gone when it is started. That late failure is
-//! reported by the same exit codes (`die_with_parent.rs`).
+//! The hazard is a command that is found here but is gone when it is started. Then
+//! `die_with_parent.rs` reports the failure by the same exit codes.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -41,7 +41,8 @@ fn find_in(name: &OsStr, path: &OsStr) -> Result<PathBuf, Refusal> {
     }
     let mut refused = None;
     for directory in std::env::split_paths(path) {
-        // An empty entry is the current directory. A path with a slash is not searched for again.
+        // An empty entry stands for the current directory. The `./` gives the path a slash, so that
+        // the system does not search PATH for it again.
         let program = Path::new(".").join(directory).join(name);
         match problem(&program) {
             None => return Ok(program),
@@ -86,7 +87,8 @@ fn interpreter(program: &Path) -> Option<PathBuf> {
     let mut start = Vec::new();
     File::open(program).ok()?.take(FIRST_LINE).read_to_end(&mut start).ok()?;
     let line = start.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
-    // The kernel takes only these as blanks, and not the `\r` of a line with foreign line ends.
+    // The kernel takes only space and tab as blanks; the `\r` of a Windows line end belongs to the
+    // name.
     let mut words = line.split(|byte| matches!(byte, b' ' | b'\t'));
     let word = words.find(|word| !word.is_empty())?;
     Some(OsString::from(OsStr::from_bytes(word)).into())

@@ -26,7 +26,7 @@ pub struct Won {
     pub nodes: usize,
 }
 
-/// The lock was not granted at once; the tool waits for it.
+/// The first attempt did not get the lock, and the tool waits for it.
 pub fn waiting(log: &mut Log, error: &Error, holder: Option<Box<Holder>>) {
     let refusal = Refusal::of_acquire(error.clone()).held_by(holder);
     let mut text = format!("waiting for {}: {}", shown(log.key()), refusal.message);
@@ -67,7 +67,8 @@ pub fn renewed(log: &mut Log, lock: &Lock, remaining: Duration) {
     log.event(Weight::Detail, "renewed", fields, &text);
 }
 
-/// The lock was not renewed until now. `signal` is what CMD was sent because of that.
+/// The lock ends soon, because no renewal has succeeded so far. `signal` names the signal that CMD
+/// was sent for that reason.
 pub fn expiring(log: &mut Log, core: &Coordinator, remaining: Duration, signal: Option<&str>) {
     let report = core.report_node_states(redlatch::clock::now());
     let sent = signal.map_or(String::new(), |signal| format!("; {signal} to CMD"));
@@ -81,8 +82,8 @@ pub fn expiring(log: &mut Log, core: &Coordinator, remaining: Duration, signal: 
     log.event(Weight::Normal, "expiring", fields, &text);
 }
 
-/// The lock is over, or it was given up because CMD had to be stopped before its end. `then` is
-/// what follows from that.
+/// The lock has ended, or was given up because CMD had to be stopped before the lock's end. `then`
+/// says what happens to CMD.
 pub fn lost(log: &mut Log, error: &Error, then: &str) {
     let reason = match error {
         Error::Lost { reason: LostReason::Gone, .. } => "gone",
@@ -108,8 +109,9 @@ pub fn not_renewed(log: &mut Log, report: &Report, left: Duration) {
     log.event(Weight::Normal, "lost", fields, &text);
 }
 
-/// The lock was released. `unsettled` are the nodes that have not confirmed it by now: the key may
-/// stay there for its ttl. Then the event is a warning, also if a majority has confirmed it.
+/// The lock was released. The nodes in `unsettled` have not confirmed the release yet, so the key
+/// may stay on them for its ttl. If there are any, `-v` is not needed to see the event, also if a
+/// majority has confirmed the release.
 pub fn released(log: &mut Log, released: ReleaseOutcome, unsettled: NodeSet, core: &Coordinator) {
     let all = core.settings().nodes.len();
     let (outcome, weight, text) = match released {
@@ -127,7 +129,7 @@ pub fn released(log: &mut Log, released: ReleaseOutcome, unsettled: NodeSet, cor
             Weight::Normal,
             "was acquired by another client before it was released",
         ),
-        // Nodes that answered since then have confirmed the release.
+        // The outcome came before some answers: a majority has confirmed the release by now.
         ReleaseOutcome::Unconfirmed { .. } if unsettled.len() <= all - majority(all) => (
             "unconfirmed",
             Weight::Normal,

@@ -1,4 +1,4 @@
-//! What is done with a lock that is held, besides renewing it: it is reported, and given back.
+//! Reports a lock that was acquired, and releases it after CMD. `watch.rs` renews it in between.
 
 use std::time::Duration;
 
@@ -11,21 +11,22 @@ use crate::event_loop::EventLoop;
 use crate::key_names::KeyNames;
 use crate::output::Refusal;
 
-/// How long to wait for the answers of the nodes beyond the majority, which are only counted.
-const STRAGGLERS: Duration = Duration::from_millis(10);
+/// How long to wait for the nodes that did not answer before the majority did. Their grants only
+/// make the reported number of nodes right.
+const LATE_ANSWERS: Duration = Duration::from_millis(10);
 
-/// For how long the nodes may delay CMD's exit code: at its end the lock is released.
+/// How long redlatch may wait for the nodes after CMD ended, before it returns CMD's exit code.
 pub const LAST_WAIT: Duration = Duration::from_millis(50);
 
-/// Reports a lock that was acquired. The acquire did not wait for the nodes beyond the majority;
-/// the event says how many nodes hold the lock, so their answers may still come in.
+/// Reports a lock that was acquired. The acquire did not wait for the nodes beyond the majority, so
+/// this function waits for them a little: the event says how many nodes hold the lock.
 pub fn report(
     event_loop: &mut EventLoop,
     (lock, keys): (&Lock, &KeyNames),
     begun: Instant,
     log: &mut Log,
 ) -> Result<(), Refusal> {
-    event_loop.settle(STRAGGLERS)?;
+    event_loop.settle(LATE_ANSWERS)?;
     let core = event_loop.engine.coordinator();
     let won = events::Won {
         remaining: event_loop.engine.remaining(lock),
@@ -37,9 +38,9 @@ pub fn report(
     Ok(())
 }
 
-/// Releases the lock, and waits for the nodes that hold it, but not longer than CMD's exit code may
-/// be delayed. A node that comes back in this time still gets its release.
-pub fn give_back(
+/// Releases the lock, and waits for the answers for at most [`LAST_WAIT`]. A node that comes back
+/// in this time still gets its release.
+pub fn release_and_report(
     event_loop: &mut EventLoop,
     lock: Lock,
     reports: &mut Reports,
@@ -63,12 +64,12 @@ pub fn give_back(
     Ok(released)
 }
 
-/// Whether the lock was over before it was released, though no renewal had noticed that.
+/// Whether the lock had ended before it was released, although no renewal had noticed the loss.
 pub fn was_lost(released: ReleaseOutcome) -> bool {
     matches!(released, ReleaseOutcome::AlreadyExpired | ReleaseOutcome::TakenByOther)
 }
 
-/// How the release ended, if it did.
+/// The result of the release; `None` while it runs.
 fn ended(engine: &mut Engine, op: Op) -> Option<ReleaseOutcome> {
     let done = std::iter::from_fn(|| engine.poll_completion()).find(|done| done.op == op)?;
     match done.result {

@@ -1,13 +1,13 @@
-//! What is printed while a lock is held: lines of text or of JSON, written by a thread of their
-//! own. `exec` prints all of them on stderr, because stdout is CMD's. `hold` has stdout for itself.
+//! What is printed while a lock is held: lines of text or JSON, which a separate thread writes.
+//! `exec` prints all of them on stderr, because stdout is CMD's. `hold` prints on stdout, too.
 //!
 //! The hazard is a reader that does not read. A full pipe, or a terminal that was stopped with
 //! ctrl-S, must not keep the loop from renewing the lock or from stopping CMD. So the loop never
 //! waits for a line to be written, lines that find no room are dropped, and the wait at the end is
 //! bounded.
 //!
-//! One line has to reach its reader: the token that `hold` prints. If it cannot be written, the
-//! thread wakes the loop.
+//! One line has to reach its reader: the token that `hold` prints. If the thread cannot write that
+//! line, it wakes the loop.
 
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
@@ -20,14 +20,14 @@ use crate::arguments::Output;
 use crate::exit;
 use crate::output::{Refusal, words};
 
-/// How many lines wait to be written. The pipe itself takes hundreds.
+/// How many lines may wait for the thread. The pipe holds hundreds more.
 const LINES: usize = 256;
 
-/// How long the last lines may take at the end. They take no time, but on a busy machine the thread
-/// that writes them may not run for hundreds of milliseconds, and the reason of a refusal is one.
+/// How long redlatch waits at its end for the last lines, which may give the reason of a refusal.
+/// On a busy machine the thread that writes them may not run for hundreds of milliseconds.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// Which readers want a line.
+/// How important a line is: which readers want it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Weight {
     /// Readers that asked for more (`-v`).
@@ -48,81 +48,97 @@ pub enum Stream {
 pub struct Log {
     key: String,
     json: bool,
-    /// Where JSON is printed; text about the course of things is printed on stderr.
-    objects: Stream,
+    /// Where JSON is printed. Text about events always goes to stderr.
+    json_stream: Stream,
     /// Lines of at least this weight are written.
-    least: Option<Weight>,
-    pen: Option<Pen>,
+    least_weight: Option<Weight>,
+    writer: Option<Writer>,
     /// Wakes the loop if the line with the token cannot be written.
     waker: Option<Waker>,
-    /// The line with the token was not even taken.
+    /// The line with the token could not be passed to the thread.
     token_is_lost: bool,
 }
 
 #[derive(Debug)]
-struct Pen {
+struct Writer {
     lines: SyncSender<Line>,
-    /// Why the line with the token could not be written. The channel is closed when the last line
-    /// was written.
-    troubles: Receiver<String>,
+    /// The error of writing the line with the token. The thread closes this channel after the last
+    /// line.
+    errors: Receiver<String>,
 }
 
 #[derive(Debug)]
 struct Line {
     stream: Stream,
     text: String,
-    /// Without this line no process has the token.
+    /// The line has the token that `hold` prints: if it is lost, no process knows the token.
     has_token: bool,
 }
 
 impl Log {
-    pub fn new(key: &str, output: &Output, objects: Stream) -> Log {
-        let least = match (output.quiet, output.verbose || output.json) {
+    pub fn new(key: &str, output: &Output, json_stream: Stream) -> Log {
+        let least_weight = match (output.quiet, output.verbose || output.json) {
             (true, _) => None,
             (false, true) => Some(Weight::Detail),
             (false, false) => Some(Weight::Normal),
         };
         let (key, json) = (key.to_string(), output.json);
-        Log { key, json, objects, least, pen: None, waker: None, token_is_lost: false }
+        Log {
+            key,
+            json,
+            json_stream,
+            least_weight,
+            writer: None,
+            waker: None,
+            token_is_lost: false,
+        }
     }
 
-    /// Whether the token is printed on stdout: then `waker` wakes the loop if that fails.
+    /// Returns whether the token is printed on stdout. If that write fails, `waker` wakes the loop.
     pub fn prints_token(&mut self, waker: Waker) -> bool {
         self.waker = Some(waker);
-        self.objects == Stream::Out && self.least.is_some()
+        self.json_stream == Stream::Out && self.least_weight.is_some()
     }
 
-    /// Why the token could not be printed. From then on everything is text on stderr.
-    pub fn token_trouble(&mut self) -> Option<String> {
+    /// Why the token could not be printed, if it could not. In that case the log prints only text
+    /// on stderr from now on.
+    pub fn token_error(&mut self) -> Option<String> {
         let lost = self.token_is_lost.then(|| "no thread can be started to write to it".into());
-        let why = lost.or_else(|| self.pen.as_ref()?.troubles.try_recv().ok())?;
+        let why = lost.or_else(|| self.writer.as_ref()?.errors.try_recv().ok())?;
         self.leave_stdout();
         Some(why)
     }
 
-    /// From now on everything is text on stderr. There are no details in place of JSON.
+    /// From now on the log prints only text on stderr, without the details that JSON included.
     pub fn leave_stdout(&mut self) {
         if std::mem::take(&mut self.json) {
-            self.least = self.least.map(|_| Weight::Normal);
+            self.least_weight = self.least_weight.map(|_| Weight::Normal);
         }
     }
 
     /// Reports an event, as text or as JSON.
     pub fn event(&mut self, weight: Weight, event: &str, fields: Value, text: &str) {
-        self.put(weight, event, fields, text, false);
+        self.write_event(weight, event, fields, text, false);
     }
 
     /// Reports the event that has the token.
     pub fn event_with_token(&mut self, weight: Weight, event: &str, fields: Value, text: &str) {
-        self.put(weight, event, fields, text, self.objects == Stream::Out);
+        self.write_event(weight, event, fields, text, self.json_stream == Stream::Out);
     }
 
-    fn put(&mut self, weight: Weight, event: &str, fields: Value, text: &str, has_token: bool) {
-        if self.least.is_none_or(|least| weight < least) {
+    fn write_event(
+        &mut self,
+        weight: Weight,
+        event: &str,
+        fields: Value,
+        text: &str,
+        has_token: bool,
+    ) {
+        if self.least_weight.is_none_or(|least_weight| weight < least_weight) {
             return;
         }
         if !self.json {
-            self.say(format!("redlatch: {text}"));
+            self.print_text(format!("redlatch: {text}"));
             return;
         }
         let mut object = Map::new();
@@ -132,7 +148,7 @@ impl Log {
             object.extend(fields);
         }
         let text = Value::Object(object).to_string();
-        self.hand_over(Line { stream: self.objects, text, has_token });
+        self.pass_to_writer(Line { stream: self.json_stream, text, has_token });
     }
 
     /// A warning for the operator; nothing depends on it.
@@ -141,9 +157,9 @@ impl Log {
     }
 
     /// A line of text for readers that asked for more.
-    pub fn mention(&mut self, text: &str) {
-        if !self.json && self.least == Some(Weight::Detail) {
-            self.say(format!("redlatch: {text}"));
+    pub fn detail(&mut self, text: &str) {
+        if !self.json && self.least_weight == Some(Weight::Detail) {
+            self.print_text(format!("redlatch: {text}"));
         }
     }
 
@@ -156,10 +172,12 @@ impl Log {
         let weight = if refusal.code == exit::DONE { Weight::Detail } else { Weight::Normal };
         if self.json {
             let text = refusal.json().to_string();
-            self.hand_over(Line { stream: self.objects, text, has_token: false });
-        } else if self.least.is_some_and(|least| least <= weight) || to_set_right {
-            self.say(format!("redlatch: {}", refusal.message));
-            refusal.way_out.into_iter().for_each(|line| self.say(line.to_owned()));
+            self.pass_to_writer(Line { stream: self.json_stream, text, has_token: false });
+        } else if self.least_weight.is_some_and(|least_weight| least_weight <= weight)
+            || to_set_right
+        {
+            self.print_text(format!("redlatch: {}", refusal.message));
+            refusal.way_out.into_iter().for_each(|line| self.print_text(line.to_owned()));
         }
         refusal.code
     }
@@ -167,8 +185,12 @@ impl Log {
     /// The line with the token, on stdout. With `--quiet` nothing is printed, and JSON has it in
     /// an event.
     pub fn token(&mut self, line: &str) {
-        if !self.json && self.least.is_some() {
-            self.hand_over(Line { stream: Stream::Out, text: line.to_owned(), has_token: true });
+        if !self.json && self.least_weight.is_some() {
+            self.pass_to_writer(Line {
+                stream: Stream::Out,
+                text: line.to_owned(),
+                has_token: true,
+            });
         }
     }
 
@@ -178,33 +200,33 @@ impl Log {
 
     /// Waits for the last lines to be written, for a bounded time.
     pub fn finish(self) {
-        if let Some(Pen { lines, troubles }) = self.pen {
+        if let Some(Writer { lines, errors }) = self.writer {
             drop(lines);
-            while troubles.recv_timeout(LAST_LINES).is_ok() {}
+            while errors.recv_timeout(LAST_LINES).is_ok() {}
         }
     }
 
-    fn say(&mut self, text: String) {
-        self.hand_over(Line { stream: Stream::Errors, text, has_token: false });
+    fn print_text(&mut self, text: String) {
+        self.pass_to_writer(Line { stream: Stream::Errors, text, has_token: false });
     }
 
-    fn hand_over(&mut self, line: Line) {
-        if self.pen.is_none() {
-            self.pen = Pen::new(self.waker.take());
+    fn pass_to_writer(&mut self, line: Line) {
+        if self.writer.is_none() {
+            self.writer = Writer::new(self.waker.take());
         }
-        // No room means that no reader reads. The new line is dropped: it is no better than the old
-        // ones.
+        // If the queue is full, nothing reads the output. Then the new line is dropped, because it
+        // is not more useful than the old ones.
         let has_token = line.has_token;
-        let taken = self.pen.as_ref().is_some_and(|pen| pen.lines.try_send(line).is_ok());
+        let taken = self.writer.as_ref().is_some_and(|writer| writer.lines.try_send(line).is_ok());
         self.token_is_lost |= has_token && !taken;
     }
 }
 
-impl Pen {
-    /// `None` if no thread can be started: that is no reason to end.
-    fn new(waker: Option<Waker>) -> Option<Pen> {
+impl Writer {
+    /// `None` if no thread can be started: then redlatch works on without output.
+    fn new(waker: Option<Waker>) -> Option<Writer> {
         let (lines, to_write) = sync_channel::<Line>(LINES);
-        let (seen, troubles) = channel();
+        let (seen, errors) = channel();
         let write = move || {
             for line in to_write {
                 let Err(error) = line.write() else { continue };
@@ -216,13 +238,12 @@ impl Pen {
             drop::<std::sync::mpsc::Sender<String>>(seen);
         };
         std::thread::Builder::new().name("voice".into()).spawn(write).ok()?;
-        Some(Pen { lines, troubles })
+        Some(Writer { lines, errors })
     }
 }
 
 impl Line {
-    /// In one write, so that CMD's lines do not cut it. If it has no reader, or is closed, nothing
-    /// can be done.
+    /// Writes the line in one system call, so that lines of CMD cannot get into it.
     fn write(&self) -> io::Result<()> {
         let line = format!("{}\n", self.text);
         match self.stream {

@@ -1,8 +1,8 @@
-//! `redlatch exec`: runs a command while the lock is held. Here is the order of things: the command
-//! is found, the lock is taken, the command runs, the lock is given back.
+//! `redlatch exec`: runs a command while the lock is held. This file has the order of the steps:
+//! find the command, acquire the lock, run the command, release the lock.
 //!
-//! The hazard is a command that runs without the lock. Whatever ends redlatch ends the command, or
-//! the command ended before.
+//! The hazard is a command that runs without the lock. So whatever ends redlatch also ends a
+//! command that still runs.
 
 mod child;
 mod command;
@@ -31,7 +31,7 @@ use crate::key_names::KeyNames;
 use crate::output::Refusal;
 use crate::{die_with_parent, exit, nodes, presence, wall_clock};
 use child::Child;
-use holding::{LAST_WAIT, give_back};
+use holding::{LAST_WAIT, release_and_report};
 use log::Stream;
 use reports::Reports;
 use signals::Signals;
@@ -192,13 +192,13 @@ fn run_cmd(
     let until = options.max_hold.0.map(|most| clock::now().saturating_add(most));
     let bound = Bound { ttl: options.common.timing.ttl, no_renew: options.no_renew, until };
     if event_loop.engine.remaining(&lock) <= stop_schedule::kill_lead(lasts(options)) {
-        // The system, or a tiny ttl, kept redlatch from starting CMD in time.
+        // The process did not run for a while, or the ttl is tiny: too little time is left for CMD.
         return over_before_start(event_loop, lock, options, reports);
     }
-    // No deadline means that the lock ran out at this very moment.
+    // The engine returns no deadline if the lock expired just now.
     let deadline = event_loop.engine.deadline(&lock).unwrap_or_default();
     if let Err(refusal) = reports.presence.held(event_loop, deadline) {
-        give_back(event_loop, lock, reports)?;
+        release_and_report(event_loop, lock, reports)?;
         return Err(refusal);
     }
     let place = Place::of_command(options.foreground);
@@ -213,14 +213,14 @@ fn run_cmd(
                 .until_it_ends()?
         }
         Err(error) => {
-            give_back(event_loop, lock, reports)?;
+            release_and_report(event_loop, lock, reports)?;
             return Err(Refusal::internal(format!("CMD cannot be started: {error}")));
         }
     };
     end(over, event_loop, lock, options.on_lost, reports)
 }
 
-/// No time is left to run CMD in, nor to stop it in: nothing is started.
+/// Releases a lock that has too little time left to run CMD and to stop it, and starts nothing.
 fn over_before_start(
     event_loop: &mut EventLoop,
     lock: Lock,
@@ -229,14 +229,15 @@ fn over_before_start(
 ) -> Result<u8, Refusal> {
     let mut report = event_loop.engine.coordinator().report_node_states(clock::now());
     report.key = options.key.key.as_bytes().into();
-    give_back(event_loop, lock, reports)?;
+    release_and_report(event_loop, lock, reports)?;
     let mut refusal = Refusal::from(redlatch::Error::Lost { reason: LostReason::Expired, report });
     refusal.message = format!("CMD was not started: {}", refusal.message);
     refusal.code = exit::LOST;
     Err(refusal)
 }
 
-/// CMD is gone: does what is left to do, and returns redlatch's exit code.
+/// After CMD's end: reports it, releases the lock if that is still allowed, and returns redlatch's
+/// exit code.
 fn end(
     over: Over,
     event_loop: &mut EventLoop,
@@ -245,7 +246,8 @@ fn end(
     reports: &mut Reports,
 ) -> Result<u8, Refusal> {
     let Over { ended, stopped, lost } = over;
-    // CMD may have ended by itself before the loss was noticed: it may not have been alone.
+    // If CMD ended by itself before the loss was noticed, another holder may have run beside it: so
+    // the loss decides the exit code.
     let code = |lost: bool| match on_lost {
         _ if stopped => exit::LOST,
         OnLost::Term | OnLost::Kill if lost => exit::LOST,
@@ -258,7 +260,7 @@ fn end(
         reports.presence.count(event_loop);
         return Ok(code(true));
     }
-    let released = give_back(event_loop, lock, reports)?;
+    let released = release_and_report(event_loop, lock, reports)?;
     Ok(code(holding::was_lost(released)))
 }
 
@@ -278,7 +280,7 @@ fn give_environment(
         .env("REDLATCH_TTL_MS", options.common.timing.ttl.as_millis().to_string())
         .env("REDLATCH_DEADLINE_UNIX_MS", wall_clock::unix_ms(remaining).to_string())
         .env("REDLATCH_GRANTED", format!("{granted}/{nodes}"))
-        // A number of an exec around this one belongs to another lock.
+        // If another exec started this one, its fencing numbers belong to another lock.
         .env_remove("REDLATCH_FENCE")
         .env_remove("REDLATCH_FENCES")
         // The two files belong to this lock: a redlatch that CMD starts would take them for its
@@ -310,14 +312,15 @@ fn grace(options: &Options) -> Result<Duration, Refusal> {
     Ok(grace)
 }
 
-/// How the lock is kept. The library always wants a bound, so "none" is the longest duration: then
-/// CMD, and the life of this process, bound the renewal.
+/// How the lock is renewed. The library requires a bound, so "none" becomes the longest duration:
+/// then the renewals go on until CMD or this process ends.
 fn keep(options: &Options, grace: Duration) -> AutoExtend {
     let keep = AutoExtend::at_most(options.max_hold.0.unwrap_or(Duration::MAX)).warn_before(grace);
     if options.no_renew { keep.with_extensions(0) } else { keep }
 }
 
-/// Why there is no lock, with the exit code that the user wants if another client holds it.
+/// The refusal that reports a failed acquire, with the user's exit code if another client holds the
+/// lock.
 pub fn refusal(error: redlatch::Error, conflict_exit_code: u8) -> Refusal {
     let contended = matches!(error, redlatch::Error::Contended(_));
     let mut refusal = Refusal::of_acquire(error);

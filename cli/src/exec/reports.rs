@@ -10,7 +10,7 @@ use crate::node_events;
 use crate::output::Refusal;
 use crate::presence::{self, Presence};
 
-/// Both of them, for one lock.
+/// The log and the presence files of one lock.
 pub struct Reports {
     pub log: Log,
     pub presence: Presence,
@@ -39,9 +39,10 @@ impl Reports {
         code
     }
 
-    /// To be called in every turn of a loop, which then sleeps until the returned moment at most.
+    /// Prints what is new. The loop calls this in every turn, and sleeps until the returned moment
+    /// at most.
     pub fn turn(&mut self, event_loop: &mut EventLoop) -> Option<Instant> {
-        node_events::lines(event_loop).iter().for_each(|line| self.log.mention(line));
+        node_events::lines(event_loop).iter().for_each(|line| self.log.detail(line));
         let (next, trouble) = self.presence.turn(event_loop);
         trouble.into_iter().for_each(|trouble| self.log.warning(&trouble));
         next

@@ -1,11 +1,12 @@
-//! The signals that reach us, as events of the loop, and whether a process or the kernel sent them.
+//! The signals that redlatch gets, as events of the loop, and whether a process or the kernel sent
+//! them.
 //!
-//! `signal_hook_mio` does the same with a pipe and the handlers of signal_hook. Here the kernel's
-//! information on each signal is kept. Only that distinguishes ctrl-C on our terminal, which CMD
-//! gets by itself, from a `kill -INT` by a sender that knows only our process.
+//! `signal_hook_mio` does the same, but loses the kernel's information on each signal, which this
+//! file keeps. Only that distinguishes ctrl-C on the terminal, which CMD gets from the kernel, from
+//! a `kill -INT` to redlatch alone.
 //!
-//! The hazard is a signal that we were started to ignore (`nohup`, a shell's background job). It
-//! stays ignored, by CMD as well, and so we do not listen to it.
+//! The hazard is a signal that redlatch was started to ignore (`nohup`, a shell's background job).
+//! redlatch and CMD have to go on ignoring it, so redlatch does not listen to it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,7 +23,8 @@ use crate::signals::ignored;
 /// The poller's token for the signals.
 pub const SIGNALS: Token = Token(1);
 
-/// The signals that we listen to: those that reach CMD, those that stop us, and SIGCHLD.
+/// The signals that redlatch listens to: those that it passes on to CMD, SIGTSTP, which stops it,
+/// and SIGCHLD.
 const LISTENED_TO: [Signal; 10] = [
     Signal::TERM,
     Signal::INT,
@@ -40,7 +42,7 @@ const LISTENED_TO: [Signal; 10] = [
 #[derive(Debug, Clone, Copy)]
 pub struct Caught {
     pub signal: Signal,
-    /// No process sent it: it comes from a terminal.
+    /// The kernel sent this signal for a terminal, and not a process.
     pub by_kernel: bool,
 }
 
@@ -78,7 +80,8 @@ impl Signals {
         pending.collect()
     }
 
-    /// The signal that ends redlatch, if one came. A signal that stops redlatch stops it here.
+    /// The signal that ends redlatch, if one came. After a SIGTSTP this call stops the process, and
+    /// goes on when it is continued.
     pub fn ending(&mut self) -> Option<Signal> {
         let caught = self.caught();
         if caught.iter().any(|caught| caught.signal == Signal::TSTP) {

@@ -1,5 +1,5 @@
-//! When CMD gets SIGTERM, and when SIGKILL: a plain value. The caller gives it deadlines and the
-//! time, and it says what is due. It sends nothing, and reads no clock.
+//! When CMD gets SIGTERM, and when SIGKILL: a plain value. The caller passes in deadlines and the
+//! time, and gets the signal that is due. Nothing here sends a signal or reads the clock.
 //!
 //! The hazard is a CMD that runs on after the deadline, when another client may have the lock.
 
@@ -8,11 +8,11 @@ use std::time::Duration;
 use clap::ValueEnum;
 use redlatch::clock::Instant;
 
-/// The longest time before the deadline that is kept for CMD to die: see [`kill_lead`].
+/// The longest time between SIGKILL and the deadline: see [`kill_lead`].
 const LONGEST_KILL_LEAD: Duration = Duration::from_millis(250);
-/// The part of the ttl that is kept for CMD to die.
+/// For a short ttl, SIGKILL comes this part of the ttl (one twelfth) before the deadline.
 const KILL_LEAD_PART: u32 = 12;
-/// The default of `--grace`: at most this, and at most this part of the ttl.
+/// The default of `--grace` is the smaller of this and of one third of the ttl.
 const LONGEST_GRACE: Duration = Duration::from_secs(5);
 const GRACE_PART: u32 = 3;
 
@@ -40,29 +40,28 @@ pub enum StopSignal {
 enum Stage {
     Running,
     /// CMD got SIGTERM.
-    Told,
+    Terminating,
     Killed,
 }
 
-/// How long before its deadline CMD gets SIGTERM, unless `--grace` says it.
+/// How long before the deadline CMD gets SIGTERM if `--grace` is not given.
 pub fn default_grace(ttl: Duration) -> Duration {
     LONGEST_GRACE.min(ttl / GRACE_PART)
 }
 
 /// How long before the deadline SIGKILL is sent.
 ///
-/// A killed process runs nothing of its own any more as soon as its processors were interrupted. It
-/// is gone when the kernel has freed what it used. Measured from the signal to the end, on a
-/// virtual machine with two cores and ten busy programs: 0.6 ms for a small process (12 ms at the
-/// worst), and 100 ms for one with a gigabyte in use. Our own wake-up is late by a millisecond (the
-/// poller's), or by tens of milliseconds on a busy machine. So the lead is a quarter of a second if
-/// the ttl is long enough. For a short ttl it is a twelfth of it, which is a quarter of the default
-/// grace.
+/// A killed process stops running its own code almost immediately, but is gone only when the kernel
+/// has freed its memory. Measured from SIGKILL to the end, on a virtual machine with two cores and
+/// ten busy programs: 0.6 ms for a small process (12 ms at worst), and 100 ms for one that uses a
+/// gigabyte. redlatch itself may wake up a millisecond late (the poller's rounding), or tens of
+/// milliseconds on a busy machine. So SIGKILL is sent 250 ms before the deadline, or for a ttl
+/// under 3 s, a twelfth of the ttl before it, which is a quarter of the default grace.
 pub fn kill_lead(ttl: Duration) -> Duration {
     LONGEST_KILL_LEAD.min(ttl / KILL_LEAD_PART)
 }
 
-/// The stages of a CMD that runs under a lock.
+/// When the next signal to a CMD that runs under a lock is due.
 #[derive(Debug)]
 pub struct StopSchedule {
     policy: OnLost,
@@ -76,7 +75,7 @@ pub struct StopSchedule {
 }
 
 impl StopSchedule {
-    /// A CMD whose lock lasts until `deadline`.
+    /// The schedule of a CMD whose lock lasts until `deadline`.
     pub fn new(policy: OnLost, ttl: Duration, grace: Duration, deadline: Instant) -> StopSchedule {
         let kill_lead = kill_lead(ttl);
         let grace = grace.max(kill_lead);
@@ -84,9 +83,9 @@ impl StopSchedule {
         StopSchedule { policy, grace, kill_lead, term_at, kill_at, stage: Stage::Running }
     }
 
-    /// The lock lasts until `deadline`. If CMD got SIGTERM already, nothing changes: SIGTERM cannot
-    /// be taken back, and half of CMD's work may be undone by now. CMD has the grace that it was
-    /// promised, and no more, though the lock may last longer.
+    /// Moves the signals after a renewal: the lock now lasts until `deadline`. If CMD already got
+    /// SIGTERM, nothing moves: CMD may have begun to stop, so it is killed when its grace ends,
+    /// although the lock lasts longer.
     pub fn lasts_until(&mut self, deadline: Instant) {
         if self.stage == Stage::Running {
             self.term_at = before(deadline, self.grace);
@@ -94,10 +93,11 @@ impl StopSchedule {
         }
     }
 
-    /// The lock is gone on too many nodes, before its deadline. If another client deleted the key,
-    /// a third one may hold the lock already. After a restart or a flush, no guarded node grants
-    /// the key before the lock's ttl is over. So CMD gets SIGTERM at once, and its grace ends at
-    /// the old deadline.
+    /// Makes the next signal due now, because too many nodes have lost the key before the
+    /// deadline. If another client deleted the key, a third client may hold the lock already. If
+    /// nodes restarted or were flushed, the restart guard keeps other clients from getting the lock
+    /// before its ttl is over. So CMD gets its grace, but is killed at the latest when it would
+    /// have been killed anyway.
     pub fn on_lock_gone(&mut self, now: Instant) {
         if self.stage == Stage::Running {
             let grace = if self.policy == OnLost::Kill { Duration::ZERO } else { self.grace };
@@ -106,26 +106,26 @@ impl StopSchedule {
         }
     }
 
-    /// When [`next_blow`](Self::next_blow) returns a signal, unless the deadline moves.
+    /// When [`next_signal`](Self::next_signal) returns a signal, unless the deadline moves.
     pub fn next_due(&self) -> Option<Instant> {
         match (self.policy, self.stage) {
             (OnLost::Warn, _) | (_, Stage::Killed) => None,
             (OnLost::Term, Stage::Running) => Some(self.term_at.min(self.kill_at)),
-            (OnLost::Kill, Stage::Running) | (_, Stage::Told) => Some(self.kill_at),
+            (OnLost::Kill, Stage::Running) | (_, Stage::Terminating) => Some(self.kill_at),
         }
     }
 
     /// The signal that is due now, if any.
-    pub fn next_blow(&mut self, now: Instant) -> Option<StopSignal> {
+    pub fn next_signal(&mut self, now: Instant) -> Option<StopSignal> {
         if self.next_due()? > now {
             return None;
         }
         let too_late = now >= self.kill_at;
-        self.stage = if too_late { Stage::Killed } else { Stage::Told };
+        self.stage = if too_late { Stage::Killed } else { Stage::Terminating };
         Some(if too_late { StopSignal::Kill } else { StopSignal::Term })
     }
 
-    /// What becomes of CMD when its lock is lost.
+    /// Says in words what happens to CMD when its lock is lost.
     pub fn in_words(&self) -> &'static str {
         match self.policy {
             OnLost::Term | OnLost::Kill => "CMD is stopped",
@@ -138,7 +138,7 @@ impl StopSchedule {
         self.policy == OnLost::Term
     }
 
-    /// Whether CMD was sent SIGTERM or SIGKILL: then its end is our doing.
+    /// Whether redlatch sent CMD SIGTERM or SIGKILL, so that CMD's end counts as redlatch's doing.
     pub fn was_stopped(&self) -> bool {
         self.stage != Stage::Running
     }
@@ -165,9 +165,9 @@ mod tests {
         StopSchedule::new(policy, TTL, GRACE, at(12_000))
     }
 
-    /// The signals that are due at these moments, in milliseconds.
+    /// Asks for the due signal at each of these moments, in milliseconds.
     fn sent(stop_schedule: &mut StopSchedule, moments: &[u64]) -> Vec<Option<StopSignal>> {
-        moments.iter().map(|&millis| stop_schedule.next_blow(at(millis))).collect()
+        moments.iter().map(|&millis| stop_schedule.next_signal(at(millis))).collect()
     }
 
     #[test]
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn cmd_is_killed_if_it_is_too_late_to_warn() {
-        assert_eq!(stop_schedule(OnLost::Term).next_blow(at(11_800)), Some(StopSignal::Kill));
+        assert_eq!(stop_schedule(OnLost::Term).next_signal(at(11_800)), Some(StopSignal::Kill));
         let mut without_grace = StopSchedule::new(OnLost::Term, TTL, Duration::ZERO, at(12_000));
         assert_eq!(sent(&mut without_grace, &[11_749, 11_750]), [None, Some(StopSignal::Kill)]);
     }
@@ -219,17 +219,17 @@ mod tests {
         let mut early = stop_schedule(OnLost::Term);
         early.on_lock_gone(at(1_000));
         assert_eq!(sent(&mut early, &[1_000, 4_999]), [Some(StopSignal::Term), None]);
-        assert_eq!(early.next_blow(at(5_000)), Some(StopSignal::Kill));
+        assert_eq!(early.next_signal(at(5_000)), Some(StopSignal::Kill));
         let mut late = stop_schedule(OnLost::Term);
         late.on_lock_gone(at(11_000));
         assert_eq!(sent(&mut late, &[11_000, 11_749]), [Some(StopSignal::Term), None]);
-        assert_eq!(late.next_blow(at(11_750)), Some(StopSignal::Kill));
+        assert_eq!(late.next_signal(at(11_750)), Some(StopSignal::Kill));
         let mut too_late = stop_schedule(OnLost::Term);
         too_late.on_lock_gone(at(13_000));
-        assert_eq!(too_late.next_blow(at(13_000)), Some(StopSignal::Kill));
+        assert_eq!(too_late.next_signal(at(13_000)), Some(StopSignal::Kill));
         let mut kill = stop_schedule(OnLost::Kill);
         kill.on_lock_gone(at(1_000));
-        assert_eq!(kill.next_blow(at(1_000)), Some(StopSignal::Kill));
+        assert_eq!(kill.next_signal(at(1_000)), Some(StopSignal::Kill));
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! The way to the lock: one attempt at once, and then the wait. A signal ends it at any
-//! moment.
-//! However it ends without the lock, nothing is left on a node that can be reached.
+//! Acquires the lock: makes one attempt immediately, and then waits. A signal can end the wait at
+//! any moment. If the wait ends without the lock, the releases of what was granted are sent, so no
+//! node that can be reached keeps a key.
 
 use redlatch::{Error, KeySet, Lock, LockOptions, clock};
 
@@ -15,11 +15,11 @@ use crate::lock_wait::{QuorumPatience, for_lock};
 #[derive(Debug)]
 pub enum Waited<S> {
     Held(Lock),
-    /// A signal ended it, say.
+    /// The caller's `stop` ended the wait: because of a signal, for example.
     Stopped(S),
 }
 
-/// Acquires the lock by these options of one attempt, unless `stop` returns a reason to end.
+/// Acquires the lock, each attempt with the options `once`, until `stop` returns a reason to end.
 pub fn wait_for_lock<S>(
     event_loop: &mut EventLoop,
     stop: &mut impl FnMut() -> Option<S>,
@@ -57,7 +57,8 @@ fn gather_and_try<S>(
         });
         waited.map(|held| held.map_or_else(Waited::Stopped, Waited::Held))
     };
-    // The reason for the wait is reported, so the first attempt is a request of its own.
+    // The first attempt is a request of its own, so that the reason why it failed can be reported
+    // before the wait.
     let passing = match wait(event_loop, Some(clock::now()), reports) {
         Ok(waited) => return Ok(waited),
         Err(error) => error,

@@ -1,9 +1,9 @@
 //! Runs CMD and keeps the lock: one loop over the nodes, the signals and CMD's end.
 //!
-//! Correctness depends on the order within a turn. The nodes' answers are handled before what is
-//! due, so that a renewal which is already in a socket counts. CMD's end is handled before SIGTERM
-//! is sent, so that a finished CMD is not counted as stopped. What is due is done before signals
-//! are passed on, so that a CMD which was stopped together with us is not continued after its
+//! Correctness depends on the order within a turn. The nodes' answers are handled before a due
+//! signal is sent, so that a renewal which is already in a socket counts. CMD's end is handled
+//! before SIGTERM is sent, so that a CMD that ended by itself is not taken for a stopped one. A due
+//! SIGKILL is sent before signals are passed on, so that a SIGCONT cannot continue CMD after its
 //! deadline.
 
 use std::io;
@@ -20,13 +20,14 @@ use super::stop_schedule::{StopSchedule, StopSignal};
 use super::terminal::{Place, stop_ourselves};
 use crate::event_loop::EventLoop;
 
-/// How often we check whether what CMD started is gone: no event reports all of that.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// How often redlatch checks whether the processes that CMD started are gone. No event reports the
+/// end of those that are not redlatch's children.
+const SCAN_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A look reads all of /proc. Until CMD is killed, the pause after a look is so many times as long
-/// as the look took, up to a limit. A process that uses much of a processor runs late on a busy
-/// machine, and we have to be in time with SIGKILL.
-const PAUSE_FOR_A_LOOK: u32 = 20;
+/// Until CMD is killed, the pause after a scan of /proc is this many times as long as the scan
+/// took, up to [`LONGEST_PAUSE`]. Otherwise redlatch would use so much processor time that, on a
+/// busy machine, the system may let it wait and SIGKILL would be late.
+const PAUSE_PER_SCAN: u32 = 20;
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// CMD, and the lock that it runs under.
@@ -42,29 +43,29 @@ pub struct Watch<'a> {
     deadline: Instant,
     /// The lock is lost.
     lost: bool,
-    /// A signal asked us to stop, and CMD got it.
+    /// redlatch got a SIGTSTP and passed it on: when CMD stops, redlatch stops too.
     stop_asked: bool,
-    /// All of CMD's processes were stopped together with us.
+    /// All of CMD's processes were stopped together with redlatch, so SIGCONT goes to all of them.
     all_stopped: bool,
     killed_at: Option<Instant>,
-    /// When we look again whether all of CMD is gone.
-    look_at: Instant,
+    /// When to scan again whether all of CMD is gone.
+    next_scan: Instant,
 }
 
-/// The user's bounds on the lock, apart from its ttl: they explain why it ends.
+/// The ttl, and the user's other bounds on the lock: they explain why it ended.
 #[derive(Debug, Clone, Copy)]
 pub struct Bound {
     pub ttl: Duration,
     /// The lock is not renewed.
     pub no_renew: bool,
-    /// The lock's deadline is never later than this.
+    /// The lock's deadline is never after this moment (`--max-hold`).
     pub until: Option<Instant>,
 }
 
 impl Bound {
     /// Why a lock ends at that deadline.
     pub fn reason(&self, deadline: Instant) -> LostReason {
-        // The last renewal comes as near to the bound as whole milliseconds and drift allow.
+        // The last renewal ends a little before the bound, because of whole milliseconds and drift.
         let near = self.ttl / 50 + Duration::from_millis(10);
         if self.no_renew {
             LostReason::Extensions
@@ -80,7 +81,7 @@ impl Bound {
 #[derive(Debug, Clone, Copy)]
 pub struct Over {
     pub ended: Ended,
-    /// CMD was stopped because of its lock.
+    /// redlatch stopped CMD, because the lock ended.
     pub stopped: bool,
     /// There is nothing to release, or the lock must not be released.
     pub lost: bool,
@@ -95,7 +96,7 @@ impl<'a> Watch<'a> {
         reports: &'a mut Reports,
     ) -> Watch<'a> {
         let (lost, stop_asked, all_stopped, killed_at) = (false, false, false, None);
-        let look_at = clock::now();
+        let next_scan = clock::now();
         Watch {
             event_loop,
             signals,
@@ -110,18 +111,18 @@ impl<'a> Watch<'a> {
             stop_asked,
             all_stopped,
             killed_at,
-            look_at,
+            next_scan,
         }
     }
 
-    /// Runs until CMD is gone. On a system error CMD is killed, because nothing would watch it.
+    /// Runs until CMD is gone. On a system error kills CMD, because nothing would watch it then.
     pub fn until_it_ends(mut self) -> Result<Over, Error> {
         loop {
-            self.hear_of_the_lock();
-            self.look_at_cmd();
-            self.do_what_is_due();
+            self.handle_lock_updates();
+            self.handle_changes_of_cmd();
+            self.send_what_is_due();
             self.pass_signals_on();
-            if let Some((ended, left)) = self.child.ended().zip(self.look_for_the_end()) {
+            if let Some((ended, left)) = self.child.ended().zip(self.survivor_after_end()) {
                 return Ok(self.over(ended, left));
             }
             let reports = self.reports.turn(self.event_loop);
@@ -133,10 +134,10 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn hear_of_the_lock(&mut self) {
+    fn handle_lock_updates(&mut self) {
         while let Some(update) = self.event_loop.engine.poll_lock_update() {
             match update.kind {
-                // If CMD gets SIGTERM, the event of that signal is reported instead.
+                // If CMD gets SIGTERM at that moment, `send_what_is_due` reports the event.
                 LockUpdateKind::Expiring { deadline, .. } if !self.stop_schedule.warns_cmd() => {
                     let remaining = deadline.saturating_since(clock::now());
                     let core = self.event_loop.engine.coordinator();
@@ -170,7 +171,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn look_at_cmd(&mut self) {
+    fn handle_changes_of_cmd(&mut self) {
         while let Some(change) = self.child.next_change() {
             let Change::Stopped(by) = change else { continue };
             let reads_terminal = matches!(by, Signal::TTIN | Signal::TTOU);
@@ -180,40 +181,40 @@ impl<'a> Watch<'a> {
                     .warning("CMD was stopped because it reads the terminal; try --foreground");
             }
             if std::mem::take(&mut self.stop_asked) || self.place.stops_with(by) {
-                // Nothing watches the lock while redlatch is stopped, so no process of CMD may run
-                // on.
+                // While redlatch is stopped, it cannot renew the lock or kill CMD, so every
+                // process of CMD is stopped before.
                 self.all_stopped = true;
                 let sent = self.child.send_to_all(Signal::STOP);
-                self.complain_of(sent, "SIGSTOP");
+                self.warn_if_unsent(sent, "SIGSTOP");
                 stop_ourselves();
             }
         }
     }
 
-    fn do_what_is_due(&mut self) {
+    fn send_what_is_due(&mut self) {
         let now = clock::now();
-        // CMD ended by itself, while it still had its lock.
+        // If CMD ended by itself before the deadline, no signal is sent to what it left running.
         let in_time = self.child.ended().is_some() && now < self.deadline;
         if in_time && !self.stop_schedule.was_stopped() {
             return;
         }
-        let Some(blow) = self.stop_schedule.next_blow(now) else { return };
+        let Some(due) = self.stop_schedule.next_signal(now) else { return };
         let to_all = |signal| self.child.send_to_all(signal);
-        let sent = match blow {
+        let sent = match due {
             // A stopped CMD handles SIGTERM only when it is continued.
             StopSignal::Term => to_all(Signal::TERM).and(to_all(Signal::CONT)),
             StopSignal::Kill => {
-                (self.killed_at, self.look_at) = (Some(now), now);
+                (self.killed_at, self.next_scan) = (Some(now), now);
                 to_all(Signal::KILL)
             }
         };
-        let name = if blow == StopSignal::Term { "SIGTERM" } else { "SIGKILL" };
+        let name = if due == StopSignal::Term { "SIGTERM" } else { "SIGKILL" };
         if !self.lost {
             let remaining = self.deadline.saturating_since(now);
             let core = self.event_loop.engine.coordinator();
             events::expiring(&mut self.reports.log, core, remaining, Some(name));
         }
-        self.complain_of(sent, name);
+        self.warn_if_unsent(sent, name);
     }
 
     fn pass_signals_on(&mut self) {
@@ -227,67 +228,68 @@ impl<'a> Watch<'a> {
                 let goes_on = signal == Signal::CONT && std::mem::take(&mut self.all_stopped);
                 let sent =
                     if goes_on { self.child.send_to_all(signal) } else { self.child.send(signal) };
-                self.complain_of(sent, "a signal");
+                self.warn_if_unsent(sent, "a signal");
             }
         }
     }
 
-    fn complain_of(&mut self, sent: io::Result<()>, what: &str) {
+    fn warn_if_unsent(&mut self, sent: io::Result<()>, what: &str) {
         if let Err(error) = sent {
             self.reports.log.warning(&format!("{what} cannot be sent to all of CMD: {error}"));
         }
     }
 
-    /// `None` while there is more to wait for after CMD ended. Otherwise, whether something of CMD
-    /// may be left. If CMD was stopped, what it started must be gone, too.
-    fn look_for_the_end(&mut self) -> Option<bool> {
+    /// After CMD's end: `None` while processes that it started have to be waited for, which is so
+    /// only if redlatch stopped CMD. Otherwise, whether such a process may have survived SIGKILL.
+    fn survivor_after_end(&mut self) -> Option<bool> {
         let gave_up = |at: Instant| clock::now() >= at.saturating_add(DYING);
-        if !self.stop_schedule.was_stopped() || self.see_all_gone() {
+        if !self.stop_schedule.was_stopped() || self.check_all_gone() {
             Some(false)
         } else {
             self.killed_at.is_some_and(gave_up).then_some(true)
         }
     }
 
-    /// Whether nothing is left of CMD, as far as a look is due. The end of our last child is an
-    /// event, and is seen without a look.
-    fn see_all_gone(&mut self) -> bool {
+    /// Returns `true` if it finds that no process of CMD is left. Scans /proc only when that is
+    /// due; the end of redlatch's last child is seen without a scan.
+    fn check_all_gone(&mut self) -> bool {
         let begun = clock::now();
-        if self.child.is_last_gone() {
+        if self.child.is_known_gone() {
             return true;
         }
-        if begun < self.look_at {
+        if begun < self.next_scan {
             return false;
         }
         let is_killed = self.killed_at.is_some();
-        // A process may have been started after the last look at CMD's processes.
+        // Kills again, because CMD's processes may have started others since the last scan.
         let is_gone =
             if is_killed { self.child.kill_what_is_left() } else { self.child.is_all_gone() };
         let now = clock::now();
         let took = now.saturating_since(begun);
-        let rest = (PAUSE_FOR_A_LOOK * took).clamp(LOOK_AGAIN, LONGEST_PAUSE);
-        let pause = if is_killed { LOOK_AGAIN } else { rest };
-        self.look_at = now.saturating_add(pause);
+        let rest = (PAUSE_PER_SCAN * took).clamp(SCAN_INTERVAL, LONGEST_PAUSE);
+        let pause = if is_killed { SCAN_INTERVAL } else { rest };
+        self.next_scan = now.saturating_add(pause);
         is_gone
     }
 
     fn wakes_at(&self) -> Option<Instant> {
         let due = self.stop_schedule.next_due();
-        let looks = self.child.ended().is_some() || self.killed_at.is_some();
-        let look = looks.then_some(self.look_at);
-        due.into_iter().chain(look).min()
+        let scans = self.child.ended().is_some() || self.killed_at.is_some();
+        let scan = scans.then_some(self.next_scan);
+        due.into_iter().chain(scan).min()
     }
 
     fn over(self, ended: Ended, left: bool) -> Over {
         let stopped = self.stop_schedule.was_stopped();
-        // The lock is not released but expires by its ttl, so that no other holder runs beside it.
+        // If a process of CMD survived, the lock is not released but expires by its ttl, so that no
+        // other holder runs beside that process before then.
         if left {
             self.reports.log.warning("a process that CMD started is still alive after SIGKILL");
         }
         if stopped && !self.lost {
             self.reports.presence.lost(self.event_loop);
-            // The library would report the loss a little later. So this report is made here: CMD
-            // has to be dead before the deadline.
+            // CMD had to be dead before the deadline, but the library reports a loss only after it.
+            // So the loss is reported here.
             let mut report = self.event_loop.engine.coordinator().report_node_states(clock::now());
             report.key = self.reports.log.key().as_bytes().into();
             let reason = self.bound.reason(self.deadline);

@@ -1,8 +1,8 @@
-//! The end of stdin, as an event of the loop. What stdin says is read and dropped.
+//! Watches for the end of stdin, which ends `hold`. The bytes of stdin are read and dropped.
 //!
-//! Two hazards. A file or `/dev/null` is at its end from the start; it says nothing about whoever
-//! started us, so it is not watched (the poller refuses both). And a background process that reads
-//! its terminal is stopped by it, so a terminal is read only in the foreground.
+//! There are two hazards. A file or `/dev/null` is at its end from the start, which does not mean
+//! that the parent has ended; so these are not watched (the poller refuses both). And the terminal
+//! stops a background process that reads it, so a terminal is read only in the foreground.
 
 use std::io::IsTerminal;
 
@@ -14,25 +14,25 @@ use rustix::io::Errno;
 use rustix::process::getpgrp;
 use rustix::termios::tcgetpgrp;
 
-/// The poller's token for stdin.
+/// The poller's token of stdin.
 const INPUT: Token = Token(4);
 
-/// Stdin, if its end means something.
+/// Stdin, which is watched if it is a pipe, a socket or a terminal.
 #[derive(Debug)]
 pub struct Input {
     watched: bool,
 }
 
 impl Input {
-    /// Watches stdin: from now on its end wakes the poller.
+    /// Watches stdin from now on, so that its end wakes the poller.
     pub fn watch(registry: &Registry) -> Input {
         let stdin = rustix::stdio::stdin().as_raw_fd();
         let watched = registry.register(&mut SourceFd(&stdin), INPUT, Interest::READABLE).is_ok();
         Input { watched }
     }
 
-    /// Reads what stdin has, drops it, and returns whether stdin has come to its end. Never waits,
-    /// and leaves the mode of the file as it is, because other programs share it.
+    /// Reads and drops what stdin has, and returns whether stdin is at its end. Never waits, and
+    /// does not make stdin non-blocking, because other programs share it.
     pub fn read_to_its_end(&mut self) -> bool {
         let mut dropped = [0; 4096];
         while self.watched && may_be_read() {
@@ -40,7 +40,7 @@ impl Input {
                 Ok(0) => return true,
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return false,
-                // The terminal is gone.
+                // The terminal was closed.
                 Err(_) => return true,
             }
         }

@@ -1,9 +1,9 @@
-//! `redlatch hold`: takes the lock and keeps it renewed, without a command, until a signal comes or
-//! stdin closes. For programs that do their own work under a lock.
+//! `redlatch hold`: acquires the lock and renews it until a signal comes or stdin closes. It runs
+//! no command: it is for programs that do their own work under a lock.
 //!
-//! The hazard is a parent that believes in the lock after its loss. So hold ends before the
-//! deadline, with 124, and does not wait for a node on that way. And a lock whose token nobody can
-//! read would be kept for nobody: it is given back, with 125.
+//! The hazard is a parent that relies on a lost lock. So if the lock cannot be renewed, hold ends
+//! with 124 before the deadline, without waiting for any node. And a lock whose token cannot be
+//! printed is of no use to the parent, so hold releases it and ends with 125.
 
 mod input;
 
@@ -16,7 +16,7 @@ use rustix::process::Signal;
 
 use crate::arguments::{Also, Common, Fencing, Key};
 use crate::event_loop::EventLoop;
-use crate::exec::holding::{self, give_back};
+use crate::exec::holding::{self, release_and_report};
 use crate::exec::log::Stream;
 use crate::exec::reports::Reports;
 use crate::exec::signals::Signals;
@@ -28,7 +28,7 @@ use crate::output::{self, Refusal};
 use crate::{exit, nodes, presence};
 use input::Input;
 
-/// The poller's token for a token that cannot be printed.
+/// The poller's token of the event that the lock's token could not be printed.
 const UNREAD: Token = Token(5);
 
 const EXAMPLES: &str = "\
@@ -80,7 +80,7 @@ pub fn run(options: &Options) -> ExitCode {
     ExitCode::from(Reports::around(about, &options.presence, |reports| hold(options, reports)))
 }
 
-/// Why hold ends, if nothing is wrong.
+/// Why hold ends without an error.
 #[derive(Debug, Clone, Copy)]
 enum Stop {
     By(Signal),
@@ -107,7 +107,8 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
     };
     let keep = AutoExtend::at_most(options.max_hold.0.unwrap_or(Duration::MAX));
     let keep = keep.warn_before(default_grace(lasts(options)));
-    // Nothing releases the keys at the end of the longest hold time, so they do not live longer.
+    // When --max-hold is over, hold ends without a release: so the keys must not live longer
+    // either.
     let once = LockOptions::once(lasts(options)).auto_extend(keep);
     let once = options.fencing.of(once);
     let keys = options.also.with(&options.key)?;
@@ -125,10 +126,10 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
     let until = options.max_hold.0.map(|most| clock::now().saturating_add(most));
     let bound = Bound { ttl: options.common.timing.ttl, no_renew: false, until };
     holding::report(&mut event_loop, (&lock, &keys), begun, &mut reports.log)?;
-    // No deadline means that the lock ran out at this very moment.
+    // The engine returns no deadline if the lock expired just now.
     let deadline = event_loop.engine.deadline(&lock).unwrap_or_default();
     if let Err(refusal) = reports.presence.held(&event_loop, deadline) {
-        give_back(&mut event_loop, lock, reports)?;
+        release_and_report(&mut event_loop, lock, reports)?;
         return Err(refusal);
     }
     reports.presence.ready();
@@ -140,16 +141,16 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
         End::Lost(error) => {
             events::lost(&mut reports.log, &error, "hold ends");
             reports.presence.lost(&event_loop);
-            // Sends the releases that are pending, and waits for no node.
+            // Sends the pending releases, and waits for no node.
             event_loop.settle(Duration::ZERO)?;
             Ok(exit::LOST)
         }
-        End::Told => {
-            let released = give_back(&mut event_loop, lock, reports)?;
+        End::Requested => {
+            let released = release_and_report(&mut event_loop, lock, reports)?;
             Ok(if holding::was_lost(released) { exit::LOST } else { exit::DONE })
         }
         End::Unread(why) => {
-            give_back(&mut event_loop, lock, reports)?;
+            release_and_report(&mut event_loop, lock, reports)?;
             Err(unread(&format!("{why}; the lock is released")))
         }
     }
@@ -164,16 +165,16 @@ fn lasts(options: &Options) -> Duration {
     options.max_hold.0.map_or(options.common.timing.ttl, |most| most.min(options.common.timing.ttl))
 }
 
-/// Why a lock that was held is not held any longer.
+/// Why hold stops holding the lock.
 enum End {
     /// A signal, or the end of stdin.
-    Told,
+    Requested,
     Lost(Error),
     /// The token could not be printed.
     Unread(String),
 }
 
-/// The lock, while it is held.
+/// A lock that is held, and what is needed to keep it.
 struct Holding<'a> {
     event_loop: &'a mut EventLoop,
     lock: &'a Lock,
@@ -183,21 +184,21 @@ struct Holding<'a> {
 }
 
 impl Holding<'_> {
-    /// Keeps the lock until `stop` says something, or until it is lost. A lock that could not be
-    /// renewed is given up `lead` before its deadline.
+    /// Renews the lock until `stop` returns a reason to end, or until the lock is lost. A lock that
+    /// could not be renewed counts as lost `lead` before its deadline.
     fn until_it_ends(
         &mut self,
         lead: Duration,
         stop: &mut impl FnMut() -> Option<Stop>,
     ) -> Result<End, Error> {
         loop {
-            if let Some(error) = self.hear_of_the_lock() {
+            if let Some(error) = self.handle_lock_updates() {
                 return Ok(End::Lost(error));
             }
-            if let Some(why) = self.reports.log.token_trouble() {
+            if let Some(why) = self.reports.log.token_error() {
                 return Ok(End::Unread(why));
             }
-            self.look_at_deadline();
+            self.record_renewal();
             let now = clock::now();
             if now.saturating_add(lead) >= self.deadline {
                 let core = self.event_loop.engine.coordinator();
@@ -207,7 +208,7 @@ impl Holding<'_> {
                 return Ok(End::Lost(Error::Lost { reason, report }));
             }
             if stop().is_some() {
-                return Ok(End::Told);
+                return Ok(End::Requested);
             }
             let give_up_in = self.deadline.saturating_since(now.saturating_add(lead));
             let give_up_at = now.saturating_add(give_up_in);
@@ -216,8 +217,8 @@ impl Holding<'_> {
         }
     }
 
-    /// The loss of the lock, if the library reported it.
-    fn hear_of_the_lock(&mut self) -> Option<Error> {
+    /// Handles the library's updates of the lock, and returns the error if the lock is lost.
+    fn handle_lock_updates(&mut self) -> Option<Error> {
         while let Some(update) = self.event_loop.engine.poll_lock_update() {
             match update.kind {
                 LockUpdateKind::Expiring { deadline, .. } => {
@@ -232,7 +233,7 @@ impl Holding<'_> {
         None
     }
 
-    fn look_at_deadline(&mut self) {
+    fn record_renewal(&mut self) {
         let deadline = self.event_loop.engine.deadline(self.lock);
         if let Some(deadline) = deadline.filter(|&deadline| deadline > self.deadline) {
             self.deadline = deadline;

@@ -1,10 +1,10 @@
-//! `redlatch list`: the locks that are held, and who holds them. It changes nothing.
+//! `redlatch list`: prints the locks that are held, and who holds them. Changes nothing.
 //!
-//! First the nodes are asked for their keys (`scan`). Then each key with a token on any node is
+//! First `scan` asks the nodes for their keys. Then each key that has a token on any node is
 //! inspected on all nodes, as `status` does.
 //!
-//! The hazard is to rely on it: the nodes are read one portion after the other, so a lock that was
-//! taken or released meanwhile may be there or not.
+//! The hazard is to take the list for a snapshot. The nodes are read in portions, so a lock that
+//! was acquired or released meanwhile may be listed or not.
 
 mod rows;
 mod scan;
@@ -101,7 +101,7 @@ fn list(options: &Options) -> Result<u8, Refusal> {
     Ok(if listed.min(usable) < majority(all) { exit::NO_QUORUM } else { exit::DONE })
 }
 
-/// Why locks may be missing, in words.
+/// Why locks may be missing from the list, one line for each reason.
 pub fn complaints(found: &Found) -> Vec<String> {
     let trouble = |(label, trouble): &(String, crate::connection::Trouble)| {
         format!("redlatch: {label}: its keys are not listed: {}", trouble.in_words())

@@ -8,11 +8,11 @@ use crate::look::{Colours, Look};
 use crate::status::keys;
 use crate::table::Table;
 
-/// How many waiters in line are named. JSON has them all.
+/// How many waiters in line the table names. JSON has them all.
 const LINE_NAMED: usize = 3;
 
-/// The locks that a node may hold still: they may have been released since the nodes were asked for
-/// their keys.
+/// Drops the locks that no node holds any more: they ended after the nodes were asked for their
+/// keys.
 pub fn held(seen: Vec<Inspection>) -> Vec<Inspection> {
     let has_value = |seen: &Inspection| {
         seen.nodes.iter().any(|node| matches!(node.state, KeyState::Held { .. }))
@@ -21,7 +21,7 @@ pub fn held(seen: Vec<Inspection>) -> Vec<Inspection> {
     seen.into_iter().filter(|seen| !is_over(seen)).collect()
 }
 
-/// What scripts get: for each lock what `status` prints for it.
+/// The JSON of each lock: the same as that of `status`.
 pub fn objects(locks: &[Inspection]) -> Vec<Value> {
     locks.iter().map(|seen| keys::object(seen, seen.summary())).collect()
 }
@@ -52,7 +52,7 @@ pub fn text(locks: &[Inspection], colours: Colours) -> String {
     table.text(colours)
 }
 
-/// How many waiters stand in line, and who comes next.
+/// How many waiters stand in line, and the first of them.
 fn waiting(seen: &Inspection) -> String {
     let line = seen.line();
     let names: Vec<String> = line.iter().take(LINE_NAMED).map(name).collect();
@@ -63,7 +63,7 @@ fn waiting(seen: &Inspection) -> String {
     }
 }
 
-/// A holder or waiter for people: its owner, or its token if it names none.
+/// The name of a holder or waiter for people: the owner in its token, or else the token.
 fn name(token: &Token) -> String {
     token.owner().map_or_else(|| token.to_string(), str::to_string)
 }

@@ -1,8 +1,9 @@
-//! Which keys the nodes have that are locks: each node is asked for its keys and their values, over
-//! a connection of its own that stays open from one pass to the next.
+//! Finds the keys on the nodes that are locks. Asks each node for its keys and their values, over a
+//! separate connection that stays open from one pass to the next.
 //!
-//! The hazard is a node with millions of keys: it walks over all of them for one pass. So it does
-//! that in portions, between which it serves others, and a pass has a limit in time and in locks.
+//! The hazard is a node with millions of keys, because a pass walks over all of them. So it does
+//! that in portions, between which the node serves others, and a pass is limited in time and in
+//! locks.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,18 +13,19 @@ use redlatch::{Address, Config, NodeError, Value, clock};
 
 use crate::connection::{Answer, Connection, Greeting, Patience, Tls, Trouble, tls};
 
-/// How many keys a node looks at for one portion: 1.5 ms of its time, with their values (Redis
-/// 7.0.15 with a million keys). Between two portions it serves others.
+/// How many keys a node walks over for one portion. With their values that takes 1.5 ms of its time
+/// (Redis 7.0.15 with a million keys).
 const PORTION: &str = "1000";
 /// How long a pass over a node may take.
 const LONGEST_PASS: Duration = Duration::from_secs(60);
-/// How many locks a pass keeps of each node: more than a person reads. A pattern selects others.
+/// How many locks a pass returns for each node at most: more than a person reads. Whoever needs
+/// others gives a pattern.
 pub const MOST_LOCKS: usize = 10_000;
 
-/// What the node sends of a value: as much as [`Value`] keeps.
+/// The last byte of a value that the node sends, because [`Value`] keeps no more.
 const LAST_BYTE: &str = "159";
 
-/// One node.
+/// A node, with the connection over which its keys are listed.
 pub struct Source {
     pub label: String,
     address: Address,
@@ -33,10 +35,10 @@ pub struct Source {
     connection: Option<Connection>,
 }
 
-/// What the nodes have.
+/// The result of a pass over all nodes.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// The keys that have a token on a node, without the prefix of the keys, in their order.
+    /// The keys that have a token on any node, sorted, without `--key-prefix`.
     pub keys: BTreeSet<Vec<u8>>,
     /// The nodes whose keys could not be listed, and why.
     pub troubles: Vec<(String, Trouble)>,
@@ -45,7 +47,7 @@ pub struct Found {
 }
 
 impl Source {
-    /// The nodes of a client. Nothing is connected yet.
+    /// The nodes of this configuration; none is connected yet.
     pub fn all(config: &Config) -> Vec<Source> {
         let settings = config.get_settings();
         let nodes = config.get_addresses().iter().zip(&settings.nodes);
@@ -60,7 +62,7 @@ impl Source {
         nodes.map(source).collect()
     }
 
-    /// The keys that match and have a token, and whether there are more.
+    /// Returns the keys that match the pattern and have a token, and whether there are more.
     fn pass(&mut self, pattern: &[u8]) -> Result<(BTreeSet<Vec<u8>>, bool), Trouble> {
         let until = clock::now().saturating_add(LONGEST_PASS);
         let mut connection = match self.connection.take() {
@@ -83,8 +85,8 @@ impl Source {
     }
 }
 
-/// Asks all nodes at once. `prefix` stands before every key, and `pattern` is that of the keys
-/// after it.
+/// Makes a pass over all nodes at the same time. `prefix` stands before every key, and `pattern`
+/// selects keys by what follows it.
 pub fn scan(sources: &mut [Source], prefix: &str, pattern: &str) -> Found {
     let whole = &*[&literal(prefix), pattern.as_bytes()].concat();
     let passes: Vec<_> = std::thread::scope(|scope| {
@@ -128,7 +130,7 @@ fn pass(connection: &mut Connection, pattern: &[u8]) -> Result<(BTreeSet<Vec<u8>
                 _ => {}
             }
         }
-        // A user who may not read some of the keys gets the others.
+        // A key that the user may not read is left out. If the command is refused, the pass fails.
         if let Some(trouble) = answers.iter().filter_map(Answer::refusal).find(is_of_a_command) {
             return Err(trouble);
         }
@@ -142,18 +144,18 @@ fn pass(connection: &mut Connection, pattern: &[u8]) -> Result<(BTreeSet<Vec<u8>
     }
 }
 
-/// The question for as much of a value as a token can have.
+/// The command that reads as many bytes of a value as a token can have.
 fn first_bytes(key: &[u8]) -> [&[u8]; 4] {
     [b"GETRANGE", key, b"0", LAST_BYTE.as_bytes()]
 }
 
-/// Whether a command is refused, whatever its key is. Redis 6.2 and 7.0 say "to run the 'getrange'
-/// command", and of a key that it is one of the keys, or a key.
+/// Whether the node refuses the command itself, and not only this key. Redis 6.2 and 7.0 name the
+/// command only in the first case: "to run the 'getrange' command".
 fn is_of_a_command(trouble: &Trouble) -> bool {
     trouble.cause == NodeError::NoPermission && trouble.words.contains("getrange")
 }
 
-/// A pattern that matches this text alone.
+/// A pattern that matches only this text.
 fn literal(text: &str) -> Vec<u8> {
     let mut pattern = Vec::new();
     for byte in text.bytes() {

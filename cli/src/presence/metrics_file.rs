@@ -1,14 +1,14 @@
-//! The file of metrics, for the textfile collector of node_exporter: what became of the lock; while
-//! it runs, the states of the nodes; and if it runs for long, the library's counters. Written by a
-//! thread of its own.
+//! The file of metrics, for the textfile collector of node_exporter. It has the state of the lock;
+//! until the end of the run, the states of the nodes; and after a minute, the library's counters.
 //!
 //! A collector that finds a series in two files reports an error at each scrape, and drops one. So
 //! every series has the key and the name of its file as labels: jobs may share a key, but no file.
 //!
-//! The hazard is a disk that hangs: it must not keep the loop from renewing the lock. So the loop
-//! hands texts to the thread and never waits for it. A text that finds no room is dropped, and the
-//! wait at the end is bounded. A reader sees a whole file: a new one takes the old one's place.
-//! What stands there is looked at before each write, and only a file of metrics is replaced.
+//! The hazard is a disk that hangs, which must not keep the loop from renewing the lock. So a
+//! separate thread writes the file, and the loop passes texts to the thread and never waits for it.
+//! If the queue is full, a text is dropped, and the wait at the end is bounded. A new file replaces
+//! the old one by a rename, so a reader always sees a whole file. Before each write the thread
+//! checks the old file, and replaces only an empty file or one with metrics of redlatch.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
@@ -24,15 +24,15 @@ use crate::wall_clock;
 
 /// How often the file is written if nothing changes. Prometheus usually scrapes every 15 s.
 const EVERY: Duration = Duration::from_secs(5);
-/// From when on the library's counters are written. A rate needs several scrapes of one run: for a
-/// shorter one the counters would be two hundred series that no query can use.
+/// A run that is shorter than this writes no counters of the library. A rate needs several scrapes
+/// of one run, so the counters of a short run would be two hundred series that no query can use.
 const COUNTERS_AFTER: Duration = Duration::from_secs(60);
-/// How many texts wait to be written.
+/// How many texts may wait for the thread.
 const TEXTS: usize = 8;
-/// How long the last write may take.
+/// How long the loop waits at its end for the last write.
 const LAST_WRITE: Duration = Duration::from_millis(200);
 
-/// What became of a lock: a plain value.
+/// What happened to a lock and when, for the metrics: a plain value.
 #[derive(Debug)]
 pub struct Course {
     key: String,
@@ -44,8 +44,7 @@ pub struct Course {
     ended: Option<Instant>,
     lost: bool,
     exit_code: Option<u8>,
-    /// The states of the nodes, and the library's counters, as they were when they were counted
-    /// last.
+    /// The states of the nodes and the library's counters, as they were read last.
     counters: Text,
     now: Instant,
 }
@@ -108,8 +107,8 @@ impl Course {
         Text::with_labels(&[("key", &self.key), ("file", &self.file)])
     }
 
-    /// The metrics of the lock and, until the end, of the nodes: an old state of a node would be
-    /// an alert until the next run.
+    /// The text of the file: metrics of the lock and, until the end of the run, of the nodes. After
+    /// the end, an old state of a node could keep an alert firing until the next run.
     fn text(&self) -> String {
         let is_over = self.exit_code.is_some() || self.counters == Text::default();
         let mut text = if is_over { self.empty_text() } else { self.counters.clone() };
@@ -118,7 +117,7 @@ impl Course {
         let end = self.ended.unwrap_or(self.now);
         let waited = self.held.unwrap_or(end).saturating_since(self.begun);
         let held = self.held.map(|held| end.saturating_since(held));
-        // The deadline is on a clock of this machine's own.
+        // The deadline is on this machine's monotonic clock, so it is converted to Unix time.
         let deadline = self.deadline.filter(|_| is_held);
         let deadline = deadline.map(|deadline| unix_seconds(deadline.saturating_since(self.now)));
         let ended = self.exit_code.map(|_| unix_seconds(Duration::ZERO));
@@ -151,14 +150,14 @@ fn unix_seconds(from_now: Duration) -> f64 {
 #[derive(Debug)]
 pub struct MetricsFile {
     texts: SyncSender<String>,
-    /// What went wrong. The channel is closed when the last text was written.
+    /// The errors of writing. The thread closes this channel after the last text.
     troubles: Receiver<String>,
     next: Instant,
 }
 
 impl MetricsFile {
-    /// Writes the file for the first time: a file that cannot be written is an error before the
-    /// lock is asked for.
+    /// Writes the file for the first time, so that a file that cannot be written is reported before
+    /// the lock is requested.
     pub fn open(path: &Path, course: &Course) -> Result<MetricsFile, Refusal> {
         let refused = |why: &str| Refusal::config(in_words(path, why));
         let place = Place::of(path).map_err(|why| refused(&why))?;
@@ -177,28 +176,28 @@ impl MetricsFile {
         Ok(MetricsFile { texts, troubles, next: course.begun.saturating_add(EVERY) })
     }
 
-    /// When the file is to be written again.
+    /// When the file has to be written again.
     pub fn next_due(&self) -> Instant {
         self.next
     }
 
-    /// Has the file written. Never waits.
+    /// Passes a new text to the thread. Never waits.
     pub fn write(&mut self, course: &Course, now: Instant) {
         let _ = self.texts.try_send(course.text());
         self.next = now.saturating_add(EVERY);
     }
 
-    /// What went wrong since the last call.
+    /// The last error of writing since the last call, if any.
     pub fn trouble(&mut self) -> Option<String> {
         self.troubles.try_iter().last()
     }
 
-    /// Writes the file for the last time, and waits for that for a bounded time.
+    /// Passes the last text to the thread, and waits until it is written, for a bounded time.
     pub fn finish(self, course: &Course) {
         let _ = self.texts.try_send(course.text());
         drop(self.texts);
-        // Troubles from here on are not reported: the loop ends with the thread, or after
-        // LAST_WRITE.
+        // Errors are not reported any more. This ends when the thread closes the channel, or after
+        // LAST_WRITE without a message.
         while self.troubles.recv_timeout(LAST_WRITE).is_ok() {}
     }
 }
@@ -207,17 +206,17 @@ fn in_words(path: &Path, why: &str) -> String {
     format!("--metrics-file {}: {why}", path.display())
 }
 
-/// The file, and the one beside it that takes its place. The name of the latter does not end in
-/// `.prom`, so that no collector reads it.
+/// The path of the file, and that of the temporary file that is renamed to it. The name of the
+/// temporary file does not end in `.prom`, so that no collector reads it.
 #[derive(Debug)]
 struct Place {
     path: PathBuf,
-    beside: PathBuf,
+    temporary: PathBuf,
 }
 
 impl Place {
     fn of(path: &Path) -> Result<Place, String> {
-        Ok(Place { path: path.to_owned(), beside: own_file::beside(path)? })
+        Ok(Place { path: path.to_owned(), temporary: own_file::temporary_path(path)? })
     }
 
     fn write(&self, text: &str) -> Result<(), String> {
@@ -226,7 +225,7 @@ impl Place {
         if own_file::find(&self.path)?.is_some_and(|found| !is_ours(&found.head)) {
             return Err("no metrics of redlatch are there; name another file".into());
         }
-        own_file::put(&self.path, &self.beside, text, |_| ()).map(drop)
+        own_file::put(&self.path, &self.temporary, text, |_| ()).map(drop)
     }
 }
 

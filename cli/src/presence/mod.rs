@@ -1,8 +1,8 @@
-//! How other programs on this machine see who is active: a file that is there while the lock is
-//! held, messages to the service manager, and a file of metrics.
+//! Shows other programs on this machine whether the lock is held: by a file that exists while it is
+//! held, by messages to the service manager, and by a file of metrics.
 //!
-//! The hazard is a sign of a lock that is not held any more. So the ready file is removed before
-//! the lock is released, and as soon as a loss is known. Only `kill -9` leaves it there.
+//! The hazard is to show a lock that is not held any more. So the ready file is removed before the
+//! lock is released, and as soon as redlatch knows that it is lost. Only `kill -9` leaves the file.
 
 mod metrics_file;
 mod own_file;
@@ -43,7 +43,7 @@ pub struct Flags {
     pub metrics_file: Option<PathBuf>,
 }
 
-/// The signs of one lock.
+/// All that shows other programs the state of one lock.
 pub struct Presence {
     ready_file: Option<ReadyFile>,
     manager: Option<ServiceManager>,
@@ -52,7 +52,7 @@ pub struct Presence {
 }
 
 impl Presence {
-    /// Removes the files of an earlier run.
+    /// Writes the first metrics, and removes a ready file that an earlier run left.
     ///
     /// # Errors
     /// A file cannot be written where it is wanted.
@@ -60,17 +60,18 @@ impl Presence {
         let metrics = options.metrics_file.as_deref();
         let course = Course::new(key, metrics, clock::now());
         let metrics = metrics.map(|path| MetricsFile::open(path, &course)).transpose()?;
-        // The ready file comes second, so that a path that is both is refused.
+        // The ready file comes second: if both flags name one file, it now has metrics, and so is
+        // refused as a ready file.
         let ready_file = options.ready_file.as_deref().map(ReadyFile::prepare).transpose()?;
         Ok(Presence { ready_file, manager: ServiceManager::of_environment(), metrics, course })
     }
 
-    /// Another client has the lock, or too few nodes can be asked.
+    /// Reports that the lock is waited for.
     pub fn waiting(&mut self) {
         self.tell_manager("STATUS=waiting for", "");
     }
 
-    /// The lock is held from now on.
+    /// Reports that the lock is held from now on.
     ///
     /// # Errors
     /// The ready file cannot be written.
@@ -80,24 +81,24 @@ impl Presence {
         self.ready_file.as_mut().map_or(Ok(()), ReadyFile::write)
     }
 
-    /// What runs under the lock has begun.
+    /// Reports that CMD has been started, or that the caller of `hold` may begin its work.
     pub fn ready(&self) {
         self.tell_manager("STATUS=holds", "\nREADY=1");
     }
 
-    /// The lock lasts until `deadline`.
+    /// Records that the lock now lasts until `deadline`.
     pub fn renewed(&mut self, deadline: Instant) {
         self.course.lasts_until(deadline);
     }
 
-    /// The lock is lost.
+    /// Reports that the lock is lost.
     pub fn lost(&mut self, event_loop: &EventLoop) {
         self.course.lost();
         self.not_held(event_loop);
         self.tell_manager("STATUS=lost", "");
     }
 
-    /// The lock is about to be released, or its end has come.
+    /// Reports that the lock is not held any more. Call it before the lock is released.
     pub fn not_held(&mut self, event_loop: &EventLoop) {
         self.course.not_held(clock::now());
         if let Some(file) = &mut self.ready_file {
@@ -106,8 +107,8 @@ impl Presence {
         self.write_metrics(event_loop);
     }
 
-    /// Does what is due, and returns when the next thing is. Also returns what went wrong since the
-    /// last call.
+    /// Writes the metrics and feeds the watchdog if that is due, and returns when it is due next.
+    /// Also returns the last error since the last call.
     pub fn turn(&mut self, event_loop: &EventLoop) -> (Option<Instant>, Option<String>) {
         let now = clock::now();
         let watchdog = self.manager.as_mut().and_then(|manager| manager.feed_watchdog(now));
@@ -119,12 +120,13 @@ impl Presence {
         (watchdog.into_iter().chain(metrics).min(), trouble)
     }
 
-    /// Keeps the counters for the last metrics, when no event loop is left.
+    /// Reads the counters, because [`over`](Self::over) writes the last metrics without an event
+    /// loop.
     pub fn count(&mut self, event_loop: &EventLoop) {
         self.course.count(event_loop);
     }
 
-    /// The end, with this exit code.
+    /// Reports the end of the run with this exit code.
     pub fn over(mut self, code: u8) {
         if let Some(file) = &mut self.ready_file {
             file.remove();
@@ -143,7 +145,7 @@ impl Presence {
         }
     }
 
-    /// Tells the service manager a status about the key, and more.
+    /// Sends the service manager a status about the key, followed by other messages.
     fn tell_manager(&self, status: &str, more: &str) {
         if let Some(manager) = &self.manager {
             // A key may contain line ends, which would begin another message.

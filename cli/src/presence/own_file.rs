@@ -1,9 +1,9 @@
-//! A file of ours at a path that an operator named: what may stand there, and how a new file takes
-//! its place as a whole.
+//! Writes a file to a path that an operator named, and checks what exists there before.
 //!
-//! The hazard is a path of something else: to remove or replace `/dev/null`, the target of a link
-//! or a file of another program does harm, most of all as root. So only a plain file is touched,
-//! and only one that we can have written. No link is followed, and no FIFO or device is opened.
+//! The hazard is a path that names something else. To remove or replace `/dev/null`, the target of
+//! a link or a file of another program does harm, most of all as root. So callers replace only a
+//! plain file with contents that redlatch can have written. No link is followed, and no FIFO or
+//! device is opened.
 
 use std::ffi::OsString;
 use std::fs::{self, File, FileType, OpenOptions};
@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags, open};
 
 use crate::output::words;
 
-/// How much is read of a file to know whether it is ours.
+/// How many bytes are read of a file, to find out whether redlatch wrote it.
 const HEAD: u64 = 64;
 
 /// A plain file that was found at the path.
@@ -26,10 +26,10 @@ pub struct Found {
     pub head: Vec<u8>,
 }
 
-/// What stands at the path, if something does.
+/// The file at the path; `None` if nothing is there.
 ///
 /// # Errors
-/// It is no plain file, or cannot be read.
+/// It is not a plain file, or cannot be read.
 pub fn find(path: &Path) -> Result<Option<Found>, String> {
     let kind = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -38,7 +38,8 @@ pub fn find(path: &Path) -> Result<Option<Found>, String> {
     if !kind.is_file() {
         return Err(format!("{} is there; name a plain file", in_words(kind)));
     }
-    // The file may have changed since: the open follows no link, and does not wait for a FIFO.
+    // Another file may have replaced it since the check: so the open follows no link, and does not
+    // wait for a FIFO.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match open(path, flags, Mode::empty()).map_err(io::Error::from) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -72,43 +73,45 @@ pub fn is_at(file: &File, path: &Path) -> bool {
     file.metadata().ok().zip(fs::symlink_metadata(path).ok()).is_some_and(|(a, b)| same(a, b))
 }
 
-/// The path beside which a new file is written: hidden, and not ending as `path` does.
+/// The path of the temporary file for `path`: in the same directory, hidden, and with another
+/// ending.
 ///
 /// # Errors
 /// The path names no file.
-pub fn beside(path: &Path) -> Result<PathBuf, String> {
+pub fn temporary_path(path: &Path) -> Result<PathBuf, String> {
     let mut name = OsString::from(".");
     name.push(path.file_name().ok_or("it is no name of a file")?);
     name.push(format!(".{}", std::process::id()));
     Ok(path.with_file_name(name))
 }
 
-/// Writes a new file beside the path, and puts it there as a whole when `prepare` has seen it.
-/// What stands at the path is replaced, so look at it first.
+/// Writes a new file to the path `temporary`, calls `prepare` with it, and renames it to `path`.
+/// This replaces whatever is at `path`, so the caller has to check that before.
 ///
 /// # Errors
-/// It cannot be written. Then nothing of it is left.
+/// The file cannot be written. Then the temporary file is removed.
 pub fn put(
     path: &Path,
-    beside: &Path,
+    temporary: &Path,
     text: &str,
     prepare: impl FnOnce(&File),
 ) -> Result<File, String> {
-    let written = create(beside).and_then(|mut file| {
+    let written = create(temporary).and_then(|mut file| {
         file.write_all(text.as_bytes())?;
         prepare(&file);
-        fs::rename(beside, path).map(|()| file)
+        fs::rename(temporary, path).map(|()| file)
     });
     written.map_err(|error| {
-        // A part of the file may be there.
-        if let Ok(Some(_)) = find(beside) {
-            let _ = fs::remove_file(beside);
+        // The temporary file may exist, and may be incomplete.
+        if let Ok(Some(_)) = find(temporary) {
+            let _ = fs::remove_file(temporary);
         }
         words(&error)
     })
 }
 
-/// Creates the file. One of that name is left of a killed process that had our number.
+/// Creates the file. If one exists, a process with the same number was killed and left it: it is
+/// replaced.
 fn create(path: &Path) -> io::Result<File> {
     let new = || OpenOptions::new().write(true).create_new(true).open(path);
     match new() {

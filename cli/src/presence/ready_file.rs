@@ -1,9 +1,9 @@
-//! The file that is there while the lock is held.
+//! The file that exists while the lock is held.
 //!
-//! The hazards are a file that an earlier run left there after `kill -9`, which would report a lock
-//! that is not held, and the file of another redlatch that holds its lock: the first is removed,
-//! the second is left alone. The holder keeps its file locked (flock), and the system unlocks it
-//! when the process is gone, so the two differ whatever became of the process number.
+//! There are two hazards. A file that an earlier run left after `kill -9` reports a lock that is
+//! not held, so it is removed. The file of another redlatch that still holds its lock must stay. A
+//! holder keeps its file locked (flock), and the system unlocks it when that process ends. So the
+//! two differ even if another process got the number in the file.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,18 +18,18 @@ use crate::output::Refusal;
 #[derive(Debug)]
 pub struct ReadyFile {
     path: PathBuf,
-    beside: PathBuf,
-    /// Our file, locked.
+    temporary: PathBuf,
+    /// The file that this process wrote and keeps locked.
     ours: Option<File>,
 }
 
 impl ReadyFile {
-    /// Removes the file of an earlier run, and looks whether ours can be written.
+    /// Removes the file of an earlier run, and checks whether a new one can be written.
     pub fn prepare(path: &Path) -> Result<ReadyFile, Refusal> {
         let refused = |why: String| refused(path, &why);
-        let beside = own_file::beside(path).map_err(refused)?;
+        let temporary = own_file::temporary_path(path).map_err(refused)?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        if let Standing::Left(file) = standing(path).map_err(refused)? {
+        if let AtPath::Left(file) = find_at_path(path).map_err(refused)? {
             if own_file::is_at(&file, path) {
                 fs::remove_file(path).map_err(|error| refused(crate::output::words(&error)))?;
             }
@@ -37,37 +37,38 @@ impl ReadyFile {
         if !folder.unwrap_or(Path::new(".")).is_dir() {
             return Err(refused("its folder does not exist".into()));
         }
-        Ok(ReadyFile { path: path.to_owned(), beside, ours: None })
+        Ok(ReadyFile { path: path.to_owned(), temporary, ours: None })
     }
 
-    /// Writes our process number.
+    /// Writes the file, with our process number, and locks it.
     pub fn write(&mut self) -> Result<(), Refusal> {
         let refused = |why: String| refused(&self.path, &why);
-        // A file that a killed process left is locked until the new one has replaced it.
-        let _left = match standing(&self.path).map_err(refused)? {
-            Standing::Nothing => None,
-            Standing::Left(file) => Some(file),
-            Standing::InUse(process) => {
+        // Keeps a file that a killed process left locked until the new one has replaced it, so that
+        // no other process can take it.
+        let _left = match find_at_path(&self.path).map_err(refused)? {
+            AtPath::Nothing => None,
+            AtPath::Left(file) => Some(file),
+            AtPath::InUse(process) => {
                 let advice = "give each lock a file of its own";
                 return Err(refused(format!("process {process} holds a lock with it; {advice}")));
             }
         };
         let text = format!("{}\n", std::process::id());
         let lock = |file: &File| {
-            // Where files cannot be locked, the next start takes this file for one that a killed
+            // If the file system has no locks, the next run takes this file for one that a killed
             // process left.
             let _ = flock(file, FlockOperation::NonBlockingLockExclusive);
         };
-        let put = own_file::put(&self.path, &self.beside, &text, lock);
+        let put = own_file::put(&self.path, &self.temporary, &text, lock);
         self.ours = Some(put.map_err(refused)?);
         Ok(())
     }
 
-    /// Removes the file, once, and only if it is still ours.
+    /// Removes the file if it is still the one that this process wrote.
     pub fn remove(&mut self) {
         if let Some(file) = self.ours.take() {
             if own_file::is_at(&file, &self.path) {
-                // If it cannot be removed, nothing can be done.
+                // If the file cannot be removed, nothing can be done.
                 let _ = fs::remove_file(&self.path);
             }
         }
@@ -80,25 +81,25 @@ impl Drop for ReadyFile {
     }
 }
 
-/// What stands where the file is to be.
-enum Standing {
+/// What is at the path of the file.
+enum AtPath {
     Nothing,
-    /// A run that is over left it. It is locked while this is kept.
+    /// A file that a run left which has ended. It stays locked while this value exists.
     Left(File),
-    /// This process holds a lock, and keeps the file.
+    /// The file of this running process, which holds its lock.
     InUse(String),
 }
 
-fn standing(path: &Path) -> Result<Standing, String> {
-    let Some(Found { file, head }) = own_file::find(path)? else { return Ok(Standing::Nothing) };
+fn find_at_path(path: &Path) -> Result<AtPath, String> {
+    let Some(Found { file, head }) = own_file::find(path)? else { return Ok(AtPath::Nothing) };
     let text = String::from_utf8(head).unwrap_or_default();
     let process = text.strip_suffix('\n').filter(|it| it.bytes().all(|byte| byte.is_ascii_digit()));
     let Some(process) = process.filter(|process| !process.is_empty()) else {
         return Err("a file of another program is there; name another one, or remove it".into());
     };
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::WOULDBLOCK) => Ok(Standing::InUse(process.to_owned())),
-        _ => Ok(Standing::Left(file)),
+        Err(Errno::WOULDBLOCK) => Ok(AtPath::InUse(process.to_owned())),
+        _ => Ok(AtPath::Left(file)),
     }
 }
 

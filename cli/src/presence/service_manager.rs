@@ -1,8 +1,8 @@
 //! Messages to the service manager, as sd_notify(3) describes them: datagrams to the socket that
 //! `NOTIFY_SOCKET` names.
 //!
-//! The hazard is a manager that does not read. The socket does not block, and a message that finds
-//! no room is dropped: nothing here depends on it.
+//! The hazard is a manager that does not read. So the socket does not block, and a message for
+//! which it has no room is dropped. The lock does not depend on these messages.
 
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
@@ -14,35 +14,35 @@ use redlatch::clock::Instant;
 
 /// The variable with the address of the socket.
 const SOCKET: &str = "NOTIFY_SOCKET";
-/// How often the manager wants to hear from us, in microseconds.
+/// The variable with the longest time between two messages to the watchdog, in microseconds.
 const WATCHDOG: &str = "WATCHDOG_USEC";
-/// The process that the watchdog is about, if it is not everyone.
-const WATCHED: &str = "WATCHDOG_PID";
+/// The variable with the process that has to feed the watchdog; if unset, any process may.
+const WATCHDOG_PID: &str = "WATCHDOG_PID";
 
-/// The service manager that started us.
+/// The service manager that started redlatch.
 #[derive(Debug)]
 pub struct ServiceManager {
     socket: UnixDatagram,
     address: SocketAddr,
-    /// How often `WATCHDOG=1` is sent: twice as often as the manager wants it.
+    /// The time between two `WATCHDOG=1`: half of what the manager allows.
     every: Option<Duration>,
     next: Instant,
 }
 
 impl ServiceManager {
-    /// `None` if no manager wants to be told.
+    /// `None` if no manager expects messages.
     pub fn of_environment() -> Option<ServiceManager> {
         let address = address(&std::env::var_os(SOCKET)?)?;
         let socket = UnixDatagram::unbound().ok()?;
         socket.set_nonblocking(true).ok()?;
         let variable = |name| std::env::var(name).ok();
-        let every = watchdog(variable(WATCHDOG), variable(WATCHED), std::process::id());
+        let every = watchdog(variable(WATCHDOG), variable(WATCHDOG_PID), std::process::id());
         Some(ServiceManager { socket, address, every, next: Instant::default() })
     }
 
-    /// Sends a message: assignments, one a line.
+    /// Sends a message, which has one assignment on each line.
     pub fn tell(&self, message: &str) {
-        // If there is no room or no manager, the message is dropped.
+        // If the socket has no room, or no manager reads it, the message is dropped.
         let _ = self.socket.send_to_addr(message.as_bytes(), &self.address);
     }
 
@@ -57,8 +57,8 @@ impl ServiceManager {
     }
 }
 
-/// A path, or a name in the abstract namespace, which begins with `@`. Other kinds are not for
-/// processes of this machine.
+/// Reads the address: a path, or a name in the abstract namespace, which begins with `@`. Other
+/// kinds of addresses (vsock) are not of this machine.
 fn address(given: &OsStr) -> Option<SocketAddr> {
     match given.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name).ok(),
@@ -70,7 +70,7 @@ fn address(given: &OsStr) -> Option<SocketAddr> {
 fn watchdog(micros: Option<String>, process: Option<String>, us: u32) -> Option<Duration> {
     let micros = micros?.parse().ok().filter(|&micros: &u64| micros > 0)?;
     let about_us = process.is_none_or(|process| process.parse() == Ok(us));
-    // The watchdog is not fed more often than the loop can sleep.
+    // At most once per millisecond, because the loop cannot sleep for a shorter time.
     about_us.then(|| (Duration::from_micros(micros) / 2).max(Duration::from_millis(1)))
 }
 

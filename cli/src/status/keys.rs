@@ -1,4 +1,4 @@
-//! One key: which token a majority holds, and what each node holds.
+//! The view of one key: which token a majority of the nodes holds, and what each node holds.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::look::{Colours, Look, time};
 use crate::table::Table;
 use crate::wall_clock::{micros, millis};
 
-/// How many waiters in line are named in the text. JSON has them all.
+/// How many waiters in line the text names. JSON has them all.
 const LINE_NAMED: usize = 10;
 
-/// The view of one key.
+/// Makes the view of one key.
 pub fn view(seen: &Inspection, colours: Colours) -> View {
     let summary = seen.summary();
     let code = match summary {
-        // No client can lock a key at which another kind of value stands.
+        // `NoLock` counts as held: no client can lock a key that has another type of value.
         KeySummary::Held { .. } | KeySummary::NoLock => exit::NO,
         KeySummary::Free | KeySummary::Split => exit::DONE,
         _ => exit::NO_QUORUM,
@@ -28,13 +28,13 @@ pub fn view(seen: &Inspection, colours: Colours) -> View {
     View { text: text(seen, summary, colours), json: object(seen, summary), code }
 }
 
-/// What scripts get of one key.
+/// The JSON of one key.
 pub fn object(seen: &Inspection, summary: KeySummary) -> Value {
     let (held, holder, remaining) = match summary {
         KeySummary::Held { value, left, .. } => (Some(true), Some(value), left),
         KeySummary::NoLock => (Some(true), None, None),
         KeySummary::Free | KeySummary::Split => (Some(false), None, None),
-        // The key is certain to be neither held nor free.
+        // It is not known whether the key is held or free.
         _ => (None, None, None),
     };
     let per_node: Vec<Value> = seen.nodes.iter().map(node_object).collect();
@@ -89,7 +89,7 @@ fn value(state: KeyState) -> Option<Token> {
     }
 }
 
-/// What the nodes say together, in words.
+/// What the nodes together hold, in words.
 pub fn verdict(seen: &Inspection, summary: KeySummary, colours: Colours) -> String {
     let (nodes, quorum) = (seen.nodes.len(), seen.quorum);
     match summary {
@@ -142,7 +142,7 @@ fn text(seen: &Inspection, summary: KeySummary, colours: Colours) -> String {
     format!("{key}: {verdict}\n{}{}", table.text(colours), line_in_words(seen))
 }
 
-/// Which waiters stand in line, the next one first; nothing if none does.
+/// The line of waiters in words, the next one first; empty if no client waits in line.
 fn line_in_words(seen: &Inspection) -> String {
     let line = seen.line();
     if line.is_empty() {
@@ -157,7 +157,7 @@ fn line_in_words(seen: &Inspection) -> String {
     format!("{} in line: {}{more}", line.len(), names.join(", "))
 }
 
-/// Why what the nodes hold together is not known.
+/// Why it is not known whether the key is held.
 fn what_is_missing(seen: &Inspection) -> String {
     let (nodes, quorum) = (seen.nodes.len(), seen.quorum);
     let no_answer = |cause: NodeError| cause != NodeError::WrongType;
@@ -178,7 +178,7 @@ fn for_how_long(left: Option<Duration>) -> String {
     }
 }
 
-/// A time that is left, in seconds.
+/// A time in seconds.
 pub fn seconds(left: Duration) -> String {
     format!("{:.3} s", left.as_secs_f64())
 }

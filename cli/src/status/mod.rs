@@ -1,6 +1,6 @@
-//! `redlatch status`: what every node holds, and what they say together. It changes nothing.
+//! `redlatch status`: prints what every node holds, and whether that makes a lock. Changes nothing.
 //!
-//! The hazard is to rely on it: what was seen may be over when it is read.
+//! The hazard is to rely on the output: the state may have changed before somebody reads it.
 
 pub mod keys;
 pub mod nodes;
@@ -35,7 +35,7 @@ can and not all, 69 fewer can.";
 /// themselves can be used. It changes nothing, and what it saw may be over when you read it.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-#[command(mut_args(say_what_has_no_effect))]
+#[command(mut_args(mark_flag_without_effect))]
 pub struct Options {
     /// The locks to look at; none: the nodes themselves
     #[arg(value_name = "KEY", value_parser = clap::builder::NonEmptyStringValueParser::new())]
@@ -51,8 +51,9 @@ pub struct Options {
     pub common: Common,
 }
 
-/// Marks flags that have no effect: they let one variable of flags serve a whole script.
-fn say_what_has_no_effect(arg: clap::Arg) -> clap::Arg {
+/// Says in the help of a flag that it has no effect. `status` takes such flags so that a script can
+/// pass the same flags to every verb.
+fn mark_flag_without_effect(arg: clap::Arg) -> clap::Arg {
     match arg.get_id().as_str() {
         "ttl" | "wait" | "nonblock" | "no_quorum_wait" => arg
             .help("No effect here; accepted because every verb accepts it")
@@ -61,10 +62,11 @@ fn say_what_has_no_effect(arg: clap::Arg) -> clap::Arg {
     }
 }
 
-/// The key that is inspected if none is named: it need not exist.
+/// The key that is inspected if none is named. Only the time that the answers take matters, so the
+/// key need not exist.
 pub const NO_KEY: &str = "redlatch-status";
 
-/// How many keys are inspected at once: two small reads of each on every node.
+/// How many inspections are in flight. Each is two small reads on every node.
 const IN_FLIGHT: usize = 64;
 
 /// How many nodes have to be able to grant for the exit code 0.
@@ -74,7 +76,7 @@ enum Wanted {
     All,
 }
 
-/// The result of one look.
+/// What is printed for one key, or for the nodes.
 pub struct View {
     pub text: String,
     pub json: Value,
@@ -83,10 +85,10 @@ pub struct View {
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    output::end(look(options), &options.common.output)
+    output::end(inspect_and_print(options), &options.common.output)
 }
 
-fn look(options: &Options) -> Result<u8, Refusal> {
+fn inspect_and_print(options: &Options) -> Result<u8, Refusal> {
     let mut event_loop = EventLoop::new(config(&options.common.nodes, &options.common.timing)?)?;
     event_loop.gather(Patience::Thorough, |_| false)?;
     let colours = Colours::on(&std::io::stdout());
@@ -111,7 +113,8 @@ fn look(options: &Options) -> Result<u8, Refusal> {
     Ok(views.iter().map(|view| view.code).max().unwrap_or_default())
 }
 
-/// Inspects the keys: some at once, so that thousands take no longer than their answers do.
+/// Inspects the keys. Up to [`IN_FLIGHT`] inspections are in flight, so that thousands of keys do
+/// not take a round trip each.
 pub fn inspected(
     event_loop: &mut EventLoop,
     keys: &[impl AsRef<[u8]>],
@@ -136,7 +139,7 @@ pub fn inspected(
     Ok(seen.into_iter().flatten().collect())
 }
 
-/// The view of the nodes: `seen` is an inspection of [`NO_KEY`].
+/// Makes the view of the nodes. `seen` is an inspection of [`NO_KEY`].
 pub fn of_nodes(
     event_loop: &EventLoop,
     seen: &Inspection,

@@ -1,4 +1,4 @@
-//! The nodes themselves: whether they can be asked, and if not, why.
+//! The view of the nodes: whether each can be asked, and if not, why.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use crate::output::{INIT_MAY_HELP, trouble};
 use crate::table::Table;
 use crate::wall_clock::micros;
 
-/// The view of the nodes: `seen` is how long each took to answer an inspection of a key.
+/// Makes the view of the nodes. `seen` is the inspection of any key: it has the time that each node
+/// took to answer.
 pub(super) fn view(
     event_loop: &EventLoop,
     seen: &Inspection,
@@ -68,7 +69,7 @@ pub(super) fn view(
     View { text, json: object(quorum, counted, per_node), code }
 }
 
-/// How long it takes until the grants of a node count; `None`: it cannot be asked.
+/// How long it takes until the grants of a node count; `None` if the node cannot be asked.
 fn grants_in(node_state: &NodeState) -> Option<Duration> {
     match *node_state {
         NodeState::Ready => Some(Duration::ZERO),
@@ -77,7 +78,7 @@ fn grants_in(node_state: &NodeState) -> Option<Duration> {
     }
 }
 
-/// The state of each node now, in words, in the order of the list.
+/// The present state of each node in words, in the order of the list.
 pub fn words(event_loop: &EventLoop, events: &[NodeEvent]) -> Vec<(String, Look)> {
     let core = event_loop.engine.coordinator();
     let report = core.report_node_states(redlatch::clock::now());
@@ -126,7 +127,7 @@ fn in_words(node_state: NodeState, detail: Option<&str>, why: Option<String>) ->
     }
 }
 
-/// The word for a node's standing, for scripts.
+/// The word for a node's state, for scripts.
 fn state(node_state: NodeState, reply: NodeReply) -> &'static str {
     match (node_state, reply) {
         (NodeState::Ready, _) => "ready",

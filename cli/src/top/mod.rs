@@ -1,9 +1,9 @@
-//! `redlatch top`: the nodes and the locks, drawn again and again. It changes nothing.
+//! `redlatch top`: draws the nodes and the locks again and again. Changes nothing.
 //!
-//! A thread asks the nodes for their keys (`passes`), because that may take seconds where there are
-//! millions. The loop inspects the keys that were found, and draws (`screen`).
+//! A thread asks the nodes for their keys (`passes`), because that takes seconds if there are
+//! millions. The loop inspects the keys that the thread found, and draws (`screen`).
 //!
-//! The hazard is the load: see `passes`.
+//! The hazard is the load on the nodes: see `passes`.
 
 mod passes;
 mod screen;
@@ -28,13 +28,14 @@ use crate::{exit, status};
 use passes::Passes;
 use screen::Screen;
 
-/// The loop's token of signals.
+/// The poller's token of the signals.
 const SIGNALS: Token = Token(0);
-/// The shortest time between two pictures: each asks the nodes, and a person reads no faster.
+/// The shortest time between two pictures. Each picture asks the nodes, and a person does not read
+/// faster.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// How often the loop looks whether the first pass is over.
-const A_LITTLE: Duration = Duration::from_millis(10);
+/// How often the loop checks whether the first pass has ended.
+const PASS_CHECK: Duration = Duration::from_millis(10);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -116,12 +117,13 @@ struct Top<'a> {
     passes: Passes,
     /// What the last pass found.
     found: Option<Found>,
-    /// Why nodes are in quarantine: the last reason of each.
+    /// The last event of each node that says why the node is in quarantine.
     events: Vec<NodeEvent>,
 }
 
 impl Top<'_> {
-    /// What is seen now: at most so many lines of locks, if a screen has no more.
+    /// The picture of the present state. If the screen has a number of `lines`, shows no more locks
+    /// than that.
     fn picture(
         &mut self,
         event_loop: &mut EventLoop,
@@ -130,7 +132,7 @@ impl Top<'_> {
         let how = &self.options.common.output;
         self.take_found(event_loop)?;
         let nodes = inspected(event_loop, &[status::NO_KEY])?;
-        self.note_events(event_loop);
+        self.keep_quarantine_events(event_loop);
         let nodes = of_nodes(event_loop, &nodes[0], &self.events, Colours::on(&std::io::stdout()));
         let no_keys = Default::default();
         let keys = self.found.as_ref().map_or(&no_keys, |found| &found.keys);
@@ -158,8 +160,8 @@ impl Top<'_> {
         Ok(picture)
     }
 
-    /// Takes what the last pass found. The first pass is waited for a little: most nodes need a few
-    /// milliseconds for it.
+    /// Takes the result of the last pass. Waits for the first pass until the next picture is due,
+    /// because most nodes need only a few milliseconds for it.
     fn take_found(&mut self, event_loop: &mut EventLoop) -> Result<(), Refusal> {
         let end = clock::now().saturating_add(self.options.every);
         loop {
@@ -168,12 +170,12 @@ impl Top<'_> {
             if self.found.is_some() || now >= end {
                 return Ok(());
             }
-            event_loop.turn(Some(now.saturating_add(A_LITTLE).min(end)))?;
+            event_loop.turn(Some(now.saturating_add(PASS_CHECK).min(end)))?;
         }
     }
 
-    /// Keeps why nodes are in quarantine: one event of each node.
-    fn note_events(&mut self, event_loop: &mut EventLoop) {
+    /// Keeps the events that say why nodes are in quarantine, one of each node.
+    fn keep_quarantine_events(&mut self, event_loop: &mut EventLoop) {
         for event in event_loop.take_events() {
             let NodeEvent::Quarantined { node, .. } = event else { continue };
             self.events.retain(|old| match old {

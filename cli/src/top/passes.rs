@@ -1,7 +1,7 @@
-//! A thread that asks the nodes for their keys, pass after pass.
+//! A thread that asks the nodes for all their keys, again and again.
 //!
-//! The hazard is the load: a node with millions of keys needs seconds for a pass. So there is a
-//! pause of nine times the length of a pass before the next one.
+//! The hazard is the load on the nodes, because a node with millions of keys needs seconds for a
+//! pass. So the thread pauses for nine times the length of a pass before the next one.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread;
@@ -15,21 +15,21 @@ use crate::output::Refusal;
 /// The pause after a pass, as a multiple of its length.
 const PAUSE: u32 = 9;
 
-/// The passes. The thread ends with it, after the pass that it is at.
+/// The handle of the thread. When it is dropped, the thread ends after its present pass.
 pub struct Passes {
     found: Receiver<Found>,
-    /// Nothing is sent: the thread notices that the other end is gone.
+    /// Nothing is sent over this channel. Dropping this end tells the thread to end.
     _end: Sender<()>,
 }
 
 impl Passes {
-    /// Starts the thread; a pass begins every so often, or less often.
+    /// Starts the thread, which begins a pass once per `every`, or less often.
     pub fn start(config: &Config, pattern: &str, every: Duration) -> Result<Passes, Refusal> {
         let mut sources = Source::all(config);
         let (prefix, pattern) = (config.get_settings().key_prefix.clone(), pattern.to_owned());
         let ((sender, found), (end, ended)) = (sync_channel(1), channel());
         let passes = move || {
-            while one(&mut sources, (&prefix, &pattern), &sender, every, &ended) {}
+            while make_pass(&mut sources, (&prefix, &pattern), &sender, every, &ended) {}
         };
         thread::Builder::new()
             .name("passes".into())
@@ -38,14 +38,14 @@ impl Passes {
         Ok(Passes { found, _end: end })
     }
 
-    /// What the last pass found, if one has ended since the last call.
+    /// The result of a pass that has ended since the last call, if any.
     pub fn last(&self) -> Option<Found> {
         self.found.try_recv().ok()
     }
 }
 
-/// One pass and the pause after it. Returns whether the loop still takes what is found.
-fn one(
+/// Makes one pass, and the pause after it. Returns whether the handle still exists.
+fn make_pass(
     sources: &mut [Source],
     (prefix, pattern): (&str, &str),
     sender: &SyncSender<Found>,

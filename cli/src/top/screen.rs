@@ -1,41 +1,41 @@
-//! Where the pictures go: a terminal shows each in the place of the one before; anything else gets
-//! one after the other.
+//! Prints the pictures. On a terminal each picture replaces the one before; other outputs get one
+//! after the other.
 //!
-//! The hazard is a terminal that stays as this program set it: all of that is undone when the
-//! screen is dropped.
+//! The hazard is a terminal that keeps the modes that this program set. So dropping the screen
+//! resets them.
 
 use std::io::{self, IsTerminal, Write};
 
 use crate::output::Refusal;
 
-/// Another screen than that of the shell, no cursor, and no second line for what is too wide.
+/// Switches to the alternate screen, hides the cursor, and turns off the wrapping of long lines.
 const BEGIN: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const END: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
-/// Moves the cursor to the first line. The rest of each line is cleared, and all below the last.
+/// Moves the cursor to the first line. The next two clear the rest of a line, and all lines below.
 const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 
-/// The lines of a terminal that does not say how many it has.
+/// The number of lines that is assumed if the terminal does not report its size.
 const USUAL_LINES: usize = 24;
 
 /// The standard output.
 #[derive(Debug)]
 pub struct Screen {
-    /// Pictures take each other's place.
+    /// A picture replaces the one before.
     is_terminal: bool,
     is_json: bool,
     is_begun: bool,
 }
 
 impl Screen {
-    /// Nothing is written yet.
+    /// Makes the screen, and writes nothing yet.
     pub fn new(is_json: bool) -> Screen {
         let is_terminal = io::stdout().is_terminal() && !is_json;
         Screen { is_terminal, is_json, is_begun: false }
     }
 
-    /// How many lines can be seen; `None`: all of them.
+    /// How many lines the terminal shows; `None` if the output is not a terminal.
     pub fn lines(&self) -> Option<usize> {
         self.is_terminal.then(|| {
             let size = rustix::termios::tcgetwinsize(io::stdout());
@@ -44,7 +44,7 @@ impl Screen {
         })
     }
 
-    /// Draws a picture; `false`: the reader has left.
+    /// Draws a picture. Returns `false` if the output has no reader any more.
     pub fn draw(&mut self, picture: &str) -> Result<bool, Refusal> {
         let text = match self.lines() {
             Some(lines) => {
@@ -72,7 +72,8 @@ impl Drop for Screen {
     }
 }
 
-/// The lines that a terminal can show, without an end of line after the last one: it would scroll.
+/// The lines of the picture that the terminal can show. The last line has no line end, which would
+/// make the terminal scroll.
 fn cut(picture: &str, lines: usize) -> String {
     let all: Vec<&str> = picture.lines().collect();
     let shown = if all.len() <= lines { all.len() } else { lines.saturating_sub(1) };

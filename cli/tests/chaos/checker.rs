@@ -1,13 +1,13 @@
-//! The checker: it knows nothing of Redis or of the library, and reads only the sheets.
+//! The checker, which knows nothing of Redis or of the library, and reads only the sheets.
 //!
-//! No two holds of one key may overlap, from the begin of a use until its end or, if that is
-//! earlier or if there is none, the deadline that the library had reported. All moments are on
-//! `CLOCK_BOOTTIME` of one machine, so they can be compared between processes.
+//! No two holds of one key may overlap. A hold lasts from the beginning of its use until its end,
+//! or until the deadline that the library reported, if that is earlier or no end was written. All
+//! moments are on `CLOCK_BOOTTIME` of one machine, so they can be compared between processes.
 //!
-//! The hazard is a sheet that is read before another one, while the clients go on: a hold that
-//! ended in the meantime seems to overlap with its successor. So a check takes only the holds that
-//! began before it. A holder writes its end before it releases, so the end of their predecessors is
-//! there.
+//! The hazard is that the clients go on while the sheets are read one after the other: a hold that
+//! ended in the meantime would seem to overlap with the next. So a check takes only the holds that
+//! began before the check. A holder writes its end before it releases, so the ends of all earlier
+//! holds of the same key are already written.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,23 +19,23 @@ use super::sheet::{Count, Hold, Page};
 /// A process and its sheet.
 #[derive(Debug, Clone)]
 pub struct Source {
-    /// The name of the worker; those that replaced a killed one have the same.
+    /// The name of the worker. A process that replaces a killed one has the same name.
     pub worker: String,
     pub kind: &'static str,
     pub path: PathBuf,
 }
 
-/// What all sheets say together.
+/// What the checker found on all sheets.
 #[derive(Debug, Default)]
 pub struct Summary {
     /// Holds by kind of holder.
     pub holds: BTreeMap<&'static str, u64>,
     /// Counts by kind of holder.
     pub counts: BTreeMap<&'static str, Vec<u64>>,
-    /// The last begin of a use, by worker and by key.
+    /// The last moment at which a hold began, by worker and by key.
     pub last_of_worker: BTreeMap<String, u64>,
     pub last_of_key: BTreeMap<u64, u64>,
-    /// The pairs that overlap.
+    /// The pairs of holds that overlap.
     pub overlaps: Vec<String>,
     /// The longest hold, in nanoseconds.
     pub longest: u64,
@@ -82,7 +82,7 @@ pub fn check(sources: &[Source]) -> Summary {
 
 type Placed = (usize, Hold);
 
-/// The pairs that overlap, of the holds of one key.
+/// The pairs that overlap among the holds of one key.
 fn overlapping(holds: &mut [Placed]) -> Vec<(Placed, Placed)> {
     holds.sort_unstable_by_key(|(_, hold)| hold.begin);
     let mut found = Vec::new();
@@ -126,15 +126,15 @@ mod tests {
 
     #[test]
     fn the_checker_finds_overlaps_and_no_others() {
-        // One hold ends at the very moment at which another begins.
+        // One hold ends at the same nanosecond at which another begins.
         assert_eq!(overlaps(&[(10, 100, 20), (20, 120, 30)]), 0);
         assert_eq!(overlaps(&[(10, 100, 21), (20, 120, 30)]), 1);
-        // A holder that wrote no end believes until its deadline.
+        // A hold without an end lasts until its deadline.
         assert_eq!(overlaps(&[(10, 100, 0), (99, 200, 150)]), 1);
         assert_eq!(overlaps(&[(10, 100, 0), (100, 200, 150)]), 0);
-        // An end after the deadline does not count: nothing was believed by then.
+        // An end after the deadline is ignored, because the hold ended at the deadline.
         assert_eq!(overlaps(&[(10, 100, 180), (110, 200, 150)]), 0);
-        // The hold before the last one is the longer one. The order of the sheets does not matter.
+        // One hold overlaps with both others. The order of the sheets does not matter.
         assert_eq!(overlaps(&[(40, 140, 50), (10, 100, 0), (20, 120, 30)]), 2);
     }
 }

@@ -1,7 +1,8 @@
-//! The faults: drawn from a seed, several at a time, each with its own end.
+//! The faults, which are drawn from a seed. Several go on at the same time, and each has its own
+//! end.
 //!
-//! The one hazard is a fault that never ends: so each has the moment of its end in a list, and
-//! `end_all` ends what is left.
+//! The hazard is a fault that never ends. So a list has the moment of each end, and `end_all` ends
+//! the faults that are left.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ pub struct Faults<'a> {
     dice: Dice,
     start: Instant,
     next: Instant,
-    /// Faults that go on, and when they end.
+    /// The present faults, and when they end.
     open: Vec<(Instant, Target, End)>,
     busy: BTreeSet<Target>,
     pub counts: BTreeMap<String, u64>,
@@ -31,7 +32,7 @@ pub struct Faults<'a> {
 enum Target {
     Node(usize),
     Worker(usize),
-    /// A worker, and the number of the node among its nodes.
+    /// The connection between a worker and one of its nodes, by their numbers.
     Link(usize, usize),
 }
 
@@ -91,7 +92,7 @@ impl<'a> Faults<'a> {
         }
     }
 
-    /// Ends what is over, and begins a fault if one is due.
+    /// Ends the faults whose time is over, and begins one if it is due.
     pub fn turn(&mut self) {
         let now = Instant::now();
         let (over, open) = self.open.drain(..).partition(|(until, ..)| *until <= now);
@@ -104,13 +105,13 @@ impl<'a> Faults<'a> {
         }
     }
 
-    /// Ends every fault that goes on.
+    /// Ends all present faults.
     pub fn end_all(&mut self) {
         let over = std::mem::take(&mut self.open);
         self.end(over);
     }
 
-    /// The last faults, each with its moment.
+    /// The last faults, each with the moment of its beginning.
     pub fn last_lines(&self) -> String {
         let lines: Vec<&str> = self.lines.iter().map(String::as_str).collect();
         lines.join("\n")
@@ -151,7 +152,7 @@ impl<'a> Faults<'a> {
                 let most = nodes.len() / 2 + 1;
                 nodes.retain(|&node| self.are_free(&[node]));
                 if nodes.len() >= most {
-                    // Some restarts hit a bare majority, others hit more nodes.
+                    // Restarts a majority, and sometimes more nodes.
                     nodes.truncate(most + self.dice.place(nodes.len() - most + 1));
                     let name = format!("majority of servers restarted {}", kept(nodes[0]));
                     self.note(&name, &nodes);
@@ -180,7 +181,7 @@ impl<'a> Faults<'a> {
             self.workers.replace(at);
             return;
         }
-        // A third of the stops last longer than the longest ttl.
+        // A third of the stops are longer than the longest ttl.
         let past = self.dice.chance(333);
         let length = if past { self.dice.between(2000, 4000) } else { self.dice.between(20, 2000) };
         self.note(if past { "client stopped past its ttl" } else { "client stopped" }, at);
@@ -193,7 +194,7 @@ impl<'a> Faults<'a> {
         let first = self.dice.one_of(&links);
         let whole_client = matches!(fault, Fault::Partition | Fault::DelayClient);
         let chosen = links.into_iter().filter(|&link| match whole_client {
-            // The links of one client to all of its nodes.
+            // All links of one client.
             true => link.0 == first.0,
             false => link == first,
         });
@@ -257,13 +258,13 @@ impl<'a> Faults<'a> {
         }
     }
 
-    /// A server in no fault.
+    /// A random server; `None` if it has a fault now.
     fn free_node(&mut self) -> Option<usize> {
         let node = self.dice.place(DURABLE.end);
         self.are_free(&[node]).then_some(node)
     }
 
-    /// The servers of a group, in a random order.
+    /// The servers of a random group, in random order.
     fn group(&mut self) -> Vec<usize> {
         let group = if self.dice.chance(500) { VOLATILE } else { DURABLE };
         let mut nodes: Vec<usize> = group.collect();
@@ -285,7 +286,7 @@ impl<'a> Faults<'a> {
     }
 }
 
-/// What a server of that number has after a restart.
+/// In words, whether the server with this number keeps its keys over a restart.
 fn kept(node: usize) -> &'static str {
     if DURABLE.contains(&node) { "with its keys" } else { "empty" }
 }

@@ -1,24 +1,22 @@
-//! Chaos: real servers, real client processes, real faults, and a checker of its own.
+//! Chaos: real servers, real client processes and real faults, with an independent checker.
 //!
-//! Two groups of servers. The *volatile* group has five servers without persistence. They restart
-//! empty, one or all at once, and the clients rely on the restart guard. The *durable* group has
-//! three servers with `--appendonly yes --appendfsync always`. They restart with all they
-//! acknowledged, and the clients declare that (`RestartGuard::Persistent`).
+//! There are two groups of servers. The *volatile* group has five servers without persistence. They
+//! restart empty, one of them or several together, and the clients rely on the restart guard. The
+//! *durable* group has three servers with `--appendonly yes --appendfsync always`. They restart
+//! with all that they acknowledged, and the clients declare that (`RestartGuard::Persistent`).
 //!
-//! The clients: blocking clients, shared clients with three threads, `redlatch exec`, and a client
-//! of another library (`plain.rs`). That client knows no quarantine, so an empty restart would let
-//! it take a key that another client holds. Therefore it takes part in the durable group only.
+//! The clients are blocking clients, shared clients with three threads, `redlatch exec`, and a
+//! client of another library (`plain.rs`). That one has no quarantine, so after an empty restart it
+//! could take a key that another client holds. So it uses only the durable group.
 //!
-//!
-//! The faults (`faults.rs`): servers are stopped, killed, restarted; clients are stopped, often
-//! past their ttl, and killed; `redlatch exec` is stopped and killed apart from its CMD; the
+//! The faults (`faults.rs`): servers are stopped, killed and restarted. Clients are killed, and
+//! stopped, often past their ttl. `redlatch exec` is stopped and killed without its CMD. The
 //! connections of some clients go through proxies that delay, hold and cut them. There is no packet
-//! loss below TCP, and no clock is set: `tests/faults` tries both one at a time.
+//! loss below TCP, and no clock is set: `tests/faults` tests these two.
 //!
-//! Each holder writes into shared memory when it begins to use a lock, until when the library said
-//! that the lock lasts, and when it ends its use. `checker.rs` looks at these records alone.
-//! Between the rounds of faults there is a quiet time in which every client and every key has to
-//! progress.
+//! Each holder writes into shared memory when it begins to use a lock, the deadline that the
+//! library reported, and when it ends its use. `checker.rs` reads only these records. After each
+//! round of faults there is a quiet time, in which every client and every key has to progress.
 //!
 //! `CHAOS_SECS` sets how long the faults last, `CHAOS_SEED` which faults are drawn. The clients are
 //! processes, so a seed repeats the faults and not the run. `CHAOS_GUARD=off` turns the restart
@@ -50,7 +48,7 @@ use support::{Dice, Fleet, millis};
 use worker::Errand;
 use workers::Workers;
 
-/// The longest ttl of all clients. It is short, because the quarantine lasts as long.
+/// The longest ttl of all clients. It is short because the quarantine lasts as long.
 const MAX_TTL: Duration = millis(2000);
 
 const NODE_TIMEOUT: Duration = millis(100);
@@ -58,18 +56,18 @@ const NODE_TIMEOUT: Duration = millis(100);
 const VOLATILE: std::ops::Range<usize> = 0..5;
 const DURABLE: std::ops::Range<usize> = 5..8;
 
-/// The keys of the volatile and of the durable group. The last of each is held for long times.
+/// The keys of the volatile and of the durable group. The last key of each is held for a long time.
 const VOLATILE_KEYS: std::ops::Range<u64> = 0..6;
 const DURABLE_KEYS: std::ops::Range<u64> = 6..10;
 
 /// How long the faults last between two quiet times.
 const ROUND: Duration = Duration::from_secs(40);
 
-/// How long a client may take to progress in a quiet time. The servers of the volatile group may
-/// just have begun a quarantine.
+/// How long a client may take to progress in a quiet time. It is long because a quarantine of the
+/// volatile servers may just have begun.
 const QUIET: Duration = Duration::from_secs(40);
 
-/// How long the faults last if nothing is set.
+/// How long the faults last, in seconds, if `CHAOS_SECS` is not set.
 const USUALLY: u64 = 35;
 
 fn key_name(key: u64) -> String {
@@ -93,7 +91,7 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text:?}: not a number; set a number")))
 }
 
-/// A folder in shared memory, which is removed at the end.
+/// A directory in shared memory, which is removed at the end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -112,8 +110,8 @@ impl Drop for Folder {
     }
 }
 
-/// The servers of both groups. The append-only files are in the folder of shared memory: a server
-/// that is killed loses nothing of what it wrote to a file, on any file system.
+/// Starts the servers of both groups. The append-only files are in the directory in shared memory,
+/// because a killed process loses nothing that it has written to a file, on any file system.
 fn start_servers(folder: &Folder) -> Fleet {
     Fleet::each(DURABLE.end, |node, _| {
         if !DURABLE.contains(&node) {
@@ -166,7 +164,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Faults, one after the other, and several at a time.
+    /// Lets faults begin and end for this time, and checks the sheets now and then.
     fn round(&mut self, length: Duration) {
         let start = Instant::now();
         let mut checked = Instant::now();
@@ -177,7 +175,8 @@ impl Run<'_> {
             if checked.elapsed() >= pause {
                 let before = Instant::now();
                 self.check();
-                // Each check reads all records, of which a long run has many.
+                // A check reads all records, of which a long run has many, so the pause grows with
+                // its duration.
                 pause = pause.max(20 * before.elapsed());
                 checked = Instant::now();
             }

@@ -1,9 +1,9 @@
-//! Another library: `SET NX PX` on every node, a majority, and compare-and-delete. It shares no
-//! code with redlatch.
+//! A client of another library: sends `SET NX PX` to every node, needs a majority, and releases by
+//! compare-and-delete. It shares no code with redlatch.
 //!
-//! This client follows the protocol: its deadline counts from before the first byte, less the
-//! drift, and every attempt has a fresh token. It has no restart guard, so it only takes part on
-//! nodes that keep what they acknowledged.
+//! This client follows the protocol: it counts the ttl from before its first byte, takes off the
+//! drift, and uses a new token for every attempt. It has no restart guard, so it uses only nodes
+//! that keep what they acknowledged.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,7 +16,8 @@ use super::support::{Dice, RespClient, Value, millis};
 const DELETE: &str =
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) end return 0";
 
-/// How long a node may take. A connection that times out is closed, and a new one is opened later.
+/// How long a node may take to answer. After that its connection is closed, and a new one is opened
+/// later.
 const PATIENCE: Duration = millis(100);
 
 pub struct Plain {
@@ -43,10 +44,10 @@ impl Plain {
         Plain { addresses, connections, dice }
     }
 
-    /// Makes one attempt. `None`: no majority granted, or too late.
+    /// Makes one attempt. Returns `None` if no majority granted in time.
     pub fn try_lock(&mut self, key: &str, ttl: Duration) -> Option<Held> {
         let token = format!("plain-{:016x}{:016x}", self.dice.any(), self.dice.any());
-        // The connections are made first, so that a slow one does not use up the ttl.
+        // Connects first, so that opening a slow connection does not use up the ttl.
         self.connect();
         let start = clock::now();
         let px = ttl.as_millis().to_string();
@@ -62,7 +63,8 @@ impl Plain {
         None
     }
 
-    /// Deletes the key where it holds this token. Returns whether a majority did.
+    /// Deletes the key on each node on which it holds this token. Returns whether a majority did
+    /// so.
     pub fn unlock(&mut self, held: &Held) -> bool {
         self.connect();
         let replies = self.ask(&["EVAL", DELETE, "1", &held.key, &held.token]);

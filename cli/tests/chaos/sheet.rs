@@ -1,11 +1,12 @@
-//! A sheet: the file in shared memory on which one process writes what it believes.
+//! A sheet: the file in shared memory into which one process writes its holds.
 //!
-//! A record is one hold: its key, when the holder began to use it, until when the library said that
-//! the lock lasts, and when the holder ended its use. A header counts what else happened. A process
-//! that is killed leaves its sheet as it was at that moment, and the checker reads it all the same.
+//! A record is one hold: its key, when the holder began to use the lock, the deadline that the
+//! library reported, and when the holder ended its use. A header has counters of other events. A
+//! process that is killed leaves its sheet as it was at that moment, and the checker still reads
+//! it.
 //!
-//! The hazard is a record that is read while it is written. So the mark that makes a record valid
-//! is written last.
+//! The hazard is a record that is read while it is being written. So the mark that makes a record
+//! valid is written last.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use redlatch::clock::{self, Instant};
 
-/// Words of 8 bytes in a record: mark, begin, deadline, end.
+/// The number of 8-byte words in a record: mark, begin, deadline, end.
 const RECORD: usize = 4;
 const HEADER: u64 = 256;
 const MARK: u64 = 0;
@@ -22,7 +23,7 @@ const BEGIN: u64 = 1;
 const DEADLINE: u64 = 2;
 const END: u64 = 3;
 
-/// What is counted beside the holds.
+/// The events that are counted, besides the holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Count {
     /// Another client held the key until the wait was over.
@@ -31,9 +32,9 @@ pub enum Count {
     Expired,
     /// The lock was over before its holder began to use it.
     Late,
-    /// The lock was over while its holder still wanted it, and the holder's own check said so.
+    /// The lock ended while its holder still needed it, and the holder's check reported that.
     LossNoticed,
-    /// A holder that meant to go on until then, past its deadline.
+    /// A holder that went on until its lock ended, as planned.
     Overstayed,
     Extended,
     NotExtended,
@@ -66,7 +67,7 @@ impl Count {
     ];
 }
 
-/// A sheet that is written to.
+/// A sheet, open for writing.
 #[derive(Debug)]
 pub struct Sheet {
     file: File,
@@ -75,7 +76,7 @@ pub struct Sheet {
 }
 
 impl Sheet {
-    /// An empty sheet.
+    /// Creates an empty sheet.
     pub fn create(path: &Path) -> Sheet {
         let file = File::create(path).expect("shared memory can be written");
         Sheet { file, next: AtomicU64::new(0), counts: Default::default() }
@@ -86,23 +87,24 @@ impl Sheet {
         write(&self.file, 8 * what as u64, count);
     }
 
-    /// The place of a record that this process or one of its children writes.
+    /// Reserves the place of a record, which this process or one of its children writes.
     pub fn reserve(&self) -> u64 {
         HEADER + 8 * RECORD as u64 * self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The holder begins to use a lock that lasts until `deadline`. `None`: the lock is over.
+    /// Records that the holder begins to use a lock that lasts until `deadline`. Returns `None` if
+    /// the lock is over.
     pub fn begin(&self, key: u64, deadline: Instant) -> Option<Use<'_>> {
         Use::begin(&self.file, self.reserve(), key, deadline)
     }
 
-    /// A record that a child writes lasts until this later deadline.
+    /// Records a later deadline for a record that a child writes.
     pub fn lasts_until(&self, place: u64, deadline: Instant) {
         write(&self.file, place + 8 * DEADLINE, deadline.as_nanos());
     }
 }
 
-/// The sheet of a parent, for the one record that its child writes.
+/// Opens the sheet of the parent process, for the one record that its child writes.
 pub fn open(path: &Path) -> File {
     OpenOptions::new().write(true).open(path).expect("the parent made its sheet")
 }
@@ -127,7 +129,7 @@ impl<'a> Use<'a> {
         Some(Use { file, place, deadline })
     }
 
-    /// The library said that the lock lasts until then.
+    /// Records that the library reported this deadline.
     pub fn lasts_until(&mut self, deadline: Instant) {
         if deadline > self.deadline {
             self.deadline = deadline;
@@ -135,8 +137,7 @@ impl<'a> Use<'a> {
         }
     }
 
-    /// The holder is alive, and uses the lock until this moment at least; or it ends its use now.
-    /// The last call counts.
+    /// Records that the holder has used the lock until now. The last call is the end of its use.
     pub fn ends_now(&self) {
         write(self.file, self.place + 8 * END, clock::now().as_nanos());
     }
@@ -153,20 +154,20 @@ pub struct Page {
     pub holds: Vec<Hold>,
 }
 
-/// One hold: from its begin until the holder does not believe in it any more.
+/// One hold, as the checker reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hold {
     pub key: u64,
     pub begin: u64,
     pub deadline: u64,
-    /// Zero: the holder wrote no end.
+    /// Zero if the holder wrote no end.
     pub end: u64,
-    /// The place in its sheet.
+    /// The number of the record in its sheet.
     pub number: usize,
 }
 
 impl Hold {
-    /// A holder that wrote no end believes in its lock up to the deadline.
+    /// The end of the hold: its deadline, or the written end if that is earlier.
     pub fn until(&self) -> u64 {
         if self.end == 0 { self.deadline } else { self.end.min(self.deadline) }
     }
@@ -180,7 +181,7 @@ impl Page {
         let header = (HEADER / 8) as usize;
         let counts = (0..Count::ALL.len()).map(|at| words.get(at).copied().unwrap_or(0)).collect();
         let mut holds = Vec::new();
-        // The last record may be cut: its later words were not written yet.
+        // The last record may be incomplete, because its later words were not written yet.
         for (number, record) in words.get(header..).unwrap_or_default().chunks(RECORD).enumerate() {
             let at = |field: u64| record.get(field as usize).copied().unwrap_or(0);
             if at(MARK) > 0 {

@@ -1,7 +1,8 @@
-//! What a client process does: it takes locks, uses them, and writes what it believes on its sheet.
+//! A worker, which is a client process: acquires locks, uses them, and writes its holds on its
+//! sheet.
 //!
-//! A worker runs until it is killed. It ends with a panic if the library returns an error that no
-//! fault explains, and the test notices that. The kernel kills a worker when the test dies.
+//! A worker runs until it is killed. If the library returns an error that no fault explains, the
+//! worker panics, and the test notices that. The kernel kills a worker when the test dies.
 
 use std::os::unix::process::parent_id;
 use std::path::PathBuf;
@@ -23,14 +24,14 @@ use super::{MAX_TTL, NODE_TIMEOUT, key_name};
 /// How many threads use one shared client.
 const THREADS: usize = 3;
 
-/// What the test orders, in the environment of the process.
+/// The test's order to a worker, which is passed in the environment of the process.
 #[derive(Debug, Clone)]
 pub struct Errand {
     pub kind: String,
     pub urls: Vec<String>,
     pub sheet: PathBuf,
     pub seed: u64,
-    /// The numbers of its keys.
+    /// The numbers of the keys that the worker uses.
     pub keys: Vec<u64>,
     /// The connections go through proxies, which may delay them.
     pub proxied: bool,
@@ -59,7 +60,7 @@ impl Errand {
         Self::NAMES.iter().map(name).zip(values).collect()
     }
 
-    /// The order in the environment; `None` in the test itself.
+    /// Reads the order from the environment; `None` in the test itself.
     pub fn of_this_process() -> Option<Errand> {
         let read = |name| std::env::var(format!("CHAOS_WORKER_{name}")).ok();
         let number = |text: &str| text.parse::<u64>().expect("the test wrote a number");
@@ -82,13 +83,13 @@ impl Errand {
             false => RestartGuard::On,
         };
         let config = Config::new(&self.urls).expect("the test wrote good URLs");
-        // The node timeout is so long that an answer which is half a ttl late still counts as a
-        // vote.
+        // With proxies the node timeout is long, so that an answer that is delayed by half a ttl
+        // still counts as a vote.
         let node_timeout = if self.proxied { 8 * NODE_TIMEOUT } else { NODE_TIMEOUT };
         config.max_ttl(MAX_TTL).node_timeout(node_timeout).restart_guard(guard)
     }
 
-    /// Runs until the process is killed.
+    /// Runs the worker until the process is killed.
     pub fn run(self) -> ! {
         self.die_with_the_test();
         match self.kind.as_str() {
@@ -102,17 +103,17 @@ impl Errand {
 
     fn die_with_the_test(&self) {
         set_parent_process_death_signal(Some(Signal::KILL)).expect("the kernel takes a signal");
-        // The test may have ended before the kernel was asked for the signal.
+        // The test may have ended before the kernel was asked to send a signal at its end.
         assert_eq!(parent_id(), self.parent, "the test is gone");
     }
 }
 
-/// How one hold goes.
+/// The plan of one hold.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     pub ttl: Duration,
     pub manner: Manner,
-    /// How long the lock is wanted, if it is not lost.
+    /// How long the worker uses the lock if it is not lost.
     pub length: Duration,
 }
 
@@ -120,18 +121,18 @@ pub struct Plan {
 pub enum Manner {
     /// The worker ends the hold when its work is done.
     Plain,
-    /// The worker asks for an extension every third of the ttl.
+    /// The worker extends the lock every third of the ttl.
     Extending,
     /// The library renews the lock.
     AutoExtending,
     /// The worker goes on until its check fails.
     Overstaying,
-    /// Only the drop of the guard asks for the release.
+    /// The worker drops the guard, which releases the lock, and does not call `release`.
     Dropped,
 }
 
 impl Plan {
-    /// A key, and how it is held.
+    /// Draws a key, and the plan of its hold.
     pub fn draw(dice: &mut Dice, keys: &[u64]) -> (u64, Plan) {
         let (&long, short) = keys.split_last().expect("a worker has keys");
         if dice.chance(50) {
@@ -152,7 +153,7 @@ impl Plan {
         (dice.one_of(short), Plan { ttl, manner, length })
     }
 
-    /// A hold that lasts, so that faults meet it.
+    /// Draws a long hold, so that faults happen during it.
     fn draw_long(dice: &mut Dice) -> Plan {
         let ttl = millis(dice.one_of(&[1000, 2000]));
         let manner = dice.one_of(&[
@@ -171,9 +172,9 @@ impl Plan {
     }
 }
 
-/// A lock, through whichever interface.
+/// A lock of any interface.
 pub trait Lock: Sized {
-    /// The deadline, if the holder's own check says that it holds the lock.
+    /// The deadline; `None` if the holder's check reports that the lock is lost.
     fn check(&self) -> Option<Instant>;
 
     fn extend(&mut self, ttl: Duration) -> bool;
@@ -219,7 +220,7 @@ impl Lock for SharedGuard {
     }
 }
 
-/// A lock of the plain client, which can neither extend nor renew it.
+/// A lock of the plain client, which cannot extend or renew locks.
 struct PlainLock<'a>(&'a mut Plain, plain::Held);
 
 impl Lock for PlainLock<'_> {
@@ -240,7 +241,7 @@ impl Lock for PlainLock<'_> {
     }
 }
 
-/// The answer, or `None` if a fault explains the error.
+/// The answer; `None` if the error is one that a fault explains. Panics on other errors.
 fn expected<T>(result: Result<T, Error>) -> Option<T> {
     match result {
         Ok(answer) => Some(answer),
@@ -259,7 +260,7 @@ fn refused(sheet: &Sheet, error: &Error) {
     }
 }
 
-/// Uses a lock that was granted, as the plan says, and gives it back.
+/// Uses a lock as the plan says, and releases it.
 fn hold(sheet: &Sheet, key: u64, plan: Plan, mut lock: impl Lock) {
     let Some(mut record) = lock.check().and_then(|deadline| sheet.begin(key, deadline)) else {
         sheet.count(Count::Late);
@@ -289,7 +290,7 @@ fn hold(sheet: &Sheet, key: u64, plan: Plan, mut lock: impl Lock) {
         }
         std::thread::sleep((plan.length - used).min(millis(2)));
     };
-    // The use ends before the release is sent.
+    // Records the end of the use before the release is sent.
     record.ends_now();
     if lost && plan.manner == Manner::Overstaying {
         sheet.count(Count::Overstayed);
@@ -306,7 +307,7 @@ fn hold(sheet: &Sheet, key: u64, plan: Plan, mut lock: impl Lock) {
     }
 }
 
-/// How a lock is asked for.
+/// Draws the options of a request.
 fn options(dice: &mut Dice, ttl: Duration) -> LockOptions {
     if dice.chance(150) {
         return LockOptions::once(ttl);
@@ -332,7 +333,8 @@ fn client(errand: &Errand) -> ! {
             }
             Err(error) => refused(&sheet, &error),
         }
-        // The client sends its pending releases inside this call; sometimes it is not called.
+        // The client sends its pending releases inside `drive`. Sometimes the worker does not call
+        // it, so that they wait for the next request.
         let pause = pause(&mut dice);
         if dice.chance(900) {
             client.drive(pause).expect("the poller works");

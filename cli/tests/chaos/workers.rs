@@ -1,8 +1,8 @@
-//! The client processes: which there are, how they are started, signalled, replaced and ended.
+//! Starts, signals, replaces and ends the client processes.
 //!
 //! A worker leads a process group, so a signal also reaches the wrappers that it started. The
-//! hazard is a signal to a process id that the kernel has given to another process: a worker is
-//! signalled only while it was not waited for.
+//! hazard is a process number that the kernel has since given to another process. So a worker is
+//! signalled only before it is reaped.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,8 @@ use super::support::{Dice, Fleet, Proxy};
 use super::worker::Errand;
 use super::{DURABLE, DURABLE_KEYS, VOLATILE, VOLATILE_KEYS, this_test};
 
-/// Kind, whether of the durable group, whether through proxies.
+/// Each worker: its kind, whether it uses the durable group, and whether it connects through
+/// proxies.
 const CREW: [(&str, bool, bool); 13] = [
     ("client", false, false),
     ("client", false, false),
@@ -32,16 +33,16 @@ const CREW: [(&str, bool, bool); 13] = [
     ("exec", true, false),
 ];
 
-/// A place in the crew, and the process that has it at the moment.
+/// A place in the crew, and the process that has this place now.
 #[derive(Debug)]
 pub struct Worker {
     name: String,
     kind: &'static str,
     errand: Errand,
     child: Child,
-    /// How many processes had this place before.
+    /// How many processes have had this place before.
     replaced: usize,
-    /// The proxies to each of the worker's nodes, if it has any.
+    /// A proxy for each of the worker's nodes, if it connects through proxies.
     pub proxies: Vec<Proxy>,
 }
 
@@ -95,12 +96,12 @@ impl Workers {
         self.crew.iter().map(|worker| worker.name.clone()).collect()
     }
 
-    /// The sheets of all processes that there ever were.
+    /// The sheets of all processes, also of those that were replaced.
     pub fn sources(&self) -> &[Source] {
         &self.sources
     }
 
-    /// The proxies, each with the number of its worker.
+    /// All proxies, each as the number of its worker and of the node.
     pub fn proxies(&self) -> Vec<(usize, usize)> {
         let crew = self.crew.iter().enumerate();
         crew.flat_map(|(at, worker)| (0..worker.proxies.len()).map(move |node| (at, node)))
@@ -129,12 +130,12 @@ impl Workers {
         (worker.child, worker.errand, worker.replaced) = (child, errand, replaced);
     }
 
-    /// Panics if one ended by itself.
+    /// Panics if a worker has ended by itself.
     #[track_caller]
     pub fn look_for_ended(&self) {
         for worker in &self.crew {
-            // The status is only read (NOWAIT): the process id stays taken until the worker's
-            // handle is dropped.
+            // NOWAIT does not reap the process, so its number stays taken until the worker's handle
+            // is dropped.
             let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
             let status = waitid(WaitId::Pid(group(&worker.child)), look);
             let status = status.expect("a child of ours can be waited for");

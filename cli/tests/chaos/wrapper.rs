@@ -1,12 +1,12 @@
-//! The worker that runs the tool: one `redlatch exec` after the other, with a CMD that writes what
-//! it believes on the worker's sheet.
+//! The worker that runs the tool: one `redlatch exec` (the wrapper) after the other, with a CMD
+//! that writes its holds on the worker's sheet.
 //!
-//! CMD believes in the lock while it lives. It writes an end again and again, so the last of these
-//! moments is the end of a CMD that was killed. How long the lock lasts is what the wrapper
-//! reports: in the environment of CMD, and in its events at every renewal, which the worker reads.
+//! CMD uses the lock while it lives. It writes the end of its use again and again, so the last of
+//! these moments is the end of a CMD that was killed. The wrapper reports the deadline: in the
+//! environment of CMD, and at every renewal in its events, which the worker reads.
 //!
-//! The hazard is a wrapper that is stopped: it cannot end its CMD at the deadline. So a hold ends
-//! at the deadline that the wrapper reported, whatever CMD does after it.
+//! The hazard is a wrapper that is stopped, which cannot end its CMD at the deadline. So a hold
+//! ends at the deadline that the wrapper reported, whatever CMD does afterwards.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -22,7 +22,7 @@ use super::support::{Dice, millis};
 use super::worker::{Errand, Manner, Plan};
 use super::{MAX_TTL, NODE_TIMEOUT, key_name, this_test};
 
-/// The variables of CMD.
+/// The environment variables of CMD.
 const PLACE: &str = "CHAOS_CMD_PLACE";
 const SHEET: &str = "CHAOS_CMD_SHEET";
 const KEY: &str = "CHAOS_CMD_KEY";
@@ -60,7 +60,7 @@ fn wrapper(errand: &Errand, plan: Plan, key: u64) -> Command {
     } else if super::without_guard() {
         command.arg("--no-restart-guard");
     }
-    // A CMD that outlives its lock is ended by the wrapper.
+    // Without renewals CMD outlives its lock, and the wrapper has to end it.
     if plan.manner == Manner::Overstaying {
         command.arg("--no-renew");
     }
@@ -70,7 +70,7 @@ fn wrapper(errand: &Errand, plan: Plan, key: u64) -> Command {
     command
 }
 
-/// Stops or kills the wrapper now and then, and waits for its end.
+/// Stops or kills the wrapper in some runs, and waits for its end.
 fn disturb(sheet: &Sheet, child: &mut Child, plan: Plan, dice: &mut Dice) {
     let when = millis(dice.below(200));
     let kill = dice.chance(60);
@@ -78,7 +78,7 @@ fn disturb(sheet: &Sheet, child: &mut Child, plan: Plan, dice: &mut Dice) {
     let length = millis(dice.between(20, 3000));
     let signal = |child: &Child, signal| {
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        // The child was not waited for, so its pid still names it.
+        // The child has not been reaped, so the number is still its own.
         kill_process(pid.expect("a child's pid is positive"), signal).expect("a child of ours");
     };
     if (kill || stop) && !ends_within(child, when) {
@@ -115,7 +115,7 @@ fn ends_within(child: &mut Child, limit: Duration) -> bool {
     false
 }
 
-/// Reads the events of a wrapper: its renewals prolong the record of its CMD.
+/// Reads the events of a wrapper, and records a later deadline for its CMD after each renewal.
 fn follow(events: ChildStderr, sheet: &Sheet, place: u64) {
     let mut others = String::new();
     let mut lines = BufReader::new(events).lines();
@@ -136,7 +136,8 @@ fn from_unix_ms(ms: u64) -> Instant {
     clock::from_wall(UNIX_EPOCH + millis(ms))
 }
 
-/// CMD: uses the lock for as long as it was ordered to. `None` in any other process.
+/// Runs CMD, which uses the lock for as long as it was ordered to. Returns `None` in any other
+/// process.
 pub fn command_of_this_process() -> Option<()> {
     let read = |name: &str| std::env::var(name).ok();
     let number = |name: &str| read(name).and_then(|text| text.parse::<u64>().ok());

@@ -1,4 +1,4 @@
-//! `bench`: its figures add up, they show what happened to the nodes, and no key is left there.
+//! `bench`: its figures are consistent and show what happened to the nodes, and it leaves no key.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use super::*;
 
 const PREFIX: &str = "redlatch-bench:";
 
-/// A directory of the test's own.
+/// A directory for one test.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -45,9 +45,10 @@ impl Drop for Directory {
     }
 }
 
-/// A file of percentiles, as a plotter reads it.
+/// A file of percentiles, read as a plotter does.
 struct Percentiles {
-    /// The milliseconds, the part of all pairs that is no slower, and how many pairs that is.
+    /// For each line: a latency in milliseconds, and the part and the number of pairs that were not
+    /// slower.
     lines: Vec<(f64, f64, u64)>,
     total: u64,
 }
@@ -78,17 +79,17 @@ impl Percentiles {
         Percentiles { lines, total: total.expect("a number") }
     }
 
-    /// How many pairs took longer, as well as the file shows it.
+    /// How many pairs took longer than this, as exactly as the file shows it.
     fn slower_than(&self, millis: f64) -> u64 {
         let faster = self.lines.iter().rfind(|line| line.0 <= millis);
         self.total - faster.map_or(0, |line| line.2)
     }
 }
 
-/// Waits until the tool takes locks on this fleet, and then for `longer`.
+/// Waits until the tool acquires locks on this fleet, and then for `longer`.
 #[track_caller]
 fn until_it_measures(fleet: &Fleet, longer: Duration) {
-    // The number of SETs, and not that of all commands: an inspection is a command, too.
+    // Counts only SETs, because this inspection itself is a command, too.
     let taken = || {
         let stats = fleet[0].command(&["INFO", "commandstats"]).text();
         let calls = stats.split("cmdstat_set:calls=").nth(1);
@@ -100,7 +101,7 @@ fn until_it_measures(fleet: &Fleet, longer: Duration) {
     pause(longer);
 }
 
-/// A wait for tests of time itself.
+/// Waits for this time. For tests of durations.
 fn pause(length: Duration) {
     let start = Instant::now();
     eventually(LIMIT, "time passes", || start.elapsed() > length);
@@ -164,14 +165,14 @@ fn a_sweep_counts_every_pair_and_leaves_nothing() {
     assert_eq!(files.names().len(), 5, "{:?}", files.names());
 }
 
-/// Runs the bench for a time in which the nodes stand still for 300 ms. Returns how many of its
-/// pairs had a latency of more than half of that.
+/// Runs the bench, and stops two nodes for 300 ms meanwhile. Returns how many pairs took longer
+/// than half of that.
 fn slow_pairs(fleet: &Fleet, arguments: &[&str]) -> u64 {
     let files = Directory::new(&arguments.concat());
     let hgrm = files.path("it.hgrm");
     let always = ["bench", "--duration", "1500ms", "--json", "--hgrm", &hgrm];
     let tool = Running::start(&mut tool_on(fleet, &[&always[..], arguments].concat()));
-    // After the warm-up of 300 ms the pairs are measured; their end is far away.
+    // By now the warm-up of 300 ms is over, and the end of the measurement is not near.
     until_it_measures(fleet, Duration::from_millis(500));
     [1, 2].iter().for_each(|&node| fleet[node].stop());
     pause(Duration::from_millis(300));
@@ -191,11 +192,11 @@ fn stall_is_met() {
     let fleet = Fleet::start(3);
     let closed = slow_pairs(&fleet, &[]);
     assert!((1..=4).contains(&closed), "{closed} instead of the one that was under way");
-    // 60 pairs begin during the stall, and those of the first half wait for more than half of it.
-    // Each has a place of its own.
+    // 60 pairs should begin during the stall, and those of its first half wait for more than half
+    // of it. There are enough places for all.
     let open = slow_pairs(&fleet, &["--rate", "200"]);
     assert!(open >= 15, "{open} of about 30");
-    // With only one place the pairs wait for the place, which counts as well.
+    // With only one place in flight the pairs wait for it, and that time is part of their latency.
     let one_place = slow_pairs(&fleet, &["--rate", "200", "--in-flight", "1"]);
     assert!(one_place >= 15, "{one_place} of about 30");
 }
@@ -208,7 +209,7 @@ fn clients_that_contend_wait_for_each_other() {
     let ended = run_on(&fleet, &arguments).with_code(0);
     fleet.wait_empty();
     let asks = |line: &String| line.contains("\"SET\"") || line.contains("redlatch:line:");
-    // Commands inside a script are left out.
+    // Leaves out commands inside a script.
     let is_of_a_client = |line: &String| line.contains(":0\"") && !line.contains(" lua]");
     let lines = monitor.lines().into_iter().filter(asks);
     let wanted: Vec<String> = lines.filter(is_of_a_client).collect();
@@ -221,7 +222,7 @@ fn clients_that_contend_wait_for_each_other() {
     assert_eq!((&json["in_flight"], &json["errors"]), (&3.into(), &serde_json::json!({})));
     let pairs = json["pairs"].as_u64().expect("a count");
     assert!(pairs > 3 && wanted.len() as u64 > pairs, "{} asked for {json}", wanted.len());
-    // A client that waits does so for at least one whole pair of another client.
+    // A client that waits for the lock waits at least for the release of another client.
     let micros = |what: &str, part: &str| json[what][part].as_f64().expect("a number");
     assert!(micros("acquire_us", "max") > micros("release_us", "p50"), "{json}");
 }
@@ -257,7 +258,7 @@ fn bench_ends_at_once_at_a_second_interrupt_and_leaves_nothing() {
     let tool = Running::start(&mut tool_on(&fleet, &["bench", "--in-flight", "16"]));
     until_it_measures(&fleet, Duration::ZERO);
     [1, 2].iter().for_each(|&node| fleet[node].stop());
-    // After the first signal, the pairs in flight are awaited; after the second one they are not.
+    // After the first signal the tool waits for the pairs in flight, after the second it does not.
     for _ in 0..2 {
         tool.signal(Signal::INT);
         pause(Duration::from_millis(100));
@@ -282,7 +283,7 @@ fn troubles_are_counted() {
     let json = tool.end(LIMIT).with_code(0).json();
     assert!(json["pairs"].as_u64() > Some(0), "{json}");
     let refused = json["errors"]["no_quorum"].as_u64();
-    // After a failure a place rests, so failures are not repeated as fast as possible.
+    // After a failure the bench pauses, so it does not repeat failures as fast as possible.
     assert!(refused > Some(1) && refused < Some(1000), "{json}");
     fleet.wait_empty();
 }
@@ -295,7 +296,7 @@ fn bench_without_one_pair_exits_69() {
 fn no_pair_exits_69() {
     let fleet = Fleet::start(3);
     let monitor = fleet[0].monitor();
-    // One pair begins with the warm-up. The one that is measured begins a second later.
+    // One pair begins with the warm-up, and the measured one a second later.
     let arguments = ["bench", "--rate", "1", "-w", "0", "--duration", "1s", "--json"];
     let tool = Running::start(&mut tool_on(&fleet, &arguments));
     let sets = || monitor.lines().iter().filter(|line| line.contains("\"SET\"")).count();
@@ -317,13 +318,13 @@ fn in_flight_is_counted() {
     until_it_measures(&fleet, Duration::from_millis(300));
     [1, 2].iter().for_each(|&node| fleet[node].stop());
     let ended = tool.end(LIMIT).with_code(0);
-    // An acquire in flight is unfinished, and a release in flight is not confirmed.
+    // An acquire in flight counts as unfinished, and a release in flight as unconfirmed.
     let errors = ended.json()["errors"].clone();
     let count = |name: &str| errors[name].as_u64().unwrap_or(0);
     assert_eq!(count("unfinished") + count("release_unconfirmed"), 2, "{ended:?}");
     eventually(SOON, "the node that answers holds nothing", || fleet[0].keys().is_empty());
-    // For the other nodes the tool says that keys may stay: a node may drop the requests of a
-    // closed connection.
+    // The tool warns that keys may stay on the stopped nodes, because a node may drop the requests
+    // of a closed connection.
     assert!(ended.errors.contains("may stay until their ttl is over"), "{ended:?}");
 }
 
@@ -365,7 +366,7 @@ fn bench_progress_is_shown_on_terminals_only_and_not_with_quiet() {
         command.stderr(terminal).env("TERM", "xterm").env("NO_COLOR", "1");
         let ended = run(&mut command).with_code(0);
         assert!(ended.out.contains("pairs/s") && !ended.out.contains('\r'), "{ended:?}");
-        // The command keeps the programs' end of the terminal open.
+        // Closes the test's copy of the tool's end of the terminal, which `command` holds.
         drop(command);
         printed(master)
     };

@@ -12,7 +12,7 @@ fn file(fleet: &Fleet, name: &str, text: &str) -> String {
     path.to_str().expect("a path in UTF-8").to_string()
 }
 
-/// The tool without any flag: all that it knows is in the file and the variables.
+/// Runs the tool without flags for nodes: these come from the file and the variables.
 fn plainly(words: &[&str], config: &str, variables: &[(&str, &str)]) -> Ended {
     let mut command = tool(words);
     command.env("REDLATCH_CONFIG", config).env("REDLATCH_NO_RESTART_GUARD", "true");
@@ -20,7 +20,7 @@ fn plainly(words: &[&str], config: &str, variables: &[(&str, &str)]) -> Ended {
     run(command.envs(variables.iter().copied()))
 }
 
-/// The servers as `host:port`, as a list of TOML.
+/// A TOML list of the servers, as `host:port`.
 fn list_of(fleet: &Fleet) -> String {
     let quoted = fleet.iter().map(|node| format!("\"127.0.0.1:{}\"", node.port()));
     format!("[{}]", quoted.collect::<Vec<_>>().join(", "))
@@ -63,7 +63,7 @@ fn flag_counts_more_than_variable_and_that_more_than_the_file() {
             "flag",
             40,
         ),
-        // An empty variable counts as unset; an empty flag is empty.
+        // An empty variable counts as unset, but an empty flag is an empty value.
         (&["--owner", ""], &[("REDLATCH_KEY_PREFIX", "")], "file:", "", 20),
     ];
     for (flags, variables, prefix, owner, ttl) in cases {
@@ -84,7 +84,7 @@ fn flag_counts_more_than_variable_and_that_more_than_the_file() {
         let seen = &plainly(&status, &config, variables).with_code(1).json()[0];
         assert_eq!((seen["key"].as_str(), seen["held"].as_bool()), (Some("deploy"), Some(true)));
         assert_eq!(seen["owner"].as_str().unwrap_or(""), owner);
-        // The configuration file says not to wait.
+        // The configuration file sets the wait to zero.
         let denied = plainly(&words, &config, variables).with_code(75).json();
         assert_eq!(denied["owner"].as_str().unwrap_or(""), owner);
         assert_eq!(denied["holder"], token.as_str());
@@ -94,7 +94,7 @@ fn flag_counts_more_than_variable_and_that_more_than_the_file() {
         plainly(&release, &config, variables).with_code(0);
         nothing_is_left(&fleet);
     }
-    // The flag names another file, which counts.
+    // The file that the flag names counts.
     let other = file(&fleet, "other.toml", &text.replace("file:", "other:"));
     let words = ["--config", &other, "acquire", "deploy"];
     plainly(&words, &config, &[]).with_code(0);
@@ -109,8 +109,8 @@ fn flag_counts_more_than_a_variable_that_contradicts_it() {
         let mut command = tool_on(&fleet, &[&["acquire"], flags, &["deploy"]].concat());
         run(command.envs(variables.iter().copied())).with_code(code)
     };
-    // With both settings the tool would wait for longer than a test may take, or refuse a
-    // contradiction.
+    // If the variable counted as well, the tool would wait for longer than a test may take, or
+    // refuse the contradiction.
     assert!(take(&["-n"], &[("REDLATCH_WAIT", "1h")], 75).ran < LIMIT);
     take(&["-w", "0"], &[("REDLATCH_NONBLOCK", "true")], 75);
     take(&[], &[("REDLATCH_NONBLOCK", "1")], 75);
@@ -149,7 +149,7 @@ fn value_that_cannot_be_read_is_named_with_its_variable_or_its_line() {
     assert!(errors.contains("bad.toml: line 2: unknown field `server`"), "{errors}");
     let errors = told(&[], "/no/such/file");
     assert!(errors.contains("/no/such/file: No such file"), "{errors}");
-    // Verbs that talk to no node need no file, and neither does help.
+    // Verbs that ask no node do not read the file, and neither does help.
     for words in [&["man"][..], &["completions", "bash"], &["status", "--help"]] {
         plainly(words, "/no/such/file", &[]).with_code(0);
     }
@@ -265,7 +265,7 @@ fn owner_is_the_host_and_the_process_unless_given_and_shown_to_others() {
     holder.kill().expect("it is our child");
     holder.wait().expect("it is our child");
 
-    // A value of another program is shown as it is, and without an owner.
+    // The value of another program is shown as it is, without an owner.
     for node in &fleet {
         assert!(node.command(&["SET", "other", "host:1 x"]).is_ok());
     }
@@ -278,7 +278,7 @@ fn owner_is_the_host_and_the_process_unless_given_and_shown_to_others() {
 
 #[test]
 fn connect_timeout_bounds_the_start() {
-    // The listener accepts connections, and never answers.
+    // The listener accepts connections, but never answers.
     let silent = CountingListener::start();
     let took = |limit: &str| {
         let words = ["status", "-s", &silent.url(), "--connect-timeout", limit];

@@ -1,7 +1,7 @@
-//! `contrib/`: the alert rules and the dashboard ask for metrics that exist.
+//! `contrib/`: the alert rules and the dashboard use metrics that exist.
 //!
-//! The names come from what the tool and the library write themselves. The hazard is an expression
-//! that no server can read: `promtool` checks that, where it is installed.
+//! The tests read the names of the metrics from the output of the tool and the library. The hazard
+//! is an expression that Prometheus cannot parse: `promtool` checks that if it is installed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ const RULE_TESTS: &str = "contrib/prometheus/redlatch.test.yml";
 const DASHBOARD: &str = "contrib/grafana/redlatch.json";
 const OPERATIONS: &str = "docs/operations.md";
 
-/// What a scrape adds to every series, and what the template of an alert has.
+/// The labels that a scrape adds to every series.
 const OF_A_SCRAPE: [&str; 1] = ["instance"];
 
 fn path(name: &str) -> PathBuf {
@@ -33,7 +33,7 @@ fn exported() -> BTreeMap<String, BTreeSet<String>> {
     let masters = redlatch::testing::tcp::Masters::start(3).expect("loopback has ports");
     let config = Config::new(masters.urls()).expect("nodes").restart_guard(RestartGuard::Off);
     let client = Client::connect(config).expect("they run");
-    // Votes that did not count have a series only after there was one.
+    // A series of errors exists only after the first error, so this makes one.
     masters.iter().skip(1).for_each(|master| master.refuse_with("OOM"));
     assert!(client.try_lock("key", Duration::from_secs(10)).is_err());
     masters.iter().for_each(|master| master.serve());
@@ -64,15 +64,15 @@ fn read_at(path: &std::path::Path) -> String {
     std::fs::read_to_string(path).expect("the run wrote it")
 }
 
-/// The words of a text that begin like a metric. In a text for people `redlatch_` may be a part of
-/// another word.
+/// The words of a text that begin like a metric. Only whole words count, because in prose
+/// `redlatch_` may be a part of another word.
 fn metrics(text: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     let words = text.split(|c: char| !is_part(c));
     words.filter(|word| word.starts_with("redlatch_")).map(str::to_owned).collect()
 }
 
-/// The expressions of the dashboard, with its variables replaced as Grafana would.
+/// The expressions of the dashboard, with its variables replaced as Grafana does.
 fn expressions() -> Vec<String> {
     let dashboard: Value = serde_json::from_str(&read(DASHBOARD)).expect("it is JSON");
     let panels = dashboard["panels"].as_array().expect("it has panels");
@@ -113,7 +113,7 @@ fn contrib_and_operations_name_metrics_that_exist() {
         let wrong: Vec<_> = named.iter().filter(|name| !is_there(name)).collect();
         assert!(wrong.is_empty(), "{file}: {wrong:?} do not exist");
     }
-    // The other way round, operations.md names each metric.
+    // And operations.md names every metric that exists.
     let documented = metrics(&read(OPERATIONS));
     let base = |name: &String| {
         let ends = ["_bucket", "_sum", "_count"].iter();
@@ -169,7 +169,7 @@ fn contrib_is_what_prometheus_can_read() {
     };
     promtool(&["check", "rules", path(RULES).to_str().unwrap()]);
     promtool(&["test", "rules", path(RULE_TESTS).to_str().unwrap()]);
-    // promtool checks the dashboard's expressions as those of rules.
+    // Makes rules of the dashboard's expressions, because promtool checks only rules.
     let rules: Vec<String> = expressions()
         .iter()
         .enumerate()

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::*;
 
-/// The paths that the package has to put its files at: else no shell and no `man` finds them.
+/// The paths of the package's files. At other paths neither the shell nor `man` would find them.
 const FILES: [&str; 8] = [
     "usr/bin/redlatch",
     "usr/share/man/man1/redlatch.1.gz",
@@ -16,7 +16,7 @@ const FILES: [&str; 8] = [
     "usr/share/doc/redlatch/examples/grafana/redlatch.json",
 ];
 
-/// Installs the package into a root of its own, and removes it again.
+/// Installs the package into a separate root directory, and removes it again.
 #[test]
 #[ignore = "needs cargo-deb: cargo install cargo-deb --locked"]
 fn debian_package_can_be_installed_and_removed() {
@@ -41,7 +41,7 @@ fn debian_package_can_be_installed_and_removed() {
 
     let dpkg = || {
         let mut command = Command::new("dpkg");
-        // The root folder has no libc6, and belongs to the user who runs the tests.
+        // The root directory has no libc6, and belongs to the user who runs the tests.
         command.args(["--force-depends", "--force-not-root", "--force-script-chrootless"]);
         command.arg(format!("--root={}", root.display()));
         command

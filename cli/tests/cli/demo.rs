@@ -1,7 +1,8 @@
-//! The demo as a user meets it: the built binary, what it prints, how it ends and what it leaves.
+//! The demo as a user runs it: what it prints, how it ends, and that it leaves nothing.
 //!
-//! Each demo runs in a process group of its own, so that whatever it leaves can be found. The
-//! tests of `--real` need a redis-server and take a place of the machine's for servers.
+//! Each demo runs in a process group of its own, so that the test can find processes that it
+//! leaves. The tests of `--real` need a redis-server, and count as tests on real servers, of which
+//! only a few run at a time on a machine.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -12,10 +13,11 @@ use crate::support::signals::in_own_group;
 use crate::support::{Server, ServerLock, drawing, eventually};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// The demo promises ten seconds; the rest is for a machine that is busy with other tests.
+/// The demo should take ten seconds. The limit is longer because other tests may keep the machine
+/// busy.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What the screen shows on any masters, in this order.
+/// What the screen shows with both kinds of masters, in this order.
 const MILESTONES: [&str; 22] = [
     "One lock on five independent Redis masters",
     "quorum, 3 of 5",
@@ -66,7 +68,7 @@ impl Demo {
         Demo { child: command.spawn().expect("the binary was built with this test") }
     }
 
-    /// A demo on real masters, up to the first freeze. The test does not read on.
+    /// Starts a demo on real masters, and reads its output up to the first freeze.
     #[track_caller]
     fn with_a_frozen_node() -> Demo {
         let mut demo = Demo::start(&["--real"]);
@@ -76,7 +78,8 @@ impl Demo {
         demo
     }
 
-    /// The signal that ended the demo. Its servers end as well, the frozen one too.
+    /// Waits for the demo's end, and returns the signal that ended it. Checks that its servers end,
+    /// also the frozen one.
     #[track_caller]
     fn signal_of_its_end(&mut self) -> Option<i32> {
         let mut status = None;
@@ -89,14 +92,15 @@ impl Demo {
         status.and_then(|status| status.signal())
     }
 
-    /// The first line that is not empty; the test does not read the rest of the screen.
+    /// Reads the first line that is not empty, and closes the pipe.
     fn read_one_line_and_leave(&mut self) -> String {
         let screen = self.child.stdout.take().expect("it is taken once");
         let mut lines = BufReader::new(screen).lines().map(|line| line.expect("text"));
         lines.find(|line| !line.is_empty()).expect("a line")
     }
 
-    /// Waits for the demo's end, and checks whether it left a process. Its output fits into a pipe.
+    /// Waits for the demo's end, checks that it left no process, and returns its output (which fits
+    /// into a pipe).
     #[track_caller]
     fn end(mut self) -> Ended {
         let mut status = None;
@@ -128,7 +132,7 @@ impl Demo {
         names.filter(|name| name.starts_with(&start)).collect()
     }
 
-    /// The processes of the demo's group: what it started, and itself while it runs.
+    /// The processes in the demo's group: those that it started, and itself while it runs.
     fn members(&self) -> Vec<u32> {
         let processes = std::fs::read_dir("/proc").expect("Linux has /proc").flatten();
         let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -138,7 +142,8 @@ impl Demo {
 
 impl Drop for Demo {
     fn drop(&mut self) {
-        // The demo may hang, or have left processes: the group is this test's while it has members.
+        // The demo may hang, or have left processes. While the group has members, its number is not
+        // another group's.
         if !self.members().is_empty() {
             let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
             let _ = kill_process_group(group.expect("a child's id is positive"), Signal::KILL);
@@ -147,22 +152,22 @@ impl Drop for Demo {
     }
 }
 
-/// No program can be found by its name.
+/// Lets the demo find no program by its name.
 fn without_programs(command: &mut Command) {
     command.env("PATH", "");
 }
 
-/// The process group of a process; `None` for one that is dead and was not waited for.
+/// The process group of a process; `None` if the process is dead, also if it has not been reaped.
 fn group_of(process: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // After the name, which may contain anything, stand the state, the parent, and the group.
+    // The state, the parent and the group come after the name, which may contain anything.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();
     let lives = !matches!(fields.next()?, "Z" | "X");
     fields.nth(1)?.parse().ok().filter(|_| lives)
 }
 
-/// The text without line breaks and columns.
+/// The text with a single space in place of each line break and other white space.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -225,7 +230,7 @@ fn assert_drawn(picture: &Picture, ended: &Ended) {
     for asks in ["waits ", "extend hangs ", "invoice:43 refused in "] {
         assert!(has(asks), "{asks}: {texts:?}");
     }
-    // Alice's tokens stand in five lanes, and Bob's in three of them.
+    // Alice's tokens are in five lanes, and Bob's in three.
     assert!(count("alice") > 5 && count("bob") > 3, "{texts:?}");
     let screen = one_line(&ended.screen);
     let story = shown(&svg)["story"].as_array().cloned().unwrap_or_default();
@@ -243,10 +248,10 @@ fn assert_drawn(picture: &Picture, ended: &Ended) {
     }
 }
 
-/// What the metadata of a picture says of the story and of the defaults.
+/// The story and the defaults in the metadata of a picture.
 #[track_caller]
 fn shown(svg: &str) -> serde_json::Value {
-    // A picture without metadata gives an empty value.
+    // Without metadata this is an empty value.
     let metadata: serde_json::Value =
         serde_json::from_str(&drawing::metadata(svg)).unwrap_or_default();
     metadata["shows"].clone()
@@ -255,7 +260,7 @@ fn shown(svg: &str) -> serde_json::Value {
 /// The words of a picture, without the figures of its run and without the axis.
 #[track_caller]
 fn words(svg: &str) -> Vec<String> {
-    // Only some runs have the token of an attempt that was refused, or that expired.
+    // Only some runs show a token that was refused or expired.
     let is_rare = |text: &String| ["refused", "expired"].contains(&text.as_str());
     let is_figure = |word: &&str| word.starts_with(|first: char| first.is_ascii_digit());
     let units = ["s", "ms", "\u{b5}s", "s.", "ms."];

@@ -36,7 +36,7 @@ fn a_ca_and_a_client_certificate_in_files_are_all_it_takes() {
         assert!(!said.contains("hunter2") && !said.contains("PRIVATE"), "{said}");
         said
     };
-    // The same ports are asked without TLS.
+    // Asks the same ports without TLS.
     let plain = ports.map(|port| format!("redis://127.0.0.1:{port}")).join(",");
     let asked = run(tool_on(&fleet, &["status"]).env("REDLATCH_SERVERS", plain)).with_code(69);
     // The output wraps the text of each node.

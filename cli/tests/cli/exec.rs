@@ -1,11 +1,11 @@
-//! `redlatch exec` while the lock is healthy: exit codes, waiting for each other, CMD's
+//! `redlatch exec` with a lock that is not lost: exit codes, waiting for the lock, CMD's
 //! environment, and the events.
 
 use std::path::{Path, PathBuf};
 
 use super::*;
 
-/// How a test and a CMD communicate: by files in a directory of a fleet.
+/// A directory through whose files a test and a CMD communicate.
 pub struct Desk(PathBuf);
 
 impl Desk {
@@ -43,7 +43,7 @@ impl Desk {
         eventually(LIMIT, &what, || self.lines(name).iter().any(|it| it == line));
     }
 
-    /// The process whose number stands in that file.
+    /// Waits for the file, and returns the process number in it.
     #[track_caller]
     pub fn process(&self, name: &str) -> u32 {
         self.wait_for(name);
@@ -51,7 +51,7 @@ impl Desk {
     }
 }
 
-/// `exec` of a shell script in the desk's directory.
+/// The command that runs `redlatch exec` with a shell script, in the desk's directory.
 pub fn exec(fleet: &Fleet, desk: &Desk, flags: &[&str], script: &str) -> Command {
     let rest = ["key", "--", "sh", "-c", script];
     let arguments = [&["exec"], flags, &rest].concat();
@@ -60,28 +60,28 @@ pub fn exec(fleet: &Fleet, desk: &Desk, flags: &[&str], script: &str) -> Command
     command
 }
 
-/// A command that starts a script of the desk as a job of its own group, and does not wait for it.
-/// bash has job control without a terminal, and dash has not.
+/// A command line that starts a script of the desk as a background job in a process group of its
+/// own. Uses bash, because dash has no job control without a terminal.
 pub fn apart(script: &str) -> String {
     format!("bash -c 'set -m; sh {script} > /dev/null 2>&1 &'")
 }
 
-/// The state of a process, as in ps; `None` if it is gone. A dead process that was not waited for
-/// counts as gone, too.
+/// The state of a process, as in ps; `None` if the process has ended, also if it has not been
+/// reaped.
 pub fn state_of(process: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let (_, rest) = stat.rsplit_once(')')?;
     rest.trim_start().chars().next().filter(|state| !matches!(state, 'Z' | 'X'))
 }
 
-/// The process whose child it is; `None` if it is gone.
+/// The parent of a process; `None` if the process has ended.
 pub fn parent_of(process: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// The events on stderr. All other lines are CMD's.
+/// The tool's events on stderr. All other lines there are CMD's.
 pub fn events(ended: &Ended) -> Vec<Value> {
     let ours = ended.errors.lines().filter(|line| line.starts_with('{'));
     ours.map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()
@@ -111,7 +111,7 @@ fn a_cmd_that_is_not_there_or_cannot_be_run_is_found_before_anything_is_sent() {
     let script = desk.path("script");
     std::fs::write(&script, "#!/no/such/interpreter\n").expect("the desk can be written");
     make_executable(&script);
-    // The kernel takes the CR of a foreign line end as a part of the interpreter's name.
+    // The kernel takes the CR of a Windows line end as a part of the interpreter's name.
     let foreign = desk.path("foreign");
     std::fs::write(&foreign, "#!/bin/sh\r\nexit 0\r\n").expect("the desk can be written");
     make_executable(&foreign);
@@ -135,7 +135,7 @@ fn a_cmd_that_is_not_there_or_cannot_be_run_is_found_before_anything_is_sent() {
     }
     let said: Vec<String> = monitors.iter().flat_map(|monitor| monitor.lines()).collect();
     assert_eq!(said, [""; 0]);
-    // This run shows that the monitors see what is sent.
+    // A run that does send something shows that the monitors would have seen it.
     run_on(&fleet, &["exec", "key", "--", "true"]).with_code(0);
     assert!(monitors[0].lines().iter().any(|line| line.contains("SET")));
 }
@@ -157,7 +157,7 @@ fn two_execs_of_one_key_run_their_commands_one_after_the_other() {
     let second = exec(&fleet, &desk, &["--json"], "echo second >> log; exit 4");
     let mut second = second;
     let second = Running::start(&mut second);
-    // During that time, clients that do not wait are refused.
+    // Meanwhile clients that do not wait are refused.
     let refused = |flags: &[&str], code| {
         let ended = run(&mut exec(&fleet, &desk, flags, "echo third >> log")).with_code(code);
         assert!(ended.errors.contains("held"), "{ended:?}");
@@ -280,7 +280,7 @@ fn exec_renews_the_lock_of_a_long_cmd_and_reports_it() {
     desk.wait_for("up");
     let holder = held_by_majority(&fleet, "key");
     let renewals = || desk.lines("events").iter().filter(|l| l.contains("renewed")).count();
-    // The third renewal comes after the end of the first ttl.
+    // At the third renewal the first ttl is over.
     eventually(LIMIT, "it is renewed, and again", || renewals() >= 3);
     assert_eq!(held_by_majority(&fleet, "key"), holder);
     desk.put("go");

@@ -1,12 +1,12 @@
 //! `redlatch exec` in a namespace of process numbers, as in a container. Its session and group
-//! began outside and have no number inside, it may be the first process, and /proc may be that of
+//! belong to the outside and have no number inside. It may be process 1, and /proc may be that of
 //! another namespace.
 
 use super::exec::{Desk, apart, events, exec};
 use super::exec_lost::{RECORD, last_deadline, last_moment};
 use super::*;
 
-/// A CMD that never ends and, below it, a process that ignores SIGTERM, in a group of its own.
+/// A CMD that never ends, with a descendant that ignores SIGTERM and has its own group.
 fn endless(fleet: &Fleet, desk: &Desk, flags: &[&str]) -> Command {
     desk.write("below.sh", &format!("trap '' TERM; {RECORD} below; done"));
     let script = format!("echo up > cmd; {}; {RECORD} log; done", apart("below.sh"));
@@ -14,8 +14,8 @@ fn endless(fleet: &Fleet, desk: &Desk, flags: &[&str]) -> Command {
     exec(fleet, desk, &flags, &script)
 }
 
-/// redlatch in a namespace. Its first process is a shell, which runs the script `first` with
-/// redlatch as its arguments.
+/// Runs redlatch in a namespace. Process 1 there is a shell that runs the script `first`, with the
+/// command line of redlatch as its arguments.
 fn contained(fleet: &Fleet, inner: &Command, first: &str, own_proc: bool) -> Command {
     let mut outer = Command::new("unshare");
     outer.args(["--pid", "--fork", "--kill-child"]).args(own_proc.then_some("--mount-proc"));
@@ -26,11 +26,11 @@ fn contained(fleet: &Fleet, inner: &Command, first: &str, own_proc: bool) -> Com
     outer
 }
 
-/// Redlatch is the first process.
+/// redlatch replaces the shell, so it is process 1.
 const FIRST: &str = "exec \"$@\"";
 
-/// Redlatch is not the first process, and that one stays until the deadline has passed. When the
-/// first process ends, everything in its namespace dies.
+/// redlatch is not process 1, which lives until the deadline has passed: when process 1 ends, the
+/// kernel kills everything in its namespace.
 const BESIDE: &str = "\"$@\"; code=$?; sleep 1; exit $code";
 
 /// Runs the command, and checks that CMD is dead before the deadline.

@@ -1,5 +1,5 @@
-//! Edge cases of `redlatch exec`: groups that CMD starts, a CMD that ends while redlatch is
-//! stopped, a lock that is over before CMD is started, and the clock of its end.
+//! Edge cases of `redlatch exec`: process groups that CMD starts, a CMD that ends while redlatch is
+//! stopped, a lock that ends before CMD is started, and suspend.
 
 use super::exec::{Desk, apart, events, exec, names, state_of};
 use super::exec_lost::{
@@ -8,7 +8,7 @@ use super::exec_lost::{
 use super::*;
 use crate::support::{Proxy, Way};
 
-/// The deadline in the first of these lines of JSON that has one.
+/// Waits for the event `acquired` in this log, and returns its deadline.
 fn first_deadline(desk: &Desk, log: &str) -> u64 {
     let told = || desk.lines(log).into_iter().find(|line| line.contains("\"acquired\""));
     eventually(LIMIT, "the lock is held", || told().is_some());
@@ -30,7 +30,7 @@ fn exec_ends_other_process_groups_before_the_deadline() {
 fn lose_under_other_process_groups() -> Vec<LastWords> {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // timeout(1) makes a group, and so does a shell with job control for its background jobs.
+    // timeout(1) makes a process group, and so does a shell with job control for background jobs.
     for name in ["timed", "job"] {
         let text = format!("trap '' TERM; echo $$ > {name}; {RECORD} {name}-log; done");
         desk.write(&format!("{name}.sh"), &text);
@@ -63,12 +63,13 @@ fn exec_sends_sigterm_once_to_each_process() {
     for flags in [&[][..], &["--foreground"]] {
         let fleet = Fleet::start(3);
         let desk = Desk::on(&fleet);
-        // CMD, another process in its group, and a process in a group of its own record their
-        // signals.
+        // Three processes record each SIGTERM: CMD, another process in its group, and one with its
+        // own group.
         let told = |who: &str| {
             format!("trap 'echo {who} >> told' TERM; while [ -e cmd ]; do sleep 0.02; done")
         };
-        // CMD handles a signal at once, and not after a sleep, in which two signals would be one.
+        // CMD uses `wait`, which a signal interrupts. During a `sleep` two signals would count as
+        // one.
         let itself = "trap 'echo itself >> told' TERM; while [ -e cmd ]; do wait; done";
         desk.write("apart.sh", &told("apart"));
         let (apart, beside) = (apart("apart.sh"), told("beside"));
@@ -100,15 +101,16 @@ fn a_daemon_that_left_the_session_is_not_stopped() {
 fn a_cmd_that_begins_a_session_is_stopped_all_the_same() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // CMD is in redlatch's group and does not lead it, so setsid(1) does not fork and goes on as
-    // CMD itself.
+    // With --foreground CMD does not lead a group, so setsid(1) does not fork, and CMD itself gets
+    // a new session.
     let flags = ["-t", "4s", "--no-renew", "--foreground"];
     let mut redlatch = exec(&fleet, &desk, &flags, "exec setsid sleep 60");
     let ended = run(redlatch.stderr(Stdio::null())).with_code(124);
     assert!(ended.took < LIMIT / 2, "{ended:?}");
 }
 
-/// A script that runs `before` and then becomes `redlatch exec`, whose CMD outlives its lock.
+/// A script that runs `before` and then replaces itself by `redlatch exec`, whose CMD outlives its
+/// lock.
 fn script_that_becomes_redlatch(fleet: &Fleet, desk: &Desk, before: &str) -> Command {
     let inner = exec(fleet, desk, &["-t", "4s", "--no-renew"], "echo up >> up; sleep 60");
     let script = format!("{before}\n exec \"$@\"");
@@ -132,7 +134,7 @@ fn background_jobs_of_a_script_that_became_redlatch_survive_the_end_of_cmd() {
     let desk = Desk::on(&fleet);
     let mut killed = 0;
     for run in 0..6 {
-        // The job often starts in the same tick of 10 ms as CMD.
+        // The job often has the same start time as CMD, which /proc shows in units of 10 ms.
         let before = format!("sleep 60 & echo $! > job-{run}");
         let mut script = script_that_becomes_redlatch(&fleet, &desk, &before);
         Running::start(&mut script).end(LIMIT).with_code(124);
@@ -151,8 +153,8 @@ fn background_jobs_of_a_script_that_became_redlatch_survive_the_end_of_cmd() {
 fn exec_leaves_children_of_background_jobs_alive() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // The job starts one process and waits for it, and starts another one without waiting. The
-    // second one gets redlatch as its parent, as orphans of CMD do.
+    // One job starts a process, and a shell that waits for another. The second job starts a
+    // process and ends, so redlatch becomes the parent of that one, as of CMD's orphans.
     let before = "(until [ -e up ]; do sleep 0.01; done
         sleep 60 & echo $! > left
         sh -c 'sleep 60 & echo $! > below; wait') & (until [ -e up ]; do sleep 0.01; done
@@ -192,7 +194,7 @@ fn exec_returns_the_code_of_a_cmd_that_ended_while_redlatch_was_stopped() {
     eventually(LIMIT, "redlatch is stopped", || state_of(redlatch.id()) == Some('T'));
     desk.put("go");
     eventually(LIMIT, "CMD has ended", || state_of(cmd).is_none());
-    // At this moment redlatch would have sent SIGTERM to CMD.
+    // By this moment redlatch would have sent SIGTERM to CMD if it had not been stopped.
     eventually(LIMIT, "its grace begins", || now_ms() > deadline - 4_400);
     redlatch.signal(Signal::CONT);
     redlatch.end(LIMIT).with_code(3);
@@ -209,7 +211,7 @@ fn a_machine_that_was_suspended_wakes_redlatch_at_once() {
     let flags = ["-t", "60s", "--grace", "10s", "--no-renew"];
     let redlatch = Running::start(&mut exec(&fleet, &desk, &flags, script));
     desk.wait_for("up");
-    // CLOCK_BOOTTIME goes on in suspend; the clock of the poller's own timeout does not.
+    // CLOCK_BOOTTIME goes on during a suspend; the clock of the poller's own timeout does not.
     let about = format!("/proc/{}/fdinfo", redlatch.id());
     let sleeps = |text: String| {
         let of_boot = text.lines().any(|line| line == "clockid: 7");
@@ -231,7 +233,7 @@ fn a_machine_that_was_suspended_wakes_redlatch_at_once() {
 fn exec_does_not_start_cmd_under_a_lock_that_is_over() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // The answers come when 14 ms of the lock are left, but CMD has to be dead 20 ms before the
+    // The answers come when 14 ms of the lock are left, but SIGKILL would be due 20 ms before its
     // end.
     let proxies: Vec<Proxy> = fleet.iter().map(|node| Proxy::start(node.address())).collect();
     proxies.iter().for_each(|it| it.delay(Way::ToClient, Duration::from_millis(222)));
@@ -265,8 +267,8 @@ fn a_bound_that_is_shorter_than_the_ttl_leaves_cmd_time_to_run() {
 fn a_lock_is_not_given_back_while_something_of_cmd_may_be_alive() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // A dead process stays in the group for a while, whatever signal it gets: its parent, which has
-    // left the group, does not wait for it. A process that hangs in a disk access does the same.
+    // A dead process stays in the group whatever signal it gets, because its parent, which has left
+    // the group, does not reap it. This imitates a process that hangs in a disk access.
     let script = "trap 'echo told > told' TERM
         sh -c 'sleep 20 & exec setsid sleep 20' > /dev/null 2>&1 &
         echo up > up; while :; do sleep 0.01; done";
@@ -275,7 +277,7 @@ fn a_lock_is_not_given_back_while_something_of_cmd_may_be_alive() {
     desk.wait_for("up");
     stop_majority(&fleet);
     desk.wait_for("told");
-    // The lock could be renewed after all, but a CMD that got SIGTERM is killed all the same.
+    // Now the lock could be renewed, but a CMD that got SIGTERM is killed all the same.
     fleet[0].cont();
     fleet[1].cont();
     let ended = redlatch.end(LIMIT).with_code(124);

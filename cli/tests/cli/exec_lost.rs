@@ -1,29 +1,30 @@
-//! `redlatch exec` whose lock is lost: CMD and what it started are gone before another client can
-//! have the lock.
+//! `redlatch exec` with a lock that is lost: CMD and what it started have to be dead before another
+//! client can get the lock.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::exec::{Desk, events, exec, names, state_of};
 use super::*;
 
-/// Writes the time into a file again and again, while the desk exists. So no process is left of a
-/// test that fails.
+/// Writes the time into a file again and again, while the file `cmd` exists. So the process ends
+/// with the test's directory, even if the test fails.
 pub const RECORD: &str = "while [ -e cmd ]; do date +%s%3N >> ";
 
-/// Stops two of three masters: no majority answers.
+/// Stops two of three masters, so that no majority answers.
 pub fn stop_majority(fleet: &Fleet) {
     fleet[0].stop();
     fleet[1].stop();
 }
 
-/// Continues the masters. They execute what they were sent meanwhile, and none of it stays.
+/// Continues the masters, which execute what they were sent meanwhile, and checks that no key is
+/// left.
 pub fn go_on(fleet: &Fleet) {
     fleet[0].cont();
     fleet[1].cont();
     eventually(LIMIT, "nothing is left on any node", || fleet.keys_everywhere().is_empty());
 }
 
-/// The last moment in a record. The last line may be incomplete.
+/// The last moment in a record, without a last line that is incomplete.
 pub fn last_moment(desk: &Desk, name: &str) -> u64 {
     let full = |line: &String| line.len() == now_ms().to_string().len();
     let lines = desk.lines(name);
@@ -36,13 +37,13 @@ pub fn now_ms() -> u64 {
     u64::try_from(now.as_millis()).expect("it is early enough")
 }
 
-/// The deadline that was in force last.
+/// The last deadline in these events.
 pub fn last_deadline(events: &[Value]) -> u64 {
     let mut told = events.iter().rev().filter_map(|event| event["deadline_unix_ms"].as_u64());
     told.next().expect("it was acquired")
 }
 
-/// When a process of CMD wrote into a log for the last time, and when its lock ended.
+/// When a process of CMD last wrote into its log, and the deadline of the lock.
 pub struct LastWords {
     pub log: String,
     pub last: u64,
@@ -50,19 +51,19 @@ pub struct LastWords {
 }
 
 impl LastWords {
-    /// Why that was too late, if it was.
+    /// How late the last write was, in words; `None` if it was before the deadline.
     fn too_late(&self) -> Option<String> {
         let LastWords { log, last, deadline } = self;
         (last >= deadline).then(|| format!("{log}: {} ms after the deadline", last - deadline))
     }
 }
 
-/// How late a plain timer may be, on a machine that is not too busy for the 250 ms that are left
-/// for CMD to die.
+/// The machine is too busy for the test if a plain timer is later than this: then the 250 ms from
+/// SIGKILL to the deadline may not be enough.
 const IN_TIME: Duration = Duration::from_millis(25);
 
-/// Plays a loss until CMD and what it started were dead before the deadline. They may be late only
-/// where a plain timer was late, too, and then it is played once more.
+/// Runs `lose`, and checks that CMD and what it started were dead before the deadline. If they were
+/// late and a plain timer was late, too, runs it again, at most five times in all.
 #[track_caller]
 pub fn are_dead_before_the_deadline(mut lose: impl FnMut() -> Vec<LastWords>) {
     for _ in 0..5 {
@@ -119,7 +120,7 @@ fn lose_under_a_cmd_that_ignores_sigterm() -> Vec<LastWords> {
     last_words.into()
 }
 
-/// What a process has run so far, by the kernel's count.
+/// The processor time that a process has used so far.
 fn time_on_processors(process: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("it runs");
     let (_, rest) = stat.rsplit_once(')').expect("the name ends");
@@ -128,8 +129,8 @@ fn time_on_processors(process: u32) -> Duration {
     Duration::from_millis(10 * ticks.sum::<u64>())
 }
 
-/// A process that uses much of a processor is scheduled late on a busy machine, so SIGKILL would
-/// come late.
+/// On a busy machine the kernel lets a process that uses much processor time wait, so SIGKILL would
+/// be late.
 #[test]
 fn exec_uses_little_of_a_processor_while_it_waits_for_what_cmd_started() {
     let fleet = Fleet::start(3);
@@ -207,7 +208,7 @@ fn a_lock_that_is_not_renewed_or_has_a_bound_ends_cmd() {
     let desk = Desk::on(&fleet);
     let cases: [(&[&str], &str); 2] = [
         (&["-t", "4s", "--no-renew"], "not_renewed"),
-        // Even on a busy machine a renewal comes so late that --max-hold bounds it.
+        // A renewal comes late enough to be bounded by --max-hold, even on a busy machine.
         (&["-t", "6s", "--max-hold", "7s"], "max_hold"),
     ];
     for (flags, reason) in cases {
@@ -230,7 +231,7 @@ fn a_lock_that_another_takes_away_ends_cmd_at_once() {
     let redlatch = Running::start(&mut exec(&fleet, &desk, &["-t", "60s", "--json"], script));
     desk.wait_for("up");
     for node in 0..2 {
-        // The keys are replaced, as by another holder, so that they are not healed.
+        // Replaces the keys, as another holder would. Deleted keys would be healed.
         fleet[node].command(&["SET", "key", "another's"]);
     }
     let ended = redlatch.end(LIMIT).with_code(124);
@@ -271,8 +272,8 @@ fn exec_says_on_how_many_nodes_its_key_was_deleted_and_that_cmd_is_stopped() {
     }
 }
 
-/// Two masters lose their markers, and nothing else: they may have forgotten the lock, so their
-/// answers prolong nothing.
+/// Two masters lose only their markers. They may have forgotten the lock, so their answers do not
+/// count for a renewal.
 #[test]
 fn exec_that_cannot_renew_names_the_nodes_that_do_not_count() {
     let fleet = Fleet::start(3);

@@ -1,4 +1,4 @@
-//! `redlatch exec` without a reader of its output: the lock is kept and released all the same.
+//! `redlatch exec` whose output has no reader: it renews and releases the lock all the same.
 
 use super::exec::{Desk, exec};
 use super::pipes::{broken_pipe, full_pipe};
@@ -17,7 +17,7 @@ fn exec_ends_and_releases_with_a_full_pipe() {
     // A node that connects late gets the key with the first renewal.
     eventually(LIMIT, "the first node holds it", || fleet[0].get("key").is_some());
     let token = fleet[0].get("key");
-    // The renewal comes after the first line that no reader takes.
+    // A renewal after the first line that could not be written shows that the loop goes on.
     let mut left = fleet[0].pttl("key");
     eventually(LIMIT, "the lock is renewed", || {
         let before = std::mem::replace(&mut left, fleet[0].pttl("key"));
@@ -34,7 +34,7 @@ fn exec_ends_and_releases_with_a_full_pipe() {
 fn exec_ends_and_releases_with_closed_outputs() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // Stderr has no reader, which does not affect CMD.
+    // Stderr has no reader. CMD does not notice that.
     run(exec(&fleet, &desk, &["--json"], "exit 5").stderr(broken_pipe())).with_code(5);
     fleet.wait_empty();
     // Stdout has no reader, which ends CMD.

@@ -8,10 +8,10 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use super::exec::{Desk, apart, exec, parent_of, state_of};
 use super::*;
 
-/// Runs until the file `go` exists, and starts other processes all the time.
+/// A script that runs until the file `go` exists, and starts a new `sleep` all the time.
 const UNTIL_GO: &str = "until [ -e go ]; do sleep 0.01; done";
 
-/// Waits until that process is stopped.
+/// Waits until this process is stopped.
 #[track_caller]
 fn is_stopped(process: u32) {
     eventually(LIMIT, "the process is stopped", || state_of(process) == Some('T'));
@@ -21,7 +21,8 @@ fn is_stopped(process: u32) {
 fn signal_while_exec_waits_ends_it_at_once_and_leaves_nothing() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // Another client holds a majority, so the tool has to release the grant of the third node.
+    // Another client holds the key on a majority, so the tool has to release the third node's
+    // grant.
     for node in 0..2 {
         fleet[node].command(&["SET", "key", "another's"]);
     }
@@ -101,7 +102,7 @@ fn exec_passes_ignored_signals_to_cmd() {
     let redlatch = Running::start(&mut outer);
     desk.wait_for("up");
     redlatch.signal(Signal::HUP);
-    // If SIGHUP is passed on at all, it arrives before WINCH.
+    // If redlatch had passed on SIGHUP, CMD would have got it before WINCH.
     redlatch.signal(Signal::WINCH);
     desk.wait_for_line("log", "WINCH");
     desk.put("go");
@@ -112,8 +113,8 @@ fn exec_passes_ignored_signals_to_cmd() {
 fn cmd_stops_and_goes_on_together_with_redlatch() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // CMD waits in `read`: a shell that is starting a process when it is stopped would not look
-    // stopped.
+    // CMD waits in `read`, because /proc would not show a shell as stopped while it starts a
+    // process.
     let script = "echo $$ > cmd; read line; exit 4";
     let mut command = exec(&fleet, &desk, &[], script);
     let mut redlatch = Running::start(command.stdin(Stdio::piped()));
@@ -153,8 +154,8 @@ fn cmd_that_was_stopped_for_too_long_never_goes_on() {
 fn exec_stops_and_continues_children_of_cmd_with_redlatch() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // Each shell waits in `read`, for a named pipe. A shell in a loop of `sleep` may be in vfork()
-    // when its new child is stopped before its exec: then the shell never looks stopped.
+    // Each shell waits in `read` for a named pipe. A shell in a loop of `sleep` may be in vfork()
+    // while its new child is stopped before its exec: then /proc never shows the shell as stopped.
     desk.write("apart.sh", "echo $$ > apart; read line < go; echo > went");
     let script = format!("echo $$ > cmd; {}; read line < went; exit 4", apart("apart.sh"));
     for flags in [&[][..], &["--foreground"]] {
@@ -165,13 +166,14 @@ fn exec_stops_and_continues_children_of_cmd_with_redlatch() {
         }
         let redlatch = Running::start(&mut exec(&fleet, &desk, &flags, &script));
         let all = [desk.process("cmd"), desk.process("apart"), redlatch.id()];
-        // When the shell that started a stopped group ends, the kernel sends SIGHUP to the group.
+        // Waits until the shell that started the group has ended. If it ended while the group is
+        // stopped, the kernel would send SIGHUP to the group.
         eventually(LIMIT, "that shell has ended", || parent_of(all[1]) == Some(redlatch.id()));
         redlatch.signal(Signal::TSTP);
         all.into_iter().for_each(is_stopped);
         redlatch.signal(Signal::CONT);
-        // The pipe is opened for both directions, so that the open does not wait for ever for a
-        // reader that is gone.
+        // Opens the pipe for both directions, so that the open does not wait for ever if the reader
+        // has ended.
         let go = std::fs::OpenOptions::new().read(true).write(true).open(desk.path("go"));
         go.as_ref().expect("it is there").write_all(b"\n").expect("a pipe takes a byte");
         redlatch.end(LIMIT).with_code(4);

@@ -1,5 +1,5 @@
-//! `redlatch exec` on a terminal: what is typed reaches CMD exactly once, and a shell's job control
-//! sees one job. Also the process group that CMD is in.
+//! `redlatch exec` on a terminal: signals of the keyboard reach CMD exactly once, and a shell's job
+//! control sees one job. Also tests the process group of CMD.
 #![expect(unsafe_code, reason = "a child takes the terminal before it becomes another program")]
 
 use std::fs::File;
@@ -21,13 +21,13 @@ const CTRL_C: &[u8] = b"\x03";
 const CTRL_BACKSLASH: &[u8] = b"\x1c";
 const CTRL_Z: &[u8] = b"\x1a";
 
-/// The other side of a terminal.
+/// The user's end of a terminal.
 pub struct Terminal(File);
 
 impl Terminal {
     /// Starts a command on a terminal of its own, as the first process of a session.
     pub fn start(command: &mut Command) -> (Terminal, Running) {
-        // The descriptor is close-on-exec: the command must not have the test's end.
+        // The descriptor is close-on-exec, because the command must not inherit the test's end.
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let ours = openpt(flags).expect("a terminal");
         grantpt(&ours).and_then(|()| unlockpt(&ours)).expect("it is ours");
@@ -43,14 +43,14 @@ impl Terminal {
         };
         // SAFETY: between fork and exec these are two system calls; nothing is allocated or locked.
         unsafe { command.pre_exec(take_terminal) };
-        // The command is not put into a group of its own: the leader of a group cannot begin a
+        // The command does not get a group of its own, because the leader of a group cannot begin a
         // session.
         let running = Running::spawn(with_default_signals(command));
-        // The test does not read this output; it fits.
+        // The test does not read this output, which fits into the terminal's buffer.
         (Terminal(File::from(ours)), running)
     }
 
-    /// Reads until that text was printed, or echoed.
+    /// Reads until this text was printed or echoed.
     fn wait_for(&mut self, printed: &[u8]) {
         let (mut seen, mut byte) = (Vec::new(), [0]);
         while !seen.ends_with(printed) {
@@ -88,7 +88,7 @@ fn exec_typed_signal_reaches_cmd_once() {
         terminal.type_in(keys);
         log.push(name);
         eventually(LIMIT, name, || desk.lines("log").len() == log.len());
-        // If a second copy of the signal before came at all, it arrives before USR1.
+        // If CMD had got the typed signal twice, the second one would arrive before USR1.
         redlatch.signal(Signal::USR1);
         log.push("USR1");
         eventually(LIMIT, name, || desk.lines("log").len() >= log.len());
@@ -115,8 +115,7 @@ fn exec_sends_no_signal_that_the_terminal_sends() {
     desk.wait_for("up");
     terminal.type_in(CTRL_C);
     terminal.type_in(CTRL_BACKSLASH);
-    // redlatch has handled a typed signal when the terminal has echoed it, and handles USR1 after
-    // it.
+    // When the terminal has echoed a typed signal, redlatch has got it, and handles it before USR1.
     terminal.wait_for(b"^\\");
     redlatch.signal(Signal::USR1);
     assert_eq!(redlatch.end(LIMIT).code(), 9);
@@ -144,8 +143,8 @@ fn exec_on_a_terminal_ends_children_before_the_deadline() {
 fn lose_on_a_terminal() -> Vec<LastWords> {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // The shell dies of SIGTERM at once; its child does not. That child has a child in a group of
-    // its own, as with job control.
+    // SIGTERM ends the shell, but not its child, which has a child in a group of its own, as with
+    // job control.
     let script = format!(
         "echo $$ > cmd; sh -c \"trap '' TERM; echo \\$\\$ > below
         set -m; sh -c 'echo \\$\\$ > further; {RECORD} further-log; done' & set +m
@@ -156,7 +155,7 @@ fn lose_on_a_terminal() -> Vec<LastWords> {
     let started = ["cmd", "below", "further"].map(|name| desk.process(name));
     assert_ne!(group_of(started[2]), redlatch.id());
     desk.wait_for("further-log");
-    // The lock is not renewed, so the keys end at one time on all nodes that have one.
+    // Nothing renews the lock, so the keys end at about the same time on all nodes that have them.
     let over = |node: &Node| Some(now_ms() + u64::try_from(node.pttl("key")).ok()?);
     let ends: Vec<u64> = fleet.iter().filter_map(over).collect();
     let deadline = *ends.iter().min().expect("a majority has the key");
@@ -176,8 +175,8 @@ fn lose_on_a_terminal() -> Vec<LastWords> {
 fn shell_stops_and_continues_exec_and_cmd_as_one_job() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // CMD waits in `read`: a shell that is starting a process when it is stopped would not look
-    // stopped.
+    // CMD waits in `read`, because /proc would not show a shell as stopped while it starts a
+    // process.
     let script = "echo $$ > cmd; read line; exit 4";
     let job = exec(&fleet, &desk, &[], script);
     let shell = "set -m; \"$0\" \"$@\"; echo stopped > shell; \

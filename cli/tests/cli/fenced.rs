@@ -3,7 +3,8 @@
 use super::*;
 use crate::exec::events;
 
-/// A fleet whose nodes an operator has vouched for, because the restart guard has to be on.
+/// Starts a fleet and vouches for its nodes, because with the restart guard on they would not grant
+/// yet.
 fn vouched() -> Fleet {
     let fleet = Fleet::start(3);
     run(&mut on(&fleet, &["init", "--yes"])).with_code(0);
@@ -24,7 +25,8 @@ fn fenced_acquire_prints_the_number_after_the_token() {
     let fence: u64 = fence.parse().expect("a number");
     run(&mut on(&fleet, &["release", "deploy", token])).with_code(0);
     let next = run(&mut on(&fleet, &["acquire", "--fenced", "--json", "deploy"])).with_code(0);
-    // Usually the next number; a greater one if the counters began in two different seconds.
+    // This is usually the next number, but a greater one if the counters of two nodes began in
+    // different seconds.
     assert!(next.json()["fence"].as_u64().expect("a number") > fence, "{next:?}");
     let other = run(&mut on(&fleet, &["acquire", "--json", "other"])).with_code(0);
     assert!(other.json().get("fence").is_none(), "{other:?}");
@@ -56,7 +58,8 @@ fn fenced_set_has_a_number_for_each_key_in_the_order_of_the_command_line() {
     let first = run(&mut on(&fleet, &["acquire", "--fenced", "a"])).with_code(0);
     let (token, _) = first.out.trim().split_once(' ').expect("two words");
     run(&mut on(&fleet, &["release", "a", token])).with_code(0);
-    // The counter of `a` is ahead of that of `b`, which begins with the time of its first use.
+    // Makes the numbers of `a` greater than those of `b`, whose counter begins with the time of its
+    // first use.
     for node in fleet.iter().filter(|node| node.get("redlatch:fence:{a}").is_some()) {
         node.command(&["INCRBY", "redlatch:fence:{a}", "1000000000000"]);
     }
@@ -87,7 +90,7 @@ fn fenced_set_has_a_number_for_each_key_in_the_order_of_the_command_line() {
     assert_eq!(fences.as_object().map(|it| it.len()), Some(2));
     let acquired = events(&ended).into_iter().find(|event| event["event"] == "acquired");
     assert_eq!(acquired.expect("it was acquired")["fences"], fences);
-    // An exec inside another one gets none of the outer one's numbers.
+    // An exec does not pass on the numbers of an outer exec.
     let mut plain = on(&fleet, &["exec", "c", "-c", "echo \"<${REDLATCH_FENCES-none}>\""]);
     let ended = run(plain.env("REDLATCH_FENCES", "{}")).with_code(0);
     assert_eq!(ended.out, "<none>\n");

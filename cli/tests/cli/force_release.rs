@@ -1,4 +1,4 @@
-//! `force-release`: deletes exactly what it has shown, after asking.
+//! `force-release`: deletes exactly the values that it has shown, after it has asked.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -28,7 +28,7 @@ fn force_release_deletes_a_lock_of_any_client_and_says_which() {
     let free = run_on(&fleet, &["force-release", "--yes", "key"]).with_code(0);
     assert_eq!(free.out, "nothing to delete: the key is free\n");
 
-    // Values of other programs, long or short, different on each node.
+    // Values of other programs: empty, with a line end, and very long.
     let long = "x".repeat(5000);
     for (node, value) in fleet.iter().zip(["", "a\r\nb", &long]) {
         set(node, value);
@@ -60,7 +60,7 @@ fn force_release_without_a_terminal_or_yes_sends_nothing() {
     assert_eq!(values(&fleet, "key"), [Some("x".to_owned())]);
 }
 
-/// `force-release` on a terminal, up to its question.
+/// `force-release` on a terminal, after it has asked its question.
 struct Asked {
     screen: File,
     shown: String,
@@ -75,7 +75,7 @@ impl Asked {
         command.stdin(theirs.try_clone().expect("it can be cloned")).stderr(theirs);
         command.env("NO_COLOR", "1");
         let tool = Running::start(&mut command);
-        // The command keeps the programs' end of the terminal open.
+        // Closes the test's copy of the tool's end of the terminal, which `command` holds.
         drop(command);
         let (mut screen, mut seen, mut byte) = (File::from(ours), Vec::new(), [0]);
         while !seen.ends_with(b"exactly what is shown:\r\n") {
@@ -145,7 +145,7 @@ fn force_release_names_nodes_that_it_did_not_reach_and_needs_a_quorum() {
     let told = format!("not deleted on {}: not connected", label(&fleet[0]));
     assert!(ended.errors.contains(&told), "{ended:?}");
 
-    // A key of another type is no lock, and stays.
+    // A key of another type is not a lock, so it stays.
     assert!(fleet[1].command(&["RPUSH", "key", "x"]) == support::Value::Int(1));
     let ended = run_on(&fleet, &["force-release", "-y", "key"]).with_code(1);
     assert!(ended.errors.contains("holds a value that is not a lock"), "{ended:?}");

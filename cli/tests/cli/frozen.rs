@@ -1,10 +1,11 @@
-//! The tool beside a node that is frozen: it waits for what it needs, and says what may be left.
+//! The tool while a node is frozen: it waits only for the answers that it needs, and says where a
+//! key may be left.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 
-/// A node timeout that nothing should wait for.
+/// A node timeout that is so long that a test notices if the tool waits for it.
 const PATIENT: &str = "10s";
 
 /// As `tool_on`, with the node timeout of these tests.
@@ -15,7 +16,7 @@ fn patient_tool_on(fleet: &Fleet, arguments: &[&str]) -> Command {
     command
 }
 
-/// The shortest of five runs, each with a key of its own.
+/// The duration of the shortest of five runs, each with another key.
 #[track_caller]
 fn shortest(fleet: &Fleet, before: &[&str], after: &[&str]) -> Duration {
     static KEYS: AtomicU32 = AtomicU32::new(0);
@@ -27,8 +28,8 @@ fn shortest(fleet: &Fleet, before: &[&str], after: &[&str]) -> Duration {
     (0..5).map(run).min().expect("it ran")
 }
 
-/// Starts the tool until all nodes hold the key `job` for it: on a busy machine a node may be
-/// connected too late to be asked.
+/// Starts the tool, and waits until all nodes hold the key `job`. Starts it again if a node was
+/// connected too late to be asked, as on a busy machine.
 #[track_caller]
 fn held_on_all_nodes(fleet: &Fleet, arguments: &[&str]) -> Running {
     let is_held = || values(fleet, "job").iter().all(Option::is_some);
@@ -67,7 +68,7 @@ fn a_node_that_froze_under_the_lock_delays_the_exit_code_by_50_ms_and_is_named()
     for json in [true, false] {
         let mut arguments = vec!["exec", "-t", "30s"];
         arguments.extend(json.then_some("--json"));
-        // The command runs for longer than the time after which a silent connection is replaced.
+        // CMD runs for longer than the time after which the client replaces a silent connection.
         arguments.extend(["job", "--", "sleep", "1.5"]);
         let tool = held_on_all_nodes(&fleet, &arguments);
         fleet[2].stop();
@@ -96,7 +97,8 @@ fn a_node_that_comes_back_while_the_tool_waits_gets_its_release() {
     let script =
         format!("kill -STOP {0}; sleep 1.2; (sleep 0.02; kill -CONT {0}) &", fleet[2].pid());
     let arguments = ["exec", "-t", "30s", "job", "--", "sh", "-c", &script];
-    // The tool waits for 50 ms. On a busy machine the node may come back later.
+    // The tool waits for only 50 ms. On a busy machine the node may come back later, so this is
+    // tried several times.
     let comes_back_in_time = || {
         let ended = run(&mut patient_tool_on(&fleet, &arguments)).with_code(0);
         if !ended.errors.is_empty() {

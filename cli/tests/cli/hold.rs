@@ -6,7 +6,7 @@ use super::exec_terminal::Terminal;
 use super::status::terminal;
 use super::*;
 
-/// `hold` with a pipe on stdin, which stays open, once the lock is held.
+/// A `hold` that holds its lock, with a pipe on stdin that stays open.
 struct Holding {
     tool: Running,
     token: String,
@@ -92,14 +92,14 @@ fn hold_that_loses_its_lock_ends_with_124_in_time() {
     assert!(ended.errors.contains("the lock is lost"), "{ended:?}");
     fleet.iter().for_each(|node| drop(node.command(&["DEL", "key"])));
 
-    // Not lost yet, but not renewed either: hold ends before the deadline of the last renewal.
+    // If no majority answers, the lock is not renewed, and hold ends before its deadline.
     let holding = Holding::start(&mut tool_on(&fleet, &["hold", "-t", "2s", "key"]));
     let (frozen, timer) = (Instant::now(), PlainTimer::start());
     fleet[0].stop();
     fleet[1].stop();
     let ended = holding.tool.end(LIMIT).with_code(124);
-    // The ttl counts from a moment before the freeze, and hold ends a twelfth of the ttl before its
-    // end.
+    // The ttl counts from before the freeze, and hold ends a twelfth of the ttl before the
+    // deadline.
     let limit = timer.limit(Duration::from_millis(1950));
     assert!(frozen.elapsed() < limit, "{:?}", frozen.elapsed());
     assert!(ended.errors.contains("ends in"), "it warned: {ended:?}");
@@ -144,7 +144,7 @@ fn hold_in_the_background_does_not_read_its_terminal() {
     let fleet = Fleet::start(1);
     let (screen, theirs) = terminal();
     let mut command = tool_on(&fleet, &["hold", "key"]);
-    // No session has this terminal, so no group is in its foreground, and hold does not read it.
+    // The terminal belongs to no session, so hold is not in its foreground and does not read it.
     let holding = Running::start(command.stdin(theirs));
     eventually(LIMIT, "the lock is held", || values(&fleet, "key")[0].is_some());
     rustix::io::write(&screen, b"\x04").expect("the terminal is open");

@@ -1,4 +1,4 @@
-//! `hold` whose token nobody can read: the lock is not kept for a reader that is not there.
+//! `hold` whose token cannot be printed: it releases the lock.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -9,7 +9,7 @@ use super::*;
 /// The two ways to run `hold`: with text and with JSON as its output.
 const WAYS: [&[&str]; 2] = [&["hold", "key"], &["hold", "--json", "key"]];
 
-/// Many times less than the ttl, and than the bound of the hold.
+/// Much shorter than the ttl: a hold that ends within this has released its lock itself.
 const SOON: Duration = Duration::from_secs(15);
 
 #[track_caller]

@@ -1,4 +1,4 @@
-//! `init`: fresh nodes grant from then on, for every process, and no node is vouched for by
+//! `init`: fresh nodes grant from then on, for every client, and the tool vouches for no node by
 //! mistake.
 
 use std::fs::File;
@@ -23,7 +23,7 @@ fn label(node: &Node) -> String {
 const WAY_OUT: &str = "redlatch init: on masters that are new, and that no client has used yet, it \
     makes their grants count at once\n";
 
-/// What comes before the way out, and stands alone where a lock may be live.
+/// The end of the line before the tip. Only this line is printed if a lock may be live.
 const WAIT: &str = " s: nothing else is needed\n";
 
 /// The node marker of every node.
@@ -31,9 +31,8 @@ fn markers(fleet: &Fleet) -> Vec<String> {
     values(fleet, "redlatch:node").into_iter().map(Option::unwrap_or_default).collect()
 }
 
-/// Runs the tool until it is refused by nodes that are new, and names the way out. If a node is
-/// connected late on a busy machine, too few nodes are known to be in quarantine, and another cause
-/// is reported.
+/// Runs the tool until new nodes refuse it and it prints the tip. On a busy machine a node may be
+/// connected late. Then the tool knows of too few nodes in quarantine, and reports another cause.
 #[track_caller]
 fn refused_with_way_out(fleet: &Fleet, words: &[&str]) -> Ended {
     let mut refused = None;
@@ -47,21 +46,21 @@ fn refused_with_way_out(fleet: &Fleet, words: &[&str]) -> Ended {
     refused.expect("it ran")
 }
 
-/// No client has met these nodes.
+/// Deletes the node markers, as if no client had ever used these nodes.
 fn forget_markers(fleet: &Fleet) {
     fleet.iter().for_each(|node| drop(node.command(&["DEL", "redlatch:node"])));
 }
 
-/// After a clean restart of masters that keep their keys the first client sees the restart. Later
-/// ones see only that the marker was written lately. None of them may take that for new masters:
-/// the lock of another client may be live.
+/// After a clean restart of masters that keep their keys, the first client sees the restart. Later
+/// clients see only that the marker was written lately. None of them may take these masters for
+/// new, because the lock of another client may be live.
 #[test]
 fn init_is_not_named_after_a_restart_and_the_first_hint_is_to_wait() {
     let fleet = Fleet::with(3, &["--appendonly", "yes", "--appendfsync", "always"]);
     run(&mut guarded(&fleet, &["init", "--yes"])).with_code(0);
     let token = run(&mut guarded(&fleet, &["acquire", "-t", "60s", "deploy"])).with_code(0).out;
     fleet.iter().for_each(Node::restart);
-    // The nodes have been up for a while, so not their uptime keeps them from granting.
+    // Waits, so that it is not the nodes' uptime that keeps them from granting.
     let is_up = |node: &Node| node.info("uptime_in_seconds").parse::<u64>().is_ok_and(|s| s >= 4);
     eventually(LIMIT, "they have been up for a while", || fleet.iter().all(is_up));
     let status = || run(&mut guarded(&fleet, &["status"])).with_code(69);
@@ -175,14 +174,14 @@ fn init_names_nodes_that_do_not_take_the_marker_and_needs_a_quorum() {
     assert_eq!(fleet[3].get("redlatch:node"), before, "a minority was written to");
 }
 
-/// `init` on a terminal, up to its question.
+/// `init` on a terminal, after it has asked its question.
 struct Asked {
     screen: File,
     tool: Running,
 }
 
 impl Asked {
-    /// The question, which has to be about every node: a node that connects late is not in it.
+    /// Runs `init` until its question is about every node. A node that connects late is not in it.
     fn on(fleet: &Fleet) -> Asked {
         loop {
             let (asked, nodes) = Asked::once_on(fleet);
@@ -193,13 +192,13 @@ impl Asked {
         }
     }
 
-    /// The question, and how many nodes it is about.
+    /// Runs `init` once up to its question, and returns how many nodes the question is about.
     fn once_on(fleet: &Fleet) -> (Asked, usize) {
         let (ours, theirs): (OwnedFd, File) = terminal();
         let mut command = guarded(fleet, &["init"]);
         command.stdin(theirs.try_clone().expect("it can be cloned")).stderr(theirs);
         let tool = Running::start(&mut command);
-        // The command keeps the programs' end of the terminal open.
+        // Closes the test's copy of the tool's end of the terminal, which `command` holds.
         drop(command);
         let mut asked = Asked { screen: File::from(ours), tool };
         let text = asked.read_up_to("for every client:\r\n");
@@ -243,13 +242,13 @@ fn a_node_that_forgets_during_the_question_is_not_vouched_for() {
     let fleet = Fleet::start(3);
     let asked = Asked::on(&fleet);
     assert!(fleet[1].command(&["FLUSHALL"]).is_ok());
-    // The node answers PING after it has notified the tool of the flush.
+    // When the node has answered PING, it has notified the tool of the flush.
     let _ = fleet[1].command(&["PING"]);
     let ended = asked.answer("yes\n", 125);
     let told = format!("{} changed while you were asked: it was flushed", label(&fleet[1]));
     assert!(ended.errors.contains(&told), "{ended:?}");
     assert!(markers(&fleet).iter().all(|marker| !marker.contains("vouched")));
-    // A node that restarts is back in time for the tool to notice, or does not take the marker.
+    // If a node restarts, the tool notices that, or the node does not accept the marker.
     let mut asked = Asked::on(&fleet);
     fleet[2].restart();
     asked.screen.write_all(b"yes\n").expect("the terminal is open");
@@ -264,7 +263,8 @@ fn persistent_nodes_that_restart_with_their_marker_grant_at_once() {
     const LONG: [&str; 4] = ["--max-ttl", "20s", "-t", "15s"];
     run(guarded(&fleet, &["init", "--yes"]).args(LONG)).with_code(0);
     for (node, marker) in fleet.iter().zip(markers(&fleet)) {
-        // The marker of a node that restarts counts from when it was first written.
+        // Makes the marker seem older: the age of a node counts from when its marker was first
+        // written, also over a restart.
         let mut words: Vec<&str> = marker.split(' ').collect();
         words[3] = "1000000";
         assert!(node.command(&["SET", "redlatch:node", &words.join(" ")]).is_ok());
@@ -289,7 +289,7 @@ fn persistent_nodes_that_restart_with_their_marker_grant_at_once() {
     run(guarded(&fleet, &["acquire", "-n", "other"]).args(LONG)).with_code(69);
     watch.kill().expect("it is our child");
     watch.wait().expect("it is our child");
-    // Without such a client a process cannot know whether the marker is the node's own.
+    // Without such a client no process knows whether the marker is the node's own.
     fleet.iter().for_each(Node::restart);
     let late = ["acquire", "-n", "--persistent-nodes", "late"];
     eventually(LIMIT, "it says why, and to wait", || {

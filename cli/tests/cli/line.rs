@@ -1,4 +1,4 @@
-//! Waiting in line, as a script meets it.
+//! Waiting in line, with the tool.
 
 use super::*;
 use crate::exec::events;

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The rows below the headings.
+/// The rows of the table, without the headings.
 fn rows(ended: &Ended) -> Vec<Vec<&str>> {
     let lines = ended.out.lines().skip(1);
     lines
@@ -15,7 +15,7 @@ fn token_of(owner: &str) -> String {
     format!("{}:{owner}", foreign_token())
 }
 
-/// Takes the lock on the last of the arguments as this owner, on all nodes.
+/// Acquires the lock on the key that is the last argument, with this owner, on all nodes.
 pub fn owned(fleet: &Fleet, owner: &str, arguments: &[&str]) -> String {
     let (key, flags) = (arguments.last().expect("a key"), ["acquire", "--owner", owner]);
     let ended = run_on(fleet, &[&flags, arguments].concat()).with_code(0);
@@ -113,7 +113,7 @@ fn list_takes_a_pattern_after_the_prefix_and_the_prefix_is_none() {
     assert_eq!(keys(&["*:invoice:?"]), ["a1:invoice:3", "a[1]:invoice:1", "a[1]:invoice:2"]);
 }
 
-/// More than one portion, and more than may be inspected at once.
+/// Uses more keys than one portion has, and more locks than inspections that are in flight.
 #[test]
 fn list_finds_the_locks_among_thousands_of_keys() {
     let fleet = Fleet::start(3);
@@ -217,7 +217,7 @@ fn list_names_the_right_that_it_lacks() {
     assert!(without.errors.contains("'scan' command"), "{without:?}");
     let without = with(&["+scan", "+pttl", "-getrange"]).with_code(69);
     assert!(without.errors.contains("'getrange' command"), "{without:?}");
-    // Now rights are missing that the client itself needs.
+    // Now the user lacks rights that the client itself needs.
     let without = with(&["+scan", "+pttl", "+getrange"]).with_code(69);
     assert!(without.out.contains("  lock:a  not known"), "{without:?}");
     let no_quorum = "redlatch: no quorum: needed 1 of 1: ";

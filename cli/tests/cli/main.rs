@@ -1,10 +1,10 @@
-//! The command-line tool as a script meets it: the built binary on real servers, its output and its
+//! The command-line tool as a script uses it: the built binary on real servers, its output and its
 //! exit codes.
 //!
-//! These machines are shared, and the tests pass at a load of twenty and more. A tool goes on when
-//! a quorum of nodes is connected, and ends when a majority has answered: a test waits for a node
-//! that need not be among them. If a rule is about time, the tests check the order of events, or a
-//! bound ten times the expected time. A tool that does not end is killed, by its own id, when its
+//! The tests have to pass on a shared machine at a load of twenty and more. The tool goes on when a
+//! quorum of nodes is connected, and ends when a majority has answered. So if a test needs a
+//! certain node, it waits for that node. If a rule is about time, the tests check the order of
+//! events, or a bound of ten times the expected time. A tool that does not end is killed when its
 //! handle is dropped.
 
 #![allow(clippy::disallowed_methods, reason = "tests wait for other processes, on a real clock")]
@@ -68,11 +68,11 @@ use serde_json::Value;
 use support::signals::{in_own_group, with_default_signals};
 use support::{Dice, Fleet, Node, PlainTimer, SECOND, SOON, despite_stalls, eventually};
 
-/// How long a tool may take if it has nothing to wait for. Many times what it needs.
+/// How long a tool may take if it has nothing to wait for: many times what it needs.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The tool with these arguments, none of its variables in its environment, and no file of the
-/// machine.
+/// The tool with these arguments, but without its environment variables and the machine's
+/// configuration file.
 fn tool(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_redlatch"));
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -86,11 +86,11 @@ fn tool(arguments: &[&str]) -> Command {
     command
 }
 
-/// A node timeout that no healthy node misses, however busy the machine is.
+/// A node timeout that no healthy node exceeds, however busy the machine is.
 const NODE_TIMEOUT: &str = "5s";
 
-/// The tool on the nodes of this fleet: a verb and its flags, without the restart guard (these
-/// servers are seconds old), and with a node timeout that no healthy node misses.
+/// The tool with a verb and its flags, on the nodes of this fleet. It runs without the restart
+/// guard, because these servers have just been started, and with [`NODE_TIMEOUT`].
 fn tool_on(fleet: &Fleet, arguments: &[&str]) -> Command {
     let (verb, rest) = arguments.split_first().expect("a verb");
     let mut command = tool(&[verb, "--no-restart-guard", "--node-timeout", NODE_TIMEOUT]);
@@ -110,7 +110,7 @@ fn run_on(fleet: &Fleet, arguments: &[&str]) -> Ended {
     run(&mut tool_on(fleet, arguments))
 }
 
-/// A running tool. Its output is read as it comes.
+/// A running tool. Threads read its output as it comes.
 struct Running {
     started: Instant,
     child: Child,
@@ -132,13 +132,13 @@ struct Ended {
 
 impl Running {
     /// Starts the command in a process group of its own, with the default action for every signal.
-    /// Outputs that are not piped, or are taken before, are not read.
+    /// Reads its outputs, except those that are not piped or that the test has taken.
     #[track_caller]
     fn start(command: &mut Command) -> Running {
         Running::spawn(in_own_group(command))
     }
 
-    /// Starts the command without changes.
+    /// Starts the command as it is.
     #[track_caller]
     fn spawn(command: &mut Command) -> Running {
         let started = Instant::now();
@@ -152,7 +152,7 @@ impl Running {
         self.child.id()
     }
 
-    /// Sends the tool a signal. It was not waited for yet, so its id is its own.
+    /// Sends the tool a signal. The tool has not been reaped, so its number is its own.
     #[track_caller]
     fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.id()).ok().and_then(Pid::from_raw);
@@ -180,13 +180,13 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // A tool that hangs in a failed test is killed. For one that has ended this does nothing.
+        // Kills a tool that hangs in a failed test. If the tool has ended, this does nothing.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Reads to the end on another thread: a full pipe would keep the tool from ending.
+/// Reads to the end on another thread, because a full pipe would keep the tool from ending.
 fn reader(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -203,7 +203,7 @@ impl Ended {
             .unwrap_or_else(|| 128 + self.status.signal().expect("a code or a signal"))
     }
 
-    /// Insists on this exit code.
+    /// Asserts this exit code.
     #[track_caller]
     fn with_code(self, code: i32) -> Ended {
         assert_eq!(self.code(), code, "{self:?}");
@@ -233,7 +233,7 @@ fn values(fleet: &Fleet, key: &str) -> Vec<Option<String>> {
     fleet.iter().map(|node| node.get(key).map(text)).collect()
 }
 
-/// Waits until a majority of the nodes has one token at this key, and returns it.
+/// Waits until a majority of the nodes has the same token at this key, and returns the token.
 #[track_caller]
 fn held_by_majority(fleet: &Fleet, key: &str) -> String {
     let mut found = None;
@@ -252,8 +252,8 @@ fn nothing_is_left(fleet: &Fleet) {
     eventually(10 * SECOND, "nothing is left on any node", || fleet.keys_everywhere().is_empty());
 }
 
-/// Waits until every node holds that token at the key. A tool ends when it has a majority, maybe
-/// before the last node has read the request, or without a node that is connected late.
+/// Waits until every node holds this token at the key. The tool may end before: when it has a
+/// majority, the last node may not have read the request, or may not be connected.
 #[track_caller]
 fn is_held_everywhere(fleet: &Fleet, key: &str, token: &str) {
     give_to_late_nodes(fleet, key, token);
@@ -261,8 +261,8 @@ fn is_held_everywhere(fleet: &Fleet, key: &str, token: &str) {
     eventually(LIMIT, "every node holds the token", || values(fleet, key) == held);
 }
 
-/// Takes the lock on the last of the arguments with the tool. Returns its token when all nodes hold
-/// it.
+/// Acquires the lock on the key that is the last argument, with the tool. Returns the token when
+/// all nodes hold it.
 #[track_caller]
 fn acquired(fleet: &Fleet, arguments: &[&str]) -> String {
     let key = arguments.last().expect("a key");
@@ -276,8 +276,9 @@ fn acquired(fleet: &Fleet, arguments: &[&str]) -> String {
     token.to_string()
 }
 
-/// On a busy machine a node may be connected so much later than the others that `acquire` leaves it
-/// out. The tests that go on from a lock on all nodes give it the key. A majority has to have it.
+/// Writes the key to nodes that lack it, and checks that a majority had it. On a busy machine a
+/// node may be connected so late that `acquire` leaves it out, but many tests need a lock on all
+/// nodes.
 fn give_to_late_nodes(fleet: &Fleet, key: &str, token: &str) {
     let own = values(fleet, key).iter().filter(|value| value.as_deref() == Some(token)).count();
     assert!(own > fleet.len() / 2, "{own} of {} nodes hold the token of {key:?}", fleet.len());

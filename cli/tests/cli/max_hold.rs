@@ -1,5 +1,5 @@
 //! How long `exec` and `hold` hold a lock: as long as CMD and their process live, or for the time
-//! that an operator gives.
+//! of `--max-hold`.
 
 use super::exec::{Desk, exec};
 use super::*;
@@ -8,7 +8,7 @@ use super::*;
 fn max_hold_none_renews_until_cmd_ends_or_the_process_dies() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // For several ttls the lock stays CMD's.
+    // CMD keeps the lock for several ttls.
     let script = "echo up > up; while [ ! -e go ]; do sleep 0.05; done; exit 3";
     let redlatch = Running::start(&mut exec(&fleet, &desk, &["-t", "2s"], script));
     desk.wait_for("up");
@@ -19,7 +19,7 @@ fn max_hold_none_renews_until_cmd_ends_or_the_process_dies() {
     redlatch.end(LIMIT).with_code(3);
     fleet.wait_empty();
 
-    // Nothing renews the lock of a dead process: its key expires.
+    // Nothing renews the lock of a killed process, so its key expires.
     for arguments in [&["exec", "-t", "2s", "key", "sleep", "60"][..], &["hold", "-t", "2s", "key"]]
     {
         let redlatch = Running::start(&mut tool_on(&fleet, arguments));

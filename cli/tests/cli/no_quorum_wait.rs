@@ -1,4 +1,5 @@
-//! `--no-quorum-wait`: the wait ends while no quorum can be asked, and only then.
+//! `--no-quorum-wait`: limits the wait while no quorum can be asked, and does not limit it
+//! otherwise.
 
 use super::*;
 
@@ -35,7 +36,8 @@ fn no_quorum_wait_ends_where_the_quorum_is_lost_during_the_wait() {
     }
     for mut waiter in waiters(&fleet, &BRIEF) {
         let waiting = Running::start(&mut waiter);
-        // The wait is longer than the bound: time in which a quorum answers does not count.
+        // Waits for longer than the limit, to show that time in which a quorum answers does not
+        // count.
         std::thread::sleep(Duration::from_millis(900));
         fleet[0].stop();
         fleet[1].stop();

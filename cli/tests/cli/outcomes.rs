@@ -1,9 +1,9 @@
-//! The exit codes of `release`, `exec` and `hold` where the lock was lost before its release.
+//! The exit codes of `release`, `exec` and `hold` if the lock was lost before its release.
 
 use super::exec::{Desk, exec, state_of};
 use super::*;
 
-/// Gives the key to another client on the nodes from the second one on.
+/// Gives the key to another client on all nodes but the first.
 fn take_from_majority(fleet: &Fleet, key: &str) {
     for node in fleet.iter().skip(1) {
         assert!(node.command(&["SET", key, "another's", "PX", "60000"]).is_ok());
@@ -19,7 +19,7 @@ fn release_of_a_lock_that_a_majority_lost_is_1_whichever_node_answers_first() {
     let fleet = Fleet::start(3);
     for round in 0..12 {
         let token = acquired(&fleet, &["deploy"]);
-        // In each round another node still holds the lock.
+        // In each round a different node still holds the lock.
         for node in (0..3).filter(|node| node % 3 != round % 3) {
             let taken = round % 2 == 0;
             let change = ["SET", "deploy", "another's", "PX", "60000"];
@@ -35,9 +35,9 @@ fn release_of_a_lock_that_a_majority_lost_is_1_whichever_node_answers_first() {
     }
 }
 
-/// Takes the lock, and takes it away while the tool is stopped: its command ends, or it is told to
-/// end, before it can notice the loss. Returns its end and its last event. On a busy machine the
-/// nodes may answer later than the tool waits for them at its end: then all is done again.
+/// Runs the tool, and takes its lock away while the tool is stopped, so that its command ends, or a
+/// signal asks it to end, before it can notice the loss. Returns its end and its last event. On a
+/// busy machine the nodes may answer after the tool's last wait: then this tries again.
 #[track_caller]
 fn lost_at_the_end(
     fleet: &Fleet,

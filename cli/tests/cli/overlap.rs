@@ -1,9 +1,10 @@
-//! Two wrappers run one command, over and over, while wrappers and masters are killed at random.
-//! The command itself checks whether another instance of it is alive, and never finds one.
+//! Two sides run one command under `redlatch exec` (a wrapper), again and again, while wrappers and
+//! masters are killed at random. The command itself checks whether another instance of it runs, and
+//! must never find one.
 //!
-//! The check is a file lock. The kernel releases it when the process dies and not before, so no two
-//! clocks are compared. `REDLATCH_TEST_OVERLAP_RUNS=1000` makes 1000 runs; without it there are as
-//! many as take a few seconds.
+//! The check is a file lock, which the kernel releases when the process dies and not before. So the
+//! test need not compare two clocks. `REDLATCH_TEST_OVERLAP_RUNS=1000` makes 1000 runs; the default
+//! takes a few seconds.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -15,8 +16,8 @@ use super::*;
 const RUNS: usize = 40;
 const NODES: usize = 5;
 
-/// The wrappers' command. Only this very process holds the file. What it starts does not, because
-/// that may outlive a wrapper which is killed.
+/// The wrappers' command. Only the shell itself holds the file lock, and not the processes that it
+/// starts, because these may outlive a wrapper that is killed.
 const CMD: &str = "exec 9>>alone; flock -n 9 || echo \"overlap $REDLATCH_TOKEN\" >> log
     echo \"begin $REDLATCH_TOKEN\" >> log; sleep $WORK 9>&-; echo \"end $REDLATCH_TOKEN\" >> log";
 
@@ -30,7 +31,7 @@ struct Tally {
     no_quorum: usize,
 }
 
-/// Starts wrappers until there were enough runs.
+/// Starts one wrapper after the other until there were enough runs.
 fn wrap(fleet: &Fleet, desk: &Desk, seed: u64, begun: &AtomicUsize, runs: usize) -> Tally {
     let (mut dice, mut tally) = (Dice::new(seed), Tally::default());
     while begun.fetch_add(1, Ordering::Relaxed) < runs {
@@ -39,7 +40,7 @@ fn wrap(fleet: &Fleet, desk: &Desk, seed: u64, begun: &AtomicUsize, runs: usize)
         let mut command = tool(&arguments);
         command.args(["sh", "-c", CMD]).current_dir(desk.path(""));
         command.env("REDLATCH_SERVERS", fleet.urls().join(","));
-        // Now and then the work is so long that the lock can be lost before its end.
+        // Some runs are so long that the lock can be lost before their end.
         let work = if dice.below(15) == 0 { 1500 } else { dice.below(100) };
         command.env("WORK", format!("{}.{:03}", work / 1000, work % 1000));
         let mut wrapper = Running::start(&mut command);
@@ -64,8 +65,8 @@ fn wrap(fleet: &Fleet, desk: &Desk, seed: u64, begun: &AtomicUsize, runs: usize)
     tally
 }
 
-/// Stops, continues, kills and restarts masters. Now and then a majority is stopped. Only one
-/// master at a time is killed, because Redlock does not allow for many that forget.
+/// Stops, continues, kills and restarts masters, and sometimes stops a majority. Kills only one
+/// master at a time, because Redlock is not safe if several masters lose their keys.
 fn disturb(fleet: &Fleet, seed: u64, over: &AtomicBool) -> usize {
     let mut dice = Dice::new(seed);
     let mut disturbances = 0;
@@ -91,7 +92,8 @@ fn disturb(fleet: &Fleet, seed: u64, over: &AtomicBool) -> usize {
                 pause(dice.below(300));
                 fleet[first].cont();
             }
-            // The other masters hold the keys that this one forgot, until it may grant again.
+            // Restarts a master only some time after the last one, so that the restart guard lets
+            // only one master at a time be without its keys.
             _ if last_restart.elapsed() > 2 * SECOND => {
                 fleet[first].restart();
                 last_restart = Instant::now();
@@ -131,7 +133,8 @@ fn exec_of_one_command_never_overlaps_whichever_is_killed() {
     the_command_does_find_another_of_its_kind(&fleet, &desk);
 }
 
-/// Checks that the command reports an overlap if there is one: otherwise its record proves nothing.
+/// Checks that the command reports an overlap if there is one. Otherwise its log would prove
+/// nothing.
 fn the_command_does_find_another_of_its_kind(fleet: &Fleet, desk: &Desk) {
     let alone = std::fs::File::open(desk.path("alone")).expect("the command made it");
     flock(&alone, FlockOperation::LockExclusive).expect("nobody has it any more");

@@ -1,4 +1,5 @@
-//! Readers that leave, or do not read: no panic, and no lock whose token no process has.
+//! Readers that close the pipe or do not read: the tool does not panic, and leaves no lock whose
+//! token no process knows.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -9,15 +10,15 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::*;
 
-/// A pipe whose ends no other process inherits.
+/// A pipe whose ends child processes do not inherit.
 fn pipe() -> (OwnedFd, OwnedFd) {
     pipe_with(PipeFlags::CLOEXEC).expect("there are pipes")
 }
 
-/// A pipe that takes nothing until it is read from: its two ends, and how many bytes are in it.
+/// A full pipe, which takes no bytes until it is read: its two ends, and how many bytes are in it.
 pub fn full_pipe() -> (File, OwnedFd, usize) {
     let (reader, writer) = pipe();
-    // The flag is set only while the pipe is filled: all owners of the pipe share it.
+    // Makes the pipe non-blocking only while it is filled, because all its owners share that flag.
     fcntl_setfl(&writer, OFlags::NONBLOCK).expect("it can be set");
     let mut filling = File::from(writer.try_clone().expect("an end can be cloned"));
     let mut filled = 0;
@@ -31,7 +32,7 @@ pub fn full_pipe() -> (File, OwnedFd, usize) {
     (File::from(reader), writer, filled)
 }
 
-/// The writing end of a pipe whose reader has left.
+/// The writing end of a pipe whose reading end is closed.
 pub fn broken_pipe() -> OwnedFd {
     let (reader, writer) = pipe();
     drop(reader);
@@ -70,7 +71,7 @@ fn a_token_is_released_where_there_is_no_output_for_it() {
     assert!(ended.errors.contains("closed from the start"), "{ended:?}");
     redirected(">&- 2>&-").with_code(125);
     fleet.wait_empty();
-    // A caller that throws the token away wants a lock that is not released.
+    // A caller that sends the token to /dev/null wants the lock, so it is not released.
     redirected("> /dev/null").with_code(0);
     // A node that connects late may lack the key.
     assert!(fleet.keys_everywhere().len() >= 2);
@@ -116,7 +117,7 @@ fn closed_outputs_do_not_stop_the_other_verbs() {
     let unread = |arguments: &[&str], code| {
         let mut command = tool_on(&fleet, arguments);
         run(command.stdout(broken_pipe()).stderr(broken_pipe())).with_code(code);
-        // The outputs are closed from the start, as by `>&- 2>&-`.
+        // The tool is started with closed outputs.
         let mut shell = Command::new("sh");
         shell.args(["-c", "\"$@\" >&- 2>&-", "sh"]).arg(command.get_program());
         shell.args(command.get_args()).env("REDLATCH_SERVERS", fleet.urls().join(","));

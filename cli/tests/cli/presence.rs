@@ -1,4 +1,4 @@
-//! How other programs see who is active: the ready file, sd_notify, and the metrics file.
+//! How other programs see that the lock is held: the ready file, sd_notify, and the metrics file.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -7,7 +7,7 @@ use std::path::Path;
 use super::exec::{Desk, exec};
 use super::*;
 
-/// A service manager: it reads what it is told.
+/// A service manager, which reads the tool's messages.
 struct Manager(UnixDatagram);
 
 impl Manager {
@@ -96,7 +96,7 @@ fn sd_notify_knows_abstract_sockets_and_feeds_the_watchdog() {
     fed_while("holding");
     assert_eq!(manager.next_news(), "STATUS=done with \"key\"\nSTOPPING=1");
     tool.end(LIMIT).with_code(0);
-    // A watchdog for another process is left alone.
+    // The tool does not feed the watchdog of another process.
     command.env("WATCHDOG_PID", "1");
     run(&mut command).with_code(0);
     assert_eq!(manager.next(), "STATUS=holds \"key\"\nREADY=1");
@@ -167,7 +167,7 @@ fn ready_file_that_cannot_be_written_is_125_before_anything_is_sent() {
     assert!(!asked.iter().any(|line| line.contains("SET")), "{asked:?}");
 }
 
-/// The samples of a file of metrics: name and labels, and value. Insists on the format.
+/// The samples of a file of metrics: name with labels, and value. Panics if the format is wrong.
 #[track_caller]
 fn metrics(desk: &Desk, name: &str) -> Vec<(String, f64)> {
     let samples = desk.lines(name).into_iter().filter(|line| !line.starts_with("# "));
@@ -243,7 +243,7 @@ fn metrics_file_is_whole_at_every_moment_and_tells_of_a_refusal() {
     let tool = Running::start(&mut exec(&fleet, &desk, &flags, "sleep 0.3"));
     let (mut tool, mut seen) = (tool, 0);
     while !tool.try_reap() {
-        // A cut file would lack the last metric, or end in the middle of a line.
+        // An incomplete file would lack the last metric, or end in the middle of a line.
         let all = metrics(&desk, "redlatch.prom");
         let first = all.iter().any(|(name, _)| name.starts_with("redlatch_lock_wait_seconds"));
         assert!(first, "{all:?}");
@@ -253,8 +253,8 @@ fn metrics_file_is_whole_at_every_moment_and_tells_of_a_refusal() {
     tool.end(LIMIT).with_code(0);
 }
 
-/// node_exporter's collector reads all files of a directory together. A series that is there twice
-/// is an error at each scrape, and one of the two is dropped.
+/// node_exporter's collector reads all files of a directory together. If a series is there twice,
+/// each scrape has an error, and one of the two is dropped.
 #[test]
 fn metrics_file_of_each_job_has_series_of_its_own_also_if_jobs_share_a_key() {
     let fleet = Fleet::start(3);
@@ -281,7 +281,7 @@ fn metrics_file_of_each_job_has_series_of_its_own_also_if_jobs_share_a_key() {
         series.dedup();
         assert_eq!(series.len(), all, "a series is in two files: {series:#?}");
     };
-    // A thread for each file writes it, maybe after CMD has started.
+    // A separate thread writes each file, maybe after CMD has started.
     let of_nodes = |file: &&str| metrics(&desk, file).len() > 2 * fleet.len();
     eventually(LIMIT, "each job writes about the nodes", || files.iter().all(of_nodes));
     insist(2 * fleet.len());

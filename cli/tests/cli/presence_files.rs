@@ -1,4 +1,4 @@
-//! What the ready file and the file of metrics may replace, and what they leave alone.
+//! Which files the tool replaces by the ready file and the file of metrics, and which it refuses.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::os::unix::net::UnixDatagram;
@@ -10,7 +10,7 @@ use super::*;
 
 const FLAGS: [&str; 2] = ["--ready-file", "--metrics-file"];
 
-/// The tool ends with 125 before it asks for the lock, and what stands there is as it was.
+/// Checks that the tool ends with 125 before it requests the lock, and leaves the file as it was.
 #[track_caller]
 fn is_refused(fleet: &Fleet, desk: &Desk, flag: &str, place: &str, why: &str) {
     let about = |what: &str| {
@@ -88,7 +88,7 @@ fn metrics_replace_an_empty_file_and_metrics_and_nothing_that_comes_later() {
     assert!(desk.path("redlatch.prom").is_symlink(), "{ended:?}");
 }
 
-/// `exec` whose CMD runs until a file of this name is there.
+/// Starts `exec` with a CMD that runs until the file `go` exists.
 fn until(fleet: &Fleet, desk: &Desk, key: &str, ready: &str, go: &str) -> Running {
     let script = format!("until [ -e {go} ]; do sleep 0.01; done");
     let arguments = ["exec", "--ready-file", ready, key, "--", "sh", "-c", &script];

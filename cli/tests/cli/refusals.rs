@@ -25,7 +25,7 @@ fn refusal_of_a_short_ttl_says_what_is_long_enough() {
     }
 }
 
-/// A key may have thousands of bytes, and a message is a line.
+/// A key may have thousands of bytes, but a message has to be one line.
 #[test]
 fn refusal_shows_the_beginning_of_a_long_key() {
     let fleet = Fleet::start(3);
@@ -49,8 +49,8 @@ fn refusal_shows_the_beginning_of_a_long_key() {
 #[test]
 fn refusal_of_one_server_under_two_addresses_says_so() {
     let fleet = Fleet::start(2);
-    // A quorum is ready without the second address, which has a node timeout to show that it is the
-    // same server.
+    // A quorum is ready without the second address. The long node timeout gives that address time
+    // to connect, so that the tool notices that it is the same server.
     let second = Proxy::start(fleet[0].address());
     let urls = [&fleet.urls()[..], &[second.url()]].concat();
     let mut command = tool(&["status", "--no-restart-guard", "--node-timeout", "5s"]);

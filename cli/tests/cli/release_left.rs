@@ -1,5 +1,4 @@
-//! What `release` says about the nodes that did not confirm it: which, and for how long a key may
-//! stay there.
+//! `release` names the nodes that did not confirm it, and says for how long a key may stay there.
 
 use super::exec_lost::now_ms;
 use super::*;
@@ -8,7 +7,7 @@ fn label(fleet: &Fleet, node: usize) -> String {
     fleet[node].address().to_string()
 }
 
-/// Runs `release` with patience for nodes that are connected late.
+/// Runs `release` with long timeouts, for nodes that are connected late.
 #[track_caller]
 fn release(fleet: &Fleet, flags: &[&str], token: &str) -> Ended {
     let patient = ["release", "--node-timeout", "3s", "--connect-timeout", "3s"];
@@ -36,7 +35,7 @@ fn release_names_the_nodes_that_did_not_confirm_it_and_how_long_their_key_may_st
     assert_eq!(fleet[2].get("deploy").map(String::from_utf8), Some(Ok(token)), "it was frozen");
     fleet[2].command(&["DEL", "deploy"]);
 
-    // The time is bounded by --max-ttl. The same holds where the lock was lost.
+    // --max-ttl bounds the time, also if the lock was lost.
     let token = acquired(&fleet, &["deploy"]);
     fleet[2].stop();
     let told = released(&fleet, &["--max-ttl", "90s"], &token);

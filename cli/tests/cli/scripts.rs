@@ -1,10 +1,10 @@
-//! The verbs for scripts: one process takes a lock, others extend and release it by its token. Also
-//! each exit code of these verbs, by name.
+//! The verbs for scripts: one process acquires a lock, and others extend and release it by its
+//! token. Also each exit code of these verbs.
 
 use super::*;
 use crate::support::{Cut, Proxy, Way};
 
-/// The exit codes of a verb, by the names of the table.
+/// The exit codes, by their names in `cli/src/exit.rs`.
 const DONE: i32 = 0;
 const NO: i32 = 1;
 const NO_QUORUM: i32 = 69;
@@ -22,7 +22,7 @@ fn a_lock_is_taken_in_one_process_and_extended_and_released_in_others() {
     let released = run_on(&fleet, &["release", "deploy", &token]).with_code(DONE);
     assert_eq!((released.out.as_str(), released.errors.as_str()), ("released\n", ""));
     nothing_is_left(&fleet);
-    // The token held the key before, and does not any more.
+    // The token does not hold the key any more.
     let again = run_on(&fleet, &["release", "deploy", &token]).with_code(NO);
     assert!(again.out.is_empty() && again.errors.contains("already expired"), "{again:?}");
     let late = run_on(&fleet, &["extend", "deploy", &token]).with_code(NO);
@@ -72,7 +72,7 @@ fn a_waiter_gets_the_lock_when_it_is_released_and_without_a_wait_75_is_returned(
     assert!(values.iter().all(|value| has(value) || value.is_none()), "{values:?}");
 }
 
-/// Waits until a tool waits for a key: it has asked for notifications of writes to it.
+/// Waits until a tool waits for a key, which shows in that it has registered for notifications.
 #[track_caller]
 pub fn has_been_asked_by_a_waiter(fleet: &Fleet) {
     let waits = |node: &Node| {
@@ -134,7 +134,8 @@ fn no_quorum_is_69_for_each_verb() {
         assert!(said.contains(&fleet[0].port().to_string()), "no word of the node: {said}");
     }
     fleet[1].cont();
-    // When the node went on, it executed the request and then its release.
+    // The node, which was frozen, executes the tool's request when it goes on, and then its
+    // release.
     eventually(10 * SECOND, "no attempt is left", || {
         fleet[1].get("other").is_none() && fleet[2].get("other").is_none()
     });
@@ -144,7 +145,8 @@ fn no_quorum_is_69_for_each_verb() {
 fn settings_that_cannot_work_exit_125() {
     let fleet = Fleet::with(3, &["--requirepass", "hunter2"]);
     let urls = fleet.urls();
-    // The last node is needed for a quorum, and connects after the second address was found out.
+    // The last node is needed for a quorum, and connects only after the tool has found out that two
+    // addresses lead to one server.
     let slow = Proxy::start(fleet[1].address());
     slow.delay(Way::ToClient, SECOND);
     let second = urls[0].replace("127.0.0.1", "localhost");
@@ -162,7 +164,7 @@ fn settings_that_cannot_work_exit_125() {
         let mut command = tool(arguments);
         let ended = run(command.env("REDLATCH_SERVERS", urls.join(","))).with_code(INTERNAL);
         assert!(ended.out.is_empty() && ended.errors.contains(told), "{arguments:?}: {ended:?}");
-        // This error is printed with --quiet, too: an operator has to set it right.
+        // This error is printed with --quiet, too, because an operator has to correct it.
         let quiet = run(command.arg("-q")).with_code(INTERNAL);
         assert_eq!(quiet.errors.lines().count(), 1, "{quiet:?}");
     }
@@ -187,7 +189,7 @@ fn a_node_that_was_just_started_does_not_grant_unless_the_guard_is_off() {
 #[test]
 fn json_has_the_fields_of_the_interface() {
     let fleet = Fleet::start(3);
-    // The timeouts are long, so that the last node takes part however busy this machine is.
+    // The timeouts are long, so that the last node votes, too, however busy this machine is.
     let patient = ["acquire", "--json", "--node-timeout", "5s", "-t", "20s", "deploy"];
     let held = run_on(&fleet, &patient).with_code(DONE).json();
     let wanted =
@@ -199,7 +201,7 @@ fn json_has_the_fields_of_the_interface() {
     assert!((10_000..20_000).contains(&left), "{held}");
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let until = held["deadline_unix_ms"].as_u64().unwrap() - now.as_millis() as u64;
-    // The time that is left and both readings of the clock are rounded down.
+    // A millisecond more is allowed, because the time left and both clocks are rounded down.
     assert!(until <= left + 1 && until + 10_000 > left, "{held}");
     assert!(held["elapsed_us"].as_u64().unwrap() > 0);
     let token = held["token"].as_str().unwrap();
@@ -218,7 +220,7 @@ fn json_has_the_fields_of_the_interface() {
         let nodes = value["nodes"].as_array().unwrap().iter();
         nodes.map(|node| node["outcome"].as_str().unwrap().to_string()).collect()
     };
-    // A node that connects late takes no part in the verdict.
+    // A node that connects late does not vote.
     let verdict = words(&refused);
     assert!(verdict.contains(&"held".into()) && !verdict.contains(&"granted".into()), "{refused}");
 

@@ -1,5 +1,5 @@
-//! Passwords reach the nodes, and appear in nothing that is printed, nor among the arguments of any
-//! process that we start.
+//! Passwords reach the nodes, but appear neither in the output nor among the arguments of any
+//! process that the tool starts.
 
 use super::scripts::has_been_asked_by_a_waiter;
 use super::*;
@@ -8,7 +8,7 @@ const PASSWORD: &str = "hunter2-p@ss";
 /// The password as it stands in a URL.
 const ENCODED: &str = "hunter2-p%40ss";
 
-/// Checks that a text has neither form of the password, nor its rest after a cut at a bad place.
+/// Checks that a text has neither form of the password, nor its beginning.
 #[track_caller]
 fn is_silent_about_it(what: &str, text: &str) {
     assert!(!text.contains("hunter2"), "{what}: {text}");
@@ -59,7 +59,7 @@ fn a_password_in_a_url_or_in_the_environment_is_used_and_never_printed() {
     every_verb(&fleet, |command| {
         command.env("REDISCLI_AUTH", PASSWORD);
     });
-    // A user without a password gets that of the environment; a user with one keeps it.
+    // A URL with a user but no password gets that of the environment; a password in a URL stays.
     let of_user = urls.replace(&format!(":{ENCODED}@"), "default@");
     every_verb(&fleet, |command| {
         command.env("REDISCLI_AUTH", PASSWORD).env("REDLATCH_SERVERS", &of_user);

@@ -1,4 +1,4 @@
-//! Several keys: `acquire KEY KEY...`, `exec --also KEY`, and what is printed of them.
+//! Locks over several keys: `acquire KEY KEY...`, `exec --also KEY`, and their output.
 
 use serde_json::json;
 
@@ -30,7 +30,7 @@ fn several_keys_are_acquired_extended_and_released_under_one_token() {
     assert_eq!(longer.with_code(0).json()["keys"], json!(["a", "b"]));
     let is_longer = |node: &&Node| node.pttl("a") > 40_000 && node.pttl("b") > 40_000;
     assert!(fleet.iter().filter(is_longer).count() >= 2);
-    // A node that lost one of the keys prolongs none of them.
+    // A node that lost one of the keys extends none of them.
     let lost = || fleet.iter().take(2);
     lost().for_each(|node| drop(node.command(&["DEL", "b"])));
     let refused = run_on(&fleet, &["extend", "-t", "60s", "a", "b", &token]).with_code(1);

@@ -1,4 +1,4 @@
-//! A waiting tool that gets a signal: it ends at once, and leaves nothing on any node.
+//! A tool that gets a signal while it waits: it ends immediately, and leaves no key on any node.
 
 use super::scripts::has_been_asked_by_a_waiter;
 use super::*;
@@ -48,8 +48,8 @@ fn signal_releases_on_frozen_nodes_too() {
         fleet.iter().all(|node| node.client_list().iter().any(is_its))
     });
     has_been_asked_by_a_waiter(&fleet);
-    // The key is free on the first node, and the others are frozen: the tool has it there, and no
-    // quorum.
+    // The key is free on the first node, and the others are frozen. So the tool gets the key on the
+    // first node, but has no quorum.
     fleet[1].stop();
     fleet[2].stop();
     fleet[0].command(&["DEL", "deploy"]);
@@ -63,7 +63,8 @@ fn signal_releases_on_frozen_nodes_too() {
     // Each node now executes the tool's request, and then its release.
     let still = [None, Some(token.clone()), Some(token)];
     eventually(10 * SECOND, "nothing of it is left", || values(&fleet, "deploy") == still);
-    // No request comes later, either: a node answers in order, and the tool has ended.
+    // When a node has closed the tool's connections, it has read all their requests, so no other
+    // request can follow.
     let gone = |node: &Node| !node.client_list().iter().any(|line| line.contains("redlatch-cli"));
     eventually(10 * SECOND, "its connections are read to their ends", || fleet.iter().all(gone));
     assert_eq!(values(&fleet, "deploy"), still);

@@ -1,4 +1,4 @@
-//! `status`: what each node holds and what they say together, for people and for scripts.
+//! `status`: what each node holds and whether that makes a lock, as text and as JSON.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -160,7 +160,7 @@ fn status_without_a_key_prints_the_nodes() {
     assert_eq!([state(0), state(1), state(2)], ["unreachable", "no_auth", "ready"]);
 }
 
-/// What a script that restarts one master after the other waits for.
+/// A script that restarts one master after the other waits for this exit code.
 #[test]
 fn status_of_all_nodes_is_0_only_while_every_node_can_grant() {
     let fleet = Fleet::start(3);
@@ -190,7 +190,7 @@ fn status_of_all_nodes_is_0_only_while_every_node_can_grant() {
     assert!(both.errors.contains("--all-nodes"), "{both:?}");
 }
 
-/// A terminal: the user's end, and the end that programs print to.
+/// A new terminal: the user's end, and the programs' end.
 pub fn terminal() -> (OwnedFd, File) {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
     let master = openpt(flags).expect("there are terminals");
@@ -222,7 +222,7 @@ fn colours_are_for_terminals_and_never_with_no_color() {
         let tool = Running::start(&mut command);
         // The output is shorter than the buffer of a terminal.
         tool.end(LIMIT).with_code(0);
-        // The command keeps the programs' end of the terminal open.
+        // Closes the test's copy of the programs' end of the terminal, which `command` holds.
         drop(command);
         printed(master)
     };

@@ -9,7 +9,7 @@ fn top(fleet: &Fleet, flags: &[&str]) -> Command {
     tool_on(fleet, &[&["top", "--every", "100ms"], flags].concat())
 }
 
-/// The lines that it prints to a pipe, as they come.
+/// The lines that the tool prints to a pipe, as they come.
 fn lines(running: &mut Running) -> impl Iterator<Item = String> + use<> {
     let out = running.child.stdout.take().expect("it is piped");
     BufReader::new(out).lines().map(|line| line.expect("it is text"))
@@ -44,7 +44,7 @@ fn top_shows_the_nodes_and_then_the_locks_as_they_come_and_go() {
     until("2 of 3 nodes can grant");
     until("its keys are not listed: ");
     running.signal(Signal::INT);
-    // A thread reads on, so that the tool can write its last picture.
+    // A thread goes on reading, so that the tool can write its last picture.
     std::thread::spawn(move || lines.for_each(drop));
     let ended = running.end(LIMIT).with_code(0);
     assert_eq!(ended.errors, "");

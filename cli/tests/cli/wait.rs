@@ -1,4 +1,4 @@
-//! `wait`: until a key is free, without taking it.
+//! `wait`: waits until a key is free, and does not acquire it.
 
 use super::*;
 

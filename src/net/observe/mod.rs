@@ -1,8 +1,8 @@
-//! What is reported to `tracing` of requests, locks and nodes, with the feature `tracing`. Without
-//! it, everything here is empty.
+//! With the feature `tracing`, reports requests, locks and nodes to `tracing`. Without it,
+//! everything here is empty.
 //!
-//! The hazard is a subscriber: it is code of the user's, so it never runs under the lock of a
-//! shared client. There, reports wait until the lock is released.
+//! The hazard is the subscriber, which is code of the user: it must never run while a shared client
+//! holds its mutex. So the shared client reports only after it has unlocked the mutex.
 
 #[cfg(not(feature = "tracing"))]
 mod nothing;
@@ -20,14 +20,14 @@ use crate::proto::locks::completions::Outcome;
 use crate::proto::locks::round::state::ReleaseOutcome;
 use crate::proto::time::Instant;
 
-/// A request that has a span.
+/// The kinds of requests that have a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     /// An acquire, with all its attempts and waits.
     Acquire,
-    /// A lock is taken up by its token.
+    /// Taking over a lock by its token.
     Adopt,
-    /// An extend that a caller asked for.
+    /// An extend that the caller requested, and no renewal.
     Extend,
     /// A release.
     Release,
@@ -44,7 +44,7 @@ pub enum Interface {
     Shared,
 }
 
-/// A result with a word for its span.
+/// A result, which has a word for the field `outcome` of its span.
 pub trait Ended {
     /// The word.
     fn word(&self) -> &'static str;

@@ -1,4 +1,4 @@
-//! Without the feature `tracing`: nothing is kept and nothing is reported.
+//! The observer without the feature `tracing`: records and reports nothing.
 
 use super::{Ended, Interface, Verb};
 use crate::proto::coordinator::{Coordinator, NodeEvent};
@@ -8,7 +8,7 @@ use crate::proto::lock::Lock;
 use crate::proto::locks::completions::Completion;
 use crate::proto::locks::held::updates::LockUpdate;
 
-/// A request, from its beginning to its end.
+/// In place of the span of a request.
 #[derive(Debug)]
 pub struct Watch;
 
@@ -25,7 +25,7 @@ impl Watch {
     pub fn ends_as_sent(self) {}
 }
 
-/// What an engine observes.
+/// In place of the observer of an engine.
 #[derive(Debug)]
 pub struct Observer;
 
@@ -72,7 +72,7 @@ impl Observer {
     }
 }
 
-/// What was heard under a lock, to be reported after it.
+/// In place of the reports that a shared client collects.
 #[derive(Debug)]
 pub struct Heard;
 

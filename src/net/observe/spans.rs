@@ -1,8 +1,8 @@
-//! With the feature `tracing`: a span for each request, an event at its end, and events of locks
-//! and nodes.
+//! The observer with the feature `tracing`: makes a span for each request, with an event at its
+//! end, and events of locks and nodes.
 //!
-//! Without a subscriber each method costs one read of the most verbose level that any subscriber
-//! wants. The clock is read, and keys are copied, only if there is one.
+//! Without a subscriber each method only reads the most verbose level that any subscriber wants. It
+//! reads the clock and copies keys only if there is a subscriber.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,16 +23,17 @@ use crate::proto::locks::held::updates::{LockUpdate, LockUpdateKind};
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
 
-/// How many events of nodes are kept for the caller after they were reported.
+/// How many reported events of nodes are kept until the caller polls them.
 const KEPT: usize = 256;
 
-/// Whether a subscriber may want warnings, which are the least that is reported.
+/// Whether a subscriber may want warnings. If none does, none wants any report.
 #[inline]
 fn is_on() -> bool {
     LevelFilter::current() >= LevelFilter::WARN
 }
 
-/// A request, from its beginning to its end. If it is dropped before, it was cancelled.
+/// The span of a request, from its beginning to its end. If this value is dropped before the end,
+/// the request counts as cancelled.
 #[derive(Debug)]
 pub struct Watch(Option<Began>);
 
@@ -49,7 +50,7 @@ impl Watch {
         Watch(is_on().then(|| Began { span: span(verb, key), at: clock::now() }))
     }
 
-    /// The request has ended.
+    /// Reports that the request has ended.
     #[inline]
     pub fn end<T: Ended>(mut self, result: &Result<T, Error>) {
         if let Some(began) = self.0.take() {
@@ -57,7 +58,7 @@ impl Watch {
         }
     }
 
-    /// A release was sent, and its answer is not waited for.
+    /// Reports that a release was sent, for whose answer nothing waits.
     pub fn ends_as_sent(mut self) {
         if let Some(began) = self.0.take() {
             began.end(Ok("sent"));
@@ -93,7 +94,8 @@ impl Began {
     }
 }
 
-/// A macro has one name for all its spans, so each verb has its own.
+/// Opens the span of a request. A use of `debug_span!` has one fixed name, so each verb needs its
+/// own use.
 #[cold]
 fn span(verb: Verb, key: &[u8]) -> Span {
     macro_rules! named {
@@ -131,15 +133,15 @@ fn micros(took: Duration) -> u64 {
     u64::try_from(took.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// What an engine observes.
+/// Reports what an engine does.
 #[derive(Debug)]
 pub struct Observer {
     interface: Interface,
-    /// The requests in flight of an engine that the program calls itself.
+    /// The spans of the requests in flight, if the program calls the engine itself.
     watches: HashMap<Op, Watch>,
-    /// Events of nodes that were reported, and that the caller did not poll yet.
+    /// Events of nodes that were reported, but that the caller has not polled yet.
     nodes: VecDeque<NodeEvent>,
-    /// What is reported after the lock of a shared client is released.
+    /// The reports of a shared client, which are made after it has unlocked its mutex.
     heard: Vec<Report>,
 }
 
@@ -150,19 +152,19 @@ impl Observer {
         Observer { interface, watches, nodes, heard }
     }
 
-    /// The engine belongs to this interface.
+    /// Sets the interface to which the engine belongs.
     pub fn belongs_to(&mut self, interface: Interface) {
         self.interface = interface;
     }
 
-    /// The key of a lock, if it is needed for a span.
+    /// The key of a lock; `None` if no span needs it.
     #[inline]
     pub fn key_of(&self, core: &Coordinator, lock: &Lock) -> Option<Vec<u8>> {
         let wanted = self.interface == Interface::Engine && is_on();
         if wanted { core.key(lock).map(<[u8]>::to_vec) } else { None }
     }
 
-    /// A request was made, or refused.
+    /// Opens the span of a request. Ends the span with the error if the request was refused.
     #[inline]
     pub fn asked(&mut self, asked: &Result<Op, Error>, verb: Verb, key: impl Key) {
         if self.interface == Interface::Engine && is_on() {
@@ -174,7 +176,7 @@ impl Observer {
         }
     }
 
-    /// A release was sent without waiting for its answer.
+    /// Reports a release that was sent, and for whose answer nothing waits.
     #[inline]
     pub fn sent(&self, key: impl Key) {
         if self.interface == Interface::Engine && is_on() {
@@ -182,7 +184,7 @@ impl Observer {
         }
     }
 
-    /// The caller of an engine takes a completion.
+    /// Ends the span of a request, when the caller of an engine fetches its completion.
     #[inline]
     pub fn completed(&mut self, done: &Completion) {
         if self.interface != Interface::Engine || self.watches.is_empty() {
@@ -193,7 +195,7 @@ impl Observer {
         }
     }
 
-    /// The caller cancelled a request.
+    /// Ends the span of a request that the caller cancelled.
     #[inline]
     pub fn forget(&mut self, op: Op) {
         if !self.watches.is_empty() {
@@ -201,7 +203,7 @@ impl Observer {
         }
     }
 
-    /// The caller takes an update of a lock.
+    /// Reports an update of a lock, when the caller fetches it.
     #[inline]
     pub fn updated(&mut self, update: &LockUpdate) {
         if is_on() {
@@ -216,7 +218,7 @@ impl Observer {
         }
     }
 
-    /// Reports what happened to the nodes since the last call.
+    /// Reports the events of the nodes since the last call, and keeps them for the caller.
     #[inline]
     pub fn look_at_nodes(&mut self, core: &mut Coordinator) {
         if is_on() {
@@ -230,13 +232,13 @@ impl Observer {
         }
     }
 
-    /// The next event of a node, for the caller.
+    /// Returns the next event of a node to the caller.
     pub fn next_node_event(&mut self, core: &mut Coordinator) -> Option<NodeEvent> {
         self.look_at_nodes(core);
         self.nodes.pop_front().or_else(|| core.poll_node_event())
     }
 
-    /// What was heard since the last call, to be reported by the caller.
+    /// Returns the collected reports. The shared client makes them after it has unlocked its mutex.
     #[inline]
     pub fn take(&mut self) -> Heard {
         Heard(std::mem::take(&mut self.heard))
@@ -251,9 +253,9 @@ impl Observer {
     }
 }
 
-/// A key that is known, or perhaps not.
+/// A key for a span, which may be unknown.
 pub trait Key {
-    /// Its bytes; none if it is not known.
+    /// The bytes of the key; empty if it is not known.
     fn bytes(&self) -> &[u8];
 }
 
@@ -269,12 +271,12 @@ impl Key for Option<Vec<u8>> {
     }
 }
 
-/// What was heard under a lock, to be reported after it.
+/// Reports that were collected while a shared client held its mutex, to be made afterwards.
 #[derive(Debug)]
 pub struct Heard(Vec<Report>);
 
 impl Heard {
-    /// Reports it. A panic of the subscriber does not end the client.
+    /// Makes the reports. A panic of the subscriber does not harm the client.
     #[inline]
     pub fn report(self) {
         for report in self.0 {
@@ -360,7 +362,7 @@ fn emit_state(state: NodeState, node: &str) {
         NodeState::Handshake => {
             tracing::debug!(target: "redlatch", node, state = "handshake", "node state");
         }
-        // The cause of the quarantine is an event of its own.
+        // The event `Quarantined` reports the cause.
         NodeState::Quarantined(_) => {
             tracing::info!(target: "redlatch", node, state = "quarantined", "node state");
         }

@@ -1,7 +1,7 @@
-//! What a master says about itself and its commands: `INFO`, `COMMAND`, `TIME`, `PING`, `ECHO`.
+//! The commands that report something of the master: `INFO`, `COMMAND`, `TIME`, `PING`, `ECHO`.
 //!
-//! `INFO` has the fields that describe what kind of node this is, in the sections of a real
-//! server; it has no counters.
+//! `INFO` has the sections of a real server, with the fields that describe what kind of node the
+//! master is, but without counters.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ use super::{Call, Flavor, Master, SECOND, Trouble};
 type Section = (&'static str, Vec<(&'static str, String)>);
 
 impl Master {
-    /// What `INFO` gives for a field.
+    /// The value that `INFO` reports for a field.
     pub(super) fn info_field(&self, call: &Call, field: &str) -> String {
         let mut fields = self.sections(call).into_iter().flat_map(|(_, fields)| fields);
         fields.find(|(name, _)| *name == field).map(|(_, text)| text).unwrap_or_default()
@@ -47,8 +47,8 @@ impl Master {
                 ("valkey_version", "9.0.0".into()),
             ]),
         }
-        // Both times are whole seconds, so the uptime is wrong by up to one second, and negative
-        // after the wall clock was set back: as on a real server.
+        // As on a real server, both times are whole seconds, so the uptime is wrong by up to one
+        // second, and negative after the wall clock was set back.
         let uptime = call.wall.div_euclid(SECOND) - self.started.div_euclid(SECOND);
         fields.extend([
             ("redis_mode", "standalone".into()),
@@ -107,19 +107,20 @@ impl Master {
         ]
     }
 
-    /// Its `run_id` and its `master_replid`.
+    /// The master's `run_id` and `master_replid`.
     pub fn identities(&self) -> [String; 2] {
         [self.hex_identity("run"), self.replication_after(self.promotions)]
     }
 
-    /// The text that a client writes as its node marker when it meets this master at that moment.
+    /// The node marker that a client writes if it connects to this master for the first time at
+    /// that moment.
     pub(super) fn marker(&self, wall: i128) -> String {
         let (run, replication) =
             (self.hex_identity("run"), self.replication_after(self.promotions));
         format!("1 {run} {replication} {}", wall.max(0) / 1000)
     }
 
-    /// The `master_replid` after so many promotions.
+    /// The `master_replid` after this number of promotions.
     fn replication_after(&self, promotions: u64) -> String {
         match promotions {
             0 => self.hex_identity("replication"),
@@ -127,7 +128,7 @@ impl Master {
         }
     }
 
-    /// A number that differs between masters, and from one start of a master to the next.
+    /// A number that differs between masters, and between the starts of one master.
     fn identity(&self, of_what: &str) -> u64 {
         let parts = of_what.bytes().map(u64::from).chain([self.seed, self.starts]);
         parts.fold(0, |sum, part| splitmix(sum ^ part))
@@ -141,7 +142,7 @@ impl Master {
     }
 }
 
-/// SplitMix64: close inputs, distant outputs.
+/// SplitMix64, which maps similar inputs to very different outputs.
 fn splitmix(seed: u64) -> u64 {
     let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -169,7 +170,7 @@ pub(super) fn info(master: &mut Master, call: &Call) -> Reply {
     Reply::Verbatim(text)
 }
 
-/// `COMMAND` and `COMMAND INFO`: all that is known here, in the shape of a real server, with
+/// `COMMAND` and `COMMAND INFO`: the commands of this master in the format of a real server, with
 /// categories, tips, key specifications and subcommands left empty.
 pub(super) fn command(master: &mut Master, call: &Call) -> Reply {
     match call.words.get(2..).unwrap_or_default() {
@@ -182,7 +183,7 @@ pub(super) fn command(master: &mut Master, call: &Call) -> Reply {
     }
 }
 
-/// `COMMAND COUNT`: of what is known here.
+/// `COMMAND COUNT`: the number of this master's commands.
 pub(super) fn count(master: &mut Master, _: &Call) -> Reply {
     Reply::Integer(i64::try_from(top_level(master).count()).unwrap_or(i64::MAX))
 }

@@ -1,15 +1,15 @@
-//! The table of commands, and the checks between a request and its command: whether it is known,
-//! has enough words, is allowed on this connection, and whether a trouble answers in its place.
+//! The table of commands, and the checks before a command runs: whether it is known, has the right
+//! number of words, is allowed on this connection, and whether a [`Trouble`] answers in its place.
 
 use super::reply::{Reply, c_text};
 use super::{Call, Flavor, Master, Trouble};
 use super::{about, keys, line, scripts, session};
 
-/// What `COMMAND INFO` returns for a command, and the function that runs it.
+/// A command: what `COMMAND INFO` returns for it, and the function that runs it.
 pub(super) struct Command {
     /// In lower case; a subcommand as `client|id`.
     pub(super) name: &'static str,
-    /// The number of words, its name included; negative: at least that many.
+    /// The number of words, including the name. If negative, at least that many.
     pub(super) arity: i64,
     pub(super) flags: u16,
     pub(super) keys: Keys,
@@ -36,7 +36,7 @@ pub(super) const ALLOW_BUSY: u16 = 1 << 7;
 pub(super) const ADMIN: u16 = 1 << 8;
 pub(super) const FAST: u16 = 1 << 9;
 
-/// How `COMMAND INFO` names the flags.
+/// The names of the flags in `COMMAND INFO`.
 pub(super) const FLAGS: [(u16, &str); 10] = [
     (WRITE, "write"),
     (READONLY, "readonly"),
@@ -131,8 +131,8 @@ impl Command {
         }
     }
 
-    /// Runs the command. If it is a read, `keys` are the keys that the caller has read: for a
-    /// command in a script, all the keys of the script.
+    /// Runs the command. If it is a read, registers the connection for pushes about `keys`: inside
+    /// a script these are all keys of the script.
     pub(super) fn execute(&self, master: &mut Master, call: &Call, keys: &[Vec<u8>]) -> Reply {
         let reply = (self.run)(master, call);
         if self.flags & READONLY != 0 {
@@ -147,7 +147,7 @@ impl Command {
     }
 }
 
-/// Answers one request; also returns the command, if one was found.
+/// Answers one request, and also returns the command, if there is such a one.
 pub(super) fn run(master: &mut Master, call: &Call) -> (Reply, Option<&'static Command>) {
     let command = match find(master.flavor, call.words) {
         Ok(command) => command,
@@ -184,20 +184,20 @@ pub(super) fn find(flavor: Flavor, words: &[Vec<u8>]) -> Result<&'static Command
     }
 }
 
-/// Looks up a name of the table, in any case.
+/// Looks up a name in the table, in upper or lower case.
 pub(super) fn named(flavor: Flavor, name: &[u8]) -> Option<&'static Command> {
     let name = name.to_ascii_lowercase();
     let place = COMMANDS.binary_search_by(|command| command.name.as_bytes().cmp(&name)).ok()?;
     Some(&COMMANDS[place]).filter(|command| flavor.knows(command.name))
 }
 
-/// Whether its second word is the name of a subcommand.
+/// Whether the command's second word is the name of a subcommand.
 pub(super) fn is_container(command: &Command) -> bool {
     matches!(command.name, "client" | "command" | "pubsub" | "script")
 }
 
 impl Trouble {
-    /// The answer of this trouble in place of the command, if any.
+    /// The answer that this trouble gives in place of the command, if it does.
     fn answer(&self, command: &Command) -> Option<Reply> {
         let without = |flag: u16| command.flags & flag == 0;
         let refused = match self {
@@ -217,8 +217,9 @@ impl Trouble {
         refused.then(|| Reply::error(self.line()))
     }
 
-    /// The same for a command inside a script, and for writes everywhere. A script that has
-    /// written something may go on when memory is full, because a half-done script would be worse.
+    /// As `answer`, for a command inside a script; and, with no writes before, for any write. As on
+    /// a real server, a script that has already written may go on writing although memory is full,
+    /// so that it is not left half done.
     pub(super) fn refuses_to_write(&self, command: &Command, writes: usize) -> Option<Reply> {
         let refused = match self {
             Trouble::Misconf | Trouble::NoReplicas | Trouble::Replica | Trouble::MasterDown => {
@@ -278,7 +279,7 @@ impl Flavor {
     }
 }
 
-/// A container without a subcommand has too few words, so it never runs.
+/// Never runs, because a container without a subcommand has too few words.
 fn container(_: &mut Master, _: &Call) -> Reply {
     Reply::error("ERR syntax error")
 }

@@ -1,4 +1,5 @@
-//! What matters of a master for the future: see [`crate::proto::fingerprint`].
+//! Adds the state of a master that can matter for its future to a fingerprint: see
+//! [`crate::proto::fingerprint`].
 
 use std::time::Duration;
 
@@ -12,20 +13,21 @@ use crate::proto::wire::line::SCORE_OF_A_PLACE;
 use crate::proto::wire::marker::Marker;
 
 impl Master {
-    /// The open connection that `CLIENT ID` calls by this number.
+    /// The open connection with this `CLIENT ID`.
     pub fn connection_of(&self, client_id: i64) -> Option<ConnectionId> {
         let id = self.connection(u64::try_from(client_id).ok()?)?;
         self.connections.contains_key(&id).then_some(id)
     }
 
     /// Adds this master to a fingerprint, as `node`. Its output must have been taken out before.
-    /// `label` names those of its connections that matter: the others are not used any more.
+    /// `label` returns a name for each connection that is still used. The others are left out.
     ///
-    /// A key past its end is absent. Of the age of a node marker only `quarantine` counts.
+    /// A key whose ttl is over counts as absent. All ages of a node marker above `quarantine` count
+    /// as equal.
     ///
     /// # Panics
-    /// If the master is in a state that the fingerprint does not cover: output that was not taken
-    /// out, a half request, troubles, or a database other than 0.
+    /// If the master has state that the fingerprint does not cover: output that was not taken out,
+    /// an incomplete request, troubles, or keys in a database other than 0.
     pub fn add_to(
         &self,
         node: NodeId,
@@ -37,12 +39,12 @@ impl Master {
             seed: _,
             starts,
             wall_offset: _,
-            // In the search the uptime is fixed by `set_info`.
+            // The search sets the uptime with `set_info`, so the start does not matter.
             started: _,
             databases,
             scripts,
             connections,
-            // Connections and processes have names in the search, so these counters do not matter.
+            // The search names connections and processes itself, so these counters do not matter.
             last_connection: _,
             before_start: _,
             registrations,
@@ -104,8 +106,8 @@ fn word_of(entry: &Entry, wall: i128, quarantine: Duration, fingerprint: &Finger
     mix(word, entry.expires.map_or(0, |at| (at - wall) as u64))
 }
 
-/// The members of a line in their order. How long ago a member joined counts up to a quarter of its
-/// short ttl, which is its second word.
+/// The members of a line in their order. All times since a member joined count as equal if they are
+/// above a quarter of its short ttl, which is its second word.
 fn line_word(members: &[(i64, Vec<u8>)], wall: i128, fingerprint: &Fingerprint<'_>) -> u64 {
     let millis = i64::try_from(wall / MILLISECOND).expect("a date of this age");
     let word = |&(score, ref member): &(i64, Vec<u8>)| {

@@ -1,7 +1,7 @@
 //! The keys of one database, and the commands that read and write them.
 //!
-//! A key past its end stays until a command reads it, and `DBSIZE` counts it until then, as on a
-//! node whose active expiry is switched off.
+//! A key whose ttl is over stays in memory until a command reads it, and `DBSIZE` counts it until
+//! then, as on a node whose active expiry is switched off.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub(super) struct Database {
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) content: Content,
-    /// The first nanosecond, on the wall clock, at which it is gone.
+    /// The first nanosecond on the wall clock at which the key does not exist any more.
     pub(super) expires: Option<i128>,
 }
 
@@ -40,7 +40,7 @@ impl Entry {
     }
 
     fn pttl(&self, wall: i128) -> i64 {
-        // A ttl that i64 cannot hold was refused when it was set.
+        // A ttl that does not fit into an i64 was refused when it was set.
         let left = |expires| i64::try_from((expires - wall) / MILLISECOND).unwrap_or(i64::MAX);
         self.expires.map_or(-1, left)
     }
@@ -65,7 +65,7 @@ impl Database {
         }
     }
 
-    /// Puts a string there for ever.
+    /// Writes a string without a ttl.
     pub(super) fn write(&mut self, key: &[u8], text: &[u8]) {
         let entry = Entry { content: Content::Text(text.to_vec()), expires: None };
         self.entries.insert(key.to_vec(), entry);
@@ -91,7 +91,7 @@ impl Database {
         }
     }
 
-    /// How many keys there are, and how many of them have a ttl, expired ones included.
+    /// How many keys there are, and how many of them have a ttl, including those whose ttl is over.
     pub(super) fn counts(&self) -> (usize, usize) {
         let expiring = self.entries.values().filter(|entry| entry.expires.is_some()).count();
         (self.entries.len(), expiring)
@@ -104,8 +104,8 @@ impl Master {
         &mut self.databases[database]
     }
 
-    /// The entry at a key. A key past its end is deleted here, and its readers are notified; a
-    /// replica only hides it, and waits for its master's command.
+    /// The entry at a key. If its ttl is over, deletes the key and notifies its readers. A replica
+    /// only hides such a key, because only its master deletes keys.
     pub(super) fn look_up(&mut self, call: &Call, key: &[u8]) -> Option<&mut Entry> {
         if self.database(call).entries.get(key).is_some_and(|entry| entry.expired(call.wall)) {
             if !self.is_replica() {
@@ -116,7 +116,8 @@ impl Master {
         self.database(call).entries.get_mut(key)
     }
 
-    /// Replaces the members of a sorted set, which keeps its ttl. Without members it is gone.
+    /// Replaces the members of a sorted set, and keeps its ttl. If there are no members, removes
+    /// it.
     pub(super) fn write_sorted(&mut self, call: &Call, key: &[u8], members: Vec<(i64, Vec<u8>)>) {
         if members.is_empty() {
             self.remove(call, key);
@@ -168,7 +169,7 @@ pub(super) fn getrange(master: &mut Master, call: &Call) -> Reply {
     if first < 0 && last < 0 && first > last {
         return Reply::Bulk(Vec::new());
     }
-    // Negative indexes count from the end; no index leads out of the text.
+    // Negative indexes count from the end. All are limited to the text.
     let length = text.len() as i64;
     let from_start = |index: i64| if index < 0 { (length + index).max(0) } else { index };
     let (first, last) = (from_start(first), from_start(last).min(length - 1));
@@ -183,7 +184,7 @@ struct Options<'a> {
     only_present: bool,
     get: bool,
     keep_ttl: bool,
-    /// What the number is, and the number, unread.
+    /// The unit of the expiry, and its number, which is not parsed yet.
     expiry: Option<(Expiry, &'a [u8])>,
 }
 
@@ -212,7 +213,7 @@ fn options(words: &[Vec<u8>]) -> Option<Options<'_>> {
                     b"pxat" => Expiry::AtMillisecond,
                     _ => return None,
                 };
-                // The same unit may be given again; the last one counts.
+                // The same unit may be given again; the last number counts.
                 let clashes = options.expiry.is_some_and(|(earlier, _)| earlier != unit);
                 if clashes || options.keep_ttl {
                     return None;
@@ -224,7 +225,7 @@ fn options(words: &[Vec<u8>]) -> Option<Options<'_>> {
     Some(options)
 }
 
-/// The moment that an expiry option means.
+/// The moment on the wall clock at which an expiry option lets the key end.
 fn moment(wall: i128, (unit, number): (Expiry, &[u8])) -> Result<i128, Reply> {
     let invalid = || Reply::error("ERR invalid expire time in 'set' command");
     let number = integer(number).ok_or_else(|| Reply::error(NOT_INTEGER))?;
@@ -326,7 +327,7 @@ pub(super) fn exists(master: &mut Master, call: &Call) -> Reply {
     count(master, &call.words[1..], |master, key| master.look_up(call, key).is_some())
 }
 
-/// `DEL` and `UNLINK`: no value here is large enough for a difference.
+/// `DEL` and `UNLINK`, which differ only in the time that they take.
 pub(super) fn del(master: &mut Master, call: &Call) -> Reply {
     count(master, &call.words[1..], |master, key| master.remove_live(call, key))
 }
@@ -366,7 +367,7 @@ pub(super) fn delifeq(master: &mut Master, call: &Call) -> Reply {
     delete_if_equal(master, call, &call.words[2])
 }
 
-/// Redis's compare-and-delete, of which only this is known: `DELEX key [IFEQ token]`.
+/// Redis's compare-and-delete, of which the master knows only this form: `DELEX key [IFEQ token]`.
 pub(super) fn delex(master: &mut Master, call: &Call) -> Reply {
     match &call.words[2..] {
         [] => del(master, call),
@@ -410,7 +411,7 @@ fn empty(master: &mut Master, call: &Call, which: std::ops::Range<usize>) -> Rep
     Reply::OK
 }
 
-/// `SWAPDB`: clients of the one database see the keys of the other one. No client is notified.
+/// `SWAPDB`: swaps two databases. As on a real server, no client gets a push about it.
 pub(super) fn swapdb(master: &mut Master, call: &Call) -> Reply {
     let number = |word: usize| integer(&call.words[word]).and_then(|it| i32::try_from(it).ok());
     let Some(first) = number(1) else { return Reply::error("ERR invalid first DB index") };

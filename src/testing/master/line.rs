@@ -1,8 +1,9 @@
-//! What lines need of a master: sorted sets with whole scores, and messages.
+//! The commands that a line of waiters needs: those of sorted sets with integer scores, and those
+//! of messages.
 //!
-//! This is a small part of the commands: `ZADD key [NX | XX] score member` with one member,
-//! `ZRANGE` by rank, `SUBSCRIBE` on RESP3 only, `PUBSUB NUMSUB`. Replies with scores are flat, as a
-//! script sees them.
+//! They have only the forms that lines use: `ZADD key [NX | XX] score member` with one member,
+//! `ZRANGE` by rank, `SUBSCRIBE` on RESP3 only, `PUBSUB NUMSUB`. Replies with scores are flat, as
+//! in a script.
 
 use super::keys::Content;
 use super::reply::Reply;
@@ -13,11 +14,11 @@ const SYNTAX: &str = "ERR syntax error";
 const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
-/// The members in their order: by score, and by their bytes where the scores are equal.
+/// The members in their order: by score, and by their bytes if the scores are equal.
 type Members = Vec<(i64, Vec<u8>)>;
 
 impl Master {
-    /// The members of a sorted set; none if there is no such key.
+    /// The members of a sorted set; empty if there is no such key.
     fn members_at(&mut self, call: &Call, key: &[u8]) -> Result<Members, Reply> {
         match self.look_up(call, key).map(|entry| &entry.content) {
             None => Ok(Members::new()),
@@ -26,7 +27,7 @@ impl Master {
         }
     }
 
-    /// The members of the line at a key by now, first to last.
+    /// The members of the line at a key at `now`, first to last.
     pub fn line(&self, now: crate::proto::time::Instant, key: &[u8]) -> Vec<Vec<u8>> {
         self.databases[0].sorted(key, self.wall(now))
     }
@@ -44,7 +45,8 @@ impl Master {
         all.map(|(&id, _)| id).collect()
     }
 
-    /// Sends a message to every connection that is subscribed to the channel. Returns how many.
+    /// Sends a message to every connection that is subscribed to the channel. Returns the number of
+    /// these connections.
     fn send_message(&mut self, channel: &[u8], message: &[u8]) -> i64 {
         let listeners = self.listeners(channel);
         let words = [&b"message"[..], channel, message].map(Reply::bulk);

@@ -1,18 +1,18 @@
-//! The scripts of the line, written again in Rust as the others in [`super::scripts`].
+//! The scripts of the line, written again in Rust, like the other scripts in [`super::scripts`].
 
 use super::reply::Reply;
 use super::request::integer;
 use super::scripts::{Outcome, Sandbox, token_is};
 use crate::proto::wire::line::{MOST_SEARCHED, MOST_SKIPPED, SCORE_OF_A_PLACE, name_of};
 
-/// A member of the line, its score, and the member after it.
+/// A member of the line, its score, and the member behind it.
 struct Front {
     member: Vec<u8>,
     score: Option<i64>,
     after: Vec<u8>,
 }
 
-/// The macro `front` of the scripts of the line: nothing if the line is empty.
+/// The macro `front` of the scripts: the first member of the line; `None` if the line is empty.
 fn front(lua: &mut Sandbox) -> Result<Option<Front>, Reply> {
     let range = [Some(&b"ZRANGE"[..]), lua.key(1), Some(b"0"), Some(b"1"), Some(b"WITHSCORES")];
     let Reply::Array(items) = lua.call(&range)? else { return Ok(None) };
@@ -24,7 +24,7 @@ fn front(lua: &mut Sandbox) -> Result<Option<Front>, Reply> {
     Ok(text(0).map(|member| Front { member, score, after: text(2).unwrap_or_default() }))
 }
 
-/// The member that a name stands in, among the first of the line; else the first one.
+/// The member that has this name, if it is among the first of the line, or else the first member.
 fn named_or_first(lua: &mut Sandbox, line: Front, name: &[u8]) -> Result<Front, Reply> {
     let name = [b" ", name].concat();
     let has_name = |member: &[u8]| member.windows(name.len()).any(|part| part == name);
@@ -44,7 +44,7 @@ fn named_or_first(lua: &mut Sandbox, line: Front, name: &[u8]) -> Result<Front, 
     Ok(Front { member, score, after: line.member })
 }
 
-/// The two ttls, the channel, the mark and the token of a member of the line.
+/// Splits a member of the line into its two ttls, channel, mark and token.
 fn parts_of_member(member: &[u8]) -> Option<[&[u8]; 5]> {
     let parts: Vec<&[u8]> = member.split(|&byte| byte == b' ').collect();
     let [ttl, short, channel, mark, token] = parts[..] else { return None };
@@ -57,7 +57,7 @@ fn parts_of_member(member: &[u8]) -> Option<[&[u8]; 5]> {
     good.then_some([ttl, short, channel, mark, token])
 }
 
-/// What the scripts of the line call `now`.
+/// The value `now` of the scripts of the line.
 fn now(lua: &mut Sandbox) -> Result<i64, Reply> {
     let Reply::Array(time) = lua.call(&[Some(b"TIME")])? else { return Ok(0) };
     let part = |reply: &Reply| match reply {
@@ -67,13 +67,14 @@ fn now(lua: &mut Sandbox) -> Result<i64, Reply> {
     Ok((part(&time[0]) * 1000 + part(&time[1]) / 1000).rem_euclid(SCORE_OF_A_PLACE))
 }
 
-/// The score of a member of the line, if it stands there.
+/// The score of a member of the line, if it is in the line.
 fn score_of(lua: &mut Sandbox, member: Option<&[u8]>) -> Result<Option<i64>, Reply> {
     let found = lua.call(&[Some(b"ZSCORE"), lua.key(1), member])?;
     Ok(if let Reply::Bulk(score) = &found { integer(score) } else { None })
 }
 
-/// The function `give` of the scripts of the line: returns the member that it stopped at.
+/// The function `give` of the scripts: gives the key to the first member that can take it. Returns
+/// that member, or `own` if it comes first.
 fn give(
     lua: &mut Sandbox,
     line: Front,
@@ -131,7 +132,7 @@ fn give(
     Ok(None)
 }
 
-/// The score of the last member of the line; nothing if the line is empty.
+/// The score of the last member of the line; `None` if the line is empty.
 fn last_score(lua: &mut Sandbox) -> Result<Option<i64>, Reply> {
     let range = [Some(&b"ZRANGE"[..]), lua.key(1), Some(b"-1"), Some(b"-1")];
     let found = lua.call(&[&range[..], &[Some(b"WITHSCORES")]].concat())?;
@@ -142,14 +143,15 @@ fn last_score(lua: &mut Sandbox) -> Result<Option<i64>, Reply> {
     })
 }
 
-/// The function `stand` of the script of a join. Returns whether the member is new.
+/// The function `stand` of the script of a join: adds the member to the line. Returns whether the
+/// member is new.
 fn stand(lua: &mut Sandbox, how: &[u8], place: i64, now: i64) -> Result<bool, Reply> {
     let score = (place - place.rem_euclid(SCORE_OF_A_PLACE) + now).to_string();
     let add = [Some(&b"ZADD"[..]), lua.key(1), Some(how), Some(score.as_bytes()), lua.argument(1)];
     Ok(lua.call(&add)? == Reply::Integer(1))
 }
 
-/// The function `mine` of the script of a join.
+/// The function `mine` of the script of a join: the answer that the joining client has the key.
 fn mine(lua: &mut Sandbox, left: &[u8]) -> Reply {
     // `redis.pcall`
     let first = lua.call(&[Some(b"ZRANGE"), lua.key(1), Some(b"0"), Some(b"0")]);
@@ -162,7 +164,7 @@ fn mine(lua: &mut Sandbox, left: &[u8]) -> Reply {
     Reply::Bulk([b"mine ", left, b" ", name_of(token)].concat())
 }
 
-/// What `PTTL` says of the key, in digits.
+/// The answer of `PTTL` for the key, in digits.
 fn left(lua: &mut Sandbox) -> Result<String, Reply> {
     let left = lua.call(&[Some(b"PTTL"), lua.key(0)])?;
     Ok(if let Reply::Integer(left) = left { left.to_string() } else { String::new() })
@@ -234,8 +236,8 @@ pub(super) fn join(lua: &mut Sandbox) -> Outcome {
     Ok(Reply::Bulk([standing.as_bytes(), &value[..value.len().min(168)]].concat()))
 }
 
-/// The answer for one key and its line is that of the release; for several, that of the release of
-/// a set.
+/// The script that hands a lock over to the next waiters. For one key and its line it answers like
+/// the release of one key, and for several like the release of a set.
 pub(super) fn hand_over(lua: &mut Sandbox) -> Outcome {
     let keys = lua.count_keys();
     let (mut answer, mut failed) = (1, None);
@@ -252,7 +254,7 @@ pub(super) fn hand_over(lua: &mut Sandbox) -> Outcome {
     Ok(failed.unwrap_or(Reply::Integer(answer)))
 }
 
-/// The function `release` of the script.
+/// The function `release` of the script: hands over one key.
 fn hand_over_one(lua: &mut Sandbox, alone: bool) -> Outcome {
     // `redis.pcall`
     let value = match lua.call(&[Some(b"GET"), lua.key(0)]) {

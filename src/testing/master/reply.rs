@@ -1,24 +1,24 @@
-//! What a command answers, and its encoding on a RESP2 and on a RESP3 connection.
+//! The replies of commands, and their encoding in RESP2 and RESP3.
 
 /// One reply or push.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Reply {
     Status(&'static str),
-    /// The line without its `-`. An end of line inside it becomes spaces.
+    /// The line without its `-`. A line end inside it is sent as spaces.
     Error(Vec<u8>),
     Integer(i64),
     Bulk(Vec<u8>),
-    /// Text for people: RESP3 says that it is text.
+    /// Text for people, which RESP3 marks as such.
     Verbatim(String),
     Null,
     Array(Vec<Reply>),
     Set(Vec<Reply>),
     Map(Vec<(&'static str, Reply)>),
-    /// A push; on RESP2 an array.
+    /// A push. RESP2 has no pushes, so there it is sent as an array.
     Push(Vec<Reply>),
-    /// An invalidation: these keys, or everything.
+    /// The push that this key, or with `None` every key, has changed.
     Invalidate(Option<Vec<u8>>),
-    /// Bytes that are sent as they are: what a lying node answers.
+    /// Bytes that are sent as they are, for [`Trouble::Answers`](super::Trouble::Answers).
     Raw(Vec<u8>),
 }
 
@@ -29,7 +29,7 @@ impl Reply {
         Reply::Error(line.into())
     }
 
-    /// An error that quotes a word of the request, as C text: up to a NUL.
+    /// An error that quotes a word of the request, up to a NUL, as in C.
     pub(super) fn error_about(before: &str, word: &[u8], after: &str) -> Reply {
         Reply::Error([before.as_bytes(), c_text(word), after.as_bytes()].concat())
     }
@@ -76,7 +76,7 @@ impl Reply {
     }
 }
 
-/// A word as C prints it.
+/// The word up to a NUL, as C prints it.
 pub(super) fn c_text(word: &[u8]) -> &[u8] {
     word.split(|byte| *byte == 0).next().unwrap_or_default()
 }

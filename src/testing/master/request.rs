@@ -1,12 +1,12 @@
-//! Takes requests off the front of a connection's input: RESP arrays and inline commands.
+//! Takes requests, which are RESP arrays or inline commands, off the front of a connection's input.
 //!
-//! This is no reply decoder. It is strict only where `redis-server` is: what follows a bulk is
-//! skipped unread, and a NUL hides the end of its line. An incomplete request is read again from
-//! its start when more bytes arrive, so a hostile peer can make this slow.
+//! This parser accepts exactly what `redis-server` accepts: it skips the two bytes after a bulk
+//! unread, and does not find the end of a line that has a NUL. When more bytes of an incomplete
+//! request arrive, it parses the request again from its start, so a hostile peer can make it slow.
 
 use bytes::{Buf, BytesMut};
 
-/// A line without an end is refused when it is longer than this.
+/// The longest line without an end, in bytes. A longer one is refused.
 const LINE_MAX: usize = 64 * 1024;
 /// The limits for a peer that has not authenticated yet.
 const STRANGER_WORDS_MAX: i64 = 10;
@@ -14,7 +14,7 @@ const STRANGER_BULK_MAX: i64 = 16 * 1024;
 /// `proto-max-bulk-len`.
 const BULK_MAX: i64 = 512 * 1024 * 1024;
 
-/// The words of a request; empty for a blank line or an array of nothing.
+/// The words of a request. Empty for a blank line or an empty array.
 pub(super) type Words = Vec<Vec<u8>>;
 
 /// Takes the next request off `input`, or leaves it untouched if it is not complete yet.
@@ -112,7 +112,8 @@ fn inline(input: &[u8]) -> Result<Option<(Words, usize)>, Vec<u8>> {
     }
 }
 
-/// Splits an inline command at white space; `"..."` knows escapes, `'...'` only `\'`.
+/// Splits an inline command at white space. Inside `"..."` all escapes are known, inside `'...'`
+/// only `\'`.
 fn split(line: &[u8]) -> Option<Words> {
     let space = |byte: &u8| byte.is_ascii_whitespace() || *byte == 0x0b;
     let mut words = Words::new();
@@ -146,7 +147,7 @@ fn split(line: &[u8]) -> Option<Words> {
     }
 }
 
-/// Reads up to the closing `quote` and returns what comes after it.
+/// Reads up to the closing `quote`, and returns the text after it.
 fn quoted<'a>(mut rest: &'a [u8], quote: u8, word: &mut Vec<u8>) -> Option<&'a [u8]> {
     loop {
         rest = match rest {

@@ -1,9 +1,9 @@
-//! The scripts a master can run: those of [`crate::proto::wire::command`], each written again in
-//! Rust.
+//! The scripts that a master can run: those of [`crate::proto::wire::command`], each written again
+//! in Rust.
 //!
-//! This is not Lua: a script that it does not know is refused. To add one, put a line into
-//! [`KNOWN`] and write the function, with a [`Sandbox::call`] for each `redis.call`, in the same
-//! order, since that is also the order of their errors.
+//! The master runs no Lua, and refuses scripts that it does not know. To add one, put a line into
+//! [`KNOWN`] and write the function, with a [`Sandbox::call`] for each `redis.call`. The calls must
+//! be in the same order, so that the same one fails first.
 
 use super::commands::{self, MASTERDOWN, WRITE};
 use super::reply::Reply;
@@ -14,7 +14,7 @@ use crate::proto::wire::command::{DELETE_SEEN, EXTEND, MARK, RELEASE, Script};
 use crate::proto::wire::line::{HAND_OVER, JOIN};
 use crate::proto::wire::sets::{ACQUIRE, EXTEND_SET, RELEASE_SET};
 
-/// What a script answers, or the error that ended it, without the place where it happened.
+/// The answer of a script, or the error that ended it, without the place that a server adds.
 pub(super) type Outcome = Result<Reply, Reply>;
 
 type Run = fn(&mut Sandbox) -> Outcome;
@@ -33,11 +33,11 @@ const KNOWN: &[Known] = &[
     (set_scripts::TAKE_UP, set_scripts::adopt),
 ];
 
-/// No client calls this script by its SHA1, but a server knows it by that all the same, and uses
-/// it in its errors.
+/// No client calls this script by its SHA1, but a server has the SHA1 in its errors.
 const MARK_NODE: Script = Script { source: MARK, sha1: "34009d6051e17949233c85716d46650082aecac3" };
 
-/// The same for the script that deletes what was seen.
+/// The script that deletes a key if it still has the inspected value: needs its SHA1 for the same
+/// reason.
 const DELETE_SEEN_KEY: Script =
     Script { source: DELETE_SEEN, sha1: "929fa1547d7fa361b4b1a63762708c447a3c7655" };
 
@@ -85,7 +85,7 @@ pub(super) fn prolong(lua: &mut Sandbox, index: usize) -> Result<(), Reply> {
 
 pub(super) const NO_COUNTER: &str = "ERR the fencing counter is not a number";
 
-/// From here on a script cannot count exactly.
+/// The first number from which on a script cannot count exactly.
 const COUNTER_LIMIT: f64 = 9_007_199_254_740_991.0;
 
 fn delete_seen(lua: &mut Sandbox) -> Outcome {
@@ -130,7 +130,7 @@ fn mark(lua: &mut Sandbox) -> Outcome {
     Ok(Reply::Bulk(marker))
 }
 
-/// The time of a marker that this version knows, and what follows it.
+/// The time of a marker, and the text after it. `None` for a marker of another version.
 fn split_marker(value: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut rest = value.strip_prefix(b"1 ").filter(|_| value.len() >= 85)?;
     for _ in 0..2 {
@@ -142,13 +142,13 @@ fn split_marker(value: &[u8]) -> Option<(&[u8], &[u8])> {
     (!since.is_empty() && matches!(word, b"" | b" vouched")).then_some((since, word))
 }
 
-/// One run of a script: its keys, its arguments, and the way to the commands.
+/// One run of a script: its keys and arguments, and the master whose commands it calls.
 pub(super) struct Sandbox<'a> {
     master: &'a mut Master,
     call: &'a Call<'a>,
     keys: &'a [Vec<u8>],
     arguments: &'a [Vec<u8>],
-    /// Where the keys begin of which the script speaks now.
+    /// The index of the key that `key(0)` returns.
     first_key: usize,
     /// How many calls of this run have written.
     writes: usize,
@@ -160,7 +160,7 @@ impl<'a> Sandbox<'a> {
         self.keys.get(self.first_key + index).map(Vec::as_slice)
     }
 
-    /// From now on `KEYS[1]` is the key of this index.
+    /// Lets `key(0)` return the key of this index from now on.
     pub(super) fn begin_keys_at(&mut self, index: usize) {
         self.first_key = index;
     }
@@ -180,13 +180,14 @@ impl<'a> Sandbox<'a> {
         self.arguments.get(index).map(Vec::as_slice)
     }
 
-    /// `tonumber(ARGV[index + 1])`, about to be compared with a number.
+    /// `tonumber(ARGV[index + 1])`, with the error of Lua if that is nil and is compared.
     pub(super) fn number_argument(&self, index: usize) -> Result<f64, Reply> {
         let nil = || Reply::error("ERR user_script:1: attempt to compare number with nil");
         self.argument(index).and_then(to_number).ok_or_else(nil)
     }
 
-    /// `tonumber(redis.call('GET', KEYS[place + 1]) or 0)`, if a counter can have that value.
+    /// `tonumber(redis.call('GET', KEYS[place + 1]) or 0)`; `None` if a counter cannot have that
+    /// value.
     pub(super) fn counter(&mut self, place: usize) -> Result<Option<f64>, Reply> {
         let found = match self.call(&[Some(b"GET"), self.key(place)])? {
             Reply::Bulk(digits) => to_number(&digits),
@@ -205,7 +206,7 @@ impl<'a> Sandbox<'a> {
         Ok(((millis / step).floor() * step * 1048.576).floor())
     }
 
-    /// Writes the counter at `KEYS[place + 1]`, which lives as long as `ARGV[lives + 1]` says.
+    /// Writes the counter at `KEYS[place + 1]`, with the ttl `ARGV[lives + 1]`.
     pub(super) fn set_counter(
         &mut self,
         place: usize,
@@ -217,7 +218,7 @@ impl<'a> Sandbox<'a> {
         self.call(&[&words[..], &[Some(b"PX"), self.argument(lives)]].concat())
     }
 
-    /// `redis.call(...)`, of a command that exists, with enough words.
+    /// `redis.call(...)`. The command must exist and have enough words.
     pub(super) fn call(&mut self, words: &[Option<&[u8]>]) -> Result<Reply, Reply> {
         let nil =
             || Reply::error("ERR Lua redis lib command arguments must be strings or integers");
@@ -320,12 +321,12 @@ fn unknown_source() -> Reply {
     Reply::error("ERR this master runs no Lua, and does not know that script")
 }
 
-/// `reply ~= ARGV[..]`, turned around: a string is no nil.
+/// The opposite of `reply ~= ARGV[..]`: whether both are the same string.
 pub(super) fn token_is(reply: &Reply, token: Option<&[u8]>) -> bool {
     matches!((reply, token), (Reply::Bulk(text), Some(token)) if text == token)
 }
 
-/// A reply as a Lua number, of which Lua 5.1 has this one kind.
+/// An integer reply as a Lua number: Lua 5.1 has only floating-point numbers.
 pub(super) fn number(reply: &Reply) -> f64 {
     match reply {
         Reply::Integer(number) => *number as f64,
@@ -333,7 +334,8 @@ pub(super) fn number(reply: &Reply) -> f64 {
     }
 }
 
-/// `tonumber`: C's `strtod`, with white space around it, or whole hexadecimal numbers.
+/// `tonumber` of Lua: takes what C's `strtod` takes, with white space around it, and hexadecimal
+/// integers.
 pub(super) fn to_number(text: &[u8]) -> Option<f64> {
     let text = text.split(|byte| *byte == 0).next()?;
     let text = std::str::from_utf8(text).ok()?.trim_matches(|c: char| c.is_ascii_whitespace());

@@ -1,5 +1,5 @@
-//! The state of one connection, and the commands about it: handshake, password, database, name,
-//! tracking, end.
+//! The state of one connection, and the commands that change it: handshake, password, database,
+//! name, tracking, end.
 
 use std::collections::BTreeSet;
 
@@ -19,13 +19,13 @@ const BAD_NAME: &str = "ERR Client names cannot contain spaces, newlines or spec
 pub(super) struct Connection {
     pub(super) input: BytesMut,
     pub(super) output: Vec<u8>,
-    /// Whether the connection is in the list of those with output.
+    /// Whether the connection is in the list of connections with output.
     pub(super) speaks: bool,
-    /// Nothing more is read from it or sent on it: it closes after its output.
+    /// The connection closes after its output: nothing more is read from it or added to the output.
     pub(super) closing: bool,
-    /// The command that runs ends the connection.
+    /// The command that runs now ends the connection.
     pub(super) closing_after_reply: bool,
-    /// Invalidations by the command that runs, to be pushed after its reply.
+    /// Invalidations by the command that runs now, which are pushed after its reply.
     pub(super) own_pushes: Vec<Option<Vec<u8>>>,
     pub(super) authenticated: bool,
     pub(super) resp3: bool,
@@ -33,7 +33,7 @@ pub(super) struct Connection {
     pub(super) tracking: Option<Mode>,
     /// `CLIENT CACHING` was sent for the next command.
     pub(super) caching: bool,
-    /// The channels that it is subscribed to.
+    /// The channels to which the connection is subscribed.
     pub(super) channels: BTreeSet<Vec<u8>>,
     pub(super) name: Vec<u8>,
 }
@@ -182,7 +182,7 @@ pub(super) fn select(master: &mut Master, call: &Call) -> Reply {
     }
 }
 
-/// `RESET`: as a new connection, except for its id and its tracking registrations.
+/// `RESET`: makes the connection like a new one, except for its id and its tracking registrations.
 pub(super) fn reset(master: &mut Master, call: &Call) -> Reply {
     let authenticated = master.password.is_none();
     let connection = master.own(call);
@@ -219,7 +219,7 @@ pub(super) fn set_name(master: &mut Master, call: &Call) -> Reply {
     }
 }
 
-/// `CLIENT SETINFO`, which nothing here reads back.
+/// `CLIENT SETINFO`: checks the name, but stores nothing, because no command returns it.
 pub(super) fn set_info(_: &mut Master, call: &Call) -> Reply {
     let attribute = call.words[2].to_ascii_lowercase();
     if matches!(attribute.as_slice(), b"lib-name" | b"lib-ver") {
@@ -229,8 +229,8 @@ pub(super) fn set_info(_: &mut Master, call: &Call) -> Reply {
     }
 }
 
-/// `CLIENT KILL` by `ID`, `TYPE` and `SKIPME`. Connections have no address here, so a kill by
-/// address finds no client.
+/// `CLIENT KILL` by `ID`, `TYPE` and `SKIPME`. A kill by address finds no client, because
+/// connections to this master have no address.
 pub(super) fn kill(master: &mut Master, call: &Call) -> Reply {
     let words = &call.words[2..];
     if words.len() == 1 {
@@ -274,7 +274,7 @@ pub(super) fn kill(master: &mut Master, call: &Call) -> Reply {
     Reply::Integer(killed)
 }
 
-/// `CLIENT TRACKING` without `REDIRECT`, `BCAST` and `PREFIX`, which it refuses.
+/// `CLIENT TRACKING`. Refuses `REDIRECT`, `BCAST` and `PREFIX`.
 pub(super) fn tracking(master: &mut Master, call: &Call) -> Reply {
     let (mut opt_in, mut opt_out, mut silent_on_own) = (false, false, false);
     for word in &call.words[3..] {

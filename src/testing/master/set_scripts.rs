@@ -1,12 +1,12 @@
-//! The scripts over all keys of a lock, with or without counters, each written again in Rust: those
-//! of [`crate::proto::wire::sets`].
+//! The scripts for all keys of a lock, with or without counters: those of
+//! [`crate::proto::wire::sets`], each written again in Rust.
 
 use super::reply::Reply;
 use super::scripts::{NO_COUNTER, Outcome, Sandbox, number, prolong, to_number, token_is};
 use crate::proto::wire::command::Script;
 use crate::proto::wire::sets::ADOPT;
 
-/// No client calls this script by its SHA1, but a server uses it in its errors.
+/// No client calls this script by its SHA1, but a server has the SHA1 in its errors.
 pub(super) const TAKE_UP: Script =
     Script { source: ADOPT, sha1: "cb2c7c130e3571d3470f8979a41ce202c111f4ca" };
 
@@ -20,7 +20,7 @@ enum Found {
 }
 
 /// `redis.pcall('GET', KEYS[index + 1])`, compared with these arguments.
-fn look(lua: &mut Sandbox<'_>, index: usize, tokens: &[usize]) -> Found {
+fn compare_key(lua: &mut Sandbox<'_>, index: usize, tokens: &[usize]) -> Found {
     match lua.call(&[Some(b"GET"), lua.key(index)]) {
         Ok(Reply::Null) => Found::Nothing,
         Ok(value) if tokens.iter().any(|&token| token_is(&value, lua.argument(token))) => {
@@ -33,18 +33,18 @@ fn look(lua: &mut Sandbox<'_>, index: usize, tokens: &[usize]) -> Found {
     }
 }
 
-/// The answer that names a key; the number counts from 0 here.
-fn named(times: i64, index: usize, less: i64) -> Reply {
+/// The answer that names the key with this index, which counts from 0.
+fn answer_naming_key(times: i64, index: usize, less: i64) -> Reply {
     Reply::Integer(-times * (index as i64 + 1) - less)
 }
 
 pub(super) fn release(lua: &mut Sandbox<'_>) -> Outcome {
     let (mut answer, mut failed) = (None, None);
     for index in 0..lua.count_keys() {
-        match look(lua, index, &[0]) {
+        match compare_key(lua, index, &[0]) {
             Found::Ours => drop(lua.call(&[Some(b"DEL"), lua.key(index)])?),
-            Found::Nothing => answer = answer.or(Some(named(2, index, 0))),
-            Found::Others => answer = answer.or(Some(named(2, index, 1))),
+            Found::Nothing => answer = answer.or(Some(answer_naming_key(2, index, 0))),
+            Found::Others => answer = answer.or(Some(answer_naming_key(2, index, 1))),
             Found::Trouble(error) => failed = Some(error),
         }
     }
@@ -72,7 +72,7 @@ pub(super) fn adopt(lua: &mut Sandbox<'_>) -> Outcome {
     Ok(Reply::Integer(1))
 }
 
-/// Whether the script also counts, and how many keys there are besides the counters.
+/// Whether the script also counts fencing numbers, and how many keys it has besides the counters.
 fn keys_of(lua: &Sandbox<'_>) -> (bool, usize) {
     let counts = lua.argument(2).is_some();
     (counts, if counts { lua.count_keys() / 2 } else { lua.count_keys() })
@@ -88,10 +88,10 @@ pub(super) fn acquire(lua: &mut Sandbox<'_>) -> Outcome {
     if keys > 1 || !is_set_alone(lua)? {
         let mut own = Vec::new();
         for index in 0..keys {
-            match look(lua, index, &[0]) {
+            match compare_key(lua, index, &[0]) {
                 Found::Nothing => own.push(false),
                 Found::Ours => own.push(true),
-                Found::Others => return Ok(named(1, index, 0)),
+                Found::Others => return Ok(answer_naming_key(1, index, 0)),
                 Found::Trouble(error) => return Ok(error),
             }
         }
@@ -118,7 +118,7 @@ pub(super) fn acquire(lua: &mut Sandbox<'_>) -> Outcome {
     Ok(votes_of(&numbers))
 }
 
-/// The answer that says these votes.
+/// The answer with these votes for fencing numbers.
 fn votes_of(numbers: &[f64]) -> Reply {
     match *numbers {
         [vote] => Reply::Integer(vote as i64),
@@ -126,7 +126,7 @@ fn votes_of(numbers: &[f64]) -> Reply {
     }
 }
 
-/// Whether the only key was free, and is written.
+/// Writes the only key if it is free, and returns whether it was.
 fn is_set_alone(lua: &mut Sandbox<'_>) -> Result<bool, Reply> {
     let words = [Some(&b"SET"[..]), lua.key(0), lua.argument(0)];
     let options = [Some(&b"NX"[..]), Some(b"PX"), lua.argument(1)];
@@ -165,22 +165,22 @@ pub(super) fn extend(lua: &mut Sandbox<'_>) -> Outcome {
     Ok(if votes { votes_of(&numbers) } else { Reply::Integer(1) })
 }
 
-/// What the counters of so many keys have, if all of them are numbers.
+/// The values of the counters of this number of keys; `None` if one of them is not a number.
 fn counters(lua: &mut Sandbox<'_>, keys: usize) -> Result<Option<Vec<f64>>, Reply> {
     (0..keys).map(|index| lua.counter(keys + index)).collect()
 }
 
-/// The answer of a script that stops at the first key that is not ours, if there is one.
+/// The answer that names the first key that does not hold one of these tokens; `None` if all do.
 fn all_are_ours(lua: &mut Sandbox<'_>, tokens: &[usize]) -> Option<Reply> {
     are_ours(lua, lua.count_keys(), tokens)
 }
 
-/// The same, of the first so many keys.
+/// As `all_are_ours`, for the first `keys` keys.
 fn are_ours(lua: &mut Sandbox<'_>, keys: usize, tokens: &[usize]) -> Option<Reply> {
-    (0..keys).find_map(|index| match look(lua, index, tokens) {
+    (0..keys).find_map(|index| match compare_key(lua, index, tokens) {
         Found::Ours => None,
-        Found::Nothing => Some(named(2, index, 0)),
-        Found::Others => Some(named(2, index, 1)),
+        Found::Nothing => Some(answer_naming_key(2, index, 0)),
+        Found::Others => Some(answer_naming_key(2, index, 1)),
         Found::Trouble(error) => Some(error),
     })
 }

@@ -1,17 +1,17 @@
-//! Which connections to notify when a key changes: the table of `CLIENT TRACKING`.
+//! The table of `CLIENT TRACKING`: which connections to notify when a key changes.
 //!
-//! The first write uses a registration up. A registration is about the key's name in every
-//! database. It outlives `CLIENT TRACKING OFF`: a connection that tracks again at the write is
-//! notified.
+//! A registration holds for the key's name in every database, and the first write removes it. It
+//! also stays after `CLIENT TRACKING OFF`: if the connection tracks again when the key is written,
+//! it is notified.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Call, ConnectionId, Master};
 
-/// Which connections read which keys since they were last written.
+/// For each key, the connections that have read it since it was last written.
 pub(super) type Registrations = BTreeMap<Vec<u8>, BTreeSet<ConnectionId>>;
 
-/// How a connection tracks what it reads.
+/// How a connection tracks the keys that it reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mode {
     pub(super) opt: Opt,
@@ -31,7 +31,7 @@ pub(super) enum Opt {
 }
 
 impl Master {
-    /// The caller has read these keys.
+    /// Registers the caller for these keys, which it has read, if it tracks them.
     pub(super) fn register(&mut self, call: &Call, keys: &[Vec<u8>]) {
         let connection = self.own(call);
         let registers = match connection.tracking.map(|mode| mode.opt) {
@@ -47,7 +47,7 @@ impl Master {
         }
     }
 
-    /// A key was written, deleted or found expired during this call.
+    /// Notifies the readers of a key that this call has written, deleted or found expired.
     pub(super) fn invalidate(&mut self, call: &Call, key: &[u8]) {
         for reader in self.registrations.remove(key).unwrap_or_default() {
             let Some(connection) = self.open(reader) else { continue };
@@ -55,14 +55,14 @@ impl Master {
             if reader != call.connection {
                 self.push(reader, Some(key.to_vec()));
             } else if !mode.silent_on_own {
-                // The reply comes before the push.
+                // Pushed after the reply.
                 connection.own_pushes.push(Some(key.to_vec()));
             }
         }
     }
 
-    /// A database was flushed: every tracking connection is notified, also the one that flushed
-    /// it. The notice does not say which database.
+    /// Notifies every tracking connection, also the caller, that a database was flushed. The push
+    /// does not say which database.
     pub(super) fn invalidate_all(&mut self, call: &Call) {
         self.registrations.clear();
         for reader in self.connections.keys().copied().collect::<Vec<_>>() {

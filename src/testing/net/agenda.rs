@@ -1,4 +1,5 @@
-//! What happens next. Events of one moment happen in the order in which they were put down.
+//! The queue of coming events. Events of the same moment happen in the order in which they were put
+//! in.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,7 +7,7 @@ use std::collections::BinaryHeap;
 use crate::proto::time::Instant;
 use crate::testing::master::ConnectionId;
 
-/// Something that happens at its moment. What it is about may be over by then.
+/// An event. When it happens, its connection or timer may not exist any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Event {
     /// A connection is open.
@@ -17,7 +18,7 @@ pub(super) enum Event {
     ToClient { client: usize, node: usize },
     /// The timer of a client is due.
     Timer { client: usize, timer: u64 },
-    /// A message of a connection that its client has lost may have arrived.
+    /// A message may have arrived on a connection that its client has lost.
     Late { node: usize, connection: ConnectionId },
 }
 

@@ -1,4 +1,4 @@
-//! What moves: actions and bytes of the clients, and answers of the masters.
+//! Carries out the actions of the clients, and delivers their bytes and the answers of the masters.
 
 use super::agenda::Event;
 use super::wire::Wire;
@@ -7,17 +7,17 @@ use crate::proto::coordinator::Action;
 use crate::proto::node_set::NodeId;
 use crate::testing::master::ConnectionId;
 
-/// How many rounds of deliveries one moment may take. A client that asks again at once, without
-/// end, would make the test hang instead.
+/// How many rounds of deliveries [`Net::settle`] may take. Without a limit, a client that asks
+/// again and again would make the test hang.
 const MOST_ROUNDS: usize = 1_000;
 
-/// Why a connection could not be opened or is over, in the words of a system.
+/// The error text of a connection that was refused or closed, as a system would report it.
 const REFUSED: &str = "connection refused";
 const CLOSED: &str = "closed by the node";
 
 impl<E: Endpoint> Net<E> {
-    /// A client does what it has to do with its sockets: it begins to open connections, closes
-    /// others, and writes. What it writes is on its way from now on.
+    /// Lets a client use its sockets: it begins to open connections, closes others, and writes.
+    /// What it writes is in flight from now on.
     pub fn write(&mut self, client: usize) {
         if self.clients[client].stopped {
             return;
@@ -47,7 +47,7 @@ impl<E: Endpoint> Net<E> {
         };
     }
 
-    /// A connection that a client has begun to open is open now, or refused.
+    /// Opens the connection that a client has begun to open, or refuses it if the node is down.
     pub fn open(&mut self, client: usize, node: usize) {
         let (now, id) = (self.now, NodeId::new(node));
         if !std::mem::take(&mut self.clients[client].wires[node].opening) {
@@ -65,15 +65,15 @@ impl<E: Endpoint> Net<E> {
         self.note_event(client);
     }
 
-    /// All that a client has written to a node arrives there, and is executed, also if the node is
+    /// Delivers all that a client has written to a node. The node executes it, also if it is
     /// frozen.
     pub fn deliver_to_node(&mut self, client: usize, node: usize) {
         self.write_to(client, NodeId::new(node));
         self.deliver_some_to_node(client, node, usize::MAX);
     }
 
-    /// As [`deliver_to_node`](Net::deliver_to_node), for so many bytes at most of what is on its
-    /// way.
+    /// As [`deliver_to_node`](Net::deliver_to_node), but delivers at most this number of the bytes
+    /// in flight.
     pub fn deliver_some_to_node(&mut self, client: usize, node: usize, most: usize) {
         let wire = &mut self.clients[client].wires[node];
         let bytes = wire.to_node.take(most);
@@ -82,35 +82,36 @@ impl<E: Endpoint> Net<E> {
         }
     }
 
-    /// All that a node has sent to a client arrives there, also if the client is stopped.
+    /// Delivers all that a node has sent to a client, also if the client is stopped.
     pub fn deliver_to_client(&mut self, client: usize, node: usize) {
         self.deliver_some_to_client(client, node, usize::MAX);
     }
 
-    /// As [`deliver_to_client`](Net::deliver_to_client), for so many bytes at most.
+    /// As [`deliver_to_client`](Net::deliver_to_client), but delivers at most this number of bytes.
     pub fn deliver_some_to_client(&mut self, client: usize, node: usize, most: usize) {
         self.collect(node);
         let bytes = self.clients[client].wires[node].to_client.take(most);
         self.hand_in(client, node, &bytes);
     }
 
-    /// Lets happen what is due at a client by now.
+    /// Lets a client handle the timers that are due now.
     pub fn expire(&mut self, client: usize) {
         let now = self.now;
         self.client_mut(client).handle_timeout(now);
         self.note_event(client);
     }
 
-    /// Lets the clock go to the next timer of a client, and that timer fire; but lets it go by
-    /// `most` at most. Nothing else happens meanwhile.
+    /// Advances the clock to the next timer of a client, but by `most` at most, and lets the client
+    /// handle its timers. Nothing else happens meanwhile.
     pub fn skip_to_timer(&mut self, client: usize, most: std::time::Duration) {
         let Some(due) = self.clients[client].endpoint.next_timeout() else { return };
         self.now = due.min(self.now.saturating_add(most)).max(self.now);
         self.expire(client);
     }
 
-    /// Delivers everything, in the order of the clients and nodes, until nothing moves: no time
-    /// passes, whatever the latency is. What is frozen, stopped or cut off gets nothing.
+    /// Delivers everything, in the order of the clients and nodes, until nothing is in flight. No
+    /// time passes, whatever the latency is. Nodes that are frozen or partitioned and clients that
+    /// are stopped get nothing.
     ///
     /// # Panics
     /// If the clients and the masters go on without end.
@@ -124,31 +125,32 @@ impl<E: Endpoint> Net<E> {
         panic!("after {MOST_ROUNDS} rounds of deliveries at one moment there is no end of it");
     }
 
-    /// What a node has sent to a client, and the client has not read.
+    /// The bytes that a node has sent to a client, but the client has not read.
     pub fn unread(&self, client: usize, node: usize) -> Vec<u8> {
         self.clients[client].wires[node].to_client.bytes().collect()
     }
 
-    /// Takes what a node has sent to a client off its way.
+    /// Removes and returns the bytes in flight from a node to a client.
     pub fn take_unread(&mut self, client: usize, node: usize) -> Vec<u8> {
         self.collect(node);
         self.clients[client].wires[node].to_client.take(usize::MAX)
     }
 
-    /// What a client wants a node to do, and the node has not read: it is on its way, or about to
-    /// be written.
+    /// The bytes from a client that a node has not read: those in flight, and those that the client
+    /// has not written yet.
     pub fn unexecuted(&self, client: usize, node: usize) -> Vec<u8> {
         let it = &self.clients[client];
         let output = it.endpoint.output(NodeId::new(node)).iter().copied();
         it.wires[node].to_node.bytes().chain(output).collect()
     }
 
-    /// Whether there is a connection, of which the client may not know yet that the node closed it.
+    /// Whether there is a connection. The node may have closed it if the client does not know that
+    /// yet.
     pub fn is_connected(&self, client: usize, node: usize) -> bool {
         self.clients[client].wires[node].connection.is_some()
     }
 
-    /// Someone in between says these bytes to a client in the name of a node.
+    /// Sends these bytes to a client as if the node had sent them.
     pub fn say(&mut self, client: usize, node: usize, bytes: &[u8]) {
         if self.is_connected(client, node) {
             self.send_to_client(client, node, bytes.to_vec());
@@ -200,7 +202,7 @@ impl<E: Endpoint> Net<E> {
         moved
     }
 
-    /// What has arrived at a node is executed.
+    /// Lets a node execute what has arrived.
     pub(super) fn arrive_at_node(&mut self, client: usize, node: usize) {
         let wire = &mut self.clients[client].wires[node];
         let executes = self.nodes[node].executes();
@@ -209,7 +211,7 @@ impl<E: Endpoint> Net<E> {
         self.execute(node, connection, &bytes);
     }
 
-    /// A client reads what has arrived.
+    /// Lets a client read what has arrived.
     pub(super) fn arrive_at_client(&mut self, client: usize, node: usize) {
         let it = &mut self.clients[client];
         if !it.stopped && !self.nodes[node].partitioned {
@@ -218,7 +220,7 @@ impl<E: Endpoint> Net<E> {
         }
     }
 
-    /// What was written on a connection that its client has lost arrives.
+    /// Delivers what was in flight on a connection that its client has lost.
     pub(super) fn arrive_late(&mut self, node: usize, connection: ConnectionId) {
         if !self.nodes[node].executes() {
             return;
@@ -238,12 +240,12 @@ impl<E: Endpoint> Net<E> {
         self.collect(node);
     }
 
-    /// Puts what a node has to say on its way.
+    /// Puts the output of a node in flight.
     pub(super) fn collect(&mut self, node: usize) {
         self.collect_and_find(node, None);
     }
 
-    /// As [`collect`](Net::collect); returns what is for the connection of an operator.
+    /// As [`collect`](Net::collect), but returns the output for the connection of an operator.
     pub(super) fn collect_and_find(
         &mut self,
         node: usize,
@@ -272,7 +274,8 @@ impl<E: Endpoint> Net<E> {
         self.agenda.put(at, Event::ToClient { client, node });
     }
 
-    /// The node closed the connection: it reads no more, and its client learns that soon.
+    /// Records that the node closed the connection. The client learns that after what was sent
+    /// before.
     pub(super) fn note_closed(&mut self, client: usize, node: usize) {
         let wire = &mut self.clients[client].wires[node];
         wire.closed = true;
@@ -284,7 +287,7 @@ impl<E: Endpoint> Net<E> {
         let it = &mut self.clients[client];
         it.endpoint.handle_connecting(node, self.now);
         it.wires[node.index()].opening = true;
-        // The first packet goes there and back.
+        // To open a connection takes a round trip.
         let at = self.now.saturating_add(2 * *self.latency.start());
         self.agenda.put(at, Event::Open { client, node: node.index() });
     }

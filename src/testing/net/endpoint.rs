@@ -1,40 +1,40 @@
-//! The programs at the ends of the network.
+//! The interface of the clients of a simulated network.
 
 use crate::proto::coordinator::{Action, Coordinator};
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
 
-/// A program that speaks with masters over a [`Net`](super::Net): bytes and moments go in, bytes
-/// and moments come out. The [`Coordinator`] is one; its methods of the same names say more.
+/// A client of a [`Net`](super::Net): bytes and moments go in, bytes and moments come out. The
+/// [`Coordinator`] is one. See its methods of the same names for details.
 pub trait Endpoint {
-    /// The next connection that it wants to be opened or closed.
+    /// The next connection that has to be opened or closed.
     fn poll_action(&mut self) -> Option<Action>;
 
-    /// The connection that it asked for is open.
+    /// Reports that the requested connection is open.
     fn handle_connected(&mut self, node: NodeId, now: Instant);
 
-    /// The connection is gone, or could not be opened.
+    /// Reports that the connection has ended, or could not be opened.
     fn handle_disconnected(&mut self, node: NodeId, words: &str, now: Instant);
 
-    /// The network begins to open the connection that it asked for.
+    /// Reports that the network begins to open the requested connection.
     fn handle_connecting(&mut self, _node: NodeId, _now: Instant) {}
 
-    /// The bytes that it has to write to a node.
+    /// The bytes that have to be written to a node.
     fn output(&self, node: NodeId) -> &[u8];
 
-    /// The first `count` bytes of its output were written.
+    /// Reports that the first `count` bytes of the output were written.
     fn handle_sent(&mut self, node: NodeId, count: usize, now: Instant);
 
-    /// A node sent these bytes.
+    /// Passes in bytes that a node has sent.
     fn handle_bytes(&mut self, node: NodeId, bytes: &[u8], now: Instant);
 
-    /// When its next timer is due.
+    /// When the next timer is due.
     fn next_timeout(&self) -> Option<Instant>;
 
-    /// Lets happen what is due by now.
+    /// Handles the timers that are due.
     fn handle_timeout(&mut self, now: Instant);
 
-    /// Whether it has something for its caller, so that [`Net::run`](super::Net::run) returns.
+    /// Whether there is something for the caller, so that [`Net::run`](super::Net::run) returns.
     fn has_news(&self) -> bool;
 }
 
@@ -64,7 +64,7 @@ impl Endpoint for Coordinator {
     }
 
     fn handle_bytes(&mut self, node: NodeId, bytes: &[u8], now: Instant) {
-        // It may have given the connection up, and have the action for that still in its queue.
+        // The coordinator may have given up the connection, and still have the action in its queue.
         if self.node_state(node).is_connected() {
             self.handle_bytes(node, bytes, now);
         }

@@ -1,4 +1,4 @@
-//! What goes wrong.
+//! The faults of nodes, connections and clients.
 
 use super::agenda::Event;
 use super::wire::Orphan;
@@ -6,17 +6,17 @@ use super::{Endpoint, Net};
 use crate::proto::node_set::NodeId;
 use crate::testing::master::Restart;
 
-/// Why a connection is over, in the words of a system.
+/// The error text of a connection that broke, as a system would report it.
 const RESET: &str = "connection reset";
 
 impl<E: Endpoint> Net<E> {
-    /// A node executes and answers nothing from now on, but its connections stay, and new ones are
-    /// opened: its process is stopped, its disk hangs, or its kernel has other things to do.
+    /// Freezes a node: it executes and answers nothing from now on, but its connections stay, and
+    /// new ones are opened. So it is if its process is stopped, or its disk hangs.
     pub fn freeze(&mut self, node: usize) {
         self.nodes[node].frozen = true;
     }
 
-    /// A frozen node goes on: it executes what arrived meanwhile.
+    /// Lets a frozen node go on, which executes what arrived meanwhile.
     pub fn thaw(&mut self, node: usize) {
         self.nodes[node].frozen = false;
         self.look_at_wires_of(node);
@@ -27,12 +27,12 @@ impl<E: Endpoint> Net<E> {
         self.nodes[node].frozen
     }
 
-    /// No packet reaches a node or leaves it from now on, and neither side learns that.
+    /// Partitions a node: no packet reaches it or leaves it from now on, and neither side notices.
     pub fn partition(&mut self, node: usize) {
         self.nodes[node].partitioned = true;
     }
 
-    /// The partition is over: what was sent meanwhile arrives.
+    /// Ends the partition of a node. What was sent meanwhile arrives.
     pub fn heal(&mut self, node: usize) {
         self.nodes[node].partitioned = false;
         self.look_at_wires_of(node);
@@ -43,7 +43,7 @@ impl<E: Endpoint> Net<E> {
         self.nodes[node].partitioned
     }
 
-    /// What could not happen on the connections of a node happens now, or at its moment.
+    /// Puts in again the events of a node's connections that could not happen before.
     fn look_at_wires_of(&mut self, node: usize) {
         for client in 0..self.clients.len() {
             for event in [
@@ -60,19 +60,19 @@ impl<E: Endpoint> Net<E> {
         }
     }
 
-    /// The process of a node ends: its connections close, and new ones are refused.
+    /// Ends the process of a node: its connections close, and new ones are refused.
     pub fn kill(&mut self, node: usize) {
         self.nodes[node].down = true;
         self.end_process(node, Restart::WithData);
     }
 
-    /// A node that was killed runs again, with what it has kept.
+    /// Starts a node that was killed. `memory` says which keys it still has.
     pub fn start(&mut self, node: usize, memory: Restart) {
         self.nodes[node].down = false;
         self.end_process(node, memory);
     }
 
-    /// The process of a node ends, and another one takes its place at once.
+    /// Ends the process of a node, and starts a new one immediately.
     pub fn restart(&mut self, node: usize, memory: Restart) {
         self.end_process(node, memory);
     }
@@ -84,10 +84,10 @@ impl<E: Endpoint> Net<E> {
         self.collect(node);
     }
 
-    /// A connection breaks, and its client learns that at once. What was on its way to the client
-    /// is lost. What was on its way to the node still arrives there at its time, unless
-    /// [`deliver_orphan`](Net::deliver_orphan) decides otherwise. A connection that was about to be
-    /// opened is refused.
+    /// Breaks a connection, which its client learns immediately. Bytes in flight to the client are
+    /// lost. Bytes in flight to the node still arrive there at their time, unless
+    /// [`deliver_orphan`](Net::deliver_orphan) decides otherwise. A connection that is being opened
+    /// fails.
     pub fn cut(&mut self, client: usize, node: usize) {
         let wire = &self.clients[client].wires[node];
         if !wire.opening && wire.connection.is_none() {
@@ -99,13 +99,14 @@ impl<E: Endpoint> Net<E> {
         self.note_event(client);
     }
 
-    /// How many connections that their clients have lost or closed still bring something to a node.
+    /// How many connections there are that their clients have lost or closed, but that still have
+    /// bytes in flight to a node.
     pub fn orphans(&self) -> usize {
         self.orphans.len()
     }
 
-    /// So many bytes at most of what is left of one of these connections arrive at the node now,
-    /// the rest never does, and the node learns that the connection is over.
+    /// Delivers at most this number of the bytes that such a connection has in flight. The rest is
+    /// lost, and the node learns that the connection has ended.
     pub fn deliver_orphan(&mut self, number: usize, most: usize) {
         let Orphan { node, connection, mut to_node } = self.orphans.remove(number);
         let bytes = to_node.take(most);
@@ -113,13 +114,12 @@ impl<E: Endpoint> Net<E> {
         self.nodes[node].master.disconnect(connection);
     }
 
-    /// The process of a client does nothing from now on: it is stopped. Its connections stay.
+    /// Stops the process of a client: it does nothing from now on. Its connections stay.
     pub fn stop(&mut self, client: usize) {
         self.clients[client].stopped = true;
     }
 
-    /// A client that was stopped goes on: it reads what arrived meanwhile, and then its timers
-    /// fire.
+    /// Lets a stopped client go on. It reads what arrived meanwhile, and then handles its timers.
     pub fn resume(&mut self, client: usize) {
         self.clients[client].stopped = false;
         for node in 0..self.nodes.len() {
@@ -129,7 +129,7 @@ impl<E: Endpoint> Net<E> {
         if it.due.is_some_and(|due| due <= self.now) {
             self.agenda.put(self.now, Event::Timer { client, timer: it.timer });
         }
-        self.touch(client);
+        self.mark_touched(client);
     }
 
     /// Whether a client is stopped.
@@ -137,8 +137,8 @@ impl<E: Endpoint> Net<E> {
         self.clients[client].stopped
     }
 
-    /// The process of a client ends without a word, and another program takes its place and its
-    /// number. Returns what was there.
+    /// Ends the process of a client without any notice to the nodes, and puts another client with
+    /// the same number in its place. Returns the old client.
     pub fn replace(&mut self, client: usize, endpoint: E) -> E {
         for node in 0..self.nodes.len() {
             self.close(client, node);
@@ -147,7 +147,7 @@ impl<E: Endpoint> Net<E> {
         std::mem::replace(self.client_mut(client), endpoint)
     }
 
-    /// The client's end of a connection is closed.
+    /// Closes the client's end of a connection.
     pub(super) fn close(&mut self, client: usize, node: usize) {
         let wire = std::mem::take(&mut self.clients[client].wires[node]);
         let Some(connection) = wire.connection.filter(|_| !wire.closed) else { return };

@@ -1,4 +1,4 @@
-//! A connection, as the messages that are on their way.
+//! A connection, with the messages that are in flight on it.
 
 use std::collections::VecDeque;
 
@@ -8,17 +8,17 @@ use crate::testing::master::ConnectionId;
 /// The connection of a client to a node, from the attempt to open it to its end.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Wire {
-    /// The client has asked for a connection, which is not open yet.
+    /// The client has begun to open a connection, which is not open yet.
     pub(super) opening: bool,
-    /// The number that the node gave it.
+    /// The id of the connection on the node.
     pub(super) connection: Option<ConnectionId>,
     pub(super) to_node: Pipe,
     pub(super) to_client: Pipe,
-    /// The node has closed it. The client learns that after what the node sent before.
+    /// The node has closed the connection. The client learns that after what the node sent before.
     pub(super) closed: bool,
 }
 
-/// A connection that its client has lost or closed, with what was on its way to the node.
+/// A connection that its client has lost or closed, with the bytes that are in flight to the node.
 #[derive(Debug, Clone)]
 pub(super) struct Orphan {
     pub(super) node: usize,
@@ -30,12 +30,12 @@ pub(super) struct Orphan {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pipe {
     pieces: VecDeque<(Instant, Vec<u8>)>,
-    /// When the latest one arrives: no later one arrives before it.
+    /// When the last message arrives. A later message does not arrive before that.
     latest: Instant,
 }
 
 impl Pipe {
-    /// Puts in a message that wants to arrive at `at`. Returns when it does.
+    /// Puts in a message that arrives at `at`, or later if one before it does. Returns when.
     pub(super) fn push(&mut self, at: Instant, bytes: Vec<u8>) -> Instant {
         self.latest = self.latest.max(at);
         if !bytes.is_empty() {
@@ -44,7 +44,7 @@ impl Pipe {
         self.latest
     }
 
-    /// Takes out what has arrived by now.
+    /// Takes out the bytes that have arrived at `now`.
     pub(super) fn take_arrived(&mut self, now: Instant) -> Vec<u8> {
         let mut arrived = Vec::new();
         while self.pieces.front().is_some_and(|(at, _)| *at <= now) {
@@ -53,7 +53,7 @@ impl Pipe {
         arrived
     }
 
-    /// Takes out so many bytes at most, also those that have not arrived yet.
+    /// Takes out at most this number of bytes, also those that have not arrived yet.
     pub(super) fn take(&mut self, most: usize) -> Vec<u8> {
         let mut taken = Vec::new();
         while let Some((_, piece)) = self.pieces.front_mut() {
@@ -75,7 +75,7 @@ impl Pipe {
         self.pieces.is_empty()
     }
 
-    /// When the latest message arrives.
+    /// When the last message arrives.
     pub(super) fn latest(&self) -> Instant {
         self.latest
     }

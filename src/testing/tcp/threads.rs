@@ -1,4 +1,5 @@
-//! The threads of one master: they accept, read, and write the master's output, now or late.
+//! The threads of one master, which accept connections, read, and write the master's output,
+//! delayed if a test wants that.
 
 use std::collections::BTreeMap;
 #[cfg(feature = "net")]
@@ -23,35 +24,40 @@ use crate::testing::master::{ConnectionId, Master};
 /// How long a peer that does not read may block a master before it is disconnected.
 pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a master pauses when it cannot accept a connection, for lack of descriptors perhaps.
+/// How long a master pauses if it cannot accept a connection, perhaps because the process has no
+/// descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the threads of one master share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) state: Mutex<State>,
-    /// Signals that it was thawed, killed or dropped, or that there is something to deliver later.
+    /// Notified when the master is thawed, killed or dropped, and when there is output to write
+    /// later.
     pub(super) changed: Condvar,
     started: time::Instant,
-    /// By how much the clock was ahead then.
+    /// By how much tests had advanced the clock at `started`.
     ahead: Duration,
 }
 
-/// A master runs one command at a time: the thread that has this lock is the master.
+/// The state of a master behind a mutex: the thread that has locked it runs commands, so the master
+/// runs one command at a time.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) master: Master,
-    /// Counts the kills. A thread of a former life ends when it sees a new number.
+    /// The number of kills. A thread that was started before a kill sees that by this number, and
+    /// ends.
     pub(super) generation: u64,
     pub(super) frozen: bool,
     pub(super) over: bool,
     pub(super) delay: Duration,
     pub(super) wires: BTreeMap<ConnectionId, Wire>,
     pub(super) readers: Vec<JoinHandle<()>>,
-    /// Where connections wait to be accepted, while it lives.
+    /// The listener; `None` while the master is killed. Shows whether a connection waits to be
+    /// accepted.
     #[cfg(feature = "net")]
     pub(super) listener: Option<TcpListener>,
-    /// Output that is to be written later, with its moment and its order.
+    /// Delayed output, by the moment at which it has to be written and by its order.
     pub(super) late: BTreeMap<(time::Instant, u64), Late>,
     delayed: u64,
 }
@@ -59,8 +65,8 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(super) struct Wire {
     pub(super) stream: TcpStream,
-    /// How many replies are still to be written late, and when the last one is due: no later
-    /// output may overtake them.
+    /// How many delayed replies are not written yet, and when the last one is due. Later output
+    /// must not overtake them.
     late: usize,
     due: time::Instant,
 }
@@ -76,7 +82,8 @@ impl Shared {
     pub(super) fn new(port: u16) -> Shared {
         let unix = unix_nanoseconds();
         let start = Instant::from_nanos(0);
-        // Different masters need different seeds, also in two processes that start at once.
+        // Different masters need different seeds, also in two processes that start at the same
+        // time.
         let seed = unix ^ u64::from(port) << 48 ^ u64::from(std::process::id()) << 16;
         let mut master = Master::new(seed, start);
         master.set_wall_clock(start, unix);
@@ -103,7 +110,7 @@ impl Shared {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // A thread that panicked has printed that; the others may end in order.
+        // A thread that panicked has printed that. The other threads can still go on and end.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -112,7 +119,8 @@ impl Shared {
         Instant::from_nanos(0).saturating_add(self.started.elapsed()).saturating_add(advanced)
     }
 
-    /// Returns the state as soon as the master may act, or `None` when this life of it is over.
+    /// Waits while the master is frozen, and returns its state; `None` if it was killed since
+    /// `generation`.
     fn act(&self, generation: u64) -> Option<MutexGuard<'_, State>> {
         let mut state = self.lock();
         while state.frozen && state.generation == generation {
@@ -123,7 +131,8 @@ impl Shared {
 
     pub(super) fn accept(self: &Arc<Shared>, listener: &TcpListener, generation: u64) {
         loop {
-            // Accepted below, so that no connection is on its way where `has_answered_all` looks.
+            // Only waits here. The connection is accepted below under the mutex: so
+            // `has_answered_all` sees it either in the listener or in `wires`.
             #[cfg(feature = "net")]
             let waited = poll(&mut [PollFd::new(listener, PollFlags::IN)], None);
             #[cfg(not(feature = "net"))]
@@ -132,7 +141,7 @@ impl Shared {
             #[cfg(feature = "net")]
             let accepted = waited.map_err(io::Error::from).and_then(|_| listener.accept());
             let accepted = accepted.and_then(|(stream, peer)| {
-                // Some systems take this from the listener.
+                // On some systems a connection inherits non-blocking mode from the listener.
                 stream.set_nonblocking(false)?;
                 stream.set_nodelay(true)?;
                 stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
@@ -159,7 +168,8 @@ impl Shared {
     fn read(&self, mut input: TcpStream, connection: ConnectionId, generation: u64) {
         let mut chunk = [0; 16 * 1024];
         loop {
-            // Read below, so that no bytes are on their way where `has_answered_all` looks.
+            // Only waits here. The bytes are read below under the mutex: so `has_answered_all` sees
+            // them in the socket until they are executed.
             let arrived = input.peek(&mut [0]);
             if arrived.is_err_and(|error| error.kind() == ErrorKind::Interrupted) {
                 continue;
@@ -180,7 +190,7 @@ impl Shared {
         }
     }
 
-    /// Writes the master's output, now or when it is due.
+    /// Writes the master's output, or queues it if replies are delayed.
     pub(super) fn deliver(&self, state: &mut State) {
         let now = clock();
         while let Some(output) = state.master.poll_output() {
@@ -240,14 +250,14 @@ impl Answerer for Shared {
 impl State {
     fn write(&mut self, connection: ConnectionId, bytes: &[u8], closes: bool) {
         let Some(wire) = self.wires.get_mut(&connection) else { return };
-        // A blocking write is short only after its timeout.
+        // A blocking write is incomplete only if it timed out.
         let whole = wire.stream.write(bytes).is_ok_and(|written| written == bytes.len());
         if !whole || closes {
             self.close(connection);
         }
     }
 
-    /// Ends a connection. Its reader wakes, and the socket closes when the reader drops it.
+    /// Ends a connection. Its reader thread wakes and drops the socket, which closes it.
     fn close(&mut self, connection: ConnectionId) {
         self.master.disconnect(connection);
         if let Some(wire) = self.wires.remove(&connection) {

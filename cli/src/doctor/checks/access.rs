@@ -1,5 +1,5 @@
-//! Whether a node can be reached, and lets us in. The failure that the library saw decides.
-//! Doctor's own connection counts only if the library's was well.
+//! Whether a node can be reached, and accepts our credentials. If the library's own connection
+//! failed, its error decides; the error of doctor's connection is reported only otherwise.
 
 use redlatch::NodeError;
 
@@ -9,8 +9,9 @@ use super::{Finding, Level, Subject};
 pub fn reachable(subject: &Subject) -> Vec<Finding> {
     const NAME: &str = "reachable";
     let words = subject.met.words.as_deref();
-    if let Some(cause) = subject.met.trouble().filter(|&cause| is_of_the_way(cause)) {
-        // For the library, a connection that was never accepted and a silent one are the same.
+    if let Some(cause) = subject.met.trouble().filter(|&cause| is_about_connection(cause)) {
+        // For the library, a connection that was never accepted and one without an answer are the
+        // same. Doctor's connection shows which of the two it is.
         let silent = subject.seen.trouble.as_ref().is_some_and(|it| it.cause == NodeError::Silent);
         let stuck = cause == NodeError::Unreachable && silent && !subject.encrypted;
         let (cause, words) = if stuck { (NodeError::Silent, None) } else { (cause, words) };
@@ -47,8 +48,8 @@ pub fn credentials(subject: &Subject) -> Option<Finding> {
     }
 }
 
-/// The library does not use the node, and no other finding says why. Two addresses of one server
-/// are found elsewhere.
+/// Reports a node that the library does not use for a reason that no other finding gives. Two
+/// addresses of one server are reported elsewhere.
 pub fn unexplained(subject: &Subject, found: &[Finding]) -> Option<Finding> {
     let cause = subject.met.trouble().filter(|&cause| cause != NodeError::SameServer)?;
     let failed = found.iter().any(|finding| finding.level == Level::Fail);
@@ -57,7 +58,7 @@ pub fn unexplained(subject: &Subject, found: &[Finding]) -> Option<Finding> {
 }
 
 /// Whether the error is about the connection, and not about the server at its end.
-fn is_of_the_way(cause: NodeError) -> bool {
+fn is_about_connection(cause: NodeError) -> bool {
     use NodeError::{Full, Garbage, Lost, Protected, Silent, TooManyClients, Unreachable};
     matches!(cause, Unreachable | Silent | Lost | Garbage | Full | TooManyClients | Protected)
 }
@@ -99,7 +100,7 @@ fn version(subject: &Subject) -> String {
 mod tests {
     use redlatch::NodeState;
 
-    use super::super::examples::{bad, node};
+    use super::super::examples::{node, worst_of};
     use super::*;
     use crate::connection::Trouble;
 
@@ -131,7 +132,7 @@ mod tests {
         ];
         for (cause, words, encrypted, advice) in cases {
             let subject = down(cause, words, encrypted);
-            let (level, detail) = bad(&reachable(&subject), "reachable");
+            let (level, detail) = worst_of(&reachable(&subject), "reachable");
             assert_eq!(level, Level::Fail);
             assert!(detail.contains(advice) && detail.contains(words), "{detail}");
             assert_eq!(credentials(&subject), None);
@@ -150,7 +151,7 @@ mod tests {
             let found = credentials(&subject).unwrap();
             assert_eq!(found.level, Level::Fail);
             assert!(found.detail.contains(said), "{found:?}");
-            assert_eq!(bad(&reachable(&subject), "reachable").0, Level::Ok);
+            assert_eq!(worst_of(&reachable(&subject), "reachable").0, Level::Ok);
         }
     }
 
@@ -158,6 +159,6 @@ mod tests {
     fn access_error_of_doctor_alone_is_a_warning() {
         let mut subject = node("a");
         subject.seen.trouble = Some(Trouble { cause: NodeError::Lost, words: "closed".into() });
-        assert_eq!(bad(&reachable(&subject), "reachable").0, Level::Warn);
+        assert_eq!(worst_of(&reachable(&subject), "reachable").0, Level::Warn);
     }
 }

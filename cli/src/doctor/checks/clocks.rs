@@ -1,7 +1,8 @@
 //! The nodes' clocks: whether each runs as fast as ours, and whether they agree.
 //!
-//! A reading was taken at some moment between the question and the answer. The hazard is to take an
-//! answer's delay for time on the node's clock: a difference that delay can explain is no failure.
+//! The node read its clock at an unknown moment between our question and its answer. The hazard is
+//! to take the delay of an answer for an error of the clock: a difference that the delay can
+//! explain must not be reported as a failure.
 
 use std::time::Duration;
 
@@ -11,20 +12,20 @@ use super::{Finding, Subject, Use, span};
 use crate::doctor::examination::Reading;
 use crate::look::time;
 
-/// What the library takes off every ttl because clocks differ, as a part of it.
+/// The part of every ttl that the library takes off because clocks differ in rate.
 const DRIFT: f64 = Ttl::DRIFT_PERCENT as f64 / 100.0;
 
-/// A clock that is kept by a network does not differ by so much for long.
+/// A clock that NTP keeps right does not differ by this part in rate for long: above it, warn.
 const ODD_RATE: f64 = 0.002;
 
-/// How much the round trip to a node varies in any case.
-const GRAIN: Duration = Duration::from_micros(200);
+/// How much round trips to one node vary at least.
+const LEAST_VARIATION: Duration = Duration::from_micros(200);
 
-/// The part of `max_ttl` by which a clock may differ from the median, if the node is to vote for
-/// fencing numbers.
-const FENCE_PART: f64 = 4.0;
+/// A clock may differ from the median by `max_ttl` divided by this. Beyond that, the node's votes
+/// for fencing numbers do not count.
+const FENCE_DIVISOR: f64 = 4.0;
 
-/// Clocks that are kept by a network do not differ by so much, in seconds.
+/// Clocks that NTP keeps right do not differ by this much, in seconds: above it, warn.
 const ODD_SKEW: f64 = 1.0;
 
 /// Whether the node's clock runs as fast as ours.
@@ -55,28 +56,31 @@ pub fn rate(subject: &Subject) -> Option<Finding> {
     })
 }
 
-/// How much faster the node's clock runs than ours, as a part of it, and how uncertain that is.
+/// How much faster the node's clock runs than ours, as a part of ours, and the uncertainty of that.
 ///
-/// The delay that every answer has explains nothing: it is the same each time. The uncertainty is
-/// only how much longer these two round trips were than the shortest.
+/// A delay that every answer has cancels out, because the rate comes from the difference between
+/// two readings. So the uncertainty is only how much the round trips of those two readings differ,
+/// and [`LEAST_VARIATION`].
 fn measured(readings: &[Reading]) -> Option<(f64, f64)> {
     let (early, late) = readings.split_at(readings.len() / 2);
-    let best = |some: &[Reading]| some.iter().copied().min_by_key(network);
+    let best = |some: &[Reading]| some.iter().copied().min_by_key(round_trip);
     let (first, last) = (best(early)?, best(late)?);
     let ours = (middle(&last) - middle(&first)) / 1e6;
     let theirs = last.micros as f64 - first.micros as f64;
-    let shortest = network(&first).min(network(&last));
-    let longer = (network(&first) + network(&last)).saturating_sub(2 * shortest) + GRAIN;
+    let shortest = round_trip(&first).min(round_trip(&last));
+    let longer =
+        (round_trip(&first) + round_trip(&last)).saturating_sub(2 * shortest) + LEAST_VARIATION;
     let unsure = longer.as_secs_f64() / 2.0;
     (ours > 0.0).then(|| ((theirs / 1e6 - ours) / ours, unsure / ours))
 }
 
-/// How long the question and its answer were on their way.
-fn network(reading: &Reading) -> Duration {
+/// The time from the question to its answer.
+fn round_trip(reading: &Reading) -> Duration {
     reading.read_at.saturating_since(reading.asked_at)
 }
 
-/// When the reading was taken, as far as we know: in microseconds of our clock.
+/// The most likely moment of the reading, halfway between question and answer, in microseconds of
+/// our clock.
 fn middle(reading: &Reading) -> f64 {
     (reading.asked_at.as_nanos() as f64 + reading.read_at.as_nanos() as f64) / 2e3
 }
@@ -96,9 +100,9 @@ pub fn skew(subjects: &[Subject], how: &Use) -> Vec<Finding> {
     ahead.iter().map(of).collect()
 }
 
-/// How much of a difference the delay of the answers can explain, in seconds.
+/// The largest clock difference that the delay of the answers can explain, in seconds.
 fn explained(readings: &[Reading]) -> f64 {
-    readings.iter().map(network).max().unwrap_or_default().as_secs_f64() / 2.0
+    readings.iter().map(round_trip).max().unwrap_or_default().as_secs_f64() / 2.0
 }
 
 fn judged(ahead: f64, explained: f64, clocks: usize, how: &Use) -> Finding {
@@ -110,7 +114,7 @@ fn judged(ahead: f64, explained: f64, clocks: usize, how: &Use) -> Finding {
     let apart = Duration::try_from_secs_f64(ahead.abs()).unwrap_or(Duration::MAX);
     let apart = if ahead.abs() < 10.0 { time(apart) } else { span(apart) };
     let shown = format!("{apart} {which} the nodes' median");
-    if ahead.abs() - explained > how.max_ttl.as_secs_f64() / FENCE_PART {
+    if ahead.abs() - explained > how.max_ttl.as_secs_f64() / FENCE_DIVISOR {
         let votes = "its votes for fencing numbers do not count";
         let why = "that is more than a quarter of max-ttl";
         return Finding::warn(NAME, format!("{shown}: {votes}, because {why}. Let NTP slew it"));
@@ -176,7 +180,7 @@ mod tests {
         let found = rate(&subject).unwrap();
         assert_eq!(found.level, Level::Warn);
         assert!(found.detail.starts_with("unknown"), "{found:?}");
-        // A delay that is long each time explains nothing.
+        // If every answer has the same long delay, the delay does not explain the difference.
         subject.seen.readings[..3].iter_mut().for_each(later);
         assert_eq!(rate(&subject).unwrap().level, Level::Fail);
         subject.seen.readings.clear();

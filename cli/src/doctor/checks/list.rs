@@ -1,19 +1,19 @@
-//! The checks of all nodes together: their number, that they are different servers, and whether a
-//! lock can be had now.
+//! The checks of all nodes together: how many there are, whether they are different servers, and
+//! whether a lock can be acquired now.
 
 use std::time::Duration;
 
 use redlatch::{NodeState, majority};
 
-use super::{Finding, Level, Subject, Use, span, up};
+use super::{Finding, Level, Subject, Use, round_up_to_seconds, span};
 
-/// All checks; `of_nodes` are the findings about each node.
+/// The findings of these checks. `of_nodes` are the findings about single nodes.
 pub fn checks(subjects: &[Subject], of_nodes: &[Finding], how: &Use) -> Vec<Finding> {
-    let distinct = distinct(subjects);
-    vec![count(subjects.len()), can_lock(subjects, of_nodes, how), distinct]
+    let distinct = check_distinct(subjects);
+    vec![check_count(subjects.len()), can_lock(subjects, of_nodes, how), distinct]
 }
 
-fn count(nodes: usize) -> Finding {
+fn check_count(nodes: usize) -> Finding {
     const NAME: &str = "node-count";
     let may_fail = nodes - majority(nodes);
     match nodes {
@@ -27,8 +27,9 @@ fn count(nodes: usize) -> Finding {
     }
 }
 
-/// Whether all addresses are of different servers: one server with two addresses has two votes.
-fn distinct(subjects: &[Subject]) -> Finding {
+/// Whether all addresses are of different servers. A server with two addresses would have two
+/// votes.
+fn check_distinct(subjects: &[Subject]) -> Finding {
     const NAME: &str = "distinct";
     let of = |subject: &Subject| subject.seen.identities.first().cloned();
     for (index, subject) in subjects.iter().enumerate() {
@@ -42,7 +43,7 @@ fn distinct(subjects: &[Subject]) -> Finding {
             );
         }
     }
-    // A node that did not answer has a failure of its own.
+    // A node that did not answer is not counted here: another check reports it as failed.
     let silent =
         subjects.iter().filter(|it| it.seen.handshake_answered && of(it).is_none()).count();
     let known = subjects.iter().filter(|subject| of(subject).is_some()).count();
@@ -55,11 +56,11 @@ fn distinct(subjects: &[Subject]) -> Finding {
     )
 }
 
-/// Whether a quorum of nodes would grant.
+/// Whether a quorum of nodes would grant a lock.
 fn can_lock(subjects: &[Subject], of_nodes: &[Finding], how: &Use) -> Finding {
     const NAME: &str = "quorum";
     let (nodes, needed) = (subjects.len(), majority(subjects.len()));
-    // Other failures of a node do not keep it from granting.
+    // Only these failures keep a node from granting.
     let hindered = |subject: &&Subject| {
         of_nodes.iter().any(|finding| {
             let hinders = ["permissions", "writes", "round-trip"].contains(&finding.name);
@@ -81,7 +82,7 @@ fn can_lock(subjects: &[Subject], of_nodes: &[Finding], how: &Use) -> Finding {
             Finding::ok(NAME, format!("{good} of {nodes} nodes grant; {needed} are needed"))
         }
         Some(wait) => {
-            let left = span(up(wait));
+            let left = span(round_up_to_seconds(wait));
             Finding::fail(
                 NAME,
                 format!(
@@ -129,12 +130,12 @@ mod tests {
     fn two_addresses_of_one_server_are_named() {
         let mut three = nodes(3);
         three[2].seen.identities = three[0].seen.identities.clone();
-        let found = distinct(&three);
+        let found = check_distinct(&three);
         assert_eq!(found.level, Level::Fail);
         assert!(found.detail.starts_with("n0 and n2 are one server"), "{found:?}");
         let mut three = nodes(3);
         three[1].seen.identities.clear();
-        assert_eq!(distinct(&three).level, Level::Warn);
+        assert_eq!(check_distinct(&three).level, Level::Warn);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The node marker: it shows every client what the node forgot while that client was away.
+//! Checks the node marker, by which a client sees that the node lost keys while that client was not
+//! connected.
 
 use redlatch::{NodeState, RestartGuard};
 
@@ -7,7 +8,7 @@ use crate::doctor::marker::Seen;
 
 const NAME: &str = "marker";
 
-/// Whether the restart guard can rely on the marker. `None` if it was not looked for.
+/// Whether the restart guard can rely on the marker. `None` if doctor did not read the marker.
 pub fn check(subject: &Subject, how: &Use) -> Option<Finding> {
     if !how.restart_guard {
         return Some(Finding::ok(NAME, "not used: the restart guard is off"));

@@ -1,9 +1,9 @@
 //! The checks: each is a function from plain values to findings. A finding is a line that an
 //! operator can act on.
 //!
-//! A failure means that no lock should be asked of the node. A warning is what will cost time or
-//! safety one day. The hazard is to report as well what could not be examined: that is a warning,
-//! and says so.
+//! A failure means that clients should ask the node for no lock. A warning means that the node will
+//! cost time or safety one day. The hazard is to report a check as passed that could not be made:
+//! then the check returns a warning that says so.
 
 mod access;
 mod clocks;
@@ -20,7 +20,7 @@ use redlatch::{NodeError, clock::Instant, majority};
 use super::examination::Examination;
 use super::meeting::Met;
 
-/// Every check, in the order of the output.
+/// The name of every check, in the order of the output.
 pub const NAMES: [&str; 22] = [
     "node-count",
     "quorum",
@@ -76,7 +76,7 @@ pub struct Finding {
 
 impl Finding {
     fn new(name: &'static str, level: Level, detail: impl Into<String>) -> Finding {
-        // The text quotes the node: its control characters must not move a cursor.
+        // The text may quote the node, whose control characters must not act on the terminal.
         let plain = |letter: char| if letter.is_control() { ' ' } else { letter };
         let detail = detail.into().chars().map(plain).collect();
         Finding { name, level, node: None, detail }
@@ -94,20 +94,20 @@ impl Finding {
         Finding::new(name, Level::Fail, detail)
     }
 
-    /// The finding if a server refuses to answer.
+    /// The finding of a check that the node makes impossible, because it refuses a command.
     fn unknown(name: &'static str, refused: &str) -> Finding {
         Finding::warn(name, format!("unknown: the node refuses {refused}"))
     }
 }
 
-/// How locks are used on these nodes.
+/// The client's settings, against which the nodes are checked.
 #[derive(Debug, Clone, Copy)]
 pub struct Use<'a> {
     pub max_ttl: Duration,
     pub node_timeout: Duration,
     pub probe_interval: Duration,
     pub restart_guard: bool,
-    /// The operator declares that the nodes keep every lock over a restart.
+    /// The operator declares that the nodes lose no lock in a restart.
     pub persistent: bool,
     /// The key of the node marker.
     pub marker: &'a str,
@@ -115,7 +115,7 @@ pub struct Use<'a> {
     pub now: Instant,
 }
 
-/// One node, and what is known of it.
+/// One node, and what doctor found out about it.
 #[derive(Debug)]
 pub struct Subject {
     pub label: String,
@@ -132,8 +132,8 @@ impl Subject {
         self.met.trouble().or_else(own)
     }
 
-    /// Whether the node loads its data. Meanwhile it answers rarely: that says nothing of the
-    /// network.
+    /// Whether the node is loading its data. Then its answers are slow for that reason, so they do
+    /// not measure the network.
     fn is_loading(&self) -> bool {
         self.seen.info("loading").is_some_and(|value| value != "0")
     }
@@ -165,7 +165,7 @@ pub fn all(subjects: &[Subject], how: &Use) -> Vec<Finding> {
     findings
 }
 
-/// Whether so few nodes answered that there is nothing to say of the rest.
+/// Whether too few nodes answered to form a quorum.
 pub fn no_quorum_answered(subjects: &[Subject]) -> bool {
     subjects.iter().filter(|subject| subject.seen.answered).count() < majority(subjects.len())
 }
@@ -182,14 +182,14 @@ fn span(length: Duration) -> String {
     }
 }
 
-/// Rounded up to whole seconds, so that no operator comes back too early.
-fn up(length: Duration) -> Duration {
+/// Rounds up to whole seconds, so that the operator does not try again too early.
+fn round_up_to_seconds(length: Duration) -> Duration {
     Duration::from_secs(length.as_secs_f64().ceil() as u64)
 }
 
 #[cfg(test)]
 mod examples {
-    //! Nodes to check, in perfect health until a test changes one.
+    //! Healthy nodes, which the tests change.
 
     use redlatch::NodeState;
     use redlatch::proto::{Identity, Marker};
@@ -267,9 +267,9 @@ mod examples {
         [0, 1, 2, 998, 999, 1000].map(reading).into()
     }
 
-    /// The one finding of this name that is not well.
+    /// The worst finding of this name.
     #[track_caller]
-    pub fn bad(found: &[Finding], name: &str) -> (Level, String) {
+    pub fn worst_of(found: &[Finding], name: &str) -> (Level, String) {
         let of_name: Vec<&Finding> = found.iter().filter(|it| it.name == name).collect();
         let worst = of_name.iter().max_by_key(|it| it.level);
         let worst = worst.unwrap_or_else(|| panic!("nothing of {name}"));

@@ -22,7 +22,7 @@ fn proxy(subject: &Subject) -> Finding {
     const NAME: &str = "proxy";
     let seen = &subject.seen;
     let ask_it = "a proxy or a load balancer is in between. Give the addresses of the servers";
-    if let Some(finding) = name(&seen.places) {
+    if let Some(finding) = check_addresses_of_name(&seen.places) {
         return finding;
     }
     match (seen.identities.as_slice(), &seen.elsewhere) {
@@ -31,8 +31,8 @@ fn proxy(subject: &Subject) -> Finding {
             NAME,
             format!(
                 "one connection is answered by several servers (run_id {}, then {}): {ask_it}",
-                beginning(one),
-                beginning(other)
+                shortened(one),
+                shortened(other)
             ),
         ),
         ([one], Some(other)) if one != other => Finding::fail(
@@ -40,26 +40,26 @@ fn proxy(subject: &Subject) -> Finding {
             format!(
                 "two connections lead to two servers (run_id {} and {}): {ask_it}, unless it was \
                  restarted this second",
-                beginning(one),
-                beginning(other)
+                shortened(one),
+                shortened(other)
             ),
         ),
-        ([one], _) => Finding::ok(NAME, format!("it is one server (run_id {})", beginning(one))),
+        ([one], _) => Finding::ok(NAME, format!("it is one server (run_id {})", shortened(one))),
     }
 }
 
 /// What is wrong with the addresses of a name that has several.
-fn name(places: &[Place]) -> Option<Finding> {
+fn check_addresses_of_name(places: &[Place]) -> Option<Finding> {
     const NAME: &str = "proxy";
     let (mut servers, mut unknown) = (Vec::<(&str, String)>::new(), Vec::new());
     for Place { address, run_id } in places {
         match run_id {
             Ok(Some(run_id)) if servers.iter().all(|(known, _)| known != run_id) => {
-                servers.push((run_id, format!("{address} is {}", beginning(run_id))));
+                servers.push((run_id, format!("{address} is {}", shortened(run_id))));
             }
             Ok(Some(_)) => {}
             Ok(None) => unknown.push(format!("{address} does not report it")),
-            // No server listens there: no client takes another server for this node.
+            // No server listens there, so no client can count another server's vote.
             Err(trouble) if trouble.words.contains("refused") => {}
             Err(trouble) => unknown.push(format!("{address}: {}", trouble.words)),
         }
@@ -80,8 +80,8 @@ fn name(places: &[Place]) -> Option<Finding> {
     })
 }
 
-/// As much of a `run_id` as a person compares.
-fn beginning(run_id: &str) -> &str {
+/// The beginning of a `run_id`, which is enough for a person to compare.
+fn shortened(run_id: &str) -> &str {
     run_id.get(..8).unwrap_or(run_id)
 }
 
@@ -112,13 +112,14 @@ fn round_up(length: Duration) -> Duration {
     Duration::from_millis(u64::try_from(tens).unwrap_or(u64::MAX).saturating_mul(10))
 }
 
-/// Whether the node ends idle connections, or has no room for more.
+/// Whether the node closes idle connections, or is near its limit of connections.
 fn connections(subject: &Subject, how: &Use) -> Vec<Finding> {
     const NAME: &str = "connections";
     let seen = &subject.seen;
     let mut found = Vec::new();
     let setting = |name| seen.settings.get(name)?.parse::<u64>().ok();
-    // A loop asks each node for its time at this interval; twice that allows for a late one.
+    // A client asks each node for its time once per probe interval, and may be late by another
+    // interval. So a node that closes connections later than this never closes a client's.
     let idle = 2 * how.probe_interval;
     match setting("timeout") {
         Some(seconds @ 1..) if Duration::from_secs(seconds) <= idle => found.push(Finding::warn(
@@ -152,7 +153,7 @@ fn connections(subject: &Subject, how: &Use) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::super::Level;
-    use super::super::examples::{bad, node, using};
+    use super::super::examples::{node, using, worst_of};
     use super::*;
     use crate::connection::Trouble;
     use redlatch::NodeError;
@@ -161,16 +162,16 @@ mod tests {
     fn an_address_that_is_no_one_server_is_found() {
         let mut subject = node("a");
         subject.seen.identities = vec!["aaaaaaaaaa".into(), "bbbbbbbbbb".into()];
-        let (level, detail) = bad(&checks(&subject, &using()), "proxy");
+        let (level, detail) = worst_of(&checks(&subject, &using()), "proxy");
         assert_eq!(level, Level::Fail);
         assert!(detail.contains("aaaaaaaa, then bbbbbbbb)"), "{detail}");
         subject.seen.identities.truncate(1);
         subject.seen.elsewhere = Some("cccccccccc".into());
-        assert_eq!(bad(&checks(&subject, &using()), "proxy").0, Level::Fail);
+        assert_eq!(worst_of(&checks(&subject, &using()), "proxy").0, Level::Fail);
         subject.seen.elsewhere = None;
-        assert_eq!(bad(&checks(&subject, &using()), "proxy").0, Level::Ok);
+        assert_eq!(worst_of(&checks(&subject, &using()), "proxy").0, Level::Ok);
         subject.seen.identities.clear();
-        assert_eq!(bad(&checks(&subject, &using()), "proxy").0, Level::Warn);
+        assert_eq!(worst_of(&checks(&subject, &using()), "proxy").0, Level::Warn);
     }
 
     #[test]
@@ -184,7 +185,7 @@ mod tests {
         let judged = |places: &[Place]| {
             let mut subject = node("a");
             subject.seen.places = places.to_vec();
-            bad(&checks(&subject, &using()), "proxy")
+            worst_of(&checks(&subject, &using()), "proxy")
         };
         let (one, other) = (place(1, Ok(Some("aaaaaaaaaa"))), place(2, Ok(Some("bbbbbbbbbb"))));
         let (level, detail) = judged(&[one.clone(), other]);
@@ -195,7 +196,7 @@ mod tests {
         assert_eq!(judged(&[one.clone(), same]).0, Level::Ok);
         let unreachable = place(2, Err("Connection refused"));
         assert_eq!(judged(&[one.clone(), unreachable]).0, Level::Ok);
-        // An address that could not be examined is not reported as well.
+        // An address that could not be examined is reported as a warning, not as ok.
         for unknown in [Ok(None), Err("connection timed out")] {
             let (level, detail) = judged(&[one.clone(), place(3, unknown)]);
             assert_eq!(level, Level::Warn);
@@ -215,7 +216,7 @@ mod tests {
         for (times, level) in cases {
             let mut subject = node("a");
             subject.seen.round_trips = times.iter().copied().map(millis).collect();
-            let (found, detail) = bad(&checks(&subject, &using()), "round-trip");
+            let (found, detail) = worst_of(&checks(&subject, &using()), "round-trip");
             assert_eq!(found, level, "{times:?}: {detail}");
             assert_eq!(level == Level::Fail, detail.contains("--node-timeout 160ms"));
         }
@@ -238,7 +239,7 @@ mod tests {
                 subject.seen.settings.insert("timeout", timeout.into());
             }
             subject.seen.info.insert("connected_clients".into(), open.into());
-            let (found, detail) = bad(&checks(&subject, &using()), "connections");
+            let (found, detail) = worst_of(&checks(&subject, &using()), "connections");
             assert_eq!(found, level, "{timeout} {open}: {detail}");
         }
     }

@@ -6,10 +6,10 @@ use super::{Finding, Level, Subject};
 use crate::connection::Answer;
 use crate::doctor::trial::{self, FENCING, Outcome, Trial};
 
-/// A command of the library, and the effect of its absence.
+/// A command of the library, and what does not work if the node refuses it.
 struct Need {
     command: &'static str,
-    /// As an ACL rule names it.
+    /// The ACL rule that permits the command.
     rule: &'static str,
     level: Level,
     effect: &'static str,
@@ -23,13 +23,13 @@ const fn wish(command: &'static str, rule: &'static str, effect: &'static str) -
     Need { command, rule, level: Level::Warn, effect }
 }
 
-/// The effect of a command of the line that is missing.
+/// What follows if the node refuses a command for waiting in line.
 const LINE: &str = "nobody can wait in line there";
 
-/// The trials of the key of a line.
+/// The trials that use the key of a line.
 const OF_LINE: [&str; 6] = [trial::LINE, "ZADD", "ZRANK", "ZSCORE", "ZRANGE", "ZREM"];
 
-/// In the order of their importance.
+/// The commands of the library, the most important first.
 const NEEDS: [Need; 27] = [
     need("SET", "+set", "no lock can be had"),
     need("SELECT", "+select", "the database of the URL cannot be reached, so it is not asked"),
@@ -106,7 +106,7 @@ fn permissions(trials: &[Trial]) -> Vec<Finding> {
             }
             let line = refusal(trial, trials)?;
             let (command, rule) = (need.command, need.rule);
-            let (level, effect) = weight(need, trials);
+            let (level, effect) = severity(need, trials);
             Some(Finding::new(
                 NAME,
                 level,
@@ -130,10 +130,10 @@ fn permissions(trials: &[Trial]) -> Vec<Finding> {
     missing
 }
 
-/// What it means that a command is refused. A client that releases by a command of the server's own
-/// needs no DEL for that.
-fn weight(need: &Need, trials: &[Trial]) -> (Level, String) {
-    match own(trials) {
+/// How bad it is that a command is refused. If the server has its own compare-and-delete, a client
+/// needs no DEL to release.
+fn severity(need: &Need, trials: &[Trial]) -> (Level, String) {
+    match own_compare_and_delete(trials) {
         Some(own) if need.command == "DEL" => {
             (Level::Warn, format!("{own} releases, but no lock can be released by force"))
         }
@@ -144,7 +144,7 @@ fn weight(need: &Need, trials: &[Trial]) -> (Level, String) {
 /// Why a command is forbidden, if the command itself is refused and not one inside it.
 fn refusal<'a>(trial: &'a Trial, trials: &[Trial]) -> Option<&'a str> {
     let Outcome::Refused(cause, line) = &trial.outcome else { return None };
-    // The server's version decides which of the two it knows.
+    // A server knows one of these two commands or none, by its version.
     let optional = matches!(trial.command, "DELIFEQ" | "DELEX");
     if !trial.is_forbidden() || (optional && *cause == NodeError::UnknownCommand) {
         return None;
@@ -164,20 +164,20 @@ fn refused_key(trial: &Trial) -> Option<&str> {
     (names_a_key(line) && !line.contains("run the")).then_some(line)
 }
 
-/// Whether an error line speaks of a key. "Valkey", in lines about something else, is none.
+/// Whether an error line speaks of a key. The blank keeps "Valkey" from matching.
 fn names_a_key(line: &str) -> bool {
     line.contains(" key")
 }
 
-/// Whether the node takes a key, and deletes it as it should. Missing rights are reported
-/// elsewhere.
+/// Whether the node sets a key, and deletes it when asked. A missing permission is reported by
+/// `permissions` instead.
 fn writes(trials: &[Trial], complete: bool) -> Option<Finding> {
     const NAME: &str = "writes";
     let set = trials.iter().find(|trial| trial.command == "SET")?;
     match &set.outcome {
         Outcome::Refused(..) if set.is_forbidden() => None,
         Outcome::Refused(cause, line) => {
-            Some(Finding::fail(NAME, format!("it {}: {line}", verb(*cause))))
+            Some(Finding::fail(NAME, format!("it {}: {line}", as_predicate(*cause))))
         }
         _ if complete && trials.iter().any(|it| it.outcome == Outcome::Odd) => Some(Finding::fail(
             NAME,
@@ -189,7 +189,7 @@ fn writes(trials: &[Trial], complete: bool) -> Option<Finding> {
 }
 
 /// The error as the rest of a sentence that begins with "it".
-fn verb(cause: NodeError) -> String {
+fn as_predicate(cause: NodeError) -> String {
     match cause {
         NodeError::OutOfMemory => "is out of memory, and refuses locks".to_owned(),
         NodeError::Misconf | NodeError::NoReplicas => cause.to_string(),
@@ -198,7 +198,7 @@ fn verb(cause: NodeError) -> String {
 }
 
 /// The server's own compare-and-delete, if it has one.
-fn own(trials: &[Trial]) -> Option<&'static str> {
+fn own_compare_and_delete(trials: &[Trial]) -> Option<&'static str> {
     let done = |trial: &Trial| trial.outcome == Outcome::Done;
     let own = ["DELIFEQ", "DELEX"];
     own.into_iter().find(|own| trials.iter().any(|it| it.command == *own && done(it)))
@@ -226,14 +226,14 @@ fn tracking(subject: &Subject) -> Option<Finding> {
 
 fn release(trials: &[Trial]) -> Finding {
     const NAME: &str = "release";
-    match own(trials) {
+    match own_compare_and_delete(trials) {
         Some(command) => Finding::ok(NAME, format!("{command}: its own compare-and-delete")),
         None => Finding::ok(NAME, "by a script: it has no compare-and-delete of its own"),
     }
 }
 
-/// Whether the user may touch the counter of a fencing number. Commands that are refused anyway are
-/// reported elsewhere.
+/// Whether the user may touch the counter of a fencing number. `None` if the counter was refused
+/// because of a command that `permissions` already reports.
 fn fencing(trials: &[Trial]) -> Option<Finding> {
     const NAME: &str = "fencing";
     let trial = trials.iter().find(|trial| trial.command == FENCING)?;
@@ -260,7 +260,7 @@ fn fencing(trials: &[Trial]) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::examples::{bad, node};
+    use super::super::examples::{node, worst_of};
     use super::*;
 
     const NOPERM: &str = "NOPERM this user has no permissions to run the 'x' command";
@@ -280,7 +280,7 @@ mod tests {
     fn every_command_that_is_refused_is_named_with_its_effect() {
         for need in &NEEDS {
             let found = refusing(&[(need.command, NOPERM)]);
-            let (level, detail) = bad(&found, "permissions");
+            let (level, detail) = worst_of(&found, "permissions");
             assert_eq!(level, need.level, "{detail}");
             assert!(detail.starts_with(&format!("{} is refused", need.command)), "{detail}");
             assert!(detail.contains(need.effect) && detail.contains(need.rule), "{detail}");
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn a_key_that_is_refused_is_not_taken_for_a_command() {
         let line = "NOPERM this user has no permissions to access one of the keys used";
-        let (level, detail) = bad(&refusing(&[("SET", line), ("GET", line)]), "permissions");
+        let (level, detail) = worst_of(&refusing(&[("SET", line), ("GET", line)]), "permissions");
         assert_eq!(level, Level::Fail);
         assert!(detail.contains("--key-prefix"), "{detail}");
     }
@@ -311,10 +311,10 @@ mod tests {
     fn rights_of_commands_unknown_to_a_version_are_not_missing() {
         let unknown = "ERR unknown command 'DELIFEQ', with args beginning with:";
         let found = refusing(&[("DELIFEQ", unknown), ("DELEX", unknown)]);
-        assert_eq!(bad(&found, "permissions").0, Level::Ok);
-        assert!(bad(&found, "release").1.starts_with("by a script"));
-        // A server whose SET was renamed is of no use.
-        assert_eq!(bad(&refusing(&[("SET", unknown)]), "permissions").0, Level::Fail);
+        assert_eq!(worst_of(&found, "permissions").0, Level::Ok);
+        assert!(worst_of(&found, "release").1.starts_with("by a script"));
+        // SET is not optional, so a server that does not know it fails.
+        assert_eq!(worst_of(&refusing(&[("SET", unknown)]), "permissions").0, Level::Fail);
     }
 
     #[test]
@@ -325,22 +325,22 @@ mod tests {
         subject.seen.trials.push(Trial { command: "DEL", outcome });
         subject.seen.trials.push(Trial { command: "DELIFEQ", outcome: Outcome::Done });
         let found = checks(&subject);
-        let (level, detail) = bad(&found, "permissions");
+        let (level, detail) = worst_of(&found, "permissions");
         assert_eq!(level, Level::Warn);
         assert!(detail.contains("DELIFEQ releases") && !detail.contains("stays"), "{detail}");
-        assert!(bad(&found, "release").1.starts_with("DELIFEQ"));
+        assert!(worst_of(&found, "release").1.starts_with("DELIFEQ"));
     }
 
     #[test]
     fn refused_writes_are_reported_with_the_reason() {
         for line in ["OOM command not allowed", "MISCONF no disk", "NOREPLICAS too few", "BUSY a"] {
-            let (level, detail) = bad(&refusing(&[("SET", line)]), "writes");
+            let (level, detail) = worst_of(&refusing(&[("SET", line)]), "writes");
             assert_eq!(level, Level::Fail);
             assert!(detail.contains(line), "{detail}");
         }
         let mut subject = node("a");
         subject.seen.trials.push(Trial { command: "EVAL", outcome: Outcome::Odd });
-        assert_eq!(bad(&checks(&subject), "writes").0, Level::Fail);
+        assert_eq!(worst_of(&checks(&subject), "writes").0, Level::Fail);
     }
 
     #[test]
@@ -357,17 +357,17 @@ mod tests {
     fn counter_that_is_refused_costs_fencing_numbers_alone() {
         let line = "NOPERM this user has no permissions to access one of the keys used";
         let found = refusing(&[(FENCING, line)]);
-        let (level, detail) = bad(&found, "fencing");
+        let (level, detail) = worst_of(&found, "fencing");
         assert_eq!(level, Level::Warn);
         assert!(
             detail.contains("--fenced") && detail.contains("~redlatch:fence:{lock:*"),
             "{detail}"
         );
-        assert_eq!(bad(&found, "permissions").0, Level::Ok);
+        assert_eq!(worst_of(&found, "permissions").0, Level::Ok);
         // The server has no compare-and-delete, and the line is refused, too.
         let unknown = "ERR unknown command 'DELIFEQ'";
         let found = refusing(&[("DELIFEQ", unknown), (FENCING, line), (trial::LINE, line)]);
-        assert_eq!(bad(&found, "fencing").0, Level::Warn);
+        assert_eq!(worst_of(&found, "fencing").0, Level::Warn);
         // A full disk is no refusal of the counter.
         let misconf = "MISCONF Valkey is configured to save RDB snapshots, but it cannot";
         let found = refusing(&[("SET", misconf), (FENCING, misconf)]);
@@ -380,11 +380,11 @@ mod tests {
     #[test]
     fn without_pushes_the_cost_is_named() {
         let line = "NOPERM User x has no permissions to run the 'client|tracking' command";
-        let (level, detail) = bad(&refusing(&[("CLIENT TRACKING", line)]), "tracking");
+        let (level, detail) = worst_of(&refusing(&[("CLIENT TRACKING", line)]), "tracking");
         assert_eq!(level, Level::Warn);
         assert!(detail.contains("+client|tracking"), "{detail}");
         let mut subject = node("a");
         subject.seen.hello = Some(Answer::Error("ERR unknown command".into()));
-        assert_eq!(bad(&checks(&subject), "tracking").0, Level::Warn);
+        assert_eq!(worst_of(&checks(&subject), "tracking").0, Level::Warn);
     }
 }

@@ -1,10 +1,10 @@
-//! What kind of server it is, by its `INFO`: an independent master that keeps its keys.
+//! Whether the server is an independent master that keeps its keys, by its `INFO`.
 
 use std::time::Duration;
 
 use redlatch::{NodeState, QuarantineReason, RestartGuard};
 
-use super::{Finding, Subject, Use, marker, span, up};
+use super::{Finding, Subject, Use, marker, round_up_to_seconds, span};
 use crate::doctor::marker::Seen;
 
 /// The checks that need `INFO`.
@@ -52,8 +52,8 @@ fn role(subject: &Subject, how: &Use) -> Finding {
     Finding::ok(NAME, "a master without replicas")
 }
 
-/// Whether the server was promoted lately. An old promotion is no failure if the node marker shows
-/// its age.
+/// What to report of a server that was promoted from a replica. `None` if the node marker shows
+/// that the promotion is old enough.
 fn promoted(subject: &Subject, how: &Use) -> Option<Finding> {
     const NAME: &str = "role";
     let promoted = "it was a replica and was promoted: it may lack locks of its old master";
@@ -71,7 +71,7 @@ fn promoted(subject: &Subject, how: &Use) -> Option<Finding> {
         ));
     }
     let NodeState::Quarantined(until) = subject.met.state else { return None };
-    let left = span(up(until.saturating_since(how.now)));
+    let left = span(round_up_to_seconds(until.saturating_since(how.now)));
     Some(Finding::warn(NAME, format!("{promoted}; its grants count in {left}")))
 }
 
@@ -127,7 +127,8 @@ fn eviction(subject: &Subject) -> Finding {
     Finding::ok(NAME, "it evicts nothing")
 }
 
-/// A server that forgets must not grant again while a client believes in a lock that it forgot.
+/// Whether the node keeps its locks over a restart. A node that lost a lock could grant the key to
+/// a second client while the first still relies on the lock.
 fn persistence(subject: &Subject, how: &Use) -> Finding {
     const NAME: &str = "persistence";
     let aof = subject.seen.info("aof_enabled").is_some_and(|value| value == "1");
@@ -164,7 +165,7 @@ fn persistence(subject: &Subject, how: &Use) -> Finding {
     }
 }
 
-/// The declaration of `--persistent-nodes`, on which the restart guard rests.
+/// Whether the declaration of `--persistent-nodes` is true. The restart guard relies on it.
 fn declared_persistent(aof: bool, fsync: Option<&str>) -> Finding {
     const NAME: &str = "persistence";
     let declared = "--persistent-nodes declares appendonly yes and appendfsync always";
@@ -196,9 +197,9 @@ fn age(subject: &Subject, how: &Use) -> Finding {
     if let (NodeState::Quarantined(until), Some((why, _))) =
         (subject.met.state, subject.met.distrust)
     {
-        // The quarantine of a promoted server is reported with its role.
+        // The check "role" reports the quarantine of a promoted server.
         if why != QuarantineReason::Promoted {
-            let left = span(up(until.saturating_since(how.now)));
+            let left = span(round_up_to_seconds(until.saturating_since(how.now)));
             let max = span(how.max_ttl);
             return Finding::warn(
                 NAME,
@@ -238,7 +239,7 @@ fn age_unknown(how: &Use) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::super::Level;
-    use super::super::examples::{NOW, bad, node, using};
+    use super::super::examples::{NOW, node, using, worst_of};
     use super::*;
 
     fn with(changes: &[(&str, &str)], guard: bool, name: &str) -> (Level, String) {
@@ -246,7 +247,7 @@ mod tests {
         for (name, value) in changes {
             subject.seen.info.insert((*name).to_owned(), (*value).to_owned());
         }
-        bad(&checks(&subject, &Use { restart_guard: guard, ..using() }), name)
+        worst_of(&checks(&subject, &Use { restart_guard: guard, ..using() }), name)
     }
 
     #[test]
@@ -272,11 +273,11 @@ mod tests {
         let until = NOW.saturating_add(Duration::from_millis(49_600));
         subject.met.state = NodeState::Quarantined(until);
         subject.met.distrust = Some((QuarantineReason::Promoted, until));
-        let (level, detail) = bad(&checks(&subject, &using()), "role");
+        let (level, detail) = worst_of(&checks(&subject, &using()), "role");
         assert_eq!(level, Level::Warn);
         assert!(detail.contains("its grants count in 50 s"), "{detail}");
         subject.seen.marker = Seen::Refused("NOPERM".to_owned());
-        let (level, detail) = bad(&checks(&subject, &using()), "role");
+        let (level, detail) = worst_of(&checks(&subject, &using()), "role");
         assert_eq!(level, Level::Fail);
         assert!(detail.contains("see the check \"marker\""), "{detail}");
     }
@@ -345,7 +346,7 @@ mod tests {
         let until = NOW.saturating_add(Duration::from_millis(49_600));
         subject.met.state = NodeState::Quarantined(until);
         subject.met.distrust = Some((QuarantineReason::Young, until));
-        let (level, detail) = bad(&checks(&subject, &using()), "age");
+        let (level, detail) = worst_of(&checks(&subject, &using()), "age");
         assert_eq!(level, Level::Warn);
         assert!(detail.contains("up 12 s") && detail.contains("count in 50 s"), "{detail}");
         assert_eq!(with(&[("uptime_in_seconds", "12")], false, "age").0, Level::Warn);

@@ -1,4 +1,5 @@
-//! Nodes that cannot be reached or refuse us, and passwords, which must not be printed.
+//! Nodes that cannot be reached or refuse our credentials, and passwords, which must not be
+//! printed.
 
 use super::*;
 use crate::support::Scripted;
@@ -19,7 +20,7 @@ fn doctor_finds_the_access_error_of_each_node_within_one_timeout() {
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
         let _ = stream.read(&mut [0; 1024]);
     });
-    // A server gives this answer to a client on another machine, and never to a local one.
+    // A real server gives this answer only to clients on other machines.
     let protected = Scripted::start(|mut stream, _| {
         let _ = stream.write_all(b"-DENIED Redis is running in protected mode\r\n");
         let _ = stream.read(&mut [0; 1024]);
@@ -44,8 +45,8 @@ fn doctor_finds_the_access_error_of_each_node_within_one_timeout() {
     diagnosis.is(&address, &[("reachable", "fail", "that is not Redis")]);
     let address = protected.address().to_string();
     diagnosis.is(&address, &[("reachable", "fail", "is in protected mode")]);
-    // A frozen node costs its timeout of two seconds, once; the rest of the limit is for a busy
-    // machine.
+    // A frozen node delays the run by its timeout of two seconds, once. The limit is longer
+    // because the machine may be busy.
     assert!(diagnosis.took < 20 * SECOND, "{:?}", diagnosis.took);
 }
 

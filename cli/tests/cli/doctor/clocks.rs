@@ -1,12 +1,13 @@
-//! Servers whose clocks differ from ours. A small library between the server and the C library adds
-//! to the wall clock what a file in the server's directory says.
+//! Servers whose clocks differ from ours. A preloaded library adds to a server's wall clock what a
+//! file in the server's directory says.
 
 use std::process::Command;
 
 use super::*;
 
-/// Each server finds its own file once it has changed into its directory; without a file nothing is
-/// added. Two doubles: seconds ahead, and seconds gained in a second.
+/// The source of that library. The file has two doubles: by how many seconds the clock is ahead,
+/// and how many seconds it gains in a second. Nothing is added without a file, so not before the
+/// server has changed into its directory.
 const SHIM: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -18,7 +18,7 @@ fn a_marker_that_may_not_be_used_and_one_of_another_program_are_found() {
         urls[index] = format!("redis://u:opensesame@{}", label(&fleet[index]));
     }
     assert!(fleet[4].command(&["SET", "redlatch:node", "mine", "EX", "1000"]).is_ok());
-    // The default user writes the marker; the users of these two nodes may only read it.
+    // On these two nodes the default user writes the marker, and doctor's user may only read it.
     let mut init = tool(&["init", "--yes", "--node-timeout", "5s"]);
     let readable = [fleet[1].url(), fleet[3].url()].join(",");
     run(init.env("REDLATCH_SERVERS", readable)).with_code(0);

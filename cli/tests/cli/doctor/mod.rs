@@ -1,7 +1,7 @@
 //! `redlatch doctor` on real servers, each brought into the state that doctor has to find.
 //!
-//! One run covers several conditions if they do not affect each other: a run takes a second, for
-//! the clocks. The tests assert everything of a node that is not well.
+//! A run takes a second, because of the clocks. So one run covers several conditions if they do not
+//! affect each other. The tests assert every finding of a node that is not ok.
 
 mod access;
 mod clocks;
@@ -19,10 +19,10 @@ struct Diagnosis {
     took: Duration,
 }
 
-/// One finding, as a test writes it: name, level, and a part of its words.
+/// An expected finding: its name, its level, and a part of its text.
 type Bad<'a> = (&'a str, &'a str, &'a str);
 
-/// Examines these nodes, with the result in JSON.
+/// Runs doctor on these nodes, and reads its JSON.
 #[track_caller]
 fn ask(urls: &[String], arguments: &[&str]) -> Diagnosis {
     let mut command = tool(&["doctor", "--json"]);
@@ -32,7 +32,8 @@ fn ask(urls: &[String], arguments: &[&str]) -> Diagnosis {
     Diagnosis { code: ended.code(), json: ended.json(), took: ended.took }
 }
 
-/// A node timeout that no healthy node misses here, and no restart guard for young servers.
+/// A node timeout that no healthy node exceeds here, and no restart guard, because the servers have
+/// just been started.
 const PLAINLY: [&str; 3] = ["--no-restart-guard", "--node-timeout", "5s"];
 
 #[track_caller]
@@ -40,7 +41,7 @@ fn ask_plainly(urls: &[String]) -> Diagnosis {
     ask(urls, &PLAINLY)
 }
 
-/// The effect of other tests on a busy machine: answers that are late now and then.
+/// Whether a finding may come from a busy machine, on which some answers are late.
 fn is_of_a_busy_machine(detail: &str) -> bool {
     ["unknown: answers take too long", "some of its answers come too late"]
         .iter()
@@ -52,8 +53,8 @@ impl Diagnosis {
         self.json["checks"].as_array().expect("a list")
     }
 
-    /// The findings about one node that are not `ok` (`None`: about all together), except for
-    /// checks of these names.
+    /// The findings about one node (or with `None` about all nodes together) that are not `ok`,
+    /// without the checks of these names.
     fn bad(&self, node: Option<&str>, but: &[&str]) -> Vec<(String, String, String)> {
         let text = |check: &Value, field: &str| check[field].as_str().unwrap_or("").to_owned();
         let of_it = self.checks().iter().filter(|check| check["node"].as_str() == node);
@@ -61,8 +62,8 @@ impl Diagnosis {
         bad.filter(|it| it.1 != "ok" && !but.contains(&it.0.as_str())).collect()
     }
 
-    /// Insists on what is not well of a node, and on nothing else. Findings about young servers
-    /// that keep nothing are left out: other tests cover those.
+    /// Asserts that these are the only findings of a node that are not `ok`. Leaves out those about
+    /// the age and the persistence of the servers, which other tests cover.
     #[track_caller]
     fn is(&self, node: &str, expected: &[Bad<'_>]) {
         let mut bad = self.bad(Some(node), &["age", "persistence"]);
@@ -76,7 +77,7 @@ impl Diagnosis {
         assert_alike(&self.bad(None, &[]), expected);
     }
 
-    /// The level and the words of the one check of that name.
+    /// The level and the text of the one finding of that name.
     #[track_caller]
     fn words(&self, node: Option<&str>, name: &str) -> (String, String) {
         let is_it = |it: &&Value| it["name"] == name && it["node"].as_str() == node;
@@ -106,7 +107,7 @@ fn label(node: &Node) -> String {
     node.address().to_string()
 }
 
-/// Servers that keep their keys over any restart.
+/// Starts servers that keep their keys over any restart.
 fn lasting(count: usize) -> Fleet {
     Fleet::each(count, |_, folder| {
         let mut arguments = vec!["--unixsocket".to_owned(), folder.join("s").display().to_string()];
@@ -149,12 +150,12 @@ fn healthy_nodes_are_called_healthy_and_nothing_is_left_on_them() {
     let has_its_own = own.iter().any(|it| matches!(it, support::Value::Array(_)));
     let (_, release) = diagnosis.words(Some(&label(&fleet[0])), "release");
     assert_eq!(release.starts_with("DEL"), has_its_own, "{release}");
-    // Nineteen checks for each node, and three for all together.
+    // There are nineteen checks of each node, and three of all together.
     assert_eq!(diagnosis.checks().len(), 3 * 19 + 3);
     let (level, words) = diagnosis.words(Some(&label(&fleet[0])), "marker");
     assert_eq!(level, "ok");
     assert!(words.contains(" s ago, when an operator vouched for it"), "{words}");
-    // Only the node marker is left, in the database of the URL.
+    // Only the node marker is left on the nodes, in the database of the URL.
     fleet.wait_empty();
     let keyspace = fleet[1].command(&["INFO", "keyspace"]);
     assert!(keyspace.text().trim().starts_with("# Keyspace\r\ndb3:keys=1,expires=0"));

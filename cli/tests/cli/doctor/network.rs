@@ -24,14 +24,15 @@ fn doctor_compares_round_trips_with_the_node_timeout() {
     diagnosis.is(&label(&fleet[2]), &[]);
 }
 
-/// Passes each command on to the next of its servers, as a balancer of commands does.
+/// A proxy that passes each command to the next of its servers in turn, as a load balancer for
+/// commands does.
 fn taking_turns(servers: [std::net::SocketAddr; 2]) -> Scripted {
     Scripted::start(move |mut client, _| {
         let mut servers = servers.map(|server| RespClient::connect(server).expect("it runs"));
         let mut reader = std::io::BufReader::new(client);
         for turn in 0.. {
             let Some(command) = next_command(&mut reader) else { return };
-            // The proxy speaks RESP2, which it can read.
+            // Refuses HELLO, because the proxy can read only RESP2.
             let reply = if command[0] == b"HELLO" {
                 Reply::Error("ERR unknown command".to_owned())
             } else {
@@ -82,7 +83,7 @@ fn written(reply: &Reply) -> Vec<u8> {
     }
 }
 
-/// Passes the first two connections on to one server, and all that come later to another.
+/// A proxy that passes the first two connections to one server, and all later ones to another.
 fn leading_elsewhere(servers: [std::net::SocketAddr; 2]) -> Scripted {
     Scripted::start(move |client, number| {
         let Ok(server) = TcpStream::connect(servers[usize::from(number >= 2)]) else { return };
@@ -122,8 +123,7 @@ fn a_proxy_that_leads_to_several_servers_is_found_and_nothing_is_written_through
 fn connections_that_do_not_last_or_run_out_are_found() {
     let fleet = lasting(3);
     assert!(fleet[0].command(&["CONFIG", "SET", "timeout", "5"]).is_ok());
-    // Nineteen connections of twenty are used: these, the one of the test, and the one of the
-    // check.
+    // Nineteen of twenty connections are used: these, that of the test, and that of doctor.
     assert!(fleet[1].command(&["CONFIG", "SET", "maxclients", "20"]).is_ok());
     let held: Vec<RespClient> = (0..17).map(|_| fleet[1].client()).collect();
     let diagnosis = ask_plainly(&fleet.urls());
@@ -134,7 +134,7 @@ fn connections_that_do_not_last_or_run_out_are_found() {
     diagnosis.is(&label(&fleet[2]), &[]);
 }
 
-/// Forwards connections at the same port of another address of this machine to another server.
+/// Forwards connections to the port of `of` at 127.0.0.2 to another server.
 fn second_address(of: &Node, leads_to: &Node) {
     let listener = std::net::TcpListener::bind(("127.0.0.2", of.port())).expect("it is free");
     let server = leads_to.address();
@@ -156,7 +156,7 @@ fn a_name_that_leads_to_several_servers_is_a_failure() {
     let fleet = Fleet::start(4);
     second_address(&fleet[0], &fleet[3]);
     second_address(&fleet[1], &fleet[1]);
-    // In a mount namespace of the tool's own both names have the same two addresses.
+    // The tool runs in a separate mount namespace, in which both names have the same two addresses.
     let names = fleet[0].directory().join("names");
     let hosts = "127.0.0.1 two.test one.test\n127.0.0.2 two.test one.test\n";
     std::fs::write(&names, hosts).expect("it can be written");

@@ -2,14 +2,15 @@
 
 use super::*;
 
-/// Everything that a lock needs, and nothing else, as in docs/operations.md. `getrange` is for
+/// The commands that a lock needs, and no others, as in docs/operations.md. `getrange` is for
 /// `status`.
 const ALL: &str = "-@all +set +eval +evalsha +get +del +pttl +pexpire +exists +delifeq +delex \
     +select +info +time +script|load +command|info +client|tracking +client|caching +client|kill \
     +client|setname +client|setinfo +getrange +config|get +zadd +zrank +zscore +zrange +zrem \
     +subscribe +publish +pubsub|numsub &*";
 
-/// A right that is taken away, and the finding: the check, its level, and its words.
+/// A command that the user may not use, and the expected finding: its name, its level, and a part
+/// of its text.
 type Missing = (&'static str, &'static str, &'static str, &'static str);
 
 const MISSING: [Missing; 25] = [
@@ -40,20 +41,20 @@ const MISSING: [Missing; 25] = [
     ("config|get", "connections", "warn", "the node refuses CONFIG"),
 ];
 
-/// The rights for the server's own compare-and-delete command, if it has one.
+/// The same for the server's own compare-and-delete command, if it has one.
 const OWN: [Missing; 2] = [
     ("delifeq", "permissions", "warn", "DELIFEQ is refused (NOPERM"),
     ("delex", "permissions", "warn", "DELEX is refused (NOPERM"),
 ];
 
-/// The rights that can be taken away on this server.
+/// The entries of both lists for commands that this server knows.
 fn missing(server: &Node) -> Vec<Missing> {
     let has = |it: &Missing| {
         let reply = server.command(&["COMMAND", "INFO", it.0]);
         matches!(reply, support::Value::Array(it) if matches!(it[0], support::Value::Array(_)))
     };
     let own: Vec<Missing> = OWN.into_iter().filter(has).collect();
-    // A server with a compare-and-delete command releases without DEL.
+    // On a server with a compare-and-delete command, a missing DEL is only a warning.
     let spared = |it: Missing| {
         if it.0 == "del" && !own.is_empty() {
             (it.0, it.1, "warn", "DEL is refused (NOPERM")
@@ -64,10 +65,11 @@ fn missing(server: &Node) -> Vec<Missing> {
     MISSING.into_iter().map(spared).chain(own.iter().copied()).collect()
 }
 
-/// How many addresses a server listens at. None takes more than 16.
+/// How many addresses a server listens on. A server accepts at most 16.
 const ADDRESSES: usize = 15;
 
-/// Servers with many addresses each, and a user for each address: one run covers them all.
+/// Servers with many addresses each, and a user for each address, so that one run of doctor covers
+/// all users.
 struct Users {
     fleet: Fleet,
 }
@@ -79,7 +81,7 @@ impl Users {
         Users { fleet: Fleet::each(count.div_ceil(ADDRESSES), |_, _| addresses.clone()) }
     }
 
-    /// The server of the user with this number, from 0 on.
+    /// The server of the user with this number, which counts from 0.
     fn server(&self, number: usize) -> &Node {
         &self.fleet[number / ADDRESSES]
     }
@@ -87,7 +89,8 @@ impl Users {
     #[track_caller]
     fn set(&self, number: usize, rules: &str) {
         let user = format!("u{number}");
-        // The rules are set one by one, and a word that the server does not know is left out.
+        // Sets the rules one by one, so that one with a command that the server does not know can
+        // be left out.
         for rule in ["on", ">opensesame"].into_iter().chain(rules.split_whitespace()) {
             let reply = self.server(number).command(&["ACL", "SETUSER", &user, rule]);
             let unknown = format!("{reply:?}").contains("Unknown command");
@@ -131,8 +134,8 @@ fn each_command_that_is_refused_is_found_with_its_effect() {
             assert_alike(&bad, &[(name, level, words)]);
         }
     }
-    // With all rights nothing is missing. Without INFO only that is reported, and no check that
-    // needs it.
+    // With all rights nothing is reported. Without INFO only that is reported, and not that other
+    // checks need it.
     diagnosis.is(&users.label(count), &[]);
     let bad = diagnosis.bad(Some(&users.label(count + 1)), &[]);
     let names: Vec<&str> = bad.iter().map(|bad| bad.0.as_str()).collect();
@@ -145,7 +148,7 @@ fn each_command_that_is_refused_is_found_with_its_effect() {
         let found = bad.iter().any(|it| it.0 == *name && it.1 == *level && it.2.contains(words));
         assert!(found, "{command}: {bad:#?}");
     }
-    // A user without the right to delete leaves one key and its counter until their ttl ends.
+    // The user who may not delete leaves one key and its counter until their ttl is over.
     let left = users.fleet.keys_everywhere();
     assert!(left.len() <= 2, "{left:?}");
     for (server, key) in left {
@@ -177,7 +180,7 @@ fn doctor_reports_why_a_node_refuses_writes() {
     };
     set(&fleet[0], "maxmemory", "1");
     set(&fleet[1], "min-replicas-to-write", "1");
-    // Root may write everywhere, but no user can rename a file over a directory.
+    // Makes the save fail: even root cannot rename a file to the name of a directory.
     std::fs::create_dir(fleet[2].directory().join("dump.rdb")).expect("a new name");
     set(&fleet[2], "save", "3600 1");
     fleet[2].command(&["BGSAVE"]);

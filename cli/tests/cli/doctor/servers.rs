@@ -1,4 +1,4 @@
-//! Servers that are not independent masters, that forget, or that were started a moment ago.
+//! Servers that are not independent masters, that lose their keys, or that have just been started.
 
 use super::*;
 use crate::support::Value as Reply;
@@ -9,13 +9,13 @@ fn tell(node: &Node, words: &[&str]) {
     assert!(matches!(reply, Reply::Simple(_)), "{words:?}: {reply:?}");
 }
 
-/// Restarts a node with data that takes it many seconds to load. It looks at its sockets meanwhile,
-/// several times a second.
+/// Restarts a node with data that it needs many seconds to load. It reads its sockets several times
+/// a second meanwhile.
 #[track_caller]
 fn load_slowly(node: &Node) {
     if is_old() {
-        // An old server looks at its sockets after every 2 MB, which cannot be set. So it gets many
-        // times 2 MB, and a delay of 20 ms for each key.
+        // An old server reads its sockets after every 2 MB, which cannot be changed. So it gets
+        // much more data than 2 MB, and a delay of 20 ms for each key.
         tell(node, &["CONFIG", "SET", "rdbcompression", "no"]);
         tell(node, &["DEBUG", "POPULATE", "500", "key", "200000"]);
         tell(node, &["SAVE"]);
@@ -43,7 +43,7 @@ fn doctor_finds_servers_that_are_no_independent_masters() {
     let bus = support::free_port().to_string();
     let mut clustered = vec!["--cluster-enabled", "yes"];
     // Up to Redis 6 the cluster port is always 10,000 above the other port. A connection of another
-    // test may have it for a while.
+    // test may use that port for a while, so this waits until it is free.
     if is_old() {
         let bus = ("127.0.0.1", cluster.port() + 10_000);
         let is_free = || std::net::TcpListener::bind(bus).is_ok();
@@ -60,8 +60,8 @@ fn doctor_finds_servers_that_are_no_independent_masters() {
     eventually(10 * SECOND, "its replica is connected", || master.info("connected_slaves") == "1");
 
     let mut diagnosis = ask(&fleet.urls(), &TRUSTING);
-    // On a busy machine the quarantine of 100 ms may be over before the node is examined. Up to
-    // Redis 6 the loading server answers so late that it always is.
+    // On a busy machine the quarantine of 100 ms may be over before the node is examined, so this
+    // tries three times. Up to Redis 6 the loading server answers so late that it is always over.
     for _ in 0..if is_old() { 0 } else { 3 } {
         if diagnosis.words(Some(&label(promoted)), "role").0 != "ok" {
             break;
@@ -90,7 +90,7 @@ fn doctor_finds_servers_that_are_no_independent_masters() {
         let diagnosis = ask(&[promoted.url()], &TRUSTING);
         diagnosis.words(Some(&label(promoted)), "role").0 == "ok"
     });
-    // Without the restart guard a promotion is reported, and is no reason to refuse the node.
+    // Without the restart guard a promotion is reported, but only as a warning.
     let diagnosis = ask_plainly(&[promoted.url()]);
     diagnosis.is(&label(promoted), &[("role", "warn", "was promoted")]);
 }
@@ -111,7 +111,7 @@ fn two_addresses_of_one_server_and_an_even_number_of_nodes_are_found() {
         ("node-count", "warn", "4 nodes tolerate as few failures as 3: 1"),
         ("distinct", "fail", &same),
     ]);
-    // The double address is reported once, and neither address has further findings.
+    // The two addresses are reported in one finding, and neither has others.
     for label in [one, other] {
         diagnosis.is(&label, &[]);
     }
