@@ -13,7 +13,7 @@ const FRAMES: u32 = 60;
 
 /// Your own number: it comes back with the end of the request.
 const DOOR: u64 = 1;
-const LET_GO: u64 = 2;
+const RELEASE: u64 = 2;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let urls: Vec<String> = std::env::args().skip(1).collect();
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                     println!("frame {frame}: the door is not mine: {error}");
                     return Ok(());
                 }
-                (LET_GO, released) => {
+                (RELEASE, released) => {
                     println!("frame {frame}: given back: {:?}", released?);
                     return Ok(());
                 }
@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let open = door.as_ref().is_some_and(|door| !locks.engine().remaining(door).is_zero());
         draw(frame, open);
         if let Some(door) = door.take_if(|_| frame >= FRAMES) {
-            locks.batch().release(door, LET_GO);
+            locks.batch().release(door, RELEASE);
         }
     }
     Ok(())

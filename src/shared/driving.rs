@@ -142,7 +142,8 @@ impl Driving {
         matches!(self.poller, Place::Free(_))
     }
 
-    /// Something is due at this time from now.
+    /// A timer is due in this time; `None`: no timer is set. A driver that naps, and that would
+    /// wake later than that, is woken.
     pub(super) fn note_due(&mut self, sleep: Option<Duration>) {
         self.roused |= self.is_free() && sleep.is_some_and(|sleep| sleep < self.soon);
         self.interrupt |= self.roused;

@@ -153,7 +153,7 @@ impl LocalMaster {
         answerers::note(&shared);
         let courier = {
             let shared = Arc::clone(&shared);
-            named("courier", address).spawn(move || shared.deliver_late())?
+            named("courier", address).spawn(move || shared.deliver_delayed_output())?
         };
         let master = LocalMaster {
             shared,

@@ -143,7 +143,7 @@ fn a_majority_that_agrees_after_the_old_deadline_does_not_bring_the_lock_back() 
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     bench.sent(0);
     bench.now = deadline;
-    // The client reads the answer before the timer of the deadline expires.
+    // The deadline has passed, and its timer was not handled yet. So a grant comes too late.
     bench.reply(0, ":1\r\n");
     assert!(matches!(bench.completion().unwrap().result, Err(Error::Lost { .. })));
     assert_eq!(bench.names(0), ["EVALSHA"], "what was prolonged is released");

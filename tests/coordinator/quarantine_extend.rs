@@ -118,7 +118,7 @@ fn extend_counts_a_key_that_survived_what_the_node_forgot() {
 }
 
 #[test]
-fn extend_counts_a_key_that_was_found_in_trust_after_the_answer_to_its_set_was_lost() {
+fn extend_counts_a_key_found_on_a_trusted_node_though_the_reply_to_set_was_lost() {
     let mut bench = bench();
     let lock = bench.hold(&[0, 1]);
     assert_eq!(bench.names(2), ["SET"]);

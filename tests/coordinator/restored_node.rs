@@ -198,7 +198,8 @@ fn late_answer_to_an_earlier_extend_proves_the_key_for_that_extend_only() {
     // Node 2 grants the first extend, and its process ends before it executes the second.
     bench.reply(2, ":1\r\n");
     bench.lose(2);
-    // So node 2 had the key until 10.898 s. The second extend would have been until 13.898 s.
+    // So node 2 had the key until 10.898 s, by the first extend, and not until 13.898 s, by the
+    // second. It is back at 11 s, and does not count.
     bench.pass(Duration::from_secs(7));
     answer(&mut bench, &[0, 1]);
     come_back(&mut bench, 2, "SSS");

@@ -1,5 +1,6 @@
-//! What the blocking and the shared client both have, against masters inside this process: an
-//! operator's calls, and the closure under a lock.
+//! Calls that the blocking and the shared client both have: those of an operator (inspect,
+//! force-release, vouch), and the one that runs a closure while the lock is held. The masters are
+//! inside this process.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -48,7 +48,8 @@ fn the_parent(config: Config) {
     let mut outer = Outer::edge(&mut locks);
     outer.wait_ready(&mut locks, 3);
 
-    // A request of the child ends at once. Its copy of the timer is the parent's timer.
+    // A request of the child ends at once, with an error. The child must not set the timer: its
+    // descriptor is for the same timer as the parent's.
     let lock = short_lock(&mut outer, &mut locks);
     in_a_child(&mut locks, |locks| {
         locks.batch().acquire("of the child", LockOptions::once(TTL), 2).unwrap();

@@ -127,7 +127,7 @@ fn a_lock_that_is_ended_by_force_is_gone_everywhere_and_its_holder_is_reported_a
     let ttl = 30 * SECOND;
     let fleet = Fleet::start(5);
     let (holder, operator) = (client(&fleet), client(&fleet));
-    // Another client force-releases the lock, or another call of the holder's client.
+    // First another client force-releases the lock, then the holder's own client does.
     for by in [&operator, &holder] {
         let guard = holder.lock("a", kept(ttl)).unwrap();
         let plain = holder.try_lock("b", ttl).unwrap();

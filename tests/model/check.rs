@@ -100,7 +100,7 @@ impl World {
     /// Checks that at most one caller believes in the lock. A caller uses its lock only while it
     /// believes in it, so the search needs no steps for the use.
     fn check_one_believes(&self) -> Checked {
-        let believe = self.clients.iter().filter(|client| client.believes(self.now));
+        let believe = self.clients.iter().filter(|client| client.believes_it_holds(self.now));
         match believe.count() {
             0 | 1 => Ok(()),
             _ => Err("two clients believe in the lock".into()),
@@ -109,7 +109,8 @@ impl World {
 
     /// Checks that a majority of the nodes covers the lock in which a client believes.
     fn check_belief_is_covered(&self, index: usize, client: &Client) -> Checked {
-        let (true, Task::Holding(lock, _)) = (client.believes(self.now), &client.task) else {
+        let (true, Task::Holding(lock, _)) = (client.believes_it_holds(self.now), &client.task)
+        else {
             return Ok(());
         };
         let (nodes, token) = (self.nodes.len(), lock.token());

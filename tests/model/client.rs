@@ -82,7 +82,7 @@ impl Client {
     }
 
     /// Whether the caller believes in its lock.
-    pub fn believes(&self, now: Instant) -> bool {
+    pub fn believes_it_holds(&self, now: Instant) -> bool {
         self.believes_until.is_some_and(|until| now < until)
     }
 
@@ -91,7 +91,9 @@ impl Client {
     pub fn is_idle(&self, now: Instant) -> bool {
         match &self.task {
             Task::Idle => true,
-            Task::Holding(lock, None) => !self.believes(now) && self.core.deadline(lock).is_none(),
+            Task::Holding(lock, None) => {
+                !self.believes_it_holds(now) && self.core.deadline(lock).is_none()
+            }
             _ => false,
         }
     }
@@ -181,7 +183,7 @@ impl Client {
     }
 
     fn extended(&mut self, deadline: Instant, now: Instant) -> Result<(), String> {
-        if !self.believes(now) {
+        if !self.believes_it_holds(now) {
             return Err("a lock came back after its deadline".into());
         }
         self.believes_until = self.believes_until.max(Some(deadline));

@@ -139,7 +139,11 @@ fn client_word(client: &Client, part: &Fingerprint<'_>) -> u64 {
         Task::Holding(lock, extend) => {
             // The handle of a lock that is over makes no difference to any future.
             let held = client.core.deadline(lock).is_some() || extend.is_some();
-            if held || client.believes(part.now()) { 3 + u64::from(extend.is_some()) } else { 1 }
+            if held || client.believes_it_holds(part.now()) {
+                3 + u64::from(extend.is_some())
+            } else {
+                1
+            }
         }
         Task::Releasing(_) => 5,
     };

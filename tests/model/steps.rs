@@ -93,7 +93,7 @@ impl World {
             if self.left.cancels > 0 && matches!(it.task, Task::Asking(_)) {
                 steps.push(Step::Cancel { client });
             }
-            if it.lock().is_none() || !it.believes(self.now) {
+            if it.lock().is_none() || !it.believes_it_holds(self.now) {
                 continue;
             }
             if self.left.extends > 0 && matches!(it.task, Task::Holding(_, None)) {

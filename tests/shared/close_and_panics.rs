@@ -65,7 +65,7 @@ fn finish<F: Future + Unpin>(future: &mut F, waker: &Waker) -> F::Output {
 }
 
 #[test]
-fn a_waker_may_reach_into_the_client_whatever_is_done_to_it() {
+fn a_waker_may_use_the_client_while_it_is_woken_cloned_or_dropped() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let used = in_time("a waker that uses the client", move || {

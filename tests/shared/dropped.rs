@@ -237,7 +237,7 @@ fn dropped_on(runtime: &tokio::runtime::Runtime) {
         for worker in workers {
             worker.await.expect("it does not panic");
         }
-        // The driver works on after that.
+        // The tasks are done. The driver goes on until every record is closed.
         let start = Instant::now();
         while client.gauges().records > 0 && start.elapsed() < 10 * SECOND {
             tokio::time::sleep(millis(1)).await;

@@ -192,8 +192,8 @@ fn stall_is_met() {
     let fleet = Fleet::start(3);
     let closed = slow_pairs(&fleet, &[]);
     assert!((1..=4).contains(&closed), "{closed} instead of the one that was under way");
-    // 60 pairs should begin during the stall, and those of its first half wait for more than half
-    // of it. There are enough places for all.
+    // About 60 pairs should begin during the stall. The 30 that begin in its first half wait for
+    // longer than half of the stall. The limit of pairs in flight is high enough for all.
     let open = slow_pairs(&fleet, &["--rate", "200"]);
     assert!(open >= 15, "{open} of about 30");
     // With only one place in flight the pairs wait for it, and that time is part of their latency.
@@ -296,7 +296,8 @@ fn bench_without_one_pair_exits_69() {
 fn no_pair_exits_69() {
     let fleet = Fleet::start(3);
     let monitor = fleet[0].monitor();
-    // One pair begins with the warm-up, and the measured one a second later.
+    // Also without a warm-up the tool runs one pair as a rehearsal. The measured pair begins a
+    // second later.
     let arguments = ["bench", "--rate", "1", "-w", "0", "--duration", "1s", "--json"];
     let tool = Running::start(&mut tool_on(&fleet, &arguments));
     let sets = || monitor.lines().iter().filter(|line| line.contains("\"SET\"")).count();

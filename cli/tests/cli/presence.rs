@@ -178,8 +178,8 @@ fn metrics(desk: &Desk, name: &str) -> Vec<(String, f64)> {
     samples.collect()
 }
 
-/// The value of a metric of the job with the key `key` that writes `redlatch.prom`; `labels` are
-/// its other labels, with a comma before each.
+/// Reads the metric `name` for the lock key `key` from `redlatch.prom`. `labels` are the further
+/// labels of the metric, with a comma before each.
 fn metric(desk: &Desk, name: &str, labels: &str) -> Option<f64> {
     let wanted = format!("{name}{{key=\"key\",file=\"redlatch.prom\"{labels}}}");
     let all = metrics(desk, "redlatch.prom");

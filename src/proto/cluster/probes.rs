@@ -152,8 +152,8 @@ impl Cluster {
                 if let Some(sighting) = &mut entry.sighting {
                     sighting.micros = marker.since_micros;
                 }
-                // Without tracking the node does not report what it forgets, so it may have
-                // forgotten more before the marker was written.
+                // Without tracking the node does not report which keys it deletes. So before this
+                // node marker was written, it may have deleted keys of locks, too.
                 if !entry.vetted.tracks {
                     self.prolong_quarantine(node, now);
                 }

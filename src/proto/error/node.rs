@@ -267,7 +267,7 @@ pub enum NodeReply {
     /// The question was decided before the node answered: nothing waited for it.
     #[default]
     Nothing,
-    /// The node could have been asked, but there was no question.
+    /// The node could have been asked, but the client had no question for it.
     NotAsked,
     /// Yes: our token holds the key there; after a release, the key is gone.
     Granted,

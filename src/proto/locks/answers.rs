@@ -85,8 +85,8 @@ impl Locks {
     /// Sends a request again, by the source of its script.
     fn ask_again(&mut self, node: NodeId, ask: LockAsk, now: Instant) {
         let counts = ask.sent.names.has_counters();
-        // A node whose counters do not count any more may keep the key, but it may not create a
-        // counter.
+        // The counters of this node are not used any more. It is still asked to extend the key, but
+        // without the script that could create a counter.
         let drops_counter = ask.kind == Kind::Extend && self.cluster.refuses_fence(node).is_some();
         if counts && !drops_counter {
             self.ask_with_counters(node, ask.record, ask.kind, now);

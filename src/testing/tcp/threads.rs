@@ -210,7 +210,7 @@ impl Shared {
     }
 
     /// The loop of the courier thread: writes all delayed output when it is due.
-    pub(super) fn deliver_late(&self) {
+    pub(super) fn deliver_delayed_output(&self) {
         let mut state = self.lock();
         while !state.over {
             let now = clock();

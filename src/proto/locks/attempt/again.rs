@@ -72,8 +72,9 @@ impl Releases {
         }
     }
 
-    /// Counts a request of the client for this key. Returns whether the release of its lock hands
-    /// the key over. `fewer` draws a number below its argument.
+    /// Notes that the client asks for this key. Returns whether the lock that the request gets is
+    /// to be handed over to the next waiter when it is released: the client may have had the key
+    /// often enough. `fewer` draws a random number below its argument.
     fn ask(&mut self, key: KeyHash, now: Instant, fewer: impl FnOnce(usize) -> usize) -> bool {
         let release = &mut self.0[key.place(PLACES)];
         if release.at.is_none_or(|at| now.saturating_since(at) >= SOON) {

@@ -32,8 +32,8 @@ use crate::proto::wire::line::{Channel, MarkKey};
 /// that hangs, the next one gets the key only by its poll, so a hanging waiter costs the others up
 /// to this much more.
 const POLLS: (Duration, Duration) = (Duration::from_millis(60), Duration::from_millis(90));
-/// For every so many waiters before it, the pause of a waiter is longer by one pause of a waiter at
-/// the front.
+/// The pause between the polls of a waiter grows with its place in line: for each group of so many
+/// waiters before it, by one pause of a waiter at the front.
 const NEAR_THE_FRONT: u64 = 16;
 /// The longest pause between two polls, however long the line is.
 const LONGEST_POLL: Duration = Duration::from_secs(2);

@@ -47,7 +47,7 @@ impl Spares {
         set
     }
 
-    /// The votes of an attempt: see [`Fencing::begin`].
+    /// A [`Fencing`] without votes for a new attempt, in spare memory if there is some.
     pub(super) fn fencing(&mut self, keys: usize, round: u32, max_ttl: Duration) -> Box<Fencing> {
         let mut fencing = self.fencings.pop().unwrap_or_default();
         fencing.begin(keys, round, max_ttl);

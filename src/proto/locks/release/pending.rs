@@ -280,8 +280,8 @@ mod tests {
         (|pending| ask_and_answer(pending, Effect::NotWritten), false),
         // Another request is unanswered.
         (|pending| pending.on_asked(node().into()), true),
-        // A request was lost with an earlier connection: the node may still execute it, or may have
-        // executed it by the time of the proof.
+        // A request was lost with an earlier connection. The node may still execute it; and after
+        // the proof that it will not, it may have executed it before. So a key may be there.
         (|pending| lose(pending), true),
         (
             |pending| {
