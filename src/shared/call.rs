@@ -55,7 +55,6 @@ pub(super) mod sealed {
 pub struct Answering<'a, 'b> {
     pub(super) owner: &'a Arc<Owner>,
     pub(super) open: &'a mut Open<'b>,
-    pub(super) key: &'a [u8],
     pub(super) place: usize,
 }
 
@@ -95,6 +94,9 @@ impl<Q: Question> Call<Q> {
     /// whose task drives the client, it would wait for itself. In a task of a multi-thread
     /// runtime, wait inside `tokio::task::block_in_place`: the worker may be the one that polls
     /// tokio's sockets.
+    ///
+    /// The thread is parked meanwhile: an [`unpark`](std::thread::Thread::unpark) of it by other
+    /// code may be used up.
     ///
     /// # Errors
     /// The error of the call.
@@ -235,9 +237,7 @@ fn finish<Q: Question>(
     place: usize,
     result: Result<Outcome, Error>,
 ) -> Result<Q::Answer, Error> {
-    let key = question.key();
-    let answer =
-        |outcome| question.answer(Answering { owner, open: &mut *open, key, place }, outcome);
+    let answer = |outcome| question.answer(Answering { owner, open: &mut *open, place }, outcome);
     let result = result.map(answer);
     open.leave(place);
     question.retire(open);

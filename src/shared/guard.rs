@@ -43,9 +43,13 @@ pub struct SharedGuard {
 
 impl SharedGuard {
     /// The guard of a lock that a call was granted. It keeps the place of the call.
-    pub(super) fn of(at: Answering<'_, '_>, keys: Option<&KeySet>, lock: Lock) -> SharedGuard {
-        let Answering { owner, open, key, place } = at;
-        let lock_state = open.hold(place, (key, keys), &lock);
+    pub(super) fn of(
+        at: Answering<'_, '_>,
+        keys: (&[u8], Option<&KeySet>),
+        lock: Lock,
+    ) -> SharedGuard {
+        let Answering { owner, open, place } = at;
+        let lock_state = open.hold(place, keys, &lock);
         let watcher = LockWatcher::new(Arc::clone(&owner.inner), lock_state, lock.alias());
         SharedGuard { owner: Arc::clone(owner), watcher: Some(watcher), lock: Some(lock) }
     }

@@ -180,7 +180,8 @@ impl Inner {
     }
 
     /// Whether a request is left to the sleeping driver, which has to read its answer anyhow. What
-    /// no call waits for, such as the release of a dropped guard, is never left to it.
+    /// no call waits for, such as the release of a dropped guard, does not wake it: it is written
+    /// at once, unless the driver was woken just before.
     fn must_wake_driver(&self, open: &Open<'_>) -> bool {
         let busy = open.asks && open.driving.waiting >= BUSY;
         busy && self.outside.is_none() && open.engine.has_something_to_write()
@@ -348,11 +349,12 @@ impl Inner {
     pub(super) fn wake(&self, mut state: MutexGuard<'_, State>) {
         let heard = state.engine.as_mut().map(|engine| engine.observer().take());
         let is_open = state.is_open();
-        let must_rouse = state.driving.must_rouse(is_open);
-        self.wake_calls(state);
-        if must_rouse {
+        if state.driving.must_rouse(is_open) {
+            // Before the wakers of the user's, which may block until the driver serves another
+            // call.
             self.nap.interrupt();
         }
+        self.wake_calls(state);
         if let Some(heard) = heard {
             heard.report();
         }

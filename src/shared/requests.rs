@@ -52,9 +52,11 @@ impl<K: Keys> Kept<K> {
         self.get().map_or(&[], KeysRef::first)
     }
 
-    /// The keys, if there are several.
-    fn set(&self) -> Option<&KeySet> {
-        self.several.as_ref()?.as_ref().ok()
+    /// The first key, and all of them if there are several. The answer of a call needs them under
+    /// the lock of the client: no code of the user's runs here, because [`Keys`] is sealed.
+    fn named(&self) -> (&[u8], Option<&KeySet>) {
+        let set = self.several.as_ref().and_then(|keys| keys.as_ref().ok());
+        (self.first(), set)
     }
 }
 
@@ -176,12 +178,12 @@ macro_rules! question_of_keys {
 question_of_keys!(
     Acquire -> SharedGuard, Some(Verb::Acquire),
     |it, keys, engine, data| engine.acquire(keys, it.options, data),
-    |it, at| Outcome::Acquired(lock) => SharedGuard::of(at, it.keys.set(), lock)
+    |it, at| Outcome::Acquired(lock) => SharedGuard::of(at, it.keys.named(), lock)
 );
 question_of_keys!(
     Adopt -> SharedGuard, Some(Verb::Adopt),
     |it, keys, engine, data| engine.adopt(keys, it.token.clone(), it.options, data),
-    |it, at| Outcome::Acquired(lock) => SharedGuard::of(at, it.keys.set(), lock)
+    |it, at| Outcome::Acquired(lock) => SharedGuard::of(at, it.keys.named(), lock)
 );
 question_of_keys!(
     ReleaseToken -> ReleaseOutcome, Some(Verb::Release),

@@ -17,7 +17,7 @@ use crate::net::connecting::{Connecting, refuse_one_server_twice};
 use crate::net::reactor::{Reactor, WAKER, system};
 use crate::proto::error::{ClosedReason, Error};
 
-const NAME: &str = "redlatch";
+pub(super) const NAME: &str = "redlatch";
 
 /// Connects on this thread, and starts the thread that drives the client.
 pub(super) fn connect(config: Config) -> Result<Arc<Inner>, Error> {

@@ -102,6 +102,31 @@ fn a_waker_may_use_the_client_while_it_is_woken_cloned_or_dropped() {
     nothing_is_left(&fleet);
 }
 
+/// A key that uses the client each time that its bytes are read.
+struct UsesTheClient(SharedClient);
+
+impl AsRef<[u8]> for UsesTheClient {
+    fn as_ref(&self) -> &[u8] {
+        self.0.gauges();
+        b"a"
+    }
+}
+
+/// The client reads a key of the user's own type only while it is unlocked.
+#[test]
+fn key_of_the_users_own_type_may_use_the_client() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    in_time("a key that uses the client", move || {
+        let (key, waker) = (|| UsesTheClient(client.clone()), Waker::noop().clone());
+        client.inspect(key()).wait().unwrap();
+        finish(&mut client.inspect(key()), &waker).unwrap();
+        client.dangerously_force_release(key()).wait().unwrap();
+        finish(&mut client.dangerously_force_release(key()), &waker).unwrap();
+    });
+    nothing_is_left(&fleet);
+}
+
 /// Drops something when it is woken.
 struct Drops<T>(Mutex<Option<T>>);
 

@@ -278,7 +278,10 @@ fn the_driver_ends_if_another_thread_ends_the_client() {
     for panics in [false, true] {
         let client = client(&masters);
         let lead = begin(&client);
-        comes_true("the driver naps", || driving(&client, |driving| driving.naps_on));
+        // On a busy machine the driver may have the poller before that thread.
+        comes_true("the driver naps, or it drives", || {
+            driving(&client, |driving| driving.naps_on || driving.waiting > 0)
+        });
         if panics {
             let inner = &client.owner.inner;
             let panic = catch_unwind(AssertUnwindSafe(|| {
@@ -295,6 +298,48 @@ fn the_driver_ends_if_another_thread_ends_the_client() {
         // The driver's share of the client is gone.
         comes_true("the driver ends", || Arc::strong_count(&client.owner.inner) == 1);
     }
+}
+
+/// On the thread of a caller it makes another call and waits for it. Where the driver's own thread
+/// runs it, it must not: nothing would drive that call.
+struct WaitsForACall(SharedClient, mpsc::Sender<bool>);
+
+impl std::task::Wake for WaitsForACall {
+    fn wake(self: Arc<Self>) {
+        let is_the_drivers = std::thread::current().name() == Some(super::super::thread::NAME);
+        if !is_the_drivers {
+            self.0.lock("inner", TTL).wait().unwrap().release().wait().unwrap();
+        }
+        let _ = self.1.send(!is_the_drivers);
+    }
+}
+
+/// The driver naps without an end while a thread leads for long. The turn that ends the call of
+/// that thread also ends a future, whose waker waits for another call: so the driver has to be
+/// woken before the waker runs.
+#[test]
+fn a_waker_on_the_leaders_thread_may_wait_for_another_call() {
+    let masters = Masters::start(3).unwrap();
+    let client = client(&masters);
+    let mut by_a_leader = 0;
+    for _ in 0..20 {
+        free_the_poller(&client);
+        masters.iter().for_each(LocalMaster::freeze);
+        let (led, sender) = (client.clone(), mpsc::channel());
+        let leader = std::thread::spawn(move || drop(led.lock("led", TTL).wait().unwrap()));
+        // On a busy machine the driver may have the poller before that thread.
+        comes_true("the driver naps, or it drives", || {
+            driving(&client, |driving| driving.naps_on || driving.waiting > 0)
+        });
+        let mut future = Box::pin(client.lock("future", TTL));
+        let waker = Waker::from(Arc::new(WaitsForACall(client.clone(), sender.0)));
+        assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        masters.iter().for_each(LocalMaster::thaw);
+        let on_the_leaders = sender.1.recv_timeout(TEN_SECONDS).expect("the other call ends");
+        by_a_leader += u32::from(on_the_leaders);
+        leader.join().unwrap();
+    }
+    assert!(by_a_leader > 0, "no leader ran the waker");
 }
 
 /// What the client has to write, and did not.
