@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
+use redlatch::{KeySet, LockOptions};
+
 use super::line::{LONG, MS};
-use super::line_world::World;
+use super::line_world::{KEY, World};
 
 /// A client gets at most so many locks in a row before it hands the key over.
 const MOST: usize = 65;
@@ -81,6 +83,37 @@ fn client_that_asks_again_after_a_while_never_hands_over() {
         world.settle();
         world.pass(10 * MS);
     }
+}
+
+/// Each of the client's sets has another second key. Only the first key is asked for again.
+#[test]
+fn client_that_asks_again_for_one_key_of_its_sets_leaves_it_to_a_waiter_after_some_locks() {
+    let mut world = World::new(3);
+    let [holder, waiter] = [(); 2].map(|()| world.client());
+    let ask_for_set = |world: &mut World, number: usize| {
+        let (now, second) = (world.now(), format!("z{number}"));
+        let keys = KeySet::new([KEY, second.as_bytes()]).expect("a good set");
+        let options = LockOptions::new(LONG).wait(LONG);
+        let asked = world.client_mut(holder).acquire(&keys, options, 1, now);
+        asked.expect("it can be asked for");
+    };
+    ask_for_set(&mut world, 0);
+    world.settle();
+    world.ask(waiter, LONG);
+    world.settle();
+    for locks in 1..3 * MOST {
+        let lock = world.won(holder);
+        world.stop(waiter);
+        world.release(holder, lock);
+        ask_for_set(&mut world, locks);
+        world.settle();
+        world.resume_all();
+        world.settle();
+        if world.lock(waiter).is_some() {
+            return;
+        }
+    }
+    panic!("the waiter got nothing");
 }
 
 /// The client makes a token of its lock and adopts that, or releases the lock by the token, before

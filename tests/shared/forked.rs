@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::Poll;
 
 use super::*;
 use crate::support::again;
@@ -70,15 +71,22 @@ fn forks(urls: &[String]) {
 
 /// Forks, and waits for the child, which a signal ends if it hangs.
 fn fork_once((client, guard): &mut (SharedClient, Option<redlatch::SharedGuard>)) {
+    let mut asked = Task::new(client.lock("of a future", TTL));
+    assert!(asked.poll().is_pending());
     // SAFETY: the child makes only the calls that are tested here, and ends by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: alarm sets a timer of this process alone.
         unsafe { libc::alarm(20) };
+        // The parent has made this request, and may have its result.
+        let refused = match asked.poll() {
+            Poll::Ready(result) => result.map(drop) == Err(Error::Closed(ClosedReason::Forked)),
+            Poll::Pending => false,
+        };
         let waiting = client.lock("of the child", TTL);
         let well = in_the_child(client, guard.take().expect("it has a copy"), waiting);
         // SAFETY: _exit ends the child at once.
-        unsafe { libc::_exit(i32::from(!well)) };
+        unsafe { libc::_exit(i32::from(!(well && refused))) };
     }
     assert!(child > 0, "fork: {}", std::io::Error::last_os_error());
     let mut status = 0;

@@ -129,6 +129,12 @@ mod tests {
 
     use super::*;
 
+    /// A report about one key, in which no node says anything.
+    fn report() -> Report {
+        let (key, nodes) = (b"k"[..].into(), Vec::new());
+        Report { key, set: None, needed: 1, nodes, held: None, by_token: false }
+    }
+
     #[test]
     fn a_report_is_one_line_for_an_operator() {
         let node = |label: &str, reply, detail: Option<&str>| NodeReport {
@@ -198,8 +204,7 @@ mod tests {
         let text = |keys, named| {
             let set = Some(ReportedSet { keys, named });
             let key = b"b"[..].into();
-            Report { key, set, needed: 1, nodes: Vec::new(), held: None, by_token: false }
-                .to_string()
+            Report { key, set, ..report() }.to_string()
         };
         assert_eq!(text(3, true), "needed 1 of 0 for \"b\", one of 3 keys: ");
         assert_eq!(text(3, false), "needed 1 of 0 for \"b\" and 2 more keys: ");
@@ -208,16 +213,7 @@ mod tests {
 
     #[test]
     fn error_says_whether_it_is_worth_another_try() {
-        let report = || {
-            Box::new(Report {
-                key: b"k"[..].into(),
-                set: None,
-                needed: 1,
-                nodes: Vec::new(),
-                held: None,
-                by_token: false,
-            })
-        };
+        let report = || Box::new(report());
         let lost = Error::Lost { reason: LostReason::Gone, report: report() };
         let cases = [
             (Error::Contended(report()), true, true),
@@ -253,14 +249,7 @@ mod tests {
             ),
         ];
         for (held, start) in cases {
-            let report = Report {
-                key: b"k"[..].into(),
-                set: None,
-                needed: 1,
-                nodes: Vec::new(),
-                held,
-                by_token: false,
-            };
+            let report = Report { held, ..report() };
             let text = Error::Contended(Box::new(report)).to_string();
             assert!(text.starts_with(start), "{text}");
         }
@@ -273,14 +262,7 @@ mod tests {
         assert!(std::error::Error::source(&error).is_none(), "its text would be said twice");
         let config = ConfigError::TooManyNodes { given: 99 };
         assert_eq!(format!("{config:?}"), config.to_string());
-        let report = Report {
-            key: b"k"[..].into(),
-            set: None,
-            needed: 1,
-            nodes: Vec::new(),
-            held: None,
-            by_token: false,
-        };
+        let report = report();
         assert_eq!(format!("{report:?}"), report.to_string());
         let error = Error::Contended(Box::new(report));
         assert_eq!(format!("{error:?}"), error.to_string());
