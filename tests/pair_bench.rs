@@ -103,11 +103,11 @@ fn a_ratio_is_shown_if_both_of_its_sides_were_measured() {
         tally.end();
         tally.round()
     };
-    // The ring has no floor of its own here.
-    let sides = [Side::Ours, Side::Floor, Side::OurRing].into_iter();
+    // The floor has no figures with a frozen node here.
+    let sides = [Side::Ours, Side::Floor, Side::OursFrozen].into_iter();
     let case = Case::new(Load::Closed(1), sides, Measured::in_turns(3, 3, round));
     let names: Vec<&str> = case.rows().iter().map(|row| row.name).collect();
-    assert_eq!(names, ["ours", "floor", "our io_uring", "ratio", "our io_uring/floor"]);
+    assert_eq!(names, ["ours", "floor", "ours frozen", "ratio", "ours frozen/healthy"]);
 }
 
 fn read(line: &str) -> Result<Options, String> {

@@ -348,8 +348,7 @@ fn run_floor(urls: &[&str], in_flight: usize, pairs: usize) {
     let addresses: Vec<String> = urls.iter().map(address).collect();
     load_script(urls);
     let quorum = redlatch::majority(addresses.len());
-    let sockets = floor::Sockets::connect(&addresses);
-    let mut floor = floor::Floor::on(sockets, quorum, "bare", in_flight, Form::Sha);
+    let mut floor = floor::Floor::connect(&addresses, quorum, "bare", in_flight, Form::Sha);
     floor.run(in_flight, &mut tally::Tally::of(2 * in_flight, in_flight));
     let mut counted = tally::Tally::of(pairs, in_flight);
     let _ = std::fs::metadata(BEGIN);

@@ -1,4 +1,4 @@
-//! The floor as a contender: in a closed loop on any connections, in an open loop on sockets.
+//! The floor as a contender, in a closed and in an open loop.
 //!
 //! If a node will be frozen, the floor gets only the other ones, which no client can know.
 
@@ -10,37 +10,33 @@ use redlatch::proto::command;
 
 use super::delete::Delete;
 use super::open_loop::{Done, Steps};
-use super::socket_floor::{Floor, Sockets, Step};
+use super::socket_floor::{Floor, Step};
 use super::support::Node;
 use super::tally::Tally;
 use super::{Contender, NODES};
 
-/// A floor on sockets to the nodes that will answer.
-pub fn on_sockets(nodes: &[&Node], name: &str, most: usize, delete: Delete) -> Floor {
+/// A floor that is connected to the nodes that will answer.
+pub fn connect(nodes: &[&Node], name: &str, most: usize, delete: Delete) -> Floor {
     nodes.iter().for_each(|node| load_script(node));
     let addresses: Vec<String> = nodes.iter().map(|node| node.address().to_string()).collect();
-    Floor::on(Sockets::connect(&addresses), majority(NODES), name, most, delete.form())
+    Floor::connect(&addresses, majority(NODES), name, most, delete.form())
 }
 
 /// Makes the node know the script of a release.
-pub fn load_script(node: &Node) {
+fn load_script(node: &Node) {
     let loaded = node.command(&["SCRIPT", "LOAD", command::RELEASE.source]);
     assert_eq!(loaded.text(), command::RELEASE.sha1);
 }
 
-impl Contender for Floor<Sockets> {
+impl Contender for Floor {
     fn run(&mut self, in_flight: usize, tally: &mut Tally) {
         Floor::run(self, in_flight, tally);
     }
-
-    fn steps(&mut self) -> Option<&mut dyn Steps> {
-        Some(self)
-    }
 }
 
-impl Steps for Floor<Sockets> {
+impl Steps for Floor {
     fn registry(&self) -> &Registry {
-        self.wires.poll.registry()
+        Floor::registry(self)
     }
 
     fn acquire(&mut self, slot: usize) {

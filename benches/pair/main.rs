@@ -20,10 +20,6 @@ mod open_loop;
 mod options;
 mod ours;
 mod report;
-#[cfg(feature = "io-uring")]
-mod ring_floor;
-#[cfg(feature = "io-uring")]
-mod ring_ours;
 mod tally;
 
 #[path = "../../tests/support/engine_loop.rs"]
@@ -60,17 +56,11 @@ const WARM_UP: Duration = Duration::from_millis(1_200);
 const CAPACITY_IN_FLIGHT: usize = 64;
 const CAPACITY_ROUNDS: usize = 5;
 
-/// Takes and gives back locks.
-trait Contender {
+/// Takes and gives back locks: in a closed loop by itself, in an open loop step by step.
+trait Contender: Steps {
     /// Keeps `in_flight` keys in flight until the tally says that the round is over; returns when
     /// no answer is outstanding.
     fn run(&mut self, in_flight: usize, tally: &mut Tally);
-
-    /// The same step by step, for an open loop. `None`: it has no poller, which the loop's timer
-    /// needs.
-    fn steps(&mut self) -> Option<&mut dyn Steps> {
-        None
-    }
 }
 
 /// A contender with the name of its figures.
@@ -93,7 +83,6 @@ fn main() {
         let case = measure(&mut contenders, Load::Closed(in_flight), &options);
         report::show(&case, &options);
     }
-    contenders.retain_mut(|named| named.contender.steps().is_some());
     for &rate in &options.open_loops {
         let per_second = match rate {
             Rate::PerSecond(pairs) => pairs,
@@ -126,43 +115,19 @@ fn connect(fleet: &Fleet, options: &Options, delete: Delete) -> Vec<Named> {
         add(Side::OursFenced, Box::new(fenced));
     }
     if has_floor {
-        add(Side::Floor, Box::new(floor::on_sockets(&nodes[..NODES], "floor", most, delete)));
+        add(Side::Floor, Box::new(floor::connect(&nodes[..NODES], "floor", most, delete)));
     }
     if has_floor && options.frozen {
         let rest = &nodes[..NODES - 1];
-        add(Side::FloorFrozen, Box::new(floor::on_sockets(rest, "floor-frozen", most, delete)));
+        add(Side::FloorFrozen, Box::new(floor::connect(rest, "floor-frozen", most, delete)));
     }
-    #[cfg(feature = "io-uring")]
-    add_rings(&mut contenders, &nodes[..NODES], options, delete);
     contenders
-}
-
-/// Adds the contenders on io_uring, if the kernel allows it.
-#[cfg(feature = "io-uring")]
-fn add_rings(contenders: &mut Vec<Named>, nodes: &[&Node], options: &Options, delete: Delete) {
-    let most = options.cases.iter().copied().max().unwrap_or(0);
-    if options.frozen {
-        return;
-    }
-    if options.only != Some(Only::Floor) {
-        match ring_ours::connect(nodes, most, delete) {
-            Ok(ours) => contenders.push(Named { side: Side::OurRing, contender: Box::new(ours) }),
-            Err(reason) => eprintln!("{reason}"),
-        }
-    }
-    if options.only != Some(Only::Ours) {
-        let floor = ring_floor::connect(nodes, most, delete);
-        contenders.push(Named {
-            side: Side::RingFloor,
-            contender: Box::new(floor.expect("the engine has a ring, too")),
-        });
-    }
 }
 
 /// The floor's pairs a second in a closed loop: the median of some rounds.
 fn capacity(fleet: &Fleet, options: &Options, delete: Delete) -> f64 {
     let nodes: Vec<&Node> = fleet.iter().take(NODES).collect();
-    let mut floor = floor::on_sockets(&nodes, "capacity", CAPACITY_IN_FLIGHT, delete);
+    let mut floor = floor::connect(&nodes, "capacity", CAPACITY_IN_FLIGHT, delete);
     let load = Load::Closed(CAPACITY_IN_FLIGHT);
     let round = |_| run(&mut floor, load, 0, options.rounds.length).pairs_per_s();
     median((0..CAPACITY_ROUNDS).map(round))
@@ -188,7 +153,6 @@ fn run(contender: &mut dyn Contender, load: Load, seed: u64, length: Duration) -
     match load {
         Load::Closed(in_flight) => contender.run(in_flight, &mut tally),
         Load::Open(per_second) => {
-            let contender = contender.steps().expect("the others were left out");
             open_loop::run(contender, arrivals(per_second), &mut tally);
         }
     }

@@ -54,7 +54,7 @@ pub enum Done {
 
 /// Begins a pair at each arrival. Returns when all of them are complete and no answer is
 /// outstanding.
-pub fn run(contender: &mut dyn Steps, mut arrivals: Arrivals, tally: &mut Tally) {
+pub fn run(contender: &mut (impl Steps + ?Sized), mut arrivals: Arrivals, tally: &mut Tally) {
     let started = tally.started();
     let mut timer = Timer::begin(contender.registry());
     let mut free: Vec<usize> = (0..KEYS).rev().collect();

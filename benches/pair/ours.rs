@@ -1,5 +1,5 @@
-//! The engine as a contender, on a poller of the bench's own or on a ring, as a program with its
-//! own loop would use it.
+//! The engine as a contender, on a poller of the bench's own, as a program with its own loop would
+//! use it.
 
 use std::time::{Duration, Instant};
 
@@ -13,48 +13,16 @@ use super::support::{Node, SECOND};
 use super::tally::Tally;
 use super::{Contender, TTL};
 
-/// An engine in its loop.
-pub trait Driven {
-    fn engine(&self) -> &Engine;
-
-    fn engine_mut(&mut self) -> &mut Engine;
-
-    /// Writes, sleeps until there is an event, and reads.
-    fn turn(&mut self);
-
-    /// The registry of the poller that it sleeps in, if it has one.
-    fn registry(&self) -> Option<&Registry>;
-}
-
-impl Driven for Loop {
-    fn engine(&self) -> &Engine {
-        &self.engine
-    }
-
-    fn engine_mut(&mut self) -> &mut Engine {
-        &mut self.engine
-    }
-
-    fn turn(&mut self) {
-        // The open loop's timer is none of the engine's sources.
-        self.turn_beside(SECOND, |_| {});
-    }
-
-    fn registry(&self) -> Option<&Registry> {
-        Some(Loop::registry(self))
-    }
-}
-
 /// The settings of a client. The timeouts are long: the bench measures the time of a pair, and on a
 /// busy machine no node may look silent. The floor has no timeout.
-pub fn config(nodes: &[&Node], delete: Delete) -> Config {
+fn config(nodes: &[&Node], delete: Delete) -> Config {
     let config = Config::new(delete.urls(nodes)).expect("the urls of the fleet");
     config.restart_guard(RestartGuard::Off).node_timeout(Duration::from_secs(1))
 }
 
 /// An engine and its keys.
-pub struct Ours<D: Driven = Loop> {
-    locks: D,
+pub struct Ours {
+    locks: Loop,
     keys: Vec<String>,
     asked: Vec<Instant>,
     options: LockOptions,
@@ -76,11 +44,9 @@ impl Ours {
         locks.completion();
         Ours::on(locks, LockOptions::once(TTL).fenced(), name, most)
     }
-}
 
-impl<D: Driven> Ours<D> {
     /// So many keys, for an engine whose nodes are ready.
-    pub fn on(locks: D, options: LockOptions, name: &str, most: usize) -> Ours<D> {
+    fn on(locks: Loop, options: LockOptions, name: &str, most: usize) -> Ours {
         let keys = (0..most).map(|slot| format!("{name}:{slot:04}")).collect();
         Ours { locks, keys, asked: vec![Instant::now(); most], options }
     }
@@ -88,14 +54,14 @@ impl<D: Driven> Ours<D> {
     fn begin(&mut self, slot: usize, now: Instant) {
         self.asked[slot] = now;
         let key = &self.keys[slot];
-        let asked = self.locks.engine_mut().acquire(key, self.options, slot as u64);
+        let asked = self.locks.engine.acquire(key, self.options, slot as u64);
         asked.expect("there is room");
     }
 
     /// The next lock that was acquired or released. The release of one that was acquired is asked
     /// for after `acquired`.
     fn next(&mut self, acquired: impl FnOnce(Instant)) -> Option<Done> {
-        let engine = self.locks.engine_mut();
+        let engine = &mut self.locks.engine;
         let done = engine.poll_completion()?;
         let slot = done.data as usize;
         match done.result {
@@ -116,23 +82,23 @@ impl<D: Driven> Ours<D> {
             let core = engine.coordinator();
             core.ready().iter().any(|node| core.unanswered(node) > 0)
         };
-        while late(self.locks.engine()) {
-            self.locks.turn();
+        while late(&self.locks.engine) {
+            self.turn();
         }
     }
 }
 
-impl<D: Driven> Drop for Ours<D> {
+impl Drop for Ours {
     /// Prints how many fences took a second round trip.
     fn drop(&mut self) {
-        let stats = self.locks.engine().coordinator().stats();
+        let stats = self.locks.engine.coordinator().stats();
         if stats.fenced > 0 {
             eprintln!("{} fences, {} written back", stats.fenced, stats.written_back);
         }
     }
 }
 
-impl<D: Driven> Contender for Ours<D> {
+impl Contender for Ours {
     fn run(&mut self, in_flight: usize, tally: &mut Tally) {
         for slot in 0..in_flight {
             self.begin(slot, Instant::now());
@@ -147,20 +113,16 @@ impl<D: Driven> Contender for Ours<D> {
                 }
             }
             if open > 0 {
-                self.locks.turn();
+                self.turn();
             }
         }
         self.wait_for_late();
     }
-
-    fn steps(&mut self) -> Option<&mut dyn Steps> {
-        if self.locks.registry().is_some() { Some(self) } else { None }
-    }
 }
 
-impl<D: Driven> Steps for Ours<D> {
+impl Steps for Ours {
     fn registry(&self) -> &Registry {
-        self.locks.registry().expect("only an engine on a poller has steps")
+        self.locks.registry()
     }
 
     fn acquire(&mut self, slot: usize) {
@@ -168,7 +130,8 @@ impl<D: Driven> Steps for Ours<D> {
     }
 
     fn turn(&mut self) {
-        self.locks.turn();
+        // The open loop's timer is none of the engine's sources.
+        self.locks.turn_beside(SECOND, |_| {});
     }
 
     fn next_done(&mut self) -> Option<Done> {

@@ -29,7 +29,6 @@ pub enum Load {
 
 /// Whose figures these are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(not(feature = "io-uring"), allow(dead_code, reason = "no ring without it"))]
 pub enum Side {
     Ours,
     Floor,
@@ -37,20 +36,15 @@ pub enum Side {
     OursFrozen,
     OursFenced,
     FloorFrozen,
-    /// Our client on io_uring.
-    OurRing,
-    RingFloor,
 }
 
 /// The ratios that are shown if both sides of them were measured: name, dividend, divisor.
-const RATIOS: [(&str, Side, Side); 7] = [
+const RATIOS: [(&str, Side, Side); 5] = [
     ("ratio", Side::Ours, Side::Floor),
     ("frozen ratio", Side::OursFrozen, Side::FloorFrozen),
     ("ours frozen/healthy", Side::OursFrozen, Side::Ours),
     ("ours fenced/plain", Side::OursFenced, Side::Ours),
     ("floor frozen/healthy", Side::FloorFrozen, Side::Floor),
-    ("io_uring ratio", Side::OurRing, Side::RingFloor),
-    ("our io_uring/floor", Side::OurRing, Side::Floor),
 ];
 
 /// The rounds of one load.
@@ -116,8 +110,6 @@ impl Side {
             Side::OursFrozen => "ours frozen",
             Side::OursFenced => "ours fenced",
             Side::FloorFrozen => "floor frozen",
-            Side::OurRing => "our io_uring",
-            Side::RingFloor => "io_uring floor",
         }
     }
 }

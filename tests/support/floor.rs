@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use bytes::BytesMut;
 use mio::net::TcpStream;
-use mio::{Events, Interest, Poll, Token};
+use mio::{Events, Interest, Poll, Registry, Token};
 use redlatch::proto::command::{self, Form};
 use redlatch::{LockToken, Ttl};
 
@@ -22,28 +22,16 @@ use super::tally::Tally;
 /// As much as the engine reads at once.
 const SCRATCH_BYTES: usize = 64 * 1024;
 
-/// Connections to the nodes, and what was asked on them.
-pub trait Wires {
-    /// Puts a question into every outbox.
-    fn ask(&mut self, bytes: &[u8], ask: Ask);
-
-    /// Writes, sleeps until there is an answer, and gives each answer's ask to `answered`.
-    fn turn(&mut self, answered: impl FnMut(Ask));
-
-    /// Whether an answer is still to come.
-    fn is_open(&self) -> bool;
-}
-
 /// What the next answer of a node is about.
 #[derive(Debug, Clone, Copy)]
-pub struct Ask {
+struct Ask {
     slot: u32,
     question: u32,
 }
 
-/// Connections, and the keys that are asked for on them.
-pub struct Floor<W = Sockets> {
-    pub wires: W,
+/// Sockets, and the keys that are asked for on them.
+pub struct Floor {
+    sockets: Sockets,
     slots: Vec<Slot>,
     quorum: u32,
     /// Keys whose question got its majority, in that order.
@@ -67,11 +55,23 @@ pub enum Step {
     Released,
 }
 
-impl<W: Wires> Floor<W> {
+impl Floor {
     /// So many keys, on nodes that know the script.
-    pub fn on(wires: W, quorum: usize, name: &str, most: usize, form: Form) -> Floor<W> {
+    pub fn connect(
+        addresses: &[String],
+        quorum: usize,
+        name: &str,
+        most: usize,
+        form: Form,
+    ) -> Floor {
+        let sockets = Sockets::connect(addresses);
         let slots = (0..most).map(|number| Slot::new(name, number, form)).collect();
-        Floor { wires, slots, quorum: quorum as u32, decided: VecDeque::new() }
+        Floor { sockets, slots, quorum: quorum as u32, decided: VecDeque::new() }
+    }
+
+    /// The registry of the poller that has the sockets.
+    pub fn registry(&self) -> &Registry {
+        self.sockets.poll.registry()
     }
 
     /// Keeps `in_flight` keys in flight until the tally says that the run is over; returns when no
@@ -111,11 +111,11 @@ impl<W: Wires> Floor<W> {
         slot.question += 1;
         slot.answers = 0;
         let bytes = if slot.question % 2 == 1 { &slot.set } else { &slot.release };
-        self.wires.ask(bytes, Ask { slot: number as u32, question: slot.question });
+        self.sockets.ask(bytes, Ask { slot: number as u32, question: slot.question });
     }
 
     pub fn turn(&mut self) {
-        self.wires.turn(|ask| {
+        self.sockets.turn(|ask| {
             let slot = &mut self.slots[ask.slot as usize];
             if slot.question != ask.question {
                 return;
@@ -136,7 +136,7 @@ impl<W: Wires> Floor<W> {
 
     /// Waits for the answers after the majority.
     pub fn settle(&mut self) {
-        while self.wires.is_open() {
+        while self.sockets.is_open() {
             self.turn();
         }
     }
@@ -157,8 +157,8 @@ impl Slot {
 }
 
 /// Sockets on a poller.
-pub struct Sockets {
-    pub poll: Poll,
+struct Sockets {
+    poll: Poll,
     events: Events,
     wires: Vec<Wire>,
     scratch: Box<[u8]>,
@@ -167,12 +167,15 @@ pub struct Sockets {
 struct Wire {
     stream: TcpStream,
     outbox: Vec<u8>,
-    asks: Asks,
     writable: bool,
+    /// The questions that are not answered yet.
+    asks: VecDeque<Ask>,
+    /// Bytes of an answer, counted already, that are still to come.
+    rest: usize,
 }
 
 impl Sockets {
-    pub fn connect(addresses: &[String]) -> Sockets {
+    fn connect(addresses: &[String]) -> Sockets {
         let poll = Poll::new().expect("a poller");
         let mut wires = Vec::new();
         for address in addresses {
@@ -184,22 +187,22 @@ impl Sockets {
             poll.registry()
                 .register(&mut stream, Token(wires.len()), interest)
                 .expect("a new socket can be polled");
-            let (outbox, asks) = (Vec::new(), Asks::default());
-            wires.push(Wire { stream, outbox, asks, writable: true });
+            let (outbox, asks) = (Vec::new(), VecDeque::new());
+            wires.push(Wire { stream, outbox, writable: true, asks, rest: 0 });
         }
         let events = Events::with_capacity(64);
         Sockets { poll, events, wires, scratch: vec![0; SCRATCH_BYTES].into() }
     }
-}
 
-impl Wires for Sockets {
+    /// Puts a question into every outbox.
     fn ask(&mut self, bytes: &[u8], ask: Ask) {
         for wire in &mut self.wires {
             wire.outbox.extend_from_slice(bytes);
-            wire.asks.push(ask);
+            wire.asks.push_back(ask);
         }
     }
 
+    /// Writes, sleeps until there is an answer, and gives each answer's ask to `answered`.
     fn turn(&mut self, mut answered: impl FnMut(Ask)) {
         for wire in &mut self.wires {
             wire.write();
@@ -219,8 +222,9 @@ impl Wires for Sockets {
         }
     }
 
+    /// Whether an answer is still to come.
     fn is_open(&self) -> bool {
-        self.wires.iter().any(|wire| wire.asks.is_open())
+        self.wires.iter().any(|wire| !wire.asks.is_empty())
     }
 }
 
@@ -248,34 +252,16 @@ impl Wire {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) => panic!("a server that runs answers: {error}"),
             };
-            self.asks.answered(&scratch[..count], &mut answered);
+            self.count(&scratch[..count], &mut answered);
             if count < scratch.len() {
                 return;
             }
         }
     }
-}
-
-/// The questions on one connection that are not answered yet.
-#[derive(Debug, Default)]
-pub struct Asks {
-    asks: VecDeque<Ask>,
-    /// Bytes of an answer, counted already, that are still to come.
-    rest: usize,
-}
-
-impl Asks {
-    pub fn push(&mut self, ask: Ask) {
-        self.asks.push_back(ask);
-    }
-
-    pub fn is_open(&self) -> bool {
-        !self.asks.is_empty()
-    }
 
     /// Gives the ask of each answer that begins in these bytes to `answered`. Panics if one of them
     /// is not a grant.
-    pub fn answered(&mut self, bytes: &[u8], mut answered: impl FnMut(Ask)) {
+    fn count(&mut self, bytes: &[u8], mut answered: impl FnMut(Ask)) {
         let mut at = self.rest;
         while at < bytes.len() {
             at += match bytes[at] {
