@@ -20,8 +20,6 @@
   runtime.
 * [`Engine`] lives in your loop, with its sockets on your `mio::Poll`.
 * [`FdEngine`] is the engine with one file descriptor to poll, for any other loop (Linux).
-* `UringEngine` (feature `io-uring`) is an engine for a thread that waits for nothing else: each
-  of its turns is one system call of io_uring (Linux).
 * [`proto::Coordinator`] is the core, without a socket and without a clock.
 
 The docs of each say what happens across threads, in a forked process, at a signal, and when
@@ -58,7 +56,6 @@ a file for each, and `docs/performance.md` says what they cost.
 //! * `tokio`: `SharedClient::connect_tokio`.
 //! * `tracing`: a span for each acquire, extend and release, and events of nodes and lost locks.
 //! * `metrics`: `MetricsPublisher`, the counters over the facade of the crate `metrics`.
-//! * `io-uring`: `UringEngine`. Every other interface uses epoll.
 //! * `testing`: in-process masters, a clock to advance, and a network in simulated time, for your
 //!   own tests.
 #![forbid(unsafe_code)]
@@ -100,9 +97,6 @@ pub use net::tls::Tls;
 #[cfg(feature = "net")]
 #[doc(inline)]
 pub use net::{clock, engine::Engine};
-#[cfg(feature = "io-uring")]
-#[doc(inline)]
-pub use net::{engine::SocketDriver, uring::UringEngine};
 #[doc(inline)]
 pub use proto::prometheus;
 #[doc(inline)]

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use redlatch::proto::command::Form;
-use redlatch::{Config, Engine, LockOptions, Outcome, RestartGuard, SharedClient};
+use redlatch::{Config, LockOptions, Outcome, RestartGuard, SharedClient};
 
 use engine_loop::Loop;
 use support::{Fleet, eventually};
@@ -41,10 +41,6 @@ const TRUSTED: &str = "REDLATCH_TRACED_CHILD_TRUSTS";
 
 /// Set for the child that is the floor.
 const FLOOR: &str = "REDLATCH_TRACED_CHILD_IS_FLOOR";
-
-/// Set for the child whose engine is on a ring.
-#[cfg(feature = "io-uring")]
-const RING: &str = "REDLATCH_TRACED_CHILD_HAS_A_RING";
 
 /// Files that do not exist; the child looks for them between the counted calls.
 const BEGIN: &str = "/redlatch-mark-begin";
@@ -124,24 +120,6 @@ fn many_locks_in_flight_share_their_writes() {
 fn one_fork_check_for_each_turn(calls: &Calls) {
     let turns = calls.of(WAITS);
     assert!(calls.of(PROCESS) <= turns + 1, "more fork checks than turns in {calls:?}");
-}
-
-/// On a ring a turn is one system call, which writes to every node and waits, and nothing else.
-#[cfg(feature = "io-uring")]
-#[test]
-#[ignore = "needs strace: apt-get install strace"]
-fn a_turn_on_a_ring_is_one_system_call() {
-    let (fleet, pairs) = (Fleet::start(NODES as usize), 1_000);
-    let here = redlatch::UringEngine::new(config(&fleet.urls())).expect("an engine");
-    if let redlatch::SocketDriver::Poller { reason } = here.socket_driver() {
-        return println!("{reason}");
-    }
-    let calls = trace_as(Some(RING), &fleet.urls(), None, 1, pairs);
-    let turns = calls.of(&["io_uring_enter"]);
-    // There is one wake-up for each answer at most, as on the poller.
-    assert!(turns >= 2 * pairs && turns <= 2 * NODES * pairs + pairs / 100, "turns in {calls:?}");
-    let others = calls.0.values().sum::<u64>() - turns;
-    assert!(others <= pairs / 100, "calls that no turn needs: {calls:?}");
 }
 
 /// A thread that waits for a call is in the library from its look to the result. The threads that
@@ -403,42 +381,9 @@ fn config<A: AsRef<str>>(urls: &[A]) -> Config {
     config
 }
 
-/// The engine and what it waits in.
-enum Driven {
-    Poller(Loop),
-    #[cfg(feature = "io-uring")]
-    Ring(redlatch::UringEngine),
-}
-
-impl Driven {
-    fn begin(config: Config) -> Driven {
-        #[cfg(feature = "io-uring")]
-        if std::env::var_os(RING).is_some() {
-            return Driven::Ring(redlatch::UringEngine::new(config).expect("an engine"));
-        }
-        Driven::Poller(Loop::new(config))
-    }
-
-    fn engine(&mut self) -> &mut Engine {
-        match self {
-            Driven::Poller(inner) => &mut inner.engine,
-            #[cfg(feature = "io-uring")]
-            Driven::Ring(ring) => ring.engine_mut(),
-        }
-    }
-
-    fn turn(&mut self) {
-        match self {
-            Driven::Poller(inner) => inner.turn_within(TTL),
-            #[cfg(feature = "io-uring")]
-            Driven::Ring(ring) => ring.turn(None).expect("the ring works"),
-        }
-    }
-}
-
 /// The engine and the loop of a program that uses it.
 struct Locks {
-    driven: Driven,
+    inner: Loop,
     keys: Vec<String>,
     options: LockOptions,
 }
@@ -447,31 +392,33 @@ impl Locks {
     fn connect(urls: &[&str], in_flight: usize) -> Locks {
         let keys = (0..in_flight).map(|slot| format!("key:{slot:04}")).collect();
         let options = LockOptions::once(TTL);
-        let mut locks = Locks { driven: Driven::begin(config(urls)), keys, options };
+        let mut locks = Locks { inner: Loop::new(config(urls)), keys, options };
         eventually(Duration::from_secs(10), "the nodes are ready", || {
-            locks.driven.turn();
-            locks.driven.engine().coordinator().ready().len() == urls.len()
+            locks.turn();
+            locks.inner.engine.coordinator().ready().len() == urls.len()
         });
         locks
     }
 
+    fn turn(&mut self) {
+        self.inner.turn_within(TTL);
+    }
+
     fn acquire(&mut self, slot: u64) {
-        self.driven
-            .engine()
-            .acquire(&self.keys[slot as usize], self.options, slot)
-            .expect("there is room");
+        let asked = self.inner.engine.acquire(&self.keys[slot as usize], self.options, slot);
+        asked.expect("there is room");
     }
 
     /// Runs this many pairs with all keys in flight, up to the last answer of the last one.
     fn pairs(&mut self, count: usize) -> usize {
         let (mut begun, mut done) = (self.keys.len(), 0);
         (0..begun as u64).for_each(|slot| self.acquire(slot));
-        while self.driven.engine().coordinator().open_records() > 0 {
-            self.driven.turn();
-            while let Some(end) = self.driven.engine().poll_completion() {
+        while self.inner.engine.coordinator().open_records() > 0 {
+            self.turn();
+            while let Some(end) = self.inner.engine.poll_completion() {
                 match end.result {
                     Ok(Outcome::Acquired(lock)) => {
-                        self.driven.engine().release(lock, end.data);
+                        self.inner.engine.release(lock, end.data);
                     }
                     Ok(Outcome::Released(_)) => {
                         done += 1;

@@ -161,15 +161,19 @@ fn frozen_minority_is_suspected_and_delays_nothing() {
     assert!(guard.check().is_ok());
 }
 
-/// Advances the clock until `act` returns, which sleeps until an hour is over. It sets the flag
-/// when it is about to sleep.
-#[track_caller]
-fn advance_wakes(act: impl FnOnce(&AtomicBool) + Send + 'static) {
+/// Its call sleeps until an hour is over.
+#[test]
+fn advance_wakes_a_blocking_client() {
+    let _alone = clock::alone();
+    let masters = Masters::start(3).unwrap();
+    let client = Client::connect(quiet(&masters)).unwrap();
+    client.drive(Duration::from_millis(50)).unwrap();
     let [asleep, awake] = [0, 1].map(|_| Arc::new(AtomicBool::new(false)));
     let flags = [Arc::clone(&asleep), Arc::clone(&awake)];
     // If the client is not woken, its thread still sleeps when the test has failed.
     std::thread::spawn(move || {
-        act(&flags[0]);
+        flags[0].store(true, Ordering::SeqCst);
+        client.drive(HOUR).unwrap();
         flags[1].store(true, Ordering::SeqCst);
     });
     comes_true("it is about to sleep", || asleep.load(Ordering::SeqCst));
@@ -178,37 +182,6 @@ fn advance_wakes(act: impl FnOnce(&AtomicBool) + Send + 'static) {
         // again.
         clock::advance(HOUR);
         awake.load(Ordering::SeqCst)
-    });
-}
-
-#[test]
-fn advance_wakes_a_blocking_client() {
-    let _alone = clock::alone();
-    let masters = Masters::start(3).unwrap();
-    let client = Client::connect(quiet(&masters)).unwrap();
-    client.drive(Duration::from_millis(50)).unwrap();
-    advance_wakes(move |asleep| {
-        asleep.store(true, Ordering::SeqCst);
-        client.drive(HOUR).unwrap();
-    });
-}
-
-#[cfg(feature = "io-uring")]
-#[test]
-fn advance_wakes_an_engine_on_a_ring() {
-    let _alone = clock::alone();
-    let masters = Masters::start(3).unwrap();
-    let config = quiet(&masters);
-    advance_wakes(move |asleep| {
-        let mut locks = redlatch::UringEngine::new(config).unwrap();
-        let before = clock::ahead();
-        while locks.engine().coordinator().ready().len() < 3 {
-            locks.turn(Some(SECOND)).unwrap();
-        }
-        asleep.store(true, Ordering::SeqCst);
-        while clock::ahead() == before {
-            locks.turn(None).unwrap();
-        }
     });
 }
 

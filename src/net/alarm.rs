@@ -54,13 +54,6 @@ impl Alarm {
         self.stands_for_every_timeout()
     }
 
-    /// Stops setting the alarm for short sleeps, because the poller's timeouts are as exact. From
-    /// now on it is set only if time in suspend has to count.
-    #[cfg(feature = "io-uring")]
-    pub fn leave_short_sleeps(&mut self) {
-        self.shorter_than = Duration::ZERO;
-    }
-
     /// Whether the driver needs no timeout of its own.
     pub fn stands_for_every_timeout(&self) -> bool {
         self.timer.is_some() && self.shorter_than == Duration::MAX

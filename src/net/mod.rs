@@ -18,5 +18,3 @@ mod socket;
 mod stream;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
-#[cfg(feature = "io-uring")]
-pub(crate) mod uring;

@@ -6,8 +6,6 @@
 
 use std::io;
 use std::net::Shutdown;
-#[cfg(feature = "io-uring")]
-use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use mio::event::Source;
@@ -100,12 +98,8 @@ impl Stream {
 
     /// Closes by a reset. So bytes that the kernel still holds cannot arrive after those of the
     /// next connection. Only for a client that goes on and sends its pending releases on that
-    /// connection. If io_uring still holds the socket open (`shared`), this disconnects the socket
-    /// first.
-    pub fn reset(self, shared: bool) {
-        if shared {
-            self.disconnect();
-        }
+    /// connection.
+    pub fn reset(self) {
         let socket = match &self {
             Stream::Tcp(stream) => SockRef::from(stream),
             // What was written to a Unix socket is already at the other end, so nothing arrives
@@ -115,33 +109,6 @@ impl Stream {
             Stream::Tls(stream) => SockRef::from(stream.tcp()),
         };
         let _ = socket.set_linger(Some(Duration::ZERO));
-    }
-
-    /// Ends the connection immediately (TCP by a reset), although an operation of io_uring keeps
-    /// the socket open.
-    #[cfg(feature = "io-uring")]
-    fn disconnect(&self) {
-        let _ = match self {
-            Stream::Tcp(stream) => rustix::net::connect_unspec(stream).map_err(io::Error::from),
-            Stream::Unix(stream) => stream.shutdown(Shutdown::Both),
-            #[cfg(feature = "tls")]
-            Stream::Tls(stream) => stream.tcp().shutdown(Shutdown::Both),
-        };
-    }
-
-    /// Does nothing: without io_uring the close ends the connection.
-    #[cfg(not(feature = "io-uring"))]
-    fn disconnect(&self) {}
-
-    /// The socket; `None` if this process encrypts and decrypts its bytes.
-    #[cfg(feature = "io-uring")]
-    pub fn plain(&self) -> Option<BorrowedFd<'_>> {
-        match self {
-            Stream::Tcp(stream) => Some(stream.as_fd()),
-            Stream::Unix(stream) => Some(stream.as_fd()),
-            #[cfg(feature = "tls")]
-            Stream::Tls(_) => None,
-        }
     }
 
     /// Closes so that what was written still arrives. For the end of a client.

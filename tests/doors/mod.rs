@@ -19,8 +19,6 @@ mod signals;
 mod stress;
 mod stressed;
 mod timers;
-#[cfg(feature = "io-uring")]
-mod uring;
 
 use std::time::{Duration, Instant};
 

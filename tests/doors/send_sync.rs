@@ -42,9 +42,6 @@ is!(FdEngine: Send, Sync);
 is!(Batch<'static>: Send);
 is_not!(Engine: Clone);
 is_not!(FdEngine: Clone);
-// A ring belongs to one thread.
-#[cfg(feature = "io-uring")]
-is_not!(redlatch::UringEngine: Send);
 // The values that go between threads.
 is!(Config: Send, Sync, Clone);
 is!(Completion: Send, Sync);

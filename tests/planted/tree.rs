@@ -16,8 +16,8 @@ use crate::patch::Patch;
 
 /// The parts of the tree that are copied. Cargo also reads the manifests of all members of the
 /// workspace, and looks for the targets that they name.
-const PARTS: [&str; 9] =
-    ["Cargo.toml", "Cargo.lock", "src", "tests", "benches", "examples", "cli", "doctests", "uring"];
+const PARTS: [&str; 8] =
+    ["Cargo.toml", "Cargo.lock", "src", "tests", "benches", "examples", "cli", "doctests"];
 
 /// How a test ended.
 #[derive(Debug, PartialEq, Eq)]

@@ -37,7 +37,6 @@ impl Engine {
             // the poller, would change the parent's connection.
             socket.stream = None;
         }
-        self.ring.abandon();
         self.alarm.forget();
         self.more = NodeSet::EMPTY;
         false

@@ -6,8 +6,6 @@
 
 mod fork;
 mod requests;
-#[cfg_attr(not(feature = "io-uring"), path = "no_ring.rs")]
-mod ring;
 mod sockets;
 mod turn;
 mod updates;
@@ -33,8 +31,6 @@ use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::settings::Credentials;
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
-#[cfg(feature = "io-uring")]
-pub use ring::SocketDriver;
 use sockets::Socket;
 
 /// How many bytes are read at once. One buffer serves all sockets: the engine empties it before it
@@ -106,8 +102,6 @@ pub struct Engine {
     registry: Registry,
     base: Token,
     sockets: Vec<Socket>,
-    /// The sockets that io_uring serves, in a `UringEngine`.
-    ring: ring::RingSockets,
     alarm: Alarm,
     /// The driver asked to be awake by this moment.
     wake_deadline: Option<Instant>,
@@ -177,7 +171,6 @@ impl Engine {
             registry,
             base,
             sockets,
-            ring: ring::RingSockets::default(),
             scratch: vec![0; SCRATCH_BYTES].into(),
             more: NodeSet::EMPTY,
             stale: NodeSet::EMPTY,
@@ -275,7 +268,6 @@ impl Drop for Engine {
         }
         self.coordinator.close(clock::now());
         self.write_out();
-        self.submit_to_ring();
         self.close_sockets();
         self.alarm.leave(&self.registry);
     }

@@ -43,12 +43,6 @@ impl Engine {
             return ours;
         };
         let socket = &mut self.sockets[node.index()];
-        if self.ring.holds(node) {
-            // The ring reads this socket, and reports its end.
-            socket.writable |= event.is_writable();
-            self.ring.resume(node);
-            return true;
-        }
         if socket.opening {
             self.check_opening(node);
         } else {
@@ -106,7 +100,6 @@ impl Engine {
                     return self.lost(node, &error);
                 }
                 self.coordinator.handle_connected(node, clock::now());
-                self.move_to_ring(node);
             }
             Err(error) => self.lost(node, &error),
         }
@@ -138,7 +131,6 @@ impl Engine {
         let socket = &mut self.sockets[node.index()];
         (socket.opening, socket.writable) = (false, false);
         self.more.remove(node);
-        self.ring.forget(node);
         let mut stream = socket.stream.take()?;
         let _ = self.registry.deregister(&mut stream);
         Some(stream)
@@ -149,8 +141,7 @@ impl Engine {
             let socket = &mut self.sockets[node.index()];
             // A connection that proto has broken off is closed with the next actions.
             let connected = self.coordinator.node_state(node).is_connected();
-            let ours = connected && !self.ring.holds(node);
-            let Some(stream) = socket.stream.as_mut().filter(|_| ours) else { return };
+            let Some(stream) = socket.stream.as_mut().filter(|_| connected) else { return };
             let (count, readiness) = stream.read(&mut self.scratch, read_closed);
             if count > 0 {
                 let bytes = &self.scratch[..count];

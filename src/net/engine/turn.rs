@@ -91,7 +91,6 @@ impl Engine {
     pub fn flush(&mut self) {
         if self.has_something_to_write() && self.check_fork() {
             self.write_out();
-            self.submit_to_ring();
         }
     }
 
@@ -149,20 +148,16 @@ impl Driver for Driving<'_> {
     }
 
     fn must_read_rest(&mut self) -> bool {
-        !self.0.more.is_empty() || self.0.ring.has_rest()
+        !self.0.more.is_empty()
     }
 
     fn read_rest(&mut self) {
         for node in std::mem::take(&mut self.0.more).iter() {
             self.0.read(node, false);
         }
-        if self.0.ring.has_rest() {
-            self.0.read_ring();
-        }
     }
 
     fn read_all(&mut self) {
-        self.0.read_ring();
         for node in self.0.nodes().iter() {
             if self.0.sockets[node.index()].opening {
                 self.0.check_opening(node);
@@ -175,7 +170,6 @@ impl Driver for Driving<'_> {
         for socket in &mut self.0.sockets {
             socket.writable |= socket.stream.is_some() && !socket.opening;
         }
-        self.0.nodes().iter().for_each(|node| self.0.ring.resume(node));
     }
 
     fn expire(&mut self, now: Instant) {
@@ -186,10 +180,9 @@ impl Driver for Driving<'_> {
         match action {
             Action::Connect(node) => self.0.open(node),
             Action::Disconnect(node) => {
-                let in_ring = self.0.ring.holds(node);
                 if let Some(stream) = self.0.drop_stream(node) {
                     // The pending releases of this node go out on its next connection.
-                    stream.reset(in_ring);
+                    stream.reset();
                 }
             }
         }
@@ -204,13 +197,6 @@ impl Driver for Driving<'_> {
             let output = engine.coordinator.output(node);
             let Some(stream) = socket.stream.as_mut().filter(|_| socket.writable) else { continue };
             if output.is_empty() && !stream.has_unsent() {
-                continue;
-            }
-            if let Some(taken) = engine.ring.take(node, output) {
-                if taken {
-                    written.insert(node);
-                    counts[node.index()] = output.len();
-                }
                 continue;
             }
             match stream.write(output) {
