@@ -4,6 +4,8 @@
 //!
 //! The hazard is an example that is left out unnoticed: the test knows the least number of them.
 
+#![forbid(unsafe_code)]
+
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -2,6 +2,8 @@
 //!
 //! `cargo run --features testing --example blocking [redis://10.0.0.1 redis://10.0.0.2 ...]`
 
+#![forbid(unsafe_code)]
+
 use std::error::Error;
 use std::time::Duration;
 

@@ -3,6 +3,8 @@
 //!
 //! `cargo run --features testing --example smol [redis://10.0.0.1 redis://10.0.0.2 ...]`
 
+#![forbid(unsafe_code)]
+
 use std::error::Error;
 use std::time::Duration;
 

@@ -90,6 +90,15 @@ fn round_has_the_figures_of_its_pairs() {
 }
 
 #[test]
+fn switches_of_a_round_are_also_those_of_threads_that_are_gone() {
+    let meter = Meter::start();
+    let sleeps = || (0..20).for_each(|_| std::thread::sleep(Duration::from_millis(1)));
+    std::thread::spawn(sleeps).join().expect("it only sleeps");
+    let round = meter.stop_after(1, Samples::default());
+    assert!(round.switches() >= 20.0, "{round:?}");
+}
+
+#[test]
 fn options_have_the_defaults_of_their_bench() {
     let usual = read("--bench").expect("what cargo passes");
     assert_eq!(usual.rounds.to_string(), "7 rounds of 250ms");

@@ -4,6 +4,7 @@
 //! bench in `benches/peers` runs the same rounds with the decoders of other crates. The hazard is a
 //! figure that the compiler made up: every reply goes through `black_box`, and is counted.
 
+#![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
 mod rounds;

@@ -6,6 +6,8 @@
 //! same figures, and a change of a figure is a change of the code. What processors and system calls
 //! cost is not in it: see the bench `contended`, which starts servers.
 
+#![forbid(unsafe_code)]
+
 #[path = "../../tests/support/lan/mod.rs"]
 #[allow(dead_code, reason = "tests use more of it")]
 mod lan;

@@ -1,1 +1,3 @@
 //! Empty: this package is its test, `tests/run.rs`.
+
+#![forbid(unsafe_code)]

@@ -1,6 +1,8 @@
 //! Runs every example of README and of the library's documentation, against masters inside this
 //! process. `build.rs` takes the examples from the files that a reader sees.
 
+#![forbid(unsafe_code)]
+
 use std::cell::RefCell;
 use std::error::Error;
 use std::sync::mpsc;

@@ -2,6 +2,7 @@
 //! `fuzz/bodies/config.rs`.
 //!
 //! `cargo +nightly fuzz run config fuzz/corpus/config fuzz/seeds/config -- -max_len=400`
+#![forbid(unsafe_code)]
 #![no_main]
 
 #[path = "../bodies/config.rs"]

@@ -2,6 +2,7 @@
 //!
 //! `cargo +nightly fuzz run connection fuzz/corpus/connection fuzz/seeds/connection --
 //! -max_len=400`
+#![forbid(unsafe_code)]
 #![no_main]
 
 #[path = "../bodies/choices.rs"]

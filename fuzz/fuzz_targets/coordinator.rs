@@ -2,6 +2,7 @@
 //!
 //! `cargo +nightly fuzz run coordinator fuzz/corpus/coordinator fuzz/seeds/coordinator --
 //! -max_len=600`
+#![forbid(unsafe_code)]
 #![no_main]
 
 #[path = "../../tests/sim/agenda.rs"]

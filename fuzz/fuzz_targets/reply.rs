@@ -1,6 +1,7 @@
 //! The decoder with random bytes, against an independent parser. See `fuzz/bodies/reply.rs`.
 //!
 //! `cargo +nightly fuzz run reply fuzz/corpus/reply fuzz/seeds/reply -- -max_len=300`
+#![forbid(unsafe_code)]
 #![no_main]
 
 #[path = "../bodies/plain_parser.rs"]

@@ -25,16 +25,24 @@ pub fn names(source: &Source) -> Vec<String> {
 }
 
 /// The root of the library and of each binary has the attributes that forbid `unsafe` and `unwrap`
-/// in all modules below it.
+/// in all modules below it. Examples, fuzz targets and what the benches share forbid `unsafe`, too.
 pub fn forbids_unsafe(source: &Source) -> Vec<String> {
-    let is_root =
-        source.is_shipped() && (source.path == "src/lib.rs" || source.path.ends_with("/main.rs"));
+    let path = source.path.as_str();
+    let is_root = path.ends_with("src/lib.rs") || path.ends_with("src/main.rs");
+    // That bench starts the servers of the tests, whose signals need an unsafe call.
+    let is_root = is_root && path != "benches/peers/src/main.rs";
+    let is_example = path.starts_with("examples/") && path.matches('/').count() == 1;
+    let is_root = is_root || is_example || path.starts_with("fuzz/fuzz_targets/");
     let has = |attribute: &str| source.code.contains(attribute);
-    if is_root && !(has("#![forbid(unsafe_code)]") && has("clippy::unwrap_used")) {
-        let what = "a root without #![forbid(unsafe_code)] or without clippy::unwrap_used";
-        return vec![source.finding(0, what)];
+    let lacks = |attribute| format!("a root without {attribute}");
+    let mut findings = Vec::new();
+    if is_root && !has("#![forbid(unsafe_code)]") {
+        findings.push(source.finding(0, &lacks("#![forbid(unsafe_code)]")));
     }
-    Vec::new()
+    if is_root && source.is_shipped() && !has("clippy::unwrap_used") {
+        findings.push(source.finding(0, &lacks("clippy::unwrap_used")));
+    }
+    findings
 }
 
 /// No `expect` has an empty text.
@@ -139,8 +147,13 @@ mod tests {
         let both = "#![forbid(unsafe_code)]\n#![warn(clippy::unwrap_used)]";
         assert_eq!(root("src/lib.rs", both), 0);
         assert_eq!(root("src/lib.rs", "#![forbid(unsafe_code)]"), 1);
-        assert_eq!(root("src/lib.rs", "// #![forbid(unsafe_code)]"), 1);
-        assert_eq!(root("cli/src/main.rs", "fn main() {}"), 1);
+        assert_eq!(root("src/lib.rs", "// #![forbid(unsafe_code)]"), 2);
+        assert_eq!(root("cli/src/main.rs", "fn main() {}"), 2);
+        assert_eq!(root("benches/kit/src/lib.rs", "pub mod a;"), 1);
+        assert_eq!(root("benches/kit/src/lib.rs", "#![forbid(unsafe_code)]"), 0);
+        assert_eq!(root("examples/mio.rs", "fn main() {}"), 1);
+        assert_eq!(root("fuzz/fuzz_targets/reply.rs", "#![no_main]"), 1);
+        assert_eq!(root("examples/stores/tests/paused.rs", ""), 0);
         assert_eq!(root("cli/src/exec.rs", ""), 0);
     }
 

@@ -4,6 +4,7 @@
 //! has. This package knows nothing of locks and nodes. The hazard is the machine, which is never
 //! quiet: so contenders run in short rounds, in turns, and ratios are taken within a round.
 
+#![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
 mod door;

@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{UsageWho, getrusage};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::quantiles::quantile;
@@ -171,13 +172,7 @@ fn cpu(clock: ClockId) -> Duration {
 }
 
 /// How often a thread of this process made way for another, also threads that are gone.
-#[expect(unsafe_code, reason = "getrusage(2) has no safe wrapper here")]
 fn switches() -> u64 {
-    // SAFETY: all zeros is a value of this plain structure, and the call writes only to it.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        assert_eq!(libc::getrusage(libc::RUSAGE_SELF, &mut usage), 0, "it takes what is given");
-        usage
-    };
-    (usage.ru_nvcsw + usage.ru_nivcsw) as u64
+    let usage = getrusage(UsageWho::RUSAGE_SELF).expect("every process has a usage");
+    (usage.voluntary_context_switches() + usage.involuntary_context_switches()) as u64
 }

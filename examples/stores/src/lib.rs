@@ -9,6 +9,8 @@
 //!
 //! The hazard is a row that is written without a number: the store cannot order such a write.
 
+#![forbid(unsafe_code)]
+
 mod postgresql;
 mod sqlite;
 

@@ -7,6 +7,8 @@
 //! STORE is `sqlite:PATH` or `postgresql://...`. The program acquires the lock, prints its number,
 //! waits for a line of input, and writes VALUE.
 
+#![forbid(unsafe_code)]
+
 use std::time::Duration;
 
 use redlatch::{Client, Config, LockOptions};
