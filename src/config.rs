@@ -176,6 +176,20 @@ impl Config {
         self
     }
 
+    /// Whether a node counts only if it is in the list of masters that the nodes themselves keep:
+    /// so two clients with different lists notice it. Each node has the list under
+    /// `redlatch:members`. The first client that reaches all nodes writes it; every later one needs
+    /// the same list. Off unless set. It needs the restart guard, and a user who may read and
+    /// write that key: a node that refuses it counts unchecked.
+    ///
+    /// While no list is agreed, because a node cannot be reached, a new client waits up to the
+    /// connect timeout before its first lock.
+    #[must_use]
+    pub fn check_members(mut self, check: bool) -> Config {
+        self.settings.check_members = check;
+        self
+    }
+
     /// The name of this client's connections in the nodes' `CLIENT LIST`: `redlatch` unless set.
     /// Empty: no name. A node that refuses the name is used all the same.
     #[must_use]

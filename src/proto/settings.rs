@@ -219,6 +219,8 @@ pub struct Settings {
     /// The key of the node marker on every node: by it the restart guard sees what a node forgot
     /// while this client was not connected. Empty: no marker, and such a loss is not seen.
     pub node_marker: Box<str>,
+    /// Whether a node counts only if it is in the list of masters that the nodes keep.
+    pub check_members: bool,
     /// Limits on what waits.
     pub limits: Limits,
     /// Whether a driver reads the nodes' answers at all times, as an event loop does. If not, a
@@ -247,6 +249,7 @@ impl Settings {
             probe_interval: Duration::from_secs(5),
             restart_guard: RestartGuard::On,
             node_marker: NODE_MARKER.into(),
+            check_members: false,
             limits: Limits::default(),
             attended: true,
             allow_eviction: false,
@@ -269,6 +272,12 @@ impl Settings {
     pub fn wanted_marker(&self) -> Option<&str> {
         let wanted = self.restart_guard != RestartGuard::Off && !self.node_marker.is_empty();
         wanted.then_some(&self.node_marker)
+    }
+
+    /// Whether the nodes are asked for their list of masters: not without the restart guard, which
+    /// knows when a node may have lost it.
+    pub fn checks_members(&self) -> bool {
+        self.check_members && self.wanted_marker().is_some()
     }
 
     /// Checks whether the settings can work.

@@ -23,7 +23,8 @@ impl Cluster {
         let connection = &mut entry.connection;
         connection.hide(settings.password.clone());
         let (name, marker) = (&self.settings.client_name, self.settings.wanted_marker());
-        entry.handshake.begin(settings, name, marker, |step, arguments| {
+        let members = self.settings.checks_members();
+        entry.handshake.begin(settings, name, marker, members, |step, arguments| {
             let ask = Ask::Node(NodeAsk::Handshake(step));
             connection.ask(ask, now, |out| command::encode(out, arguments));
         });
@@ -47,6 +48,11 @@ impl Cluster {
             let asked_at = entry.connection.asked_at();
             entry.clock = Some(Reading { micros, asked_at, read_at: now });
         }
+        if step == Step::Members {
+            let found = self.members_answered(node);
+            self.note_members(node, found);
+        }
+        let entry = &mut self.nodes[node.index()];
         let good = entry.handshake.error().is_none();
         let progress = entry.handshake.handle(step, fact, self.settings.allow_eviction);
         if let (true, Some(cause)) = (good, entry.handshake.error()) {
@@ -59,11 +65,12 @@ impl Cluster {
             Progress::Rejected(cause) => self.reject(node, cause, now),
             Progress::Vetted => self.end_handshake(node, now),
         }
+        self.agree_on_members(now);
     }
 
     /// Ends the handshake of a node that may be asked, or first writes its marker if that is not
     /// what it should be.
-    fn end_handshake(&mut self, node: NodeId, now: Instant) {
+    pub(super) fn end_handshake(&mut self, node: NodeId, now: Instant) {
         let entry = &self.nodes[node.index()];
         let (vetted, found) = (*entry.handshake.vetted(), entry.handshake.found());
         let (guard, max_ttl) = (self.settings.restart_guard, self.settings.max_ttl);
@@ -75,6 +82,7 @@ impl Cluster {
                 self.reject(node, NodeError::SameServer, now)
             }
             (None, Some(how)) if later.is_none() => self.mark_in_handshake(node, how, now),
+            _ if self.waits_for_the_list(node, now) => {}
             (found, _) => {
                 let found = found.unwrap_or(vetted.marker);
                 self.judge(node, &vetted, found, later, now);
@@ -92,6 +100,7 @@ impl Cluster {
             && self.all_nodes().iter().any(|other| {
                 let entry = &self.nodes[other.index()];
                 let asked = entry.state.is_usable() || entry.state == NodeState::Suspect;
+                let asked = asked || entry.awaits_list;
                 other != node && asked && entry.vetted.info.identity.run_id == run_id
             })
     }

@@ -14,6 +14,7 @@ use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Ask, NodeAsk};
 use crate::proto::wire::command;
 use crate::proto::wire::connection::Fault;
+use crate::proto::wire::members::MembersState;
 
 /// How many times longer the pause is before the next connection to a node whose configuration has
 /// to change before it may be used.
@@ -54,6 +55,7 @@ impl Cluster {
             if is_plain { ", in place of any answer; a port for TLS needs rediss://" } else { "" };
         let words = format!("{words}{hint}");
         self.lose_connection(node, NodeState::Down(cause), cause, &words, now);
+        self.agree_on_members(now);
     }
 
     pub(super) fn connect(&mut self, node: NodeId, now: Instant) {
@@ -95,6 +97,10 @@ impl Cluster {
             entry.connecting = Some(self.timers.set_at(until, Due::Connecting(node)));
             return;
         }
+        if entry.awaits_list && asked_at.is_none() {
+            self.stop_waiting_for_the_list(node, now);
+            return;
+        }
         self.actions.push_back(Action::Disconnect(node));
         let entry = &self.nodes[node.index()];
         let (step, timeout) =
@@ -102,6 +108,7 @@ impl Cluster {
         let words = format!("no answer to {step} within the connect timeout of {timeout:?}");
         let cause = NodeError::Unreachable;
         self.lose_connection(node, NodeState::Down(cause), cause, &words, now);
+        self.agree_on_members(now);
     }
 
     /// Closes the connection after a fault: nothing that follows on it can be understood.
@@ -115,6 +122,7 @@ impl Cluster {
         }
         self.actions.push_back(Action::Disconnect(node));
         self.lose_connection(node, NodeState::Down(cause), cause, &fault.to_string(), now);
+        self.agree_on_members(now);
     }
 
     /// Takes note that the connection is lost. Its unanswered questions count as votes against
@@ -143,6 +151,8 @@ impl Cluster {
             self.timers.clear_in(timer);
         }
         (entry.marking, entry.vouching) = (None, false);
+        entry.members = MembersState::Unavailable;
+        (entry.listing, entry.awaits_list, entry.is_past_the_list) = (false, false, false);
         entry.listening = Listening::No;
         let mut asks = entry.connection.reset();
         asks.retain(|ask| matches!(ask, Ask::Lock(_) | Ask::Task(..)));

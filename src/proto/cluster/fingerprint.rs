@@ -23,6 +23,8 @@ impl Cluster {
             changes,
             events: _,
             channel,
+            // The search does not check lists.
+            list: _,
             stats: _,
         } = self;
         assert!(actions.is_empty() && changes.is_empty(), "actions and changes are taken out");
@@ -76,6 +78,11 @@ impl Node {
             // node evicts.
             sighting: _,
             evicted: _,
+            members: _,
+            member: _,
+            listing: _,
+            awaits_list: _,
+            is_past_the_list: _,
             marking,
             wants_marking,
             vouching,

@@ -63,6 +63,7 @@ impl Cluster {
         self.actions.push_back(Action::Disconnect(node));
         let down = NodeState::Down(NodeError::Silent);
         self.lose_connection(node, down, NodeError::Silent, "", now);
+        self.agree_on_members(now);
     }
 
     /// Whether the next answer of the node is expected in time: it may be asked, and none of its

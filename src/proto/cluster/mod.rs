@@ -24,6 +24,7 @@ mod fingerprint;
 pub mod known;
 mod line;
 mod liveness;
+mod members;
 mod node;
 mod probes;
 mod quarantine;
@@ -50,6 +51,7 @@ use crate::proto::wire::ask::{Ask, Kind, LockAsk};
 use crate::proto::wire::connection::Incoming;
 use crate::proto::wire::line::Channel;
 use crate::proto::wire::marker::Marking;
+use crate::proto::wire::members::MemberList;
 
 use events::Events;
 pub use events::NodeEvent;
@@ -153,6 +155,8 @@ pub struct Cluster {
     events: Events,
     /// The channel of this client, once it has stood in line.
     channel: Option<Channel>,
+    /// The list of masters that all its members had, once one is known.
+    list: Option<MemberList>,
     stats: Stats,
 }
 
@@ -167,6 +171,7 @@ impl Cluster {
             changes: VecDeque::new(),
             events: Events::default(),
             channel: None,
+            list: None,
             stats: Stats::of(settings.nodes.len()),
             settings,
         };
@@ -255,6 +260,7 @@ impl Cluster {
                 Ok(Some(Incoming::Flushed)) => {
                     let how = Some(Marking::IfMissing);
                     self.distrust(node, QuarantineReason::Flushed, how, now);
+                    self.on_members_flushed(node, now);
                     return Some(Received::Flushed);
                 }
                 Ok(Some(Incoming::Written(key))) => return Some(Received::Written(key)),
@@ -273,6 +279,7 @@ impl Cluster {
         match answer {
             NodeAnswer::Handshake(step) => self.on_handshake_answer(node, step, now),
             NodeAnswer::Marked => self.on_marked(node, now),
+            NodeAnswer::ListWritten => self.on_list_written(node, now),
             NodeAnswer::Probed(step) => self.on_probe_answered(node, step, now),
             NodeAnswer::Gone(gone) => self.on_kill_answer(node, gone),
             NodeAnswer::Subscribed(listens) => self.on_listening_answer(node, listens),

@@ -11,6 +11,7 @@ use crate::proto::wire::ask::{Ask, NodeAsk};
 use crate::proto::wire::connection::Connection;
 use crate::proto::wire::handshake::{Handshake, Info, Vetted};
 use crate::proto::wire::marker::Marking;
+use crate::proto::wire::members::{MemberId, MembersState};
 
 /// What the cluster keeps of one node.
 #[derive(Debug, Clone)]
@@ -41,6 +42,17 @@ pub(super) struct Node {
     /// When the client last saw that the node may evict keys, on the node's clock. `None` if it did
     /// not, or if the node has been judged for that since.
     pub(super) evicted: Option<u64>,
+    /// The list of masters that the node has, on the present connection.
+    pub(super) members: MembersState,
+    /// The id with which the client first saw the node in a list.
+    pub(super) member: Option<MemberId>,
+    /// The list is being written by a command in flight.
+    pub(super) listing: bool,
+    /// The node has passed the handshake of the present connection, and waits until it is known
+    /// whether there is a list.
+    pub(super) awaits_list: bool,
+    /// The list was looked at in the present handshake.
+    pub(super) is_past_the_list: bool,
     /// How the node marker is written by the command in flight.
     pub(super) marking: Option<Marking>,
     /// How the node marker still has to be written.
@@ -91,6 +103,11 @@ impl Default for Node {
             known: None,
             sighting: None,
             evicted: None,
+            members: MembersState::Unavailable,
+            member: None,
+            listing: false,
+            awaits_list: false,
+            is_past_the_list: false,
             marking: None,
             wants_marking: None,
             vouching: false,

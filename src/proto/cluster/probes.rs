@@ -17,6 +17,7 @@ use crate::proto::wire::ask::{Ask, NodeAsk};
 use crate::proto::wire::command;
 use crate::proto::wire::handshake::{Fact, Step, forbids_a_marker};
 use crate::proto::wire::marker::{MarkerState, Marking};
+use crate::proto::wire::members::{MEMBERS, MembersState};
 
 impl Cluster {
     /// Probes the node, and sets the timer of the next probe.
@@ -24,7 +25,7 @@ impl Cluster {
         self.plan_probe(node, now);
         self.mark_if_wanted(node, now);
         // The time comes first, because the marker is compared with it.
-        for step in [Step::Time, Step::Marker, Step::Info] {
+        for step in [Step::Time, Step::Marker, Step::Members, Step::Info] {
             self.probe(node, step, now);
         }
     }
@@ -49,6 +50,9 @@ impl Cluster {
             (Step::Marker, Some(key)) if entry.vetted.marker != MarkerState::Unavailable => {
                 ask(&[b"GET", key.as_bytes()]);
             }
+            (Step::Members, _) if entry.members != MembersState::Unavailable => {
+                ask(&[b"GET", MEMBERS.as_bytes()]);
+            }
             (Step::Info, _) if entry.vetted.info.identity.run_id.is_some() => {
                 ask(&[b"INFO", b"memory"]);
             }
@@ -61,6 +65,7 @@ impl Cluster {
     pub(super) fn on_probe_answered(&mut self, node: NodeId, step: Step, now: Instant) {
         let entry = &mut self.nodes[node.index()];
         match (step, entry.connection.fact()) {
+            (Step::Members, _) => self.on_members_probed(node, now),
             (_, Fact::Time(micros)) => self.on_time_read(node, micros, now),
             // A node whose clock cannot be read gives no fencing number.
             (Step::Time, _) => entry.clock = None,

@@ -4,6 +4,7 @@
 use bytes::BytesMut;
 
 use crate::proto::cluster::Cluster;
+use crate::proto::cluster::node::Node;
 use crate::proto::cluster::state::NodeState;
 use crate::proto::error::{NodeError, NodeReply, NodeReport, Report};
 use crate::proto::inspection::Value;
@@ -81,7 +82,11 @@ impl Cluster {
 
     /// How many nodes have not ended their first handshake yet.
     pub fn first_handshakes(&self) -> usize {
-        self.nodes.iter().filter(|entry| entry.failures == 0 && entry.known.is_none()).count()
+        // Several handshakes may end at once, and their nodes are admitted one after the other.
+        let pending = |entry: &&Node| {
+            entry.failures == 0 && (entry.known.is_none() || entry.state == NodeState::Handshake)
+        };
+        self.nodes.iter().filter(pending).count()
     }
 
     /// The state of a node.

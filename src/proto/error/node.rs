@@ -48,6 +48,9 @@ pub enum NodeError {
     Quarantined,
     /// The address leads to the same server as another address of the list.
     SameServer,
+    /// The node belongs to another list of masters than this client was given; or the other nodes
+    /// have a list, and this node is not in it.
+    OtherList,
     /// The node has no database of that number.
     NoDatabase,
     /// The client belongs to the process that this one was forked from.
@@ -89,6 +92,7 @@ impl NodeError {
         NodeError::Evicts,
         NodeError::Quarantined,
         NodeError::SameServer,
+        NodeError::OtherList,
         NodeError::NoDatabase,
         NodeError::Forked,
         NodeError::WrongType,
@@ -165,6 +169,7 @@ impl NodeError {
                 | NodeError::Cluster
                 | NodeError::Evicts
                 | NodeError::SameServer
+                | NodeError::OtherList
                 | NodeError::NoDatabase
                 | NodeError::Forked
                 | NodeError::UnknownCommand
@@ -210,6 +215,7 @@ impl NodeError {
             NodeError::Evicts => "may evict keys (maxmemory-policy)",
             NodeError::Quarantined => "grant ignored: node is quarantined",
             NodeError::SameServer => "is the same server as another address",
+            NodeError::OtherList => "has another list of masters than this client",
             NodeError::NoDatabase => "has no such database",
             NodeError::Forked => "client was inherited across fork()",
             NodeError::WrongType => "holds a value that is not a lock",
@@ -243,6 +249,7 @@ impl NodeError {
             NodeError::Evicts => "evicts",
             NodeError::Quarantined => "quarantined",
             NodeError::SameServer => "same_server",
+            NodeError::OtherList => "other_list",
             NodeError::NoDatabase => "no_database",
             NodeError::Forked => "forked",
             NodeError::WrongType => "wrong_type",

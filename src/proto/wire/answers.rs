@@ -11,6 +11,7 @@ use crate::proto::wire::command::Form;
 use crate::proto::wire::handshake::Step;
 use crate::proto::wire::line::{self, Standing};
 use crate::proto::wire::marker::MarkerState;
+use crate::proto::wire::members::MembersState;
 use crate::proto::wire::resp::Reply;
 use crate::proto::wire::sets;
 
@@ -46,6 +47,9 @@ pub enum NodeAnswer {
     Handshake(Step),
     /// The answer to the script that writes a marker: the content is in `Connection::fact`.
     Marked,
+    /// The answer to the script that writes the list of masters: the content is in
+    /// `Connection::fact` and `Connection::take_members`.
+    ListWritten,
     /// The answer to a probe: the content is in `Connection::fact`.
     Probed(Step),
     /// The answer to `CLIENT KILL`: whether the connection is known to be gone.
@@ -159,6 +163,8 @@ pub(super) struct Seen {
     pub value: Option<Value>,
     /// The waiters that `ZRANGE` returned.
     pub line: Vec<Value>,
+    /// The list of masters that the node has.
+    pub members: MembersState,
 }
 
 /// Reads the reply to a question of a task, and keeps what was read of a key in `seen`.

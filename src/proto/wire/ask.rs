@@ -135,6 +135,8 @@ pub enum NodeAsk {
     Probe(Step),
     /// The script that writes the node marker, for later clients.
     Mark,
+    /// The script that writes the list of masters.
+    Members,
     /// A command at the end of a client, which does not wait for the answer.
     LastWord,
     /// `CLIENT KILL ID` of an earlier connection of ours. These commands are sent, and answered, in

@@ -111,6 +111,13 @@ pub const MARK: &str = "local v, how = redis.call('GET', KEYS[1]), ARGV[2] \
     redis.call('SET', KEYS[1], ARGV[1] .. text) \
     return ARGV[1] .. text";
 
+/// Writes the list of masters `ARGV[2]` if the node has `ARGV[1]`, or nothing where that is empty;
+/// returns what the node has after that.
+pub const MEMBERS: &str = "local found = redis.call('GET', KEYS[1]) or '' \
+    if found ~= ARGV[1] then return found end \
+    redis.call('SET', KEYS[1], ARGV[2]) \
+    return ARGV[2]";
+
 /// How a compare-and-delete or an extend is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Form {

@@ -29,6 +29,7 @@ use crate::proto::wire::error_line::storable_part;
 use crate::proto::wire::handshake::{Fact, Step};
 use crate::proto::wire::known_scripts::{KnownScripts, ScriptName};
 use crate::proto::wire::line::{HandedOver, Skipping, Standing, TooLong, is_subscribed};
+use crate::proto::wire::members::MembersState;
 use crate::proto::wire::resp::{self, Elements, Malformed, Reply};
 
 /// What a node sent.
@@ -281,6 +282,11 @@ impl Connection {
         std::mem::take(&mut self.seen.line)
     }
 
+    /// Takes out the list of masters that the last answer about it returned.
+    pub fn take_members(&mut self) -> MembersState {
+        std::mem::take(&mut self.seen.members)
+    }
+
     /// The number of the key that the last answer about all keys named.
     pub fn named_key(&self) -> u64 {
         self.details.named
@@ -508,17 +514,29 @@ fn read_answer(
         Ask::Task(task, kind) => {
             answers::of_task(kind, reply, seen).map(|answer| Incoming::Task(task, answer))
         }
-        Ask::Node(kind) => of_node(kind, reply, fact).map(Incoming::Node),
+        Ask::Node(kind) => of_node(kind, reply, fact, seen).map(Incoming::Node),
     };
     incoming.ok_or(Fault::Impossible(ask))
 }
 
-/// Reads the reply to a question of the cluster itself, and keeps what a step found in `fact`.
-fn of_node(kind: NodeAsk, reply: &Reply<'_>, fact: &mut Fact) -> Option<NodeAnswer> {
-    let mut store = |step: Step| step.read(reply).map(|read| *fact = read);
+/// Reads the reply to a question of the cluster itself, and keeps what a step found in `fact`, and
+/// a list of masters in `seen`.
+fn of_node(
+    kind: NodeAsk,
+    reply: &Reply<'_>,
+    fact: &mut Fact,
+    seen: &mut Seen,
+) -> Option<NodeAnswer> {
+    let mut store = |step: Step| {
+        if step == Step::Members {
+            seen.members = members_in(reply);
+        }
+        step.read(reply).map(|read| *fact = read)
+    };
     match kind {
         NodeAsk::Handshake(step) => store(step).map(|()| NodeAnswer::Handshake(step)),
         NodeAsk::Mark => store(Step::Mark).map(|()| NodeAnswer::Marked),
+        NodeAsk::Members => store(Step::Members).map(|()| NodeAnswer::ListWritten),
         NodeAsk::Probe(step) => store(step).map(|()| NodeAnswer::Probed(step)),
         NodeAsk::Kill => answers::killed(reply).map(NodeAnswer::Gone),
         // The answer is a push, unless the node refuses.
@@ -527,6 +545,15 @@ fn of_node(kind: NodeAsk, reply: &Reply<'_>, fact: &mut Fact) -> Option<NodeAnsw
             matches!(reply, Reply::Bulk(_) | Reply::Error(_)).then_some(NodeAnswer::Unused)
         }
         NodeAsk::LastWord | NodeAsk::Caching => Some(NodeAnswer::Unused),
+    }
+}
+
+/// What the reply to a question about the list of masters says of it.
+fn members_in(reply: &Reply<'_>) -> MembersState {
+    match *reply {
+        Reply::Null => MembersState::Blank,
+        Reply::Bulk(value) => MembersState::read(value),
+        _ => MembersState::Unavailable,
     }
 }
 

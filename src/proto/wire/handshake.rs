@@ -18,6 +18,7 @@ use crate::proto::settings::NodeSettings;
 use crate::proto::wire::command::{Native, RELEASE};
 use crate::proto::wire::known_scripts::ScriptName;
 use crate::proto::wire::marker::MarkerState;
+use crate::proto::wire::members::MEMBERS;
 
 pub use answers::{Fact, Info, Step};
 
@@ -74,6 +75,7 @@ impl Handshake {
         node: &NodeSettings,
         name: &str,
         marker: Option<&str>,
+        members: bool,
         mut say: impl FnMut(Step, &[&[u8]]),
     ) {
         let old_commands = self.hello_unknown;
@@ -112,6 +114,9 @@ impl Handshake {
             say(Step::Time, &[b"TIME"]);
             say(Step::Marker, &[b"GET", key.as_bytes()]);
         }
+        if members {
+            say(Step::Members, &[b"GET", MEMBERS.as_bytes()]);
+        }
         for name in [ScriptName::Release, ScriptName::Extend] {
             say(Step::Load(name), &[b"SCRIPT", b"LOAD", name.script().source.as_bytes()]);
         }
@@ -138,7 +143,7 @@ impl Handshake {
         self.unanswered = self.unanswered.saturating_sub(1);
         match (step, fact) {
             (Step::Track, Fact::Fine) => self.vetted.tracks = true,
-            (_, Fact::Fine) => {}
+            (_, Fact::Fine | Fact::Members) => {}
             (step, Fact::ClientId(client_id)) => {
                 self.vetted.client_id = client_id;
                 self.vetted.resp3 |= step == Step::Hello;
@@ -177,6 +182,16 @@ impl Handshake {
                     | NodeError::Other,
                 ),
             ) => self.vetted.marker = MarkerState::Unavailable,
+            // The list of masters is not checked at this node.
+            (
+                Step::Members,
+                Fact::Refused(
+                    NodeError::NoPermission
+                    | NodeError::UnknownCommand
+                    | NodeError::WrongType
+                    | NodeError::Other,
+                ),
+            ) => {}
             // The marker cannot be written for a while: the node's memory is full, or a script
             // runs.
             (Step::Mark, Fact::Refused(_)) => self.vetted.marker = MarkerState::Absent,
@@ -252,7 +267,7 @@ mod tests {
 
     fn commands(handshake: &mut Handshake, node: &NodeSettings) -> Vec<(Step, String)> {
         let mut commands = Vec::new();
-        handshake.begin(node, "me", None, |step, arguments| {
+        handshake.begin(node, "me", None, false, |step, arguments| {
             let words: Vec<_> = arguments.iter().map(|a| String::from_utf8_lossy(a)).collect();
             commands.push((step, words.join(" ")));
         });

@@ -12,5 +12,6 @@ pub mod handshake;
 pub mod known_scripts;
 pub mod line;
 pub mod marker;
+pub mod members;
 pub mod resp;
 pub mod sets;

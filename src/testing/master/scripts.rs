@@ -10,7 +10,7 @@ use super::reply::Reply;
 use super::request::integer;
 use super::{Call, Master, Trouble};
 use super::{line_scripts, set_scripts};
-use crate::proto::wire::command::{DELETE_SEEN, EXTEND, MARK, RELEASE, Script};
+use crate::proto::wire::command::{DELETE_SEEN, EXTEND, MARK, MEMBERS, RELEASE, Script};
 use crate::proto::wire::line::{HAND_OVER, JOIN};
 use crate::proto::wire::sets::{ACQUIRE, EXTEND_SET, RELEASE_SET};
 
@@ -24,6 +24,7 @@ const KNOWN: &[Known] = &[
     (RELEASE, release),
     (EXTEND, extend),
     (MARK_NODE, mark),
+    (WRITE_MEMBERS, write_members),
     (DELETE_SEEN_KEY, delete_seen),
     (JOIN, line_scripts::join),
     (HAND_OVER, line_scripts::hand_over),
@@ -35,6 +36,10 @@ const KNOWN: &[Known] = &[
 
 /// No client calls this script by its SHA1, but a server has the SHA1 in its errors.
 const MARK_NODE: Script = Script { source: MARK, sha1: "34009d6051e17949233c85716d46650082aecac3" };
+
+/// The script that writes the list of masters: needs its SHA1 for the same reason.
+const WRITE_MEMBERS: Script =
+    Script { source: MEMBERS, sha1: "f15c2ecc795c18bca5ed6ece0e41f0e7e43bf1c4" };
 
 /// The script that deletes a key if it still has the inspected value: needs its SHA1 for the same
 /// reason.
@@ -97,6 +102,18 @@ fn delete_seen(lua: &mut Sandbox) -> Outcome {
         Reply::Integer(count) => Ok(Reply::Integer(-count)),
         other => Ok(other),
     }
+}
+
+fn write_members(lua: &mut Sandbox) -> Outcome {
+    let found = match lua.call(&[Some(b"GET"), lua.key(0)])? {
+        Reply::Bulk(value) => value,
+        _ => Vec::new(),
+    };
+    if Some(&found[..]) != lua.argument(0) {
+        return Ok(Reply::Bulk(found));
+    }
+    lua.call(&[Some(b"SET"), lua.key(0), lua.argument(1)])?;
+    Ok(Reply::Bulk(lua.argument(1).unwrap_or(b"").to_vec()))
 }
 
 fn mark(lua: &mut Sandbox) -> Outcome {

@@ -44,7 +44,7 @@ impl Locks {
         }
         let (ready, pending) = (self.cluster.usable_nodes(), self.cluster.first_handshakes());
         let quorum = self.cluster.quorum();
-        if ready < quorum && ready + pending >= quorum {
+        if (ready < quorum && ready + pending >= quorum) || self.cluster.is_about_to_admit() {
             return;
         }
         self.starting = false;

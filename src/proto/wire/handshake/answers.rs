@@ -25,6 +25,8 @@ pub enum Step {
     Time,
     /// `GET` of the node marker. If refused, the node is judged without one.
     Marker,
+    /// `GET` of the list of masters. If refused, the list is not checked.
+    Members,
     /// The script that writes the node marker: only if the present marker does not match.
     Mark,
     /// A script of ours without its arguments: it fails before it does anything, by an error of its
@@ -58,7 +60,7 @@ impl Step {
             Step::Select => "SELECT",
             Step::Info => "INFO",
             Step::Time => "TIME",
-            Step::Marker => "GET",
+            Step::Marker | Step::Members => "GET",
             Step::Mark | Step::Run => "EVAL",
             Step::Load(_) => "SCRIPT LOAD",
             Step::Native => "COMMAND INFO",
@@ -83,6 +85,8 @@ pub enum Fact {
     Time(u64),
     /// The node marker; unavailable if the value is no marker.
     Marker(MarkerState),
+    /// The list of masters was returned, or nothing: the content is in `Connection::take_members`.
+    Members,
     /// The native compare-and-delete of the node, if it has one.
     Native(Option<Native>),
     /// The node refused the command.
@@ -148,6 +152,7 @@ impl Step {
             (Step::Marker | Step::Mark, Reply::Bulk(value)) => {
                 Some(Fact::Marker(MarkerState::read(value)))
             }
+            (Step::Members, Reply::Null | Reply::Bulk(_)) => Some(Fact::Members),
             (Step::Load(_), Reply::Bulk(_)) | (Step::Run, Reply::Integer(_)) => Some(Fact::Fine),
             _ => None,
         }

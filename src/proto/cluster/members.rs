@@ -1,0 +1,388 @@
+//! Which nodes belong to the list of masters that the nodes themselves keep
+//! ([`crate::proto::wire::members`]). A node counts for this client only if it is in that list, and
+//! if the list has as many members as this client has nodes.
+//!
+//! The hazard is a vote before the list is known: two clients whose lists share a node could both
+//! hold. So a node that has passed the handshake waits until the list is known. If no node has
+//! a list, the client proposes one, to one node after the other in the order of their ids: of two
+//! proposals that share a node at most one can reach all its nodes. Where not all nodes can be
+//! reached, no list can be agreed, and the nodes count without one.
+
+use crate::proto::cluster::node::Node;
+use crate::proto::cluster::state::NodeState;
+use crate::proto::cluster::{Cluster, Due};
+use crate::proto::error::NodeError;
+use crate::proto::node_set::NodeId;
+use crate::proto::time::Instant;
+use crate::proto::wire::ask::{Ask, NodeAsk};
+use crate::proto::wire::handshake::Fact;
+use crate::proto::wire::members::{
+    self, Member, MemberId, MemberList, MembersState, Membership, Stage,
+};
+
+/// What the list says of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Verdict {
+    /// The node may be used.
+    Counts,
+    /// It is not known yet whether there is a list.
+    Waits,
+    /// The node lost its data, and gets its place in the list back. It may be used after that.
+    Returns(Membership),
+    /// The node may not be used: its list is not that of this client, as these words say.
+    Refused(String),
+}
+
+/// Whether clients on several machines may reach several servers by this address.
+fn is_local(address: &str) -> bool {
+    let loopback = ["127.", "localhost:", "[::1]:", "/"];
+    loopback.iter().any(|beginning| address.starts_with(beginning))
+}
+
+impl Node {
+    /// Whether the client knows which list the node has: it was asked on the present connection.
+    fn has_said_its_list(&self) -> bool {
+        let open = self.state.is_usable() || self.state == NodeState::Suspect;
+        (open || self.awaits_list) && self.members != MembersState::Unavailable
+    }
+
+    /// Whether the node was refused when its list was looked at last.
+    fn was_refused_for_its_list(&self) -> bool {
+        self.last_error == NodeError::OtherList
+    }
+
+    /// Whether the first attempt to reach the node is still going on.
+    fn is_in_first_attempt(&self) -> bool {
+        self.failures == 0 && self.known.is_none() && !self.awaits_list
+    }
+}
+
+impl Cluster {
+    /// Takes note of what the node has as its list.
+    pub(super) fn note_members(&mut self, node: NodeId, found: MembersState) {
+        let entry = &mut self.nodes[node.index()];
+        if let Some(listed) = found.listed() {
+            entry.member.get_or_insert(listed.id);
+        }
+        entry.members = found;
+    }
+
+    /// What the last answer about the list says.
+    pub(super) fn members_answered(&mut self, node: NodeId) -> MembersState {
+        let connection = &mut self.nodes[node.index()].connection;
+        match connection.fact() {
+            Fact::Members => connection.take_members(),
+            _ => MembersState::Unavailable,
+        }
+    }
+
+    /// Acts on the answer to the script that writes the list.
+    pub(super) fn on_list_written(&mut self, node: NodeId, now: Instant) {
+        let found = self.members_answered(node);
+        let entry = &mut self.nodes[node.index()];
+        entry.listing = false;
+        // A value that the client reads as the one that it expected, and that the script does not
+        // find to be that one, cannot be replaced.
+        let stuck = found == entry.members && entry.members != MembersState::Blank;
+        self.note_members(node, if stuck { MembersState::Unavailable } else { found });
+        self.agree_on_members(now);
+    }
+
+    /// Acts on the list that a probe has read.
+    pub(super) fn on_members_probed(&mut self, node: NodeId, now: Instant) {
+        if !self.nodes[node.index()].listing {
+            let found = self.members_answered(node);
+            self.note_members(node, found);
+            self.agree_on_members(now);
+        }
+    }
+
+    /// The node forgot its keys, the list among them.
+    pub(super) fn on_members_flushed(&mut self, node: NodeId, now: Instant) {
+        if self.nodes[node.index()].has_said_its_list() {
+            self.note_members(node, MembersState::Blank);
+            self.agree_on_members(now);
+        }
+    }
+
+    /// Whether the node, which has passed the handshake, has to wait for the list. Later
+    /// [`agree_on_members`](Cluster::agree_on_members) decides about it.
+    pub(super) fn waits_for_the_list(&mut self, node: NodeId, now: Instant) -> bool {
+        let entry = &self.nodes[node.index()];
+        if !self.settings.checks_members() || entry.is_past_the_list {
+            return false;
+        }
+        let entry = &mut self.nodes[node.index()];
+        if entry.handshake.vetted().info.identity.run_id.is_none() {
+            // Without a `run_id` the node has no id.
+            entry.members = MembersState::Unavailable;
+        }
+        entry.awaits_list = true;
+        self.timers.clear_in(&mut entry.connecting);
+        let timeout = self.settings.connect_timeout;
+        entry.connecting = Some(self.timers.set_after(now, timeout, Due::Connecting(node)));
+        true
+    }
+
+    /// Whether a node is let in as soon as the caller has taken out the changes: several nodes may
+    /// have waited for the list.
+    pub fn is_about_to_admit(&self) -> bool {
+        let is_it = |entry: &Node| entry.state == NodeState::Handshake && entry.is_past_the_list;
+        self.nodes.iter().any(is_it)
+    }
+
+    /// Ends the wait of a node for the list, because other nodes took too long to answer.
+    pub(super) fn stop_waiting_for_the_list(&mut self, node: NodeId, now: Instant) {
+        self.pass_the_list(node, now);
+        self.agree_on_members(now);
+    }
+
+    /// Decides about all nodes, after anything was learned about one of them.
+    pub(super) fn agree_on_members(&mut self, now: Instant) {
+        if !self.settings.checks_members() {
+            return;
+        }
+        // The last node of a proposal makes it the list, and a node that is refused may decide
+        // about the others.
+        loop {
+            self.learn_the_list();
+            self.propose(now);
+            let decided = self.all_nodes().iter().any(|node| self.act_on_verdict(node, now));
+            if !decided {
+                return;
+            }
+        }
+    }
+
+    /// Takes over the list that all its members had, if there is one and none is known yet.
+    fn learn_the_list(&mut self) {
+        let agreed = |entry: &Node| match entry.members.listed() {
+            Some(listed) if listed.stage == Stage::Agreed && entry.has_said_its_list() => {
+                Some(listed.list.clone())
+            }
+            _ => None,
+        };
+        if self.list.is_none() {
+            self.list = self.nodes.iter().find_map(agreed);
+        }
+        if self.list.is_none() && self.have_all_the_same_proposal() {
+            self.list = self.nodes[0].members.listed().map(|listed| listed.list.clone());
+        }
+    }
+
+    /// Whether each node has the same proposal, of just these nodes.
+    fn have_all_the_same_proposal(&self) -> bool {
+        let Some(first) = self.nodes[0].members.listed() else { return false };
+        let fits = |node: NodeId| {
+            let entry = &self.nodes[node.index()];
+            let listed = entry.members.listed().filter(|_| entry.has_said_its_list());
+            listed.is_some_and(|listed| {
+                listed.list.is_same_as(&first.list) && !self.is_taken(listed.id, node)
+            })
+        };
+        first.list.members().len() == self.size() && self.all_nodes().iter().all(fits)
+    }
+
+    /// Proposes a list to the next node, if no list is known and all nodes can be asked.
+    fn propose(&mut self, now: Instant) {
+        let all_said = self.nodes.iter().all(Node::has_said_its_list);
+        let busy = self.nodes.iter().any(|entry| entry.listing);
+        let troubled = self.nodes.iter().any(Node::was_refused_for_its_list);
+        if self.list.is_some() || !all_said || busy || troubled {
+            return;
+        }
+        let proposal = self.nodes.iter().find_map(|entry| entry.members.listed());
+        let list = proposal.map_or_else(|| self.list_of_these(), |listed| listed.list.clone());
+        let blank = |node: &NodeId| self.nodes[node.index()].members == MembersState::Blank;
+        let with_id = |node: NodeId| Some((self.id_for(node, &list)?, node));
+        let next = self.all_nodes().iter().filter(blank).filter_map(with_id).min();
+        if let Some((id, node)) = next {
+            self.write_list(node, Membership { id, stage: Stage::Proposed, list }, now);
+        }
+    }
+
+    /// The list of the nodes of this client.
+    fn list_of_these(&self) -> MemberList {
+        let members = self.all_nodes().iter().filter_map(|node| {
+            let address = self.settings.nodes[node.index()].label.clone();
+            Some(Member { id: self.new_id(node)?, address })
+        });
+        MemberList::first(members.collect())
+    }
+
+    /// The id of a node that is in no list.
+    fn new_id(&self, node: NodeId) -> Option<MemberId> {
+        let vetted = self.nodes[node.index()].handshake.vetted();
+        vetted.info.identity.run_id.as_ref().map(MemberId::of_run_id)
+    }
+
+    /// The id that a node without a list has in this list: its process has it, or this client saw
+    /// it there, or the list has it at this address. A local address is no proof, because it leads
+    /// to one server on each machine; where all addresses are local, the machines share no server.
+    fn id_for(&self, node: NodeId, list: &MemberList) -> Option<MemberId> {
+        let label = &self.settings.nodes[node.index()].label;
+        let all_local = list.members().iter().all(|member| is_local(&member.address));
+        let at_address = list.id_at(label).filter(|_| all_local || !is_local(label));
+        let seen = self.nodes[node.index()].member;
+        let ids = [self.new_id(node), seen, at_address].into_iter().flatten();
+        ids.filter(|&id| list.has(id)).find(|&id| !self.is_taken(id, node))
+    }
+
+    /// Whether a node other than this one has the id.
+    fn is_taken(&self, id: MemberId, except: NodeId) -> bool {
+        self.all_nodes().iter().any(|other| {
+            let entry = &self.nodes[other.index()];
+            let listed = entry.members.listed().filter(|_| entry.has_said_its_list());
+            other != except && listed.is_some_and(|listed| listed.id == id)
+        })
+    }
+
+    /// Lets the node be used, refuses it, or gives its place back, if that can be decided now.
+    /// Returns whether a node was admitted or refused.
+    fn act_on_verdict(&mut self, node: NodeId, now: Instant) -> bool {
+        let entry = &self.nodes[node.index()];
+        if !entry.has_said_its_list() && !entry.awaits_list {
+            return false;
+        }
+        match self.verdict(node) {
+            Verdict::Counts => {
+                self.confirm_list(node, now);
+                self.nodes[node.index()].awaits_list && self.admit_member(node, now)
+            }
+            Verdict::Waits => false,
+            Verdict::Returns(membership) => {
+                self.write_list(node, membership, now);
+                false
+            }
+            Verdict::Refused(words) => {
+                let cause = NodeError::OtherList;
+                self.nodes[node.index()].refusal = Some((cause, words.into()));
+                self.reject(node, cause, now);
+                true
+            }
+        }
+    }
+
+    fn verdict(&self, node: NodeId) -> Verdict {
+        let entry = &self.nodes[node.index()];
+        match (&entry.members, &self.list) {
+            (MembersState::Unavailable, _) => Verdict::Counts,
+            (MembersState::Later, _) => {
+                let words = "its list of masters was written by a later version of redlatch; \
+                             use that version";
+                Verdict::Refused(words.into())
+            }
+            (_, Some(list)) if list.members().len() != self.size() => self.other_list(list),
+            (MembersState::Listed(listed), Some(list)) => {
+                self.verdict_of_listed(node, listed, list)
+            }
+            (MembersState::Blank, Some(list)) => match self.id_for(node, list) {
+                Some(id) => {
+                    let list = list.clone();
+                    Verdict::Returns(Membership { id, stage: Stage::Agreed, list })
+                }
+                None => not_listed(),
+            },
+            (_, None) => self.verdict_without_a_list(node),
+        }
+    }
+
+    fn verdict_of_listed(&self, node: NodeId, listed: &Membership, list: &MemberList) -> Verdict {
+        let entry = &self.nodes[node.index()];
+        if !listed.list.is_same_as(list) {
+            return self.other_list(&listed.list);
+        }
+        let moved = entry.member.is_some_and(|seen| seen != listed.id);
+        // Of two nodes with one id, the one that is used already stays.
+        let copied = entry.awaits_list && self.is_taken(listed.id, node);
+        if moved || copied {
+            let words = format!(
+                "it has the id {} of another master, so it has a copy of that one's data; \
+                 delete {} there and start it without that data",
+                listed.id,
+                members::MEMBERS
+            );
+            return Verdict::Refused(words);
+        }
+        Verdict::Counts
+    }
+
+    /// No node that was heard has a list that all its members have.
+    fn verdict_without_a_list(&self, node: NodeId) -> Verdict {
+        let entry = &self.nodes[node.index()];
+        let proposal = self.nodes.iter().filter(|entry| entry.has_said_its_list());
+        let proposal = proposal.filter_map(|entry| entry.members.listed()).next();
+        match (proposal, entry.members.listed()) {
+            (Some(first), _) if first.list.members().len() != self.size() => {
+                return self.other_list(&first.list);
+            }
+            (Some(first), Some(own)) if !own.list.is_same_as(&first.list) => {
+                return self.other_list(&own.list);
+            }
+            (Some(first), None) if self.id_for(node, &first.list).is_none() => return not_listed(),
+            _ => {}
+        }
+        if self.nodes.iter().any(Node::was_refused_for_its_list) {
+            // That node is in the list of other clients, which may use this one, too.
+            let words = "another of these nodes has another list of masters than this client";
+            return Verdict::Refused(words.into());
+        }
+        let all_said = self.nodes.iter().all(Node::has_said_its_list);
+        let first_attempts = self.nodes.iter().any(Node::is_in_first_attempt);
+        if all_said || first_attempts { Verdict::Waits } else { Verdict::Counts }
+    }
+
+    fn other_list(&self, list: &MemberList) -> Verdict {
+        let (count, epoch, given) = (list.members().len(), list.epoch(), self.size());
+        let nodes = if count == 1 { "node" } else { "nodes" };
+        let addresses: Vec<&str> = list.members().iter().map(|member| &*member.address).collect();
+        let words = format!(
+            "it belongs to a list of {count} {nodes} (epoch {epoch}: {}), and this client was \
+             given {given}; give every client one list",
+            addresses.join(", ")
+        );
+        Verdict::Refused(words)
+    }
+
+    /// Lets a node be asked from now on.
+    fn admit_member(&mut self, node: NodeId, now: Instant) -> bool {
+        self.pass_the_list(node, now);
+        true
+    }
+
+    fn pass_the_list(&mut self, node: NodeId, now: Instant) {
+        let entry = &mut self.nodes[node.index()];
+        (entry.awaits_list, entry.is_past_the_list) = (false, true);
+        self.end_handshake(node, now);
+    }
+
+    /// Writes down that all members have the list, where that is not written yet.
+    fn confirm_list(&mut self, node: NodeId, now: Instant) {
+        let listed = self.nodes[node.index()].members.listed();
+        let Some(listed) = listed.filter(|listed| listed.stage == Stage::Proposed) else { return };
+        if self.list.is_some() {
+            let membership = Membership { stage: Stage::Agreed, ..listed.clone() };
+            self.write_list(node, membership, now);
+        }
+    }
+
+    /// Writes the list to a node, in the place of what the client knows to be there.
+    fn write_list(&mut self, node: NodeId, membership: Membership, now: Instant) {
+        let entry = &mut self.nodes[node.index()];
+        if entry.listing || !entry.connection.has_room(&self.settings.limits) {
+            return;
+        }
+        entry.listing = true;
+        let (ask, expected) = (Ask::Node(NodeAsk::Members), entry.members.listed());
+        entry.connection.ask(ask, now, |out| members::replace(out, expected, &membership));
+        if entry.state != NodeState::Handshake {
+            self.watch_for_silence(node, now);
+        }
+    }
+}
+
+fn not_listed() -> Verdict {
+    let words = "the other nodes have a list of masters, and this one is not in it; give every \
+                 client one list";
+    Verdict::Refused(words.into())
+}

@@ -1,0 +1,271 @@
+//! The list of masters as one node has it: a value under [`MEMBERS`] with the node's own id and the
+//! ids of all members. By it a client notices that another client uses another list.
+//!
+//! The hazard is a list that some nodes have and others do not. So a list is proposed first: a node
+//! takes no other proposal after that, and the list is agreed only when all its members have the
+//! proposal. Ids are compared, never addresses: one server has several names.
+//!
+//! A value is `1 OWN_ID STAGE NAME EPOCH ID=ADDRESS ...`, with the members in the order of their
+//! ids. `1` is the number of the format.
+
+use std::fmt;
+
+use bytes::BytesMut;
+
+use crate::proto::wire::command::{MEMBERS as SCRIPT, encode};
+use crate::proto::wire::marker::ID_DIGITS;
+
+/// The key of the list on every node. It has no prefix, as the node marker has none.
+pub const MEMBERS: &str = "redlatch:members";
+
+/// How many hex digits the id of a member has.
+const DIGITS: usize = 16;
+
+/// The id of a node in a list: the beginning of the `run_id` that the node had when it was proposed
+/// first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemberId([u8; DIGITS]);
+
+impl MemberId {
+    /// The id of a node that has none yet, and whose process has this `run_id`.
+    pub fn of_run_id(run_id: &[u8; ID_DIGITS]) -> MemberId {
+        let mut id = [0; DIGITS];
+        id.copy_from_slice(&run_id[..DIGITS]);
+        MemberId(id)
+    }
+
+    fn read(text: &str) -> Option<MemberId> {
+        let id = <[u8; DIGITS]>::try_from(text.as_bytes()).ok()?;
+        id.iter().all(u8::is_ascii_hexdigit).then_some(MemberId(id))
+    }
+}
+
+impl fmt::Display for MemberId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|&digit| fmt::Write::write_char(f, char::from(digit)))
+    }
+}
+
+impl fmt::Debug for MemberId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A member of a list.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Member {
+    /// Its id.
+    pub id: MemberId,
+    /// The address at which the client that proposed the list had it.
+    pub address: Box<str>,
+}
+
+/// A list of masters.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct MemberList {
+    /// The name of the list, made from the ids of its first members.
+    name: u64,
+    /// How often the list was changed, from 1 on. This version changes no list.
+    epoch: u64,
+    /// In the order of their ids.
+    members: Vec<Member>,
+}
+
+impl MemberList {
+    /// A list that no node has yet, of these members.
+    pub fn first(mut members: Vec<Member>) -> MemberList {
+        members.sort_unstable();
+        MemberList { name: name_of(&members), epoch: 1, members }
+    }
+
+    /// The members, in the order of their ids.
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// Whether a node with this id is a member.
+    pub fn has(&self, id: MemberId) -> bool {
+        self.members.iter().any(|member| member.id == id)
+    }
+
+    /// The id of the member that had this address when the list was proposed.
+    pub fn id_at(&self, address: &str) -> Option<MemberId> {
+        self.members.iter().find(|member| &*member.address == address).map(|member| member.id)
+    }
+
+    /// Whether both are the same list at the same epoch. Only the ids count, because the addresses
+    /// are those that one client had.
+    pub fn is_same_as(&self, other: &MemberList) -> bool {
+        let ids = |list: &'_ MemberList| {
+            list.members.iter().map(|member| member.id).collect::<Vec<MemberId>>()
+        };
+        self.name == other.name && self.epoch == other.epoch && ids(self) == ids(other)
+    }
+
+    /// How often the list was changed, from 1 on.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+}
+
+/// The 64-bit FNV-1a hash of the ids: it is stored on the nodes, so it must never change.
+fn name_of(members: &[Member]) -> u64 {
+    let digits = members.iter().flat_map(|member| member.id.0);
+    digits.fold(0xcbf2_9ce4_8422_2325, |hash, digit| {
+        (hash ^ u64::from(digit)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// How far a list is agreed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// The node takes no other list, and it is not known whether all members have this one.
+    Proposed,
+    /// All members had the proposal at some time.
+    Agreed,
+}
+
+/// The list as one node has it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Membership {
+    /// The id of the node.
+    pub id: MemberId,
+    /// How far the list is agreed.
+    pub stage: Stage,
+    /// The list.
+    pub list: MemberList,
+}
+
+/// What a node has under [`MEMBERS`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub enum MembersState {
+    /// The user may not read or write the key, or another program uses it; or the node was not
+    /// asked. No list is checked there.
+    #[default]
+    Unavailable,
+    /// Nothing: the node is in no list, or it lost its data.
+    Blank,
+    /// A value of a later version of redlatch.
+    Later,
+    /// This list.
+    Listed(Membership),
+}
+
+impl MembersState {
+    /// What this value says.
+    pub fn read(value: &[u8]) -> MembersState {
+        let text = std::str::from_utf8(value).unwrap_or_default();
+        match (Membership::parse(text), text.split_once(' ')) {
+            (Some(membership), _) => MembersState::Listed(membership),
+            (None, Some((format, _))) if format.parse::<u64>().is_ok() => MembersState::Later,
+            (None, _) => MembersState::Unavailable,
+        }
+    }
+
+    /// The list of the node, and what the node is in it.
+    pub fn listed(&self) -> Option<&Membership> {
+        match self {
+            MembersState::Listed(membership) => Some(membership),
+            _ => None,
+        }
+    }
+}
+
+impl Membership {
+    fn parse(text: &str) -> Option<Membership> {
+        let mut words = text.split(' ');
+        if words.next()? != "1" {
+            return None;
+        }
+        let id = MemberId::read(words.next()?)?;
+        let stage = match words.next()? {
+            "proposed" => Stage::Proposed,
+            "agreed" => Stage::Agreed,
+            _ => return None,
+        };
+        let name = u64::from_str_radix(words.next()?, 16).ok()?;
+        let epoch = words.next()?.parse().ok()?;
+        let members = words.map(|word| {
+            let (id, address) = word.split_once('=')?;
+            Some(Member { id: MemberId::read(id)?, address: address.into() })
+        });
+        let members = members.collect::<Option<Vec<Member>>>()?;
+        let list = MemberList { name, epoch, members };
+        let ordered = list.members.windows(2).all(|pair| pair[0].id < pair[1].id);
+        (ordered && list.has(id)).then_some(Membership { id, stage, list })
+    }
+
+    /// The text under which a node keeps this.
+    pub fn text(&self) -> String {
+        let stage = match self.stage {
+            Stage::Proposed => "proposed",
+            Stage::Agreed => "agreed",
+        };
+        let MemberList { name, epoch, members } = &self.list;
+        let mut text = format!("1 {} {stage} {name:016x} {epoch}", self.id);
+        for Member { id, address } in members {
+            // A path of a Unix socket may have blanks.
+            text.push_str(&format!(" {id}={}", address.replace(' ', "_")));
+        }
+        text
+    }
+}
+
+/// Encodes the script that writes `new` if the node has `expected`. The answer is what the node has
+/// after that.
+pub fn replace(out: &mut BytesMut, expected: Option<&Membership>, new: &Membership) {
+    let expected = expected.map_or(String::new(), Membership::text);
+    let (key, new) = (MEMBERS.as_bytes(), new.text());
+    encode(out, &[b"EVAL", SCRIPT.as_bytes(), b"1", key, expected.as_bytes(), new.as_bytes()]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(digit: u8, address: &str) -> Member {
+        Member { id: MemberId([digit; DIGITS]), address: address.into() }
+    }
+
+    fn list() -> MemberList {
+        MemberList::first(vec![member(b'b', "b:2"), member(b'a', "a:1"), member(b'c', "c:3")])
+    }
+
+    #[test]
+    fn membership_is_read_as_it_was_written() {
+        for stage in [Stage::Proposed, Stage::Agreed] {
+            let membership = Membership { id: MemberId([b'b'; DIGITS]), stage, list: list() };
+            let text = membership.text();
+            assert_eq!(MembersState::read(text.as_bytes()), MembersState::Listed(membership));
+        }
+    }
+
+    #[test]
+    fn membership_that_makes_no_sense_is_none() {
+        let membership =
+            Membership { id: MemberId([b'b'; DIGITS]), stage: Stage::Agreed, list: list() };
+        let text = membership.text();
+        let stranger = text.replacen("1 bbbb", "1 dbbb", 1);
+        let twice = format!("{text} {}=d:4", "c".repeat(DIGITS));
+        let stage = text.replace("agreed", "decided");
+        for later in [stranger, twice, stage, text.replacen('1', "2", 1), "7 any".into()] {
+            assert_eq!(MembersState::read(later.as_bytes()), MembersState::Later, "{later}");
+        }
+        for other in ["", "apples", "1", "x 1"] {
+            assert_eq!(MembersState::read(other.as_bytes()), MembersState::Unavailable, "{other}");
+        }
+    }
+
+    #[test]
+    fn lists_are_the_same_by_their_ids_alone() {
+        let moved =
+            MemberList::first(vec![member(b'c', "z:9"), member(b'b', "y:8"), member(b'a', "x:7")]);
+        assert!(list().is_same_as(&moved));
+        assert_ne!(list(), moved);
+        let other = MemberList::first(vec![member(b'a', "a:1"), member(b'b', "b:2")]);
+        assert!(!list().is_same_as(&other));
+        let later = MemberList { epoch: 2, ..list() };
+        assert!(!list().is_same_as(&later));
+    }
+}
