@@ -110,8 +110,7 @@ fn many_locks_are_renewed_together() {
                 bench.now,
             )
             .unwrap();
-        bench.sent(0);
-        bench.reply(0, "+OK\r\n+OK\r\n:9999\r\n");
+        bench.answer([0], "+OK\r\n+OK\r\n:9999\r\n");
         bench.completion().unwrap();
         bench.pass(millis(10));
     }
@@ -274,8 +273,7 @@ fn auto_extend_notices_a_key_that_was_deleted_before_its_registration() {
     let mut bench = Bench::quiet(1);
     let lock = bench.hold(&[0]);
     bench.core.auto_extend(&lock, hour(), bench.now).unwrap();
-    assert_eq!(bench.names(0), ["CLIENT", "PTTL"]);
-    bench.reply(0, "+OK\r\n:-2\r\n");
+    bench.answer_to(["CLIENT", "PTTL"], [0], "+OK\r\n:-2\r\n");
     bench.pass(Duration::ZERO);
     assert_eq!(bench.names(0), RENEWAL);
     bench.reply(0, ":0\r\n+OK\r\n:-2\r\n");
@@ -294,8 +292,7 @@ fn auto_extend_by_no_extensions_leaves_the_lock_until_its_deadline() {
     assert!(bench.sent(0).is_empty());
     assert_eq!(bench.core.deadline(&lock), deadline);
     bench.core.release_nowait(&lock, bench.now);
-    bench.sent(0);
-    bench.reply(0, ":1\r\n");
+    bench.answer([0], ":1\r\n");
     assert!(bench.completion().is_none() && bench.notice().is_none());
     bench.assert_idle();
 }
@@ -323,10 +320,7 @@ fn auto_extend_starts_no_check_while_a_renewal_is_in_flight() {
     while bench.core.output(redlatch::NodeId::new(0)).is_empty() {
         bench.pass(millis(10));
     }
-    for node in 0..3 {
-        bench.sent(node);
-        bench.reply(node, &push("k"));
-    }
+    bench.answer(0..3, &push("k"));
     bench.pass(Duration::ZERO);
     for node in 0..3 {
         assert!(bench.sent(node).is_empty(), "the renewal will show what is there");
@@ -352,10 +346,7 @@ fn auto_extend_reports_no_renewal_that_gave_no_later_deadline() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
     let lock = keep(&mut bench, 3, hour());
     bench.core.extend(&lock, TTL, 8, bench.now).unwrap();
-    for node in 0..3 {
-        bench.sent(node);
-        bench.reply(node, YES);
-    }
+    bench.answer(0..3, YES);
     let done = bench.completion().expect("the extend of the caller");
     assert!(matches!(done.result, Ok(Outcome::Extended { .. })), "{done:?}");
     assert!(!bench.core.has_lock_updates(), "the deadline is the same");

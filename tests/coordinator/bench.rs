@@ -7,7 +7,7 @@ use redlatch::proto::command::MARK;
 use redlatch::proto::{Action, Coordinator, Instant, NodeSettings, Settings};
 use redlatch::{
     Completion, Error, Lock, LockOptions, LockUpdate, LockUpdateKind, LostReason, NodeId,
-    NodeState, Op, Outcome,
+    NodeState, Op, Outcome, ReleaseOutcome,
 };
 
 pub const TTL: Duration = Duration::from_secs(10);
@@ -373,8 +373,55 @@ impl Bench {
         self.core.handle_bytes(NodeId::new(node), bytes.as_bytes(), self.now);
     }
 
+    /// Each of these nodes takes what was sent to it, whatever that is, and replies.
+    pub fn answer(&mut self, nodes: impl IntoIterator<Item = usize>, bytes: &str) {
+        self.answer_each(nodes.into_iter().map(|node| (node, bytes)));
+    }
+
+    /// As `answer`, with a reply for each node.
+    pub fn answer_each<'a>(&mut self, replies: impl IntoIterator<Item = (usize, &'a str)>) {
+        for (node, bytes) in replies {
+            self.sent(node);
+            self.reply(node, bytes);
+        }
+    }
+
+    /// Asserts that these commands, and no others, were sent to each of these nodes, which then
+    /// reply.
+    #[track_caller]
+    pub fn answer_to<const N: usize>(
+        &mut self,
+        names: [&str; N],
+        nodes: impl IntoIterator<Item = usize>,
+        bytes: &str,
+    ) {
+        for node in nodes {
+            self.assert_sent([node], names);
+            self.reply(node, bytes);
+        }
+    }
+
+    /// Asserts that these commands, and no others, were sent to each of these nodes.
+    #[track_caller]
+    pub fn assert_sent<const N: usize>(
+        &mut self,
+        nodes: impl IntoIterator<Item = usize>,
+        names: [&str; N],
+    ) {
+        for node in nodes {
+            assert_eq!(self.names(node), names, "n{node}");
+        }
+    }
+
     pub fn lose(&mut self, node: usize) {
         self.core.handle_disconnected(NodeId::new(node), "reset", self.now);
+    }
+
+    /// Loses the connection, and opens the next one after the back-off. Returns what `connect` does.
+    pub fn reconnect(&mut self, node: usize) -> Vec<Command> {
+        self.lose(node);
+        self.pass(Duration::from_millis(600));
+        self.connect(node)
     }
 
     /// Lets time pass, and then lets the core act on the timers that are due.
@@ -432,6 +479,15 @@ impl Bench {
         match self.completion().map(|done| done.result) {
             Some(Ok(Outcome::Acquired(lock))) => lock,
             other => panic!("no lock: {other:?}"),
+        }
+    }
+
+    /// The outcome of the release that ends next.
+    #[track_caller]
+    pub fn released(&mut self) -> ReleaseOutcome {
+        match self.completion().map(|done| done.result) {
+            Some(Ok(Outcome::Released(outcome))) => outcome,
+            other => panic!("no release: {other:?}"),
         }
     }
 

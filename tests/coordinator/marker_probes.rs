@@ -232,8 +232,7 @@ fn extend_does_not_count_a_key_on_a_node_whose_marker_is_missing() {
         let mut bench = Bench::of_settings(three_nodes(), &markers, NOW);
         (0..3).for_each(|node| drop(bench.connect(node)));
         let lock = bench.hold(&[0, 1]);
-        bench.names(2);
-        bench.reply(2, "+OK\r\n");
+        bench.answer([2], "+OK\r\n");
         bench.markers[2] = found.map(|found| match found.as_str() {
             "SWAPPED" => {
                 markers[2].clone().unwrap().replace(&(MICROS - 2 * MINUTE).to_string(), "17")
@@ -248,10 +247,7 @@ fn extend_does_not_count_a_key_on_a_node_whose_marker_is_missing() {
         assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
         bench.sent(2);
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-        for node in [1, 2] {
-            assert_eq!(bench.names(node), ["EVALSHA"]);
-            bench.reply(node, ":1\r\n");
-        }
+        bench.answer_to(["EVALSHA"], [1, 2], ":1\r\n");
         assert!(bench.completion().is_none(), "one of three counts");
     }
 }
@@ -283,8 +279,7 @@ fn marker_that_could_not_be_written_in_the_handshake_is_written_with_a_probe() {
     let sent = bench.sent(0);
     let replies: String = sent.iter().map(|c| bench.handshake_reply(0, c)).collect();
     bench.reply(0, &replies);
-    assert_eq!(bench.names(0), ["EVAL"]);
-    bench.reply(0, "-OOM no\r\n");
+    bench.answer_to(["EVAL"], [0], "-OOM no\r\n");
     settle(&mut bench);
     quarantine_of(&mut bench).expect("it has no marker");
     assert_eq!(probe(&mut bench), [""]);

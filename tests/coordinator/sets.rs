@@ -94,8 +94,7 @@ fn set_is_one_script_with_all_keys_on_each_node() {
         expect(&mut bench, node, "release", &["a", "b"]);
         bench.reply(node, ":1\r\n");
     }
-    let released = bench.completion().unwrap().result;
-    assert_eq!(released.unwrap(), Outcome::Released(ReleaseOutcome::Released));
+    assert_eq!(bench.released(), ReleaseOutcome::Released);
     bench.assert_idle();
     ask(&mut bench, &["c", "d"]);
     assert_eq!(expect(&mut bench, 0, "acquire", &["c", "d"])[0], "EVALSHA", "the node knows it");
@@ -412,8 +411,7 @@ fn set_is_released_by_its_token_alone() {
     bench.core.release_token(["a", "b"], token, 0, bench.now).expect("it is asked");
     expect(&mut bench, 0, "release", &["a", "b"]);
     bench.reply(0, ":-5\r\n");
-    let outcome = bench.completion().unwrap().result.unwrap();
-    assert_eq!(outcome, Outcome::Released(ReleaseOutcome::TakenByOther));
+    assert_eq!(bench.released(), ReleaseOutcome::TakenByOther);
     bench.assert_idle();
 }
 

@@ -28,8 +28,7 @@ fn exchange(world: &mut World, client: usize, node: usize) {
 }
 
 fn extend(world: &mut World, client: usize, lock: &Lock) {
-    let now = world.now();
-    world.client_mut(client).extend(lock, LONG, 3, now).expect("it is held");
+    world.call(client, |core, now| core.extend(lock, LONG, 3, now)).expect("it is held");
 }
 
 /// Node 2 refuses the round over both keys because `c` is another client's, and then hands `b` over

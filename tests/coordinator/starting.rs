@@ -26,15 +26,11 @@ fn an_acquire_is_held_until_a_quorum_is_connected() {
     }
     let sent = bench.connect(2);
     assert_eq!(sent[0][0], "SET", "{sent:?}");
-    for node in 0..2 {
-        assert_eq!(bench.names(node), ["SET"]);
-    }
+    bench.assert_sent(0..2, ["SET"]);
     for node in 0..3 {
         bench.reply(node, "+OK\r\n");
     }
-    let Some(Ok(Outcome::Acquired(lock))) = bench.completion().map(|done| done.result) else {
-        panic!("no lock");
-    };
+    let lock = bench.won();
     // The deadline counts from the end of the hold, and not from the call.
     assert_eq!(bench.core.remaining(&lock, bench.now), TTL - millis(102));
 }
@@ -114,8 +110,7 @@ fn request_that_is_held_at_the_start_can_be_cancelled_and_passes_its_turn_on() {
     bench.core.cancel(first, bench.now);
     bench.connect(0);
     assert_eq!(bench.connect(1)[0][0], "SET");
-    assert_eq!(bench.names(0), ["SET"]);
-    bench.reply(0, "+OK\r\n");
+    bench.answer_to(["SET"], [0], "+OK\r\n");
     bench.reply(1, "+OK\r\n");
     assert_eq!(bench.completion().map(|done| done.data), Some(2));
 }
@@ -183,8 +178,7 @@ fn a_node_that_stops_during_the_handshake_is_reported_with_the_step_that_it_did_
 fn a_node_that_ends_the_connection_during_the_handshake_is_reported_with_what_it_said() {
     let mut bench = Bench::not_connected(1);
     bench.open(0);
-    bench.sent(0);
-    bench.reply(0, "%1\r\n$2\r\nid\r\n:1\r\n-LOADING Redis is loading\r\n");
+    bench.answer([0], "%1\r\n$2\r\nid\r\n:1\r\n-LOADING Redis is loading\r\n");
     bench.core.handle_disconnected(NodeId::new(0), "reset", bench.now);
     assert_eq!(bench.node_state(0), NodeState::Down(NodeError::Loading));
     assert_eq!(bench.core.last_error(NodeId::new(0)), NodeError::Loading);

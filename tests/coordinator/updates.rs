@@ -23,10 +23,7 @@ fn keep(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> Lock {
         .core
         .acquire(b"k", LockOptions::new(TTL).wait(wait).auto_extend(keep), 7, bench.now)
         .unwrap();
-    for node in 0..nodes {
-        bench.sent(node);
-        bench.reply(node, "+OK\r\n+OK\r\n:9999\r\n");
-    }
+    bench.answer(0..nodes, "+OK\r\n+OK\r\n:9999\r\n");
     bench.won()
 }
 
@@ -147,8 +144,7 @@ fn lock_update_reports_a_loss_that_is_found_after_the_end_of_an_extend() {
     let lock = bench.hold(&[0, 1]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for script in ["EVALSHA", "EVAL"] {
-        assert_eq!(bench.names(0), [script]);
-        bench.reply(0, "-NOPERM no\r\n");
+        bench.answer_to([script], [0], "-NOPERM no\r\n");
     }
     assert!(matches!(bench.completion().unwrap().result, Err(Error::Config(_))));
     assert!(updates(&mut bench).is_empty(), "it is held until its deadline");
@@ -169,10 +165,7 @@ fn lock_update_of_a_flush_reports_auto_extended_and_watched_locks_at_once() {
             let lock = bench.hold(&[0, 1, 2]);
             (0..3).for_each(|node| assert!(bench.names(node).is_empty(), "it costs nothing"));
             bench.core.watch(&lock, bench.now);
-            for node in 0..3 {
-                assert_eq!(bench.names(node), ["CLIENT", "PTTL"]);
-                bench.reply(node, "+OK\r\n:9999\r\n");
-            }
+            bench.answer_to(["CLIENT", "PTTL"], 0..3, "+OK\r\n:9999\r\n");
             lock
         };
         assert_eq!(bench.core.auto_extended_locks(), 1);
@@ -247,17 +240,11 @@ fn updates_of_locks_that_are_over_take_no_room() {
     for _ in 0..1_000 {
         let lock = bench.hold(&[0, 1, 2]);
         bench.core.extend(&lock, TTL * 2, 2, bench.now).unwrap();
-        for node in 0..3 {
-            bench.sent(node);
-            bench.reply(node, ":1\r\n");
-        }
+        bench.answer(0..3, ":1\r\n");
         bench.completion().unwrap().result.unwrap();
         assert!(bench.core.has_lock_updates());
         bench.core.release_nowait(&lock, bench.now);
-        for node in 0..3 {
-            bench.sent(node);
-            bench.reply(node, ":1\r\n");
-        }
+        bench.answer(0..3, ":1\r\n");
         assert!(!bench.core.has_lock_updates());
     }
     assert!(bench.core.queued_updates() < 50);
@@ -411,10 +398,7 @@ fn lock_update_does_not_report_an_extend_that_gave_no_later_deadline() {
     let lock = bench.hold(&[0, 1, 2]);
     for (ttl, expected) in [(TTL, 0), (TTL / 2, 0), (2 * TTL, 1)] {
         bench.core.extend(&lock, ttl, 2, bench.now).unwrap();
-        for node in 0..3 {
-            bench.sent(node);
-            bench.reply(node, ":1\r\n");
-        }
+        bench.answer(0..3, ":1\r\n");
         assert!(bench.completion().unwrap().result.is_ok());
         assert_eq!(updates(&mut bench).len(), expected, "{ttl:?}");
     }
