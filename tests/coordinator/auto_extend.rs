@@ -82,9 +82,7 @@ fn a_lock_is_renewed_at_a_third_of_its_ttl_and_not_after_its_release() {
     while bench.core.output(redlatch::NodeId::new(0)).is_empty() {
         bench.pass(millis(10));
     }
-    for node in 0..3 {
-        assert_eq!(bench.names(node), RENEWAL, "and again");
-    }
+    bench.assert_sent(0..3, RENEWAL);
     bench.core.release_nowait(&lock, bench.now);
     for node in 0..3 {
         assert_eq!(bench.names(node), ["EVAL"], "after a renewal that is not answered");
@@ -214,9 +212,7 @@ fn auto_extend_checks_at_once_a_key_that_is_deleted_on_a_majority() {
     bench.reply(2, &push("another"));
     bench.reply(2, &push("k"));
     bench.pass(Duration::ZERO);
-    for node in 0..5 {
-        assert_eq!(bench.names(node), RENEWAL, "n{node}");
-    }
+    bench.assert_sent(0..5, RENEWAL);
     for node in 0..5 {
         bench.reply(node, if node < 3 { ":0\r\n+OK\r\n:-2\r\n" } else { YES });
     }
@@ -251,16 +247,10 @@ fn auto_extend_checks_pushes_of_a_minority_at_a_bounded_rate() {
 fn a_flush_of_all_nodes_is_a_loss_at_once() {
     let mut bench = Bench::quiet(3);
     let _kept = keep(&mut bench, 3, hour());
-    for node in 0..3 {
-        bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
-    }
+    (0..3).for_each(|node| bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n_\r\n"));
     bench.pass(Duration::ZERO);
-    for node in 0..3 {
-        assert_eq!(bench.names(node), RENEWAL, "n{node}");
-    }
-    for node in 0..3 {
-        bench.reply(node, ":0\r\n+OK\r\n:-2\r\n");
-    }
+    bench.assert_sent(0..3, RENEWAL);
+    (0..3).for_each(|node| bench.reply(node, ":0\r\n+OK\r\n:-2\r\n"));
     assert_eq!(reason(&mut bench), LostReason::Gone);
     assert_eq!(bench.names(2), ["EVALSHA"], "its answer was not there yet");
     bench.reply(2, ":0\r\n");
@@ -359,9 +349,7 @@ fn auto_extend_starts_no_renewal_while_a_check_is_in_flight() {
     wait(&mut bench, TTL / 3 - millis(10));
     (0..3).for_each(|node| bench.reply(node, &push("k")));
     bench.pass(Duration::ZERO);
-    for node in 0..3 {
-        assert_eq!(bench.names(node), RENEWAL, "the check");
-    }
+    bench.assert_sent(0..3, RENEWAL);
     bench.pass(millis(20));
     for node in 0..3 {
         assert!(bench.sent(node).is_empty(), "the renewal waits for the check");

@@ -7,7 +7,7 @@ use redlatch::proto::command::MARK;
 use redlatch::proto::{Action, Coordinator, Instant, NodeSettings, Settings};
 use redlatch::{
     Completion, Error, Lock, LockOptions, LockUpdate, LockUpdateKind, LostReason, NodeId,
-    NodeState, Op, Outcome, ReleaseOutcome,
+    NodeState, Op, Outcome, ReleaseOutcome, Report,
 };
 
 pub const TTL: Duration = Duration::from_secs(10);
@@ -226,6 +226,15 @@ impl Bench {
             }
         }
         sent
+    }
+
+    /// Opens the connection that the core asked for, and answers the first round trip of the
+    /// handshake.
+    pub fn shake_hands(&mut self, node: usize) {
+        self.open(node);
+        let sent = self.sent(node);
+        let replies: String = sent.iter().map(|c| self.handshake_reply(node, c)).collect();
+        self.reply(node, &replies);
     }
 
     /// Opens the connection that the core asked for, and leaves the handshake unanswered.
@@ -495,6 +504,15 @@ impl Bench {
     #[track_caller]
     pub fn refused(&mut self) -> Error {
         self.completion().expect("it has ended").result.expect_err("it is refused")
+    }
+
+    /// The report of the next request to end, which too few nodes answered.
+    #[track_caller]
+    pub fn no_quorum(&mut self) -> Report {
+        match self.refused() {
+            Error::NoQuorum(report) => *report,
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Asserts that no record, pending release or request is left.

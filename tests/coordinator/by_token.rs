@@ -121,7 +121,7 @@ fn extend_by_token_reports_a_node_in_quarantine_also_if_it_agreed() {
     answer(&mut bench, &[":1\r\n", ":1\r\n"]);
     assert!(bench.completion().is_none(), "one that counts");
     bench.answer([2], "-LOADING no\r\n");
-    let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
+    let report = bench.no_quorum();
     assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::Quarantined));
 }
 

@@ -55,9 +55,7 @@ fn foreign_write_starts_no_check_while_an_extend_pauses() {
         let said = if node == 0 { ":1" } else { "-LOADING it is" };
         bench.reply(node, &format!("{said}\r\n+OK\r\n:10000\r\n"));
     }
-    for node in 0..3 {
-        bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n");
-    }
+    (0..3).for_each(|node| bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n"));
     bench.pass(millis(1));
     assert!(bench.sent(0).is_empty(), "it would run beside the one that pauses");
     bench.pass(millis(49));

@@ -120,9 +120,7 @@ fn inspect_reports_what_every_node_holds() {
 fn inspect_ends_at_the_node_timeout_and_may_be_cancelled() {
     let mut bench = Bench::new(3);
     bench.core.inspect(b"k", 5, bench.now).unwrap();
-    for node in 0..3 {
-        bench.sent(node);
-    }
+    (0..3).for_each(|node| drop(bench.sent(node)));
     bench.reply(0, "_\r\n:-2\r\n");
     bench.pass(millis(50));
     let Ok(Outcome::Inspected(seen)) = bench.completion().unwrap().result else { panic!() };
@@ -186,13 +184,9 @@ fn extend_by_token_that_is_cancelled_leaves_no_record_however_it_ends() {
     }
     let op = bench.core.extend_token(b"k", token(), TTL, 5, bench.now).unwrap();
     bench.core.cancel(op, bench.now);
-    for node in 0..3 {
-        bench.sent(node);
-    }
+    (0..3).for_each(|node| drop(bench.sent(node)));
     bench.pass(millis(50));
-    for node in 0..3 {
-        bench.reply(node, ":1\r\n");
-    }
+    (0..3).for_each(|node| bench.reply(node, ":1\r\n"));
     bench.assert_idle();
 }
 

@@ -73,12 +73,8 @@ fn full_minority_does_not_keep_a_majority_from_being_asked() {
     let mut bench = limited(5, |limits| limits.asks(4));
     bench.acquire();
     bench.acquire();
-    for node in 0..5 {
-        bench.sent(node);
-    }
-    for node in 2..5 {
-        bench.reply(node, "+OK\r\n+OK\r\n");
-    }
+    (0..5).for_each(|node| drop(bench.sent(node)));
+    (2..5).for_each(|node| bench.reply(node, "+OK\r\n+OK\r\n"));
     ask_for(&mut bench, b"one more").unwrap();
     let asked = |bench: &Bench, node| output(bench, node) > 0;
     let nodes = [0, 1, 2, 3, 4].map(|node| asked(&bench, node));

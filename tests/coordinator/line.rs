@@ -128,10 +128,7 @@ fn deadline_of_a_hand_over_counts_from_the_base_of_each_node() {
     world.pass(95 * MS);
     world.cut_off(&[]);
     world.release(all[0], lock);
-    for node in [1, 2] {
-        world.deliver_to_node(all[0], node);
-        world.deliver_to_client(all[1], node);
-    }
+    world.deliver(all[0], [1, 2], all[1]);
     world.take_done(all[1]);
     let lock = world.won(all[1]);
     let deadline = world.now().saturating_add(world.remaining(all[1], &lock));
@@ -267,10 +264,7 @@ fn a_withdrawn_token_is_not_sent_again_for_a_script_that_was_forgotten() {
     let (mut world, all) = World::with_clients(3, 3);
     let lock = world.acquire(all[0], TTL);
     let op = world.ask(all[1], TTL);
-    for node in 0..3 {
-        world.deliver_to_node(all[1], node);
-        world.deliver_to_client(all[1], node);
-    }
+    world.deliver(all[1], 0..3, all[1]);
     // The nodes forget the scripts before the joins, which name them by their SHA1, arrive.
     (0..3).for_each(|node| world.run(node, &[b"SCRIPT", b"FLUSH"]));
     (0..3).for_each(|node| world.deliver_to_node(all[1], node));

@@ -49,10 +49,7 @@ fn client_that_stands_alone_in_line_asks_by_a_set_from_the_next_lock_on() {
 fn a_late_message_of_a_hand_over_causes_no_second_release() {
     let (mut world, all, lock) = World::with_line(3, 2, TTL);
     world.release(all[0], lock);
-    for node in 0..2 {
-        world.deliver_to_node(all[0], node);
-        world.deliver_to_client(all[1], node);
-    }
+    world.deliver(all[0], 0..2, all[1]);
     let done = world.call(all[1], |core, now| core.poll_completion(now)).unwrap();
     world.done[all[1]].push(done);
     let lock = world.won(all[1]);

@@ -1,7 +1,7 @@
 //! Strangers: other programs that may only read all messages of the nodes and send messages. They
 //! can neither make a second holder nor cause a release.
 
-use redlatch::proto::{LockOptions, NodeId};
+use redlatch::proto::{Lock, LockOptions, NodeId};
 use redlatch::testing::inside::HAND_OVER;
 use redlatch::testing::master::Trouble;
 
@@ -34,13 +34,24 @@ pub fn last_message(world: &World, client: usize, node: usize, channel: &str) ->
     Some(body[..length.parse::<usize>().ok()?].to_owned())
 }
 
+/// The holder releases its lock at node 0. Returns the message by which the node hands the key over
+/// to the next client.
+pub fn message_of_a_hand_over(
+    world: &mut World,
+    all: &[usize],
+    lock: Lock,
+    channel: &str,
+) -> String {
+    world.release(all[0], lock);
+    world.deliver_to_node(all[0], 0);
+    last_message(world, all[1], 0, channel).expect("node 0 handed the key over")
+}
+
 #[test]
 fn message_of_one_node_is_no_vote_of_another_node() {
     let (mut world, all, lock) = World::with_line(3, 2, TTL);
     let [_, _, channel, ..] = words_of_member(&world, 0, 0);
-    world.release(all[0], lock);
-    world.deliver_to_node(all[0], 0);
-    let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
+    let message = message_of_a_hand_over(&mut world, &all, lock, &channel);
     // The stranger read the message of node 0, and sends it through the other nodes.
     for node in 0..3 {
         publish(&mut world, node, &channel_at(&channel, node), &message);
@@ -59,9 +70,7 @@ fn message_of_one_node_is_no_vote_of_another_node() {
 fn message_that_is_sent_again_is_no_vote() {
     let (mut world, all, lock) = World::with_line(1, 2, TTL);
     let [_, _, channel, ..] = words_of_member(&world, 0, 0);
-    world.release(all[0], lock);
-    world.deliver_to_node(all[0], 0);
-    let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
+    let message = message_of_a_hand_over(&mut world, &all, lock, &channel);
     // The waiter reads this hand-over too late, and joins the line again.
     world.advance(TTL + TTL);
     world.run(0, &[b"SET", KEY, b"other", b"PX", b"60000"]);
@@ -78,9 +87,7 @@ fn message_that_is_sent_again_is_no_vote() {
 fn message_of_an_earlier_connection_is_no_vote() {
     let (mut world, all, lock) = World::with_line(1, 2, TTL);
     let [_, _, channel, ..] = words_of_member(&world, 0, 0);
-    world.release(all[0], lock);
-    world.deliver_to_node(all[0], 0);
-    let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
+    let message = message_of_a_hand_over(&mut world, &all, lock, &channel);
     world.cut(all[1], 0);
     world.run(0, &[b"SET", KEY, b"other", b"PX", b"60000"]);
     world.pass(300 * MS);
@@ -95,9 +102,7 @@ fn no_message_has_the_token_or_the_mark_of_another_waiter() {
     let (mut world, all, lock) = World::with_line(3, 3, TTL);
     let [_, _, channel, mark, token] = words_of_member(&world, 0, 0);
     let [_, _, _, next_mark, next_token] = words_of_member(&world, 0, 1);
-    world.release(all[0], lock);
-    world.deliver_to_node(all[0], 0);
-    let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
+    let message = message_of_a_hand_over(&mut world, &all, lock, &channel);
     assert!(message.contains(&mark) && message.contains(&token), "{message}");
     assert!(!message.contains(&next_mark) && !message.contains(&next_token[12..]), "{message}");
     assert!(message.contains(&next_token[..12]), "the beginning of the token names it");

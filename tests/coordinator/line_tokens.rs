@@ -3,12 +3,11 @@
 
 use std::time::Duration;
 
-use redlatch::proto::NodeId;
 use redlatch::testing::master::Restart;
 use redlatch::{AutoExtend, Error, Lock, LockOptions, LockUpdateKind};
 
 use super::line::{LONG, MS, TTL};
-use super::line_strangers::{last_message, publish, words_of_member};
+use super::line_strangers::{message_of_a_hand_over, publish, words_of_member};
 use super::line_world::{KEY, LINE, World};
 
 /// Whether the client has written a request to the node that was not sent yet.
@@ -78,10 +77,7 @@ fn node_whose_line_works_again_does_not_count_as_one_that_refuses_lines() {
 fn key_that_is_handed_over_to_a_lock_that_was_handed_off_is_not_released() {
     let (mut world, all, lock) = World::with_line(3, 2, TTL);
     world.release(all[0], lock);
-    for node in [0, 1] {
-        world.deliver_to_node(all[0], node);
-        world.deliver_to_client(all[1], node);
-    }
+    world.deliver(all[0], [0, 1], all[1]);
     assert!(fetch(&mut world, all[1]));
     let lock = world.won(all[1]);
     let token = world.call(all[1], |core, now| core.into_token(lock, now)).expect("it is held");
@@ -154,10 +150,7 @@ fn claim_of_three(world: &mut World) -> usize {
     world.cut_off(&[0]);
     world.pass(95 * MS);
     world.release(all[0], lock);
-    for node in 0..3 {
-        world.deliver_to_node(all[0], node);
-        world.deliver_to_client(all[1], node);
-    }
+    world.deliver(all[0], 0..3, all[1]);
     assert!(!fetch(world, all[1]), "it claims");
     assert_eq!(world.core(all[1]).stats().claims, 1);
     all[1]
@@ -184,10 +177,7 @@ fn node_that_has_not_answered_two_claims_is_not_asked_a_third() {
     world.cut_off(&[0, 1, 2]);
     world.pause_all_clients();
     world.release(all[0], lock);
-    for node in [0, 1] {
-        world.deliver_to_node(all[0], node);
-        world.deliver_to_client(all[1], node);
-    }
+    world.deliver(all[0], [0, 1], all[1]);
     for claims in 1..=4 {
         while world.core(all[1]).stats().claims < claims {
             world.pass(MS);
@@ -211,10 +201,7 @@ fn won_before_its_poll_is_executed() -> (World, usize, Lock) {
     world.pass(95 * MS);
     assert!(is_asked(&world, all[1], 0), "it polls");
     world.release(all[0], lock);
-    for node in 0..3 {
-        world.deliver_to_node(all[0], node);
-        world.deliver_to_client(all[1], node);
-    }
+    world.deliver(all[0], 0..3, all[1]);
     assert!(fetch(&mut world, all[1]));
     let lock = world.won(all[1]);
     world.run(0, &[b"SET", KEY, b"other", b"PX", b"60000"]);
@@ -264,8 +251,7 @@ fn hand_over_by_a_node_in_quarantine_to_a_held_lock_is_no_vote_in_an_extend() {
     while world.value(2) != world.value(0) {
         world.pass(MS);
     }
-    let state = world.core(all[1]).node_state(NodeId::new(2));
-    assert!(matches!(state, redlatch::NodeState::Quarantined(_)), "{state:?}");
+    world.assert_quarantined(all[1], 2);
     world.cut_off(&[0]);
     extend(&mut world);
     let extended = world.done[all[1]].pop();
@@ -299,9 +285,7 @@ fn hand_over_to_an_earlier_token_of_the_same_client_is_no_vote() {
 fn message_that_is_repeated_causes_one_poll_with_a_new_mark() {
     let (mut world, all, lock) = World::with_line(3, 2, TTL);
     let [_, _, channel, _, token] = words_of_member(&world, 0, 0);
-    world.release(all[0], lock);
-    world.deliver_to_node(all[0], 0);
-    let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
+    let message = message_of_a_hand_over(&mut world, &all, lock, &channel);
     world.deliver_to_client(all[1], 0);
     assert!(!is_asked(&world, all[1], 0));
     for _ in 0..3 {
@@ -350,8 +334,7 @@ fn key_that_was_handed_over_counts_after_a_restart_of_its_node() {
     let lock = world.won(waiter);
     world.restart(0, Restart::WithData);
     world.pass(600 * MS);
-    let state = world.core(waiter).node_state(NodeId::new(0));
-    assert!(matches!(state, redlatch::NodeState::Quarantined(_)), "{state:?}");
+    world.assert_quarantined(waiter, 0);
     world.cut_off(&[1]);
     world.call(waiter, |core, now| core.extend(&lock, ttl, 3, now)).expect("it is held");
     world.settle();
@@ -433,10 +416,7 @@ fn node_that_was_not_claimed_counts_only_for_its_hand_over() {
     let (mut world, all, lock) = World::with_line(3, 2, LONG);
     world.pause_all_clients();
     world.release(all[0], lock);
-    for node in 0..3 {
-        world.deliver_to_node(all[0], node);
-        world.deliver_to_client(all[1], node);
-    }
+    world.deliver(all[0], 0..3, all[1]);
     world.settle();
     let lock = world.won(all[1]);
     world.pass(250 * MS);
@@ -447,8 +427,7 @@ fn node_that_was_not_claimed_counts_only_for_its_hand_over() {
     world.run(2, &[b"SET", KEY, token.as_bytes(), b"PX", b"10000"]);
     world.restart(2, Restart::WithData);
     world.pass(500 * MS);
-    let state = world.core(all[1]).node_state(NodeId::new(2));
-    assert!(matches!(state, redlatch::NodeState::Quarantined(_)), "{state:?}");
+    world.assert_quarantined(all[1], 2);
     world.cut_off(&[0]);
     world.call(all[1], |core, now| core.extend(&lock, LONG, 3, now)).expect("it is held");
     world.settle();
@@ -471,10 +450,7 @@ fn lock_that_is_won_by_a_poll_after_a_lost_claim_warns_as_early_as_others() {
     world.settle();
     world.pause_all_clients();
     world.release(holder, lock);
-    for node in 0..3 {
-        world.deliver_to_node(holder, node);
-        world.deliver_to_client(waiter, node);
-    }
+    world.deliver(holder, 0..3, waiter);
     assert_eq!(world.core(waiter).stats().claims, 1);
     (0..3).for_each(|node| world.deliver_to_node(waiter, node));
     world.cut_off(&[0, 1, 2]);

@@ -334,10 +334,7 @@ fn a_poll_that_creates_the_key_anew_on_a_flushed_node_confirms_nothing() {
     };
     assert!(polls(&world).iter().all(|&length| length > 0), "{:?}", polls(&world));
     world.release(all[0], lock);
-    for node in [0, 1] {
-        world.deliver_to_node(all[0], node);
-        world.deliver_to_client(all[1], node);
-    }
+    world.deliver(all[0], [0, 1], all[1]);
     world.take_done(all[1]);
     let lock = world.won(all[1]);
 
@@ -378,8 +375,7 @@ fn hand_over_does_not_count_after_a_later_poll_created_the_key() {
     world.cut_off(&[]);
     world.pass(20 * MS);
     let lock = world.won(all[1]);
-    let state = world.core(all[1]).node_state(NodeId::new(1));
-    assert!(matches!(state, redlatch::NodeState::Quarantined(_)), "{state:?}");
+    world.assert_quarantined(all[1], 1);
     world.cut_off(&[0]);
     world.call(all[1], |core, now| core.extend(&lock, TTL, 3, now)).expect("it is held");
     world.settle();
@@ -424,8 +420,7 @@ fn late_answer_to_a_poll_counts_only_for_the_ttl_that_it_reports() {
     world.restart(2, Restart::WithData);
     world.cut_off(&[]);
     world.pass(500 * MS);
-    let state = world.core(all[1]).node_state(NodeId::new(2));
-    assert!(matches!(state, redlatch::NodeState::Quarantined(_)), "{state:?}");
+    world.assert_quarantined(all[1], 2);
     world.cut_off(&[0]);
     world.call(all[1], |core, now| core.extend(&lock, LONG, 4, now)).expect("it is held");
     world.settle();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use redlatch::proto::{Coordinator, Instant, NodeSettings, Settings};
 use redlatch::testing::master::Trouble;
 use redlatch::testing::net::Net;
-use redlatch::{Completion, Error, Lock, LockOptions, Op, Outcome};
+use redlatch::{Completion, Error, Lock, LockOptions, NodeId, NodeState, Op, Outcome};
 
 pub const KEY: &[u8] = b"k";
 pub const LINE: &[u8] = b"redlatch:line:{k}";
@@ -165,6 +165,21 @@ impl World {
     pub fn win_and_release(&mut self, client: usize) {
         let lock = self.won(client);
         self.release_and_settle(client, lock);
+    }
+
+    /// The nodes execute what the first client sent, and the other client reads what they then
+    /// sent to it.
+    pub fn deliver(&mut self, from: usize, nodes: impl IntoIterator<Item = usize>, to: usize) {
+        for node in nodes {
+            self.deliver_to_node(from, node);
+            self.deliver_to_client(to, node);
+        }
+    }
+
+    #[track_caller]
+    pub fn assert_quarantined(&self, client: usize, node: usize) {
+        let state = self.core(client).node_state(NodeId::new(node));
+        assert!(matches!(state, NodeState::Quarantined(_)), "{state:?}");
     }
 
     /// Fetches the completions of a client into `done`.

@@ -92,20 +92,16 @@ fn a_second_promotion_between_two_connections_is_seen() {
     let promoted = format!("{INFO_REPLID}second_repl_offset:88\r\n");
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), &promoted);
     assert_eq!(bench.node_state(0), NodeState::Ready);
-    bench.lose(0);
-    bench.pass(millis(600));
     bench.set_info(0, &promoted.replace("HHH", "III"));
-    bench.connect(0);
+    bench.reconnect(0);
     assert_eq!(quarantine_of(&mut bench), Some((MEMORY, QuarantineReason::Promoted)));
 }
 
 #[test]
 fn a_flush_between_two_connections_is_seen() {
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
-    bench.lose(0);
-    bench.pass(millis(600));
     bench.markers[0] = Some(String::new());
-    bench.connect(0);
+    bench.reconnect(0);
     assert_eq!(quarantine_of(&mut bench), Some((MEMORY, QuarantineReason::Unmarked)));
 }
 
@@ -187,8 +183,7 @@ fn vouch_does_not_cover_what_a_node_forgets_later() {
     bench.sent(0);
     // The flush deleted the marker, so the script of `vouch` wrote none.
     bench.reply(0, &format!("{FLUSH}_\r\n"));
-    let error = bench.refused();
-    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+    bench.no_quorum();
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
 }
 
@@ -216,18 +211,14 @@ fn an_operator_vouches_only_in_the_place_of_the_marker_that_was_seen() {
 #[test]
 fn no_operator_vouches_for_a_node_whose_marker_was_never_seen() {
     let mut bench = Bench::of_settings(settings(RestartGuard::On), &[Some(String::new())], NOW);
-    bench.open(0);
-    let sent = bench.sent(0);
-    let replies: String = sent.iter().map(|c| bench.handshake_reply(0, c)).collect();
-    bench.reply(0, &replies);
+    bench.shake_hands(0);
     bench.answer_to(["EVAL"], [0], "-OOM no\r\n");
     bench.sent(0);
     bench.core.vouch(7, bench.now).unwrap();
     let sent = bench.sent(0);
     assert_eq!(sent[0][5], "0", "the time of the marker that it replaces: there is none");
     bench.reply(0, "_\r\n");
-    let error = bench.refused();
-    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+    bench.no_quorum();
 }
 
 #[test]
@@ -317,10 +308,7 @@ fn a_marker_that_cannot_be_written_for_a_while_is_no_reason_to_trust() {
                    -MISCONF Redis is configured to save RDB snapshots\r\n";
     for refusal in ["-OOM no\r\n", "-MISCONF no\r\n", wrapped] {
         let mut bench = Bench::of_settings(settings(RestartGuard::On), &[Some(String::new())], NOW);
-        bench.open(0);
-        let sent = bench.sent(0);
-        let replies: String = sent.iter().map(|c| bench.handshake_reply(0, c)).collect();
-        bench.reply(0, &replies);
+        bench.shake_hands(0);
         bench.answer_to(["EVAL"], [0], refusal);
         assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)), "{refusal}");
     }
@@ -354,10 +342,8 @@ fn a_new_replication_history_without_a_promotion_costs_nothing() {
         assert!(written.ends_with(&format!("{}{end}", MICROS - 2 * MINUTE)), "{written}");
     }
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
-    bench.lose(0);
-    bench.pass(millis(600));
     bench.set_info(0, &info);
-    bench.connect(0);
+    bench.reconnect(0);
     assert_eq!(quarantine_of(&mut bench), None, "also for a client that knew the node");
     // A node reports for only an hour that it was promoted. A client with longer ttls cannot rely
     // on that, so it assumes a promotion.
@@ -408,7 +394,7 @@ fn vouch_ends_at_the_node_timeout_with_the_reply_of_each_node() {
     bench.reply(1, "-NOPERM no\r\n");
     assert!(bench.completion().is_none(), "node 2 may answer yet");
     bench.pass(millis(50));
-    let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
+    let report = bench.no_quorum();
     let said: Vec<NodeReply> = report.nodes.iter().map(|node| node.reply).collect();
     let failed = [NodeReply::Failed(NodeError::NoPermission), NodeReply::Failed(NodeError::Silent)];
     assert_eq!(said, [NodeReply::Granted, failed[0], failed[1]]);
@@ -448,7 +434,7 @@ fn vouch_does_not_cover_what_a_node_forgets_before_its_answer_is_read() {
     let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
     bench.core.vouch(7, bench.now).unwrap();
     bench.answer([0], &format!("{FLUSH}{}", bulk(&marker(0, " vouched").unwrap())));
-    let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
+    let report = bench.no_quorum();
     assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::Quarantined));
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
 }
@@ -458,8 +444,7 @@ fn vouch_needs_the_marker_of_an_operator_in_the_answer() {
     let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
     bench.core.vouch(7, bench.now).unwrap();
     bench.answer([0], &bulk(&marker(0, "").unwrap()));
-    let error = bench.refused();
-    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+    bench.no_quorum();
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
 }
 
@@ -475,7 +460,7 @@ fn vouch_is_refused_where_no_marker_can_name_the_node() {
         bench.sent(0);
         bench.core.vouch(7, bench.now).unwrap();
         assert!(bench.sent(0).is_empty());
-        let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
+        let report = bench.no_quorum();
         assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::NoPermission));
     }
 }

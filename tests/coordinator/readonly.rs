@@ -65,7 +65,7 @@ fn a_report_has_the_words_of_a_node_that_refused_and_of_one_that_became_a_replic
         "_\r\n",
     ];
     bench.answer_each(replies.into_iter().enumerate());
-    let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
+    let report = bench.no_quorum();
     let details: Vec<_> = report.nodes.iter().map(|node| node.detail.as_deref()).collect();
     let oom = "OOM command not allowed";
     let replica = "READONLY You cannot write against a read only replica.";
@@ -73,8 +73,7 @@ fn a_report_has_the_words_of_a_node_that_refused_and_of_one_that_became_a_replic
     // A later report must not explain the lost connection of node 0 by its earlier error.
     bench.lose(0);
     bench.acquire();
-    let done = bench.completion().expect("one of three is left");
-    let Err(Error::NoQuorum(report)) = done.result else { panic!("{:?}", done.result) };
+    let report = bench.no_quorum();
     let details: Vec<_> = report.nodes.iter().map(|node| node.detail.as_deref()).collect();
     assert_eq!(details, [Some("reset"), Some(replica), None]);
 }
@@ -86,7 +85,7 @@ fn a_report_does_not_explain_an_answer_by_the_loss_of_the_connection_after_it() 
     bench.answer([0], "-OOM command not allowed\r\n");
     bench.lose(0);
     bench.answer([1], "-OOM command not allowed\r\n");
-    let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
+    let report = bench.no_quorum();
     assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::OutOfMemory));
     assert_ne!(report.nodes[0].detail.as_deref(), Some("reset"));
 }

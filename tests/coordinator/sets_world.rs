@@ -109,10 +109,7 @@ pub fn held_by_two(world: &mut World) -> (usize, Lock, usize) {
     let lock = won_in_line(world, holder, b"b");
     ask_for(world, set, &[b"a", b"b"]);
     world.release(holder, lock);
-    for node in [0, 1] {
-        world.deliver_to_node(holder, node);
-        world.deliver_to_client(set, node);
-    }
+    world.deliver(holder, [0, 1], set);
     world.stop(holder);
     world.settle();
     let lock = world.won(set);

@@ -27,9 +27,7 @@ fn an_acquire_is_held_until_a_quorum_is_connected() {
     let sent = bench.connect(2);
     assert_eq!(sent[0][0], "SET", "{sent:?}");
     bench.assert_sent(0..2, ["SET"]);
-    for node in 0..3 {
-        bench.reply(node, "+OK\r\n");
-    }
+    (0..3).for_each(|node| bench.reply(node, "+OK\r\n"));
     let lock = bench.won();
     // The deadline counts from the end of the hold, and not from the call.
     assert_eq!(bench.core.remaining(&lock, bench.now), TTL - millis(102));
@@ -43,8 +41,7 @@ fn an_acquire_is_held_no_longer_than_the_connect_timeout() {
     bench.pass(millis(999));
     assert!(bench.completion().is_none());
     bench.pass(millis(1));
-    let done = bench.completion().expect("the connect timeout has passed");
-    let Err(Error::NoQuorum(report)) = done.result else { panic!("{:?}", done.result) };
+    let report = bench.no_quorum();
     assert_eq!(report.nodes[1].reply, NodeReply::Failed(NodeError::Unreachable));
     assert_eq!(bench.names(0), [] as [&str; 0], "a minority is not asked");
     bench.assert_idle();
@@ -71,15 +68,13 @@ fn report_of_a_node_that_is_not_connected_names_the_step_and_the_time() {
     bench.sent(6);
     bench.pass(millis(400));
     (0..4).for_each(|node| refuse(&mut bench, node));
-    let done = bench.completion().expect("the other three are no quorum");
-    let Err(Error::NoQuorum(report)) = done.result else { panic!("{:?}", done.result) };
+    let report = bench.no_quorum();
     let details = report.nodes[4..].iter().map(|node| node.detail.as_deref().unwrap_or(""));
     let waiting = |step| format!("waiting for {step} for 400.0ms");
     assert_eq!(details.collect::<Vec<_>>(), ["TCP", "TLS", "HELLO"].map(waiting));
     bench.pass(millis(600));
     bench.acquire();
-    let done = bench.completion().expect("none is connected");
-    let Err(Error::NoQuorum(report)) = done.result else { panic!("{:?}", done.result) };
+    let report = bench.no_quorum();
     for (node, step) in [(4, "TCP"), (5, "TLS"), (6, "HELLO")] {
         let detail = report.nodes[node].detail.as_deref();
         let words = format!("no answer to {step} within the connect timeout of 1s");
@@ -168,8 +163,7 @@ fn a_node_that_stops_during_the_handshake_is_reported_with_the_step_that_it_did_
     // The node answers HELLO and CLIENT TRACKING, and then nothing: INFO is next.
     bench.reply(0, "%1\r\n$2\r\nid\r\n:1\r\n+OK\r\n");
     bench.pass(Duration::from_secs(1));
-    let done = bench.completion().expect("the connect timeout has passed");
-    let Err(Error::NoQuorum(report)) = done.result else { panic!("{:?}", done.result) };
+    let report = bench.no_quorum();
     let words = "no answer to INFO within the connect timeout of 1s";
     assert_eq!(report.nodes[0].detail.as_deref(), Some(words));
 }
