@@ -74,8 +74,7 @@ fn inspect_sees_free_held_split_and_endless_keys_and_changes_nothing() {
 
 #[test]
 fn a_value_of_any_length_is_seen_by_its_beginning() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let long = "x".repeat(3 << 20);
     assert!(fleet[0].command(&["SET", "a", long.as_str()]).is_ok());
     assert!(fleet[1].command(&["SET", "a", ""]).is_ok());

@@ -108,8 +108,7 @@ fn loss_is_reported_before_the_deadline_when_a_majority_is_killed() {
 
 #[test]
 fn loss_is_reported_at_once_when_a_majority_of_keys_is_deleted() {
-    let fleet = Fleet::start(5);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(5);
     for round in 0..5 {
         let guard = client.lock("a", kept(LONG)).unwrap();
         client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
@@ -131,8 +130,7 @@ fn loss_is_reported_at_once_when_a_majority_of_keys_is_deleted() {
 
 #[test]
 fn loss_by_a_flush_of_all_nodes_is_reported_at_once_and_no_key_returns() {
-    let fleet = Fleet::start(5);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(5);
     let guards: Vec<Guard> =
         (0..20).map(|n| client.lock(format!("k{n}"), kept(LONG)).unwrap()).collect();
     client.drive_until(SOON, "all have them", || fleet.keys_everywhere().len() == 100);
@@ -196,8 +194,7 @@ fn loss_by_a_flush_is_found_by_check_if_the_lock_is_renewed_and_else_by_an_exten
 
 #[test]
 fn loss_is_reported_when_the_third_of_five_keys_is_replaced() {
-    let fleet = Fleet::start(5);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(5);
     let replace = |node: usize| {
         assert!(fleet[node].command(&["SET", "a", "another's", "PX", "60000"]).is_ok());
     };
@@ -320,8 +317,7 @@ fn an_extend_whose_answers_are_read_after_the_old_deadline_is_lost_and_leaves_no
 }
 
 fn answers_are_read_late(ttl: Duration) {
-    let fleet = Fleet::start(3);
-    let mut embedded = Loop::ready(config(&fleet));
+    let (fleet, mut embedded) = fleet_and_loop(3);
     embedded.engine.acquire("a", LockOptions::once(ttl), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
     eventually(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
@@ -345,8 +341,7 @@ fn answers_are_read_late(ttl: Duration) {
 
 #[test]
 fn loss_that_another_call_found_is_reported_by_the_next_check() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     for look_first in [true, false] {
         let guard = client.lock("a", kept(millis(500))).unwrap();
         let mut other = client.lock("b", millis(500)).unwrap();
@@ -371,8 +366,7 @@ fn no_check_confirms_a_lock_past_its_deadline_when_its_report_comes_late() {
 }
 
 fn no_check_confirms(ttl: Duration) {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let options = [LockOptions::new(ttl), kept(ttl)];
     for (stopped, options) in [0, 2].iter().flat_map(|n| options.iter().map(move |it| (*n, it))) {
         client.wait_ready(3);
@@ -424,8 +418,7 @@ fn no_check_confirms_a_lock_by_a_renewal_whose_answers_are_read_past_its_deadlin
 
 #[test]
 fn loss_of_a_lock_without_auto_extend_is_an_event_too() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let guard = client.lock("a", millis(300)).unwrap();
     let other = client.lock("b", 2 * TTL).unwrap();
     let start = Instant::now();
@@ -453,8 +446,7 @@ fn loss_of_a_lock_without_auto_extend_is_an_event_too() {
 
 #[test]
 fn loss_that_an_extend_finds_is_an_event_and_the_answer_of_every_check() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let mut guard = client.lock("a", TTL).unwrap();
     client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     fleet.iter().for_each(|node| drop(node.command(&["DEL", "a"])));

@@ -98,16 +98,14 @@ fn is_others(value: Vec<u8>) -> bool {
 
 #[test]
 fn release_ends_by_what_the_nodes_hold_and_not_by_their_order() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     play(&client, &fleet, &["a"], Way::Lock);
     play(&client, &fleet, &["a"], Way::Token);
 }
 
 #[test]
 fn release_of_a_set_or_in_line_ends_by_what_the_nodes_hold_and_not_by_their_order() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     play(&client, &fleet, &["a", "b"], Way::Lock);
     play(&client, &fleet, &["a"], Way::InLine);
     assert!(client.stats().handed_over > 0, "it stood in line");

@@ -30,8 +30,7 @@ fn auto_extend_does_not_succeed_on_one_master_and_its_replicas() {
 
 #[test]
 fn extend_does_not_count_a_replica_whose_copy_lives_long_enough_already() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let mut guard = client.try_lock("a", 2 * TTL).unwrap();
     for node in [1, 2] {
         let port = fleet[0].port().to_string();

@@ -194,8 +194,7 @@ fn check_what_is_left(fleet: &Fleet, client: &SharedClient, before: Gauges, tall
 
 #[test]
 fn futures_are_dropped_anywhere_by_hand() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let (before, tally) = (client.gauges(), Arc::default());
     run_all(cuts(&client, &tally), AT_ONCE);
     check_what_is_left(&fleet, &client, before, &tally);
@@ -275,8 +274,7 @@ fn granted(client: &SharedClient, options: LockOptions) -> Task<impl Future + Un
 
 #[test]
 fn a_grant_that_no_caller_took_is_released() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let before = client.gauges();
     for options in [LockOptions::new(TTL), LockOptions::new(TTL).auto_extend(10 * TTL)] {
         let task = granted(&client, options);
@@ -299,8 +297,7 @@ fn a_grant_that_no_caller_took_is_released() {
 
 #[test]
 fn a_waiter_that_goes_leaves_its_place_to_the_next() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let before = client.gauges();
     let guard = client.lock("a", TTL).wait().unwrap();
     let mut waiters: Vec<_> = (0..10).map(|_| Task::new(client.lock("a", TTL))).collect();

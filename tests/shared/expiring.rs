@@ -152,8 +152,7 @@ fn expiring_is_ready_at_once_for_the_first_caller_that_comes_late() {
 
 #[test]
 fn expiring_leaves_nothing_when_it_is_dropped() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let mut guard = client.lock("a", TTL).wait().unwrap();
     let mut stays = Task::new(guard.expiring());
     assert!(stays.poll().is_pending());
@@ -175,8 +174,7 @@ fn expiring_leaves_nothing_when_it_is_dropped() {
 
 #[test]
 fn expiring_returns_why_the_lock_is_over_before_its_warning() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let held = ["lost", "released", "given", "closed"].map(|key| {
         let guard = client.lock(key, TTL).wait().unwrap();
         let mut expiring = Task::new(guard.expiring());

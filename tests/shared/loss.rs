@@ -17,8 +17,7 @@ fn delete_everywhere(fleet: &Fleet, key: &str) {
 
 #[test]
 fn a_loss_that_an_extend_finds_is_seen_though_nobody_waits_for_the_extend() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let before = client.gauges();
     for is_dropped in [true, false] {
         let mut guard = client.lock("a", TTL).wait().unwrap();
@@ -44,8 +43,7 @@ fn a_loss_that_an_extend_finds_is_seen_though_nobody_waits_for_the_extend() {
 
 #[test]
 fn an_extend_that_is_dropped_goes_on_and_the_next_takes_its_place() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let before = client.gauges();
     let mut guard = client.lock("a", TTL).wait().unwrap();
     for factor in 2..20 {
@@ -68,8 +66,7 @@ fn an_extend_that_is_dropped_goes_on_and_the_next_takes_its_place() {
 
 #[test]
 fn an_extend_that_cannot_be_changes_nothing_of_the_one_before() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let mut guard = client.lock("a", TTL).wait().unwrap();
     delete_everywhere(&fleet, "a");
     fleet.iter().for_each(|node| node.stop());
@@ -84,8 +81,7 @@ fn an_extend_that_cannot_be_changes_nothing_of_the_one_before() {
 
 #[test]
 fn a_watcher_of_a_lock_leaves_nothing_when_it_is_dropped() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (_fleet, client) = fleet_and_client(3);
     let guard = client.lock("a", LockOptions::new(TTL).auto_extend(10 * TTL)).wait().unwrap();
     let mut stays = Task::new(guard.lost());
     assert!(stays.poll().is_pending());
@@ -102,8 +98,7 @@ fn a_watcher_of_a_lock_leaves_nothing_when_it_is_dropped() {
 
 #[test]
 fn loss_waiter_does_not_change_the_auto_extension() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (_fleet, client) = fleet_and_client(3);
     let ttl = 12 * SECOND;
     let mut guards = Vec::new();
     let stop = Arc::new(AtomicBool::new(false));
@@ -149,8 +144,7 @@ fn loss_waiter_does_not_change_the_auto_extension() {
 
 #[test]
 fn a_call_of_close_leaves_nothing_when_it_is_dropped() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let held = client.lock("a", TTL).wait().unwrap();
     fleet[0].stop();
     let mut stays = Task::new(client.close(600 * SECOND));
@@ -179,8 +173,7 @@ fn a_call_of_close_leaves_nothing_when_it_is_dropped() {
 
 #[test]
 fn close_of_several_callers_ends_at_the_shortest_timeout() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let held = client.lock("a", TTL).wait().unwrap();
     fleet[0].stop();
     let mut patient = Task::new(client.close(600 * SECOND));
@@ -195,8 +188,7 @@ fn close_of_several_callers_ends_at_the_shortest_timeout() {
 
 #[test]
 fn client_that_closes_refuses_new_requests() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let held = client.lock("a", TTL).wait().unwrap();
     fleet[0].stop();
     let mut closing = Task::new(client.close(600 * SECOND));
@@ -214,8 +206,7 @@ fn client_that_closes_refuses_new_requests() {
 
 #[test]
 fn a_watcher_of_a_lock_is_woken_by_the_end_of_its_client() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (_fleet, client) = fleet_and_client(3);
     let kept = LockOptions::new(TTL).auto_extend(10 * TTL);
     let guards = [("a", kept), ("b", LockOptions::new(TTL))]
         .map(|(key, options)| client.lock(key, options).wait().unwrap());
@@ -256,8 +247,7 @@ fn a_loss_that_comes_after_a_refusal_is_seen_though_nobody_waits_for_it() {
 
 #[test]
 fn loss_of_a_lock_without_auto_extend_has_its_reason_with_and_without_a_waiter() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let before = client.gauges();
     // A ttl of 9 ms is too short for renewals.
     for ttl in [millis(9), millis(400)] {
@@ -284,8 +274,7 @@ fn loss_of_a_lock_without_auto_extend_has_its_reason_with_and_without_a_waiter()
 
 #[test]
 fn loss_of_a_lock_without_auto_extend_is_noticed_at_once_during_a_wait_for_it() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let before = client.gauges();
     let guard = client.lock("a", TTL).wait().unwrap();
     let mut lost = Task::new(guard.lost());
@@ -303,8 +292,7 @@ fn loss_of_a_lock_without_auto_extend_is_noticed_at_once_during_a_wait_for_it() 
 
 #[test]
 fn loss_of_one_lock_is_not_that_of_the_next_one_in_its_place() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     for number in 0..200 {
         let short = client.try_lock(format!("short:{number}"), millis(8)).wait();
         let next = short.map(|short| {
