@@ -68,28 +68,25 @@ const SHORT: Duration = Duration::from_millis(40);
 const USABLE: Duration = Duration::from_micros(37_600);
 
 #[test]
-fn extend_by_token_that_is_decided_at_its_deadline_is_no_extend() {
-    for (after, good) in [(USABLE - Duration::from_nanos(1), true), (USABLE, false)] {
+fn extend_by_token_that_is_decided_or_fetched_at_its_deadline_is_no_extend() {
+    let just_before = USABLE - Duration::from_nanos(1);
+    for (step, after, good) in [
+        ("decided", just_before, true),
+        ("decided", USABLE, false),
+        ("fetched", just_before, true),
+        ("fetched", USABLE, false),
+    ] {
         let mut bench = Bench::quiet(3);
         extend(&mut bench, SHORT);
-        bench.now = bench.now.saturating_add(after);
+        let late = bench.now.saturating_add(after);
+        if step == "decided" {
+            bench.now = late;
+        }
         answer(&mut bench, &[":1\r\n", ":1\r\n"]);
+        bench.now = late;
         let result = bench.completion().expect("it is decided").result;
         let expired = matches!(result, Err(Error::Lost { reason: LostReason::Expired, .. }));
-        assert_eq!((result.is_ok(), expired), (good, !good), "{result:?}");
-    }
-}
-
-#[test]
-fn extend_by_token_that_is_fetched_at_its_deadline_is_no_extend() {
-    for (after, good) in [(USABLE - Duration::from_nanos(1), true), (USABLE, false)] {
-        let mut bench = Bench::quiet(3);
-        extend(&mut bench, SHORT);
-        answer(&mut bench, &[":1\r\n", ":1\r\n"]);
-        bench.now = bench.now.saturating_add(after);
-        let result = bench.completion().expect("it is decided").result;
-        let expired = matches!(result, Err(Error::Lost { reason: LostReason::Expired, .. }));
-        assert_eq!((result.is_ok(), expired), (good, !good), "{result:?}");
+        assert_eq!((result.is_ok(), expired), (good, !good), "{step} after {after:?}: {result:?}");
     }
 }
 

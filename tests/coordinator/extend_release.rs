@@ -372,23 +372,6 @@ fn release_does_not_wait_for_a_node_that_keeps_failing() {
 }
 
 #[test]
-fn release_by_a_native_command_asks_whose_key_it_is_only_for_a_caller_that_waits() {
-    let native = "*2\r\n*1\r\n$7\r\ndelifeq\r\n_\r\n";
-    for waits in [true, false] {
-        let mut bench = Bench::of(1, INFO_OLD, native, |s| s.probe_interval = TTL * 100);
-        let lock = bench.hold(&[0]);
-        if waits {
-            bench.core.release(lock, 3, bench.now);
-        } else {
-            bench.core.release_nowait(&lock, bench.now);
-        }
-        bench.answer_to(["DELIFEQ"], [0], ":0\r\n");
-        let expected: &[&str] = if waits { &["EXISTS"] } else { &[] };
-        assert_eq!(bench.names(0), expected);
-    }
-}
-
-#[test]
 fn release_whose_answers_differ_waits_for_the_node_that_decides() {
     let cases = [
         ([0, 1, 2], "1 0 1", Some(ReleaseOutcome::Released)),

@@ -30,15 +30,6 @@ fn after_a_won_extend_a_node_that_lost_the_key_gets_it_again_and_counts() {
 }
 
 #[test]
-fn a_node_that_answers_after_the_majority_is_healed_too() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1]);
-    bench.answer([2], "$-1\r\n");
-    assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
-    assert_eq!(bench.names(2), ["SET"]);
-}
-
-#[test]
 fn heal_waits_until_another_clients_key_is_gone() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redlatch::proto::NodeId;
 use redlatch::testing::master::Trouble;
-use redlatch::{LockOptions, LockToken, NodeError, Outcome, Stats};
+use redlatch::{LockOptions, NodeError, Outcome, Stats};
 
 use super::line::{LONG, MS, TTL};
 use super::line_world::{KEY, LINE, World};
@@ -186,33 +186,6 @@ fn lock_of_a_request_whose_lines_were_refused_is_released_as_a_plain_one() {
     world.release_and_settle(client, lock);
     assert_eq!(refusals(&world), before);
     world.assert_clean();
-}
-
-/// The client asks again soon after a long hold, so its new token is one of a key that is handed
-/// over. The nodes refuse this hand-over.
-#[test]
-fn a_client_without_the_rights_of_the_line_leaves_no_key_when_it_is_closed() {
-    for (answers_are_read, command) in
-        [(false, "zrange"), (true, "zrange"), (false, "zrem"), (true, "zrem")]
-    {
-        let mut world = World::new(3);
-        let client = world.client();
-        let lock = world.acquire(client, LONG);
-        world.pass(20 * MS);
-        world.release_and_settle(client, lock);
-        world.all_suffer(&denied(command));
-        world.ask(client, LONG);
-        for node in 0..3 {
-            world.deliver_to_node(client, node);
-            if answers_are_read {
-                world.deliver_to_client(client, node);
-            }
-        }
-        assert!(values(&world).iter().all(|value| LockToken::value_hands_over(value.as_bytes())));
-        world.call(client, |core, now| core.close(now));
-        (0..3).for_each(|node| world.deliver_to_node(client, node));
-        assert_eq!(values(&world), [""; 3], "{command}");
-    }
 }
 
 #[test]

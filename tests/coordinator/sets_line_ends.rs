@@ -135,23 +135,31 @@ fn release_of_a_set_takes_its_token_out_of_the_line_of_an_earlier_key() {
     assert_nothing_left(&world);
 }
 
-/// The client asks for a set again soon after a long hold, so its token says that a release hands
-/// the keys over. The nodes do not permit the user the commands of the line.
+/// The client asks for its keys again soon after a long hold, so its token says that a release hands
+/// them over. The nodes do not permit the user the commands of the line.
 #[test]
-fn client_without_the_rights_of_the_line_leaves_no_set_when_it_is_closed() {
-    for (answers_are_read, command) in
-        [(false, "zrange"), (true, "zrange"), (false, "zrem"), (true, "zrem")]
-    {
+fn client_without_the_rights_of_the_line_leaves_no_key_when_it_is_closed() {
+    let keys: [&[&[u8]]; 2] = [&[b"a"], &[b"a", b"b"]];
+    let cases = keys.into_iter().flat_map(|keys| {
+        [
+            (keys, "zrange", false),
+            (keys, "zrange", true),
+            (keys, "zrem", false),
+            (keys, "zrem", true),
+        ]
+    });
+    for (keys, command, answers_are_read) in cases {
+        let case = format!("{} keys, {command}, answers read: {answers_are_read}", keys.len());
         let mut world = World::new(3);
         let client = world.client();
-        ask_for(&mut world, client, &[b"a", b"b"]);
+        ask_for(&mut world, client, keys);
         let lock = world.won(client);
         world.pass(20 * MS);
         world.release_and_settle(client, lock);
         let reply = format!("-NOPERM no permissions to run the '{command}' command\r\n");
         let denied = Trouble::Answers { commands: vec![command.into()], reply: reply.into() };
         world.all_suffer(&denied);
-        ask_with(&mut world, client, &[b"a", b"b"], LockOptions::new(LONG));
+        ask_with(&mut world, client, keys, LockOptions::new(LONG));
         for node in 0..3 {
             world.deliver_to_node(client, node);
             if answers_are_read {
@@ -159,9 +167,11 @@ fn client_without_the_rights_of_the_line_leaves_no_set_when_it_is_closed() {
             }
         }
         let taken = holder_of(&world, b"a");
-        assert!(taken.iter().all(|value| LockToken::value_hands_over(value.as_bytes())));
+        assert!(taken.iter().all(|value| LockToken::value_hands_over(value.as_bytes())), "{case}");
         world.call(client, |core, now| core.close(now));
         (0..3).for_each(|node| world.deliver_to_node(client, node));
+        let left: Vec<_> = keys.iter().flat_map(|key| holder_of(&world, key)).collect();
+        assert!(left.iter().all(String::is_empty), "{case}: {left:?}");
         assert_nothing_left(&world);
     }
 }

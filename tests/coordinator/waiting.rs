@@ -223,27 +223,22 @@ fn one_attempt_for_a_key_that_this_client_holds_reports_for_how_long() {
 }
 
 #[test]
-fn request_queued_between_two_attempts_without_quorum_ends_with_no_quorum() {
-    let mut bench = Bench::with(3, |settings| settings.retry = (millis(900), millis(900)));
-    bench.lose(0);
-    bench.lose(1);
-    ask_for(&mut bench, 1, WAIT);
-    // The first request pauses until after the end of the second one's wait.
-    ask_for(&mut bench, 2, millis(10));
-    bench.pass(millis(10));
-    let done = bench.completion().expect("its wait is over");
-    assert_eq!(done.data, 2);
-    assert!(matches!(done.result, Err(Error::NoQuorum(_))), "{:?}", done.result);
-}
-
-#[test]
-fn request_queued_during_an_attempt_without_quorum_ends_with_no_quorum() {
-    let mut bench = Bench::with(3, |settings| settings.retry = (millis(900), millis(900)));
-    ask_for(&mut bench, 1, WAIT);
-    ask_for(&mut bench, 2, millis(10));
-    bench.answer(0..3, "-LOADING no\r\n");
-    bench.pass(millis(10));
-    let done = bench.completion().expect("its wait is over");
-    assert_eq!(done.data, 2);
-    assert!(matches!(done.result, Err(Error::NoQuorum(_))), "{:?}", done.result);
+fn request_queued_behind_one_that_finds_no_quorum_ends_with_no_quorum() {
+    for queued in ["during an attempt", "between two attempts"] {
+        let mut bench = Bench::with(3, |settings| settings.retry = (millis(900), millis(900)));
+        if queued == "between two attempts" {
+            bench.lose(0);
+            bench.lose(1);
+        }
+        ask_for(&mut bench, 1, WAIT);
+        // The first request pauses until after the end of the second one's wait.
+        ask_for(&mut bench, 2, millis(10));
+        if queued == "during an attempt" {
+            bench.answer(0..3, "-LOADING no\r\n");
+        }
+        bench.pass(millis(10));
+        let done = bench.completion().expect("its wait is over");
+        assert_eq!(done.data, 2, "{queued}");
+        assert!(matches!(done.result, Err(Error::NoQuorum(_))), "{queued}: {:?}", done.result);
+    }
 }
