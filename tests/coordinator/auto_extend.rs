@@ -12,10 +12,7 @@ const YES: &str = ":1\r\n+OK\r\n:9000\r\n";
 /// Acquires a kept lock on all nodes, which answer the registration of the key, too.
 fn keep(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> Lock {
     let wait = Duration::ZERO;
-    let op = bench
-        .core
-        .acquire(b"k", LockOptions::new(TTL).wait(wait).auto_extend(keep), 7, bench.now)
-        .unwrap();
+    let op = bench.ask(7, LockOptions::new(TTL).wait(wait).auto_extend(keep));
     for node in 0..nodes {
         assert_eq!(bench.names(node), ["SET", "CLIENT", "PTTL"], "in one write");
         bench.reply(node, "+OK\r\n+OK\r\n:9999\r\n");

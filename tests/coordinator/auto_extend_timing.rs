@@ -73,10 +73,7 @@ fn auto_extend_ends_with_max_hold_as_its_reason_at_any_ttl() {
     for hold in 100..140 {
         let mut bench = Bench::quiet(3);
         let (ttl, keep) = (millis(20), AutoExtend::at_most(millis(hold)));
-        bench
-            .core
-            .acquire(b"k", LockOptions::new(ttl).wait(ttl).auto_extend(keep), 7, bench.now)
-            .unwrap();
+        bench.ask(7, LockOptions::new(ttl).wait(ttl).auto_extend(keep));
         let (mut lost, mut renewals) = (None, 0);
         while lost.is_none() {
             for node in 0..3 {
@@ -110,10 +107,7 @@ fn auto_extend_ends_with_max_hold_as_its_reason_at_any_ttl() {
 fn checks_of_the_key_put_no_renewal_off_until_the_lock_is_lost() {
     let mut bench = Bench::quiet(3);
     let (ttl, keep) = (millis(300), AutoExtend::extensions(9));
-    bench
-        .core
-        .acquire(b"k", LockOptions::new(ttl).wait(ttl).auto_extend(keep), 7, bench.now)
-        .unwrap();
+    bench.ask(7, LockOptions::new(ttl).wait(ttl).auto_extend(keep));
     bench.answer(0..3, "+OK\r\n+OK\r\n:299\r\n");
     assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Acquired(_))));
     let mut checked = 0;
@@ -144,10 +138,7 @@ fn no_release_is_written_before_the_deadline_that_the_holder_knows() {
             (settings.node_timeout, settings.reset_after) = (TTL, TTL * 4);
         });
         let keep = AutoExtend::at_most(TTL * 100);
-        bench
-            .core
-            .acquire(b"k", LockOptions::new(ttl).wait(ttl).auto_extend(keep), 7, bench.now)
-            .unwrap();
+        bench.ask(7, LockOptions::new(ttl).wait(ttl).auto_extend(keep));
         bench.answer(0..3, "+OK\r\n");
         let Ok(Outcome::Acquired(lock)) = bench.completion().unwrap().result else { panic!() };
         let deadline = bench.core.deadline(&lock).expect("it is held");

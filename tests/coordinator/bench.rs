@@ -1,6 +1,7 @@
 //! `Bench`: a coordinator, and nodes whose replies the test writes.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Duration;
 
 use redlatch::proto::command::MARK;
@@ -426,7 +427,7 @@ impl Bench {
         self.core.handle_disconnected(NodeId::new(node), "reset", self.now);
     }
 
-    /// Loses the connection, and opens the next one after the back-off. Returns what `connect` does.
+    /// Loses the connection, and opens the next one after the back-off, as `connect` does.
     pub fn reconnect(&mut self, node: usize) -> Vec<Command> {
         self.lose(node);
         self.pass(Duration::from_millis(600));
@@ -450,6 +451,21 @@ impl Bench {
         let key = if number == 0 { "k".to_string() } else { format!("k{number}") };
         let key = key.as_bytes();
         self.core.acquire(key, LockOptions::once(TTL), 1, self.now).expect("it can be asked for")
+    }
+
+    /// Asks for the key `k`.
+    #[track_caller]
+    pub fn ask(&mut self, data: u64, options: LockOptions) -> Op {
+        self.core.acquire(b"k", options, data, self.now).expect("it can be asked for")
+    }
+
+    /// Extends the lock with the grants of these nodes.
+    #[track_caller]
+    pub fn extend(&mut self, lock: &Lock, ttl: Duration, granting: Range<usize>) {
+        self.core.extend(lock, ttl, 2, self.now).expect("it is held");
+        self.answer(granting, ":1\r\n");
+        let done = self.completion().expect("a majority granted it");
+        assert!(matches!(done.result, Ok(Outcome::Extended { .. })), "{done:?}");
     }
 
     pub fn completion(&mut self) -> Option<Completion> {

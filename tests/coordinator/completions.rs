@@ -26,7 +26,7 @@ fn completion_is_reported_once_and_fetched_by_its_op() {
 #[test]
 fn a_lock_that_is_fetched_too_late_is_released_and_asked_for_again() {
     let mut bench = unprobed().without_lines();
-    let op = bench.core.acquire(b"k", LockOptions::new(TTL).wait(2 * TTL), 1, bench.now).unwrap();
+    let op = bench.ask(1, LockOptions::new(TTL).wait(2 * TTL));
     bench.answer_to(["SET"], 0..3, "+OK\r\n");
     assert_eq!(bench.core.poll_ended(), Some((op, 1)));
     bench.now = bench.now.saturating_add(TTL);
@@ -109,7 +109,7 @@ fn release_all_releases_locks_and_ends_requests() {
     let kept = bench.hold(&[0, 1, 2]);
     bench.core.auto_extend(&kept, AutoExtend::extensions(1), bench.now).unwrap();
     bench.acquire();
-    bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 8, bench.now).unwrap();
+    bench.ask(8, LockOptions::new(TTL).wait(TTL));
     (0..3).for_each(|node| drop(bench.sent(node)));
     bench.core.release_all(bench.now);
     for node in 0..3 {

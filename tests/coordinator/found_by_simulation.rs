@@ -38,7 +38,7 @@ fn an_inspection_does_not_wait_for_a_node_that_it_did_not_ask() {
 /// Three nodes, and a kept lock that all of them granted.
 fn kept(keep: AutoExtend) -> (Bench, redlatch::Lock) {
     let mut bench = Bench::new(3);
-    bench.core.acquire(b"k", LockOptions::once(TTL).auto_extend(keep), 1, bench.now).unwrap();
+    bench.ask(1, LockOptions::once(TTL).auto_extend(keep));
     bench.answer_to(["SET", "CLIENT", "PTTL"], 0..3, "+OK\r\n+OK\r\n:10000\r\n");
     match bench.completion().map(|done| done.result) {
         Some(Ok(Outcome::Acquired(lock))) => (bench, lock),
@@ -75,9 +75,8 @@ fn extend_that_began_before_auto_extend_keeps_its_bound() {
     let bound = bench.now.saturating_add(Duration::from_secs(1));
     bench.core.auto_extend(&lock, AutoExtend::at_most(Duration::from_secs(1)), bench.now).unwrap();
     bench.answer([0], ":1\r\n");
-    assert!(
-        matches!(bench.completion().unwrap().result, Ok(Outcome::Extended { deadline }) if deadline == bound)
-    );
+    let extended = bench.completion().unwrap().result;
+    assert_eq!(extended, Ok(Outcome::Extended { deadline: bound }));
     assert_eq!(bench.core.deadline(&lock), Some(bound));
 }
 

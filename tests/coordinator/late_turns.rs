@@ -92,7 +92,7 @@ fn late_turn_repeats_a_request_before_a_silence_that_is_due_later() {
     let mut bench = Bench::with(3, |settings| {
         (settings.retry, settings.probe_interval) = ((millis(10), millis(10)), TTL * 100);
     });
-    bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 1, bench.now).unwrap();
+    bench.ask(1, LockOptions::new(TTL).wait(TTL));
     bench.assert_sent(0..3, ["SET"]);
     (0..2).for_each(|node| bench.reply(node, "-LOADING no\r\n"));
     assert_eq!(bench.names(2), ["EVALSHA"], "the attempt is lost");

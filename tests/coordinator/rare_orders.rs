@@ -62,9 +62,7 @@ fn a_shorter_extend_does_not_end_a_pending_release_earlier() {
     });
     let lock = bench.hold(&[0, 1]);
     assert_eq!(bench.names(2), ["SET"]);
-    bench.core.extend(&lock, millis(1000), 2, bench.now).unwrap();
-    bench.answer(0..2, ":1\r\n");
-    assert!(bench.completion().unwrap().result.is_ok());
+    bench.extend(&lock, millis(1000), 0..2);
     // Node 2 executes the SET, with its ttl of 10 s, only after 9 s. So its key far outlives the
     // lock, and the release has to stay pending for longer than the ttl of the extend.
     bench.pass(millis(9_000));
@@ -263,10 +261,7 @@ fn requests_that_are_lost_after_the_end_of_their_lock_decide_nothing() {
 fn many_flushes_in_one_read_cost_little_more_than_one() {
     let mut bench = Bench::new(3);
     let keep = redlatch::AutoExtend::at_most(NEVER);
-    bench
-        .core
-        .acquire(b"k", LockOptions::new(TTL).wait(TTL).auto_extend(keep), 1, bench.now)
-        .unwrap();
+    bench.ask(1, LockOptions::new(TTL).wait(TTL).auto_extend(keep));
     for _ in 0..20_000 {
         bench.acquire();
     }

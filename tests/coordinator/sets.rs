@@ -192,10 +192,7 @@ fn script_over_a_set_that_a_node_refused_is_sent_by_its_source_again() {
 fn script_that_a_node_forgot_does_not_stop_sha1_of_another_script() {
     let mut bench = Bench::new(1);
     let extends = |bench: &mut Bench| {
-        bench
-            .core
-            .acquire(b"k", LockOptions::once(TTL).fenced(), 1, bench.now)
-            .expect("it is fine");
+        bench.ask(1, LockOptions::once(TTL).fenced());
         drop(bench.sent(0));
         bench.reply(0, ":7\r\n");
         let lock = bench.won();

@@ -135,8 +135,8 @@ fn release_of_a_set_takes_its_token_out_of_the_line_of_an_earlier_key() {
     assert_nothing_left(&world);
 }
 
-/// The client asks for its keys again soon after a long hold, so its token says that a release hands
-/// them over. The nodes do not permit the user the commands of the line.
+/// The client asks for its keys again soon after a long hold, so its token says that a release
+/// hands them over. The nodes do not permit the user the commands of the line.
 #[test]
 fn client_without_the_rights_of_the_line_leaves_no_key_when_it_is_closed() {
     let keys: [&[&[u8]]; 2] = [&[b"a"], &[b"a", b"b"]];

@@ -100,8 +100,8 @@ fn nothing_is_held_after_the_first_handshakes() {
 #[test]
 fn request_that_is_held_at_the_start_can_be_cancelled_and_passes_its_turn_on() {
     let mut bench = Bench::not_connected(3);
-    let first = bench.core.acquire(b"k", LockOptions::once(TTL), 1, bench.now).unwrap();
-    let _second = bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 2, bench.now).unwrap();
+    let first = bench.ask(1, LockOptions::once(TTL));
+    let _second = bench.ask(2, LockOptions::new(TTL).wait(TTL));
     bench.core.cancel(first, bench.now);
     bench.connect(0);
     assert_eq!(bench.connect(1)[0][0], "SET");
@@ -124,8 +124,8 @@ fn an_adopt_is_held_and_stays_an_adopt() {
 #[test]
 fn queued_request_behind_one_that_is_held_ends_with_no_quorum() {
     let mut bench = Bench::not_connected(3);
-    bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 1, bench.now).unwrap();
-    bench.core.acquire(b"k", LockOptions::new(TTL).wait(millis(100)), 2, bench.now).unwrap();
+    bench.ask(1, LockOptions::new(TTL).wait(TTL));
+    bench.ask(2, LockOptions::new(TTL).wait(millis(100)));
     bench.pass(millis(100));
     let done = bench.completion().expect("its wait is over");
     assert_eq!(done.data, 2);
@@ -147,8 +147,8 @@ fn an_acquire_is_held_while_nodes_that_are_ready_and_connecting_can_make_a_quoru
 #[test]
 fn one_attempt_for_a_key_that_waits_for_the_start_reports_that_no_quorum_is_connected() {
     let mut bench = Bench::not_connected(3);
-    bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 1, bench.now).unwrap();
-    bench.core.acquire(b"k", LockOptions::once(TTL), 2, bench.now).unwrap();
+    bench.ask(1, LockOptions::new(TTL).wait(TTL));
+    bench.ask(2, LockOptions::once(TTL));
     let done = bench.completion().expect("it does not wait");
     assert_eq!(done.data, 2);
     assert!(matches!(done.result, Err(Error::NoQuorum(_))), "{:?}", done.result);
