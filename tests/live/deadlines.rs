@@ -10,21 +10,15 @@ fn scripts_that_are_flushed_meanwhile_are_not_noticed() {
     let (fleet, client) = fleet_and_client(5);
     for _ in 0..3 {
         let mut guard = client.try_lock("a", TTL).unwrap();
-        for node in fleet.iter() {
-            node.command(&["SCRIPT", "FLUSH"]);
-        }
+        fleet.command(&["SCRIPT", "FLUSH"]);
         guard.extend(TTL).unwrap();
-        for node in fleet.iter() {
-            node.command(&["SCRIPT", "FLUSH"]);
-        }
+        fleet.command(&["SCRIPT", "FLUSH"]);
         assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
         nothing_is_left(&fleet);
     }
     // No call reads the answer to this release, so it has to work on a node that lacks its script.
     let guard = client.try_lock("a", TTL).unwrap();
-    for node in fleet.iter() {
-        node.command(&["SCRIPT", "FLUSH"]);
-    }
+    fleet.command(&["SCRIPT", "FLUSH"]);
     drop(guard);
     nothing_is_left(&fleet);
 }

@@ -15,10 +15,7 @@ fn a_request_that_is_cancelled_has_no_completion_and_leaves_nothing() {
         embedded.engine.cancel(op);
         embedded.turn();
         assert!(embedded.engine.poll_completion().is_none(), "{turns} turns");
-        eventually(SOON, "nothing is open", || {
-            embedded.turn();
-            embedded.engine.coordinator().open_records() == 0
-        });
+        embedded.turn_until("nothing is open", |engine| engine.coordinator().open_records() == 0);
         nothing_is_left(&fleet);
     }
     assert_eq!(embedded.engine.coordinator().open_ops(), 0);
@@ -38,10 +35,7 @@ fn a_wait_that_is_cancelled_ends_between_two_attempts_too() {
         embedded.engine.cancel(op);
         assert!(embedded.engine.poll_completion().is_none());
     }
-    eventually(SOON, "nothing is open", || {
-        embedded.turn();
-        embedded.engine.coordinator().open_records() == 0
-    });
+    embedded.turn_until("nothing is open", |engine| engine.coordinator().open_records() == 0);
     assert_eq!(embedded.engine.coordinator().open_ops(), 0);
     drop(guard);
     nothing_is_left(&fleet);
@@ -65,10 +59,7 @@ fn a_lock_that_is_forgotten_frees_its_record_at_its_deadline() {
     embedded.engine.acquire("a", LockOptions::once(3 * SECOND), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
     assert_eq!(embedded.engine.coordinator().open_records(), 1);
-    eventually(SOON, "its record is free", || {
-        embedded.turn();
-        embedded.engine.coordinator().open_records() == 0
-    });
+    embedded.turn_until("its record is free", |engine| engine.coordinator().open_records() == 0);
     assert_eq!(embedded.engine.deadline(&lock), None);
     // The new lock may have the slot of the forgotten one, but the old handle must not reach it.
     embedded.engine.acquire("b", LockOptions::once(TTL), 2).unwrap();

@@ -136,9 +136,7 @@ fn loss_by_a_flush_of_all_nodes_is_reported_at_once_and_no_key_returns() {
     client.drive_until(SOON, "all have them", || fleet.keys_everywhere().len() == 100);
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
     let start = Instant::now();
-    for node in &fleet {
-        assert!(node.command(&["FLUSHALL"]).is_ok());
-    }
+    fleet.command(&["FLUSHALL"]);
     client.drive_until(SOON, "all are lost", || guards.iter().all(|it| it.check().is_err()));
     println!("five flushed, ttl {LONG:?}: all of 20 lost after {:?}", start.elapsed());
     for guard in &guards {
@@ -173,9 +171,7 @@ fn loss_by_a_flush_is_found_by_check_if_the_lock_is_renewed_and_else_by_an_exten
     let renewed = second.lock("renewed", kept(LONG)).unwrap();
     second.drive_until(SOON, "all have both", || fleet.keys_everywhere().len() == 6);
     second.drive(millis(100)).unwrap();
-    for node in &fleet {
-        assert!(node.command(&["FLUSHALL"]).is_ok());
-    }
+    fleet.command(&["FLUSHALL"]);
     std::thread::sleep(millis(50));
     assert_eq!(plain.check(), Ok(()), "it reads the clock, and no socket");
     assert_eq!(renewed.check(), Ok(()), "the nodes have not answered yet");
@@ -216,7 +212,7 @@ fn loss_is_reported_when_the_third_of_five_keys_is_replaced() {
     assert_eq!(update, Some(LockUpdateKind::Lost(error)), "kept or not");
 
     // The lock is renewed, so pushes report the loss.
-    fleet.iter().for_each(|node| assert!(node.command(&["FLUSHALL"]).is_ok()));
+    fleet.command(&["FLUSHALL"]);
     let guard = client.lock("a", kept(LONG)).unwrap();
     client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
     let extends = |node: &Node| node.command(&["INFO", "commandstats"]).text();
@@ -291,9 +287,7 @@ fn extend_is_executed_late(ttl: Duration) {
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
     eventually(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     // The keys outlive the deadline, so the late extend finds them.
-    for node in &fleet {
-        assert_eq!(node.command(&["PEXPIRE", "a", "60000"]).int(), 1);
-    }
+    fleet.command(&["PEXPIRE", "a", "60000"]);
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
     [&fleet[0], &fleet[1]].into_iter().for_each(Node::stop);
     embedded.engine.extend(&lock, LONG, 2).unwrap();
@@ -449,7 +443,7 @@ fn loss_that_an_extend_finds_is_an_event_and_the_answer_of_every_check() {
     let (fleet, client) = fleet_and_client(3);
     let mut guard = client.lock("a", TTL).unwrap();
     client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
-    fleet.iter().for_each(|node| drop(node.command(&["DEL", "a"])));
+    fleet.command(&["DEL", "a"]);
     assert_eq!(guard.check(), Ok(()), "no node was asked");
     let error = guard.extend(TTL).unwrap_err();
     assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");

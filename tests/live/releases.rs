@@ -86,7 +86,7 @@ fn play(client: &Client, fleet: &Fleet, keys: &[&str], way: Way) {
                 assert_eq!(released, expected, "{keys:?} {holds:?} on {order:?}");
                 let alone = || fleet.iter().all(|node| node.get(changed).is_none_or(is_others));
                 client.drive_until(10 * SECOND, "our keys are gone", alone);
-                fleet.iter().for_each(|node| drop(node.command(&["DEL", changed])));
+                fleet.command(&["DEL", changed]);
             }
         }
     }

@@ -52,9 +52,7 @@ fn a_hand_over_that_a_replica_relays_is_no_vote_of_the_replica() {
     let line_config = || config(&fleet).hand_over_ttl(ttl);
     let holder = ready::client(line_config());
     // The holder waits in line behind another program's key, so its release hands the key over.
-    for node in fleet.iter() {
-        node.command(&["SET", "a", "other", "PX", "300"]);
-    }
+    fleet.command(&["SET", "a", "other", "PX", "300"]);
     let guard = holder.lock("a", waiting()).expect("it is free soon");
     let mut waiter = Loop::ready(line_config());
     waiter.engine.acquire("a", waiting(), 1).expect("it can be asked for");

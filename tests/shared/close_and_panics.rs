@@ -296,9 +296,7 @@ fn credentials_that_panic_keep_a_node_away_and_the_driver_goes_on() {
     let waiter = std::thread::spawn(move || other.lock("a", TTL).wait().map(|guard| guard.check()));
     eventually(SOON, "it waits", || client.gauges().calls == 1);
     panics.store(true, Ordering::Relaxed);
-    for node in &fleet {
-        node.command(&["CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES"]);
-    }
+    fleet.command(&["CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES"]);
     eventually(10 * SECOND, "nobody is connected", || {
         client.nodes().iter().all(|&it| it != NodeState::Ready)
     });

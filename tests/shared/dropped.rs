@@ -266,8 +266,7 @@ fn futures_are_dropped_anywhere_on_a_runtime_of_several_threads() {
 
 /// A call that was woken because its lock is granted.
 fn granted(client: &SharedClient, options: LockOptions) -> Task<impl Future + Unpin + use<>> {
-    let mut task = Task::new(client.lock("a", options));
-    assert!(task.poll().is_pending());
+    let task = Task::pending(client.lock("a", options));
     eventually(10 * SECOND, "it is granted", || task.is_woken());
     task
 }
@@ -285,8 +284,7 @@ fn a_grant_that_no_caller_took_is_released() {
     }
     // A caller that waits for the lock gets it.
     let task = granted(&client, LockOptions::new(TTL));
-    let mut next = Task::new(client.lock("a", TTL));
-    assert!(next.poll().is_pending());
+    let mut next = Task::pending(client.lock("a", TTL));
     drop(task);
     eventually(10 * SECOND, "it is granted", || next.is_woken());
     let Poll::Ready(Ok(guard)) = next.poll() else { panic!("it is not granted") };

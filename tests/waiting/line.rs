@@ -63,7 +63,7 @@ pub fn three(fleet: &Fleet, ttl: Duration) -> [Process; 3] {
     let mut all = [0; 3].map(|_| Process::start(&fleet.urls()));
     // The first process waits in line behind another program's key, so its release hands the key
     // over.
-    fleet.iter().for_each(|node| drop(node.command(&["SET", "a", "other", "PX", "200"])));
+    fleet.command(&["SET", "a", "other", "PX", "200"]);
     all[0].ask("a", ttl);
     all[0].had();
     for (number, process) in all.iter_mut().enumerate().skip(1) {

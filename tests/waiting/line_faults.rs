@@ -68,7 +68,7 @@ fn start(fleet: &Fleet) -> Process {
 /// The first process waits behind another program's key, so its release hands the key over. The
 /// others wait in line, the successor with this ttl.
 fn stand_in_line(fleet: &Fleet, all: [&mut Process; 3], ttl: Duration) {
-    fleet.iter().for_each(|node| drop(node.command(&["SET", "a", "other", "PX", "50"])));
+    fleet.command(&["SET", "a", "other", "PX", "50"]);
     for (number, process) in all.into_iter().enumerate() {
         process.ask("a", if number == 1 { ttl } else { TTL });
         match number {

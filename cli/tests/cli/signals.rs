@@ -71,9 +71,7 @@ fn signal_releases_on_frozen_nodes_too() {
 fn pending_releases_of_a_lost_connection_are_sent_before_the_end() {
     let fleet = Fleet::start(3);
     let proxy = Proxy::start(fleet[2].address());
-    for node in &fleet {
-        assert!(node.command(&["SET", "deploy", "x", "PX", "60000"]).is_ok());
-    }
+    fleet.command(&["SET", "deploy", "x", "PX", "60000"]);
     let mut command = tool(&["acquire", "--no-restart-guard", "--node-timeout", "1s", "deploy"]);
     let urls = [fleet[0].url(), fleet[1].url(), proxy.url()];
     let waiter = Running::start(command.env("REDLATCH_SERVERS", urls.join(",")));
