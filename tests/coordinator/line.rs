@@ -266,7 +266,7 @@ fn a_withdrawn_token_is_not_sent_again_for_a_script_that_was_forgotten() {
     let op = world.ask(all[1], TTL);
     world.deliver(all[1], 0..3, all[1]);
     // The nodes forget the scripts before the joins, which name them by their SHA1, arrive.
-    (0..3).for_each(|node| world.run(node, &[b"SCRIPT", b"FLUSH"]));
+    world.run_on(0..3, &[b"SCRIPT", b"FLUSH"]);
     (0..3).for_each(|node| world.deliver_to_node(all[1], node));
     // Another client sends the sources, so the nodes know the scripts when the release arrives.
     world.ask(all[2], TTL);
@@ -298,7 +298,7 @@ fn a_key_that_is_handed_to_a_token_without_a_record_is_given_back_there() {
 #[test]
 fn a_lock_that_was_extended_leaves_the_lines_that_it_joined() {
     let (mut world, all) = World::with_clients(5, 2);
-    (3..5).for_each(|node| world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]));
+    world.run_on(3..5, &[b"SET", KEY, b"other", b"PX", b"60000"]);
     let now = world.now();
     world.client_mut(all[0]).acquire(KEY, LockOptions::new(TTL).wait(LONG), 1, now).unwrap();
     world.settle();
@@ -316,7 +316,7 @@ fn a_lock_that_was_extended_leaves_the_lines_that_it_joined() {
 fn a_lock_that_is_handed_off_leaves_the_lines_and_is_not_released() {
     let (mut world, all) = World::with_clients(5, 2);
     // On nodes 3 and 4 another program has the key, so these nodes hand nothing over.
-    (3..5).for_each(|node| world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]));
+    world.run_on(3..5, &[b"SET", KEY, b"other", b"PX", b"60000"]);
     let lock = world.acquire(all[0], TTL);
     world.ask_and_settle(all[1], TTL);
     let lock = world.hand_on(all[0], lock, all[1]);

@@ -77,7 +77,7 @@ fn a_client_that_may_not_read_the_answer_names_the_script_that_the_node_knows() 
         world.settle();
         world.assert_clean();
     }
-    (0..3).for_each(|node| world.run(node, &[b"SCRIPT", b"FLUSH"]));
+    world.run_on(0..3, &[b"SCRIPT", b"FLUSH"]);
     // The nodes have forgotten the script. The client reads their answer and repeats the release by
     // its source, so later releases may name the SHA1 again.
     for first_word in ["EVALSHA", "EVALSHA", "EVALSHA"] {

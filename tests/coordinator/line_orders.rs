@@ -60,9 +60,7 @@ fn a_hand_over_long_after_the_last_poll_is_followed_by_a_poll() {
         // A waiter behind so many others, which are dead, polls seldom.
         let member = format!("200 redlatch:{:032x} {:020x} {number:040x}", 1, 1);
         let score = number.to_string();
-        for node in 0..3 {
-            world.run(node, &[b"ZADD", LINE, score.as_bytes(), member.as_bytes()]);
-        }
+        world.run_on(0..3, &[b"ZADD", LINE, score.as_bytes(), member.as_bytes()]);
     }
     world.ask_and_settle(waiter, TTL);
     world.pass(700 * MS);
@@ -84,9 +82,7 @@ fn waiters_do_not_yield_forever_to_a_token_that_stands_in_no_line() {
         let all: Vec<usize> = (0..waiters).map(|_| world.client()).collect();
         world.pass(1100 * MS);
         let lowest = format!("{first_digit}{}", "0".repeat(39));
-        for node in [0, 1] {
-            world.run(node, &[b"SET", KEY, lowest.as_bytes(), b"PX", b"3000"]);
-        }
+        world.run_on([0, 1], &[b"SET", KEY, lowest.as_bytes(), b"PX", b"3000"]);
         for &client in &all {
             world.ask(client, LONG);
         }
@@ -151,12 +147,10 @@ fn client_waits_without_lines_if_one_node_refuses_them_and_one_is_down() {
     let client = world.client();
     world.pass(1100 * MS);
     world.run(0, &[b"SET", LINE, b"x"]);
-    for node in 0..2 {
-        world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]);
-    }
+    world.run_on(0..2, &[b"SET", KEY, b"other", b"PX", b"60000"]);
     world.ask(client, LONG);
     world.pass(200 * MS);
-    (0..2).for_each(|node| world.run(node, &[b"DEL", KEY]));
+    world.run_on(0..2, &[b"DEL", KEY]);
     world.pass(3000 * MS);
     assert!(world.lock(client).is_some());
 }
@@ -175,7 +169,7 @@ fn lock_of_a_request_whose_lines_were_refused_is_released_as_a_plain_one() {
     }
     world.ask(client, LONG);
     world.pass(200 * MS);
-    (0..3).for_each(|node| world.run(node, &[b"DEL", KEY]));
+    world.run_on(0..3, &[b"DEL", KEY]);
     world.pass(3000 * MS);
     let refusals = |world: &World| {
         let nodes = &world.core(client).stats().nodes;
@@ -192,9 +186,7 @@ fn lock_of_a_request_whose_lines_were_refused_is_released_as_a_plain_one() {
 fn messages_about_unknown_tokens_take_no_records() {
     let mut world = World::new(3);
     let client = world.client_with(|it| it.limits = it.limits.records(64).asks(64));
-    for node in 0..3 {
-        world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]);
-    }
+    world.run_on(0..3, &[b"SET", KEY, b"other", b"PX", b"60000"]);
     world.ask_and_settle(client, LONG);
     let member = world.line(0).remove(0);
     let channel = member.split(|&byte| byte == b' ').nth(1).expect("a channel").to_vec();
@@ -226,7 +218,7 @@ fn a_release_that_names_a_successor_deletes_the_key_where_the_line_is_no_line() 
     let lock = world.won(all[1]);
     world.call(all[2], |core, now| core.cancel(ops[2], now));
     world.settle();
-    (0..3).for_each(|node| world.run(node, &[b"SET", LINE, b"x"]));
+    world.run_on(0..3, &[b"SET", LINE, b"x"]);
     world.release_and_settle(all[1], lock);
     assert_eq!(values(&world), [""; 3]);
 }
@@ -238,7 +230,7 @@ fn a_release_in_line_is_repeated_by_its_source_at_the_end() {
     let mut world = World::new(3);
     world.all_suffer(&denied("subscribe"));
     let (all, lock) = world.line_up(2, LONG);
-    (0..3).for_each(|node| world.run(node, &[b"SCRIPT", b"FLUSH"]));
+    world.run_on(0..3, &[b"SCRIPT", b"FLUSH"]);
     world.call(all[1], |core, now| {
         core.release_all(now);
         core.close(now);

@@ -201,7 +201,7 @@ fn key_that_is_always_about_to_expire_is_not_polled_without_end() {
 #[test]
 fn waiter_that_got_the_key_by_its_join_knows_who_comes_next() {
     let mut world = World::new(3);
-    (0..3).for_each(|node| world.run(node, &[b"SET", KEY, b"of another program"]));
+    world.run_on(0..3, &[b"SET", KEY, b"of another program"]);
     let [first, second, third] = [world.client(), world.client(), world.client()];
     world.ask_and_settle(first, LONG);
     // On node 2 the third waiter stands before the second one.
@@ -213,7 +213,7 @@ fn waiter_that_got_the_key_by_its_join_knows_who_comes_next() {
     world.ask_and_settle(third, LONG);
     world.resume_all();
     world.settle();
-    (0..3).for_each(|node| world.run(node, &[b"DEL", KEY]));
+    world.run_on(0..3, &[b"DEL", KEY]);
     world.settle();
     let lock = world.won(first);
     world.release(first, lock);
@@ -257,7 +257,7 @@ fn user_without_lines_is_refused_once_and_joins_again_after_a_while() {
 #[test]
 fn waiter_has_the_key_at_once_when_it_is_deleted_in_any_way() {
     let holds = |world: &mut World, key: &[u8]| {
-        (0..3).for_each(|node| world.run(node, &[b"SET", key, b"another"]));
+        world.run_on(0..3, &[b"SET", key, b"another"]);
     };
     for prefix in ["", "app:"] {
         let mut world = World::new(3);
@@ -265,7 +265,7 @@ fn waiter_has_the_key_at_once_when_it_is_deleted_in_any_way() {
         let key = [prefix.as_bytes(), KEY].concat();
         holds(&mut world, &key);
         world.ask_and_settle(waiter, LONG);
-        (0..2).for_each(|node| world.run(node, &[b"DEL", &key]));
+        world.run_on(0..2, &[b"DEL", &key]);
         world.settle();
         let lock = world.won(waiter);
         assert!(lock.token().hands_over(), "{prefix}");
@@ -275,7 +275,7 @@ fn waiter_has_the_key_at_once_when_it_is_deleted_in_any_way() {
     let waiter = world.client_with(|settings| settings.restart_guard = RestartGuard::Off);
     holds(&mut world, KEY);
     world.ask_and_settle(waiter, LONG);
-    (0..3).for_each(|node| world.run(node, &[b"FLUSHALL"]));
+    world.run_on(0..3, &[b"FLUSHALL"]);
     world.settle();
     let lock = world.won(waiter);
     assert!(lock.token().hands_over());

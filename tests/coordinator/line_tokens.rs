@@ -30,9 +30,7 @@ fn waiter_that_gave_nodes_up_joins_again_after_a_pause_that_doubles() {
     let client = world.client();
     world.pass(1100 * MS);
     let lowest = format!("8{}", "0".repeat(39));
-    for node in [0, 1] {
-        world.run(node, &[b"SET", KEY, lowest.as_bytes(), b"PX", b"3000"]);
-    }
+    world.run_on([0, 1], &[b"SET", KEY, lowest.as_bytes(), b"PX", b"3000"]);
     world.ask(client, LONG);
     let splits = |world: &World| world.core(client).stats().splits;
     while splits(&world) == 0 {

@@ -216,7 +216,7 @@ fn waiters_fall_back_to_plain_waiting_where_a_join_keeps_failing() {
         }
         world.ask(client, LONG);
         world.pass(200 * MS);
-        (0..3).for_each(|node| world.run(node, &[b"DEL", KEY]));
+        world.run_on(0..3, &[b"DEL", KEY]);
         world.pass(1000 * MS);
         let done = world.done[client].pop().expect("the key is free");
         assert!(matches!(done.result, Ok(Outcome::Acquired(_))), "{trouble:?}: {done:?}");
@@ -228,7 +228,7 @@ fn a_release_of_an_absent_key_leaves_nothing_for_a_dead_waiter() {
     let (mut world, all, lock) = World::with_line(3, 2, TTL);
     (0..3).for_each(|node| world.cut(all[1], node));
     world.stop(all[1]);
-    (0..3).for_each(|node| world.run(node, &[b"DEL", KEY]));
+    world.run_on(0..3, &[b"DEL", KEY]);
     world.release_and_settle(all[0], lock);
     let left: Vec<String> = (0..3).map(|node| world.value(node)).collect();
     assert_eq!(left, [""; 3], "the key of a dead waiter");
@@ -238,7 +238,7 @@ fn a_release_of_an_absent_key_leaves_nothing_for_a_dead_waiter() {
 fn release_in_line_is_pending_for_the_life_of_the_line_and_of_a_last_key() {
     let mut world = World::new(3);
     let client = world.client();
-    (0..3).for_each(|node| world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]));
+    world.run_on(0..3, &[b"SET", KEY, b"other", b"PX", b"60000"]);
     let op = world.ask_and_settle(client, LONG);
     let refused = Trouble::Answers {
         commands: vec!["evalsha".into(), "eval".into()],
@@ -290,7 +290,7 @@ fn messages_with_the_largest_number_of_skipped_waiters_are_counted() {
 fn release_in_line_is_pending_while_the_line_of_a_lost_node_lives() {
     let mut world = World::new(3);
     let client = world.client_with(|settings| settings.max_ttl = 300 * MS);
-    (0..3).for_each(|node| world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]));
+    world.run_on(0..3, &[b"SET", KEY, b"other", b"PX", b"60000"]);
     let op = world.ask_and_settle(client, TTL);
     world.partition(0);
     world.cut(client, 0);

@@ -116,10 +116,10 @@ impl World {
     /// As `won_in_line`, with these options.
     pub fn won_in_line_with(&mut self, client: usize, options: LockOptions) -> Lock {
         let nodes = self.nodes();
-        (0..nodes).for_each(|node| self.run(node, &[b"SET", KEY, b"of another program"]));
+        self.run_on(0..nodes, &[b"SET", KEY, b"of another program"]);
         self.ask_with(client, options);
         self.settle();
-        (0..nodes).for_each(|node| self.run(node, &[b"DEL", KEY]));
+        self.run_on(0..nodes, &[b"DEL", KEY]);
         self.settle();
         if self.done[client].is_empty() {
             // If the nodes do not notify the client of the deletion, its next poll finds it.
@@ -266,6 +266,11 @@ impl World {
     /// An operator or another program runs a command on a node.
     pub fn run(&mut self, node: usize, words: &[&[u8]]) {
         self.command(node, words);
+    }
+
+    /// As `run`, on each of these nodes.
+    pub fn run_on(&mut self, nodes: impl IntoIterator<Item = usize>, words: &[&[u8]]) {
+        nodes.into_iter().for_each(|node| self.run(node, words));
     }
 
     /// The value of the key on a node; empty if the key is absent.

@@ -32,12 +32,8 @@ fn set_that_is_refused_stands_in_the_line_of_the_key_in_the_way_and_holds_nothin
 fn set_waits_for_the_key_that_leaves_no_majority() {
     let mut world = World::new(5);
     let set = world.client();
-    for node in 0..2 {
-        world.run(node, &[b"SET", b"a", b"another", b"PX", b"60000"]);
-    }
-    for node in 2..5 {
-        world.run(node, &[b"SET", b"b", b"another", b"PX", b"60000"]);
-    }
+    world.run_on(0..2, &[b"SET", b"a", b"another", b"PX", b"60000"]);
+    world.run_on(2..5, &[b"SET", b"b", b"another", b"PX", b"60000"]);
     ask_for(&mut world, set, &ALL);
     // The set gets `b` on the nodes where it is free, and stands in line for it on the others. It
     // stands in no line for `a`.
@@ -82,9 +78,7 @@ fn set_that_is_refused_again_keeps_its_first_keys_and_waits_for_the_next_one() {
 fn kept_keys_are_renewed_while_the_set_waits_for_longer_than_their_ttl() {
     let mut world = World::new(3);
     let set = world.client();
-    for node in 0..3 {
-        world.run(node, &[b"SET", b"b", b"another"]);
-    }
+    world.run_on(0..3, &[b"SET", b"b", b"another"]);
     ask_for(&mut world, set, &ALL);
     // The set gets `b`, and then waits for `c`, which another program has.
     for node in 0..3 {
@@ -98,9 +92,7 @@ fn kept_keys_are_renewed_while_the_set_waits_for_longer_than_their_ttl() {
         kept += usize::from(holder_of(&world, b"a").iter().filter(|it| !it.is_empty()).count() > 1);
     }
     assert!(kept >= 50, "kept at {kept} of 60 moments: it begins anew now and then");
-    for node in 0..3 {
-        world.run(node, &[b"DEL", b"c"]);
-    }
+    world.run_on(0..3, &[b"DEL", b"c"]);
     world.pass(2000 * MS);
     world.win_and_release(set);
     assert_nothing_left(&world);
@@ -189,9 +181,7 @@ fn set_that_gives_up_leaves_every_line_and_key() {
     for moment in [5, 50, 4000] {
         let mut world = World::new(3);
         let set = world.client();
-        for node in 0..3 {
-            world.run(node, &[b"SET", b"b", b"another"]);
-        }
+        world.run_on(0..3, &[b"SET", b"b", b"another"]);
         let options = LockOptions::new(LONG).wait(Duration::from_millis(moment));
         let now = world.now();
         let keys = KeySet::new(ALL).expect("a good set");
@@ -204,9 +194,7 @@ fn set_that_gives_up_leaves_every_line_and_key() {
             }
         }
         world.pass((moment + 100) as u32 * MS);
-        for node in 0..3 {
-            world.run(node, &[b"DEL", b"b", b"c"]);
-        }
+        world.run_on(0..3, &[b"DEL", b"b", b"c"]);
         world.pass(1000 * MS);
         assert_nothing_left(&world);
     }
