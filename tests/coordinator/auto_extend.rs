@@ -12,10 +12,7 @@ const YES: &str = ":1\r\n+OK\r\n:9000\r\n";
 /// Acquires a kept lock on all nodes, which answer the registration of the key, too.
 fn keep(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> Lock {
     let wait = Duration::ZERO;
-    let op = bench
-        .core
-        .acquire(b"k", LockOptions::new(TTL).wait(wait).auto_extend(keep), 7, bench.now)
-        .unwrap();
+    let op = bench.ask(7, LockOptions::new(TTL).wait(wait).auto_extend(keep));
     for node in 0..nodes {
         assert_eq!(bench.names(node), ["SET", "CLIENT", "PTTL"], "in one write");
         bench.reply(node, "+OK\r\n+OK\r\n:9999\r\n");
@@ -82,9 +79,7 @@ fn a_lock_is_renewed_at_a_third_of_its_ttl_and_not_after_its_release() {
     while bench.core.output(redlatch::NodeId::new(0)).is_empty() {
         bench.pass(millis(10));
     }
-    for node in 0..3 {
-        assert_eq!(bench.names(node), RENEWAL, "and again");
-    }
+    bench.assert_sent(0..3, RENEWAL);
     bench.core.release_nowait(&lock, bench.now);
     for node in 0..3 {
         assert_eq!(bench.names(node), ["EVAL"], "after a renewal that is not answered");
@@ -110,8 +105,7 @@ fn many_locks_are_renewed_together() {
                 bench.now,
             )
             .unwrap();
-        bench.sent(0);
-        bench.reply(0, "+OK\r\n+OK\r\n:9999\r\n");
+        bench.answer([0], "+OK\r\n+OK\r\n:9999\r\n");
         bench.completion().unwrap();
         bench.pass(millis(10));
     }
@@ -215,9 +209,7 @@ fn auto_extend_checks_at_once_a_key_that_is_deleted_on_a_majority() {
     bench.reply(2, &push("another"));
     bench.reply(2, &push("k"));
     bench.pass(Duration::ZERO);
-    for node in 0..5 {
-        assert_eq!(bench.names(node), RENEWAL, "n{node}");
-    }
+    bench.assert_sent(0..5, RENEWAL);
     for node in 0..5 {
         bench.reply(node, if node < 3 { ":0\r\n+OK\r\n:-2\r\n" } else { YES });
     }
@@ -252,16 +244,10 @@ fn auto_extend_checks_pushes_of_a_minority_at_a_bounded_rate() {
 fn a_flush_of_all_nodes_is_a_loss_at_once() {
     let mut bench = Bench::quiet(3);
     let _kept = keep(&mut bench, 3, hour());
-    for node in 0..3 {
-        bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
-    }
+    (0..3).for_each(|node| bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n_\r\n"));
     bench.pass(Duration::ZERO);
-    for node in 0..3 {
-        assert_eq!(bench.names(node), RENEWAL, "n{node}");
-    }
-    for node in 0..3 {
-        bench.reply(node, ":0\r\n+OK\r\n:-2\r\n");
-    }
+    bench.assert_sent(0..3, RENEWAL);
+    (0..3).for_each(|node| bench.reply(node, ":0\r\n+OK\r\n:-2\r\n"));
     assert_eq!(reason(&mut bench), LostReason::Gone);
     assert_eq!(bench.names(2), ["EVALSHA"], "its answer was not there yet");
     bench.reply(2, ":0\r\n");
@@ -274,8 +260,7 @@ fn auto_extend_notices_a_key_that_was_deleted_before_its_registration() {
     let mut bench = Bench::quiet(1);
     let lock = bench.hold(&[0]);
     bench.core.auto_extend(&lock, hour(), bench.now).unwrap();
-    assert_eq!(bench.names(0), ["CLIENT", "PTTL"]);
-    bench.reply(0, "+OK\r\n:-2\r\n");
+    bench.answer_to(["CLIENT", "PTTL"], [0], "+OK\r\n:-2\r\n");
     bench.pass(Duration::ZERO);
     assert_eq!(bench.names(0), RENEWAL);
     bench.reply(0, ":0\r\n+OK\r\n:-2\r\n");
@@ -294,8 +279,7 @@ fn auto_extend_by_no_extensions_leaves_the_lock_until_its_deadline() {
     assert!(bench.sent(0).is_empty());
     assert_eq!(bench.core.deadline(&lock), deadline);
     bench.core.release_nowait(&lock, bench.now);
-    bench.sent(0);
-    bench.reply(0, ":1\r\n");
+    bench.answer([0], ":1\r\n");
     assert!(bench.completion().is_none() && bench.notice().is_none());
     bench.assert_idle();
 }
@@ -323,10 +307,7 @@ fn auto_extend_starts_no_check_while_a_renewal_is_in_flight() {
     while bench.core.output(redlatch::NodeId::new(0)).is_empty() {
         bench.pass(millis(10));
     }
-    for node in 0..3 {
-        bench.sent(node);
-        bench.reply(node, &push("k"));
-    }
+    bench.answer(0..3, &push("k"));
     bench.pass(Duration::ZERO);
     for node in 0..3 {
         assert!(bench.sent(node).is_empty(), "the renewal will show what is there");
@@ -352,10 +333,7 @@ fn auto_extend_reports_no_renewal_that_gave_no_later_deadline() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
     let lock = keep(&mut bench, 3, hour());
     bench.core.extend(&lock, TTL, 8, bench.now).unwrap();
-    for node in 0..3 {
-        bench.sent(node);
-        bench.reply(node, YES);
-    }
+    bench.answer(0..3, YES);
     let done = bench.completion().expect("the extend of the caller");
     assert!(matches!(done.result, Ok(Outcome::Extended { .. })), "{done:?}");
     assert!(!bench.core.has_lock_updates(), "the deadline is the same");
@@ -368,9 +346,7 @@ fn auto_extend_starts_no_renewal_while_a_check_is_in_flight() {
     wait(&mut bench, TTL / 3 - millis(10));
     (0..3).for_each(|node| bench.reply(node, &push("k")));
     bench.pass(Duration::ZERO);
-    for node in 0..3 {
-        assert_eq!(bench.names(node), RENEWAL, "the check");
-    }
+    bench.assert_sent(0..3, RENEWAL);
     bench.pass(millis(20));
     for node in 0..3 {
         assert!(bench.sent(node).is_empty(), "the renewal waits for the check");

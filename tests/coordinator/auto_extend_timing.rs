@@ -58,8 +58,7 @@ fn a_lock_that_was_extended_by_much_is_not_renewed_before_there_is_something_to_
 fn an_auto_extend_that_begins_after_an_extend_that_was_lost_renews_in_time() {
     let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1]);
-    bench.sent(2);
-    bench.reply(2, "+OK\r\n");
+    bench.answer([2], "+OK\r\n");
     pass(&mut bench, millis(9_000));
     let op = bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     answer(&mut bench, [BUSY; 3]);
@@ -74,10 +73,7 @@ fn auto_extend_ends_with_max_hold_as_its_reason_at_any_ttl() {
     for hold in 100..140 {
         let mut bench = Bench::quiet(3);
         let (ttl, keep) = (millis(20), AutoExtend::at_most(millis(hold)));
-        bench
-            .core
-            .acquire(b"k", LockOptions::new(ttl).wait(ttl).auto_extend(keep), 7, bench.now)
-            .unwrap();
+        bench.ask(7, LockOptions::new(ttl).wait(ttl).auto_extend(keep));
         let (mut lost, mut renewals) = (None, 0);
         while lost.is_none() {
             for node in 0..3 {
@@ -111,14 +107,8 @@ fn auto_extend_ends_with_max_hold_as_its_reason_at_any_ttl() {
 fn checks_of_the_key_put_no_renewal_off_until_the_lock_is_lost() {
     let mut bench = Bench::quiet(3);
     let (ttl, keep) = (millis(300), AutoExtend::extensions(9));
-    bench
-        .core
-        .acquire(b"k", LockOptions::new(ttl).wait(ttl).auto_extend(keep), 7, bench.now)
-        .unwrap();
-    for node in 0..3 {
-        bench.sent(node);
-        bench.reply(node, "+OK\r\n+OK\r\n:299\r\n");
-    }
+    bench.ask(7, LockOptions::new(ttl).wait(ttl).auto_extend(keep));
+    bench.answer(0..3, "+OK\r\n+OK\r\n:299\r\n");
     assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Acquired(_))));
     let mut checked = 0;
     for milli in 1..=300 {
@@ -148,14 +138,8 @@ fn no_release_is_written_before_the_deadline_that_the_holder_knows() {
             (settings.node_timeout, settings.reset_after) = (TTL, TTL * 4);
         });
         let keep = AutoExtend::at_most(TTL * 100);
-        bench
-            .core
-            .acquire(b"k", LockOptions::new(ttl).wait(ttl).auto_extend(keep), 7, bench.now)
-            .unwrap();
-        for node in 0..3 {
-            bench.sent(node);
-            bench.reply(node, "+OK\r\n");
-        }
+        bench.ask(7, LockOptions::new(ttl).wait(ttl).auto_extend(keep));
+        bench.answer(0..3, "+OK\r\n");
         let Ok(Outcome::Acquired(lock)) = bench.completion().unwrap().result else { panic!() };
         let deadline = bench.core.deadline(&lock).expect("it is held");
         let releases = |bench: &mut Bench| {
@@ -182,14 +166,12 @@ fn no_release_of_a_lock_that_is_gone_is_written_just_before_its_deadline() {
     for (left, at_once) in [(millis(100), true), (millis(3), true), (millis(2), false)] {
         let mut bench = Bench::quiet(3);
         let lock = bench.hold(&[0, 1]);
-        bench.sent(2);
-        bench.reply(2, "+OK\r\n");
+        bench.answer([2], "+OK\r\n");
         let deadline = bench.core.deadline(&lock).expect("it is held");
         bench.pass(deadline.saturating_since(bench.now) - left);
         bench.core.extend(&lock, TTL, 5, bench.now).unwrap();
         for (node, said) in [(0, ":1\r\n"), (1, ":0\r\n"), (2, ":0\r\n")] {
-            assert_eq!(bench.names(node), ["EVALSHA"]);
-            bench.reply(node, said);
+            bench.answer_to(["EVALSHA"], [node], said);
         }
         assert_eq!(bench.core.remaining(&lock, bench.now), Duration::ZERO, "it is gone");
         assert_eq!(!bench.names(0).is_empty(), at_once, "{left:?} before the deadline");
@@ -224,10 +206,7 @@ fn a_lost_lock_that_is_given_up_is_released_before_its_deadline() {
         assert!(bench.core.poll_lock_update().is_none() && bench.completion().is_none());
         assert_eq!(bench.names(0), [""; 0], "it is lost, and not released");
         give_up(&mut bench, lock);
-        for node in 0..3 {
-            assert_eq!(bench.names(node), ["EVAL"]);
-            bench.reply(node, ":1\r\n");
-        }
+        bench.answer_to(["EVAL"], 0..3, ":1\r\n");
         assert_eq!(bench.core.open_records(), 0);
     }
 }
@@ -334,8 +313,7 @@ fn auto_extend_renews_by_the_ttl_of_the_caller() {
     for (extended_to, ttl) in [(millis(100), TTL), (TTL * 3, TTL * 3)] {
         let mut bench = Bench::quiet(3);
         let lock = bench.hold(&[0, 1]);
-        bench.sent(2);
-        bench.reply(2, "+OK\r\n");
+        bench.answer([2], "+OK\r\n");
         extend(&mut bench, &lock, extended_to);
         bench.core.auto_extend(&lock, long(), bench.now).unwrap();
         assert_eq!(pass(&mut bench, ttl), 3, "renewals at each third of {ttl:?}");
@@ -346,8 +324,7 @@ fn auto_extend_renews_by_the_ttl_of_the_caller() {
 fn auto_extend_registers_the_key_once() {
     let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1]);
-    bench.sent(2);
-    bench.reply(2, "+OK\r\n");
+    bench.answer([2], "+OK\r\n");
     let named = |bench: &mut Bench| (0..3).all(|node| bench.names(node) == ["CLIENT", "PTTL"]);
     bench.core.auto_extend(&lock, long(), bench.now).unwrap();
     assert!(named(&mut bench));
@@ -359,13 +336,10 @@ fn auto_extend_registers_the_key_once() {
 fn nodes_that_do_not_answer_a_registration_are_found_silent() {
     let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1]);
-    bench.sent(2);
-    bench.reply(2, "+OK\r\n");
+    bench.answer([2], "+OK\r\n");
     bench.pass(millis(100));
     bench.core.auto_extend(&lock, long(), bench.now).unwrap();
-    for node in 0..3 {
-        assert_eq!(bench.names(node), ["CLIENT", "PTTL"]);
-    }
+    bench.assert_sent(0..3, ["CLIENT", "PTTL"]);
     (0..6).for_each(|_| bench.pass(millis(20)));
     assert!((0..3).all(|node| bench.node_state(node) == NodeState::Suspect));
 }

@@ -1,13 +1,14 @@
 //! `Bench`: a coordinator, and nodes whose replies the test writes.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Duration;
 
 use redlatch::proto::command::MARK;
 use redlatch::proto::{Action, Coordinator, Instant, NodeSettings, Settings};
 use redlatch::{
     Completion, Error, Lock, LockOptions, LockUpdate, LockUpdateKind, LostReason, NodeId,
-    NodeState, Op, Outcome,
+    NodeState, Op, Outcome, ReleaseOutcome, Report,
 };
 
 pub const TTL: Duration = Duration::from_secs(10);
@@ -228,6 +229,15 @@ impl Bench {
         sent
     }
 
+    /// Opens the connection that the core asked for, and answers the first round trip of the
+    /// handshake.
+    pub fn shake_hands(&mut self, node: usize) {
+        self.open(node);
+        let sent = self.sent(node);
+        let replies: String = sent.iter().map(|c| self.handshake_reply(node, c)).collect();
+        self.reply(node, &replies);
+    }
+
     /// Opens the connection that the core asked for, and leaves the handshake unanswered.
     pub fn open(&mut self, node: usize) {
         self.expect_connect(node);
@@ -373,8 +383,55 @@ impl Bench {
         self.core.handle_bytes(NodeId::new(node), bytes.as_bytes(), self.now);
     }
 
+    /// Each of these nodes takes what was sent to it, whatever that is, and replies.
+    pub fn answer(&mut self, nodes: impl IntoIterator<Item = usize>, bytes: &str) {
+        self.answer_each(nodes.into_iter().map(|node| (node, bytes)));
+    }
+
+    /// As `answer`, with a reply for each node.
+    pub fn answer_each<'a>(&mut self, replies: impl IntoIterator<Item = (usize, &'a str)>) {
+        for (node, bytes) in replies {
+            self.sent(node);
+            self.reply(node, bytes);
+        }
+    }
+
+    /// Asserts that these commands, and no others, were sent to each of these nodes, which then
+    /// reply.
+    #[track_caller]
+    pub fn answer_to<const N: usize>(
+        &mut self,
+        names: [&str; N],
+        nodes: impl IntoIterator<Item = usize>,
+        bytes: &str,
+    ) {
+        for node in nodes {
+            self.assert_sent([node], names);
+            self.reply(node, bytes);
+        }
+    }
+
+    /// Asserts that these commands, and no others, were sent to each of these nodes.
+    #[track_caller]
+    pub fn assert_sent<const N: usize>(
+        &mut self,
+        nodes: impl IntoIterator<Item = usize>,
+        names: [&str; N],
+    ) {
+        for node in nodes {
+            assert_eq!(self.names(node), names, "n{node}");
+        }
+    }
+
     pub fn lose(&mut self, node: usize) {
         self.core.handle_disconnected(NodeId::new(node), "reset", self.now);
+    }
+
+    /// Loses the connection, and opens the next one after the back-off, as `connect` does.
+    pub fn reconnect(&mut self, node: usize) -> Vec<Command> {
+        self.lose(node);
+        self.pass(Duration::from_millis(600));
+        self.connect(node)
     }
 
     /// Lets time pass, and then lets the core act on the timers that are due.
@@ -394,6 +451,21 @@ impl Bench {
         let key = if number == 0 { "k".to_string() } else { format!("k{number}") };
         let key = key.as_bytes();
         self.core.acquire(key, LockOptions::once(TTL), 1, self.now).expect("it can be asked for")
+    }
+
+    /// Asks for the key `k`.
+    #[track_caller]
+    pub fn ask(&mut self, data: u64, options: LockOptions) -> Op {
+        self.core.acquire(b"k", options, data, self.now).expect("it can be asked for")
+    }
+
+    /// Extends the lock with the grants of these nodes.
+    #[track_caller]
+    pub fn extend(&mut self, lock: &Lock, ttl: Duration, granting: Range<usize>) {
+        self.core.extend(lock, ttl, 2, self.now).expect("it is held");
+        self.answer(granting, ":1\r\n");
+        let done = self.completion().expect("a majority granted it");
+        assert!(matches!(done.result, Ok(Outcome::Extended { .. })), "{done:?}");
     }
 
     pub fn completion(&mut self) -> Option<Completion> {
@@ -435,10 +507,28 @@ impl Bench {
         }
     }
 
+    /// The outcome of the release that ends next.
+    #[track_caller]
+    pub fn released(&mut self) -> ReleaseOutcome {
+        match self.completion().map(|done| done.result) {
+            Some(Ok(Outcome::Released(outcome))) => outcome,
+            other => panic!("no release: {other:?}"),
+        }
+    }
+
     /// The error with which the next request to end has failed.
     #[track_caller]
     pub fn refused(&mut self) -> Error {
         self.completion().expect("it has ended").result.expect_err("it is refused")
+    }
+
+    /// The report of the next request to end, which too few nodes answered.
+    #[track_caller]
+    pub fn no_quorum(&mut self) -> Report {
+        match self.refused() {
+            Error::NoQuorum(report) => *report,
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Asserts that no record, pending release or request is left.

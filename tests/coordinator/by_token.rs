@@ -15,8 +15,7 @@ fn extend(bench: &mut Bench, ttl: Duration) {
 
 fn answer(bench: &mut Bench, replies: &[&str]) {
     for (node, reply) in replies.iter().enumerate() {
-        assert_eq!(bench.names(node), ["EVALSHA"], "n{node}");
-        bench.reply(node, reply);
+        bench.answer_to(["EVALSHA"], [node], reply);
     }
 }
 
@@ -26,8 +25,7 @@ fn extend_by_token_is_lost_when_a_majority_of_nodes_lack_the_token() {
     extend(&mut bench, TTL);
     answer(&mut bench, &[":0\r\n", ":-1\r\n"]);
     assert!(bench.completion().is_none(), "three nodes may extend it yet");
-    bench.sent(2);
-    bench.reply(2, ":0\r\n");
+    bench.answer([2], ":0\r\n");
     let result = bench.completion().expect("two are no majority").result;
     assert!(matches!(result, Err(Error::Lost { reason: LostReason::Gone, .. })), "{result:?}");
     assert!(format!("{result:?}").contains("its ttl was over, or it was deleted"), "{result:?}");
@@ -55,7 +53,7 @@ fn extend_by_token_that_is_lost_reports_why() {
                 bench.reply(node, reply);
             }
         }
-        bench.completion().expect("it is decided").result.unwrap_err()
+        bench.refused()
     };
     assert!(matches!(error(&[gone, unsure, unsure]), Error::NoQuorum(_)));
     assert!(matches!(error(&[unsure, forbidden, unsure]), Error::NoQuorum(_)));
@@ -70,28 +68,25 @@ const SHORT: Duration = Duration::from_millis(40);
 const USABLE: Duration = Duration::from_micros(37_600);
 
 #[test]
-fn extend_by_token_that_is_decided_at_its_deadline_is_no_extend() {
-    for (after, good) in [(USABLE - Duration::from_nanos(1), true), (USABLE, false)] {
+fn extend_by_token_that_is_decided_or_fetched_at_its_deadline_is_no_extend() {
+    let just_before = USABLE - Duration::from_nanos(1);
+    for (step, after, good) in [
+        ("decided", just_before, true),
+        ("decided", USABLE, false),
+        ("fetched", just_before, true),
+        ("fetched", USABLE, false),
+    ] {
         let mut bench = Bench::quiet(3);
         extend(&mut bench, SHORT);
-        bench.now = bench.now.saturating_add(after);
+        let late = bench.now.saturating_add(after);
+        if step == "decided" {
+            bench.now = late;
+        }
         answer(&mut bench, &[":1\r\n", ":1\r\n"]);
+        bench.now = late;
         let result = bench.completion().expect("it is decided").result;
         let expired = matches!(result, Err(Error::Lost { reason: LostReason::Expired, .. }));
-        assert_eq!((result.is_ok(), expired), (good, !good), "{result:?}");
-    }
-}
-
-#[test]
-fn extend_by_token_that_is_fetched_at_its_deadline_is_no_extend() {
-    for (after, good) in [(USABLE - Duration::from_nanos(1), true), (USABLE, false)] {
-        let mut bench = Bench::quiet(3);
-        extend(&mut bench, SHORT);
-        answer(&mut bench, &[":1\r\n", ":1\r\n"]);
-        bench.now = bench.now.saturating_add(after);
-        let result = bench.completion().expect("it is decided").result;
-        let expired = matches!(result, Err(Error::Lost { reason: LostReason::Expired, .. }));
-        assert_eq!((result.is_ok(), expired), (good, !good), "{result:?}");
+        assert_eq!((result.is_ok(), expired), (good, !good), "{step} after {after:?}: {result:?}");
     }
 }
 
@@ -110,8 +105,7 @@ fn extend_by_token_is_repeated_by_its_source_before_its_deadline_only() {
     let mut bench = Bench::quiet(3);
     extend(&mut bench, TTL);
     answer(&mut bench, &["-NOSCRIPT no\r\n"]);
-    assert_eq!(bench.names(0), ["EVAL"]);
-    bench.reply(0, "-NOSCRIPT no\r\n");
+    bench.answer_to(["EVAL"], [0], "-NOSCRIPT no\r\n");
     assert!(bench.sent(0).is_empty());
 }
 
@@ -123,9 +117,8 @@ fn extend_by_token_reports_a_node_in_quarantine_also_if_it_agreed() {
     extend(&mut bench, TTL);
     answer(&mut bench, &[":1\r\n", ":1\r\n"]);
     assert!(bench.completion().is_none(), "one that counts");
-    bench.names(2);
-    bench.reply(2, "-LOADING no\r\n");
-    let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
+    bench.answer([2], "-LOADING no\r\n");
+    let report = bench.no_quorum();
     assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::Quarantined));
 }
 
@@ -133,8 +126,7 @@ fn extend_by_token_reports_a_node_in_quarantine_also_if_it_agreed() {
 fn seen(bench: &mut Bench, replies: [&str; 3]) -> Inspection {
     bench.core.inspect(b"k", 5, bench.now).unwrap();
     for (node, reply) in replies.iter().enumerate() {
-        assert_eq!(bench.names(node), ["GETRANGE", "PTTL"]);
-        bench.reply(node, reply);
+        bench.answer_to(["GETRANGE", "PTTL"], [node], reply);
     }
     match bench.completion().map(|done| done.result) {
         Some(Ok(Outcome::Inspected(seen))) => *seen,
@@ -155,10 +147,7 @@ fn inspect_reports_a_key_that_expired_between_the_two_questions_as_absent() {
 fn inspect_reports_a_node_whose_connection_is_lost_between_its_two_answers_as_failed() {
     let mut bench = Bench::quiet(3);
     bench.core.inspect(b"k", 5, bench.now).unwrap();
-    for node in 0..3 {
-        bench.sent(node);
-        bench.reply(node, "$1\r\nx\r\n");
-    }
+    bench.answer(0..3, "$1\r\nx\r\n");
     bench.reply(0, ":500\r\n");
     bench.reply(1, ":500\r\n");
     bench.lose(2);

@@ -14,10 +14,7 @@ fn completion_is_reported_once_and_fetched_by_its_op() {
     let mut bench = Bench::new(3);
     let op = bench.acquire();
     assert!(bench.core.fetch(op, bench.now).is_none(), "it has no end yet");
-    for node in 0..2 {
-        assert_eq!(bench.names(node), ["SET"]);
-        bench.reply(node, "+OK\r\n");
-    }
+    bench.answer_to(["SET"], 0..2, "+OK\r\n");
     assert_eq!(bench.core.poll_ended(), Some((op, 1)));
     assert_eq!(bench.core.poll_ended(), None);
     assert!(!bench.core.has_completions() && bench.completion().is_none());
@@ -29,19 +26,13 @@ fn completion_is_reported_once_and_fetched_by_its_op() {
 #[test]
 fn a_lock_that_is_fetched_too_late_is_released_and_asked_for_again() {
     let mut bench = unprobed().without_lines();
-    let op = bench.core.acquire(b"k", LockOptions::new(TTL).wait(2 * TTL), 1, bench.now).unwrap();
-    for node in 0..3 {
-        assert_eq!(bench.names(node), ["SET"]);
-        bench.reply(node, "+OK\r\n");
-    }
+    let op = bench.ask(1, LockOptions::new(TTL).wait(2 * TTL));
+    bench.answer_to(["SET"], 0..3, "+OK\r\n");
     assert_eq!(bench.core.poll_ended(), Some((op, 1)));
     bench.now = bench.now.saturating_add(TTL);
     assert!(bench.core.fetch(op, bench.now).is_none());
     assert_eq!(bench.core.poll_ended(), None, "it goes on");
-    for node in 0..3 {
-        assert_eq!(bench.names(node), ["EVALSHA"]);
-        bench.reply(node, ":1\r\n");
-    }
+    bench.answer_to(["EVALSHA"], 0..3, ":1\r\n");
     bench.pass(millis(60));
     assert_eq!(bench.names(0), ["SET"], "with another attempt");
 }
@@ -50,17 +41,11 @@ fn a_lock_that_is_fetched_too_late_is_released_and_asked_for_again() {
 fn acquire_that_is_cancelled_before_its_fetch_is_released() {
     let mut bench = Bench::new(3);
     let op = bench.acquire();
-    for node in 0..3 {
-        bench.sent(node);
-        bench.reply(node, "+OK\r\n");
-    }
+    bench.answer(0..3, "+OK\r\n");
     assert_eq!(bench.core.poll_ended(), Some((op, 1)));
     bench.core.cancel(op, bench.now);
     assert!(bench.core.fetch(op, bench.now).is_none());
-    for node in 0..3 {
-        assert_eq!(bench.names(node), ["EVALSHA"]);
-        bench.reply(node, ":1\r\n");
-    }
+    bench.answer_to(["EVALSHA"], 0..3, ":1\r\n");
     bench.assert_idle();
 }
 
@@ -108,10 +93,7 @@ fn a_renewal_that_was_not_fetched_is_not_reported_for_a_lock_that_was_lost() {
     let mut bench = unprobed();
     let _lock = renewed(&mut bench);
     bench.pass(millis(3_400));
-    for node in 0..3 {
-        bench.sent(node);
-        bench.reply(node, ":0\r\n");
-    }
+    bench.answer(0..3, ":0\r\n");
     let update = bench.core.poll_lock_update().unwrap();
     let LockUpdateKind::Lost(Error::Lost { reason, .. }) = update.kind else {
         panic!("{update:?}")
@@ -127,10 +109,8 @@ fn release_all_releases_locks_and_ends_requests() {
     let kept = bench.hold(&[0, 1, 2]);
     bench.core.auto_extend(&kept, AutoExtend::extensions(1), bench.now).unwrap();
     bench.acquire();
-    bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 8, bench.now).unwrap();
-    for node in 0..3 {
-        bench.sent(node);
-    }
+    bench.ask(8, LockOptions::new(TTL).wait(TTL));
+    (0..3).for_each(|node| drop(bench.sent(node)));
     bench.core.release_all(bench.now);
     for node in 0..3 {
         let sent = bench.names(node);

@@ -45,13 +45,10 @@ fn counters_measure_the_wait_from_the_request_to_the_lock() {
     assert_eq!(class_of(&bench.core.stats().waits), Some(Duration::from_micros(64)));
     // This client holds the key, so its second request waits in the local queue.
     let before = bench.core.stats().waits.total();
-    bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL * 10), 2, bench.now).unwrap();
+    bench.ask(2, LockOptions::new(TTL).wait(TTL * 10));
     bench.pass(millis(20));
     bench.core.release_nowait(&lock, bench.now);
-    for node in 0..3 {
-        bench.sent(node);
-        bench.reply(node, ":1\r\n+OK\r\n");
-    }
+    bench.answer(0..3, ":1\r\n+OK\r\n");
     assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Acquired(_))));
     let waited = bench.core.stats().waits.total().saturating_sub(before);
     assert_eq!(waited, millis(20));
@@ -61,27 +58,16 @@ fn counters_measure_the_wait_from_the_request_to_the_lock() {
 fn counters_separate_extends_of_the_caller_from_renewals() {
     let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1, 2]);
-    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-    for node in 0..3 {
-        bench.sent(node);
-        bench.reply(node, ":1\r\n");
-    }
-    assert!(bench.completion().unwrap().result.is_ok());
+    bench.extend(&lock, TTL, 0..3);
     assert_eq!((bench.core.stats().extended, bench.core.stats().renewed), (1, 0));
 
     let mut bench = Bench::quiet(3);
     let keep = AutoExtend::at_most(TTL * 10);
-    bench.core.acquire(b"k", LockOptions::once(TTL).auto_extend(keep), 7, bench.now).unwrap();
-    for node in 0..3 {
-        bench.sent(node);
-        bench.reply(node, "+OK\r\n+OK\r\n:9999\r\n");
-    }
+    bench.ask(7, LockOptions::once(TTL).auto_extend(keep));
+    bench.answer(0..3, "+OK\r\n+OK\r\n:9999\r\n");
     assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Acquired(_))));
     bench.pass(TTL / 2);
-    for node in 0..3 {
-        bench.sent(node);
-        bench.reply(node, ":1\r\n+OK\r\n:9999\r\n");
-    }
+    bench.answer(0..3, ":1\r\n+OK\r\n:9999\r\n");
     assert_eq!((bench.core.stats().extended, bench.core.stats().renewed), (0, 1));
 }
 
@@ -97,8 +83,7 @@ fn counters_of_a_node_count_answers_to_an_acquire_and_not_to_a_release() {
     let lock = bench.hold(&[0, 1, 2]);
     bench.core.release(lock, 2, bench.now);
     for (node, reply) in ["-NOSCRIPT no\r\n", ":1\r\n", ":-1\r\n"].into_iter().enumerate() {
-        assert_eq!(bench.names(node), ["EVALSHA"]);
-        bench.reply(node, reply);
+        bench.answer_to(["EVALSHA"], [node], reply);
     }
     assert_eq!(votes(bench.core.stats(), 0), (1, 0, 0), "the client sends the script, then");
     assert_eq!(votes(bench.core.stats(), 1), (1, 0, 0));
@@ -127,20 +112,14 @@ fn counters_have_each_way_in_which_an_attempt_is_lost() {
     for (reply, expected) in cases {
         let mut bench = Bench::quiet(3);
         bench.acquire();
-        for node in 0..3 {
-            bench.sent(node);
-            bench.reply(node, reply);
-        }
+        bench.answer(0..3, reply);
         assert!(bench.completion().unwrap().result.is_err());
         assert_eq!(lost(&bench), expected, "{reply}");
     }
     let mut bench = Bench::quiet(3);
-    bench.core.acquire(b"k", LockOptions::once(millis(20)), 1, bench.now).unwrap();
+    bench.ask(1, LockOptions::once(millis(20)));
     bench.now = bench.now.saturating_add(millis(20));
-    for node in 0..3 {
-        bench.sent(node);
-        bench.reply(node, "+OK\r\n");
-    }
+    bench.answer(0..3, "+OK\r\n");
     assert!(matches!(bench.completion().unwrap().result, Err(Error::Expired(_))));
     assert_eq!(lost(&bench), [0, 0, 1, 0]);
 }

@@ -12,16 +12,10 @@ fn holders_are_reported_beyond_the_majority_that_decided() {
         bench.core.holders(lock).iter().map(NodeId::index).collect()
     };
     assert_eq!(holders(&bench, &lock), [0, 1, 3]);
-    for (node, reply) in [(2, "+OK\r\n"), (4, "$-1\r\n")] {
-        bench.sent(node);
-        bench.reply(node, reply);
-    }
+    bench.answer_each([(2, "+OK\r\n"), (4, "$-1\r\n")]);
     assert_eq!(holders(&bench, &lock), [0, 1, 2, 3], "one came late, one said no");
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-    for (node, reply) in [(0, ":1\r\n"), (1, ":1\r\n"), (2, ":1\r\n"), (3, ":0\r\n")] {
-        bench.sent(node);
-        bench.reply(node, reply);
-    }
+    bench.answer_each([(0, ":1\r\n"), (1, ":1\r\n"), (2, ":1\r\n"), (3, ":0\r\n")]);
     assert!(bench.completion().unwrap().result.is_ok());
     bench.sent(4);
     assert_eq!(holders(&bench, &lock), [0, 1, 2], "two were healed, and have not answered");
@@ -32,13 +26,10 @@ fn holders_are_reported_beyond_the_majority_that_decided() {
 fn an_answer_to_an_earlier_round_has_no_vote_in_a_later_one() {
     let mut bench = Bench::with(3, |settings| settings.reset_after = TTL);
     let lock = bench.hold(&[0, 1]);
-    bench.sent(2);
-    bench.reply(2, "+OK\r\n");
+    bench.answer([2], "+OK\r\n");
     let before = bench.core.deadline(&lock).unwrap();
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-    for node in 0..3 {
-        assert_eq!(bench.names(node), ["EVALSHA"]);
-    }
+    bench.assert_sent(0..3, ["EVALSHA"]);
     bench.reply(0, ":1\r\n");
     bench.pass(millis(50));
     assert!(bench.completion().is_none(), "too few answered: it is asked again");
@@ -62,10 +53,8 @@ fn a_script_that_was_forgotten_is_sent_again_unless_the_lock_was_released_meanwh
     let mut bench = Bench::new(1);
     let lock = bench.hold(&[0]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-    assert_eq!(bench.names(0), ["EVALSHA"]);
-    bench.reply(0, "-NOSCRIPT No matching script\r\n");
-    assert_eq!(bench.names(0), ["EVAL"]);
-    bench.reply(0, ":1\r\n");
+    bench.answer_to(["EVALSHA"], [0], "-NOSCRIPT No matching script\r\n");
+    bench.answer_to(["EVAL"], [0], ":1\r\n");
     assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Extended { .. })));
 
     bench.core.extend(&lock, TTL, 3, bench.now).unwrap();
@@ -78,8 +67,7 @@ fn a_script_that_was_forgotten_is_sent_again_unless_the_lock_was_released_meanwh
     assert_eq!(bench.names(0), ["EVAL"], "the release itself is repeated");
     bench.reply(0, ":1\r\n");
     assert!(matches!(bench.completion().unwrap().result, Err(Error::Lost { .. })));
-    let released = bench.completion().unwrap().result;
-    assert_eq!(released, Ok(Outcome::Released(ReleaseOutcome::Released)));
+    assert_eq!(bench.released(), ReleaseOutcome::Released);
     bench.assert_idle();
 }
 
@@ -90,18 +78,19 @@ fn a_node_whose_user_may_not_run_scripts_by_their_sha1_gets_the_source_from_then
     for (data, commands) in [(2, &["EVALSHA", "EVAL"][..]), (3, &["EVAL"])] {
         bench.core.extend(&lock, TTL, data, bench.now).unwrap();
         for command in commands {
-            assert_eq!(bench.names(0), [*command]);
-            bench.reply(0, if *command == "EVAL" { ":1\r\n" } else { "-NOPERM no\r\n" });
+            bench.answer_to(
+                [*command],
+                [0],
+                if *command == "EVAL" { ":1\r\n" } else { "-NOPERM no\r\n" },
+            );
         }
         assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Extended { .. })));
     }
     bench.core.release(lock, 4, bench.now);
     assert_eq!(bench.names(0), ["EVALSHA"], "each script is refused for itself");
     bench.reply(0, "-NOPERM no\r\n");
-    assert_eq!(bench.names(0), ["EVAL"]);
-    bench.reply(0, ":1\r\n");
-    let released = bench.completion().unwrap().result;
-    assert_eq!(released, Ok(Outcome::Released(ReleaseOutcome::Released)));
+    bench.answer_to(["EVAL"], [0], ":1\r\n");
+    assert_eq!(bench.released(), ReleaseOutcome::Released);
     bench.assert_idle();
 }
 
@@ -109,10 +98,7 @@ fn a_node_whose_user_may_not_run_scripts_by_their_sha1_gets_the_source_from_then
 fn extend_remembers_nodes_that_lost_the_key_until_no_majority_is_left() {
     let mut bench = Bench::new(5);
     let lock = bench.hold(&[0, 1, 2]);
-    for node in [3, 4] {
-        bench.sent(node);
-        bench.reply(node, "+OK\r\n");
-    }
+    bench.answer([3, 4], "+OK\r\n");
     for gone in 0..3 {
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         for node in 0..5 {
@@ -160,18 +146,15 @@ fn a_native_release_that_did_nothing_asks_whose_key_it_is() {
         let mut bench = Bench::of(1, INFO_OLD, delifeq, |_| {});
         let lock = bench.hold(&[0]);
         bench.core.release(lock, 2, bench.now);
-        assert_eq!(bench.names(0), ["DELIFEQ"]);
-        bench.reply(0, ":0\r\n");
-        assert_eq!(bench.names(0), ["EXISTS"]);
-        bench.reply(0, &format!("{exists}\r\n"));
-        assert_eq!(bench.completion().unwrap().result, Ok(Outcome::Released(released)));
+        bench.answer_to(["DELIFEQ"], [0], ":0\r\n");
+        bench.answer_to(["EXISTS"], [0], &format!("{exists}\r\n"));
+        assert_eq!(bench.released(), released);
         bench.assert_idle();
     }
     let mut bench = Bench::of(1, INFO_OLD, delifeq, |_| {});
     let lock = bench.hold(&[0]);
     bench.core.release_nowait(&lock, bench.now);
-    assert_eq!(bench.names(0), ["DELIFEQ"]);
-    bench.reply(0, ":0\r\n");
+    bench.answer_to(["DELIFEQ"], [0], ":0\r\n");
     assert!(bench.sent(0).is_empty(), "nobody waits for the difference");
     bench.assert_idle();
 }
@@ -183,16 +166,14 @@ fn a_native_release_that_did_nothing_is_confirmed_even_if_the_next_answer_is_los
         let mut bench = Bench::of(1, INFO_OLD, delifeq, |_| {});
         let lock = bench.hold(&[0]);
         bench.core.release(lock, 2, bench.now);
-        assert_eq!(bench.names(0), ["DELIFEQ"]);
-        bench.reply(0, ":0\r\n");
+        bench.answer_to(["DELIFEQ"], [0], ":0\r\n");
         assert_eq!(bench.names(0), ["EXISTS"]);
         match what {
             "connection lost" => bench.lose(0),
             "silence" => bench.pass(bench.core.settings().node_timeout),
             _ => bench.reply(0, "-NOPERM no\r\n"),
         }
-        let released = Ok(Outcome::Released(ReleaseOutcome::AlreadyExpired));
-        assert_eq!(bench.completion().unwrap().result, released, "{what}");
+        assert_eq!(bench.released(), ReleaseOutcome::AlreadyExpired, "{what}");
         if what == "silence" {
             bench.reply(0, ":0\r\n");
         }
@@ -208,15 +189,17 @@ fn a_native_release_that_is_not_permitted_is_sent_as_a_script() {
         let lock = bench.hold(&[0]);
         bench.core.release(lock, 2, bench.now);
         if native {
-            assert_eq!(bench.names(0), ["DELEX"]);
-            bench.reply(0, "-NOPERM this user has no permissions to run 'delex'\r\n");
+            bench.answer_to(
+                ["DELEX"],
+                [0],
+                "-NOPERM this user has no permissions to run 'delex'\r\n",
+            );
             assert_eq!(bench.names(0), ["EVAL"]);
         } else {
             assert_eq!(bench.names(0), ["EVALSHA"], "it is not tried again");
         }
         bench.reply(0, ":1\r\n");
-        let released = bench.completion().unwrap().result;
-        assert_eq!(released, Ok(Outcome::Released(ReleaseOutcome::Released)));
+        assert_eq!(bench.released(), ReleaseOutcome::Released);
     }
     bench.assert_idle();
 }
@@ -237,8 +220,7 @@ fn release_is_repeated_in_time_after_its_connections_are_lost() {
         assert_eq!(bench.connect(node)[0][0], "EVAL");
         bench.reply(node, ":1\r\n");
     }
-    let released = bench.completion().unwrap().result;
-    assert_eq!(released, Ok(Outcome::Released(ReleaseOutcome::Released)));
+    assert_eq!(bench.released(), ReleaseOutcome::Released);
     bench.assert_idle();
 }
 
@@ -249,14 +231,12 @@ fn an_extend_after_one_that_was_cancelled_is_a_round_of_its_own() {
     let first = bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     bench.core.cancel(first, bench.now);
     bench.core.extend(&lock, TTL, 3, bench.now).unwrap();
-    assert_eq!(bench.names(0), ["EVALSHA", "EVALSHA"]);
-    bench.reply(0, ":1\r\n");
+    bench.answer_to(["EVALSHA", "EVALSHA"], [0], ":1\r\n");
     bench.reply(0, ":1\r\n");
     let done = bench.completion().unwrap();
     assert_eq!((done.data, done.result.is_ok()), (3, true));
     bench.core.release(lock, 4, bench.now);
-    bench.sent(0);
-    bench.reply(0, ":1\r\n");
+    bench.answer([0], ":1\r\n");
     assert!(bench.completion().is_some());
     bench.assert_idle();
     // No timer of the cancelled extend is left: it would act on a record that is closed.
@@ -301,15 +281,11 @@ fn an_extend_that_is_fetched_late_returns_the_present_deadline() {
 fn a_node_that_forgot_the_script_gets_it_also_after_the_majority_answered() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.sent(2);
-    bench.reply(2, "+OK\r\n");
+    bench.answer([2], "+OK\r\n");
     let extend = |bench: &mut Bench, lock| {
         bench.core.extend(lock, TTL, 2, bench.now).unwrap();
         assert_eq!(bench.names(2), ["EVALSHA"]);
-        for node in 0..2 {
-            bench.sent(node);
-            bench.reply(node, ":1\r\n");
-        }
+        bench.answer(0..2, ":1\r\n");
         bench.completion().unwrap().result.unwrap();
     };
     extend(&mut bench, &lock);
@@ -322,8 +298,7 @@ fn a_node_that_forgot_the_script_gets_it_also_after_the_majority_answered() {
     // the client has given up.
     extend(&mut bench, &lock);
     bench.core.release_nowait(&lock, bench.now);
-    assert_eq!(bench.names(2), ["EVAL"]);
-    bench.reply(2, "-NOSCRIPT No matching script\r\n");
+    bench.answer_to(["EVAL"], [2], "-NOSCRIPT No matching script\r\n");
     assert!(bench.sent(2).is_empty());
 }
 
@@ -334,17 +309,14 @@ fn loss_names_a_node_whose_key_was_gone_before_it_was_disconnected() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1, 2]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-    for (node, reply) in [(0, ":0\r\n"), (1, "-ERR no\r\n"), (2, "-ERR no\r\n")] {
-        bench.sent(node);
-        bench.reply(node, reply);
-    }
+    bench.answer_each([(0, ":0\r\n"), (1, "-ERR no\r\n"), (2, "-ERR no\r\n")]);
     bench.lose(0);
     bench.pass(millis(300));
     for (node, reply) in [(1, ":0\r\n"), (2, "-ERR no\r\n")] {
         assert!(bench.names(node).iter().any(|name| name.starts_with("EVAL")), "n{node}");
         bench.reply(node, reply);
     }
-    let error = bench.completion().unwrap().result.unwrap_err();
+    let error = bench.refused();
     let Error::Lost { reason: LostReason::Gone, report } = error else { panic!("{error}") };
     let replies: Vec<NodeReply> = report.nodes.iter().map(|node| node.reply).collect();
     assert_eq!(replies[..2], [NodeReply::Absent; 2], "{report}");
@@ -356,15 +328,11 @@ fn loss_names_a_node_whose_key_was_gone_before_it_was_disconnected() {
 fn extend_of_an_earlier_round_is_not_repeated() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.sent(2);
-    bench.reply(2, "+OK\r\n");
+    bench.answer([2], "+OK\r\n");
     for _ in 0..2 {
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         assert_eq!(bench.names(2), ["EVALSHA"]);
-        for node in 0..2 {
-            bench.sent(node);
-            bench.reply(node, ":1\r\n");
-        }
+        bench.answer(0..2, ":1\r\n");
         bench.completion().unwrap().result.unwrap();
     }
     bench.reply(2, "-NOSCRIPT No matching script\r\n");
@@ -390,8 +358,7 @@ fn release_waits_for_a_node_whose_connection_is_being_replaced() {
     assert_eq!(sent.last().unwrap()[0], "EVAL", "{sent:?}");
     bench.reply(0, &"+OK\r\n".repeat(sent.len() - 1));
     bench.reply(0, ":1\r\n");
-    let result = bench.completion().expect("two have answered").result;
-    assert_eq!(result, Ok(Outcome::Released(ReleaseOutcome::Released)));
+    assert_eq!(bench.released(), ReleaseOutcome::Released);
 }
 
 #[test]
@@ -401,28 +368,7 @@ fn release_does_not_wait_for_a_node_that_keeps_failing() {
     bench.lose(0);
     bench.lose(1);
     bench.core.release(lock, 3, bench.now);
-    let result = bench.completion().expect("one node is no majority").result;
-    let Ok(Outcome::Released(ReleaseOutcome::Unconfirmed { .. })) = result else {
-        panic!("{result:?}");
-    };
-}
-
-#[test]
-fn release_by_a_native_command_asks_whose_key_it_is_only_for_a_caller_that_waits() {
-    let native = "*2\r\n*1\r\n$7\r\ndelifeq\r\n_\r\n";
-    for waits in [true, false] {
-        let mut bench = Bench::of(1, INFO_OLD, native, |s| s.probe_interval = TTL * 100);
-        let lock = bench.hold(&[0]);
-        if waits {
-            bench.core.release(lock, 3, bench.now);
-        } else {
-            bench.core.release_nowait(&lock, bench.now);
-        }
-        assert_eq!(bench.names(0), ["DELIFEQ"]);
-        bench.reply(0, ":0\r\n");
-        let expected: &[&str] = if waits { &["EXISTS"] } else { &[] };
-        assert_eq!(bench.names(0), expected);
-    }
+    assert!(matches!(bench.released(), ReleaseOutcome::Unconfirmed { .. }));
 }
 
 #[test]
@@ -443,8 +389,7 @@ fn release_whose_answers_differ_waits_for_the_node_that_decides() {
         let said: Vec<&str> = said.split(' ').collect();
         for node in order {
             let Some(answer) = said.get(node) else { continue };
-            bench.sent(node);
-            bench.reply(node, &format!(":{answer}\r\n"));
+            bench.answer([node], &format!(":{answer}\r\n"));
         }
         let expected = released.unwrap_or_else(|| {
             assert!(bench.completion().is_none(), "the third node decides: {said:?}");
@@ -452,8 +397,7 @@ fn release_whose_answers_differ_waits_for_the_node_that_decides() {
             let third = NodeSet::first(3).minus(NodeSet::first(2));
             ReleaseOutcome::Unconfirmed { nodes: third }
         });
-        let result = bench.completion().unwrap().result;
-        assert_eq!(result, Ok(Outcome::Released(expected)), "{said:?} by {order:?}");
+        assert_eq!(bench.released(), expected, "{said:?} by {order:?}");
     }
 }
 
@@ -462,14 +406,9 @@ fn release_that_no_majority_answers_in_time_is_unconfirmed() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
     let lock = bench.hold(&[0, 1, 2]);
     bench.core.release(lock, 3, bench.now);
-    for node in 0..3 {
-        assert_eq!(bench.names(node), ["EVALSHA"]);
-    }
+    bench.assert_sent(0..3, ["EVALSHA"]);
     bench.reply(0, ":1\r\n");
     assert!(bench.completion().is_none());
     bench.pass(millis(50));
-    let result = bench.completion().expect("the node timeout has passed").result;
-    let Ok(Outcome::Released(ReleaseOutcome::Unconfirmed { .. })) = result else {
-        panic!("{result:?}");
-    };
+    assert!(matches!(bench.released(), ReleaseOutcome::Unconfirmed { .. }));
 }

@@ -11,13 +11,9 @@ pub const WRITTEN: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
 /// A kept lock on all three nodes, which have answered everything.
 pub fn kept(bench: &mut Bench, keep: AutoExtend) -> Lock {
     let lock = bench.hold(&[0, 1]);
-    bench.sent(2);
-    bench.reply(2, "+OK\r\n");
+    bench.answer([2], "+OK\r\n");
     bench.core.auto_extend(&lock, keep, bench.now).unwrap();
-    for node in 0..3 {
-        assert_eq!(bench.names(node), ["CLIENT", "PTTL"]);
-        bench.reply(node, "+OK\r\n:9999\r\n");
-    }
+    bench.answer_to(["CLIENT", "PTTL"], 0..3, "+OK\r\n:9999\r\n");
     lock
 }
 
@@ -178,8 +174,7 @@ fn foreign_write_to_a_key_that_is_being_healed_starts_no_check() {
         bench.reply(node, said);
     }
     assert!(bench.completion().unwrap().result.is_ok());
-    assert_eq!(bench.names(2), ["SET", "CLIENT", "PTTL"]);
-    bench.reply(2, "+OK\r\n+OK\r\n:9999\r\n");
+    bench.answer_to(["SET", "CLIENT", "PTTL"], [2], "+OK\r\n+OK\r\n:9999\r\n");
     bench.pass(TTL / 10);
     assert_eq!(answer(&mut bench, [":1\r\n"; 3]), 0, "there is nothing to be found out");
 }

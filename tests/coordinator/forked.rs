@@ -11,7 +11,7 @@ fn child_of_a_fork_has_no_lock_no_connection_and_sends_nothing() {
     bench.core.report_lock_updates();
     let lock = bench.hold(&[0, 1, 2]);
     let asks = bench.acquire();
-    bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 5, bench.now).unwrap();
+    bench.ask(5, LockOptions::new(TTL).wait(TTL));
     bench.core.inspect(b"any", 6, bench.now).unwrap();
     bench.actions();
     bench.core.abandon_after_fork();

@@ -24,9 +24,7 @@ fn an_inspection_does_not_wait_for_a_node_that_it_did_not_ask() {
     bench.lose(2);
     bench.pass(Duration::from_secs(1));
     bench.core.inspect(b"k", 1, bench.now).unwrap();
-    for node in 0..2 {
-        assert_eq!(bench.names(node), ["GETRANGE", "PTTL"]);
-    }
+    bench.assert_sent(0..2, ["GETRANGE", "PTTL"]);
     bench.pass(millis(40));
     // The client writes the handshake of node 2 long after it asked the others.
     bench.core.handle_connected(NodeId::new(2), bench.now);
@@ -40,11 +38,8 @@ fn an_inspection_does_not_wait_for_a_node_that_it_did_not_ask() {
 /// Three nodes, and a kept lock that all of them granted.
 fn kept(keep: AutoExtend) -> (Bench, redlatch::Lock) {
     let mut bench = Bench::new(3);
-    bench.core.acquire(b"k", LockOptions::once(TTL).auto_extend(keep), 1, bench.now).unwrap();
-    for node in 0..3 {
-        assert_eq!(bench.names(node), ["SET", "CLIENT", "PTTL"]);
-        bench.reply(node, "+OK\r\n+OK\r\n:10000\r\n");
-    }
+    bench.ask(1, LockOptions::once(TTL).auto_extend(keep));
+    bench.answer_to(["SET", "CLIENT", "PTTL"], 0..3, "+OK\r\n+OK\r\n:10000\r\n");
     match bench.completion().map(|done| done.result) {
         Some(Ok(Outcome::Acquired(lock))) => (bench, lock),
         other => panic!("no lock: {other:?}"),
@@ -60,16 +55,11 @@ fn foreign_write_starts_no_check_while_an_extend_pauses() {
         let said = if node == 0 { ":1" } else { "-LOADING it is" };
         bench.reply(node, &format!("{said}\r\n+OK\r\n:10000\r\n"));
     }
-    for node in 0..3 {
-        bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n");
-    }
+    (0..3).for_each(|node| bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n"));
     bench.pass(millis(1));
     assert!(bench.sent(0).is_empty(), "it would run beside the one that pauses");
     bench.pass(millis(49));
-    for node in 0..3 {
-        assert_eq!(bench.names(node), ["EVALSHA", "CLIENT", "PTTL"]);
-        bench.reply(node, ":1\r\n+OK\r\n:10000\r\n");
-    }
+    bench.answer_to(["EVALSHA", "CLIENT", "PTTL"], 0..3, ":1\r\n+OK\r\n:10000\r\n");
     let done = bench.completion().unwrap();
     assert!(matches!((done.data, done.result), (2, Ok(Outcome::Extended { .. }))));
     bench.pass(Duration::from_secs(1));
@@ -84,10 +74,9 @@ fn extend_that_began_before_auto_extend_keeps_its_bound() {
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     let bound = bench.now.saturating_add(Duration::from_secs(1));
     bench.core.auto_extend(&lock, AutoExtend::at_most(Duration::from_secs(1)), bench.now).unwrap();
-    bench.sent(0);
-    bench.reply(0, ":1\r\n");
-    let done = bench.completion().unwrap();
-    assert!(matches!(done.result, Ok(Outcome::Extended { deadline }) if deadline == bound));
+    bench.answer([0], ":1\r\n");
+    let extended = bench.completion().unwrap().result;
+    assert_eq!(extended, Ok(Outcome::Extended { deadline: bound }));
     assert_eq!(bench.core.deadline(&lock), Some(bound));
 }
 
@@ -97,10 +86,7 @@ fn auto_extend_on_new_terms_after_a_bound_renews_before_the_deadline() {
     bench.pass(millis(500));
     bench.core.auto_extend(&lock, AutoExtend::extensions(3), bench.now).unwrap();
     bench.pass(millis(1));
-    for node in 0..3 {
-        assert_eq!(bench.names(node), ["EVALSHA", "CLIENT", "PTTL"]);
-        bench.reply(node, ":1\r\n+OK\r\n:10000\r\n");
-    }
+    bench.answer_to(["EVALSHA", "CLIENT", "PTTL"], 0..3, ":1\r\n+OK\r\n:10000\r\n");
     assert!(bench.core.remaining(&lock, bench.now) > Duration::from_secs(9));
 }
 
@@ -108,10 +94,7 @@ fn auto_extend_on_new_terms_after_a_bound_renews_before_the_deadline() {
 fn an_extend_that_was_won_is_not_reported_for_a_lock_that_was_lost_since() {
     let (mut bench, lock) = kept(AutoExtend::at_most(Duration::from_secs(1)));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-    for node in 0..3 {
-        bench.sent(node);
-        bench.reply(node, ":1\r\n+OK\r\n:10000\r\n");
-    }
+    bench.answer(0..3, ":1\r\n+OK\r\n:10000\r\n");
     // The client ends a kept lock 2 ms before its deadline.
     bench.pass(millis(998));
     assert!(bench.core.deadline(&lock).is_none());

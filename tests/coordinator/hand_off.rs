@@ -15,19 +15,13 @@ fn hand_off_ends_renewals_and_releases_nothing() {
     bench.core.extend(&lock, TTL, 4, bench.now).unwrap();
     let given = lock.token();
     assert_eq!(bench.core.into_token(lock, bench.now), Some(given));
-    let done = bench.completion().unwrap();
-    assert!(matches!(done.result, Err(Error::Lost { reason: LostReason::Over, .. })), "{done:?}");
+    let error = bench.refused();
+    assert!(matches!(error, Error::Lost { reason: LostReason::Over, .. }), "{error}");
     assert!(bench.core.poll_lock_update().is_none(), "it is given away, not lost");
     assert_eq!(bench.names(0), ["CLIENT", "PTTL", "EVALSHA", "CLIENT", "PTTL"]);
-    for node in [0, 1] {
-        bench.sent(node);
-        bench.reply(node, "+OK\r\n:9000\r\n:1\r\n+OK\r\n:9000\r\n");
-    }
-    bench.sent(2);
-    bench.reply(2, "+OK\r\n");
-    bench.lose(2);
-    bench.pass(millis(600));
-    assert!(bench.connect(2).iter().all(|command| command[0] != "EVAL"), "nothing is owed");
+    bench.answer([0, 1], "+OK\r\n:9000\r\n:1\r\n+OK\r\n:9000\r\n");
+    bench.answer([2], "+OK\r\n");
+    assert!(bench.reconnect(2).iter().all(|command| command[0] != "EVAL"), "nothing is owed");
     bench.pass(TTL * 2);
     bench.assert_idle();
 }
@@ -66,10 +60,7 @@ fn adopt_takes_a_lock_over_under_a_new_token() {
 fn adopt_by_a_token_that_lost_the_key_releases_the_new_token() {
     let mut bench = Bench::new(3);
     bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap();
-    for (node, reply) in [":1\r\n", ":-3\r\n", ":-2\r\n"].iter().enumerate() {
-        bench.sent(node);
-        bench.reply(node, reply);
-    }
+    bench.answer_each([":1\r\n", ":-3\r\n", ":-2\r\n"].into_iter().enumerate());
     let result = bench.completion().unwrap().result;
     assert!(matches!(result, Err(Error::Lost { reason: LostReason::Gone, .. })), "{result:?}");
     assert!(format!("{result:?}").contains("its ttl was over, or it was deleted"), "{result:?}");
@@ -84,8 +75,7 @@ fn an_adopt_that_is_cancelled_is_released() {
     let mut bench = Bench::new(1);
     let op = bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap();
     bench.core.cancel(op, bench.now);
-    assert_eq!(bench.names(0), ["EVAL", "EVALSHA"]);
-    bench.reply(0, ":1\r\n:1\r\n");
+    bench.answer_to(["EVAL", "EVALSHA"], [0], ":1\r\n:1\r\n");
     bench.assert_idle();
 }
 
@@ -100,8 +90,7 @@ fn a_token_is_extended_without_a_pending_release() {
     for (replies, good) in cases {
         bench.core.extend_token(b"k", token(), TTL, 5, bench.now).unwrap();
         for (node, reply) in replies.iter().enumerate() {
-            assert_eq!(bench.names(node), ["EVALSHA"]);
-            bench.reply(node, reply);
+            bench.answer_to(["EVALSHA"], [node], reply);
         }
         let result = bench.completion().unwrap().result;
         assert_eq!(result.is_ok(), good, "{result:?}");
@@ -131,9 +120,7 @@ fn inspect_reports_what_every_node_holds() {
 fn inspect_ends_at_the_node_timeout_and_may_be_cancelled() {
     let mut bench = Bench::new(3);
     bench.core.inspect(b"k", 5, bench.now).unwrap();
-    for node in 0..3 {
-        bench.sent(node);
-    }
+    (0..3).for_each(|node| drop(bench.sent(node)));
     bench.reply(0, "_\r\n:-2\r\n");
     bench.pass(millis(50));
     let Ok(Outcome::Inspected(seen)) = bench.completion().unwrap().result else { panic!() };
@@ -142,8 +129,7 @@ fn inspect_ends_at_the_node_timeout_and_may_be_cancelled() {
     let op = bench.core.inspect(b"k", 5, bench.now).unwrap();
     bench.core.cancel(op, bench.now);
     for node in 0..3 {
-        bench.sent(node);
-        bench.reply(node, if node == 0 { "_\r\n:-2\r\n" } else { "_\r\n:-2\r\n_\r\n:-2\r\n" });
+        bench.answer([node], if node == 0 { "_\r\n:-2\r\n" } else { "_\r\n:-2\r\n_\r\n:-2\r\n" });
     }
     assert!(bench.completion().is_none());
     bench.assert_idle();
@@ -154,13 +140,10 @@ fn force_release_deletes_the_key_whatever_it_holds() {
     let mut bench = Bench::new(3);
     bench.core.force_release(b"k", 5, bench.now).unwrap();
     for (node, reply) in [":0\r\n", ":1\r\n"].iter().enumerate() {
-        assert_eq!(bench.names(node), ["DEL"]);
-        bench.reply(node, reply);
+        bench.answer_to(["DEL"], [node], reply);
     }
-    let result = bench.completion().unwrap().result;
-    assert_eq!(result, Ok(Outcome::Released(ReleaseOutcome::Released)));
-    bench.sent(2);
-    bench.reply(2, ":1\r\n");
+    assert_eq!(bench.released(), ReleaseOutcome::Released);
+    bench.answer([2], ":1\r\n");
     bench.assert_idle();
 }
 
@@ -178,11 +161,9 @@ fn force_release_ends_the_same_whichever_node_answers_first() {
             let mut bench = Bench::new(3);
             bench.core.force_release(b"k", 5, bench.now).unwrap();
             for node in order {
-                bench.sent(node);
-                bench.reply(node, replies[node]);
+                bench.answer([node], replies[node]);
             }
-            let result = bench.completion().unwrap().result;
-            assert_eq!(result, Ok(Outcome::Released(expected)), "{replies:?} by {order:?}");
+            assert_eq!(bench.released(), expected, "{replies:?} by {order:?}");
             bench.assert_idle();
         }
     }
@@ -203,13 +184,9 @@ fn extend_by_token_that_is_cancelled_leaves_no_record_however_it_ends() {
     }
     let op = bench.core.extend_token(b"k", token(), TTL, 5, bench.now).unwrap();
     bench.core.cancel(op, bench.now);
-    for node in 0..3 {
-        bench.sent(node);
-    }
+    (0..3).for_each(|node| drop(bench.sent(node)));
     bench.pass(millis(50));
-    for node in 0..3 {
-        bench.reply(node, ":1\r\n");
-    }
+    (0..3).for_each(|node| bench.reply(node, ":1\r\n"));
     bench.assert_idle();
 }
 
@@ -252,10 +229,7 @@ fn adopt_does_not_count_a_node_in_quarantine() {
     bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
     bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap();
-    for (node, reply) in [":1\r\n", ":1\r\n", ":-3\r\n"].iter().enumerate() {
-        bench.sent(node);
-        bench.reply(node, reply);
-    }
+    bench.answer_each([":1\r\n", ":1\r\n", ":-3\r\n"].into_iter().enumerate());
     let result = bench.completion().unwrap().result;
     assert!(result.is_err(), "one that counts, one that does not, and one against: {result:?}");
     for node in [0, 1] {
@@ -268,8 +242,7 @@ fn adopt_that_a_minority_denied_is_contended() {
     let mut bench = Bench::new(3);
     bench.core.adopt(b"k", token(), TTL, 5, bench.now).unwrap();
     for (node, reply) in [":-2\r\n", "-LOADING no\r\n"].into_iter().enumerate() {
-        assert_eq!(bench.names(node), ["EVAL"]);
-        bench.reply(node, reply);
+        bench.answer_to(["EVAL"], [node], reply);
     }
     let result = bench.completion().expect("one node is no majority").result;
     assert!(matches!(result, Err(Error::Contended(_))), "two may have it: {result:?}");

@@ -6,8 +6,7 @@ use super::*;
 fn extend(bench: &mut Bench, lock: &redlatch::Lock, replies: &[&str]) -> bool {
     bench.core.extend(lock, TTL, 2, bench.now).unwrap();
     for (node, reply) in replies.iter().enumerate() {
-        assert_eq!(bench.names(node), ["EVALSHA"], "n{node}");
-        bench.reply(node, reply);
+        bench.answer_to(["EVALSHA"], [node], reply);
     }
     bench.completion().expect("an end").result.is_ok()
 }
@@ -16,8 +15,7 @@ fn extend(bench: &mut Bench, lock: &redlatch::Lock, replies: &[&str]) -> bool {
 fn after_a_won_extend_a_node_that_lost_the_key_gets_it_again_and_counts() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.sent(2);
-    bench.reply(2, "+OK\r\n");
+    bench.answer([2], "+OK\r\n");
     assert!(extend(&mut bench, &lock, &[":0\r\n", ":1\r\n", ":1\r\n"]));
     let sent = bench.sent(0);
     assert_eq!(sent[0][..2], ["SET", "k"], "what is left of the lock, and not over another's");
@@ -32,21 +30,10 @@ fn after_a_won_extend_a_node_that_lost_the_key_gets_it_again_and_counts() {
 }
 
 #[test]
-fn a_node_that_answers_after_the_majority_is_healed_too() {
-    let mut bench = Bench::new(3);
-    let lock = bench.hold(&[0, 1]);
-    bench.sent(2);
-    bench.reply(2, "$-1\r\n");
-    assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
-    assert_eq!(bench.names(2), ["SET"]);
-}
-
-#[test]
 fn heal_waits_until_another_clients_key_is_gone() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.sent(2);
-    bench.reply(2, "$-1\r\n");
+    bench.answer([2], "$-1\r\n");
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":-1\r\n"]));
     assert!(bench.sent(2).is_empty());
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
@@ -57,22 +44,16 @@ fn heal_waits_until_another_clients_key_is_gone() {
 fn heal_follows_only_the_answer_of_the_latest_extend() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.sent(2);
-    bench.reply(2, "$-1\r\n");
+    bench.answer([2], "$-1\r\n");
     for round in 0..2 {
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-        for node in 0..2 {
-            bench.sent(node);
-            bench.reply(node, ":1\r\n");
-        }
+        bench.answer(0..2, ":1\r\n");
         assert!(bench.completion().unwrap().result.is_ok(), "round {round}");
     }
-    assert_eq!(bench.names(2), ["EVALSHA", "EVALSHA"]);
-    bench.reply(2, ":0\r\n");
+    bench.answer_to(["EVALSHA", "EVALSHA"], [2], ":0\r\n");
     assert!(bench.sent(2).is_empty(), "that was the round before");
     bench.reply(2, ":0\r\n");
-    assert_eq!(bench.names(2), ["SET"]);
-    bench.reply(2, "+OK\r\n");
+    bench.answer_to(["SET"], [2], "+OK\r\n");
     assert!(extend(&mut bench, &lock, &[":0\r\n", ":1\r\n", ":1\r\n"]));
 }
 
@@ -80,19 +61,16 @@ fn heal_follows_only_the_answer_of_the_latest_extend() {
 fn heal_in_quarantine_counts_when_the_quarantine_is_over() {
     let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
     let lock = bench.hold(&[0, 1]);
-    bench.sent(2);
-    bench.reply(2, "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
+    bench.answer([2], "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
     assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
     // Node 2 had the key before its quarantine began, so its vote in an extend counts.
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":-1\r\n", ":1\r\n"]));
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":-1\r\n", ":1\r\n"]));
     let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
     let lock = bench.hold(&[0, 1]);
-    bench.sent(2);
-    bench.reply(2, "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
+    bench.answer([2], "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
-    assert_eq!(bench.names(2), ["SET"]);
-    bench.reply(2, "+OK\r\n");
+    bench.answer_to(["SET"], [2], "+OK\r\n");
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for (node, reply) in [":1\r\n", ":-1\r\n", ":1\r\n"].iter().enumerate() {
         assert_eq!(bench.names(node), ["EVALSHA"], "it is prolonged there all the same");
@@ -121,18 +99,14 @@ fn heal_in_quarantine_counts_when_the_quarantine_is_over() {
 fn heal_that_is_in_flight_when_a_node_is_flushed_does_not_count() {
     let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
     let lock = bench.hold(&[0, 1]);
-    bench.sent(2);
-    bench.reply(2, "+OK\r\n");
+    bench.answer([2], "+OK\r\n");
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
     assert_eq!(bench.names(2), ["SET"]);
     // The node forgets all keys, perhaps also another client's live lock, and then executes the
     // heal. So the healed key must not count.
     bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n+OK\r\n");
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-    for (node, reply) in [":1\r\n", ":-1\r\n", ":1\r\n"].iter().enumerate() {
-        bench.sent(node);
-        bench.reply(node, reply);
-    }
+    bench.answer_each([":1\r\n", ":-1\r\n", ":1\r\n"].into_iter().enumerate());
     assert!(bench.completion().is_none(), "one that counts, one that does not, and one against");
 }
 
@@ -140,18 +114,11 @@ fn heal_that_is_in_flight_when_a_node_is_flushed_does_not_count() {
 fn pending_release_ends_only_with_the_answer_to_the_last_extend() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.sent(2);
-    bench.reply(2, "$-1\r\n");
+    bench.answer([2], "$-1\r\n");
     for _ in 0..2 {
-        bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-        for node in 0..2 {
-            bench.sent(node);
-            bench.reply(node, ":1\r\n");
-        }
-        assert!(bench.completion().unwrap().result.is_ok());
+        bench.extend(&lock, TTL, 0..2);
     }
-    assert_eq!(bench.names(2), ["EVALSHA", "EVALSHA"]);
-    bench.reply(2, ":-1\r\n");
+    bench.answer_to(["EVALSHA", "EVALSHA"], [2], ":-1\r\n");
     bench.core.release_nowait(&lock, bench.now);
     assert_eq!(bench.names(2), ["EVAL"], "the second one is not answered");
 }
@@ -160,8 +127,7 @@ fn pending_release_ends_only_with_the_answer_to_the_last_extend() {
 fn a_healed_key_that_survived_a_flush_counts_in_quarantine() {
     let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
     let lock = bench.hold(&[0, 1]);
-    bench.sent(2);
-    bench.reply(2, "+OK\r\n");
+    bench.answer([2], "+OK\r\n");
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
     assert_eq!(bench.names(2), ["SET"]);
     // The node executes the heal while the client trusts it. Then another database of the node is
@@ -175,8 +141,7 @@ fn a_healed_key_that_survived_a_flush_counts_in_quarantine() {
 fn heal_that_is_answered_after_the_release_is_not_counted() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.sent(2);
-    bench.reply(2, "+OK\r\n");
+    bench.answer([2], "+OK\r\n");
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
     assert_eq!(bench.names(2), ["SET"]);
     bench.core.release_nowait(&lock, bench.now);
@@ -188,16 +153,11 @@ fn heal_that_is_answered_after_the_release_is_not_counted() {
 fn heal_is_not_asked_of_a_node_whose_connection_is_lost() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    bench.sent(2);
-    bench.reply(2, "+OK\r\n");
+    bench.answer([2], "+OK\r\n");
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-    for (node, reply) in [(2, ":0\r\n"), (0, ":1\r\n")] {
-        bench.sent(node);
-        bench.reply(node, reply);
-    }
+    bench.answer_each([(2, ":0\r\n"), (0, ":1\r\n")]);
     bench.lose(2);
-    bench.sent(1);
-    bench.reply(1, ":1\r\n");
+    bench.answer([1], ":1\r\n");
     assert!(bench.completion().unwrap().result.is_ok());
     assert!(bench.core.output(redlatch::NodeId::new(2)).is_empty());
     // The client heals the node after the next extend that it wins.

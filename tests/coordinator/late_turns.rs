@@ -21,10 +21,7 @@ fn keep_many(bench: &mut Bench, name: &str, count: usize, ttl: Duration, keep: A
                 bench.now,
             )
             .unwrap();
-        for node in 0..3 {
-            assert_eq!(bench.names(node), ["SET", "CLIENT", "PTTL"]);
-            bench.reply(node, "+OK\r\n+OK\r\n:9999\r\n");
-        }
+        bench.answer_to(["SET", "CLIENT", "PTTL"], 0..3, "+OK\r\n+OK\r\n:9999\r\n");
         assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Acquired(_))));
     }
 }
@@ -95,10 +92,8 @@ fn late_turn_repeats_a_request_before_a_silence_that_is_due_later() {
     let mut bench = Bench::with(3, |settings| {
         (settings.retry, settings.probe_interval) = ((millis(10), millis(10)), TTL * 100);
     });
-    bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 1, bench.now).unwrap();
-    for node in 0..3 {
-        assert_eq!(bench.names(node), ["SET"]);
-    }
+    bench.ask(1, LockOptions::new(TTL).wait(TTL));
+    bench.assert_sent(0..3, ["SET"]);
     (0..2).for_each(|node| bench.reply(node, "-LOADING no\r\n"));
     assert_eq!(bench.names(2), ["EVALSHA"], "the attempt is lost");
     bench.pass(millis(60));
@@ -169,8 +164,7 @@ fn a_script_that_a_node_forgot_is_not_sent_at_or_past_the_deadline() {
     for (late, sent) in [(millis(1), true), (Duration::ZERO, false), (TTL, false)] {
         let mut bench = Bench::quiet(3);
         let lock = bench.hold(&[0, 1]);
-        bench.sent(2);
-        bench.reply(2, "+OK\r\n");
+        bench.answer([2], "+OK\r\n");
         let left = bench.core.remaining(&lock, bench.now);
         // The client reads the answer 1 ms before the deadline, at the deadline, or a ttl after it.
         let late = if sent { left - late } else { left + late };
@@ -193,8 +187,7 @@ fn a_script_that_a_node_forgot_is_not_sent_at_or_past_the_deadline() {
 fn a_node_that_answers_past_the_deadline_is_not_healed() {
     let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1]);
-    bench.sent(2);
-    bench.reply(2, "+OK\r\n");
+    bench.answer([2], "+OK\r\n");
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     (0..3).for_each(|node| assert_eq!(bench.names(node), ["EVALSHA"]));
     (0..2).for_each(|node| bench.reply(node, ":1\r\n"));

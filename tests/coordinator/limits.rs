@@ -53,9 +53,7 @@ fn full_nodes_make_a_request_busy_only_if_they_would_make_a_quorum() {
     bench.lose(3);
     bench.lose(4);
     let ops = [bench.acquire(), bench.acquire()];
-    for node in 0..3 {
-        assert_eq!(bench.names(node), ["SET", "SET"]);
-    }
+    bench.assert_sent(0..3, ["SET", "SET"]);
     bench.reply(2, "+OK\r\n+OK\r\n");
     assert!(ops.iter().all(|&op| bench.core.is_open(op)));
     assert_eq!(ask_for(&mut bench, b"one more"), Err(Error::Busy(Busy::Nodes)));
@@ -75,12 +73,8 @@ fn full_minority_does_not_keep_a_majority_from_being_asked() {
     let mut bench = limited(5, |limits| limits.asks(4));
     bench.acquire();
     bench.acquire();
-    for node in 0..5 {
-        bench.sent(node);
-    }
-    for node in 2..5 {
-        bench.reply(node, "+OK\r\n+OK\r\n");
-    }
+    (0..5).for_each(|node| drop(bench.sent(node)));
+    (2..5).for_each(|node| bench.reply(node, "+OK\r\n+OK\r\n"));
     ask_for(&mut bench, b"one more").unwrap();
     let asked = |bench: &Bench, node| output(bench, node) > 0;
     let nodes = [0, 1, 2, 3, 4].map(|node| asked(&bench, node));
@@ -111,8 +105,7 @@ fn half_of_the_outbox_is_kept_for_releases() {
 
 fn hold(bench: &mut Bench, key: &[u8]) -> redlatch::Lock {
     ask_for(bench, key).unwrap();
-    bench.sent(0);
-    bench.reply(0, "+OK\r\n");
+    bench.answer([0], "+OK\r\n");
     bench.won()
 }
 
@@ -146,8 +139,7 @@ fn release_is_put_off_if_the_outbox_is_full_and_sent_later() {
     assert_eq!(output(&bench, 0), set + release, "the outbox is exactly full");
     bench.core.release_nowait(&locks[1], bench.now);
     assert_eq!(output(&bench, 0), set + release, "nothing fits any more");
-    assert_eq!(bench.names(0), ["SET", "EVAL"]);
-    bench.reply(0, "_\r\n:1\r\n");
+    bench.answer_to(["SET", "EVAL"], [0], "_\r\n:1\r\n");
     for _ in 0..10 {
         bench.pass(millis(10));
     }

@@ -13,33 +13,17 @@ pub const TTL: Duration = Duration::from_millis(200);
 pub const LONG: Duration = Duration::from_secs(10);
 pub const MS: Duration = Duration::from_millis(1);
 
-/// Clients, of which the first has the lock and the others stand in line for it in their order. The
-/// first one got the lock in line, behind another program, so its release hands the key over.
-pub fn line_of(world: &mut World, clients: usize, ttl: Duration) -> (Vec<usize>, redlatch::Lock) {
-    let all: Vec<usize> = (0..clients).map(|_| world.client()).collect();
-    let lock = world.won_in_line(all[0], ttl);
-    for &client in &all[1..] {
-        world.ask(client, ttl);
-        world.settle();
-    }
-    (all, lock)
-}
-
 #[test]
 fn waiters_are_served_in_their_order_and_nothing_is_left() {
     for nodes in 1..=5 {
-        let mut world = World::new(nodes);
-        let (all, mut lock) = line_of(&mut world, 6, TTL);
+        let (mut world, all, mut lock) = World::with_line(nodes, 6, TTL);
         for pair in all.windows(2) {
             assert_eq!(world.in_line(0), all.len() - pair[1]);
-            world.release(pair[0], lock);
-            world.settle();
-            lock = world.won(pair[1]);
+            lock = world.hand_on(pair[0], lock, pair[1]);
             let stats = world.core(pair[1]).stats();
             assert_eq!((stats.handed_over, stats.claims, stats.splits), (1, 0, 0));
         }
-        world.release(all[5], lock);
-        world.settle();
+        world.release_and_settle(all[5], lock);
         world.assert_clean();
     }
 }
@@ -75,8 +59,7 @@ fn waiter_that_polled_just_before_is_handed_the_key_for_its_whole_ttl() {
         (Duration::ZERO, 51 * MS, false),
         (95 * MS, 10 * MS, true),
     ] {
-        let mut world = World::new(3);
-        let (all, lock) = line_of(&mut world, 2, LONG);
+        let (mut world, all, lock) = World::with_line(3, 2, LONG);
         world.pass(polls_for);
         world.advance(silence);
         world.release(all[0], lock);
@@ -94,8 +77,7 @@ fn waiter_that_polled_just_before_is_handed_the_key_for_its_whole_ttl() {
 
 #[test]
 fn hand_over_with_the_short_ttl_is_claimed_first() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, LONG);
+    let (mut world, all, lock) = World::with_line(3, 2, LONG);
     world.pause_all_clients();
     world.release(all[0], lock);
     for node in 0..3 {
@@ -103,21 +85,18 @@ fn hand_over_with_the_short_ttl_is_claimed_first() {
         assert!(world.master(node).pttl(world.now(), 0, KEY) <= 200);
         world.deliver_to_client(all[1], node);
     }
-    let now = world.now();
-    assert!(world.client_mut(all[1]).poll_completion(now).is_none(), "it claims");
+    assert!(world.call(all[1], |core, now| core.poll_completion(now)).is_none(), "it claims");
     world.settle();
     let lock = world.won(all[1]);
     assert!(world.remaining(all[1], &lock) > LONG - 200 * MS);
     assert_eq!(world.core(all[1]).stats().claims, 1);
-    world.release(all[1], lock);
-    world.settle();
+    world.release_and_settle(all[1], lock);
     world.assert_clean();
 }
 
 #[test]
 fn deadline_of_a_hand_over_counts_from_the_join_and_not_from_the_message() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, lock) = World::with_line(3, 2, TTL);
     let joined = world.now();
     world.pass(40 * MS);
     world.release(all[0], lock);
@@ -141,8 +120,7 @@ fn deadline_of_a_hand_over_counts_from_the_join_and_not_from_the_message() {
 
 #[test]
 fn deadline_of_a_hand_over_counts_from_the_base_of_each_node() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, lock) = World::with_line(3, 2, TTL);
     let joined = world.now();
     // The poll to node 1 stays in flight, so the ttl on this node counts from the join. The other
     // nodes answer their polls.
@@ -150,10 +128,7 @@ fn deadline_of_a_hand_over_counts_from_the_base_of_each_node() {
     world.pass(95 * MS);
     world.cut_off(&[]);
     world.release(all[0], lock);
-    for node in [1, 2] {
-        world.deliver_to_node(all[0], node);
-        world.deliver_to_client(all[1], node);
-    }
+    world.deliver(all[0], [1, 2], all[1]);
     world.take_done(all[1]);
     let lock = world.won(all[1]);
     let deadline = world.now().saturating_add(world.remaining(all[1], &lock));
@@ -162,8 +137,7 @@ fn deadline_of_a_hand_over_counts_from_the_base_of_each_node() {
 
 #[test]
 fn hand_over_that_is_read_too_late_is_no_lock() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, lock) = World::with_line(3, 2, TTL);
     world.release(all[0], lock);
     for node in 0..3 {
         world.deliver_to_node(all[0], node);
@@ -172,20 +146,16 @@ fn hand_over_that_is_read_too_late_is_no_lock() {
     world.advance(300 * MS);
     for node in 0..3 {
         world.deliver_to_client(all[1], node);
-        let now = world.now();
-        assert!(world.client_mut(all[1]).poll_completion(now).is_none());
+        assert!(world.call(all[1], |core, now| core.poll_completion(now)).is_none());
     }
     world.pass(200 * MS);
-    let lock = world.won(all[1]);
-    world.release(all[1], lock);
-    world.settle();
+    world.win_and_release(all[1]);
     world.assert_clean();
 }
 
 #[test]
 fn hand_over_by_a_node_in_quarantine_is_no_vote() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, lock) = World::with_line(3, 2, TTL);
     // Node 0 forgets all keys, and gives the waiter the key as soon as it joins again.
     world.restart(0, Restart::Empty);
     world.pass(100 * MS);
@@ -202,8 +172,7 @@ fn hand_over_by_a_node_in_quarantine_is_no_vote() {
 
 #[test]
 fn a_dropped_connection_takes_its_hand_over_with_it() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, lock) = World::with_line(3, 2, TTL);
     world.release(all[0], lock);
     for node in 0..3 {
         world.deliver_to_node(all[0], node);
@@ -214,8 +183,7 @@ fn a_dropped_connection_takes_its_hand_over_with_it() {
     world.cut(all[1], 0);
     world.cut(all[1], 2);
     world.deliver_to_client(all[1], 1);
-    let now = world.now();
-    assert!(world.client_mut(all[1]).poll_completion(now).is_none());
+    assert!(world.call(all[1], |core, now| core.poll_completion(now)).is_none());
     world.pass(100 * MS);
     let lock = world.won(all[1]);
     world.release(all[1], lock);
@@ -225,12 +193,10 @@ fn a_dropped_connection_takes_its_hand_over_with_it() {
 
 #[test]
 fn a_stopped_successor_delays_the_next_waiter_by_the_short_ttl() {
-    let mut world = World::new(5);
-    let (all, lock) = line_of(&mut world, 3, LONG);
+    let (mut world, all, lock) = World::with_line(5, 3, LONG);
     world.stop(all[1]);
     world.pass(51 * MS);
-    world.release(all[0], lock);
-    world.settle();
+    world.release_and_settle(all[0], lock);
     let released = world.now();
     let mut lock = None;
     while lock.is_none() {
@@ -253,156 +219,109 @@ fn a_stopped_successor_delays_the_next_waiter_by_the_short_ttl() {
 
 #[test]
 fn a_dead_successor_is_skipped_at_once() {
-    let mut world = World::new(5);
-    let (all, lock) = line_of(&mut world, 4, TTL);
+    let (mut world, all, lock) = World::with_line(5, 4, TTL);
     for dead in [all[1], all[2]] {
         (0..5).for_each(|node| world.cut(dead, node));
         world.stop(dead);
     }
-    world.release(all[0], lock);
-    world.settle();
-    let lock = world.won(all[3]);
+    let lock = world.hand_on(all[0], lock, all[3]);
     assert_eq!(world.core(all[3]).stats().skipped, 2);
-    world.release(all[3], lock);
-    world.settle();
+    world.release_and_settle(all[3], lock);
     assert!((0..5).all(|node| world.in_line(node) == 0 && world.value(node).is_empty()));
 }
 
 #[test]
 fn a_waiter_that_gives_up_leaves_the_lines_and_is_not_handed_the_key() {
-    let mut world = World::new(3);
-    let all: Vec<usize> = (0..3).map(|_| world.client()).collect();
-    world.ask(all[0], TTL);
-    world.settle();
-    let lock = world.won(all[0]);
-    let op = world.ask(all[1], TTL);
-    world.settle();
-    world.ask(all[2], TTL);
-    world.settle();
-    let now = world.now();
-    world.client_mut(all[1]).cancel(op, now);
+    let (mut world, all) = World::with_clients(3, 3);
+    let lock = world.acquire(all[0], TTL);
+    let op = world.ask_and_settle(all[1], TTL);
+    world.ask_and_settle(all[2], TTL);
+    world.call(all[1], |core, now| core.cancel(op, now));
     world.settle();
     assert!((0..3).all(|node| world.in_line(node) == 1));
-    world.release(all[0], lock);
-    world.settle();
-    let lock = world.won(all[2]);
+    let lock = world.hand_on(all[0], lock, all[2]);
     assert_eq!(world.core(all[2]).stats().skipped, 0);
-    world.release(all[2], lock);
-    world.settle();
+    world.release_and_settle(all[2], lock);
     world.assert_clean();
 }
 
 #[test]
 fn a_wait_that_is_over_ends_as_contended_and_leaves_nothing() {
-    let mut world = World::new(3);
-    let (all, lock) = (vec![world.client(), world.client()], ());
-    let () = lock;
-    world.ask(all[0], LONG);
-    world.settle();
-    let lock = world.won(all[0]);
+    let (mut world, all) = World::with_clients(3, 2);
+    let lock = world.acquire(all[0], LONG);
     let now = world.now();
     let wait = 150 * MS;
     world.client_mut(all[1]).acquire(KEY, LockOptions::new(LONG).wait(wait), 1, now).unwrap();
     world.pass(160 * MS);
     assert!(matches!(world.error(all[1]), Error::Contended(_)));
     assert!((0..3).all(|node| world.in_line(node) == 0));
-    world.release(all[0], lock);
-    world.settle();
+    world.release_and_settle(all[0], lock);
     world.assert_clean();
 }
 
 #[test]
 fn a_withdrawn_token_is_not_sent_again_for_a_script_that_was_forgotten() {
-    let mut world = World::new(3);
-    let all: Vec<usize> = (0..3).map(|_| world.client()).collect();
-    world.ask(all[0], TTL);
-    world.settle();
-    let lock = world.won(all[0]);
+    let (mut world, all) = World::with_clients(3, 3);
+    let lock = world.acquire(all[0], TTL);
     let op = world.ask(all[1], TTL);
-    for node in 0..3 {
-        world.deliver_to_node(all[1], node);
-        world.deliver_to_client(all[1], node);
-    }
+    world.deliver(all[1], 0..3, all[1]);
     // The nodes forget the scripts before the joins, which name them by their SHA1, arrive.
-    (0..3).for_each(|node| world.run(node, &[b"SCRIPT", b"FLUSH"]));
+    world.run_on(0..3, &[b"SCRIPT", b"FLUSH"]);
     (0..3).for_each(|node| world.deliver_to_node(all[1], node));
     // Another client sends the sources, so the nodes know the scripts when the release arrives.
     world.ask(all[2], TTL);
     (0..3).for_each(|node| world.deliver_to_node(all[2], node));
-    let now = world.now();
-    world.client_mut(all[1]).cancel(op, now);
+    world.call(all[1], |core, now| core.cancel(op, now));
     world.settle();
     assert!((0..3).all(|node| world.in_line(node) == 1), "only the third one's token is there");
-    world.release(all[0], lock);
-    world.settle();
-    let lock = world.won(all[2]);
-    world.release(all[2], lock);
-    world.settle();
+    world.release_and_settle(all[0], lock);
+    world.win_and_release(all[2]);
     world.assert_clean();
 }
 
 #[test]
 fn a_key_that_is_handed_to_a_token_without_a_record_is_given_back_there() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, lock) = World::with_line(3, 2, TTL);
     let gone = world.client();
-    let op = world.ask(gone, TTL);
-    world.settle();
+    let op = world.ask_and_settle(gone, TTL);
     let member = world.line(0).pop().expect("it came last");
-    let now = world.now();
-    world.client_mut(gone).cancel(op, now);
+    world.call(gone, |core, now| core.cancel(op, now));
     world.settle();
     // Node 0 now executes a join that an earlier connection of the client sent.
     world.run(0, &[b"ZADD", LINE, b"0", &member]);
-    world.release(all[0], lock);
-    world.settle();
-    let lock = world.won(all[1]);
+    let lock = world.hand_on(all[0], lock, all[1]);
     assert!(!member.ends_with(world.value(0).as_bytes()), "it was given back");
-    world.release(all[1], lock);
-    world.settle();
+    world.release_and_settle(all[1], lock);
     world.assert_clean();
 }
 
 #[test]
 fn a_lock_that_was_extended_leaves_the_lines_that_it_joined() {
-    let mut world = World::new(5);
-    let all: Vec<usize> = (0..2).map(|_| world.client()).collect();
-    (3..5).for_each(|node| world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]));
+    let (mut world, all) = World::with_clients(5, 2);
+    world.run_on(3..5, &[b"SET", KEY, b"other", b"PX", b"60000"]);
     let now = world.now();
     world.client_mut(all[0]).acquire(KEY, LockOptions::new(TTL).wait(LONG), 1, now).unwrap();
     world.settle();
     let lock = world.won(all[0]);
-    world.ask(all[1], TTL / 2);
-    world.settle();
-    world.release(all[0], lock);
-    world.settle();
-    let lock = world.won(all[1]);
-    let now = world.now();
-    world.client_mut(all[1]).extend(&lock, LONG, 3, now).unwrap();
+    world.ask_and_settle(all[1], TTL / 2);
+    let lock = world.hand_on(all[0], lock, all[1]);
+    world.call(all[1], |core, now| core.extend(&lock, LONG, 3, now)).unwrap();
     world.settle();
     world.done[all[1]].clear();
-    world.release(all[1], lock);
-    world.settle();
+    world.release_and_settle(all[1], lock);
     assert!((0..5).all(|node| world.in_line(node) == 0));
 }
 
 #[test]
 fn a_lock_that_is_handed_off_leaves_the_lines_and_is_not_released() {
-    let mut world = World::new(5);
-    let all: Vec<usize> = (0..2).map(|_| world.client()).collect();
+    let (mut world, all) = World::with_clients(5, 2);
     // On nodes 3 and 4 another program has the key, so these nodes hand nothing over.
-    (3..5).for_each(|node| world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]));
-    world.ask(all[0], TTL);
-    world.settle();
-    let lock = world.won(all[0]);
-    world.ask(all[1], TTL);
-    world.settle();
-    world.release(all[0], lock);
-    world.settle();
-    let lock = world.won(all[1]);
+    world.run_on(3..5, &[b"SET", KEY, b"other", b"PX", b"60000"]);
+    let lock = world.acquire(all[0], TTL);
+    world.ask_and_settle(all[1], TTL);
+    let lock = world.hand_on(all[0], lock, all[1]);
     assert_eq!(world.in_line(4), 1, "it stands in line there");
-    let now = world.now();
-    let token = world.client_mut(all[1]).into_token(lock, now).expect("it is held");
+    let token = world.call(all[1], |core, now| core.into_token(lock, now)).expect("it is held");
     world.settle();
     assert!((0..5).all(|node| world.in_line(node) == 0));
     let kept = (0..5).filter(|&node| world.value(node) == token.to_string()).count();
@@ -411,11 +330,9 @@ fn a_lock_that_is_handed_off_leaves_the_lines_and_is_not_released() {
 
 #[test]
 fn lines_that_differ_are_served_by_the_successor_that_the_holder_names() {
-    let mut world = World::new(5);
-    let all: Vec<usize> = (0..4).map(|_| world.client()).collect();
+    let (mut world, all) = World::with_clients(5, 4);
     let lock = world.won_in_line(all[0], TTL);
-    world.ask(all[1], TTL);
-    world.settle();
+    world.ask_and_settle(all[1], TTL);
     // The last two waiters join the nodes in different orders.
     for client in [all[2], all[3]] {
         world.ask(client, TTL);
@@ -425,19 +342,13 @@ fn lines_that_differ_are_served_by_the_successor_that_the_holder_names() {
     (0..2).for_each(|node| world.deliver_to_node(all[3], node));
     world.settle();
     assert_ne!(world.line(0)[1], world.line(4)[1]);
-    world.release(all[0], lock);
-    world.settle();
-    let lock = world.won(all[1]);
-    world.release(all[1], lock);
-    world.settle();
+    world.release_and_settle(all[0], lock);
+    world.win_and_release(all[1]);
     let lock = world.won(all[2]);
     let first = (0..5).filter(|&node| world.value(node) == world.value(4)).count();
     assert_eq!(first, 5, "all nodes agree");
-    world.release(all[2], lock);
-    world.settle();
-    let lock = world.won(all[3]);
-    world.release(all[3], lock);
-    world.settle();
+    world.release_and_settle(all[2], lock);
+    world.win_and_release(all[3]);
     world.assert_clean();
 }
 
@@ -445,19 +356,15 @@ fn lines_that_differ_are_served_by_the_successor_that_the_holder_names() {
 /// and so names no successor.
 #[test]
 fn a_split_is_resolved_for_the_one_with_the_most_nodes() {
-    let mut world = World::new(5);
-    let all: Vec<usize> = (0..4).map(|_| world.client()).collect();
+    let (mut world, all) = World::with_clients(5, 4);
     for &client in &all[1..] {
         // A client subscribes to its channels when it first waits, so each waits once here.
         let lock = world.won_in_line(client, TTL);
-        world.release(client, lock);
-        world.settle();
+        world.release_and_settle(client, lock);
         world.done[client].clear();
     }
     world.pass(600 * MS);
-    world.ask(all[0], TTL);
-    world.settle();
-    let lock = world.won(all[0]);
+    let lock = world.acquire(all[0], TTL);
     for &client in &all[1..] {
         world.ask(client, TTL);
         (0..5).for_each(|node| world.deliver_to_node(client, node));
@@ -467,8 +374,7 @@ fn a_split_is_resolved_for_the_one_with_the_most_nodes() {
         nodes.into_iter().for_each(|node| world.deliver_to_node(client, node));
     }
     world.settle();
-    world.release(all[0], lock);
-    world.settle();
+    world.release_and_settle(all[0], lock);
     assert!(all[1..].iter().all(|&it| world.done[it].is_empty()), "nobody has a majority");
     let mut waiting: Vec<usize> = all[1..].to_vec();
     for _ in 0..3 {
@@ -482,9 +388,7 @@ fn a_split_is_resolved_for_the_one_with_the_most_nodes() {
         }
         let winner = winner.expect("a waiter wins in 100 ms");
         waiting.retain(|&it| it != winner);
-        let lock = world.won(winner);
-        world.release(winner, lock);
-        world.settle();
+        world.win_and_release(winner);
     }
     let splits: u64 = all.iter().map(|&it| world.core(it).stats().splits).sum();
     assert!(splits >= 1);

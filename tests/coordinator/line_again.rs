@@ -24,10 +24,8 @@ enum Asks {
 fn holder_and_waiter() -> (World, usize, usize) {
     let mut world = World::new(3);
     let [holder, waiter] = [(); 2].map(|()| world.client());
-    world.ask(holder, LONG);
-    world.settle();
-    world.ask(waiter, LONG);
-    world.settle();
+    world.ask_and_settle(holder, LONG);
+    world.ask_and_settle(waiter, LONG);
     (world, holder, waiter)
 }
 
@@ -43,8 +41,7 @@ fn locks_before_a_waiter(asks: Asks, hold: Duration) -> usize {
         if let Asks::AfterAllAnswers = asks {
             world.settle();
         }
-        world.ask(holder, LONG);
-        world.settle();
+        world.ask_and_settle(holder, LONG);
         world.resume_all();
         world.settle();
         if world.lock(waiter).is_some() {
@@ -74,13 +71,10 @@ fn client_that_asks_again_after_a_while_never_hands_over() {
     let mut world = World::new(5);
     let client = world.client();
     for _ in 0..3 * MOST {
-        world.ask(client, LONG);
-        world.settle();
-        let lock = world.won(client);
+        let lock = world.acquire(client, LONG);
         assert!(!lock.token().hands_over());
         world.pass(11 * MS);
-        world.release(client, lock);
-        world.settle();
+        world.release_and_settle(client, lock);
         world.pass(10 * MS);
     }
 }
@@ -99,8 +93,7 @@ fn client_that_asks_again_for_one_key_of_its_sets_leaves_it_to_a_waiter_after_so
     };
     ask_for_set(&mut world, 0);
     world.settle();
-    world.ask(waiter, LONG);
-    world.settle();
+    world.ask_and_settle(waiter, LONG);
     for locks in 1..3 * MOST {
         let lock = world.won(holder);
         world.stop(waiter);
@@ -135,8 +128,7 @@ fn client_that_hands_its_lock_off_leaves_the_key_to_a_waiter_after_some_locks() 
                 let key = super::line_world::KEY;
                 core.release_token(key, token, 3, now).expect("there is room");
             }
-            world.ask(holder, LONG);
-            world.settle();
+            world.ask_and_settle(holder, LONG);
             world.lock(waiter).is_some()
         });
         assert!(served, "adopts: {adopts}");
@@ -152,8 +144,7 @@ fn turns(of_first: usize, times: usize) -> Vec<usize> {
         world.ask(many, LONG);
     }
     world.settle();
-    world.ask(alone, LONG);
-    world.settle();
+    world.ask_and_settle(alone, LONG);
     let mut turns = Vec::new();
     while turns.len() < times {
         let locks = [many, alone].map(|client| world.lock(client).map(|lock| (client, lock)));
@@ -182,8 +173,7 @@ fn client_with_many_requests_leaves_the_key_to_another_client_after_some_locks()
 fn client_with_many_requests_leaves_a_plain_waiter_a_turn() {
     let mut world = World::new(3);
     let [many, plain] = [(); 2].map(|()| world.client());
-    (0..2).for_each(|_| _ = world.ask(many, LONG));
-    world.settle();
+    (0..2).for_each(|_| _ = world.ask_and_settle(many, LONG));
     world.ask_with(plain, redlatch::LockOptions::new(LONG));
     world.settle();
     for _ in 0..1_000 {

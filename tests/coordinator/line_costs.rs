@@ -2,7 +2,7 @@
 
 use redlatch::proto::LockOptions;
 
-use super::line::{LONG, MS, TTL, line_of};
+use super::line::{LONG, MS, TTL};
 use super::line_world::World;
 
 /// The first words of the commands that the client is about to write to a node.
@@ -20,51 +20,37 @@ fn commands_on_all_nodes(world: &World, client: usize) -> Vec<Vec<String>> {
 
 #[test]
 fn a_hand_over_costs_each_node_a_join_and_a_release() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 3, TTL);
+    let (mut world, all, lock) = World::with_line(3, 3, TTL);
     world.pass(2 * MS);
     world.release(all[0], lock);
     assert_eq!(commands_on_all_nodes(&world, all[0]), [["EVALSHA"]; 3]);
     world.settle();
-    let lock = world.won(all[1]);
-    world.release(all[1], lock);
-    world.settle();
+    world.win_and_release(all[1]);
     world.ask(all[1], TTL);
     assert_eq!(commands_on_all_nodes(&world, all[1]), [["EVALSHA"]; 3], "it joins at once");
 }
 
 #[test]
 fn client_that_stands_alone_in_line_asks_by_a_set_from_the_next_lock_on() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, LONG);
+    let (mut world, all, lock) = World::with_line(3, 2, LONG);
     world.pass(2 * MS);
-    world.release(all[0], lock);
-    world.settle();
-    let lock = world.won(all[1]);
-    world.release(all[1], lock);
-    world.settle();
+    world.release_and_settle(all[0], lock);
+    world.win_and_release(all[1]);
     for first_word in ["EVALSHA", "SET", "SET"] {
         world.ask(all[1], LONG);
         assert_eq!(commands_on_all_nodes(&world, all[1]), [[first_word]; 3]);
         world.settle();
-        let lock = world.won(all[1]);
-        world.release(all[1], lock);
-        world.settle();
+        world.win_and_release(all[1]);
     }
     world.assert_clean();
 }
 
 #[test]
 fn a_late_message_of_a_hand_over_causes_no_second_release() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, lock) = World::with_line(3, 2, TTL);
     world.release(all[0], lock);
-    for node in 0..2 {
-        world.deliver_to_node(all[0], node);
-        world.deliver_to_client(all[1], node);
-    }
-    let now = world.now();
-    let done = world.client_mut(all[1]).poll_completion(now).unwrap();
+    world.deliver(all[0], 0..2, all[1]);
+    let done = world.call(all[1], |core, now| core.poll_completion(now)).unwrap();
     world.done[all[1]].push(done);
     let lock = world.won(all[1]);
     world.release(all[1], lock);
@@ -91,7 +77,7 @@ fn a_client_that_may_not_read_the_answer_names_the_script_that_the_node_knows() 
         world.settle();
         world.assert_clean();
     }
-    (0..3).for_each(|node| world.run(node, &[b"SCRIPT", b"FLUSH"]));
+    world.run_on(0..3, &[b"SCRIPT", b"FLUSH"]);
     // The nodes have forgotten the script. The client reads their answer and repeats the release by
     // its source, so later releases may name the SHA1 again.
     for first_word in ["EVALSHA", "EVALSHA", "EVALSHA"] {
@@ -102,8 +88,7 @@ fn a_client_that_may_not_read_the_answer_names_the_script_that_the_node_knows() 
         world.assert_clean();
     }
     let lock = world.won_in_line(client, LONG);
-    let now = world.now();
-    world.client_mut(client).release_nowait(&lock, now);
+    world.call(client, |core, now| core.release_nowait(&lock, now));
     assert_eq!(commands_on_all_nodes(&world, client), [["EVAL"]; 3], "no answer is read");
     world.settle();
     world.assert_clean();
@@ -111,8 +96,7 @@ fn a_client_that_may_not_read_the_answer_names_the_script_that_the_node_knows() 
 
 #[test]
 fn only_the_poll_of_a_waiter_in_line_may_come_late() {
-    let mut world = World::new(3);
-    let (all, _lock) = line_of(&mut world, 2, LONG);
+    let (mut world, all, _lock) = World::with_line(3, 2, LONG);
     // After 55 ms the timer that looks for silent nodes has expired, and is not the next one.
     world.pass(55 * MS);
     let may_be_late = |world: &World, client: usize| {

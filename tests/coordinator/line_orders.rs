@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use redlatch::proto::NodeId;
 use redlatch::testing::master::Trouble;
-use redlatch::{LockOptions, LockToken, NodeError, Outcome, Stats};
+use redlatch::{LockOptions, NodeError, Outcome, Stats};
 
-use super::line::{LONG, MS, TTL, line_of};
+use super::line::{LONG, MS, TTL};
 use super::line_world::{KEY, LINE, World};
 
 /// The nodes do not permit the user this command, neither alone nor in a script.
@@ -35,9 +35,7 @@ fn ask_elsewhere(world: &mut World, client: usize, key: &[u8], wait: Duration) {
 fn a_node_that_was_silent_when_the_client_subscribed_is_joined_later() {
     let mut world = World::new(3);
     let (holder, waiter) = (world.client(), world.client());
-    world.ask(holder, LONG);
-    world.settle();
-    let lock = world.won(holder);
+    let lock = world.acquire(holder, LONG);
     world.cut_off(&[0, 1, 2]);
     ask_elsewhere(&mut world, waiter, b"other", Duration::ZERO);
     world.pass(70 * MS);
@@ -47,8 +45,7 @@ fn a_node_that_was_silent_when_the_client_subscribed_is_joined_later() {
     world.pass(200 * MS);
     world.done[waiter].clear();
     assert_eq!([0, 1, 2].map(|node| world.in_line(node)), [1, 1, 1]);
-    world.release(holder, lock);
-    world.settle();
+    world.release_and_settle(holder, lock);
     assert!(world.lock(waiter).is_some());
 }
 
@@ -63,16 +60,12 @@ fn a_hand_over_long_after_the_last_poll_is_followed_by_a_poll() {
         // A waiter behind so many others, which are dead, polls seldom.
         let member = format!("200 redlatch:{:032x} {:020x} {number:040x}", 1, 1);
         let score = number.to_string();
-        for node in 0..3 {
-            world.run(node, &[b"ZADD", LINE, score.as_bytes(), member.as_bytes()]);
-        }
+        world.run_on(0..3, &[b"ZADD", LINE, score.as_bytes(), member.as_bytes()]);
     }
-    world.ask(waiter, TTL);
-    world.settle();
+    world.ask_and_settle(waiter, TTL);
     world.pass(700 * MS);
     world.release(holder, lock);
-    world.ask(later, TTL);
-    world.settle();
+    world.ask_and_settle(later, TTL);
     assert!(world.done[later].is_empty(), "one that came 700 ms later is first");
     assert!(world.lock(waiter).is_some());
 }
@@ -89,9 +82,7 @@ fn waiters_do_not_yield_forever_to_a_token_that_stands_in_no_line() {
         let all: Vec<usize> = (0..waiters).map(|_| world.client()).collect();
         world.pass(1100 * MS);
         let lowest = format!("{first_digit}{}", "0".repeat(39));
-        for node in [0, 1] {
-            world.run(node, &[b"SET", KEY, lowest.as_bytes(), b"PX", b"3000"]);
-        }
+        world.run_on([0, 1], &[b"SET", KEY, lowest.as_bytes(), b"PX", b"3000"]);
         for &client in &all {
             world.ask(client, LONG);
         }
@@ -127,8 +118,7 @@ fn exchange_for(world: &mut World, clients: &[usize], time: Duration) {
 /// the key over, after that.
 #[test]
 fn a_node_that_hands_the_key_over_to_a_held_lock_counts_in_extends() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, LONG);
+    let (mut world, all, lock) = World::with_line(3, 2, LONG);
     world.release(all[0], lock);
     world.deliver_to_node(all[0], 0);
     world.deliver_to_node(all[0], 1);
@@ -157,12 +147,10 @@ fn client_waits_without_lines_if_one_node_refuses_them_and_one_is_down() {
     let client = world.client();
     world.pass(1100 * MS);
     world.run(0, &[b"SET", LINE, b"x"]);
-    for node in 0..2 {
-        world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]);
-    }
+    world.run_on(0..2, &[b"SET", KEY, b"other", b"PX", b"60000"]);
     world.ask(client, LONG);
     world.pass(200 * MS);
-    (0..2).for_each(|node| world.run(node, &[b"DEL", KEY]));
+    world.run_on(0..2, &[b"DEL", KEY]);
     world.pass(3000 * MS);
     assert!(world.lock(client).is_some());
 }
@@ -181,7 +169,7 @@ fn lock_of_a_request_whose_lines_were_refused_is_released_as_a_plain_one() {
     }
     world.ask(client, LONG);
     world.pass(200 * MS);
-    (0..3).for_each(|node| world.run(node, &[b"DEL", KEY]));
+    world.run_on(0..3, &[b"DEL", KEY]);
     world.pass(3000 * MS);
     let refusals = |world: &World| {
         let nodes = &world.core(client).stats().nodes;
@@ -189,52 +177,17 @@ fn lock_of_a_request_whose_lines_were_refused_is_released_as_a_plain_one() {
     };
     let (lock, before) = (world.won(client), refusals(&world));
     assert!(before >= 3, "the joins were refused");
-    world.release(client, lock);
-    world.settle();
+    world.release_and_settle(client, lock);
     assert_eq!(refusals(&world), before);
     world.assert_clean();
-}
-
-/// The client asks again soon after a long hold, so its new token is one of a key that is handed
-/// over. The nodes refuse this hand-over.
-#[test]
-fn a_client_without_the_rights_of_the_line_leaves_no_key_when_it_is_closed() {
-    for (answers_are_read, command) in
-        [(false, "zrange"), (true, "zrange"), (false, "zrem"), (true, "zrem")]
-    {
-        let mut world = World::new(3);
-        let client = world.client();
-        world.ask(client, LONG);
-        world.settle();
-        let lock = world.won(client);
-        world.pass(20 * MS);
-        world.release(client, lock);
-        world.settle();
-        world.all_suffer(&denied(command));
-        world.ask(client, LONG);
-        for node in 0..3 {
-            world.deliver_to_node(client, node);
-            if answers_are_read {
-                world.deliver_to_client(client, node);
-            }
-        }
-        assert!(values(&world).iter().all(|value| LockToken::value_hands_over(value.as_bytes())));
-        let now = world.now();
-        world.client_mut(client).close(now);
-        (0..3).for_each(|node| world.deliver_to_node(client, node));
-        assert_eq!(values(&world), [""; 3], "{command}");
-    }
 }
 
 #[test]
 fn messages_about_unknown_tokens_take_no_records() {
     let mut world = World::new(3);
     let client = world.client_with(|it| it.limits = it.limits.records(64).asks(64));
-    for node in 0..3 {
-        world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]);
-    }
-    world.ask(client, LONG);
-    world.settle();
+    world.run_on(0..3, &[b"SET", KEY, b"other", b"PX", b"60000"]);
+    world.ask_and_settle(client, LONG);
     let member = world.line(0).remove(0);
     let channel = member.split(|&byte| byte == b' ').nth(1).expect("a channel").to_vec();
     let before = world.core(client).open_records();
@@ -243,8 +196,7 @@ fn messages_about_unknown_tokens_take_no_records() {
         let head = format!(">3\r\n$7\r\nmessage\r\n${}\r\n", channel.len());
         let tail = format!("\r\n${}\r\n{text}\r\n", text.len());
         let bytes = [head.as_bytes(), &channel[..], tail.as_bytes()].concat();
-        let now = world.now();
-        world.client_mut(client).handle_bytes(NodeId::new(0), &bytes, now);
+        world.call(client, |core, now| core.handle_bytes(NodeId::new(0), &bytes, now));
     }
     let core = world.core(client);
     assert_eq!(core.open_records(), before);
@@ -257,23 +209,17 @@ fn messages_about_unknown_tokens_take_no_records() {
 /// of the line.
 #[test]
 fn a_release_that_names_a_successor_deletes_the_key_where_the_line_is_no_line() {
-    let mut world = World::new(3);
-    let all: Vec<usize> = (0..3).map(|_| world.client()).collect();
+    let (mut world, all) = World::with_clients(3, 3);
     let mut ops = Vec::new();
     for &client in &all {
-        ops.push(world.ask(client, LONG));
-        world.settle();
+        ops.push(world.ask_and_settle(client, LONG));
     }
-    let lock = world.won(all[0]);
-    world.release(all[0], lock);
-    world.settle();
+    world.win_and_release(all[0]);
     let lock = world.won(all[1]);
-    let now = world.now();
-    world.client_mut(all[2]).cancel(ops[2], now);
+    world.call(all[2], |core, now| core.cancel(ops[2], now));
     world.settle();
-    (0..3).for_each(|node| world.run(node, &[b"SET", LINE, b"x"]));
-    world.release(all[1], lock);
-    world.settle();
+    world.run_on(0..3, &[b"SET", LINE, b"x"]);
+    world.release_and_settle(all[1], lock);
     assert_eq!(values(&world), [""; 3]);
 }
 
@@ -283,18 +229,18 @@ fn a_release_that_names_a_successor_deletes_the_key_where_the_line_is_no_line() 
 fn a_release_in_line_is_repeated_by_its_source_at_the_end() {
     let mut world = World::new(3);
     world.all_suffer(&denied("subscribe"));
-    let (all, lock) = line_of(&mut world, 2, LONG);
-    (0..3).for_each(|node| world.run(node, &[b"SCRIPT", b"FLUSH"]));
-    let now = world.now();
-    world.client_mut(all[1]).release_all(now);
-    world.client_mut(all[1]).close(now);
+    let (all, lock) = world.line_up(2, LONG);
+    world.run_on(0..3, &[b"SCRIPT", b"FLUSH"]);
+    world.call(all[1], |core, now| {
+        core.release_all(now);
+        core.close(now);
+    });
     for node in 0..3 {
         world.deliver_to_node(all[1], node);
         world.cut(all[1], node);
     }
     world.stop(all[1]);
     assert_eq!([0, 1, 2].map(|node| world.in_line(node)), [0; 3]);
-    world.release(all[0], lock);
-    world.settle();
+    world.release_and_settle(all[0], lock);
     assert_eq!(values(&world), [""; 3], "the key of a client that was closed");
 }

@@ -5,7 +5,7 @@
 use redlatch::testing::master::Trouble;
 use redlatch::{LockOptions, Outcome, RestartGuard};
 
-use super::line::{LONG, MS, TTL, line_of};
+use super::line::{LONG, MS, TTL};
 use super::line_world::{KEY, World};
 
 /// A client that holds a plain lock, and clients that stand in line behind it.
@@ -19,8 +19,7 @@ fn line_behind_a_plain_holder(
     let lock = world.won(holder);
     let waiters: Vec<usize> = (0..waiters).map(|_| world.client()).collect();
     for &waiter in &waiters {
-        world.ask(waiter, LONG);
-        world.settle();
+        world.ask_and_settle(waiter, LONG);
     }
     (holder, lock, waiters)
 }
@@ -37,18 +36,11 @@ fn waiter_in_line_has_the_key_as_soon_as_a_plain_holder_releases_it() {
         let mut world = World::new(nodes);
         let (holder, lock, waiters) = line_behind_a_plain_holder(&mut world, 3);
         assert!(!lock.token().hands_over());
-        world.release(holder, lock);
-        world.settle();
-        let lock = world.won(waiters[0]);
+        let lock = world.hand_on(holder, lock, waiters[0]);
         assert!(lock.token().hands_over());
-        world.release(waiters[0], lock);
-        world.settle();
-        let lock = world.won(waiters[1]);
-        world.release(waiters[1], lock);
-        world.settle();
-        let lock = world.won(waiters[2]);
-        world.release(waiters[2], lock);
-        world.settle();
+        world.release_and_settle(waiters[0], lock);
+        world.win_and_release(waiters[1]);
+        world.win_and_release(waiters[2]);
         world.done[holder].clear();
         world.assert_clean();
     }
@@ -66,8 +58,7 @@ fn plain_release_notifies_the_first_two_waiters_only() {
 
 #[test]
 fn waiters_behind_a_holder_that_hands_over_are_not_notified() {
-    let mut world = World::new(3);
-    let (all, _lock) = line_of(&mut world, 3, TTL);
+    let (mut world, all, _lock) = World::with_line(3, 3, TTL);
     world.run(0, &[b"DEL", KEY]);
     all[1..].iter().for_each(|&waiter| world.deliver_to_client(waiter, 0));
     assert_eq!(asking(&world, &all[1..]), [false, false]);
@@ -89,9 +80,7 @@ fn waiter_that_moves_up_is_notified_of_the_next_plain_release() {
         }
     }
     world.pass(200 * MS);
-    world.release(holder, lock);
-    world.settle();
-    let _lock = world.won(waiters[2]);
+    let _lock = world.hand_on(holder, lock, waiters[2]);
 }
 
 #[test]
@@ -100,9 +89,7 @@ fn waiter_that_was_disconnected_is_notified_after_its_next_join() {
     let (holder, lock, waiters) = line_behind_a_plain_holder(&mut world, 1);
     (0..3).for_each(|node| world.cut(waiters[0], node));
     world.pass(200 * MS);
-    world.release(holder, lock);
-    world.settle();
-    let _lock = world.won(waiters[0]);
+    let _lock = world.hand_on(holder, lock, waiters[0]);
 }
 
 #[test]
@@ -113,15 +100,12 @@ fn release_of_an_adopted_lock_hands_over_only_if_its_token_says_so() {
         let lock = if in_line {
             world.won_in_line(giver, LONG)
         } else {
-            world.ask(giver, LONG);
-            world.settle();
+            world.ask_and_settle(giver, LONG);
             world.won(giver)
         };
-        let now = world.now();
-        let token = world.client_mut(giver).into_token(lock, now).expect("it is held");
+        let token = world.call(giver, |core, now| core.into_token(lock, now)).expect("it is held");
         assert_eq!(token.hands_over(), in_line);
-        world.ask(waiter, LONG);
-        world.settle();
+        world.ask_and_settle(waiter, LONG);
         let now = world.now();
         world.client_mut(adopter).adopt(KEY, token, LONG, 3, now).expect("there is room");
         world.settle();
@@ -138,8 +122,7 @@ fn release_of_an_adopted_lock_hands_over_only_if_its_token_says_so() {
 
 #[test]
 fn release_by_a_token_that_stood_in_line_hands_the_key_over() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, lock) = World::with_line(3, 2, TTL);
     let token = lock.token();
     let operator = world.client();
     let now = world.now();
@@ -163,16 +146,11 @@ fn first_waiter_has_the_key_of_a_dead_holder_as_soon_as_it_expires() {
         world.pass(7 * MS);
         let waiters = [world.client(), world.client()];
         for &waiter in &waiters {
-            world.ask(waiter, LONG);
-            world.settle();
+            world.ask_and_settle(waiter, LONG);
         }
         world.pass((TTL + 2 * MS).saturating_sub(world.now().saturating_since(granted)));
-        let lock = world.won(waiters[0]);
-        world.release(waiters[0], lock);
-        world.settle();
-        let lock = world.won(waiters[1]);
-        world.release(waiters[1], lock);
-        world.settle();
+        world.win_and_release(waiters[0]);
+        world.win_and_release(waiters[1]);
     }
 }
 
@@ -187,8 +165,7 @@ fn key_without_a_ttl_or_that_lives_for_long_is_not_polled_more_often() {
             }
         }
         let waiter = world.client();
-        world.ask(waiter, LONG);
-        world.settle();
+        world.ask_and_settle(waiter, LONG);
         let mut polls = 0;
         for _ in 0..1000 {
             world.advance(MS);
@@ -224,21 +201,19 @@ fn key_that_is_always_about_to_expire_is_not_polled_without_end() {
 #[test]
 fn waiter_that_got_the_key_by_its_join_knows_who_comes_next() {
     let mut world = World::new(3);
-    (0..3).for_each(|node| world.run(node, &[b"SET", KEY, b"of another program"]));
+    world.run_on(0..3, &[b"SET", KEY, b"of another program"]);
     let [first, second, third] = [world.client(), world.client(), world.client()];
-    world.ask(first, LONG);
-    world.settle();
+    world.ask_and_settle(first, LONG);
     // On node 2 the third waiter stands before the second one.
     world.ask(second, LONG);
     world.cut_off(&[2]);
     world.settle();
     world.stop(second);
     world.cut_off(&[]);
-    world.ask(third, LONG);
-    world.settle();
+    world.ask_and_settle(third, LONG);
     world.resume_all();
     world.settle();
-    (0..3).for_each(|node| world.run(node, &[b"DEL", KEY]));
+    world.run_on(0..3, &[b"DEL", KEY]);
     world.settle();
     let lock = world.won(first);
     world.release(first, lock);
@@ -259,11 +234,8 @@ fn user_without_lines_is_refused_once_and_joins_again_after_a_while() {
     let (holder, waiter) = (world.client(), world.client());
     let joined = |world: &World| world.core(waiter).stats().joined;
     let wait_for_a_holder = |world: &mut World| {
-        world.ask(holder, TTL);
-        world.settle();
-        let lock = world.won(holder);
-        world.ask(waiter, TTL);
-        world.settle();
+        let lock = world.acquire(holder, TTL);
+        world.ask_and_settle(waiter, TTL);
         world.release(holder, lock);
         world.pass(1000 * MS);
         let lock = world.won(waiter);
@@ -285,16 +257,15 @@ fn user_without_lines_is_refused_once_and_joins_again_after_a_while() {
 #[test]
 fn waiter_has_the_key_at_once_when_it_is_deleted_in_any_way() {
     let holds = |world: &mut World, key: &[u8]| {
-        (0..3).for_each(|node| world.run(node, &[b"SET", key, b"another"]));
+        world.run_on(0..3, &[b"SET", key, b"another"]);
     };
     for prefix in ["", "app:"] {
         let mut world = World::new(3);
         let waiter = world.client_with(|settings| settings.key_prefix = prefix.into());
         let key = [prefix.as_bytes(), KEY].concat();
         holds(&mut world, &key);
-        world.ask(waiter, LONG);
-        world.settle();
-        (0..2).for_each(|node| world.run(node, &[b"DEL", &key]));
+        world.ask_and_settle(waiter, LONG);
+        world.run_on(0..2, &[b"DEL", &key]);
         world.settle();
         let lock = world.won(waiter);
         assert!(lock.token().hands_over(), "{prefix}");
@@ -303,19 +274,16 @@ fn waiter_has_the_key_at_once_when_it_is_deleted_in_any_way() {
     // With the restart guard the client would not trust the flushed nodes for a while.
     let waiter = world.client_with(|settings| settings.restart_guard = RestartGuard::Off);
     holds(&mut world, KEY);
-    world.ask(waiter, LONG);
-    world.settle();
-    (0..3).for_each(|node| world.run(node, &[b"FLUSHALL"]));
+    world.ask_and_settle(waiter, LONG);
+    world.run_on(0..3, &[b"FLUSHALL"]);
     world.settle();
     let lock = world.won(waiter);
     assert!(lock.token().hands_over());
     let mut world = World::new(3);
     let waiter = world.client();
     holds(&mut world, KEY);
-    world.ask(waiter, LONG);
-    world.settle();
-    let now = world.now();
-    world.client_mut(waiter).force_release(KEY, 7, now).expect("it can be asked for");
+    world.ask_and_settle(waiter, LONG);
+    world.call(waiter, |core, now| core.force_release(KEY, 7, now)).expect("it can be asked for");
     world.settle();
     let results = world.done[waiter].drain(..).map(|done| done.result);
     assert!(results.into_iter().any(|it| matches!(it, Ok(Outcome::Acquired(_)))));
@@ -325,8 +293,7 @@ fn waiter_has_the_key_at_once_when_it_is_deleted_in_any_way() {
 /// member of the line, so each has one turn in three.
 #[test]
 fn client_serves_one_of_its_callers_in_each_of_its_turns() {
-    let mut world = World::new(3);
-    let all: Vec<usize> = (0..3).map(|_| world.client()).collect();
+    let (mut world, all) = World::with_clients(3, 3);
     for client in [0, 0, 0, 1, 2] {
         world.ask(all[client], LONG);
     }
@@ -340,8 +307,7 @@ fn client_serves_one_of_its_callers_in_each_of_its_turns() {
         let Some(lock) = world.lock(client) else { continue };
         turns.push(client);
         world.release(client, lock);
-        world.ask(client, LONG);
-        world.settle();
+        world.ask_and_settle(client, LONG);
     }
     let begun = turns.iter().position(|&client| client != all[0]).expect("others have turns");
     assert!(begun <= 65, "after the first one and {begun} - 1 that were asked for again at once");

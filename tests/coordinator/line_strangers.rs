@@ -1,11 +1,11 @@
 //! Strangers: other programs that may only read all messages of the nodes and send messages. They
 //! can neither make a second holder nor cause a release.
 
-use redlatch::proto::{LockOptions, NodeId};
+use redlatch::proto::{Lock, LockOptions, NodeId};
 use redlatch::testing::inside::HAND_OVER;
 use redlatch::testing::master::Trouble;
 
-use super::line::{LONG, MS, TTL, line_of};
+use super::line::{LONG, MS, TTL};
 use super::line_world::{KEY, LINE, World};
 
 /// A member of the line at a node, as words: ttl, short ttl, channel, mark, token.
@@ -34,14 +34,24 @@ pub fn last_message(world: &World, client: usize, node: usize, channel: &str) ->
     Some(body[..length.parse::<usize>().ok()?].to_owned())
 }
 
-#[test]
-fn message_of_one_node_is_no_vote_of_another_node() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, TTL);
-    let [_, _, channel, ..] = words_of_member(&world, 0, 0);
+/// The holder releases its lock at node 0. Returns the message by which the node hands the key over
+/// to the next client.
+pub fn message_of_a_hand_over(
+    world: &mut World,
+    all: &[usize],
+    lock: Lock,
+    channel: &str,
+) -> String {
     world.release(all[0], lock);
     world.deliver_to_node(all[0], 0);
-    let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
+    last_message(world, all[1], 0, channel).expect("node 0 handed the key over")
+}
+
+#[test]
+fn message_of_one_node_is_no_vote_of_another_node() {
+    let (mut world, all, lock) = World::with_line(3, 2, TTL);
+    let [_, _, channel, ..] = words_of_member(&world, 0, 0);
+    let message = message_of_a_hand_over(&mut world, &all, lock, &channel);
     // The stranger read the message of node 0, and sends it through the other nodes.
     for node in 0..3 {
         publish(&mut world, node, &channel_at(&channel, node), &message);
@@ -52,20 +62,15 @@ fn message_of_one_node_is_no_vote_of_another_node() {
     assert!(core.poll_completion(now).is_none(), "one node voted three times");
     assert_eq!(core.stats().messages_ignored, 3);
     world.settle();
-    let lock = world.won(all[1]);
-    world.release(all[1], lock);
-    world.settle();
+    world.win_and_release(all[1]);
     world.assert_clean();
 }
 
 #[test]
 fn message_that_is_sent_again_is_no_vote() {
-    let mut world = World::new(1);
-    let (all, lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, lock) = World::with_line(1, 2, TTL);
     let [_, _, channel, ..] = words_of_member(&world, 0, 0);
-    world.release(all[0], lock);
-    world.deliver_to_node(all[0], 0);
-    let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
+    let message = message_of_a_hand_over(&mut world, &all, lock, &channel);
     // The waiter reads this hand-over too late, and joins the line again.
     world.advance(TTL + TTL);
     world.run(0, &[b"SET", KEY, b"other", b"PX", b"60000"]);
@@ -80,12 +85,9 @@ fn message_that_is_sent_again_is_no_vote() {
 
 #[test]
 fn message_of_an_earlier_connection_is_no_vote() {
-    let mut world = World::new(1);
-    let (all, lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, lock) = World::with_line(1, 2, TTL);
     let [_, _, channel, ..] = words_of_member(&world, 0, 0);
-    world.release(all[0], lock);
-    world.deliver_to_node(all[0], 0);
-    let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
+    let message = message_of_a_hand_over(&mut world, &all, lock, &channel);
     world.cut(all[1], 0);
     world.run(0, &[b"SET", KEY, b"other", b"PX", b"60000"]);
     world.pass(300 * MS);
@@ -97,13 +99,10 @@ fn message_of_an_earlier_connection_is_no_vote() {
 
 #[test]
 fn no_message_has_the_token_or_the_mark_of_another_waiter() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 3, TTL);
+    let (mut world, all, lock) = World::with_line(3, 3, TTL);
     let [_, _, channel, mark, token] = words_of_member(&world, 0, 0);
     let [_, _, _, next_mark, next_token] = words_of_member(&world, 0, 1);
-    world.release(all[0], lock);
-    world.deliver_to_node(all[0], 0);
-    let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
+    let message = message_of_a_hand_over(&mut world, &all, lock, &channel);
     assert!(message.contains(&mark) && message.contains(&token), "{message}");
     assert!(!message.contains(&next_mark) && !message.contains(&next_token[12..]), "{message}");
     assert!(message.contains(&next_token[..12]), "the beginning of the token names it");
@@ -111,8 +110,7 @@ fn no_message_has_the_token_or_the_mark_of_another_waiter() {
 
 #[test]
 fn token_of_another_client_is_never_released() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, lock) = World::with_line(3, 2, TTL);
     let holder = lock.token().to_string();
     for node in 0..3 {
         let [_, _, channel, mark, _] = words_of_member(&world, node, 0);
@@ -127,11 +125,9 @@ fn token_of_another_client_is_never_released() {
 
 #[test]
 fn waiter_whose_joins_were_lost_with_their_connections_stands_in_line_once() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 1, LONG);
+    let (mut world, all, lock) = World::with_line(3, 1, LONG);
     let waiter = world.client();
-    world.ask(waiter, TTL);
-    world.settle();
+    world.ask_and_settle(waiter, TTL);
     for _ in 0..3 {
         // The node executes a join whose answer is lost, so others may know its mark. The next join
         // has a new mark, and has to replace the old member.
@@ -143,18 +139,14 @@ fn waiter_whose_joins_were_lost_with_their_connections_stands_in_line_once() {
         world.pass(300 * MS);
         assert_eq!([0, 1, 2].map(|node| world.in_line(node)), [1, 1, 1]);
     }
-    world.release(all[0], lock);
-    world.settle();
-    let lock = world.won(waiter);
-    world.release(waiter, lock);
-    world.settle();
+    world.release_and_settle(all[0], lock);
+    world.win_and_release(waiter);
     world.assert_clean();
 }
 
 #[test]
 fn messages_that_make_no_sense_or_are_too_long_are_skipped_and_counted() {
-    let mut world = World::new(1);
-    let (all, lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, lock) = World::with_line(1, 2, TTL);
     let [_, _, channel, mark, token] = words_of_member(&world, 0, 0);
     let long = "x".repeat(3 << 20);
     let senseless = ["", "hello", "200\n0\n\n\n\n", "200\n0\n\nmark\ntoken\nk", &long];
@@ -181,11 +173,9 @@ fn messages_that_make_no_sense_or_are_too_long_are_skipped_and_counted() {
 
 #[test]
 fn waiter_that_gives_up_leaves_the_line_by_any_of_its_joins() {
-    let mut world = World::new(3);
-    let (_all, _lock) = line_of(&mut world, 1, LONG);
+    let (mut world, _all, _lock) = World::with_line(3, 1, LONG);
     let waiter = world.client();
-    let op = world.ask(waiter, LONG);
-    world.settle();
+    let op = world.ask_and_settle(waiter, LONG);
     world.cut(waiter, 0);
     world.partition(0);
     // The join of the next connection has another mark, and never arrives.
@@ -202,8 +192,7 @@ fn waiter_that_gives_up_leaves_the_line_by_any_of_its_joins() {
         }
     }
     world.cut(waiter, 0);
-    let now = world.now();
-    world.client_mut(waiter).cancel(op, now);
+    world.call(waiter, |core, now| core.cancel(op, now));
     world.cut_off(&[]);
     assert_eq!(world.in_line(0), 1);
     world.pass(300 * MS);
@@ -219,10 +208,9 @@ fn each_release_takes_a_late_join_out_of_the_line() {
         let mut world = World::new(3);
         let commands = vec!["client|kill".into()];
         world.master_mut(0).suffer(Trouble::Answers { commands, reply: reply.clone() });
-        let (_all, _lock) = line_of(&mut world, 1, LONG);
+        let (_all, _lock) = world.line_up(1, LONG);
         let waiter = world.client();
-        let op = world.ask(waiter, LONG);
-        world.settle();
+        let op = world.ask_and_settle(waiter, LONG);
         let late = world.line(0).pop().expect("it stands in line");
         world.partition(0);
         world.pass(100 * MS);
@@ -240,8 +228,7 @@ fn each_release_takes_a_late_join_out_of_the_line() {
             world.settle();
         }
         world.run(0, &[b"ZADD", LINE, b"0", &late]);
-        let now = world.now();
-        world.client_mut(waiter).cancel(op, now);
+        world.call(waiter, |core, now| core.cancel(op, now));
         world.settle();
         assert_eq!(world.in_line(0), 0, "after the first release");
         world.run(0, &[b"SET", KEY, b"other", b"PX", b"60000"]);
@@ -253,34 +240,27 @@ fn each_release_takes_a_late_join_out_of_the_line() {
 
 #[test]
 fn key_that_is_handed_to_a_waiter_whose_release_is_pending_elsewhere_is_given_back() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 1, LONG);
+    let (mut world, all, lock) = World::with_line(3, 1, LONG);
     let waiter = world.client();
-    let op = world.ask(waiter, LONG);
-    world.settle();
+    let op = world.ask_and_settle(waiter, LONG);
     let member = world.line(0).pop().expect("it stands in line");
     // Node 2 does not answer, so the waiter's record stays open for the release there.
     world.partition(2);
-    let now = world.now();
-    world.client_mut(waiter).cancel(op, now);
+    world.call(waiter, |core, now| core.cancel(op, now));
     world.settle();
     assert_eq!((world.in_line(0), world.core(waiter).open_records()), (0, 1));
     world.run(0, &[b"ZADD", LINE, b"0", &member]);
-    world.release(all[0], lock);
-    world.settle();
+    world.release_and_settle(all[0], lock);
     assert_eq!(world.value(0), "", "the key was handed to the waiter that is gone, and given back");
 }
 
 #[test]
 fn message_is_a_reason_to_give_a_key_back_only_once() {
-    let mut world = World::new(1);
-    let (all, lock) = line_of(&mut world, 1, LONG);
+    let (mut world, all, lock) = World::with_line(1, 1, LONG);
     let gone = world.client();
-    let op = world.ask(gone, LONG);
-    world.settle();
+    let op = world.ask_and_settle(gone, LONG);
     let [_, _, channel, mark, token] = words_of_member(&world, 0, 0);
-    let now = world.now();
-    world.client_mut(gone).cancel(op, now);
+    world.call(gone, |core, now| core.cancel(op, now));
     world.settle();
     assert_eq!(world.core(gone).open_records(), 0);
     let text = format!("200\n0\n\n{mark}\n{token}\nk");
@@ -300,8 +280,7 @@ fn message_is_a_reason_to_give_a_key_back_only_once() {
 #[test]
 fn text_of_a_long_message_gives_no_client_a_lock() {
     for answer in ["+OK\r\n", ":1\r\n"] {
-        let mut world = World::new(3);
-        let (all, lock) = line_of(&mut world, 1, LONG);
+        let (mut world, all, lock) = World::with_line(3, 1, LONG);
         let client = world.client();
         // The client waits for a lock once, and is subscribed to its channels from then on.
         let now = world.now();
@@ -318,8 +297,9 @@ fn text_of_a_long_message_gives_no_client_a_lock() {
             format!(">3\r\n$7\r\nmessage\r\n$41\r\n{channel}\r\n${}\r\n", text.len())
         });
         for (node, head) in heads.iter().enumerate() {
-            let now = world.now();
-            world.client_mut(client).handle_bytes(NodeId::new(node), head.as_bytes(), now);
+            world.call(client, |core, now| {
+                core.handle_bytes(NodeId::new(node), head.as_bytes(), now)
+            });
         }
         let core = world.client_mut(client);
         core.acquire(KEY, LockOptions::once(LONG), 2, now).expect("there is room");

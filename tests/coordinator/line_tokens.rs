@@ -3,12 +3,11 @@
 
 use std::time::Duration;
 
-use redlatch::proto::NodeId;
 use redlatch::testing::master::Restart;
 use redlatch::{AutoExtend, Error, Lock, LockOptions, LockUpdateKind};
 
-use super::line::{LONG, MS, TTL, line_of};
-use super::line_strangers::{last_message, publish, words_of_member};
+use super::line::{LONG, MS, TTL};
+use super::line_strangers::{message_of_a_hand_over, publish, words_of_member};
 use super::line_world::{KEY, LINE, World};
 
 /// Whether the client has written a request to the node that was not sent yet.
@@ -31,9 +30,7 @@ fn waiter_that_gave_nodes_up_joins_again_after_a_pause_that_doubles() {
     let client = world.client();
     world.pass(1100 * MS);
     let lowest = format!("8{}", "0".repeat(39));
-    for node in [0, 1] {
-        world.run(node, &[b"SET", KEY, lowest.as_bytes(), b"PX", b"3000"]);
-    }
+    world.run_on([0, 1], &[b"SET", KEY, lowest.as_bytes(), b"PX", b"3000"]);
     world.ask(client, LONG);
     let splits = |world: &World| world.core(client).stats().splits;
     while splits(&world) == 0 {
@@ -56,9 +53,7 @@ fn waiter_that_gave_nodes_up_joins_again_after_a_pause_that_doubles() {
 fn node_whose_line_works_again_does_not_count_as_one_that_refuses_lines() {
     let mut world = World::new(3);
     let holder = world.client();
-    world.ask(holder, LONG);
-    world.settle();
-    let lock = world.won(holder);
+    let lock = world.acquire(holder, LONG);
     let waiter = world.client();
     world.run(0, &[b"SET", LINE, b"x"]);
     world.ask(waiter, TTL);
@@ -69,8 +64,7 @@ fn node_whose_line_works_again_does_not_count_as_one_that_refuses_lines() {
     world.run(1, &[b"DEL", LINE]);
     world.run(1, &[b"SET", LINE, b"x"]);
     world.pass(100 * MS);
-    world.release(holder, lock);
-    world.settle();
+    world.release_and_settle(holder, lock);
     assert!(world.lock(waiter).is_some());
     assert_eq!(world.core(waiter).stats().handed_over, 1, "it stood in two lines");
 }
@@ -79,17 +73,12 @@ fn node_whose_line_works_again_does_not_count_as_one_that_refuses_lines() {
 /// its lock. After that node 2 hands the key over to this token.
 #[test]
 fn key_that_is_handed_over_to_a_lock_that_was_handed_off_is_not_released() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, lock) = World::with_line(3, 2, TTL);
     world.release(all[0], lock);
-    for node in [0, 1] {
-        world.deliver_to_node(all[0], node);
-        world.deliver_to_client(all[1], node);
-    }
+    world.deliver(all[0], [0, 1], all[1]);
     assert!(fetch(&mut world, all[1]));
     let lock = world.won(all[1]);
-    let now = world.now();
-    let token = world.client_mut(all[1]).into_token(lock, now).expect("it is held");
+    let token = world.call(all[1], |core, now| core.into_token(lock, now)).expect("it is held");
     // Node 2 executes the earlier holder's release before the command that takes the token out of
     // the line.
     world.deliver_to_node(all[0], 2);
@@ -106,17 +95,13 @@ fn first_renewal_of_a_lock_that_was_won_in_line_counts_from_the_join_and_falls_o
     // With so long a node timeout the nodes assume that the waiter runs, and give it the whole ttl.
     let [holder, waiter] = [(); 2].map(|()| world.client_with(|it| it.node_timeout = 500 * MS));
     let ttl = 1800 * MS;
-    world.ask(holder, LONG);
-    world.settle();
-    let lock = world.won(holder);
+    let lock = world.acquire(holder, LONG);
     let (now, auto_extend) = (world.now(), AutoExtend::at_most(Duration::from_secs(3600)));
     let core = world.client_mut(waiter);
     core.acquire(KEY, LockOptions::new(ttl).wait(LONG).auto_extend(auto_extend), 1, now)
         .expect("it can be asked for");
     world.pass(3000 * MS);
-    world.release(holder, lock);
-    world.settle();
-    let _lock = world.won(waiter);
+    let _lock = world.hand_on(holder, lock, waiter);
     let won = world.now();
     assert_eq!(world.core(waiter).stats().claims, 0);
     while world.core(waiter).stats().renewed == 0 {
@@ -158,15 +143,12 @@ fn hand_over_that_is_read_after_the_end_of_the_wait_is_not_claimed() {
 /// Nodes 0, 1 and 2 of five hand the key over to a waiter. Node 0 did not answer the last poll, so
 /// its ttl counts from an earlier moment and is nearly over. So the waiter claims the three nodes.
 fn claim_of_three(world: &mut World) -> usize {
-    let (all, lock) = line_of(world, 2, TTL);
+    let (all, lock) = world.line_up(2, TTL);
     world.pass(20 * MS);
     world.cut_off(&[0]);
     world.pass(95 * MS);
     world.release(all[0], lock);
-    for node in 0..3 {
-        world.deliver_to_node(all[0], node);
-        world.deliver_to_client(all[1], node);
-    }
+    world.deliver(all[0], 0..3, all[1]);
     assert!(!fetch(world, all[1]), "it claims");
     assert_eq!(world.core(all[1]).stats().claims, 1);
     all[1]
@@ -189,15 +171,11 @@ fn node_that_says_that_it_lost_the_key_is_no_vote_after_the_claim() {
 /// 1 before this node executes a claim, so each claim is lost.
 #[test]
 fn node_that_has_not_answered_two_claims_is_not_asked_a_third() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, LONG);
+    let (mut world, all, lock) = World::with_line(3, 2, LONG);
     world.cut_off(&[0, 1, 2]);
     world.pause_all_clients();
     world.release(all[0], lock);
-    for node in [0, 1] {
-        world.deliver_to_node(all[0], node);
-        world.deliver_to_client(all[1], node);
-    }
+    world.deliver(all[0], [0, 1], all[1]);
     for claims in 1..=4 {
         while world.core(all[1]).stats().claims < claims {
             world.pass(MS);
@@ -216,16 +194,12 @@ fn node_that_has_not_answered_two_claims_is_not_asked_a_third() {
 /// A client that won the lock in line before any node executed the poll that it sent. Another
 /// program has the key on node 0.
 fn won_before_its_poll_is_executed() -> (World, usize, Lock) {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, lock) = World::with_line(3, 2, TTL);
     world.cut_off(&[0, 1, 2]);
     world.pass(95 * MS);
     assert!(is_asked(&world, all[1], 0), "it polls");
     world.release(all[0], lock);
-    for node in 0..3 {
-        world.deliver_to_node(all[0], node);
-        world.deliver_to_client(all[1], node);
-    }
+    world.deliver(all[0], 0..3, all[1]);
     assert!(fetch(&mut world, all[1]));
     let lock = world.won(all[1]);
     world.run(0, &[b"SET", KEY, b"other", b"PX", b"60000"]);
@@ -245,8 +219,7 @@ fn release_takes_the_token_out_of_a_line_that_a_late_poll_joined() {
         world.pass(MS);
     }
     world.pass(5 * MS);
-    world.release(waiter, lock);
-    world.settle();
+    world.release_and_settle(waiter, lock);
     assert_eq!([0, 1, 2].map(|node| world.in_line(node)), [0; 3]);
 }
 
@@ -254,8 +227,7 @@ fn release_takes_the_token_out_of_a_line_that_a_late_poll_joined() {
 /// vote in an extend by that.
 #[test]
 fn hand_over_by_a_node_in_quarantine_to_a_held_lock_is_no_vote_in_an_extend() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, LONG);
+    let (mut world, all, lock) = World::with_line(3, 2, LONG);
     world.release(all[0], lock);
     world.deliver_to_node(all[0], 0);
     world.deliver_to_node(all[0], 1);
@@ -277,8 +249,7 @@ fn hand_over_by_a_node_in_quarantine_to_a_held_lock_is_no_vote_in_an_extend() {
     while world.value(2) != world.value(0) {
         world.pass(MS);
     }
-    let state = world.core(all[1]).node_state(NodeId::new(2));
-    assert!(matches!(state, redlatch::NodeState::Quarantined(_)), "{state:?}");
+    world.assert_quarantined(all[1], 2);
     world.cut_off(&[0]);
     extend(&mut world);
     let extended = world.done[all[1]].pop();
@@ -290,16 +261,11 @@ fn hand_over_by_a_node_in_quarantine_to_a_held_lock_is_no_vote_in_an_extend() {
 fn hand_over_to_an_earlier_token_of_the_same_client_is_no_vote() {
     let mut world = World::new(1);
     let (holder, waiter) = (world.client(), world.client());
-    world.ask(holder, TTL);
-    world.settle();
-    let lock = world.won(holder);
-    let op = world.ask(waiter, TTL);
-    world.settle();
+    let lock = world.acquire(holder, TTL);
+    let op = world.ask_and_settle(waiter, TTL);
     let earlier = world.line(0).remove(0);
-    let now = world.now();
-    world.client_mut(waiter).cancel(op, now);
-    world.ask(waiter, TTL);
-    world.settle();
+    world.call(waiter, |core, now| core.cancel(op, now));
+    world.ask_and_settle(waiter, TTL);
     world.run(0, &[b"ZADD", LINE, b"-1", &earlier]);
     world.release(holder, lock);
     world.deliver_to_node(holder, 0);
@@ -315,12 +281,9 @@ fn hand_over_to_an_earlier_token_of_the_same_client_is_no_vote() {
 
 #[test]
 fn message_that_is_repeated_causes_one_poll_with_a_new_mark() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, lock) = World::with_line(3, 2, TTL);
     let [_, _, channel, _, token] = words_of_member(&world, 0, 0);
-    world.release(all[0], lock);
-    world.deliver_to_node(all[0], 0);
-    let message = last_message(&world, all[1], 0, &channel).expect("node 0 handed the key over");
+    let message = message_of_a_hand_over(&mut world, &all, lock, &channel);
     world.deliver_to_client(all[1], 0);
     assert!(!is_asked(&world, all[1], 0));
     for _ in 0..3 {
@@ -342,8 +305,7 @@ fn message_that_is_repeated_causes_one_poll_with_a_new_mark() {
 
 #[test]
 fn poll_after_a_repeated_message_gives_a_node_in_quarantine_no_vote() {
-    let mut world = World::new(1);
-    let (all, _lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, _lock) = World::with_line(1, 2, TTL);
     let [_, _, channel, mark, token] = words_of_member(&world, 0, 0);
     world.restart(0, Restart::Empty);
     while world.value(0) != token {
@@ -364,20 +326,15 @@ fn key_that_was_handed_over_counts_after_a_restart_of_its_node() {
     let [holder, waiter] = [(); 2].map(|()| world.client_with(|it| it.node_timeout = 500 * MS));
     let ttl = 2000 * MS;
     for client in [holder, waiter] {
-        world.ask(client, ttl);
-        world.settle();
+        world.ask_and_settle(client, ttl);
     }
-    let lock = world.won(holder);
-    world.release(holder, lock);
-    world.settle();
+    world.win_and_release(holder);
     let lock = world.won(waiter);
     world.restart(0, Restart::WithData);
     world.pass(600 * MS);
-    let state = world.core(waiter).node_state(NodeId::new(0));
-    assert!(matches!(state, redlatch::NodeState::Quarantined(_)), "{state:?}");
+    world.assert_quarantined(waiter, 0);
     world.cut_off(&[1]);
-    let now = world.now();
-    world.client_mut(waiter).extend(&lock, ttl, 3, now).expect("it is held");
+    world.call(waiter, |core, now| core.extend(&lock, ttl, 3, now)).expect("it is held");
     world.settle();
     let extended = world.done[waiter].pop().expect("nodes 0 and 2 have a vote");
     assert!(extended.result.is_ok(), "{extended:?}");
@@ -392,13 +349,11 @@ fn first_is_released_after(given_away: usize) -> bool {
     let mut first = Vec::new();
     for _ in 0..given_away {
         let lock = world.won_in_line(holder, TTL);
-        world.ask(waiter, TTL);
-        world.settle();
+        world.ask_and_settle(waiter, TTL);
         if first.is_empty() {
             first = world.line(0).remove(0);
         }
-        world.release(holder, lock);
-        world.settle();
+        world.release_and_settle(holder, lock);
         let (lock, now) = (world.won(waiter), world.now());
         world.client_mut(waiter).into_token(lock, now).expect("it is held");
         world.settle();
@@ -406,8 +361,7 @@ fn first_is_released_after(given_away: usize) -> bool {
     }
     let lock = world.won_in_line(holder, TTL);
     world.run(0, &[b"ZADD", LINE, b"-1", &first]);
-    world.release(holder, lock);
-    world.settle();
+    world.release_and_settle(holder, lock);
     world.value(0).is_empty()
 }
 
@@ -433,13 +387,10 @@ fn release_takes_out_the_token_that_a_poll_before_it_puts_into_the_line() {
 fn claim_that_a_node_in_quarantine_grants_is_no_vote_and_proves_nothing() {
     let mut world = World::new(3);
     let (holder, waiter) = (world.client(), world.client());
-    world.ask(holder, LONG);
-    world.settle();
-    let lock = world.won(holder);
+    let lock = world.acquire(holder, LONG);
     world.restart(0, Restart::Empty);
     world.pass(300 * MS);
-    world.ask(waiter, LONG);
-    world.settle();
+    world.ask_and_settle(waiter, LONG);
     assert!(!world.value(0).is_empty(), "the waiter has the key there");
     world.run(1, &[b"DEL", KEY]);
     world.pass(100 * MS);
@@ -450,8 +401,7 @@ fn claim_that_a_node_in_quarantine_grants_is_no_vote_and_proves_nothing() {
     let lock = world.won(waiter);
     assert_eq!(world.value(0), lock.token().to_string());
     world.cut_off(&[1]);
-    let now = world.now();
-    world.client_mut(waiter).extend(&lock, LONG, 3, now).expect("it is held");
+    world.call(waiter, |core, now| core.extend(&lock, LONG, 3, now)).expect("it is held");
     world.settle();
     let extended = world.done[waiter].pop();
     assert!(extended.is_none(), "only node 2 has a vote: {extended:?}");
@@ -461,14 +411,10 @@ fn claim_that_a_node_in_quarantine_grants_is_no_vote_and_proves_nothing() {
 /// rely on node 2 only for the short ttl of the hand-over.
 #[test]
 fn node_that_was_not_claimed_counts_only_for_its_hand_over() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, LONG);
+    let (mut world, all, lock) = World::with_line(3, 2, LONG);
     world.pause_all_clients();
     world.release(all[0], lock);
-    for node in 0..3 {
-        world.deliver_to_node(all[0], node);
-        world.deliver_to_client(all[1], node);
-    }
+    world.deliver(all[0], 0..3, all[1]);
     world.settle();
     let lock = world.won(all[1]);
     world.pass(250 * MS);
@@ -479,11 +425,9 @@ fn node_that_was_not_claimed_counts_only_for_its_hand_over() {
     world.run(2, &[b"SET", KEY, token.as_bytes(), b"PX", b"10000"]);
     world.restart(2, Restart::WithData);
     world.pass(500 * MS);
-    let state = world.core(all[1]).node_state(NodeId::new(2));
-    assert!(matches!(state, redlatch::NodeState::Quarantined(_)), "{state:?}");
+    world.assert_quarantined(all[1], 2);
     world.cut_off(&[0]);
-    let now = world.now();
-    world.client_mut(all[1]).extend(&lock, LONG, 3, now).expect("it is held");
+    world.call(all[1], |core, now| core.extend(&lock, LONG, 3, now)).expect("it is held");
     world.settle();
     let extended = world.done[all[1]].pop();
     assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
@@ -504,10 +448,7 @@ fn lock_that_is_won_by_a_poll_after_a_lost_claim_warns_as_early_as_others() {
     world.settle();
     world.pause_all_clients();
     world.release(holder, lock);
-    for node in 0..3 {
-        world.deliver_to_node(holder, node);
-        world.deliver_to_client(waiter, node);
-    }
+    world.deliver(holder, 0..3, waiter);
     assert_eq!(world.core(waiter).stats().claims, 1);
     (0..3).for_each(|node| world.deliver_to_node(waiter, node));
     world.cut_off(&[0, 1, 2]);

@@ -7,47 +7,29 @@ use redlatch::proto::NodeId;
 use redlatch::testing::master::{Restart, Trouble};
 use redlatch::{LockOptions, Outcome, RestartGuard};
 
-use super::line::{LONG, MS, TTL, line_of};
+use super::line::{LONG, MS, TTL};
 use super::line_world::{KEY, LINE, World};
 
 #[test]
 fn waiters_that_cannot_be_notified_poll() {
-    let reply = b"-NOPERM no permissions to run the 'subscribe' command\r\n".to_vec();
-    let refused = Trouble::Answers { commands: vec!["subscribe".into()], reply };
-    let old = Trouble::Answers {
-        commands: vec!["hello".into()],
-        reply: b"-ERR unknown command\r\n".to_vec(),
-    };
-    for trouble in [refused, old] {
+    for (command, reply) in [
+        ("subscribe", "-NOPERM no permissions to run the 'subscribe' command\r\n"),
+        ("publish", "-NOPERM no\r\n"),
+        // An old server, which has no RESP3.
+        ("hello", "-ERR unknown command\r\n"),
+    ] {
         let mut world = World::new(3);
-        world.all_suffer(&trouble);
-        let (all, mut lock) = line_of(&mut world, 4, TTL);
+        world.all_suffer(&Trouble::Answers { commands: vec![command.into()], reply: reply.into() });
+        let (all, mut lock) = world.line_up(4, TTL);
         for pair in all.windows(2) {
             world.release(pair[0], lock);
             world.pass(100 * MS);
-            lock = world.won(pair[1]);
+            let won = world.lock(pair[1]);
+            lock = won.unwrap_or_else(|| panic!("{} has no lock without {command}", pair[1]));
         }
-        world.release(all[3], lock);
-        world.settle();
+        world.release_and_settle(all[3], lock);
         world.assert_clean();
     }
-}
-
-#[test]
-fn messages_that_may_not_be_sent_are_replaced_by_polls() {
-    let refused =
-        Trouble::Answers { commands: vec!["publish".into()], reply: b"-NOPERM no\r\n".to_vec() };
-    let mut world = World::new(3);
-    world.all_suffer(&refused);
-    let (all, mut lock) = line_of(&mut world, 3, TTL);
-    for pair in all.windows(2) {
-        world.release(pair[0], lock);
-        world.pass(100 * MS);
-        lock = world.won(pair[1]);
-    }
-    world.release(all[2], lock);
-    world.settle();
-    world.assert_clean();
 }
 
 /// Node 0 hands the key over, and then another program overwrites it. The waiter's next join puts
@@ -58,16 +40,13 @@ fn token_that_a_failed_join_may_have_put_into_a_line_is_taken_out_by_the_release
         Trouble::Answers { commands: vec!["pexpire".into()], reply: b"-NOPERM no\r\n".to_vec() };
     let mut world = World::new(3);
     let (holder, waiter) = (world.client(), world.client());
-    world.ask(holder, LONG);
-    world.settle();
-    let lock = world.won(holder);
+    let lock = world.acquire(holder, LONG);
     let now = world.now();
     let options = LockOptions::new(LONG).wait(300 * MS);
     world.client_mut(waiter).acquire(KEY, options, 1, now).unwrap();
     world.settle();
     world.cut_off(&[1, 2]);
-    world.release(holder, lock);
-    world.settle();
+    world.release_and_settle(holder, lock);
     world.run(0, &[b"SET", KEY, b"another", b"PX", b"60000"]);
     world.master_mut(0).suffer(refused);
     world.pass(60 * MS);
@@ -84,14 +63,11 @@ fn a_frozen_node_does_not_delay_a_hand_over() {
     let all: Vec<usize> = (0..4).map(|_| world.client()).collect();
     world.pass(1100 * MS);
     for &client in &all {
-        world.ask(client, TTL);
-        world.settle();
+        world.ask_and_settle(client, TTL);
     }
     let mut lock = world.won(all[0]);
     for pair in all.windows(2) {
-        world.release(pair[0], lock);
-        world.settle();
-        lock = world.won(pair[1]);
+        lock = world.hand_on(pair[0], lock, pair[1]);
     }
     world.release(all[3], lock);
     world.cut_off(&[]);
@@ -101,47 +77,35 @@ fn a_frozen_node_does_not_delay_a_hand_over() {
 
 #[test]
 fn plain_clients_beside_a_line_get_the_key_only_when_it_is_free() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, lock) = World::with_line(3, 2, TTL);
     let plain = world.client();
     let now = world.now();
     let core = world.client_mut(plain);
     core.acquire(KEY, LockOptions::new(TTL).wait(Duration::from_secs(10)), 1, now).unwrap();
     world.settle();
-    world.release(all[0], lock);
-    world.settle();
+    world.release_and_settle(all[0], lock);
     assert!(world.done[plain].is_empty());
     let lock = world.won(all[1]);
     world.release(all[1], lock);
     world.pass(50 * MS);
     let lock = world.won(plain);
-    world.ask(all[0], TTL);
-    world.settle();
+    world.ask_and_settle(all[0], TTL);
     world.release(plain, lock);
     world.pass(100 * MS);
-    let lock = world.won(all[0]);
-    world.release(all[0], lock);
-    world.settle();
+    world.win_and_release(all[0]);
     world.assert_clean();
 }
 
 #[test]
 fn a_client_is_one_member_of_the_line() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, lock) = World::with_line(3, 2, TTL);
     // The first client holds the key, so its second request waits in its local queue.
-    world.ask(all[0], TTL);
-    world.settle();
+    world.ask_and_settle(all[0], TTL);
     assert_eq!(world.in_line(0), 1);
-    world.release(all[0], lock);
-    world.settle();
-    let lock = world.won(all[1]);
+    let lock = world.hand_on(all[0], lock, all[1]);
     assert_eq!(world.in_line(0), 1, "the second request stands in line now");
-    world.release(all[1], lock);
-    world.settle();
-    let lock = world.won(all[0]);
-    world.release(all[0], lock);
-    world.settle();
+    world.release_and_settle(all[1], lock);
+    world.win_and_release(all[0]);
     world.assert_clean();
 }
 
@@ -153,8 +117,7 @@ fn a_node_that_restarts_empty_gets_its_line_again() {
     };
     let all: Vec<usize> = (0..3).map(|_| world.client_with(guard_off)).collect();
     for &client in &all {
-        world.ask(client, LONG);
-        world.settle();
+        world.ask_and_settle(client, LONG);
     }
     let lock = world.won(all[0]);
     world.restart(0, Restart::Empty);
@@ -192,8 +155,7 @@ fn mark_and_token(member: &[u8]) -> (String, String) {
 
 #[test]
 fn message_of_a_node_is_no_vote_of_the_replica_that_relays_it() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, lock) = World::with_line(3, 2, TTL);
     let channel = channel(&world, 0);
     let (mark, token) = mark_and_token(&world.line(0)[0]);
     world.release(all[0], lock);
@@ -211,21 +173,15 @@ fn message_of_a_node_is_no_vote_of_the_replica_that_relays_it() {
     core.handle_bytes(NodeId::new(1), &bytes, now);
     assert!(core.poll_completion(now).is_none(), "one node voted twice");
     world.settle();
-    let lock = world.won(all[1]);
-    world.release(all[1], lock);
-    world.settle();
+    world.win_and_release(all[1]);
     world.assert_clean();
 }
 
 #[test]
 fn a_copied_key_on_a_replica_is_no_answer_to_a_poll() {
-    let mut world = World::new(3);
-    let all: Vec<usize> = (0..2).map(|_| world.client()).collect();
-    world.ask(all[0], LONG);
-    world.settle();
-    let lock = world.won(all[0]);
-    world.ask(all[1], TTL);
-    world.settle();
+    let (mut world, all) = World::with_clients(3, 2);
+    let lock = world.acquire(all[0], LONG);
+    world.ask_and_settle(all[1], TTL);
     let member = world.line(0).remove(0);
     let token = member.rsplit(|&byte| byte == b' ').next().unwrap().to_vec();
     // An operator sets the waiter's token on nodes 0 and 1, and node 1 becomes a replica.
@@ -260,7 +216,7 @@ fn waiters_fall_back_to_plain_waiting_where_a_join_keeps_failing() {
         }
         world.ask(client, LONG);
         world.pass(200 * MS);
-        (0..3).for_each(|node| world.run(node, &[b"DEL", KEY]));
+        world.run_on(0..3, &[b"DEL", KEY]);
         world.pass(1000 * MS);
         let done = world.done[client].pop().expect("the key is free");
         assert!(matches!(done.result, Ok(Outcome::Acquired(_))), "{trouble:?}: {done:?}");
@@ -269,13 +225,11 @@ fn waiters_fall_back_to_plain_waiting_where_a_join_keeps_failing() {
 
 #[test]
 fn a_release_of_an_absent_key_leaves_nothing_for_a_dead_waiter() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, lock) = World::with_line(3, 2, TTL);
     (0..3).for_each(|node| world.cut(all[1], node));
     world.stop(all[1]);
-    (0..3).for_each(|node| world.run(node, &[b"DEL", KEY]));
-    world.release(all[0], lock);
-    world.settle();
+    world.run_on(0..3, &[b"DEL", KEY]);
+    world.release_and_settle(all[0], lock);
     let left: Vec<String> = (0..3).map(|node| world.value(node)).collect();
     assert_eq!(left, [""; 3], "the key of a dead waiter");
 }
@@ -284,16 +238,14 @@ fn a_release_of_an_absent_key_leaves_nothing_for_a_dead_waiter() {
 fn release_in_line_is_pending_for_the_life_of_the_line_and_of_a_last_key() {
     let mut world = World::new(3);
     let client = world.client();
-    (0..3).for_each(|node| world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]));
-    let op = world.ask(client, LONG);
-    world.settle();
+    world.run_on(0..3, &[b"SET", KEY, b"other", b"PX", b"60000"]);
+    let op = world.ask_and_settle(client, LONG);
     let refused = Trouble::Answers {
         commands: vec!["evalsha".into(), "eval".into()],
         reply: b"-ERR not now\r\n".to_vec(),
     };
     world.master_mut(0).suffer(refused);
-    let now = world.now();
-    world.client_mut(client).cancel(op, now);
+    world.call(client, |core, now| core.cancel(op, now));
     // The line lives for 10 s. Just before its end a node could hand the key to the token, for
     // another 10 s. So the release stays pending for 20 s.
     world.pass(Duration::from_secs(15));
@@ -304,8 +256,7 @@ fn release_in_line_is_pending_for_the_life_of_the_line_and_of_a_last_key() {
 
 #[test]
 fn a_message_for_a_key_that_cannot_be_locked_is_ignored() {
-    let mut world = World::new(3);
-    let (all, _lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, _lock) = World::with_line(3, 2, TTL);
     let channel = channel(&world, 0);
     // Another program has read the mark and the token of the waiter, and names another key.
     let (mark, token) = mark_and_token(&world.line(0)[0]);
@@ -318,25 +269,18 @@ fn a_message_for_a_key_that_cannot_be_locked_is_ignored() {
 
 #[test]
 fn messages_with_the_largest_number_of_skipped_waiters_are_counted() {
-    let mut world = World::new(3);
-    let (all, mut lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, mut lock) = World::with_line(3, 2, TTL);
     let channel = channel(&world, 0);
     for turn in 0..2 {
         let (mark, token) = mark_and_token(&world.line(0)[0]);
         let text = message(&u64::MAX.to_string(), &mark, &token, "k");
         world.run(0, &[b"PUBLISH", &channel, text.as_bytes()]);
         world.settle();
-        world.release(all[0], lock);
-        world.settle();
-        lock = world.won(all[1]);
+        lock = world.hand_on(all[0], lock, all[1]);
         if turn == 0 {
-            world.ask(all[0], TTL);
-            world.settle();
-            world.release(all[1], lock);
-            world.settle();
-            lock = world.won(all[0]);
-            world.ask(all[1], TTL);
-            world.settle();
+            world.ask_and_settle(all[0], TTL);
+            lock = world.hand_on(all[1], lock, all[0]);
+            world.ask_and_settle(all[1], TTL);
         }
     }
     assert_eq!(world.core(all[1]).stats().skipped, u64::MAX);
@@ -346,13 +290,11 @@ fn messages_with_the_largest_number_of_skipped_waiters_are_counted() {
 fn release_in_line_is_pending_while_the_line_of_a_lost_node_lives() {
     let mut world = World::new(3);
     let client = world.client_with(|settings| settings.max_ttl = 300 * MS);
-    (0..3).for_each(|node| world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]));
-    let op = world.ask(client, TTL);
-    world.settle();
+    world.run_on(0..3, &[b"SET", KEY, b"other", b"PX", b"60000"]);
+    let op = world.ask_and_settle(client, TTL);
     world.partition(0);
     world.cut(client, 0);
-    let now = world.now();
-    world.client_mut(client).cancel(op, now);
+    world.call(client, |core, now| core.cancel(op, now));
     // A release of a key would have lapsed after 300 ms, the longest ttl. The line lives for 10 s.
     world.pass(Duration::from_secs(5));
     assert_eq!(world.in_line(0), 1);
@@ -367,8 +309,7 @@ fn release_in_line_is_pending_while_the_line_of_a_lost_node_lives() {
 /// must not count.
 #[test]
 fn a_poll_that_creates_the_key_anew_on_a_flushed_node_confirms_nothing() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, lock) = World::with_line(3, 2, TTL);
     world.cut_off(&[0, 1, 2]);
     world.pass(95 * MS);
     let polls = |world: &World| {
@@ -377,10 +318,7 @@ fn a_poll_that_creates_the_key_anew_on_a_flushed_node_confirms_nothing() {
     };
     assert!(polls(&world).iter().all(|&length| length > 0), "{:?}", polls(&world));
     world.release(all[0], lock);
-    for node in [0, 1] {
-        world.deliver_to_node(all[0], node);
-        world.deliver_to_client(all[1], node);
-    }
+    world.deliver(all[0], [0, 1], all[1]);
     world.take_done(all[1]);
     let lock = world.won(all[1]);
 
@@ -390,8 +328,7 @@ fn a_poll_that_creates_the_key_anew_on_a_flushed_node_confirms_nothing() {
     world.cut_off(&[2]);
     world.settle();
     assert_eq!(world.value(1), token, "the poll created the key anew");
-    let now = world.now();
-    let extend = world.client_mut(all[1]).extend(&lock, TTL, 3, now);
+    let extend = world.call(all[1], |core, now| core.extend(&lock, TTL, 3, now));
     extend.expect("it can be asked for");
     world.pass(150 * MS);
     let error = world.error(all[1]);
@@ -402,8 +339,7 @@ fn a_poll_that_creates_the_key_anew_on_a_flushed_node_confirms_nothing() {
 /// key anew. The hand-over, which counts also in quarantine, must not count for the new key.
 #[test]
 fn hand_over_does_not_count_after_a_later_poll_created_the_key() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, lock) = World::with_line(3, 2, TTL);
     world.cut_off(&[0, 1, 2]);
     world.release(all[0], lock);
     world.deliver_to_node(all[0], 1);
@@ -423,11 +359,9 @@ fn hand_over_does_not_count_after_a_later_poll_created_the_key() {
     world.cut_off(&[]);
     world.pass(20 * MS);
     let lock = world.won(all[1]);
-    let state = world.core(all[1]).node_state(NodeId::new(1));
-    assert!(matches!(state, redlatch::NodeState::Quarantined(_)), "{state:?}");
+    world.assert_quarantined(all[1], 1);
     world.cut_off(&[0]);
-    let now = world.now();
-    world.client_mut(all[1]).extend(&lock, TTL, 3, now).expect("it is held");
+    world.call(all[1], |core, now| core.extend(&lock, TTL, 3, now)).expect("it is held");
     world.settle();
     let extended = world.done[all[1]].pop();
     assert!(extended.is_none(), "only node 2 has a vote: {extended:?}");
@@ -437,8 +371,7 @@ fn hand_over_does_not_count_after_a_later_poll_created_the_key() {
 /// There the key lives only for the ttl of the hand-over, and not as long as the lock.
 #[test]
 fn late_answer_to_a_poll_counts_only_for_the_ttl_that_it_reports() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 2, TTL);
+    let (mut world, all, lock) = World::with_line(3, 2, TTL);
     world.cut_off(&[0, 1, 2]);
     world.pass(95 * MS);
     world.release(all[0], lock);
@@ -456,8 +389,7 @@ fn late_answer_to_a_poll_counts_only_for_the_ttl_that_it_reports() {
     world.pass(90 * MS);
     let state = world.core(all[1]).node_state(NodeId::new(2));
     assert!(matches!(state, redlatch::NodeState::Suspect), "so it is not asked: {state:?}");
-    let now = world.now();
-    world.client_mut(all[1]).extend(&lock, LONG, 3, now).expect("it is held");
+    world.call(all[1], |core, now| core.extend(&lock, LONG, 3, now)).expect("it is held");
     world.settle();
     assert!(world.done[all[1]].pop().expect("nodes 0 and 1 agree").result.is_ok());
     // The client reads the answer of node 2, and then loses this connection.
@@ -472,11 +404,9 @@ fn late_answer_to_a_poll_counts_only_for_the_ttl_that_it_reports() {
     world.restart(2, Restart::WithData);
     world.cut_off(&[]);
     world.pass(500 * MS);
-    let state = world.core(all[1]).node_state(NodeId::new(2));
-    assert!(matches!(state, redlatch::NodeState::Quarantined(_)), "{state:?}");
+    world.assert_quarantined(all[1], 2);
     world.cut_off(&[0]);
-    let now = world.now();
-    world.client_mut(all[1]).extend(&lock, LONG, 4, now).expect("it is held");
+    world.call(all[1], |core, now| core.extend(&lock, LONG, 4, now)).expect("it is held");
     world.settle();
     let extended = world.done[all[1]].pop();
     assert!(extended.is_none(), "only node 1 has a vote: {extended:?}");
@@ -484,11 +414,9 @@ fn late_answer_to_a_poll_counts_only_for_the_ttl_that_it_reports() {
 
 #[test]
 fn an_inspection_shows_the_line_in_its_order() {
-    let mut world = World::new(3);
-    let (all, lock) = line_of(&mut world, 4, TTL);
+    let (mut world, all, lock) = World::with_line(3, 4, TTL);
     let seen = |world: &mut World| {
-        let now = world.now();
-        world.client_mut(all[0]).inspect(KEY, 9, now).expect("it can be asked for");
+        world.call(all[0], |core, now| core.inspect(KEY, 9, now)).expect("it can be asked for");
         world.settle();
         match world.done[all[0]].pop().expect("it ended").result {
             Ok(Outcome::Inspected(seen)) => *seen,
@@ -498,9 +426,7 @@ fn an_inspection_shows_the_line_in_its_order() {
     let before = seen(&mut world);
     assert_eq!(before.line().len(), 3, "the holder stands in line no more");
     assert!(before.nodes.iter().all(|node| node.line == before.line()));
-    world.release(all[0], lock);
-    world.settle();
-    let lock = world.won(all[1]);
+    let lock = world.hand_on(all[0], lock, all[1]);
     let after = seen(&mut world);
     assert_eq!(after.line(), before.line()[1..], "the first one of the line has the lock");
     assert_eq!(before.line()[0].token(), Some(lock.token()));
@@ -517,11 +443,9 @@ fn an_inspection_shows_the_line_in_its_order() {
 /// the key there, but this is only one vote.
 #[test]
 fn a_node_whose_clock_jumps_ahead_is_one_vote_of_three() {
-    let mut world = World::new(3);
-    let all: Vec<usize> = (0..3).map(|_| world.client()).collect();
+    let (mut world, all) = World::with_clients(3, 3);
     for (&client, ttl) in all.iter().zip([LONG, TTL, TTL]) {
-        world.ask(client, ttl);
-        world.settle();
+        world.ask_and_settle(client, ttl);
     }
     let mut lock = world.won(all[0]);
     world.master_mut(0).step_wall_clock(3_600_000);
@@ -530,13 +454,11 @@ fn a_node_whose_clock_jumps_ahead_is_one_vote_of_three() {
     assert_ne!(world.value(0), held, "a waiter has the key there");
     for pair in all.windows(2) {
         assert!(all.iter().all(|&client| world.lock(client).is_none()), "held by two");
-        world.release(pair[0], lock);
-        world.settle();
+        world.release_and_settle(pair[0], lock);
         world.pass(100 * MS);
         lock = world.won(pair[1]);
     }
-    world.release(all[2], lock);
-    world.settle();
+    world.release_and_settle(all[2], lock);
     world.pass(100 * MS);
     world.assert_clean();
 }

@@ -4,10 +4,10 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use redlatch::proto::{Coordinator, NodeSettings, Settings};
+use redlatch::proto::{Coordinator, Instant, NodeSettings, Settings};
 use redlatch::testing::master::Trouble;
 use redlatch::testing::net::Net;
-use redlatch::{Completion, Error, Lock, LockOptions, Op, Outcome};
+use redlatch::{Completion, Error, Lock, LockOptions, NodeId, NodeState, Op, Outcome};
 
 pub const KEY: &[u8] = b"k";
 pub const LINE: &[u8] = b"redlatch:line:{k}";
@@ -38,6 +38,20 @@ impl World {
         World { net: Net::new(nodes, 7), done: Vec::new() }
     }
 
+    /// Nodes, and clients that know them.
+    pub fn with_clients(nodes: usize, clients: usize) -> (World, Vec<usize>) {
+        let mut world = World::new(nodes);
+        let all = (0..clients).map(|_| world.client()).collect();
+        (world, all)
+    }
+
+    /// Nodes, and clients as `line_up` makes them.
+    pub fn with_line(nodes: usize, clients: usize, ttl: Duration) -> (World, Vec<usize>, Lock) {
+        let mut world = World::new(nodes);
+        let (all, lock) = world.line_up(clients, ttl);
+        (world, all, lock)
+    }
+
     /// A new client that is connected to every master. Returns its number.
     pub fn client(&mut self) -> usize {
         self.client_with(|_| {})
@@ -60,6 +74,32 @@ impl World {
         self.ask_with(client, LockOptions::new(ttl))
     }
 
+    /// Clients, of which the first has the lock and the others stand in line for it in their order.
+    /// The first one got the lock in line, behind another program, so its release hands the key
+    /// over.
+    pub fn line_up(&mut self, clients: usize, ttl: Duration) -> (Vec<usize>, Lock) {
+        let all: Vec<usize> = (0..clients).map(|_| self.client()).collect();
+        let lock = self.won_in_line(all[0], ttl);
+        for &client in &all[1..] {
+            self.ask_and_settle(client, ttl);
+        }
+        (all, lock)
+    }
+
+    #[track_caller]
+    pub fn ask_and_settle(&mut self, client: usize, ttl: Duration) -> Op {
+        let op = self.ask(client, ttl);
+        self.settle();
+        op
+    }
+
+    /// The client acquires the lock, which is free.
+    #[track_caller]
+    pub fn acquire(&mut self, client: usize, ttl: Duration) -> Lock {
+        self.ask_and_settle(client, ttl);
+        self.won(client)
+    }
+
     /// Asks for a lock with these options, and waits for it longer than any test lasts.
     pub fn ask_with(&mut self, client: usize, options: LockOptions) -> Op {
         let (options, now) = (options.wait(Duration::from_secs(1000)), self.now());
@@ -76,10 +116,10 @@ impl World {
     /// As `won_in_line`, with these options.
     pub fn won_in_line_with(&mut self, client: usize, options: LockOptions) -> Lock {
         let nodes = self.nodes();
-        (0..nodes).for_each(|node| self.run(node, &[b"SET", KEY, b"of another program"]));
+        self.run_on(0..nodes, &[b"SET", KEY, b"of another program"]);
         self.ask_with(client, options);
         self.settle();
-        (0..nodes).for_each(|node| self.run(node, &[b"DEL", KEY]));
+        self.run_on(0..nodes, &[b"DEL", KEY]);
         self.settle();
         if self.done[client].is_empty() {
             // If the nodes do not notify the client of the deletion, its next poll finds it.
@@ -93,9 +133,53 @@ impl World {
         String::from_utf8_lossy(&self.unexecuted(client, node)).into_owned()
     }
 
-    pub fn release(&mut self, client: usize, lock: Lock) {
+    /// Calls the core of the client at the present moment.
+    pub fn call<T>(
+        &mut self,
+        client: usize,
+        call: impl FnOnce(&mut Coordinator, Instant) -> T,
+    ) -> T {
         let now = self.now();
-        self.client_mut(client).release(lock, 2, now);
+        call(self.client_mut(client), now)
+    }
+
+    pub fn release(&mut self, client: usize, lock: Lock) {
+        self.call(client, |core, now| core.release(lock, 2, now));
+    }
+
+    #[track_caller]
+    pub fn release_and_settle(&mut self, client: usize, lock: Lock) {
+        self.release(client, lock);
+        self.settle();
+    }
+
+    /// One client releases its lock. Then the other client has it.
+    #[track_caller]
+    pub fn hand_on(&mut self, from: usize, lock: Lock, to: usize) -> Lock {
+        self.release_and_settle(from, lock);
+        self.won(to)
+    }
+
+    /// The client has won its lock, and releases it.
+    #[track_caller]
+    pub fn win_and_release(&mut self, client: usize) {
+        let lock = self.won(client);
+        self.release_and_settle(client, lock);
+    }
+
+    /// The nodes execute what the first client sent, and the other client reads what they then
+    /// sent to it.
+    pub fn deliver(&mut self, from: usize, nodes: impl IntoIterator<Item = usize>, to: usize) {
+        for node in nodes {
+            self.deliver_to_node(from, node);
+            self.deliver_to_client(to, node);
+        }
+    }
+
+    #[track_caller]
+    pub fn assert_quarantined(&self, client: usize, node: usize) {
+        let state = self.core(client).node_state(NodeId::new(node));
+        assert!(matches!(state, NodeState::Quarantined(_)), "{state:?}");
     }
 
     /// Fetches the completions of a client into `done`.
@@ -182,6 +266,11 @@ impl World {
     /// An operator or another program runs a command on a node.
     pub fn run(&mut self, node: usize, words: &[&[u8]]) {
         self.command(node, words);
+    }
+
+    /// As `run`, on each of these nodes.
+    pub fn run_on(&mut self, nodes: impl IntoIterator<Item = usize>, words: &[&[u8]]) {
+        nodes.into_iter().for_each(|node| self.run(node, words));
     }
 
     /// The value of the key on a node; empty if the key is absent.

@@ -36,9 +36,7 @@ fn a_node_that_answers_again_is_ready_again_and_gets_its_pending_releases() {
     bench.reply(2, "+OK\r\n");
     // Node 2 has answered the SET of the first lock. Now it is silent after the next one.
     let other = bench.core.acquire(b"other", LockOptions::once(TTL), 7, bench.now).unwrap();
-    for node in 0..3 {
-        bench.sent(node);
-    }
+    (0..3).for_each(|node| drop(bench.sent(node)));
     bench.reply(0, "+OK\r\n");
     bench.reply(1, "+OK\r\n");
     bench.pass(millis(60));
@@ -78,9 +76,7 @@ fn a_round_waits_for_answers_to_questions_that_were_written_late() {
     // The caller's thread did not run for 500 ms. The requests are written only now, so no node can
     // have answered them.
     bench.now = bench.now.saturating_add(millis(500));
-    for node in 0..3 {
-        assert_eq!(bench.names(node), ["SET"]);
-    }
+    bench.assert_sent(0..3, ["SET"]);
     bench.core.handle_timeout(bench.now);
     assert!(bench.completion().is_none());
     bench.pass(millis(10));
@@ -96,9 +92,7 @@ fn a_round_does_not_wait_for_late_questions_beyond_the_deadline() {
     let deadline = bench.now.saturating_add(TTL - TTL / 100 - millis(2));
     bench.acquire();
     bench.now = deadline.saturating_sub(millis(10));
-    for node in 0..3 {
-        assert_eq!(bench.names(node), ["SET"]);
-    }
+    bench.assert_sent(0..3, ["SET"]);
     bench.core.handle_timeout(bench.now);
     assert!(bench.completion().is_none());
     // The deadline comes before the node timeout, which counts from the late write.
@@ -151,10 +145,7 @@ fn a_suspect_node_is_reported_as_silent() {
     bench.pass(millis(50));
     assert_eq!(bench.node_state(2), NodeState::Suspect);
     bench.acquire();
-    for node in [0, 1] {
-        bench.sent(node);
-        bench.reply(node, "_\r\n");
-    }
+    bench.answer([0, 1], "_\r\n");
     let Err(Error::Contended(report)) = bench.completion().unwrap().result else { panic!() };
     assert_eq!(report.nodes[2].reply, NodeReply::Failed(NodeError::Silent));
 }

@@ -77,9 +77,8 @@ fn wait_until_ends_the_request_at_that_moment() {
         let mut bench = Bench::new(1);
         let moment = bench.now.saturating_add(length);
         let options = LockOptions::new(TTL).wait_until(moment);
-        bench.core.acquire(b"k", options, 1, bench.now).expect("it is asked");
-        bench.sent(0);
-        bench.reply(0, "$-1\r\n");
+        bench.ask(1, options);
+        bench.answer([0], "$-1\r\n");
         assert_eq!(bench.completion().is_some(), attempts == 1, "{length:?}");
         if attempts == 2 {
             bench.pass(length);

@@ -66,8 +66,7 @@ fn driver_sees_how_many_questions_are_unanswered() {
     let ops: Vec<_> = (0..3).map(|_| bench.acquire()).collect();
     assert_eq!(unanswered(&bench), before + 3);
     assert!(ops.iter().all(|&op| bench.core.is_open(op)));
-    bench.sent(1);
-    bench.reply(1, "+OK\r\n");
+    bench.answer([1], "+OK\r\n");
     assert_eq!(unanswered(&bench), before + 2);
     bench.core.cancel(ops[0], bench.now);
     assert!(!bench.core.is_open(ops[0]));
@@ -80,10 +79,7 @@ fn key_of_a_lock_can_be_read_until_nothing_of_it_is_pending() {
     assert_eq!(bench.core.key(&lock), Some(&b"k"[..]));
     bench.core.release_nowait(&lock, bench.now);
     assert_eq!(bench.core.key(&lock), Some(&b"k"[..]), "its releases are in flight");
-    for node in 0..3 {
-        bench.sent(node);
-        bench.reply(node, ":1\r\n");
-    }
+    bench.answer(0..3, ":1\r\n");
     assert_eq!(bench.core.key(&lock), None);
     bench.assert_idle();
 }
@@ -93,10 +89,7 @@ fn error_of_a_request_can_be_read_before_its_outcome_is_fetched() {
     let mut bench = Bench::quiet(3);
     let op = bench.acquire();
     assert!(bench.core.error(op).is_none());
-    for node in 0..2 {
-        bench.sent(node);
-        bench.reply(node, "_\r\n");
-    }
+    bench.answer(0..2, "_\r\n");
     let error = bench.core.error(op).expect("two of three denied it");
     assert!(matches!(error, Error::Contended(_)), "{error:?}");
     let report = error.report().expect("a contended error has one");

@@ -7,10 +7,7 @@ use redlatch::{Lock, LostReason};
 /// Acquires a lock on all nodes.
 fn hold(bench: &mut Bench, nodes: usize) -> Lock {
     bench.acquire();
-    for node in 0..nodes {
-        assert_eq!(bench.names(node), ["SET"]);
-        bench.reply(node, "+OK\r\n");
-    }
+    bench.answer_to(["SET"], 0..nodes, "+OK\r\n");
     bench.won()
 }
 
@@ -18,8 +15,7 @@ fn hold(bench: &mut Bench, nodes: usize) -> Lock {
 fn extend(bench: &mut Bench, lock: &Lock, replies: &[(usize, &str)]) {
     bench.core.extend(lock, TTL, 2, bench.now).unwrap();
     for &(node, reply) in replies {
-        assert_eq!(bench.names(node), ["EVALSHA"], "n{node}");
-        bench.reply(node, reply);
+        bench.answer_to(["EVALSHA"], [node], reply);
     }
 }
 
@@ -49,9 +45,7 @@ fn extend_counts_answers_to_an_earlier_round() {
     extend(&mut bench, &lock, &yes);
     assert!(bench.completion().unwrap().result.is_ok());
     extend(&mut bench, &lock, &[(2, ":1\r\n"), (3, ":-1\r\n")]);
-    for node in [0, 1] {
-        assert_eq!(bench.names(node), ["EVALSHA", "EVALSHA"], "n{node}");
-    }
+    bench.assert_sent([0, 1], ["EVALSHA", "EVALSHA"]);
     bench.reply(0, ":-1\r\n");
     assert!(bench.completion().is_none(), "two of five are no majority");
     assert!(!bench.core.remaining(&lock, bench.now).is_zero());
@@ -68,7 +62,6 @@ fn a_node_whose_key_came_back_without_a_heal_does_not_count() {
     // If the grant of node 0 counted, there would be a majority.
     extend(&mut bench, &lock, &[(0, ":1\r\n"), (1, ":1\r\n")]);
     assert!(bench.completion().is_none(), "n1 alone counts");
-    assert_eq!(bench.names(2), ["EVALSHA"]);
-    bench.reply(2, ":0\r\n");
+    bench.answer_to(["EVALSHA"], [2], ":0\r\n");
     assert_gone(&mut bench, &lock);
 }

@@ -92,20 +92,16 @@ fn a_second_promotion_between_two_connections_is_seen() {
     let promoted = format!("{INFO_REPLID}second_repl_offset:88\r\n");
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), &promoted);
     assert_eq!(bench.node_state(0), NodeState::Ready);
-    bench.lose(0);
-    bench.pass(millis(600));
     bench.set_info(0, &promoted.replace("HHH", "III"));
-    bench.connect(0);
+    bench.reconnect(0);
     assert_eq!(quarantine_of(&mut bench), Some((MEMORY, QuarantineReason::Promoted)));
 }
 
 #[test]
 fn a_flush_between_two_connections_is_seen() {
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
-    bench.lose(0);
-    bench.pass(millis(600));
     bench.markers[0] = Some(String::new());
-    bench.connect(0);
+    bench.reconnect(0);
     assert_eq!(quarantine_of(&mut bench), Some((MEMORY, QuarantineReason::Unmarked)));
 }
 
@@ -121,9 +117,7 @@ fn a_client_that_sees_a_flush_or_a_jump_of_the_clock_marks_the_node_for_the_next
     bench.reply(0, FLUSH);
     assert_eq!(bench.sent(0).len(), 1);
     // The answer is lost with the connection, so the next connection has to write the marker.
-    bench.lose(0);
-    bench.pass(millis(600));
-    assert_eq!(markings(&bench.connect(0)), [""]);
+    assert_eq!(markings(&bench.reconnect(0)), [""]);
 
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
     bench.pass(Duration::from_secs(5));
@@ -189,8 +183,7 @@ fn vouch_does_not_cover_what_a_node_forgets_later() {
     bench.sent(0);
     // The flush deleted the marker, so the script of `vouch` wrote none.
     bench.reply(0, &format!("{FLUSH}_\r\n"));
-    let error = bench.completion().unwrap().result.unwrap_err();
-    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+    bench.no_quorum();
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
 }
 
@@ -207,8 +200,7 @@ fn an_operator_vouches_only_in_the_place_of_the_marker_that_was_seen() {
     // A flush comes before the answer, so the client writes a new marker. The next `vouch` has to
     // replace this one.
     bench.reply(0, &format!("{FLUSH}_\r\n"));
-    bench.sent(0);
-    bench.reply(0, &bulk(&marker(0, "").unwrap()));
+    bench.answer([0], &bulk(&marker(0, "").unwrap()));
     bench.core.vouch(8, bench.now).unwrap();
     assert_eq!(vouches(&mut bench), [MICROS.to_string()]);
 }
@@ -219,19 +211,14 @@ fn an_operator_vouches_only_in_the_place_of_the_marker_that_was_seen() {
 #[test]
 fn no_operator_vouches_for_a_node_whose_marker_was_never_seen() {
     let mut bench = Bench::of_settings(settings(RestartGuard::On), &[Some(String::new())], NOW);
-    bench.open(0);
-    let sent = bench.sent(0);
-    let replies: String = sent.iter().map(|c| bench.handshake_reply(0, c)).collect();
-    bench.reply(0, &replies);
-    assert_eq!(bench.names(0), ["EVAL"]);
-    bench.reply(0, "-OOM no\r\n");
+    bench.shake_hands(0);
+    bench.answer_to(["EVAL"], [0], "-OOM no\r\n");
     bench.sent(0);
     bench.core.vouch(7, bench.now).unwrap();
     let sent = bench.sent(0);
     assert_eq!(sent[0][5], "0", "the time of the marker that it replaces: there is none");
     bench.reply(0, "_\r\n");
-    let error = bench.completion().unwrap().result.unwrap_err();
-    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+    bench.no_quorum();
 }
 
 #[test]
@@ -239,8 +226,7 @@ fn vouch_by_two_clients_at_once_succeeds() {
     let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
     bench.core.vouch(7, bench.now).unwrap();
     bench.core.vouch(8, bench.now).unwrap();
-    bench.sent(0);
-    bench.reply(0, &bulk(&marker(0, " vouched").unwrap()).repeat(2));
+    bench.answer([0], &bulk(&marker(0, " vouched").unwrap()).repeat(2));
     for _ in 0..2 {
         assert!(bench.completion().unwrap().result.is_ok());
     }
@@ -253,8 +239,7 @@ fn a_quarantine_that_began_after_an_operator_vouched_lasts_to_its_own_end() {
     let mut bench = Bench::of_settings(settings, &[Some(String::new())], NOW);
     bench.connect(0);
     bench.core.vouch(7, bench.now).unwrap();
-    bench.sent(0);
-    bench.reply(0, &bulk(&marker(0, " vouched").unwrap()));
+    bench.answer([0], &bulk(&marker(0, " vouched").unwrap()));
     assert_eq!(bench.node_state(0), NodeState::Ready);
     for _ in 0..2 {
         // Each flush begins a quarantine that the earlier `vouch` does not end. The second flush
@@ -314,9 +299,7 @@ fn a_jump_of_the_clock_is_written_down_when_the_node_can_be_asked_again() {
     let mut bench = asked_for_its_time();
     bench.answer_time_with_skew(0, jump);
     assert_eq!(markings(&bench.sent(0)), ["new"]);
-    bench.lose(0);
-    bench.pass(millis(600));
-    assert_eq!(markings(&bench.connect(0)), ["new"]);
+    assert_eq!(markings(&bench.reconnect(0)), ["new"]);
 }
 
 #[test]
@@ -325,12 +308,8 @@ fn a_marker_that_cannot_be_written_for_a_while_is_no_reason_to_trust() {
                    -MISCONF Redis is configured to save RDB snapshots\r\n";
     for refusal in ["-OOM no\r\n", "-MISCONF no\r\n", wrapped] {
         let mut bench = Bench::of_settings(settings(RestartGuard::On), &[Some(String::new())], NOW);
-        bench.open(0);
-        let sent = bench.sent(0);
-        let replies: String = sent.iter().map(|c| bench.handshake_reply(0, c)).collect();
-        bench.reply(0, &replies);
-        assert_eq!(bench.names(0), ["EVAL"]);
-        bench.reply(0, refusal);
+        bench.shake_hands(0);
+        bench.answer_to(["EVAL"], [0], refusal);
         assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)), "{refusal}");
     }
 }
@@ -363,10 +342,8 @@ fn a_new_replication_history_without_a_promotion_costs_nothing() {
         assert!(written.ends_with(&format!("{}{end}", MICROS - 2 * MINUTE)), "{written}");
     }
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
-    bench.lose(0);
-    bench.pass(millis(600));
     bench.set_info(0, &info);
-    bench.connect(0);
+    bench.reconnect(0);
     assert_eq!(quarantine_of(&mut bench), None, "also for a client that knew the node");
     // A node reports for only an hour that it was promoted. A client with longer ttls cannot rely
     // on that, so it assumes a promotion.
@@ -417,7 +394,7 @@ fn vouch_ends_at_the_node_timeout_with_the_reply_of_each_node() {
     bench.reply(1, "-NOPERM no\r\n");
     assert!(bench.completion().is_none(), "node 2 may answer yet");
     bench.pass(millis(50));
-    let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
+    let report = bench.no_quorum();
     let said: Vec<NodeReply> = report.nodes.iter().map(|node| node.reply).collect();
     let failed = [NodeReply::Failed(NodeError::NoPermission), NodeReply::Failed(NodeError::Silent)];
     assert_eq!(said, [NodeReply::Granted, failed[0], failed[1]]);
@@ -456,9 +433,8 @@ fn vouch_does_not_cover_what_a_node_forgets_before_its_answer_is_read() {
     // before the answer.
     let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
     bench.core.vouch(7, bench.now).unwrap();
-    bench.sent(0);
-    bench.reply(0, &format!("{FLUSH}{}", bulk(&marker(0, " vouched").unwrap())));
-    let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
+    bench.answer([0], &format!("{FLUSH}{}", bulk(&marker(0, " vouched").unwrap())));
+    let report = bench.no_quorum();
     assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::Quarantined));
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
 }
@@ -467,10 +443,8 @@ fn vouch_does_not_cover_what_a_node_forgets_before_its_answer_is_read() {
 fn vouch_needs_the_marker_of_an_operator_in_the_answer() {
     let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
     bench.core.vouch(7, bench.now).unwrap();
-    bench.sent(0);
-    bench.reply(0, &bulk(&marker(0, "").unwrap()));
-    let error = bench.completion().unwrap().result.unwrap_err();
-    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+    bench.answer([0], &bulk(&marker(0, "").unwrap()));
+    bench.no_quorum();
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
 }
 
@@ -486,7 +460,7 @@ fn vouch_is_refused_where_no_marker_can_name_the_node() {
         bench.sent(0);
         bench.core.vouch(7, bench.now).unwrap();
         assert!(bench.sent(0).is_empty());
-        let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
+        let report = bench.no_quorum();
         assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::NoPermission));
     }
 }
@@ -496,8 +470,7 @@ fn vouch_is_refused_where_no_marker_can_name_the_node() {
 fn is_written_again(refusal: &str) -> bool {
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
     bench.reply(0, FLUSH);
-    assert_eq!(bench.names(0), ["EVAL"]);
-    bench.reply(0, refusal);
+    bench.answer_to(["EVAL"], [0], refusal);
     bench.pass(Duration::from_secs(5));
     let sent = bench.names(0);
     assert!(sent.contains(&"TIME".to_string()), "{sent:?}");

@@ -200,10 +200,8 @@ fn probe_that_finds_a_later_marker_quarantines_the_node_and_leaves_the_marker() 
 fn quarantine_of_a_node_that_reports_no_flush_begins_when_its_marker_is_written() {
     let mut bench = Bench::without_tracking(1);
     bench.markers[0] = marker(0, "");
-    bench.lose(0);
-    bench.pass(millis(600));
     bench.set_info(0, INFO_REPLID);
-    bench.connect(0);
+    bench.reconnect(0);
     bench.pass(MEMORY * 2);
     settle(&mut bench);
     assert_eq!(bench.node_state(0), NodeState::Ready);
@@ -232,8 +230,7 @@ fn extend_does_not_count_a_key_on_a_node_whose_marker_is_missing() {
         let mut bench = Bench::of_settings(three_nodes(), &markers, NOW);
         (0..3).for_each(|node| drop(bench.connect(node)));
         let lock = bench.hold(&[0, 1]);
-        bench.names(2);
-        bench.reply(2, "+OK\r\n");
+        bench.answer([2], "+OK\r\n");
         bench.markers[2] = found.map(|found| match found.as_str() {
             "SWAPPED" => {
                 markers[2].clone().unwrap().replace(&(MICROS - 2 * MINUTE).to_string(), "17")
@@ -248,10 +245,7 @@ fn extend_does_not_count_a_key_on_a_node_whose_marker_is_missing() {
         assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
         bench.sent(2);
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-        for node in [1, 2] {
-            assert_eq!(bench.names(node), ["EVALSHA"]);
-            bench.reply(node, ":1\r\n");
-        }
+        bench.answer_to(["EVALSHA"], [1, 2], ":1\r\n");
         assert!(bench.completion().is_none(), "one of three counts");
     }
 }
@@ -279,12 +273,8 @@ fn marker_with_another_replication_history_and_the_same_time_is_the_known_one() 
 #[test]
 fn marker_that_could_not_be_written_in_the_handshake_is_written_with_a_probe() {
     let mut bench = Bench::of_settings(settings(RestartGuard::On), &[Some(String::new())], NOW);
-    bench.open(0);
-    let sent = bench.sent(0);
-    let replies: String = sent.iter().map(|c| bench.handshake_reply(0, c)).collect();
-    bench.reply(0, &replies);
-    assert_eq!(bench.names(0), ["EVAL"]);
-    bench.reply(0, "-OOM no\r\n");
+    bench.shake_hands(0);
+    bench.answer_to(["EVAL"], [0], "-OOM no\r\n");
     settle(&mut bench);
     quarantine_of(&mut bench).expect("it has no marker");
     assert_eq!(probe(&mut bench), [""]);
@@ -529,10 +519,8 @@ fn marker_that_another_client_wrote_after_a_restart_is_left_as_it_is() {
 #[test]
 fn older_marker_of_the_same_process_on_the_next_connection_is_replaced() {
     let mut bench = trusting();
-    bench.lose(0);
-    bench.pass(millis(600));
     bench.markers[0] = marker(7 * MINUTE, "");
-    bench.connect(0);
+    bench.reconnect(0);
     assert_eq!(quarantine_of(&mut bench), Some((MEMORY, QuarantineReason::MarkerChanged)));
     assert_eq!(bench.markers[0], marker_now(&bench));
 }

@@ -10,11 +10,9 @@ use super::*;
 fn release_of_an_unanswered_set_follows_on_its_connection() {
     let mut bench = Bench::new(3);
     bench.acquire();
-    assert_eq!(bench.names(0), ["SET"]);
-    bench.reply(0, "+OK\r\n");
+    bench.answer_to(["SET"], [0], "+OK\r\n");
     bench.pass(millis(50));
-    let done = bench.completion().unwrap();
-    assert!(matches!(done.result, Err(Error::NoQuorum(_))));
+    bench.no_quorum();
     assert_eq!(bench.names(0), ["EVALSHA"], "it answers, so its answer will be read");
     for silent in [1, 2] {
         assert_eq!(bench.names(silent), ["SET", "EVAL"], "nobody may read this answer");
@@ -57,7 +55,7 @@ fn release_is_pending_after_an_error_and_not_after_a_denial() {
         }
         bench.reply(node, reply);
     }
-    let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
+    let report = bench.no_quorum();
     assert_eq!(report.nodes[2].reply, NodeReply::Failed(NodeError::Loading));
     // Nodes 3 and 4 had not answered when the attempt was lost, so the releases there follow the
     // SETs. Of the other nodes, only node 1 may have set the key in spite of its error.
@@ -86,11 +84,9 @@ fn pending_release_is_not_due_while_the_lock_is_held_not_even_on_a_new_connectio
     assert!(bench.core.remaining(&lock, bench.now) > Duration::ZERO);
     bench.core.release(lock, 2, bench.now);
     for node in 0..3 {
-        assert_eq!(bench.names(node), ["EVALSHA"]);
-        bench.reply(node, if node == 2 { ":0\r\n" } else { ":1\r\n" });
+        bench.answer_to(["EVALSHA"], [node], if node == 2 { ":0\r\n" } else { ":1\r\n" });
     }
-    let done = bench.completion().unwrap();
-    assert_eq!(done.result, Ok(Outcome::Released(ReleaseOutcome::Released)));
+    assert_eq!(bench.released(), ReleaseOutcome::Released);
     bench.assert_idle();
 }
 
@@ -98,9 +94,7 @@ fn pending_release_is_not_due_while_the_lock_is_held_not_even_on_a_new_connectio
 fn pending_releases_are_sent_once_after_the_earlier_connection_is_ended() {
     let mut bench = Bench::new(3);
     bench.acquire();
-    for node in 0..3 {
-        bench.sent(node);
-    }
+    (0..3).for_each(|node| drop(bench.sent(node)));
     bench.lose(0);
     bench.pass(millis(600));
     bench.completion().unwrap();
@@ -123,24 +117,16 @@ fn an_absent_key_proves_nothing_while_an_earlier_connection_may_still_set_it() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
     bench.sent(2);
-    bench.lose(2);
-    bench.pass(millis(600));
-    assert_eq!(bench.connect(2).len(), 1, "the end of the earlier connection");
+    assert_eq!(bench.reconnect(2).len(), 1, "the end of the earlier connection");
     bench.reply(2, "-NOPERM not you\r\n");
     bench.answer_time(2);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-    for (node, reply) in [(2, ":0\r\n"), (0, ":1\r\n"), (1, ":1\r\n")] {
-        bench.sent(node);
-        bench.reply(node, reply);
-    }
+    bench.answer_each([(2, ":0\r\n"), (0, ":1\r\n"), (1, ":1\r\n")]);
     assert!(bench.completion().unwrap().result.is_ok());
     assert_eq!(bench.names(2), ["SET"], "it is healed");
     bench.reply(2, "$-1\r\n");
     bench.core.release(lock, 3, bench.now);
-    for node in 0..3 {
-        assert_eq!(bench.names(node), ["EVALSHA"], "n{node}");
-        bench.reply(node, ":1\r\n");
-    }
+    bench.answer_to(["EVALSHA"], 0..3, ":1\r\n");
     bench.pass(millis(60));
     assert_eq!(bench.names(2), ["EVAL"], "it could not be ended: said twice");
     bench.reply(2, ":0\r\n");
@@ -161,8 +147,7 @@ fn release_is_sent_twice_if_the_earlier_connection_cannot_be_ended() {
     bench.answer_time(0);
     assert_eq!(bench.core.open_records(), 1, "its SET may still be executed");
     bench.pass(millis(60));
-    assert_eq!(bench.names(0), ["EVAL"]);
-    bench.reply(0, ":1\r\n");
+    bench.answer_to(["EVAL"], [0], ":1\r\n");
     bench.assert_idle();
 }
 
@@ -186,9 +171,7 @@ fn release_is_sent_twice_if_only_a_later_connection_can_be_ended() {
 fn release_after_a_later_connection_was_ended(mut bench: Bench, has_no_id: bool) {
     let lock = bench.hold(&[0, 1]);
     bench.sent(2);
-    bench.lose(2);
-    bench.pass(millis(600));
-    let ends = bench.connect(2);
+    let ends = bench.reconnect(2);
     if has_no_id {
         assert!(ends.is_empty(), "the client does not know its id: {ends:?}");
     } else {
@@ -197,15 +180,10 @@ fn release_after_a_later_connection_was_ended(mut bench: Bench, has_no_id: bool)
         bench.answer_time(2);
     }
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-    for (node, reply) in [(2, ":0\r\n"), (0, ":1\r\n"), (1, ":1\r\n")] {
-        bench.sent(node);
-        bench.reply(node, reply);
-    }
+    bench.answer_each([(2, ":0\r\n"), (0, ":1\r\n"), (1, ":1\r\n")]);
     assert!(bench.completion().unwrap().result.is_ok());
     assert_eq!(bench.names(2), ["SET"], "it is healed");
-    bench.lose(2);
-    bench.pass(millis(600));
-    let sent = bench.connect(2);
+    let sent = bench.reconnect(2);
     assert_eq!(sent[0][..2], ["CLIENT", "KILL"], "{sent:?}");
     bench.reply(2, ":1\r\n");
     bench.answer_time(2);
@@ -274,10 +252,7 @@ fn pending_releases_are_dropped_when_a_node_was_down_for_ten_max_ttl() {
     bench.sent(2);
     bench.lose(2);
     bench.core.release_nowait(&lock, bench.now);
-    for node in [0, 1] {
-        assert_eq!(bench.names(node), ["EVAL"]);
-        bench.reply(node, ":1\r\n");
-    }
+    bench.answer_to(["EVAL"], [0, 1], ":1\r\n");
     assert_eq!(bench.core.open_records(), 1);
     let node = redlatch::NodeId::new(2);
     for _ in 0..700 {
@@ -344,9 +319,7 @@ fn pending_release_whose_connection_was_ended_lapses_with_its_ttl_and_is_not_dro
     let mut bench = Bench::with(1, |settings| settings.probe_interval = GONE_AFTER);
     bench.acquire();
     bench.sent(0);
-    bench.lose(0);
-    bench.pass(millis(600));
-    assert_eq!(bench.connect(0).len(), 2);
+    assert_eq!(bench.reconnect(0).len(), 2);
     bench.reply(0, ":1\r\n-BUSY a script runs\r\n");
     bench.answer_time(0);
     let until = bench.now.saturating_add(TTL + Duration::from_secs(2));
@@ -363,13 +336,9 @@ fn pending_release_whose_connection_was_ended_lapses_with_its_ttl_and_is_not_dro
 fn close_releases_what_was_not_handed_out() {
     let mut bench = Bench::new(3);
     let held = bench.hold(&[0, 1]);
-    bench.sent(2);
-    bench.reply(2, "+OK\r\n");
+    bench.answer([2], "+OK\r\n");
     bench.core.acquire(b"won", LockOptions::once(TTL), 2, bench.now).unwrap();
-    for node in 0..3 {
-        bench.sent(node);
-        bench.reply(node, "+OK\r\n");
-    }
+    bench.answer(0..3, "+OK\r\n");
     bench.core.acquire(b"asked", LockOptions::once(TTL), 3, bench.now).unwrap();
     bench.core.close(bench.now);
     for node in 0..3 {
@@ -407,9 +376,7 @@ fn close_writes_releases_that_wait_for_a_silent_node() {
     let lock = bench.hold(&[0, 1, 2]);
     // With another request the client finds that node 2 is silent.
     bench.acquire();
-    for node in 0..3 {
-        assert_eq!(bench.names(node), ["SET"]);
-    }
+    bench.assert_sent(0..3, ["SET"]);
     bench.reply(0, "+OK\r\n");
     bench.reply(1, "_\r\n");
     bench.pass(millis(50));

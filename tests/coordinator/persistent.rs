@@ -23,11 +23,9 @@ fn with_run_id(process: &str, marker: Option<String>) -> Option<String> {
 /// The client loses its connection to the node, and connects again. The node has this marker and
 /// this `INFO` then.
 fn reconnect(bench: &mut Bench, marker: Option<String>, info: &str) {
-    bench.lose(0);
-    bench.pass(millis(600));
     bench.markers[0] = marker;
     bench.set_info(0, info);
-    bench.connect(0);
+    bench.reconnect(0);
 }
 
 /// A client that knows the node since before its restart. The node has this marker.

@@ -11,10 +11,8 @@ const MEMORY: Duration = Duration::from_millis(60_602);
 
 /// The client loses its connection to the node, and finds another process there.
 fn restart(bench: &mut Bench, node: usize) {
-    bench.lose(node);
-    bench.pass(millis(600));
     bench.set_info(node, &INFO_OLD.replace("RRR", "SSS"));
-    bench.connect(node);
+    bench.reconnect(node);
 }
 
 #[test]
@@ -30,7 +28,7 @@ fn a_restarted_node_denies_and_its_grants_do_not_count_until_every_lock_it_forgo
     bench.reply(1, "+OK\r\n");
     assert!(bench.completion().is_none(), "one grant of three counts");
     bench.reply(2, "_\r\n");
-    let error = bench.completion().unwrap().result.unwrap_err();
+    let error = bench.refused();
     assert!(matches!(error, Error::Contended(_)), "{error}");
     let text = error.to_string();
     let words = "n0 grant ignored: node is quarantined (restart guard: it was restarted; \
@@ -47,11 +45,9 @@ fn a_restarted_node_denies_and_its_grants_do_not_count_until_every_lock_it_forgo
     bench.pass(millis(1));
     assert_eq!(bench.node_state(0), NodeState::Ready);
     bench.reply(0, "+OK\r\n");
-    bench.names(1);
-    bench.reply(1, "+OK\r\n");
+    bench.answer([1], "+OK\r\n");
     assert!(bench.completion().is_none(), "its SET was sent in quarantine");
-    bench.names(2);
-    bench.reply(2, "+OK\r\n");
+    bench.answer([2], "+OK\r\n");
     assert!(bench.completion().unwrap().result.is_ok());
     assert!(bench.acquire() != bench.acquire());
 }
@@ -61,9 +57,7 @@ fn a_node_whose_grant_does_not_count_or_is_not_known_is_no_holder() {
     let mut bench = Bench::with(5, |settings| settings.probe_interval = MEMORY * 2);
     restart(&mut bench, 3);
     let lock = bench.hold(&[0, 1, 2]);
-    for node in [3, 4] {
-        assert_eq!(bench.names(node), ["SET"]);
-    }
+    bench.assert_sent([3, 4], ["SET"]);
     bench.reply(3, "+OK\r\n");
     // The client cannot know whether node 4 executed the SET.
     bench.lose(4);
@@ -80,11 +74,8 @@ fn error_of_nodes_that_just_started_says_how_long_that_will_last() {
     let left = MEMORY - Duration::from_secs(10);
     assert_eq!(bench.node_state(0), NodeState::Quarantined(bench.now.saturating_add(left)));
     bench.acquire();
-    for node in 0..2 {
-        bench.names(node);
-        bench.reply(node, "+OK\r\n");
-    }
-    let error = bench.completion().unwrap().result.unwrap_err();
+    bench.answer(0..2, "+OK\r\n");
+    let error = bench.refused();
     assert!(matches!(error, Error::NoQuorum(_)), "it passes, so it is worth waiting: {error}");
     let text = "restart guard: it started a short time ago; its grants count in 50.6 s";
     assert!(error.to_string().contains(text), "{error}");
@@ -95,9 +86,7 @@ fn a_flush_takes_back_grants_that_are_not_decided_yet() {
     let flush = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
     let mut bench = Bench::new(3);
     bench.acquire();
-    for node in 0..3 {
-        bench.sent(node);
-    }
+    (0..3).for_each(|node| drop(bench.sent(node)));
     bench.reply(0, "+OK\r\n");
     bench.reply(0, flush);
     assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
@@ -106,8 +95,7 @@ fn a_flush_takes_back_grants_that_are_not_decided_yet() {
     // A node sends its notification of a flush before the replies to later commands. So it executed
     // this SET after the flush, and the grant does not count.
     bench.reply(2, &format!("{flush}+OK\r\n"));
-    let error = bench.completion().unwrap().result.unwrap_err();
-    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+    bench.no_quorum();
 
     let mut off = Bench::with(3, |settings| settings.restart_guard = RestartGuard::Off);
     off.acquire();
@@ -152,10 +140,8 @@ fn a_node_that_was_promoted_between_two_connections_is_distrusted_though_its_pro
         settings.probe_interval = MEMORY * 2;
     });
     assert_eq!(bench.node_state(0), NodeState::Ready);
-    bench.lose(0);
-    bench.pass(millis(600));
     bench.set_info(0, &master);
-    bench.connect(0);
+    bench.reconnect(0);
     let until = bench.now.saturating_add(MEMORY);
     assert_eq!(bench.node_state(0), NodeState::Quarantined(until));
     let events: Vec<NodeEvent> = std::iter::from_fn(|| bench.core.poll_node_event()).collect();
@@ -173,13 +159,9 @@ fn quarantine_outlives_its_connection_and_a_lost_connection_begins_none() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = MEMORY * 2);
     restart(&mut bench, 0);
     let NodeState::Quarantined(until) = bench.node_state(0) else { panic!() };
-    bench.lose(0);
-    bench.pass(millis(600));
-    bench.connect(0);
+    bench.reconnect(0);
     assert_eq!(bench.node_state(0), NodeState::Quarantined(until), "the same process as before");
-    bench.lose(1);
-    bench.pass(millis(600));
-    bench.connect(1);
+    bench.reconnect(1);
     assert_eq!(bench.node_state(1), NodeState::Ready);
     bench.pass(MEMORY);
     assert_eq!(bench.node_state(0), NodeState::Ready);
@@ -191,11 +173,8 @@ fn an_error_that_the_restart_guard_causes_says_how_long_to_wait_and_nothing_else
     restart(&mut bench, 0);
     bench.lose(1);
     bench.acquire();
-    for node in [0, 2] {
-        bench.sent(node);
-        bench.reply(node, "+OK\r\n");
-    }
-    let error = bench.completion().unwrap().result.unwrap_err();
+    bench.answer([0, 2], "+OK\r\n");
+    let error = bench.refused();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
     let text = error.to_string();
     assert!(text.contains("its grants count in 60.6 s"), "{text}");
@@ -209,11 +188,8 @@ fn an_error_that_the_restart_guard_causes_says_how_long_to_wait_and_nothing_else
     bench.pass(MEMORY * 2);
     bench.connect(1);
     bench.acquire();
-    for node in [1, 2] {
-        bench.sent(node);
-        bench.reply(node, "_\r\n");
-    }
-    let text = bench.completion().unwrap().result.unwrap_err().to_string();
+    bench.answer([1, 2], "_\r\n");
+    let text = bench.refused().to_string();
     assert!(!text.contains("nothing else is needed"), "{text}");
 }
 
@@ -221,8 +197,7 @@ fn an_error_that_the_restart_guard_causes_says_how_long_to_wait_and_nothing_else
 fn a_node_whose_key_survived_is_a_holder_in_quarantine_too() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = MEMORY * 2);
     let lock = bench.hold(&[0, 1]);
-    bench.sent(2);
-    bench.reply(2, "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
+    bench.answer([2], "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
     assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
     let holders: Vec<usize> = bench.core.holders(&lock).iter().map(NodeId::index).collect();
     assert_eq!(holders, [0, 1, 2]);
@@ -232,10 +207,8 @@ fn a_node_whose_key_survived_is_a_holder_in_quarantine_too() {
 fn a_grant_that_was_withdrawn_is_reported_as_one_of_a_node_in_quarantine() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = MEMORY * 2);
     bench.acquire();
-    bench.sent(0);
-    bench.reply(0, "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
-    bench.sent(1);
-    bench.reply(1, "_\r\n");
+    bench.answer([0], "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
+    bench.answer([1], "_\r\n");
     let Err(Error::Contended(report)) = bench.completion().unwrap().result else { panic!() };
     let replies: Vec<NodeReply> = report.nodes.iter().map(|node| node.reply).collect();
     let guarded = NodeReply::Failed(NodeError::Quarantined);
@@ -246,12 +219,8 @@ fn a_grant_that_was_withdrawn_is_reported_as_one_of_a_node_in_quarantine() {
 fn a_node_that_forgot_before_it_answered_is_reported_without_an_answer() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = MEMORY * 2);
     bench.acquire();
-    bench.sent(0);
-    bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
-    for node in [1, 2] {
-        bench.sent(node);
-        bench.reply(node, "_\r\n");
-    }
+    bench.answer([0], ">2\r\n$10\r\ninvalidate\r\n_\r\n");
+    bench.answer([1, 2], "_\r\n");
     let Err(Error::Contended(report)) = bench.completion().unwrap().result else { panic!() };
     assert_eq!(report.nodes[0].reply, NodeReply::Nothing);
 }

@@ -15,10 +15,8 @@ fn bench() -> Bench {
 
 /// Node 2 is killed and starts again without its keys.
 fn restart_empty(bench: &mut Bench) {
-    bench.lose(2);
-    bench.pass(millis(600));
     bench.set_info(2, &INFO_OLD.replace("RRR", "SSS"));
-    bench.connect(2);
+    bench.reconnect(2);
     assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
 }
 
@@ -61,8 +59,7 @@ fn extend_does_not_count_a_key_that_was_granted_in_quarantine() {
     let mut bench = bench();
     restart_empty(&mut bench);
     let lock = bench.hold(&[0, 1]);
-    assert_eq!(bench.names(2), ["SET"]);
-    bench.reply(2, "+OK\r\n");
+    bench.answer_to(["SET"], [2], "+OK\r\n");
     assert!(!extended_by_1_and_2(&mut bench, &lock));
     // At the end of the quarantine every lock that the node forgot is over, so its grant counts.
     wait_for_the_end_of_the_quarantine(&mut bench, &lock);
@@ -74,8 +71,7 @@ fn extend_does_not_count_a_key_that_was_granted_after_a_flush() {
     let mut bench = bench();
     // The lock is won without node 2, which is flushed before it executes the SET.
     let lock = bench.hold(&[0, 1]);
-    assert_eq!(bench.names(2), ["SET"]);
-    bench.reply(2, &format!("{FLUSH}+OK\r\n"));
+    bench.answer_to(["SET"], [2], &format!("{FLUSH}+OK\r\n"));
     assert!(!extended_by_1_and_2(&mut bench, &lock));
 }
 
@@ -83,15 +79,9 @@ fn extend_does_not_count_a_key_that_was_granted_after_a_flush() {
 fn extend_does_not_count_a_key_that_was_granted_after_a_flush_during_the_acquire() {
     let mut bench = bench();
     bench.acquire();
-    assert_eq!(bench.names(2), ["SET"]);
-    bench.reply(2, &format!("{FLUSH}+OK\r\n"));
-    for node in [0, 1] {
-        bench.names(node);
-        bench.reply(node, "+OK\r\n");
-    }
-    let Some(Ok(Outcome::Acquired(lock))) = bench.completion().map(|done| done.result) else {
-        panic!("nodes 0 and 1 are a majority");
-    };
+    bench.answer_to(["SET"], [2], &format!("{FLUSH}+OK\r\n"));
+    bench.answer([0, 1], "+OK\r\n");
+    let lock = bench.won();
     assert!(!extended_by_1_and_2(&mut bench, &lock));
 }
 
@@ -110,8 +100,7 @@ fn extend_does_not_count_a_key_whose_set_was_unanswered_when_the_connection_was_
 fn extend_counts_a_key_that_survived_what_the_node_forgot() {
     let mut bench = bench();
     let lock = bench.hold(&[0, 1]);
-    assert_eq!(bench.names(2), ["SET"]);
-    bench.reply(2, "+OK\r\n");
+    bench.answer_to(["SET"], [2], "+OK\r\n");
     bench.reply(2, FLUSH);
     // This client's key was there before and after the flush, so no other client had the key.
     assert!(extended_by_1_and_2(&mut bench, &lock));
@@ -122,12 +111,9 @@ fn extend_counts_a_key_found_on_a_trusted_node_though_the_reply_to_set_was_lost(
     let mut bench = bench();
     let lock = bench.hold(&[0, 1]);
     assert_eq!(bench.names(2), ["SET"]);
-    bench.lose(2);
-    bench.pass(millis(600));
-    bench.connect(2);
+    bench.reconnect(2);
     assert_eq!(bench.node_state(2), NodeState::Ready);
-    bench.sent(2);
-    bench.reply(2, ":1\r\n");
+    bench.answer([2], ":1\r\n");
     bench.answer_time(2);
     // The old connection has ended, and this extend finds the key while the node is trusted.
     assert!(extended_by_1_and_2(&mut bench, &lock));
@@ -140,21 +126,13 @@ fn extend_of_an_adopted_lock_never_counts_a_node_in_quarantine() {
     let mut bench = bench();
     let token = LockToken::parse(&"5".repeat(40)).unwrap();
     bench.core.adopt(b"k", token, TTL, 1, bench.now).unwrap();
-    for node in 0..3 {
-        assert_eq!(bench.names(node), ["EVAL"]);
-        bench.reply(node, ":1\r\n");
-    }
-    let Some(Ok(Outcome::Acquired(lock))) = bench.completion().map(|done| done.result) else {
-        panic!("all three nodes granted it");
-    };
+    bench.answer_to(["EVAL"], 0..3, ":1\r\n");
+    let lock = bench.won();
     // Later node 2 answers an extend that it has the key. After a flush that does not count: the
     // earlier holder may have healed the key there after an earlier flush, which this client could
     // not see.
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-    for node in 0..3 {
-        assert_eq!(bench.names(node), ["EVALSHA"]);
-        bench.reply(node, ":1\r\n");
-    }
+    bench.answer_to(["EVALSHA"], 0..3, ":1\r\n");
     assert!(bench.completion().expect("an end").result.is_ok());
     bench.reply(2, FLUSH);
     assert!(!extended_by_1_and_2(&mut bench, &lock));
@@ -171,9 +149,7 @@ fn extend_by_token_never_counts_a_node_in_quarantine() {
             bench.reply(2, FLUSH);
         }
         bench.core.extend_token(b"k", token.clone(), TTL, 2, bench.now).unwrap();
-        for node in 0..3 {
-            assert_eq!(bench.names(node), ["EVALSHA"]);
-        }
+        bench.assert_sent(0..3, ["EVALSHA"]);
         if !before && !granted {
             bench.reply(2, FLUSH);
         }
@@ -184,8 +160,7 @@ fn extend_by_token_never_counts_a_node_in_quarantine() {
         bench.reply(1, ":1\r\n");
         assert!(bench.completion().is_none(), "one vote counts: {before}, {granted}");
         bench.reply(0, ":0\r\n");
-        let error = bench.completion().expect("an end").result.unwrap_err();
-        assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+        bench.no_quorum();
     }
 }
 
@@ -193,8 +168,7 @@ fn extend_by_token_never_counts_a_node_in_quarantine() {
 fn a_node_that_granted_after_a_flush_is_no_holder() {
     let mut bench = bench();
     let lock = bench.hold(&[0, 1]);
-    assert_eq!(bench.names(2), ["SET"]);
-    bench.reply(2, &format!("{FLUSH}+OK\r\n"));
+    bench.answer_to(["SET"], [2], &format!("{FLUSH}+OK\r\n"));
     let holders: Vec<usize> = bench.core.holders(&lock).iter().map(NodeId::index).collect();
     assert_eq!(holders, [0, 1]);
 }
@@ -203,8 +177,7 @@ fn a_node_that_granted_after_a_flush_is_no_holder() {
 fn extend_does_not_count_a_key_on_a_node_that_had_denied_it() {
     let mut bench = bench();
     let lock = bench.hold(&[0, 1]);
-    assert_eq!(bench.names(2), ["SET"]);
-    bench.reply(2, "_\r\n");
+    bench.answer_to(["SET"], [2], "_\r\n");
     // An operator makes node 2 a copy of node 0, so it has this client's key and not the rival's.
     restart_empty(&mut bench);
     assert!(!extended_by_1_and_2(&mut bench, &lock));
@@ -223,37 +196,24 @@ fn extend_does_not_count_a_key_on_a_node_that_was_never_asked_for_it() {
 
 #[test]
 fn extend_does_not_count_a_key_that_was_granted_after_a_jump_of_the_clock() {
-    let mut bench = bench();
-    // The clock of node 2 jumped before the SET, so the rival's key expired too early.
-    let lock = bench.hold(&[0, 1]);
-    bench.names(2);
-    bench.reply(2, "+OK\r\n");
-    bench.pass(Duration::from_secs(5));
-    for node in 0..3 {
-        assert_eq!(bench.names(node), ["TIME"]);
-        bench.answer_time_with_skew(node, if node == 2 { 3_600_000_000 } else { 0 });
+    for noticed in ["while the node is trusted", "in quarantine"] {
+        let mut bench = bench();
+        // The clock of node 2 jumped before the SET, so the rival's key expired too early.
+        let lock = bench.hold(&[0, 1]);
+        bench.answer([2], "+OK\r\n");
+        bench.pass(Duration::from_secs(5));
+        bench.assert_sent(0..3, ["TIME"]);
+        if noticed == "in quarantine" {
+            // The client first reads that another database was flushed, and then, in the same turn,
+            // the time with the jump.
+            bench.reply(2, FLUSH);
+        }
+        for node in 0..3 {
+            bench.answer_time_with_skew(node, if node == 2 { 3_600_000_000 } else { 0 });
+        }
+        assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)), "{noticed}");
+        assert!(!extended_by_1_and_2(&mut bench, &lock), "{noticed}");
     }
-    assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
-    assert!(!extended_by_1_and_2(&mut bench, &lock));
-}
-
-#[test]
-fn extend_does_not_count_a_key_after_a_jump_that_is_noticed_in_quarantine() {
-    let mut bench = bench();
-    let lock = bench.hold(&[0, 1]);
-    bench.names(2);
-    bench.reply(2, "+OK\r\n");
-    bench.pass(Duration::from_secs(5));
-    for node in 0..3 {
-        assert_eq!(bench.names(node), ["TIME"]);
-    }
-    // The clock of node 2 jumped before the SET. The client first reads that another database was
-    // flushed, and then, in the same turn, the time with the jump.
-    bench.reply(2, FLUSH);
-    for node in 0..3 {
-        bench.answer_time_with_skew(node, if node == 2 { 3_600_000_000 } else { 0 });
-    }
-    assert!(!extended_by_1_and_2(&mut bench, &lock));
 }
 
 #[test]
@@ -261,9 +221,7 @@ fn extend_does_not_confirm_a_key_that_an_old_connection_may_still_create() {
     let mut bench = bench();
     let lock = bench.hold(&[0, 1]);
     assert_eq!(bench.names(2), ["SET"]);
-    bench.lose(2);
-    bench.pass(millis(600));
-    bench.connect(2);
+    bench.reconnect(2);
     bench.sent(2);
     // The node refuses CLIENT KILL, so it may execute the SET of the old connection at any time.
     bench.reply(2, "-NOPERM no\r\n");
@@ -277,13 +235,9 @@ fn extend_does_not_confirm_a_key_that_an_old_connection_may_still_create() {
 fn a_node_that_was_healed_in_quarantine_is_a_holder_when_that_is_over() {
     let mut bench = bench();
     let lock = bench.hold(&[0, 1]);
-    assert_eq!(bench.names(2), ["SET"]);
-    bench.reply(2, &format!("+OK\r\n{FLUSH}"));
+    bench.answer_to(["SET"], [2], &format!("+OK\r\n{FLUSH}"));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-    for (node, reply) in [":1\r\n", ":1\r\n", ":0\r\n"].iter().enumerate() {
-        bench.names(node);
-        bench.reply(node, reply);
-    }
+    bench.answer_each([":1\r\n", ":1\r\n", ":0\r\n"].into_iter().enumerate());
     assert!(bench.completion().expect("an end").result.is_ok());
     assert_eq!(bench.names(2), ["SET"], "it is healed");
     bench.reply(2, "+OK\r\n");

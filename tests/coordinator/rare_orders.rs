@@ -42,8 +42,7 @@ fn release_is_not_lost_while_a_node_is_asked_whose_key_it_is() {
     bench.reply(0, "-NOPERM no\r\n");
     bench.answer_time(0);
     bench.core.release_nowait(&first, bench.now);
-    bench.sent(0);
-    bench.reply(0, ":1\r\n");
+    bench.answer([0], ":1\r\n");
     bench.pass(millis(40));
     assert_eq!(bench.names(0), ["EVALSHA"], "the extend of the second is asked again");
     bench.reply(0, ":1\r\n");
@@ -63,19 +62,13 @@ fn a_shorter_extend_does_not_end_a_pending_release_earlier() {
     });
     let lock = bench.hold(&[0, 1]);
     assert_eq!(bench.names(2), ["SET"]);
-    bench.core.extend(&lock, millis(1000), 2, bench.now).unwrap();
-    for node in 0..2 {
-        bench.sent(node);
-        bench.reply(node, ":1\r\n");
-    }
-    assert!(bench.completion().unwrap().result.is_ok());
+    bench.extend(&lock, millis(1000), 0..2);
     // Node 2 executes the SET, with its ttl of 10 s, only after 9 s. So its key far outlives the
     // lock, and the release has to stay pending for longer than the ttl of the extend.
     bench.pass(millis(9_000));
     bench.reply(2, "+OK\r\n:1\r\n");
     bench.core.release_nowait(&lock, bench.now);
-    bench.sent(2);
-    bench.reply(2, "-BUSY a script runs\r\n");
+    bench.answer([2], "-BUSY a script runs\r\n");
     bench.pass(millis(9_500));
     assert!(bench.names(2).contains(&"EVAL".into()), "what it is owed lapsed too early");
 }
@@ -85,8 +78,7 @@ fn an_extend_that_is_fetched_after_its_deadline_is_no_extend() {
     let mut bench = Bench::with(1, without_probes);
     let lock = bench.hold(&[0]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-    bench.sent(0);
-    bench.reply(0, ":1\r\n");
+    bench.answer([0], ":1\r\n");
     bench.pass(Duration::from_secs(30));
     assert_eq!(bench.core.remaining(&lock, bench.now), Duration::ZERO);
     assert!(matches!(bench.completion().unwrap().result, Err(Error::Lost { .. })));
@@ -96,13 +88,9 @@ fn an_extend_that_is_fetched_after_its_deadline_is_no_extend() {
 fn no_extend_is_written_after_the_deadline_however_late_the_turn() {
     let mut bench = Bench::with(3, without_probes);
     let lock = bench.hold(&[0, 1]);
-    bench.sent(2);
-    bench.reply(2, "+OK\r\n");
+    bench.answer([2], "+OK\r\n");
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-    for node in 0..3 {
-        bench.sent(node);
-        bench.reply(node, "-BUSY a script runs\r\n");
-    }
+    bench.answer(0..3, "-BUSY a script runs\r\n");
     bench.pass(Duration::from_secs(20));
     for node in 0..3 {
         let sent = bench.sent(node);
@@ -158,9 +146,7 @@ fn connection_is_not_ended_by_its_id_if_the_process_may_be_another() {
     let mut bench = Bench::of(1, untold, "*0\r\n", off);
     bench.acquire();
     bench.sent(0);
-    bench.lose(0);
-    bench.pass(millis(600));
-    let sent = bench.connect(0);
+    let sent = bench.reconnect(0);
     assert!(sent.iter().all(|command| command[0] != "CLIENT"), "{sent:?}");
     bench.reply(0, ":0\r\n");
     bench.answer_time(0);
@@ -203,8 +189,7 @@ fn release_is_not_sent_again_while_it_is_in_flight() {
     assert!(bench.sent(0).is_empty(), "two releases back to back prove no more than one");
     bench.answer_time(0);
     bench.pass(millis(60));
-    assert_eq!(bench.names(0), ["EVAL"]);
-    bench.reply(0, ":0\r\n");
+    bench.answer_to(["EVAL"], [0], ":0\r\n");
     bench.assert_idle();
 }
 
@@ -243,8 +228,7 @@ fn requests_that_are_lost_after_the_end_of_their_lock_decide_nothing() {
             bench.core.cancel(op, bench.now);
         } else {
             let lock = bench.hold(&[0, 1]);
-            bench.sent(2);
-            bench.reply(2, "+OK\r\n");
+            bench.answer([2], "+OK\r\n");
             bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
             (0..3).for_each(|node| drop(bench.sent(node)));
             if what == "given away" {
@@ -252,8 +236,8 @@ fn requests_that_are_lost_after_the_end_of_their_lock_decide_nothing() {
             } else {
                 bench.core.release_nowait(&lock, bench.now);
             }
-            let done = bench.completion().unwrap();
-            assert!(matches!(done.result, Err(Error::Lost { .. })), "{done:?}");
+            let error = bench.refused();
+            assert!(matches!(error, Error::Lost { .. }), "{error}");
         }
         let before = bench.core.stats().clone();
         bench.pass(TTL * 2);
@@ -277,10 +261,7 @@ fn requests_that_are_lost_after_the_end_of_their_lock_decide_nothing() {
 fn many_flushes_in_one_read_cost_little_more_than_one() {
     let mut bench = Bench::new(3);
     let keep = redlatch::AutoExtend::at_most(NEVER);
-    bench
-        .core
-        .acquire(b"k", LockOptions::new(TTL).wait(TTL).auto_extend(keep), 1, bench.now)
-        .unwrap();
+    bench.ask(1, LockOptions::new(TTL).wait(TTL).auto_extend(keep));
     for _ in 0..20_000 {
         bench.acquire();
     }

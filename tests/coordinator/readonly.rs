@@ -18,9 +18,7 @@ fn assert_rejected(bench: &Bench, node: usize) {
 fn a_node_that_refuses_a_set_as_a_replica_is_rejected_until_it_is_examined_again() {
     let mut bench = Bench::new(3);
     bench.acquire();
-    for node in 0..3 {
-        assert_eq!(bench.names(node), ["SET"]);
-    }
+    bench.assert_sent(0..3, ["SET"]);
     bench.reply(2, READONLY);
     assert_rejected(&bench, 2);
     bench.reply(0, "+OK\r\n");
@@ -44,9 +42,7 @@ fn extend_does_not_count_a_node_that_became_a_replica() {
         let mut bench = Bench::new(3);
         let lock = bench.hold(&[0, 1, 2]);
         bench.core.extend(&lock, TTL, 2, bench.now).expect("it is held");
-        for node in 0..3 {
-            assert_eq!(bench.names(node), ["EVALSHA"]);
-        }
+        bench.assert_sent(0..3, ["EVALSHA"]);
         bench.reply(0, ":1\r\n");
         bench.reply(1, refusal);
         assert_rejected(&bench, 1);
@@ -54,7 +50,7 @@ fn extend_does_not_count_a_node_that_became_a_replica() {
         assert_rejected(&bench, 2);
         assert!(bench.completion().is_none(), "one master of three is no majority");
         bench.pass(TTL);
-        let error = bench.completion().expect("its deadline has come").result.unwrap_err();
+        let error = bench.refused();
         assert!(matches!(error, Error::Lost { .. }), "{error}");
     }
 }
@@ -68,11 +64,8 @@ fn a_report_has_the_words_of_a_node_that_refused_and_of_one_that_became_a_replic
         "-READONLY You cannot write against a read only replica.\r\n",
         "_\r\n",
     ];
-    for (node, reply) in replies.into_iter().enumerate() {
-        bench.sent(node);
-        bench.reply(node, reply);
-    }
-    let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
+    bench.answer_each(replies.into_iter().enumerate());
+    let report = bench.no_quorum();
     let details: Vec<_> = report.nodes.iter().map(|node| node.detail.as_deref()).collect();
     let oom = "OOM command not allowed";
     let replica = "READONLY You cannot write against a read only replica.";
@@ -80,8 +73,7 @@ fn a_report_has_the_words_of_a_node_that_refused_and_of_one_that_became_a_replic
     // A later report must not explain the lost connection of node 0 by its earlier error.
     bench.lose(0);
     bench.acquire();
-    let done = bench.completion().expect("one of three is left");
-    let Err(Error::NoQuorum(report)) = done.result else { panic!("{:?}", done.result) };
+    let report = bench.no_quorum();
     let details: Vec<_> = report.nodes.iter().map(|node| node.detail.as_deref()).collect();
     assert_eq!(details, [Some("reset"), Some(replica), None]);
 }
@@ -90,12 +82,10 @@ fn a_report_has_the_words_of_a_node_that_refused_and_of_one_that_became_a_replic
 fn a_report_does_not_explain_an_answer_by_the_loss_of_the_connection_after_it() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
     bench.acquire();
-    bench.sent(0);
-    bench.reply(0, "-OOM command not allowed\r\n");
+    bench.answer([0], "-OOM command not allowed\r\n");
     bench.lose(0);
-    bench.sent(1);
-    bench.reply(1, "-OOM command not allowed\r\n");
-    let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
+    bench.answer([1], "-OOM command not allowed\r\n");
+    let report = bench.no_quorum();
     assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::OutOfMemory));
     assert_ne!(report.nodes[0].detail.as_deref(), Some("reset"));
 }

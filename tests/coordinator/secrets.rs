@@ -57,7 +57,7 @@ fn a_password_that_a_node_repeats_is_shown_nowhere() {
         assert_eq!(repeated, 2, "the node repeats it each time");
         assert_eq!(bench.node_state(0), NodeState::Rejected(NodeError::UnknownCommand));
         bench.acquire();
-        let error = bench.completion().expect("nobody can be asked").result.unwrap_err();
+        let error = bench.refused();
         let report = bench.core.report_node_states(bench.now);
         shown += &format!("{error} {error:?} {report:?} {:?}", bench.core);
         while let Some(event) = bench.core.poll_node_event() {

@@ -94,8 +94,7 @@ fn set_is_one_script_with_all_keys_on_each_node() {
         expect(&mut bench, node, "release", &["a", "b"]);
         bench.reply(node, ":1\r\n");
     }
-    let released = bench.completion().unwrap().result;
-    assert_eq!(released.unwrap(), Outcome::Released(ReleaseOutcome::Released));
+    assert_eq!(bench.released(), ReleaseOutcome::Released);
     bench.assert_idle();
     ask(&mut bench, &["c", "d"]);
     assert_eq!(expect(&mut bench, 0, "acquire", &["c", "d"])[0], "EVALSHA", "the node knows it");
@@ -154,8 +153,7 @@ fn script_over_a_set_that_fails_leaves_a_release_of_every_key() {
     drop(bench.sent(0));
     // In spite of the error the node may have set the first key, so the client releases both.
     bench.reply(0, OOM);
-    let error = bench.refused();
-    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+    bench.no_quorum();
     expect(&mut bench, 0, "release", &["a", "b"]);
     // -4: the node released the first key, and the second one was absent.
     bench.reply(0, ":-4\r\n");
@@ -194,10 +192,7 @@ fn script_over_a_set_that_a_node_refused_is_sent_by_its_source_again() {
 fn script_that_a_node_forgot_does_not_stop_sha1_of_another_script() {
     let mut bench = Bench::new(1);
     let extends = |bench: &mut Bench| {
-        bench
-            .core
-            .acquire(b"k", LockOptions::once(TTL).fenced(), 1, bench.now)
-            .expect("it is fine");
+        bench.ask(1, LockOptions::once(TTL).fenced());
         drop(bench.sent(0));
         bench.reply(0, ":7\r\n");
         let lock = bench.won();
@@ -412,8 +407,7 @@ fn set_is_released_by_its_token_alone() {
     bench.core.release_token(["a", "b"], token, 0, bench.now).expect("it is asked");
     expect(&mut bench, 0, "release", &["a", "b"]);
     bench.reply(0, ":-5\r\n");
-    let outcome = bench.completion().unwrap().result.unwrap();
-    assert_eq!(outcome, Outcome::Released(ReleaseOutcome::TakenByOther));
+    assert_eq!(bench.released(), ReleaseOutcome::TakenByOther);
     bench.assert_idle();
 }
 

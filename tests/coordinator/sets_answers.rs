@@ -1,9 +1,8 @@
 //! Sets that wait in line: messages and answers that are about only one key of the set, about the
 //! line of an earlier key, or about an earlier round. None of them may count for more than that.
 
-use redlatch::proto::NodeId;
 use redlatch::testing::master::Restart;
-use redlatch::{Lock, LockOptions, NodeState};
+use redlatch::{Lock, LockOptions};
 
 use super::line::{LONG, MS};
 use super::line_world::World;
@@ -28,8 +27,7 @@ fn exchange(world: &mut World, client: usize, node: usize) {
 }
 
 fn extend(world: &mut World, client: usize, lock: &Lock) {
-    let now = world.now();
-    world.client_mut(client).extend(lock, LONG, 3, now).expect("it is held");
+    world.call(client, |core, now| core.extend(lock, LONG, 3, now)).expect("it is held");
 }
 
 /// Node 2 refuses the round over both keys because `c` is another client's, and then hands `b` over
@@ -44,10 +42,7 @@ fn hand_over_during_the_round_over_all_keys_does_not_prove_the_set() {
     assert_eq!(lines_of(&world, b"b"), [1; 3]);
     take(&mut world, &[2], b"c");
     world.release(holder, lock);
-    for node in [0, 1] {
-        world.deliver_to_node(holder, node);
-        world.deliver_to_client(set, node);
-    }
+    world.deliver(holder, [0, 1], set);
     assert!(asks_for_b_and_c(&world, set, 0));
     // Node 2 executes the request for both keys before the release of `b`.
     exchange(&mut world, set, 2);
@@ -62,8 +57,7 @@ fn hand_over_during_the_round_over_all_keys_does_not_prove_the_set() {
     world.run(2, &[b"SET", b"c", token.as_bytes(), b"PX", b"10000"]);
     world.restart(2, Restart::WithData);
     world.pass(300 * MS);
-    let state = world.core(set).node_state(NodeId::new(2));
-    assert!(matches!(state, NodeState::Quarantined(_)), "{state:?}");
+    world.assert_quarantined(set, 2);
     world.cut_off(&[0]);
     extend(&mut world, set, &lock);
     world.settle();

@@ -63,10 +63,7 @@ fn extend_by_token_of_a_set_names_the_key_that_is_lost() {
         [(":-2\r\n", b"a"), (":-3\r\n", b"a"), (":-4\r\n", b"b"), (":-5\r\n", b"b")]
     {
         let mut bench = asked();
-        for node in 0..2 {
-            bench.sent(node);
-            bench.reply(node, answer);
-        }
+        bench.answer(0..2, answer);
         let error = bench.refused();
         assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
         let set = Some(ReportedSet { keys: 2, named: true });
@@ -74,10 +71,7 @@ fn extend_by_token_of_a_set_names_the_key_that_is_lost() {
     }
     // Both nodes fail, so no answer names a key.
     let mut bench = asked();
-    for node in 0..2 {
-        bench.sent(node);
-        bench.reply(node, "-LOADING no\r\n");
-    }
+    bench.answer(0..2, "-LOADING no\r\n");
     let error = bench.refused();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
     assert_eq!(named(&error), (&b"a"[..], Some(ReportedSet { keys: 2, named: false })));
@@ -134,10 +128,7 @@ fn extend_by_token_of_a_set_is_repeated_by_its_source_before_its_deadline_only()
 fn extend_by_token_of_a_set_takes_no_reply_that_its_script_cannot_give() {
     for reply in [":0\r\n", ":2\r\n", ":-1\r\n", "+OK\r\n", "$-1\r\n"] {
         let mut bench = asked();
-        for node in 0..2 {
-            bench.sent(node);
-            bench.reply(node, reply);
-        }
+        bench.answer(0..2, reply);
         let error = bench.refused();
         assert!(matches!(error, Error::NoQuorum(_)), "{reply:?}: {error}");
     }

@@ -20,12 +20,9 @@ fn set_that_is_refused_stands_in_the_line_of_the_key_in_the_way_and_holds_nothin
     assert_eq!(ALL.map(|key| line_of(&world, 0, key)), [0, 1, 0]);
     assert!(has(&world, b"b", &lock));
     assert_eq!(holder_of(&world, b"a").concat() + &holder_of(&world, b"c").concat(), "");
-    world.release(holder, lock);
-    world.settle();
-    let lock = world.won(set);
+    let lock = world.hand_on(holder, lock, set);
     assert!(ALL.iter().all(|key| has(&world, key, &lock)));
-    world.release(set, lock);
-    world.settle();
+    world.release_and_settle(set, lock);
     assert_nothing_left(&world);
 }
 
@@ -35,12 +32,8 @@ fn set_that_is_refused_stands_in_the_line_of_the_key_in_the_way_and_holds_nothin
 fn set_waits_for_the_key_that_leaves_no_majority() {
     let mut world = World::new(5);
     let set = world.client();
-    for node in 0..2 {
-        world.run(node, &[b"SET", b"a", b"another", b"PX", b"60000"]);
-    }
-    for node in 2..5 {
-        world.run(node, &[b"SET", b"b", b"another", b"PX", b"60000"]);
-    }
+    world.run_on(0..2, &[b"SET", b"a", b"another", b"PX", b"60000"]);
+    world.run_on(2..5, &[b"SET", b"b", b"another", b"PX", b"60000"]);
     ask_for(&mut world, set, &ALL);
     // The set gets `b` on the nodes where it is free, and stands in line for it on the others. It
     // stands in no line for `a`.
@@ -52,16 +45,14 @@ fn set_waits_for_the_key_that_leaves_no_majority() {
 /// its keys in the order of their bytes, and keeps those that it has while it waits for the next.
 #[test]
 fn set_that_is_refused_again_keeps_its_first_keys_and_waits_for_the_next_one() {
-    let mut world = World::new(3);
-    let all: Vec<usize> = (0..4).map(|_| world.client()).collect();
+    let (mut world, all) = World::with_clients(3, 4);
     ask_for(&mut world, all[0], &[b"b"]);
     let b = world.won(all[0]);
     ask_for(&mut world, all[1], &ALL);
     ask_for(&mut world, all[2], &[b"c"]);
     let c = world.won(all[2]);
     // The set gets `b`, and is refused because of `c`. So it takes `a` and `b`, and keeps them.
-    world.release(all[0], b);
-    world.settle();
+    world.release_and_settle(all[0], b);
     world.pass(200 * MS);
     assert_eq!(ALL.map(|key| line_of(&world, 0, key)), [0, 0, 1]);
     let kept = holder_of(&world, b"a");
@@ -72,18 +63,14 @@ fn set_that_is_refused_again_keeps_its_first_keys_and_waits_for_the_next_one() {
     assert_eq!(line_of(&world, 0, b"a"), 1);
     let mut c = Some(c);
     if world.master(0).get(world.now(), 0, b"c").is_some() {
-        world.release(all[2], c.take().expect("it is held"));
-        world.settle();
+        world.release_and_settle(all[2], c.take().expect("it is held"));
     }
     let lock = world.won(all[1]);
     assert!(ALL.iter().all(|key| has(&world, key, &lock)));
     assert!(world.done[all[3]].is_empty());
     // The release of the set hands `a` over to this client.
-    world.release(all[1], lock);
-    world.settle();
-    let a = world.won(all[3]);
-    world.release(all[3], a);
-    world.settle();
+    world.release_and_settle(all[1], lock);
+    world.win_and_release(all[3]);
     assert_nothing_left(&world);
 }
 
@@ -91,9 +78,7 @@ fn set_that_is_refused_again_keeps_its_first_keys_and_waits_for_the_next_one() {
 fn kept_keys_are_renewed_while_the_set_waits_for_longer_than_their_ttl() {
     let mut world = World::new(3);
     let set = world.client();
-    for node in 0..3 {
-        world.run(node, &[b"SET", b"b", b"another"]);
-    }
+    world.run_on(0..3, &[b"SET", b"b", b"another"]);
     ask_for(&mut world, set, &ALL);
     // The set gets `b`, and then waits for `c`, which another program has.
     for node in 0..3 {
@@ -107,13 +92,9 @@ fn kept_keys_are_renewed_while_the_set_waits_for_longer_than_their_ttl() {
         kept += usize::from(holder_of(&world, b"a").iter().filter(|it| !it.is_empty()).count() > 1);
     }
     assert!(kept >= 50, "kept at {kept} of 60 moments: it begins anew now and then");
-    for node in 0..3 {
-        world.run(node, &[b"DEL", b"c"]);
-    }
+    world.run_on(0..3, &[b"DEL", b"c"]);
     world.pass(2000 * MS);
-    let lock = world.won(set);
-    world.release(set, lock);
-    world.settle();
+    world.win_and_release(set);
     assert_nothing_left(&world);
 }
 
@@ -200,9 +181,7 @@ fn set_that_gives_up_leaves_every_line_and_key() {
     for moment in [5, 50, 4000] {
         let mut world = World::new(3);
         let set = world.client();
-        for node in 0..3 {
-            world.run(node, &[b"SET", b"b", b"another"]);
-        }
+        world.run_on(0..3, &[b"SET", b"b", b"another"]);
         let options = LockOptions::new(LONG).wait(Duration::from_millis(moment));
         let now = world.now();
         let keys = KeySet::new(ALL).expect("a good set");
@@ -215,9 +194,7 @@ fn set_that_gives_up_leaves_every_line_and_key() {
             }
         }
         world.pass((moment + 100) as u32 * MS);
-        for node in 0..3 {
-            world.run(node, &[b"DEL", b"b", b"c"]);
-        }
+        world.run_on(0..3, &[b"DEL", b"b", b"c"]);
         world.pass(1000 * MS);
         assert_nothing_left(&world);
     }

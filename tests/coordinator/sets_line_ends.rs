@@ -20,8 +20,7 @@ fn won_with_one_behind(world: &mut World) -> (usize, Lock, usize) {
     ask_for(world, set, &[b"a", b"b"]);
     ask_for(world, behind, &[b"b"]);
     assert_eq!(lines_of(world, b"b"), [2; 3]);
-    world.release(holder, lock);
-    world.settle();
+    world.release_and_settle(holder, lock);
     (set, world.won(set), behind)
 }
 
@@ -39,13 +38,11 @@ fn adopted_set_that_was_won_in_line_hands_its_keys_over() {
     world.settle();
     let lock = world.won(adopter);
     assert!(has(&world, b"a", &lock) && has(&world, b"b", &lock));
-    world.release(adopter, lock);
-    world.settle();
+    world.release_and_settle(adopter, lock);
     assert_eq!(world.now(), now);
     let lock = world.won(behind);
     assert!(has(&world, b"b", &lock));
-    world.release(behind, lock);
-    world.settle();
+    world.release_and_settle(behind, lock);
     assert_nothing_left(&world);
 }
 
@@ -63,14 +60,11 @@ fn client_joins_at_once_the_line_in_which_others_stood_behind_its_set() {
     for keys in wishes {
         let mut world = World::new(3);
         let (set, lock, behind) = won_with_one_behind(&mut world);
-        world.release(set, lock);
-        world.settle();
+        world.release_and_settle(set, lock);
         ask_with(&mut world, set, keys, LockOptions::new(LONG));
         assert!((0..3).all(|node| in_line_of_b(&world, set, node)), "{}", world.output(set, 0));
         world.settle();
-        let lock = world.won(behind);
-        world.release(behind, lock);
-        world.settle();
+        world.win_and_release(behind);
         assert!(world.lock(set).is_some());
     }
 }
@@ -89,9 +83,7 @@ fn set_that_waited_for_its_own_client_joins_at_once_the_line_in_which_others_sta
         assert!(!written.contains("\r\n$1\r\nc\r\n"), "it asks for both keys: {written}");
     }
     world.settle();
-    let lock = world.won(behind);
-    world.release(behind, lock);
-    world.settle();
+    world.win_and_release(behind);
     assert!(world.lock(set).is_some());
 }
 
@@ -100,8 +92,7 @@ fn set_that_waited_for_its_own_client_joins_at_once_the_line_in_which_others_sta
 fn client_asks_at_once_for_the_other_keys_of_a_set_that_was_won_in_line() {
     let mut world = World::new(3);
     let (set, lock, _) = won_with_one_behind(&mut world);
-    world.release(set, lock);
-    world.settle();
+    world.release_and_settle(set, lock);
     world.pass(20 * MS);
     ask_with(&mut world, set, &[b"a"], LockOptions::new(LONG));
     assert!(world.output(set, 0).contains("\r\nSET\r\n"), "{}", world.output(set, 0));
@@ -112,8 +103,7 @@ fn client_asks_at_once_for_the_other_keys_of_a_set_that_was_won_in_line() {
 fn set_that_is_handed_off_leaves_the_line_of_a_minority() {
     let mut world = World::new(3);
     let (set, lock, _) = held_by_two(&mut world);
-    let now = world.now();
-    world.client_mut(set).into_token(lock, now).expect("it is held");
+    world.call(set, |core, now| core.into_token(lock, now)).expect("it is held");
     world.settle();
     assert_eq!((lines_of(&world, b"a"), lines_of(&world, b"b")), (vec![0; 3], vec![0; 3]));
     world.resume_all();
@@ -139,32 +129,37 @@ fn release_of_a_set_takes_its_token_out_of_the_line_of_an_earlier_key() {
     );
     delete(&mut world, &[0, 1], b"c");
     world.pass(150 * MS);
-    let lock = world.won(set);
-    world.release(set, lock);
-    world.settle();
+    world.win_and_release(set);
     assert_eq!(lines_of(&world, b"a"), [0; 3]);
     delete(&mut world, &[2], b"a");
     assert_nothing_left(&world);
 }
 
-/// The client asks for a set again soon after a long hold, so its token says that a release hands
-/// the keys over. The nodes do not permit the user the commands of the line.
+/// The client asks for its keys again soon after a long hold, so its token says that a release
+/// hands them over. The nodes do not permit the user the commands of the line.
 #[test]
-fn client_without_the_rights_of_the_line_leaves_no_set_when_it_is_closed() {
-    for (answers_are_read, command) in
-        [(false, "zrange"), (true, "zrange"), (false, "zrem"), (true, "zrem")]
-    {
+fn client_without_the_rights_of_the_line_leaves_no_key_when_it_is_closed() {
+    let keys: [&[&[u8]]; 2] = [&[b"a"], &[b"a", b"b"]];
+    let cases = keys.into_iter().flat_map(|keys| {
+        [
+            (keys, "zrange", false),
+            (keys, "zrange", true),
+            (keys, "zrem", false),
+            (keys, "zrem", true),
+        ]
+    });
+    for (keys, command, answers_are_read) in cases {
+        let case = format!("{} keys, {command}, answers read: {answers_are_read}", keys.len());
         let mut world = World::new(3);
         let client = world.client();
-        ask_for(&mut world, client, &[b"a", b"b"]);
+        ask_for(&mut world, client, keys);
         let lock = world.won(client);
         world.pass(20 * MS);
-        world.release(client, lock);
-        world.settle();
+        world.release_and_settle(client, lock);
         let reply = format!("-NOPERM no permissions to run the '{command}' command\r\n");
         let denied = Trouble::Answers { commands: vec![command.into()], reply: reply.into() };
         world.all_suffer(&denied);
-        ask_with(&mut world, client, &[b"a", b"b"], LockOptions::new(LONG));
+        ask_with(&mut world, client, keys, LockOptions::new(LONG));
         for node in 0..3 {
             world.deliver_to_node(client, node);
             if answers_are_read {
@@ -172,10 +167,11 @@ fn client_without_the_rights_of_the_line_leaves_no_set_when_it_is_closed() {
             }
         }
         let taken = holder_of(&world, b"a");
-        assert!(taken.iter().all(|value| LockToken::value_hands_over(value.as_bytes())));
-        let now = world.now();
-        world.client_mut(client).close(now);
+        assert!(taken.iter().all(|value| LockToken::value_hands_over(value.as_bytes())), "{case}");
+        world.call(client, |core, now| core.close(now));
         (0..3).for_each(|node| world.deliver_to_node(client, node));
+        let left: Vec<_> = keys.iter().flat_map(|key| holder_of(&world, key)).collect();
+        assert!(left.iter().all(String::is_empty), "{case}: {left:?}");
         assert_nothing_left(&world);
     }
 }

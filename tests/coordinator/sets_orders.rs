@@ -122,8 +122,7 @@ fn late_poll_of_an_earlier_line_leaves_no_member() {
     let mut world = World::new(3);
     let (set, holder, lock) = behind_the_first_key(&mut world);
     world.cut_off(&[0, 1]);
-    world.release(holder, lock);
-    world.settle();
+    world.release_and_settle(holder, lock);
     world.cut_off(&[0, 1, 2]);
     world.pass(6 * MS);
     assert!(!world.output(set, 2).is_empty(), "it polls");
@@ -136,8 +135,7 @@ fn late_poll_of_an_earlier_line_leaves_no_member() {
     world.settle();
     world.pass(300 * MS);
     assert_eq!((lines_of(&world, b"a")[2], lines_of(&world, b"b")), (1, vec![1; 3]));
-    let now = world.now();
-    world.client_mut(set).close(now);
+    world.call(set, |core, now| core.close(now));
     world.settle();
     assert_eq!((lines_of(&world, b"a"), lines_of(&world, b"b")), (vec![0; 3], vec![0; 3]));
 }
@@ -158,9 +156,7 @@ fn set_of_many_keys_leaves_no_member() {
         world.pass(150 * MS);
         assert_eq!(lines_of(&world, keys[0])[2], 1, "after {passed} lines");
     }
-    let lock = world.won(set);
-    world.release(set, lock);
-    world.settle();
+    world.win_and_release(set);
     for key in keys {
         assert_eq!(lines_of(&world, key), [0; 3], "{}", String::from_utf8_lossy(key));
     }

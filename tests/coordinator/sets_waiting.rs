@@ -134,7 +134,7 @@ fn set_that_gives_up_or_is_cancelled_passes_its_turns_on() {
             bench.core.cancel(set, bench.now);
         } else {
             bench.pass(WAIT / 2);
-            let error = bench.completion().expect("its wait is over").result.unwrap_err();
+            let error = bench.refused();
             assert!(error.is_contended(), "{error}");
             let report = error.report().unwrap();
             assert_eq!((&report.key[..], report.set.unwrap().keys), (&b"b"[..], 3));
@@ -154,7 +154,7 @@ fn set_that_may_not_wait_is_refused_for_a_key_that_this_client_has() {
     let (_, held) = taken(&mut bench);
     let keys = KeySet::new(["a", "b", "c"]).unwrap();
     bench.core.acquire(&keys, LockOptions::once(TTL), 0, bench.now).expect("asked");
-    let error = bench.completion().unwrap().result.unwrap_err();
+    let error = bench.refused();
     let Error::Contended(report) = &error else { panic!("{error}") };
     assert_eq!(&report.key[..], b"b");
     assert_eq!(report.set, Some(ReportedSet { keys: 3, named: true }));
@@ -166,7 +166,7 @@ fn set_that_may_not_wait_is_refused_for_a_key_that_this_client_has() {
     assert_eq!(grant(&mut bench), ["a+b+c"]);
     let _lock = taken(&mut bench);
     bench.core.acquire(b"c", LockOptions::once(TTL), 0, bench.now).expect("asked");
-    let error = bench.completion().unwrap().result.unwrap_err();
+    let error = bench.refused();
     assert!(matches!(&error, Error::Contended(report) if &report.key[..] == b"c"), "{error}");
 }
 

@@ -93,8 +93,7 @@ pub fn behind_the_first_key(world: &mut World) -> (usize, usize, Lock) {
     assert_eq!(lines_of(world, b"a"), [2; 3]);
     // The release hands `a` over to the set. The set is refused because of `b`, so it gives `a`
     // back, which hands it over to the second client.
-    world.release(first, lock);
-    world.settle();
+    world.release_and_settle(first, lock);
     if world.done[second].is_empty() {
         world.pass(150 * MS);
     }
@@ -110,10 +109,7 @@ pub fn held_by_two(world: &mut World) -> (usize, Lock, usize) {
     let lock = won_in_line(world, holder, b"b");
     ask_for(world, set, &[b"a", b"b"]);
     world.release(holder, lock);
-    for node in [0, 1] {
-        world.deliver_to_node(holder, node);
-        world.deliver_to_client(set, node);
-    }
+    world.deliver(holder, [0, 1], set);
     world.stop(holder);
     world.settle();
     let lock = world.won(set);

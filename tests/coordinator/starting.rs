@@ -26,15 +26,9 @@ fn an_acquire_is_held_until_a_quorum_is_connected() {
     }
     let sent = bench.connect(2);
     assert_eq!(sent[0][0], "SET", "{sent:?}");
-    for node in 0..2 {
-        assert_eq!(bench.names(node), ["SET"]);
-    }
-    for node in 0..3 {
-        bench.reply(node, "+OK\r\n");
-    }
-    let Some(Ok(Outcome::Acquired(lock))) = bench.completion().map(|done| done.result) else {
-        panic!("no lock");
-    };
+    bench.assert_sent(0..2, ["SET"]);
+    (0..3).for_each(|node| bench.reply(node, "+OK\r\n"));
+    let lock = bench.won();
     // The deadline counts from the end of the hold, and not from the call.
     assert_eq!(bench.core.remaining(&lock, bench.now), TTL - millis(102));
 }
@@ -47,8 +41,7 @@ fn an_acquire_is_held_no_longer_than_the_connect_timeout() {
     bench.pass(millis(999));
     assert!(bench.completion().is_none());
     bench.pass(millis(1));
-    let done = bench.completion().expect("the connect timeout has passed");
-    let Err(Error::NoQuorum(report)) = done.result else { panic!("{:?}", done.result) };
+    let report = bench.no_quorum();
     assert_eq!(report.nodes[1].reply, NodeReply::Failed(NodeError::Unreachable));
     assert_eq!(bench.names(0), [] as [&str; 0], "a minority is not asked");
     bench.assert_idle();
@@ -75,15 +68,13 @@ fn report_of_a_node_that_is_not_connected_names_the_step_and_the_time() {
     bench.sent(6);
     bench.pass(millis(400));
     (0..4).for_each(|node| refuse(&mut bench, node));
-    let done = bench.completion().expect("the other three are no quorum");
-    let Err(Error::NoQuorum(report)) = done.result else { panic!("{:?}", done.result) };
+    let report = bench.no_quorum();
     let details = report.nodes[4..].iter().map(|node| node.detail.as_deref().unwrap_or(""));
     let waiting = |step| format!("waiting for {step} for 400.0ms");
     assert_eq!(details.collect::<Vec<_>>(), ["TCP", "TLS", "HELLO"].map(waiting));
     bench.pass(millis(600));
     bench.acquire();
-    let done = bench.completion().expect("none is connected");
-    let Err(Error::NoQuorum(report)) = done.result else { panic!("{:?}", done.result) };
+    let report = bench.no_quorum();
     for (node, step) in [(4, "TCP"), (5, "TLS"), (6, "HELLO")] {
         let detail = report.nodes[node].detail.as_deref();
         let words = format!("no answer to {step} within the connect timeout of 1s");
@@ -109,13 +100,12 @@ fn nothing_is_held_after_the_first_handshakes() {
 #[test]
 fn request_that_is_held_at_the_start_can_be_cancelled_and_passes_its_turn_on() {
     let mut bench = Bench::not_connected(3);
-    let first = bench.core.acquire(b"k", LockOptions::once(TTL), 1, bench.now).unwrap();
-    let _second = bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 2, bench.now).unwrap();
+    let first = bench.ask(1, LockOptions::once(TTL));
+    let _second = bench.ask(2, LockOptions::new(TTL).wait(TTL));
     bench.core.cancel(first, bench.now);
     bench.connect(0);
     assert_eq!(bench.connect(1)[0][0], "SET");
-    assert_eq!(bench.names(0), ["SET"]);
-    bench.reply(0, "+OK\r\n");
+    bench.answer_to(["SET"], [0], "+OK\r\n");
     bench.reply(1, "+OK\r\n");
     assert_eq!(bench.completion().map(|done| done.data), Some(2));
 }
@@ -134,8 +124,8 @@ fn an_adopt_is_held_and_stays_an_adopt() {
 #[test]
 fn queued_request_behind_one_that_is_held_ends_with_no_quorum() {
     let mut bench = Bench::not_connected(3);
-    bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 1, bench.now).unwrap();
-    bench.core.acquire(b"k", LockOptions::new(TTL).wait(millis(100)), 2, bench.now).unwrap();
+    bench.ask(1, LockOptions::new(TTL).wait(TTL));
+    bench.ask(2, LockOptions::new(TTL).wait(millis(100)));
     bench.pass(millis(100));
     let done = bench.completion().expect("its wait is over");
     assert_eq!(done.data, 2);
@@ -157,8 +147,8 @@ fn an_acquire_is_held_while_nodes_that_are_ready_and_connecting_can_make_a_quoru
 #[test]
 fn one_attempt_for_a_key_that_waits_for_the_start_reports_that_no_quorum_is_connected() {
     let mut bench = Bench::not_connected(3);
-    bench.core.acquire(b"k", LockOptions::new(TTL).wait(TTL), 1, bench.now).unwrap();
-    bench.core.acquire(b"k", LockOptions::once(TTL), 2, bench.now).unwrap();
+    bench.ask(1, LockOptions::new(TTL).wait(TTL));
+    bench.ask(2, LockOptions::once(TTL));
     let done = bench.completion().expect("it does not wait");
     assert_eq!(done.data, 2);
     assert!(matches!(done.result, Err(Error::NoQuorum(_))), "{:?}", done.result);
@@ -173,8 +163,7 @@ fn a_node_that_stops_during_the_handshake_is_reported_with_the_step_that_it_did_
     // The node answers HELLO and CLIENT TRACKING, and then nothing: INFO is next.
     bench.reply(0, "%1\r\n$2\r\nid\r\n:1\r\n+OK\r\n");
     bench.pass(Duration::from_secs(1));
-    let done = bench.completion().expect("the connect timeout has passed");
-    let Err(Error::NoQuorum(report)) = done.result else { panic!("{:?}", done.result) };
+    let report = bench.no_quorum();
     let words = "no answer to INFO within the connect timeout of 1s";
     assert_eq!(report.nodes[0].detail.as_deref(), Some(words));
 }
@@ -183,8 +172,7 @@ fn a_node_that_stops_during_the_handshake_is_reported_with_the_step_that_it_did_
 fn a_node_that_ends_the_connection_during_the_handshake_is_reported_with_what_it_said() {
     let mut bench = Bench::not_connected(1);
     bench.open(0);
-    bench.sent(0);
-    bench.reply(0, "%1\r\n$2\r\nid\r\n:1\r\n-LOADING Redis is loading\r\n");
+    bench.answer([0], "%1\r\n$2\r\nid\r\n:1\r\n-LOADING Redis is loading\r\n");
     bench.core.handle_disconnected(NodeId::new(0), "reset", bench.now);
     assert_eq!(bench.node_state(0), NodeState::Down(NodeError::Loading));
     assert_eq!(bench.core.last_error(NodeId::new(0)), NodeError::Loading);

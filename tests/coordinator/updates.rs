@@ -19,14 +19,8 @@ fn reporting(nodes: usize) -> Bench {
 /// Acquires a kept lock on all nodes.
 fn keep(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> Lock {
     let wait = Duration::ZERO;
-    bench
-        .core
-        .acquire(b"k", LockOptions::new(TTL).wait(wait).auto_extend(keep), 7, bench.now)
-        .unwrap();
-    for node in 0..nodes {
-        bench.sent(node);
-        bench.reply(node, "+OK\r\n+OK\r\n:9999\r\n");
-    }
+    bench.ask(7, LockOptions::new(TTL).wait(wait).auto_extend(keep));
+    bench.answer(0..nodes, "+OK\r\n+OK\r\n:9999\r\n");
     bench.won()
 }
 
@@ -35,6 +29,10 @@ fn updates(bench: &mut Bench) -> Vec<LockUpdate> {
     let updates: Vec<_> = std::iter::from_fn(|| bench.core.poll_lock_update()).collect();
     assert!(!bench.core.has_lock_updates());
     updates
+}
+
+fn kinds(bench: &mut Bench) -> Vec<LockUpdateKind> {
+    updates(bench).into_iter().map(|update| update.kind).collect()
 }
 
 /// Asserts that the only update is the loss of the lock with this token. Returns its data and its
@@ -94,13 +92,10 @@ fn lock_updates_that_are_not_taken_take_the_room_of_one() {
     let mut bench = reporting(3);
     let lock = bench.hold(&[0, 1, 2]);
     for times in 2..6 {
-        bench.core.extend(&lock, times * TTL, 2, bench.now).unwrap();
-        (0..3).for_each(|node| bench.reply(node, ":1\r\n"));
-        assert!(bench.completion().unwrap().result.is_ok());
+        bench.extend(&lock, times * TTL, 0..3);
     }
     let deadline = bench.core.deadline(&lock).unwrap();
-    let reported: Vec<_> = updates(&mut bench).into_iter().map(|update| update.kind).collect();
-    assert_eq!(reported, [LockUpdateKind::Extended { deadline }]);
+    assert_eq!(kinds(&mut bench), [LockUpdateKind::Extended { deadline }]);
 }
 
 #[test]
@@ -147,8 +142,7 @@ fn lock_update_reports_a_loss_that_is_found_after_the_end_of_an_extend() {
     let lock = bench.hold(&[0, 1]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for script in ["EVALSHA", "EVAL"] {
-        assert_eq!(bench.names(0), [script]);
-        bench.reply(0, "-NOPERM no\r\n");
+        bench.answer_to([script], [0], "-NOPERM no\r\n");
     }
     assert!(matches!(bench.completion().unwrap().result, Err(Error::Config(_))));
     assert!(updates(&mut bench).is_empty(), "it is held until its deadline");
@@ -169,10 +163,7 @@ fn lock_update_of_a_flush_reports_auto_extended_and_watched_locks_at_once() {
             let lock = bench.hold(&[0, 1, 2]);
             (0..3).for_each(|node| assert!(bench.names(node).is_empty(), "it costs nothing"));
             bench.core.watch(&lock, bench.now);
-            for node in 0..3 {
-                assert_eq!(bench.names(node), ["CLIENT", "PTTL"]);
-                bench.reply(node, "+OK\r\n:9999\r\n");
-            }
+            bench.answer_to(["CLIENT", "PTTL"], 0..3, "+OK\r\n:9999\r\n");
             lock
         };
         assert_eq!(bench.core.auto_extended_locks(), 1);
@@ -192,11 +183,9 @@ fn lock_update_of_a_watched_lock_comes_just_before_the_deadline() {
     let ttls = [(TTL, LOSS_BEFORE), (millis(4), Duration::from_micros(980))];
     for (ttl, before) in ttls {
         let mut bench = reporting(3);
-        bench.core.acquire(b"k", LockOptions::once(ttl), 1, bench.now).unwrap();
+        bench.ask(1, LockOptions::once(ttl));
         (0..3).for_each(|node| bench.reply(node, "+OK\r\n"));
-        let Ok(Outcome::Acquired(lock)) = bench.completion().unwrap().result else {
-            panic!("no lock")
-        };
+        let lock = bench.won();
         bench.core.watch(&lock, bench.now);
         bench.core.watch(&lock, bench.now);
         assert_eq!(bench.core.auto_extended_locks(), 1);
@@ -246,18 +235,10 @@ fn updates_of_locks_that_are_over_take_no_room() {
     let other = bench.hold(&[0, 1, 2]);
     for _ in 0..1_000 {
         let lock = bench.hold(&[0, 1, 2]);
-        bench.core.extend(&lock, TTL * 2, 2, bench.now).unwrap();
-        for node in 0..3 {
-            bench.sent(node);
-            bench.reply(node, ":1\r\n");
-        }
-        bench.completion().unwrap().result.unwrap();
+        bench.extend(&lock, TTL * 2, 0..3);
         assert!(bench.core.has_lock_updates());
         bench.core.release_nowait(&lock, bench.now);
-        for node in 0..3 {
-            bench.sent(node);
-            bench.reply(node, ":1\r\n");
-        }
+        bench.answer(0..3, ":1\r\n");
         assert!(!bench.core.has_lock_updates());
     }
     assert!(bench.core.queued_updates() < 50);
@@ -322,9 +303,7 @@ fn lock_update_reports_a_later_deadline_and_no_other() {
     let mut bench = reporting(3);
     let lock = bench.hold(&[0, 1, 2]);
     for (ttl, is_later) in [(2 * TTL, true), (TTL, false)] {
-        bench.core.extend(&lock, ttl, 2, bench.now).unwrap();
-        (0..3).for_each(|node| bench.reply(node, ":1\r\n"));
-        assert!(bench.completion().unwrap().result.is_ok());
+        bench.extend(&lock, ttl, 0..3);
         let deadline = bench.core.deadline(&lock).unwrap();
         let expected = LockUpdate {
             data: 1,
@@ -353,7 +332,7 @@ fn lock_update_warns_unless_the_lock_was_extended_since() {
             bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
             (0..2).for_each(|node| bench.reply(node, ":1\r\n"));
         }
-        let kinds: Vec<_> = updates(&mut bench).into_iter().map(|update| update.kind).collect();
+        let kinds: Vec<_> = kinds(&mut bench);
         let expected = if is_extended {
             LockUpdateKind::Extended { deadline: bench.core.deadline(&lock).unwrap() }
         } else {
@@ -380,8 +359,7 @@ fn extend_that_is_abandoned_is_repeated_and_the_next_one_takes_its_place() {
     (0..2).for_each(|node| bench.reply(node, ":1\r\n:1\r\n"));
     let deadline = bench.core.deadline(&lock).unwrap();
     assert!(deadline > bench.now.saturating_add(TTL));
-    let reported: Vec<_> = updates(&mut bench).into_iter().map(|update| update.kind).collect();
-    assert_eq!(reported, [LockUpdateKind::Extended { deadline }]);
+    assert_eq!(kinds(&mut bench), [LockUpdateKind::Extended { deadline }]);
     assert!(bench.completion().is_none() && bench.core.open_ops() == 0, "nothing to fetch");
     // `abandon` cancels a request of any other kind.
     let acquire = bench.acquire();
@@ -401,8 +379,7 @@ fn lock_update_reports_no_deadline_that_a_bound_has_brought_forward_since() {
     bench.core.auto_extend(&lock, keep, bench.now).unwrap();
     let capped = bench.core.deadline(&lock).unwrap();
     assert!(capped < extended, "the bound is the deadline now");
-    let reported: Vec<_> = updates(&mut bench).into_iter().map(|update| update.kind).collect();
-    assert_eq!(reported, [LockUpdateKind::Extended { deadline: capped }]);
+    assert_eq!(kinds(&mut bench), [LockUpdateKind::Extended { deadline: capped }]);
 }
 
 #[test]
@@ -410,12 +387,7 @@ fn lock_update_does_not_report_an_extend_that_gave_no_later_deadline() {
     let mut bench = reporting(3);
     let lock = bench.hold(&[0, 1, 2]);
     for (ttl, expected) in [(TTL, 0), (TTL / 2, 0), (2 * TTL, 1)] {
-        bench.core.extend(&lock, ttl, 2, bench.now).unwrap();
-        for node in 0..3 {
-            bench.sent(node);
-            bench.reply(node, ":1\r\n");
-        }
-        assert!(bench.completion().unwrap().result.is_ok());
+        bench.extend(&lock, ttl, 0..3);
         assert_eq!(updates(&mut bench).len(), expected, "{ttl:?}");
     }
 }
@@ -435,12 +407,9 @@ fn warning_of_a_watched_lock_comes_a_third_of_the_ttl_before_each_deadline() {
         assert_eq!(bench.core.auto_extended_locks(), 1);
         (0..3).for_each(|node| bench.reply(node, "+OK\r\n:9999\r\n"));
         pass_to_the_warning(&mut bench, &lock, TTL / 3);
-        bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-        (0..3).for_each(|node| bench.reply(node, ":1\r\n"));
-        bench.completion().unwrap().result.unwrap();
+        bench.extend(&lock, TTL, 0..3);
         let deadline = bench.core.deadline(&lock).unwrap();
-        let later: Vec<_> = updates(&mut bench).into_iter().map(|update| update.kind).collect();
-        assert_eq!(later, [LockUpdateKind::Extended { deadline }], "{first} first");
+        assert_eq!(kinds(&mut bench), [LockUpdateKind::Extended { deadline }], "{first} first");
         assert!(!bench.core.is_expiring(&lock, bench.now));
         pass_to_the_warning(&mut bench, &lock, TTL / 3);
         pass_to_the_deadline(&mut bench, &lock);

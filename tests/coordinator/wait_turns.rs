@@ -59,8 +59,7 @@ fn adopt_does_not_split_the_queue() {
     ask_for(&mut bench, 2, WAIT);
     answer(&mut bench, 0, "_", "9000");
     bench.core.adopt(b"k", token, TTL, 9, bench.now).unwrap();
-    bench.sent(0);
-    bench.reply(0, ":1\r\n");
+    bench.answer([0], ":1\r\n");
     let mut order = Vec::new();
     for _ in 0..4 {
         let (data, lock) = acquired(&mut bench);

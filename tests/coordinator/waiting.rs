@@ -12,9 +12,7 @@ pub fn ask_for(bench: &mut Bench, data: u64, wait: Duration) -> Op {
 
 /// Every node denies the attempt, and acknowledges its release.
 fn deny(bench: &mut Bench, nodes: usize) {
-    for node in 0..nodes {
-        assert_eq!(bench.names(node), ["SET"], "n{node}");
-    }
+    bench.assert_sent(0..nodes, ["SET"]);
     (0..nodes).for_each(|node| bench.reply(node, "_\r\n"));
     for node in 0..nodes {
         let released = ":0\r\n".repeat(bench.sent(node).len());
@@ -141,11 +139,9 @@ fn waits_that_are_cancelled_or_run_out_leave_nothing() {
     let done = bench.completion().unwrap();
     assert!(done.data == 3 && matches!(done.result, Err(Error::Contended(_))));
     bench.core.release_nowait(&lock, bench.now);
-    assert_eq!(bench.names(0), ["EVAL", "SET"]);
-    bench.reply(0, ":1\r\n");
+    bench.answer_to(["EVAL", "SET"], [0], ":1\r\n");
     bench.core.cancel(third, bench.now);
-    assert_eq!(bench.names(0), ["EVALSHA"]);
-    bench.reply(0, "+OK\r\n:1\r\n");
+    bench.answer_to(["EVALSHA"], [0], "+OK\r\n:1\r\n");
     assert!(bench.completion().is_none());
     bench.assert_idle();
     // The same for a request that has asked the nodes and waits between two attempts.
@@ -227,30 +223,22 @@ fn one_attempt_for_a_key_that_this_client_holds_reports_for_how_long() {
 }
 
 #[test]
-fn request_queued_between_two_attempts_without_quorum_ends_with_no_quorum() {
-    let mut bench = Bench::with(3, |settings| settings.retry = (millis(900), millis(900)));
-    bench.lose(0);
-    bench.lose(1);
-    ask_for(&mut bench, 1, WAIT);
-    // The first request pauses until after the end of the second one's wait.
-    ask_for(&mut bench, 2, millis(10));
-    bench.pass(millis(10));
-    let done = bench.completion().expect("its wait is over");
-    assert_eq!(done.data, 2);
-    assert!(matches!(done.result, Err(Error::NoQuorum(_))), "{:?}", done.result);
-}
-
-#[test]
-fn request_queued_during_an_attempt_without_quorum_ends_with_no_quorum() {
-    let mut bench = Bench::with(3, |settings| settings.retry = (millis(900), millis(900)));
-    ask_for(&mut bench, 1, WAIT);
-    ask_for(&mut bench, 2, millis(10));
-    for node in 0..3 {
-        bench.sent(node);
-        bench.reply(node, "-LOADING no\r\n");
+fn request_queued_behind_one_that_finds_no_quorum_ends_with_no_quorum() {
+    for queued in ["during an attempt", "between two attempts"] {
+        let mut bench = Bench::with(3, |settings| settings.retry = (millis(900), millis(900)));
+        if queued == "between two attempts" {
+            bench.lose(0);
+            bench.lose(1);
+        }
+        ask_for(&mut bench, 1, WAIT);
+        // The first request pauses until after the end of the second one's wait.
+        ask_for(&mut bench, 2, millis(10));
+        if queued == "during an attempt" {
+            bench.answer(0..3, "-LOADING no\r\n");
+        }
+        bench.pass(millis(10));
+        let done = bench.completion().expect("its wait is over");
+        assert_eq!(done.data, 2, "{queued}");
+        assert!(matches!(done.result, Err(Error::NoQuorum(_))), "{queued}: {:?}", done.result);
     }
-    bench.pass(millis(10));
-    let done = bench.completion().expect("its wait is over");
-    assert_eq!(done.data, 2);
-    assert!(matches!(done.result, Err(Error::NoQuorum(_))), "{:?}", done.result);
 }

@@ -5,7 +5,7 @@
 //! as a pause and not as a failure. So these loops sleep until what they wait for counts as lost.
 
 use super::*;
-use redlatch::{Completion, FdEngine, LockOptions, Outcome, ReleaseOutcome};
+use redlatch::{Completion, FdEngine, Lock, LockOptions, Outcome, ReleaseOutcome};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const TOKEN: mio::Token = mio::Token(7);
@@ -20,6 +20,16 @@ pub enum Outer {
 
 /// Both kinds of loops, for tests that hold in each.
 pub const LOOPS: [fn(&mut FdEngine) -> Outer; 2] = [|_| Outer::Level, Outer::edge];
+
+/// For each of `LOOPS` in its turn, an engine of its own whose three nodes are ready.
+pub fn ready_loops(config: Config) -> impl Iterator<Item = (FdEngine, Outer)> {
+    LOOPS.into_iter().map(move |make| {
+        let mut locks = FdEngine::new(config.clone()).unwrap();
+        let mut outer = make(&mut locks);
+        outer.wait_ready(&mut locks, 3);
+        (locks, outer)
+    })
+}
 
 impl Outer {
     pub fn edge(locks: &mut FdEngine) -> Outer {
@@ -76,6 +86,15 @@ impl Outer {
         });
     }
 
+    /// The lock that the next request to end has brought.
+    #[track_caller]
+    pub fn won(&mut self, locks: &mut FdEngine) -> Lock {
+        match self.completion(locks).result {
+            Ok(Outcome::Acquired(lock)) => lock,
+            other => panic!("no lock: {other:?}"),
+        }
+    }
+
     #[track_caller]
     pub fn completion(&mut self, locks: &mut FdEngine) -> Completion {
         let mut done = None;
@@ -102,7 +121,7 @@ impl Outer {
 /// Takes one lock and gives it back.
 fn lock_once(outer: &mut Outer, locks: &mut FdEngine, key: &str) {
     locks.batch().acquire(key, LockOptions::once(TTL), 1).unwrap();
-    let Ok(Outcome::Acquired(lock)) = outer.completion(locks).result else { panic!("no lock") };
+    let lock = outer.won(locks);
     locks.batch().release(lock, 2);
     let released = outer.completion(locks);
     assert_eq!(
@@ -114,10 +133,7 @@ fn lock_once(outer: &mut Outer, locks: &mut FdEngine, key: &str) {
 #[test]
 fn engine_runs_in_every_event_loop() {
     let fleet = Fleet::start(3);
-    for make in LOOPS {
-        let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
-        let mut outer = make(&mut locks);
-        outer.wait_ready(&mut locks, 3);
+    for (mut locks, mut outer) in ready_loops(config(fleet.urls())) {
         for round in 0..200 {
             lock_once(&mut outer, &mut locks, &format!("key:{round}"));
         }
@@ -142,8 +158,7 @@ fn descriptor_that_is_registered_and_deregistered_in_turns_misses_nothing() {
         // registration.
         registry.register(&mut locks, TOKEN, mio::Interest::READABLE).unwrap();
         registry.reregister(&mut locks, TOKEN, mio::Interest::READABLE).unwrap();
-        let done = outer.completion(&mut locks);
-        let Ok(Outcome::Acquired(lock)) = done.result else { panic!("no lock") };
+        let lock = outer.won(&mut locks);
         locks.batch().release(lock, round);
         assert_eq!(outer.completion(&mut locks).data, round);
         eventually(SOON, "all let go", || fleet.keys_everywhere().is_empty());

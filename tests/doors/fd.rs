@@ -5,7 +5,7 @@
 
 use super::*;
 use crate::support::free_port;
-use event_loops::LOOPS;
+use event_loops::{LOOPS, ready_loops};
 use redlatch::{Error, FdEngine, LockOptions, LockUpdateKind, Outcome, ReleaseOutcome};
 
 /// Every node refuses, and is not tried again while the test runs.
@@ -50,14 +50,9 @@ fn a_request_that_ends_inside_its_own_call_wakes_the_loop() {
 #[test]
 fn the_release_of_a_lock_that_is_over_wakes_the_loop() {
     let fleet = Fleet::start(3);
-    for make in LOOPS {
-        let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
-        let mut outer = make(&mut locks);
-        outer.wait_ready(&mut locks, 3);
+    for (mut locks, mut outer) in ready_loops(config(fleet.urls())) {
         locks.batch().acquire("a", LockOptions::once(3 * SECOND), 1).unwrap();
-        let Ok(Outcome::Acquired(lock)) = outer.completion(&mut locks).result else {
-            panic!("no lock")
-        };
+        let lock = outer.won(&mut locks);
         // The lock's deadline alone makes the descriptor readable.
         outer.drive_until(&mut locks, "the lock is over", |locks| {
             locks.engine().deadline(&lock).is_none()
@@ -94,10 +89,7 @@ fn granted(outer: &mut Outer, locks: &mut FdEngine, fleet: &Fleet, count: u64) {
 #[test]
 fn completions_that_are_not_taken_keep_the_descriptor_readable() {
     let fleet = Fleet::start(3);
-    for make in LOOPS {
-        let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
-        let mut outer = make(&mut locks);
-        outer.wait_ready(&mut locks, 3);
+    for (mut locks, mut outer) in ready_loops(config(fleet.urls())) {
         granted(&mut outer, &mut locks, &fleet, 6);
         let mut held = Vec::new();
         for data in 0..6 {
@@ -148,10 +140,7 @@ fn descriptor_stays_readable_without_a_tick_until_all_completions_are_taken() {
 #[test]
 fn a_request_that_is_cancelled_leaves_the_descriptor_silent() {
     let fleet = Fleet::start(3);
-    for make in LOOPS {
-        let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
-        let mut outer = make(&mut locks);
-        outer.wait_ready(&mut locks, 3);
+    for (mut locks, mut outer) in ready_loops(config(fleet.urls())) {
         for ticks in 0..4 {
             let op = locks.batch().acquire("a", LockOptions::once(TTL), ticks).unwrap();
             for _ in 0..ticks {
@@ -170,18 +159,12 @@ fn a_request_that_is_cancelled_leaves_the_descriptor_silent() {
 #[test]
 fn lock_updates_that_are_not_taken_keep_the_descriptor_readable() {
     let fleet = Fleet::start(3);
-    for make in LOOPS {
-        let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
-        let mut outer = make(&mut locks);
-        outer.wait_ready(&mut locks, 3);
+    for (mut locks, mut outer) in ready_loops(config(fleet.urls())) {
         locks.batch().report_lock_updates();
         let mut held = Vec::new();
         for (data, ttl) in [(1, millis(3_000)), (2, millis(3_001)), (3, TTL)] {
             locks.batch().acquire(data.to_string(), LockOptions::once(ttl), data).unwrap();
-            match outer.completion(&mut locks).result {
-                Ok(Outcome::Acquired(lock)) => held.push(lock),
-                other => panic!("no lock: {other:?}"),
-            }
+            held.push(outer.won(&mut locks));
         }
         outer.drive_until(&mut locks, "two are over", |locks| {
             held.iter().filter(|lock| locks.engine().deadline(lock).is_none()).count() == 2

@@ -34,11 +34,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const LOST: Duration = Duration::from_secs(10);
 
 /// A configuration that sets no timer in the time of a test: only the awaited event wakes the loop.
-fn config<I>(urls: I) -> Config
-where
-    I: IntoIterator,
-    I::Item: AsRef<str>,
-{
+fn config(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Config {
     let config = Config::new(urls).expect("good addresses");
     // These servers are seconds old, and no lock was ever granted there.
     let config = config.restart_guard(RestartGuard::Off).max_ttl(HOUR);

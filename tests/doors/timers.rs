@@ -2,20 +2,15 @@
 //! client leaves its loop alone.
 
 use super::*;
-use event_loops::LOOPS;
-use redlatch::{AutoExtend, Error, FdEngine, LockOptions, LockUpdateKind, NodeId, Outcome};
+use event_loops::ready_loops;
+use redlatch::{AutoExtend, Error, FdEngine, LockOptions, LockUpdateKind, NodeId};
 
 #[test]
 fn an_idle_client_leaves_its_loop_alone() {
     let fleet = Fleet::start(3);
-    for make in LOOPS {
-        let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
-        let mut outer = make(&mut locks);
-        outer.wait_ready(&mut locks, 3);
+    for (mut locks, mut outer) in ready_loops(config(fleet.urls())) {
         locks.batch().acquire("a", LockOptions::once(TTL), 1).unwrap();
-        let Ok(Outcome::Acquired(lock)) = outer.completion(&mut locks).result else {
-            panic!("no lock")
-        };
+        let lock = outer.won(&mut locks);
         outer.drive_until(&mut locks, "all nodes answered", |locks| {
             let core = locks.engine().coordinator();
             (0..3).all(|node| core.unanswered(NodeId::new(node)) == 0)
@@ -42,10 +37,7 @@ fn an_idle_client_leaves_its_loop_alone() {
 fn a_frozen_majority_ends_a_request_at_the_node_timeout() {
     let fleet = Fleet::start(3);
     let timeout = millis(300);
-    for make in LOOPS {
-        let mut locks = FdEngine::new(config(fleet.urls()).node_timeout(timeout)).unwrap();
-        let mut outer = make(&mut locks);
-        outer.wait_ready(&mut locks, 3);
+    for (mut locks, mut outer) in ready_loops(config(fleet.urls()).node_timeout(timeout)) {
         outer.until_silent(&mut locks);
         fleet[0].stop();
         fleet[1].stop();
@@ -69,15 +61,10 @@ fn a_frozen_majority_ends_a_request_at_the_node_timeout() {
 #[test]
 fn auto_extend_and_its_loss_are_driven_by_timers_alone() {
     let fleet = Fleet::start(3);
-    for make in LOOPS {
-        let mut locks = FdEngine::new(config(fleet.urls()).node_timeout(millis(200))).unwrap();
-        let mut outer = make(&mut locks);
-        outer.wait_ready(&mut locks, 3);
+    for (mut locks, mut outer) in ready_loops(config(fleet.urls()).node_timeout(millis(200))) {
         let keep = AutoExtend::at_most(HOUR);
         locks.batch().acquire("a", LockOptions::new(4 * SECOND).auto_extend(keep), 1).unwrap();
-        let Ok(Outcome::Acquired(lock)) = outer.completion(&mut locks).result else {
-            panic!("no lock")
-        };
+        let lock = outer.won(&mut locks);
         let first = locks.engine().deadline(&lock).expect("it is held");
         let mut deadline = first;
         outer.drive_until(&mut locks, "it is renewed twice", |locks| {
@@ -105,10 +92,7 @@ fn auto_extend_and_its_loss_are_driven_by_timers_alone() {
 #[test]
 fn a_node_that_comes_back_is_connected_to_by_timers_alone() {
     let fleet = Fleet::start(3);
-    for make in LOOPS {
-        let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
-        let mut outer = make(&mut locks);
-        outer.wait_ready(&mut locks, 3);
+    for (mut locks, mut outer) in ready_loops(config(fleet.urls())) {
         fleet[2].kill();
         let failures = |locks: &FdEngine| locks.engine().coordinator().failures(NodeId::new(2));
         outer.drive_until(&mut locks, "it was tried again", |locks| failures(locks) > 3);
@@ -121,10 +105,7 @@ fn a_node_that_comes_back_is_connected_to_by_timers_alone() {
 fn a_waiter_is_served_when_the_holder_lets_go() {
     let fleet = Fleet::start(3);
     let holder = client(config(fleet.urls()));
-    for make in LOOPS {
-        let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
-        let mut outer = make(&mut locks);
-        outer.wait_ready(&mut locks, 3);
+    for (mut locks, mut outer) in ready_loops(config(fleet.urls())) {
         for data in 0..10 {
             let guard = holder.try_lock("a", TTL).unwrap();
             locks.batch().acquire("a", LockOptions::new(TTL).wait(HOUR), data).unwrap();
@@ -132,8 +113,7 @@ fn a_waiter_is_served_when_the_holder_lets_go() {
                 let _ = outer.wakes(&locks, millis(20)) && locks.tick().is_ok();
             }
             drop(guard);
-            let done = outer.completion(&mut locks);
-            let Ok(Outcome::Acquired(lock)) = done.result else { panic!("no lock") };
+            let lock = outer.won(&mut locks);
             locks.batch().release(lock, data);
             outer.completion(&mut locks);
         }

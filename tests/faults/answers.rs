@@ -15,9 +15,15 @@ pub(super) struct Trouble {
 }
 
 impl Trouble {
+    /// As `show_on`, on nodes of its own.
+    pub fn show(&self) {
+        let fleet = Fleet::start(3);
+        self.show_on(&fleet, &fleet.urls());
+    }
+
     /// Provokes the state on one node of three, then on a second, and checks clients that connected
     /// before the first, between the two, and after the second.
-    pub fn show(&self, fleet: &Fleet, urls: &[String]) {
+    pub fn show_on(&self, fleet: &Fleet, urls: &[String]) {
         assert_eq!(fleet.len(), 3);
         let before = client(config(urls));
         (self.provoke)(&fleet[0]);
@@ -98,14 +104,13 @@ pub(super) fn set(node: &Node, name: &str, value: &str) {
 
 #[test]
 fn missing_password_is_named_in_the_error() {
-    let fleet = Fleet::start(3);
-    let trouble = Trouble {
+    Trouble {
         cause: NodeError::NoAuth,
         provoke: |node| set(node, "requirepass", "opensesame"),
         heal: |node| set(node, "requirepass", ""),
         meets_the_connected: false,
-    };
-    trouble.show(&fleet, &fleet.urls());
+    }
+    .show();
 }
 
 #[test]
@@ -119,43 +124,40 @@ fn wrong_password_is_named_in_the_error_once_a_server_has_one() {
         heal: |node| set(node, "requirepass", ""),
         meets_the_connected: false,
     };
-    trouble.show(&fleet, &urls.collect::<Vec<_>>());
+    trouble.show_on(&fleet, &urls.collect::<Vec<_>>());
 }
 
 #[test]
 fn full_memory_is_named_in_the_error() {
-    let fleet = Fleet::start(3);
-    let trouble = Trouble {
+    Trouble {
         cause: NodeError::OutOfMemory,
         provoke: |node| set(node, "maxmemory", "1"),
         heal: |node| set(node, "maxmemory", "0"),
         meets_the_connected: true,
-    };
-    trouble.show(&fleet, &fleet.urls());
+    }
+    .show();
 }
 
 #[test]
 fn too_few_replicas_are_named_in_the_error() {
-    let fleet = Fleet::start(3);
-    let trouble = Trouble {
+    Trouble {
         cause: NodeError::NoReplicas,
         provoke: |node| set(node, "min-replicas-to-write", "1"),
         heal: |node| set(node, "min-replicas-to-write", "0"),
         meets_the_connected: true,
-    };
-    trouble.show(&fleet, &fleet.urls());
+    }
+    .show();
 }
 
 #[test]
 fn failed_save_is_named_in_the_error() {
-    let fleet = Fleet::start(3);
-    let trouble = Trouble {
+    Trouble {
         cause: NodeError::Misconf,
         provoke: cannot_save,
         heal: |node| set(node, "stop-writes-on-bgsave-error", "no"),
         meets_the_connected: true,
-    };
-    trouble.show(&fleet, &fleet.urls());
+    }
+    .show();
 }
 
 /// Root may write everywhere, but not even root can rename a file over a directory.
@@ -171,20 +173,18 @@ fn cannot_save(node: &Node) {
 
 #[test]
 fn replica_is_named_in_the_error() {
-    let fleet = Fleet::start(3);
-    let trouble = Trouble {
+    Trouble {
         cause: NodeError::Replica,
         provoke: becomes_a_replica,
         heal: |node| assert!(node.command(&["REPLICAOF", "NO", "ONE"]).is_ok()),
         meets_the_connected: true,
-    };
-    trouble.show(&fleet, &fleet.urls());
+    }
+    .show();
 }
 
 #[test]
 fn replica_without_stale_data_is_named_in_the_error() {
-    let fleet = Fleet::start(3);
-    let trouble = Trouble {
+    Trouble {
         cause: NodeError::Replica,
         provoke: |node| {
             set(node, "replica-serve-stale-data", "no");
@@ -192,8 +192,8 @@ fn replica_without_stale_data_is_named_in_the_error() {
         },
         heal: |node| assert!(node.command(&["REPLICAOF", "NO", "ONE"]).is_ok()),
         meets_the_connected: true,
-    };
-    trouble.show(&fleet, &fleet.urls());
+    }
+    .show();
 }
 
 /// Makes the node a replica of a master that is not there, so that the node keeps its data.
@@ -204,7 +204,7 @@ fn becomes_a_replica(node: &Node) {
 #[test]
 fn node_that_may_evict_is_named_in_the_error() {
     let fleet = Fleet::start(3);
-    let trouble = Trouble {
+    Trouble {
         cause: NodeError::Evicts,
         provoke: |node| {
             set(node, "maxmemory-policy", "allkeys-lru");
@@ -212,8 +212,8 @@ fn node_that_may_evict_is_named_in_the_error() {
         },
         heal: |node| set(node, "maxmemory-policy", "noeviction"),
         meets_the_connected: false,
-    };
-    trouble.show(&fleet, &fleet.urls());
+    }
+    .show_on(&fleet, &fleet.urls());
     set(&fleet[0], "maxmemory-policy", "volatile-ttl");
     let allowed = client(config(fleet.urls()).allow_eviction(true));
     assert!(allowed.try_lock("a", TTL).is_ok());
@@ -221,26 +221,24 @@ fn node_that_may_evict_is_named_in_the_error() {
 
 #[test]
 fn client_limit_is_named_in_the_error() {
-    let fleet = Fleet::start(3);
-    let trouble = Trouble {
+    Trouble {
         cause: NodeError::TooManyClients,
         provoke: |node| set(node, "maxclients", "1"),
         heal: |node| set(node, "maxclients", "1000"),
         meets_the_connected: false,
-    };
-    trouble.show(&fleet, &fleet.urls());
+    }
+    .show();
 }
 
 #[test]
 fn endless_script_is_named_in_the_error() {
-    let fleet = Fleet::start(3);
-    let trouble = Trouble {
+    Trouble {
         cause: NodeError::Busy,
         provoke: |node| drop(endless_script(node)),
         heal: end_script,
         meets_the_connected: true,
-    };
-    trouble.show(&fleet, &fleet.urls());
+    }
+    .show();
 }
 
 /// Runs an endless script on the node, and returns once the node answers that it is busy. SCRIPT
@@ -267,8 +265,7 @@ pub(super) fn end_script(node: &Node) {
 
 #[test]
 fn cluster_mode_is_named_in_the_error() {
-    let fleet = Fleet::start(3);
-    let trouble = Trouble {
+    Trouble {
         cause: NodeError::Cluster,
         provoke: |node| {
             // The cluster bus needs a free port. The usual one, next to the node's own, may belong
@@ -280,20 +277,19 @@ fn cluster_mode_is_named_in_the_error() {
         },
         heal: Node::restart,
         meets_the_connected: true,
-    };
-    trouble.show(&fleet, &fleet.urls());
+    }
+    .show();
 }
 
 #[test]
 fn loading_node_is_named_in_the_error() {
-    let fleet = Fleet::start(3);
-    let trouble = Trouble {
+    Trouble {
         cause: NodeError::Loading,
         provoke: |node| loads_for(node, 20 * SECOND),
         heal: Node::restart,
         meets_the_connected: true,
-    };
-    trouble.show(&fleet, &fleet.urls());
+    }
+    .show();
 }
 
 #[test]

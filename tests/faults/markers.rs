@@ -18,11 +18,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// How long a client may take to notice a loss: many probe intervals.
 const NOTICED_BY: Duration = Duration::from_secs(5);
 
-fn guarded<I>(urls: I) -> Config
-where
-    I: IntoIterator,
-    I::Item: AsRef<str>,
-{
+fn guarded(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Config {
     config(urls).max_ttl(MAX_TTL).restart_guard(RestartGuard::On).probe_interval(millis(200))
 }
 

@@ -30,11 +30,7 @@ const TTL: Duration = Duration::from_secs(10);
 /// visibly slow.
 const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
-fn config<I>(urls: I) -> Config
-where
-    I: IntoIterator,
-    I::Item: AsRef<str>,
-{
+fn config(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Config {
     let config = Config::new(urls).expect("good addresses").node_timeout(NODE_TIMEOUT);
     // The guard is off because these servers are seconds old. They granted no lock before.
     config.restart_guard(RestartGuard::Off)

@@ -22,25 +22,25 @@ fn acl(node: &Node, rules: &[&str]) {
 #[test]
 fn missing_right_to_set_is_named_in_the_error() {
     let (fleet, urls) = fleet_with_a_user();
-    let trouble = Trouble {
+    Trouble {
         cause: NodeError::NoPermission,
         provoke: |node| acl(node, &["-set"]),
         heal: |node| acl(node, &["+set"]),
         meets_the_connected: true,
-    };
-    trouble.show(&fleet, &urls);
+    }
+    .show_on(&fleet, &urls);
 }
 
 #[test]
 fn missing_right_to_the_key_is_named_in_the_error() {
     let (fleet, urls) = fleet_with_a_user();
-    let trouble = Trouble {
+    Trouble {
         cause: NodeError::NoPermission,
         provoke: |node| acl(node, &["resetkeys", "~other:*"]),
         heal: |node| acl(node, &["~*"]),
         meets_the_connected: true,
-    };
-    trouble.show(&fleet, &urls);
+    }
+    .show_on(&fleet, &urls);
 }
 
 #[test]

@@ -87,12 +87,12 @@ fn make_calls(nodes: &Proxied) -> Vec<String> {
         seen.push(format!("contended: {}", matches!(error, Error::Contended(_))));
         let gone = client.try_lock("gone", LONG).unwrap();
         drive_until(&client, LONG, "all have it", || tokens(&nodes.fleet, "gone").len() == 3);
-        nodes.fleet.iter().for_each(|node| drop(node.command(&["DEL", "gone"])));
+        nodes.fleet.command(&["DEL", "gone"]);
         seen.push(format!("{:?}", gone.release()));
     }
     client.drive(millis(50)).unwrap();
     seen.push(format!("{:?}", client.nodes()));
-    nodes.fleet.iter().for_each(|node| drop(node.command(&["DEL", "another's"])));
+    nodes.fleet.command(&["DEL", "another's"]);
     assert_eq!(nodes.fleet.keys_everywhere(), []);
     assert!(nodes.proxies.iter().all(|proxy| proxy.accepted() == 1), "a connection was replaced");
     seen

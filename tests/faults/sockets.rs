@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::drive_until;
 use crate::ready;
-use crate::support::{Canned, Reply, SECOND, SOON, Scripted, eventually, healthy, millis};
+use crate::support::{Canned, Reply, SECOND, SOON, Scripted, healthy, millis};
 use redlatch::{Client, Config, Error, NodeState, ReleaseOutcome, RestartGuard};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -78,8 +79,7 @@ fn a_connection_that_is_lost_in_mid_reply_gives_no_vote() {
     assert!(error.to_string().contains("connection lost"), "{error}");
     // The node may have executed the SET, so the client sends the release first on the next
     // connection.
-    eventually(SOON, "both were sent a release", || {
-        client.drive(millis(5)).unwrap();
+    drive_until(&client, SOON, "both were sent a release", || {
         nodes[..2].iter().all(|node| node.count("EVAL") == 1)
     });
     assert!(nodes.iter().all(|node| node.count("SET") == 1));
@@ -105,8 +105,7 @@ fn garbage_is_never_a_vote() {
         let text = bytes.escape_ascii();
         assert!(matches!(error, Error::NoQuorum(_)), "{text}: {error}");
         assert!(error.to_string().contains("sent an invalid reply"), "{text}: {error}");
-        eventually(SOON, "they are connected to again, and told to release", || {
-            client.drive(millis(5)).unwrap();
+        drive_until(&client, SOON, "they are connected to again, and told to release", || {
             nodes[..2].iter().all(|node| node.connections() >= 2 && node.count("EVAL") == 1)
         });
     }
@@ -117,10 +116,7 @@ fn a_reply_without_a_request_ends_the_connection() {
     let nodes = [answering_set_with(b"+OK\r\n+OK\r\n"), healthy_node(), healthy_node()];
     let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
     let guard = client.try_lock("a", TTL).unwrap();
-    eventually(SOON, "it is connected to again", || {
-        client.drive(millis(5)).unwrap();
-        nodes[0].connections() >= 2
-    });
+    drive_until(&client, SOON, "it is connected to again", || nodes[0].connections() >= 2);
     guard.check().unwrap();
 }
 
@@ -132,8 +128,7 @@ fn a_node_that_answers_an_unknown_error_is_released_all_the_same() {
     let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
     let error = client.try_lock("a", TTL).unwrap_err();
     assert!(error.to_string().contains("UPSTREAM timed out"), "{error}");
-    eventually(SOON, "all three were sent a release", || {
-        client.drive(millis(5)).unwrap();
+    drive_until(&client, SOON, "all three were sent a release", || {
         nodes.iter().all(|node| node.count("EVAL") + node.count("EVALSHA") >= 1)
     });
 }
@@ -152,8 +147,7 @@ fn a_name_that_is_not_found_is_a_node_that_is_down() {
     let nodes = [healthy_node(), healthy_node()];
     let urls = [nodes[0].url(), nodes[1].url(), "redis://no-such-host.invalid".to_string()];
     let client = Client::connect(config(urls)).unwrap();
-    eventually(SOON, "two are ready", || {
-        client.drive(millis(1)).unwrap();
+    drive_until(&client, SOON, "two are ready", || {
         client.nodes()[..2].iter().all(|&state| state == NodeState::Ready)
     });
     assert!(client.try_lock("a", TTL).is_ok());
@@ -168,17 +162,13 @@ fn a_node_that_does_not_speak_is_given_up_at_the_connect_timeout_and_tried_again
     let config = config([silent.url()]).connect_timeout(millis(50));
     let client = Client::connect(config).unwrap();
     // The client gives up the first connection, and opens the second one only after that.
-    eventually(SOON, "it is given up", || {
-        client.drive(millis(5)).unwrap();
+    drive_until(&client, SOON, "it is given up", || {
         matches!(client.nodes()[0], NodeState::Down(_))
     });
     let error = client.try_lock("a", TTL).unwrap_err();
     let why = "not connected (no answer to HELLO within the connect timeout of 50ms)";
     assert!(error.to_string().contains(why), "{error}");
-    eventually(SOON, "it is tried again", || {
-        client.drive(millis(5)).unwrap();
-        silent.connections() >= 3
-    });
+    drive_until(&client, SOON, "it is tried again", || silent.connections() >= 3);
 }
 
 #[test]

@@ -69,10 +69,7 @@ fn ten_thousand_releases_while_renewals_are_under_way_leave_nothing() {
                 }
             }
         }
-        eventually(SOON, "nothing is open", || {
-            embedded.turn();
-            embedded.engine.coordinator().open_records() == 0
-        });
+        embedded.turn_until("nothing is open", |engine| engine.coordinator().open_records() == 0);
         nothing_is_left(&fleet);
         monitors.iter().for_each(check_none_is_prolonged_after_its_release);
     }
@@ -96,8 +93,7 @@ fn auto_extend_for_ten_ttls_that_ends_by_its_extensions_leaves_nothing() {
 }
 
 fn extensions_end(ttl: Duration) {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let start = Instant::now();
     let guard =
         client.lock("a", LockOptions::new(ttl).auto_extend(AutoExtend::extensions(30))).unwrap();
@@ -159,8 +155,7 @@ fn max_hold_ends_it_and_no_key_lives_beyond() {
 /// An extend may be in flight for `on_its_way` at most. If a renewal asked for the whole ttl, the
 /// key would outlive `max_hold` by nearly twice that time.
 fn max_hold_ends_it(ttl: Duration, max_hold: Duration, on_its_way: Duration) {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let guard = client.lock("a", LockOptions::new(ttl).auto_extend(max_hold)).unwrap();
     // `max_hold` counts from before this moment. An extend may be in flight for `on_its_way`, and
     // no longer.
@@ -202,14 +197,11 @@ fn max_hold_ends_it(ttl: Duration, max_hold: Duration, on_its_way: Duration) {
 fn extending_works_where_memory_is_full() {
     // The ttl is so long that the renewals go on if the machine stalls for two seconds.
     let ttl = 4 * SECOND;
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let mut plain = client.try_lock("plain", TTL).unwrap();
     let guard = client.lock("kept", kept(ttl)).unwrap();
     client.drive_until(SOON, "all have them", || fleet.keys_everywhere().len() == 6);
-    for node in &fleet {
-        assert!(node.command(&["CONFIG", "SET", "maxmemory", "1"]).is_ok());
-    }
+    fleet.command(&["CONFIG", "SET", "maxmemory", "1"]);
     let error = client.try_lock("another", ttl).unwrap_err();
     println!("{error}");
     let report = error.report().expect("the nodes were asked");
@@ -242,8 +234,7 @@ fn extending_works_where_memory_is_full() {
 
 #[test]
 fn ttl_of_zero_is_never_sent() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let mut guard = client.try_lock("a", TTL).unwrap();
     client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     let token = guard.token();
@@ -371,9 +362,6 @@ fn auto_extends_with_one_timer(urls: Vec<String>) {
     assert!(timers_of_suspend().is_empty(), "no lock needs one");
     let guard = client.lock("a", kept(60 * SECOND)).unwrap();
     // The timer may have fired already; then the next sleep sets it again.
-    eventually(SOON, "it is set", || {
-        client.drive(millis(1)).unwrap();
-        timers_of_suspend().len() == 1
-    });
+    client.drive_until(SOON, "it is set", || timers_of_suspend().len() == 1);
     guard.release().unwrap();
 }

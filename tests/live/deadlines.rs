@@ -7,25 +7,18 @@ use redlatch::{Busy, ConfigError, Error, Outcome, ReleaseOutcome};
 
 #[test]
 fn scripts_that_are_flushed_meanwhile_are_not_noticed() {
-    let fleet = Fleet::start(5);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(5);
     for _ in 0..3 {
         let mut guard = client.try_lock("a", TTL).unwrap();
-        for node in fleet.iter() {
-            node.command(&["SCRIPT", "FLUSH"]);
-        }
+        fleet.command(&["SCRIPT", "FLUSH"]);
         guard.extend(TTL).unwrap();
-        for node in fleet.iter() {
-            node.command(&["SCRIPT", "FLUSH"]);
-        }
+        fleet.command(&["SCRIPT", "FLUSH"]);
         assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
         nothing_is_left(&fleet);
     }
     // No call reads the answer to this release, so it has to work on a node that lacks its script.
     let guard = client.try_lock("a", TTL).unwrap();
-    for node in fleet.iter() {
-        node.command(&["SCRIPT", "FLUSH"]);
-    }
+    fleet.command(&["SCRIPT", "FLUSH"]);
     drop(guard);
     nothing_is_left(&fleet);
 }
@@ -80,8 +73,7 @@ fn attempt_that_a_majority_answers_after_the_ttl_has_expired() {
 
 #[test]
 fn a_grant_that_is_fetched_after_its_deadline_is_no_lock() {
-    let fleet = Fleet::start(3);
-    let mut embedded = Loop::ready(config(&fleet));
+    let (fleet, mut embedded) = fleet_and_loop(3);
     let monitors: Vec<_> = fleet.iter().map(|node| node.monitor()).collect();
     // The nodes reply at once, but the caller reads the replies too late. By then the keys may have
     // expired, so the test checks the commands that the nodes executed, not their keys.
@@ -132,8 +124,7 @@ fn caller_that_did_not_run_finds_no_healthy_node_silent() {
 
 #[test]
 fn bad_ttls_and_keys_are_refused_before_a_byte_is_sent() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let monitors: Vec<_> = fleet.iter().map(|node| node.monitor()).collect();
     for ttl in [Duration::ZERO, millis(1), millis(2), 61 * SECOND, millis(u64::MAX), Duration::MAX]
     {

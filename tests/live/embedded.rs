@@ -6,8 +6,7 @@ use redlatch::{Error, LockOptions, Outcome, ReleaseOutcome};
 
 #[test]
 fn a_request_that_is_cancelled_has_no_completion_and_leaves_nothing() {
-    let fleet = Fleet::start(3);
-    let mut embedded = Loop::ready(config(&fleet));
+    let (fleet, mut embedded) = fleet_and_loop(3);
     for turns in 0..6 {
         let op = embedded.engine.acquire("a", LockOptions::once(60 * SECOND), turns).unwrap();
         for _ in 0..turns {
@@ -16,10 +15,7 @@ fn a_request_that_is_cancelled_has_no_completion_and_leaves_nothing() {
         embedded.engine.cancel(op);
         embedded.turn();
         assert!(embedded.engine.poll_completion().is_none(), "{turns} turns");
-        eventually(SOON, "nothing is open", || {
-            embedded.turn();
-            embedded.engine.coordinator().open_records() == 0
-        });
+        embedded.turn_until("nothing is open", |engine| engine.coordinator().open_records() == 0);
         nothing_is_left(&fleet);
     }
     assert_eq!(embedded.engine.coordinator().open_ops(), 0);
@@ -27,8 +23,7 @@ fn a_request_that_is_cancelled_has_no_completion_and_leaves_nothing() {
 
 #[test]
 fn a_wait_that_is_cancelled_ends_between_two_attempts_too() {
-    let fleet = Fleet::start(3);
-    let mut embedded = Loop::ready(config(&fleet));
+    let (fleet, mut embedded) = fleet_and_loop(3);
     let holder = client(&fleet);
     let guard = holder.try_lock("a", TTL).unwrap();
     for pause in 0..20 {
@@ -40,10 +35,7 @@ fn a_wait_that_is_cancelled_ends_between_two_attempts_too() {
         embedded.engine.cancel(op);
         assert!(embedded.engine.poll_completion().is_none());
     }
-    eventually(SOON, "nothing is open", || {
-        embedded.turn();
-        embedded.engine.coordinator().open_records() == 0
-    });
+    embedded.turn_until("nothing is open", |engine| engine.coordinator().open_records() == 0);
     assert_eq!(embedded.engine.coordinator().open_ops(), 0);
     drop(guard);
     nothing_is_left(&fleet);
@@ -51,8 +43,7 @@ fn a_wait_that_is_cancelled_ends_between_two_attempts_too() {
 
 #[test]
 fn an_engine_that_is_dropped_releases_what_it_did_not_hand_out() {
-    let fleet = Fleet::start(3);
-    let mut embedded = Loop::ready(config(&fleet));
+    let (fleet, mut embedded) = fleet_and_loop(3);
     embedded.engine.acquire("asked", LockOptions::once(60 * SECOND), 1).unwrap();
     embedded.engine.prepare();
     embedded.engine.acquire("not even written", LockOptions::once(60 * SECOND), 2).unwrap();
@@ -63,16 +54,12 @@ fn an_engine_that_is_dropped_releases_what_it_did_not_hand_out() {
 
 #[test]
 fn a_lock_that_is_forgotten_frees_its_record_at_its_deadline() {
-    let fleet = Fleet::start(3);
-    let mut embedded = Loop::ready(config(&fleet));
+    let (fleet, mut embedded) = fleet_and_loop(3);
     // The ttl is so long that no stall of the machine ends the lock before the first check.
     embedded.engine.acquire("a", LockOptions::once(3 * SECOND), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
     assert_eq!(embedded.engine.coordinator().open_records(), 1);
-    eventually(SOON, "its record is free", || {
-        embedded.turn();
-        embedded.engine.coordinator().open_records() == 0
-    });
+    embedded.turn_until("its record is free", |engine| engine.coordinator().open_records() == 0);
     assert_eq!(embedded.engine.deadline(&lock), None);
     // The new lock may have the slot of the forgotten one, but the old handle must not reach it.
     embedded.engine.acquire("b", LockOptions::once(TTL), 2).unwrap();
@@ -90,8 +77,7 @@ fn a_lock_that_is_forgotten_frees_its_record_at_its_deadline() {
 
 #[test]
 fn a_release_while_an_extend_is_under_way_ends_both() {
-    let fleet = Fleet::start(3);
-    let mut embedded = Loop::ready(config(&fleet));
+    let (fleet, mut embedded) = fleet_and_loop(3);
     embedded.engine.acquire("a", LockOptions::once(TTL), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
     embedded.engine.extend(&lock, TTL, 2).unwrap();

@@ -69,8 +69,7 @@ fn extend_for_a_shorter_time_neither_prolongs_nor_shortens_a_key_however_often()
 /// A node without free memory refuses `SET`, but not `PEXPIRE`.
 #[test]
 fn extend_neither_prolongs_nor_shortens_a_key_on_a_node_without_memory() {
-    let fleet = Fleet::start(1);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(1);
     let begun = Instant::now();
     let mut guard = client.try_lock("a", LONG).expect("it is free");
     let executed = (begun, Instant::now());

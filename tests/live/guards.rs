@@ -39,8 +39,7 @@ fn guard_and_event_are_one_readable_line() {
 
 #[test]
 fn a_guard_that_is_dropped_gives_its_lock_back() {
-    let fleet = Fleet::start(5);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(5);
     let guard = client.try_lock("a", TTL).unwrap();
     drop(guard);
     nothing_is_left(&fleet);
@@ -55,8 +54,7 @@ fn a_guard_that_is_dropped_gives_its_lock_back() {
 
 #[test]
 fn guards_of_one_client_can_be_held_at_the_same_time() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let mut guards: Vec<_> =
         (0..20).map(|n| client.try_lock(format!("k{n}"), TTL).unwrap()).collect();
     assert_eq!(guards[7].key(), b"k7");
@@ -131,8 +129,7 @@ fn every_attempt_has_a_token_of_its_own() {
 
 #[test]
 fn keys_of_any_bytes_are_sent_exactly() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let keys: [&[u8]; 6] =
         [b"", b"\0", b"a\r\nb", b"*3\r\n$3\r\nSET\r\n", b"\xff\xfe{}", "clé 🔒".as_bytes()];
     for key in keys {
@@ -146,8 +143,7 @@ fn keys_of_any_bytes_are_sent_exactly() {
 
 #[test]
 fn extending_prolongs_and_never_shortens() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let mut guard = client.try_lock("a", TTL).unwrap();
     let before = guard.deadline().unwrap();
     guard.extend(3 * TTL).unwrap();
@@ -163,8 +159,7 @@ fn extending_prolongs_and_never_shortens() {
 
 #[test]
 fn an_extend_of_a_key_that_is_gone_says_lost_and_creates_nothing() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let mut guard = client.try_lock("a", TTL).unwrap();
     eventually(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     for node in [&fleet[0], &fleet[1]] {

@@ -228,6 +228,6 @@ fn hand_off_with_unanswered_commands_never_touches_the_adopter() {
         }
         assert_eq!(adopted.release().unwrap(), ReleaseOutcome::Released);
         drop(taker);
-        fleet.iter().for_each(|node| assert!(node.command(&["FLUSHALL"]).is_ok()));
+        fleet.command(&["FLUSHALL"]);
     }
 }

@@ -14,8 +14,7 @@ fn token_of(guard: &Guard) -> Vec<u8> {
 
 #[test]
 fn keys_that_are_deleted_one_by_one_are_healed_and_the_lock_is_never_lost() {
-    let fleet = Fleet::start(5);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(5);
     // The lock is renewed, so a push reports the deletion.
     let guard = client.lock("a", kept(SHORT)).unwrap();
     let token = token_of(&guard);
@@ -57,8 +56,7 @@ fn keys_that_are_deleted_one_by_one_are_healed_and_the_lock_is_never_lost() {
 
 #[test]
 fn key_that_another_client_has_is_healed_when_it_is_free_and_not_before() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let mut guard = client.try_lock("a", TTL).unwrap();
     client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     let node = &fleet[1];
@@ -77,8 +75,7 @@ fn key_that_another_client_has_is_healed_when_it_is_free_and_not_before() {
 
 #[test]
 fn a_node_that_restarts_empty_is_healed_after_the_next_extend_that_is_won() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let guard = client.lock("a", kept(SHORT)).unwrap();
     let token = token_of(&guard);
     client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);

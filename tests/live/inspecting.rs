@@ -74,8 +74,7 @@ fn inspect_sees_free_held_split_and_endless_keys_and_changes_nothing() {
 
 #[test]
 fn a_value_of_any_length_is_seen_by_its_beginning() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let long = "x".repeat(3 << 20);
     assert!(fleet[0].command(&["SET", "a", long.as_str()]).is_ok());
     assert!(fleet[1].command(&["SET", "a", ""]).is_ok());
@@ -165,9 +164,7 @@ fn a_lock_that_is_ended_by_force_is_gone_everywhere_and_its_holder_is_reported_a
 fn a_release_by_force_that_no_majority_answers_is_unconfirmed() {
     let fleet = Fleet::start(3);
     let client = ready::client(config(&fleet).node_timeout(SILENT));
-    for node in &fleet {
-        assert!(node.command(&["SET", "a", "x"]).is_ok());
-    }
+    fleet.command(&["SET", "a", "x"]);
     fleet[1].stop();
     fleet[2].kill();
     let released = client.dangerously_force_release("a").unwrap();

@@ -108,8 +108,7 @@ fn loss_is_reported_before_the_deadline_when_a_majority_is_killed() {
 
 #[test]
 fn loss_is_reported_at_once_when_a_majority_of_keys_is_deleted() {
-    let fleet = Fleet::start(5);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(5);
     for round in 0..5 {
         let guard = client.lock("a", kept(LONG)).unwrap();
         client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
@@ -131,16 +130,13 @@ fn loss_is_reported_at_once_when_a_majority_of_keys_is_deleted() {
 
 #[test]
 fn loss_by_a_flush_of_all_nodes_is_reported_at_once_and_no_key_returns() {
-    let fleet = Fleet::start(5);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(5);
     let guards: Vec<Guard> =
         (0..20).map(|n| client.lock(format!("k{n}"), kept(LONG)).unwrap()).collect();
     client.drive_until(SOON, "all have them", || fleet.keys_everywhere().len() == 100);
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
     let start = Instant::now();
-    for node in &fleet {
-        assert!(node.command(&["FLUSHALL"]).is_ok());
-    }
+    fleet.command(&["FLUSHALL"]);
     client.drive_until(SOON, "all are lost", || guards.iter().all(|it| it.check().is_err()));
     println!("five flushed, ttl {LONG:?}: all of 20 lost after {:?}", start.elapsed());
     for guard in &guards {
@@ -175,9 +171,7 @@ fn loss_by_a_flush_is_found_by_check_if_the_lock_is_renewed_and_else_by_an_exten
     let renewed = second.lock("renewed", kept(LONG)).unwrap();
     second.drive_until(SOON, "all have both", || fleet.keys_everywhere().len() == 6);
     second.drive(millis(100)).unwrap();
-    for node in &fleet {
-        assert!(node.command(&["FLUSHALL"]).is_ok());
-    }
+    fleet.command(&["FLUSHALL"]);
     std::thread::sleep(millis(50));
     assert_eq!(plain.check(), Ok(()), "it reads the clock, and no socket");
     assert_eq!(renewed.check(), Ok(()), "the nodes have not answered yet");
@@ -196,8 +190,7 @@ fn loss_by_a_flush_is_found_by_check_if_the_lock_is_renewed_and_else_by_an_exten
 
 #[test]
 fn loss_is_reported_when_the_third_of_five_keys_is_replaced() {
-    let fleet = Fleet::start(5);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(5);
     let replace = |node: usize| {
         assert!(fleet[node].command(&["SET", "a", "another's", "PX", "60000"]).is_ok());
     };
@@ -219,7 +212,7 @@ fn loss_is_reported_when_the_third_of_five_keys_is_replaced() {
     assert_eq!(update, Some(LockUpdateKind::Lost(error)), "kept or not");
 
     // The lock is renewed, so pushes report the loss.
-    fleet.iter().for_each(|node| assert!(node.command(&["FLUSHALL"]).is_ok()));
+    fleet.command(&["FLUSHALL"]);
     let guard = client.lock("a", kept(LONG)).unwrap();
     client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 5);
     let extends = |node: &Node| node.command(&["INFO", "commandstats"]).text();
@@ -294,9 +287,7 @@ fn extend_is_executed_late(ttl: Duration) {
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
     eventually(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
     // The keys outlive the deadline, so the late extend finds them.
-    for node in &fleet {
-        assert_eq!(node.command(&["PEXPIRE", "a", "60000"]).int(), 1);
-    }
+    fleet.command(&["PEXPIRE", "a", "60000"]);
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
     [&fleet[0], &fleet[1]].into_iter().for_each(Node::stop);
     embedded.engine.extend(&lock, LONG, 2).unwrap();
@@ -320,8 +311,7 @@ fn an_extend_whose_answers_are_read_after_the_old_deadline_is_lost_and_leaves_no
 }
 
 fn answers_are_read_late(ttl: Duration) {
-    let fleet = Fleet::start(3);
-    let mut embedded = Loop::ready(config(&fleet));
+    let (fleet, mut embedded) = fleet_and_loop(3);
     embedded.engine.acquire("a", LockOptions::once(ttl), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
     eventually(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
@@ -345,8 +335,7 @@ fn answers_are_read_late(ttl: Duration) {
 
 #[test]
 fn loss_that_another_call_found_is_reported_by_the_next_check() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     for look_first in [true, false] {
         let guard = client.lock("a", kept(millis(500))).unwrap();
         let mut other = client.lock("b", millis(500)).unwrap();
@@ -371,8 +360,7 @@ fn no_check_confirms_a_lock_past_its_deadline_when_its_report_comes_late() {
 }
 
 fn no_check_confirms(ttl: Duration) {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let options = [LockOptions::new(ttl), kept(ttl)];
     for (stopped, options) in [0, 2].iter().flat_map(|n| options.iter().map(move |it| (*n, it))) {
         client.wait_ready(3);
@@ -424,8 +412,7 @@ fn no_check_confirms_a_lock_by_a_renewal_whose_answers_are_read_past_its_deadlin
 
 #[test]
 fn loss_of_a_lock_without_auto_extend_is_an_event_too() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let guard = client.lock("a", millis(300)).unwrap();
     let other = client.lock("b", 2 * TTL).unwrap();
     let start = Instant::now();
@@ -453,11 +440,10 @@ fn loss_of_a_lock_without_auto_extend_is_an_event_too() {
 
 #[test]
 fn loss_that_an_extend_finds_is_an_event_and_the_answer_of_every_check() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let mut guard = client.lock("a", TTL).unwrap();
     client.drive_until(SOON, "all have it", || tokens(&fleet, "a").len() == 3);
-    fleet.iter().for_each(|node| drop(node.command(&["DEL", "a"])));
+    fleet.command(&["DEL", "a"]);
     assert_eq!(guard.check(), Ok(()), "no node was asked");
     let error = guard.extend(TTL).unwrap_err();
     assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");

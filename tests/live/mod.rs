@@ -52,6 +52,18 @@ fn client(fleet: &Fleet) -> Client {
     ready::client(config(fleet))
 }
 
+fn fleet_and_client(nodes: usize) -> (Fleet, Client) {
+    let fleet = Fleet::start(nodes);
+    let client = client(&fleet);
+    (fleet, client)
+}
+
+fn fleet_and_loop(nodes: usize) -> (Fleet, Loop) {
+    let fleet = Fleet::start(nodes);
+    let embedded = Loop::ready(config(&fleet));
+    (fleet, embedded)
+}
+
 /// What several tests do with a client.
 trait Watched {
     fn wait_ready(&self, nodes: usize);

@@ -80,8 +80,7 @@ fn is_hand_over(script: &str) -> bool {
 
 #[test]
 fn lines_of_monitor_are_read() {
-    let fleet = Fleet::start(1);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(1);
     let monitor = fleet[0].monitor();
     let mut guard = client.try_lock("a", TTL).unwrap();
     guard.extend(TTL).unwrap();

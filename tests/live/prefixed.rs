@@ -59,10 +59,7 @@ fn prefixed_key_is_reported_when_it_is_released_and_when_it_is_deleted() {
     std::thread::sleep(millis(200));
     guard.release().unwrap();
     let start = Instant::now();
-    eventually(SOON, "the waiter was woken", || {
-        ours.drive(millis(1)).unwrap();
-        waiting.is_finished()
-    });
+    ours.drive_until(SOON, "the waiter was woken", || waiting.is_finished());
     println!("woken after {:?}", start.elapsed());
     waiting.join().unwrap().unwrap();
     // A push tells the client of a renewed lock that the key is gone.

@@ -6,8 +6,7 @@ use redlatch::{Error, NodeReply, ReleaseOutcome};
 
 #[test]
 fn a_lock_is_the_same_token_on_a_majority_and_its_release_leaves_none() {
-    let fleet = Fleet::start(5);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(5);
     let asked = Instant::now();
     let guard = client.try_lock("invoice:42", TTL).unwrap();
     // The client did not wait for the answers of the minority, but those nodes set the key, too.
@@ -146,8 +145,7 @@ fn two_addresses_of_one_server_are_refused_at_the_start_and_have_one_vote_later(
     fleet[0].kill();
     let client = Client::connect(plain(urls)).unwrap();
     fleet[0].restart();
-    eventually(SOON, "one of the two addresses is in use", || {
-        client.drive(millis(5)).unwrap();
+    client.drive_until(SOON, "one of the two addresses is in use", || {
         let usable = client.nodes().iter().filter(|it| it.is_usable()).count();
         let rejected = NodeState::Rejected(redlatch::NodeError::SameServer);
         usable == 2 && client.nodes().contains(&rejected)

@@ -86,7 +86,7 @@ fn play(client: &Client, fleet: &Fleet, keys: &[&str], way: Way) {
                 assert_eq!(released, expected, "{keys:?} {holds:?} on {order:?}");
                 let alone = || fleet.iter().all(|node| node.get(changed).is_none_or(is_others));
                 client.drive_until(10 * SECOND, "our keys are gone", alone);
-                fleet.iter().for_each(|node| drop(node.command(&["DEL", changed])));
+                fleet.command(&["DEL", changed]);
             }
         }
     }
@@ -98,16 +98,14 @@ fn is_others(value: Vec<u8>) -> bool {
 
 #[test]
 fn release_ends_by_what_the_nodes_hold_and_not_by_their_order() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     play(&client, &fleet, &["a"], Way::Lock);
     play(&client, &fleet, &["a"], Way::Token);
 }
 
 #[test]
 fn release_of_a_set_or_in_line_ends_by_what_the_nodes_hold_and_not_by_their_order() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     play(&client, &fleet, &["a", "b"], Way::Lock);
     play(&client, &fleet, &["a"], Way::InLine);
     assert!(client.stats().handed_over > 0, "it stood in line");

@@ -30,8 +30,7 @@ fn auto_extend_does_not_succeed_on_one_master_and_its_replicas() {
 
 #[test]
 fn extend_does_not_count_a_replica_whose_copy_lives_long_enough_already() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let mut guard = client.try_lock("a", 2 * TTL).unwrap();
     for node in [1, 2] {
         let port = fleet[0].port().to_string();
@@ -53,9 +52,7 @@ fn a_hand_over_that_a_replica_relays_is_no_vote_of_the_replica() {
     let line_config = || config(&fleet).hand_over_ttl(ttl);
     let holder = ready::client(line_config());
     // The holder waits in line behind another program's key, so its release hands the key over.
-    for node in fleet.iter() {
-        node.command(&["SET", "a", "other", "PX", "300"]);
-    }
+    fleet.command(&["SET", "a", "other", "PX", "300"]);
     let guard = holder.lock("a", waiting()).expect("it is free soon");
     let mut waiter = Loop::ready(line_config());
     waiter.engine.acquire("a", waiting(), 1).expect("it can be asked for");

@@ -1,16 +1,12 @@
 //! A client in a process of its own, which locks random sets of keys again and again.
 
 use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader, Write, stdin};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::io::{BufRead, Write, stdin};
 
 use redlatch::{LockOptions, clock};
 
 use super::*;
 use crate::support::{Dice, again};
-
-/// Begins every line to the parent, because the test harness prints lines of its own.
-const MARK: &str = "@ ";
 
 /// The ttl: how long a lock lives if its release does not arrive.
 const SHORT: Duration = millis(1500);
@@ -28,48 +24,15 @@ pub struct Contest<'a> {
     pub file: &'a str,
 }
 
-/// The parent's end of the process.
-pub struct Process {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
+pub fn begin(urls: &[String]) -> again::Process {
+    again::Process::start(again::command(module_path!(), "in_a_process_of_its_own", urls))
 }
 
-impl Process {
-    pub fn begin(urls: &[String]) -> Process {
-        let mut command = again::command(module_path!(), "in_a_process_of_its_own", urls);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("it can be started again");
-        let input = child.stdin.take().expect("it was asked for");
-        let output = BufReader::new(child.stdout.take().expect("it was asked for"));
-        Process { child, input, output }
-    }
-
-    /// Tells the process to lock random sets until the end of the contest; then it prints `done`.
-    #[track_caller]
-    pub fn contend(&mut self, contest: Contest<'_>) {
-        let Contest { keys, of, end, file } = contest;
-        writeln!(self.input, "{keys} {of} {end} {file}").expect("the process listens");
-    }
-
-    /// The next line from the process.
-    #[track_caller]
-    pub fn answer(&mut self) -> String {
-        loop {
-            let mut line = String::new();
-            let length = self.output.read_line(&mut line).expect("a pipe can be read");
-            assert!(length > 0, "the process ended");
-            if let Some((_, said)) = line.trim_end().split_once(MARK) {
-                return said.to_owned();
-            }
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+impl Contest<'_> {
+    /// The order to lock random sets until the end of the contest. Then the process answers `done`.
+    pub fn order(&self) -> String {
+        let Contest { keys, of, end, file } = self;
+        format!("{keys} {of} {end} {file}")
     }
 }
 
@@ -78,7 +41,7 @@ impl Drop for Process {
 fn in_a_process_of_its_own() {
     let Some(urls) = again::nodes() else { return };
     let client = ready::client(config(urls).node_timeout(millis(50)));
-    println!("{MARK}ready");
+    again::say("ready");
     for line in stdin().lock().lines() {
         let line = line.expect("a pipe can be read");
         let words: Vec<&str> = line.split(' ').collect();
@@ -86,7 +49,7 @@ fn in_a_process_of_its_own() {
         let number = |word: &str| word.parse::<u64>().expect("a number");
         let (keys, of) = (number(keys) as usize, number(of) as usize);
         contend(&client, Contest { keys, of, end: number(end), file });
-        println!("{MARK}done");
+        again::say("done");
     }
     let left = client.close(5 * SECOND);
     assert!(left == 0, "{left} records are left");

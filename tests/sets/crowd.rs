@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use redlatch::clock;
 
-use super::contending::{Contest, Process};
+use super::contending::{Contest, begin};
 use super::*;
 use crate::support::Dice;
 
@@ -41,12 +41,12 @@ fn run(nodes: usize, processes: usize, keys: usize, of: usize, troubled: bool) -
     let length = Duration::from_secs(seconds.unwrap_or(SECONDS_UNLESS_SET));
     let file = fleet[0].directory().join("holds");
     std::fs::write(&file, "").expect("the fleet's directory can be written");
-    let mut running: Vec<Process> = (0..processes).map(|_| Process::begin(&fleet.urls())).collect();
+    let mut running: Vec<_> = (0..processes).map(|_| begin(&fleet.urls())).collect();
     running.iter_mut().for_each(|process| assert_eq!(process.answer(), "ready"));
     let end = now() + length.as_nanos() as u64;
     let name = file.display().to_string();
     for process in &mut running {
-        process.contend(Contest { keys, of, end, file: &name });
+        process.tell(&Contest { keys, of, end, file: &name }.order());
     }
     let troubles = if troubled { trouble(&fleet, end) } else { 0 };
     running.iter_mut().for_each(|process| assert_eq!(process.answer(), "done"));

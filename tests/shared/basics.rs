@@ -7,8 +7,7 @@ use redlatch::{
 
 #[test]
 fn a_lock_is_taken_extended_and_given_back_from_a_thread() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let mut guard = client.lock("a", TTL).wait().unwrap();
     assert_eq!(guard.key(), b"a");
     all_hold(&fleet, "a", &guard.token());
@@ -27,8 +26,7 @@ fn a_lock_is_taken_extended_and_given_back_from_a_thread() {
 
 #[test]
 fn nothing_is_asked_before_a_call_is_polled() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let call = client.lock("a", TTL);
     assert_eq!(client.gauges().requests, 0);
     drop(call);
@@ -37,8 +35,7 @@ fn nothing_is_asked_before_a_call_is_polled() {
 
 #[test]
 fn waiter_has_the_lock_when_the_guard_before_it_is_dropped() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let other = client.clone();
     let guard = client.lock("a", TTL).wait().unwrap();
     let waiter = std::thread::spawn(move || other.lock("a", TTL).wait().map(|guard| guard.token()));
@@ -55,8 +52,7 @@ fn auto_extend_outlives_the_ttl_and_its_loss_is_reported() {
 }
 
 fn auto_extend_outlives(ttl: Duration) {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let guard = client.lock("a", LockOptions::new(ttl).auto_extend(60 * SECOND)).wait().unwrap();
     let start = Instant::now();
     let mut first = guard.deadline();
@@ -70,9 +66,7 @@ fn auto_extend_outlives(ttl: Duration) {
     }
     assert!(renewed >= 3, "{renewed} renewals were seen");
     let lost = guard.lost();
-    for node in fleet.iter() {
-        node.command(&["DEL", "a"]);
-    }
+    fleet.command(&["DEL", "a"]);
     assert!(matches!(lost.wait(), Error::Lost { reason: LostReason::Gone, .. }));
     assert!(matches!(guard.check(), Err(Error::Lost { reason: LostReason::Gone, .. })));
     assert!(guard.remaining().is_zero());
@@ -80,8 +74,7 @@ fn auto_extend_outlives(ttl: Duration) {
 
 #[test]
 fn loss_of_a_lock_without_auto_extend_is_reported_too() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let guard = client.lock("a", millis(300)).wait().unwrap();
     let before = guard.deadline().unwrap();
     let error = guard.lost().wait();
@@ -118,8 +111,7 @@ fn a_lock_is_handed_on_by_its_token() {
 
 #[test]
 fn a_closure_runs_under_a_lock_that_is_renewed() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     // The ttl is so long that the renewals go on if the machine stalls for two seconds.
     let ttl = 4 * SECOND;
     let held = client.with_lock("a", ttl, |lease| {
@@ -135,7 +127,7 @@ fn a_closure_runs_under_a_lock_that_is_renewed() {
     assert_eq!(failed.unwrap_err().to_string(), "no", "its own error, of its own type");
     nothing_is_left(&fleet);
     let lost = client.with_lock("a", ttl, |lease| {
-        fleet.iter().for_each(|node| drop(node.command(&["DEL", "a"])));
+        fleet.command(&["DEL", "a"]);
         Ok::<_, Error>(lease.lost().wait())
     });
     assert!(matches!(lost, Err(Error::Lost { reason: LostReason::Gone, .. })), "{lost:?}");
@@ -149,8 +141,7 @@ fn a_closure_runs_under_a_lock_that_is_renewed() {
 
 #[test]
 fn a_client_that_is_closed_gives_everything_back_and_answers_everybody() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let held = client.lock("a", TTL).wait().unwrap();
     let kept = client.lock("b", LockOptions::new(TTL).auto_extend(TTL)).wait().unwrap();
     let lost = kept.lost();
@@ -170,8 +161,7 @@ fn a_client_that_is_closed_gives_everything_back_and_answers_everybody() {
 
 #[test]
 fn the_last_handle_ends_the_driver_and_gives_back_what_is_asked() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let threads = || {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
         tasks

@@ -66,8 +66,7 @@ fn finish<F: Future + Unpin>(future: &mut F, waker: &Waker) -> F::Output {
 
 #[test]
 fn a_waker_may_use_the_client_while_it_is_woken_cloned_or_dropped() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let used = in_time("a waker that uses the client", move || {
         let (other, done) = (client.clone(), Arc::new(AtomicU32::new(0)));
         let count = Arc::clone(&done);
@@ -115,8 +114,7 @@ impl AsRef<[u8]> for UsesTheClient {
 /// The client reads a key of the user's own type only while it is unlocked.
 #[test]
 fn key_of_the_users_own_type_may_use_the_client() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     in_time("a key that uses the client", move || {
         let (key, waker) = (|| UsesTheClient(client.clone()), Waker::noop().clone());
         client.inspect(key()).wait().unwrap();
@@ -143,8 +141,7 @@ fn drops<T: Send + 'static>(it: T) -> Waker {
 
 #[test]
 fn a_waker_may_drop_guards_calls_and_the_client() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     in_time("a waker that drops what is of the client", move || {
         let before = client.gauges();
         let guard = client.lock("b", TTL).wait().unwrap();
@@ -175,8 +172,7 @@ fn a_waker_may_drop_guards_calls_and_the_client() {
 
 #[test]
 fn wakers_that_panic_take_nothing_from_those_after_them() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let held = client.lock("a", TTL).wait().unwrap();
     let mut panicking: Vec<_> = (0..4).map(|_| client.lock("a", TTL)).collect();
     for call in &mut panicking {
@@ -207,8 +203,7 @@ impl AsRef<[u8]> for Panics {
 
 #[test]
 fn key_whose_conversion_panics_breaks_nothing() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (_fleet, client) = fleet_and_client(3);
     let before = client.gauges();
     for _ in 0..3 {
         let waited = catch_unwind(AssertUnwindSafe(|| client.inspect(Panics).wait()));
@@ -301,9 +296,7 @@ fn credentials_that_panic_keep_a_node_away_and_the_driver_goes_on() {
     let waiter = std::thread::spawn(move || other.lock("a", TTL).wait().map(|guard| guard.check()));
     eventually(SOON, "it waits", || client.gauges().calls == 1);
     panics.store(true, Ordering::Relaxed);
-    for node in &fleet {
-        node.command(&["CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES"]);
-    }
+    fleet.command(&["CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES"]);
     eventually(10 * SECOND, "nobody is connected", || {
         client.nodes().iter().all(|&it| it != NodeState::Ready)
     });

@@ -194,8 +194,7 @@ fn check_what_is_left(fleet: &Fleet, client: &SharedClient, before: Gauges, tall
 
 #[test]
 fn futures_are_dropped_anywhere_by_hand() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let (before, tally) = (client.gauges(), Arc::default());
     run_all(cuts(&client, &tally), AT_ONCE);
     check_what_is_left(&fleet, &client, before, &tally);
@@ -267,16 +266,14 @@ fn futures_are_dropped_anywhere_on_a_runtime_of_several_threads() {
 
 /// A call that was woken because its lock is granted.
 fn granted(client: &SharedClient, options: LockOptions) -> Task<impl Future + Unpin + use<>> {
-    let mut task = Task::new(client.lock("a", options));
-    assert!(task.poll().is_pending());
+    let task = Task::pending(client.lock("a", options));
     eventually(10 * SECOND, "it is granted", || task.is_woken());
     task
 }
 
 #[test]
 fn a_grant_that_no_caller_took_is_released() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let before = client.gauges();
     for options in [LockOptions::new(TTL), LockOptions::new(TTL).auto_extend(10 * TTL)] {
         let task = granted(&client, options);
@@ -287,8 +284,7 @@ fn a_grant_that_no_caller_took_is_released() {
     }
     // A caller that waits for the lock gets it.
     let task = granted(&client, LockOptions::new(TTL));
-    let mut next = Task::new(client.lock("a", TTL));
-    assert!(next.poll().is_pending());
+    let mut next = Task::pending(client.lock("a", TTL));
     drop(task);
     eventually(10 * SECOND, "it is granted", || next.is_woken());
     let Poll::Ready(Ok(guard)) = next.poll() else { panic!("it is not granted") };
@@ -299,8 +295,7 @@ fn a_grant_that_no_caller_took_is_released() {
 
 #[test]
 fn a_waiter_that_goes_leaves_its_place_to_the_next() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let before = client.gauges();
     let guard = client.lock("a", TTL).wait().unwrap();
     let mut waiters: Vec<_> = (0..10).map(|_| Task::new(client.lock("a", TTL))).collect();

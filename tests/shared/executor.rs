@@ -66,6 +66,14 @@ impl<F: Future + Unpin> Task<F> {
         Task::with(future, Arc::default())
     }
 
+    /// A task that is not ready at its first poll.
+    #[track_caller]
+    pub fn pending(future: F) -> Task<F> {
+        let mut task = Task::new(future);
+        assert!(task.poll().is_pending());
+        task
+    }
+
     fn with(future: F, bell: Arc<Bell>) -> Task<F> {
         // The first poll needs no wake-up.
         let wakes = Arc::new(Counted { woken: AtomicU32::new(1), bell });

@@ -33,11 +33,17 @@ fn is_lost(ended: Poll<Result<Duration, Error>>, why: LostReason) {
     assert_eq!(reason, why);
 }
 
+/// Runs a test on a client of three nodes, with a ttl that is longer after each stall.
+fn with_short_ttl(test: impl Fn(&SharedClient, Duration)) {
+    despite_stalls(STALL, |times| {
+        let fleet = Fleet::start(3);
+        test(&client(&fleet), times * SHORT);
+    });
+}
+
 #[test]
 fn expiring_is_ready_a_third_of_the_ttl_before_the_end_and_again_after_an_extend() {
-    despite_stalls(STALL, |times| {
-        let (fleet, ttl) = (Fleet::start(3), times * SHORT);
-        let client = client(&fleet);
+    with_short_ttl(|client, ttl| {
         let mut guard = client.lock("a", ttl).wait().unwrap();
         let before = client.gauges();
         assert!(!guard.is_expiring());
@@ -60,19 +66,16 @@ fn expiring_is_ready_a_third_of_the_ttl_before_the_end_and_again_after_an_extend
         assert!(before.calls <= 1);
         let mut idle = before;
         (idle.records, idle.timers) = (0, before.timers - 1);
-        nothing_is_open(&client, idle);
+        nothing_is_open(client, idle);
     });
 }
 
 #[test]
 fn expiring_never_comes_for_a_lock_that_is_renewed_in_time() {
-    despite_stalls(STALL, |times| {
-        let (fleet, ttl) = (Fleet::start(3), times * SHORT);
-        let client = client(&fleet);
+    with_short_ttl(|client, ttl| {
         let kept = LockOptions::new(ttl).auto_extend(600 * SECOND);
         let guard = client.lock("a", kept).wait().unwrap();
-        let mut expiring = Task::new(guard.expiring());
-        assert!(expiring.poll().is_pending());
+        let expiring = Task::pending(guard.expiring());
         let (mut deadline, mut renewed) = (guard.deadline(), 0);
         while renewed < 6 {
             assert!(!expiring.is_woken() && !guard.is_expiring(), "after {renewed} renewals");
@@ -106,9 +109,7 @@ fn expiring_comes_while_a_renewal_fails_and_a_later_one_takes_it_back() {
 
 #[test]
 fn expiring_comes_at_the_bound_of_a_renewal() {
-    despite_stalls(STALL, |times| {
-        let (fleet, ttl) = (Fleet::start(3), times * SHORT);
-        let client = client(&fleet);
+    with_short_ttl(|client, ttl| {
         let kept = LockOptions::new(ttl).auto_extend(AutoExtend::extensions(1));
         let guard = client.lock("a", kept).wait().unwrap();
         let first = guard.deadline();
@@ -120,12 +121,9 @@ fn expiring_comes_at_the_bound_of_a_renewal() {
 /// The future of a warning is not ready because of a deadline that is not in force any more.
 #[test]
 fn expiring_that_is_woken_and_not_polled_waits_for_the_next_warning_after_an_extend() {
-    despite_stalls(STALL, |times| {
-        let (fleet, ttl) = (Fleet::start(3), times * SHORT);
-        let client = client(&fleet);
+    with_short_ttl(|client, ttl| {
         let mut guard = client.lock("a", ttl).wait().unwrap();
-        let mut expiring = Task::new(guard.expiring());
-        assert!(expiring.poll().is_pending());
+        let mut expiring = Task::pending(guard.expiring());
         eventually(ttl, "it is woken", || expiring.is_woken());
         guard.extend(ttl).wait().unwrap();
         assert!(expiring.poll().is_pending() && !expiring.is_woken());
@@ -137,9 +135,7 @@ fn expiring_that_is_woken_and_not_polled_waits_for_the_next_warning_after_an_ext
 
 #[test]
 fn expiring_is_ready_at_once_for_the_first_caller_that_comes_late() {
-    despite_stalls(STALL, |times| {
-        let (fleet, ttl) = (Fleet::start(3), times * SHORT);
-        let client = client(&fleet);
+    with_short_ttl(|client, ttl| {
         let guard = client.lock("a", ttl).wait().unwrap();
         eventually(ttl, "it is late", || guard.remaining() < ttl / 4);
         assert!(!guard.is_expiring(), "no caller asked for a warning");
@@ -152,11 +148,9 @@ fn expiring_is_ready_at_once_for_the_first_caller_that_comes_late() {
 
 #[test]
 fn expiring_leaves_nothing_when_it_is_dropped() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let mut guard = client.lock("a", TTL).wait().unwrap();
-    let mut stays = Task::new(guard.expiring());
-    assert!(stays.poll().is_pending());
+    let mut stays = Task::pending(guard.expiring());
     for _ in 0..100 {
         let mut expiring = Task::new(guard.expiring());
         assert!(expiring.poll().is_pending() && expiring.poll().is_pending());
@@ -175,17 +169,15 @@ fn expiring_leaves_nothing_when_it_is_dropped() {
 
 #[test]
 fn expiring_returns_why_the_lock_is_over_before_its_warning() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let held = ["lost", "released", "given", "closed"].map(|key| {
         let guard = client.lock(key, TTL).wait().unwrap();
-        let mut expiring = Task::new(guard.expiring());
-        assert!(expiring.poll().is_pending());
+        let expiring = Task::pending(guard.expiring());
         (guard, expiring)
     });
     let [lost, released, given, closed] = held;
     eventually(SOON, "it is registered everywhere", || client.gauges().unanswered == 0);
-    fleet.iter().for_each(|node| drop(node.command(&["DEL", "lost"])));
+    fleet.command(&["DEL", "lost"]);
     let (_gone, mut lost) = lost;
     eventually(TTL / 2, "it is woken", || lost.is_woken());
     is_lost(lost.poll(), LostReason::Gone);
@@ -209,16 +201,12 @@ fn expiring_returns_why_the_lock_is_over_before_its_warning() {
 /// A lock whose caller awaits its end alone has no warning, so it wakes its driver once.
 #[test]
 fn expiring_that_is_not_awaited_leaves_a_waiter_for_the_end_alone() {
-    despite_stalls(STALL, |times| {
-        let (fleet, ttl) = (Fleet::start(3), times * SHORT);
-        let client = client(&fleet);
+    with_short_ttl(|client, ttl| {
         let guard = client.lock("a", ttl).wait().unwrap();
         let before = client.gauges().timers;
-        let mut lost = Task::new(guard.lost());
-        assert!(lost.poll().is_pending());
+        let mut lost = Task::pending(guard.lost());
         assert_eq!(client.gauges().timers, before, "a timer of a warning");
-        let mut expiring = Task::new(guard.expiring());
-        assert!(expiring.poll().is_pending());
+        let expiring = Task::pending(guard.expiring());
         assert_eq!(client.gauges().timers, before + 1);
         eventually(ttl, "it is woken", || expiring.is_woken());
         assert!(!lost.is_woken() && lost.poll().is_pending());

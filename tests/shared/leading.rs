@@ -68,8 +68,7 @@ fn futures_are_served_while_the_poller_is_free_and_while_a_thread_leads() {
     in_time("a future beside a leader", move || {
         for number in 0..50 {
             lead_next(&client);
-            let mut call = Task::new(client.lock("future", 60 * SECOND));
-            assert!(call.poll().is_pending());
+            let call = Task::pending(client.lock("future", 60 * SECOND));
             eventually(10 * SECOND, "the driver serves it", || call.is_woken());
             drop(call);
             // This thread leads for longer than a nap of the driver.
@@ -79,11 +78,9 @@ fn futures_are_served_while_the_poller_is_free_and_while_a_thread_leads() {
                 let leader = scope.spawn(|| client.lock("held", waits_for(HOUR)).wait());
                 calls(&client, 1);
                 std::thread::sleep(millis(number % 8));
-                let mut call = Task::new(client.lock("future", 60 * SECOND));
-                assert!(call.poll().is_pending());
+                let call = Task::pending(client.lock("future", 60 * SECOND));
                 eventually(10 * SECOND, "the leader serves it", || call.is_woken());
-                let mut last = Task::new(client.lock("held", waits_for(HOUR)));
-                assert!(last.poll().is_pending());
+                let last = Task::pending(client.lock("held", waits_for(HOUR)));
                 drop(held);
                 leader.join().unwrap().expect("it is free").release().wait().unwrap();
                 eventually(10 * SECOND, "the driver goes on", || last.is_woken());
@@ -153,8 +150,7 @@ fn loss_is_reported_in_time(ttl: Duration) {
         for leads in [false, true] {
             let guard = client.lock("lost", ttl).wait().unwrap();
             let deadline = guard.deadline().expect("it is held");
-            let mut lost = Task::new(guard.lost());
-            assert!(lost.poll().is_pending());
+            let lost = Task::pending(guard.lost());
             let (timer, mut plain) = (PlainTimer::start(), Duration::ZERO);
             std::thread::scope(|scope| {
                 if leads {

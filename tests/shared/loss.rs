@@ -9,23 +9,15 @@ use super::*;
 use executor::Task;
 use redlatch::{AutoExtend, ClosedReason, Error, LockOptions, LostReason};
 
-fn delete_everywhere(fleet: &Fleet, key: &str) {
-    for node in fleet {
-        node.command(&["DEL", key]);
-    }
-}
-
 #[test]
 fn a_loss_that_an_extend_finds_is_seen_though_nobody_waits_for_the_extend() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let before = client.gauges();
     for is_dropped in [true, false] {
         let mut guard = client.lock("a", TTL).wait().unwrap();
         let lease = guard.watcher();
-        delete_everywhere(&fleet, "a");
-        let mut extend = Task::new(guard.extend(TTL));
-        assert!(extend.poll().is_pending());
+        fleet.command(&["DEL", "a"]);
+        let extend = Task::pending(guard.extend(TTL));
         let mut unpolled = None;
         if is_dropped {
             drop(extend);
@@ -44,21 +36,18 @@ fn a_loss_that_an_extend_finds_is_seen_though_nobody_waits_for_the_extend() {
 
 #[test]
 fn an_extend_that_is_dropped_goes_on_and_the_next_takes_its_place() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let before = client.gauges();
     let mut guard = client.lock("a", TTL).wait().unwrap();
     for factor in 2..20 {
-        let mut dropped = Task::new(guard.extend(factor * TTL / 4));
-        assert!(dropped.poll().is_pending());
+        let dropped = Task::pending(guard.extend(factor * TTL / 4));
         drop(dropped);
         let mut extend = Task::new(guard.extend(TTL));
         if factor % 2 == 0 {
             assert!(extend.poll().is_pending(), "the one before is taken back");
         }
     }
-    let mut dropped = Task::new(guard.extend(6 * TTL));
-    assert!(dropped.poll().is_pending());
+    let dropped = Task::pending(guard.extend(6 * TTL));
     drop(dropped);
     eventually(SOON, "it is prolonged", || guard.remaining() > 5 * TTL);
     drop(guard);
@@ -68,13 +57,11 @@ fn an_extend_that_is_dropped_goes_on_and_the_next_takes_its_place() {
 
 #[test]
 fn an_extend_that_cannot_be_changes_nothing_of_the_one_before() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let mut guard = client.lock("a", TTL).wait().unwrap();
-    delete_everywhere(&fleet, "a");
+    fleet.command(&["DEL", "a"]);
     fleet.iter().for_each(|node| node.stop());
-    let mut dropped = Task::new(guard.extend(TTL));
-    assert!(dropped.poll().is_pending());
+    let dropped = Task::pending(guard.extend(TTL));
     drop(dropped);
     assert!(matches!(guard.extend(Duration::ZERO).wait(), Err(Error::Config(_))));
     fleet.iter().for_each(|node| node.cont());
@@ -84,11 +71,9 @@ fn an_extend_that_cannot_be_changes_nothing_of_the_one_before() {
 
 #[test]
 fn a_watcher_of_a_lock_leaves_nothing_when_it_is_dropped() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (_fleet, client) = fleet_and_client(3);
     let guard = client.lock("a", LockOptions::new(TTL).auto_extend(10 * TTL)).wait().unwrap();
-    let mut stays = Task::new(guard.lost());
-    assert!(stays.poll().is_pending());
+    let mut stays = Task::pending(guard.lost());
     for _ in 0..100 {
         let mut lost = Task::new(guard.lost());
         assert!(lost.poll().is_pending() && lost.poll().is_pending());
@@ -102,8 +87,7 @@ fn a_watcher_of_a_lock_leaves_nothing_when_it_is_dropped() {
 
 #[test]
 fn loss_waiter_does_not_change_the_auto_extension() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (_fleet, client) = fleet_and_client(3);
     let ttl = 12 * SECOND;
     let mut guards = Vec::new();
     let stop = Arc::new(AtomicBool::new(false));
@@ -149,12 +133,10 @@ fn loss_waiter_does_not_change_the_auto_extension() {
 
 #[test]
 fn a_call_of_close_leaves_nothing_when_it_is_dropped() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let held = client.lock("a", TTL).wait().unwrap();
     fleet[0].stop();
-    let mut stays = Task::new(client.close(600 * SECOND));
-    assert!(stays.poll().is_pending());
+    let mut stays = Task::pending(client.close(600 * SECOND));
     let mut moves = client.close(600 * SECOND);
     for _ in 0..100 {
         // Another task polls it each time.
@@ -162,12 +144,10 @@ fn a_call_of_close_leaves_nothing_when_it_is_dropped() {
         assert!(task.poll().is_pending() && task.poll().is_pending());
         let former = Arc::clone(&task.wakes);
         drop(task);
-        let mut task = Task::new(&mut moves);
-        assert!(task.poll().is_pending());
+        let _task = Task::pending(&mut moves);
         assert_eq!(Arc::strong_count(&former), 1, "its waker is kept");
     }
-    let mut goes = Task::new(client.close(600 * SECOND));
-    assert!(goes.poll().is_pending());
+    let goes = Task::pending(client.close(600 * SECOND));
     let wakes = Arc::clone(&goes.wakes);
     drop(goes);
     assert_eq!(Arc::strong_count(&wakes), 1, "its waker is kept");
@@ -179,12 +159,10 @@ fn a_call_of_close_leaves_nothing_when_it_is_dropped() {
 
 #[test]
 fn close_of_several_callers_ends_at_the_shortest_timeout() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let held = client.lock("a", TTL).wait().unwrap();
     fleet[0].stop();
-    let mut patient = Task::new(client.close(600 * SECOND));
-    assert!(patient.poll().is_pending());
+    let mut patient = Task::pending(client.close(600 * SECOND));
     let left = in_time("a close of 100 ms", move || client.close(millis(100)).wait());
     assert_eq!(left, 1);
     eventually(SOON, "the other is woken", || patient.is_woken());
@@ -195,8 +173,7 @@ fn close_of_several_callers_ends_at_the_shortest_timeout() {
 
 #[test]
 fn client_that_closes_refuses_new_requests() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let held = client.lock("a", TTL).wait().unwrap();
     fleet[0].stop();
     let mut closing = Task::new(client.close(600 * SECOND));
@@ -214,8 +191,7 @@ fn client_that_closes_refuses_new_requests() {
 
 #[test]
 fn a_watcher_of_a_lock_is_woken_by_the_end_of_its_client() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (_fleet, client) = fleet_and_client(3);
     let kept = LockOptions::new(TTL).auto_extend(10 * TTL);
     let guards = [("a", kept), ("b", LockOptions::new(TTL))]
         .map(|(key, options)| client.lock(key, options).wait().unwrap());
@@ -242,8 +218,7 @@ fn a_loss_that_comes_after_a_refusal_is_seen_though_nobody_waits_for_it() {
         fleet[1].command(&["DEL", "a"]);
         fleet[1].stop();
         if is_dropped {
-            let mut extend = Task::new(guard.extend(TTL));
-            assert!(extend.poll().is_pending());
+            let _extend = Task::pending(guard.extend(TTL));
         } else {
             assert!(matches!(guard.extend(TTL).wait(), Err(Error::Config(_))));
         }
@@ -256,8 +231,7 @@ fn a_loss_that_comes_after_a_refusal_is_seen_though_nobody_waits_for_it() {
 
 #[test]
 fn loss_of_a_lock_without_auto_extend_has_its_reason_with_and_without_a_waiter() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let before = client.gauges();
     // A ttl of 9 ms is too short for renewals.
     for ttl in [millis(9), millis(400)] {
@@ -284,14 +258,12 @@ fn loss_of_a_lock_without_auto_extend_has_its_reason_with_and_without_a_waiter()
 
 #[test]
 fn loss_of_a_lock_without_auto_extend_is_noticed_at_once_during_a_wait_for_it() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let before = client.gauges();
     let guard = client.lock("a", TTL).wait().unwrap();
-    let mut lost = Task::new(guard.lost());
-    assert!(lost.poll().is_pending());
+    let mut lost = Task::pending(guard.lost());
     eventually(SOON, "it is registered everywhere", || client.gauges().unanswered == 0);
-    delete_everywhere(&fleet, "a");
+    fleet.command(&["DEL", "a"]);
     eventually(TTL / 2, "it is woken", || lost.is_woken());
     let Poll::Ready(Error::Lost { reason: LostReason::Gone, report }) = lost.poll() else {
         panic!("it is lost")
@@ -303,8 +275,7 @@ fn loss_of_a_lock_without_auto_extend_is_noticed_at_once_during_a_wait_for_it() 
 
 #[test]
 fn loss_of_one_lock_is_not_that_of_the_next_one_in_its_place() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     for number in 0..200 {
         let short = client.try_lock(format!("short:{number}"), millis(8)).wait();
         let next = short.map(|short| {

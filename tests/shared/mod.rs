@@ -37,6 +37,12 @@ fn client(fleet: &Fleet) -> SharedClient {
     ready::shared(config(fleet))
 }
 
+fn fleet_and_client(nodes: usize) -> (Fleet, SharedClient) {
+    let fleet = Fleet::start(nodes);
+    let client = client(&fleet);
+    (fleet, client)
+}
+
 /// Waits until every node holds this token at the key: a call returns when a majority does.
 #[track_caller]
 fn all_hold(fleet: &Fleet, key: &str, token: &LockToken) {

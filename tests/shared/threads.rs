@@ -159,8 +159,7 @@ fn of_the_threads_of_two_clients_no_two_hold_a_key() {
 
 #[test]
 fn handles_come_and_go_while_others_wait() {
-    let fleet = Fleet::start(3);
-    let client = client(&fleet);
+    let (fleet, client) = fleet_and_client(3);
     let held = client.lock("a", TTL).wait().unwrap();
     let waiters: Vec<_> = (0..8)
         .map(|_| {

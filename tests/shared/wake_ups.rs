@@ -73,8 +73,7 @@ fn first_call_after_connect_is_answered_though_nothing_else_happens() {
 
 /// A future that is polled, and dropped at once, when it is woken, or when it has its lock.
 fn future(client: &SharedClient, name: usize, dice: &mut Dice) {
-    let mut call = Task::new(client.lock(format!("future {name}"), 60 * SECOND));
-    assert!(call.poll().is_pending());
+    let mut call = Task::pending(client.lock(format!("future {name}"), 60 * SECOND));
     let fate = dice.roll(3);
     while fate > 0 && !call.is_woken() {
         std::thread::yield_now();

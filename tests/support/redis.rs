@@ -92,6 +92,15 @@ impl Fleet {
         self.nodes.len()
     }
 
+    /// Sends a command to every node. No node may answer an error.
+    #[track_caller]
+    pub fn command(&self, arguments: &[&str]) {
+        for node in self.iter() {
+            let reply = node.command(arguments);
+            assert!(!matches!(reply, Value::Error(_)), "{arguments:?}: {reply:?}");
+        }
+    }
+
     pub fn iter(&self) -> std::slice::Iter<'_, Node> {
         self.nodes.iter()
     }

@@ -102,7 +102,7 @@ fn plain_clients_beside_a_line() {
         }
         let_pass(MOMENTS[0]);
         for process in &mut processes {
-            process.tell(&format!("contend-in-line a {TTL_MILLIS} {line_ends} {}", path.display()));
+            process.tell(&format!("contend a {TTL_MILLIS} {line_ends} {}", path.display()));
         }
     });
     for process in &mut processes {

@@ -38,17 +38,7 @@ pub struct Hold {
 }
 
 #[test]
-fn many_processes_share_a_key_while_nodes_come_and_go() {
-    share_a_key(|_| "contend");
-}
-
-#[test]
 fn waiters_share_a_key_while_nodes_come_and_go() {
-    share_a_key(|_| "contend-in-line");
-}
-
-/// `word`: the order for each process, by its number.
-fn share_a_key(word: impl Fn(usize) -> &'static str) {
     let fleet = Fleet::with(3, &["--appendonly", "yes", "--appendfsync", "no"]);
     let seconds = std::env::var(SECONDS).ok().and_then(|text| text.parse().ok());
     let length = Duration::from_secs(seconds.unwrap_or(SECONDS_UNLESS_TOLD));
@@ -59,9 +49,8 @@ fn share_a_key(word: impl Fn(usize) -> &'static str) {
     processes.iter_mut().for_each(Process::wait_ready);
     let begin = now();
     let end = begin + length.as_nanos() as u64;
-    for (number, process) in processes.iter_mut().enumerate() {
-        let word = word(number);
-        process.tell(&format!("{word} a {} {} {}", HELD.as_millis(), u64::MAX, file.display()));
+    for process in &mut processes {
+        process.tell(&format!("contend a {} {} {}", HELD.as_millis(), u64::MAX, file.display()));
     }
     let troubles = trouble(&fleet, end);
     // On a busy machine the processes have had few turns by now.

@@ -73,7 +73,7 @@ fn waiter_whose_notifications_are_lost_asks_by_itself() {
     let lossy: Vec<Proxy> = fleet.iter().take(2).map(|node| Proxy::start(node.address())).collect();
     lossy.iter().for_each(Proxy::lose_pushes);
     let urls = lossy.iter().map(Proxy::url).chain(fleet.iter().skip(2).map(Node::url));
-    fleet.iter().for_each(|node| drop(node.command(&["DEL", "a"])));
+    fleet.command(&["DEL", "a"]);
     let timer = PlainTimer::start();
     let took = hand_overs(&urls.collect::<Vec<_>>(), ROUNDS, |_| {});
     assert!(median(&took) < timer.limit(TOLD) && longest(&took) < LOOKED_BY, "{took:?}");
@@ -102,7 +102,7 @@ fn a_waiter_whose_connections_are_ended_registers_again() {
     let took = hand_overs(&fleet.urls(), ROUNDS / 2, end_all);
     assert!(longest(&took) < LOOKED_BY, "{took:?}");
     // Now the nodes end the waiter's connections one by one, one before each hand-over.
-    fleet.iter().for_each(|node| drop(node.command(&["DEL", "a"])));
+    fleet.command(&["DEL", "a"]);
     let mut turn = 0;
     let end_one = |waiter: &Process| {
         turn = (turn + 1) % fleet.len();

@@ -7,7 +7,6 @@ use std::sync::Mutex;
 
 use redlatch::Client;
 
-use super::crowd::{holds_in, no_two_at_one_time};
 use super::process::Process;
 use super::*;
 
@@ -64,11 +63,11 @@ pub fn three(fleet: &Fleet, ttl: Duration) -> [Process; 3] {
     let mut all = [0; 3].map(|_| Process::start(&fleet.urls()));
     // The first process waits in line behind another program's key, so its release hands the key
     // over.
-    fleet.iter().for_each(|node| drop(node.command(&["SET", "a", "other", "PX", "200"])));
-    all[0].ask_in_line("a", ttl);
+    fleet.command(&["SET", "a", "other", "PX", "200"]);
+    all[0].ask("a", ttl);
     all[0].had();
     for (number, process) in all.iter_mut().enumerate().skip(1) {
-        process.ask_in_line("a", TTL);
+        process.ask("a", TTL);
         wait_for_line(fleet, number);
     }
     all
@@ -133,7 +132,7 @@ fn node_that_is_stopped_or_forgets_costs_waiters_in_line_no_turn() {
     let released = holder.release();
     let had = successor.had();
     println!("stopped: {:?}", Duration::from_nanos(had.have - released));
-    holder.ask_in_line("a", TTL);
+    holder.ask("a", TTL);
     fleet[4].cont();
     fleet[3].kill();
     fleet[3].restart();
@@ -164,36 +163,6 @@ fn line_and_locks_with_similar_names_do_not_collide() {
         assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
     }
     nothing_is_left(&fleet);
-}
-
-#[test]
-fn waiters_follow_a_plain_holder_and_plain_clients_never_hold_beside_them() {
-    despite_stalls(millis(500), |times| line_and_plain_take_turns(times * 2 * SECOND));
-}
-
-fn line_and_plain_take_turns(length: Duration) {
-    let fleet = Fleet::start(3);
-    let file = fleet[0].directory().join("holds");
-    std::fs::write(&file, "").expect("the fleet's directory can be written");
-    let mut processes: Vec<Process> = (0..8).map(|_| Process::begin(&fleet.urls())).collect();
-    processes.iter_mut().for_each(Process::wait_ready);
-    let end = now() + length.as_nanos() as u64;
-    for (number, process) in processes.iter_mut().enumerate() {
-        let word = if number < 3 { "contend" } else { "contend-in-line" };
-        process.tell(&format!("{word} a 300 {end} {}", file.display()));
-    }
-    for process in &mut processes {
-        assert_eq!(process.answer(), "done");
-    }
-    let holds = holds_in(&file);
-    no_two_at_one_time(&holds);
-    let held = holds.iter().filter(|hold| hold.from > 0).count();
-    println!("{held} holds");
-    assert!(held > 20);
-    drop(processes);
-    eventually(15 * SECOND, "what is left ends with its ttl", || {
-        fleet.keys_everywhere().is_empty()
-    });
 }
 
 /// Lets a waiter be handed the key, and returns how often it claimed it.

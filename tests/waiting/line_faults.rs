@@ -68,9 +68,9 @@ fn start(fleet: &Fleet) -> Process {
 /// The first process waits behind another program's key, so its release hands the key over. The
 /// others wait in line, the successor with this ttl.
 fn stand_in_line(fleet: &Fleet, all: [&mut Process; 3], ttl: Duration) {
-    fleet.iter().for_each(|node| drop(node.command(&["SET", "a", "other", "PX", "50"])));
+    fleet.command(&["SET", "a", "other", "PX", "50"]);
     for (number, process) in all.into_iter().enumerate() {
-        process.ask_in_line("a", if number == 1 { ttl } else { TTL });
+        process.ask("a", if number == 1 { ttl } else { TTL });
         match number {
             0 => drop(process.had()),
             _ => wait_for_line(fleet, number),
@@ -155,7 +155,7 @@ fn waiters_share_a_key_while_the_nodes_end_their_connections() {
     processes.iter_mut().for_each(Process::wait_ready);
     let end = now() + (3 * SECOND).as_nanos() as u64;
     for process in &mut processes {
-        process.tell(&format!("contend-in-line a 300 {end} {}", file.display()));
+        process.tell(&format!("contend a 300 {end} {}", file.display()));
     }
     let mut dice = Dice::printed(now());
     let mut ended = 0;
@@ -186,7 +186,7 @@ fn waiters_in_lines_that_differ_are_all_served_one_after_the_other() {
     let fleet = Fleet::start(5);
     let [mut holder, mut second, mut third] = three(&fleet, TTL);
     let mut fourth = Process::start(&fleet.urls());
-    fourth.ask_in_line("a", TTL);
+    fourth.ask("a", TTL);
     wait_for_line(&fleet, 3);
     for (number, node) in fleet.iter().enumerate() {
         let members = node.command(&["ZRANGE", "redlatch:line:{a}", "0", "-1"]).text_items();

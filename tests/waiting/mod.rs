@@ -31,11 +31,7 @@ const TTL: Duration = Duration::from_secs(30);
 const LOOKED_BY: Duration = Duration::from_secs(5);
 
 /// The guard is off because these servers are seconds old. They granted no lock before.
-fn config<I>(urls: I) -> Config
-where
-    I: IntoIterator,
-    I::Item: AsRef<str>,
-{
+fn config(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Config {
     Config::new(urls).expect("good addresses").restart_guard(RestartGuard::Off)
 }
 

@@ -1,32 +1,23 @@
 //! A client in a process of its own: this test binary, started once more, which reads its orders
 //! line by line.
 //!
-//! Its lines come among the output of the test harness, so they begin with a mark. The hazard is a
-//! parent that dies: the process ends when its input does.
+//! The hazard is a parent that dies: the process ends when its input does.
 
 use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader, Read, Write, stdin};
+use std::io::{BufRead, Write, stdin};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use redlatch::{Client, Error, Guard};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
-use crate::support::again;
-
-/// Begins every line to the parent.
-const MARK: &str = "@ ";
+use crate::support::again::{self, say};
 
 /// The variable with the ttl of keys that are handed over to the process, in milliseconds.
 const HAND_OVER: &str = "REDLATCH_TEST_HAND_OVER";
 
 /// The parent's end of the process.
-pub struct Process {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
+pub struct Process(again::Process);
 
 /// A lock that a process has: since when, and its deadline, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +38,11 @@ impl Process {
     /// Starts a process, which reports when its nodes are ready.
     #[track_caller]
     pub fn begin(urls: &[String]) -> Process {
-        Process::spawn(again::command(module_path!(), "in_a_process_of_its_own", urls))
+        Process(again::Process::start(again::command(
+            module_path!(),
+            "in_a_process_of_its_own",
+            urls,
+        )))
     }
 
     /// Starts a process with this ttl of keys that are handed over to it, and waits until it is
@@ -56,17 +51,9 @@ impl Process {
     pub fn start_with_hand_over(urls: &[String], ttl: Duration) -> Process {
         let mut command = again::command(module_path!(), "in_a_process_of_its_own", urls);
         command.env(HAND_OVER, ttl.as_millis().to_string());
-        let mut process = Process::spawn(command);
+        let mut process = Process(again::Process::start(command));
         process.wait_ready();
         process
-    }
-
-    fn spawn(mut command: Command) -> Process {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("it can be started again");
-        let input = child.stdin.take().expect("it was asked for");
-        let output = BufReader::new(child.stdout.take().expect("it was asked for"));
-        Process { child, input, output }
     }
 
     #[track_caller]
@@ -85,12 +72,6 @@ impl Process {
     #[track_caller]
     pub fn ask(&mut self, key: &str, ttl: Duration) {
         self.tell(&format!("lock {key} {}", ttl.as_millis()));
-    }
-
-    /// Tells the process to acquire the lock, waiting in line.
-    #[track_caller]
-    pub fn ask_in_line(&mut self, key: &str, ttl: Duration) {
-        self.tell(&format!("wait {key} {}", ttl.as_millis()));
     }
 
     /// Waits for the lock that the process was told to acquire.
@@ -117,9 +98,7 @@ impl Process {
 
     /// The lock that the process had got before it was killed, if any.
     pub fn had_in_life(&mut self) -> Option<Had> {
-        let mut text = String::new();
-        self.output.read_to_string(&mut text).expect("a pipe can be read");
-        text.lines().rev().filter_map(|line| line.split_once(MARK)).find_map(|(_, line)| read(line))
+        self.0.last_lines().iter().rev().find_map(|line| read(line))
     }
 
     /// Tells the process to keep its lock until it is killed.
@@ -131,26 +110,19 @@ impl Process {
 
     #[track_caller]
     pub fn tell(&mut self, line: &str) {
-        writeln!(self.input, "{line}").expect("the process listens");
+        self.0.tell(line);
     }
 
     /// The next line from the process.
     #[track_caller]
     pub fn answer(&mut self) -> String {
-        loop {
-            let mut line = String::new();
-            let length = self.output.read_line(&mut line).expect("a pipe can be read");
-            assert!(length > 0, "the process ended");
-            if let Some((_, said)) = line.trim_end().split_once(MARK) {
-                return said.to_owned();
-            }
-        }
+        self.0.answer()
     }
 
     /// Makes a node end its connections to the process.
     #[track_caller]
     pub fn end_connection(&self, node: &Node) {
-        let name = format!(" name={} ", name_of(self.child.id()));
+        let name = format!(" name={} ", name_of(self.0.child.id()));
         for line in node.client_list().iter().filter(|line| line.contains(&name)) {
             let id = line.split(' ').next().and_then(|word| word.strip_prefix("id="));
             node.command(&["CLIENT", "KILL", "ID", id.expect("each line begins with it")]);
@@ -160,7 +132,7 @@ impl Process {
     /// SIGSTOP: the process does nothing until it is continued.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
-        let stat = format!("/proc/{}/stat", self.child.id());
+        let stat = format!("/proc/{}/stat", self.0.child.id());
         eventually(SOON, "the process is stopped", || {
             let stat = std::fs::read_to_string(&stat).unwrap_or_default();
             stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
@@ -173,20 +145,13 @@ impl Process {
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        let pid = i32::try_from(self.0.child.id()).ok().and_then(Pid::from_raw);
         kill_process(pid.expect("a child's pid is positive"), signal).expect("it is a child");
     }
 
     /// SIGKILL, and waits until the process is gone.
     pub fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.kill();
+        self.0.kill();
     }
 }
 
@@ -219,7 +184,6 @@ fn in_a_process_of_its_own() {
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
             ["lock", key, ttl] => held = wait_for(&client, key, options(ttl)),
-            ["wait", key, ttl] => held = wait_for(&client, key, options(ttl)),
             ["release"] => {
                 let guard: Guard<'_> = held.take().expect("it is held");
                 let moment = now();
@@ -233,17 +197,9 @@ fn in_a_process_of_its_own() {
                 contend(&client, key, options(ttl), number(end), file);
                 say("done");
             }
-            ["contend-in-line", key, ttl, end, file] => {
-                contend(&client, key, options(ttl), number(end), file);
-                say("done");
-            }
             _ => panic!("what is {line}?"),
         }
     }
-}
-
-fn say(line: &str) {
-    println!("{MARK}{line}");
 }
 
 fn number(word: &str) -> u64 {

@@ -74,7 +74,7 @@ fn holder_keeps_its_lock_while_others_repeat_the_message_by_which_it_got_it() {
 fn message_of_one_node_that_others_repeat_is_one_vote() {
     let fleet = Fleet::start(3);
     let mut listener = Listener::start(&fleet[0]);
-    fleet.iter().for_each(|node| drop(node.command(&["SET", "a", "other", "PX", "60000"])));
+    fleet.command(&["SET", "a", "other", "PX", "60000"]);
     let mut waiter = Loop::ready(line_config(&fleet));
     let op = waiter.engine.acquire("a", waiting(), 0).expect("there is room");
     waiter.turn_until("it stands in line", |_| {
@@ -94,7 +94,7 @@ fn message_of_one_node_that_others_repeat_is_one_vote() {
     );
     assert!(waiter.engine.stats().messages_ignored >= 2);
     waiter.engine.cancel(op);
-    fleet.iter().for_each(|node| drop(node.command(&["DEL", "a"])));
+    fleet.command(&["DEL", "a"]);
     waiter.turn_until("nothing is left", |_| fleet.keys_everywhere().is_empty());
 }
 
@@ -128,7 +128,7 @@ fn monitoring_tools_that_listen_to_everything_make_no_dead_waiter_look_alive() {
 fn order_in_which_clients_list_the_nodes_does_not_matter() {
     const WAITERS: usize = 5;
     let fleet = Fleet::start(5);
-    fleet.iter().for_each(|node| drop(node.command(&["SET", "a", "other"])));
+    fleet.command(&["SET", "a", "other"]);
     let wait = |number: usize| {
         let mut urls = fleet.urls();
         urls.rotate_left(number);
@@ -213,7 +213,7 @@ fn malformed_members_of_a_line_are_removed() {
         }
     }
     let mut waiter = Loop::ready(line_config(&fleet));
-    fleet.iter().for_each(|node| drop(node.command(&["SET", "a", "other", "PX", "300"])));
+    fleet.command(&["SET", "a", "other", "PX", "300"]);
     let lock = waiter.lock_in_line("a");
     let stats = waiter.engine.stats();
     assert_eq!(stats.handed_over, 1, "no node refused the join");

@@ -266,9 +266,7 @@ fn owner_is_the_host_and_the_process_unless_given_and_shown_to_others() {
     holder.wait().expect("it is our child");
 
     // The value of another program is shown as it is, without an owner.
-    for node in &fleet {
-        assert!(node.command(&["SET", "other", "host:1 x"]).is_ok());
-    }
+    fleet.command(&["SET", "other", "host:1 x"]);
     let denied = run_on(&fleet, &["acquire", "-n", "--json", "other"]).with_code(75).json();
     assert_eq!((&denied["holder"], &denied["owner"]), (&"host:1 x".into(), &Value::Null));
     assert_eq!(denied["remaining_ms"], Value::Null);

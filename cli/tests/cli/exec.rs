@@ -15,6 +15,12 @@ impl Desk {
         Desk(place)
     }
 
+    pub fn with_fleet(nodes: usize) -> (Fleet, Desk) {
+        let fleet = Fleet::start(nodes);
+        let desk = Desk::on(&fleet);
+        (fleet, desk)
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
@@ -93,8 +99,7 @@ pub fn names(events: &[Value]) -> Vec<&str> {
 
 #[test]
 fn exec_returns_the_code_of_cmd_or_128_and_its_signal() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill $$", 143)] {
         let ended = run(&mut exec(&fleet, &desk, &[], &format!("echo out; {script}")));
         let ended = ended.with_code(code);
@@ -105,8 +110,7 @@ fn exec_returns_the_code_of_cmd_or_128_and_its_signal() {
 
 #[test]
 fn a_cmd_that_is_not_there_or_cannot_be_run_is_found_before_anything_is_sent() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     desk.put("plain");
     let script = desk.path("script");
     std::fs::write(&script, "#!/no/such/interpreter\n").expect("the desk can be written");
@@ -149,8 +153,7 @@ fn make_executable(path: &Path) {
 
 #[test]
 fn two_execs_of_one_key_run_their_commands_one_after_the_other() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let first = "echo first >> log; until [ -e go ]; do sleep 0.01; done; echo end >> log; exit 3";
     let first = Running::start(&mut exec(&fleet, &desk, &[], first));
     desk.wait_for("log");
@@ -181,8 +184,7 @@ fn two_execs_of_one_key_run_their_commands_one_after_the_other() {
 
 #[test]
 fn exec_without_a_quorum_exits_69_and_leaves_nothing() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     fleet[1].kill();
     fleet[2].kill();
     for flags in [&["-n"][..], &["-w", "200ms"]] {
@@ -271,8 +273,7 @@ fn variable<'a>(ended: &'a Ended, name: &str) -> &'a str {
 
 #[test]
 fn exec_renews_the_lock_of_a_long_cmd_and_reports_it() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let script = "echo up > up; until [ -e go ]; do sleep 0.01; done";
     let mut command = exec(&fleet, &desk, &["-t", "9s", "--json"], script);
     let log = std::fs::File::create(desk.path("events")).expect("the desk can be written");
@@ -306,8 +307,7 @@ fn exec_renews_the_lock_of_a_long_cmd_and_reports_it() {
 
 #[test]
 fn exec_prints_only_errors_without_verbose() {
-    let fleet = Fleet::start(1);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(1);
     let verbose = run(&mut exec(&fleet, &desk, &["-v"], "exit 2")).with_code(2);
     let mut rest = verbose.errors.as_str();
     let told = ["is ready", "holds \"key\" on 1 of 1 nodes", "ended with 2", "released"];
@@ -324,8 +324,7 @@ fn exec_prints_only_errors_without_verbose() {
 
 #[test]
 fn exec_in_a_crontab_is_silent_on_contention_and_loud_on_failure() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     for node in 0..3 {
         fleet[node].command(&["SET", "key", "another's"]);
     }

@@ -45,8 +45,7 @@ fn is_stopped_in_time(desk: &Desk, command: &mut Command) -> Ended {
 #[ignore = "needs unshare: root and apt-get install util-linux"]
 fn exec_in_a_session_without_a_number_stops_all_of_cmd_in_time() {
     for flags in [&[][..], &["--foreground"]] {
-        let fleet = Fleet::start(3);
-        let desk = Desk::on(&fleet);
+        let (fleet, desk) = Desk::with_fleet(3);
         let redlatch = endless(&fleet, &desk, flags);
         let mut command = contained(&fleet, &redlatch, BESIDE, true);
         let ended = is_stopped_in_time(&desk, &mut command);
@@ -58,8 +57,7 @@ fn exec_in_a_session_without_a_number_stops_all_of_cmd_in_time() {
 #[test]
 #[ignore = "needs unshare: root and apt-get install util-linux"]
 fn exec_as_process_1_returns_the_code_of_cmd_and_stops_it_in_time() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let short = exec(&fleet, &desk, &[], "exit 7");
     run(&mut contained(&fleet, &short, FIRST, true)).with_code(7);
     fleet.wait_empty();
@@ -71,8 +69,7 @@ fn exec_as_process_1_returns_the_code_of_cmd_and_stops_it_in_time() {
 #[ignore = "needs unshare: root and apt-get install util-linux"]
 fn with_a_proc_of_another_namespace_exec_signals_no_stranger_and_reports_what_is_left() {
     for flags in [&[][..], &["--foreground"]] {
-        let fleet = Fleet::start(3);
-        let desk = Desk::on(&fleet);
+        let (fleet, desk) = Desk::with_fleet(3);
         let redlatch = endless(&fleet, &desk, flags);
         let mut command = contained(&fleet, &redlatch, BESIDE, false);
         let ended = is_stopped_in_time(&desk, &mut command);

@@ -28,8 +28,7 @@ fn exec_ends_other_process_groups_before_the_deadline() {
 }
 
 fn lose_under_other_process_groups() -> Vec<LastWords> {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     // timeout(1) makes a process group, and so does a shell with job control for background jobs.
     for name in ["timed", "job"] {
         let text = format!("trap '' TERM; echo $$ > {name}; {RECORD} {name}-log; done");
@@ -61,8 +60,7 @@ fn lose_under_other_process_groups() -> Vec<LastWords> {
 #[test]
 fn exec_sends_sigterm_once_to_each_process() {
     for flags in [&[][..], &["--foreground"]] {
-        let fleet = Fleet::start(3);
-        let desk = Desk::on(&fleet);
+        let (fleet, desk) = Desk::with_fleet(3);
         // Three processes record each SIGTERM: CMD, another process in its group, and one with its
         // own group.
         let told = |who: &str| {
@@ -85,8 +83,7 @@ fn exec_sends_sigterm_once_to_each_process() {
 
 #[test]
 fn a_daemon_that_left_the_session_is_not_stopped() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let script = "setsid sh -c 'echo $$ > daemon; exec sleep 60' > /dev/null 2>&1 & sleep 60";
     let flags = ["-t", "4s", "--no-renew"];
     let mut redlatch = exec(&fleet, &desk, &flags, script);
@@ -99,8 +96,7 @@ fn a_daemon_that_left_the_session_is_not_stopped() {
 
 #[test]
 fn a_cmd_that_begins_a_session_is_stopped_all_the_same() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     // With --foreground CMD does not lead a group, so setsid(1) does not fork, and CMD itself gets
     // a new session.
     let flags = ["-t", "4s", "--no-renew", "--foreground"];
@@ -130,8 +126,7 @@ fn kill(process: u32) {
 
 #[test]
 fn background_jobs_of_a_script_that_became_redlatch_survive_the_end_of_cmd() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let mut killed = 0;
     for run in 0..6 {
         // The job often has the same start time as CMD, which /proc shows in units of 10 ms.
@@ -151,8 +146,7 @@ fn background_jobs_of_a_script_that_became_redlatch_survive_the_end_of_cmd() {
 
 #[test]
 fn exec_leaves_children_of_background_jobs_alive() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     // One job starts a process, and a shell that waits for another. The second job starts a
     // process and ends, so redlatch becomes the parent of that one, as of CMD's orphans.
     let before = "(until [ -e up ]; do sleep 0.01; done
@@ -169,8 +163,7 @@ fn exec_leaves_children_of_background_jobs_alive() {
 
 #[test]
 fn exec_does_not_wait_for_processes_that_cmd_leaves() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let script = "sleep 60 > /dev/null 2>&1 & echo $! > left; exit 7";
     run(&mut exec(&fleet, &desk, &[], script)).with_code(7);
     fleet.wait_empty();
@@ -182,8 +175,7 @@ fn exec_does_not_wait_for_processes_that_cmd_leaves() {
 
 #[test]
 fn exec_returns_the_code_of_a_cmd_that_ended_while_redlatch_was_stopped() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let script = "echo $$ > cmd; until [ -e go ]; do sleep 0.01; done; exit 3";
     let flags = ["-t", "9s", "--grace", "4500ms", "--no-renew", "--json"];
     let log = std::fs::File::create(desk.path("events")).expect("the desk can be written");
@@ -205,8 +197,7 @@ fn exec_returns_the_code_of_a_cmd_that_ended_while_redlatch_was_stopped() {
 
 #[test]
 fn a_machine_that_was_suspended_wakes_redlatch_at_once() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let script = "echo up > up; until [ -e go ]; do sleep 0.01; done";
     let flags = ["-t", "60s", "--grace", "10s", "--no-renew"];
     let redlatch = Running::start(&mut exec(&fleet, &desk, &flags, script));
@@ -231,8 +222,7 @@ fn a_machine_that_was_suspended_wakes_redlatch_at_once() {
 
 #[test]
 fn exec_does_not_start_cmd_under_a_lock_that_is_over() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     // The answers come when 14 ms of the lock are left, but SIGKILL would be due 20 ms before its
     // end.
     let proxies: Vec<Proxy> = fleet.iter().map(|node| Proxy::start(node.address())).collect();
@@ -251,8 +241,7 @@ fn exec_does_not_start_cmd_under_a_lock_that_is_over() {
 
 #[test]
 fn a_bound_that_is_shorter_than_the_ttl_leaves_cmd_time_to_run() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     // For a ttl of 30 s the default grace is 5 s, which is longer than --max-hold here.
     let script = "trap 'echo told > log; exit' TERM; echo up > up; while :; do sleep 0.01; done";
     let ended = run(&mut exec(&fleet, &desk, &["--max-hold", "4500ms", "--json"], script));
@@ -265,8 +254,7 @@ fn a_bound_that_is_shorter_than_the_ttl_leaves_cmd_time_to_run() {
 
 #[test]
 fn a_lock_is_not_given_back_while_something_of_cmd_may_be_alive() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     // A dead process stays in the group whatever signal it gets, because its parent, which has left
     // the group, does not reap it. This imitates a process that hangs in a disk access.
     let script = "trap 'echo told > told' TERM

@@ -89,8 +89,7 @@ fn a_cmd_that_ignores_sigterm_and_what_it_started_are_dead_before_the_deadline()
 }
 
 fn lose_under_a_cmd_that_ignores_sigterm() -> Vec<LastWords> {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let script = format!(
         "echo $$ > cmd; sh -c \"trap '' TERM; echo \\$\\$ > below; {RECORD} below-log; done\" \
             > /dev/null 2>&1 &
@@ -133,8 +132,7 @@ fn time_on_processors(process: u32) -> Duration {
 /// be late.
 #[test]
 fn exec_uses_little_of_a_processor_while_it_waits_for_what_cmd_started() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let script =
         "sh -c \"trap '' TERM; echo up > below; sleep 60\" > /dev/null 2>&1 & echo up > cmd
         trap 'exit 3' TERM; wait";
@@ -155,8 +153,7 @@ fn exec_uses_little_of_a_processor_while_it_waits_for_what_cmd_started() {
 
 #[test]
 fn a_cmd_that_obeys_ends_in_its_grace_and_is_not_killed() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let script = "trap 'echo tidy > log; exit 3' TERM; echo up > up; while :; do sleep 0.01; done";
     let flags = ["-t", "4s", "--grace", "2s", "--json"];
     let redlatch = Running::start(&mut exec(&fleet, &desk, &flags, script));
@@ -178,8 +175,7 @@ fn a_cmd_that_obeys_ends_in_its_grace_and_is_not_killed() {
 
 #[test]
 fn on_lost_kill_kills_cmd_at_once_and_on_lost_warn_lets_it_run_on() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let script = "trap 'echo told >> log' TERM; echo up > up
         until [ -e go ]; do sleep 0.01; done; exit 3";
     let start = |how| {
@@ -204,8 +200,7 @@ fn on_lost_kill_kills_cmd_at_once_and_on_lost_warn_lets_it_run_on() {
 
 #[test]
 fn a_lock_that_is_not_renewed_or_has_a_bound_ends_cmd() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let cases: [(&[&str], &str); 2] = [
         (&["-t", "4s", "--no-renew"], "not_renewed"),
         // A renewal comes late enough to be bounded by --max-hold, even on a busy machine.
@@ -225,8 +220,7 @@ fn a_lock_that_is_not_renewed_or_has_a_bound_ends_cmd() {
 
 #[test]
 fn a_lock_that_another_takes_away_ends_cmd_at_once() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let script = "trap 'echo told > log; exit' TERM; echo up > up; while :; do sleep 0.01; done";
     let redlatch = Running::start(&mut exec(&fleet, &desk, &["-t", "60s", "--json"], script));
     desk.wait_for("up");
@@ -245,8 +239,7 @@ fn a_lock_that_another_takes_away_ends_cmd_at_once() {
 
 #[test]
 fn exec_says_on_how_many_nodes_its_key_was_deleted_and_that_cmd_is_stopped() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     for (flags, then) in [
         (&["-t", "60s"][..], "; CMD is stopped\n"),
         (&["-t", "60s", "--on-lost", "warn"], "; CMD runs on without the lock\n"),
@@ -276,8 +269,7 @@ fn exec_says_on_how_many_nodes_its_key_was_deleted_and_that_cmd_is_stopped() {
 /// count for a renewal.
 #[test]
 fn exec_that_cannot_renew_names_the_nodes_that_do_not_count() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let guarded = |arguments: &[&str]| {
         let mut command = tool(arguments);
         command.env("REDLATCH_SERVERS", fleet.urls().join(",")).current_dir(desk.path(""));

@@ -6,8 +6,7 @@ use super::*;
 
 #[test]
 fn exec_ends_and_releases_with_a_full_pipe() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let (unread, full, _) = full_pipe();
     let script = "echo up > up; until [ -e go ]; do sleep 0.01; done; exit 3";
     let mut command = exec(&fleet, &desk, &["--json", "-t", "3s"], script);
@@ -32,8 +31,7 @@ fn exec_ends_and_releases_with_a_full_pipe() {
 
 #[test]
 fn exec_ends_and_releases_with_closed_outputs() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     // Stderr has no reader. CMD does not notice that.
     run(exec(&fleet, &desk, &["--json"], "exit 5").stderr(broken_pipe())).with_code(5);
     fleet.wait_empty();

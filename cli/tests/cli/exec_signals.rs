@@ -19,8 +19,7 @@ fn is_stopped(process: u32) {
 
 #[test]
 fn signal_while_exec_waits_ends_it_at_once_and_leaves_nothing() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     // Another client holds the key on a majority, so the tool has to release the third node's
     // grant.
     for node in 0..2 {
@@ -42,8 +41,7 @@ fn signal_while_exec_waits_ends_it_at_once_and_leaves_nothing() {
 
 #[test]
 fn exec_passes_signals_to_the_group_of_cmd_and_returns_its_code() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let script = "sh -c \"trap 'echo grandchild >> log; exit' USR1; echo up > below; \
             while [ -e below ]; do sleep 0.01; done\" &
         for signal in HUP INT QUIT USR2 WINCH CONT; do trap \"echo $signal >> log\" $signal; done
@@ -73,8 +71,7 @@ fn exec_passes_signals_to_the_group_of_cmd_and_returns_its_code() {
 
 #[test]
 fn cmd_does_not_outlive_a_redlatch_that_is_killed() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let script = "trap '' HUP TERM; echo $$ > cmd; while [ -e cmd ]; do :; done";
     let mut redlatch = Running::start(&mut exec(&fleet, &desk, &["-t", "4s"], script));
     let cmd = desk.process("cmd");
@@ -89,8 +86,7 @@ fn cmd_does_not_outlive_a_redlatch_that_is_killed() {
 
 #[test]
 fn exec_passes_ignored_signals_to_cmd() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let script = format!("trap 'echo WINCH > log' WINCH; echo up > up; {UNTIL_GO}; exit 4");
     let inner = exec(&fleet, &desk, &[], &script);
     // nohup ignores SIGHUP, and some parents ignore SIGCHLD.
@@ -111,8 +107,7 @@ fn exec_passes_ignored_signals_to_cmd() {
 
 #[test]
 fn cmd_stops_and_goes_on_together_with_redlatch() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     // CMD waits in `read`, because /proc would not show a shell as stopped while it starts a
     // process.
     let script = "echo $$ > cmd; read line; exit 4";
@@ -131,8 +126,7 @@ fn cmd_stops_and_goes_on_together_with_redlatch() {
 
 #[test]
 fn cmd_that_was_stopped_for_too_long_never_goes_on() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let script = "trap 'echo went on > log' CONT; echo $$ > cmd; read line";
     let mut command = exec(&fleet, &desk, &["-t", "4s"], script);
     let mut redlatch = Running::start(command.stdin(Stdio::piped()));
@@ -152,8 +146,7 @@ fn cmd_that_was_stopped_for_too_long_never_goes_on() {
 
 #[test]
 fn exec_stops_and_continues_children_of_cmd_with_redlatch() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     // Each shell waits in `read` for a named pipe. A shell in a loop of `sleep` may be in vfork()
     // while its new child is stopped before its exec: then /proc never shows the shell as stopped.
     desk.write("apart.sh", "echo $$ > apart; read line < go; echo > went");

@@ -73,8 +73,7 @@ fn group_of(process: u32) -> u32 {
 
 #[test]
 fn exec_typed_signal_reaches_cmd_once() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let script = "for signal in INT QUIT USR1; do trap \"echo $signal >> log\" $signal; done
         trap 'exit 9' TERM; read line; echo \"$line\" > line; echo $$ > cmd
         while :; do sleep 0.01; done";
@@ -105,8 +104,7 @@ fn exec_typed_signal_reaches_cmd_once() {
 
 #[test]
 fn exec_sends_no_signal_that_the_terminal_sends() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     // A CMD that leaves the terminal gets typed signals only from redlatch.
     let script = "exec setsid sh -c 'for signal in INT QUIT USR1; do
         trap \"echo $signal >> log; exit 9\" $signal; done
@@ -124,8 +122,7 @@ fn exec_sends_no_signal_that_the_terminal_sends() {
 
 #[test]
 fn the_hang_up_of_a_terminal_reaches_cmd() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let script = "trap 'echo HUP >> log; exit 9' HUP; echo up > up; while :; do sleep 0.01; done";
     let (terminal, redlatch) = Terminal::start(&mut exec(&fleet, &desk, &[], script));
     desk.wait_for("up");
@@ -141,8 +138,7 @@ fn exec_on_a_terminal_ends_children_before_the_deadline() {
 }
 
 fn lose_on_a_terminal() -> Vec<LastWords> {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     // SIGTERM ends the shell, but not its child, which has a child in a group of its own, as with
     // job control.
     let script = format!(
@@ -173,8 +169,7 @@ fn lose_on_a_terminal() -> Vec<LastWords> {
 
 #[test]
 fn shell_stops_and_continues_exec_and_cmd_as_one_job() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     // CMD waits in `read`, because /proc would not show a shell as stopped while it starts a
     // process.
     let script = "echo $$ > cmd; read line; exit 4";
@@ -200,8 +195,7 @@ fn shell_stops_and_continues_exec_and_cmd_as_one_job() {
 
 #[test]
 fn without_a_terminal_cmd_has_a_group_of_its_own_unless_it_is_to_be_in_front() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     for (flags, own) in [(&[][..], true), (&["--foreground"], false)] {
         let script = "echo $$ > cmd; until [ -e go ]; do sleep 0.01; done";
         let mut command = exec(&fleet, &desk, flags, script);

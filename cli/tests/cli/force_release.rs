@@ -1,10 +1,6 @@
 //! `force-release`: deletes exactly the values that it has shown, after it has asked.
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
-
-use super::status::{printed, terminal};
+use super::status::Asked;
 use super::*;
 
 fn set(node: &Node, value: &str) {
@@ -17,8 +13,7 @@ fn label(node: &Node) -> String {
 
 #[test]
 fn force_release_deletes_a_lock_of_any_client_and_says_which() {
-    let fleet = Fleet::start(3);
-    let token = acquired(&fleet, &["key"]);
+    let (fleet, token) = fleet_with_lock(3, &["key"]);
     let ended = run_on(&fleet, &["force-release", "--yes", "key"]).with_code(0);
     let lines: Vec<String> =
         fleet.iter().map(|it| format!("deleted {token} on {}\n", label(it))).collect();
@@ -61,52 +56,25 @@ fn force_release_without_a_terminal_or_yes_sends_nothing() {
 }
 
 /// `force-release` on a terminal, after it has asked its question.
-struct Asked {
-    screen: File,
-    shown: String,
-    tool: Running,
-}
-
-impl Asked {
-    #[track_caller]
-    fn on(fleet: &Fleet, flags: &[&str]) -> Asked {
-        let (ours, theirs): (OwnedFd, File) = terminal();
-        let mut command = tool_on(fleet, &[&["force-release"], flags, &["key"]].concat());
-        command.stdin(theirs.try_clone().expect("it can be cloned")).stderr(theirs);
-        command.env("NO_COLOR", "1");
-        let tool = Running::start(&mut command);
-        // Closes the test's copy of the tool's end of the terminal, which `command` holds.
-        drop(command);
-        let (mut screen, mut seen, mut byte) = (File::from(ours), Vec::new(), [0]);
-        while !seen.ends_with(b"exactly what is shown:\r\n") {
-            screen.read_exact(&mut byte).expect("the terminal is open");
-            seen.extend(byte);
-        }
-        Asked { screen, shown: String::from_utf8(seen).expect("text"), tool }
-    }
-
-    #[track_caller]
-    fn answer(mut self, line: &str, code: i32) -> Ended {
-        self.screen.write_all(line.as_bytes()).expect("the terminal is open");
-        let mut ended = self.tool.end(LIMIT).with_code(code);
-        ended.errors = printed(&self.screen);
-        ended
-    }
+#[track_caller]
+fn ask(fleet: &Fleet, flags: &[&str]) -> Asked {
+    let mut command = tool_on(fleet, &[&["force-release"], flags, &["key"]].concat());
+    command.env("NO_COLOR", "1");
+    Asked::start(command, "exactly what is shown:\r\n")
 }
 
 #[test]
 fn force_release_shows_the_holder_and_asks() {
-    let fleet = Fleet::start(3);
-    let token = acquired(&fleet, &["key"]);
+    let (fleet, token) = fleet_with_lock(3, &["key"]);
     for answer in ["\n", "no\n", "yes please\n", "\x04"] {
-        let asked = Asked::on(&fleet, &[]);
+        let asked = ask(&fleet, &[]);
         assert!(asked.shown.starts_with("key: held by "), "{}", asked.shown);
         assert_eq!(asked.shown.matches(&token).count(), 3, "{}", asked.shown);
         let ended = asked.answer(answer, 1);
         assert!(ended.errors.contains("not confirmed; nothing was deleted"), "{ended:?}");
         is_held_everywhere(&fleet, "key", &token);
     }
-    let ended = Asked::on(&fleet, &[]).answer("yes\n", 0);
+    let ended = ask(&fleet, &[]).answer("yes\n", 0);
     assert_eq!(ended.out.matches(&token).count(), 3, "{ended:?}");
     assert_eq!(fleet.keys_everywhere(), []);
 }
@@ -115,7 +83,7 @@ fn force_release_shows_the_holder_and_asks() {
 fn force_release_does_not_delete_what_changed_during_the_question() {
     let fleet = Fleet::start(3);
     fleet.iter().for_each(|node| set(node, "the old holder"));
-    let asked = Asked::on(&fleet, &[]);
+    let asked = ask(&fleet, &[]);
     // The lock changes hands on two nodes, and ends on the third.
     set(&fleet[0], "the new holder");
     set(&fleet[1], "the old holder, and more");
@@ -126,7 +94,7 @@ fn force_release_does_not_delete_what_changed_during_the_question() {
     let left = ["the new holder", "the old holder, and more"];
     assert_eq!(values(&fleet, "key"), [Some(left[0].into()), Some(left[1].into()), None]);
 
-    let asked = Asked::on(&fleet, &["--json"]);
+    let asked = ask(&fleet, &["--json"]);
     set(&fleet[0], "the newest holder");
     let json = asked.answer("y\n", 1).json();
     assert_eq!(json["outcome"], "changed");

@@ -87,10 +87,10 @@ fn hold_without_an_open_stdin_ends_by_signal_alone() {
 fn hold_that_loses_its_lock_ends_with_124_in_time() {
     let fleet = Fleet::start(3);
     let holding = Holding::start(&mut tool_on(&fleet, &["hold", "-t", "2s", "key"]));
-    fleet.iter().for_each(|node| drop(node.command(&["SET", "key", "another's"])));
+    fleet.command(&["SET", "key", "another's"]);
     let ended = holding.tool.end(LIMIT).with_code(124);
     assert!(ended.errors.contains("the lock is lost"), "{ended:?}");
-    fleet.iter().for_each(|node| drop(node.command(&["DEL", "key"])));
+    fleet.command(&["DEL", "key"]);
 
     // If no majority answers, the lock is not renewed, and hold ends before its deadline.
     let holding = Holding::start(&mut tool_on(&fleet, &["hold", "-t", "2s", "key"]));
@@ -108,9 +108,7 @@ fn hold_that_loses_its_lock_ends_with_124_in_time() {
 #[test]
 fn hold_that_waits_ends_at_a_signal_at_closed_stdin_and_at_its_wait() {
     let fleet = Fleet::start(3);
-    for node in &fleet {
-        assert!(node.command(&["SET", "key", "another's", "PX", "600000"]).is_ok());
-    }
+    fleet.command(&["SET", "key", "another's", "PX", "600000"]);
     run_on(&fleet, &["hold", "-n", "key"]).with_code(75);
     run_on(&fleet, &["hold", "-n", "-E", "9", "key"]).with_code(9);
     let waiting = Running::start(&mut tool_on(&fleet, &["hold", "key"]));

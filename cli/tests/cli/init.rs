@@ -1,11 +1,9 @@
 //! `init`: fresh nodes grant from then on, for every client, and the tool vouches for no node by
 //! mistake.
 
-use std::fs::File;
 use std::io::Write;
-use std::os::fd::OwnedFd;
 
-use super::status::{printed, terminal};
+use super::status::Asked;
 use super::*;
 
 /// The tool on this fleet with the restart guard on.
@@ -48,7 +46,7 @@ fn refused_with_way_out(fleet: &Fleet, words: &[&str]) -> Ended {
 
 /// Deletes the node markers, as if no client had ever used these nodes.
 fn forget_markers(fleet: &Fleet) {
-    fleet.iter().for_each(|node| drop(node.command(&["DEL", "redlatch:node"])));
+    fleet.command(&["DEL", "redlatch:node"]);
 }
 
 /// After a clean restart of masters that keep their keys, the first client sees the restart. Later
@@ -174,65 +172,36 @@ fn init_names_nodes_that_do_not_take_the_marker_and_needs_a_quorum() {
     assert_eq!(fleet[3].get("redlatch:node"), before, "a minority was written to");
 }
 
-/// `init` on a terminal, after it has asked its question.
-struct Asked {
-    screen: File,
-    tool: Running,
+/// Runs `init` until its question is about every node. A node that connects late is not in it.
+fn ask_about_all(fleet: &Fleet) -> Asked {
+    loop {
+        let (asked, nodes) = ask_once(fleet);
+        if nodes == fleet.len() {
+            return asked;
+        }
+        asked.answer("no\n", 1);
+    }
 }
 
-impl Asked {
-    /// Runs `init` until its question is about every node. A node that connects late is not in it.
-    fn on(fleet: &Fleet) -> Asked {
-        loop {
-            let (asked, nodes) = Asked::once_on(fleet);
-            if nodes == fleet.len() {
-                return asked;
-            }
-            asked.answer("no\n", 1);
-        }
-    }
-
-    /// Runs `init` once up to its question, and returns how many nodes the question is about.
-    fn once_on(fleet: &Fleet) -> (Asked, usize) {
-        let (ours, theirs): (OwnedFd, File) = terminal();
-        let mut command = guarded(fleet, &["init"]);
-        command.stdin(theirs.try_clone().expect("it can be cloned")).stderr(theirs);
-        let tool = Running::start(&mut command);
-        // Closes the test's copy of the tool's end of the terminal, which `command` holds.
-        drop(command);
-        let mut asked = Asked { screen: File::from(ours), tool };
-        let text = asked.read_up_to("for every client:\r\n");
-        assert!(text.contains("does not grant for "), "{text}");
-        assert!(text.contains("You vouch that no client believes in a lock on these"), "{text}");
-        (asked, text.matches("does not grant for ").count())
-    }
-
-    fn read_up_to(&mut self, end: &str) -> String {
-        let (mut seen, mut byte) = (Vec::new(), [0]);
-        while !seen.ends_with(end.as_bytes()) {
-            self.screen.read_exact(&mut byte).expect("the terminal is open");
-            seen.extend(byte);
-        }
-        String::from_utf8(seen).expect("text")
-    }
-
-    fn answer(mut self, line: &str, code: i32) -> Ended {
-        self.screen.write_all(line.as_bytes()).expect("the terminal is open");
-        let mut ended = self.tool.end(LIMIT).with_code(code);
-        ended.errors = printed(&self.screen);
-        ended
-    }
+/// Runs `init` once up to its question, and returns how many nodes the question is about.
+fn ask_once(fleet: &Fleet) -> (Asked, usize) {
+    let asked = Asked::start(guarded(fleet, &["init"]), "for every client:\r\n");
+    let text = &asked.shown;
+    assert!(text.contains("does not grant for "), "{text}");
+    assert!(text.contains("You vouch that no client believes in a lock on these"), "{text}");
+    let nodes = text.matches("does not grant for ").count();
+    (asked, nodes)
 }
 
 #[test]
 fn init_on_a_terminal_accepts_only_yes() {
     let fleet = Fleet::start(3);
     for answer in ["\n", "no\n", "yes please\n", "\x04"] {
-        let ended = Asked::on(&fleet).answer(answer, 1);
+        let ended = ask_about_all(&fleet).answer(answer, 1);
         assert!(ended.errors.contains("not confirmed; nothing was written"), "{ended:?}");
         assert!(markers(&fleet).iter().all(|marker| !marker.contains("vouched")));
     }
-    let ended = Asked::on(&fleet).answer("yes\n", 0);
+    let ended = ask_about_all(&fleet).answer("yes\n", 0);
     assert_eq!(ended.out.lines().count(), 3, "{ended:?}");
     assert!(markers(&fleet).iter().all(|marker| marker.ends_with(" vouched")));
 }
@@ -240,7 +209,7 @@ fn init_on_a_terminal_accepts_only_yes() {
 #[test]
 fn a_node_that_forgets_during_the_question_is_not_vouched_for() {
     let fleet = Fleet::start(3);
-    let asked = Asked::on(&fleet);
+    let asked = ask_about_all(&fleet);
     assert!(fleet[1].command(&["FLUSHALL"]).is_ok());
     // When the node has answered PING, it has notified the tool of the flush.
     let _ = fleet[1].command(&["PING"]);
@@ -249,7 +218,7 @@ fn a_node_that_forgets_during_the_question_is_not_vouched_for() {
     assert!(ended.errors.contains(&told), "{ended:?}");
     assert!(markers(&fleet).iter().all(|marker| !marker.contains("vouched")));
     // If a node restarts, the tool notices that, or the node does not accept the marker.
-    let mut asked = Asked::on(&fleet);
+    let mut asked = ask_about_all(&fleet);
     fleet[2].restart();
     asked.screen.write_all(b"yes\n").expect("the terminal is open");
     let code = asked.tool.end(LIMIT).code();

@@ -5,8 +5,7 @@ use crate::exec::events;
 
 #[test]
 fn exec_waits_in_line_and_gets_the_lock_when_it_is_released() {
-    let fleet = Fleet::start(3);
-    let token = acquired(&fleet, &["deploy"]);
+    let (fleet, token) = fleet_with_lock(3, &["deploy"]);
     let words = ["exec", "--json", "-v", "deploy", "-c", "echo mine"];
     let waiting = Running::start(&mut tool_on(&fleet, &words));
     eventually(LIMIT, "it stands in line", || {
@@ -23,8 +22,7 @@ fn exec_waits_in_line_and_gets_the_lock_when_it_is_released() {
 
 #[test]
 fn status_shows_the_line_in_its_order() {
-    let fleet = Fleet::start(3);
-    let token = acquired(&fleet, &["deploy"]);
+    let (fleet, token) = fleet_with_lock(3, &["deploy"]);
     let mut waiting = Vec::new();
     for owner in ["web-1", "web-2"] {
         let words = ["exec", "--owner", owner, "deploy", "-c", "true"];

@@ -276,6 +276,14 @@ fn acquired(fleet: &Fleet, arguments: &[&str]) -> String {
     token.to_string()
 }
 
+/// A fleet, and the token of a lock that is acquired there as `acquired` does.
+#[track_caller]
+fn fleet_with_lock(nodes: usize, arguments: &[&str]) -> (Fleet, String) {
+    let fleet = Fleet::start(nodes);
+    let token = acquired(&fleet, arguments);
+    (fleet, token)
+}
+
 /// Writes the key to nodes that lack it, and checks that a majority had it. On a busy machine a
 /// node may be connected so late that `acquire` leaves it out, but many tests need a lock on all
 /// nodes.

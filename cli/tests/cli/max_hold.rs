@@ -6,8 +6,7 @@ use super::*;
 
 #[test]
 fn max_hold_none_renews_until_cmd_ends_or_the_process_dies() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     // CMD keeps the lock for several ttls.
     let script = "echo up > up; while [ ! -e go ]; do sleep 0.05; done; exit 3";
     let redlatch = Running::start(&mut exec(&fleet, &desk, &["-t", "2s"], script));

@@ -11,7 +11,7 @@ fn take_from_majority(fleet: &Fleet, key: &str) {
 }
 
 fn free(fleet: &Fleet, key: &str) {
-    fleet.iter().for_each(|node| drop(node.command(&["DEL", key])));
+    fleet.command(&["DEL", key]);
 }
 
 #[test]
@@ -68,8 +68,7 @@ fn lost_at_the_end(
 
 #[test]
 fn exec_whose_lock_was_lost_when_its_command_had_ended_is_124() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     for (flags, cmd, code) in [
         (&["--json"][..], 0, 124),
         (&["--json", "--on-lost", "kill"], 7, 124),

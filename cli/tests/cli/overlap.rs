@@ -108,8 +108,7 @@ fn disturb(fleet: &Fleet, seed: u64, over: &AtomicBool) -> usize {
 fn exec_of_one_command_never_overlaps_whichever_is_killed() {
     let runs = std::env::var("REDLATCH_TEST_OVERLAP_RUNS").ok();
     let runs = runs.map_or(RUNS, |runs| runs.parse().expect("a number"));
-    let fleet = Fleet::start(NODES);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(NODES);
     let (begun, over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let (tallies, disturbances) = std::thread::scope(|scope| {
         let disturber = scope.spawn(|| disturb(&fleet, 3, &over));

@@ -37,19 +37,16 @@ impl Manager {
 }
 
 fn set_busy(fleet: &Fleet) {
-    for node in fleet {
-        assert!(node.command(&["SET", "key", "another's", "PX", "600000"]).is_ok());
-    }
+    fleet.command(&["SET", "key", "another's", "PX", "600000"]);
 }
 
 fn set_free(fleet: &Fleet) {
-    fleet.iter().for_each(|node| drop(node.command(&["DEL", "key"])));
+    fleet.command(&["DEL", "key"]);
 }
 
 #[test]
 fn sd_notify_tells_of_the_wait_the_start_and_the_end() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let path = desk.path("notify");
     let manager = Manager::at(UnixDatagram::bind(&path).expect("a socket"));
     let script = "until [ -e go ]; do sleep 0.01; done";
@@ -105,8 +102,7 @@ fn sd_notify_knows_abstract_sockets_and_feeds_the_watchdog() {
 
 #[test]
 fn sd_notify_without_a_reader_is_no_trouble() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let full = desk.path("full");
     let unread = UnixDatagram::bind(&full).expect("a socket");
     let sender = UnixDatagram::unbound().expect("a socket");
@@ -122,8 +118,7 @@ fn sd_notify_without_a_reader_is_no_trouble() {
 
 #[test]
 fn ready_file_is_there_while_the_lock_is_held_and_not_longer() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let ready = desk.path("ready");
     desk.write("ready", "4711\n");
     set_busy(&fleet);
@@ -145,7 +140,7 @@ fn ready_file_is_there_while_the_lock_is_held_and_not_longer() {
     let flags = ["--ready-file", "ready", "-t", "6s"];
     let mut tool = Running::start(&mut exec(&fleet, &desk, &flags, script));
     desk.wait_for("ready");
-    fleet.iter().for_each(|node| drop(node.command(&["SET", "key", "another's"])));
+    fleet.command(&["SET", "key", "another's"]);
     eventually(LIMIT, "the file is removed", || !ready.exists());
     assert!(!tool.try_reap(), "the file was there until the end");
     tool.end(LIMIT).with_code(124);
@@ -154,8 +149,7 @@ fn ready_file_is_there_while_the_lock_is_held_and_not_longer() {
 
 #[test]
 fn ready_file_that_cannot_be_written_is_125_before_anything_is_sent() {
-    let fleet = Fleet::start(1);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(1);
     let monitor = fleet[0].monitor();
     for flag in ["--ready-file", "--metrics-file"] {
         for place in ["no-such-folder/file", "/", "."] {
@@ -188,8 +182,7 @@ fn metric(desk: &Desk, name: &str, labels: &str) -> Option<f64> {
 
 #[test]
 fn metrics_file_has_the_course_of_the_lock_and_the_states_of_the_nodes() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     set_busy(&fleet);
     let flags = ["--metrics-file", "redlatch.prom", "-t", "9s"];
     let script = "until [ -e go ]; do sleep 0.01; done; exit 3";
@@ -232,8 +225,7 @@ fn metrics_file_has_the_course_of_the_lock_and_the_states_of_the_nodes() {
 
 #[test]
 fn metrics_file_is_whole_at_every_moment_and_tells_of_a_refusal() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     set_busy(&fleet);
     let flags = ["--metrics-file", "redlatch.prom", "-n"];
     run(&mut exec(&fleet, &desk, &flags, "true")).with_code(75);
@@ -257,8 +249,7 @@ fn metrics_file_is_whole_at_every_moment_and_tells_of_a_refusal() {
 /// each scrape has an error, and one of the two is dropped.
 #[test]
 fn metrics_file_of_each_job_has_series_of_its_own_also_if_jobs_share_a_key() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let script = "echo up >> up; until [ -e go ]; do sleep 0.01; done";
     let job = |file: &str, key: &str| {
         let words = ["exec", "--metrics-file", file, key, "--", "sh", "-c", script];

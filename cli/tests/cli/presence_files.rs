@@ -29,8 +29,7 @@ fn is_refused(fleet: &Fleet, desk: &Desk, flag: &str, place: &str, why: &str) {
 
 #[test]
 fn files_that_are_not_ours_links_and_fifos_are_refused_and_left_alone() {
-    let fleet = Fleet::start(1);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(1);
     let fifo = Mode::RUSR | Mode::WUSR;
     mknodat(CWD, desk.path("fifo"), FileType::Fifo, fifo, 0).expect("it can be made");
     desk.write("target", "precious\n");
@@ -58,8 +57,7 @@ fn files_that_are_not_ours_links_and_fifos_are_refused_and_left_alone() {
 #[test]
 #[ignore = "needs root: run as root, it makes a device"]
 fn devices_are_refused_and_left_alone() {
-    let fleet = Fleet::start(1);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(1);
     // A device like /dev/null.
     let (mode, null) = (Mode::RUSR | Mode::WUSR, makedev(1, 3));
     mknodat(CWD, desk.path("null"), FileType::CharacterDevice, mode, null).expect("we are root");
@@ -72,8 +70,7 @@ fn devices_are_refused_and_left_alone() {
 
 #[test]
 fn metrics_replace_an_empty_file_and_metrics_and_nothing_that_comes_later() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let flags = ["--metrics-file", "redlatch.prom"];
     desk.put("redlatch.prom");
     for _ in 0..2 {
@@ -97,8 +94,7 @@ fn until(fleet: &Fleet, desk: &Desk, key: &str, ready: &str, go: &str) -> Runnin
 
 #[test]
 fn ready_file_of_another_redlatch_is_left_alone() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let first = until(&fleet, &desk, "key", "ready", "go");
     assert_eq!(desk.process("ready"), first.id());
     let is_first = || assert_eq!(desk.process("ready"), first.id());
@@ -134,8 +130,7 @@ fn ready_file_of_another_redlatch_is_left_alone() {
 
 #[test]
 fn ready_file_that_was_replaced_is_not_removed_at_the_end() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let script = "rm ready; echo 4711 > ready";
     run(&mut exec(&fleet, &desk, &["--ready-file", "ready"], script)).with_code(0);
     assert_eq!(desk.process("ready"), 4711);
@@ -143,8 +138,7 @@ fn ready_file_that_was_replaced_is_not_removed_at_the_end() {
 
 #[test]
 fn cmd_does_not_inherit_the_files_of_its_lock() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
+    let (fleet, desk) = Desk::with_fleet(3);
     let tool = env!("CARGO_BIN_EXE_redlatch");
     let nested = format!(
         "env | grep -E 'READY|METRICS'; cat ready; \

@@ -24,8 +24,7 @@ fn released(fleet: &Fleet, flags: &[&str], token: &str) -> String {
 
 #[test]
 fn release_names_the_nodes_that_did_not_confirm_it_and_how_long_their_key_may_stay() {
-    let fleet = Fleet::start(3);
-    let token = acquired(&fleet, &["deploy"]);
+    let (fleet, token) = fleet_with_lock(3, &["deploy"]);
     fleet[2].stop();
     let (frozen, others) = (label(&fleet, 2), [0, 1].map(|node| label(&fleet, node)));
     let stays = "the key may stay there for 60s at most (--max-ttl)";
@@ -78,8 +77,7 @@ fn release_in_json_names_the_nodes_that_did_not_confirm_it() {
 
 #[test]
 fn release_that_every_node_confirms_says_no_more() {
-    let fleet = Fleet::start(3);
-    let token = acquired(&fleet, &["deploy"]);
+    let (fleet, token) = fleet_with_lock(3, &["deploy"]);
     assert_eq!(released(&fleet, &[], &token), "");
     nothing_is_left(&fleet);
 }

@@ -13,8 +13,7 @@ const INTERNAL: i32 = 125;
 
 #[test]
 fn a_lock_is_taken_in_one_process_and_extended_and_released_in_others() {
-    let fleet = Fleet::start(3);
-    let token = acquired(&fleet, &["-t", "20s", "deploy"]);
+    let (fleet, token) = fleet_with_lock(3, &["-t", "20s", "deploy"]);
     let extended = run_on(&fleet, &["extend", "-t", "50s", "deploy", &token]).with_code(DONE);
     assert!(extended.out.starts_with("extended: 4"), "{extended:?}");
     let left: Vec<i64> = fleet.iter().map(|node| node.pttl("deploy")).collect();
@@ -32,8 +31,7 @@ fn a_lock_is_taken_in_one_process_and_extended_and_released_in_others() {
 
 #[test]
 fn a_foreign_token_changes_nothing_and_gives_1() {
-    let fleet = Fleet::start(3);
-    let token = acquired(&fleet, &["-t", "20s", "deploy"]);
+    let (fleet, token) = fleet_with_lock(3, &["-t", "20s", "deploy"]);
     let foreign = foreign_token();
     let extended = run_on(&fleet, &["extend", "-t", "50s", "deploy", &foreign]).with_code(NO);
     assert!(extended.errors.contains("held"), "{extended:?}");
@@ -51,8 +49,7 @@ fn a_foreign_token_changes_nothing_and_gives_1() {
 
 #[test]
 fn a_waiter_gets_the_lock_when_it_is_released_and_without_a_wait_75_is_returned() {
-    let fleet = Fleet::start(3);
-    let token = acquired(&fleet, &["deploy"]);
+    let (fleet, token) = fleet_with_lock(3, &["deploy"]);
     let refused = run_on(&fleet, &["acquire", "-n", "deploy"]).with_code(CONTENDED);
     assert!(refused.out.is_empty() && refused.errors.contains("held by another"), "{refused:?}");
     run_on(&fleet, &["acquire", "--wait", "0", "deploy"]).with_code(CONTENDED);
@@ -84,8 +81,7 @@ pub fn has_been_asked_by_a_waiter(fleet: &Fleet) {
 
 #[test]
 fn release_is_repeated_after_its_connection_is_lost() {
-    let fleet = Fleet::start(3);
-    let token = acquired(&fleet, &["-t", "60s", "deploy"]);
+    let (fleet, token) = fleet_with_lock(3, &["-t", "60s", "deploy"]);
     let proxy = Proxy::start(fleet[2].address());
     proxy.delay(Way::ToNode, Duration::from_millis(100));
     let mut command = tool(&["release", "--node-timeout", "2s", "deploy", &token]);
@@ -116,8 +112,7 @@ fn a_node_that_is_much_slower_than_the_quorum_is_not_waited_for() {
 
 #[test]
 fn no_quorum_is_69_for_each_verb() {
-    let fleet = Fleet::start(3);
-    let token = acquired(&fleet, &["deploy"]);
+    let (fleet, token) = fleet_with_lock(3, &["deploy"]);
     fleet[0].kill();
     fleet[1].stop();
     let verbs: [&[&str]; 5] = [

@@ -6,8 +6,7 @@ use crate::support::{Cut, Proxy};
 
 #[test]
 fn a_signal_ends_a_wait_at_once_and_leaves_nothing() {
-    let fleet = Fleet::start(3);
-    let token = acquired(&fleet, &["deploy"]);
+    let (fleet, token) = fleet_with_lock(3, &["deploy"]);
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
         let waiter = Running::start(&mut tool_on(&fleet, &["acquire", "deploy"]));
         has_been_asked_by_a_waiter(&fleet);
@@ -23,8 +22,7 @@ fn a_signal_ends_a_wait_at_once_and_leaves_nothing() {
 
 #[test]
 fn a_signal_that_was_ignored_at_the_start_stays_ignored() {
-    let fleet = Fleet::start(3);
-    let token = acquired(&fleet, &["deploy"]);
+    let (fleet, token) = fleet_with_lock(3, &["deploy"]);
     let own = tool_on(&fleet, &["acquire", "deploy"]);
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(own.get_program());
@@ -40,8 +38,7 @@ fn a_signal_that_was_ignored_at_the_start_stays_ignored() {
 
 #[test]
 fn signal_releases_on_frozen_nodes_too() {
-    let fleet = Fleet::start(3);
-    let token = acquired(&fleet, &["-t", "60s", "deploy"]);
+    let (fleet, token) = fleet_with_lock(3, &["-t", "60s", "deploy"]);
     let waiter = Running::start(&mut tool_on(&fleet, &["acquire", "deploy"]));
     eventually(LIMIT, "it is connected to all", || {
         let is_its = |line: &String| line.contains("name=redlatch-cli");
@@ -74,9 +71,7 @@ fn signal_releases_on_frozen_nodes_too() {
 fn pending_releases_of_a_lost_connection_are_sent_before_the_end() {
     let fleet = Fleet::start(3);
     let proxy = Proxy::start(fleet[2].address());
-    for node in &fleet {
-        assert!(node.command(&["SET", "deploy", "x", "PX", "60000"]).is_ok());
-    }
+    fleet.command(&["SET", "deploy", "x", "PX", "60000"]);
     let mut command = tool(&["acquire", "--no-restart-guard", "--node-timeout", "1s", "deploy"]);
     let urls = [fleet[0].url(), fleet[1].url(), proxy.url()];
     let waiter = Running::start(command.env("REDLATCH_SERVERS", urls.join(",")));

@@ -87,7 +87,7 @@ fn top_leaves_the_terminal_as_it_was() {
     let fleet = Fleet::start(3);
     for n in 0..40 {
         let token = format!("{}:web-{n}", foreign_token());
-        fleet.iter().for_each(|node| drop(node.command(&["SET", &format!("k{n:02}"), &token])));
+        fleet.command(&["SET", &format!("k{n:02}"), &token]);
     }
     let (master, terminal) = terminal();
     rustix::termios::tcsetwinsize(
