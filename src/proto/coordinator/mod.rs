@@ -174,7 +174,7 @@ impl Coordinator {
         {
             for _ in 0..count {
                 let Some(ask) = self.locks.cluster_mut().take_answered(node) else { break };
-                self.locks.on_answer(node, ask, reply, now);
+                self.locks.on_plain_answer(node, ask, reply, now);
                 self.act(now);
             }
         }

@@ -17,9 +17,32 @@ use crate::proto::wire::command::Form;
 use crate::proto::wire::effect::Effect;
 
 impl Locks {
+    /// As [`on_answer`](Locks::on_answer), for a plain answer. Nearly every answer is one of the
+    /// first two here. For each of them the compiler makes a copy of the same code, and leaves out
+    /// what concerns other answers.
+    #[inline(always)]
+    pub fn on_plain_answer(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
+        match (ask.kind, reply) {
+            (Kind::Acquire, NodeReply::Granted) => {
+                let ask = LockAsk { kind: Kind::Acquire, ..ask };
+                self.take_answer(node, ask, NodeReply::Granted, now);
+            }
+            (Kind::Release, NodeReply::Granted) => {
+                let ask = LockAsk { kind: Kind::Release, ..ask };
+                self.take_answer(node, ask, NodeReply::Granted, now);
+            }
+            _ => self.on_answer(node, ask, reply, now),
+        }
+    }
+
     /// Takes the answer of a node to a question about a record.
-    #[inline]
+    #[inline(never)]
     pub fn on_answer(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
+        self.take_answer(node, ask, reply, now);
+    }
+
+    #[inline(always)]
+    fn take_answer(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
         let record = self.records.get_mut(ask.record);
         if ask.kind.may_create() {
             record.on_answer(node, Effect::of(ask, reply), now);
