@@ -12,7 +12,7 @@ use crate::proto::locks::encoding::{Question, phase_of};
 use crate::proto::node_set::NodeId;
 use crate::proto::quorum::Verdict;
 use crate::proto::time::Instant;
-use crate::proto::wire::ask::{Kind, LockAsk};
+use crate::proto::wire::ask::{Kind, LockAsk, Names};
 use crate::proto::wire::command::Form;
 use crate::proto::wire::effect::Effect;
 
@@ -49,6 +49,16 @@ impl Locks {
             if ask.kind == Kind::Acquire && reply == NodeReply::Granted {
                 // `prove_granted` ignores the answer if it is to an earlier round of the attempt.
                 record.prove_granted(node, ask);
+                if ask.sent.names == Names::Key && !record.uncounted.contains(node) {
+                    // A shortcut through `cast_grant`, with the record at hand.
+                    if record.awaits_grant(ask) {
+                        record.cast((node, reply), ask.record, &mut self.verdicts);
+                    }
+                    if record.is_finished() {
+                        self.finish(ask.record);
+                    }
+                    return;
+                }
             }
             if ask.sent.names.is_all_keys() {
                 self.note_named(node, ask, reply);

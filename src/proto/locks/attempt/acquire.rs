@@ -210,7 +210,7 @@ impl Locks {
         reply: NodeReply,
     ) {
         let record = self.records.get_mut(ask.record);
-        if record.phase == Phase::Asking && record.round.number == ask.round {
+        if record.awaits_grant(ask) {
             let uncounted = record.uncounted.contains(node) && reply == NodeReply::Granted;
             if uncounted {
                 let reply = self.note_uncounted(ask.record, node);

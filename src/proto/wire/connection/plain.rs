@@ -49,17 +49,15 @@ impl Connection {
         let mut asks = self.asks.as_slices().0.iter();
         let Some(Ask::Lock(first)) = asks.next() else { return None };
         let (reply, length) = answers::plain(first, input)?;
-        let (kind, mut rest) = (first.kind, &input[length..]);
-        let same = |ask: &&Ask| {
-            let Ask::Lock(ask) = ask else { return false };
-            let equals = ask.kind == kind && answers::plain(ask, rest) == Some((reply, length));
-            if equals {
-                rest = &rest[length..];
+        let (kind, mut count) = (first.kind, 1);
+        *input = &input[length..];
+        while let Some(Ask::Lock(ask)) = asks.next() {
+            if ask.kind != kind || answers::plain(ask, input) != Some((reply, length)) {
+                break;
             }
-            equals
-        };
-        let count = 1 + asks.take_while(same).count();
-        *input = rest;
+            *input = &input[length..];
+            count += 1;
+        }
         self.last_answer = now;
         self.take_moments(count, now, took);
         Some(PlainAnswers { kind, reply, count })
@@ -82,7 +80,8 @@ impl Connection {
         now: Instant,
         mut took: impl FnMut(Duration, usize),
     ) {
-        while let Some(oldest) = self.moments.front_mut().filter(|_| count > 0) {
+        while count > 0 {
+            let Some(oldest) = self.moments.front_mut() else { return };
             let of_this_moment = count.min(oldest.count);
             oldest.count -= of_this_moment;
             count -= of_this_moment;
