@@ -172,13 +172,18 @@ impl Ballot {
 
     #[inline]
     fn judge(&self) -> Verdict {
-        let may_be_won = self.spare >= 0;
-        let open = self.stays_open && !self.undecided().is_empty();
         match self.missing {
             0 => Verdict::Won,
-            _ if may_be_won || open => Verdict::Undecided,
-            _ => Verdict::Lost,
+            _ if self.spare >= 0 => Verdict::Undecided,
+            _ => self.judge_unwinnable(),
         }
+    }
+
+    /// The verdict on a question that cannot be won any more.
+    #[cold]
+    fn judge_unwinnable(&self) -> Verdict {
+        let open = self.stays_open && !self.undecided().is_empty();
+        if open { Verdict::Undecided } else { Verdict::Lost }
     }
 }
 

@@ -42,13 +42,14 @@ impl RoundTrips {
         Duration::from_micros(self.micros)
     }
 
+    /// Counts round trips that took equally long.
     #[inline]
-    fn add(&mut self, took: Duration) {
+    pub(crate) fn add(&mut self, took: Duration, count: u64) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.micros = self.micros.saturating_add(micros);
+        self.micros = self.micros.saturating_add(micros.saturating_mul(count));
         // The class is the number of binary digits.
         let class = (u64::BITS - micros.leading_zeros()) as usize;
-        self.classes[class.min(CLASSES - 1)] += 1;
+        self.classes[class.min(CLASSES - 1)] += count;
     }
 }
 
@@ -78,6 +79,19 @@ pub struct NodeStats {
 }
 
 impl NodeStats {
+    /// Counts equal replies to questions about keys, without their round trips.
+    #[inline]
+    pub(crate) fn note_replies(&mut self, to_acquire: bool, reply: NodeReply, count: u64) {
+        match reply {
+            NodeReply::Granted if to_acquire => self.grants += count,
+            NodeReply::Held if to_acquire => self.denials += count,
+            // After this error the client sends the script's source, so the error is not reported.
+            NodeReply::Failed(NodeError::NoScript) => {}
+            NodeReply::Failed(cause) => self.errors[cause as usize] += count,
+            _ => {}
+        }
+    }
+
     /// How often the node gave no vote that counts, for this cause.
     pub fn errors(&self, cause: NodeError) -> u64 {
         self.errors[cause as usize]
@@ -164,15 +178,8 @@ impl Stats {
         took: Duration,
     ) {
         let entry = self.node(node);
-        entry.round_trips.add(took);
-        match reply {
-            NodeReply::Granted if to_acquire => entry.grants += 1,
-            NodeReply::Held if to_acquire => entry.denials += 1,
-            // After this error the client sends the script's source, so the error is not reported.
-            NodeReply::Failed(NodeError::NoScript) => {}
-            NodeReply::Failed(cause) => entry.errors[cause as usize] += 1,
-            _ => {}
-        }
+        entry.round_trips.add(took, 1);
+        entry.note_replies(to_acquire, reply, 1);
     }
 
     /// Counts a node that gave no answer that counts.
@@ -213,7 +220,7 @@ mod tests {
     fn round_trip_is_counted_in_the_class_that_ends_above_it() {
         let mut trips = RoundTrips::default();
         for micros in [0, 1, 2, 3, 1023, 1024, u64::MAX] {
-            trips.add(Duration::from_micros(micros));
+            trips.add(Duration::from_micros(micros), 1);
         }
         let found: Vec<_> = trips.classes().filter(|(_, count)| *count > 0).collect();
         let below = |micros| Some(Duration::from_micros(micros));

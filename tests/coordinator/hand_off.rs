@@ -27,6 +27,18 @@ fn hand_off_ends_renewals_and_releases_nothing() {
 }
 
 #[test]
+fn hand_off_leaves_a_record_until_the_last_grant_of_the_acquire_has_come() {
+    let mut bench = Bench::new(3);
+    let lock = bench.hold(&[0, 1]);
+    assert!(bench.core.into_token(lock, bench.now).is_some());
+    assert_eq!(bench.core.open_records(), 1, "node 2 has not answered");
+    bench.sent(2);
+    bench.reply(2, "+OK\r\n");
+    assert_eq!(bench.core.open_records(), 0);
+    bench.assert_idle();
+}
+
+#[test]
 fn hand_off_of_a_lock_that_is_over_reports_no_loss_later() {
     let mut bench = Bench::new(3);
     bench.core.report_lock_updates();

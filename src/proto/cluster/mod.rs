@@ -48,7 +48,7 @@ use crate::proto::time::Instant;
 use crate::proto::timers::Timers;
 use crate::proto::wire::answers::{NodeAnswer, TaskAnswer};
 use crate::proto::wire::ask::{Ask, Kind, LockAsk};
-use crate::proto::wire::connection::Incoming;
+use crate::proto::wire::connection::{Incoming, PlainAnswers};
 use crate::proto::wire::line::Channel;
 use crate::proto::wire::marker::Marking;
 use crate::proto::wire::members::MemberList;
@@ -209,25 +209,33 @@ impl Cluster {
         self.nodes.iter_mut().for_each(|node| node.connection.shrink());
     }
 
-    /// Takes the next answer from what was read, if it is one of the few plain answers that nearly
-    /// all questions about locks get. Such an answer changes no node. Everything else is for
-    /// [`receive`](Cluster::receive).
+    /// Takes the next answers from what was read, if they are some of the few plain ones that
+    /// nearly all questions about locks get. Such an answer changes no node. Everything else is for
+    /// [`receive`](Cluster::receive). The caller then takes out as many questions by
+    /// [`take_answered`](Cluster::take_answered), before it receives anything else.
     #[inline]
     pub fn receive_plain(
         &mut self,
         node: NodeId,
         input: &mut &[u8],
         now: Instant,
-    ) -> Option<(LockAsk, NodeReply)> {
+    ) -> Option<PlainAnswers> {
         let entry = &mut self.nodes[node.index()];
         debug_assert!(self.changes.is_empty(), "changes are acted on before answers");
         if !entry.state.is_connected() {
             return None;
         }
-        let (ask, reply) = entry.connection.plain_answer(input, now)?;
-        let took = now.saturating_since(entry.connection.asked_at());
-        self.stats.answered(node, ask.kind == Kind::Acquire, reply, took);
-        Some((ask, reply))
+        let stats = self.stats.node(node);
+        let took = |took, count| stats.round_trips.add(took, count as u64);
+        let answers = entry.connection.plain_answers(input, now, took)?;
+        stats.note_replies(answers.kind == Kind::Acquire, answers.reply, answers.count as u64);
+        Some(answers)
+    }
+
+    /// Takes out the oldest question to the node, which was answered by a plain answer.
+    #[inline]
+    pub fn take_answered(&mut self, node: NodeId) -> Option<LockAsk> {
+        self.nodes[node.index()].connection.take_answered()
     }
 
     /// Takes what was read from a node, up to the next event for the locks. The caller takes the

@@ -243,7 +243,10 @@ fn usual_answer_is_taken_without_the_decoder_while_the_node_is_connected() {
     bench.commands();
     let mut input = &b"+OK\r\n"[..];
     let taken = bench.cluster.receive_plain(only(), &mut input, bench.now);
-    let Some((ask, NodeReply::Granted)) = taken else { panic!("{taken:?}") };
-    assert_eq!((ask.record, input.len()), (RecordId::of(5), 0));
+    let expected = PlainAnswers { kind: Kind::Acquire, reply: NodeReply::Granted, count: 1 };
+    assert_eq!((taken, input.len()), (Some(expected), 0));
+    let ask = bench.cluster.take_answered(only());
+    assert_eq!(ask.map(|ask| ask.record), Some(RecordId::of(5)));
+    assert_eq!(bench.cluster.stats().nodes[0].round_trips.count(), 1);
     assert_eq!(bench.cluster.stats().nodes[0].grants, 1);
 }

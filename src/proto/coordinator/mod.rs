@@ -31,7 +31,7 @@ use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 use crate::proto::waits::Waits;
 use crate::proto::wire::answers::TaskAnswer;
-use crate::proto::wire::ask::LockAsk;
+use crate::proto::wire::connection::PlainAnswers;
 
 pub use crate::proto::cluster::{Action, NodeEvent};
 
@@ -126,19 +126,13 @@ impl Coordinator {
     pub fn handle_bytes(&mut self, node: NodeId, bytes: &[u8], now: Instant) {
         let (mut input, mut flushed) = (bytes, false);
         loop {
-            // Nearly everything that nodes send is one of a few plain answers.
-            while let Some((ask, reply)) =
-                self.locks.cluster_mut().receive_plain(node, &mut input, now)
-            {
-                self.on_lock_answer(node, ask, reply, now);
-                self.act(now);
-            }
+            self.take_plain_answers(node, &mut input, now);
             let received = self.locks.cluster_mut().receive(node, &mut input, now);
             let Some(received) = received else { break };
             self.locks.act_on_changes(now);
             match received {
                 Received::Lock(ask, reply) => {
-                    self.on_lock_answer(node, ask, reply, now);
+                    self.locks.on_answer(node, ask, reply, now);
                     // Acts on the verdict that this answer brings before the node's state may
                     // change.
                     self.act(now);
@@ -171,10 +165,19 @@ impl Coordinator {
         self.act(now);
     }
 
-    /// Passes on a node's answer to a question about a lock.
+    /// Takes the answers that the input begins with, as long as they are plain ones: nearly
+    /// everything that nodes send is.
     #[inline]
-    fn on_lock_answer(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
-        self.locks.on_answer(node, ask, reply, now);
+    fn take_plain_answers(&mut self, node: NodeId, input: &mut &[u8], now: Instant) {
+        while let Some(PlainAnswers { reply, count, .. }) =
+            self.locks.cluster_mut().receive_plain(node, input, now)
+        {
+            for _ in 0..count {
+                let Some(ask) = self.locks.cluster_mut().take_answered(node) else { break };
+                self.locks.on_plain_answer(node, ask, reply, now);
+                self.act(now);
+            }
+        }
     }
 
     /// Stops using the node if it refused a write as a replica.

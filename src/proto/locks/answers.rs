@@ -12,20 +12,53 @@ use crate::proto::locks::encoding::{Question, phase_of};
 use crate::proto::node_set::NodeId;
 use crate::proto::quorum::Verdict;
 use crate::proto::time::Instant;
-use crate::proto::wire::ask::{Kind, LockAsk};
+use crate::proto::wire::ask::{Kind, LockAsk, Names};
 use crate::proto::wire::command::Form;
 use crate::proto::wire::effect::Effect;
 
 impl Locks {
+    /// As [`on_answer`](Locks::on_answer), for a plain answer. Nearly every answer is one of the
+    /// first two here. For each of them the compiler makes a copy of the same code, and leaves out
+    /// what concerns other answers.
+    #[inline(always)]
+    pub fn on_plain_answer(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
+        match (ask.kind, reply) {
+            (Kind::Acquire, NodeReply::Granted) => {
+                let ask = LockAsk { kind: Kind::Acquire, ..ask };
+                self.take_answer(node, ask, NodeReply::Granted, now);
+            }
+            (Kind::Release, NodeReply::Granted) => {
+                let ask = LockAsk { kind: Kind::Release, ..ask };
+                self.take_answer(node, ask, NodeReply::Granted, now);
+            }
+            _ => self.on_answer(node, ask, reply, now),
+        }
+    }
+
     /// Takes the answer of a node to a question about a record.
-    #[inline]
+    #[inline(never)]
     pub fn on_answer(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
+        self.take_answer(node, ask, reply, now);
+    }
+
+    #[inline(always)]
+    fn take_answer(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
         let record = self.records.get_mut(ask.record);
         if ask.kind.may_create() {
             record.on_answer(node, Effect::of(ask, reply), now);
             if ask.kind == Kind::Acquire && reply == NodeReply::Granted {
                 // `prove_granted` ignores the answer if it is to an earlier round of the attempt.
                 record.prove_granted(node, ask);
+                if ask.sent.names == Names::Key && !record.uncounted.contains(node) {
+                    // A shortcut through `cast_grant`, with the record at hand.
+                    if record.awaits_grant(ask) {
+                        record.cast((node, reply), ask.record, &mut self.verdicts);
+                    }
+                    if record.is_finished() {
+                        self.finish(ask.record);
+                    }
+                    return;
+                }
             }
             if ask.sent.names.is_all_keys() {
                 self.note_named(node, ask, reply);

@@ -138,20 +138,20 @@ fn about_key(kind: Kind, reply: &Reply<'_>, standing: &mut Standing) -> Option<N
 /// Reads a reply straight from the bytes, if it is one of the few plain ones that nearly all
 /// questions about locks get. Returns its length, too. Any other reply is for the decoder.
 #[inline]
-pub(super) fn plain(ask: LockAsk, bytes: &[u8]) -> Option<(NodeReply, usize)> {
+pub(super) fn plain(ask: &LockAsk, bytes: &[u8]) -> Option<(NodeReply, usize)> {
     let of_key = matches!(ask.sent.names, Names::Key | Names::KeyAndLine);
     match ask.kind {
         _ if !of_key => None,
-        Kind::Acquire | Kind::Heal => match bytes {
-            [b'+', b'O', b'K', b'\r', b'\n', ..] => Some((NodeReply::Granted, 5)),
-            [b'_', b'\r', b'\n', ..] => Some((NodeReply::Held, 3)),
-            _ => None,
-        },
-        Kind::Extend | Kind::Release => match bytes {
-            [b':', b'1', b'\r', b'\n', ..] => Some((NodeReply::Granted, 4)),
-            [b':', b'0', b'\r', b'\n', ..] => Some((NodeReply::Absent, 4)),
-            _ => None,
-        },
+        Kind::Acquire | Kind::Heal if bytes.starts_with(b"+OK\r\n") => {
+            Some((NodeReply::Granted, 5))
+        }
+        Kind::Acquire | Kind::Heal => bytes.starts_with(b"_\r\n").then_some((NodeReply::Held, 3)),
+        Kind::Extend | Kind::Release if bytes.starts_with(b":1\r\n") => {
+            Some((NodeReply::Granted, 4))
+        }
+        Kind::Extend | Kind::Release => {
+            bytes.starts_with(b":0\r\n").then_some((NodeReply::Absent, 4))
+        }
         Kind::WriteBack | Kind::Adopt | Kind::Exists | Kind::Join | Kind::Claim => None,
     }
 }
@@ -305,9 +305,9 @@ mod tests {
                 let sent = Encoding { form, names };
                 LockAsk { record: RecordId::of(0), round: 0, kind, sent }
             };
-            assert_eq!(plain(about(Names::Key), text.as_bytes()), expected, "{text:?}");
+            assert_eq!(plain(&about(Names::Key), text.as_bytes()), expected, "{text:?}");
             for names in [Names::AllKeys, Names::AllKeysAndLines, Names::AllKeysAndCounters] {
-                assert_eq!(plain(about(names), text.as_bytes()), None, "{text:?} of {names:?}");
+                assert_eq!(plain(&about(names), text.as_bytes()), None, "{text:?} of {names:?}");
             }
         }
     }

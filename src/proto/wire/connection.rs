@@ -7,6 +7,7 @@
 
 #[cfg(feature = "testing")]
 mod fingerprint;
+mod plain;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -31,6 +32,8 @@ use crate::proto::wire::known_scripts::{KnownScripts, ScriptName};
 use crate::proto::wire::line::{HandedOver, Skipping, Standing, TooLong, is_subscribed};
 use crate::proto::wire::members::MembersState;
 use crate::proto::wire::resp::{self, Elements, Malformed, Reply};
+
+pub use plain::PlainAnswers;
 
 /// What a node sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -438,28 +441,6 @@ impl Connection {
         self.skipping.skip(input).map_err(Fault::Malformed)?;
         Ok((!self.skipping.is_going_on()).then_some(Incoming::HandedOver))
     }
-
-    /// The next event, if it is one of the few plain replies that nearly all questions about locks
-    /// get. It is read straight from the bytes, without the decoder. Every other event is for
-    /// [`next_incoming`](Connection::next_incoming), which reads these replies, too.
-    #[inline]
-    pub fn plain_answer(
-        &mut self,
-        input: &mut &[u8],
-        now: Instant,
-    ) -> Option<(LockAsk, NodeReply)> {
-        let Some(&Ask::Lock(ask)) = self.asks.front() else { return None };
-        let reads_replies = self.partial.is_empty() && !self.skipping.is_going_on();
-        if !reads_replies || !self.written.is_empty() {
-            return None;
-        }
-        let (lock_reply, length) = answers::plain(ask, input)?;
-        *input = &input[length..];
-        let moments = (&mut self.moments, &mut self.unwritten, &mut self.asked_at);
-        take_question(&mut self.asks, moments);
-        self.last_answer = now;
-        Some((ask, lock_reply))
-    }
 }
 
 /// What the bytes of a connection begin with.
@@ -663,6 +644,21 @@ mod tests {
         Ok(answers)
     }
 
+    /// Takes the plain answers that the input begins with, and returns what they say.
+    fn plain_answers(connection: &mut Connection, input: &mut &[u8]) -> Vec<NodeReply> {
+        let mut said = Vec::new();
+        let mut timed = 0;
+        while let Some(plain) = connection.plain_answers(input, NOW, |_, count| timed += count) {
+            for _ in 0..plain.count {
+                let ask = connection.take_answered().expect("a question about a lock");
+                assert_eq!(ask.kind, plain.kind);
+                said.push(plain.reply);
+            }
+        }
+        assert_eq!(timed, said.len(), "each has a round trip time");
+        said
+    }
+
     /// What the answers to questions about a lock say.
     fn replies(answers: &[Incoming]) -> Vec<NodeReply> {
         let reply_to = |answer: &Incoming| match answer {
@@ -738,19 +734,17 @@ mod tests {
             assert_eq!(connection.next_incoming(&mut head, NOW), Ok(None));
             let text: Vec<u8> = text.bytes().cycle().take(LENGTH).collect();
             for mut piece in text.chunks(60_000) {
-                assert_eq!(connection.plain_answer(&mut piece, NOW), None);
+                assert_eq!(plain_answers(&mut connection, &mut piece), []);
                 assert_eq!(connection.next_incoming(&mut piece, NOW), Ok(None));
                 assert!(piece.is_empty());
             }
             let mut rest = &b"\r\n_\r\n+OK\r\n"[..];
-            assert_eq!(connection.plain_answer(&mut rest, NOW), None);
+            assert_eq!(plain_answers(&mut connection, &mut rest), []);
             let message = connection.next_incoming(&mut rest, NOW);
             assert_eq!(message, Ok(Some(Incoming::HandedOver)));
             assert_eq!(connection.take_handed_over(), None);
-            let answers =
-                [connection.plain_answer(&mut rest, NOW), connection.plain_answer(&mut rest, NOW)];
-            let answers = answers.map(|answer| answer.map(|(_, reply)| reply));
-            assert_eq!(answers, [Some(NodeReply::Held), Some(NodeReply::Granted)]);
+            let answers = plain_answers(&mut connection, &mut rest);
+            assert_eq!(answers, [NodeReply::Held, NodeReply::Granted]);
         }
     }
 
@@ -1005,16 +999,43 @@ mod tests {
     fn usual_answer_is_taken_from_its_bytes_unless_the_decoder_is_in_the_middle_of_another() {
         let mut connection = connection(&[ACQUIRE, RELEASE, ACQUIRE]);
         let mut input = &b"+OK\r\n:-1\r\n+OK\r\n"[..];
-        let (_, reply) = connection.plain_answer(&mut input, NOW).expect("one of the usual");
-        assert_eq!((reply, input), (NodeReply::Granted, &b":-1\r\n+OK\r\n"[..]));
+        assert_eq!(plain_answers(&mut connection, &mut input), [NodeReply::Granted]);
+        assert_eq!(input, &b":-1\r\n+OK\r\n"[..], "the other is for the decoder");
         assert_eq!((connection.unanswered(), connection.last_answer()), (2, NOW));
-        assert_eq!(connection.plain_answer(&mut input, NOW), None, "this is for the decoder");
         // The rest of an error line may look like an answer.
         assert!(answers(&mut connection, b"-OOM a").unwrap().is_empty());
         let mut rest = &b":1\r\n"[..];
-        assert_eq!(connection.plain_answer(&mut rest, NOW), None);
+        assert_eq!(plain_answers(&mut connection, &mut rest), []);
         let full = NodeReply::Failed(NodeError::OutOfMemory);
         assert_eq!(replies(&answers(&mut connection, rest).unwrap()), [full]);
+    }
+
+    #[test]
+    fn equal_plain_answers_to_one_kind_of_question_are_taken_together() {
+        let mut connection = connection(&[]);
+        for (micros, ask) in [(0, ACQUIRE), (1, ACQUIRE), (50, ACQUIRE), (51, RELEASE)] {
+            connection.ask(ask, Instant::from_nanos(micros * 1000), |_| {});
+        }
+        for ask in [about(Kind::Extend, Some(Form::Sha)), ACQUIRE] {
+            connection.ask(ask, Instant::from_nanos(51_000), |_| {});
+        }
+        let now = Instant::from_nanos(60_000);
+        let mut input = &b"+OK\r\n+OK\r\n+OK\r\n:1\r\n:1\r\n_\r\n+OK\r\n"[..];
+        let mut next = || {
+            let mut took = Vec::new();
+            let add = |time: Duration, count| took.push((time.as_micros(), count));
+            let plain = connection.plain_answers(&mut input, now, add)?;
+            let asks: Vec<_> = (0..plain.count).map(|_| connection.take_answered()).collect();
+            assert!(asks.iter().flatten().all(|ask| ask.kind == plain.kind), "{asks:?}");
+            Some((plain.reply, asks.len(), took))
+        };
+        assert_eq!(next(), Some((NodeReply::Granted, 3, vec![(60, 2), (10, 1)])));
+        assert_eq!(next(), Some((NodeReply::Granted, 1, vec![(10, 1)])), "of the release");
+        assert_eq!(next(), Some((NodeReply::Granted, 1, vec![(10, 1)])), "of the extend");
+        assert_eq!(next(), Some((NodeReply::Held, 1, vec![(10, 1)])));
+        assert_eq!(next(), None, "nothing was asked");
+        assert_eq!((input, connection.oldest_ask()), (&b"+OK\r\n"[..], None));
+        assert_eq!((connection.unanswered(), connection.last_answer()), (0, now));
     }
 
     #[test]

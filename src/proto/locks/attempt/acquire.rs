@@ -185,7 +185,7 @@ impl Locks {
     }
 
     /// A node answered whether it grants the keys.
-    #[inline]
+    #[inline(always)]
     pub(in crate::proto::locks) fn on_grant(
         &mut self,
         node: NodeId,
@@ -202,18 +202,22 @@ impl Locks {
 
     /// Casts the answer of a node in the present round of an attempt. A grant that does not count
     /// becomes a failure.
-    #[inline]
+    #[inline(always)]
     pub(in crate::proto::locks) fn cast_grant(
         &mut self,
         node: NodeId,
         ask: LockAsk,
         reply: NodeReply,
     ) {
-        let record = self.records.get(ask.record);
-        if record.phase == Phase::Asking && record.round.number == ask.round {
+        let record = self.records.get_mut(ask.record);
+        if record.awaits_grant(ask) {
             let uncounted = record.uncounted.contains(node) && reply == NodeReply::Granted;
-            let reply = if uncounted { self.note_uncounted(ask.record, node) } else { reply };
-            self.cast(ask.record, node, reply);
+            if uncounted {
+                let reply = self.note_uncounted(ask.record, node);
+                self.cast(ask.record, node, reply);
+            } else {
+                record.cast((node, reply), ask.record, &mut self.verdicts);
+            }
         }
     }
 

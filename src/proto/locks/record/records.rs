@@ -31,6 +31,7 @@ use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::surplus::{FEW, insert, shrink_slab};
 use crate::proto::time::{Instant, Ttl, drift};
 use crate::proto::timers::Timer;
+use crate::proto::wire::ask::LockAsk;
 use crate::proto::wire::effect::Effect;
 use crate::proto::wire::line::LINE_TTL;
 
@@ -244,6 +245,12 @@ impl Record {
             Purpose::Release => true,
             Purpose::Acquire | Purpose::WriteBack | Purpose::Claim => self.phase == Phase::Asking,
         }
+    }
+
+    /// Whether the answer to this question is a vote in the present round of an attempt.
+    #[inline]
+    pub fn awaits_grant(&self, ask: LockAsk) -> bool {
+        self.phase == Phase::Asking && self.round.number == ask.round
     }
 
     /// The ttl of a heal: the time until the deadline, so that the key does not outlive the lock.

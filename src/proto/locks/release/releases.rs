@@ -134,7 +134,7 @@ impl Locks {
     }
 
     /// A node answered a release.
-    #[inline]
+    #[inline(always)]
     pub(in crate::proto::locks) fn on_release(
         &mut self,
         node: NodeId,
@@ -220,7 +220,7 @@ impl Locks {
         current && record.op.is_some()
     }
 
-    #[inline]
+    #[inline(always)]
     fn on_acknowledged(&mut self, node: NodeId, id: RecordId, now: Instant) {
         let record = self.records.get_mut(id);
         if record.on_released(node, now) {

@@ -6,10 +6,12 @@
 //! which no code has acted. So the queue is emptied before the next answer or change is handled,
 //! and before a call of the coordinator returns.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::RecordId;
+use crate::proto::locks::record::records::Record;
 use crate::proto::locks::round::state::Purpose;
 use crate::proto::locks::{Due, Locks};
 use crate::proto::node_set::{NodeId, NodeSet};
@@ -92,23 +94,20 @@ impl Locks {
     /// Casts the reply of a node as its vote in the record's round, if that is still undecided.
     #[inline]
     pub(in crate::proto::locks) fn cast(&mut self, id: RecordId, node: NodeId, reply: NodeReply) {
-        let record = self.records.get_mut(id);
-        let open = record.is_deciding() && record.round.ballot().verdict() == Verdict::Undecided;
-        if open && record.round.cast(node, reply) != Verdict::Undecided {
-            self.verdicts.push_back(id);
-        }
+        self.records.get_mut(id).cast((node, reply), id, &mut self.verdicts);
     }
 
     /// Casts an answer as a vote, unless the record has begun another round since the question.
-    #[inline]
+    #[inline(always)]
     pub(in crate::proto::locks) fn cast_answer(
         &mut self,
         node: NodeId,
         ask: LockAsk,
         reply: NodeReply,
     ) {
-        if self.records.get(ask.record).round.number == ask.round {
-            self.cast(ask.record, node, reply);
+        let record = self.records.get_mut(ask.record);
+        if record.round.number == ask.round {
+            record.cast((node, reply), ask.record, &mut self.verdicts);
         }
     }
 
@@ -176,6 +175,23 @@ impl Locks {
                 NodeReply::Failed(NodeError::Silent)
             };
             self.cast(id, node, reply);
+        }
+    }
+}
+
+impl Record {
+    /// Casts the reply of a node as its vote in the round, if that is still undecided. If the vote
+    /// decides it, the record's `id` is put into the queue of `verdicts`.
+    #[inline(always)]
+    pub(in crate::proto::locks) fn cast(
+        &mut self,
+        (node, reply): (NodeId, NodeReply),
+        id: RecordId,
+        verdicts: &mut VecDeque<RecordId>,
+    ) {
+        let open = self.round.ballot().verdict() == Verdict::Undecided && self.is_deciding();
+        if open && self.round.cast(node, reply) != Verdict::Undecided {
+            verdicts.push_back(id);
         }
     }
 }

@@ -111,7 +111,7 @@ impl Round {
     }
 
     /// Casts the reply of a node as its vote, and returns the verdict.
-    #[inline]
+    #[inline(always)]
     pub fn cast(&mut self, node: NodeId, reply: NodeReply) -> Verdict {
         self.replies.put_first(node, reply);
         let Some(vote) = vote_of(reply) else { return self.ballot.verdict() };

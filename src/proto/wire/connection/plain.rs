@@ -1,0 +1,98 @@
+//! Reads the few plain answers that nearly all questions about locks get: straight from the bytes,
+//! without the decoder, and equal ones together.
+//!
+//! The hazard is an answer that is taken while the decoder is in the middle of another reply, or
+//! while a push has not been reported yet. Then this code takes nothing.
+
+use std::time::Duration;
+
+use super::Connection;
+use crate::proto::error::NodeReply;
+use crate::proto::time::Instant;
+use crate::proto::wire::answers;
+use crate::proto::wire::ask::{Ask, Kind, LockAsk};
+
+/// Equal plain answers in a row, to questions of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlainAnswers {
+    /// What was asked.
+    pub kind: Kind,
+    /// What each of them says.
+    pub reply: NodeReply,
+    /// How many there are: one at least.
+    pub count: usize,
+}
+
+impl Connection {
+    /// Takes the equal plain answers that the input begins with, to questions of one kind. The
+    /// caller then takes out as many questions by
+    /// [`take_answered`](Connection::take_answered), before anything else is read. Every other
+    /// event is for [`next_incoming`](Connection::next_incoming), which reads these answers, too.
+    ///
+    /// `took` is called with each round trip time of these answers, and with how many of them have
+    /// it: questions of one moment have the same.
+    #[inline]
+    pub fn plain_answers(
+        &mut self,
+        input: &mut &[u8],
+        now: Instant,
+        took: impl FnMut(Duration, usize),
+    ) -> Option<PlainAnswers> {
+        if input.is_empty() {
+            return None;
+        }
+        let reads_replies = self.partial.is_empty() && !self.skipping.is_going_on();
+        if !reads_replies || !self.written.is_empty() {
+            return None;
+        }
+        // The oldest questions are in the first of the two parts of the queue.
+        let mut asks = self.asks.as_slices().0.iter();
+        let Some(Ask::Lock(first)) = asks.next() else { return None };
+        let (reply, length) = answers::plain(first, input)?;
+        let (kind, mut count) = (first.kind, 1);
+        *input = &input[length..];
+        while let Some(Ask::Lock(ask)) = asks.next() {
+            if ask.kind != kind || answers::plain(ask, input) != Some((reply, length)) {
+                break;
+            }
+            *input = &input[length..];
+            count += 1;
+        }
+        self.last_answer = now;
+        self.take_moments(count, now, took);
+        Some(PlainAnswers { kind, reply, count })
+    }
+
+    /// Takes out the oldest question, which was answered by a plain answer.
+    #[inline]
+    pub fn take_answered(&mut self) -> Option<LockAsk> {
+        match self.asks.pop_front() {
+            Some(Ask::Lock(ask)) => Some(ask),
+            _ => None,
+        }
+    }
+
+    /// Takes the `count` oldest questions off their moments.
+    #[inline]
+    fn take_moments(
+        &mut self,
+        mut count: usize,
+        now: Instant,
+        mut took: impl FnMut(Duration, usize),
+    ) {
+        while count > 0 {
+            let Some(oldest) = self.moments.front_mut() else { return };
+            let of_this_moment = count.min(oldest.count);
+            oldest.count -= of_this_moment;
+            count -= of_this_moment;
+            self.asked_at = oldest.asked_at;
+            took(now.saturating_since(oldest.asked_at), of_this_moment);
+            if oldest.count == 0 {
+                self.moments.pop_front();
+                // A node that answers before its question was written whole is strange, but does no
+                // harm.
+                self.unwritten = self.unwritten.min(self.moments.len());
+            }
+        }
+    }
+}
