@@ -96,13 +96,14 @@ impl Locks {
         reply: NodeReply,
         now: Instant,
     ) {
+        let is_late = self.awaits_late_vote(ask);
         let votes = self.cluster.votes(node);
         let fencing = &mut self.records.get_mut(ask.record).trouble_mut().fencing;
-        let of_round = fencing.as_mut().filter(|fencing| fencing.round() == ask.round);
+        let of_round = fencing.as_mut().filter(|fencing| is_late || fencing.round() == ask.round);
         let granted = reply == NodeReply::Granted;
         let is_malformed = granted && of_round.is_some_and(|fencing| !fencing.put(node, votes));
         let reply = if is_malformed { NodeReply::Failed(NodeError::Garbage) } else { reply };
-        if self.awaits_late_vote(ask) {
+        if is_late {
             self.on_late_vote(node, ask.record, reply, now);
         } else {
             self.cast_grant(node, ask, reply);
@@ -110,11 +111,12 @@ impl Locks {
     }
 
     /// Whether the second round is in flight, and the answer to this question of the first round
-    /// may still become a vote in it.
+    /// may still become a vote in it. If such a question was repeated since, it has the number of
+    /// the second round.
     pub(in crate::proto::locks) fn awaits_late_vote(&self, ask: LockAsk) -> bool {
         let record = self.records.get(ask.record);
-        let votes = ask.asks_for_votes()
-            && record.fencing().is_some_and(|fencing| fencing.round() == ask.round);
+        let rounds = record.fencing().map(|fencing| [fencing.round(), record.round.number]);
+        let votes = ask.asks_for_votes() && rounds.is_some_and(|it| it.contains(&ask.round));
         votes && record.phase == Phase::Asking && record.round.purpose == Purpose::WriteBack
     }
 
