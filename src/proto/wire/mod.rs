@@ -14,3 +14,4 @@ pub mod line;
 pub mod marker;
 pub mod resp;
 pub mod sets;
+pub mod transaction;
