@@ -37,6 +37,7 @@ mod scripts;
 mod session;
 mod set_scripts;
 mod tracking;
+mod transactions;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;

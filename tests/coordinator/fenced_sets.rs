@@ -9,7 +9,7 @@ use redlatch::proto::{KeySet, ReportedSet};
 use redlatch::{ConfigError, Error, Lock, LockOptions, Op, Outcome, RestartGuard};
 
 use crate::bench::{Bench, Command, TTL};
-use crate::fencing_on_masters::{World, majorities};
+use crate::fencing_on_masters::{START, World, majorities};
 
 const NOPERM: &str = "-NOPERM this user has no permissions to run the 'evalsha' command\r\n";
 
@@ -70,7 +70,7 @@ fn fences(lock: &Lock) -> Vec<u64> {
 }
 
 /// The acquire: the ttl, the life and the step of a counter, and its floor.
-const COUNT: &str = "count KEYS | 10000 600000 1000 1";
+const COUNT: &str = "count KEYS | 10000 600000 1000 1099511627776";
 
 fn hold(bench: &mut Bench, votes: [u64; 2]) -> Lock {
     ask(bench);
@@ -90,7 +90,7 @@ fn fences_of_equal_votes_take_one_round_trip() {
     assert_eq!((bench.core.stats().fenced, bench.core.stats().written_back), (1, 0));
     bench.core.extend(&lock, TTL, 0, bench.now).expect("it is held");
     for node in 0..3 {
-        expect(&mut bench, node, "raise KEYS | 10000 600000 1000 1 7 90");
+        expect(&mut bench, node, "raise KEYS | 10000 600000 1000 1099511627776 7 90");
         bench.reply(node, ":1\r\n");
     }
     assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Extended { .. })));
@@ -115,7 +115,7 @@ fn fences_of_different_votes_are_written_back_before_the_lock_is_handed_out() {
     // asked to raise their counters.
     for node in 0..2 {
         assert!(bench.completion().is_none());
-        expect(&mut bench, node, "raise KEYS | 0 600000 1000 1 6 9");
+        expect(&mut bench, node, "raise KEYS | 0 600000 1000 1099511627776 6 9");
         bench.reply(node, ":1\r\n");
     }
     assert_eq!(fences(&bench.won()), [6, 9]);
@@ -134,7 +134,7 @@ fn fences_whose_write_back_finds_a_key_gone_are_none() {
             expect(&mut bench, node, COUNT);
             vote(&mut bench, node, votes);
         }
-        expect(&mut bench, 1, "raise KEYS | 0 600000 1000 1 6 6");
+        expect(&mut bench, 1, "raise KEYS | 0 600000 1000 1099511627776 6 6");
         bench.reply(1, found);
         let error = bench.refused();
         let report = error.report().expect("it has a report");
@@ -186,7 +186,7 @@ fn fenced_set_touches_no_counter_of_a_node_in_quarantine() {
     let lock = bench.won();
     bench.core.extend(&lock, TTL, 0, bench.now).expect("it is held");
     expect(&mut bench, 0, "extend a b | 10000");
-    expect(&mut bench, 1, "raise KEYS | 10000 600000 1000 1 6 6");
+    expect(&mut bench, 1, "raise KEYS | 10000 600000 1000 1099511627776 6 6");
 }
 
 #[test]
@@ -195,12 +195,15 @@ fn heal_of_a_fenced_set_raises_the_counters() {
     let lock = hold(&mut bench, [7, 90]);
     bench.core.extend(&lock, TTL, 0, bench.now).expect("it is held");
     for (node, reply) in [(0, ":-4\r\n"), (1, ":1\r\n"), (2, ":1\r\n")] {
-        expect(&mut bench, node, "raise KEYS | 10000 600000 1000 1 7 90");
+        expect(&mut bench, node, "raise KEYS | 10000 600000 1000 1099511627776 7 90");
         bench.reply(node, reply);
     }
     let sent = bench.sent(0);
     let text = script(&sent[0]).replace(KEYS, "KEYS");
-    assert!(text.starts_with("count KEYS | ") && text.ends_with(" 600000 1000 1 7 90"), "{text}");
+    assert!(
+        text.starts_with("count KEYS | ") && text.ends_with(" 600000 1000 1099511627776 7 90"),
+        "{text}"
+    );
     vote(&mut bench, 0, [7, 90]);
     assert_eq!(bench.core.stats().healed, 1);
 }
@@ -270,7 +273,7 @@ fn fenced_set_of_one_key_is_a_fenced_lock() {
 fn holders_follow(spread: [&[u64]; 2], first: &[usize], second: &[usize], set_first: bool) {
     let mut world = World::new(spread[0]);
     for (node, count) in spread[1].iter().enumerate() {
-        world.operate(node, &[b"SET", &counter_key(b"l"), count.to_string().as_bytes()]);
+        world.operate(node, &[b"SET", &counter_key(b"l"), (START + count).to_string().as_bytes()]);
     }
     let [a, b] = [(); 2].map(|()| world.client());
     let set = KeySet::new(["k", "l"]).expect("a good set");

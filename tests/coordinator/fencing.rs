@@ -9,7 +9,7 @@ use redlatch::{ConfigError, Lock, LockOptions, Op, RestartGuard};
 
 const COUNTER: &str = "redlatch:fence:{k}";
 /// A counter below the floor counts as absent. Nodes without a marker, as here, have the lowest.
-const FLOOR: &str = "1";
+const FLOOR: &str = "1099511627776";
 
 pub fn ask(bench: &mut Bench) -> Op {
     bench.core.acquire(b"k", LockOptions::once(TTL).fenced(), 1, bench.now).expect("it is fine")

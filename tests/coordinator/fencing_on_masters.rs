@@ -6,22 +6,25 @@ use std::time::Duration;
 use redlatch::proto::counter_key;
 use redlatch::proto::{KeySet, NodeSettings, Settings};
 use redlatch::testing::net::Net;
-use redlatch::{Error, Lock, LockOptions, Outcome};
+use redlatch::{Error, Lock, LockOptions, Op, Outcome};
 
 const KEY: &[u8] = b"k";
 const TTL: Duration = Duration::from_secs(10);
+/// What the counters of a test are counted from: a smaller number counts as absent.
+pub const START: u64 = 1 << 41;
 
 /// Clients, and masters with counters. Bytes between them arrive when the test says so.
 pub struct World {
-    net: Net,
+    pub net: Net,
 }
 
 impl World {
-    /// Masters whose counters have these values; a master with 0 has no counter.
+    /// Masters whose counters are above [`START`] by these values; a master with 0 has no counter.
     pub fn new(counters: &[u64]) -> World {
         let mut world = World { net: Net::new(counters.len(), 1) };
         for (node, &count) in counters.iter().enumerate().filter(|(_, count)| **count > 0) {
-            world.operate(node, &[b"SET", &counter_key(KEY), count.to_string().as_bytes()]);
+            let digits = (START + count).to_string();
+            world.operate(node, &[b"SET", &counter_key(KEY), digits.as_bytes()]);
         }
         world
     }
@@ -31,7 +34,7 @@ impl World {
         self.net.command(node, words);
     }
 
-    fn counter(&self, node: usize) -> u64 {
+    pub fn counter(&self, node: usize) -> u64 {
         let key = counter_key(KEY);
         let digits = self.net.master(node).get(self.net.now(), 0, &key).unwrap_or(b"0");
         std::str::from_utf8(digits).expect("digits").parse().expect("a number")
@@ -44,7 +47,17 @@ impl World {
         self.client_with_marker("")
     }
 
-    fn client_with_marker(&mut self, marker: &str) -> usize {
+    /// Two clients of masters that have markers, after the quarantine that follows: so the clients
+    /// know the floor of each counter.
+    pub fn clients_with_markers(&mut self) -> [usize; 2] {
+        let clients = [(); 2].map(|()| self.client_with_marker("redlatch:node"));
+        self.net.advance(Duration::from_secs(70));
+        clients.into_iter().for_each(|client| self.net.expire(client));
+        clients
+    }
+
+    /// A new client of masters with this marker.
+    pub fn client_with_marker(&mut self, marker: &str) -> usize {
         let labels = (0..self.net.nodes()).map(|node| NodeSettings::new(format!("n{node}")));
         let mut settings = Settings::new(labels.collect());
         settings.node_marker = marker.into();
@@ -60,7 +73,7 @@ impl World {
     }
 
     /// Delivers all bytes between this client and this master, in both directions.
-    fn exchange(&mut self, client: usize, node: usize) {
+    pub fn exchange(&mut self, client: usize, node: usize) {
         self.net.deliver_to_node(client, node);
         self.net.deliver_to_client(client, node);
     }
@@ -80,24 +93,24 @@ impl World {
         self.win(client, with)
     }
 
-    fn ask(&mut self, client: usize) {
+    pub fn ask(&mut self, client: usize) -> Op {
         let (now, options) = (self.net.now(), LockOptions::once(TTL).fenced());
-        self.net.client_mut(client).acquire(KEY, options, 1, now).expect("it is fine");
+        self.net.client_mut(client).acquire(KEY, options, 1, now).expect("it is fine")
     }
 
-    fn win(&mut self, client: usize, with: &[usize]) -> Lock {
+    pub fn win(&mut self, client: usize, with: &[usize]) -> Lock {
         for _ in 0..3 {
             with.iter().for_each(|&node| self.exchange(client, node));
         }
         self.won(client)
     }
 
-    fn result(&mut self, client: usize) -> Option<Result<Outcome, Error>> {
+    pub fn result(&mut self, client: usize) -> Option<Result<Outcome, Error>> {
         let now = self.net.now();
         self.net.client_mut(client).poll_completion(now).map(|done| done.result)
     }
 
-    fn won(&mut self, client: usize) -> Lock {
+    pub fn won(&mut self, client: usize) -> Lock {
         match self.result(client) {
             Some(Ok(Outcome::Acquired(lock))) => lock,
             other => panic!("no lock: {other:?}"),
@@ -180,10 +193,10 @@ fn fence_of_counters_five_one_one_is_stored_before_the_lock_is_handed_out() {
     let mut world = World::new(&[5, 1, 1]);
     let [a, b] = [(); 2].map(|()| world.client());
     let lock = world.acquire(a, &[0, 1]);
-    assert_eq!(lock.fence(), Some(6));
-    assert_eq!([0, 1, 2].map(|node| world.counter(node)), [6, 6, 1]);
+    assert_eq!(lock.fence(), Some(START + 6));
+    assert_eq!([0, 1, 2].map(|node| world.counter(node) - START), [6, 6, 1]);
     world.release(a, &lock, &[0, 1]);
-    assert_eq!(world.acquire(b, &[1, 2]).fence(), Some(7));
+    assert_eq!(world.acquire(b, &[1, 2]).fence(), Some(START + 7));
 }
 
 #[test]
@@ -207,10 +220,10 @@ fn fence_is_not_written_back_where_another_client_has_the_key() {
     world.ask(first);
     world.exchange(first, 0);
     world.exchange(first, 1);
-    assert_eq!([0, 1].map(|node| world.counter(node)), [6, 2]);
+    assert_eq!([0, 1].map(|node| world.counter(node) - START), [6, 2]);
     world.operate(1, &[b"DEL", KEY]);
     let lock = world.acquire(second, &[1, 2]);
-    assert_eq!(lock.fence(), Some(6));
+    assert_eq!(lock.fence(), Some(START + 6));
     world.exchange(first, 1);
     world.exchange(first, 2);
     let result = world.result(first).expect("it has ended");
@@ -248,13 +261,17 @@ fn fence_is_greater_also_through_a_node_that_voted_late_for_the_earlier_holder()
         world.net.deliver_to_client(first, node);
     }
     let lock = world.won(first);
-    assert_eq!((lock.fence(), world.counter(2)), (Some(6), 2), "the third counter is smaller");
+    assert_eq!(
+        (lock.fence(), world.counter(2)),
+        (Some(START + 6), START + 2),
+        "the third counter is smaller"
+    );
     let now = world.net.now();
     world.net.client_mut(first).extend(&lock, TTL, 2, now).unwrap();
     (0..3).for_each(|node| world.exchange(first, node));
-    assert_eq!(world.counter(2), 6, "an extend raises it");
+    assert_eq!(world.counter(2), START + 6, "an extend raises it");
     world.release(first, &lock, &[0, 1, 2]);
-    assert_eq!(world.acquire(second, &[2, 0]).fence(), Some(7));
+    assert_eq!(world.acquire(second, &[2, 0]).fence(), Some(START + 7));
 }
 
 /// A fenced acquire is in flight when its node is flushed, so it starts a new counter there. The
@@ -263,14 +280,8 @@ fn fence_is_greater_also_through_a_node_that_voted_late_for_the_earlier_holder()
 #[test]
 fn fence_ignores_a_counter_that_was_started_just_after_a_flush() {
     let given = (1_700_001_070 + 10) << 20;
-    let mut world = World::new(&[given + 5, given + 1, given + 1]);
-    let markers = |world: &mut World| {
-        let [a, b] = [(); 2].map(|()| world.client_with_marker("redlatch:node"));
-        world.net.advance(Duration::from_secs(70));
-        [a, b]
-    };
-    let [a, b] = markers(&mut world);
-    [a, b].into_iter().for_each(|client| world.net.expire(client));
+    let mut world = World::new(&[5, 1, 1].map(|count| given - START + count));
+    let [a, b] = world.clients_with_markers();
     let lock = world.acquire(a, &[0, 1]);
     assert_eq!(lock.fence(), Some(given + 6));
     world.release(a, &lock, &[0, 1]);

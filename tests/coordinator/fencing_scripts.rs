@@ -1,6 +1,6 @@
 //! Scripts of fenced locks that a node forgot, refuses, or does not run to the end.
 
-use redlatch::proto::sets::ACQUIRE;
+use redlatch::proto::sets::{ACQUIRE, EXTEND_SET};
 
 use super::fencing::{ask, give_back, hold, release, runs, script, vote};
 use super::*;
@@ -84,4 +84,30 @@ fn acquire_that_a_flushed_node_has_no_script_for_is_not_repeated() {
     let sent = bench.sent(2);
     let counts = sent.iter().any(|command| runs(command, ACQUIRE));
     assert!(!counts, "it would create a counter below a number: {sent:?}");
+}
+
+/// The client learns that node 2 forgot the script when the second round is in flight. The vote
+/// that follows is not that of the first round, but no confirmation of the number either.
+#[test]
+fn vote_of_a_repeated_acquire_in_the_second_round_is_no_confirmation_of_the_number() {
+    for (late, to_write) in [(8, true), (9, false)] {
+        let mut bench = Bench::new(3);
+        give_back(&mut bench, &[7, 7, 7]);
+        ask(&mut bench);
+        for (node, of_it) in [(0, 9), (1, 8)] {
+            script(&mut bench, node);
+            vote(&mut bench, node, of_it);
+        }
+        assert!(runs(&script(&mut bench, 1), EXTEND_SET));
+        script(&mut bench, 2);
+        bench.reply(2, "-NOSCRIPT No matching script.\r\n");
+        assert_eq!(script(&mut bench, 2)[0], "EVAL");
+        vote(&mut bench, 2, late);
+        if to_write {
+            assert!(bench.completion().is_none(), "only node 0 has the number");
+            assert!(runs(&script(&mut bench, 2), EXTEND_SET));
+            bench.reply(2, ":1\r\n");
+        }
+        assert_eq!(bench.won().fence(), Some(9), "late vote {late}");
+    }
 }

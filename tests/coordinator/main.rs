@@ -14,6 +14,7 @@ mod fenced_sets;
 mod fencing;
 mod fencing_on_masters;
 mod fencing_scripts;
+mod fencing_transactions;
 mod flushing;
 mod foreign_writes;
 mod forked;

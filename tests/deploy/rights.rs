@@ -9,6 +9,9 @@ const RULE: &str = "~lock:* ~redlatch:node -@all +set +eval +evalsha +get +del +
                     +exists +delifeq +delex +select +info +time +script|load +command|info \
                     +client|tracking +client|caching +client|kill +client|setname +client|setinfo";
 
+/// What the page adds for fenced locks.
+const FENCED: &str = "+multi +incr +exec";
+
 /// Words of the rule that not every server knows.
 const NOT_EVERYWHERE: [&str; 4] = ["+delifeq", "+delex", "+client|setinfo", "+command|info"];
 
@@ -195,8 +198,9 @@ fn acl_rule_for_all_features_is_enough_for_them() {
     let line = "+zadd +zrank +zscore +zrange +zrem +subscribe +publish +pubsub|numsub \
                 resetchannels &redlatch:*";
     let rights = whole().into_iter().filter(|word| !word.starts_with('~'));
-    let rights: Vec<_> = rights.chain(line.split(' ')).chain(keys.split(' ')).collect();
-    grant(&fleet, &rights);
+    let script_alone: Vec<_> = rights.chain(line.split(' ')).chain(keys.split(' ')).collect();
+    assert!(told.contains(&format!("`{FENCED}`")), "no rights {FENCED}");
+    grant(&fleet, &script_alone.iter().copied().chain(FENCED.split(' ')).collect::<Vec<_>>());
     let guarded = || worker(&fleet).restart_guard(RestartGuard::On).max_ttl(3 * SECOND);
     let [client, other] = [guarded(), guarded()].map(ready);
     let options = LockOptions::new(millis(2900)).wait(10 * SECOND);
@@ -214,6 +218,19 @@ fn acl_rule_for_all_features_is_enough_for_them() {
         assert!(fences[0] < fences[1] && fences[1] < fences[2], "{fences:?}");
         assert_eq!(fences[0].len(), names.len());
     }
+    let executed = |node: &Node| format!("{:?}", node.command(&["INFO", "commandstats"]));
+    assert!(fleet.iter().filter(|node| executed(node).contains("cmdstat_exec")).count() >= 2);
+    let log = |node: &Node| format!("{:?}", node.command(&["ACL", "LOG"])).to_lowercase();
+    assert!(!fleet.iter().any(|node| log(node).contains("multi")), "a transaction is refused");
+    // Without the rights to a transaction the script counts.
+    grant(&fleet, &script_alone);
+    let mut numbers = Vec::new();
+    for _ in 0..3 {
+        let guard = client.lock("lock:a", options.fenced()).unwrap();
+        numbers.push(guard.fence());
+        assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
+    }
+    assert!(numbers[0].is_some() && numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
     let guard = client.lock("lock:a", options).unwrap();
     let waiter = std::thread::spawn(move || {
         let released = other.lock("lock:a", options).unwrap().release();

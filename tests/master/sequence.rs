@@ -306,6 +306,14 @@ pub const RARE: &[&str] = &[
     "A HELLO 3; A CLIENT TRACKING ON; A SET k t PX LATER; A GET k; B SELECT 1; B GET k; \
      B SWAPDB 0 1; B GET k; B PTTL k; A GET k; A PING; A DBSIZE; B SET k u; A PING; A SWAPDB 1 1; \
      A SWAPDB 0 16; A SWAPDB -1 0; A SWAPDB 0 4294967297; A SWAPDB x 0; A SWAPDB 0",
+    // A transaction runs as a whole, or not at all if one of its commands is refused.
+    "A MULTI; A SET k t NX PX LATER; A INCR c; A PEXPIRE c LATER; A EXEC; A PTTL c; A MULTI; \
+     A SET k u NX PX LATER; A INCR c; A PEXPIRE c LATER; A EXEC; A GET k; A GET c; A EXEC; \
+     A DISCARD; A MULTI; A INCR c; B GET c; A DISCARD; A GET c; A MULTI; A INCR; A INCR c; A EXEC; \
+     A MULTI; A NOTHING; A EXEC; A LPUSH l x; A SET n 1x; A MULTI; A INCR l; A INCR n; A INCR c; \
+     A EXEC; A SET n 9223372036854775807; A INCR n; A INCR absent; \
+     A MULTI; replica; A INCR c; A EXEC; well; A GET c; A MULTI; \
+     A INCR c; A again; A EXEC; A GET c; A MULTI; A RESET; A GET c",
     // The script of the node marker keeps the time of a marker, replaces the marker, or leaves it.
     "A SET k MARKER; A EVAL MARK 1 k OTHER_PREFIX keep EMPTY; A SET k MARKER_VOUCHED; \
      A EVAL MARK 1 k OTHER_PREFIX tail EMPTY; A EVAL MARK 1 k OTHER_PREFIX EMPTY EMPTY; \

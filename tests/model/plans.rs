@@ -53,6 +53,8 @@ pub const GATE: &[(&str, Plan)] = &[
     ("fenced, copy", fenced(Bounds { copies: 1, ..ALONE }, UNEQUAL)),
     ("two fenced, release", fenced(Bounds { releases: 1, ..BOTH }, UNEQUAL)),
     ("two fenced, delete", fenced(Bounds { deletes: 1, ..BOTH }, ONE_BEHIND)),
+    ("fenced again, cut", again(Bounds { acquires: [2, 0, 0], cuts: 1, ..AGAIN })),
+    ("fenced again, flush", again(Bounds { acquires: [2, 0, 0], flushes: 1, ..AGAIN })),
     ("two wait", waiting(BOTH)),
     ("wait, restart", Plan { prefix: GRANTED_LATE, ..waiting(Bounds { restarts: 1, ..BOTH }) }),
     ("hand-over", in_line(IN_LINE)),
@@ -89,6 +91,8 @@ pub const FULL: &[(&str, Plan)] = &[
         Plan { prefix: LINES_DIFFER, ..three(Bounds { freezes: 1, frozen_moments: 2, ..THREE }) },
     ),
     ("three, hand-over in flight, restart", three(Bounds { restarts: 1, ..THREE })),
+    ("fenced again, two acquire", again(Bounds { releases: 2, ..AGAIN })),
+    ("fenced again, delete", again(Bounds { deletes: 1, ..AGAIN })),
     ("fenced beside plain", fenced(Bounds { releases: 2, ..BOTH }, BESIDE_PLAIN)),
 ];
 
@@ -168,6 +172,13 @@ const fn fenced(bounds: Bounds, fences: Fences) -> Plan {
     Plan { fences: Some(fences), ..plan(bounds) }
 }
 
+/// Client 0 had a fencing number before, so it asks by a transaction.
+const fn again(bounds: Bounds) -> Plan {
+    Plan { prefix: &GIVEN, ..fenced(bounds, UNEQUAL) }
+}
+
+const AGAIN: Bounds = Bounds { acquires: [2, 1, 0], releases: 1, ..NONE };
+
 /// The counters were started from a clock that is ahead, so a lost counter starts below them.
 const UNEQUAL: Fences = Fences { clients: [true; 3], counters: &[5, 1, 1], from_clock: true };
 const ONE_BEHIND: Fences = Fences { counters: &[5, 1, 5], ..UNEQUAL };
@@ -196,6 +207,11 @@ pub fn of_fault(fault: &str) -> Vec<Plan> {
         "NoWriteBack" => fenced(Bounds { releases: 1, ..BOTH }, UNEQUAL),
         "WriteBackWithoutToken" => fenced(Bounds { deletes: 1, ..BOTH }, ONE_BEHIND),
         "CounterWithoutFloor" => Plan { prefix: CANCELLED, ..FLUSHED_IN_FLIGHT },
+        "DeniedTransactionCounts" => again(AGAIN),
+        "AbsentCounterCounts" => Plan {
+            prefix: RESTARTED,
+            ..fenced(Bounds { acquires: [2, 0, 0], restarts: 1, releases: 1, ..NONE }, UNEQUAL)
+        },
         "LostCounterFromZero" | "QuarantinedCounterCounts" => Plan {
             prefix: RESTARTED,
             ..fenced(Bounds { restarts: 1, releases: 1, ..BOTH }, UNEQUAL)

@@ -1,5 +1,5 @@
 //! The connections between clients and nodes, as queues of messages. A message is one command, or
-//! what a node answered to one command.
+//! what a node answered to one command; a transaction counts as one command.
 //!
 //! The hazard is granularity: the search can stop only between messages, never inside one. It
 //! misses nothing by that, because a server executes whole commands and a client acts on whole
@@ -41,14 +41,20 @@ pub struct Orphan {
 
 /// Splits what a client wrote into messages. TIME, which follows a handshake, goes into one message
 /// with the command before it, and so does the command that loads a script's source. `CLIENT
-/// CACHING` goes with the command after it. None of them touches a lock.
+/// CACHING` goes with the command after it. None of them touches a lock. A transaction is one
+/// message, because a node executes all of it or nothing.
 pub fn commands(mut bytes: &[u8]) -> Vec<Message> {
     let mut commands: Vec<Vec<u8>> = Vec::new();
     while !bytes.is_empty() {
         let (command, rest) = bytes.split_at(length_of_first(bytes));
         bytes = rest;
         match commands.last_mut() {
-            Some(last) if is_time(command) || is_load(command) || ends_with_caching(last) => {
+            Some(last)
+                if is_time(command)
+                    || is_load(command)
+                    || ends_with_caching(last)
+                    || is_open_transaction(last) =>
+            {
                 last.extend_from_slice(command);
             }
             _ => commands.push(command.to_vec()),
@@ -68,6 +74,10 @@ fn is_load(command: &[u8]) -> bool {
 
 fn ends_with_caching(commands: &[u8]) -> bool {
     commands.ends_with(b"$7\r\nCACHING\r\n$3\r\nYES\r\n")
+}
+
+fn is_open_transaction(commands: &[u8]) -> bool {
+    commands.starts_with(b"*1\r\n$5\r\nMULTI\r\n") && !commands.ends_with(b"$4\r\nEXEC\r\n")
 }
 
 fn length_of_first(bytes: &[u8]) -> usize {

@@ -41,7 +41,7 @@ enum Check {
 /// For each fault: its name in the patch, what it breaks, and the checks that all have to find it.
 /// The search cannot find `SplitOfMixedRounds`: a waiter that wrongly gives its nodes up for
 /// another waiter joins the line again, which breaks no safety and ends well.
-const FAULTS: [(&str, &str, &[Check]); 20] = [
+const FAULTS: [(&str, &str, &[Check]); 22] = [
     ("QuorumOfHalf", "half of the nodes are a quorum", &[Check::Search]),
     ("DeadlineFromReply", "the deadline counts from the reply to the question", &[Check::Search]),
     ("QuarantinedGrantCounts", "the grant of a node in quarantine counts", &[Check::Search]),
@@ -64,6 +64,8 @@ const FAULTS: [(&str, &str, &[Check]); 20] = [
     ("LostCounterFromZero", "a node that forgot its counter counts from zero", &[Check::Search]),
     ("QuarantinedCounterCounts", "a node in quarantine votes for numbers", &[Check::Search]),
     ("CounterWithoutFloor", "a counter that was started in quarantine counts", &[Check::Search]),
+    ("AbsentCounterCounts", "a counter that `INCR` started gives a vote", &[Check::Search]),
+    ("DeniedTransactionCounts", "a key that another client holds is a vote", &[Check::Search]),
     ("DeadlineFromPush", "a lock that is won in line counts from when the message was read", BOTH),
     ("QuarantinedPushCounts", "the message of a node in quarantine counts", BOTH),
     ("JoinsTwice", "a token stands in a line twice", BOTH),

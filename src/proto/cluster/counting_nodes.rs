@@ -35,14 +35,21 @@ impl Cluster {
             // This version cannot read the time of that marker. It is not after the moment at which
             // the marker was read.
             (MarkerState::Later(_), Some(micros)) => (micros, false),
-            _ => return 1,
+            _ => return counters::LEAST,
         };
         // An operator who vouches ends the quarantine at once.
         let quarantine = match vouched {
             true => 0,
             false => RestartGuard::quarantine(self.settings.max_ttl).as_micros(),
         };
-        counters::start_at(u128::from(since) + quarantine)
+        counters::start_at(u128::from(since) + quarantine).max(counters::LEAST)
+    }
+
+    /// Whether a node may be asked to count by a transaction. Its marker has to give a floor, by
+    /// which a vote from a counter is noticed that was not there.
+    pub fn takes_transactions(&self, node: NodeId) -> bool {
+        let refuses = self.nodes[node.index()].connection.refuses_transactions();
+        !refuses && self.counter_floor(node) > counters::LEAST
     }
 
     /// Why the grant of a node does not count for a fencing number, if it does not.

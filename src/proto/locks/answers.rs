@@ -1,6 +1,6 @@
 //! What every answer about a lock goes through: it updates what is pending at the node, then a
-//! request whose script the node did not know is sent again if it is still wanted, and any other
-//! answer goes to the handler of its verb.
+//! request whose script the node did not know, or whose transaction gave no vote, is sent again if
+//! it is still wanted, and any other answer goes to the handler of its verb.
 //!
 //! The hazard is a request that is sent again after the release of its lock: it could leave a key
 //! that no client releases. So `is_still_wanted` alone decides about that, by the phase and the
@@ -66,8 +66,10 @@ impl Locks {
         } else {
             record.pending.on_release_over(node);
         }
+        let by_transaction = ask.is_transaction();
+        let reply = if by_transaction { self.judge_transaction(node, ask, reply) } else { reply };
         let failed = matches!(reply, NodeReply::Failed(_));
-        let refused = failed && ask.is_refused_by_sha1(reply);
+        let refused = failed && (by_transaction || ask.is_refused_by_sha1(reply));
         match ask.kind {
             _ if refused && self.is_still_wanted(node, ask, now) => self.ask_again(node, ask, now),
             Kind::Acquire => self.on_grant(node, ask, reply, now),
@@ -85,7 +87,8 @@ impl Locks {
         self.finish(ask.record);
     }
 
-    /// Whether to send a request again whose script the node could not find by its SHA1.
+    /// Whether to send a request again whose script the node could not find by its SHA1, or whose
+    /// transaction failed.
     #[cold]
     fn is_still_wanted(&self, node: NodeId, ask: LockAsk, now: Instant) -> bool {
         let record = self.records.get(ask.record);
@@ -115,7 +118,8 @@ impl Locks {
         }
     }
 
-    /// Sends a request again, by the source of its script.
+    /// Sends a request again, by the source of its script, or by the script in place of the
+    /// transaction.
     fn ask_again(&mut self, node: NodeId, ask: LockAsk, now: Instant) {
         let counts = ask.sent.names.has_counters();
         // The counters of this node are not used any more. It is still asked to extend the key, but

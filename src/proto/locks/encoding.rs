@@ -19,6 +19,7 @@ use crate::proto::wire::command::{self, Form};
 use crate::proto::wire::known_scripts::ScriptName;
 use crate::proto::wire::line::{self as lines, Channel, MarkKey, Member};
 use crate::proto::wire::sets::{self, SetKeys};
+use crate::proto::wire::transaction;
 
 /// What the code that asks decides about a question. The record decides which keys it names, and
 /// the connection whether the node knows the script.
@@ -30,7 +31,7 @@ pub(super) struct Question {
     pub with_counters: bool,
     /// `Sha`: by the SHA1 of the script, or by its source where the node does not know it.
     /// `Source`: always by its source. `Native`: by a command of the server's own in place of the
-    /// script.
+    /// script. `Transaction`: by a transaction in its place.
     pub form: Form,
 }
 
@@ -146,6 +147,10 @@ pub(super) fn encode_all(
     let counting =
         with_counters.then(|| record.counting(!matches!(kind, Kind::Acquire | Kind::Claim)));
     match kind {
+        Kind::Acquire if form == Form::Transaction => {
+            let lives = record.counting(false).lives;
+            transaction::acquire(out, (prefix.as_bytes(), &record.key), token, ttl, lives);
+        }
         Kind::Acquire => {
             let ends = record.set().map_or(ends, |set| set.asked_ends());
             sets::acquire(out, form, SetKeys { ends, ..keys }, (token, ttl), counting);

@@ -6,6 +6,7 @@ use std::mem::discriminant;
 use crate::proto::fingerprint::{Fingerprint, hash_of, mix};
 use crate::proto::ids::{Op, RecordId, ShortOp};
 use crate::proto::lock::LockToken;
+use crate::proto::locks::fence::number::counters_live;
 use crate::proto::locks::flushes::{BETWEEN_WALKS, Flushes};
 use crate::proto::locks::record::records::Phase;
 use crate::proto::locks::requests::{Request, Stage};
@@ -34,6 +35,7 @@ impl Locks {
             key_prefix: _,
             reserved_keys: _,
             records,
+            counted,
             tasks,
             ops,
             renewals,
@@ -70,6 +72,7 @@ impl Locks {
         let flags = [*starting, *forked, marks.is_some()];
         fingerprint.add(flags.iter().fold(1, |bits, &flag| 2 * bits + u64::from(flag)));
         releases.add_to(fingerprint);
+        counted.add_to(fingerprint, counters_live(cluster.settings().max_ttl));
         fingerprint.add(fingerprint.ahead(*no_lines_until));
         for token in given_away {
             fingerprint.add(1 + fingerprint.name(token.digits()));

@@ -56,6 +56,7 @@ use crate::proto::locks::attempt::again::Releases;
 use crate::proto::locks::encoding::{
     Place, Question, encode, encode_all, encode_for_line, encode_for_lines, phase_of,
 };
+use crate::proto::locks::fence::counted::CountedKeys;
 use crate::proto::locks::random::Random;
 use crate::proto::locks::record::records::{Phase, Record, Records};
 use crate::proto::locks::release::queue::PendingReleases;
@@ -185,6 +186,7 @@ pub struct Locks {
     key_prefix: KeyPrefix,
     reserved_keys: ReservedKeys,
     records: Records,
+    counted: CountedKeys,
     tasks: Tasks,
     ops: Ops,
     renewals: Renewals,
@@ -223,6 +225,7 @@ impl Locks {
             key_prefix: KeyPrefix::new(&settings.key_prefix),
             reserved_keys: ReservedKeys::new(&settings.key_prefix, settings.wanted_marker()),
             records: Records::new(settings.limits.records),
+            counted: CountedKeys::default(),
             tasks: Tasks::default(),
             ops: Ops::default(),
             starting: true,

@@ -68,8 +68,8 @@ pub enum Kind {
 /// How a question about a lock was put into bytes. The connection needs this to read the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Encoding {
-    /// How the script was sent, or the native command that took its place. `None` for `SET` and
-    /// `EXISTS`.
+    /// How the script was sent, or the native command or transaction that took its place. `None`
+    /// for `SET` and `EXISTS`.
     pub form: Option<Form>,
     /// Which keys of the node the command names.
     pub names: Names,
@@ -180,6 +180,12 @@ impl LockAsk {
         matches!(self.kind, Kind::Acquire | Kind::Claim) && self.sent.names.has_counters()
     }
 
+    /// Whether the question is a transaction in place of a script.
+    #[inline]
+    pub fn is_transaction(&self) -> bool {
+        self.sent.form == Some(Form::Transaction)
+    }
+
     /// Whether the node refused to run the script by its SHA1, and may run it by its source.
     #[inline]
     pub fn is_refused_by_sha1(&self, reply: NodeReply) -> bool {
@@ -196,7 +202,7 @@ impl Ask {
                 form @ (Form::Sha | Form::Source) => {
                     ScriptName::of(kind, sent.names).map(|name| (name, form))
                 }
-                Form::Native(_) => None,
+                Form::Native(_) | Form::Transaction => None,
             },
             Ask::Task(_, TaskAsk::Extend(form)) => Some((ScriptName::Extend, form)),
             Ask::Task(_, TaskAsk::ExtendAll(form)) => Some((ScriptName::ExtendSet, form)),

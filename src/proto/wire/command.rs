@@ -118,7 +118,7 @@ pub const MEMBERS: &str = "local found = redis.call('GET', KEYS[1]) or '' \
     redis.call('SET', KEYS[1], ARGV[2]) \
     return ARGV[2]";
 
-/// How a compare-and-delete or an extend is sent.
+/// How a question is sent that a plain command cannot ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Form {
     /// `EVALSHA`: short, and answered `-NOSCRIPT` if the node forgot the script.
@@ -127,6 +127,9 @@ pub enum Form {
     Source,
     /// A native command of the node, which only compares and deletes.
     Native(Native),
+    /// A fenced acquire of one key, by a [`transaction`](crate::proto::wire::transaction) in place
+    /// of the script.
+    Transaction,
 }
 
 /// A node's native compare-and-delete. The answer is 1, or 0 both for an absent key and for
@@ -172,7 +175,7 @@ pub fn release(out: &mut BytesMut, form: Form, key: &[u8], token: &LockToken) {
                 Native::Delex => encode(out, &[b"DELEX", key, b"IFEQ", token]),
             }
         }
-        Form::Sha | Form::Source => {
+        Form::Sha | Form::Source | Form::Transaction => {
             put_script(out, &RELEASE, form, 1, 1);
             put_bulk(out, key);
             put_token(out, token);
@@ -214,7 +217,7 @@ pub(super) fn put_script(
             out.extend_from_slice(script.sha1.as_bytes());
             out.extend_from_slice(b"\r\n");
         }
-        Form::Source | Form::Native(_) => {
+        Form::Source | Form::Native(_) | Form::Transaction => {
             put_bulk(out, b"EVAL");
             put_bulk(out, script.source.as_bytes());
         }

@@ -32,6 +32,7 @@ use crate::proto::wire::known_scripts::{KnownScripts, ScriptName};
 use crate::proto::wire::line::{HandedOver, Skipping, Standing, TooLong, is_subscribed};
 use crate::proto::wire::members::MembersState;
 use crate::proto::wire::resp::{self, Elements, Malformed, Reply};
+use crate::proto::wire::transaction::Reading;
 
 pub use plain::PlainAnswers;
 
@@ -115,6 +116,8 @@ pub struct Connection {
     fact: Fact,
     /// The content of the last answers to an inspection, kept here for the same reason.
     seen: Seen,
+    /// How far the replies to the oldest question were read, if that is a transaction.
+    reading: Reading,
     /// The content of the last answers about locks, and of the last hand-over.
     details: Details,
     handed_over: Option<HandedOver>,
@@ -152,6 +155,7 @@ impl Connection {
         self.skipping = Skipping::default();
         self.written.clear();
         self.handed_over = None;
+        self.reading = Reading::default();
         self.scripts = KnownScripts::default();
         self.moments.clear();
         self.unwritten = 0;
@@ -200,6 +204,12 @@ impl Connection {
     #[inline]
     pub fn form_of(&self, name: ScriptName) -> Form {
         self.scripts.form_of(name)
+    }
+
+    /// Whether the node refuses transactions, so that it has to be asked by a script.
+    #[inline]
+    pub fn refuses_transactions(&self) -> bool {
+        self.scripts.refuses_transactions()
     }
 
     /// Whether something new may be asked: half of the room is kept for releases.
@@ -362,32 +372,32 @@ impl Connection {
                 let kept = (&mut self.last_error, &mut self.scripts);
                 note_error(kept, line, self.asks.front().copied(), self.secret.as_ref());
             }
+            let moments = (&mut self.moments, &mut self.unwritten, &mut self.asked_at);
             let incoming = match reply {
                 Reply::Push(elements) if is_subscribed(&elements) => {
                     // Only this push answers `SUBSCRIBE`. It is ignored if the oldest question is
                     // another one.
                     let asked = self.asks.front() == Some(&Ask::Node(NodeAsk::Subscribe));
-                    if asked {
-                        let moments = (&mut self.moments, &mut self.unwritten, &mut self.asked_at);
-                        take_question(&mut self.asks, moments);
-                    }
-                    asked.then_some(Incoming::Node(NodeAnswer::Subscribed(true)))
+                    let taken = asked.then(|| take_question(&mut self.asks, moments));
+                    taken.map(|()| Incoming::Node(NodeAnswer::Subscribed(true)))
                 }
                 Reply::Push(elements) => {
                     let found = (&mut self.written, &mut self.handed_over);
                     read_push(elements, &self.key_prefix, found)
                 }
+                _ if transaction_of(self.asks.front()).is_some() => {
+                    let kept = (&mut self.reading, &mut self.details);
+                    read_of_transaction((&mut self.asks, moments), kept, &reply)?
+                }
                 _ => {
-                    if self.lacks_confirmation(&reply) {
+                    if lacks_confirmation(&self.asks, &reply) {
                         // The reply itself is read by the next call.
-                        let moments = (&mut self.moments, &mut self.unwritten, &mut self.asked_at);
                         take_question(&mut self.asks, moments);
                         self.last_answer = now;
                         return Ok(Some(Incoming::Node(NodeAnswer::Subscribed(false))));
                     }
                     let kept = (&mut self.fact, &mut self.seen, &mut self.details);
                     let incoming = read_answer(&self.asks, kept, &reply)?;
-                    let moments = (&mut self.moments, &mut self.unwritten, &mut self.asked_at);
                     take_question(&mut self.asks, moments);
                     Some(incoming)
                 }
@@ -406,15 +416,6 @@ impl Connection {
 }
 
 impl Connection {
-    /// Whether this is the reply to `SCRIPT LOAD`, and the push that confirms the `SUBSCRIBE`
-    /// before it did not come, because a proxy dropped it.
-    fn lacks_confirmation(&self, reply: &Reply<'_>) -> bool {
-        let next = self.asks.iter().take(2);
-        let asked =
-            next.eq([&Ask::Node(NodeAsk::Subscribe), &Ask::Node(NodeAsk::Load(ScriptName::Join))]);
-        asked && matches!(reply, Reply::Bulk(hash) if hash.len() == 40)
-    }
-
     /// Begins to skip a message that is too long. Its text begins after `head` bytes of the stored
     /// bytes, or of the input.
     fn begin_skipping(
@@ -500,6 +501,41 @@ fn read_answer(
     incoming.ok_or(Fault::Impossible(ask))
 }
 
+/// Whether this is the reply to `SCRIPT LOAD`, and the push that confirms the `SUBSCRIBE` before it
+/// did not come, because a proxy dropped it.
+fn lacks_confirmation(asks: &VecDeque<Ask>, reply: &Reply<'_>) -> bool {
+    let next = asks.iter().take(2);
+    let asked =
+        next.eq([&Ask::Node(NodeAsk::Subscribe), &Ask::Node(NodeAsk::Load(ScriptName::Join))]);
+    asked && matches!(reply, Reply::Bulk(hash) if hash.len() == 40)
+}
+
+/// The question, if it is a transaction.
+fn transaction_of(ask: Option<&Ask>) -> Option<LockAsk> {
+    match ask {
+        Some(&Ask::Lock(ask)) if ask.is_transaction() => Some(ask),
+        _ => None,
+    }
+}
+
+/// Reads one of the replies to the oldest question, which is a transaction. After the last one
+/// takes out the question, and returns its answer.
+#[cold]
+fn read_of_transaction(
+    (asks, moments): (&mut VecDeque<Ask>, KeptMoments<'_>),
+    (reading, details): (&mut Reading, &mut Details),
+    reply: &Reply<'_>,
+) -> Result<Option<Incoming>, Fault> {
+    let Some(ask) = transaction_of(asks.front()) else { return Ok(None) };
+    let read = reading.read(reply, &mut details.votes);
+    let answer = read.map_err(|_| Fault::Impossible(Ask::Lock(ask)))?;
+    Ok(answer.map(|answer| {
+        details.named = 0;
+        take_question(asks, moments);
+        Incoming::Lock(ask, answer)
+    }))
+}
+
 /// Reads the reply to a question of the cluster itself, and keeps what a step found in `fact`, and
 /// a list of masters in `seen`.
 fn of_node(
@@ -550,6 +586,8 @@ fn note_error(
     text.extend(storable_part(line, ask, secret).escape_ascii().map(char::from));
     if let Some((name, form)) = ask.and_then(|ask| ask.script()) {
         scripts.note_error(name, form, NodeError::of_error(line));
+    } else if transaction_of(ask.as_ref()).is_some() {
+        scripts.note_transaction_error(line);
     }
 }
 

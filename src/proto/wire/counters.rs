@@ -13,6 +13,10 @@ use std::iter::Empty;
 /// Numbers from this one on are not exact in a script, so no counter may have them.
 pub const LIMIT: u64 = 1 << 53;
 
+/// No counter counts below this number, the start of one in January 1970: `INCR` starts an absent
+/// counter from 0, and never comes near it.
+pub const LEAST: u64 = 1 << 40;
+
 /// What the scripts need to count.
 #[derive(Debug, Clone, Copy)]
 pub struct Counting<F> {
@@ -20,7 +24,7 @@ pub struct Counting<F> {
     pub lives: u64,
     /// An absent counter starts from a multiple of this many milliseconds.
     pub step: u64,
-    /// A counter below this number counts as absent: 1 at least.
+    /// A counter below this number counts as absent: [`LEAST`] at least.
     pub floor: u64,
     /// The fencing number of each key, to which its counter is raised; empty if the script counts.
     pub fences: F,

@@ -34,6 +34,8 @@ impl Effect {
                     false => Effect::Unknown,
                 }
             }
+            // A node that refuses `MULTI` executes the other commands each by itself.
+            NodeReply::Failed(_) if ask.is_transaction() => Effect::Unknown,
             // The node did not run the script.
             NodeReply::Failed(NodeError::NoScript | NodeError::UnknownCommand) => {
                 Effect::NotWritten
@@ -83,6 +85,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn transaction_that_failed_may_have_written_the_key() {
+        let acquired = |reply| effect(Kind::Acquire, Some(Form::Transaction), reply);
+        for cause in [NodeError::UnknownCommand, NodeError::NoPermission, NodeError::OutOfMemory] {
+            assert_eq!(acquired(NodeReply::Failed(cause)), Effect::Unknown, "{cause:?}");
+        }
+        assert_eq!(acquired(NodeReply::Granted), Effect::Written);
+        assert_eq!(acquired(NodeReply::Held), Effect::NotWritten);
     }
 
     #[test]

@@ -86,21 +86,44 @@ enum Knowledge {
 /// Which scripts the node knows. Each connection has its own list, because the next one may lead to
 /// another node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub struct KnownScripts([Knowledge; SCRIPTS]);
+pub struct KnownScripts {
+    scripts: [Knowledge; SCRIPTS],
+    /// The node refuses the [`transaction`](crate::proto::wire::transaction) that takes the place
+    /// of a script.
+    refuses_transactions: bool,
+}
 
 impl KnownScripts {
     /// How the script is sent next if its answer is read.
     #[inline]
     pub fn form_of(&self, name: ScriptName) -> Form {
-        match self.0[name as usize] {
+        match self.scripts[name as usize] {
             Knowledge::Known => Form::Sha,
             Knowledge::Unsent | Knowledge::ShaRefused => Form::Source,
         }
     }
 
+    /// Whether the node refused a transaction, and probably refuses every one.
+    #[inline]
+    pub fn refuses_transactions(&self) -> bool {
+        self.refuses_transactions
+    }
+
+    /// Takes note that the node answered a command of a transaction by this error line.
+    pub fn note_transaction_error(&mut self, line: &[u8]) {
+        use NodeError::{NoPermission, Other, UnknownCommand};
+        // `EXECABORT` repeats the error of `EXEC`, or says that there was an earlier error.
+        const ABORT: &[u8] = b"EXECABORT Transaction discarded because of";
+        let of_exec = line.strip_prefix(ABORT).map(|rest| rest.strip_prefix(b": "));
+        if let Some(line) = of_exec.unwrap_or(Some(line)) {
+            let cause = NodeError::of_error(line);
+            self.refuses_transactions |= matches!(cause, NoPermission | UnknownCommand | Other);
+        }
+    }
+
     /// Takes note that the source was sent, to be run or to be loaded.
     pub fn note_source_sent(&mut self, name: ScriptName) {
-        let known = &mut self.0[name as usize];
+        let known = &mut self.scripts[name as usize];
         if *known == Knowledge::Unsent {
             *known = Knowledge::Known;
         }
@@ -108,7 +131,7 @@ impl KnownScripts {
 
     /// Takes note that the node answered the script by an error.
     pub fn note_error(&mut self, name: ScriptName, form: Form, cause: NodeError) {
-        let known = &mut self.0[name as usize];
+        let known = &mut self.scripts[name as usize];
         match (form, cause) {
             (Form::Sha, NodeError::NoScript) => *known = Knowledge::Unsent,
             (Form::Sha, NodeError::NoPermission | NodeError::UnknownCommand) => {
@@ -167,6 +190,23 @@ mod tests {
             }
             assert_eq!(known.form_of(ScriptName::Join), form, "{what}");
             assert_eq!(known.form_of(ScriptName::HandOver), Source, "{what}: another script");
+        }
+    }
+
+    #[test]
+    fn transactions_are_not_sent_to_a_node_that_refuses_their_commands() {
+        for (line, refuses) in [
+            ("NOPERM this user has no permissions to run the 'multi' command", true),
+            ("ERR unknown command 'MULTI'", true),
+            ("ERR this proxy knows no transactions", true),
+            ("OOM command not allowed when used memory > 'maxmemory'.", false),
+            ("EXECABORT Transaction discarded because of previous errors.", false),
+            ("EXECABORT Transaction discarded because of: NOPERM no right to 'exec'", true),
+            ("EXECABORT Transaction discarded because of: OOM command not allowed", false),
+        ] {
+            let mut known = KnownScripts::default();
+            known.note_transaction_error(line.as_bytes());
+            assert_eq!(known.refuses_transactions(), refuses, "{line}");
         }
     }
 

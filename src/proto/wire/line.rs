@@ -251,7 +251,7 @@ fn put_script_of_line(
             put_bulk(out, b"EVALSHA");
             put_bulk(out, script.sha1.as_bytes());
         }
-        Form::Source | Form::Native(_) => {
+        Form::Source | Form::Native(_) | Form::Transaction => {
             put_bulk(out, b"EVAL");
             put_bulk(out, script.source.as_bytes());
         }

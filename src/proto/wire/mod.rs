@@ -15,3 +15,4 @@ pub mod marker;
 pub mod members;
 pub mod resp;
 pub mod sets;
+pub mod transaction;

@@ -3,7 +3,7 @@
 
 use super::reply::{Reply, c_text};
 use super::{Call, Flavor, Master, Trouble};
-use super::{about, keys, line, scripts, session};
+use super::{about, keys, line, scripts, session, transactions};
 
 /// A command: what `COMMAND INFO` returns for it, and the function that runs it.
 pub(super) struct Command {
@@ -83,17 +83,21 @@ pub(super) const COMMANDS: &[Command] = &[
     command("del", -2, WRITE, Keys::All, keys::del),
     command("delex", -2, WRITE | FAST, Keys::First, keys::delex),
     command("delifeq", 3, WRITE | FAST, Keys::First, keys::delifeq),
+    command("discard", 1, SESSION | FAST | ALLOW_BUSY, Keys::None, transactions::discard),
     command("echo", 2, ASIDE | FAST, Keys::None, about::echo),
     command("eval", -3, NOSCRIPT | STALE, Keys::None, scripts::eval),
     command("evalsha", -3, NOSCRIPT | STALE, Keys::None, scripts::evalsha),
+    command("exec", 1, SESSION, Keys::None, transactions::exec),
     command("exists", -2, READS, Keys::All, keys::exists),
     command("flushall", -1, WRITE, Keys::None, keys::flushall),
     command("flushdb", -1, WRITE, Keys::None, keys::flushdb),
     command("get", 2, READS, Keys::First, keys::get),
     command("getrange", 4, READONLY, Keys::First, keys::getrange),
     command("hello", -1, GREETING, Keys::None, session::hello),
+    command("incr", 2, WRITE | DENYOOM | FAST, Keys::First, keys::incr),
     command("info", -1, ASIDE, Keys::None, about::info),
     command("lpush", -3, WRITE | DENYOOM | FAST, Keys::First, keys::lpush),
+    command("multi", 1, SESSION | FAST | ALLOW_BUSY, Keys::None, transactions::multi),
     command("pexpire", -3, WRITE | FAST, Keys::First, keys::pexpire),
     command("ping", -1, FAST, Keys::None, about::ping),
     command("pttl", 2, READS, Keys::First, keys::pttl),
@@ -123,7 +127,7 @@ pub(super) const COMMANDS: &[Command] = &[
 
 impl Command {
     /// The keys among the words of a request.
-    fn keys_of<'a>(&self, words: &'a [Vec<u8>]) -> &'a [Vec<u8>] {
+    pub(super) fn keys_of<'a>(&self, words: &'a [Vec<u8>]) -> &'a [Vec<u8>] {
         match self.keys {
             Keys::None => &[],
             Keys::First => &words[1..2],
@@ -151,17 +155,20 @@ impl Command {
 pub(super) fn run(master: &mut Master, call: &Call) -> (Reply, Option<&'static Command>) {
     let command = match find(master.flavor, call.words) {
         Ok(command) => command,
-        Err(error) => return (error, None),
+        Err(error) => return (transactions::refuse(master, call, None, error), None),
     };
-    let reply = if !command.has_enough(call.words.len()) {
+    let refusal = if !command.has_enough(call.words.len()) {
         let name = command.name;
-        Reply::error(format!("ERR wrong number of arguments for '{name}' command"))
+        Some(Reply::error(format!("ERR wrong number of arguments for '{name}' command")))
     } else if !master.trusts(call.connection) && command.flags & NO_AUTH == 0 {
-        Reply::error("NOAUTH Authentication required.")
-    } else if let Some(refusal) = master.troubles.iter().find_map(|t| t.answer(command)) {
-        refusal
+        Some(Reply::error("NOAUTH Authentication required."))
     } else {
-        command.execute(master, call, command.keys_of(call.words))
+        master.troubles.iter().find_map(|trouble| trouble.answer(command))
+    };
+    let reply = match refusal {
+        Some(refusal) => transactions::refuse(master, call, Some(command), refusal),
+        None if transactions::queues(master, call, command) => Reply::Status("QUEUED"),
+        None => command.execute(master, call, command.keys_of(call.words)),
     };
     (reply, Some(command))
 }

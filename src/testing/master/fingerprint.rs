@@ -131,10 +131,12 @@ fn connection_word(connection: &Connection, fingerprint: &Fingerprint<'_>) -> u6
         database: _,
         tracking,
         caching,
+        queue,
         channels,
         name: _,
     } = connection;
     assert!(input.is_empty() && output.is_empty() && own_pushes.is_empty(), "all is taken out");
+    assert!(queue.is_none(), "a transaction arrives whole");
     let tracks = tracking.is_some();
     let flags = hash_of(&[*speaks, *closing, *authenticated, *resp3, tracks, *caching]);
     channels.iter().map(|channel| fingerprint.said(channel)).fold(flags, mix)

@@ -323,6 +323,23 @@ pub(super) fn pexpire(master: &mut Master, call: &Call) -> Reply {
     Reply::Integer(1)
 }
 
+pub(super) fn incr(master: &mut Master, call: &Call) -> Reply {
+    let key = &call.words[1];
+    let (text, expires) = match master.look_up(call, key) {
+        None => (&b"0"[..], None),
+        Some(Entry { content: Content::Text(text), expires }) => (&text[..], *expires),
+        Some(_) => return Reply::error(WRONG_TYPE),
+    };
+    let Some(count) = integer(text) else { return Reply::error(NOT_INTEGER) };
+    let Some(count) = count.checked_add(1) else {
+        return Reply::error("ERR increment or decrement would overflow");
+    };
+    let entry = Entry { content: Content::Text(count.to_string().into()), expires };
+    master.database(call).entries.insert(key.clone(), entry);
+    master.invalidate(call, key);
+    Reply::Integer(count)
+}
+
 pub(super) fn exists(master: &mut Master, call: &Call) -> Reply {
     count(master, &call.words[1..], |master, key| master.look_up(call, key).is_some())
 }

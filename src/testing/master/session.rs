@@ -8,6 +8,7 @@ use bytes::BytesMut;
 use super::reply::Reply;
 use super::request::integer;
 use super::tracking::{Mode, Opt};
+use super::transactions::Queue;
 use super::{Call, ConnectionId, DATABASES, Flavor, Master};
 
 const SYNTAX: &str = "ERR syntax error";
@@ -33,6 +34,8 @@ pub(super) struct Connection {
     pub(super) tracking: Option<Mode>,
     /// `CLIENT CACHING` was sent for the next command.
     pub(super) caching: bool,
+    /// The connection is in a transaction.
+    pub(super) queue: Option<Queue>,
     /// The channels to which the connection is subscribed.
     pub(super) channels: BTreeSet<Vec<u8>>,
     pub(super) name: Vec<u8>,
@@ -52,6 +55,7 @@ impl Connection {
             database: 0,
             tracking: None,
             caching: false,
+            queue: None,
             channels: BTreeSet::new(),
             name: Vec::new(),
         }
@@ -191,6 +195,7 @@ pub(super) fn reset(master: &mut Master, call: &Call) -> Reply {
     connection.database = 0;
     connection.tracking = None;
     connection.caching = false;
+    connection.queue = None;
     connection.channels.clear();
     connection.name.clear();
     Reply::Status("RESET")

@@ -33,6 +33,11 @@ const STEP_DIVISOR: u32 = 8;
 /// The longest step, in milliseconds.
 const LONGEST_STEP: u64 = 1000;
 
+/// How long a counter lives after its last change.
+pub fn counters_live(max_ttl: Duration) -> Duration {
+    max_ttl.saturating_mul(LIFE_IN_MAX_TTLS)
+}
+
 /// The votes for the fencing number of one key, and the number.
 #[derive(Debug, Clone)]
 struct KeyVotes {
@@ -79,7 +84,7 @@ impl Fencing {
     /// As [`new`](Fencing::new), in the memory of an earlier attempt.
     pub fn begin(&mut self, keys: usize, round: u32, max_ttl: Duration) {
         let millis = |length: Duration| u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
-        let lives = millis(max_ttl.saturating_mul(LIFE_IN_MAX_TTLS));
+        let lives = millis(counters_live(max_ttl));
         let step = millis(max_ttl / STEP_DIVISOR).clamp(1, LONGEST_STEP);
         let mut others = std::mem::take(&mut self.others);
         others.clear();

@@ -1,7 +1,8 @@
 //! The course of a fenced acquire: the nodes vote for the fencing number. If their votes differ, a
 //! second round follows.
 //!
-//! The client asks by a script that grants the key and raises the counter. If the votes of the
+//! The client asks by a script that grants the key and raises the counter, or by a transaction if
+//! it counted the key lately, so that the counter is probably there. If the votes of the
 //! majority are equal, the lock has its number after one round trip. Otherwise the client writes
 //! the number back to the nodes with a smaller vote, where the key still holds the token. The
 //! attempt is won when a majority has the number before the deadline.
@@ -12,8 +13,10 @@
 
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::RecordId;
+use crate::proto::key::KeyHash;
 use crate::proto::locks::Locks;
 use crate::proto::locks::encoding::Question;
+use crate::proto::locks::fence::number::counters_live;
 use crate::proto::locks::record::records::Phase;
 use crate::proto::locks::round::course::Role;
 use crate::proto::locks::round::state::Purpose;
@@ -21,6 +24,7 @@ use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::quorum::Ballot;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Kind, LockAsk};
+use crate::proto::wire::command::Form;
 
 impl Locks {
     /// Asks these nodes for the keys of a fenced lock, and for their votes: by an acquire, or by a
@@ -40,7 +44,46 @@ impl Locks {
         if !refusing.is_empty() {
             self.ask_all(refusing, id, kind, now);
         }
-        self.ask_all_with_counters(nodes.minus(refusing), id, kind, now);
+        let counting = nodes.minus(refusing);
+        let at_once = if kind == Kind::Acquire {
+            self.transacting(id, counting, now)
+        } else {
+            NodeSet::EMPTY
+        };
+        if !at_once.is_empty() {
+            let form = Form::Transaction;
+            let question = Question { with_counters: true, form, ..Question::of(kind) };
+            self.ask_as(at_once, id, question, now);
+        }
+        self.ask_all_with_counters(counting.minus(at_once), id, kind, now);
+    }
+
+    /// Those of the nodes that are asked by a transaction in place of the script: none if the
+    /// counter of the key may not be there, or if the lock has several keys.
+    fn transacting(&self, id: RecordId, nodes: NodeSet, now: Instant) -> NodeSet {
+        let record = self.records.get(id);
+        let lives = counters_live(self.cluster.settings().max_ttl);
+        let has = record.set().is_none() && self.counted.has(KeyHash::of(&record.key), lives, now);
+        nodes.iter().filter(|&node| has && self.cluster.takes_transactions(node)).collect()
+    }
+
+    /// A node answered a transaction. Returns the answer, or an error if the vote comes from a
+    /// counter that was not there or does not count: it has to be above the floor.
+    pub(in crate::proto::locks) fn judge_transaction(
+        &mut self,
+        node: NodeId,
+        ask: LockAsk,
+        reply: NodeReply,
+    ) -> NodeReply {
+        if reply == NodeReply::Granted {
+            let floor = self.cluster.counter_floor(node);
+            if self.cluster.votes(node).iter().all(|&vote| vote > floor) {
+                return reply;
+            }
+        }
+        // If others want the key, an attempt that is denied had better not count.
+        self.counted.forget(KeyHash::of(&self.records.get(ask.record).key));
+        if reply == NodeReply::Granted { NodeReply::Failed(NodeError::Garbage) } else { reply }
     }
 
     /// Asks these nodes by a script with counters.
@@ -96,13 +139,14 @@ impl Locks {
         reply: NodeReply,
         now: Instant,
     ) {
+        let is_late = self.awaits_late_vote(ask);
         let votes = self.cluster.votes(node);
         let fencing = &mut self.records.get_mut(ask.record).trouble_mut().fencing;
-        let of_round = fencing.as_mut().filter(|fencing| fencing.round() == ask.round);
+        let of_round = fencing.as_mut().filter(|fencing| is_late || fencing.round() == ask.round);
         let granted = reply == NodeReply::Granted;
         let is_malformed = granted && of_round.is_some_and(|fencing| !fencing.put(node, votes));
         let reply = if is_malformed { NodeReply::Failed(NodeError::Garbage) } else { reply };
-        if self.awaits_late_vote(ask) {
+        if is_late {
             self.on_late_vote(node, ask.record, reply, now);
         } else {
             self.cast_grant(node, ask, reply);
@@ -110,11 +154,12 @@ impl Locks {
     }
 
     /// Whether the second round is in flight, and the answer to this question of the first round
-    /// may still become a vote in it.
+    /// may still become a vote in it. If such a question was repeated since, it has the number of
+    /// the second round.
     pub(in crate::proto::locks) fn awaits_late_vote(&self, ask: LockAsk) -> bool {
         let record = self.records.get(ask.record);
-        let votes = ask.asks_for_votes()
-            && record.fencing().is_some_and(|fencing| fencing.round() == ask.round);
+        let rounds = record.fencing().map(|fencing| [fencing.round(), record.round.number]);
+        let votes = ask.asks_for_votes() && rounds.is_some_and(|it| it.contains(&ask.round));
         votes && record.phase == Phase::Asking && record.round.purpose == Purpose::WriteBack
     }
 
@@ -149,7 +194,11 @@ impl Locks {
             unreachable!("a fenced round begins with its votes")
         };
         let is_known = fencing.count(grants, needed);
+        let is_single = fencing.count_keys() == 1;
         let stored: NodeSet = grants.iter().filter(|&node| fencing.is_stored_at(node)).collect();
+        if is_known && is_single {
+            self.counted.note(KeyHash::of(&self.records.get(id).key), now);
+        }
         if !is_known {
             self.on_attempt_lost(id, now);
         } else if stored.len() >= needed {

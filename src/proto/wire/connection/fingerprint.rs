@@ -33,6 +33,7 @@ impl Connection {
             seen: _,
             details: _,
             handed_over: _,
+            reading,
             written,
             // It only decides about the capacity of the buffers.
             most: _,
@@ -56,7 +57,7 @@ impl Connection {
             let ago = fingerprint.ago(oldest.max(*last_answer), node_timeout);
             fingerprint.add_at(node, ago);
         }
-        fingerprint.add_at(node, mix(asks.len() as u64, hash_of(scripts)));
+        fingerprint.add_at(node, mix(asks.len() as u64, hash_of(&(scripts, reading))));
     }
 }
 

@@ -48,7 +48,13 @@ impl Connection {
         // The oldest questions are in the first of the two parts of the queue.
         let mut asks = self.asks.as_slices().0.iter();
         let Some(Ask::Lock(first)) = asks.next() else { return None };
-        let (reply, length) = answers::plain(first, input)?;
+        let (reply, length) = match answers::plain(first, input) {
+            None if first.is_transaction() => {
+                self.details.named = 0;
+                self.reading.read_granted(input, &mut self.details.votes)?
+            }
+            read => read?,
+        };
         let (kind, mut count) = (first.kind, 1);
         *input = &input[length..];
         while let Some(Ask::Lock(ask)) = asks.next() {
