@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use by_hand::{ByHand, key};
 use redlatch::AutoExtend;
-use redlatch::proto::{Lock, LockToken};
+use redlatch::proto::{Lock, LockToken, NodeId};
 
 struct Counting;
 
@@ -25,27 +25,35 @@ struct Counting;
 static ALLOCATOR: Counting = Counting;
 
 thread_local! {
-    // The cell is const and has no destructor, so that reading it allocates nothing.
+    // The cells are const and have no destructor, so that reading them allocates nothing.
     static LIVE: Cell<isize> = const { Cell::new(0) };
+    /// The most bytes that were in use.
+    static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes to the system's allocator; counting touches only a cell of the thread's
+fn count(bytes: isize) {
+    let live = LIVE.get() + bytes;
+    LIVE.set(live);
+    PEAK.set(PEAK.get().max(live));
+}
+
+// SAFETY: every call goes to the system's allocator; counting touches only cells of the thread's
 // own.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.set(LIVE.get() + layout.size() as isize);
+        count(layout.size() as isize);
         // SAFETY: the caller keeps the promises of `GlobalAlloc`, which are those of `System`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        LIVE.set(LIVE.get() + size as isize - layout.size() as isize);
+        count(size as isize - layout.size() as isize);
         // SAFETY: as in `alloc`.
         unsafe { System.realloc(place, layout, size) }
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        LIVE.set(LIVE.get() - layout.size() as isize);
+        count(-(layout.size() as isize));
         // SAFETY: as in `alloc`.
         unsafe { System.dealloc(place, layout) }
     }
@@ -109,4 +117,27 @@ fn a_burst_is_given_back_within_a_minute() {
     let left = live() - before;
     println!("a minute later: {} KiB", left / 1024);
     assert!(left <= 3 << 20, "{left} bytes");
+}
+
+/// The releases wait in the outboxes of five nodes until the kernel takes them, 135 bytes for each
+/// node. That is most of it.
+#[test]
+fn releases_of_many_locks_at_once_take_at_most_1000_bytes_each_for_a_moment() {
+    let mut by_hand = ByHand::connect(LOCKS / 4);
+    let mut locks: Vec<Lock> = Vec::with_capacity(LOCKS);
+    for batch in 0..4 {
+        by_hand.acquire_batch(batch * LOCKS / 4, LOCKS / 4, TTL, None, &mut locks);
+    }
+    // The client gives the buffers of the acquires back.
+    by_hand.rest(TTL / 2);
+    let (before, now) = (live(), by_hand.now());
+    PEAK.set(before);
+    for lock in locks.drain(..) {
+        by_hand.coordinator.release(lock, 0, now);
+    }
+    let taken = PEAK.get() - before;
+    let waiting = |node| by_hand.coordinator.output(NodeId::new(node)).len();
+    let written: usize = (0..by_hand::NODES).map(waiting).sum();
+    println!("a release: {} bytes, {} of them in outboxes", taken / 100_000, written / LOCKS);
+    assert!(taken <= 1_000 * LOCKS as isize, "{taken} bytes");
 }

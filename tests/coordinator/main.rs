@@ -32,6 +32,7 @@ mod line_costs;
 mod line_fences;
 mod line_orders;
 mod line_plain;
+mod line_rest;
 mod line_strangers;
 mod line_tokens;
 mod line_troubles;

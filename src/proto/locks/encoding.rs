@@ -244,7 +244,7 @@ pub(super) fn encode_for_line(
         (Kind::Join, Some((line, place))) => {
             let earlier = place.earlier(record, line);
             let again = line.has_place_at(place.node);
-            lines::join(out, form, key, place.last(record, line), again, earlier);
+            lines::join(out, form, key, place.last(record, line), line.lives, again, earlier);
         }
         (Kind::Release, None) => {
             lines::hand_over(out, form, key, token, iter::empty(), &[]);

@@ -476,6 +476,11 @@ impl Ops {
         self.waiters == 0
     }
 
+    /// How many requests have begun to wait for a key that others hold.
+    pub fn waiters(&self) -> usize {
+        self.waiters
+    }
+
     /// How many requests are open.
     pub fn len(&self) -> usize {
         self.slab.len()

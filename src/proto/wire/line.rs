@@ -37,8 +37,8 @@ pub use scripts::{HAND_OVER, JOIN};
 #[cfg(feature = "testing")]
 pub use scripts::{MOST_SEARCHED, MOST_SKIPPED, SCORE_OF_A_PLACE};
 
-/// How long a line lives after the last join or poll: several times the longest pause between two
-/// polls. So a line ends when all its waiters are gone.
+/// How long a line lives at least after the last join or poll: several times the longest pause
+/// between two polls of a waiter that does not rest. So a line ends when all its waiters are gone.
 pub const LINE_TTL: Duration = Duration::from_secs(10);
 
 /// How long a channel is: `redlatch:` and 32 hex digits. The last two are the index of the node.
@@ -133,14 +133,15 @@ impl Member<'_> {
     }
 }
 
-/// Asks for the key, or for a place in its line. `again`: the node has reported before that the
-/// waiter stands in the line. `earlier` are members of the same token with other marks: one of them
-/// may stand there.
+/// Asks for the key, or for a place in its line, which then lives for `lives` at least. `again`:
+/// the node has reported before that the waiter stands in the line. `earlier` are members of the
+/// same token with other marks: one of them may stand there.
 pub fn join<'a>(
     out: &mut BytesMut,
     form: Form,
     key: &[u8],
     member: Member<'_>,
+    lives: Duration,
     again: bool,
     earlier: impl ExactSizeIterator<Item = Member<'a>>,
 ) {
@@ -148,7 +149,7 @@ pub fn join<'a>(
     put_token(out, member.token);
     put_member(out, member);
     put_number(out, member.ttl.as_millis());
-    put_number(out, LINE_TTL.as_millis() as u64);
+    put_number(out, lives.as_millis() as u64);
     put_bulk(out, if again { b"1" } else { b"" });
     earlier.for_each(|member| put_member(out, member));
 }
@@ -347,7 +348,7 @@ pub(in crate::proto::wire) mod tests {
         let mut out = BytesMut::new();
         let (channel, mark) = (Some(channel), mark(b'2'));
         let member = Member { token: &token, ttl: ttl(), short_ttl: short_ttl(), channel, mark };
-        join(&mut out, Form::Sha, b"k", member, false, std::iter::empty());
+        join(&mut out, Form::Sha, b"k", member, LINE_TTL, false, std::iter::empty());
         let text = String::from_utf8(out.to_vec()).unwrap();
         let member = format!("1500 400 redlatch:ba{} {} {token}", "0".repeat(30), "2".repeat(20));
         let head =
@@ -369,7 +370,7 @@ pub(in crate::proto::wire) mod tests {
             channel: None,
             mark: mark(it),
         });
-        join(&mut out, Form::Sha, b"k", member, true, [earlier].into_iter());
+        join(&mut out, Form::Sha, b"k", member, LINE_TTL, true, [earlier].into_iter());
         let text = String::from_utf8(out.to_vec()).unwrap();
         let earlier = format!("1500 400 - {} {token}", "1".repeat(20));
         assert!(text.starts_with("*11\r\n"), "{text}");

@@ -224,7 +224,15 @@ pub(super) fn join(lua: &mut Sandbox) -> Outcome {
     if let Some(score) = score {
         stand(lua, b"XX", score, now)?;
     }
-    lua.call(&[Some(b"PEXPIRE"), lua.key(1), lua.argument(3)])?;
+    let lives_shorter = match (lua.call(&[Some(b"PTTL"), lua.key(1)])?, lua.argument(3)) {
+        (Reply::Integer(left), Some(ttl)) => {
+            String::from_utf8_lossy(ttl).parse().is_ok_and(|ttl: i64| left < ttl)
+        }
+        _ => false,
+    };
+    if lives_shorter {
+        lua.call(&[Some(b"PEXPIRE"), lua.key(1), lua.argument(3)])?;
+    }
     let rank = match value.is_empty() || is_first {
         true => Reply::Integer(0),
         false => lua.call(&[Some(b"ZRANK"), lua.key(1), member])?,

@@ -98,6 +98,7 @@ impl Locks {
         } else {
             self.poll_at(node, id, now);
         }
+        self.end_rest(id, now);
         self.judge_line(id, now);
     }
 

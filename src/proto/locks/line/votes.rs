@@ -20,10 +20,11 @@ use bytes::Bytes;
 use crate::proto::error::Error;
 use crate::proto::key_set::MOST_KEYS;
 use crate::proto::lock::LockToken;
+use crate::proto::locks::line::rest::{POLLS, Rest};
 use crate::proto::node_set::{MAX_NODES, NodeId, NodeSet};
 use crate::proto::quorum::reached_by;
 use crate::proto::time::{Instant, Ttl, drift};
-use crate::proto::wire::line::{Standing, name_of};
+use crate::proto::wire::line::{LINE_TTL, Standing, name_of};
 
 /// What the waiter knows of the line on one node.
 #[derive(Debug, Clone, Default)]
@@ -36,10 +37,12 @@ struct AtNode {
     holder: Bytes,
     /// The key is registered for this waiter: the node reports the next write to it.
     registered: bool,
-    /// The value that the key had when it was registered since the last poll. Until the next poll
-    /// it is not registered again for the same value. Otherwise a node that reports a write after
-    /// each registration would be asked without end.
+    /// The value that the key had when it was registered since the last poll, and when that was.
+    /// For the same value it is registered again only after the next poll, or after as long as
+    /// between two polls. Otherwise a node that reports a write after each registration would be
+    /// asked without end.
     registered_for: Bytes,
+    registered_at: Instant,
     /// The name of the waiter that was next in line when this one got the key.
     next: Bytes,
     marks: Marks,
@@ -50,7 +53,11 @@ struct AtNode {
 /// How many waiters at the front of the line register a key whose holder does not hand it over. The
 /// release then wakes them, and the second gets the key if the first has gone. Only these poll when
 /// the key may have expired.
-const AT_THE_FRONT: u64 = 2;
+pub const AT_THE_FRONT: u64 = 2;
+
+/// How many waiters of the line register the key while they rest, whoever holds it. They see each
+/// write to it at once, so they need not poll to notice that the waiters before them are gone.
+const REGISTERED_AT_REST: u64 = 16;
 
 /// How many members with earlier marks a join or a release names at most. A member that is not
 /// named may stay in the line: it costs other waiters a hand-over to a dead token, which this
@@ -160,6 +167,10 @@ pub struct Line {
     /// The round of the first join in these lines. An answer to a join of an earlier round is about
     /// the line of another key.
     since: u32,
+    /// How often the waiter polls.
+    pub rest: Rest,
+    /// For how long its joins let the lines live.
+    pub lives: Duration,
 }
 
 impl Line {
@@ -186,6 +197,8 @@ impl Line {
             successor: Bytes::new(),
             last: None,
             since: round,
+            rest: Rest::default(),
+            lives: LINE_TTL,
         }
     }
 
@@ -202,6 +215,7 @@ impl Line {
         let since = round.wrapping_add(1);
         let next = Line::new(nodes, (self.ttl, self.short_ttl), since);
         let before = std::mem::replace(self, next);
+        self.lives = before.lives;
         for ((at, before), oldest) in self.at.iter_mut().zip(before.at).zip(oldest) {
             // A mark counts in one line only.
             at.marks = Marks { spent: true, ..before.marks };
@@ -251,6 +265,9 @@ impl Line {
             self.counted.remove(node);
         }
         let at = &mut self.at[node.index()];
+        if mine || at.holder != standing.holder {
+            self.rest.note_news();
+        }
         if mine {
             let left = Duration::from_millis(u64::try_from(standing.left).unwrap_or(0));
             // By what the node says, not by the ttl of a hand-over: a claim that was lost may have
@@ -271,25 +288,40 @@ impl Line {
         }
         if in_present_poll {
             self.answered.insert(node);
+            self.rest.note_answer(node);
         }
     }
 
-    /// Whether the waiter registers the key at a node where another client has it: only near the
-    /// front of the line, and if the release of the holder deletes the key. Notes the registration.
-    pub fn registers_at(&mut self, node: NodeId, rank: u64) -> bool {
+    /// Whether the waiter needs the reports of a node where another client has the key: at the
+    /// front of the line if the release of the holder deletes the key, and near the front if
+    /// the waiter rests.
+    fn needs_reports_of(&self, node: NodeId, rank: u64) -> bool {
+        let holder = &self.at[node.index()].holder;
+        let waits_for_push = rank < AT_THE_FRONT && !LockToken::value_hands_over(holder);
+        let rests = rank < REGISTERED_AT_REST && self.rest.is_resting();
+        !holder.is_empty() && (waits_for_push || rests)
+    }
+
+    /// Whether the waiter registers the key at a node that answered this rank. Notes the
+    /// registration.
+    pub fn registers_at(&mut self, node: NodeId, rank: u64, now: Instant) -> bool {
+        let needs_reports = self.needs_reports_of(node, rank);
         let at = &mut self.at[node.index()];
-        let waits_for_push = !at.holder.is_empty() && !LockToken::value_hands_over(&at.holder);
-        let is_new = !at.registered && at.registered_for != at.holder;
-        let registers = rank < AT_THE_FRONT && waits_for_push && is_new;
+        let is_for_another = at.registered_for != at.holder;
+        let is_new = is_for_another || now >= at.registered_at.saturating_add(POLLS.0);
+        let registers = needs_reports && !at.registered && is_new;
         if registers {
             (at.registered, at.registered_for) = (true, at.holder.clone());
+            at.registered_at = now;
         }
         registers
     }
 
-    /// Whether the waiter is one of the first in line, by the answers to the present poll.
-    pub fn is_near_the_front(&self) -> bool {
-        self.rank < AT_THE_FRONT
+    /// Whether the waiter rests, and needs the reports of a node where it may not register the key
+    /// again so soon.
+    pub fn lacks_reports_of(&self, node: NodeId, rank: u64) -> bool {
+        let registered = self.at[node.index()].registered;
+        self.rest.is_resting() && !registered && self.needs_reports_of(node, rank)
     }
 
     /// The node reported a write to the key, which ends the registration. Returns whether the
@@ -350,6 +382,7 @@ impl Line {
     /// A node handed the key over, and gave it this ttl. Returns whether its vote counts.
     pub fn note_hand_over(&mut self, node: NodeId, ttl: Ttl, next: Bytes) -> bool {
         (self.pushed, self.met_others) = (true, true);
+        self.rest.note_news();
         self.left.insert(node);
         let at = &mut self.at[node.index()];
         at.next = next;
@@ -375,6 +408,7 @@ impl Line {
         self.note_possible_place(node);
         self.sent_in_trust.remove(node);
         self.answered.remove(node);
+        self.rest.note_answer(node);
         let at = &mut self.at[node.index()];
         (at.until, at.registered) = (None, false);
         self.spend_mark(node);
@@ -613,7 +647,7 @@ mod tests {
         let mut line = joined(5);
         split(&mut line, &[1, 2], &[(3, A), (4, A), (0, PLAIN)]);
         assert_eq!(line.judge(B, 3, at(210)), Split::Yield(Bytes::from_static(A)));
-        assert!(line.registers_at(node, 0) && line.end_registration(node));
+        assert!(line.registers_at(node, 0, at(215)) && line.end_registration(node));
         line.poll_more(node.into(), NodeSet::EMPTY, at(220));
         assert_eq!(line.judge(B, 3, at(230)), Split::Unknown);
         line.note_standing(node, false, &held_by(A), at(220), true);
@@ -627,7 +661,7 @@ mod tests {
         let mut line = joined(1);
         let holder = |line: &mut Line, token| {
             line.note_standing(node, false, &held_by(token), at(200), true);
-            line.registers_at(node, 1)
+            line.registers_at(node, 1, at(200))
         };
         assert!(holder(&mut line, PLAIN) && !holder(&mut line, PLAIN), "it is registered");
         assert!(line.end_registration(node) && !line.end_registration(node));
@@ -638,7 +672,11 @@ mod tests {
         line.end_registration(node);
         line.begin_poll(node.into(), NodeSet::EMPTY, at(300));
         assert!(holder(&mut line, PLAIN), "a poll may register again");
-        assert!(!line.registers_at(node, 2), "others are before it");
+        let again_at = |line: &mut Line, millis| line.registers_at(node, 1, at(millis));
+        line.end_registration(node);
+        assert!(!line.registers_at(node, 2, at(300)), "others are before it");
+        assert!(!again_at(&mut line, 259), "the same one rewrote the key");
+        assert!(again_at(&mut line, 260), "as long after it as a poll may come");
     }
 
     #[test]

@@ -15,7 +15,8 @@ use crate::proto::error::{ConfigError, Error, NodeError, NodeReply};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::lock::LONGEST_TOKEN;
 use crate::proto::locks::Locks;
-use crate::proto::locks::line::votes::{Line, Split};
+use crate::proto::locks::line::rest::{POLLS, line_ttl};
+use crate::proto::locks::line::votes::{AT_THE_FRONT, Line, Split};
 use crate::proto::locks::record::records::Phase;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::course::Role;
@@ -28,14 +29,10 @@ use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::line::{Channel, MarkKey};
 
-/// The shortest and the longest pause between two polls of a waiter near the front. After a waiter
-/// that hangs, the next one gets the key only by its poll, so a hanging waiter costs the others up
-/// to this much more.
-const POLLS: (Duration, Duration) = (Duration::from_millis(60), Duration::from_millis(90));
 /// The pause between the polls of a waiter grows with its place in line: for each group of so many
 /// waiters before it, by one pause of a waiter at the front.
 const NEAR_THE_FRONT: u64 = 16;
-/// The longest pause between two polls, however long the line is.
+/// The longest pause between two polls of a waiter that does not rest, however long the line is.
 const LONGEST_POLL: Duration = Duration::from_secs(2);
 /// The first pause before the next poll of a waiter that has the key on some nodes only. It doubles
 /// with each such poll.
@@ -136,13 +133,13 @@ impl Locks {
     }
 
     /// A node reported a write to the key of a waiter, which asks that node again if it had
-    /// registered the key there.
+    /// registered the key there, or rests.
     pub fn on_key_written(&mut self, op: Op, node: NodeId, now: Instant) {
         let Some(id) = self.ops.attempt_of(op) else { return };
-        let line = self.records.get_mut(id).line_mut();
-        let was_registered = line.is_some_and(|line| line.end_registration(node));
+        let Some(line) = self.records.get_mut(id).line_mut() else { return };
+        let asks = line.end_registration(node) || line.rest.is_resting();
         // Not while it claims: if the claim is lost, it polls all nodes.
-        if was_registered && self.ops.pauses_before(op) == Some(id) {
+        if asks && self.ops.pauses_before(op) == Some(id) {
             self.poll_at(node, id, now);
         }
     }
@@ -151,7 +148,7 @@ impl Locks {
     /// a place in its line. Then sets the timer of the waiter, which must not be set.
     fn poll_line(&mut self, op: Op, id: RecordId, now: Instant) {
         let (mut nodes, mut silent) = (NodeSet::EMPTY, NodeSet::EMPTY);
-        let mut permanent = 0;
+        let (mut permanent, mut reports_writes) = (0, true);
         for node in self.cluster.all_nodes().iter() {
             let useless = self.why_useless(id, node);
             permanent += usize::from(useless.is_some_and(NodeError::is_permanent));
@@ -162,6 +159,7 @@ impl Locks {
                 (Ok(()), Some(_)) if self.records.get(id).pending.is_asked(node) => {}
                 (Ok(()), Some(notifies)) => {
                     nodes.insert(node);
+                    reports_writes &= self.cluster.reports_writes(node);
                     if !notifies {
                         silent.insert(node);
                     }
@@ -172,14 +170,24 @@ impl Locks {
             self.end_in_line(op, id, now);
             return;
         }
-        let untrusted = self.cluster.untrusted(nodes);
+        let (untrusted, quorum) = (self.cluster.untrusted(nodes), self.cluster.quorum());
+        // A set that keeps keys of others does not rest, because others wait for these.
+        let renews_at = self.renews_kept_at(id);
         let record = self.records.get_mut(id);
         let Some(line) = record.line_mut() else { return };
-        let rank = if line.rank == u64::MAX { 0 } else { line.rank };
+        let rank = line.rank;
         let early = !line.holds(now).is_empty();
         line.silent = line.silent.union(silent.minus(line.joined));
+        let notified = reports_writes && silent.is_empty() && renews_at.is_none();
+        line.rest.begin_poll(nodes, notified, nodes.len() >= quorum, self.ops.waiters());
         line.begin_poll(nodes, untrusted, now);
-        let at = if early { self.next_early_poll(id, now) } else { self.next_poll(rank, now) };
+        let at = match early {
+            true => self.next_early_poll(id, now),
+            false => self.next_poll(id, rank, now),
+        };
+        if let Some(line) = self.records.get_mut(id).line_mut() {
+            line.lives = line.lives.max(line_ttl(at.saturating_since(now)));
+        }
         if let Some(waiting) = self.ops.waiting_mut(op) {
             waiting.forget_free_at();
             waiting.polled_at = now;
@@ -187,7 +195,7 @@ impl Locks {
         let record = self.records.get_mut(id);
         record.round.number = record.round.number.wrapping_add(1);
         self.ask_all(nodes, id, Kind::Join, now);
-        self.poll_from(op, self.renews_kept_at(id).map_or(at, |renews_at| at.min(renews_at)));
+        self.poll_from(op, renews_at.map_or(at, |renews_at| at.min(renews_at)));
     }
 
     /// From now on a node may be asked for a place in its lines: all waiters join there.
@@ -211,10 +219,33 @@ impl Locks {
         }
     }
 
-    fn next_poll(&mut self, rank: u64, now: Instant) -> Instant {
+    /// When a waiter of this rank polls again.
+    fn next_poll(&mut self, id: RecordId, rank: u64, now: Instant) -> Instant {
+        // Its first poll is not answered yet.
+        let rank = if rank == u64::MAX { 0 } else { rank };
         let times = u32::try_from(1 + rank / NEAR_THE_FRONT).unwrap_or(u32::MAX);
         let pause = self.random.pause(POLLS.0, POLLS.1);
-        now.saturating_add(pause.saturating_mul(times).min(LONGEST_POLL))
+        let by_place = pause.saturating_mul(times).min(LONGEST_POLL);
+        let rests = self.records.get(id).line().map_or(1, |line| line.rest.times());
+        now.saturating_add(by_place.max(pause.saturating_mul(rests)))
+    }
+
+    /// If a waiter rested until a node told it something new: it polls as soon as if it had not.
+    pub(in crate::proto::locks) fn end_rest(&mut self, id: RecordId, now: Instant) {
+        let Some(line) = self.records.get_mut(id).line_mut() else { return };
+        let rank = line.rank;
+        if line.rest.take_wake_up() {
+            let at = self.next_poll(id, rank, now);
+            self.poll_before(id, at);
+        }
+    }
+
+    /// A waiter polls at this moment, or before it if it would poll sooner.
+    fn poll_before(&mut self, id: RecordId, at: Instant) {
+        let Some(op) = self.records.get(id).op else { return };
+        if self.ops.waiting_mut(op).is_some_and(|waiting| at < waiting.poll_at) {
+            self.poll_from(op, at);
+        }
     }
 
     /// Counts an early poll, and returns the moment of the next one: of a waiter that has the key
@@ -295,10 +326,16 @@ impl Locks {
         }
         if waits && reply == NodeReply::Held && self.cluster.reports_writes(node) {
             let line = self.records.get_mut(id).line_mut();
-            if line.is_some_and(|line| line.registers_at(node, standing.rank)) {
+            if line.is_some_and(|line| line.registers_at(node, standing.rank, now)) {
                 self.register_at(id, node.into(), now);
             }
         }
+        let lacks = |line: &mut Line| line.lacks_reports_of(node, standing.rank);
+        if waits && self.records.get_mut(id).line_mut().is_some_and(lacks) {
+            let at = now.saturating_add(self.random.pause(POLLS.0, POLLS.1));
+            self.poll_before(id, at);
+        }
+        self.end_rest(id, now);
         if waits && reply == NodeReply::Held {
             self.note_time_left(node, id, standing.left, now);
         }
@@ -316,13 +353,17 @@ impl Locks {
         let quorum = self.cluster.quorum();
         let record = self.records.get(id);
         let (Some(op), Some(line)) = (record.op, record.line()) else { return };
-        let is_near = line.is_near_the_front();
+        let (rank, rests) = (line.rank, line.rest.is_resting());
         let Some(waiting) = self.ops.waiting_mut(op) else { return };
         waiting.note_left(node, Some(left), now);
         // Not before `EARLY_POLL` after the last poll, because a node may answer "0 ms" again and
         // again.
         let at = waiting.free_on(quorum).max(waiting.polled_at.saturating_add(EARLY_POLL));
-        if is_near && at < waiting.poll_at {
+        // A waiter behind them that rests polls a little later, as it would if it did not rest,
+        // because those before it may be gone.
+        let behind = u32::try_from(rank.saturating_sub(AT_THE_FRONT - 1)).unwrap_or(u32::MAX);
+        let at = at.saturating_add(POLLS.1.saturating_mul(behind));
+        if (behind == 0 || rests) && at < waiting.poll_at {
             self.poll_from(op, at);
         }
     }

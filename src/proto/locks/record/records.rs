@@ -33,7 +33,6 @@ use crate::proto::time::{Instant, Ttl, drift};
 use crate::proto::timers::Timer;
 use crate::proto::wire::ask::LockAsk;
 use crate::proto::wire::effect::Effect;
-use crate::proto::wire::line::LINE_TTL;
 
 /// The phase of a record. It never moves back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,7 +203,7 @@ impl Record {
         let gone = self.longest.gone_after(moment);
         match self.line() {
             None => gone,
-            Some(_) => gone.saturating_add(LINE_TTL).saturating_add(drift(LINE_TTL)),
+            Some(line) => gone.saturating_add(line.lives).saturating_add(drift(line.lives)),
         }
     }
 

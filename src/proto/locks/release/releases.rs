@@ -13,6 +13,7 @@ use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::RecordId;
 use crate::proto::locks::Locks;
 use crate::proto::locks::encoding::Question;
+use crate::proto::locks::line::rest::LONGEST_LINE_TTL;
 use crate::proto::locks::record::records::Record;
 use crate::proto::locks::release::queue::Next;
 use crate::proto::locks::round::state::Purpose;
@@ -21,7 +22,6 @@ use crate::proto::time::{Instant, drift};
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::{Form, Native};
 use crate::proto::wire::known_scripts::ScriptName;
-use crate::proto::wire::line::LINE_TTL;
 
 /// For how many times `max_ttl` a node may not be ready before its pending releases are dropped.
 const GIVEN_UP_AFTER: u32 = 10;
@@ -35,7 +35,7 @@ fn may_not_use_lines(cause: NodeError, joined: bool) -> bool {
 /// How long a token in line may still get a key, and how long that key lives, if no client joins or
 /// polls any more.
 fn longest_line(max_ttl: Duration) -> Duration {
-    let line = LINE_TTL.saturating_add(drift(LINE_TTL));
+    let line = LONGEST_LINE_TTL.saturating_add(drift(LONGEST_LINE_TTL));
     line.saturating_add(max_ttl).saturating_add(drift(max_ttl))
 }
 

@@ -105,7 +105,7 @@ macro_rules! give {
 }
 
 /// Asks for the key, or for a place in its line; a repeat changes nothing but the ttl of the line,
-/// and the mark and the last join of the member.
+/// which it never shortens, and the mark and the last join of the member.
 ///
 /// `ARGV[1]` is the token, `ARGV[2]` its member, `ARGV[3]` the ttl of the key and `ARGV[4]` that of
 /// the line, both in milliseconds. `ARGV[5]` is `1` if the caller knows of a place in the line: it
@@ -174,13 +174,15 @@ pub const JOIN: Script = Script {
          end \
          end \
          if score then stand('XX', score) end \
+         if redis.call('PTTL', KEYS[2]) < tonumber(ARGV[4]) then \
          redis.call('PEXPIRE', KEYS[2], ARGV[4]) \
+         end \
          local rank = 0 \
          if v ~= '' and not is_first then rank = redis.call('ZRANK', KEYS[2], ARGV[2]) end \
          return string.format('held %.0f %.0f ', rank, redis.call('PTTL', KEYS[1])) .. \
          string.sub(v, 1, 168)"
     ),
-    sha1: "ca4e258a280f94bfe7544155e61c8d67f1213e77",
+    sha1: "b1f8a14d56a19722f8057f1c75bc1e2b8e25bf3e",
 };
 
 /// Gives the key up, and the place in the line: to the named successor if it stands in this line,
