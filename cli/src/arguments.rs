@@ -107,8 +107,8 @@ pub struct Nodes {
     /// Read the configuration from this file (TOML) [default: /etc/redlatch.toml, if it is there]
     ///
     /// Its keys are servers, password_file, key_prefix, owner, ttl, wait, node_timeout,
-    /// connect_timeout, max_ttl, restart_guard, node_marker, client_name, allow_eviction, and ca,
-    /// cert, key in the table tls. /dev/null is a file without any.
+    /// connect_timeout, max_ttl, restart_guard, check_members, node_marker, client_name,
+    /// allow_eviction, and ca, cert, key in the table tls. /dev/null is a file without any.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
@@ -183,6 +183,14 @@ pub struct Timing {
     /// forgets locks all the same is enough for two holders. doctor checks the declaration.
     #[arg(long, conflicts_with = "no_restart_guard")]
     pub persistent_nodes: bool,
+
+    /// Use only the masters of the list that they keep themselves
+    ///
+    /// The first client that reaches all its servers writes their list to each of them, under
+    /// redlatch:members. A client with another list is refused from then on, before it can hold a
+    /// lock of the first. The restart guard has to be on.
+    #[arg(long, conflicts_with = "no_restart_guard")]
+    pub check_members: bool,
 }
 
 impl Timing {
