@@ -176,10 +176,30 @@ fn no_list_is_written_without_the_flag_or_by_a_verb_that_only_looks() {
     run_of(&fleet, &all, &["exec", "deploy", "--", "true"]).with_code(0);
     run_of(&fleet, &all, &["status"]).with_code(0);
     run_of(&fleet, &all, &["members", "--check-members"]).with_code(1);
+    run_of(&fleet, &all, &["doctor", "--check-members"]);
     assert_eq!(lists(&fleet), [None, None, None]);
     let mut by_variable = tool_of(&fleet, &all, &["exec", "deploy", "--", "true"]);
     run(by_variable.env("REDLATCH_CHECK_MEMBERS", "true")).with_code(0);
     is_agreed(&fleet);
     let both = ["status", "--check-members", "--no-restart-guard"];
     assert!(run_of(&fleet, &all, &both).with_code(125).errors.contains("cannot be used with"));
+}
+
+#[test]
+fn doctor_fails_where_the_list_is_of_other_servers() {
+    let fleet = vouched(4);
+    checked(&fleet, &[0, 1, 2]).with_code(0);
+    is_agreed(&fleet);
+    let row = |nodes: &[usize], flags: &[&str]| {
+        let ended = run_of(&fleet, nodes, &[&["doctor", "--json"], flags].concat()).json();
+        let checks = ended["checks"].as_array().expect("a list").clone();
+        let found = checks.into_iter().find(|it| it["name"] == "members").expect("one row");
+        (found["level"].clone(), found["detail"].as_str().expect("a text").to_owned())
+    };
+    let (level, words) = row(&[0, 1, 2], &["--check-members"]);
+    assert_eq!((level, &*words), ("ok".into(), "3 nodes, epoch 1, quorum 2; the same on all"));
+    let (level, words) = row(&[0, 1, 3], &["--check-members"]);
+    assert_eq!(level, "fail");
+    assert!(words.contains(&addresses(&fleet, &[2])[0]), "{words}");
+    assert_eq!(lists(&fleet)[3], None);
 }
