@@ -65,6 +65,7 @@ fn exec_with_another_list_is_refused_and_its_command_does_not_run() {
     for address in addresses(&fleet, &[0, 1, 2]) {
         assert!(refused.errors.contains(&address), "the list is not named: {refused:?}");
     }
+    assert!(refused.errors.contains("\nredlatch members: shows the list"), "{refused:?}");
     assert_eq!(lists(&fleet)[3..], [None, None]);
     let command = ["acquire", "-n", "--json", "--check-members", "deploy"];
     let refused = run_of(&fleet, &[0, 3, 4], &command).with_code(125).json();
