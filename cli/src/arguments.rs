@@ -14,7 +14,7 @@ use redlatch::{ConfigFile, LockOptions, LockToken};
 use crate::key_names::KeyNames;
 use crate::{
     acquire, bench, completions, demo, doctor, exec, extend, force_release, hold, init, list, man,
-    release, status, top, wait,
+    members, release, status, top, wait,
 };
 
 const LONG_ABOUT: &str = "\
@@ -40,7 +40,7 @@ Examples:
 Exit codes:
   0        done; status: free; doctor: healthy (exec: that of its command)
   1        status: held; extend, release: the token does not hold the key; doctor: failed;
-           init, force-release: not confirmed, or something else is held by now
+           members: the lists differ; init, force-release: not confirmed, or something else is held
   69       no quorum of nodes could answer; status without a key: too few can grant
   75       someone else holds the lock and the wait ran out
   124      the lock was lost: exec stopped its command, or found it lost at the end; hold ended
@@ -71,6 +71,7 @@ pub enum Verb {
     List(list::Options),
     Top(top::Options),
     Doctor(doctor::Options),
+    Members(members::Options),
     Init(init::Options),
     Bench(bench::Options),
     Demo(demo::Options),
@@ -107,8 +108,8 @@ pub struct Nodes {
     /// Read the configuration from this file (TOML) [default: /etc/redlatch.toml, if it is there]
     ///
     /// Its keys are servers, password_file, key_prefix, owner, ttl, wait, node_timeout,
-    /// connect_timeout, max_ttl, restart_guard, node_marker, client_name, allow_eviction, and ca,
-    /// cert, key in the table tls. /dev/null is a file without any.
+    /// connect_timeout, max_ttl, restart_guard, check_members, node_marker, client_name,
+    /// allow_eviction, and ca, cert, key in the table tls. /dev/null is a file without any.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
@@ -183,6 +184,14 @@ pub struct Timing {
     /// forgets locks all the same is enough for two holders. doctor checks the declaration.
     #[arg(long, conflicts_with = "no_restart_guard")]
     pub persistent_nodes: bool,
+
+    /// Use only the masters of the list that they keep themselves
+    ///
+    /// The first client that reaches all its servers writes their list to each of them, under
+    /// redlatch:members. A client with another list is refused from then on, before it can hold a
+    /// lock of the first. The restart guard has to be on. redlatch members shows the lists.
+    #[arg(long, conflicts_with = "no_restart_guard")]
+    pub check_members: bool,
 }
 
 impl Timing {

@@ -186,6 +186,22 @@ impl Connection {
         Ok(Connection { stream, input: BytesMut::new(), patience })
     }
 
+    /// Connects, sends our credentials, and selects the database of the node.
+    pub fn to_database(
+        address: &Address,
+        node: &NodeSettings,
+        tls: Option<&Tls>,
+        patience: Patience,
+    ) -> Result<Connection, Trouble> {
+        let mut connection = Connection::open(address, tls, patience)?;
+        connection.greet(node, &mut Greeting::default())?;
+        if node.db != 0 {
+            let answer = connection.ask(&[b"SELECT", node.db.to_string().as_bytes()])?;
+            answer.refusal().map_or(Ok(()), Err)?;
+        }
+        Ok(connection)
+    }
+
     /// Returns the connection with other time limits.
     pub fn with_patience(self, patience: Patience) -> Connection {
         Connection { patience, ..self }

@@ -27,6 +27,7 @@ mod list;
 mod lock_wait;
 mod look;
 mod man;
+mod members;
 mod node_events;
 mod nodes;
 mod output;
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         Verb::List(options) => list::run(&options),
         Verb::Top(options) => top::run(&options),
         Verb::Doctor(options) => doctor::run(&options),
+        Verb::Members(options) => members::run(&options),
         Verb::Init(options) => init::run(&options),
         Verb::Bench(options) => bench::run(&options),
         Verb::Demo(options) => demo::run(&options),

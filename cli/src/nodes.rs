@@ -55,7 +55,8 @@ pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
         .owner(nodes.owner.clone().unwrap_or_else(host_and_process))
         .node_timeout(timing.node_timeout)
         .connect_timeout(timing.connect_timeout)
-        .max_ttl(timing.max_ttl);
+        .max_ttl(timing.max_ttl)
+        .check_members(timing.check_members);
     if timing.no_restart_guard {
         config = config.restart_guard(RestartGuard::Off);
     }

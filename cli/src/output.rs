@@ -37,6 +37,10 @@ pub struct Refusal {
 pub const INIT_MAY_HELP: &str = "redlatch init: on masters that are new, and that no client has \
     used yet, it makes their grants count at once";
 
+/// The tip after a refusal if a node has another list of masters than this client.
+pub const COMPARE_LISTS: &str = "redlatch members: shows the list that each server has; compare it \
+    with the servers of this client, and of the others";
+
 impl Refusal {
     /// A refusal of options that cannot work.
     pub fn config(message: impl Into<String>) -> Refusal {
@@ -59,7 +63,8 @@ impl Refusal {
             |node: &NodeReport| node.quarantine.is_some_and(|quarantine| quarantine.is_unmarked);
         let are_new =
             no_quorum && !refusal.nodes.is_empty() && refusal.nodes.iter().all(is_unmarked);
-        Refusal { way_out: are_new.then_some(INIT_MAY_HELP), ..refusal }
+        let way_out = refusal.way_out.or(are_new.then_some(INIT_MAY_HELP));
+        Refusal { way_out, ..refusal }
     }
 
     /// The JSON object of the refusal, the same for every verb.
@@ -107,7 +112,9 @@ impl From<Error> for Refusal {
             Some(advice) => format!("{error}; {advice}"),
             None => error.to_string(),
         };
-        Refusal { word, message, nodes, code, way_out: None, holder: None }
+        let has_other_list = |it: &NodeReport| it.reply == NodeReply::Failed(NodeError::OtherList);
+        let way_out = nodes.iter().any(has_other_list).then_some(COMPARE_LISTS);
+        Refusal { word, message, nodes, code, way_out, holder: None }
     }
 }
 

@@ -37,6 +37,7 @@ const CREDENTIALS_DIRECTORY: &str = "CREDENTIALS_DIRECTORY";
 /// connect_timeout = 1                # a bare number is seconds
 /// max_ttl = "60s"
 /// restart_guard = "on"               # or "persistent", or "off"
+/// check_members = true
 /// node_marker = "redlatch:node"
 /// client_name = "redlatch"
 /// allow_eviction = false
@@ -87,6 +88,8 @@ pub struct ConfigFile {
     /// [`Config::restart_guard`].
     #[cfg_attr(feature = "serde", serde(deserialize_with = "read::restart_guard"))]
     pub restart_guard: Option<RestartGuard>,
+    /// [`Config::check_members`].
+    pub check_members: Option<bool>,
     /// [`Config::allow_eviction`].
     pub allow_eviction: Option<bool>,
     /// What `rediss://` URLs need.
@@ -122,6 +125,7 @@ impl ConfigFile {
     /// | `REDLATCH_TTL`, `REDLATCH_WAIT`, `REDLATCH_MAX_TTL` | durations, such as `500ms` |
     /// | `REDLATCH_NODE_TIMEOUT`, `REDLATCH_CONNECT_TIMEOUT` | the same |
     /// | `REDLATCH_NO_RESTART_GUARD`, `REDLATCH_PERSISTENT_NODES` | `true` or `false` |
+    /// | `REDLATCH_CHECK_MEMBERS` | the same |
     ///
     /// # Errors
     /// A variable that cannot be read, by its name.
@@ -179,6 +183,7 @@ impl ConfigFile {
             connect_timeout: time("REDLATCH_CONNECT_TIMEOUT")?,
             max_ttl: time("REDLATCH_MAX_TTL")?,
             restart_guard,
+            check_members: switch("REDLATCH_CHECK_MEMBERS")?,
             tls: TlsFiles {
                 ca: path("REDLATCH_TLS_CA"),
                 cert: path("REDLATCH_TLS_CERT"),
@@ -210,6 +215,7 @@ impl ConfigFile {
             connect_timeout: self.connect_timeout.or(other.connect_timeout),
             max_ttl: self.max_ttl.or(other.max_ttl),
             restart_guard: self.restart_guard.or(other.restart_guard),
+            check_members: self.check_members.or(other.check_members),
             allow_eviction: self.allow_eviction.or(other.allow_eviction),
             tls: TlsFiles {
                 ca: self.tls.ca.or(other.tls.ca),
@@ -245,6 +251,7 @@ impl ConfigFile {
             *setting = written.unwrap_or(*setting);
         }
         settings.restart_guard = self.restart_guard.unwrap_or(settings.restart_guard);
+        settings.check_members = self.check_members.unwrap_or(settings.check_members);
         settings.allow_eviction = self.allow_eviction.unwrap_or(settings.allow_eviction);
         let texts = [
             (&mut settings.key_prefix, &self.key_prefix),

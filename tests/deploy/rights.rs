@@ -190,7 +190,8 @@ fn waiter_that_may_join_but_not_poll_asks_again_after_pauses() {
 /// for waiting in line.
 #[test]
 fn acl_rule_for_all_features_is_enough_for_them() {
-    let keys = "~lock:* ~redlatch:line:{lock:* ~redlatch:fence:{lock:* ~redlatch:node";
+    let keys = "~lock:* ~redlatch:line:{lock:* ~redlatch:fence:{lock:* ~redlatch:node \
+                ~redlatch:members";
     let paper = include_str!("../../docs/operations.md");
     let told = paper.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
     assert!(told.contains(&format!("ACL SETUSER worker resetkeys {keys}")), "no rule {keys}");
@@ -201,7 +202,11 @@ fn acl_rule_for_all_features_is_enough_for_them() {
     let script_alone: Vec<_> = rights.chain(line.split(' ')).chain(keys.split(' ')).collect();
     assert!(told.contains(&format!("`{FENCED}`")), "no rights {FENCED}");
     grant(&fleet, &script_alone.iter().copied().chain(FENCED.split(' ')).collect::<Vec<_>>());
-    let guarded = || worker(&fleet).restart_guard(RestartGuard::On).max_ttl(3 * SECOND);
+    // No list of masters is agreed while a node cannot be reached.
+    let guarded = || {
+        let config = worker(&fleet).restart_guard(RestartGuard::On).max_ttl(3 * SECOND);
+        config.check_members(true).connect_timeout(20 * SECOND)
+    };
     let [client, other] = [guarded(), guarded()].map(ready);
     let options = LockOptions::new(millis(2900)).wait(10 * SECOND);
     let mut guard = client.lock("lock:a", options).unwrap();
@@ -249,6 +254,7 @@ fn acl_rule_for_all_features_is_enough_for_them() {
     assert!(mine.command(&["AUTH", "worker", "zebra"]).unwrap().is_ok());
     assert!(mine.command(&["SELECT", "1"]).unwrap().is_ok());
     assert_eq!(mine.command(&["EXISTS", "redlatch:node"]).unwrap().int(), 1, "no marker");
+    assert_eq!(mine.command(&["EXISTS", "redlatch:members"]).unwrap().int(), 1, "no list");
     for (key, may) in [
         ("redlatch:fence:{lock:a}", true),
         ("redlatch:fence:lock:a}", false),

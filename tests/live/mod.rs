@@ -10,6 +10,7 @@ mod healing;
 mod inspecting;
 mod loss;
 mod many;
+mod members;
 mod minority;
 mod monitor_lines;
 mod owners;

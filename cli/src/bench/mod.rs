@@ -67,6 +67,7 @@ measured until then.";
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 #[command(mut_arg("no_restart_guard", |arg| arg.hide(true)))]
+#[command(mut_arg("check_members", |arg| arg.hide(true)))]
 #[command(mut_arg("no_quorum_wait", |arg| arg.hide(true)))]
 #[command(mut_arg("persistent_nodes", |arg| arg.hide(true)))]
 pub struct Options {

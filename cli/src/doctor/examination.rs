@@ -15,6 +15,7 @@ use super::marker;
 use super::name::{self, Place};
 use super::trial::{self, Keys, Trial};
 use crate::connection::{Answer, Connection, Greeting, Patience, Tls, Trouble, addresses};
+use crate::members::lists;
 
 /// How long the clock is observed: long enough to notice an error of 1 % although round trips vary.
 pub const CLOCK_WATCH: Duration = Duration::from_secs(1);
@@ -69,6 +70,8 @@ pub struct Examination {
     pub trials: Vec<Trial>,
     /// The node marker, read after the library's client had time to write it.
     pub marker: marker::Seen,
+    /// The list of masters; `None` if it was not read.
+    pub list: Option<lists::Seen>,
     /// Readings of the node's clock.
     pub readings: Vec<Reading>,
     /// How long the node's answers took.
@@ -150,6 +153,9 @@ fn examine_into(
     measure_clock(&mut connection, seen)?;
     if let (Some(key), true) = (&parameters.marker, seen.is_in_its_database()) {
         seen.marker = marker::read_marker(&mut connection, key, seen)?;
+    }
+    if seen.is_in_its_database() {
+        seen.list = Some(lists::read(&mut connection)?);
     }
     seen.elsewhere = run_id_elsewhere(address, node, parameters);
     seen.places = match addresses(address) {

@@ -49,7 +49,8 @@ ago, the node marker, a proxy in between; round trips against --node-timeout, an
 Every command that redlatch uses is tried on a key of its own \
 (redlatch-doctor:RANDOM), which is deleted at once; what is refused then stands in the ACL LOG \
 of the node. Like any client with the restart guard on, it writes the node marker (the key \
-redlatch:node) where there is none. It takes about a second, which the clocks need.
+redlatch:node) where there is none; the list of masters (redlatch:members) it only reads. It takes \
+about a second, which the clocks need.
 
 Each line says ok, warn or fail: a failure is a node of which no lock should be asked, a warning \
 is what costs time or safety one day. What a managed server does not tell is a warning that says \
@@ -88,7 +89,8 @@ fn run_checks(options: &Options) -> Result<u8, Refusal> {
     let examined = start(&config, patience)?;
     let encrypted = |address: &Address| matches!(address, Address::Tcp { tls: true, .. });
     let encrypted: Vec<bool> = config.get_addresses().iter().map(encrypted).collect();
-    let met = meeting::meet(config)?;
+    // A list that is written once refuses other lists, and the one given here may be the wrong one.
+    let met = meeting::meet(config.check_members(false))?;
     let seen = gather(&examined, met.len(), patience);
     let how = Use {
         max_ttl: settings.max_ttl,
@@ -97,6 +99,7 @@ fn run_checks(options: &Options) -> Result<u8, Refusal> {
         restart_guard: settings.restart_guard != RestartGuard::Off,
         persistent: settings.restart_guard == RestartGuard::Persistent,
         marker: &settings.node_marker,
+        check_members: settings.checks_members(),
         now: clock::now(),
     };
     let nodes = settings.nodes.iter().zip(encrypted).zip(met).zip(seen);

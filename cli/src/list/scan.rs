@@ -11,7 +11,7 @@ use std::time::Duration;
 use redlatch::proto::NodeSettings;
 use redlatch::{Address, Config, NodeError, Value, clock};
 
-use crate::connection::{Answer, Connection, Greeting, Patience, Tls, Trouble, tls};
+use crate::connection::{Answer, Connection, Patience, Tls, Trouble, tls};
 
 /// How many keys a node walks over for one portion. With their values that takes 1.5 ms of its time
 /// (Redis 7.0.15 with a million keys).
@@ -67,21 +67,14 @@ impl Source {
         let until = clock::now().saturating_add(LONGEST_PASS);
         let mut connection = match self.connection.take() {
             Some(connection) => connection.with_patience(Patience { each: self.each, until }),
-            None => self.connected(Patience { each: self.each, until })?,
+            None => {
+                let patience = Patience { each: self.each, until };
+                Connection::to_database(&self.address, &self.settings, self.tls.as_ref(), patience)?
+            }
         };
         let found = pass(&mut connection, pattern)?;
         self.connection = Some(connection);
         Ok(found)
-    }
-
-    fn connected(&self, patience: Patience) -> Result<Connection, Trouble> {
-        let mut connection = Connection::open(&self.address, self.tls.as_ref(), patience)?;
-        connection.greet(&self.settings, &mut Greeting::default())?;
-        if self.settings.db != 0 {
-            let answer = connection.ask(&[b"SELECT", self.settings.db.to_string().as_bytes()])?;
-            answer.refusal().map_or(Ok(()), Err)?;
-        }
-        Ok(connection)
     }
 }
 

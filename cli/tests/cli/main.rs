@@ -36,6 +36,7 @@ mod init;
 mod line;
 mod list;
 mod max_hold;
+mod members;
 mod no_quorum_wait;
 mod outcomes;
 mod overlap;

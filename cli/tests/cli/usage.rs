@@ -57,7 +57,7 @@ fn missing_nodes_and_missing_files_exit_125() {
 
 /// Every verb. The help of the last one has no example.
 const VERBS: &str = "exec hold wait force-release acquire extend release status list top doctor \
-                     init bench completions man demo";
+                     members init bench completions man demo";
 
 #[test]
 fn help_and_version_exit_0_and_print_to_stdout() {
@@ -82,7 +82,7 @@ fn help_of_every_verb_has_an_example() {
 fn completions_are_what_their_shells_can_read() {
     for shell in ["bash", "zsh", "fish"] {
         let script = run(&mut tool(&["completions", shell])).with_code(0).out;
-        for word in ["--node-timeout", "--no-restart-guard", "--persistent-nodes"] {
+        for word in ["--no-restart-guard", "--persistent-nodes", "--check-members"] {
             assert!(script.contains(word.trim_start_matches('-')), "{shell}: {word}");
         }
         let mut reader = Command::new(shell);
@@ -147,7 +147,9 @@ fn flags_that_the_verbs_share_may_stand_before_the_verb() {
 #[test]
 fn status_hides_no_flag() {
     let help = run(&mut tool(&["status", "--help"])).with_code(0);
-    for flag in ["--ttl", "--wait", "--nonblock", "--max-ttl", "--no-restart-guard"] {
+    for flag in
+        ["--ttl", "--wait", "--nonblock", "--max-ttl", "--no-restart-guard", "--check-members"]
+    {
         assert!(help.out.contains(flag), "{flag} is not in the help of status");
     }
 }

@@ -30,6 +30,7 @@ fn variables_make_a_configuration() {
         ("REDLATCH_CONNECT_TIMEOUT", "2"),
         ("REDLATCH_MAX_TTL", "2m"),
         ("REDLATCH_PERSISTENT_NODES", "true"),
+        ("REDLATCH_CHECK_MEMBERS", "true"),
     ])
     .unwrap();
     let times = (file.ttl, file.wait);
@@ -44,6 +45,7 @@ fn variables_make_a_configuration() {
     assert_eq!(settings.connect_timeout, Duration::from_secs(2));
     assert_eq!(settings.max_ttl, Duration::from_secs(120));
     assert_eq!(settings.restart_guard, RestartGuard::Persistent);
+    assert!(settings.check_members);
     // A setting without a variable has the library's default.
     let plain = Config::try_from(variables(&[("REDLATCH_SERVERS", "h:1")]).unwrap()).unwrap();
     let same = Config::new(["redis://h:1"]).unwrap();
@@ -85,6 +87,7 @@ fn variables_count_more_than_a_file() {
         key_prefix: Some("file:".into()),
         max_ttl: Some(Duration::from_secs(1)),
         restart_guard: Some(RestartGuard::Off),
+        check_members: Some(true),
         allow_eviction: Some(true),
         client_name: Some("file".into()),
         node_marker: Some("file:node".into()),
@@ -101,7 +104,7 @@ fn variables_count_more_than_a_file() {
     assert_eq!((&*settings.key_prefix, settings.owner.as_deref()), ("file:", Some("env")));
     assert_eq!((settings.max_ttl, settings.allow_eviction), (Duration::from_secs(1), true));
     assert_eq!((&*settings.client_name, &*settings.node_marker), ("file", "file:node"));
-    assert_eq!(settings.restart_guard, RestartGuard::Off);
+    assert_eq!((settings.restart_guard, settings.check_members), (RestartGuard::Off, true));
 }
 
 #[test]
@@ -164,7 +167,7 @@ mod toml_files {
         );
         assert_eq!(file.connect_timeout, Some(Duration::from_secs(1)));
         assert_eq!(file.restart_guard, Some(RestartGuard::On));
-        assert_eq!(file.allow_eviction, Some(false));
+        assert_eq!((file.allow_eviction, file.check_members), (Some(false), Some(true)));
         assert_eq!(file.tls.key.as_deref(), Some(Path::new("/etc/ssl/client.key")));
     }
 

@@ -281,7 +281,7 @@ impl Cluster {
                     let list = list.clone();
                     Verdict::Returns(Membership { id, stage: Stage::Agreed, list })
                 }
-                None => not_listed(),
+                None => not_listed(list),
             },
             (_, None) => self.verdict_without_a_list(node),
         }
@@ -319,7 +319,9 @@ impl Cluster {
             (Some(first), Some(own)) if !own.list.is_same_as(&first.list) => {
                 return self.other_list(&own.list);
             }
-            (Some(first), None) if self.id_for(node, &first.list).is_none() => return not_listed(),
+            (Some(first), None) if self.id_for(node, &first.list).is_none() => {
+                return not_listed(&first.list);
+            }
             _ => {}
         }
         if self.nodes.iter().any(Node::was_refused_for_its_list) {
@@ -335,11 +337,10 @@ impl Cluster {
     fn other_list(&self, list: &MemberList) -> Verdict {
         let (count, epoch, given) = (list.members().len(), list.epoch(), self.size());
         let nodes = if count == 1 { "node" } else { "nodes" };
-        let addresses: Vec<&str> = list.members().iter().map(|member| &*member.address).collect();
+        let addresses = addresses(list);
         let words = format!(
-            "it belongs to a list of {count} {nodes} (epoch {epoch}: {}), and this client was \
-             given {given}; give every client one list",
-            addresses.join(", ")
+            "it belongs to a list of {count} {nodes} (epoch {epoch}: {addresses}), and this client \
+             was given {given}; give every client one list"
         );
         Verdict::Refused(words)
     }
@@ -381,8 +382,15 @@ impl Cluster {
     }
 }
 
-fn not_listed() -> Verdict {
-    let words = "the other nodes have a list of masters, and this one is not in it; give every \
-                 client one list";
-    Verdict::Refused(words.into())
+fn not_listed(list: &MemberList) -> Verdict {
+    let addresses = addresses(list);
+    let words = format!(
+        "the other nodes have a list of masters ({addresses}), and this one is not in it; give \
+         every client one list"
+    );
+    Verdict::Refused(words)
+}
+
+fn addresses(list: &MemberList) -> String {
+    list.members().iter().map(|member| &*member.address).collect::<Vec<&str>>().join(", ")
 }

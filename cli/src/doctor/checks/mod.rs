@@ -9,6 +9,7 @@ mod access;
 mod clocks;
 mod list;
 mod marker;
+mod members;
 mod network;
 mod rights;
 mod server;
@@ -21,10 +22,11 @@ use super::examination::Examination;
 use super::meeting::Met;
 
 /// The name of every check, in the order of the output.
-pub const NAMES: [&str; 22] = [
+pub const NAMES: [&str; 23] = [
     "node-count",
     "quorum",
     "distinct",
+    "members",
     "reachable",
     "credentials",
     "role",
@@ -111,6 +113,8 @@ pub struct Use<'a> {
     pub persistent: bool,
     /// The key of the node marker.
     pub marker: &'a str,
+    /// Whether the client checks the list of masters.
+    pub check_members: bool,
     /// When the nodes were examined.
     pub now: Instant,
 }
@@ -161,6 +165,7 @@ pub fn all(subjects: &[Subject], how: &Use) -> Vec<Finding> {
     let label = |it: &Finding| it.node.clone().unwrap_or_default();
     of_nodes.sort_by_key(|it| subjects.iter().position(|subject| subject.label == label(it)));
     let mut findings = list::checks(subjects, &of_nodes, how);
+    findings.push(members::check(subjects, how));
     findings.extend(of_nodes);
     findings
 }
@@ -199,6 +204,7 @@ mod examples {
     use crate::doctor::examination::Reading;
     use crate::doctor::marker::Seen;
     use crate::doctor::trial::{FENCING, Outcome, Trial};
+    use crate::members::lists;
 
     pub const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
 
@@ -210,6 +216,7 @@ mod examples {
             restart_guard: true,
             persistent: false,
             marker: "redlatch:node",
+            check_members: false,
             now: NOW,
         }
     }
@@ -248,6 +255,7 @@ mod examples {
             places: Vec::new(),
             trials: commands.map(trial).into(),
             marker: Seen::Fits(marker),
+            list: Some(lists::Seen::Blank),
             readings: readings(0.0, 0.0),
             round_trips: vec![Duration::from_micros(200); 8],
             trouble: None,

@@ -150,8 +150,8 @@ fn healthy_nodes_are_called_healthy_and_nothing_is_left_on_them() {
     let has_its_own = own.iter().any(|it| matches!(it, support::Value::Array(_)));
     let (_, release) = diagnosis.words(Some(&label(&fleet[0])), "release");
     assert_eq!(release.starts_with("DEL"), has_its_own, "{release}");
-    // There are nineteen checks of each node, and three of all together.
-    assert_eq!(diagnosis.checks().len(), 3 * 19 + 3);
+    // There are nineteen checks of each node, and four of all together.
+    assert_eq!(diagnosis.checks().len(), 3 * 19 + 4);
     let (level, words) = diagnosis.words(Some(&label(&fleet[0])), "marker");
     assert_eq!(level, "ok");
     assert!(words.contains(" s ago, when an operator vouched for it"), "{words}");
