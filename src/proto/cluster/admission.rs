@@ -100,8 +100,9 @@ impl Cluster {
             && self.all_nodes().iter().any(|other| {
                 let entry = &self.nodes[other.index()];
                 let asked = entry.state.is_usable() || entry.state == NodeState::Suspect;
-                let asked = asked || entry.awaits_list;
-                other != node && asked && entry.vetted.info.identity.run_id == run_id
+                let waits = entry.awaits_list || entry.is_past_the_list && !asked;
+                let vetted = if waits { entry.handshake.vetted() } else { &entry.vetted };
+                other != node && (asked || waits) && vetted.info.identity.run_id == run_id
             })
     }
 

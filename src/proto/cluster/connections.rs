@@ -98,6 +98,12 @@ impl Cluster {
             return;
         }
         if entry.awaits_list && asked_at.is_none() {
+            if self.nodes.iter().any(|it| it.listing || it.is_in_first_attempt()) {
+                let again = self.settings.node_timeout;
+                let timer = self.timers.set_after(now, again, Due::Connecting(node));
+                self.nodes[node.index()].connecting = Some(timer);
+                return;
+            }
             self.stop_waiting_for_the_list(node, now);
             return;
         }

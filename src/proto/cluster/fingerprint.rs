@@ -80,6 +80,7 @@ impl Node {
             evicted: _,
             members: _,
             member: _,
+            has_other_list: _,
             listing: _,
             awaits_list: _,
             is_past_the_list: _,

@@ -15,7 +15,7 @@ use crate::proto::error::NodeError;
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Ask, NodeAsk};
-use crate::proto::wire::handshake::Fact;
+use crate::proto::wire::handshake::{Fact, forbids_a_marker};
 use crate::proto::wire::members::{
     self, Member, MemberId, MemberList, MembersState, Membership, Stage,
 };
@@ -31,6 +31,8 @@ enum Verdict {
     Returns(Membership),
     /// The node may not be used: its list is not that of this client, as these words say.
     Refused(String),
+    /// The node may not be used, because of the list of another node.
+    RefusedForAnother(String),
 }
 
 /// Whether clients on several machines may reach several servers by this address.
@@ -46,13 +48,13 @@ impl Node {
         (open || self.awaits_list) && self.members != MembersState::Unavailable
     }
 
-    /// Whether the node was refused when its list was looked at last.
-    fn was_refused_for_its_list(&self) -> bool {
-        self.last_error == NodeError::OtherList
+    /// Whether what the node has as its list is known, also if it is about to be admitted.
+    fn has_shown_its_list(&self) -> bool {
+        self.has_said_its_list() || self.is_past_the_list
     }
 
     /// Whether the first attempt to reach the node is still going on.
-    fn is_in_first_attempt(&self) -> bool {
+    pub(super) fn is_in_first_attempt(&self) -> bool {
         self.failures == 0 && self.known.is_none() && !self.awaits_list
     }
 }
@@ -61,10 +63,11 @@ impl Cluster {
     /// Takes note of what the node has as its list.
     pub(super) fn note_members(&mut self, node: NodeId, found: MembersState) {
         let entry = &mut self.nodes[node.index()];
-        if let Some(listed) = found.listed() {
+        if let Some(listed) = found.listed().filter(|it| it.stage == Stage::Agreed) {
             entry.member.get_or_insert(listed.id);
         }
         entry.members = found;
+        entry.has_other_list = false;
     }
 
     /// What the last answer about the list says.
@@ -90,7 +93,9 @@ impl Cluster {
 
     /// Acts on the list that a probe has read.
     pub(super) fn on_members_probed(&mut self, node: NodeId, now: Instant) {
-        if !self.nodes[node.index()].listing {
+        let fact = self.nodes[node.index()].connection.fact();
+        let busy = matches!(fact, Fact::Refused(cause) if !forbids_a_marker(cause));
+        if !self.nodes[node.index()].listing && !busy {
             let found = self.members_answered(node);
             self.note_members(node, found);
             self.agree_on_members(now);
@@ -187,7 +192,7 @@ impl Cluster {
     fn propose(&mut self, now: Instant) {
         let all_said = self.nodes.iter().all(Node::has_said_its_list);
         let busy = self.nodes.iter().any(|entry| entry.listing);
-        let troubled = self.nodes.iter().any(Node::was_refused_for_its_list);
+        let troubled = self.nodes.iter().any(|entry| entry.has_other_list);
         if self.list.is_some() || !all_said || busy || troubled {
             return;
         }
@@ -232,7 +237,7 @@ impl Cluster {
     fn is_taken(&self, id: MemberId, except: NodeId) -> bool {
         self.all_nodes().iter().any(|other| {
             let entry = &self.nodes[other.index()];
-            let listed = entry.members.listed().filter(|_| entry.has_said_its_list());
+            let listed = entry.members.listed().filter(|_| entry.has_shown_its_list());
             other != except && listed.is_some_and(|listed| listed.id == id)
         })
     }
@@ -255,12 +260,21 @@ impl Cluster {
                 false
             }
             Verdict::Refused(words) => {
-                let cause = NodeError::OtherList;
-                self.nodes[node.index()].refusal = Some((cause, words.into()));
-                self.reject(node, cause, now);
+                self.refuse_for_its_list(node, words, now);
+                self.nodes[node.index()].has_other_list = true;
+                true
+            }
+            Verdict::RefusedForAnother(words) => {
+                self.refuse_for_its_list(node, words, now);
                 true
             }
         }
+    }
+
+    fn refuse_for_its_list(&mut self, node: NodeId, words: String, now: Instant) {
+        let cause = NodeError::OtherList;
+        self.nodes[node.index()].refusal = Some((cause, words.into()));
+        self.reject(node, cause, now);
     }
 
     fn verdict(&self, node: NodeId) -> Verdict {
@@ -310,7 +324,7 @@ impl Cluster {
     /// No node that was heard has a list that all its members have.
     fn verdict_without_a_list(&self, node: NodeId) -> Verdict {
         let entry = &self.nodes[node.index()];
-        let proposal = self.nodes.iter().filter(|entry| entry.has_said_its_list());
+        let proposal = self.nodes.iter().filter(|entry| entry.has_shown_its_list());
         let proposal = proposal.filter_map(|entry| entry.members.listed()).next();
         match (proposal, entry.members.listed()) {
             (Some(first), _) if first.list.members().len() != self.size() => {
@@ -324,10 +338,10 @@ impl Cluster {
             }
             _ => {}
         }
-        if self.nodes.iter().any(Node::was_refused_for_its_list) {
+        if self.nodes.iter().any(|entry| entry.has_other_list) {
             // That node is in the list of other clients, which may use this one, too.
             let words = "another of these nodes has another list of masters than this client";
-            return Verdict::Refused(words.into());
+            return Verdict::RefusedForAnother(words.into());
         }
         let all_said = self.nodes.iter().all(Node::has_said_its_list);
         let first_attempts = self.nodes.iter().any(Node::is_in_first_attempt);

@@ -46,6 +46,8 @@ pub(super) struct Node {
     pub(super) members: MembersState,
     /// The id with which the client first saw the node in a list.
     pub(super) member: Option<MemberId>,
+    /// Whether the node was refused for what it had as its list when that was read last.
+    pub(super) has_other_list: bool,
     /// The list is being written by a command in flight.
     pub(super) listing: bool,
     /// The node has passed the handshake of the present connection, and waits until it is known
@@ -105,6 +107,7 @@ impl Default for Node {
             evicted: None,
             members: MembersState::Unavailable,
             member: None,
+            has_other_list: false,
             listing: false,
             awaits_list: false,
             is_past_the_list: false,

@@ -84,7 +84,9 @@ impl Cluster {
     pub fn first_handshakes(&self) -> usize {
         // Several handshakes may end at once, and their nodes are admitted one after the other.
         let pending = |entry: &&Node| {
-            entry.failures == 0 && (entry.known.is_none() || entry.state == NodeState::Handshake)
+            entry.failures == 0
+                && (entry.known.is_none()
+                    || entry.state == NodeState::Handshake && entry.is_past_the_list)
         };
         self.nodes.iter().filter(pending).count()
     }

@@ -568,7 +568,7 @@ fn of_node(
 /// What the reply to a question about the list of masters says of it.
 fn members_in(reply: &Reply<'_>) -> MembersState {
     match *reply {
-        Reply::Null => MembersState::Blank,
+        Reply::Null | Reply::Bulk(b"") => MembersState::Blank,
         Reply::Bulk(value) => MembersState::read(value),
         _ => MembersState::Unavailable,
     }

@@ -1,163 +1,8 @@
-//! Clients with different lists of masters, in the simulated network. Each test plays what would
-//! give a key two holders, or would keep a client from its own masters.
+//! Which nodes count: with another list, without one, and after they lost their data.
 
-use std::time::Duration;
-
-use redlatch::proto::{Action, Coordinator, Instant, NodeSettings, NodeState, Settings};
 use redlatch::testing::master::{Restart, Trouble};
-use redlatch::testing::net::{Endpoint, Net};
-use redlatch::{Error, LockOptions, NodeError, NodeId, NodeReply, Outcome, Report};
 
-const TTL: Duration = Duration::from_secs(10);
-const KEY: &[u8] = b"k";
-const MEMBERS: &[u8] = b"redlatch:members";
-
-fn millis(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
-
-/// A client of some of the masters of the network: its node `n` is the master `masters[n]`.
-struct Client {
-    core: Coordinator,
-    masters: Vec<usize>,
-}
-
-impl Client {
-    fn own(&self, master: NodeId) -> Option<NodeId> {
-        self.masters.iter().position(|&it| it == master.index()).map(NodeId::new)
-    }
-}
-
-impl Endpoint for Client {
-    fn poll_action(&mut self) -> Option<Action> {
-        let master = |node: NodeId| NodeId::new(self.masters[node.index()]);
-        Some(match self.core.poll_action()? {
-            Action::Connect(node) => Action::Connect(master(node)),
-            Action::Disconnect(node) => Action::Disconnect(master(node)),
-        })
-    }
-
-    fn handle_connected(&mut self, master: NodeId, now: Instant) {
-        if let Some(node) = self.own(master) {
-            self.core.handle_connected(node, now);
-        }
-    }
-
-    fn handle_disconnected(&mut self, master: NodeId, words: &str, now: Instant) {
-        if let Some(node) = self.own(master) {
-            self.core.handle_disconnected(node, words, now);
-        }
-    }
-
-    fn output(&self, master: NodeId) -> &[u8] {
-        self.own(master).map_or(&[], |node| self.core.output(node))
-    }
-
-    fn handle_sent(&mut self, master: NodeId, count: usize, now: Instant) {
-        if let Some(node) = self.own(master) {
-            self.core.handle_sent(node, count, now);
-        }
-    }
-
-    fn handle_bytes(&mut self, master: NodeId, bytes: &[u8], now: Instant) {
-        if let Some(node) = self.own(master) {
-            Endpoint::handle_bytes(&mut self.core, node, bytes, now);
-        }
-    }
-
-    fn next_timeout(&self) -> Option<Instant> {
-        self.core.next_timeout()
-    }
-
-    fn handle_timeout(&mut self, now: Instant) {
-        self.core.handle_timeout(now);
-    }
-
-    fn has_news(&self) -> bool {
-        self.core.has_completions() || self.core.has_lock_updates()
-    }
-}
-
-fn settings_for(addresses: &[String]) -> Settings {
-    let nodes = addresses.iter().map(|address| NodeSettings::new(address.as_str())).collect();
-    let mut settings = Settings::new(nodes);
-    (settings.check_members, settings.max_ttl) = (true, TTL);
-    settings
-}
-
-/// Adds a client of these masters, which has each at the address `10.0.0.MASTER:6379`.
-fn client(net: &mut Net<Client>, masters: &[usize]) -> usize {
-    let addresses: Vec<_> = masters.iter().map(|it| format!("10.0.0.{it}:6379")).collect();
-    client_with(net, masters, settings_for(&addresses))
-}
-
-fn client_with(net: &mut Net<Client>, masters: &[usize], settings: Settings) -> usize {
-    let seed = [net.clients() as u8 + 1; 32];
-    let core = Coordinator::new(settings, seed, net.now()).expect("the settings are good");
-    net.add(Client { core, masters: masters.to_vec() })
-}
-
-fn net(masters: usize) -> Net<Client> {
-    let mut net = Net::new(masters, 1);
-    net.set_latency(millis(1)..=millis(1));
-    net
-}
-
-fn ask(net: &mut Net<Client>, client: usize) {
-    let (now, options) = (net.now(), LockOptions::once(TTL));
-    net.client_mut(client).core.acquire(KEY, options, 0, now).expect("it can be asked for");
-}
-
-fn result(net: &mut Net<Client>, client: usize) -> Option<Result<Outcome, Error>> {
-    let now = net.now();
-    net.client_mut(client).core.poll_completion(now).map(|done| done.result)
-}
-
-/// What becomes of one request of this client.
-#[track_caller]
-fn attempt(net: &mut Net<Client>, client: usize) -> Result<Outcome, Error> {
-    ask(net, client);
-    net.pass(millis(3000));
-    result(net, client).expect("the request has ended")
-}
-
-/// Takes the lock and gives it back.
-#[track_caller]
-fn lock_once(net: &mut Net<Client>, client: usize) {
-    match attempt(net, client) {
-        Ok(Outcome::Acquired(lock)) => {
-            let now = net.now();
-            net.client_mut(client).core.release(lock, 0, now);
-            net.pass(millis(100));
-            assert!(matches!(result(net, client), Some(Ok(Outcome::Released(_)))));
-        }
-        other => panic!("{other:?}"),
-    }
-}
-
-#[track_caller]
-fn report(result: Result<Outcome, Error>) -> Report {
-    let error = result.expect_err("too few nodes count");
-    error.report().expect("it is about nodes").clone()
-}
-
-/// The nodes that the client refused for their list, and why.
-fn refused(report: &Report) -> Vec<(usize, String)> {
-    let is_it = |reply| reply == NodeReply::Failed(NodeError::OtherList);
-    let nodes = report.nodes.iter().enumerate().filter(|(_, node)| is_it(node.reply));
-    nodes.map(|(at, node)| (at, node.detail.as_deref().unwrap_or("").to_owned())).collect()
-}
-
-/// Whether a list that all members had stands on this master.
-fn has_list(net: &Net<Client>, master: usize) -> bool {
-    let value = net.master(master).get(net.now(), 0, MEMBERS).unwrap_or_default();
-    String::from_utf8_lossy(value).contains(" agreed ")
-}
-
-fn counts(net: &Net<Client>, client: usize, node: usize) -> bool {
-    let state = net.get_client(client).core.node_state(NodeId::new(node));
-    matches!(state, NodeState::Ready | NodeState::Quarantined(_))
-}
+use super::*;
 
 /// How many of two clients, which begin within 4 ms of each other, hold the key.
 fn holders(lists: [&[usize]; 2], seed: u64, check: bool) -> usize {
@@ -308,6 +153,82 @@ fn server_with_a_copy_of_another_ones_data_does_not_count() {
     net.pass(2 * TTL);
     let counted = [0, 1, 2].map(|node| counts(&net, second, node));
     assert_eq!(counted.iter().filter(|&&counts| counts).count(), 2, "{counted:?}");
+}
+
+#[test]
+fn copy_of_a_node_that_is_gone_does_not_take_its_place() {
+    let mut net = net(3);
+    let first = client(&mut net, &[0, 1, 2]);
+    lock_once(&mut net, first);
+    let (dump, now) = (net.master(0).dump(), net.now());
+    net.kill(0);
+    net.master_mut(2).restart_from(now, dump);
+    net.pass(2 * TTL);
+    assert_eq!([0, 1, 2].map(|node| counts(&net, first, node)), [false, true, false]);
+}
+
+#[test]
+fn node_gets_its_place_back_from_a_client_with_another_name_for_it() {
+    let mut net = net(3);
+    let first = client(&mut net, &[0, 1, 2]);
+    lock_once(&mut net, first);
+    let names: Vec<_> = (0..3).map(|node| format!("redis-{node}:6379")).collect();
+    let second = client_with(&mut net, &[0, 1, 2], settings_for(&names));
+    lock_once(&mut net, second);
+    net.stop(first);
+    net.restart(1, Restart::Empty);
+    net.pass(millis(1000));
+    assert!(has_list(&net, 1), "the second client saw the node in the list before");
+}
+
+#[test]
+fn nodes_of_two_lists_make_no_quorum_together() {
+    let mut net = net(6);
+    for list in [[0, 1, 2], [3, 4, 5]] {
+        let client = client(&mut net, &list);
+        lock_once(&mut net, client);
+    }
+    net.freeze(0);
+    let mixed = client(&mut net, &[0, 1, 3]);
+    let report = report(attempt(&mut net, mixed));
+    assert!(refused(&report).iter().any(|(node, _)| [1, 2].contains(node)), "{report}");
+}
+
+/// A net in which a client has proposed the list of nodes 0 to 2 to the first one of them, and has
+/// died then.
+fn net_with_an_unfinished_proposal() -> Net<Client> {
+    let mut net = net(5);
+    let proposer = client(&mut net, &[0, 1, 2]);
+    let is_proposed =
+        |net: &Net<Client>, master| net.master(master).get(net.now(), 0, MEMBERS).is_some();
+    while !(0..3).any(|master| is_proposed(&net, master)) {
+        net.pass(millis(1));
+    }
+    net.stop(proposer);
+    assert_eq!((0..3).filter(|&master| is_proposed(&net, master)).count(), 1);
+    net
+}
+
+#[test]
+fn proposal_is_finished_by_a_client_with_the_same_list_and_refused_by_others() {
+    let mut net = net_with_an_unfinished_proposal();
+    let same = client(&mut net, &[2, 1, 0]);
+    lock_once(&mut net, same);
+    assert!((0..3).all(|master| has_list(&net, master)));
+    let proposed = (0..3).find(|&master| {
+        let net = net_with_an_unfinished_proposal();
+        net.master(master).get(net.now(), 0, MEMBERS).is_some()
+    });
+    let proposed = proposed.expect("one of them has it");
+    for others in [vec![proposed], vec![proposed, 3, 4], vec![0, 1], vec![0, 1, 2, 3, 4]] {
+        if !others.contains(&proposed) {
+            continue;
+        }
+        let mut net = net_with_an_unfinished_proposal();
+        let other = client(&mut net, &others);
+        let report = report(attempt(&mut net, other));
+        assert!(!refused(&report).is_empty(), "{others:?}: {report}");
+    }
 }
 
 #[test]
