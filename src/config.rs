@@ -182,9 +182,9 @@ impl Config {
     /// the same list. Off unless set. It needs the restart guard, and a user who may read and
     /// write that key: a node that refuses it counts unchecked.
     ///
-    /// This is experimental: the list cannot be changed while clients run, and docs/safety.md has what
-    /// is not noticed. While no list is agreed, because a node cannot be reached, a new client waits up to the
-    /// connect timeout before its first lock.
+    /// This is experimental: the list cannot be changed while clients run, and docs/safety.md has
+    /// what is not noticed. While no list is agreed, because a node cannot be reached, a new client
+    /// waits up to the connect timeout before its first lock.
     #[must_use]
     pub fn check_members(mut self, check: bool) -> Config {
         self.settings.check_members = check;

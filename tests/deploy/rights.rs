@@ -255,17 +255,20 @@ fn acl_rule_for_all_features_is_enough_for_them() {
     assert!(mine.command(&["SELECT", "1"]).unwrap().is_ok());
     assert_eq!(mine.command(&["EXISTS", "redlatch:node"]).unwrap().int(), 1, "no marker");
     assert_eq!(mine.command(&["EXISTS", "redlatch:members"]).unwrap().int(), 1, "no list");
-    for (key, may) in [
-        ("redlatch:fence:{lock:a}", true),
-        ("redlatch:fence:lock:a}", false),
-        ("redlatch:fence:{other:a}", false),
-        ("redlatch:line:{lock:a}", true),
-        ("redlatch:line:lock:a", false),
-    ] {
+    for (key, may) in OWN_KEYS {
         let said = mine.command(&["EXISTS", key]).unwrap();
         assert_eq!(format!("{said:?}").contains("NOPERM"), !may, "{key}: {said:?}");
     }
 }
+
+/// Keys beside that of a lock, and whether the rule lets a user of the locks `lock:*` touch them.
+const OWN_KEYS: [(&str, bool); 5] = [
+    ("redlatch:fence:{lock:a}", true),
+    ("redlatch:fence:lock:a}", false),
+    ("redlatch:fence:{other:a}", false),
+    ("redlatch:line:{lock:a}", true),
+    ("redlatch:line:lock:a", false),
+];
 
 #[test]
 fn rights_that_a_lock_needs_are_named() {
