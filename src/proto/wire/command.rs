@@ -127,8 +127,7 @@ pub enum Form {
     Source,
     /// A native command of the node, which only compares and deletes.
     Native(Native),
-    /// A fenced acquire of one key, by a [`transaction`](crate::proto::wire::transaction) in place
-    /// of the script.
+    /// A fenced acquire of one key, by a transaction in place of the script.
     Transaction,
 }
 
