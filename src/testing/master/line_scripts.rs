@@ -170,6 +170,13 @@ fn left(lua: &mut Sandbox) -> Result<String, Reply> {
     Ok(if let Reply::Integer(left) = left { left.to_string() } else { String::new() })
 }
 
+/// Whether the line ends before `ARGV[4]` has passed.
+fn lives_shorter(lua: &mut Sandbox) -> Result<bool, Reply> {
+    let left = lua.call(&[Some(b"PTTL"), lua.key(1)])?;
+    let ttl = lua.argument(3).map(String::from_utf8_lossy).and_then(|ttl| ttl.parse().ok());
+    Ok(matches!((left, ttl), (Reply::Integer(left), Some(ttl)) if left < ttl))
+}
+
 pub(super) fn join(lua: &mut Sandbox) -> Outcome {
     let mut value = lua.call(&[Some(b"GET"), lua.key(0)])?;
     let member = lua.argument(1);
@@ -224,13 +231,7 @@ pub(super) fn join(lua: &mut Sandbox) -> Outcome {
     if let Some(score) = score {
         stand(lua, b"XX", score, now)?;
     }
-    let lives_shorter = match (lua.call(&[Some(b"PTTL"), lua.key(1)])?, lua.argument(3)) {
-        (Reply::Integer(left), Some(ttl)) => {
-            String::from_utf8_lossy(ttl).parse().is_ok_and(|ttl: i64| left < ttl)
-        }
-        _ => false,
-    };
-    if lives_shorter {
+    if is_first || lives_shorter(lua)? {
         lua.call(&[Some(b"PEXPIRE"), lua.key(1), lua.argument(3)])?;
     }
     let rank = match value.is_empty() || is_first {

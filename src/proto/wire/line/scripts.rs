@@ -174,7 +174,7 @@ pub const JOIN: Script = Script {
          end \
          end \
          if score then stand('XX', score) end \
-         if redis.call('PTTL', KEYS[2]) < tonumber(ARGV[4]) then \
+         if is_first or redis.call('PTTL', KEYS[2]) < tonumber(ARGV[4]) then \
          redis.call('PEXPIRE', KEYS[2], ARGV[4]) \
          end \
          local rank = 0 \
@@ -182,7 +182,7 @@ pub const JOIN: Script = Script {
          return string.format('held %.0f %.0f ', rank, redis.call('PTTL', KEYS[1])) .. \
          string.sub(v, 1, 168)"
     ),
-    sha1: "b1f8a14d56a19722f8057f1c75bc1e2b8e25bf3e",
+    sha1: "58e5685e91f683f7fd738a821d9edf720662173b",
 };
 
 /// Gives the key up, and the place in the line: to the named successor if it stands in this line,
