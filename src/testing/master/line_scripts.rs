@@ -194,9 +194,9 @@ pub(super) fn join(lua: &mut Sandbox) -> Outcome {
         let earlier = lua.argument(earlier);
         if let Some(score) = score_of(lua, earlier)? {
             let score = score.to_string();
-            lua.call(&[Some(b"ZREM"), lua.key(1), earlier])?;
             let add = [Some(&b"ZADD"[..]), lua.key(1), Some(b"NX"), Some(score.as_bytes())];
             lua.call(&[&add[..], &[member]].concat())?;
+            lua.call(&[Some(b"ZREM"), lua.key(1), earlier])?;
             stands = true;
         }
     }
@@ -231,8 +231,12 @@ pub(super) fn join(lua: &mut Sandbox) -> Outcome {
     if let Some(score) = score {
         stand(lua, b"XX", score, now)?;
     }
-    if is_first || lives_shorter(lua)? {
-        lua.call(&[Some(b"PEXPIRE"), lua.key(1), lua.argument(3)])?;
+    let prolong = [Some(&b"PEXPIRE"[..]), lua.key(1), lua.argument(3)];
+    // The second call is `redis.pcall`.
+    let prolongs_alone = is_first
+        || lua.call(&[&prolong[..], &[Some(b"GT")]].concat()).is_err() && lives_shorter(lua)?;
+    if prolongs_alone {
+        lua.call(&prolong)?;
     }
     let rank = match value.is_empty() || is_first {
         true => Reply::Integer(0),

@@ -111,7 +111,12 @@ macro_rules! give {
 /// the line, both in milliseconds. `ARGV[5]` is `1` if the caller knows of a place in the line: it
 /// only decides whether the script first looks for the member, or first adds it. Further arguments
 /// are members with earlier marks of the same token. If one of them stands in the line, the new
-/// member takes its place.
+/// member takes its place, and is added before the other one is removed: an empty line would be
+/// deleted, and its ttl with it.
+///
+/// `PEXPIRE` with `GT` (Redis 7.0) sets only a later end. Where the server does not know it, the
+/// script reads the ttl first. A line that the join itself began has no ttl, which `GT` would
+/// leave so.
 ///
 /// If the key is the caller's, the answer is `mine <left> <next>`: how long the key lives, and the
 /// beginning of the token of the first in the line, if there is one. Else it is `held <place>
@@ -140,8 +145,8 @@ pub const JOIN: Script = Script {
          for i = 6, #ARGV do \
          local score = redis.call('ZSCORE', KEYS[2], ARGV[i]) \
          if score then \
-         redis.call('ZREM', KEYS[2], ARGV[i]) \
          redis.call('ZADD', KEYS[2], 'NX', score, ARGV[2]) \
+         redis.call('ZREM', KEYS[2], ARGV[i]) \
          stands = true \
          end \
          end \
@@ -174,7 +179,9 @@ pub const JOIN: Script = Script {
          end \
          end \
          if score then stand('XX', score) end \
-         if is_first or redis.call('PTTL', KEYS[2]) < tonumber(ARGV[4]) then \
+         if is_first then redis.call('PEXPIRE', KEYS[2], ARGV[4]) \
+         elseif type(redis.pcall('PEXPIRE', KEYS[2], ARGV[4], 'GT')) ~= 'number' \
+         and redis.call('PTTL', KEYS[2]) < tonumber(ARGV[4]) then \
          redis.call('PEXPIRE', KEYS[2], ARGV[4]) \
          end \
          local rank = 0 \
@@ -182,7 +189,7 @@ pub const JOIN: Script = Script {
          return string.format('held %.0f %.0f ', rank, redis.call('PTTL', KEYS[1])) .. \
          string.sub(v, 1, 168)"
     ),
-    sha1: "58e5685e91f683f7fd738a821d9edf720662173b",
+    sha1: "70d5b0298d9f8cfda13eeac97c232b30cb85dad0",
 };
 
 /// Gives the key up, and the place in the line: to the named successor if it stands in this line,
