@@ -118,7 +118,14 @@ fn node_that_restarts_empty_gets_its_place_back_by_its_address() {
 fn empty_server_at_a_local_address_does_not_take_a_place() {
     let at_home =
         |third: &str| settings_for(&["10.0.0.0:6379".into(), "10.0.0.1:6379".into(), third.into()]);
-    for local in ["127.0.0.1:6379", "localhost:6379", "/run/redis.sock"] {
+    for local in [
+        "127.0.0.1:6379",
+        "Localhost:6379",
+        "[::1]:6379",
+        "[::ffff:127.0.0.1]:6379",
+        "0.0.0.0:6379",
+        "unix:/run/redis.sock",
+    ] {
         let mut net = net(4);
         // Each machine has a server of its own at this address.
         let first = client_with(&mut net, &[0, 1, 2], at_home(local));

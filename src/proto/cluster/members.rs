@@ -8,6 +8,9 @@
 //! proposals that share a node at most one can reach all its nodes. Where not all nodes can be
 //! reached, no list can be agreed, and the nodes count without one.
 
+// The part of `std::net` that knows no socket.
+use core::net::IpAddr;
+
 use crate::proto::cluster::node::Node;
 use crate::proto::cluster::state::NodeState;
 use crate::proto::cluster::{Cluster, Due};
@@ -35,10 +38,13 @@ enum Verdict {
     RefusedForAnother(String),
 }
 
-/// Whether clients on several machines may reach several servers by this address.
+/// Whether this address leads to another server on each machine: a Unix socket, or a port of the
+/// machine itself.
 fn is_local(address: &str) -> bool {
-    let loopback = ["127.", "localhost:", "[::1]:", "/"];
-    loopback.iter().any(|beginning| address.starts_with(beginning))
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    let is_own = |ip: IpAddr| ip.to_canonical().is_loopback() || ip.is_unspecified();
+    address.starts_with("unix:") || host.eq_ignore_ascii_case("localhost") || ip.is_ok_and(is_own)
 }
 
 impl Node {
