@@ -21,7 +21,7 @@ fn hand_off_ends_renewals_and_releases_nothing() {
     assert_eq!(bench.names(0), ["CLIENT", "PTTL", "EVALSHA", "CLIENT", "PTTL"]);
     bench.answer([0, 1], "+OK\r\n:9000\r\n:1\r\n+OK\r\n:9000\r\n");
     bench.answer([2], "+OK\r\n");
-    assert!(bench.reconnect(2).iter().all(|command| command[0] != "EVAL"), "nothing is owed");
+    assert!(bench.reconnect(2).iter().all(|command| command[0] != "EVAL"), "no release is pending");
     bench.pass(TTL * 2);
     bench.assert_idle();
 }

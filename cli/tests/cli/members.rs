@@ -1,5 +1,5 @@
 //! The list of masters that the servers keep: two machines with other lists of servers do not run a
-//! command at the same time, and `members` shows who has which list.
+//! command at the same time, and `members` shows which server has which list.
 
 use super::*;
 
