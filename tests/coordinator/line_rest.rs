@@ -317,3 +317,44 @@ fn waiter_at_rest_stands_in_line_again_after_its_connections_were_lost() {
         let _lock = time_to_lock(&mut world, all[0], Duration::ZERO);
     }
 }
+
+/// A waiter at rest gives up. Its token stays in the line of a node that refuses the release, for as
+/// long as its last join let that line live. Until then the node may still hand the key to it.
+#[test]
+fn release_of_a_waiter_at_rest_is_pending_for_as_long_as_its_line_lives() {
+    let mut world = World::new(3);
+    let (_, _lock, _) = line_behind_a_keeper(&mut world, (LONG, false), 1);
+    let late = world.client();
+    let op = world.ask_and_settle(late, LONG);
+    world.pass(AT_REST);
+    let reply = b"-BUSY a script runs\r\n".to_vec();
+    let commands = vec!["eval".into(), "evalsha".into()];
+    world.master_mut(0).suffer(Trouble::Answers { commands, reply });
+    let begun = world.now();
+    world.call(late, |core, now| core.cancel(op, now));
+    while world.core(late).open_records() > 0 {
+        world.pass(SECOND);
+        assert!(world.now().saturating_since(begun) < LONG + 100 * SECOND, "it never lapses");
+    }
+    let took = world.now().saturating_since(begun);
+    assert!(took > LONG + 25 * SECOND, "{took:?}");
+}
+
+/// The `max_ttl` is so short that ten of them are over before the line of a waiter at rest ends.
+#[test]
+fn release_of_a_waiter_at_a_node_that_is_gone_is_pending_for_as_long_as_a_line_can_live() {
+    let mut world = World::new(3);
+    let short = 2 * SECOND;
+    let [keeper, waiter] = [0, 1].map(|_| world.client_with(|it| it.max_ttl = short));
+    world.ask_with(keeper, LockOptions::new(short).auto_extend(AutoExtend::at_most(AT_REST)));
+    world.settle();
+    let op = world.ask_and_settle(waiter, short);
+    world.kill(0);
+    world.settle();
+    world.call(waiter, |core, now| core.cancel(op, now));
+    let pending = |world: &World| world.core(waiter).pending_releases(NodeId::new(0));
+    world.pass(60 * SECOND);
+    assert_eq!(pending(&world), 1);
+    world.pass(20 * SECOND);
+    assert_eq!(pending(&world), 0);
+}
