@@ -318,8 +318,8 @@ fn waiter_at_rest_stands_in_line_again_after_its_connections_were_lost() {
     }
 }
 
-/// A waiter at rest gives up. Its token stays in the line of a node that refuses the release, for as
-/// long as its last join let that line live. Until then the node may still hand the key to it.
+/// A waiter at rest gives up. Its token stays in the line of a node that refuses the release, for
+/// as long as its last join let that line live. Until then the node may still hand the key to it.
 #[test]
 fn release_of_a_waiter_at_rest_is_pending_for_as_long_as_its_line_lives() {
     let mut world = World::new(3);
