@@ -12,6 +12,7 @@ use std::fmt;
 
 use bytes::BytesMut;
 
+use crate::proto::node_set::MAX_NODES;
 use crate::proto::wire::command::{MEMBERS as SCRIPT, encode};
 use crate::proto::wire::marker::ID_DIGITS;
 
@@ -188,12 +189,17 @@ impl Membership {
         let epoch = words.next()?.parse().ok()?;
         let members = words.map(|word| {
             let (id, address) = word.split_once('=')?;
+            // Errors show the addresses, and whoever may write the key wrote them.
+            if address.chars().any(char::is_control) {
+                return None;
+            }
             Some(Member { id: MemberId::read(id)?, address: address.into() })
         });
         let members = members.collect::<Option<Vec<Member>>>()?;
         let list = MemberList { name, epoch, members };
         let ordered = list.members.windows(2).all(|pair| pair[0].id < pair[1].id);
-        (ordered && list.has(id)).then_some(Membership { id, stage, list })
+        let fits = list.members.len() <= MAX_NODES && list.has(id);
+        (ordered && fits).then_some(Membership { id, stage, list })
     }
 
     /// The text under which a node keeps this.
@@ -205,8 +211,10 @@ impl Membership {
         let MemberList { name, epoch, members } = &self.list;
         let mut text = format!("1 {} {stage} {name:016x} {epoch}", self.id);
         for Member { id, address } in members {
-            // A path of a Unix socket may have blanks.
-            text.push_str(&format!(" {id}={}", address.replace(' ', "_")));
+            // A path of a Unix socket may have others.
+            let is_readable = |letter: char| letter != ' ' && !letter.is_control();
+            let address = address.replace(|letter| !is_readable(letter), "_");
+            text.push_str(&format!(" {id}={address}"));
         }
         text
     }
@@ -226,6 +234,12 @@ mod tests {
 
     fn member(digit: u8, address: &str) -> Member {
         Member { id: MemberId([digit; DIGITS]), address: address.into() }
+    }
+
+    /// A member whose id has this number at its end.
+    fn numbered(number: usize) -> Member {
+        let id = MemberId::read(&format!("{number:016x}")).unwrap();
+        Member { id, address: "a:1".into() }
     }
 
     fn list() -> MemberList {
@@ -249,7 +263,13 @@ mod tests {
         let stranger = text.replacen("1 bbbb", "1 dbbb", 1);
         let twice = format!("{text} {}=d:4", "c".repeat(DIGITS));
         let stage = text.replace("agreed", "decided");
-        for later in [stranger, twice, stage, text.replacen('1', "2", 1), "7 any".into()] {
+        let control = text.replace("b:2", "b\u{1b}:2");
+        let long: Vec<Member> = (0..=MAX_NODES).map(numbered).collect();
+        let (id, list) = (long[0].id, MemberList::first(long));
+        let long = Membership { id, stage: Stage::Agreed, list }.text();
+        for later in
+            [control, long, stranger, twice, stage, text.replacen('1', "2", 1), "7 any".into()]
+        {
             assert_eq!(MembersState::read(later.as_bytes()), MembersState::Later, "{later}");
         }
         for other in ["", "apples", "1", "x 1"] {
