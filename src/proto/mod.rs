@@ -65,7 +65,9 @@ pub use settings::{
 pub use stats::{NodeStats, RoundTrips, Stats};
 pub use time::{Instant, InvalidTtl, Ttl};
 pub use wire::marker::{ID_DIGITS, Identity, Marker};
-pub use wire::members::{MEMBERS, Member, MemberId, MemberList, MembersState, Membership, Stage};
+pub use wire::members::{
+    BallotNumber, MEMBERS, Member, MemberId, MemberList, MembersState, Membership, Stage,
+};
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub use wire::{command, resp, sets};

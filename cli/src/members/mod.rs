@@ -118,7 +118,7 @@ fn in_words(seen: &Seen) -> (String, Look) {
     match seen {
         Seen::Listed(listed) => match listed.stage {
             Stage::Agreed => ("agreed".into(), Look::Good),
-            Stage::Proposed => ("proposed".into(), Look::Odd),
+            stage => (stage.word().into(), Look::Odd),
         },
         Seen::Blank => ("no list".into(), Look::Odd),
         Seen::Later => ("written by a later version of redlatch".into(), Look::Bad),
@@ -168,10 +168,7 @@ fn trouble(seen: &Seen) -> Option<&Trouble> {
 /// The word for what a server has, for scripts.
 fn state(seen: &Seen) -> &'static str {
     match seen {
-        Seen::Listed(listed) => match listed.stage {
-            Stage::Agreed => "agreed",
-            Stage::Proposed => "proposed",
-        },
+        Seen::Listed(listed) => listed.stage.word(),
         Seen::Blank => "none",
         Seen::Later => "later_version",
         Seen::Foreign => "other_program",

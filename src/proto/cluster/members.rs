@@ -69,7 +69,7 @@ impl Cluster {
     /// Takes note of what the node has as its list.
     pub(super) fn note_members(&mut self, node: NodeId, found: MembersState) {
         let entry = &mut self.nodes[node.index()];
-        if let Some(listed) = found.listed().filter(|it| it.stage == Stage::Agreed) {
+        if let Some(listed) = found.listed().filter(|it| it.is_settled()) {
             entry.member.get_or_insert(listed.id);
         }
         entry.members = found;
@@ -168,7 +168,7 @@ impl Cluster {
     /// Takes over the list that all its members had, if there is one and none is known yet.
     fn learn_the_list(&mut self) {
         let agreed = |entry: &Node| match entry.members.listed() {
-            Some(listed) if listed.stage == Stage::Agreed && entry.has_said_its_list() => {
+            Some(listed) if listed.is_settled() && entry.has_said_its_list() => {
                 Some(listed.list.clone())
             }
             _ => None,
@@ -208,7 +208,7 @@ impl Cluster {
         let with_id = |node: NodeId| Some((self.id_for(node, &list)?, node));
         let next = self.all_nodes().iter().filter(blank).filter_map(with_id).min();
         if let Some((id, node)) = next {
-            self.write_list(node, Membership { id, stage: Stage::Proposed, list }, now);
+            self.write_list(node, Membership::new(id, Stage::Proposed, list), now);
         }
     }
 
@@ -299,7 +299,7 @@ impl Cluster {
             (MembersState::Blank, Some(list)) => match self.id_for(node, list) {
                 Some(id) => {
                     let list = list.clone();
-                    Verdict::Returns(Membership { id, stage: Stage::Agreed, list })
+                    Verdict::Returns(Membership::new(id, Stage::Returned, list))
                 }
                 None => not_listed(list),
             },

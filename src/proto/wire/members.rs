@@ -6,13 +6,15 @@
 //! proposal. Ids are compared, never addresses: one server has several names.
 //!
 //! A value is `1 OWN_ID STAGE NAME EPOCH ID=ADDRESS ...`, with the members in the order of their
-//! ids. `1` is the number of the format.
+//! ids. `1` is the number of the format. While the list is changed, these parts may follow:
+//! `; was ID=ADDRESS ...`, `; promised NUMBER` and `; accepted NUMBER ID=ADDRESS ...`.
 
 use std::fmt;
 
 use bytes::BytesMut;
 
 use crate::proto::node_set::MAX_NODES;
+use crate::proto::quorum::majority;
 use crate::proto::wire::command::{MEMBERS as SCRIPT, encode};
 use crate::proto::wire::marker::ID_DIGITS;
 
@@ -67,7 +69,7 @@ pub struct Member {
 pub struct MemberList {
     /// The name of the list, made from the ids of its first members.
     name: u64,
-    /// How often the list was changed, from 1 on. This version changes no list.
+    /// How often the list was changed, from 1 on.
     epoch: u64,
     /// In the order of their ids.
     members: Vec<Member>,
@@ -108,6 +110,32 @@ impl MemberList {
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
+
+    /// How many members are a majority.
+    pub fn quorum(&self) -> usize {
+        majority(self.members.len())
+    }
+
+    /// Whether the other list was made from this one by changes, or this one from the other.
+    pub fn has_name_of(&self, other: &MemberList) -> bool {
+        self.name == other.name
+    }
+
+    /// The list of the next epoch, of these members.
+    #[must_use]
+    pub fn next(&self, mut members: Vec<Member>) -> MemberList {
+        members.sort_unstable();
+        MemberList { name: self.name, epoch: self.epoch + 1, members }
+    }
+
+    /// Whether the members of the two lists differ by one node at most: then any majority of the
+    /// one shares a node with any majority of the other.
+    pub fn is_adjacent_to(&self, other: &MemberList) -> bool {
+        let lacks = |list: &MemberList, of: &MemberList| {
+            list.members.iter().filter(|member| !of.has(member.id)).count()
+        };
+        lacks(self, other) + lacks(other, self) <= 1
+    }
 }
 
 /// The 64-bit FNV-1a hash of the ids: it is stored on the nodes, so it must never change.
@@ -118,13 +146,62 @@ fn name_of(members: &[Member]) -> u64 {
     })
 }
 
-/// How far a list is agreed.
+/// How far the list of a node is agreed, and what the node is in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stage {
-    /// The node takes no other list, and it is not known whether all members have this one.
+    /// The node takes no other first list, and it is not known whether all members have this one.
     Proposed,
-    /// All members had the proposal at some time.
+    /// All clients count by this list, or by a later one.
     Agreed,
+    /// Some clients may still count by the list of the epoch before.
+    Told,
+    /// The node is not a member yet, and takes no other list.
+    Learner,
+    /// The node lost its data and got its place back. It does not vote on the list of the next
+    /// epoch, because it may have forgotten an earlier vote.
+    Returned,
+}
+
+const STAGES: [(Stage, &str); 5] = [
+    (Stage::Proposed, "proposed"),
+    (Stage::Agreed, "agreed"),
+    (Stage::Told, "told"),
+    (Stage::Learner, "learner"),
+    (Stage::Returned, "returned"),
+];
+
+impl Stage {
+    /// The word for it on the nodes.
+    pub fn word(self) -> &'static str {
+        STAGES.iter().find(|(stage, _)| *stage == self).map_or("", |(_, word)| word)
+    }
+
+    fn read(word: &str) -> Option<Stage> {
+        STAGES.iter().find(|(_, known)| *known == word).map(|(stage, _)| *stage)
+    }
+}
+
+/// The number of a ballot about the list of the next epoch. Ballots of two tools never have the
+/// same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BallotNumber {
+    /// Greater than that of each earlier ballot that the tool has seen.
+    pub count: u64,
+    /// Drawn at random by the tool.
+    pub tool: u64,
+}
+
+impl BallotNumber {
+    fn read(text: &str) -> Option<BallotNumber> {
+        let (count, tool) = text.split_once('.')?;
+        Some(BallotNumber { count: count.parse().ok()?, tool: u64::from_str_radix(tool, 16).ok()? })
+    }
+}
+
+impl fmt::Display for BallotNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:016x}", self.count, self.tool)
+    }
 }
 
 /// The list as one node has it.
@@ -136,6 +213,12 @@ pub struct Membership {
     pub stage: Stage,
     /// The list.
     pub list: MemberList,
+    /// The members of the epoch before, while the stage is [`Told`](Stage::Told).
+    pub previous: Vec<Member>,
+    /// The greatest ballot about the next epoch that the node takes part in.
+    pub promised: Option<BallotNumber>,
+    /// The members that the node accepted for the next epoch, and in which ballot.
+    pub accepted: Option<(BallotNumber, Vec<Member>)>,
 }
 
 /// What a node has under [`MEMBERS`].
@@ -174,49 +257,94 @@ impl MembersState {
 }
 
 impl Membership {
+    /// The list, before there is any ballot about its next epoch.
+    pub fn new(id: MemberId, stage: Stage, list: MemberList) -> Membership {
+        Membership { id, stage, list, previous: Vec::new(), promised: None, accepted: None }
+    }
+
+    /// Whether the node is in its own list. A node that joins is not yet, and one that left is not
+    /// any more.
+    pub fn is_member(&self) -> bool {
+        self.stage != Stage::Learner && self.list.has(self.id)
+    }
+
+    /// Whether all members of the list had it at some time, and the node is one of them.
+    pub fn is_settled(&self) -> bool {
+        self.stage != Stage::Proposed && self.is_member()
+    }
+
     fn parse(text: &str) -> Option<Membership> {
-        let mut words = text.split(' ');
+        let mut parts = text.split(" ; ");
+        let mut words = parts.next()?.split(' ');
         if words.next()? != "1" {
             return None;
         }
         let id = MemberId::read(words.next()?)?;
-        let stage = match words.next()? {
-            "proposed" => Stage::Proposed,
-            "agreed" => Stage::Agreed,
-            _ => return None,
-        };
+        let stage = Stage::read(words.next()?)?;
         let name = u64::from_str_radix(words.next()?, 16).ok()?;
         let epoch = words.next()?.parse().ok()?;
-        let members = words.map(|word| {
-            let (id, address) = word.split_once('=')?;
-            // Errors show the addresses, and whoever may write the key wrote them.
-            if address.chars().any(char::is_control) {
-                return None;
+        let list = MemberList { name, epoch, members: read_members(words)? };
+        let is_stranger = matches!(stage, Stage::Proposed | Stage::Returned) && !list.has(id);
+        if is_stranger {
+            return None;
+        }
+        let mut membership = Membership::new(id, stage, list);
+        for part in parts {
+            let mut words = part.split(' ');
+            match words.next()? {
+                "was" => membership.previous = read_members(words)?,
+                "promised" => membership.promised = Some(BallotNumber::read(words.next()?)?),
+                "accepted" => {
+                    let number = BallotNumber::read(words.next()?)?;
+                    membership.accepted = Some((number, read_members(words)?));
+                }
+                _ => return None,
             }
-            Some(Member { id: MemberId::read(id)?, address: address.into() })
-        });
-        let members = members.collect::<Option<Vec<Member>>>()?;
-        let list = MemberList { name, epoch, members };
-        let ordered = list.members.windows(2).all(|pair| pair[0].id < pair[1].id);
-        let fits = list.members.len() <= MAX_NODES && list.has(id);
-        (ordered && fits).then_some(Membership { id, stage, list })
+        }
+        Some(membership)
     }
 
     /// The text under which a node keeps this.
     pub fn text(&self) -> String {
-        let stage = match self.stage {
-            Stage::Proposed => "proposed",
-            Stage::Agreed => "agreed",
-        };
         let MemberList { name, epoch, members } = &self.list;
-        let mut text = format!("1 {} {stage} {name:016x} {epoch}", self.id);
-        for Member { id, address } in members {
-            // A path of a Unix socket may have others.
-            let is_readable = |letter: char| letter != ' ' && !letter.is_control();
-            let address = address.replace(|letter| !is_readable(letter), "_");
-            text.push_str(&format!(" {id}={address}"));
+        let mut text = format!("1 {} {} {name:016x} {epoch}", self.id, self.stage.word());
+        write_members(&mut text, members);
+        if !self.previous.is_empty() {
+            text.push_str(" ; was");
+            write_members(&mut text, &self.previous);
+        }
+        if let Some(number) = self.promised {
+            text.push_str(&format!(" ; promised {number}"));
+        }
+        if let Some((number, members)) = &self.accepted {
+            text.push_str(&format!(" ; accepted {number}"));
+            write_members(&mut text, members);
         }
         text
+    }
+}
+
+/// Reads members in the order of their ids.
+fn read_members<'a>(words: impl Iterator<Item = &'a str>) -> Option<Vec<Member>> {
+    let members = words.map(|word| {
+        let (id, address) = word.split_once('=')?;
+        // Errors show the addresses, and whoever may write the key wrote them.
+        if address.chars().any(char::is_control) {
+            return None;
+        }
+        Some(Member { id: MemberId::read(id)?, address: address.into() })
+    });
+    let members = members.collect::<Option<Vec<Member>>>()?;
+    let ordered = members.windows(2).all(|pair| pair[0].id < pair[1].id);
+    (ordered && !members.is_empty() && members.len() <= MAX_NODES).then_some(members)
+}
+
+fn write_members(text: &mut String, members: &[Member]) {
+    for Member { id, address } in members {
+        // A path of a Unix socket may have others.
+        let is_readable = |letter: char| letter != ' ' && !letter.is_control();
+        let address = address.replace(|letter| !is_readable(letter), "_");
+        text.push_str(&format!(" {id}={address}"));
     }
 }
 
@@ -248,27 +376,40 @@ mod tests {
 
     #[test]
     fn membership_is_read_as_it_was_written() {
-        for stage in [Stage::Proposed, Stage::Agreed] {
-            let membership = Membership { id: MemberId([b'b'; DIGITS]), stage, list: list() };
-            let text = membership.text();
-            assert_eq!(MembersState::read(text.as_bytes()), MembersState::Listed(membership));
+        for (stage, _) in STAGES {
+            let mut membership = Membership::new(MemberId([b'b'; DIGITS]), stage, list());
+            for step in 0..4 {
+                let text = membership.text();
+                let read = MembersState::read(text.as_bytes());
+                assert_eq!(read, MembersState::Listed(membership.clone()), "{step}");
+                let number = BallotNumber { count: 7, tool: u64::MAX - 1 };
+                match step {
+                    0 => membership.promised = Some(number),
+                    1 => membership.accepted = Some((number, list().members)),
+                    _ => membership.previous = vec![member(b'd', "d:4")],
+                }
+            }
         }
     }
 
     #[test]
     fn membership_that_makes_no_sense_is_none() {
-        let membership =
-            Membership { id: MemberId([b'b'; DIGITS]), stage: Stage::Agreed, list: list() };
+        let membership = Membership::new(MemberId([b'b'; DIGITS]), Stage::Agreed, list());
         let text = membership.text();
-        let stranger = text.replacen("1 bbbb", "1 dbbb", 1);
+        let returned = text.replace("agreed", "returned");
+        let stranger = returned.replacen("1 bbbb", "1 dbbb", 1);
+        let ballot = format!("{text} ; promised 7");
+        let empty = format!("{text} ; accepted 7.1");
+        let unknown = format!("{text} ; refused 7.1");
         let twice = format!("{text} {}=d:4", "c".repeat(DIGITS));
         let stage = text.replace("agreed", "decided");
         let control = text.replace("b:2", "b\u{1b}:2");
         let long: Vec<Member> = (0..=MAX_NODES).map(numbered).collect();
         let (id, list) = (long[0].id, MemberList::first(long));
-        let long = Membership { id, stage: Stage::Agreed, list }.text();
+        let long = Membership::new(id, Stage::Agreed, list).text();
+        let format = text.replacen('1', "2", 1);
         for later in
-            [control, long, stranger, twice, stage, text.replacen('1', "2", 1), "7 any".into()]
+            [control, long, stranger, twice, stage, ballot, empty, unknown, format, "7 any".into()]
         {
             assert_eq!(MembersState::read(later.as_bytes()), MembersState::Later, "{later}");
         }
@@ -287,5 +428,21 @@ mod tests {
         assert!(!list().is_same_as(&other));
         let later = MemberList { epoch: 2, ..list() };
         assert!(!list().is_same_as(&later));
+    }
+
+    #[test]
+    fn lists_are_adjacent_if_they_differ_by_one_node() {
+        let of =
+            |digits: &[u8]| MemberList::first(digits.iter().map(|&it| member(it, "a")).collect());
+        for (other, adjacent) in
+            [("abc", true), ("ab", true), ("abcd", true), ("abd", false), ("a", false)]
+        {
+            let other = of(other.as_bytes());
+            assert_eq!(list().is_adjacent_to(&other), adjacent, "{other:?}");
+            assert_eq!(other.is_adjacent_to(&list()), adjacent, "{other:?}");
+        }
+        let next = list().next(vec![member(b'd', "d:4"), member(b'a', "a:1")]);
+        assert!(next.has_name_of(&list()) && !next.has_name_of(&of(b"ad")));
+        assert_eq!((next.epoch(), next.quorum(), list().quorum()), (2, 2, 2));
     }
 }
