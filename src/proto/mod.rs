@@ -66,7 +66,7 @@ pub use stats::{NodeStats, RoundTrips, Stats};
 pub use time::{Instant, InvalidTtl, Ttl};
 pub use wire::marker::{ID_DIGITS, Identity, Marker};
 pub use wire::members::{
-    BallotNumber, MEMBERS, Member, MemberId, MemberList, MembersState, Membership, Stage,
+    BallotNumber, LEASE, MEMBERS, Member, MemberId, MemberList, MembersState, Membership, Stage,
 };
 #[cfg(feature = "testing")]
 #[doc(hidden)]

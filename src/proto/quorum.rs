@@ -67,8 +67,15 @@ pub struct Ballot {
 
 impl Ballot {
     /// A question to all of `nodes` nodes that a majority of them decides.
+    #[cfg(test)]
     pub fn of_majority(nodes: usize) -> Ballot {
-        Ballot::new(NodeSet::first(nodes), majority(nodes), false)
+        Ballot::of_quorum(NodeSet::first(nodes), majority(nodes))
+    }
+
+    /// A question to `electors` that `needed` grants win.
+    #[inline]
+    pub fn of_quorum(electors: NodeSet, needed: usize) -> Ballot {
+        Ballot::new(electors, needed, false)
     }
 
     /// A question to `electors` that `needed` grants win, and whose refusals matter, too. Even when

@@ -1,6 +1,7 @@
 //! Clients that check their lists of masters, in the simulated network. The tests play what would
 //! give a key two holders, or would keep a client from its own masters.
 
+mod changes;
 mod lists;
 mod orders;
 
@@ -149,10 +150,11 @@ fn refused(report: &Report) -> Vec<(usize, String)> {
     nodes.map(|(at, node)| (at, node.detail.as_deref().unwrap_or("").to_owned())).collect()
 }
 
-/// Whether a list that all members had stands on this master.
+/// Whether this master has a list that all its members had.
 fn has_list(net: &Net<Client>, master: usize) -> bool {
     let value = net.master(master).get(net.now(), 0, MEMBERS).unwrap_or_default();
-    String::from_utf8_lossy(value).contains(" agreed ")
+    let value = String::from_utf8_lossy(value);
+    [" agreed ", " told ", " returned "].iter().any(|stage| value.contains(stage))
 }
 
 fn counts(net: &Net<Client>, client: usize, node: usize) -> bool {

@@ -50,7 +50,7 @@ impl Cluster {
         }
         if step == Step::Members {
             let found = self.members_answered(node);
-            self.note_members(node, found);
+            self.note_members(node, found, now);
         }
         let entry = &mut self.nodes[node.index()];
         let good = entry.handshake.error().is_none();

@@ -158,6 +158,7 @@ impl Cluster {
         }
         (entry.marking, entry.vouching) = (None, false);
         entry.members = MembersState::Unavailable;
+        (entry.list_asked_at, entry.list_is_old) = (None, false);
         (entry.listing, entry.awaits_list, entry.is_past_the_list) = (false, false, false);
         entry.listening = Listening::No;
         let mut asks = entry.connection.reset();

@@ -17,6 +17,7 @@ impl Cluster {
         let Cluster {
             settings,
             quorum: _,
+            voters: _,
             nodes,
             timers,
             actions,
@@ -25,6 +26,7 @@ impl Cluster {
             channel,
             // The search does not check lists.
             list: _,
+            lists_until: _,
             stats: _,
         } = self;
         assert!(actions.is_empty() && changes.is_empty(), "actions and changes are taken out");
@@ -80,6 +82,10 @@ impl Node {
             evicted: _,
             members: _,
             member: _,
+            list_asked_at: _,
+            list_is_old: _,
+            is_outside: _,
+            joined: _,
             has_other_list: _,
             listing: _,
             awaits_list: _,

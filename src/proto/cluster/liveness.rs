@@ -2,6 +2,7 @@
 //! and the reset of a connection that stays silent. If nothing else is asked, the questions of the
 //! probe show the silence.
 
+use crate::proto::cluster::node::Node;
 use crate::proto::cluster::state::{self, NodeState};
 use crate::proto::cluster::{Action, Change, Cluster, Due};
 use crate::proto::error::NodeError;
@@ -30,18 +31,24 @@ impl Cluster {
         if !self.is_silent(node, now) {
             self.watch_for_silence(node, now);
         } else if self.node_state(node).is_usable() {
-            self.set_node_state(node, NodeState::Suspect);
-            let reset_after = self.settings.reset_after;
-            let timer = self.timers.set_after(now, reset_after, Due::Reset(node));
-            self.nodes[node.index()].reset = Some(timer);
+            self.suspect(node, now);
         }
+    }
+
+    /// The node is not asked anything new, until it has caught up or is given up.
+    pub(super) fn suspect(&mut self, node: NodeId, now: Instant) {
+        self.set_node_state(node, NodeState::Suspect);
+        let reset_after = self.settings.reset_after;
+        let timer = self.timers.set_after(now, reset_after, Due::Reset(node));
+        self.nodes[node.index()].reset = Some(timer);
     }
 
     /// Called after everything was read from the node. A suspect node that has caught up may be
     /// asked again.
     #[inline]
     pub fn on_all_received(&mut self, node: NodeId, now: Instant) {
-        if self.node_state(node) != NodeState::Suspect || self.is_silent(node, now) {
+        let is_held_back = |entry: &Node| entry.state != NodeState::Suspect || entry.list_is_old;
+        if is_held_back(&self.nodes[node.index()]) || self.is_silent(node, now) {
             return;
         }
         let entry = &mut self.nodes[node.index()];

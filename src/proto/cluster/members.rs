@@ -1,12 +1,16 @@
 //! Which nodes belong to the list of masters that the nodes themselves keep
 //! ([`crate::proto::wire::members`]). A node counts for this client only if it is in that list, and
-//! if the list has as many members as this client has nodes.
+//! a majority is one of that list, however many nodes the client was made with.
 //!
 //! The hazard is a vote before the list is known: two clients whose lists share a node could both
 //! hold. So a node that has passed the handshake waits until the list is known. If no node has
 //! a list, the client proposes one, to one node after the other in the order of their ids: of two
 //! proposals that share a node at most one can reach all its nodes. Where not all nodes can be
 //! reached, no list can be agreed, and the nodes count without one.
+//!
+//! The list is changed by one node at a time ([`crate::proto::change`]). The client follows when a
+//! member of its own list has a later one. It reads the list of each node again and again, because
+//! a client that counts by a list two steps older than another client's could hold the same lock.
 
 // The part of `std::net` that knows no socket.
 use core::net::IpAddr;
@@ -17,10 +21,12 @@ use crate::proto::cluster::{Cluster, Due};
 use crate::proto::error::NodeError;
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
+use crate::proto::waiting::NEVER;
 use crate::proto::wire::ask::{Ask, NodeAsk};
-use crate::proto::wire::handshake::{Fact, forbids_a_marker};
+use crate::proto::wire::command;
+use crate::proto::wire::handshake::{Fact, Step, forbids_a_marker};
 use crate::proto::wire::members::{
-    self, Member, MemberId, MemberList, MembersState, Membership, Stage,
+    self, LEASE, Member, MemberId, MemberList, MembersState, Membership, Stage,
 };
 
 /// What the list says of a node.
@@ -66,14 +72,68 @@ impl Node {
 }
 
 impl Cluster {
-    /// Takes note of what the node has as its list.
-    pub(super) fn note_members(&mut self, node: NodeId, found: MembersState) {
+    /// Takes note of what the node has as its list, in answer to the last question.
+    pub(super) fn note_members(&mut self, node: NodeId, found: MembersState, now: Instant) {
+        let asked_at = self.asked_at(node);
         let entry = &mut self.nodes[node.index()];
         if let Some(listed) = found.listed().filter(|it| it.is_settled()) {
             entry.member.get_or_insert(listed.id);
         }
         entry.members = found;
         entry.has_other_list = false;
+        entry.list_asked_at = Some(asked_at);
+        entry.list_is_old = asked_at.saturating_add(LEASE) <= now;
+        self.count_leases();
+    }
+
+    /// Finds the moment at which the first of the lists that were read is too old.
+    fn count_leases(&mut self) {
+        let checked =
+            |entry: &&Node| !entry.list_is_old && entry.members != MembersState::Unavailable;
+        let asked = self.nodes.iter().filter(checked).filter_map(|entry| entry.list_asked_at);
+        self.lists_until = asked.min().map_or(NEVER, |asked| asked.saturating_add(LEASE));
+    }
+
+    /// Before nodes are asked: holds back those whose list was read too long ago, for example
+    /// because the process stood still.
+    #[inline]
+    pub fn check_lists(&mut self, now: Instant) {
+        if now >= self.lists_until {
+            self.hold_back_old_lists(now);
+        }
+    }
+
+    #[cold]
+    fn hold_back_old_lists(&mut self, now: Instant) {
+        for node in self.all_nodes().iter() {
+            let entry = &mut self.nodes[node.index()];
+            let is_old = |asked: Instant| asked.saturating_add(LEASE) <= now;
+            if entry.list_is_old || !entry.list_asked_at.is_some_and(is_old) {
+                continue;
+            }
+            entry.list_is_old = true;
+            if entry.state.is_usable() {
+                self.suspect(node, now);
+            }
+            self.ask_for_list(node, now);
+        }
+        self.count_leases();
+    }
+
+    /// Whether a node is held back until its list is read again.
+    pub fn reads_lists_again(&self) -> bool {
+        self.nodes.iter().any(|entry| entry.list_is_old && entry.state == NodeState::Suspect)
+    }
+
+    /// Asks the node for its list, whatever its state is.
+    fn ask_for_list(&mut self, node: NodeId, now: Instant) {
+        let entry = &mut self.nodes[node.index()];
+        if entry.has_said_its_list() {
+            let ask = Ask::Node(NodeAsk::Probe(Step::Members));
+            let words: &[&[u8]] = &[b"GET", members::MEMBERS.as_bytes()];
+            entry.connection.ask(ask, now, |out| command::encode(out, words));
+            self.watch_for_silence(node, now);
+        }
     }
 
     /// What the last answer about the list says.
@@ -93,7 +153,7 @@ impl Cluster {
         // A value that the client reads as the one that it expected, and that the script does not
         // find to be that one, cannot be replaced.
         let stuck = found == entry.members && entry.members != MembersState::Blank;
-        self.note_members(node, if stuck { MembersState::Unavailable } else { found });
+        self.note_members(node, if stuck { MembersState::Unavailable } else { found }, now);
         self.agree_on_members(now);
     }
 
@@ -103,15 +163,16 @@ impl Cluster {
         let busy = matches!(fact, Fact::Refused(cause) if !forbids_a_marker(cause));
         if !self.nodes[node.index()].listing && !busy {
             let found = self.members_answered(node);
-            self.note_members(node, found);
+            self.note_members(node, found, now);
             self.agree_on_members(now);
         }
     }
 
     /// The node forgot its keys, the list among them.
     pub(super) fn on_members_flushed(&mut self, node: NodeId, now: Instant) {
-        if self.nodes[node.index()].has_said_its_list() {
-            self.note_members(node, MembersState::Blank);
+        let entry = &mut self.nodes[node.index()];
+        if entry.has_said_its_list() {
+            (entry.members, entry.has_other_list) = (MembersState::Blank, false);
             self.agree_on_members(now);
         }
     }
@@ -157,6 +218,7 @@ impl Cluster {
         // about the others.
         loop {
             self.learn_the_list();
+            self.follow(now);
             self.propose(now);
             let decided = self.all_nodes().iter().any(|node| self.act_on_verdict(node, now));
             if !decided {
@@ -178,6 +240,48 @@ impl Cluster {
         }
         if self.list.is_none() && self.have_all_the_same_proposal() {
             self.list = self.nodes[0].members.listed().map(|listed| listed.list.clone());
+        }
+    }
+
+    /// Goes on to the latest list that members of the present one have.
+    fn follow(&mut self, now: Instant) {
+        while let Some(next) = self.later_list() {
+            let Some(list) = self.list.replace(next) else { return };
+            for node in self.all_nodes().iter() {
+                let entry = &mut self.nodes[node.index()];
+                let listed = entry.members.listed().map(|listed| listed.id);
+                let id = entry.member.or(listed);
+                let added = |id| !list.has(id) && self.list.as_ref().is_some_and(|it| it.has(id));
+                if id.is_none_or(added) {
+                    entry.joined = Some(now);
+                }
+                entry.is_outside = false;
+                if entry.state == NodeState::Rejected(NodeError::OtherList) {
+                    self.timers.clear_in(&mut entry.connecting);
+                    self.connect(node, now);
+                }
+            }
+        }
+        self.count_voters();
+    }
+
+    /// A list that a member of the present one has, and that was made from it by changes.
+    fn later_list(&self) -> Option<MemberList> {
+        let list = self.list.as_ref()?;
+        let listed = self.nodes.iter().filter(|entry| entry.has_shown_its_list());
+        let listed = listed.filter_map(|entry| entry.members.listed());
+        let is_later = |it: &&Membership| {
+            it.list.has_name_of(list) && it.list.epoch() > list.epoch() && list.has(it.id)
+        };
+        listed.filter(is_later).map(|it| &it.list).max_by_key(|it| it.epoch()).cloned()
+    }
+
+    /// Counts a majority by the list that is known.
+    fn count_voters(&mut self) {
+        if let Some(list) = &self.list {
+            self.quorum = list.quorum();
+            let outside = |node: &NodeId| self.nodes[node.index()].is_outside;
+            self.voters = self.all_nodes().iter().filter(|node| !outside(node)).collect();
         }
     }
 
@@ -257,6 +361,8 @@ impl Cluster {
         }
         match self.verdict(node) {
             Verdict::Counts => {
+                self.nodes[node.index()].is_outside = false;
+                self.count_voters();
                 self.confirm_list(node, now);
                 self.nodes[node.index()].awaits_list && self.admit_member(node, now)
             }
@@ -267,7 +373,9 @@ impl Cluster {
             }
             Verdict::Refused(words) => {
                 self.refuse_for_its_list(node, words, now);
-                self.nodes[node.index()].has_other_list = true;
+                let entry = &mut self.nodes[node.index()];
+                (entry.has_other_list, entry.is_outside) = (true, self.list.is_some());
+                self.count_voters();
                 true
             }
             Verdict::RefusedForAnother(words) => {
@@ -292,11 +400,11 @@ impl Cluster {
                              use that version";
                 Verdict::Refused(words.into())
             }
-            (_, Some(list)) if list.members().len() != self.size() => self.other_list(list),
             (MembersState::Listed(listed), Some(list)) => {
                 self.verdict_of_listed(node, listed, list)
             }
             (MembersState::Blank, Some(list)) => match self.id_for(node, list) {
+                Some(_) if !self.knows_that_no_later_list_is_hidden(node, list) => Verdict::Waits,
                 Some(id) => {
                     let list = list.clone();
                     Verdict::Returns(Membership::new(id, Stage::Returned, list))
@@ -309,8 +417,11 @@ impl Cluster {
 
     fn verdict_of_listed(&self, node: NodeId, listed: &Membership, list: &MemberList) -> Verdict {
         let entry = &self.nodes[node.index()];
-        if !listed.list.is_same_as(list) {
+        if !listed.list.has_name_of(list) {
             return self.other_list(&listed.list);
+        }
+        if listed.stage == Stage::Learner || !list.has(listed.id) {
+            return not_listed(list);
         }
         let moved = entry.member.is_some_and(|seen| seen != listed.id);
         // Of two nodes with one id, the one that is used already stays.
@@ -325,6 +436,21 @@ impl Cluster {
             return Verdict::Refused(words);
         }
         Verdict::Counts
+    }
+
+    /// Whether enough other nodes have shown their lists that one of them would have shown a later
+    /// list than this. Without that a node that lost its data would get an older list back, and
+    /// hide from this client that the list was changed.
+    fn knows_that_no_later_list_is_hidden(&self, node: NodeId, list: &MemberList) -> bool {
+        let others = || self.voters.minus(node.into()).iter();
+        let entry = |node: NodeId| &self.nodes[node.index()];
+        let shows = |&node: &NodeId| {
+            let listed = entry(node).members.listed().filter(|_| !entry(node).list_is_old);
+            entry(node).has_shown_its_list() && listed.is_some_and(|it| list.has(it.id))
+        };
+        // Where all others were heard, those without a list lost it, too.
+        let all_said = others().all(|other| entry(other).has_shown_its_list());
+        others().filter(shows).count() >= list.quorum() || all_said
     }
 
     /// No node that was heard has a list that all its members have.

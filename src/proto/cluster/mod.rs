@@ -40,12 +40,13 @@ use crate::proto::cluster::restart_guard::QuarantineReason;
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::{RecordId, TaskId};
 use crate::proto::key::KeyHash;
-use crate::proto::node_set::NodeId;
+use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::quorum::majority;
 use crate::proto::settings::Settings;
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 use crate::proto::timers::Timers;
+use crate::proto::waiting::NEVER;
 use crate::proto::wire::answers::{NodeAnswer, TaskAnswer};
 use crate::proto::wire::ask::{Ask, Kind, LockAsk};
 use crate::proto::wire::connection::{Incoming, PlainAnswers};
@@ -148,6 +149,7 @@ enum Due {
 pub struct Cluster {
     settings: Settings,
     quorum: usize,
+    voters: NodeSet,
     nodes: Vec<Node>,
     timers: Timers<Due>,
     actions: VecDeque<Action>,
@@ -157,6 +159,8 @@ pub struct Cluster {
     channel: Option<Channel>,
     /// The list of masters that all its members had, once one is known.
     list: Option<MemberList>,
+    /// Until when the lists that were read from the usable nodes count.
+    lists_until: Instant,
     stats: Stats,
 }
 
@@ -165,6 +169,7 @@ impl Cluster {
     pub fn new(settings: Settings, now: Instant) -> Cluster {
         let mut cluster = Cluster {
             quorum: majority(settings.nodes.len()),
+            voters: NodeSet::first(settings.nodes.len()),
             nodes: settings.nodes.iter().map(|_| Node::default()).collect(),
             timers: Timers::new(),
             actions: VecDeque::new(),
@@ -172,6 +177,7 @@ impl Cluster {
             events: Events::default(),
             channel: None,
             list: None,
+            lists_until: NEVER,
             stats: Stats::of(settings.nodes.len()),
             settings,
         };

@@ -46,6 +46,14 @@ pub(super) struct Node {
     pub(super) members: MembersState,
     /// The id with which the client first saw the node in a list.
     pub(super) member: Option<MemberId>,
+    /// When the list was asked for that was read last on the present connection.
+    pub(super) list_asked_at: Option<Instant>,
+    /// The node is not asked until its list is read again.
+    pub(super) list_is_old: bool,
+    /// The node is known not to be in the list of masters.
+    pub(super) is_outside: bool,
+    /// When this client learned that the node was added to the list.
+    pub(super) joined: Option<Instant>,
     /// Whether the node was refused for what it had as its list when that was read last.
     pub(super) has_other_list: bool,
     /// The list is being written by a command in flight.
@@ -107,6 +115,10 @@ impl Default for Node {
             evicted: None,
             members: MembersState::Unavailable,
             member: None,
+            list_asked_at: None,
+            list_is_old: false,
+            is_outside: false,
+            joined: None,
             has_other_list: false,
             listing: false,
             awaits_list: false,

@@ -17,7 +17,7 @@ use crate::proto::wire::ask::{Ask, NodeAsk};
 use crate::proto::wire::command;
 use crate::proto::wire::handshake::{Fact, Step, forbids_a_marker};
 use crate::proto::wire::marker::{MarkerState, Marking};
-use crate::proto::wire::members::{MEMBERS, MembersState};
+use crate::proto::wire::members::{LEASE, MEMBERS, MembersState};
 
 impl Cluster {
     /// Probes the node, and sets the timer of the next probe.
@@ -31,7 +31,10 @@ impl Cluster {
     }
 
     pub(super) fn plan_probe(&mut self, node: NodeId, now: Instant) {
-        let interval = self.settings.probe_interval;
+        let interval = match self.settings.checks_members() {
+            true => self.settings.probe_interval.min(LEASE / 3),
+            false => self.settings.probe_interval,
+        };
         let timer = self.timers.set_after(now, interval, Due::Probe(node));
         self.nodes[node.index()].probe = Some(timer);
     }

@@ -9,6 +9,7 @@ use crate::proto::cluster::state::NodeState;
 use crate::proto::error::{NodeError, NodeReply, NodeReport, Report};
 use crate::proto::inspection::Value;
 use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::quorum::Ballot;
 use crate::proto::settings::{Credentials, Settings};
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
@@ -46,7 +47,7 @@ impl Cluster {
         &mut self.stats
     }
 
-    /// All nodes of the list.
+    /// All nodes that the client was made with.
     #[inline]
     pub fn all_nodes(&self) -> NodeSet {
         NodeSet::first(self.nodes.len())
@@ -58,16 +59,33 @@ impl Cluster {
         self.nodes.len()
     }
 
-    /// How many nodes are a majority.
+    /// The nodes that vote: all but those that are known not to be in the list of masters.
+    #[inline]
+    pub fn voters(&self) -> NodeSet {
+        self.voters
+    }
+
+    /// How many nodes of the list of masters are a majority.
     #[inline]
     pub fn quorum(&self) -> usize {
         self.quorum
     }
 
-    /// How many nodes may fail while the others still are a quorum.
+    /// How many voters may fail while the others still are a quorum.
     #[inline]
     pub fn spare_nodes(&self) -> usize {
-        self.nodes.len() - self.quorum
+        self.voters.len().saturating_sub(self.quorum)
+    }
+
+    /// A question to all voters that a majority of the list of masters decides.
+    #[inline]
+    pub fn ballot(&self) -> Ballot {
+        Ballot::of_quorum(self.voters, self.quorum)
+    }
+
+    /// Whether the node became a member of the list after this moment, as far as this client knows.
+    pub fn joined_since(&self, node: NodeId, moment: Instant) -> bool {
+        self.nodes[node.index()].joined.is_some_and(|joined| joined >= moment)
     }
 
     /// The nodes that may be asked.
@@ -80,13 +98,15 @@ impl Cluster {
         self.nodes.iter().filter(|entry| entry.state.is_usable()).count()
     }
 
-    /// How many nodes have not ended their first handshake yet.
+    /// How many nodes have not ended their first handshake yet, or have not answered yet which list
+    /// of masters they have now.
     pub fn first_handshakes(&self) -> usize {
         // Several handshakes may end at once, and their nodes are admitted one after the other.
         let pending = |entry: &&Node| {
-            entry.failures == 0
-                && (entry.known.is_none()
-                    || entry.state == NodeState::Handshake && entry.is_past_the_list)
+            entry.list_is_old && entry.state == NodeState::Suspect
+                || entry.failures == 0
+                    && (entry.known.is_none()
+                        || entry.state == NodeState::Handshake && entry.is_past_the_list)
         };
         self.nodes.iter().filter(pending).count()
     }
@@ -277,7 +297,10 @@ impl Cluster {
         now: Instant,
     ) -> Box<Report> {
         let nodes = self.all_nodes().iter().map(|node| {
-            let reply = reply(node);
+            let reply = match self.voters.contains(node) {
+                true => reply(node),
+                false => NodeReply::Failed(self.last_error(node)),
+            };
             let detail = self.detail(node, reply, now);
             let quarantine = self.quarantine_of(node, now);
             NodeReport { label: self.label(node), reply, detail, quarantine }

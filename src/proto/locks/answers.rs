@@ -76,7 +76,7 @@ impl Locks {
             Kind::Release => self.on_release(node, ask, reply, now),
             Kind::Exists => self.on_exists(node, ask, reply),
             Kind::Extend => self.on_extend(node, ask, reply, now),
-            Kind::Heal => self.on_heal(node, ask, reply),
+            Kind::Heal => self.on_heal(node, ask, reply, now),
             Kind::Adopt => self.on_adopt(node, ask, reply, now),
             // A grant says that the node raised the counter, a refusal that it has not the key any
             // more.

@@ -44,12 +44,14 @@ impl Locks {
             Change::Vetted => {
                 self.pending_releases[node.index()].on_admitted(&mut self.timers);
                 self.cluster.admit(node, now);
+                self.renewals.set_spare_nodes(self.cluster.spare_nodes());
                 self.send_pending_releases(node, now);
                 self.on_first_handshake_end(now);
                 self.cluster.start_probing(node, now);
             }
             Change::Listens => self.join_at(node, now),
             Change::CaughtUp => {
+                self.on_first_handshake_end(now);
                 self.send_pending_releases(node, now);
                 // Subscribes at the node if the client began to listen while the node was silent.
                 self.cluster.begin_to_listen(node, now);

@@ -29,7 +29,7 @@ impl Locks {
         }
         let record = self.records.get_mut(id);
         let ttl = record.ttl;
-        record.round = Round::acquire(self.cluster.size(), now, ttl);
+        record.round = Round::acquire(self.cluster.ballot(), now, ttl);
         record.deadline = ttl.deadline(now);
         self.begin_attempt(id, now);
     }
@@ -147,7 +147,7 @@ impl Locks {
         let how = HowItWaits { joins: self.ops.joins(op), may_wait: true };
         let first = Locks::first_step(how, has_line, self.asks_again(hash, now));
         let token = self.random_token(first.hands_over());
-        let round = Round::acquire(self.cluster.size(), now, ttl);
+        let round = Round::acquire(self.cluster.ballot(), now, ttl);
         self.records.give_up_reserved();
         let id = self.records.open(key, token, round).expect("its place was kept for it");
         self.records.index(id, hash);

@@ -10,6 +10,7 @@
 //! `; was ID=ADDRESS ...`, `; promised NUMBER` and `; accepted NUMBER ID=ADDRESS ...`.
 
 use std::fmt;
+use std::time::Duration;
 
 use bytes::BytesMut;
 
@@ -20,6 +21,10 @@ use crate::proto::wire::marker::ID_DIGITS;
 
 /// The key of the list on every node. It has no prefix, as the node marker has none.
 pub const MEMBERS: &str = "redlatch:members";
+
+/// For how long a client counts by the list that it read from a node. A change of the list waits as
+/// long, so that no client counts by a list that is two steps older than that of another one.
+pub const LEASE: Duration = Duration::from_secs(15);
 
 /// How many hex digits the id of a member has.
 const DIGITS: usize = 16;
@@ -268,9 +273,10 @@ impl Membership {
         self.stage != Stage::Learner && self.list.has(self.id)
     }
 
-    /// Whether all members of the list had it at some time, and the node is one of them.
+    /// Whether the list is known to be the one that its members agreed on, and the node is one of
+    /// them or was.
     pub fn is_settled(&self) -> bool {
-        self.stage != Stage::Proposed && self.is_member()
+        !matches!(self.stage, Stage::Proposed | Stage::Learner)
     }
 
     fn parse(text: &str) -> Option<Membership> {

@@ -51,7 +51,7 @@ impl Locks {
         let how = self.how_it_waits(&params, now);
         let first = Locks::first_step(how, has_line, self.asks_again(hash, now));
         let token = self.random_token(first.hands_over());
-        let round = Round::acquire(self.cluster.size(), now, params.ttl);
+        let round = Round::acquire(self.cluster.ballot(), now, params.ttl);
         let id = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
         self.records.get_mut(id).fenced = params.fenced;
         self.records.index(id, hash);
@@ -138,7 +138,7 @@ impl Locks {
     /// outboxes are full.
     pub(in crate::proto::locks) fn check_room(&self) -> Result<(), Error> {
         let (mut with_room, mut full, quorum) = (0, 0, self.cluster.quorum());
-        for node in self.cluster.all_nodes().iter() {
+        for node in self.cluster.voters().iter() {
             match self.cluster.may_ask(node) {
                 Ok(()) => with_room += 1,
                 Err(NodeError::Full) => full += 1,
@@ -155,7 +155,7 @@ impl Locks {
     ///
     /// Before the first handshakes are over it asks nothing: the attempt begins when they are.
     pub fn begin_attempt(&mut self, id: RecordId, now: Instant) {
-        if self.hold_at_start(id) {
+        if self.hold_at_start(id, now) {
             return;
         }
         let record = self.records.get_mut(id);
@@ -165,7 +165,7 @@ impl Locks {
         // The round ends at the deadline at the latest, because a lock that is won later is of no
         // use.
         let length = self.cluster.settings().node_timeout.min(record.ttl.usable());
-        let nodes = self.cluster.all_nodes();
+        let nodes = self.cluster.voters();
         let ask = |locks: &mut Locks, nodes| locks.ask_for_keys(nodes, id, now);
         self.begin_round(id, (nodes, length), |_, _| Role::Asked, ask, now);
     }
@@ -328,7 +328,8 @@ impl Locks {
         let joins = request.joins && !matches!(error, Error::NoQuorum(_));
         let token = self.random_token(joins);
         let record = self.records.get(id);
-        let (round, fenced) = (Round::acquire(self.cluster.size(), now, record.ttl), record.fenced);
+        let (round, fenced) =
+            (Round::acquire(self.cluster.ballot(), now, record.ttl), record.fenced);
         let next = self.records.open_again(id, token, round)?;
         if self.records.get(id).set().is_some() {
             let spare = self.cluster.spare_nodes();

@@ -2,7 +2,8 @@
 //! only when a quorum of them is ready.
 //!
 //! The hazard is a request that waits for ever. Each first handshake ends by the connect timeout.
-//! After that no request waits for a handshake: a node that is not ready counts as failed.
+//! After that no request waits for a handshake: a node that is not ready counts as failed. A client
+//! that did nothing for long starts again in this way if it checks lists of masters.
 
 use crate::proto::error::Error;
 use crate::proto::ids::RecordId;
@@ -26,9 +27,11 @@ impl Locks {
         self.starting
     }
 
-    /// If the first handshakes are not over, the request of this record waits for them. Returns
-    /// whether it does.
-    pub(in crate::proto::locks) fn hold_at_start(&mut self, id: RecordId) -> bool {
+    /// If the first handshakes are not over, the request of this record waits for them, or until
+    /// the lists of masters are read again that were read too long ago. Returns whether it does.
+    pub(in crate::proto::locks) fn hold_at_start(&mut self, id: RecordId, now: Instant) -> bool {
+        self.cluster.check_lists(now);
+        self.starting |= self.cluster.reads_lists_again() && !self.is_start_over();
         let op = self.records.get(id).op.filter(|_| self.starting);
         if let Some(op) = op {
             self.ops.move_to(op, Stage::Starting { record: id });
@@ -36,15 +39,18 @@ impl Locks {
         op.is_some()
     }
 
+    /// Whether a quorum is ready, or the nodes that are awaited cannot make one any more.
+    fn is_start_over(&self) -> bool {
+        let (ready, pending) = (self.cluster.usable_nodes(), self.cluster.first_handshakes());
+        let quorum = self.cluster.quorum();
+        let open = ready < quorum && ready + pending >= quorum;
+        !open && !self.cluster.is_about_to_admit()
+    }
+
     /// A first handshake has ended. If a quorum is ready, or the handshakes that are left cannot
     /// make one any more, all requests that waited for this begin now.
     pub(in crate::proto::locks) fn on_first_handshake_end(&mut self, now: Instant) {
-        if !self.starting {
-            return;
-        }
-        let (ready, pending) = (self.cluster.usable_nodes(), self.cluster.first_handshakes());
-        let quorum = self.cluster.quorum();
-        if (ready < quorum && ready + pending >= quorum) || self.cluster.is_about_to_admit() {
+        if !self.starting || !self.is_start_over() {
             return;
         }
         self.starting = false;

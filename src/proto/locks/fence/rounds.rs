@@ -21,7 +21,6 @@ use crate::proto::locks::record::records::Phase;
 use crate::proto::locks::round::course::Role;
 use crate::proto::locks::round::state::Purpose;
 use crate::proto::node_set::{NodeId, NodeSet};
-use crate::proto::quorum::Ballot;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::Form;
@@ -214,7 +213,7 @@ impl Locks {
     /// Begins the second round. The nodes in `stored` have the number already, so they grant
     /// without a question. Nodes that have not answered the first round may still vote.
     fn write_back(&mut self, id: RecordId, stored: NodeSet, now: Instant) {
-        let ballot = Ballot::of_majority(self.cluster.size());
+        let ballot = self.cluster.ballot();
         let record = self.records.get_mut(id);
         let (before, ttl) = (record.round, record.round.ttl);
         // The round keeps the start of the attempt, because the deadline counts from there.
@@ -237,7 +236,7 @@ impl Locks {
         let ask = |locks: &mut Locks, nodes| {
             locks.ask_all_with_counters(nodes, id, Kind::WriteBack, now);
         };
-        let nodes = self.cluster.all_nodes();
+        let nodes = self.cluster.voters();
         self.begin_round(id, (nodes, length), role_of, ask, now);
     }
 }

@@ -117,7 +117,7 @@ impl Locks {
         now: Instant,
     ) -> Result<Op, Error> {
         self.check_keys(keys)?;
-        let round = Round::acquire(self.cluster.size(), now, self.longest_ttl()?);
+        let round = Round::acquire(self.cluster.ballot(), now, self.longest_ttl()?);
         let id = self.records.open_keys(keys, token, round).ok_or(busy(Busy::Records))?;
         // A release becomes pending only for nodes that can be asked now. It need not be kept for
         // the others, because this client did not write the key there.
@@ -129,7 +129,7 @@ impl Locks {
             // Another client may have held the lock for long, so this counts as a long hold.
             self.releases.note(hash, Duration::MAX, now);
         }
-        let electors = self.cluster.all_nodes();
+        let electors = self.cluster.voters();
         Ok(self.begin_release(id, electors, data, now))
     }
 
@@ -167,7 +167,7 @@ impl Locks {
             }
             return;
         };
-        let ballot = Ballot::of_majority(self.cluster.size());
+        let ballot = self.cluster.ballot();
         let record = self.records.get_mut(id);
         record.longest = record.longest.max(ttl);
         record.round.follow(Purpose::Extend, ballot, now, ttl);
@@ -179,11 +179,16 @@ impl Locks {
             vote => Role::VotesAndIsAsked(vote),
         };
         let ask = |locks: &mut Locks, nodes| locks.ask_to_extend_keys(nodes, id, now);
-        let (nodes, length) = (self.cluster.all_nodes(), self.cluster.settings().node_timeout);
+        let (nodes, length) = (self.cluster.voters(), self.cluster.settings().node_timeout);
         self.begin_round(id, (nodes, length), role_of, ask, now);
     }
 
-    fn ask_to_extend_keys(&mut self, nodes: NodeSet, id: RecordId, now: Instant) {
+    pub(in crate::proto::locks) fn ask_to_extend_keys(
+        &mut self,
+        nodes: NodeSet,
+        id: RecordId,
+        now: Instant,
+    ) {
         if self.records.get(id).fence().is_some() {
             self.ask_to_extend_fenced(id, nodes, now);
         } else {
@@ -213,8 +218,15 @@ impl Locks {
             // either the node is not in quarantine, or the key is older than the quarantine.
             record.prove(node, ask);
         }
-        let (gone, was_won) = (record.absent().len(), record.round.is_won());
-        if current {
+        let was_won = record.round.is_won();
+        let gone = self.absent_voters(self.records.get(ask.record)).len();
+        // A node that was added to the list gets the key first, and votes after that.
+        let joins = current && reply == NodeReply::Absent && self.is_new_to(node, ask.record);
+        if joins {
+            self.heal_at(node.into(), ask.record, now);
+        }
+        let joins = joins && self.records.get(ask.record).healing().contains(node);
+        if current && !joins {
             let reply = if uncounted { NodeReply::Failed(NodeError::Quarantined) } else { reply };
             self.cast(ask.record, node, reply);
         }
@@ -284,7 +296,7 @@ impl Locks {
     pub(in crate::proto::locks) fn on_extend_lost(&mut self, id: RecordId, now: Instant) {
         let record = self.records.get(id);
         let voted = record.round.refused(self.cluster.spare_nodes(), now >= record.deadline);
-        let refusals = Refusals { denied: record.absent().len(), ..voted };
+        let refusals = Refusals { denied: self.absent_voters(record).len(), ..voted };
         match classify(Tried::Extend, refusals) {
             Failure::Lost(reason) => self.lose(id, reason, now),
             failure => {

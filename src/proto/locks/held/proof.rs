@@ -234,6 +234,7 @@ mod tests {
     use crate::proto::locks::line::votes::Line;
     use crate::proto::locks::record::records::Records;
     use crate::proto::locks::round::state::Round;
+    use crate::proto::quorum::Ballot;
     use crate::proto::time::Ttl;
     use crate::proto::wire::line::Standing;
 
@@ -352,7 +353,8 @@ mod tests {
     fn proven(records: &mut Records) -> &mut Record {
         let ttl = Ttl::new(STEP * 100, Duration::from_secs(60)).unwrap();
         let token = LockToken::random(&mut StdRng::from_seed([1; 32]));
-        let id = records.open(b"k", token, Round::acquire(3, at(0), ttl)).unwrap();
+        let id =
+            records.open(b"k", token, Round::acquire(Ballot::of_majority(3), at(0), ttl)).unwrap();
         let record = records.get_mut(id);
         record.trouble_mut().line = Some(Box::new(Line::new(3, (ttl, ttl), 0)));
         (0..3).for_each(|index| record.prove_in_line(node(index)));

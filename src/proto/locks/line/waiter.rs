@@ -24,7 +24,6 @@ use crate::proto::locks::round::failure::{Refusals, Tried, classify};
 use crate::proto::locks::round::state::Purpose;
 use crate::proto::locks::set::keys::SetOfKeys;
 use crate::proto::node_set::{NodeId, NodeSet};
-use crate::proto::quorum::Ballot;
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::line::{Channel, MarkKey};
@@ -149,7 +148,7 @@ impl Locks {
     fn poll_line(&mut self, op: Op, id: RecordId, now: Instant) {
         let (mut nodes, mut silent) = (NodeSet::EMPTY, NodeSet::EMPTY);
         let (mut permanent, mut reports_writes) = (0, true);
-        for node in self.cluster.all_nodes().iter() {
+        for node in self.cluster.voters().iter() {
             let useless = self.why_useless(id, node);
             permanent += usize::from(useless.is_some_and(NodeError::is_permanent));
             match (self.cluster.may_ask(node), self.cluster.notifies(node)) {
@@ -278,7 +277,7 @@ impl Locks {
     /// The error of a waiter in line that gives up, or whose time to wait is over.
     pub(in crate::proto::locks) fn refusal_in_line(&self, id: RecordId, now: Instant) -> Error {
         let reply = |node| self.why_useless(id, node).map_or(NodeReply::Held, NodeReply::Failed);
-        let away = self.cluster.all_nodes().iter().filter(|&n| self.why_useless(id, n).is_some());
+        let away = self.cluster.voters().iter().filter(|&n| self.why_useless(id, n).is_some());
         let report = self.report_of_record(id, reply, now);
         let (spare, failed) = (self.cluster.spare_nodes(), away.count());
         classify(Tried::Acquire, Refusals { spare, failed, ..Refusals::default() }).error(report)
@@ -384,7 +383,7 @@ impl Locks {
         let (Some(op), Some(line)) = (record.op, record.line_mut()) else { return };
         line.refused.insert(node);
         let refused = line.refused;
-        let away = self.cluster.all_nodes().iter().filter(|&it| self.cluster.may_ask(it).is_err());
+        let away = self.cluster.voters().iter().filter(|&it| self.cluster.may_ask(it).is_err());
         let without = refused.union(away.collect());
         if without.len() <= spare || self.ops.pauses_before(op) != Some(id) {
             return;
@@ -497,7 +496,7 @@ impl Locks {
     fn claim(&mut self, op: Op, id: RecordId, holds: NodeSet, now: Instant) {
         let fenced = self.records.get(id).fenced;
         let refuses = |node: &NodeId| fenced && self.cluster.refuses_fence(*node).is_some();
-        let counting = self.cluster.all_nodes().iter().filter(|node| !refuses(node));
+        let counting = self.cluster.voters().iter().filter(|node| !refuses(node));
         let (counting, quorum): (NodeSet, _) = (counting.collect(), self.cluster.quorum());
         if holds.common(counting).len() >= quorum {
             self.begin_claim(op, id, now);
@@ -534,7 +533,7 @@ impl Locks {
             return;
         }
         let last = self.ops.end_pause(op);
-        let ballot = Ballot::of_majority(self.cluster.size());
+        let ballot = self.cluster.ballot();
         let record = self.records.get_mut(id);
         let ttl = record.ttl;
         record.round.follow(Purpose::Claim, ballot, now, ttl);
@@ -555,7 +554,7 @@ impl Locks {
                 locks.ask_all(nodes, id, Kind::Claim, now);
             }
         };
-        let nodes = self.cluster.all_nodes();
+        let nodes = self.cluster.voters();
         self.begin_round(id, (nodes, length), role_of, ask, now);
     }
 

@@ -135,6 +135,11 @@ impl Record {
         self.update = if reports { PendingUpdate::Nothing } else { PendingUpdate::Unreported };
     }
 
+    /// When the lock was handed out to its caller; `NOT_HELD` before that.
+    pub fn held_since(&self) -> Instant {
+        self.held_since
+    }
+
     /// The lock is not held any more. Returns when it was handed out, if it was.
     pub fn end_hold(&mut self) -> Option<Instant> {
         let since = std::mem::replace(&mut self.held_since, NOT_HELD);
@@ -593,13 +598,14 @@ impl Records {
 mod tests {
     use super::*;
     use crate::proto::lock::Fence;
+    use crate::proto::quorum::Ballot;
     use rand::SeedableRng;
     use rand::rngs::StdRng;
 
     fn open(records: &mut Records, key: &[u8]) -> Option<RecordId> {
         let ttl = Ttl::new(Duration::from_secs(1), Duration::from_secs(60)).unwrap();
         let token = LockToken::random(&mut StdRng::from_seed([1; 32]));
-        records.open(key, token, Round::acquire(3, Instant::default(), ttl))
+        records.open(key, token, Round::acquire(Ballot::of_majority(3), Instant::default(), ttl))
     }
 
     fn lock(records: &Records, record: RecordId) -> Lock {

@@ -98,6 +98,7 @@ mod tests {
     use crate::proto::locks::record::records::Records;
     use crate::proto::locks::round::state::Round;
     use crate::proto::node_set::NodeId;
+    use crate::proto::quorum::Ballot;
     use crate::proto::time::{Instant, Ttl};
     use rand::SeedableRng;
     use rand::rngs::StdRng;
@@ -118,7 +119,7 @@ mod tests {
     fn open(records: &mut Records, keys: usize) -> RecordId {
         let ttl = Ttl::new(Duration::from_secs(1), MINUTE).unwrap();
         let token = LockToken::random(&mut StdRng::from_seed([1; 32]));
-        let round = Round::acquire(3, Instant::default(), ttl);
+        let round = Round::acquire(Ballot::of_majority(3), Instant::default(), ttl);
         let id = records.open_set(&set_of(keys), token, round).unwrap();
         records.begin_fencing(id, MINUTE);
         id

@@ -59,6 +59,11 @@ impl Renewals {
         }
     }
 
+    /// The list of masters may have changed.
+    pub fn set_spare_nodes(&mut self, spare_nodes: usize) {
+        self.spare_nodes = spare_nodes;
+    }
+
     /// Whether no lock is auto-extended or watched.
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -424,6 +429,7 @@ mod tests {
     use crate::proto::locks::record::records::Phase;
     use crate::proto::locks::requests::{Ops, Stage};
     use crate::proto::locks::round::state::Round;
+    use crate::proto::quorum::Ballot;
     use crate::proto::settings::{NodeSettings, Settings};
     use rand::SeedableRng;
     use rand::rngs::StdRng;
@@ -437,7 +443,9 @@ mod tests {
         let mut renewals = Renewals::new(&Cluster::new(settings, START));
         let (mut records, mut timers) = (Records::new(1), Timers::new());
         let token = LockToken::random(&mut StdRng::from_seed([1; 32]));
-        let id = records.open(b"key", token, Round::acquire(1, START, ttl)).unwrap();
+        let id = records
+            .open(b"key", token, Round::acquire(Ballot::of_majority(1), START, ttl))
+            .unwrap();
         let record = records.get_mut(id);
         record.phase = Phase::Held;
         renewals.begin(id, record, Some(AutoExtend::extensions(1)), START, &mut timers);

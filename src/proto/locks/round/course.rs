@@ -46,6 +46,7 @@ impl Locks {
         ask: impl FnOnce(&mut Locks, NodeSet),
         now: Instant,
     ) {
+        self.cluster.check_lists(now);
         let full = self.records.get(id).pending.full();
         let mut asked = NodeSet::EMPTY;
         for node in nodes.iter() {

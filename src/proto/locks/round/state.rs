@@ -86,9 +86,9 @@ pub struct Round {
 }
 
 impl Round {
-    /// The first round of a record: an attempt on `nodes` nodes.
-    pub fn acquire(nodes: usize, start: Instant, ttl: Ttl) -> Round {
-        Round::first(Purpose::Acquire, Ballot::of_majority(nodes), start, ttl)
+    /// The first round of a record: an attempt.
+    pub fn acquire(ballot: Ballot, start: Instant, ttl: Ttl) -> Round {
+        Round::first(Purpose::Acquire, ballot, start, ttl)
     }
 
     /// The first round of a record.
@@ -203,7 +203,7 @@ mod tests {
 
     fn round(purpose: Purpose, nodes: usize) -> Round {
         let ttl = Ttl::new(Duration::from_secs(1), Duration::from_secs(60)).unwrap();
-        let mut round = Round::acquire(nodes, Instant::default(), ttl);
+        let mut round = Round::acquire(Ballot::of_majority(nodes), Instant::default(), ttl);
         round.follow(purpose, Ballot::of_majority(nodes), Instant::default(), ttl);
         round
     }

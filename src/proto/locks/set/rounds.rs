@@ -21,7 +21,6 @@ use crate::proto::locks::set::chain::Chain;
 use crate::proto::locks::set::keys::SetOfKeys;
 use crate::proto::locks::{AcquireParams, Locks, WaitEvent, busy};
 use crate::proto::node_set::NodeId;
-use crate::proto::quorum::Ballot;
 use crate::proto::settings::LONGEST_KEY;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::LockAsk;
@@ -57,7 +56,7 @@ impl Locks {
         if waits_in.is_empty() {
             self.check_room()?;
         }
-        let round = Round::acquire(self.cluster.size(), now, params.ttl);
+        let round = Round::acquire(self.cluster.ballot(), now, params.ttl);
         let token = self.random_token(false);
         let id = self.records.open_set(keys, token, round).ok_or(busy(Busy::Records))?;
         self.records.get_mut(id).fenced = params.fenced;
@@ -84,7 +83,7 @@ impl Locks {
     pub fn begin_gathered(&mut self, op: Op, id: RecordId, in_line: Option<usize>, now: Instant) {
         let record = self.records.get_mut(id);
         let ttl = record.ttl;
-        record.round = Round::acquire(self.cluster.size(), now, ttl);
+        record.round = Round::acquire(self.cluster.ballot(), now, ttl);
         record.deadline = ttl.deadline(now);
         let how = HowItWaits { joins: self.ops.joins(op), may_wait: true };
         self.begin_set(op, id, how, in_line, now);
@@ -207,7 +206,7 @@ impl Locks {
     /// Begins another round of an attempt of a set. The deadline counts from the start of this
     /// round.
     pub(in crate::proto::locks) fn ask_anew(&mut self, id: RecordId, now: Instant) {
-        let ballot = Ballot::of_majority(self.cluster.size());
+        let ballot = self.cluster.ballot();
         self.change_set(id, SetOfKeys::begin_round);
         let record = self.records.get_mut(id);
         let ttl = record.ttl;

@@ -22,7 +22,7 @@ pub fn encode(key: &[u8], out: &mut BytesMut) {
 /// How the deletion of a key ended, by the answers so far.
 pub fn outcome(replies: &Replies, cluster: &Cluster) -> ReleaseOutcome {
     let [deleted, absent] = [NodeReply::Granted, NodeReply::Absent].map(|it| replies.that_are(it));
-    let nodes = cluster.all_nodes().minus(deleted).minus(absent);
+    let nodes = cluster.voters().minus(deleted).minus(absent);
     if nodes.len() > cluster.spare_nodes() {
         ReleaseOutcome::Unconfirmed { nodes }
     } else if deleted.is_empty() {
@@ -37,7 +37,7 @@ pub fn outcome(replies: &Replies, cluster: &Cluster) -> ReleaseOutcome {
 pub fn is_decided(replies: &Replies, cluster: &Cluster) -> bool {
     let deleted = replies.that_are(NodeReply::Granted);
     let clear = deleted.union(replies.that_are(NodeReply::Absent));
-    let missing = cluster.all_nodes().minus(replies.said_something()).len();
+    let missing = cluster.voters().minus(replies.said_something()).len();
     let quorum = cluster.quorum();
     let is_done = !deleted.is_empty() && clear.len() >= quorum;
     is_done || missing == 0 || clear.len() + missing < quorum

@@ -46,10 +46,10 @@ pub fn ask(node: NodeId, keys: KeysRef<'_>, cluster: &Cluster) -> TaskAsk {
 }
 
 impl TokenExtend {
-    /// An extend of keys that hold `token` to at least `ttl`. A majority of `nodes` nodes decides.
-    pub fn new(token: LockToken, ttl: Ttl, nodes: usize) -> TokenExtend {
+    /// An extend of keys that hold `token` to at least `ttl`. This ballot decides.
+    pub fn new(token: LockToken, ttl: Ttl, ballot: Ballot) -> TokenExtend {
         let (uncounted, absent) = (NodeSet::EMPTY, NodeSet::EMPTY);
-        TokenExtend { token, ttl, ballot: Ballot::of_majority(nodes), uncounted, absent }
+        TokenExtend { token, ttl, ballot, uncounted, absent }
     }
 
     /// How long the keys are to live.

@@ -1,0 +1,205 @@
+//! The list of masters is changed while clients hold locks. Here a step is written on the masters
+//! by hand; the order of the steps of a tool is tested where the tool is.
+
+use super::*;
+
+/// How long a step has to be known before the next one may begin.
+const WAIT: Duration = Duration::from_secs(10 + 1 + 15);
+
+/// The id of each of these masters, and its address.
+fn members_of(ids: &[String], masters: &[usize]) -> String {
+    let mut members: Vec<_> =
+        masters.iter().map(|&it| format!("{}=10.0.0.{it}:6379", ids[it])).collect();
+    members.sort();
+    members.join(" ")
+}
+
+/// A list that is changed by hand.
+struct Changed {
+    name: String,
+    epoch: u64,
+    ids: Vec<String>,
+}
+
+impl Changed {
+    /// The list that the masters of `first` have; the other masters get ids.
+    fn of(net: &Net<Client>, first: &[usize], masters: usize) -> Changed {
+        let text = value(net, first[0]);
+        let words: Vec<_> = text.split(' ').collect();
+        let id = |master: usize| match first.contains(&master) {
+            true => value(net, master).split(' ').nth(1).expect("it has an id").to_owned(),
+            false => net.master(master).identities()[0][..16].to_owned(),
+        };
+        Changed { name: words[3].to_owned(), epoch: 1, ids: (0..masters).map(id).collect() }
+    }
+
+    /// Writes what the master has from now on: a stage of the list of these members.
+    fn write(&self, net: &mut Net<Client>, master: usize, stage: &str, members: &[usize]) {
+        let members = members_of(&self.ids, members);
+        let (id, name, epoch) = (&self.ids[master], &self.name, self.epoch);
+        let text = format!("1 {id} {stage} {name} {epoch} {members}");
+        net.command(master, &[b"SET", MEMBERS, text.as_bytes()]);
+    }
+
+    /// Tells these masters that the list has these members from now on.
+    fn tell(&mut self, net: &mut Net<Client>, masters: &[usize], members: &[usize]) {
+        self.epoch += 1;
+        for &master in masters {
+            self.write(net, master, "told", members);
+        }
+    }
+}
+
+/// Lets another client mark the master, and end its quarantine.
+fn pass_quarantine_of(net: &mut Net<Client>, master: usize) {
+    let mut settings = settings_of(&[master]);
+    settings.check_members = false;
+    let client = client_with(net, &[master], settings);
+    net.pass(2 * TTL);
+    net.stop(client);
+}
+
+/// Takes the lock and keeps it.
+#[track_caller]
+fn hold(net: &mut Net<Client>, client: usize) -> redlatch::proto::Lock {
+    match attempt(net, client) {
+        Ok(Outcome::Acquired(lock)) => lock,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Extends the lock every two seconds for this long.
+#[track_caller]
+fn keep(net: &mut Net<Client>, client: usize, lock: &redlatch::proto::Lock, length: Duration) {
+    let end = net.now().saturating_add(length);
+    while net.now() < end {
+        let now = net.now();
+        net.client_mut(client).core.extend(lock, TTL, 0, now).expect("it can be asked for");
+        net.pass(millis(2000));
+        let done = result(net, client);
+        assert!(matches!(done, Some(Ok(Outcome::Extended { .. }))), "{done:?}");
+    }
+}
+
+#[test]
+fn lock_is_kept_while_a_master_that_is_gone_is_replaced() {
+    let mut net = net(4);
+    let first = client(&mut net, &[0, 1, 2]);
+    lock_once(&mut net, first);
+    let mut list = Changed::of(&net, &[0, 1, 2], 4);
+    pass_quarantine_of(&mut net, 3);
+    list.write(&mut net, 3, "learner", &[0, 1, 2]);
+    let holder = client(&mut net, &[0, 1, 2, 3]);
+    let lock = hold(&mut net, holder);
+    keep(&mut net, holder, &lock, 2 * TTL);
+    net.kill(2);
+    keep(&mut net, holder, &lock, TTL);
+    list.tell(&mut net, &[3, 0, 1], &[0, 1, 2, 3]);
+    keep(&mut net, holder, &lock, WAIT);
+    list.tell(&mut net, &[3, 0, 1], &[0, 1, 3]);
+    keep(&mut net, holder, &lock, WAIT);
+    net.kill(0);
+    keep(&mut net, holder, &lock, TTL);
+    let report = report(attempt(&mut net, first));
+    assert_eq!(report.needed, 2, "{report}");
+}
+
+#[test]
+fn learner_does_not_count() {
+    let mut net = net(4);
+    let first = client(&mut net, &[0, 1, 2]);
+    lock_once(&mut net, first);
+    let list = Changed::of(&net, &[0, 1, 2], 4);
+    list.write(&mut net, 3, "learner", &[0, 1, 2]);
+    let second = client(&mut net, &[0, 1, 2, 3]);
+    lock_once(&mut net, second);
+    assert_eq!(counted(&net, second, 4), [true, true, true, false]);
+    net.freeze(0);
+    net.freeze(1);
+    let report = report(attempt(&mut net, second));
+    assert_eq!(refused(&report).len(), 1, "{report}");
+}
+
+#[test]
+fn list_of_a_node_that_is_no_member_is_not_followed() {
+    let mut net = net(4);
+    let second = client(&mut net, &[0, 1, 2]);
+    lock_once(&mut net, second);
+    let mut list = Changed::of(&net, &[0, 1, 2], 4);
+    list.tell(&mut net, &[3], &[0, 1, 2, 3]);
+    let third = client(&mut net, &[0, 1, 2, 3]);
+    lock_once(&mut net, third);
+    net.pass(TTL);
+    assert_eq!(counted(&net, third, 4), [true, true, true, false]);
+    list.write(&mut net, 0, "told", &[0, 1, 2, 3]);
+    net.pass(3 * TTL);
+    assert_eq!(counted(&net, third, 4), [true; 4]);
+}
+
+#[test]
+fn client_that_stood_still_reads_the_list_before_it_asks_for_a_lock() {
+    let mut net = net(5);
+    let first = client(&mut net, &[0, 1, 2]);
+    lock_once(&mut net, first);
+    let mut list = Changed::of(&net, &[0, 1, 2], 5);
+    net.stop(first);
+    for (masters, members) in [
+        (&[3, 0, 1, 2], &[0, 1, 2, 3][..]),
+        (&[3, 0, 1, 2], &[0, 1, 3]),
+        (&[4, 0, 1, 3], &[0, 1, 3, 4]),
+        (&[4, 0, 1, 3], &[1, 3, 4]),
+    ] {
+        list.tell(&mut net, masters, members);
+        net.pass(WAIT);
+    }
+    let second = client(&mut net, &[0, 1, 2, 3, 4]);
+    net.pass(2 * TTL);
+    net.kill(1);
+    let lock = hold(&mut net, second);
+    // The program asks before the driver handles anything that came meanwhile.
+    ask(&mut net, first);
+    for node in (0..3).map(NodeId::new) {
+        let output = String::from_utf8_lossy(net.get_client(first).core.output(node)).into_owned();
+        assert!(output.contains("redlatch:members") && !output.contains("NX"), "{output}");
+    }
+    net.resume(first);
+    net.pass(millis(3000));
+    let done = result(&mut net, first);
+    assert!(matches!(done, Some(Err(_))), "{done:?}");
+    keep(&mut net, second, &lock, TTL);
+}
+
+#[test]
+fn node_that_lost_its_data_gets_no_older_list_than_the_others_have() {
+    let mut net = net(4);
+    let first = client(&mut net, &[0, 1, 2]);
+    lock_once(&mut net, first);
+    let mut list = Changed::of(&net, &[0, 1, 2], 4);
+    net.freeze(0);
+    net.pass(TTL);
+    list.tell(&mut net, &[3, 0], &[0, 1, 2, 3]);
+    list.epoch -= 1;
+    // The other node that was told forgets it, and the client hears only nodes that were not told.
+    net.command(1, &[b"DEL", MEMBERS]);
+    net.pass(TTL);
+    assert_eq!(value(&net, 1), "", "the node that was told is not heard");
+    net.thaw(0);
+    net.pass(2 * TTL);
+    assert!(value(&net, 1).contains(" returned "), "{}", value(&net, 1));
+    let epoch = value(&net, 1).split(' ').nth(4).map(str::to_owned);
+    assert_eq!(epoch.as_deref(), Some("2"), "{}", value(&net, 1));
+}
+
+#[test]
+fn client_that_did_nothing_for_long_reads_the_list_and_then_gets_the_lock() {
+    let mut net = net(3);
+    let first = client(&mut net, &[0, 1, 2]);
+    let lock = hold(&mut net, first);
+    net.stop(first);
+    net.pass(WAIT);
+    ask(&mut net, first);
+    net.resume(first);
+    net.pass(millis(100));
+    assert!(holds(&mut net, first));
+    let _ = lock;
+}
