@@ -39,7 +39,7 @@ fn is_followed(fleet: &Fleet, mut holder: Process, mut waiter: Process, deadline
     println!("the next one has it {late:?} after the earliest moment");
     assert!(late < timer.limit(AT_ITS_END), "{late:?}");
     waiter.release();
-    nothing_is_left(fleet);
+    wait_until_nothing_is_left(fleet);
 }
 
 #[test]
@@ -108,5 +108,5 @@ fn a_waiter_that_dies_delays_no_other() {
         assert!(Duration::from_nanos(have - gave_back) < LOOKED_BY);
         gave_back = next;
     }
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }

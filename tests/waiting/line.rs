@@ -85,7 +85,7 @@ fn a_successor_that_was_killed_is_skipped_at_once() {
     println!("the next one has it after {gap:?}");
     assert!(gap < timer.limit(millis(300)), "{gap:?}");
     next.release();
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_successor_that_is_stopped_costs_the_next_one_the_hand_over_ttl() {
     let had = successor.had();
     assert!(had.have > released, "held by two");
     successor.release();
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_holder_that_was_killed_is_followed_at_its_expiry_in_order() {
     let then = next.had();
     assert!(then.have > released && had.have < then.have);
     next.release();
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn node_that_is_stopped_or_forgets_costs_waiters_in_line_no_turn() {
     let had = holder.had();
     assert!(had.have > released, "held by two");
     holder.release();
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn line_and_locks_with_similar_names_do_not_collide() {
     for guard in guards {
         assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
     }
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 /// Lets a waiter be handed the key, and returns how often it claimed it.
@@ -192,7 +192,7 @@ fn a_waiter_that_runs_is_handed_the_key_for_its_whole_ttl_and_claims_nothing() {
     // tries has to be without claims.
     let claims: Vec<u64> = (0..5).map(|_| claims_of_a_waiter(&fleet)).collect();
     assert!(claims.contains(&0), "{claims:?}");
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]

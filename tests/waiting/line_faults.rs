@@ -5,7 +5,7 @@
 //! it reads that, claims the key, and holds it. The tests stop or kill it after a delay that grows
 //! by a tenth of a millisecond from trial to trial, and so meet each of these steps.
 
-use super::crowd::{holds_in, no_two_at_one_time};
+use super::crowd::{assert_no_two_holders, holds_in};
 use super::line::{three, wait_for_line};
 use super::process::{Had, Process};
 use super::*;
@@ -102,7 +102,7 @@ fn a_successor_that_is_stopped_at_any_step_never_holds_with_the_next_one() {
         successor.tell("release");
         // If the successor lost its lock while it was stopped, it reports that instead.
         successor.answer();
-        nothing_is_left(&fleet);
+        wait_until_nothing_is_left(&fleet);
     }
     println!("{found:?}");
 }
@@ -124,7 +124,7 @@ fn a_successor_that_is_killed_at_any_step_never_holds_with_the_next_one() {
         let had = next.had();
         found.note(successor.had_in_life(), killed, had, ttl);
         next.release();
-        nothing_is_left(&fleet);
+        wait_until_nothing_is_left(&fleet);
     }
     println!("{found:?}");
 }
@@ -143,7 +143,7 @@ fn a_successor_that_is_killed_before_it_reads_the_hand_over_costs_the_hand_over_
     gaps.note(released, next.had().have, HAND_OVER);
     println!("{gaps:?}");
     next.release();
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn waiters_share_a_key_while_the_nodes_end_their_connections() {
         assert_eq!(process.answer(), "done");
     }
     let holds = holds_in(&file);
-    no_two_at_one_time(&holds);
+    assert_no_two_holders(&holds);
     let held = holds.iter().filter(|hold| hold.from > 0).count();
     println!("{held} holds while {ended} connections were ended");
     assert!(held > 20 && ended > 20, "{held} holds, {ended} connections");
@@ -210,7 +210,7 @@ fn waiters_in_lines_that_differ_are_all_served_one_after_the_other() {
     let took = Duration::from_nanos(turns[2].0.have - begin);
     println!("all three are served after {took:?}");
     assert!(took < LOOKED_BY, "{took:?}");
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]
@@ -232,6 +232,6 @@ fn waiters_whose_messages_are_lost_get_the_key_by_their_polls() {
         println!("lost on {lossy} nodes: the next ones have it after {gap:?} and {second:?}");
         assert!(gap < LOOKED_BY && second < LOOKED_BY, "{gap:?}, {second:?}");
         next.release();
-        nothing_is_left(&fleet);
+        wait_until_nothing_is_left(&fleet);
     }
 }

@@ -235,7 +235,7 @@ fn keep_on(client: &Client, guard: &mut Guard<'_>) {
 }
 
 /// Makes the processes that write into this file end before their time.
-pub fn let_them_end(file: &Path) {
+pub fn end_processes(file: &Path) {
     std::fs::write(over(file), "").expect("the fleet's directory can be written");
 }
 

@@ -65,7 +65,7 @@ fn holder_keeps_its_lock_while_others_repeat_the_message_by_which_it_got_it() {
     let had_next = next.had();
     assert!(had.have < released && released < had_next.have, "held by two");
     next.release();
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 /// One node hands the key over. The stranger repeats that node's message on the other nodes, where
@@ -120,7 +120,7 @@ fn monitoring_tools_that_listen_to_everything_make_no_dead_waiter_look_alive() {
     // A key that is handed over to a dead waiter would live for four node timeouts: 1 s.
     assert!(gap < timer.limit(millis(300)), "{gap:?}");
     next.release();
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 /// Each client lists the nodes in another order, and the lines differ after the first waiter.
@@ -157,7 +157,7 @@ fn order_in_which_clients_list_the_nodes_does_not_matter() {
         splits.sum::<u64>()
     });
     assert_eq!(splits, 0, "each holder names one successor to all nodes");
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]
