@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn those_below_are_found_however_far_and_in_whatever_order() {
+    fn descendants_are_found_at_any_depth_and_in_any_order() {
         let all = [process(5, 4), process(4, 3), process(2, 1), process(3, 9), process(9, 1)];
         let found: Vec<i32> = descendants_of(9, &all).iter().map(|process| process.id).collect();
         assert_eq!(found, [5, 4, 3]);

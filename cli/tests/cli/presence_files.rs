@@ -86,7 +86,7 @@ fn metrics_replace_an_empty_file_and_metrics_and_nothing_that_comes_later() {
 }
 
 /// Starts `exec` with a CMD that runs until the file `go` exists.
-fn until(fleet: &Fleet, desk: &Desk, key: &str, ready: &str, go: &str) -> Running {
+fn exec_until_file(fleet: &Fleet, desk: &Desk, key: &str, ready: &str, go: &str) -> Running {
     let script = format!("until [ -e {go} ]; do sleep 0.01; done");
     let arguments = ["exec", "--ready-file", ready, key, "--", "sh", "-c", &script];
     Running::start(tool_on(fleet, &arguments).current_dir(desk.path("")))
@@ -95,7 +95,7 @@ fn until(fleet: &Fleet, desk: &Desk, key: &str, ready: &str, go: &str) -> Runnin
 #[test]
 fn ready_file_of_another_redlatch_is_left_alone() {
     let (fleet, desk) = Desk::with_fleet(3);
-    let first = until(&fleet, &desk, "key", "ready", "go");
+    let first = exec_until_file(&fleet, &desk, "key", "ready", "go");
     assert_eq!(desk.process("ready"), first.id());
     let is_first = || assert_eq!(desk.process("ready"), first.id());
     // A second redlatch gets no lock.
@@ -112,7 +112,7 @@ fn ready_file_of_another_redlatch_is_left_alone() {
     });
     is_first();
     // A second redlatch waits for the lock, and gets it in the end.
-    let second = until(&fleet, &desk, "key", "ready", "never");
+    let second = exec_until_file(&fleet, &desk, "key", "ready", "never");
     std::thread::sleep(Duration::from_millis(300));
     is_first();
     desk.put("go");
