@@ -57,8 +57,8 @@ fn lock_extend_and_release_as_worker(client: &Client, without: &str) {
     assert_eq!(guard.release(), Ok(ReleaseOutcome::Released), "without {without}");
 }
 
-/// Lets a node be silent until its connection is given up, and come back: the client then sends its
-/// pending releases.
+/// Stops a node until the client gives up the connection, and continues it. The client then sends
+/// its pending releases.
 #[track_caller]
 fn replace_a_connection(fleet: &Fleet, client: &Client) {
     fleet[0].stop();

@@ -28,7 +28,7 @@ fn is_in_time(warned: &Result<Duration, Error>, ttl: Duration) {
 }
 
 #[track_caller]
-fn is_lost(ended: Poll<Result<Duration, Error>>, why: LostReason) {
+fn assert_is_lost(ended: Poll<Result<Duration, Error>>, why: LostReason) {
     let Poll::Ready(Err(Error::Lost { reason, .. })) = ended else { panic!("{ended:?}") };
     assert_eq!(reason, why);
 }
@@ -60,7 +60,7 @@ fn expiring_is_ready_a_third_of_the_ttl_before_the_end_and_again_after_an_extend
         let lost = guard.lost();
         let error = in_time("the loss", move || lost.wait());
         assert!(matches!(error, Error::Lost { reason: LostReason::Expired, .. }), "{error}");
-        is_lost(Task::new(guard.expiring()).poll(), LostReason::Expired);
+        assert_is_lost(Task::new(guard.expiring()).poll(), LostReason::Expired);
         assert!(!guard.is_expiring());
         drop(guard);
         assert!(before.calls <= 1);
@@ -163,7 +163,7 @@ fn expiring_leaves_nothing_when_it_is_dropped() {
     guard.extend(TTL).wait().unwrap();
     drop(guard);
     assert!(stays.is_woken());
-    is_lost(stays.poll(), LostReason::Over);
+    assert_is_lost(stays.poll(), LostReason::Over);
     wait_until_nothing_is_left(&fleet);
 }
 
@@ -180,14 +180,14 @@ fn expiring_returns_why_the_lock_is_over_before_its_warning() {
     fleet.command(&["DEL", "lost"]);
     let (_gone, mut lost) = lost;
     eventually(TTL / 2, "it is woken", || lost.is_woken());
-    is_lost(lost.poll(), LostReason::Gone);
+    assert_is_lost(lost.poll(), LostReason::Gone);
 
     let (guard, mut ended) = released;
     guard.release().wait().unwrap();
-    is_lost(ended.poll(), LostReason::Over);
+    assert_is_lost(ended.poll(), LostReason::Over);
     let (guard, mut ended) = given;
     let token = guard.into_token().unwrap();
-    is_lost(ended.poll(), LostReason::Over);
+    assert_is_lost(ended.poll(), LostReason::Over);
     client.release_token("given", token).wait().unwrap();
 
     let (guard, mut ended) = closed;

@@ -37,7 +37,8 @@ fn retries_end(runtime: tokio::runtime::Runtime) {
             let counted = Arc::clone(&refused);
             let thaw = std::thread::spawn(move || {
                 std::thread::sleep(millis(600));
-                // If the machine stalls, no call may have been refused yet after 600 ms.
+                // After 600 ms a slow machine may not have refused a call yet, so the test waits
+                // for that.
                 eventually(SOON, "calls are refused", || counted.load(Ordering::SeqCst) > 1);
                 (0..3).for_each(|node| masters[node].thaw());
                 masters

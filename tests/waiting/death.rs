@@ -31,7 +31,7 @@ fn is_followed(fleet: &Fleet, mut holder: Process, mut waiter: Process, deadline
     let timer = PlainTimer::start();
     holder.kill();
     let free = free_on_a_majority(fleet);
-    let had = waiter.had();
+    let had = waiter.wait_until_locked();
     assert!(had.have > deadline, "held by two: {had:?}, until {deadline}");
     let earliest = free - LOOK.as_nanos() as u64;
     assert!(had.have >= earliest, "before a majority was free: {had:?}, {free}");
@@ -93,7 +93,7 @@ fn a_waiter_that_dies_delays_no_other() {
         for mut waiter in rest.drain(..) {
             let tell = tell.clone();
             scope.spawn(move || {
-                let had = waiter.had();
+                let had = waiter.wait_until_locked();
                 let gave_back = waiter.release();
                 tell.send((had.have, gave_back)).expect("it is listened to");
             });

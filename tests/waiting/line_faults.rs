@@ -72,7 +72,7 @@ fn stand_in_line(fleet: &Fleet, all: [&mut Process; 3], ttl: Duration) {
     for (number, process) in all.into_iter().enumerate() {
         process.ask("a", if number == 1 { ttl } else { TTL });
         match number {
-            0 => drop(process.had()),
+            0 => drop(process.wait_until_locked()),
             _ => wait_for_line(fleet, number),
         }
     }
@@ -91,10 +91,10 @@ fn a_successor_that_is_stopped_at_any_step_never_holds_with_the_next_one() {
         successor.stop();
         let stopped = now();
         holder.released();
-        let had = next.had();
+        let had = next.wait_until_locked();
         successor.cont();
         let released = next.release();
-        let late = successor.had();
+        let late = successor.wait_until_locked();
         // The successor may have been stopped after the grant and before it reported the grant.
         let before = (late.have < stopped || late.deadline <= had.have).then_some(late);
         assert!(before.is_some() || late.have > released, "held by two: {late:?}, {had:?}");
@@ -121,7 +121,7 @@ fn a_successor_that_is_killed_at_any_step_never_holds_with_the_next_one() {
         successor.kill();
         let killed = now();
         holder.released();
-        let had = next.had();
+        let had = next.wait_until_locked();
         found.note(successor.had_in_life(), killed, had, ttl);
         next.release();
         wait_until_nothing_is_left(&fleet);
@@ -140,7 +140,7 @@ fn a_successor_that_is_killed_before_it_reads_the_hand_over_costs_the_hand_over_
     let released = holder.release();
     successor.kill();
     let mut gaps = Gaps::default();
-    gaps.note(released, next.had().have, HAND_OVER);
+    gaps.note(released, next.wait_until_locked().have, HAND_OVER);
     println!("{gaps:?}");
     next.release();
     wait_until_nothing_is_left(&fleet);
@@ -198,7 +198,7 @@ fn waiters_in_lines_that_differ_are_all_served_one_after_the_other() {
     let begin = holder.release();
     let mut turns: Vec<(Had, u64)> = Vec::new();
     std::thread::scope(|scope| {
-        let serve = |process: &mut Process| (process.had(), process.release());
+        let serve = |process: &mut Process| (process.wait_until_locked(), process.release());
         let all = [&mut second, &mut third, &mut fourth];
         let threads = all.map(|process| scope.spawn(move || serve(process)));
         turns = threads.into_iter().map(|thread| thread.join().expect("it is served")).collect();
@@ -223,10 +223,10 @@ fn waiters_whose_messages_are_lost_get_the_key_by_their_polls() {
         stand_in_line(&fleet, [&mut holder, &mut successor, &mut next], TTL);
         proxies.iter().take(lossy).for_each(Proxy::lose_pushes);
         let released = holder.release();
-        let had = successor.had();
+        let had = successor.wait_until_locked();
         let gap = Duration::from_nanos(had.have - released);
         let released = successor.release();
-        let then = next.had();
+        let then = next.wait_until_locked();
         assert!(then.have > released, "held by two");
         let second = Duration::from_nanos(then.have - released);
         println!("lost on {lossy} nodes: the next ones have it after {gap:?} and {second:?}");

@@ -89,7 +89,7 @@ fn node_that_freezes_during_a_wait_delays_no_waiter() {
         let_pass(millis(50));
         fleet[frozen].stop();
         let gave_back = holder.release();
-        let had = waiter.had();
+        let had = waiter.wait_until_locked();
         assert!(had.have >= gave_back, "held by two: since {had:?}, until {gave_back}");
         let took = Duration::from_nanos(had.have - gave_back);
         println!("without node {frozen}: {took:?}");

@@ -65,7 +65,7 @@ impl Process {
     #[track_caller]
     pub fn lock(&mut self, key: &str, ttl: Duration) -> Had {
         self.ask(key, ttl);
-        self.had()
+        self.wait_until_locked()
     }
 
     /// Tells the process to acquire the lock.
@@ -76,7 +76,7 @@ impl Process {
 
     /// Waits for the lock that the process was told to acquire.
     #[track_caller]
-    pub fn had(&mut self) -> Had {
+    pub fn wait_until_locked(&mut self) -> Had {
         let line = self.answer();
         read(&line).unwrap_or_else(|| panic!("no lock: {line}"))
     }
