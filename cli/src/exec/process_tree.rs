@@ -325,8 +325,8 @@ mod tests {
         // started later.
         assert_eq!(scan(&[process(12, 11)], &[11], &[]), (0, false));
         assert_eq!(scan(&[], &[11], &[process(12, 11)]), (0, false));
-        // The parent is dead but still listed, or was started after the first list as well, or has
-        // ended so that the child is redlatch's now.
+        // In turn: the parent is dead but still listed; it was started after the first list, too;
+        // it has ended, so that the child is redlatch's now.
         let dead = Process { dead: true, ..process(11, 9) };
         assert_eq!(scan(&[dead], &[], &[process(12, 11)]), (0, false));
         assert_eq!(scan(&[], &[11], &[process(13, 12), process(12, 11)]), (0, false));
