@@ -411,7 +411,7 @@ fn the_coordinator_allocates_nothing() {
 /// The core takes a key by reference, whatever its type is.
 #[test]
 #[expect(clippy::needless_borrows_for_generic_args, reason = "every type is tried")]
-fn one_key_of_any_type_allocates_nothing() {
+fn acquire_of_a_key_of_any_type_allocates_nothing() {
     let _others = ALONE.read().unwrap_or_else(PoisonError::into_inner);
     let mut by_hand = ByHand::connect(1);
     let mut locks = Vec::with_capacity(1);

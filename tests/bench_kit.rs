@@ -66,13 +66,13 @@ fn each_contender_stands_in_each_place_equally_often() {
 }
 
 #[test]
-fn every_second_round_goes_backwards() {
+fn contenders_run_in_reverse_order_in_every_second_round() {
     let rounds = [0, 1, 2, 3].map(|number| order(number, 3).collect::<Vec<_>>());
     assert_eq!(rounds, [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1]]);
 }
 
 #[test]
-fn round_has_the_figures_of_its_pairs() {
+fn round_has_the_figures_of_its_acquires_and_releases() {
     let meter = Meter::start();
     let mut samples = Samples::default();
     let (began, mut other) = (Instant::now(), Samples::default());

@@ -87,7 +87,7 @@ fn instructions(in_flight: usize, pairs: usize) -> u64 {
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
     valgrind.arg(std::env::current_exe().expect("this binary has a path"));
-    valgrind.args(["--exact", "the_child_that_is_counted", "--ignored", "--nocapture"]);
+    valgrind.args(["--exact", "child_process_that_callgrind_counts", "--ignored", "--nocapture"]);
     valgrind.env(TOLD, format!("{in_flight} {pairs}"));
     let output = valgrind.output().unwrap_or_else(|error| {
         panic!("valgrind cannot be started ({error}); install it: apt-get install valgrind")
@@ -101,7 +101,7 @@ fn instructions(in_flight: usize, pairs: usize) -> u64 {
 
 #[test]
 #[ignore = "needs valgrind: the test above starts it"]
-fn the_child_that_is_counted() {
+fn child_process_that_callgrind_counts() {
     let Ok(told) = std::env::var(TOLD) else { return };
     let words: Vec<&str> = told.split(' ').collect();
     let [in_flight, pairs] = [0, 1].map(|index| words[index].parse().expect("a number"));

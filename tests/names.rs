@@ -40,7 +40,7 @@ fn connect(config: Config) -> (Client, Duration) {
 }
 
 #[test]
-fn names_are_looked_up_side_by_side() {
+fn names_are_looked_up_at_the_same_time() {
     let (_masters, config) = slow_names([millis(1500); 3]);
     let (client, took) = connect(config.connect_timeout(millis(20_000)));
     assert!(took < millis(3000), "one after the other: {took:?}");
@@ -48,7 +48,7 @@ fn names_are_looked_up_side_by_side() {
 }
 
 #[test]
-fn a_name_that_is_late_is_a_node_that_comes_later() {
+fn node_whose_name_is_found_late_joins_later() {
     let (masters, config) = slow_names([millis(0), millis(0), millis(3000)]);
     let (client, took) = connect(config.connect_timeout(millis(20_000)));
     assert!(took < millis(2000), "it waited for the late name: {took:?}");

@@ -70,7 +70,7 @@ fn a_message_takes_its_latency_each_way_and_run_says_whose_request_ended() {
 }
 
 #[test]
-fn the_same_seed_is_the_same_run_and_another_seed_another_one() {
+fn run_is_determined_by_its_seed() {
     let run = |seed| {
         let mut net = Net::new(3, seed);
         net.set_latency(Duration::from_micros(50)..=Duration::from_micros(150));
@@ -87,7 +87,7 @@ fn the_same_seed_is_the_same_run_and_another_seed_another_one() {
 }
 
 #[test]
-fn a_copy_of_a_net_goes_on_by_itself() {
+fn copy_of_a_net_runs_on_independently() {
     let mut net = net(1);
     let mut copy = net.clone();
     ask(&mut net, 0, LockOptions::once(TTL));
@@ -182,7 +182,7 @@ fn nothing_arrives_through_a_partition_until_it_heals() {
 /// A stopped process sent its answers before, and its kernel still accepts connections. A partition
 /// lets nothing through in either direction.
 #[test]
-fn a_partition_holds_up_what_a_frozen_node_does_not() {
+fn partition_delays_answers_that_a_frozen_node_has_already_sent() {
     let mut net = net(1);
     ask(&mut net, 0, LockOptions::once(TTL));
     (0..3).for_each(|node| net.deliver_to_node(0, node));
@@ -283,7 +283,7 @@ fn bytes_in_flight_can_be_replaced_by_others() {
 }
 
 #[test]
-fn timers_fire_at_their_moment_or_are_skipped_to() {
+fn timers_fire_when_they_are_due_and_runs_can_skip_to_them() {
     let mut net = net(2);
     ask(&mut net, 0, LockOptions::once(TTL));
     net.settle();

@@ -84,7 +84,7 @@ fn percentiles_of_a_round_are_those_of_its_acquires() {
 }
 
 #[test]
-fn what_is_answered_after_the_round_does_not_count() {
+fn answers_after_the_end_of_a_round_do_not_count() {
     let mut tally = Tally::begin(Duration::from_millis(1));
     let now = Instant::now();
     while tally.released().is_some() {

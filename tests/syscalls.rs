@@ -130,7 +130,7 @@ fn call_that_a_thread_waits_for_looks_for_a_fork_once() {
     let (threads, pairs) = (8, 200);
     let fleet = Fleet::start(NODES as usize);
     let orders = format!("{threads} {pairs} {}", fleet.urls().join(" "));
-    let (directory, said) = strace("the_threads_that_are_traced", &orders, &[]);
+    let (directory, said) = strace("child_process_whose_threads_strace_traces", &orders, &[]);
     assert!(said.contains(&format!("{} pairs", threads * pairs)), "it did its work: {said}");
     let lines = |name: &str| {
         let called = |file: &String| file.lines().filter(|line| line.starts_with(name)).count();
@@ -145,7 +145,7 @@ fn call_that_a_thread_waits_for_looks_for_a_fork_once() {
 
 #[test]
 #[ignore = "needs strace: the test above starts it"]
-fn the_threads_that_are_traced() {
+fn child_process_whose_threads_strace_traces() {
     let Ok(told) = std::env::var(TOLD) else { return };
     let words: Vec<&str> = told.split(' ').collect();
     let [threads, pairs] = [0, 1].map(|index| words[index].parse::<usize>().expect("a number"));
@@ -246,7 +246,7 @@ fn trace_as(
     let trusted = ca.map(|ca| (TRUSTED, ca.as_os_str()));
     let floor = mark.map(|mark| (mark, OsStr::new("1")));
     let variables: Vec<_> = trusted.into_iter().chain(floor).collect();
-    let (directory, said) = strace("the_child_that_is_traced", &orders, &variables);
+    let (directory, said) = strace("child_process_that_strace_traces", &orders, &variables);
     assert!(said.contains(&format!("{pairs} pairs")), "the child did its work: {said}");
     let calls = directory.files().iter().find_map(|file| Calls::between_marks(file));
     let calls = calls.expect("one thread of the child sets the marks");
@@ -304,7 +304,7 @@ impl Drop for Directory {
 
 #[test]
 #[ignore = "needs strace: the tests above start it"]
-fn the_child_that_is_traced() {
+fn child_process_that_strace_traces() {
     let Ok(told) = std::env::var(TOLD) else { return };
     let words: Vec<&str> = told.split(' ').collect();
     let [in_flight, pairs] = [0, 1].map(|index| words[index].parse().expect("a number"));

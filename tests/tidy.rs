@@ -27,22 +27,22 @@ use std::process::Command;
 use source::Source;
 
 #[test]
-fn files_open_with_what_they_are() {
+fn every_file_begins_with_a_comment_that_says_what_it_is() {
     every_source(shape::header);
 }
 
 #[test]
-fn lines_fit() {
+fn no_line_is_too_long() {
     every_source(shape::columns);
 }
 
 #[test]
-fn files_are_short() {
+fn no_file_has_too_much_code() {
     every_source(shape::file_size);
 }
 
 #[test]
-fn every_file_has_a_floor() {
+fn every_module_has_a_layer_in_the_table() {
     every_source(floors::missing_floors);
 }
 
@@ -57,7 +57,7 @@ fn pure_files_name_no_socket_clock_or_thread() {
 }
 
 #[test]
-fn names_say_something() {
+fn no_file_or_module_has_a_name_that_says_nothing() {
     every_source(words::names);
 }
 
@@ -72,7 +72,7 @@ fn every_expect_has_a_reason() {
 }
 
 #[test]
-fn the_oldest_compiler_can_read_it() {
+fn no_file_has_let_chains_that_the_oldest_compiler_lacks() {
     every_source(words::no_let_chains);
 }
 
@@ -92,7 +92,7 @@ fn readme_names_the_two_commands() {
 }
 
 #[test]
-fn the_machine_runs_the_test_command_of_readme() {
+fn ci_runs_the_test_command_of_contributors() {
     report(&papers::ci_test_command(&read(".ci/run")));
 }
 
@@ -110,7 +110,7 @@ fn every_safety_rule_names_tests_that_exist() {
 }
 
 #[test]
-fn papers_name_files_that_exist() {
+fn docs_name_files_that_exist() {
     let is_paper = |path: &String| path.ends_with(".md") && path != "CHANGELOG.md";
     let exists = |path: &str| root().join(path).exists();
     let papers = tracked().into_iter().filter(is_paper);
@@ -141,7 +141,7 @@ fn pictures_show_the_recorded_figures() {
 }
 
 #[test]
-fn papers_name_tests_that_exist() {
+fn docs_name_tests_that_exist() {
     let source = |path: &str| std::fs::read_to_string(root().join(path)).ok();
     let papers = tracked().into_iter().filter(|path| path.ends_with(".md"));
     let findings = papers.flat_map(|path| papers::named_tests(&path, &read(&path), source));
@@ -164,7 +164,7 @@ fn the_package_ships_without_tests() {
 }
 
 #[test]
-fn no_file_tells_of_a_machine() {
+fn no_file_names_a_path_or_host_of_one_machine() {
     let files = tracked().into_iter();
     let findings = files.flat_map(|path| papers::machine_traces(&path, &read_bytes(&path)));
     report(&findings.collect::<Vec<_>>());
@@ -252,7 +252,7 @@ fn root() -> PathBuf {
 }
 
 #[test]
-fn a_copy_without_git_has_the_same_sources() {
+fn tree_without_git_has_the_same_sources() {
     let folders = ["src/", "cli/src/"];
     let is_source = |path: &String| {
         path.ends_with(".rs") && folders.iter().any(|folder| path.starts_with(folder))

@@ -74,7 +74,7 @@ pub fn main(decoders: &mut [Decoder]) {
     }
 }
 
-/// The median time of one pass, in seconds, by decoder; no number: it cannot decode the stream.
+/// The median time of one pass in seconds, by decoder; NaN if the decoder cannot read the stream.
 fn measure(decoders: &mut [Decoder], stream: &Stream, options: &Options) -> Vec<f64> {
     let decodes = |it: &mut Decoder| (it.decode)(&stream.bytes) == stream.replies;
     let able: Vec<bool> = decoders.iter_mut().map(decodes).collect();

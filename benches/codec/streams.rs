@@ -1,7 +1,7 @@
 //! What a node sends to a client of locks, as streams of 64 KiB.
 //!
 //! The replies of a stream come in a fixed order. Streams whose replies vary draw them from a
-//! generator with a fixed seed, because a processor learns a short pattern by heart.
+//! generator with a fixed seed, because a processor's branch predictor learns a short pattern.
 
 /// As much as the library reads from a socket at once.
 const BYTES: usize = 64 * 1024;

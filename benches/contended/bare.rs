@@ -40,7 +40,7 @@ pub struct Bare {
     /// The longest time between a denial and the next try; the shortest is half of it.
     pause: Duration,
     dice: Dice,
-    /// Counted up with each question.
+    /// The number of the present question, which grows with each.
     question: u64,
 }
 
@@ -48,9 +48,9 @@ struct Wire {
     stream: TcpStream,
     /// The questions whose answers are still to come.
     asked: VecDeque<u64>,
-    /// The answer of this node to the last question.
+    /// Whether this node granted the last question; `None`: it has not answered.
     said: Option<bool>,
-    /// The bytes of an answer that is understood already and has not come whole.
+    /// How many bytes are still to come of an answer that was already counted.
     rest: usize,
 }
 
@@ -101,8 +101,8 @@ impl Bare {
         }
     }
 
-    /// Asks for the keys; returns whether a majority granted it. Without a majority it releases the
-    /// grants.
+    /// Requests the keys, and returns whether a majority granted them. Without a majority it
+    /// releases the grants.
     fn attempt(&mut self) -> bool {
         self.question += 1;
         for wire in &mut self.wires {

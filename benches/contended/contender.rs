@@ -43,7 +43,8 @@ pub struct Role {
     pub urls: Vec<String>,
 }
 
-/// One hold, or one wait without a grant; nanoseconds on the machine's monotonic clock.
+/// One hold, or one wait without a grant. Times are nanoseconds on the monotonic clock of the
+/// machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hold {
     /// The number of the contender, if one process has several.
@@ -62,10 +63,10 @@ pub struct Diary {
     pub cpu: Duration,
 }
 
-/// Takes a lock and gives it back.
+/// Acquires and releases locks.
 pub trait Contender {
-    /// Waits for the lock for at most that long. With the lock, runs `held` and gives it back.
-    /// Returns whether there was a lock.
+    /// Waits for the lock for at most this long. If it is granted, runs `held` and releases it.
+    /// Returns whether it was granted.
     fn hold(&mut self, wait: Duration, held: &mut dyn FnMut()) -> bool;
 }
 
@@ -111,7 +112,7 @@ impl Role {
     }
 }
 
-/// The whole life of a contender.
+/// Runs a contender from its start to its end.
 pub fn main(role: &Role) {
     let mut diary = Diary { holds: Vec::with_capacity(ROOM), cpu: Duration::ZERO };
     if role.inside > 0 {
@@ -180,7 +181,7 @@ fn contend(
     }
 }
 
-/// Says that the connections are there, and waits for the begin of the round. Returns the end of
+/// Reports that the connections are open, and waits for the start of the round. Returns the end of
 /// the round, or `None` if the parent wants no round.
 fn wait_for_begin() -> Option<u64> {
     let told = (|| {
@@ -197,7 +198,7 @@ fn wait_for_begin() -> Option<u64> {
     Some(end)
 }
 
-/// Hands over what was written down.
+/// Prints the holds of the round for the parent.
 fn hand_over(diary: &Diary) {
     let mut bytes = Vec::with_capacity(32 * diary.holds.len() + 8);
     bytes.extend((diary.cpu.as_nanos() as u64).to_le_bytes());
@@ -210,7 +211,7 @@ fn hand_over(diary: &Diary) {
 }
 
 impl Diary {
-    /// Reads what was handed over.
+    /// Reads the holds that a contender printed.
     pub fn read(bytes: &[u8]) -> Diary {
         let mut numbers = bytes
             .chunks_exact(8)
@@ -238,8 +239,8 @@ impl Turns {
         Turns { own, other: other.clone() }
     }
 
-    /// Forgets what the other contender has sent: a contender that has the lock knows that the
-    /// other has not.
+    /// Drops what the other contender has sent: a contender that has the lock knows that the other
+    /// has not.
     fn forget(&self) {
         self.own.set_nonblocking(true).expect("an option of every socket");
         while self.own.recv(&mut [0]).is_ok() {}
@@ -252,7 +253,7 @@ impl Turns {
         let _ = self.own.send_to(&[1], &self.other);
     }
 
-    /// Waits until the other one has it; `false` at the end of the round.
+    /// Waits until the other contender has the lock; `false` at the end of the round.
     fn wait(&self, end: u64) -> bool {
         let left = Duration::from_nanos(end.saturating_sub(now()).max(1));
         self.own.set_read_timeout(Some(left)).expect("it is not zero");

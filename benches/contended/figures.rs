@@ -18,11 +18,11 @@ pub struct Round {
     pub round_trip: Duration,
 }
 
-/// The figures of a round. What did not happen in it has no number.
+/// The figures of a round. A figure of something that did not happen is NaN.
 #[derive(Debug, Clone, Copy)]
 pub struct Figures {
-    /// How often a contender got it, and how often another contender than the last one: each of
-    /// those is a hand-over.
+    /// How often a contender had the lock, and how often another contender than the last one: each
+    /// of the latter is a hand-over.
     pub holds_per_s: f64,
     pub hand_overs_per_s: f64,
     /// The processor time of all contenders and all nodes, for each hand-over.
@@ -30,7 +30,7 @@ pub struct Figures {
     pub node_cpu_us: f64,
     /// The commands of one node for each hand-over.
     pub commands: f64,
-    /// From asking to the grant. The longest wait may not have been over at the end.
+    /// The time from a request to its grant. The longest wait may still go on at the end.
     pub wait_p50_ms: f64,
     pub wait_p99_ms: f64,
     pub wait_max_ms: f64,
@@ -40,11 +40,12 @@ pub struct Figures {
     /// From a release to the next grant of a contender that had asked before it, in microseconds.
     pub over_p50_us: f64,
     pub over_p99_us: f64,
-    /// How many times each contender got it: the least, the most, and Jain's index (1: all alike).
+    /// How often each contender had the lock: the least, the most, and Jain's index (1: all as
+    /// often).
     pub least: f64,
     pub most: f64,
     pub jain: f64,
-    /// How many contenders never got it.
+    /// How many contenders never had the lock.
     pub without: f64,
     /// The part of the holds that began after the hold of a contender that had asked later.
     pub overtaken: f64,
@@ -60,7 +61,8 @@ impl Round {
         holds.retain(|(_, hold)| hold.have > 0);
         holds.sort_by_key(|(_, hold)| hold.have);
         exclude_each_other(&holds);
-        // A lock that was granted after the end had fewer contenders: it is not counted.
+        // A lock that was granted after the end of the round had fewer contenders, so it is not
+        // counted.
         holds.retain(|(_, hold)| hold.have <= self.end);
 
         let (mut waits, mut overs) = (Vec::new(), Vec::new());
@@ -107,7 +109,7 @@ impl Round {
         }
     }
 
-    /// Every hold that was written down, with its contender.
+    /// All holds of the round, each with its contender.
     fn holds(&self) -> Vec<(usize, Hold)> {
         let inside = self.diaries.len() == 1;
         let whose = |process: usize, hold: &Hold| if inside { hold.slot as usize } else { process };
@@ -132,7 +134,7 @@ fn exclude_each_other(holds: &[(usize, Hold)]) {
     }
 }
 
-/// How many of them had asked before one that got it earlier.
+/// How many holders had asked before one that got the lock earlier.
 fn overtaken(holds: &[(usize, Hold)]) -> f64 {
     let mut latest = 0;
     let mut count = 0.0;

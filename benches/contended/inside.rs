@@ -16,7 +16,7 @@ pub struct Inside {
     locks: Loop,
     key: String,
     options: LockOptions,
-    /// When each request was asked for, and when it had its lock.
+    /// When each request was made, and when it was granted.
     slots: Vec<Hold>,
 }
 

@@ -1,5 +1,4 @@
-//! One key that several contenders want: how fast it goes from one to the next, and what the
-//! waiting costs.
+//! Several contenders want one key: how fast it changes hands, and what the waiting costs.
 //!
 //! Contenders are processes of their own, each with a connection to every node: they ask for one
 //! key, hold it for a while, give it back and ask again. The bench compares these ways, in short
@@ -38,7 +37,7 @@ use figures::Figures;
 use options::{Case, Kind, Options};
 use support::Fleet;
 
-/// The ttl of a lock; no lock lives long enough for it to matter.
+/// The ttl of a lock. It is so long that no lock expires.
 const TTL: Duration = Duration::from_secs(10);
 
 fn main() {

@@ -7,7 +7,7 @@ use super::figures::Figures;
 use super::options::{Case, Kind, Options, name};
 use super::support::Server;
 
-/// What goes before the first case.
+/// Prints the text before the first case.
 pub fn begin(options: &Options) {
     if options.json {
         return;
@@ -33,7 +33,7 @@ none: how many contenders got nothing in a round. cpu/hold: the contenders' proc
 time for each hold, not for each hand-over.
 to bare: the median of the ratios within a round.";
 
-/// What the rounds of a figure come to.
+/// How the figures of several rounds are combined into one.
 enum Over {
     Median,
     Least,

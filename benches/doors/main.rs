@@ -32,7 +32,7 @@ use redlatch::{Config, RestartGuard};
 
 use support::{Fleet, Server};
 
-/// The ttl of a lock; no lock lives long enough for it to matter.
+/// The ttl of a lock. It is so long that no lock expires.
 const TTL: Duration = Duration::from_secs(10);
 
 /// The time before the first round of a case, in which connections, caches and buffers get their

@@ -8,7 +8,7 @@ use redlatch::{Completion, Engine, LockOptions, Outcome};
 
 use super::TTL;
 
-/// Keys, each of them asked for or being given back.
+/// Keys, each of which is being acquired or released.
 pub struct Slots {
     keys: Vec<String>,
     asked: Vec<Instant>,
@@ -33,7 +33,7 @@ impl Slots {
         }
     }
 
-    /// A lock is given back, and a key that was given back is asked for again.
+    /// Releases a lock that was acquired, and requests the key of a lock that was released.
     pub fn take(&mut self, engine: &mut Engine, done: Completion) {
         let slot = done.data as usize;
         match done.result {

@@ -11,11 +11,11 @@ use super::support::{Fleet, Node, Value};
 /// A user who may do everything but ask which commands there are.
 const USER: &str = "scripted";
 
-/// The compare-and-delete.
+/// The way to release: the script or the native command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delete {
     Script,
-    /// The command of these nodes.
+    /// The native command of these nodes, if they have one.
     Native(Native),
 }
 
@@ -47,7 +47,7 @@ impl Delete {
         }
     }
 
-    /// How the floor sends it.
+    /// The form in which the floor sends the release.
     pub fn form(self) -> Form {
         match self {
             Delete::Script => Form::Sha,
@@ -55,7 +55,7 @@ impl Delete {
         }
     }
 
-    /// The urls with which the library sends it.
+    /// The URLs with which the library releases in this way.
     pub fn urls(self, nodes: &[&Node]) -> Vec<String> {
         if let Delete::Native(_) = self {
             return nodes.iter().map(|node| node.url()).collect();

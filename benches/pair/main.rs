@@ -45,7 +45,7 @@ use tally::Tally;
 /// How many masters a client has.
 const NODES: usize = 5;
 
-/// The ttl of a lock; no lock lives long enough for it to matter.
+/// The ttl of a lock. It is so long that no lock expires.
 const TTL: Duration = Duration::from_secs(10);
 
 /// Pairs before the first round: connections, caches and buffers get their size, and a frozen node
@@ -56,7 +56,7 @@ const WARM_UP: Duration = Duration::from_millis(1_200);
 const CAPACITY_IN_FLIGHT: usize = 64;
 const CAPACITY_ROUNDS: usize = 5;
 
-/// Takes and gives back locks: in a closed loop by itself, in an open loop step by step.
+/// Acquires and releases locks: in a closed loop by itself, in an open loop step by step.
 trait Contender: Steps {
     /// Keeps `in_flight` keys in flight until the tally says that the round is over; returns when
     /// no answer is outstanding.

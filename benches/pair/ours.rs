@@ -45,7 +45,7 @@ impl Ours {
         Ours::on(locks, LockOptions::once(TTL).fenced(), name, most)
     }
 
-    /// So many keys, for an engine whose nodes are ready.
+    /// This many keys, for an engine whose nodes are ready.
     fn on(locks: Loop, options: LockOptions, name: &str, most: usize) -> Ours {
         let keys = (0..most).map(|slot| format!("{name}:{slot:04}")).collect();
         Ours { locks, keys, asked: vec![Instant::now(); most], options }
@@ -130,7 +130,7 @@ impl Steps for Ours {
     }
 
     fn turn(&mut self) {
-        // The open loop's timer is none of the engine's sources.
+        // The timer of the open loop does not belong to the engine.
         self.locks.turn_beside(SECOND, |_| {});
     }
 

@@ -29,7 +29,7 @@ impl Tally {
         Tally { meter, samples, pairs: 0, started, until, round: None }
     }
 
-    /// An acquire that was asked for at `asked` has been answered.
+    /// Counts an acquire that was requested at `asked` and has been answered.
     pub fn acquired(&mut self, asked: Instant) {
         self.samples.acquired(asked);
     }
@@ -58,7 +58,7 @@ impl Tally {
         self.pairs += 1;
     }
 
-    /// The last pair is complete.
+    /// Notes that the last pair is complete.
     pub fn end(&mut self) {
         let samples = std::mem::take(&mut self.samples);
         self.round = self.meter.take().map(|meter| meter.stop_after(self.pairs, samples));

@@ -137,7 +137,7 @@ fn time(micros: f64) -> String {
     }
 }
 
-/// Two digits at least.
+/// Rounds to two significant digits at least.
 fn rounded(value: f64) -> String {
     if value < 10.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }

@@ -13,7 +13,7 @@ const MARGIN: f64 = 16.0;
 
 const TEXT: Style = style(SMALL);
 
-/// Writes the one point of a picture, in one line or two.
+/// Writes the headline of a picture in one line or two.
 fn headline(svg: &mut Svg, lines: [&str; 2]) {
     svg.text(lines[0], (MARGIN, 28.0), style(18.0).bold());
     svg.text(lines[1], (MARGIN, 52.0), style(16.0).bold());

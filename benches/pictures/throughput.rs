@@ -8,7 +8,7 @@ use super::{MARGIN, TEXT, entry, headline, name};
 /// How many locks are in flight.
 const IN_FLIGHT: [usize; 4] = [1, 8, 64, 512];
 
-/// The case of which the headline speaks.
+/// The case that the headline is about.
 const HEADLINE: usize = 64;
 
 const PANEL: f64 = 415.0;
@@ -17,7 +17,7 @@ const RIGHT: f64 = 14.0;
 const TOP: f64 = 196.0;
 const HEIGHT: f64 = 220.0;
 
-/// Colours that people with any sight can tell apart (Okabe and Ito).
+/// Colours that colour-blind readers can distinguish (Okabe and Ito).
 const COLOURS: [&str; 6] = ["#0072b2", "#56b4e9", "#009e73", "#d55e00", "#cc79a7", "#e69f00"];
 
 /// A figure for each contender and number of locks.

@@ -23,7 +23,7 @@ use support::{Fleet, Node, SECOND};
 /// How many masters a client has.
 const NODES: usize = 5;
 
-/// The ttl of a lock; no lock lives long enough for it to matter.
+/// The ttl of a lock. It is so long that no lock expires.
 const TTL: Duration = Duration::from_secs(10);
 
 /// How many keys are taken together, as one set or as single locks.
@@ -63,7 +63,7 @@ fn main() {
     }
 }
 
-/// What one round showed: the turns of all keys, each from the request until all keys are held, and
+/// The figures of one round: the time of each turn, from the request until all keys are held, and
 /// the processor time of the first server for each of them, in microseconds.
 type Figures = (Round, f64);
 

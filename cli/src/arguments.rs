@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definitions_fit_together() {
+    fn command_line_definitions_are_consistent() {
         Arguments::command().debug_assert();
     }
 

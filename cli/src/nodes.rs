@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_password_is_not_shown_either() {
+    fn part_of_a_password_is_not_shown_either() {
         let cases = [
             ("redis://a:hun,ter2@h", "redis://a:hun"),
             ("a:hun,ter2@h", "ter2@h"),

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_stand_below_each_other_and_nothing_is_left_at_the_ends() {
+    fn table_columns_are_aligned_and_lines_have_no_trailing_blanks() {
         let mut table = Table::new(["a", "bb", "c"]);
         table.row([("µµµ".into(), None), ("x".into(), Some(Look::Good)), (String::new(), None)]);
         table.row([("y".into(), None), (String::new(), None), ("z".into(), None)]);

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn definitions_fit_together_with_their_variables() {
+    fn definitions_are_consistent_with_their_variables() {
         command().debug_assert();
     }
 

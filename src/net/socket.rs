@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_read_means_drained_and_a_full_one_more() {
+    fn short_read_means_that_the_socket_is_drained() {
         let mut buffer = [0; 8];
         let read = |step| read(&mut script([step]), &mut buffer.clone(), false);
         assert!(matches!(read(Ok(7)), (7, Readiness::Drained)));

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_wraps() {
+    fn arithmetic_of_ttls_and_moments_never_wraps() {
         let end = Instant::from_nanos(u64::MAX);
         assert_eq!(end.saturating_add(Duration::MAX), end);
         assert_eq!(Instant::from_nanos(1).saturating_since(end), Duration::ZERO);

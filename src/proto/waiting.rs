@@ -161,11 +161,11 @@ impl Waiting {
         let Waiting {
             is_in_line,
             free_at,
-            // It only matters for the text of an error.
+            // This field matters only for the text of an error.
             reported: _,
             poll_at,
             polled_at,
-            // It is read only when the lock is handed out.
+            // This field is read only when the lock is handed out.
             was_alone: _,
             pauses: Pauses { longest, refused },
         } = self;

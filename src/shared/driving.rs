@@ -59,7 +59,7 @@ enum Place {
     Taken,
 }
 
-/// Who drives, and who waits for that. Protected by the lock of the client.
+/// Who drives, and who waits for that. Protected by the mutex of the client.
 #[derive(Debug)]
 pub(super) struct Driving {
     poller: Place,
@@ -149,7 +149,7 @@ impl Driving {
         self.interrupt |= self.roused;
     }
 
-    /// Runs where the lock is released: whether the napping driver has to be woken.
+    /// Called when the mutex is unlocked. Returns whether the driver, which naps, has to be woken.
     pub(super) fn must_rouse(&mut self, is_open: bool) -> bool {
         if self.is_free() && !self.roused && (self.waiting > 0 || !is_open) {
             (self.roused, self.interrupt) = (true, true);
@@ -182,7 +182,7 @@ pub(super) struct Lead<'a> {
 }
 
 impl<'a> Lead<'a> {
-    /// Takes the poller if it is free. Runs under the lock of `inner`.
+    /// Takes the poller if it is free. Called while the mutex of `inner` is locked.
     pub(super) fn begin(inner: &'a Inner, open: &mut Open<'_>) -> Option<Lead<'a>> {
         if open.driving.reserved {
             return None;
@@ -193,7 +193,8 @@ impl<'a> Lead<'a> {
         Some(Lead { inner, poller: Some(poller) })
     }
 
-    /// Drives until `finish` is ready. It runs under the lock, wherever a call may have ended.
+    /// Drives until `finish` is ready. `finish` is called while the mutex is locked, wherever a
+    /// call may have ended.
     ///
     /// # Errors
     /// The client is closed, or the poller failed.
@@ -318,7 +319,8 @@ impl Inner {
         poller: &mut Option<Reactor>,
         finish: &mut impl FnMut(&mut Open<'_>) -> Poll<T>,
     ) -> Result<Turned, T> {
-        // Declared before the lock, so that a panic drops it after the lock is released.
+        // Declared before the guard of the mutex, so that a panic drops it after the mutex is
+        // unlocked.
         let mut done;
         let mut state = self.lock();
         if state.is_over() {
@@ -358,7 +360,7 @@ impl Inner {
         poller: &mut Option<Reactor>,
         finish: &mut impl FnMut(&mut Open<'_>) -> Poll<T>,
     ) -> Result<Turned, T> {
-        // Declared before the lock, as in `lead`.
+        // Declared before the guard of the mutex, as in `lead`.
         let mut done = None;
         let mut state = self.lock();
         if state.is_over() {

@@ -57,7 +57,7 @@ pub(super) struct Inner {
     owner: u32,
 }
 
-/// What the lock protects.
+/// The state that the mutex protects.
 #[derive(Debug)]
 pub(super) struct State {
     phase: Phase,
@@ -150,8 +150,8 @@ impl Inner {
         act: impl FnOnce(&mut Open<'_>) -> T,
     ) -> Result<T, Error> {
         let _on_panic = Panicking(self);
-        // Declared before the lock, so that a panic drops it after the lock is released: it may be
-        // a guard.
+        // Declared before the guard of the mutex, so that a panic drops it after the mutex is
+        // unlocked: it may be a guard.
         let done;
         let mut state = self.lock();
         if let Phase::Ended(closed) = state.phase {
@@ -163,7 +163,7 @@ impl Inner {
         let awake = self.awake.load(Ordering::Acquire);
         if !awake && self.must_wake_driver(&open) {
             self.set_awake();
-            // Before the lock is released, because after that wakers of the user's may block.
+            // Before the mutex is unlocked, because after that wakers of the user's may block.
             let _ = self.waker.wake();
         } else if !awake || self.outside.is_some_and(|outside| outside()) {
             open.engine.flush_unforked();
@@ -322,12 +322,13 @@ impl Inner {
         let _ = catch_unwind(AssertUnwindSafe(|| drop(ended)));
     }
 
-    /// Takes the lock. If a thread panicked under it, the state cannot be trusted any more.
+    /// Locks the mutex. If a thread panicked while it had it locked, the state cannot be trusted
+    /// any more.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| self.recover(poisoned))
     }
 
-    /// A thread panicked under the lock: everything ends.
+    /// A thread panicked while it had the mutex locked: the client is closed, and all calls end.
     pub(super) fn recover<'a>(
         &self,
         poisoned: PoisonError<MutexGuard<'a, State>>,
@@ -345,7 +346,8 @@ impl Inner {
         state
     }
 
-    /// Releases the lock, wakes the calls that are due, and reports what was heard under the lock.
+    /// Unlocks the mutex, wakes the calls that are due, and reports the events that the thread took
+    /// while the mutex was locked.
     pub(super) fn wake(&self, mut state: MutexGuard<'_, State>) {
         let heard = state.engine.as_mut().map(|engine| engine.observer().take());
         let is_open = state.is_open();
@@ -360,7 +362,7 @@ impl Inner {
         }
     }
 
-    /// Releases the lock, and wakes the calls that are due. A panic of a waker is its executor's
+    /// Unlocks the mutex, and wakes the calls that are due. A panic of a waker is its executor's
     /// problem, and does not affect the wakers after it.
     fn wake_calls(&self, mut state: MutexGuard<'_, State>) {
         if state.after_unlock.woken.is_empty() && state.after_unlock.dropped.is_empty() {
@@ -390,7 +392,7 @@ impl Inner {
     }
 }
 
-/// Wakes or drops a waker, after the lock is released. A panic of the waker is caught.
+/// Wakes or drops a waker, after the mutex is unlocked. A panic of the waker is caught.
 fn wake_or_drop(waker: Waker, wake: bool) {
     let _ = catch_unwind(AssertUnwindSafe(|| if wake { waker.wake() } else { drop(waker) }));
 }
@@ -400,7 +402,7 @@ pub(super) fn wake(waker: Waker) {
     wake_or_drop(waker, true);
 }
 
-/// Wakes the driver to check the lock if this thread panics under it.
+/// Wakes the driver to check the mutex if this thread panics while it has it locked.
 struct Panicking<'a>(&'a Inner);
 
 impl Drop for Panicking<'_> {
@@ -464,7 +466,7 @@ impl State {
         if done || clock::now() >= until { self.end(ClosedReason::Asked) } else { None }
     }
 
-    /// Ends every waiting call. The engine has to be dropped after the lock is released.
+    /// Ends every waiting call. The engine has to be dropped after the mutex is unlocked.
     fn end(&mut self, closed: ClosedReason) -> Option<Engine> {
         if self.is_over() {
             return None;
@@ -527,7 +529,7 @@ mod tests {
 
     /// A bug of ours must not leave a call waiting.
     #[test]
-    fn a_panic_of_a_caller_under_the_lock_ends_everything() {
+    fn caller_that_panics_with_the_mutex_locked_closes_the_client() {
         for another_comes in [false, true] {
             let (client, receiver) = with_a_waiter();
             let inner = &client.owner.inner;
@@ -543,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_of_the_driver_under_the_lock_ends_everything() {
+    fn driver_that_panics_with_the_mutex_locked_closes_the_client() {
         let (client, receiver) = with_a_waiter();
         let inner = &client.owner.inner;
         let turn = || inner.turn(|_| panic!("under the lock"));

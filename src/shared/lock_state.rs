@@ -146,7 +146,7 @@ impl LockState {
         slot: &mut Option<usize>,
         waker: &Waker,
     ) -> Poll<Result<(), Option<Error>>> {
-        // Wakers are the user's: they are neither made nor dropped under the lock.
+        // Wakers are the user's: they are neither made nor dropped while the mutex is locked.
         let waker = waker.clone();
         let mut end = self.end();
         if end.over {

@@ -13,9 +13,8 @@ use std::time::Duration;
 
 use crate::net::clock;
 
-/// How often a thread makes way for others before it sleeps for an answer that many calls wait for.
-/// With as many threads as that the others mostly have something to do meanwhile, and to be woken
-/// from a sleep costs more than these calls of the system.
+/// How often a thread yields before it sleeps for an answer, if many calls wait. Then other threads
+/// can usually run meanwhile, and a wake-up from a sleep costs more than these yields.
 const YIELDS: usize = 10;
 
 #[derive(Debug)]

@@ -80,7 +80,7 @@ impl Future for Arriving {
     type Output = Result<SharedClient, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // Wakers are the user's: they are neither made nor dropped under the lock.
+        // Wakers are the user's: they are neither made nor dropped while the mutex is locked.
         let waker = context.waker().clone();
         let mut arrival = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(result) = arrival.result.take() {

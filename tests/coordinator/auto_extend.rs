@@ -10,7 +10,7 @@ const RENEWAL: [&str; 3] = ["EVALSHA", "CLIENT", "PTTL"];
 const YES: &str = ":1\r\n+OK\r\n:9000\r\n";
 
 /// Acquires a kept lock on all nodes, which answer the registration of the key, too.
-fn keep(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> Lock {
+fn acquire_kept(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> Lock {
     let wait = Duration::ZERO;
     let op = bench.ask(7, LockOptions::new(TTL).wait(wait).auto_extend(keep));
     for node in 0..nodes {
@@ -29,24 +29,24 @@ fn keep(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> Lock {
     }
 }
 
-fn hour() -> AutoExtend {
+fn at_most_an_hour() -> AutoExtend {
     AutoExtend::at_most(Duration::from_secs(3600))
 }
 
 /// The reason of the loss, which is reported as an update and not as a completion.
 #[track_caller]
-fn reason(bench: &mut Bench) -> LostReason {
+fn loss_reason(bench: &mut Bench) -> LostReason {
     assert!(bench.completion().is_none(), "the request completed before");
     bench.loss().1
 }
 
 /// A notification that another client wrote to the key.
-fn push(key: &str) -> String {
+fn write_notification(key: &str) -> String {
     format!(">2\r\n$10\r\ninvalidate\r\n*1\r\n${}\r\n{key}\r\n", key.len())
 }
 
 /// Lets time pass in steps shorter than the node timeout, so that no node is found silent.
-fn wait(bench: &mut Bench, by: Duration) {
+fn pass_in_steps(bench: &mut Bench, by: Duration) {
     let end = bench.now.saturating_add(by);
     while bench.now < end {
         bench.pass(end.saturating_since(bench.now).min(millis(40)));
@@ -54,7 +54,7 @@ fn wait(bench: &mut Bench, by: Duration) {
 }
 
 /// Lets time pass up to the next renewal, and answers it.
-fn renew(bench: &mut Bench, nodes: usize) {
+fn pass_and_answer_renewal(bench: &mut Bench, nodes: usize) {
     while bench.core.output(redlatch::NodeId::new(0)).is_empty() {
         bench.pass(millis(10));
     }
@@ -68,12 +68,12 @@ fn renew(bench: &mut Bench, nodes: usize) {
 #[test]
 fn a_lock_is_renewed_at_a_third_of_its_ttl_and_not_after_its_release() {
     let mut bench = Bench::quiet(3);
-    let lock = keep(&mut bench, 3, hour());
+    let lock = acquire_kept(&mut bench, 3, at_most_an_hour());
     let first = bench.core.deadline(&lock).unwrap();
-    wait(&mut bench, millis(3_100));
+    pass_in_steps(&mut bench, millis(3_100));
     assert!(bench.sent(0).is_empty(), "it is early");
     let before = bench.now;
-    renew(&mut bench, 3);
+    pass_and_answer_renewal(&mut bench, 3);
     assert!(bench.now.saturating_since(before) < millis(300), "it is late");
     assert!(bench.core.deadline(&lock).unwrap() > first);
     while bench.core.output(redlatch::NodeId::new(0)).is_empty() {
@@ -85,7 +85,7 @@ fn a_lock_is_renewed_at_a_third_of_its_ttl_and_not_after_its_release() {
         assert_eq!(bench.names(node), ["EVAL"], "after a renewal that is not answered");
         bench.reply(node, &format!("{YES}:1\r\n"));
     }
-    wait(&mut bench, millis(20_000));
+    pass_in_steps(&mut bench, millis(20_000));
     assert!(bench.sent(0).is_empty() && bench.notice().is_none());
     bench.assert_idle();
 }
@@ -100,7 +100,7 @@ fn many_locks_are_renewed_together() {
             .core
             .acquire(
                 key.as_bytes(),
-                LockOptions::new(TTL).wait(zero).auto_extend(hour()),
+                LockOptions::new(TTL).wait(zero).auto_extend(at_most_an_hour()),
                 1,
                 bench.now,
             )
@@ -126,21 +126,21 @@ fn a_majority_that_does_not_answer_is_asked_until_the_deadline_and_the_loss_is_r
         (settings.node_timeout, settings.reset_after) = (TTL, TTL * 4);
         settings.probe_interval = TTL * 300;
     });
-    let lock = keep(&mut bench, 3, hour());
+    let lock = acquire_kept(&mut bench, 3, at_most_an_hour());
     let deadline = bench.core.deadline(&lock).unwrap();
-    wait(&mut bench, millis(3_500));
+    pass_in_steps(&mut bench, millis(3_500));
     let until_warned = deadline.saturating_since(bench.now).saturating_sub(TTL / 3);
-    wait(&mut bench, until_warned + millis(1));
+    pass_in_steps(&mut bench, until_warned + millis(1));
     let warning = bench.core.poll_lock_update().expect("a warning");
     assert_eq!((warning.data, warning.token), (7, lock.token()));
     assert_eq!(warning.kind, LockUpdateKind::Expiring { deadline, key: b"k"[..].into() });
     let left = deadline.saturating_since(bench.now).saturating_sub(LOSS_BEFORE);
-    wait(&mut bench, left - millis(1));
+    pass_in_steps(&mut bench, left - millis(1));
     assert!(bench.core.poll_lock_update().is_none());
     assert!(!bench.core.remaining(&lock, bench.now).is_zero());
     bench.pass(millis(1));
     assert!(bench.now < deadline);
-    assert_eq!(reason(&mut bench), LostReason::Expired);
+    assert_eq!(loss_reason(&mut bench), LostReason::Expired);
     assert!(bench.core.remaining(&lock, bench.now).is_zero());
     assert!(bench.core.poll_lock_update().is_none(), "it is reported once");
     bench.pass(deadline.saturating_since(bench.now));
@@ -153,8 +153,8 @@ fn a_majority_that_does_not_answer_is_asked_until_the_deadline_and_the_loss_is_r
 #[test]
 fn a_renewal_that_fails_is_tried_again_at_a_bounded_pace() {
     let mut bench = Bench::quiet(1);
-    let lock = keep(&mut bench, 1, AutoExtend::extensions(1));
-    wait(&mut bench, millis(3_400));
+    let lock = acquire_kept(&mut bench, 1, AutoExtend::extensions(1));
+    pass_in_steps(&mut bench, millis(3_400));
     for _ in 0..5 {
         assert_eq!(bench.names(0), RENEWAL);
         bench.reply(0, "-MISCONF disk\r\n+OK\r\n:5000\r\n");
@@ -165,19 +165,19 @@ fn a_renewal_that_fails_is_tried_again_at_a_bounded_pace() {
     bench.reply(0, YES);
     let deadline = bench.core.deadline(&lock).unwrap();
     let left = deadline.saturating_since(bench.now);
-    wait(&mut bench, left - TTL / 4);
+    pass_in_steps(&mut bench, left - TTL / 4);
     assert!(bench.sent(0).is_empty(), "it was renewed as often as it may be");
     let warning = bench.notice().expect("a warning");
     assert!(matches!(warning.kind, LockUpdateKind::Expiring { .. }), "{warning:?}");
-    wait(&mut bench, TTL / 4);
-    assert_eq!(reason(&mut bench), LostReason::Extensions, "failures are not counted");
+    pass_in_steps(&mut bench, TTL / 4);
+    assert_eq!(loss_reason(&mut bench), LostReason::Extensions, "failures are not counted");
 }
 
 #[test]
 fn no_extension_reaches_beyond_max_hold() {
     let mut bench = Bench::quiet(1);
     let start = bench.now;
-    let lock = keep(&mut bench, 1, AutoExtend::at_most(Duration::from_secs(12)));
+    let lock = acquire_kept(&mut bench, 1, AutoExtend::at_most(Duration::from_secs(12)));
     let end = start.saturating_add(Duration::from_secs(12));
     let mut asked = Vec::new();
     while !bench.core.remaining(&lock, bench.now).is_zero() {
@@ -193,27 +193,27 @@ fn no_extension_reaches_beyond_max_hold() {
     }
     assert!(bench.now > start.saturating_add(Duration::from_secs(11)), "{asked:?}");
     assert!((1..=4).contains(&asked.len()), "{asked:?}");
-    assert_eq!(reason(&mut bench), LostReason::MaxHold);
+    assert_eq!(loss_reason(&mut bench), LostReason::MaxHold);
 }
 
 #[test]
 fn auto_extend_checks_at_once_a_key_that_is_deleted_on_a_majority() {
     let mut bench = Bench::quiet(5);
-    let lock = keep(&mut bench, 5, hour());
+    let lock = acquire_kept(&mut bench, 5, at_most_an_hour());
     bench.pass(millis(10));
     for node in [0, 1] {
-        bench.reply(node, &push("k"));
+        bench.reply(node, &write_notification("k"));
         bench.pass(Duration::ZERO);
         assert!(bench.sent(node).is_empty(), "a majority holds it");
     }
-    bench.reply(2, &push("another"));
-    bench.reply(2, &push("k"));
+    bench.reply(2, &write_notification("another"));
+    bench.reply(2, &write_notification("k"));
     bench.pass(Duration::ZERO);
     bench.assert_sent(0..5, RENEWAL);
     for node in 0..5 {
         bench.reply(node, if node < 3 { ":0\r\n+OK\r\n:-2\r\n" } else { YES });
     }
-    assert_eq!(reason(&mut bench), LostReason::Gone);
+    assert_eq!(loss_reason(&mut bench), LostReason::Gone);
     assert!(bench.core.deadline(&lock).is_none());
     for node in 0..5 {
         let healed = bench.sent(node).into_iter().any(|command| command[0] == "SET");
@@ -224,10 +224,10 @@ fn auto_extend_checks_at_once_a_key_that_is_deleted_on_a_majority() {
 #[test]
 fn auto_extend_checks_pushes_of_a_minority_at_a_bounded_rate() {
     let mut bench = Bench::quiet(3);
-    let _kept = keep(&mut bench, 3, AutoExtend::extensions(1));
+    let _kept = acquire_kept(&mut bench, 3, AutoExtend::extensions(1));
     let mut extends = 0;
     for _ in 0..100 {
-        bench.reply(0, &push("k"));
+        bench.reply(0, &write_notification("k"));
         bench.pass(millis(20));
         for node in 0..3 {
             let asked = bench.sent(node).iter().filter(|c| c[0] == "EVALSHA").count();
@@ -243,12 +243,12 @@ fn auto_extend_checks_pushes_of_a_minority_at_a_bounded_rate() {
 #[test]
 fn a_flush_of_all_nodes_is_a_loss_at_once() {
     let mut bench = Bench::quiet(3);
-    let _kept = keep(&mut bench, 3, hour());
+    let _kept = acquire_kept(&mut bench, 3, at_most_an_hour());
     (0..3).for_each(|node| bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n_\r\n"));
     bench.pass(Duration::ZERO);
     bench.assert_sent(0..3, RENEWAL);
     (0..3).for_each(|node| bench.reply(node, ":0\r\n+OK\r\n:-2\r\n"));
-    assert_eq!(reason(&mut bench), LostReason::Gone);
+    assert_eq!(loss_reason(&mut bench), LostReason::Gone);
     assert_eq!(bench.names(2), ["EVALSHA"], "its answer was not there yet");
     bench.reply(2, ":0\r\n");
     assert!((0..3).all(|node| bench.sent(node).is_empty()), "no key comes back");
@@ -259,23 +259,23 @@ fn a_flush_of_all_nodes_is_a_loss_at_once() {
 fn auto_extend_notices_a_key_that_was_deleted_before_its_registration() {
     let mut bench = Bench::quiet(1);
     let lock = bench.hold(&[0]);
-    bench.core.auto_extend(&lock, hour(), bench.now).unwrap();
+    bench.core.auto_extend(&lock, at_most_an_hour(), bench.now).unwrap();
     bench.answer_to(["CLIENT", "PTTL"], [0], "+OK\r\n:-2\r\n");
     bench.pass(Duration::ZERO);
     assert_eq!(bench.names(0), RENEWAL);
     bench.reply(0, ":0\r\n+OK\r\n:-2\r\n");
-    assert_eq!(reason(&mut bench), LostReason::Gone);
+    assert_eq!(loss_reason(&mut bench), LostReason::Gone);
     bench.assert_idle();
 }
 
 #[test]
 fn auto_extend_by_no_extensions_leaves_the_lock_until_its_deadline() {
     let mut bench = Bench::quiet(1);
-    let lock = keep(&mut bench, 1, hour());
+    let lock = acquire_kept(&mut bench, 1, at_most_an_hour());
     let deadline = bench.core.deadline(&lock);
     bench.core.auto_extend(&lock, AutoExtend::extensions(0), bench.now).unwrap();
     assert_eq!(bench.core.auto_extended_locks(), 1, "the former terms are over");
-    wait(&mut bench, millis(5_000));
+    pass_in_steps(&mut bench, millis(5_000));
     assert!(bench.sent(0).is_empty());
     assert_eq!(bench.core.deadline(&lock), deadline);
     bench.core.release_nowait(&lock, bench.now);
@@ -287,7 +287,7 @@ fn auto_extend_by_no_extensions_leaves_the_lock_until_its_deadline() {
 #[test]
 fn auto_extend_terms_are_checked_before_anything_is_sent() {
     let mut bench = Bench::quiet(1);
-    for bad in [AutoExtend::at_most(millis(2)), hour().warn_before(TTL)] {
+    for bad in [AutoExtend::at_most(millis(2)), at_most_an_hour().warn_before(TTL)] {
         let asked = bench.core.acquire(
             b"k",
             LockOptions::new(TTL).wait(TTL).auto_extend(bad),
@@ -303,11 +303,11 @@ fn auto_extend_terms_are_checked_before_anything_is_sent() {
 #[test]
 fn auto_extend_starts_no_check_while_a_renewal_is_in_flight() {
     let mut bench = Bench::new(3);
-    let _ = keep(&mut bench, 3, hour());
+    let _ = acquire_kept(&mut bench, 3, at_most_an_hour());
     while bench.core.output(redlatch::NodeId::new(0)).is_empty() {
         bench.pass(millis(10));
     }
-    bench.answer(0..3, &push("k"));
+    bench.answer(0..3, &write_notification("k"));
     bench.pass(Duration::ZERO);
     for node in 0..3 {
         assert!(bench.sent(node).is_empty(), "the renewal will show what is there");
@@ -318,7 +318,7 @@ fn auto_extend_starts_no_check_while_a_renewal_is_in_flight() {
 fn extend_by_the_caller_is_refused_when_no_ttl_fits_before_the_bound() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
     let bound = Duration::from_secs(5);
-    let lock = keep(&mut bench, 3, AutoExtend::at_most(bound));
+    let lock = acquire_kept(&mut bench, 3, AutoExtend::at_most(bound));
     bench.now = bench.now.saturating_add(bound - Duration::from_micros(2_500));
     let op = bench.core.extend(&lock, TTL, 8, bench.now).unwrap();
     let done = bench.completion().expect("nothing can be asked");
@@ -331,7 +331,7 @@ fn extend_by_the_caller_is_refused_when_no_ttl_fits_before_the_bound() {
 #[test]
 fn auto_extend_reports_no_renewal_that_gave_no_later_deadline() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
-    let lock = keep(&mut bench, 3, hour());
+    let lock = acquire_kept(&mut bench, 3, at_most_an_hour());
     bench.core.extend(&lock, TTL, 8, bench.now).unwrap();
     bench.answer(0..3, YES);
     let done = bench.completion().expect("the extend of the caller");
@@ -342,9 +342,9 @@ fn auto_extend_reports_no_renewal_that_gave_no_later_deadline() {
 #[test]
 fn auto_extend_starts_no_renewal_while_a_check_is_in_flight() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
-    let _ = keep(&mut bench, 3, hour());
-    wait(&mut bench, TTL / 3 - millis(10));
-    (0..3).for_each(|node| bench.reply(node, &push("k")));
+    let _ = acquire_kept(&mut bench, 3, at_most_an_hour());
+    pass_in_steps(&mut bench, TTL / 3 - millis(10));
+    (0..3).for_each(|node| bench.reply(node, &write_notification("k")));
     bench.pass(Duration::ZERO);
     bench.assert_sent(0..3, RENEWAL);
     bench.pass(millis(20));

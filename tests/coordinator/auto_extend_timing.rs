@@ -7,12 +7,12 @@ use redlatch::{AutoExtend, Lock, LockOptions, LockUpdateKind, LostReason};
 const YES: [&str; 3] = [":1\r\n"; 3];
 
 /// Auto-extend whose bound is later than the end of these tests.
-fn long() -> AutoExtend {
+fn auto_extend_for_long() -> AutoExtend {
     AutoExtend::at_most(TTL * 100)
 }
 
 /// Lets time pass while the nodes agree to all requests. Returns how many extends each node got.
-fn pass(bench: &mut Bench, by: Duration) -> usize {
+fn pass_granting_all(bench: &mut Bench, by: Duration) -> usize {
     let end = bench.now.saturating_add(by);
     let mut extends = 0;
     while bench.now < end {
@@ -33,9 +33,9 @@ fn extend(bench: &mut Bench, lock: &Lock, ttl: Duration) {
 #[test]
 fn a_lock_that_was_extended_by_little_is_renewed_when_a_third_of_its_ttl_is_over() {
     let mut bench = Bench::quiet(3);
-    let lock = kept(&mut bench, long());
+    let lock = kept(&mut bench, auto_extend_for_long());
     for _ in 0..4 {
-        pass(&mut bench, millis(3_000));
+        pass_granting_all(&mut bench, millis(3_000));
         let left = bench.core.remaining(&lock, bench.now);
         extend(&mut bench, &lock, left + millis(200));
     }
@@ -46,10 +46,10 @@ fn a_lock_that_was_extended_by_little_is_renewed_when_a_third_of_its_ttl_is_over
 #[test]
 fn a_lock_that_was_extended_by_much_is_not_renewed_before_there_is_something_to_prolong() {
     let mut bench = Bench::quiet(3);
-    let lock = kept(&mut bench, long());
+    let lock = kept(&mut bench, auto_extend_for_long());
     extend(&mut bench, &lock, TTL * 3);
-    assert_eq!(pass(&mut bench, TTL * 2), 0, "it had that much anyway");
-    assert_eq!(pass(&mut bench, TTL / 2), 1);
+    assert_eq!(pass_granting_all(&mut bench, TTL * 2), 0, "it had that much anyway");
+    assert_eq!(pass_granting_all(&mut bench, TTL / 2), 1);
     let left = bench.core.remaining(&lock, bench.now);
     assert!(left > TTL / 2, "{left:?} are left");
 }
@@ -59,12 +59,12 @@ fn an_auto_extend_that_begins_after_an_extend_that_was_lost_renews_in_time() {
     let mut bench = Bench::quiet(3);
     let lock = bench.hold(&[0, 1]);
     bench.answer([2], "+OK\r\n");
-    pass(&mut bench, millis(9_000));
+    pass_granting_all(&mut bench, millis(9_000));
     let op = bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     answer(&mut bench, [BUSY; 3]);
     bench.core.cancel(op, bench.now);
-    bench.core.auto_extend(&lock, long(), bench.now).unwrap();
-    pass(&mut bench, millis(2_000));
+    bench.core.auto_extend(&lock, auto_extend_for_long(), bench.now).unwrap();
+    pass_granting_all(&mut bench, millis(2_000));
     assert!(!bench.core.remaining(&lock, bench.now).is_zero(), "{:?}", bench.notice());
 }
 
@@ -234,7 +234,7 @@ fn auto_extend_refuses_a_ttl_too_short_to_be_renewed() {
         let ttl = millis(ttl);
         let asked = bench.core.acquire(
             b"k",
-            LockOptions::new(ttl).wait(TTL).auto_extend(long()),
+            LockOptions::new(ttl).wait(TTL).auto_extend(auto_extend_for_long()),
             7,
             bench.now,
         );
@@ -249,7 +249,7 @@ fn auto_extend_refuses_a_ttl_too_short_to_be_renewed() {
 #[test]
 fn a_warning_that_was_not_fetched_is_not_reported_once_the_lock_was_renewed() {
     let mut bench = Bench::quiet(3);
-    let lock = kept(&mut bench, long());
+    let lock = kept(&mut bench, auto_extend_for_long());
     bench.pass(millis(3_400));
     answer(&mut bench, [BUSY; 3]);
     // The nodes refused the renewal, so the client sends it again. The warning is due now.
@@ -274,7 +274,7 @@ fn expiring(bench: &Bench, lock: &Lock) -> Option<LockUpdateKind> {
 #[test]
 fn a_warning_that_is_fetched_late_has_the_present_deadline() {
     let mut bench = Bench::quiet(3);
-    let lock = kept(&mut bench, long());
+    let lock = kept(&mut bench, auto_extend_for_long());
     for by in [6_700, 300] {
         bench.pass(millis(by));
         answer(&mut bench, [BUSY; 3]);
@@ -302,7 +302,7 @@ fn an_extend_of_the_caller_is_not_counted_as_the_renewal_that_failed_before_it()
         answer(&mut bench, YES);
         assert!(bench.completion().unwrap().result.is_ok());
         assert_eq!(bench.core.stats().renewed, 0, "in flight: {in_flight}");
-        assert_eq!(pass(&mut bench, millis(3_400)), 1, "in flight: {in_flight}");
+        assert_eq!(pass_granting_all(&mut bench, millis(3_400)), 1, "in flight: {in_flight}");
         assert_eq!(bench.core.stats().renewed, 1);
     }
 }
@@ -315,8 +315,8 @@ fn auto_extend_renews_by_the_ttl_of_the_caller() {
         let lock = bench.hold(&[0, 1]);
         bench.answer([2], "+OK\r\n");
         extend(&mut bench, &lock, extended_to);
-        bench.core.auto_extend(&lock, long(), bench.now).unwrap();
-        assert_eq!(pass(&mut bench, ttl), 3, "renewals at each third of {ttl:?}");
+        bench.core.auto_extend(&lock, auto_extend_for_long(), bench.now).unwrap();
+        assert_eq!(pass_granting_all(&mut bench, ttl), 3, "renewals at each third of {ttl:?}");
     }
 }
 
@@ -326,9 +326,9 @@ fn auto_extend_registers_the_key_once() {
     let lock = bench.hold(&[0, 1]);
     bench.answer([2], "+OK\r\n");
     let named = |bench: &mut Bench| (0..3).all(|node| bench.names(node) == ["CLIENT", "PTTL"]);
-    bench.core.auto_extend(&lock, long(), bench.now).unwrap();
+    bench.core.auto_extend(&lock, auto_extend_for_long(), bench.now).unwrap();
     assert!(named(&mut bench));
-    bench.core.auto_extend(&lock, long(), bench.now).unwrap();
+    bench.core.auto_extend(&lock, auto_extend_for_long(), bench.now).unwrap();
     assert!((0..3).all(|node| bench.sent(node).is_empty()), "it is named already");
 }
 
@@ -338,7 +338,7 @@ fn nodes_that_do_not_answer_a_registration_are_found_silent() {
     let lock = bench.hold(&[0, 1]);
     bench.answer([2], "+OK\r\n");
     bench.pass(millis(100));
-    bench.core.auto_extend(&lock, long(), bench.now).unwrap();
+    bench.core.auto_extend(&lock, auto_extend_for_long(), bench.now).unwrap();
     bench.assert_sent(0..3, ["CLIENT", "PTTL"]);
     (0..6).for_each(|_| bench.pass(millis(20)));
     assert!((0..3).all(|node| bench.node_state(node) == NodeState::Suspect));

@@ -86,16 +86,16 @@ impl Bench {
     pub fn without_lines(mut self) -> Bench {
         let options = LockOptions::new(TTL).wait(TTL);
         let op = self.core.acquire(b"x", options, 0, self.now).expect("it can be asked for");
-        while (0..self.info.len()).fold(false, |moved, node| self.refuses_lines(node) | moved) {}
+        while (0..self.info.len()).fold(false, |moved, node| self.refuse_lines(node) | moved) {}
         self.core.cancel(op, self.now);
-        while (0..self.info.len()).fold(false, |moved, node| self.refuses_lines(node) | moved) {}
+        while (0..self.info.len()).fold(false, |moved, node| self.refuse_lines(node) | moved) {}
         assert!(self.core.poll_completion(self.now).is_none());
         self
     }
 
     /// Answers everything that was sent to the node, and refuses the commands of the line. Returns
     /// whether there was anything.
-    fn refuses_lines(&mut self, node: usize) -> bool {
+    fn refuse_lines(&mut self, node: usize) -> bool {
         let sent = self.sent(node);
         for command in &sent {
             let reply = match command[0].as_str() {

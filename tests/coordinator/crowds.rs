@@ -22,7 +22,7 @@ struct Sum {
     without: usize,
 }
 
-fn sum(kind: Kind, (contenders, hold): (usize, u64), length: u64) -> Sum {
+fn run_and_sum(kind: Kind, (contenders, hold): (usize, u64), length: u64) -> Sum {
     let setting = Setting { kind, contenders, hold: millis(hold), length: millis(length) };
     let runs: Vec<Counts> = (1..=SEEDS).map(|seed| run(&setting, seed)).collect();
     Sum {
@@ -45,7 +45,7 @@ struct Floor {
 
 #[track_caller]
 fn keeps_up(kind: Kind, setting: (usize, u64), length: u64, floor: &Floor) {
-    let [ours, bare] = [kind, kind.bare()].map(|kind| sum(kind, setting, length));
+    let [ours, bare] = [kind, kind.bare()].map(|kind| run_and_sum(kind, setting, length));
     let times = 100 * ours.acquisitions / bare.acquisitions.max(1);
     let commands = 100 * ours.commands / (NODES * ours.acquisitions.max(1));
     println!("{kind} {setting:?}: {times} {} {commands}", ours.jain);

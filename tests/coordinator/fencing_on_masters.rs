@@ -127,19 +127,19 @@ impl World {
 
 /// Every order of every smallest majority, computed without the core that is tested.
 pub fn majorities(nodes: usize) -> Vec<Vec<usize>> {
-    fn grow(nodes: usize, chosen: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
+    fn add_majorities(nodes: usize, chosen: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
         if 2 * chosen.len() > nodes {
             all.push(chosen.clone());
             return;
         }
         for node in (0..nodes).filter(|node| !chosen.contains(node)).collect::<Vec<_>>() {
             chosen.push(node);
-            grow(nodes, chosen, all);
+            add_majorities(nodes, chosen, all);
             chosen.pop();
         }
     }
     let mut all = Vec::new();
-    grow(nodes, &mut Vec::new(), &mut all);
+    add_majorities(nodes, &mut Vec::new(), &mut all);
     all
 }
 

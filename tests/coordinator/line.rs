@@ -129,7 +129,7 @@ fn deadline_of_a_hand_over_counts_from_the_base_of_each_node() {
     world.cut_off(&[]);
     world.release(all[0], lock);
     world.deliver(all[0], [1, 2], all[1]);
-    world.take_done(all[1]);
+    world.take_completions(all[1]);
     let lock = world.won(all[1]);
     let deadline = world.now().saturating_add(world.remaining(all[1], &lock));
     assert_eq!(deadline, joined.saturating_add(TTL - 4 * MS));

@@ -229,7 +229,7 @@ fn hand_over_during_the_write_back_counts_only_for_its_short_ttl() {
     // Node 2 hands the key over during the write-back, for 200 ms.
     exchange(&mut world, all[0], &[2]);
     exchange(&mut world, waiter, &[0, 1]);
-    world.take_done(waiter);
+    world.take_completions(waiter);
     let lock = world.won(waiter);
     world.advance(300 * MS);
     assert_eq!(world.value(2), "", "the key has ended there");

@@ -109,7 +109,7 @@ fn exchange_for(world: &mut World, clients: &[usize], time: Duration) {
         for &client in clients {
             (0..4).for_each(|node| world.deliver_to_client(client, node));
             world.expire(client);
-            world.take_done(client);
+            world.take_completions(client);
         }
     }
 }
@@ -228,7 +228,7 @@ fn a_release_that_names_a_successor_deletes_the_key_where_the_line_is_no_line() 
 #[test]
 fn a_release_in_line_is_repeated_by_its_source_at_the_end() {
     let mut world = World::new(3);
-    world.all_suffer(&denied("subscribe"));
+    world.give_trouble_to_all(&denied("subscribe"));
     let (all, lock) = world.line_up(2, LONG);
     world.run_on(0..3, &[b"SCRIPT", b"FLUSH"]);
     world.call(all[1], |core, now| {

@@ -185,7 +185,7 @@ fn key_that_is_always_about_to_expire_is_not_polled_without_end() {
     let reply = b"$11\r\nheld 0 0 x \r\n".to_vec();
     let commands = vec!["evalsha".into(), "eval".into()];
     let says_so = Trouble::Answers { commands, reply };
-    world.all_suffer(&says_so);
+    world.give_trouble_to_all(&says_so);
     // The next poll is due in at most 90 ms.
     world.pass(90 * MS);
     let mut polls = 0;
@@ -242,7 +242,7 @@ fn user_without_lines_is_refused_once_and_joins_again_after_a_while() {
         world.release(waiter, lock);
         world.pass(300 * MS);
     };
-    world.all_suffer(&refused);
+    world.give_trouble_to_all(&refused);
     wait_for_a_holder(&mut world);
     assert_eq!(joined(&world), 1);
     wait_for_a_holder(&mut world);

@@ -17,7 +17,7 @@ fn is_asked(world: &World, client: usize, node: usize) -> bool {
 
 /// Fetches completions. Returns whether the request of the client has ended.
 fn fetch(world: &mut World, client: usize) -> bool {
-    world.take_done(client);
+    world.take_completions(client);
     !world.done[client].is_empty()
 }
 

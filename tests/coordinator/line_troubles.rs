@@ -19,7 +19,10 @@ fn waiters_that_cannot_be_notified_poll() {
         ("hello", "-ERR unknown command\r\n"),
     ] {
         let mut world = World::new(3);
-        world.all_suffer(&Trouble::Answers { commands: vec![command.into()], reply: reply.into() });
+        world.give_trouble_to_all(&Trouble::Answers {
+            commands: vec![command.into()],
+            reply: reply.into(),
+        });
         let (all, mut lock) = world.line_up(4, TTL);
         for pair in all.windows(2) {
             world.release(pair[0], lock);
@@ -319,7 +322,7 @@ fn a_poll_that_creates_the_key_anew_on_a_flushed_node_confirms_nothing() {
     assert!(polls(&world).iter().all(|&length| length > 0), "{:?}", polls(&world));
     world.release(all[0], lock);
     world.deliver(all[0], [0, 1], all[1]);
-    world.take_done(all[1]);
+    world.take_completions(all[1]);
     let lock = world.won(all[1]);
 
     let token = world.value(1);
@@ -383,7 +386,7 @@ fn late_answer_to_a_poll_counts_only_for_the_ttl_that_it_reports() {
     for node in [0, 1] {
         world.deliver_to_client(all[1], node);
     }
-    world.take_done(all[1]);
+    world.take_completions(all[1]);
     let lock = world.won(all[1]);
     world.cut_off(&[2]);
     world.pass(90 * MS);

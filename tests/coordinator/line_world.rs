@@ -183,16 +183,16 @@ impl World {
     }
 
     /// Fetches the completions of a client into `done`.
-    pub fn take_done(&mut self, client: usize) {
+    pub fn take_completions(&mut self, client: usize) {
         let now = self.now();
         let done = &mut self.done[client];
         done.extend(std::iter::from_fn(|| self.net.client_mut(client).poll_completion(now)));
     }
 
-    fn take_all_done(&mut self) {
+    fn take_all_completions(&mut self) {
         for client in 0..self.clients() {
             if !self.is_stopped(client) {
-                self.take_done(client);
+                self.take_completions(client);
             }
         }
     }
@@ -201,14 +201,14 @@ impl World {
     #[track_caller]
     pub fn settle(&mut self) {
         self.net.settle();
-        self.take_all_done();
+        self.take_all_completions();
     }
 
     /// Lets time pass. Meanwhile bytes arrive and timers expire.
     pub fn pass(&mut self, by: Duration) {
         let until = self.now().saturating_add(by);
         while let Some(client) = self.net.run(until) {
-            self.take_done(client);
+            self.take_completions(client);
         }
     }
 
@@ -227,7 +227,7 @@ impl World {
         (0..self.clients()).for_each(|client| self.resume(client));
     }
 
-    pub fn all_suffer(&mut self, trouble: &Trouble) {
+    pub fn give_trouble_to_all(&mut self, trouble: &Trouble) {
         (0..self.nodes()).for_each(|node| self.master_mut(node).suffer(trouble.clone()));
     }
 

@@ -98,7 +98,7 @@ fn error_of_a_request_can_be_read_before_its_outcome_is_fetched() {
     assert!(bench.core.error(op).is_none(), "it was fetched");
 }
 
-fn keep(bench: &mut Bench, keep: AutoExtend) -> Lock {
+fn acquire_kept(bench: &mut Bench, keep: AutoExtend) -> Lock {
     let lock = bench.hold(&[0, 1, 2]);
     bench.core.auto_extend(&lock, keep, bench.now).unwrap();
     lock
@@ -109,7 +109,7 @@ fn auto_extends_beyond_a_moment_needs_a_held_lock_with_a_later_bound() {
     let after = |bench: &Bench, time: Duration| -> Instant { bench.now.saturating_add(time) };
     let mut bench = Bench::quiet(3);
     assert!(!bench.core.auto_extends_beyond(b"k", bench.now), "no lock");
-    let lock = keep(&mut bench, AutoExtend::at_most(TTL * 3));
+    let lock = acquire_kept(&mut bench, AutoExtend::at_most(TTL * 3));
     let end = after(&bench, TTL * 3);
     let just_before = after(&bench, TTL * 3 - Duration::from_nanos(1));
     assert!(bench.core.auto_extends_beyond(b"k", just_before));

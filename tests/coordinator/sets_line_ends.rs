@@ -14,7 +14,7 @@ use super::sets_world::{
 
 /// A client wins a set over `a` and `b` in the line of `b`, with another client behind it there.
 /// Returns the first client, its lock, and the other client.
-fn won_with_one_behind(world: &mut World) -> (usize, Lock, usize) {
+fn win_set_with_one_behind(world: &mut World) -> (usize, Lock, usize) {
     let (holder, set, behind) = (world.client(), world.client(), world.client());
     let lock = won_in_line(world, holder, b"b");
     ask_for(world, set, &[b"a", b"b"]);
@@ -28,7 +28,7 @@ fn won_with_one_behind(world: &mut World) -> (usize, Lock, usize) {
 #[test]
 fn adopted_set_that_was_won_in_line_hands_its_keys_over() {
     let mut world = World::new(3);
-    let (set, lock, behind) = won_with_one_behind(&mut world);
+    let (set, lock, behind) = win_set_with_one_behind(&mut world);
     let adopter = world.client();
     let now = world.now();
     let token = world.client_mut(set).into_token(lock, now).expect("it is held");
@@ -59,7 +59,7 @@ fn client_joins_at_once_the_line_in_which_others_stood_behind_its_set() {
     let wishes: [&[&[u8]]; 3] = [&[b"b"], &[b"a", b"b"], &[b"b", b"c"]];
     for keys in wishes {
         let mut world = World::new(3);
-        let (set, lock, behind) = won_with_one_behind(&mut world);
+        let (set, lock, behind) = win_set_with_one_behind(&mut world);
         world.release_and_settle(set, lock);
         ask_with(&mut world, set, keys, LockOptions::new(LONG));
         assert!((0..3).all(|node| in_line_of_b(&world, set, node)), "{}", world.output(set, 0));
@@ -74,7 +74,7 @@ fn client_joins_at_once_the_line_in_which_others_stood_behind_its_set() {
 #[test]
 fn set_that_waited_for_its_own_client_joins_at_once_the_line_in_which_others_stand() {
     let mut world = World::new(3);
-    let (set, lock, behind) = won_with_one_behind(&mut world);
+    let (set, lock, behind) = win_set_with_one_behind(&mut world);
     ask_with(&mut world, set, &[b"b", b"c"], LockOptions::new(LONG));
     world.release(set, lock);
     for node in 0..3 {
@@ -91,7 +91,7 @@ fn set_that_waited_for_its_own_client_joins_at_once_the_line_in_which_others_sta
 #[test]
 fn client_asks_at_once_for_the_other_keys_of_a_set_that_was_won_in_line() {
     let mut world = World::new(3);
-    let (set, lock, _) = won_with_one_behind(&mut world);
+    let (set, lock, _) = win_set_with_one_behind(&mut world);
     world.release_and_settle(set, lock);
     world.pass(20 * MS);
     ask_with(&mut world, set, &[b"a"], LockOptions::new(LONG));
@@ -158,7 +158,7 @@ fn client_without_the_rights_of_the_line_leaves_no_key_when_it_is_closed() {
         world.release_and_settle(client, lock);
         let reply = format!("-NOPERM no permissions to run the '{command}' command\r\n");
         let denied = Trouble::Answers { commands: vec![command.into()], reply: reply.into() };
-        world.all_suffer(&denied);
+        world.give_trouble_to_all(&denied);
         ask_with(&mut world, client, keys, LockOptions::new(LONG));
         for node in 0..3 {
             world.deliver_to_node(client, node);

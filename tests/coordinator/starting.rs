@@ -29,7 +29,8 @@ fn an_acquire_is_held_until_a_quorum_is_connected() {
     bench.assert_sent(0..2, ["SET"]);
     (0..3).for_each(|node| bench.reply(node, "+OK\r\n"));
     let lock = bench.won();
-    // The deadline counts from the end of the hold, and not from the call.
+    // The deadline counts from when the core stopped holding the request back, and not from the
+    // call.
     assert_eq!(bench.core.remaining(&lock, bench.now), TTL - millis(102));
 }
 

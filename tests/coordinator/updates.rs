@@ -17,7 +17,7 @@ fn reporting(nodes: usize) -> Bench {
 }
 
 /// Acquires a kept lock on all nodes.
-fn keep(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> Lock {
+fn acquire_kept(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> Lock {
     let wait = Duration::ZERO;
     bench.ask(7, LockOptions::new(TTL).wait(wait).auto_extend(keep));
     bench.answer(0..nodes, "+OK\r\n+OK\r\n:9999\r\n");
@@ -31,14 +31,14 @@ fn updates(bench: &mut Bench) -> Vec<LockUpdate> {
     updates
 }
 
-fn kinds(bench: &mut Bench) -> Vec<LockUpdateKind> {
+fn take_update_kinds(bench: &mut Bench) -> Vec<LockUpdateKind> {
     updates(bench).into_iter().map(|update| update.kind).collect()
 }
 
 /// Asserts that the only update is the loss of the lock with this token. Returns its data and its
 /// reason.
 #[track_caller]
-fn loss(bench: &mut Bench, token: redlatch::LockToken) -> (u64, LostReason) {
+fn take_only_loss(bench: &mut Bench, token: redlatch::LockToken) -> (u64, LostReason) {
     let mut updates = updates(bench);
     let update = updates.pop().expect("the loss is reported");
     assert_eq!((updates.len(), update.token), (0, token));
@@ -64,7 +64,7 @@ fn lock_update_reports_the_loss_of_a_lock_without_auto_extend_once_at_its_deadli
     bench.pass(deadline.saturating_since(bench.now) - millis(1));
     assert!(updates(&mut bench).is_empty(), "it is early");
     bench.pass(millis(1));
-    assert_eq!(loss(&mut bench, lock.token()), (1, LostReason::Expired));
+    assert_eq!(take_only_loss(&mut bench, lock.token()), (1, LostReason::Expired));
     bench.pass(TTL);
     assert!(updates(&mut bench).is_empty() && bench.completion().is_none());
 }
@@ -95,7 +95,7 @@ fn lock_updates_that_are_not_taken_take_the_room_of_one() {
         bench.extend(&lock, times * TTL, 0..3);
     }
     let deadline = bench.core.deadline(&lock).unwrap();
-    assert_eq!(kinds(&mut bench), [LockUpdateKind::Extended { deadline }]);
+    assert_eq!(take_update_kinds(&mut bench), [LockUpdateKind::Extended { deadline }]);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn lock_update_alone_reports_the_loss_of_an_auto_extended_lock() {
     ];
     for (terms, reason) in cases {
         let mut bench = reporting(3);
-        let lock = keep(&mut bench, 3, terms);
+        let lock = acquire_kept(&mut bench, 3, terms);
         let deadline = bench.core.deadline(&lock).unwrap();
         bench.pass(deadline.saturating_since(bench.now) - LOSS_BEFORE);
         let mut reported = updates(&mut bench);
@@ -129,7 +129,7 @@ fn lock_update_reports_a_loss_that_an_extend_finds() {
     bench.reply(0, ":0\r\n");
     assert!(updates(&mut bench).is_empty(), "two of three may hold it");
     bench.reply(1, ":-1\r\n");
-    assert_eq!(loss(&mut bench, lock.token()), (1, LostReason::Gone));
+    assert_eq!(take_only_loss(&mut bench, lock.token()), (1, LostReason::Gone));
     assert!(matches!(bench.completion().unwrap().result, Err(Error::Lost { .. })), "of the extend");
     bench.pass(TTL);
     assert!(updates(&mut bench).is_empty() && bench.completion().is_none());
@@ -147,7 +147,7 @@ fn lock_update_reports_a_loss_that_is_found_after_the_end_of_an_extend() {
     assert!(matches!(bench.completion().unwrap().result, Err(Error::Config(_))));
     assert!(updates(&mut bench).is_empty(), "it is held until its deadline");
     bench.reply(1, ":-1\r\n");
-    assert_eq!(loss(&mut bench, lock.token()), (1, LostReason::Gone));
+    assert_eq!(take_only_loss(&mut bench, lock.token()), (1, LostReason::Gone));
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn lock_update_of_a_flush_reports_auto_extended_and_watched_locks_at_once() {
     for is_kept in [true, false] {
         let mut bench = reporting(3);
         let lock = if is_kept {
-            let lock = keep(&mut bench, 3, AutoExtend::at_most(TTL * 100));
+            let lock = acquire_kept(&mut bench, 3, AutoExtend::at_most(TTL * 100));
             bench.core.watch(&lock, bench.now);
             (0..3).for_each(|node| assert!(bench.names(node).is_empty(), "it is kept"));
             lock
@@ -174,7 +174,7 @@ fn lock_update_of_a_flush_reports_auto_extended_and_watched_locks_at_once() {
             bench.reply(node, ":0\r\n");
         }
         let data = if is_kept { 7 } else { 1 };
-        assert_eq!(loss(&mut bench, lock.token()), (data, LostReason::Gone));
+        assert_eq!(take_only_loss(&mut bench, lock.token()), (data, LostReason::Gone));
     }
 }
 
@@ -193,7 +193,7 @@ fn lock_update_of_a_watched_lock_comes_just_before_the_deadline() {
         bench.pass(left - before - Duration::from_nanos(1));
         assert!(updates(&mut bench).is_empty(), "no warning, and no loss yet");
         bench.pass(Duration::from_nanos(1));
-        assert_eq!(loss(&mut bench, lock.token()), (1, LostReason::Expired));
+        assert_eq!(take_only_loss(&mut bench, lock.token()), (1, LostReason::Expired));
         assert!(bench.completion().is_none(), "a watched lock has no request");
     }
 }
@@ -214,7 +214,7 @@ fn lock_update_reports_no_loss_if_the_caller_ends_the_lock() {
         for kind in ["kept", "watched", "plain"] {
             let mut bench = reporting(3);
             let lock = match kind {
-                "kept" => keep(&mut bench, 3, AutoExtend::at_most(TTL * 100)),
+                "kept" => acquire_kept(&mut bench, 3, AutoExtend::at_most(TTL * 100)),
                 _ => bench.hold(&[0, 1, 2]),
             };
             if kind == "watched" {
@@ -250,7 +250,7 @@ fn updates_of_locks_that_are_over_take_no_room() {
 #[test]
 fn warning_stays_if_the_terms_of_auto_extend_are_replaced() {
     let mut bench = reporting(3);
-    let lock = keep(&mut bench, 3, AutoExtend::extensions(0));
+    let lock = acquire_kept(&mut bench, 3, AutoExtend::extensions(0));
     bench.pass(TTL * 3 / 4);
     bench.core.auto_extend(&lock, AutoExtend::at_most(TTL * 100), bench.now).unwrap();
     let updates = updates(&mut bench);
@@ -324,7 +324,7 @@ fn lock_update_reports_a_later_deadline_and_no_other() {
 fn lock_update_warns_unless_the_lock_was_extended_since() {
     for is_extended in [false, true] {
         let mut bench = reporting(3);
-        let lock = keep(&mut bench, 3, AutoExtend::extensions(0));
+        let lock = acquire_kept(&mut bench, 3, AutoExtend::extensions(0));
         let deadline = bench.core.deadline(&lock).unwrap();
         bench.pass(TTL * 3 / 4);
         assert!(bench.core.has_lock_updates(), "the warning");
@@ -332,7 +332,7 @@ fn lock_update_warns_unless_the_lock_was_extended_since() {
             bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
             (0..2).for_each(|node| bench.reply(node, ":1\r\n"));
         }
-        let kinds: Vec<_> = kinds(&mut bench);
+        let kinds: Vec<_> = take_update_kinds(&mut bench);
         let expected = if is_extended {
             LockUpdateKind::Extended { deadline: bench.core.deadline(&lock).unwrap() }
         } else {
@@ -359,7 +359,7 @@ fn extend_that_is_abandoned_is_repeated_and_the_next_one_takes_its_place() {
     (0..2).for_each(|node| bench.reply(node, ":1\r\n:1\r\n"));
     let deadline = bench.core.deadline(&lock).unwrap();
     assert!(deadline > bench.now.saturating_add(TTL));
-    assert_eq!(kinds(&mut bench), [LockUpdateKind::Extended { deadline }]);
+    assert_eq!(take_update_kinds(&mut bench), [LockUpdateKind::Extended { deadline }]);
     assert!(bench.completion().is_none() && bench.core.open_ops() == 0, "nothing to fetch");
     // `abandon` cancels a request of any other kind.
     let acquire = bench.acquire();
@@ -379,7 +379,7 @@ fn lock_update_reports_no_deadline_that_a_bound_has_brought_forward_since() {
     bench.core.auto_extend(&lock, keep, bench.now).unwrap();
     let capped = bench.core.deadline(&lock).unwrap();
     assert!(capped < extended, "the bound is the deadline now");
-    assert_eq!(kinds(&mut bench), [LockUpdateKind::Extended { deadline: capped }]);
+    assert_eq!(take_update_kinds(&mut bench), [LockUpdateKind::Extended { deadline: capped }]);
 }
 
 #[test]
@@ -409,11 +409,15 @@ fn warning_of_a_watched_lock_comes_a_third_of_the_ttl_before_each_deadline() {
         pass_to_the_warning(&mut bench, &lock, TTL / 3);
         bench.extend(&lock, TTL, 0..3);
         let deadline = bench.core.deadline(&lock).unwrap();
-        assert_eq!(kinds(&mut bench), [LockUpdateKind::Extended { deadline }], "{first} first");
+        assert_eq!(
+            take_update_kinds(&mut bench),
+            [LockUpdateKind::Extended { deadline }],
+            "{first} first"
+        );
         assert!(!bench.core.is_expiring(&lock, bench.now));
         pass_to_the_warning(&mut bench, &lock, TTL / 3);
         pass_to_the_deadline(&mut bench, &lock);
-        assert_eq!(loss(&mut bench, lock.token()), (1, LostReason::Expired));
+        assert_eq!(take_only_loss(&mut bench, lock.token()), (1, LostReason::Expired));
         assert!(!bench.core.is_expiring(&lock, bench.now), "it is over");
     }
 }
@@ -436,7 +440,7 @@ fn warning_of_a_lock_that_is_watched_late_is_due_at_once() {
 fn lock_is_expiring_from_the_moment_of_its_warning_on() {
     let mut bench = reporting(3);
     let warns_early = AutoExtend::extensions(0).warn_before(TTL / 2);
-    let lock = keep(&mut bench, 3, warns_early);
+    let lock = acquire_kept(&mut bench, 3, warns_early);
     pass_to_the_warning(&mut bench, &lock, TTL / 2);
     let mut bench = reporting(3);
     let lock = bench.hold(&[0, 1, 2]);

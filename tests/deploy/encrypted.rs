@@ -29,11 +29,11 @@ fn fleet(ca: &Ca, papers: &[Paper], clients: &str) -> (Fleet, Vec<u16>) {
     (fleet, ports)
 }
 
-fn encrypted(ports: &[u16]) -> Vec<String> {
+fn encrypted_urls(ports: &[u16]) -> Vec<String> {
     ports.iter().map(|port| format!("rediss://127.0.0.1:{port}")).collect()
 }
 
-fn good(ca: &Ca, count: usize) -> Vec<Paper> {
+fn good_certificates(ca: &Ca, count: usize) -> Vec<Paper> {
     (0..count).map(|_| ca.paper("127.0.0.1")).collect()
 }
 
@@ -56,15 +56,15 @@ fn refusals(config: Config) -> Vec<String> {
 }
 
 #[test]
-fn a_private_ca_and_a_client_certificate_are_all_it_takes() {
+fn tls_works_with_a_private_ca_and_a_client_certificate() {
     if !can_encrypt() {
         return;
     }
     let ca = Ca::new();
-    let (fleet, ports) = fleet(&ca, &good(&ca, 3), "yes");
+    let (fleet, ports) = fleet(&ca, &good_certificates(&ca, 3), "yes");
     let own = ca.paper("client");
     let tls = Tls::mutual(ca.pem.as_bytes(), own.certificate.as_bytes(), own.key.as_bytes());
-    let client = ready(config(encrypted(&ports)).tls(tls.unwrap()));
+    let client = ready(config(encrypted_urls(&ports)).tls(tls.unwrap()));
     for _ in 0..20 {
         lock_extend_and_release(&client);
     }
@@ -81,7 +81,7 @@ fn plain_encrypted_and_local_nodes_make_one_quorum() {
         return;
     }
     let ca = Ca::new();
-    let papers = good(&ca, 3);
+    let papers = good_certificates(&ca, 3);
     let port = free_port();
     let fleet = Fleet::each(3, |index, folder| match index {
         0 => ca.arguments(folder, port, &papers[0], "no"),
@@ -89,7 +89,7 @@ fn plain_encrypted_and_local_nodes_make_one_quorum() {
         _ => Vec::new(),
     });
     let local = format!("redis+unix://{}/s", fleet[1].directory().display());
-    let urls = [encrypted(&[port]).remove(0), local, fleet[2].url()];
+    let urls = [encrypted_urls(&[port]).remove(0), local, fleet[2].url()];
     let client = ready(config(urls).tls(Tls::trusting(ca.pem.as_bytes()).unwrap()));
     for down in 0..3 {
         fleet[down].stop();
@@ -105,14 +105,15 @@ fn plain_encrypted_and_local_nodes_make_one_quorum() {
 }
 
 #[test]
-fn a_certificate_that_is_not_right_is_refused_with_the_reason() {
+fn bad_certificate_is_refused_with_the_reason() {
     if !can_encrypt() {
         return;
     }
     let (ca, other) = (Ca::new(), Ca::new());
     let papers = [ca.paper("db.example"), ca.expired("127.0.0.1"), other.paper("127.0.0.1")];
     let (fleet, ports) = fleet(&ca, &papers, "no");
-    let said = refusals(config(encrypted(&ports)).tls(Tls::trusting(ca.pem.as_bytes()).unwrap()));
+    let said =
+        refusals(config(encrypted_urls(&ports)).tls(Tls::trusting(ca.pem.as_bytes()).unwrap()));
     assert!(said[0].contains("certificate not valid for name \"127.0.0.1\""), "{said:?}");
     assert!(said[1].contains("certificate expired"), "{said:?}");
     assert_eq!(said[2], "its certificate is signed by an unknown CA");
@@ -120,17 +121,18 @@ fn a_certificate_that_is_not_right_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_node_that_wants_a_client_certificate_says_so() {
+fn node_that_demands_a_client_certificate_is_named_in_the_error() {
     if !can_encrypt() {
         return;
     }
     let (ca, other) = (Ca::new(), Ca::new());
-    let (fleet, ports) = fleet(&ca, &good(&ca, 3), "yes");
-    let said = refusals(config(encrypted(&ports)).tls(Tls::trusting(ca.pem.as_bytes()).unwrap()));
+    let (fleet, ports) = fleet(&ca, &good_certificates(&ca, 3), "yes");
+    let said =
+        refusals(config(encrypted_urls(&ports)).tls(Tls::trusting(ca.pem.as_bytes()).unwrap()));
     assert_eq!(said, ["it requires a client certificate"; 3]);
     let own = other.paper("client");
     let (ca, own, key) = (ca.pem.as_bytes(), own.certificate.as_bytes(), own.key.as_bytes());
-    let said = refusals(config(encrypted(&ports)).tls(Tls::mutual(ca, own, key).unwrap()));
+    let said = refusals(config(encrypted_urls(&ports)).tls(Tls::mutual(ca, own, key).unwrap()));
     assert_eq!(said, ["it does not know the CA of the client certificate"; 3]);
     drop(fleet);
 }
@@ -141,10 +143,10 @@ fn encrypted_to_a_plain_port_and_plain_to_an_encrypted_one_end_at_the_deadline()
         return;
     }
     let ca = Ca::new();
-    let (fleet, ports) = fleet(&ca, &good(&ca, 1), "no");
+    let (fleet, ports) = fleet(&ca, &good_certificates(&ca, 1), "no");
     let plain_port = [fleet[0].port()];
     let tls = Tls::trusting(ca.pem.as_bytes()).unwrap();
-    for urls in [encrypted(&plain_port), vec![format!("redis://127.0.0.1:{}", ports[0])]] {
+    for urls in [encrypted_urls(&plain_port), vec![format!("redis://127.0.0.1:{}", ports[0])]] {
         let start = Instant::now();
         let said = refusals(config(urls).tls(tls.clone()).connect_timeout(millis(300)));
         let took = start.elapsed();
@@ -160,14 +162,14 @@ fn tls_without_a_ca_trusts_no_server() {
 }
 
 #[test]
-fn a_node_that_dies_while_encrypted_comes_back() {
+fn encrypted_node_that_restarts_is_ready_again() {
     if !can_encrypt() {
         return;
     }
     let ca = Ca::new();
-    let (fleet, ports) = fleet(&ca, &good(&ca, 1), "no");
+    let (fleet, ports) = fleet(&ca, &good_certificates(&ca, 1), "no");
     let tls = Tls::trusting(ca.pem.as_bytes()).unwrap();
-    let client = ready(config(encrypted(&ports)).tls(tls));
+    let client = ready(config(encrypted_urls(&ports)).tls(tls));
     for _ in 0..3 {
         let guard = client.lock("a", TTL).expect("it is back");
         assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));

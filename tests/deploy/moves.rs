@@ -25,7 +25,7 @@ impl Directory {
         })
     }
 
-    fn point(&self, addresses: &[SocketAddr]) {
+    fn set_addresses(&self, addresses: &[SocketAddr]) {
         *self.leads_to.lock().unwrap() = addresses.to_vec();
     }
 
@@ -45,13 +45,13 @@ fn with_a_name(fleet: &Fleet, directory: &Arc<Directory>) -> Config {
 }
 
 #[test]
-fn a_client_follows_a_name_without_waiting_for_the_name_server() {
+fn client_uses_the_new_address_of_a_name_without_waiting_for_the_name_server() {
     let fleet = Fleet::start(4);
     let directory = Directory::of(&[fleet[0].address()]);
     let client = ready(with_a_name(&fleet, &directory));
     lock_extend_and_release(&client);
     fleet[0].kill();
-    directory.point(&[fleet[3].address()]);
+    directory.set_addresses(&[fleet[3].address()]);
     let (start, mut longest) = (Instant::now(), Duration::ZERO);
     while fleet[3].client_list().is_empty() {
         let turn = Instant::now();
@@ -76,7 +76,7 @@ fn a_client_follows_a_name_without_waiting_for_the_name_server() {
 }
 
 #[test]
-fn an_engine_tells_that_an_address_is_stale_and_takes_a_new_one() {
+fn engine_reports_a_stale_address_and_takes_a_new_one() {
     let fleet = Fleet::start(4);
     let directory = Directory::of(&[fleet[0].address()]);
     let mut poll = Poll::new().unwrap();
@@ -102,7 +102,7 @@ fn an_engine_tells_that_an_address_is_stale_and_takes_a_new_one() {
     });
     assert!(engine.lookup(NodeId::new(1)).is_none(), "an address is no name");
     fleet[0].kill();
-    directory.point(&[fleet[3].address()]);
+    directory.set_addresses(&[fleet[3].address()]);
     let mut lookup = None;
     eventually(SOON, "its address is stale", || {
         turn(&mut engine);

@@ -34,33 +34,33 @@ fn grant(fleet: &Fleet, rule: &[&str]) {
     }
 }
 
-fn worker(fleet: &Fleet) -> Config {
+fn worker_config(fleet: &Fleet) -> Config {
     config(fleet.iter().map(|node| url(node, "worker:zebra@", "/1")))
 }
 
-fn whole() -> Vec<&'static str> {
+fn whole_rule() -> Vec<&'static str> {
     RULE.split_ascii_whitespace().collect()
 }
 
-fn without(word: &str) -> Vec<&'static str> {
-    let left: Vec<_> = whole().into_iter().filter(|given| *given != word).collect();
-    assert!(left.len() < whole().len(), "{word} is not in the rule");
+fn rule_without(word: &str) -> Vec<&'static str> {
+    let left: Vec<_> = whole_rule().into_iter().filter(|given| *given != word).collect();
+    assert!(left.len() < whole_rule().len(), "{word} is not in the rule");
     left
 }
 
 /// Acquires, extends and releases a lock on a key of the worker's.
 #[track_caller]
-fn whole_life(client: &Client, without: &str) {
+fn lock_extend_and_release_as_worker(client: &Client, without: &str) {
     let wrong = |error: Error| -> ! { panic!("without {without}: {error}") };
     let mut guard = client.lock("lock:a", TTL).unwrap_or_else(|e| wrong(e));
     guard.extend(2 * TTL).unwrap_or_else(|e| wrong(e));
     assert_eq!(guard.release(), Ok(ReleaseOutcome::Released), "without {without}");
 }
 
-/// Lets a node be silent until its connection is given up, and come back: the client then sends its
-/// pending releases.
+/// Stops a node until the client gives up the connection, and continues it. The client then sends
+/// its pending releases.
 #[track_caller]
-fn a_connection_is_replaced(fleet: &Fleet, client: &Client) {
+fn replace_a_connection(fleet: &Fleet, client: &Client) {
     fleet[0].stop();
     drop(client.lock("lock:b", TTL).expect("two of three"));
     eventually(30 * SECOND, "the silent connection is given up", || {
@@ -91,14 +91,14 @@ fn acl_rule_in_the_docs_is_enough_for_locks() {
     let told = paper.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
     assert!(told.contains(RULE), "docs/operations.md does not have the rule: {RULE}");
     let fleet = Fleet::start(3);
-    grant(&fleet, &whole());
-    let client = ready(worker(&fleet));
-    whole_life(&client, "nothing");
-    let other = ready(worker(&fleet));
+    grant(&fleet, &whole_rule());
+    let client = ready(worker_config(&fleet));
+    lock_extend_and_release_as_worker(&client, "nothing");
+    let other = ready(worker_config(&fleet));
     let guard = client.lock("lock:a", TTL).unwrap();
     assert!(matches!(other.try_lock("lock:a", TTL), Err(Error::Contended(_))));
     drop(guard);
-    a_connection_is_replaced(&fleet, &client);
+    replace_a_connection(&fleet, &client);
     // The servers refused none of these commands, except those that they do not know.
     for node in &fleet {
         let log = format!("{:?}", node.command(&["ACL", "LOG"])).to_lowercase();
@@ -118,11 +118,11 @@ fn acl_rule_for_lines_is_enough_for_them() {
     let paper = include_str!("../../docs/operations.md");
     let told = paper.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
     assert!(told.contains(&line.join(" ")), "docs/operations.md does not have: {line:?}");
-    let whole = whole();
+    let whole = whole_rule();
     let all = [&whole[..], &line].concat();
     for rights in [all, [&whole[..], &line[1..]].concat(), whole.clone()] {
         grant(&fleet, &rights);
-        let (first, second) = (ready(worker(&fleet)), worker(&fleet));
+        let (first, second) = (ready(worker_config(&fleet)), worker_config(&fleet));
         for _ in 0..3 {
             let guard = first.lock("lock:a", LockOptions::new(6 * TTL)).unwrap();
             let second = second.clone();
@@ -163,7 +163,7 @@ fn waiter_that_may_join_but_not_poll_asks_again_after_pauses() {
     for refused in ["+zrank", "+zscore"] {
         let all = whole.split_ascii_whitespace();
         grant(&fleet, &all.filter(|word| *word != refused).collect::<Vec<_>>());
-        let (first, second) = (ready(worker(&fleet)), worker(&fleet));
+        let (first, second) = (ready(worker_config(&fleet)), worker_config(&fleet));
         let guard = first.lock("lock:a", LockOptions::new(6 * TTL)).unwrap();
         let waiter = std::thread::spawn(move || {
             let wait = LockOptions::new(TTL).wait(60 * SECOND);
@@ -198,13 +198,13 @@ fn acl_rule_for_all_features_is_enough_for_them() {
     let fleet = Fleet::start(3);
     let line = "+zadd +zrank +zscore +zrange +zrem +subscribe +publish +pubsub|numsub \
                 resetchannels &redlatch:*";
-    let rights = whole().into_iter().filter(|word| !word.starts_with('~'));
+    let rights = whole_rule().into_iter().filter(|word| !word.starts_with('~'));
     let script_alone: Vec<_> = rights.chain(line.split(' ')).chain(keys.split(' ')).collect();
     assert!(told.contains(&format!("`{FENCED}`")), "no rights {FENCED}");
     grant(&fleet, &script_alone.iter().copied().chain(FENCED.split(' ')).collect::<Vec<_>>());
     // No list of masters is agreed while a node cannot be reached.
     let guarded = || {
-        let config = worker(&fleet).restart_guard(RestartGuard::On).max_ttl(3 * SECOND);
+        let config = worker_config(&fleet).restart_guard(RestartGuard::On).max_ttl(3 * SECOND);
         config.check_members(true).connect_timeout(20 * SECOND)
     };
     let [client, other] = [guarded(), guarded()].map(ready);
@@ -274,8 +274,8 @@ const OWN_KEYS: [(&str, bool); 5] = [
 fn rights_that_a_lock_needs_are_named() {
     let fleet = Fleet::start(3);
     for word in ["+set", "+eval", "~lock:*"] {
-        grant(&fleet, &without(word));
-        let client = Client::connect(worker(&fleet)).unwrap();
+        grant(&fleet, &rule_without(word));
+        let client = Client::connect(worker_config(&fleet)).unwrap();
         let error = client.lock("lock:a", TTL).unwrap_err();
         assert!(matches!(error, Error::Config(_)), "without {word}: {error}");
         let told = if word == "~lock:*" { "key" } else { &word[1..] };
@@ -284,8 +284,8 @@ fn rights_that_a_lock_needs_are_named() {
         println!("without {word}: {error}");
     }
     // The user has no right to this key.
-    grant(&fleet, &whole());
-    let client = ready(worker(&fleet));
+    grant(&fleet, &whole_rule());
+    let client = ready(worker_config(&fleet));
     let error = client.lock("invoice:42", TTL).unwrap_err();
     assert!(matches!(error, Error::Config(_)), "{error}");
     println!("a key of others: {error}");
@@ -296,8 +296,8 @@ fn rights_that_a_lock_needs_are_named() {
 fn rights_that_a_script_lacks_are_reported_where_needed() {
     let fleet = Fleet::start(3);
     for word in ["+get", "+del", "+pttl", "+pexpire"] {
-        grant(&fleet, &without(word));
-        let client = ready(worker(&fleet));
+        grant(&fleet, &rule_without(word));
+        let client = ready(worker_config(&fleet));
         let mut guard = client.lock("lock:a", TTL).unwrap();
         let extended = guard.extend(2 * TTL);
         if word == "+del" {
@@ -339,29 +339,29 @@ fn rights_that_a_lock_does_not_need_may_be_missing() {
         "+client|setinfo",
     ];
     for word in optional {
-        grant(&fleet, &without(word));
-        let client = ready(worker(&fleet));
+        grant(&fleet, &rule_without(word));
+        let client = ready(worker_config(&fleet));
         for _ in 0..3 {
-            whole_life(&client, word);
+            lock_extend_and_release_as_worker(&client, word);
         }
         eventually(SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
     }
     // Now all optional rights are missing together.
-    let least: Vec<_> = whole().into_iter().filter(|word| !optional.contains(word)).collect();
+    let least: Vec<_> = whole_rule().into_iter().filter(|word| !optional.contains(word)).collect();
     grant(&fleet, &least);
-    let client = ready(worker(&fleet));
+    let client = ready(worker_config(&fleet));
     for _ in 0..3 {
-        whole_life(&client, "any");
+        lock_extend_and_release_as_worker(&client, "any");
     }
-    a_connection_is_replaced(&fleet, &client);
+    replace_a_connection(&fleet, &client);
 }
 
 #[test]
 fn only_inspect_needs_a_permission_of_its_own() {
     let fleet = Fleet::start(3);
     for (may, extra) in [(false, &[][..]), (true, &["+getrange"][..])] {
-        grant(&fleet, &[&whole()[..], extra].concat());
-        let client = ready(worker(&fleet));
+        grant(&fleet, &[&whole_rule()[..], extra].concat());
+        let client = ready(worker_config(&fleet));
         let guard = client.lock("lock:a", TTL).unwrap();
         let seen = client.inspect("lock:a").unwrap();
         for node in &seen.nodes {
@@ -386,13 +386,13 @@ fn servers_without_config_client_info_script_command_and_hello_are_used() {
         // The timeouts are short, so that the client soon gives up a silent connection.
         let config = config(fleet.urls()).node_timeout(millis(2_500)).reset_after(millis(100));
         let client = ready(config);
-        whole_life(&client, &gone.join(" "));
-        a_connection_is_replaced(&fleet, &client);
+        lock_extend_and_release_as_worker(&client, &gone.join(" "));
+        replace_a_connection(&fleet, &client);
     }
 }
 
 #[test]
-fn a_server_that_does_not_tell_its_age_is_distrusted_for_as_long_as_it_may_have_forgotten() {
+fn server_that_reports_no_uptime_is_in_quarantine_when_it_is_first_met() {
     let fleet = Fleet::with(1, &["--rename-command", "INFO", ""]);
     let config = config(fleet.urls()).restart_guard(RestartGuard::On).max_ttl(4 * SECOND);
     let client = Client::connect(config).unwrap();

@@ -29,7 +29,12 @@ fn replies(report: &Report) -> Vec<NodeReply> {
 }
 
 /// Drives `client` until `has` is true of each node: two nodes decide, the third may be later.
-fn until_each(client: &Client, masters: &Masters, what: &str, has: impl Fn(&LocalMaster) -> bool) {
+fn drive_until_each(
+    client: &Client,
+    masters: &Masters,
+    what: &str,
+    has: impl Fn(&LocalMaster) -> bool,
+) {
     eventually(SOON, what, || {
         client.drive(millis(1)).expect("the poller works");
         masters.iter().all(&has)
@@ -44,7 +49,7 @@ fn force_release_of_what_was_seen_leaves_what_changed_through_both_clients() {
     for round in 0..2 {
         let holder = ready::client(config(&masters));
         let guard = holder.lock("a", TTL).expect("it is free");
-        until_each(&holder, &masters, "each has the key", |master| master.get("a").is_some());
+        drive_until_each(&holder, &masters, "each has the key", |master| master.get("a").is_some());
         let seen = match round {
             0 => blocking.inspect("a"),
             _ => shared.inspect("a").wait(),
@@ -52,9 +57,9 @@ fn force_release_of_what_was_seen_leaves_what_changed_through_both_clients() {
         let seen = seen.expect("the nodes answer");
         // The holder releases, and takes another lock of the key: nobody has seen that one.
         guard.release().expect("it is held");
-        until_each(&holder, &masters, "none has the key", |master| master.get("a").is_none());
+        drive_until_each(&holder, &masters, "none has the key", |master| master.get("a").is_none());
         std::mem::forget(holder.lock("a", TTL).expect("it is free"));
-        until_each(&holder, &masters, "each has the key", |master| master.get("a").is_some());
+        drive_until_each(&holder, &masters, "each has the key", |master| master.get("a").is_some());
         let ask = |seen: &redlatch::Inspection| match round {
             0 => blocking.dangerously_force_release_seen(seen),
             _ => shared.dangerously_force_release_seen(seen).wait(),
@@ -111,7 +116,7 @@ fn with_lock_of_the_blocking_client_renews_inside_its_calls() {
     let client = ready::client(config(&masters));
     let ttl = 4 * SECOND;
     let becomes_free =
-        || until_each(&client, &masters, "none has a key", |master| master.keys().is_empty());
+        || drive_until_each(&client, &masters, "none has a key", |master| master.keys().is_empty());
     let held = client.with_lock(["a", "b"], ttl, |guard| {
         assert_eq!(guard.keys().count(), 2);
         let first = guard.deadline();

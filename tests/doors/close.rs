@@ -1,26 +1,27 @@
-//! The end of a guard, an engine and a client while a node takes nothing any more: nothing blocks,
-//! nothing is left beyond its ttl, and what may be left is counted.
+//! The end of a guard, an engine and a client while a node reads nothing any more: no call blocks,
+//! no key outlives its ttl, and the client counts the keys that may be left.
 
 use super::*;
 use mio::{Events, Poll, Token};
 use redlatch::{AutoExtend, Engine, FdEngine, LockOptions, NodeId, Outcome};
 
-/// The ttl of locks that are taken while a node is stopped: they do not stay long.
+/// The ttl of locks that are acquired while a node is stopped: short, so that keys that are left
+/// soon expire.
 const SHORT: Duration = Duration::from_secs(8);
 
-/// No call takes so long at its end, unless it waits for the node.
+/// The end of a guard, engine or client takes less than this, unless it waits for the node.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
-/// A socket that is not read takes a few MiB at most; so many locks of large keys are more.
+/// A socket that no peer reads buffers a few MiB at most. So many locks with large keys fill it.
 const LOCKS: usize = 200;
 
 fn large_key(number: usize) -> String {
     format!("{number}:{}", "k".repeat(60_000))
 }
 
-/// Every key that is left goes with its ttl, and so many are left at most.
+/// Checks that at most this many keys are left, and that each of them expires.
 #[track_caller]
-fn what_is_left_goes(fleet: &Fleet, most: usize) {
+fn assert_few_keys_left_and_expiring(fleet: &Fleet, most: usize) {
     eventually(LOST, "the node has executed all commands", || fleet[2].client_list().is_empty());
     let mut left = Vec::new();
     for (node, key) in fleet.keys_everywhere() {
@@ -35,8 +36,7 @@ fn what_is_left_goes(fleet: &Fleet, most: usize) {
     eventually(3 * SHORT, "what was left is over", || fleet.keys_everywhere().is_empty());
 }
 
-/// A blocking client that has written so much to the last node, which is stopped, that its socket
-/// takes no more.
+/// A blocking client that has filled its socket to the last node, which is stopped.
 fn filled(fleet: &Fleet) -> Client {
     let client = client(config(fleet.urls()));
     fleet[2].stop();
@@ -65,11 +65,11 @@ fn a_guard_and_its_client_are_dropped_while_a_socket_is_full() {
     println!("dropped in {:?}", start.elapsed());
     assert!(start.elapsed() < AT_ONCE, "the client: {:?}", start.elapsed());
     fleet[2].cont();
-    what_is_left_goes(&fleet, LOCKS + 1);
+    assert_few_keys_left_and_expiring(&fleet, LOCKS + 1);
 }
 
 #[test]
-fn a_client_that_is_closed_while_a_socket_is_full_counts_what_it_leaves() {
+fn client_that_is_closed_while_a_socket_is_full_counts_the_keys_it_leaves() {
     let fleet = Fleet::start(3);
     let client = filled(&fleet);
     let start = Instant::now();
@@ -78,7 +78,7 @@ fn a_client_that_is_closed_while_a_socket_is_full_counts_what_it_leaves() {
     assert!(start.elapsed() >= millis(300) && start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
     assert!((1..=LOCKS).contains(&left), "{left}");
     fleet[2].cont();
-    what_is_left_goes(&fleet, left);
+    assert_few_keys_left_and_expiring(&fleet, left);
 }
 
 #[test]
@@ -103,10 +103,10 @@ fn a_client_that_is_closed_leaves_nothing() {
     let mut guards: Vec<_> =
         (0..20).map(|number| client.try_lock(format!("a:{number}"), TTL).unwrap()).collect();
     guards[0].auto_extend(HOUR).unwrap();
-    // Half of the guards are forgotten and never dropped.
+    // The test forgets half of the guards, so that they are never dropped.
     guards.drain(..10).for_each(std::mem::forget);
     drop(guards);
-    // Next, a node is away while the locks are given back, and comes back after that.
+    // Now a node is stopped while the locks are released, and continues after that.
     let kept =
         client.lock("kept", LockOptions::new(TTL).auto_extend(AutoExtend::at_most(HOUR))).unwrap();
     std::mem::forget(kept);
@@ -121,7 +121,7 @@ fn a_client_that_is_closed_leaves_nothing() {
 }
 
 #[test]
-fn a_client_with_nothing_open_is_closed_at_once() {
+fn client_without_open_records_is_closed_at_once() {
     let fleet = Fleet::start(3);
     let [unused, used, without_nodes] = [0; 3].map(|_| client(config(fleet.urls())));
     let closes = |client: Client| {
@@ -138,7 +138,7 @@ fn a_client_with_nothing_open_is_closed_at_once() {
 }
 
 #[test]
-fn a_client_that_is_closed_for_no_time_writes_what_it_can() {
+fn client_that_is_closed_with_a_timeout_of_zero_writes_its_releases() {
     let fleet = Fleet::start(3);
     let client = client(config(fleet.urls()));
     std::mem::forget(client.try_lock("a", TTL).unwrap());
@@ -147,8 +147,8 @@ fn a_client_that_is_closed_for_no_time_writes_what_it_can() {
     eventually(10 * SECOND, "its releases arrive", || fleet.keys_everywhere().is_empty());
 }
 
-/// Asks until the outbox of the last node, which is stopped, holds bytes that its socket does not
-/// take. Returns how many locks were asked for.
+/// Acquires locks until the outbox of the last node, which is stopped, holds bytes that its socket
+/// does not take. Returns the number of the acquires.
 fn fill(engine: &mut Engine, mut turn: impl FnMut(&mut Engine)) -> usize {
     let start = Instant::now();
     for number in 0.. {
@@ -198,7 +198,7 @@ fn an_engine_is_dropped_while_a_socket_is_full() {
     println!("dropped in {:?}", start.elapsed());
     assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
     fleet[2].cont();
-    what_is_left_goes(&fleet, open);
+    assert_few_keys_left_and_expiring(&fleet, open);
 }
 
 #[test]
@@ -225,11 +225,11 @@ fn an_engine_behind_a_descriptor_is_dropped_while_a_socket_is_full() {
     drop(locks);
     assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
     fleet[2].cont();
-    what_is_left_goes(&fleet, open);
+    assert_few_keys_left_and_expiring(&fleet, open);
 }
 
 #[test]
-fn a_socket_that_takes_again_wakes_the_loop() {
+fn socket_that_takes_bytes_again_wakes_the_loop() {
     let fleet = Fleet::start(3);
     for make in event_loops::LOOPS {
         let mut locks = FdEngine::new(config(fleet.urls())).unwrap();

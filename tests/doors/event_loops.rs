@@ -1,5 +1,5 @@
-//! A caller's own loop around the descriptor of an [`FdEngine`], and callers that have no such
-//! loop: frames of a game, another thread.
+//! The descriptor of an [`FdEngine`] in a caller's own event loop, and callers without such a loop:
+//! a game that ticks once a frame, and another thread.
 //!
 //! The hazard is a timeout: if the loop sleeps for a while at most, a wake-up that was lost shows
 //! as a pause and not as a failure. So these loops sleep until what they wait for counts as lost.
@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const TOKEN: mio::Token = mio::Token(7);
 
-/// A loop with the descriptor in it.
+/// An event loop of the caller's that watches the descriptor.
 pub enum Outer {
     /// poll(2), level-triggered.
     Level,
@@ -18,10 +18,10 @@ pub enum Outer {
     Edge(mio::Poll, mio::Events),
 }
 
-/// Both kinds of loops, for tests that hold in each.
+/// Both kinds of loops, for tests of what holds in each.
 pub const LOOPS: [fn(&mut FdEngine) -> Outer; 2] = [|_| Outer::Level, Outer::edge];
 
-/// For each of `LOOPS` in its turn, an engine of its own whose three nodes are ready.
+/// For each of `LOOPS`: a loop, and an engine of its own whose three nodes are ready.
 pub fn ready_loops(config: Config) -> impl Iterator<Item = (FdEngine, Outer)> {
     LOOPS.into_iter().map(move |make| {
         let mut locks = FdEngine::new(config.clone()).unwrap();
@@ -63,7 +63,8 @@ impl Outer {
         }
     }
 
-    /// Waits, ticks once, and so on until `holds`, with nothing but the descriptor to go by.
+    /// Waits for the descriptor and ticks, again and again, until `holds` returns true. Only the
+    /// descriptor wakes this loop.
     #[track_caller]
     pub fn drive_until(
         &mut self,
@@ -86,7 +87,7 @@ impl Outer {
         });
     }
 
-    /// The lock that the next request to end has brought.
+    /// The lock of the next request that ends.
     #[track_caller]
     pub fn won(&mut self, locks: &mut FdEngine) -> Lock {
         match self.completion(locks).result {
@@ -105,7 +106,8 @@ impl Outer {
         done.expect("it was there a moment ago")
     }
 
-    /// Waits and ticks until the descriptor is silent for a while; how often it woke the loop.
+    /// Waits and ticks until the descriptor wakes the loop no more for a while. Returns how often
+    /// the loop was woken.
     #[track_caller]
     pub fn until_silent(&mut self, locks: &mut FdEngine) -> u32 {
         for wakes in 0..200 {
@@ -118,7 +120,7 @@ impl Outer {
     }
 }
 
-/// Takes one lock and gives it back.
+/// Acquires and releases one lock.
 fn lock_once(outer: &mut Outer, locks: &mut FdEngine, key: &str) {
     locks.batch().acquire(key, LockOptions::once(TTL), 1).unwrap();
     let lock = outer.won(locks);

@@ -1,14 +1,15 @@
-//! The traps of an engine behind one descriptor: a request that ends inside the call that made it,
-//! and completions while the descriptor is silent. The third trap is input that the poller does not
-//! report a second time; it is tested next to the source (`src/net/embed.rs`), where the reads can
-//! be made short.
+//! Cases in which an engine behind one descriptor could miss its wake-up: a request that ends
+//! inside the call that made it, and completions while the descriptor is silent. The third case is
+//! input that the poller does not report a second time; it is tested next to the source
+//! (`src/net/embed.rs`), where the reads can be made short.
 
 use super::*;
 use crate::support::free_port;
 use event_loops::{LOOPS, ready_loops};
 use redlatch::{Error, FdEngine, LockOptions, LockUpdateKind, Outcome, ReleaseOutcome};
 
-/// Every node refuses, and is not tried again while the test runs.
+/// A configuration in which every node refuses connections, and the client does not connect again
+/// during the test.
 fn nobody() -> Config {
     let urls = (0..3).map(|_| format!("redis://127.0.0.1:{}", free_port()));
     config(urls.collect::<Vec<_>>()).reconnect(HOUR, HOUR)
@@ -37,7 +38,7 @@ fn a_request_that_ends_inside_its_own_call_wakes_the_loop() {
                 assert!(locks.poll_completion().is_none());
             }
         }
-        // The same if the caller makes several requests before its loop looks.
+        // The same if the caller makes several requests before its loop looks at the descriptor.
         for data in 0..3 {
             locks.batch().acquire("a", LockOptions::once(TTL), data).unwrap();
         }
@@ -53,7 +54,7 @@ fn the_release_of_a_lock_that_is_over_wakes_the_loop() {
     for (mut locks, mut outer) in ready_loops(config(fleet.urls())) {
         locks.batch().acquire("a", LockOptions::once(3 * SECOND), 1).unwrap();
         let lock = outer.won(&mut locks);
-        // The lock's deadline alone makes the descriptor readable.
+        // Nothing but the deadline of the lock makes the descriptor readable.
         outer.drive_until(&mut locks, "the lock is over", |locks| {
             locks.engine().deadline(&lock).is_none()
         });
@@ -69,7 +70,7 @@ fn the_release_of_a_lock_that_is_over_wakes_the_loop() {
     }
 }
 
-/// Asks for so many locks in one turn, and ticks until all of them were granted.
+/// Requests this many locks in one turn, and ticks until all of them are granted.
 fn granted(outer: &mut Outer, locks: &mut FdEngine, fleet: &Fleet, count: u64) {
     {
         let mut ask = locks.batch();
@@ -95,7 +96,7 @@ fn completions_that_are_not_taken_keep_the_descriptor_readable() {
         for data in 0..6 {
             assert!(outer.wakes(&locks, LOST), "{data} were taken: {locks:?}");
             locks.tick().unwrap();
-            // Every second time one tick more, as in a loop that something else woke.
+            // In every second run the loop ticks once more, as if something else had woken it.
             if data % 2 == 0 {
                 locks.tick().unwrap();
             }

@@ -1,5 +1,6 @@
 //! A process that forks while an engine is embedded by its descriptor. Parent and child share the
-//! poller and the timer; whatever the child does with its copy, the parent is woken as before.
+//! poller and the timer; whatever the child does with its copy of the engine, the descriptor wakes
+//! the parent as before.
 //!
 //! The hazard is fork() among the threads of a test harness. So the test starts this test binary
 //! once more, for itself alone and without other threads, and that process forks.
@@ -10,18 +11,18 @@ use crate::support::again;
 use redlatch::{ClosedReason, Error, FdEngine, Lock, LockOptions, Outcome, ReleaseOutcome};
 
 #[test]
-fn a_child_leaves_the_descriptor_and_the_timer_to_its_parent() {
+fn child_of_a_fork_leaves_descriptor_and_timer_to_its_parent() {
     if let Some(urls) = again::nodes() {
-        return the_parent(config(urls));
+        return check_the_parent(config(urls));
     }
     let fleet = Fleet::start(3);
-    let test = "a_child_leaves_the_descriptor_and_the_timer_to_its_parent";
+    let test = "child_of_a_fork_leaves_descriptor_and_timer_to_its_parent";
     again::run(module_path!(), test, &fleet.urls());
     eventually(10 * SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
 }
 
-/// Forks, and lets the child do `what` with its copy; waits for its end.
-fn in_a_child(locks: &mut FdEngine, what: impl FnOnce(&mut FdEngine)) {
+/// Forks, lets the child run `what` on its copy of the engine, and waits until the child ends.
+fn run_in_a_child(locks: &mut FdEngine, what: impl FnOnce(&mut FdEngine)) {
     // SAFETY: this process runs one test and has no other thread that could hold a lock.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -35,7 +36,8 @@ fn in_a_child(locks: &mut FdEngine, what: impl FnOnce(&mut FdEngine)) {
     assert_eq!((waited, status), (child, 0), "the child failed");
 }
 
-/// A lock whose deadline is three seconds away: the timer is set to it, and nothing else comes.
+/// A lock whose deadline is three seconds away. The timer is set to this deadline, and no other
+/// event is near.
 fn short_lock(outer: &mut Outer, locks: &mut FdEngine) -> Lock {
     locks.batch().acquire("short", LockOptions::once(3 * SECOND), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = outer.completion(locks).result else { panic!("no lock") };
@@ -43,15 +45,15 @@ fn short_lock(outer: &mut Outer, locks: &mut FdEngine) -> Lock {
     lock
 }
 
-fn the_parent(config: Config) {
+fn check_the_parent(config: Config) {
     let mut locks = FdEngine::new(config).unwrap();
     let mut outer = Outer::edge(&mut locks);
     outer.wait_ready(&mut locks, 3);
 
-    // A request of the child ends at once, with an error. The child must not set the timer: its
-    // descriptor is for the same timer as the parent's.
+    // A request of the child ends at once, with an error. The child must not set the timer, because
+    // its descriptor and the parent's are for the same timer.
     let lock = short_lock(&mut outer, &mut locks);
-    in_a_child(&mut locks, |locks| {
+    run_in_a_child(&mut locks, |locks| {
         locks.batch().acquire("of the child", LockOptions::once(TTL), 2).unwrap();
         let done = locks.poll_completion().expect("it is over");
         assert_eq!(done.result, Err(Error::Closed(ClosedReason::Forked)));
@@ -68,7 +70,7 @@ fn the_parent(config: Config) {
     // parent.
     let lock = short_lock(&mut outer, &mut locks);
     locks.batch().acquire("asked before", LockOptions::once(TTL), 3).unwrap();
-    in_a_child(&mut locks, |locks| {
+    run_in_a_child(&mut locks, |locks| {
         let start = Instant::now();
         while start.elapsed() < millis(200) {
             locks.tick().unwrap();
@@ -86,7 +88,7 @@ fn the_parent(config: Config) {
 
     // The child drops its copy of the engine; neither the parent nor the nodes notice.
     let lock = short_lock(&mut outer, &mut locks);
-    in_a_child(&mut locks, |locks| {
+    run_in_a_child(&mut locks, |locks| {
         let own =
             std::mem::replace(locks, FdEngine::new(self::config(["redis://[::1]:1"])).unwrap());
         drop(own);

@@ -6,7 +6,7 @@ use redlatch::{Completion, Engine, Lock, LockOptions, Outcome};
 
 const ENGINES: usize = 10;
 
-/// What one engine of several has done so far.
+/// What one of the engines has done so far.
 struct One {
     engine: Engine,
     base: usize,
@@ -36,7 +36,7 @@ impl Crowd {
         Crowd { poll, events: Events::with_capacity(64), all }
     }
 
-    /// One turn of all engines, which ends when something happens.
+    /// One turn of all engines. It ends when an event comes.
     fn turn(&mut self) {
         let sleeps = self.all.iter_mut().filter_map(|one| one.engine.prepare());
         let timeout = sleeps.min().map_or(LOST, |sleep| sleep.min(LOST));
@@ -189,7 +189,7 @@ fn an_engine_outlives_the_poll_it_was_made_on() {
 }
 
 #[test]
-fn a_base_that_leaves_too_few_tokens_is_refused() {
+fn engine_refuses_a_base_token_that_leaves_too_few_tokens() {
     let poll = Poll::new().unwrap();
     let config = config(["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3"]);
     let base = |below: usize| Token(usize::MAX - below);

@@ -1,5 +1,6 @@
-//! The doors: the engine on a caller's own poller, behind one descriptor, and inside a blocking
-//! call. Each door is woken when it has to be, is left alone otherwise, and ends in order.
+//! The doors: the ways in which a caller drives the engine, which are its own poller, one
+//! descriptor, and blocking calls. Each door is woken when it has work, sleeps otherwise, and ends
+//! in order.
 //!
 //! A caller that would hang if a wake-up were lost has no other timer that would help: see
 //! [`config`].
@@ -33,7 +34,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// A wake-up that does not come within this time is lost.
 const LOST: Duration = Duration::from_secs(10);
 
-/// A configuration that sets no timer in the time of a test: only the awaited event wakes the loop.
+/// A configuration without timers that fire during a test: only the expected event wakes the loop.
 fn config(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Config {
     let config = Config::new(urls).expect("good addresses");
     // These servers are seconds old, and no lock was ever granted there.
@@ -47,8 +48,8 @@ fn client(config: Config) -> Client {
     ready::client(config)
 }
 
-/// Ends connections of others to this node, each with this chance in percent: as a restart of a
-/// proxy does, or a firewall that forgets.
+/// Ends connections of other clients to this node, each with this probability in percent, as a
+/// restart of a proxy or a firewall that drops idle connections does.
 fn kill_some(node: &Node, percent: u32, dice: &mut Dice) {
     for line in node.client_list() {
         let id = line.split(' ').find_map(|word| word.strip_prefix("id=")).expect("it has an id");

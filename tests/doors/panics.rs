@@ -1,5 +1,5 @@
-//! A panic in the caller's own code: in a function that the configuration carries, or around a
-//! client that is dropped by it.
+//! Panics in code of the caller: in a function that the configuration carries, and in a thread
+//! whose unwinding drops a client.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use event_loops::LOOPS;
 use redlatch::{FdEngine, LockOptions};
 
 #[test]
-fn a_panic_of_the_credentials_function_costs_that_connection_and_nothing_else() {
+fn panic_of_the_credentials_function_ends_that_connection_only() {
     let fleet = Fleet::start(3);
     for make in LOOPS {
         let unlucky = fleet[1].address().to_string();
@@ -25,7 +25,7 @@ fn a_panic_of_the_credentials_function_costs_that_connection_and_nothing_else() 
         });
         let mut locks = FdEngine::new(config).unwrap();
         let mut outer = make(&mut locks);
-        // The turns in which the function panics end like any others.
+        // The turns in which the function panics end as all others do.
         outer.wait_ready(&mut locks, 3);
         assert_eq!(asked.load(Ordering::SeqCst), 3);
         locks.batch().acquire("a", LockOptions::once(TTL), 1).unwrap();
@@ -36,7 +36,7 @@ fn a_panic_of_the_credentials_function_costs_that_connection_and_nothing_else() 
 }
 
 #[test]
-fn a_panic_of_the_resolver_is_a_name_that_was_not_found_this_time() {
+fn panic_of_the_resolver_counts_as_a_name_that_was_not_found() {
     let fleet = Fleet::start(3);
     let (port, nobody) = (fleet[2].port(), free_port());
     let urls = [fleet[0].url(), fleet[1].url(), format!("redis://node.example:{port}")];
@@ -57,7 +57,7 @@ fn a_panic_of_the_resolver_is_a_name_that_was_not_found_this_time() {
 }
 
 #[test]
-fn a_panic_that_drops_everything_gives_everything_back() {
+fn panic_that_drops_a_client_releases_its_locks() {
     let fleet = Fleet::start(3);
     let client = client(config(fleet.urls()));
     let panicked = catch_unwind(AssertUnwindSafe(move || {

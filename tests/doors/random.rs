@@ -1,8 +1,8 @@
-//! The engine behind a descriptor, used by a caller that does anything in any order, with nodes
-//! that freeze, die and come back. Whenever there is something to take or to do, the descriptor is
+//! The engine behind a descriptor, used by a caller that makes random calls, with nodes that
+//! freeze, die and come back. Whenever the engine has a completion or work, the descriptor is
 //! readable, or becomes readable without another call.
 //!
-//! `REDLATCH_TEST_DICE=7` throws the dice of one run again, as far as time does.
+//! `REDLATCH_TEST_DICE=7` repeats the random choices of one run, but not its timing.
 
 use super::*;
 use event_loops::LOOPS;
@@ -12,7 +12,7 @@ use redlatch::{AutoExtend, FdEngine, Lock, LockOptions, Op, Outcome, clock};
 
 const STEPS: u32 = 1500;
 
-/// A caller with a descriptor.
+/// A caller that drives an engine by its descriptor.
 struct Anybody {
     locks: FdEngine,
     outer: Outer,
@@ -29,17 +29,17 @@ impl Anybody {
         match self.dice.roll(20) {
             0..=4 => self.acquire(step),
             5 | 6 => {
-                if let Some(lock) = self.one_of_held() {
+                if let Some(lock) = self.take_random_lock() {
                     self.locks.batch().release(lock, u64::from(step));
                 }
             }
             7 => {
-                if let Some(lock) = self.one_of_held() {
+                if let Some(lock) = self.take_random_lock() {
                     self.locks.batch().release_nowait(&lock);
                 }
             }
             8 => {
-                if let Some(lock) = self.one_of_held() {
+                if let Some(lock) = self.take_random_lock() {
                     let _ = self.locks.batch().extend(&lock, millis(400), u64::from(step));
                     self.held.push(lock);
                 }
@@ -52,9 +52,9 @@ impl Anybody {
                 }
             }
             10 | 11 => drop(self.locks.tick().expect("the poller works")),
-            12 | 13 => self.take(1),
-            14 => self.take(1000),
-            15 => self.trouble(),
+            12 | 13 => self.take_completions(1),
+            14 => self.take_completions(1000),
+            15 => self.make_trouble(),
             _ => {
                 let length = millis(u64::from(self.dice.roll(15)));
                 self.sleep(length);
@@ -68,7 +68,7 @@ impl Anybody {
         if self.dice.roll(4) == 0 {
             options = options.auto_extend(AutoExtend::at_most(millis(900)));
         }
-        // Now and then several requests in one turn.
+        // In some steps the caller makes several requests in one turn.
         let mut ask = self.locks.batch();
         for _ in 0..=self.dice.roll(3) {
             let key = format!("key:{}", self.dice.roll(6));
@@ -78,12 +78,12 @@ impl Anybody {
         }
     }
 
-    fn one_of_held(&mut self) -> Option<Lock> {
+    fn take_random_lock(&mut self) -> Option<Lock> {
         let count = self.held.len() as u32;
         (count > 0).then(|| self.held.swap_remove(self.dice.roll(count) as usize))
     }
 
-    fn take(&mut self, most: u32) {
+    fn take_completions(&mut self, most: u32) {
         for _ in 0..most {
             self.locks.poll_lock_update();
             let Some(done) = self.locks.poll_completion() else { return };
@@ -94,21 +94,21 @@ impl Anybody {
         }
     }
 
-    fn trouble(&mut self) {
+    fn make_trouble(&mut self) {
         let master = &self.masters[self.dice.roll(3) as usize];
         match self.dice.roll(6) {
             0 => master.freeze(),
             1 | 2 => master.thaw(),
             3 => master.kill(),
             _ => {
-                // The master may be running, or another process may have its port for a moment:
-                // then it stays as it is.
+                // The master may be running, or another process may have taken its port for a
+                // moment. In both cases the master stays as it is.
                 let _ = master.restart(Restart::Empty);
             }
         }
     }
 
-    /// Waits for the descriptor, and ticks when it wakes.
+    /// Waits for the descriptor, and ticks when that wakes the caller.
     fn sleep(&mut self, length: Duration) {
         let due = self.locks.engine().coordinator().next_timeout();
         let woken = self.outer.wakes(&self.locks, length);
@@ -116,18 +116,18 @@ impl Anybody {
             self.wakes += 1;
             self.locks.tick().expect("the poller works");
         } else if due.is_some_and(|due| due <= clock::now()) {
-            self.must_wake("a timer is due");
+            self.assert_descriptor_wakes("a timer is due");
         }
         if self.locks.engine().coordinator().has_completions() {
-            self.must_wake("completions wait");
+            self.assert_descriptor_wakes("completions wait");
         }
         if self.locks.engine().coordinator().has_lock_updates() {
-            self.must_wake("updates wait");
+            self.assert_descriptor_wakes("updates wait");
         }
     }
 
     #[track_caller]
-    fn must_wake(&mut self, why: &str) {
+    fn assert_descriptor_wakes(&mut self, why: &str) {
         let woken = self.outer.wakes(&self.locks, LOST);
         assert!(woken, "{why}, and the descriptor is silent: {:?}", self.locks);
         self.wakes += 1;
@@ -136,7 +136,7 @@ impl Anybody {
 }
 
 #[test]
-fn descriptor_is_readable_when_it_has_to_be_in_random_runs() {
+fn descriptor_is_readable_whenever_the_engine_has_work_in_random_runs() {
     let given = std::env::var("REDLATCH_TEST_DICE").ok().and_then(|it| it.parse().ok());
     let seed = given.unwrap_or_else(|| u64::from(std::process::id()));
     for (number, make) in LOOPS.into_iter().enumerate() {
@@ -151,7 +151,7 @@ fn descriptor_is_readable_when_it_has_to_be_in_random_runs() {
         for step in 0..STEPS {
             anybody.step(step);
             if anybody.locks.engine().coordinator().has_completions() && step % 7 == 0 {
-                anybody.must_wake("completions wait");
+                anybody.assert_descriptor_wakes("completions wait");
             }
         }
         println!("{} completions, {} wake-ups", anybody.completions, anybody.wakes);

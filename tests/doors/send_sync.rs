@@ -1,9 +1,9 @@
-//! Which types may go to another thread, and which may be looked at from several: the compiler
-//! checks it. This file does not build if one of these changes.
+//! Which types may be sent to another thread (`Send`), and which may be shared by threads (`Sync`).
+//! The compiler checks it: this file does not build if one of them changes.
 
 use redlatch::{Batch, Client, Completion, Config, Engine, Error, FdEngine, Guard, Lock, Op};
 
-/// Builds if the type is one of these.
+/// Builds only if the type has these traits.
 macro_rules! is {
     ($type:ty: $($bound:path),+) => {
         const _: () = {
@@ -13,7 +13,7 @@ macro_rules! is {
     };
 }
 
-/// Builds if the type is not one of these: if it were, two impls would answer to one name.
+/// Builds only if the type lacks these traits: otherwise two impls would match.
 macro_rules! is_not {
     ($type:ty: $bound:path) => {
         const _: fn() = || {
@@ -36,17 +36,17 @@ is_not!(Client: Clone);
 is_not!(Guard<'static>: Send);
 is_not!(Guard<'static>: Sync);
 is_not!(Guard<'static>: Clone);
-// Requests take `&mut`. Looks take `&`, on any thread.
+// Requests take `&mut self`. Methods that only read take `&self`, on any thread.
 is!(Engine: Send, Sync);
 is!(FdEngine: Send, Sync);
 is!(Batch<'static>: Send);
 is_not!(Engine: Clone);
 is_not!(FdEngine: Clone);
-// The values that go between threads.
+// Values that callers pass between threads.
 is!(Config: Send, Sync, Clone);
 is!(Completion: Send, Sync);
 is!(Error: Send, Sync, Clone, std::error::Error);
 is!(Op: Send, Sync, Copy);
 is!(Lock: Send, Sync);
-// A lock has one handle.
+// A lock cannot be cloned, so it has one owner.
 is_not!(Lock: Clone);

@@ -1,8 +1,8 @@
 //! The shared client under stress, as [`Door`]s: polled by hand, waited for by threads, and on
 //! tokio.
 //!
-//! The hazard is a call to the client, which does what a lost wake-up should have done: nothing
-//! here asks it anything while requests are in flight.
+//! The hazard is a call to the client, which would make up for a lost wake-up: so these tests call
+//! no other method of the client while requests are in flight.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -17,24 +17,24 @@ use redlatch::{Error, LockOptions, SharedClient, SharedGuard, Stats};
 use stress::{Door, End, Watch, stress};
 
 #[test]
-fn shared_polled_by_hand() {
+fn shared_client_polled_by_hand_misses_no_wake_up_under_stress() {
     stress::<ByHand>();
 }
 
 #[test]
-fn shared_by_threads() {
+fn shared_client_of_many_threads_misses_no_wake_up_under_stress() {
     stress::<Threads>();
 }
 
 #[cfg(feature = "tokio")]
 #[test]
-fn tokio_on_one_thread() {
+fn tokio_client_on_one_thread_misses_no_wake_up_under_stress() {
     stress::<OnTokio<1>>();
 }
 
 #[cfg(feature = "tokio")]
 #[test]
-fn tokio_on_several_threads() {
+fn tokio_client_on_several_threads_misses_no_wake_up_under_stress() {
     stress::<OnTokio<4>>();
 }
 
@@ -56,19 +56,19 @@ async fn give_back(guard: SharedGuard) -> Ended {
     }
 }
 
-fn end(client: &SharedClient) -> (usize, Stats) {
+fn close_client(client: &SharedClient) -> (usize, Stats) {
     let stats = client.stats();
     (client.close(LOST).wait(), stats)
 }
 
-/// The futures that have to be polled.
+/// The numbers of the futures that have to be polled.
 #[derive(Default)]
 pub struct Line {
     pub woken: Mutex<VecDeque<u64>>,
     pub rung: Condvar,
 }
 
-/// Wakes a future: its number comes in line.
+/// A waker of a future: it puts the future's number into the queue.
 pub struct Ticket {
     pub number: u64,
     pub line: Arc<Line>,
@@ -81,7 +81,7 @@ impl Wake for Ticket {
     }
 }
 
-/// Polled by one thread, and only when it was woken; driven by another.
+/// One thread polls the futures, each only after a wake-up. Another thread drives the client.
 struct ByHand {
     client: SharedClient,
     line: Arc<Line>,
@@ -127,7 +127,7 @@ impl Door for ByHand {
                 woken = self.line.rung.wait(woken).unwrap();
             };
             drop(woken);
-            // The task may be woken for a request that has ended.
+            // A late wake-up may name a request that has ended.
             let Some(task) = &mut self.tasks[number as usize] else { continue };
             let waker = Waker::from(Arc::new(Ticket { number, line: Arc::clone(&self.line) }));
             if let Poll::Ready(end) = task.as_mut().poll(&mut Context::from_waker(&waker)) {
@@ -138,11 +138,11 @@ impl Door for ByHand {
     }
 
     fn close(self) -> (usize, Stats) {
-        end(&self.client)
+        close_client(&self.client)
     }
 }
 
-/// Threads that share one client, and wait for its calls.
+/// Threads that share one client and make blocking calls.
 struct Threads {
     client: SharedClient,
     workers: Vec<(Sender<Order>, JoinHandle<()>)>,
@@ -201,7 +201,7 @@ impl Door for Threads {
     }
 
     fn close(self) -> (usize, Stats) {
-        let over = end(&self.client);
+        let over = close_client(&self.client);
         for (orders, thread) in self.workers {
             drop(orders);
             thread.join().expect("it is well");
@@ -210,7 +210,7 @@ impl Door for Threads {
     }
 }
 
-/// Tasks of a runtime with so many threads, which drives the client, too.
+/// Tasks of a runtime with this many threads, which also drives the client.
 #[cfg(feature = "tokio")]
 struct OnTokio<const THREADS: usize> {
     client: SharedClient,
@@ -268,7 +268,7 @@ impl<const THREADS: usize> Door for OnTokio<THREADS> {
     }
 
     fn close(self) -> (usize, Stats) {
-        let over = end(&self.client);
+        let over = close_client(&self.client);
         self.stop.send(()).expect("it runs");
         self.thread.join().expect("it is well");
         over

@@ -1,9 +1,9 @@
-//! Very many locks with ttls and node timeouts of a few milliseconds, most of which come to
-//! nothing: they expire, are cancelled, dropped or lost in the middle of everything else.
+//! Very many locks with ttls and node timeouts of a few milliseconds, most of which fail: they
+//! expire, are cancelled, dropped or lost while others are in flight.
 //!
-//! Unlike in [`stress`](super::stress), every request here has timers, and most of them fire. A
-//! panic is looked for, a request that ends twice or never, two holders of one key, and a key that
-//! is left.
+//! Unlike in [`stress`](super::stress), every request here has timers, and most of them fire. The
+//! test looks for a panic, a request that ends twice or never, two holders of one key, and a key
+//! that is left.
 //!
 //! `REDLATCH_TEST_STRESS=1000000` sets how many locks are asked for in each part, and adds parts
 //! with up to 4,096 in flight.
@@ -19,34 +19,34 @@ use clients::{ByHand, OnEngine};
 use redlatch::{AutoExtend, LockOptions, clock};
 
 #[test]
-fn short_ttls_on_an_engine() {
+fn engine_with_short_ttls_has_no_two_holders_and_leaves_no_key() {
     short_ttls::<OnEngine>();
 }
 
 #[test]
-fn short_ttls_in_a_shared_client() {
+fn shared_client_with_short_ttls_has_no_two_holders_and_leaves_no_key() {
     short_ttls::<ByHand>();
 }
 
-/// How many are in flight at most: what is asked for, held, extended or given back.
+/// The most slots in use at once: a lock that is requested, held, extended or released takes one.
 const AT_ONCE: [usize; 2] = [512, 4096];
 
-/// How many locks are asked for in an ordinary run.
+/// How many locks are requested in an ordinary run.
 const USUALLY: u64 = 4_000;
 
 /// A run waits for this many grants, however many requests failed.
 const GRANTS: u64 = 20;
 
-/// How long a run may take whose requests all come to nothing.
+/// How long a run may take in which all requests fail.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// The part of what may be in flight that is asked for in one turn at most.
+/// At most this part of the slots gets a request in one turn.
 const ASKED_IN_A_TURN: usize = 16;
 
-/// The ends after which connections are killed.
+/// Connections are killed after this many ended requests.
 const KILLED_EVERY: u64 = 1_000;
 
-/// What is asked for.
+/// The kinds of requests for a lock.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask {
     pub ttl: Duration,
@@ -61,48 +61,48 @@ impl Ask {
     }
 }
 
-/// What happened to a request.
+/// How a request ended.
 #[derive(Debug)]
 pub enum End<H> {
     Granted(H),
-    /// The extend ended, and whether it was won. The lock can be looked at in either case.
+    /// The extend ended; whether it was won. In both cases the lock can still be read.
     Extended(H, bool),
     Released,
-    /// The request failed, or the renewal of the lock that it was granted.
+    /// The request failed, or the renewal of the lock that it was granted failed.
     Failed,
 }
 
-/// A client in whose hands these locks are.
+/// A client that the test drives, and the locks that it holds.
 pub trait Locks: Sized {
-    /// A lock that is held, or was.
+    /// The handle of a lock that is held, or was.
     type Held: Debug;
 
     fn open(config: Config) -> Self;
 
-    /// Asks for a lock. It ends under `number`, as everything that is done to it later.
+    /// Requests a lock. This request, and all later ones about the lock, end under `number`.
     fn acquire(&mut self, key: &str, ask: Ask, number: u64);
 
     fn extend(&mut self, held: Self::Held, ttl: Duration, number: u64);
 
     fn release(&mut self, held: Self::Held, number: u64);
 
-    /// Gives a lock back, and wants no answer.
+    /// Releases a lock without waiting for the result.
     fn give_up(&mut self, held: Self::Held);
 
-    /// The caller of an acquire or of an extend is gone: it does not end any more.
+    /// Drops the caller of an acquire or extend, which then gets no result.
     fn cancel(&mut self, number: u64);
 
-    /// Until when the holder of this lock believes in it.
+    /// The deadline up to which the holder of this lock believes in it.
     fn deadline(&self, held: &Self::Held) -> Option<clock::Instant>;
 
-    /// Sleeps for at most this long, and returns what ended.
+    /// Sleeps for at most this long, and returns the requests that ended.
     fn turn(&mut self, most: Duration) -> Vec<(u64, End<Self::Held>)>;
 
-    /// Gives back what is left, for ten seconds at most, and returns how many keys may remain.
+    /// Releases all locks, in ten seconds at most, and returns how many keys may remain.
     fn close(self) -> usize;
 }
 
-/// A request, until it is over.
+/// What happens with one lock, from its request to its release.
 struct Slot<H> {
     key: String,
     ask: Ask,
@@ -112,7 +112,8 @@ struct Slot<H> {
 enum Stage<H> {
     Acquiring,
     Held(H),
-    /// An extend is in flight; without an answer the holder believes in the lock up to this moment.
+    /// An extend is in flight. Until its answer comes, the holder believes in the lock up to this
+    /// moment.
     Extending(Option<clock::Instant>),
     Releasing,
 }
@@ -120,7 +121,7 @@ enum Stage<H> {
 /// The results of a run.
 #[derive(Debug, Default)]
 struct Tally {
-    /// How many were in flight at once.
+    /// The most slots in use at once.
     most: usize,
     granted: u64,
     refused: u64,
@@ -133,18 +134,18 @@ struct Tally {
     lost: u64,
 }
 
-/// Runs with 512 in flight, and for long also with 4,096.
+/// Runs with 512 slots, and in a long run also with 4,096.
 fn short_ttls<L: Locks>() {
     let wanted = std::env::var("REDLATCH_TEST_STRESS").ok().and_then(|it| it.parse().ok());
     let sizes = if wanted.is_some() { &AT_ONCE[..] } else { &AT_ONCE[..1] };
     for &at_once in sizes {
         for nodes in [3, 5] {
-            on_nodes::<L>(nodes, at_once, wanted.unwrap_or(USUALLY));
+            run_on_nodes::<L>(nodes, at_once, wanted.unwrap_or(USUALLY));
         }
     }
 }
 
-fn on_nodes<L: Locks>(nodes: usize, at_once: usize, wanted: u64) {
+fn run_on_nodes<L: Locks>(nodes: usize, at_once: usize, wanted: u64) {
     let fleet = Fleet::start(nodes);
     let mut dice = Dice::of_this_run();
     let mut timeouts = Vec::new();
@@ -174,17 +175,17 @@ fn on_nodes<L: Locks>(nodes: usize, at_once: usize, wanted: u64) {
 struct Run<L: Locks> {
     clients: Vec<L>,
     slots: HashMap<u64, Slot<L::Held>>,
-    /// The slots that something is done to at a moment, if they are still there.
+    /// By moment: the slots whose next action is due then. A slot may be gone by that time.
     later: BinaryHeap<Reverse<(Instant, u64)>>,
-    /// Who holds a key, or did: the table of belief.
+    /// By key: the client that believes in its lock, or the last one that did.
     holders: HashMap<String, Vec<u64>>,
     dice: Dice,
-    /// In milliseconds; the longer, the more are in flight.
+    /// How long a lock is held, in milliseconds. The longer, the more locks are in flight.
     longest_wait: u64,
     tally: Tally,
     /// The number of the next slot.
     number: u64,
-    /// How many slots are over.
+    /// How many slots have ended.
     ends: u64,
 }
 
@@ -206,7 +207,7 @@ impl<L: Locks> Run<L> {
                     self.ended(number, end);
                 }
             }
-            self.do_what_is_due();
+            self.act_on_due_slots();
             if self.ends > last.0 {
                 last = (self.ends, Instant::now());
             }
@@ -280,13 +281,13 @@ impl<L: Locks> Run<L> {
                 self.tally.not_released += 1;
                 self.over(number);
             }
-            // The renewals of the lock have ended; its holder gives the lock back later.
+            // The renewals of the lock have ended. Its holder releases it later.
             (Stage::Held(_), End::Failed) if slot.ask.kept => self.tally.lost += 1,
             (_, end) => panic!("{number} for {} ends as {end:?}", slot.key),
         }
     }
 
-    /// The lock is held, or an extend of it failed: its holder goes on with it later.
+    /// The lock is held, or an extend of it failed. In both cases its holder uses it again later.
     fn on_held(&mut self, number: u64, held: L::Held) {
         let slot = self.slots.get_mut(&number).expect("it was there");
         slot.stage = Stage::Held(held);
@@ -313,7 +314,7 @@ impl<L: Locks> Run<L> {
         until.is_some_and(|until| until > now)
     }
 
-    fn do_what_is_due(&mut self) {
+    fn act_on_due_slots(&mut self) {
         while let Some(&Reverse((at, number))) = self.later.peek() {
             if at > Instant::now() {
                 return;
@@ -321,21 +322,21 @@ impl<L: Locks> Run<L> {
             self.later.pop();
             if let Some(slot) = self.slots.get_mut(&number) {
                 match std::mem::replace(&mut slot.stage, Stage::Releasing) {
-                    Stage::Acquiring | Stage::Extending(_) => self.caller_goes(number),
-                    Stage::Held(held) => self.holder_goes_on(number, held),
+                    Stage::Acquiring | Stage::Extending(_) => self.drop_caller(number),
+                    Stage::Held(held) => self.act_as_holder(number, held),
                     Stage::Releasing => {}
                 }
             }
         }
     }
 
-    fn caller_goes(&mut self, number: u64) {
+    fn drop_caller(&mut self, number: u64) {
         self.client(number).cancel(number);
         self.tally.cancelled += 1;
         self.over(number);
     }
 
-    fn holder_goes_on(&mut self, number: u64, held: L::Held) {
+    fn act_as_holder(&mut self, number: u64, held: L::Held) {
         let now = clock::now();
         let until = self.client(number).deadline(&held);
         let kept = self.slots[&number].ask.kept;
@@ -354,8 +355,8 @@ impl<L: Locks> Run<L> {
                 self.set_stage(number, Stage::Extending(until));
                 self.client(number).extend(held, ttl, number);
             }
-            // The renewal goes on up to the lock's deadline; after it the holder still has to end
-            // its work.
+            // The renewal goes on up to the deadline of the lock, after which the holder has to
+            // stop.
             4 | 5 if until.is_some_and(|until| until > now) => {
                 let left = until.map_or(Duration::ZERO, |until| until.saturating_since(now));
                 self.later.push(Reverse((Instant::now() + left, number)));

@@ -1,8 +1,8 @@
-//! Signals that interrupt every wait: no call ends because of one, and no call waits longer.
+//! Signals that interrupt waits in calls of the library: no call ends because of a signal, and none
+//! waits longer.
 //!
-//! The handler does nothing and does not restart what it interrupts, so every system call of the
-//! thread that gets the signal may come back early. Only that thread gets it: the servers are
-//! processes of their own, and the checks on them run before.
+//! The handler is installed without SA_RESTART, so every system call of the thread that gets the
+//! signal may come back early. Only that thread gets signals, and the servers are other processes.
 #![expect(unsafe_code, reason = "signals go to a thread of the test")]
 
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use redlatch::{FdEngine, LockOptions, Outcome};
 
 static HEARD: AtomicU64 = AtomicU64::new(0);
 
-extern "C" fn hear(_: libc::c_int) {
+extern "C" fn count_signal(_: libc::c_int) {
     HEARD.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Runs `what` on a thread that is interrupted all the time, and returns how often it was.
-fn interrupted(what: impl FnOnce() + Send) -> u64 {
+/// Runs `what` on a thread that gets signals all the time. Returns how many the thread got.
+fn run_interrupted(what: impl FnOnce() + Send) -> u64 {
     // SAFETY: the handler only adds to an atomic number, and nothing else here uses the signal.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
-        let handler: extern "C" fn(libc::c_int) = hear;
+        let handler: extern "C" fn(libc::c_int) = count_signal;
         action.sa_sigaction = handler as libc::sighandler_t;
         assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
     }
@@ -59,7 +59,7 @@ fn signals_end_no_call_of_a_blocking_client() {
     let fleet = Fleet::start(3);
     let urls = fleet.urls();
     let holder = client(config(&urls));
-    let heard = interrupted(|| {
+    let heard = run_interrupted(|| {
         // The client's nodes are ready even if signals interrupted its connect.
         let client = client(config(&urls));
         for round in 0..300 {
@@ -89,7 +89,7 @@ fn signals_cost_an_engine_behind_a_descriptor_nothing() {
     let fleet = Fleet::start(3);
     let urls = Arc::new(fleet.urls());
     for make in LOOPS {
-        let heard = interrupted(|| {
+        let heard = run_interrupted(|| {
             let mut locks = FdEngine::new(config(urls.iter())).unwrap();
             let mut outer = make(&mut locks);
             outer.wait_ready(&mut locks, 3);

@@ -1,9 +1,8 @@
-//! A stress run of a door: very many requests, connections that are killed at random, and a
-//! watchdog. The watchdog finds a stall and prints the state of the door at its last sleep.
+//! A stress run of a door (see `doors`): very many requests, connections that are killed at random,
+//! and a watchdog. The watchdog finds a stall and prints the state of the door at its last sleep.
 //!
-//! `REDLATCH_TEST_STRESS=1000000` sets how many ends there are. A further door is an implementation
-//! of [`Door`]. The hazard is a timer that makes up for a lost wake-up: no request here has one
-//! that ends before the watchdog does.
+//! `REDLATCH_TEST_STRESS=1000000` sets how many requests end. The hazard is a timer that makes up
+//! for a lost wake-up: no request here has a timer that fires before the watchdog does.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt::Debug;
@@ -14,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::*;
 use redlatch::{LockOptions, Stats};
 
-/// A door that requests go into, and ends come out of.
+/// A way to drive the library: the test makes requests, and the door returns how they end.
 pub trait Door: Sized + 'static {
     /// A lock that is held.
     type Held;
@@ -22,34 +21,34 @@ pub trait Door: Sized + 'static {
     /// How many requests are in flight at once.
     const AT_ONCE: u64;
 
-    /// How many ends there are in an ordinary run.
+    /// How many requests end in an ordinary run.
     const USUALLY: u64;
 
     fn open(config: &Config) -> Self;
 
-    /// Asks for a lock. It ends under `number`.
+    /// Requests a lock. The request ends under `number`.
     fn acquire(&mut self, key: &str, options: LockOptions, number: u64);
 
-    /// Gives a lock back, which ends under `number`.
+    /// Releases a lock. The release ends under `number`.
     fn release(&mut self, held: Self::Held, number: u64);
 
-    /// The next end. The door sleeps until it comes; before each sleep it reports its state to
-    /// `watch`.
+    /// Returns the next request that ends, and sleeps until one does. Before each sleep the door
+    /// reports its state to `watch`.
     fn next(&mut self, watch: &Watch) -> (u64, End<Self::Held>);
 
-    /// Gives back what is left, for ten seconds at most: how many keys may remain, and what was
-    /// counted.
+    /// Releases all locks, in ten seconds at most. Returns how many keys may remain, and the
+    /// counters.
     fn close(self) -> (usize, Stats);
 }
 
-/// The end of a request.
+/// How a request ended.
 pub enum End<H> {
     Granted(H),
     Released,
     Refused,
 }
 
-/// What the watchdog sees of a door.
+/// The state of a door that the watchdog prints.
 #[derive(Default)]
 pub struct Watch {
     ends: AtomicU64,
@@ -57,7 +56,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The door goes to sleep, and looks like this.
+    /// The door reports this state, and goes to sleep.
     pub fn sleeps(&self, door: &impl Debug) {
         use std::fmt::Write;
         let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,7 +72,7 @@ struct Tally {
     released: u64,
     refused: u64,
     longest: Duration,
-    /// The longest time from one end to the next.
+    /// The longest time between two ended requests.
     gap: Duration,
     took: Duration,
     left: usize,
@@ -87,20 +86,20 @@ struct Asked {
     shared: bool,
 }
 
-/// A few keys for which the requests contend, in addition to the key that each has for itself.
+/// The requests contend for these few keys. In addition each request number has a key of its own.
 const SHARED_KEYS: u32 = 3;
 
-/// Runs a door, kills connections to its nodes at random, and watches.
+/// Runs a door under a watchdog, and kills connections to its nodes at random.
 pub fn stress<D: Door>() {
     let wanted = std::env::var("REDLATCH_TEST_STRESS").ok().and_then(|it| it.parse().ok());
     let wanted: u64 = wanted.unwrap_or(D::USUALLY);
-    // With three nodes two are enough, which can hide what one of them lost. So one node runs
-    // alone, too.
-    on_nodes::<D>(3, wanted - wanted / 4);
-    on_nodes::<D>(1, wanted / 4);
+    // Of three nodes two decide, which can hide a lost wake-up of the third. So the test also runs
+    // with one node.
+    run_on_nodes::<D>(3, wanted - wanted / 4);
+    run_on_nodes::<D>(1, wanted / 4);
 }
 
-fn on_nodes<D: Door>(nodes: usize, wanted: u64) {
+fn run_on_nodes<D: Door>(nodes: usize, wanted: u64) {
     let fleet = Fleet::start(nodes);
     let mut dice = Dice::of_this_run();
     let watch = Arc::new(Watch::default());
@@ -151,16 +150,16 @@ fn report(wanted: u64, tally: &Tally) {
     assert!(wanted < 10_000 || killed, "no connection was killed");
 }
 
-/// One run, on a thread of its own.
+/// One run, which has a thread of its own.
 struct Run<D: Door> {
     door: D,
     dice: Dice,
     tally: Tally,
-    /// The last request of each number.
+    /// By request number: the last request.
     asked: Vec<Asked>,
     /// Which keys are held.
     held: HashSet<String>,
-    /// Locks that are given back later, oldest first.
+    /// Locks that are released later, oldest first.
     kept: VecDeque<(u64, D::Held)>,
     /// The numbers that have no request at the moment.
     idle: Vec<u64>,
@@ -170,7 +169,7 @@ fn run<D: Door>(config: &Config, wanted: u64, seed: u64, watch: &Watch, sender: 
     let mut door = D::open(config);
     let mut dice = Dice::printed(seed);
     let start = Instant::now();
-    let asked = (0..D::AT_ONCE).map(|number| ask(&mut door, number, &mut dice)).collect();
+    let asked = (0..D::AT_ONCE).map(|number| request_lock(&mut door, number, &mut dice)).collect();
     let (tally, held, kept) = (Tally::default(), HashSet::new(), VecDeque::new());
     let mut run = Run { door, dice, tally, asked, held, kept, idle: Vec::new() };
     let (mut ends, mut last) = (0, start);
@@ -179,7 +178,7 @@ fn run<D: Door>(config: &Config, wanted: u64, seed: u64, watch: &Watch, sender: 
         ends = watch.ends.fetch_add(1, Ordering::Relaxed) + 1;
         run.tally.gap = run.tally.gap.max(last.elapsed());
         last = Instant::now();
-        // Now and then only one request is open: then no other request can make up for a lost
+        // Sometimes only one request is open, so that no other request can make up for a lost
         // wake-up.
         let at_once = match ends {
             ends if ends >= wanted => 0,
@@ -203,7 +202,7 @@ impl<D: Door> Run<D> {
             End::Granted(lock) => {
                 self.tally.granted += 1;
                 assert!(self.held.insert(request.key.clone()), "two hold {}", request.key);
-                // A lock that other requests wait for is given back at once.
+                // A lock that other requests wait for is released at once.
                 if request.shared {
                     self.release(number, lock);
                 } else {
@@ -219,7 +218,7 @@ impl<D: Door> Run<D> {
         }
         while D::AT_ONCE - (self.idle.len() as u64) < at_once {
             let number = self.idle.pop().expect("fewer are under way than there are");
-            self.asked[number as usize] = ask(&mut self.door, number, &mut self.dice);
+            self.asked[number as usize] = request_lock(&mut self.door, number, &mut self.dice);
         }
         let most = if at_once == D::AT_ONCE { at_once as usize / 4 } else { 0 };
         while self.kept.len() > most {
@@ -236,8 +235,8 @@ impl<D: Door> Run<D> {
     }
 }
 
-fn ask<D: Door>(door: &mut D, number: u64, dice: &mut Dice) -> Asked {
-    // Only some of the requests ever wait for others: the rest goes on, however long that takes.
+fn request_lock<D: Door>(door: &mut D, number: u64, dice: &mut Dice) -> Asked {
+    // Only some of the requests ever wait for others. The others go on, however long that takes.
     let shared = number % 4 == 0 && dice.roll(2) == 0;
     let (key, wait) = if shared {
         (format!("shared:{}", dice.roll(SHARED_KEYS)), HOUR)

@@ -15,21 +15,21 @@ fn blocking() {
 }
 
 #[test]
-fn on_a_mio_poll() {
+fn engine_on_a_mio_poll_misses_no_wake_up_under_stress() {
     stress::<OnPoll>();
 }
 
 #[test]
-fn behind_a_descriptor_in_poll() {
+fn engine_behind_a_descriptor_in_poll_misses_no_wake_up_under_stress() {
     stress::<Level>();
 }
 
 #[test]
-fn behind_a_descriptor_in_an_edge_triggered_epoll() {
+fn engine_behind_a_descriptor_in_epoll_misses_no_wake_up_under_stress() {
     stress::<Edge>();
 }
 
-fn end_of(done: Completion) -> (u64, End<Lock>) {
+fn ended_request(done: Completion) -> (u64, End<Lock>) {
     let end = match done.result {
         Ok(Outcome::Acquired(lock)) => End::Granted(lock),
         Ok(Outcome::Released(_)) => End::Released,
@@ -39,7 +39,7 @@ fn end_of(done: Completion) -> (u64, End<Lock>) {
     (done.data, end)
 }
 
-/// The engine on a poller.
+/// The engine on a caller's mio poller.
 struct OnPoll {
     engine: Engine,
     poll: Poll,
@@ -82,7 +82,7 @@ impl Door for OnPoll {
     fn next(&mut self, watch: &Watch) -> (u64, End<Lock>) {
         loop {
             if let Some(done) = self.engine.poll_completion() {
-                return end_of(done);
+                return ended_request(done);
             }
             self.turn(None, Some(watch));
         }
@@ -98,7 +98,7 @@ impl Door for OnPoll {
     }
 }
 
-/// The engine behind a descriptor, in a loop that has nothing else to wake it.
+/// The engine behind a descriptor, in a loop that nothing else wakes.
 struct FdLoop {
     locks: FdEngine,
     outer: Outer,
@@ -114,7 +114,7 @@ impl FdLoop {
     fn next(&mut self, watch: &Watch) -> (u64, End<Lock>) {
         loop {
             if let Some(done) = self.locks.poll_completion() {
-                return end_of(done);
+                return ended_request(done);
             }
             watch.sleeps(&self.locks);
             // The watchdog ends the test before this hour is over.
@@ -174,7 +174,8 @@ macro_rules! behind_a_descriptor {
 behind_a_descriptor!(Level, |_| Outer::Level);
 behind_a_descriptor!(Edge, Outer::edge);
 
-/// Blocking clients: what they do ends in the call that does it, so each has a thread of its own.
+/// Blocking clients. A request ends in the call that makes it, so each client has a thread of its
+/// own.
 struct Blocking {
     workers: Vec<Worker>,
     ends: Receiver<(u64, End<()>)>,
@@ -186,7 +187,7 @@ struct Worker {
     thread: JoinHandle<(usize, Stats)>,
 }
 
-/// A key to lock, or nothing: what is held is to be given back.
+/// A key to lock; `None`: the thread has to release its lock.
 type Order = Option<(String, LockOptions)>;
 
 fn work(

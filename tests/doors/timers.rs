@@ -1,5 +1,5 @@
-//! Each timer that is due makes the descriptor readable, with no other event to help; and an idle
-//! client leaves its loop alone.
+//! Each timer that is due makes the descriptor readable without any other event, and an idle client
+//! does not wake its loop.
 
 use super::*;
 use event_loops::ready_loops;
@@ -24,8 +24,8 @@ fn an_idle_client_leaves_its_loop_alone() {
                 locks.tick().unwrap();
             }
         }
-        // One wake-up is the node timeout of the acquire. Its timer is not disarmed when the
-        // answers come: that would cost every request a system call.
+        // The node timeout of the acquire wakes the loop once. The client does not disarm that
+        // timer when the answers come, because this would cost a system call for each request.
         assert!(woken <= 1, "woken {woken} times for nothing");
         assert!(!locks.engine().remaining(&lock).is_zero());
         locks.batch().release(lock, 2);
@@ -102,7 +102,7 @@ fn a_node_that_comes_back_is_connected_to_by_timers_alone() {
 }
 
 #[test]
-fn a_waiter_is_served_when_the_holder_lets_go() {
+fn waiter_has_the_lock_when_the_holder_releases_it() {
     let fleet = Fleet::start(3);
     let holder = client(config(fleet.urls()));
     for (mut locks, mut outer) in ready_loops(config(fleet.urls())) {

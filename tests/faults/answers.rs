@@ -31,16 +31,16 @@ impl Trouble {
         drive_until(&between, 30 * SECOND, "the healthy nodes are ready", || {
             between.nodes()[1..].iter().all(|&state| state == NodeState::Ready)
         });
-        self.costs_nothing(&before, "connected before");
-        self.costs_nothing(&between, "connected to two");
+        self.assert_calls_succeed(&before, "connected before");
+        self.assert_calls_succeed(&between, "connected to two");
         (self.provoke)(&fleet[1]);
         let after = Client::connect(config(urls)).unwrap();
         if self.meets_the_connected {
-            self.is_named(&before, fleet);
+            self.assert_is_named(&before, fleet);
         } else {
-            self.costs_nothing(&before, "connected before, and it does not matter");
+            self.assert_calls_succeed(&before, "connected before, and it does not matter");
         }
-        self.is_named(&after, fleet);
+        self.assert_is_named(&after, fleet);
         (self.heal)(&fleet[0]);
         (self.heal)(&fleet[1]);
         for client in [&before, &between, &after] {
@@ -49,10 +49,10 @@ impl Trouble {
             assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
             println!("{}: healed, all ready after {took:?}", self.cause);
         }
-        nothing_is_left(&[&before, &between, &after], fleet);
+        wait_until_nothing_is_left(&[&before, &between, &after], fleet);
     }
 
-    pub fn costs_nothing(&self, client: &Client, who: &str) {
+    pub fn assert_calls_succeed(&self, client: &Client, who: &str) {
         let start = Instant::now();
         let mut guard = client.try_lock("a", TTL).unwrap_or_else(|e| panic!("{who}: {e}"));
         let acquired = start.elapsed();
@@ -65,7 +65,7 @@ impl Trouble {
 
     /// Two of three nodes are in the state: the error names both with the cause, at once or when
     /// the wait is over.
-    pub fn is_named(&self, client: &Client, fleet: &Fleet) {
+    pub fn assert_is_named(&self, client: &Client, fleet: &Fleet) {
         // A lasting cause ends the request at once, so the test may allow a long wait.
         let wait = if self.cause.is_permanent() { 30 * SECOND } else { millis(300) };
         let start = Instant::now();
@@ -87,7 +87,7 @@ impl Trouble {
     }
 }
 
-pub(super) fn nothing_is_left(clients: &[&Client], fleet: &Fleet) {
+pub(super) fn wait_until_nothing_is_left(clients: &[&Client], fleet: &Fleet) {
     for key in ["a", "healed"] {
         eventually(2 * NODE_TIMEOUT, "no key is left", || {
             clients.iter().for_each(|client| client.drive(millis(1)).expect("the poller works"));
@@ -323,7 +323,7 @@ fn lock_waits_for_two_that_load() {
         (0..2).all(|node| fleet[node].info("loading") == "0")
     });
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-    nothing_is_left(&[&before, &after], &fleet);
+    wait_until_nothing_is_left(&[&before, &after], &fleet);
 }
 
 /// Restarts the node with a large file to load, and so slowly that loading takes `time`.
@@ -370,11 +370,11 @@ fn paused_writes_make_a_node_silent_until_they_go_on() {
     let token = guard.token().to_string().into_bytes();
     assert!(tokens(&fleet, "a").iter().all(|held| *held == token), "an attempt outlived itself");
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-    nothing_is_left(&[&client], &fleet);
+    wait_until_nothing_is_left(&[&client], &fleet);
 }
 
 #[test]
-fn a_key_that_is_a_list_is_anothers() {
+fn key_that_is_a_list_is_held_by_another_program() {
     let fleet = Fleet::start(3);
     let client = client(config(fleet.urls()));
     for node in [&fleet[0], &fleet[1]] {
@@ -407,7 +407,7 @@ fn a_lock_that_is_held_when_memory_runs_out_is_extended_and_released() {
     guard.extend(2 * TTL).unwrap();
     assert!(guard.remaining() > TTL);
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-    nothing_is_left(&[&client], &fleet);
+    wait_until_nothing_is_left(&[&client], &fleet);
 }
 
 #[test]

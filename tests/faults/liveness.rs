@@ -8,7 +8,7 @@ use redlatch::{LockOptions, ReleaseOutcome};
 
 /// Acquires and releases a lock, and returns how long both took.
 #[track_caller]
-fn pair(client: &Client, key: &str) -> Duration {
+fn lock_and_release(client: &Client, key: &str) -> Duration {
     let start = Instant::now();
     let guard = client.try_lock(key, TTL).unwrap();
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
@@ -34,7 +34,7 @@ fn a_connection_that_is_half_open_is_found_while_idle_and_replaced() {
     let mut most = 0;
     let end = Instant::now() + 2 * SECOND;
     while Instant::now() < end {
-        slowest = slowest.max(pair(&client, "a"));
+        slowest = slowest.max(lock_and_release(&client, "a"));
         client.drive(millis(5)).unwrap();
         most = most.max(nodes.proxies[0].being_opened());
         assert_ne!(client.nodes()[0], NodeState::Ready);
@@ -61,7 +61,7 @@ fn a_connection_that_vanishes_under_load_costs_at_most_a_node_timeout() {
     let mut pairs_until = |is_enough: &dyn Fn() -> bool| {
         let more = pairs + 100;
         while pairs < more || !is_enough() {
-            slowest = slowest.max(pair(&client, "a"));
+            slowest = slowest.max(lock_and_release(&client, "a"));
             client.drive(millis(1)).unwrap();
             pairs += 1;
         }
@@ -95,7 +95,7 @@ fn node_that_answers_slowly_is_suspect_and_no_call_is_busy() {
     };
     while asked(suspect_after) {
         // Each round has a key of its own, so that no acquire waits for the slow node.
-        slowest = slowest.max(pair(&client, &format!("key:{pairs}")));
+        slowest = slowest.max(lock_and_release(&client, &format!("key:{pairs}")));
         pairs += 1;
         if client.nodes()[0] == NodeState::Suspect {
             suspect_after.get_or_insert(start.elapsed());
@@ -155,7 +155,7 @@ fn nodes_that_refuse_or_are_dead_cost_no_processor_time() {
     }
     assert!(shares.iter().all(|&share| share < 0.05), "{shares:?}");
     assert!(nodes.proxies[1].being_opened() <= 1);
-    pair(&client, "a");
+    lock_and_release(&client, "a");
 }
 
 /// A client that waits until this many of its nodes are ready.

@@ -51,14 +51,14 @@ impl Lan {
     }
 
     fn drop_questions(&self, node: &Node) {
-        self.filter(&["-A", "OUTPUT", "-p", "tcp", "--dport", &node.port().to_string()]);
+        self.add_filter_rule(&["-A", "OUTPUT", "-p", "tcp", "--dport", &node.port().to_string()]);
     }
 
     fn drop_answers(&self, node: &Node) {
-        self.filter(&["-A", "INPUT", "-p", "tcp", "--sport", &node.port().to_string()]);
+        self.add_filter_rule(&["-A", "INPUT", "-p", "tcp", "--sport", &node.port().to_string()]);
     }
 
-    fn filter(&self, rule: &[&str]) {
+    fn add_filter_rule(&self, rule: &[&str]) {
         let inside = ["netns", "exec", &self.clients, "iptables"];
         run("ip", &[&inside[..], rule, &["-j", "DROP"]].concat());
     }
@@ -115,7 +115,7 @@ fn settings(urls: Vec<String>) -> Config {
     config(urls).node_timeout(millis(100)).connect_timeout(millis(300))
 }
 
-fn pair(client: &Client) -> Duration {
+fn lock_and_release(client: &Client) -> Duration {
     let start = Instant::now();
     let guard = client.try_lock("a", TTL).unwrap();
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
@@ -128,11 +128,11 @@ fn a_minority_that_is_partitioned_costs_nothing() {
     let lan = Lan::new();
     lan.run_beside_three(|fleet, urls| {
         let client = client(settings(urls));
-        let usual = (0..50).map(|_| pair(&client)).max().expect("fifty pairs");
+        let usual = (0..50).map(|_| lock_and_release(&client)).max().expect("fifty pairs");
         lan.cut_off(&fleet[0]);
         let (start, mut slowest, mut pairs) = (Instant::now(), Duration::ZERO, 0);
         while start.elapsed() < 2 * SECOND {
-            slowest = slowest.max(pair(&client));
+            slowest = slowest.max(lock_and_release(&client));
             pairs += 1;
             client.drive(millis(2)).unwrap();
         }
@@ -142,7 +142,7 @@ fn a_minority_that_is_partitioned_costs_nothing() {
         let back = wait_ready(&client, 3);
         println!("back {back:?} after healing");
         assert!(back < 2 * SECOND);
-        pair(&client);
+        lock_and_release(&client);
         drive_until(&client, SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
     });
 }
@@ -171,7 +171,7 @@ fn a_majority_that_is_partitioned_is_no_quorum_and_nothing_outlives_the_attempt(
             assert_eq!(fleet.keys_everywhere(), [], "a SET outlived its attempt");
             println!("cut off for {length:?}: {:?}", client.nodes());
             wait_ready(&client, 3);
-            pair(&client);
+            lock_and_release(&client);
         });
     }
 }
@@ -194,14 +194,14 @@ fn answers_that_are_lost_leave_nothing() {
         lan.heal();
         let back = wait_ready(&client, 3);
         println!("back {back:?} after healing");
-        pair(&client);
+        lock_and_release(&client);
         drive_until(&client, SOON, "nothing is left", || fleet.keys_everywhere().is_empty());
     });
 }
 
 #[test]
 #[ignore = "needs netns: root and apt-get install iproute2 iptables"]
-fn a_node_in_protected_mode_says_so() {
+fn node_in_protected_mode_is_named_in_the_error() {
     let lan = Lan::new();
     lan.run_beside_three(|fleet, urls| {
         let client = client(settings(urls));
@@ -211,7 +211,7 @@ fn a_node_in_protected_mode_says_so() {
         };
         protect(&fleet[0], "yes");
         client.drive(millis(100)).unwrap();
-        pair(&client);
+        lock_and_release(&client);
         protect(&fleet[1], "yes");
         client.drive(millis(100)).unwrap();
         let start = Instant::now();

@@ -69,15 +69,15 @@ fn user_without_scripting_gets_no_lock() {
     };
     let before = client(config(&urls));
     (trouble.provoke)(&fleet[0]);
-    trouble.costs_nothing(&before, "connected before");
+    trouble.assert_calls_succeed(&before, "connected before");
     let between = Client::connect(config(&urls)).unwrap();
     wait_ready(&between, 2);
-    trouble.costs_nothing(&between, "connected to two");
+    trouble.assert_calls_succeed(&between, "connected to two");
     (trouble.provoke)(&fleet[1]);
     let after = Client::connect(config(&urls)).unwrap();
-    trouble.is_named(&after, &fleet);
+    trouble.assert_is_named(&after, &fleet);
     [&fleet[0], &fleet[1]].into_iter().for_each(trouble.heal);
-    answers::nothing_is_left(&[&before, &between, &after], &fleet);
+    answers::wait_until_nothing_is_left(&[&before, &between, &after], &fleet);
 }
 
 /// A client cannot find this out without writing a key. So only the release reports it, and the
@@ -111,7 +111,7 @@ fn refused_optional_commands_do_no_harm() {
         assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released, "{without}");
         client.drive(millis(20)).unwrap();
         assert_eq!(client.nodes(), [NodeState::Ready; 3], "{without}");
-        answers::nothing_is_left(&[&client], &fleet);
+        answers::wait_until_nothing_is_left(&[&client], &fleet);
     };
     for name in optional {
         fleet.iter().for_each(|node| acl(node, &[&format!("-{name}")]));

@@ -14,7 +14,7 @@ fn held(looks: &mut [RespClient], key: &str) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_thousand_timeouts_between_good_calls_mix_nothing_up() {
+fn thousand_timeouts_between_good_calls_confuse_no_replies() {
     const TIMEOUTS: usize = 1000;
     let nodes = Proxied::start(3);
     let timeout = millis(4);

@@ -32,7 +32,7 @@ fn client(nodes: &[&Canned]) -> Client {
 }
 
 #[test]
-fn replies_that_come_a_byte_at_a_time_are_the_same_replies() {
+fn replies_that_arrive_byte_by_byte_are_read_like_whole_ones() {
     let dripping = || Canned::start(|command| Reply::Dripping(healthy(command)));
     let nodes = [dripping(), dripping(), dripping()];
     let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
@@ -44,7 +44,7 @@ fn replies_that_come_a_byte_at_a_time_are_the_same_replies() {
 }
 
 #[test]
-fn replies_that_come_glued_are_the_same_replies() {
+fn replies_that_arrive_joined_are_read_like_single_ones() {
     // The server answers a SET only when the release has arrived, and then writes both answers at
     // once.
     let gluing = || {
@@ -172,7 +172,7 @@ fn a_node_that_does_not_speak_is_given_up_at_the_connect_timeout_and_tried_again
 }
 
 #[test]
-fn a_server_that_says_it_is_full_is_named_so() {
+fn server_that_has_no_room_for_clients_is_named_in_the_error() {
     let full = Scripted::start(|mut stream, _| {
         use std::io::{Read, Write};
         // If input is unread when a socket is closed, the kernel resets it, which may discard the

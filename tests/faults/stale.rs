@@ -25,7 +25,7 @@ fn monitors(fleet: &Fleet) -> Vec<Monitor> {
 }
 
 /// The commands that the server executed on the key, in its order: SETs, and releases of any form.
-fn done_to_the_key(monitor: &Monitor) -> Vec<&'static str> {
+fn commands_on_the_key(monitor: &Monitor) -> Vec<&'static str> {
     let lines = monitor.lines();
     // MONITOR also lists the commands that a script runs, marked with `lua`.
     let outer = lines.iter().filter(|line| line.contains("\"a\"") && !line.contains(" lua]"));
@@ -39,7 +39,7 @@ fn done_to_the_key(monitor: &Monitor) -> Vec<&'static str> {
 
 /// Drives until no node has the key, and checks for a while that it does not come back.
 #[track_caller]
-fn nothing_outlives_it(client: &Client, fleet: &Fleet) {
+fn wait_until_key_stays_gone(client: &Client, fleet: &Fleet) {
     let took = drive_until(client, SOON, "the key is gone", || fleet.keys_everywhere().is_empty());
     println!("nothing was left {took:?} after healing");
     let end = Instant::now() + millis(600);
@@ -57,11 +57,11 @@ fn a_set_that_arrives_when_the_network_heals_is_followed_by_its_release() {
     nodes.proxies[..2].iter().for_each(Proxy::hold);
     times_out(&client, LONG);
     client.drive(millis(200)).unwrap();
-    assert_eq!(done_to_the_key(&monitors[0]), [""; 0], "nothing came through");
+    assert_eq!(commands_on_the_key(&monitors[0]), [""; 0], "nothing came through");
     nodes.proxies[..2].iter().for_each(Proxy::heal);
-    nothing_outlives_it(&client, &nodes.fleet);
+    wait_until_key_stays_gone(&client, &nodes.fleet);
     for monitor in &monitors {
-        let done = done_to_the_key(monitor);
+        let done = commands_on_the_key(monitor);
         assert_eq!(done[..2], ["SET", "release"], "{done:?}");
     }
 }
@@ -80,11 +80,11 @@ fn a_set_that_is_later_than_the_next_connection_is_followed_by_a_release_too() {
     nodes.proxies[..2].iter().for_each(|proxy| proxy.heal_with_stragglers(millis(400)));
     let took = wait_ready(&client, 3);
     println!("all ready {took:?} after healing");
-    nothing_outlives_it(&client, &nodes.fleet);
+    wait_until_key_stays_gone(&client, &nodes.fleet);
     for monitor in &monitors[..2] {
         // CLIENT KILL ended the old connection before the SET arrived or, on a busy machine, after
         // it.
-        let done = done_to_the_key(monitor);
+        let done = commands_on_the_key(monitor);
         println!("{done:?}");
         assert_eq!(done.last(), Some(&"release"), "{done:?}");
     }
@@ -118,9 +118,9 @@ fn pending_release_is_sent_twice() {
     nodes.proxies[..2].iter().for_each(|proxy| proxy.heal_with_stragglers(millis(50)));
     client.drive(millis(500)).unwrap();
     for monitor in &monitors[..2] {
-        assert_eq!(done_to_the_key(monitor), ["release", "SET", "release"]);
+        assert_eq!(commands_on_the_key(monitor), ["release", "SET", "release"]);
     }
-    nothing_outlives_it(&client, &nodes.fleet);
+    wait_until_key_stays_gone(&client, &nodes.fleet);
 }
 
 /// How many bytes of this connection the server has not read yet, by the kernel's count.
@@ -171,9 +171,9 @@ fn a_stall_leaves_nothing_once(then: &[&str], reset_after: Duration) {
     // The release deletes the key before the key's ttl ends.
     let took = drive_until(&client, SOON, "the key is gone", fleet.emptied());
     println!("after the stall: nothing was left after {took:?}");
-    nothing_outlives_it(&client, &fleet);
+    wait_until_key_stays_gone(&client, &fleet);
     for monitor in &monitors[..2] {
-        let done = done_to_the_key(monitor);
+        let done = commands_on_the_key(monitor);
         println!("{done:?}");
         assert_eq!(done[..2], ["SET", "release"], "{done:?}");
     }

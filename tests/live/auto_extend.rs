@@ -70,7 +70,7 @@ fn ten_thousand_releases_while_renewals_are_under_way_leave_nothing() {
             }
         }
         embedded.turn_until("nothing is open", |engine| engine.coordinator().open_records() == 0);
-        nothing_is_left(&fleet);
+        wait_until_nothing_is_left(&fleet);
         monitors.iter().for_each(check_none_is_prolonged_after_its_release);
     }
     println!(
@@ -82,7 +82,7 @@ fn ten_thousand_releases_while_renewals_are_under_way_leave_nothing() {
     assert!(in_flight > 300, "renewals and releases did not meet: {in_flight}");
     assert!(good > 5_000, "the machine is too slow to show anything");
     assert_eq!(embedded.engine.coordinator().open_ops(), 0);
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn extensions_end(ttl: Duration) {
     let told = client.until_lost(&guard);
     let lasted = start.elapsed();
     let ended = Instant::now();
-    all_is_over(&fleet);
+    wait_until_all_keys_end(&fleet);
     let left = ended.elapsed();
     let renewed = client.stats().renewed;
     println!("30 extensions of a third of {ttl:?}: lost after {lasted:?}, nothing left {left:?}");
@@ -121,7 +121,7 @@ fn check_warned_once(told: &Told) {
 }
 
 #[test]
-fn a_lock_that_is_lost_by_expiry_leaves_nothing_a_node_timeout_behind_its_ttl() {
+fn lock_that_expires_leaves_no_key_a_node_timeout_after_its_ttl() {
     despite_stalls(millis(400), |times| {
         leaves_nothing_behind_its_ttl(times * SECOND, times * millis(100));
     });
@@ -146,7 +146,7 @@ fn leaves_nothing_behind_its_ttl(ttl: Duration, node_timeout: Duration) {
 }
 
 #[test]
-fn max_hold_ends_it_and_no_key_lives_beyond() {
+fn max_hold_ends_auto_extend_and_no_key_outlives_it() {
     despite_stalls(millis(500), |times| {
         max_hold_ends_it(times * 3 * SECOND, times * millis(3100), times * SECOND);
     });
@@ -180,7 +180,7 @@ fn max_hold_ends_it(ttl: Duration, max_hold: Duration, on_its_way: Duration) {
     assert!(matches!(error, Error::Lost { reason: LostReason::MaxHold, .. }), "{error}");
     assert!(Instant::now() + on_its_way + millis(100) > end, "it ended too early");
     assert!(!warnings.is_empty() && warnings.windows(2).all(|two| two[0] < two[1]));
-    all_is_over(&fleet);
+    wait_until_all_keys_end(&fleet);
     client.drive(millis(50)).unwrap();
     assert!(client.poll_lock_update().is_none(), "an update was reported twice");
     drop(guard);
@@ -229,7 +229,7 @@ fn extending_works_where_memory_is_full() {
     println!("ttl {ttl:?}: healed {took:?} after there was memory again");
     assert_eq!(plain.release().unwrap(), ReleaseOutcome::Released);
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::support::{CountingListener, Monitor};
 use redlatch::{Busy, ConfigError, Error, Outcome, ReleaseOutcome};
 
 #[test]
-fn scripts_that_are_flushed_meanwhile_are_not_noticed() {
+fn calls_succeed_although_nodes_forgot_their_scripts() {
     let (fleet, client) = fleet_and_client(5);
     for _ in 0..3 {
         let mut guard = client.try_lock("a", TTL).unwrap();
@@ -14,13 +14,13 @@ fn scripts_that_are_flushed_meanwhile_are_not_noticed() {
         guard.extend(TTL).unwrap();
         fleet.command(&["SCRIPT", "FLUSH"]);
         assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-        nothing_is_left(&fleet);
+        wait_until_nothing_is_left(&fleet);
     }
     // No call reads the answer to this release, so it has to work on a node that lacks its script.
     let guard = client.try_lock("a", TTL).unwrap();
     fleet.command(&["SCRIPT", "FLUSH"]);
     drop(guard);
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn a_release_after_the_expiry_leaves_the_next_holder_alone() {
     }
     let guard = first.lock("a", millis(20)).unwrap();
     eventually(SOON, "it is over", || guard.check().is_err());
-    all_is_over(&fleet);
+    wait_until_all_keys_end(&fleet);
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::AlreadyExpired);
 }
 
@@ -68,7 +68,7 @@ fn attempt_that_a_majority_answers_after_the_ttl_has_expired() {
     assert!(start.elapsed() < timeout / 2, "it waited for the node timeout");
     fleet[0].cont();
     fleet[1].cont();
-    all_is_over(&fleet);
+    wait_until_all_keys_end(&fleet);
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn a_grant_that_is_fetched_after_its_deadline_is_no_lock() {
     let done = embedded.engine.poll_completion().expect("it is decided");
     assert!(matches!(done.result, Err(Error::Expired(_))), "{:?}", done.result);
     embedded.turn();
-    all_is_over(&fleet);
+    wait_until_all_keys_end(&fleet);
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn a_request_that_is_cancelled_has_no_completion_and_leaves_nothing() {
         embedded.turn();
         assert!(embedded.engine.poll_completion().is_none(), "{turns} turns");
         embedded.turn_until("nothing is open", |engine| engine.coordinator().open_records() == 0);
-        nothing_is_left(&fleet);
+        wait_until_nothing_is_left(&fleet);
     }
     assert_eq!(embedded.engine.coordinator().open_ops(), 0);
 }
@@ -38,7 +38,7 @@ fn a_wait_that_is_cancelled_ends_between_two_attempts_too() {
     embedded.turn_until("nothing is open", |engine| engine.coordinator().open_records() == 0);
     assert_eq!(embedded.engine.coordinator().open_ops(), 0);
     drop(guard);
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn an_engine_that_is_dropped_releases_what_it_did_not_hand_out() {
     embedded.engine.acquire("not even written", LockOptions::once(60 * SECOND), 2).unwrap();
     eventually(SOON, "it is granted", || tokens(&fleet, "asked").len() == 3);
     drop(embedded);
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_release_while_an_extend_is_under_way_ends_both() {
     let released = embedded.completion();
     assert_eq!(released.data, 4);
     assert_eq!(released.result, Ok(Outcome::Released(ReleaseOutcome::Released)));
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]

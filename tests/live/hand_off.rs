@@ -46,7 +46,7 @@ fn lock_that_is_given_away_is_adopted_and_belongs_to_the_adopter() {
         check_gone(&giver.adopt("a", given.clone(), TTL).unwrap_err());
         assert_eq!(giver.release_token("a", given.clone()).unwrap(), ReleaseOutcome::TakenByOther);
         assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-        nothing_is_left(&fleet);
+        wait_until_nothing_is_left(&fleet);
         for monitor in &monitors {
             let mut heard = heard(monitor);
             heard.retain(|heard| heard.token == given.to_string() && heard.what == What::Release);
@@ -67,20 +67,20 @@ fn a_lock_is_not_taken_up_with_a_wrong_token_nor_when_it_is_over() {
     assert_eq!(tokens(&fleet, "a"), vec![text(token); 3], "it is untouched");
     guard.check().unwrap();
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 
     // If the machine stalls, so short a lock is over before it is given away; then the test tries
     // again.
     let give = || giver.lock("a", millis(200)).and_then(Guard::into_token).ok();
     let given = std::iter::repeat_with(give).take(20).flatten().next().expect("a moment without");
-    all_is_over(&fleet);
+    wait_until_all_keys_end(&fleet);
     check_gone(&taker.adopt("a", given, TTL).unwrap_err());
     // If the key is absent, `adopt` does not create it.
     taker.drive(millis(50)).unwrap();
     assert_eq!(fleet.keys_everywhere(), []);
     // A caller that gives away a lock that is over gets an error.
     let over = giver.lock("a", millis(200)).unwrap();
-    all_is_over(&fleet);
+    wait_until_all_keys_end(&fleet);
     let error = over.into_token().unwrap_err();
     assert!(matches!(error, Error::Lost { reason: LostReason::Over, .. }), "{error}");
 }
@@ -100,7 +100,7 @@ fn a_giver_that_still_believes_in_an_adopted_lock_notices_the_loss() {
     first.drive(millis(50)).unwrap();
     assert_eq!(tokens(&fleet, "a"), vec![text(adopted.token()); 3]);
     assert_eq!(adopted.release().unwrap(), ReleaseOutcome::Released);
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 
     // The lock is renewed, so its holder notices at once, whether another client adopts it or
     // another call of the same client does.
@@ -120,7 +120,7 @@ fn a_giver_that_still_believes_in_an_adopted_lock_notices_the_loss() {
         assert_eq!(tokens(&fleet, "a"), vec![text(adopted.token()); 3]);
         adopted.check().unwrap();
         assert_eq!(adopted.release().unwrap(), ReleaseOutcome::Released);
-        nothing_is_left(&fleet);
+        wait_until_nothing_is_left(&fleet);
     }
 }
 
@@ -187,7 +187,7 @@ fn of_two_clients_that_adopt_one_token_one_at_most_holds_it() {
     println!("of {ROUNDS}: none {}, one {}, two {}", count[0], count[1], count[2]);
     assert_eq!(count[2], 0, "two hold it at once");
     assert!(count[1] > ROUNDS / 2, "nobody could take it up");
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn keys_that_are_deleted_one_by_one_are_healed_and_the_lock_is_never_lost() {
     assert_eq!(tokens(&fleet, "a"), vec![token; 5]);
     assert_eq!(client.stats().lost, 0);
     drop(guard);
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 
     // The lock is not renewed, so each extend finds the deletion and heals the key.
     let mut guard = client.try_lock("a", TTL).unwrap();
@@ -51,7 +51,7 @@ fn keys_that_are_deleted_one_by_one_are_healed_and_the_lock_is_never_lost() {
     }
     guard.extend(TTL).unwrap();
     assert_eq!(guard.release().unwrap(), redlatch::ReleaseOutcome::Released);
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn held_for_ever(value: &[u8]) -> KeyState {
 }
 
 #[test]
-fn inspect_sees_free_held_split_and_endless_keys_and_changes_nothing() {
+fn inspect_reports_free_held_split_and_endless_keys_and_changes_nothing() {
     let fleet = Fleet::start(3);
     let (client, holder) = (client(&fleet), client(&fleet));
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
@@ -48,7 +48,7 @@ fn inspect_sees_free_held_split_and_endless_keys_and_changes_nothing() {
     assert!(matches!(states(&holder, "a").0, KeySummary::Held { nodes: 3, .. }));
     guard.check().unwrap();
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 
     for (node, value) in [(0, "x"), (1, "y")] {
         assert!(fleet[node].command(&["SET", "a", value]).is_ok());
@@ -147,7 +147,7 @@ fn a_lock_that_is_ended_by_force_is_gone_everywhere_and_its_holder_is_reported_a
         // The other lock of the same holder is not affected.
         plain.check().unwrap();
         assert_eq!(plain.release().unwrap(), ReleaseOutcome::Released);
-        nothing_is_left(&fleet);
+        wait_until_nothing_is_left(&fleet);
     }
     // Keys without a ttl, a list, and no key: force-release deletes whatever is there, on every
     // node.

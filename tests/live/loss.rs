@@ -58,7 +58,7 @@ fn check_reported_in_time(what: &str, mut lose: impl FnMut() -> Told) {
 /// Acquires a lock and waits until it was renewed. If the machine stalls meanwhile and the lock is
 /// over, tries the next one.
 #[track_caller]
-fn renewed(client: &Client) -> Guard<'_> {
+fn acquire_renewed(client: &Client) -> Guard<'_> {
     let mut guard = None;
     eventually(2 * SOON, "a lock is renewed", || {
         let kept = client.lock("a", kept(SECOND)).unwrap();
@@ -75,7 +75,7 @@ fn loss_is_reported_before_the_deadline_when_a_majority_is_stopped() {
     let client = Client::connect(config(&fleet).node_timeout(millis(100))).unwrap();
     check_reported_in_time("two of three stopped", || {
         client.wait_ready(3);
-        let guard = renewed(&client);
+        let guard = acquire_renewed(&client);
         [&fleet[0], &fleet[2]].into_iter().for_each(Node::stop);
         let told = client.until_lost(&guard);
         assert_eq!(guard.check().unwrap_err(), told.error, "every look says the same");
@@ -96,7 +96,7 @@ fn loss_is_reported_before_the_deadline_when_a_majority_is_killed() {
     let client = Client::connect(config(&fleet).node_timeout(millis(100))).unwrap();
     check_reported_in_time("two of three killed", || {
         client.wait_ready(3);
-        let guard = renewed(&client);
+        let guard = acquire_renewed(&client);
         [&fleet[1], &fleet[2]].into_iter().for_each(Node::kill);
         let told = client.until_lost(&guard);
         drop(guard);
@@ -206,7 +206,7 @@ fn loss_is_reported_when_the_third_of_five_keys_is_replaced() {
     let error = guard.extend(LONG).unwrap_err();
     println!("{error}");
     assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
-    check_only_anothers_is_left(&fleet, &client, 3);
+    check_only_other_clients_keys_are_left(&fleet, &client, 3);
     drop(guard);
     let update = client.poll_lock_update().map(|update| update.kind);
     assert_eq!(update, Some(LockUpdateKind::Lost(error)), "kept or not");
@@ -230,12 +230,12 @@ fn loss_is_reported_when_the_third_of_five_keys_is_replaced() {
     // A check may have begun just before, so the next one follows a twentieth of the ttl later.
     assert!(start.elapsed() < LONG / 6, "told by its renewal");
     assert_eq!(told.reason(), LostReason::Gone);
-    check_only_anothers_is_left(&fleet, &client, 3);
+    check_only_other_clients_keys_are_left(&fleet, &client, 3);
 }
 
 /// Checks that the client's keys go, and that the other client's keys stay.
 #[track_caller]
-fn check_only_anothers_is_left(fleet: &Fleet, client: &Client, nodes: usize) {
+fn check_only_other_clients_keys_are_left(fleet: &Fleet, client: &Client, nodes: usize) {
     client.drive_until(SOON, "ours is gone", || fleet.keys_everywhere().len() == nodes);
     assert_eq!(tokens(fleet, "a"), vec![b"another's"; nodes]);
 }
@@ -263,7 +263,7 @@ fn extend_is_answered_late(ttl: Duration) {
     assert!(matches!(error, Error::Lost { reason: LostReason::Expired, .. }), "{error}");
     assert!(guard.check().is_err() && late < SOON);
     // The client has sent the releases; only their answers are late.
-    let left = nothing_is_left(&fleet);
+    let left = wait_until_nothing_is_left(&fleet);
     println!("what was prolonged is gone {left:?} after that");
     for monitor in &monitors {
         let whats: Vec<What> = heard(monitor).iter().map(|heard| heard.what).collect();
@@ -297,7 +297,7 @@ fn extend_is_executed_late(ttl: Duration) {
     };
     embedded.turn();
     [&fleet[0], &fleet[1]].into_iter().for_each(Node::cont);
-    let left = nothing_is_left(&fleet);
+    let left = wait_until_nothing_is_left(&fleet);
     println!("nothing is left {left:?} after they went on");
     for monitor in &monitors {
         let whats: Vec<What> = heard(monitor).iter().map(|heard| heard.what).collect();
@@ -329,7 +329,7 @@ fn answers_are_read_late(ttl: Duration) {
     };
     assert!(embedded.engine.remaining(&lock).is_zero());
     embedded.turn();
-    let left = nothing_is_left(&fleet);
+    let left = wait_until_nothing_is_left(&fleet);
     println!("what was prolonged in vain is gone after {left:?}");
 }
 
@@ -340,7 +340,7 @@ fn loss_that_another_call_found_is_reported_by_the_next_check() {
         let guard = client.lock("a", kept(millis(500))).unwrap();
         let mut other = client.lock("b", millis(500)).unwrap();
         // The test drives no client until both locks are over.
-        all_is_over(&fleet);
+        wait_until_all_keys_end(&fleet);
         assert!(matches!(other.extend(TTL), Err(Error::Lost { .. })));
         let lost = |error| matches!(error, Error::Lost { reason: LostReason::Expired, .. });
         if look_first {
@@ -435,7 +435,7 @@ fn loss_of_a_lock_without_auto_extend_is_an_event_too() {
     drop(late);
     client.drive((start + ttl).saturating_duration_since(Instant::now())).unwrap();
     assert_eq!(client.poll_lock_update(), None);
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]

@@ -163,7 +163,7 @@ fn tokens(fleet: &Fleet, key: &str) -> Vec<Vec<u8>> {
 /// Waits until every node holds this token at the key, because a call already returns when a
 /// majority does.
 #[track_caller]
-fn all_hold(fleet: &Fleet, key: &str, token: &LockToken) {
+fn wait_until_all_hold(fleet: &Fleet, key: &str, token: &LockToken) {
     let token = token.to_string().into_bytes();
     eventually(SOON, "all nodes hold it", || {
         tokens(fleet, key) == vec![token.clone(); fleet.len()]
@@ -172,7 +172,7 @@ fn all_hold(fleet: &Fleet, key: &str, token: &LockToken) {
 
 /// Waits until every key is released, and returns how long that took.
 #[track_caller]
-fn nothing_is_left(fleet: &Fleet) -> Duration {
+fn wait_until_nothing_is_left(fleet: &Fleet) -> Duration {
     let start = Instant::now();
     fleet.wait_empty();
     start.elapsed()
@@ -180,7 +180,7 @@ fn nothing_is_left(fleet: &Fleet) -> Duration {
 
 /// Waits until every key is gone, by its release or by its ttl.
 #[track_caller]
-fn all_is_over(fleet: &Fleet) {
+fn wait_until_all_keys_end(fleet: &Fleet) {
     eventually(SOON, "no key is left", || fleet.keys_everywhere().is_empty());
 }
 

@@ -79,7 +79,7 @@ fn is_hand_over(script: &str) -> bool {
 }
 
 #[test]
-fn lines_of_monitor_are_read() {
+fn monitor_lines_are_parsed() {
     let (fleet, client) = fleet_and_client(1);
     let monitor = fleet[0].monitor();
     let mut guard = client.try_lock("a", TTL).unwrap();

@@ -62,7 +62,7 @@ fn token_of_another_process_works_as_text_and_only_with_its_owner() {
     let whole = adopted.into_token().unwrap().to_string();
     let released = giver.release_token("a", whole.parse().unwrap()).unwrap();
     assert_eq!(released, ReleaseOutcome::Released);
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]

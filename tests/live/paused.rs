@@ -101,7 +101,7 @@ fn the_holder(urls: Vec<String>) {
     loop {
         let now = clock::now();
         if now.saturating_since(before) >= SHORT {
-            return it_was_stopped(&client, &renewed, &extended);
+            return was_stopped(&client, &renewed, &extended);
         }
         before = now;
         renewed.check().expect("it runs, and keeps it");
@@ -115,7 +115,7 @@ fn the_holder(urls: Vec<String>) {
     }
 }
 
-fn it_was_stopped(client: &Client, renewed: &Guard<'_>, extended: &Guard<'_>) {
+fn was_stopped(client: &Client, renewed: &Guard<'_>, extended: &Guard<'_>) {
     // The check of the lock that is not renewed is local; the other check also reads the sockets.
     let (plain, kept) = (extended.check(), renewed.check());
     println!("{kept:?}\n{plain:?}");

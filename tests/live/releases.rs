@@ -38,7 +38,7 @@ enum Way {
     InLine,
 }
 
-fn put(node: &Node, key: &str, holds: Holds) {
+fn set_state(node: &Node, key: &str, holds: Holds) {
     match holds {
         Ours => {}
         Others => assert!(node.command(&["SET", key, "another's", "PX", "60000"]).is_ok()),
@@ -47,7 +47,7 @@ fn put(node: &Node, key: &str, holds: Holds) {
 }
 
 /// Plays every case in every order of the nodes. The test changes the last key.
-fn play(client: &Client, fleet: &Fleet, keys: &[&str], way: Way) {
+fn play_all_cases(client: &Client, fleet: &Fleet, keys: &[&str], way: Way) {
     let options = LockOptions::new(TTL).wait(10 * SECOND);
     // In line a lock takes up to a tenth of a second, because another program's keys have to
     // expire.
@@ -75,7 +75,7 @@ fn play(client: &Client, fleet: &Fleet, keys: &[&str], way: Way) {
                 let all = || keys.iter().all(|key| tokens(fleet, key).len() == 3);
                 client.drive_until(10 * SECOND, "every node has it", all);
                 for (node, holds) in order.into_iter().zip(holds) {
-                    put(&fleet[node], changed, holds);
+                    set_state(&fleet[node], changed, holds);
                 }
                 let released = if way == Way::Token {
                     let token = guard.into_token().expect("it is held");
@@ -99,14 +99,14 @@ fn is_others(value: Vec<u8>) -> bool {
 #[test]
 fn release_ends_by_what_the_nodes_hold_and_not_by_their_order() {
     let (fleet, client) = fleet_and_client(3);
-    play(&client, &fleet, &["a"], Way::Lock);
-    play(&client, &fleet, &["a"], Way::Token);
+    play_all_cases(&client, &fleet, &["a"], Way::Lock);
+    play_all_cases(&client, &fleet, &["a"], Way::Token);
 }
 
 #[test]
 fn release_of_a_set_or_in_line_ends_by_what_the_nodes_hold_and_not_by_their_order() {
     let (fleet, client) = fleet_and_client(3);
-    play(&client, &fleet, &["a", "b"], Way::Lock);
-    play(&client, &fleet, &["a"], Way::InLine);
+    play_all_cases(&client, &fleet, &["a", "b"], Way::Lock);
+    play_all_cases(&client, &fleet, &["a"], Way::InLine);
     assert!(client.stats().handed_over > 0, "it stood in line");
 }

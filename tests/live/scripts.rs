@@ -52,7 +52,7 @@ fn a_lock_is_prolonged_by_its_token_alone_and_not_by_another() {
     // The holder's own deadline is still the one that it asked for itself.
     assert!(guard.remaining() <= 2 * SECOND);
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]

@@ -150,7 +150,7 @@ impl World {
     pub fn run_until(&mut self, pairs: u64) {
         while self.tally.pairs < pairs {
             if self.dice.chance(FAULTS) {
-                self.go_wrong();
+                self.bring_about_fault();
             }
             for client in 0..CLIENTS {
                 (0..BATCH).for_each(|slot| self.acquire(client, slot));
@@ -335,7 +335,7 @@ impl World {
         }
     }
 
-    fn go_wrong(&mut self) {
+    fn bring_about_fault(&mut self) {
         let node = self.dice.place(NODES);
         match self.dice.below(8) {
             0..=3 => {

@@ -30,7 +30,7 @@ fn info(master: &mut Master, now: Instant, field: &str) -> String {
 }
 
 #[test]
-fn a_key_is_gone_at_its_moment() {
+fn key_is_gone_when_its_ttl_ends() {
     let mut master = Master::new(1, START);
     let connection = master.connect();
     ask(&mut master, START, connection, &["SET", "k", "t", "PX", "10"]);
@@ -233,7 +233,7 @@ fn compare_and_delete_exists_only_in_the_flavors_that_have_it() {
 }
 
 #[test]
-fn troubles_answer_instead_of_commands_until_the_master_serves() {
+fn master_in_trouble_answers_errors_until_it_serves_again() {
     let mut master = Master::new(1, START);
     let connection = master.connect();
     master.suffer(Trouble::Loading);

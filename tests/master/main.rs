@@ -501,7 +501,7 @@ fn rare_sequences_get_the_same_replies() {
 }
 
 #[test]
-fn the_table_of_commands_is_the_servers() {
+fn table_of_commands_agrees_with_the_real_server() {
     let _place = ServerLock::take();
     let mut bench = Bench::new();
     bench.reset();

@@ -122,7 +122,7 @@ fn each_listener_is_a_master_of_its_own() {
 }
 
 #[test]
-fn frozen_master_takes_commands_and_executes_them_when_thawed() {
+fn frozen_master_accepts_commands_and_executes_them_when_it_continues() {
     let masters = one();
     let mut before = Peer::connect(&masters[0]);
     assert_eq!(before.ask("PING"), "+PONG");

@@ -106,7 +106,7 @@ fn is_wanted(name: &str) -> bool {
 }
 
 #[test]
-fn every_order_within_small_bounds() {
+fn every_order_of_events_within_small_bounds_is_safe() {
     run_complete(plans::QUICK);
 }
 
@@ -134,7 +134,7 @@ fn run_complete(plans: &[(&str, Plan)]) -> usize {
 
 /// With `MODEL=gate` or `MODEL=full` only: four minutes in a release build.
 #[test]
-fn every_order_within_the_bounds_of_the_gate() {
+fn every_order_of_events_within_the_bounds_of_the_gate_is_safe() {
     if is_asked_for("gate") || is_asked_for("full") {
         run_complete(plans::GATE);
     }
@@ -142,7 +142,7 @@ fn every_order_within_the_bounds_of_the_gate() {
 
 /// With `MODEL=full` only: minutes in a release build.
 #[test]
-fn every_order_within_the_full_bounds() {
+fn every_order_of_events_within_the_full_bounds_is_safe() {
     if !is_asked_for("full") {
         return;
     }

@@ -109,7 +109,7 @@ fn planted_faults_are_those_of_the_patch() {
 fn planted_faults_are_found() {
     let tree = Tree::of(&faults_patch());
     tree.build();
-    assert_passes(&tree, "model", "every_order_within_small_bounds");
+    assert_passes(&tree, "model", "every_order_of_events_within_small_bounds_is_safe");
     assert_passes(&tree, "sim", "no_even_seed_finds_two_holders_or_anything_left");
     let only = std::env::var("PLANTED_ONLY").unwrap_or_default();
     let mut missed = Vec::new();

@@ -41,7 +41,7 @@ fn extend_by_token_of_a_set_prolongs_every_key_everywhere() {
     script.drive(millis(50)).unwrap();
     assert!((0..3).all(|node| lives(&fleet, node).iter().all(|&left| left > 20)));
     assert_eq!(script.release_token(["a", "b"], token).unwrap(), ReleaseOutcome::Released);
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn extend_by_token_of_a_set_leaves_all_keys_of_a_node_that_lost_one() {
     let released = script.release_token(["a", "b"], token).unwrap();
     assert_eq!(released, ReleaseOutcome::TakenByOther);
     fleet[1].command(&["DEL", "b"]);
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 /// The longest ttl here. A quarantine lasts for this time and the drift.
@@ -118,5 +118,5 @@ fn extend_by_token_of_a_set_is_there_in_every_interface() {
     prolonged(35);
     let released = shared.release_token(["a", "b"], token).wait().unwrap();
     assert_eq!(released, ReleaseOutcome::Released);
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }

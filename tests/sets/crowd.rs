@@ -54,7 +54,7 @@ fn run(nodes: usize, processes: usize, keys: usize, of: usize, troubled: bool) -
     let holds: Vec<Hold> = text.lines().map(read).collect();
     println!("{} holds in {length:?}, with {troubles} troubles", holds.len());
     drop(running);
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
     holds
 }
 
@@ -91,7 +91,7 @@ fn read(line: &str) -> Hold {
 }
 
 /// Checks that no two processes held one key at one time.
-fn no_two_at_one_time(holds: &[Hold]) {
+fn assert_no_two_holders(holds: &[Hold]) {
     let mut by_key: BTreeMap<usize, Vec<&Hold>> = BTreeMap::new();
     for hold in holds.iter().filter(|hold| hold.from > 0) {
         hold.keys.iter().for_each(|&key| by_key.entry(key).or_default().push(hold));
@@ -104,7 +104,7 @@ fn no_two_at_one_time(holds: &[Hold]) {
     }
 }
 
-fn nobody_waited_long(holds: &[Hold], processes: usize) {
+fn assert_no_process_waited_long(holds: &[Hold], processes: usize) {
     let mut turns: BTreeMap<u32, usize> = BTreeMap::new();
     for hold in holds {
         *turns.entry(hold.who).or_default() += usize::from(hold.from > 0);
@@ -121,15 +121,15 @@ fn nobody_waited_long(holds: &[Hold], processes: usize) {
 #[test]
 fn two_processes_with_crossed_sets_do_not_wait_for_each_other() {
     let holds = run(3, 2, 2, 2, false);
-    no_two_at_one_time(&holds);
-    nobody_waited_long(&holds, 2);
+    assert_no_two_holders(&holds);
+    assert_no_process_waited_long(&holds, 2);
 }
 
 #[test]
 fn processes_with_overlapping_sets_have_their_turns_while_a_minority_comes_and_goes() {
     let holds = run(5, 8, 10, 3, true);
-    no_two_at_one_time(&holds);
-    nobody_waited_long(&holds, 8);
+    assert_no_two_holders(&holds);
+    assert_no_process_waited_long(&holds, 8);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn overlapping_holds_of_one_key_are_found() {
         let keys = keys.to_vec();
         Hold { who, asked: 0, from, until, keys }
     };
-    no_two_at_one_time(&[hold(1, 10, 30, &[1, 2]), hold(2, 20, 40, &[3, 4])]);
+    assert_no_two_holders(&[hold(1, 10, 30, &[1, 2]), hold(2, 20, 40, &[3, 4])]);
     let both = [hold(1, 10, 30, &[1, 2]), hold(2, 20, 40, &[2, 3])];
-    assert!(std::panic::catch_unwind(|| no_two_at_one_time(&both)).is_err());
+    assert!(std::panic::catch_unwind(|| assert_no_two_holders(&both)).is_err());
 }

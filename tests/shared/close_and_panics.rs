@@ -1,5 +1,5 @@
-//! Unexpected ends: sockets that take nothing, wakers and keys that panic or reach into the client,
-//! a driver that dies.
+//! Unexpected ends: full sockets, wakers and keys that panic or call the client, a driver that
+//! dies.
 #![expect(unsafe_code, reason = "wakers of the test are made by hand")]
 
 use std::future::Future;
@@ -40,7 +40,7 @@ fn hooked(hook: impl Fn(&str) + Send + Sync + 'static) -> Waker {
     }
     fn discard(data: *const ()) {
         hook_of(data)("drop");
-        // SAFETY: this call gives the count back that the waker owned.
+        // SAFETY: the waker owned one count of the Arc, which this call takes over.
         unsafe { Arc::decrement_strong_count(data.cast::<Hook>()) };
     }
     static TABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, discard);
@@ -54,8 +54,8 @@ fn poll<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(waker))
 }
 
-/// Polls until it is ready, whichever waker was called.
-fn finish<F: Future + Unpin>(future: &mut F, waker: &Waker) -> F::Output {
+/// Polls a future until it is ready, without waiting for a wake-up.
+fn poll_until_ready<F: Future + Unpin>(future: &mut F, waker: &Waker) -> F::Output {
     loop {
         if let Poll::Ready(output) = poll(future, waker) {
             return output;
@@ -74,10 +74,11 @@ fn a_waker_may_use_the_client_while_it_is_woken_cloned_or_dropped() {
             other.gauges();
             count.fetch_add(1, Ordering::Relaxed);
         });
-        let invalid = finish(&mut client.lock("a", millis(1)), &waker);
+        let invalid = poll_until_ready(&mut client.lock("a", millis(1)), &waker);
         assert!(matches!(invalid, Err(Error::Config(_))));
         let guard =
-            finish(&mut client.lock("a", LockOptions::new(TTL).auto_extend(TTL)), &waker).unwrap();
+            poll_until_ready(&mut client.lock("a", LockOptions::new(TTL).auto_extend(TTL)), &waker)
+                .unwrap();
         let mut waiting = client.lock("a", TTL);
         assert!(poll(&mut waiting, &waker).is_pending());
         assert!(poll(&mut waiting, &Waker::noop().clone()).is_pending(), "it is replaced");
@@ -86,19 +87,19 @@ fn a_waker_may_use_the_client_while_it_is_woken_cloned_or_dropped() {
         assert!(poll(&mut lost, &waker).is_pending());
         assert!(poll(&mut lost, &waker).is_pending());
         drop(guard.lost());
-        finish(&mut guard.release(), &waker).unwrap();
+        poll_until_ready(&mut guard.release(), &waker).unwrap();
         assert!(poll(&mut lost, &waker).is_ready());
-        let mut guard = finish(&mut waiting, &waker).unwrap();
-        finish(&mut guard.extend(2 * TTL), &waker).unwrap();
+        let mut guard = poll_until_ready(&mut waiting, &waker).unwrap();
+        poll_until_ready(&mut guard.extend(2 * TTL), &waker).unwrap();
         let mut waiting = client.lock("a", TTL);
         assert!(poll(&mut waiting, &waker).is_pending());
-        assert_eq!(finish(&mut client.close(10 * SECOND), &waker), 0);
+        assert_eq!(poll_until_ready(&mut client.close(10 * SECOND), &waker), 0);
         assert!(poll(&mut waiting, &waker).is_ready());
-        assert!(finish(&mut client.lock("a", TTL), &waker).is_err());
+        assert!(poll_until_ready(&mut client.lock("a", TTL), &waker).is_err());
         done.load(Ordering::Relaxed)
     });
     assert!(used > 20, "{used} times it was used");
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 /// A key that uses the client each time that its bytes are read.
@@ -118,14 +119,14 @@ fn key_of_the_users_own_type_may_use_the_client() {
     in_time("a key that uses the client", move || {
         let (key, waker) = (|| UsesTheClient(client.clone()), Waker::noop().clone());
         client.inspect(key()).wait().unwrap();
-        finish(&mut client.inspect(key()), &waker).unwrap();
+        poll_until_ready(&mut client.inspect(key()), &waker).unwrap();
         client.dangerously_force_release(key()).wait().unwrap();
-        finish(&mut client.dangerously_force_release(key()), &waker).unwrap();
+        poll_until_ready(&mut client.dangerously_force_release(key()), &waker).unwrap();
     });
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
-/// Drops something when it is woken.
+/// A waker that drops this value when it is woken.
 struct Drops<T>(Mutex<Option<T>>);
 
 impl<T: Send + 'static> Wake for Drops<T> {
@@ -135,7 +136,7 @@ impl<T: Send + 'static> Wake for Drops<T> {
     }
 }
 
-fn drops<T: Send + 'static>(it: T) -> Waker {
+fn waker_that_drops<T: Send + 'static>(it: T) -> Waker {
     Waker::from(Arc::new(Drops(Mutex::new(Some(it)))))
 }
 
@@ -149,29 +150,29 @@ fn a_waker_may_drop_guards_calls_and_the_client() {
         assert!(poll(&mut call, Waker::noop()).is_pending());
         // The driver, or the thread that releases, calls each waker, which drops what it owns.
         let mut granted = client.lock("a", TTL);
-        assert!(poll(&mut granted, &drops((guard, call))).is_pending());
+        assert!(poll(&mut granted, &waker_that_drops((guard, call))).is_pending());
         eventually(10 * SECOND, "they were dropped", || client.gauges().calls == 1);
-        let guard = finish(&mut granted, Waker::noop()).unwrap();
+        let guard = poll_until_ready(&mut granted, Waker::noop()).unwrap();
         let mut lost = guard.lost();
-        assert!(poll(&mut lost, &drops(client.lock("a", TTL))).is_pending());
+        assert!(poll(&mut lost, &waker_that_drops(client.lock("a", TTL))).is_pending());
         drop(guard);
         drop(lost);
         nothing_is_open(&client, before);
-        // The waker owns the last handle, and the driver calls it.
+        // The waker owns the last handle of the client, and the driver calls the waker.
         let mut last = client.lock("c", TTL);
         let waker = Arc::new(Drops(Mutex::new(Some(client))));
         assert!(poll(&mut last, &Waker::from(Arc::clone(&waker))).is_pending());
         eventually(10 * SECOND, "it is woken", || waker.0.lock().unwrap().is_none());
         drop(last);
     });
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
     eventually(10 * SECOND, "no connection of ours is left", || {
         fleet.iter().all(|node| node.client_list().len() <= 1)
     });
 }
 
 #[test]
-fn wakers_that_panic_take_nothing_from_those_after_them() {
+fn waker_that_panics_does_not_keep_later_wakers_from_being_woken() {
     let (fleet, client) = fleet_and_client(3);
     let held = client.lock("a", TTL).wait().unwrap();
     let mut panicking: Vec<_> = (0..4).map(|_| client.lock("a", TTL)).collect();
@@ -190,7 +191,7 @@ fn wakers_that_panic_take_nothing_from_those_after_them() {
     for mut call in panicking {
         assert!(matches!(poll(&mut call, Waker::noop()), Poll::Ready(Err(Error::Closed(_)))));
     }
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 struct Panics;
@@ -215,7 +216,7 @@ fn key_whose_conversion_panics_breaks_nothing() {
     client.lock("a", TTL).wait().unwrap().check().unwrap();
 }
 
-/// Sends so much that the socket of a node that reads nothing takes no more.
+/// Sends requests until the socket of a node that reads nothing is full.
 fn fill_a_socket(
     client: &SharedClient,
     options: LockOptions,
@@ -227,7 +228,7 @@ fn fill_a_socket(
 }
 
 #[test]
-fn nothing_blocks_while_a_socket_is_full_and_what_is_left_is_counted() {
+fn no_call_blocks_while_a_socket_is_full_and_keys_that_are_left_are_counted() {
     let fleet = Fleet::start(3);
     let ttl = 4 * SECOND;
     for goes_on in [false, true] {
@@ -246,14 +247,14 @@ fn nothing_blocks_while_a_socket_is_full_and_what_is_left_is_counted() {
         if goes_on {
             fleet[0].cont();
             assert_eq!(client.close(10 * SECOND).wait(), 0, "all nodes are there");
-            nothing_is_left(&fleet);
+            wait_until_nothing_is_left(&fleet);
         } else {
             let left = client.close(millis(200)).wait();
             assert!(start.elapsed() < 10 * SECOND, "it took {:?}", start.elapsed());
             assert!((1..=201).contains(&left), "{left} are left");
             assert_eq!(client.close(Duration::ZERO).wait(), left, "whoever asks");
             fleet[0].cont();
-            all_is_over(&fleet, ttl);
+            wait_until_all_keys_end(&fleet, ttl);
         }
     }
 }
@@ -272,12 +273,12 @@ fn a_client_whose_socket_is_full_is_dropped_without_waiting() {
     let others = || fleet.iter().skip(1).flat_map(|node| node.keys()).count();
     eventually(10 * SECOND, "the others have nothing", || others() == 0);
     fleet[0].cont();
-    all_is_over(&fleet, ttl);
+    wait_until_all_keys_end(&fleet, ttl);
 }
 
-/// Waits until every key is gone, some of them by their ttls.
+/// Waits until every key is gone, by a release or by its ttl.
 #[track_caller]
-fn all_is_over(fleet: &Fleet, ttl: Duration) {
+fn wait_until_all_keys_end(fleet: &Fleet, ttl: Duration) {
     eventually(ttl + SOON, "no key is left", || fleet.keys_everywhere().is_empty());
 }
 
@@ -324,7 +325,7 @@ fn a_resolver_that_panics_is_asked_again() {
 }
 
 #[test]
-fn a_name_is_followed_also_where_the_caller_takes_the_events() {
+fn address_of_a_name_is_updated_also_if_the_caller_takes_the_events() {
     let fleet = Fleet::start(1);
     let far = Proxy::start(fleet[0].address());
     far.vanish();

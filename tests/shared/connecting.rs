@@ -33,7 +33,8 @@ fn connect_does_not_block_the_thread_that_polls_it() {
     begin(connecting.as_mut());
     assert!(start.elapsed() < 10 * SECOND, "{:?}", start.elapsed());
     masters.iter().for_each(|master| master.thaw());
-    // `block_on` has another waker than the last poll, and that one is woken.
+    // `block_on` polls with another waker than the last poll did. The client has to wake this new
+    // one.
     let locks = smol::block_on(connecting).expect("the nodes answer");
     let guard = smol::block_on(locks.lock("a", TTL)).expect("it is free");
     guard.check().unwrap();
@@ -47,8 +48,8 @@ fn connect_reports_what_cannot_work() {
     assert_eq!(SharedClient::connect_blocking(config()).unwrap_err(), error);
 }
 
-/// Dropped before its first poll, while it connects, and after it connected, but before it was
-/// polled again.
+/// The future is dropped before its first poll, while it connects, or when it has connected and was
+/// not polled again.
 #[test]
 fn connect_that_is_dropped_leaves_no_connection() {
     let fleet = Fleet::start(3);

@@ -1,5 +1,5 @@
-//! Futures and guards that are dropped anywhere: their requests are taken back, and nothing of them
-//! stays in the client.
+//! Futures and guards that are dropped at any point: the client cancels their requests and keeps
+//! nothing of them.
 //!
 //! `REDLATCH_TEST_DROPS=10000` says how many futures each executor drops.
 
@@ -16,10 +16,10 @@ use redlatch::{Error, LockOptions, SharedGuard};
 /// How many futures are in flight at once.
 const AT_ONCE: usize = 48;
 
-/// Few keys, so that many of them wait.
+/// Few keys, so that many futures wait for a key.
 const SHARED_KEYS: u32 = 6;
 
-fn how_many() -> u32 {
+fn number_of_futures() -> u32 {
     let wanted = std::env::var("REDLATCH_TEST_DROPS").ok().and_then(|it| it.parse().ok());
     wanted.unwrap_or(3000)
 }
@@ -40,8 +40,7 @@ impl Tally {
     }
 }
 
-/// A future that is dropped after so many polls: at once, or instead of the next poll, for which it
-/// was woken.
+/// Drops the inner future after this many polls: at once, or at the next wake-up instead of a poll.
 struct Cut {
     inner: Option<Boxed>,
     polls: u32,
@@ -87,7 +86,7 @@ impl Future for Cut {
     }
 }
 
-/// A point at which a future may be dropped without waiting for anything.
+/// A point at which a future may be dropped although it does not wait.
 async fn pause() {
     let mut polled = false;
     poll_fn(|context| {
@@ -101,8 +100,8 @@ async fn pause() {
     .await;
 }
 
-/// Something that a user does with a client.
-fn deed(client: &SharedClient, number: u32, mut dice: Dice) -> Boxed {
+/// One random action of a user of the client.
+fn random_action(client: &SharedClient, number: u32, mut dice: Dice) -> Boxed {
     let client = client.clone();
     Box::pin(async move {
         let shared = dice.roll(3) > 0;
@@ -119,15 +118,20 @@ fn deed(client: &SharedClient, number: u32, mut dice: Dice) -> Boxed {
             _ => client.lock(&key, options).await,
         };
         match got {
-            Ok(guard) => hold(&client, guard, &key, &mut dice).await,
+            Ok(guard) => random_action_with_lock(&client, guard, &key, &mut dice).await,
             Err(Error::Contended(_)) => {}
             Err(other) => panic!("{other}"),
         }
     })
 }
 
-/// Something that a user does with a lock.
-async fn hold(client: &SharedClient, mut guard: SharedGuard, key: &str, dice: &mut Dice) {
+/// One random action of a user that has a lock.
+async fn random_action_with_lock(
+    client: &SharedClient,
+    mut guard: SharedGuard,
+    key: &str,
+    dice: &mut Dice,
+) {
     match dice.roll(9) {
         0 => {}
         1 => pause().await,
@@ -152,7 +156,7 @@ async fn hold(client: &SharedClient, mut guard: SharedGuard, key: &str, dice: &m
             client.inspect(key).await.expect("it is looked at");
         }
         7 => {
-            // The guard gives the lock up before the call by token releases it: in between the lock
+            // The guard gives up the lock before the release by token begins. In between the lock
             // has no owner.
             let token = guard.token();
             let under_way = guard.release();
@@ -167,25 +171,28 @@ async fn hold(client: &SharedClient, mut guard: SharedGuard, key: &str, dice: &m
     }
 }
 
-/// This many futures, each dropped at some point unless it ended before.
-fn cuts(client: &SharedClient, tally: &Arc<Tally>) -> impl Iterator<Item = Boxed> + Send + use<> {
+/// This many futures, each of which is dropped at some point unless it ends before.
+fn run_dropped_futures(
+    client: &SharedClient,
+    tally: &Arc<Tally>,
+) -> impl Iterator<Item = Boxed> + Send + use<> {
     let (client, tally) = (client.clone(), Arc::clone(tally));
     let mut dice = Dice::of_this_run();
     let mut number = 0;
-    let wanted = how_many();
+    let wanted = number_of_futures();
     std::iter::from_fn(move || {
         number += 1;
-        let cut = Cut::at_random(deed(&client, number, dice.others()), &mut dice, &tally);
+        let cut = Cut::at_random(random_action(&client, number, dice.others()), &mut dice, &tally);
         (tally.dropped() < wanted).then(|| Box::pin(cut) as Boxed)
     })
 }
 
-/// Nothing is left of it all.
+/// Checks that the client and the nodes keep nothing of the dropped futures.
 fn check_what_is_left(fleet: &Fleet, client: &SharedClient, before: Gauges, tally: &Tally) {
     println!("{tally:?}");
-    nothing_is_left(fleet);
+    wait_until_nothing_is_left(fleet);
     nothing_is_open(client, before);
-    let wanted = how_many();
+    let wanted = number_of_futures();
     assert!(tally.dropped() >= wanted, "{tally:?}");
     for count in [&tally.unpolled, &tally.after_a_poll, &tally.after_a_wake_up] {
         assert!(count.load(Ordering::Relaxed) > wanted / 30, "{tally:?}");
@@ -196,7 +203,7 @@ fn check_what_is_left(fleet: &Fleet, client: &SharedClient, before: Gauges, tall
 fn futures_are_dropped_anywhere_by_hand() {
     let (fleet, client) = fleet_and_client(3);
     let (before, tally) = (client.gauges(), Arc::default());
-    run_all(cuts(&client, &tally), AT_ONCE);
+    run_all(run_dropped_futures(&client, &tally), AT_ONCE);
     check_what_is_left(&fleet, &client, before, &tally);
 }
 
@@ -211,14 +218,14 @@ fn dropped_on(runtime: &tokio::runtime::Runtime) {
             tokio::time::sleep(millis(1)).await;
         }
         let before = client.gauges();
-        let cuts = Arc::new(std::sync::Mutex::new(cuts(&client, &tally)));
+        let cuts = Arc::new(std::sync::Mutex::new(run_dropped_futures(&client, &tally)));
         let worker = |_| {
             let cuts = Arc::clone(&cuts);
             tokio::spawn(async move {
                 let mut dice = Dice::new(7);
                 loop {
                     let Some(cut) = cuts.lock().unwrap().next() else { return };
-                    // Another task drops some of them, at any point.
+                    // A second task drops some of the futures, at any point.
                     let task = tokio::spawn(cut);
                     if dice.roll(4) == 0 {
                         for _ in 0..dice.roll(20) {
@@ -236,7 +243,7 @@ fn dropped_on(runtime: &tokio::runtime::Runtime) {
         for worker in workers {
             worker.await.expect("it does not panic");
         }
-        // The tasks are done. The driver goes on until every record is closed.
+        // The tasks have ended. The driver goes on until every record is closed.
         let start = Instant::now();
         while client.gauges().records > 0 && start.elapsed() < 10 * SECOND {
             tokio::time::sleep(millis(1)).await;
@@ -264,7 +271,7 @@ fn futures_are_dropped_anywhere_on_a_runtime_of_several_threads() {
     dropped_on(&builder.worker_threads(4).enable_all().build().unwrap());
 }
 
-/// A call that was woken because its lock is granted.
+/// A future that was woken because its lock is granted, and was not polled yet.
 fn granted(client: &SharedClient, options: LockOptions) -> Task<impl Future + Unpin + use<>> {
     let task = Task::pending(client.lock("a", options));
     eventually(10 * SECOND, "it is granted", || task.is_woken());
@@ -279,7 +286,7 @@ fn a_grant_that_no_caller_took_is_released() {
         let task = granted(&client, options);
         assert_eq!(tokens(&fleet, "a").len(), 3, "all of them granted it");
         drop(task);
-        nothing_is_left(&fleet);
+        wait_until_nothing_is_left(&fleet);
         nothing_is_open(&client, before);
     }
     // A caller that waits for the lock gets it.
@@ -306,6 +313,6 @@ fn a_waiter_that_goes_leaves_its_place_to_the_next() {
     assert_eq!(client.gauges().calls, 1);
     drop(guard);
     eventually(10 * SECOND, "it is its turn", || last.is_woken() && last.poll().is_ready());
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
     nothing_is_open(&client, before);
 }

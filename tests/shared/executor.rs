@@ -1,6 +1,7 @@
-//! A small executor: it polls by hand what was woken, and knows which tasks hold its wakers.
+//! A small executor that polls a future by hand after each wake-up, and knows how many of its
+//! wakers the client keeps.
 //!
-//! The hazard is a wake-up that is lost: nothing but a wake-up makes it poll a second time.
+//! The hazard is a lost wake-up: a task is polled a second time only after one.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,7 +13,7 @@ use super::*;
 
 pub type Boxed = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What rings when any task is woken.
+/// Wakes the executor when any of its tasks is woken.
 #[derive(Debug, Default)]
 struct Bell {
     rung: Mutex<bool>,
@@ -34,7 +35,7 @@ impl Bell {
     }
 }
 
-/// The other end of a waker: how often it was woken.
+/// The state that the wakers of a task share: how often they were woken.
 #[derive(Debug, Default)]
 pub struct Counted {
     woken: AtomicU32,
@@ -91,7 +92,7 @@ impl<F: Future + Unpin> Task<F> {
     }
 }
 
-/// Polls all of them, `at_once` at a time, and sees that none of their wakers is kept.
+/// Polls all futures, `at_once` at a time. Checks that the client keeps none of their wakers.
 pub fn run_all(mut futures: impl Iterator<Item = Boxed>, at_once: usize) {
     let bell = Arc::<Bell>::default();
     let (mut tasks, mut wakers) = (Vec::new(), Vec::new());

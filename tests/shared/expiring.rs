@@ -7,20 +7,20 @@ use super::*;
 use executor::Task;
 use redlatch::{AutoExtend, ClosedReason, Error, LockOptions, LostReason, SharedGuard};
 
-/// How long a stall may be that breaks these tests, for a factor of 1.
+/// The shortest stall that breaks these tests, if their times have the factor 1.
 const STALL: Duration = Duration::from_millis(250);
 
-/// A ttl in which a warning comes after a second, for a factor of 1.
+/// A ttl whose warning comes after a second, if the times have the factor 1.
 const SHORT: Duration = Duration::from_millis(1_500);
 
 /// Waits for the warning of this lock on another thread.
 #[track_caller]
-fn warning(guard: &SharedGuard) -> Result<Duration, Error> {
+fn wait_for_warning_on_a_thread(guard: &SharedGuard) -> Result<Duration, Error> {
     let expiring = guard.expiring();
     in_time("the warning", move || expiring.wait())
 }
 
-/// A warning came with less than a third of the ttl left, and more than a ninth of it.
+/// Whether the warning came with less than a third of the ttl left, and more than a ninth.
 #[track_caller]
 fn is_in_time(warned: &Result<Duration, Error>, ttl: Duration) {
     let left = warned.as_ref().expect("it is held");
@@ -28,12 +28,12 @@ fn is_in_time(warned: &Result<Duration, Error>, ttl: Duration) {
 }
 
 #[track_caller]
-fn is_lost(ended: Poll<Result<Duration, Error>>, why: LostReason) {
+fn assert_is_lost(ended: Poll<Result<Duration, Error>>, why: LostReason) {
     let Poll::Ready(Err(Error::Lost { reason, .. })) = ended else { panic!("{ended:?}") };
     assert_eq!(reason, why);
 }
 
-/// Runs a test on a client of three nodes, with a ttl that is longer after each stall.
+/// Runs a test on a client of three nodes. After a stall it runs again with a longer ttl.
 fn with_short_ttl(test: impl Fn(&SharedClient, Duration)) {
     despite_stalls(STALL, |times| {
         let fleet = Fleet::start(3);
@@ -47,7 +47,7 @@ fn expiring_is_ready_a_third_of_the_ttl_before_the_end_and_again_after_an_extend
         let mut guard = client.lock("a", ttl).wait().unwrap();
         let before = client.gauges();
         assert!(!guard.is_expiring());
-        is_in_time(&warning(&guard), ttl);
+        is_in_time(&wait_for_warning_on_a_thread(&guard), ttl);
         assert!(guard.is_expiring());
         // While the warning holds, the next one is ready at once.
         let Poll::Ready(again) = Task::new(guard.expiring()).poll() else { panic!("it is warned") };
@@ -56,11 +56,11 @@ fn expiring_is_ready_a_third_of_the_ttl_before_the_end_and_again_after_an_extend
         guard.extend(ttl).wait().unwrap();
         assert!(!guard.is_expiring());
         assert!(Task::new(guard.expiring()).poll().is_pending(), "that was the former deadline");
-        is_in_time(&warning(&guard), ttl);
+        is_in_time(&wait_for_warning_on_a_thread(&guard), ttl);
         let lost = guard.lost();
         let error = in_time("the loss", move || lost.wait());
         assert!(matches!(error, Error::Lost { reason: LostReason::Expired, .. }), "{error}");
-        is_lost(Task::new(guard.expiring()).poll(), LostReason::Expired);
+        assert_is_lost(Task::new(guard.expiring()).poll(), LostReason::Expired);
         assert!(!guard.is_expiring());
         drop(guard);
         assert!(before.calls <= 1);
@@ -97,7 +97,7 @@ fn expiring_comes_while_a_renewal_fails_and_a_later_one_takes_it_back() {
         let guard = client.lock("a", LockOptions::new(ttl).auto_extend(terms)).wait().unwrap();
         eventually(SOON, "all have answered", || client.gauges().unanswered == 0);
         fleet.iter().for_each(|node| node.stop());
-        let left = warning(&guard).expect("it is held");
+        let left = wait_for_warning_on_a_thread(&guard).expect("it is held");
         assert!(left <= ttl / 2 && left > ttl / 4, "{left:?} of {ttl:?}");
         assert!(guard.is_expiring());
         fleet.iter().for_each(|node| node.cont());
@@ -113,7 +113,7 @@ fn expiring_comes_at_the_bound_of_a_renewal() {
         let kept = LockOptions::new(ttl).auto_extend(AutoExtend::extensions(1));
         let guard = client.lock("a", kept).wait().unwrap();
         let first = guard.deadline();
-        is_in_time(&warning(&guard), ttl);
+        is_in_time(&wait_for_warning_on_a_thread(&guard), ttl);
         assert!(guard.deadline() > first, "it was renewed before");
     });
 }
@@ -163,8 +163,8 @@ fn expiring_leaves_nothing_when_it_is_dropped() {
     guard.extend(TTL).wait().unwrap();
     drop(guard);
     assert!(stays.is_woken());
-    is_lost(stays.poll(), LostReason::Over);
-    nothing_is_left(&fleet);
+    assert_is_lost(stays.poll(), LostReason::Over);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]
@@ -180,14 +180,14 @@ fn expiring_returns_why_the_lock_is_over_before_its_warning() {
     fleet.command(&["DEL", "lost"]);
     let (_gone, mut lost) = lost;
     eventually(TTL / 2, "it is woken", || lost.is_woken());
-    is_lost(lost.poll(), LostReason::Gone);
+    assert_is_lost(lost.poll(), LostReason::Gone);
 
     let (guard, mut ended) = released;
     guard.release().wait().unwrap();
-    is_lost(ended.poll(), LostReason::Over);
+    assert_is_lost(ended.poll(), LostReason::Over);
     let (guard, mut ended) = given;
     let token = guard.into_token().unwrap();
-    is_lost(ended.poll(), LostReason::Over);
+    assert_is_lost(ended.poll(), LostReason::Over);
     client.release_token("given", token).wait().unwrap();
 
     let (guard, mut ended) = closed;

@@ -1,7 +1,8 @@
-//! A process that forks while its threads use a client: in the child everything ends at once,
-//! whatever lock a thread of the parent held, and the parent goes on undisturbed.
+//! A process that forks while its threads use a client: in the child every call ends at once,
+//! whichever mutex a thread of the parent held, and the parent goes on undisturbed.
 //!
-//! The hazard is fork() among the threads of a test harness: so it is done in a process of its own.
+//! The hazard is fork() among the threads of a test harness: so the test forks in a process of its
+//! own.
 #![expect(unsafe_code, reason = "fork() is tried in a real child")]
 
 use std::sync::Arc;
@@ -13,21 +14,21 @@ use crate::support::again;
 use executor::Task;
 use redlatch::{ClosedReason, Error, LockOptions};
 
-/// How often it forks: each time at another point of what the other threads do.
+/// How often the process forks, each time while its other threads are at another point.
 const FORKS: u32 = 60;
 
 #[test]
-fn a_child_is_never_held_up_by_a_thread_of_its_parent() {
+fn child_of_a_fork_waits_for_no_mutex_of_its_parent() {
     if let Some(urls) = again::nodes() {
-        return forks(&urls);
+        return fork_many_times(&urls);
     }
     let fleet = Fleet::start(3);
-    let test = "a_child_is_never_held_up_by_a_thread_of_its_parent";
+    let test = "child_of_a_fork_waits_for_no_mutex_of_its_parent";
     again::run(module_path!(), test, &fleet.urls());
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
-fn forks(urls: &[String]) {
+fn fork_many_times(urls: &[String]) {
     let config = Config::new(urls).expect("good addresses");
     let config = config.restart_guard(RestartGuard::Off).node_timeout(10 * SECOND);
     let client = ready::shared(config);
@@ -69,7 +70,7 @@ fn forks(urls: &[String]) {
     assert_eq!(client.close(10 * SECOND).wait(), 0);
 }
 
-/// Forks, and waits for the child, which a signal ends if it hangs.
+/// Forks, and waits for the child. If the child hangs, a signal ends it.
 fn fork_once((client, guard): &mut (SharedClient, Option<redlatch::SharedGuard>)) {
     let mut asked = Task::pending(client.lock("of a future", TTL));
     // SAFETY: the child makes only the calls that are tested here, and ends by _exit.
@@ -77,13 +78,13 @@ fn fork_once((client, guard): &mut (SharedClient, Option<redlatch::SharedGuard>)
     if child == 0 {
         // SAFETY: alarm sets a timer of this process alone.
         unsafe { libc::alarm(20) };
-        // The parent has made this request, and may have its result.
+        // The parent made this request, so the parent has to get its result.
         let refused = match asked.poll() {
             Poll::Ready(result) => result.map(drop) == Err(Error::Closed(ClosedReason::Forked)),
             Poll::Pending => false,
         };
         let waiting = client.lock("of the child", TTL);
-        let well = in_the_child(client, guard.take().expect("it has a copy"), waiting);
+        let well = check_in_the_child(client, guard.take().expect("it has a copy"), waiting);
         // SAFETY: _exit ends the child at once.
         unsafe { libc::_exit(i32::from(!(well && refused))) };
     }
@@ -94,7 +95,7 @@ fn fork_once((client, guard): &mut (SharedClient, Option<redlatch::SharedGuard>)
     assert_eq!((waited, status), (child, 0), "the child failed, or 14: it hung");
 }
 
-fn in_the_child(
+fn check_in_the_child(
     client: &mut SharedClient,
     mut guard: redlatch::SharedGuard,
     waiting: redlatch::shared::Call<redlatch::shared::Acquire<&str>>,

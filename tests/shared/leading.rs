@@ -1,4 +1,5 @@
-//! Which thread drives the client: each way in which one thread hands the poller to another.
+//! Which thread drives the client: a thread that waits for its call and drives the client meanwhile
+//! is the leader. Each test is one way in which one thread hands the poller to another.
 //!
 //! Nothing else wakes the client here: no probe and no timeout for an hour. So a wake-up that is
 //! lost ends a test by its watchdog.
@@ -12,26 +13,26 @@ use redlatch::{ClosedReason, Error, LockOptions};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn undisturbed(fleet: &Fleet) -> SharedClient {
+fn client_without_timers(fleet: &Fleet) -> SharedClient {
     let config = config(fleet).node_timeout(HOUR).probe_interval(HOUR).reset_after(HOUR);
     ready::shared(config)
 }
 
-fn pair(client: &SharedClient, key: &str) {
+fn lock_and_release(client: &SharedClient, key: &str) {
     let guard = client.lock(key, 60 * SECOND).wait().expect("a free key");
     guard.release().wait().expect("it is held");
 }
 
-/// From now on the thread that calls this leads with its next request.
+/// Makes the thread that calls this the leader with its next request.
 fn lead_next(client: &SharedClient) {
-    (0..3).for_each(|_| pair(client, "first"));
+    (0..3).for_each(|_| lock_and_release(client, "first"));
 }
 
-fn waits_for(duration: Duration) -> LockOptions {
+fn options_that_wait(duration: Duration) -> LockOptions {
     LockOptions::new(60 * SECOND).wait(duration)
 }
 
-/// Waits until so many calls wait.
+/// Waits until this many calls wait for their results.
 fn calls(client: &SharedClient, count: usize) {
     eventually(10 * SECOND, "the calls wait", || client.gauges().calls == count);
 }
@@ -39,7 +40,7 @@ fn calls(client: &SharedClient, count: usize) {
 #[test]
 fn calls_go_on_after_the_call_of_the_leader_ended_or_timed_out() {
     let fleet = Fleet::start(3);
-    let (holder, client) = (client(&fleet), undisturbed(&fleet));
+    let (holder, client) = (client(&fleet), client_without_timers(&fleet));
     in_time("a leader ends before the others", move || {
         for number in 0..20 {
             let held = holder.lock("held", 60 * SECOND).wait().unwrap();
@@ -47,12 +48,15 @@ fn calls_go_on_after_the_call_of_the_leader_ended_or_timed_out() {
                 lead_next(&client);
                 let leader = scope.spawn(|| {
                     if number % 2 == 0 {
-                        client.lock("held", waits_for(millis(30))).wait().expect_err("it is held");
+                        client
+                            .lock("held", options_that_wait(millis(30)))
+                            .wait()
+                            .expect_err("it is held");
                     } else {
-                        (0..30).for_each(|_| pair(&client, "free"));
+                        (0..30).for_each(|_| lock_and_release(&client, "free"));
                     }
                 });
-                let follows = scope.spawn(|| client.lock("held", waits_for(HOUR)).wait());
+                let follows = scope.spawn(|| client.lock("held", options_that_wait(HOUR)).wait());
                 leader.join().unwrap();
                 drop(held);
                 follows.join().unwrap().expect("it is free").release().wait().unwrap();
@@ -64,23 +68,23 @@ fn calls_go_on_after_the_call_of_the_leader_ended_or_timed_out() {
 #[test]
 fn futures_are_served_while_the_poller_is_free_and_while_a_thread_leads() {
     let fleet = Fleet::start(3);
-    let (holder, client) = (client(&fleet), undisturbed(&fleet));
+    let (holder, client) = (client(&fleet), client_without_timers(&fleet));
     in_time("a future beside a leader", move || {
         for number in 0..50 {
             lead_next(&client);
             let call = Task::pending(client.lock("future", 60 * SECOND));
             eventually(10 * SECOND, "the driver serves it", || call.is_woken());
             drop(call);
-            // This thread leads for longer than a nap of the driver.
+            // This thread is the leader for longer than the driver sleeps at a time.
             let held = holder.lock("held", 60 * SECOND).wait().unwrap();
             std::thread::scope(|scope| {
                 lead_next(&client);
-                let leader = scope.spawn(|| client.lock("held", waits_for(HOUR)).wait());
+                let leader = scope.spawn(|| client.lock("held", options_that_wait(HOUR)).wait());
                 calls(&client, 1);
                 std::thread::sleep(millis(number % 8));
                 let call = Task::pending(client.lock("future", 60 * SECOND));
                 eventually(10 * SECOND, "the leader serves it", || call.is_woken());
-                let last = Task::pending(client.lock("held", waits_for(HOUR)));
+                let last = Task::pending(client.lock("held", options_that_wait(HOUR)));
                 drop(held);
                 leader.join().unwrap().expect("it is free").release().wait().unwrap();
                 eventually(10 * SECOND, "the driver goes on", || last.is_woken());
@@ -90,9 +94,9 @@ fn futures_are_served_while_the_poller_is_free_and_while_a_thread_leads() {
 }
 
 #[test]
-fn threads_race_to_lead() {
+fn threads_that_compete_to_drive_the_client_all_end() {
     let fleet = Fleet::start(3);
-    let client = undisturbed(&fleet);
+    let client = client_without_timers(&fleet);
     in_time("two threads at once", move || {
         let begin = Barrier::new(2);
         std::thread::scope(|scope| {
@@ -101,9 +105,9 @@ fn threads_race_to_lead() {
                 scope.spawn(move || {
                     for number in 0..300_u64 {
                         begin.wait();
-                        // Some rounds begin while the driver naps, others while it polls.
+                        // Some rounds begin while the driver sleeps, others while it polls.
                         std::thread::sleep(Duration::from_micros(number % 30 * 100));
-                        pair(client, name);
+                        lock_and_release(client, name);
                     }
                 });
             }
@@ -112,16 +116,16 @@ fn threads_race_to_lead() {
 }
 
 #[test]
-fn a_leader_ends_with_the_client() {
+fn thread_that_drives_the_client_ends_with_it() {
     let fleet = Fleet::start(3);
     let holder = client(&fleet);
     for by_close in [true, false] {
-        let client = undisturbed(&fleet);
+        let client = client_without_timers(&fleet);
         let held = holder.lock("held", 60 * SECOND).wait().unwrap();
         in_time("a close while a thread leads", move || {
             std::thread::scope(|scope| {
                 lead_next(&client);
-                let leader = scope.spawn(|| client.lock("held", waits_for(HOUR)).wait());
+                let leader = scope.spawn(|| client.lock("held", options_that_wait(HOUR)).wait());
                 calls(&client, 1);
                 if by_close {
                     std::thread::sleep(millis(5));
@@ -132,11 +136,11 @@ fn a_leader_ends_with_the_client() {
             });
         });
         drop(held);
-        nothing_is_left(&fleet);
+        wait_until_nothing_is_left(&fleet);
     }
 }
 
-/// The deadline of a lock, while the poller is free or a thread leads for long.
+/// A lock reaches its deadline while no thread polls, or while one thread is the leader for long.
 #[test]
 fn a_loss_is_reported_before_the_deadline_whichever_thread_drives() {
     despite_stalls(millis(100), |times| loss_is_reported_in_time(times * millis(300)));
@@ -144,7 +148,7 @@ fn a_loss_is_reported_before_the_deadline_whichever_thread_drives() {
 
 fn loss_is_reported_in_time(ttl: Duration) {
     let fleet = Fleet::start(3);
-    let (holder, client) = (client(&fleet), undisturbed(&fleet));
+    let (holder, client) = (client(&fleet), client_without_timers(&fleet));
     let held = holder.lock("held", 60 * SECOND).wait().unwrap();
     in_time("a loss", move || {
         for leads in [false, true] {
@@ -154,12 +158,13 @@ fn loss_is_reported_in_time(ttl: Duration) {
             let (timer, mut plain) = (PlainTimer::start(), Duration::ZERO);
             std::thread::scope(|scope| {
                 if leads {
-                    scope
-                        .spawn(|| client.lock("held", waits_for(SECOND + ttl)).wait().unwrap_err());
+                    scope.spawn(|| {
+                        client.lock("held", options_that_wait(SECOND + ttl)).wait().unwrap_err()
+                    });
                 }
                 while !lost.is_woken() {
                     if !leads {
-                        pair(&client, "free");
+                        lock_and_release(&client, "free");
                     }
                     let late = redlatch::clock::now().saturating_since(deadline);
                     plain = plain.max(timer.latest());

@@ -1,5 +1,5 @@
-//! What is seen of a lock that is over: by all callers that look at it, whatever happened to the
-//! call that found out.
+//! What callers of a shared client are reported of a lock that is over, whatever happened to the
+//! call that found the loss.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
@@ -10,7 +10,7 @@ use executor::Task;
 use redlatch::{AutoExtend, ClosedReason, Error, LockOptions, LostReason};
 
 #[test]
-fn a_loss_that_an_extend_finds_is_seen_though_nobody_waits_for_the_extend() {
+fn loss_that_an_extend_finds_is_reported_though_its_call_was_dropped() {
     let (fleet, client) = fleet_and_client(3);
     let before = client.gauges();
     for is_dropped in [true, false] {
@@ -35,7 +35,7 @@ fn a_loss_that_an_extend_finds_is_seen_though_nobody_waits_for_the_extend() {
 }
 
 #[test]
-fn an_extend_that_is_dropped_goes_on_and_the_next_takes_its_place() {
+fn extend_whose_call_is_dropped_goes_on_until_the_next_extend() {
     let (fleet, client) = fleet_and_client(3);
     let before = client.gauges();
     let mut guard = client.lock("a", TTL).wait().unwrap();
@@ -51,12 +51,12 @@ fn an_extend_that_is_dropped_goes_on_and_the_next_takes_its_place() {
     drop(dropped);
     eventually(SOON, "it is prolonged", || guard.remaining() > 5 * TTL);
     drop(guard);
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
     nothing_is_open(&client, before);
 }
 
 #[test]
-fn an_extend_that_cannot_be_changes_nothing_of_the_one_before() {
+fn extend_that_is_refused_leaves_the_extend_before_it() {
     let (fleet, client) = fleet_and_client(3);
     let mut guard = client.lock("a", TTL).wait().unwrap();
     fleet.command(&["DEL", "a"]);
@@ -91,8 +91,8 @@ fn loss_waiter_does_not_change_the_auto_extension() {
     let ttl = 12 * SECOND;
     let mut guards = Vec::new();
     let stop = Arc::new(AtomicBool::new(false));
-    // Other threads use the client, so that both threads wait for its mutex, and either may be the
-    // first.
+    // Other threads use the client, so both threads of this test wait for its mutex, and either may
+    // get it first.
     let busy: Vec<_> = (0..3)
         .map(|_| {
             let (client, stop) = (client.clone(), Arc::clone(&stop));
@@ -139,7 +139,7 @@ fn a_call_of_close_leaves_nothing_when_it_is_dropped() {
     let mut stays = Task::pending(client.close(600 * SECOND));
     let mut moves = client.close(600 * SECOND);
     for _ in 0..100 {
-        // Another task polls it each time.
+        // Each poll is by another task.
         let mut task = Task::new(&mut moves);
         assert!(task.poll().is_pending() && task.poll().is_pending());
         let former = Arc::clone(&task.wakes);
@@ -186,7 +186,7 @@ fn client_that_closes_refuses_new_requests() {
     fleet[0].cont();
     eventually(10 * SECOND, "it is closed", || closing.is_woken());
     assert_eq!(closing.poll(), Poll::Ready(0));
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]
@@ -205,13 +205,14 @@ fn a_watcher_of_a_lock_is_woken_by_the_end_of_its_client() {
 }
 
 #[test]
-fn a_loss_that_comes_after_a_refusal_is_seen_though_nobody_waits_for_it() {
-    // One of two nodes refuses the extend for good; the other says later that the key is gone.
+fn loss_after_a_refused_extend_is_reported_though_no_call_waits_for_it() {
+    // One of two nodes refuses the extend for good. Later the other node answers that the key is
+    // gone.
     for is_dropped in [false, true] {
         let fleet = Fleet::start(2);
         let client = ready::shared(config(&fleet).node_timeout(10 * SECOND));
         let mut guard = client.lock("a", TTL).wait().unwrap();
-        all_hold(&fleet, "a", &guard.token());
+        wait_until_all_hold(&fleet, "a", &guard.token());
         for rule in ["-eval", "-evalsha"] {
             assert!(fleet[0].command(&["ACL", "SETUSER", "default", rule]).is_ok());
         }
@@ -279,8 +280,8 @@ fn loss_of_one_lock_is_not_that_of_the_next_one_in_its_place() {
     for number in 0..200 {
         let short = client.try_lock(format!("short:{number}"), millis(8)).wait();
         let next = short.map(|short| {
-            // Now and then the client has found the loss, and has not reported it yet, when the
-            // guard is dropped.
+            // In some rounds the guard is dropped when the client has found the loss and has not
+            // reported it yet.
             while !short.remaining().is_zero() {
                 std::thread::yield_now();
             }
@@ -292,5 +293,5 @@ fn loss_of_one_lock_is_not_that_of_the_next_one_in_its_place() {
             assert_eq!(next.check(), Ok(()), "{number}");
         }
     }
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }

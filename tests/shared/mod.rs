@@ -45,7 +45,7 @@ fn fleet_and_client(nodes: usize) -> (Fleet, SharedClient) {
 
 /// Waits until every node holds this token at the key: a call returns when a majority does.
 #[track_caller]
-fn all_hold(fleet: &Fleet, key: &str, token: &LockToken) {
+fn wait_until_all_hold(fleet: &Fleet, key: &str, token: &LockToken) {
     let token = token.to_string().into_bytes();
     eventually(SOON, "all nodes hold it", || {
         tokens(fleet, key) == vec![token.clone(); fleet.len()]
@@ -59,11 +59,11 @@ fn tokens(fleet: &Fleet, key: &str) -> Vec<Vec<u8>> {
 
 /// Waits until every key is released: the last release may be on its way.
 #[track_caller]
-fn nothing_is_left(fleet: &Fleet) {
+fn wait_until_nothing_is_left(fleet: &Fleet) {
     fleet.wait_empty();
 }
 
-/// Nothing is open in the client any more, and as many timers are set as before all that.
+/// Checks that the client has no open request or record, and as many timers as before the test.
 fn nothing_is_open(client: &SharedClient, before: Gauges) {
     let mut idle = Gauges::default();
     idle.timers = before.timers;
@@ -75,7 +75,7 @@ fn nothing_is_open(client: &SharedClient, before: Gauges) {
     }
 }
 
-/// Does something on a thread of its own, and fails if that hangs.
+/// Runs a closure on a thread of its own, and fails if the closure hangs.
 #[track_caller]
 fn in_time<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = std::sync::mpsc::channel();

@@ -1,20 +1,20 @@
-//! The same client on runtimes: its driver as a task of tokio, and its calls on whatever polls
-//! them.
+//! The shared client on async runtimes: its driver is a tokio task, and any executor polls its
+//! calls.
 
 use super::*;
 use redlatch::{AutoExtend, ClosedReason, Error, LockOptions};
 
-async fn on_tokio(fleet: &Fleet) -> SharedClient {
+async fn client_on_tokio(fleet: &Fleet) -> SharedClient {
     let client = SharedClient::connect_tokio(config(fleet)).await.expect("a good configuration");
     ready::all_ready(&client).await;
     client
 }
 
-/// Takes, contends, waits, renews and closes once each.
-async fn course(fleet: &Fleet) {
-    let client = on_tokio(fleet).await;
+/// Acquires, contends, waits, renews and closes, once each.
+async fn make_each_call(fleet: &Fleet) {
+    let client = client_on_tokio(fleet).await;
     let mut guard = client.lock("a", TTL).await.unwrap();
-    all_hold(fleet, "a", &guard.token());
+    wait_until_all_hold(fleet, "a", &guard.token());
     guard.extend(2 * TTL).await.unwrap();
     assert!(matches!(client.try_lock("a", TTL).await, Err(Error::Contended(_))));
     let other = client.clone();
@@ -38,28 +38,28 @@ async fn course(fleet: &Fleet) {
     let lost = tokio::spawn(kept.lost());
     assert_eq!(client.close(5 * SECOND).await, 0);
     assert_eq!(lost.await.unwrap(), Error::Closed(ClosedReason::Asked));
-    nothing_is_left(fleet);
+    wait_until_nothing_is_left(fleet);
 }
 
 #[test]
-fn a_client_lives_on_a_current_thread_runtime() {
+fn client_works_on_a_current_thread_runtime() {
     let fleet = Fleet::start(3);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(course(&fleet));
+    runtime.block_on(make_each_call(&fleet));
 }
 
 #[test]
-fn a_client_lives_on_a_runtime_of_several_threads() {
+fn client_works_on_a_runtime_of_several_threads() {
     let fleet = Fleet::start(3);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(course(&fleet));
+    runtime.block_on(make_each_call(&fleet));
 }
 
 #[test]
 fn a_client_of_a_runtime_is_used_from_elsewhere_and_ends_with_its_runtime() {
     let fleet = Fleet::start(3);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let client = runtime.block_on(on_tokio(&fleet));
+    let client = runtime.block_on(client_on_tokio(&fleet));
     let guard = client.lock("a", LockOptions::new(TTL).auto_extend(TTL)).wait().unwrap();
     let unwatched = client.lock("c", TTL).wait().unwrap();
     let other = client.clone();
@@ -77,20 +77,21 @@ fn a_client_of_a_runtime_is_used_from_elsewhere_and_ends_with_its_runtime() {
 }
 
 #[test]
-fn a_close_is_over_in_time_also_where_nobody_turns_the_runtime() {
+fn close_ends_in_time_also_if_no_thread_drives_the_runtime() {
     let fleet = Fleet::start(3);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let client = runtime.block_on(on_tokio(&fleet));
+    let client = runtime.block_on(client_on_tokio(&fleet));
     let held = runtime.block_on(client.lock("a", TTL).into_future()).unwrap();
     let left = in_time("a close of 100 ms", move || client.close(millis(100)).wait());
     assert_eq!(left, 1, "nobody read what the nodes answered");
     assert_eq!(held.check(), Err(Error::Closed(ClosedReason::Asked)));
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
-/// The runtime was kept busy, so that the driver finds out all of it in one turn.
+/// The test blocks the runtime, so that the driver finds the answer and the due warning in one
+/// turn.
 #[test]
-fn a_renewal_counts_though_the_next_warning_is_due_as_well() {
+fn renewal_counts_though_the_next_warning_is_due_in_the_same_turn() {
     despite_stalls(millis(300), |times| renewal_counts(times * 6 * SECOND));
 }
 
@@ -133,34 +134,35 @@ fn client_for_tokio_outside_of_a_runtime_is_an_error() {
     assert!(matches!(polled, std::task::Poll::Ready(Err(Error::Config(_)))));
 }
 
-/// Two that are woken in one turn, so that the driver makes way for both; then no runtime turns it.
+/// Two tasks are woken in one turn, so the driver yields for both. After that no thread drives the
+/// runtime.
 #[test]
-fn a_guard_that_is_dropped_after_its_runtime_is_given_back() {
+fn guard_that_is_dropped_after_its_runtime_releases_its_lock() {
     let fleet = Fleet::start(3);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let client = runtime.block_on(on_tokio(&fleet));
+    let client = runtime.block_on(client_on_tokio(&fleet));
     for number in 0..10 {
         let (a, b) = (format!("a{number}"), format!("b{number}"));
         let both = async { tokio::join!(client.lock(a, TTL), client.lock(b, TTL)) };
         let (a, b) = runtime.block_on(both);
         drop((a.unwrap(), b.unwrap()));
-        nothing_is_left(&fleet);
+        wait_until_nothing_is_left(&fleet);
     }
 }
 
 #[test]
-fn a_task_may_wait_where_tokio_knows_that_it_blocks() {
+fn blocking_call_works_inside_block_in_place() {
     let fleet = Fleet::start(3);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let client = runtime.block_on(on_tokio(&fleet));
+    let client = runtime.block_on(client_on_tokio(&fleet));
     let (told, rounds) = std::sync::mpsc::channel();
-    // Now and then one turn of the driver wakes both tasks, on its worker.
+    // In some rounds one turn of the driver wakes both tasks on its own worker.
     for name in ["a", "b"] {
         let (client, told) = (client.clone(), told.clone());
         runtime.spawn(async move {
             for _ in 0..300 {
                 let guard = client.lock(name, TTL).await.unwrap();
-                // Without `block_in_place` no worker may be left to poll tokio's sockets.
+                // Without `block_in_place` no worker would be left that polls tokio's sockets.
                 tokio::task::block_in_place(|| guard.release().wait()).unwrap();
                 told.send(()).expect("the test waits for it");
             }

@@ -1,5 +1,5 @@
-//! Very many threads on one client. No thread holds what another holds, every thread has an answer
-//! when the client is closed, and the only bound is that of its records.
+//! Very many threads on one client. No two threads hold one key, every thread has an answer when
+//! the client is closed, and nothing but the limit of records bounds the calls.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
@@ -27,7 +27,7 @@ impl Checker {
         Checker { holders, held, looked, fleet: Arc::clone(fleet) }
     }
 
-    /// Holds it: no other thread does, before, meanwhile and after.
+    /// Holds the key for a moment, and checks that no other thread believes in it.
     fn hold(&self, key: u32, thread: u32, guard: &SharedGuard, dice: &mut Dice) {
         if guard.check().is_err() {
             return;
@@ -51,10 +51,10 @@ impl Checker {
     }
 }
 
-/// Takes locks until the client is closed: when the last answer came, and what.
+/// Acquires locks until the client is closed. Returns when the last answer came, and what it was.
 fn work(client: &SharedClient, checker: &Checker, thread: u32, mut dice: Dice) -> Error {
     loop {
-        // A few keys are wanted by many threads.
+        // Many threads want the same few keys.
         let key = if dice.roll(3) == 0 { dice.roll(8) } else { dice.roll(KEYS) };
         let mut options = LockOptions::new(TTL).wait(600 * SECOND);
         if dice.roll(4) == 0 {
@@ -117,14 +117,14 @@ fn of_64_threads_no_two_hold_a_key_and_all_have_an_answer_when_it_is_closed() {
     assert!(slowest.expect("there are answers") < 10 * SECOND);
     assert!(answers.iter().all(|(_, error)| *error == Error::Closed(ClosedReason::Asked)));
     assert!(checker.held.load(Ordering::Relaxed) > 100);
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
     for guard in guards {
         assert!(guard.remaining().is_zero() && guard.check().is_err());
     }
     assert_eq!(client.gauges(), Gauges::default());
 }
 
-/// The threads of one client are kept apart by itself; those of two, by the nodes alone.
+/// Threads of one client are kept apart by the client, those of two clients only by the nodes.
 #[test]
 fn of_the_threads_of_two_clients_no_two_hold_a_key() {
     let fleet = Arc::new(Fleet::start(3));
@@ -154,7 +154,7 @@ fn of_the_threads_of_two_clients_no_two_hold_a_key() {
     });
     println!("{} locks of two clients", checker.held.load(Ordering::Relaxed));
     assert!(checker.held.load(Ordering::Relaxed) > 20, "they were at it");
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn handles_come_and_go_while_others_wait() {
             assert_eq!(waiter.join().unwrap(), Ok(Ok(())));
         }
     });
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
     eventually(10 * SECOND, "no connection of ours is left", || {
         fleet.iter().all(|node| node.client_list().len() <= 1)
     });
@@ -236,6 +236,6 @@ fn client_is_busy_only_at_the_bound_of_its_records() {
     let one = client.try_lock("one more", TTL).wait().unwrap();
     assert!(matches!(client.try_lock("two", TTL).wait(), Err(Error::Busy(Busy::Records))));
     drop((held, one));
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
     nothing_is_open(&client, before);
 }

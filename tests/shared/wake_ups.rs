@@ -1,5 +1,5 @@
 //! Calls while nothing else would wake the client: no probe, no timeout, no connection that is
-//! lost. A wake-up that is lost is never made up for, and the test is ended by its watchdog.
+//! lost. Nothing makes up for a lost wake-up: the watchdog then ends the test.
 
 use super::*;
 use executor::Task;
@@ -9,8 +9,8 @@ use std::task::Poll;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Nothing is due for an hour.
-fn undisturbed(urls: Vec<String>) -> Config {
+/// A client without a timer that fires within an hour.
+fn client_without_timers(urls: Vec<String>) -> Config {
     let config = Config::new(urls).unwrap().restart_guard(RestartGuard::Off);
     let config = config.node_timeout(HOUR).connect_timeout(HOUR);
     config.probe_interval(HOUR).reset_after(HOUR)
@@ -28,9 +28,9 @@ fn within_a_minute(what: &str, act: impl FnOnce() + Send + 'static) {
     acts.join().expect("it does not panic");
 }
 
-/// Takes and gives back locks, one after the other, with a pause now and then in which the driver
-/// goes to sleep.
-fn pairs(client: &SharedClient, name: usize, count: usize) {
+/// Acquires and releases locks one after the other. In some pauses between them the driver falls
+/// asleep.
+fn lock_and_release_repeatedly(client: &SharedClient, name: usize, count: usize) {
     for number in 0..count {
         let guard = client.lock(format!("{name}:{number}"), 60 * SECOND).wait().unwrap();
         guard.release().wait().unwrap();
@@ -43,16 +43,16 @@ fn pairs(client: &SharedClient, name: usize, count: usize) {
 #[test]
 fn each_call_is_answered_though_nothing_else_happens() {
     let fleet = Fleet::start(3);
-    let client = ready::shared(undisturbed(fleet.urls()));
+    let client = ready::shared(client_without_timers(fleet.urls()));
     within_a_minute("one thread", {
         let client = client.clone();
-        move || pairs(&client, 0, 500)
+        move || lock_and_release_repeatedly(&client, 0, 500)
     });
     within_a_minute("threads at once", move || {
         std::thread::scope(|scope| {
             for name in 1..9 {
                 let client = &client;
-                scope.spawn(move || pairs(client, name, 100));
+                scope.spawn(move || lock_and_release_repeatedly(client, name, 100));
             }
         });
     });
@@ -63,7 +63,7 @@ fn each_call_is_answered_though_nothing_else_happens() {
 fn first_call_after_connect_is_answered_though_nothing_else_happens() {
     for _ in 0..40 {
         let masters = Masters::start(5).unwrap();
-        let config = undisturbed(masters.urls());
+        let config = client_without_timers(masters.urls());
         in_time("the first call", || {
             let client = SharedClient::connect_blocking(config).unwrap();
             client.lock("a", 60 * SECOND).wait().unwrap().release().wait().unwrap();
@@ -71,8 +71,8 @@ fn first_call_after_connect_is_answered_though_nothing_else_happens() {
     }
 }
 
-/// A future that is polled, and dropped at once, when it is woken, or when it has its lock.
-fn future(client: &SharedClient, name: usize, dice: &mut Dice) {
+/// A future that is polled, and then dropped at once, after a wake-up, or when it has its lock.
+fn drop_a_future(client: &SharedClient, name: usize, dice: &mut Dice) {
     let mut call = Task::pending(client.lock(format!("future {name}"), 60 * SECOND));
     let fate = dice.roll(3);
     while fate > 0 && !call.is_woken() {
@@ -83,11 +83,12 @@ fn future(client: &SharedClient, name: usize, dice: &mut Dice) {
     }
 }
 
-/// Some calls are led, some wake the driver, some find it awake; others never fetch their results.
+/// Some calls drive the client themselves, some wake the driver, some find the driver awake. Other
+/// calls are dropped before they fetch their results.
 #[test]
 fn each_call_of_many_threads_and_futures_is_answered_though_nothing_else_happens() {
     let fleet = Fleet::start(3);
-    let client = ready::shared(undisturbed(fleet.urls()));
+    let client = ready::shared(client_without_timers(fleet.urls()));
     let mut dice = Dice::of_this_run();
     for threads in [2, 5, 16, 48] {
         let (client, mut dice) = (client.clone(), dice.others());
@@ -97,18 +98,18 @@ fn each_call_of_many_threads_and_futures_is_answered_though_nothing_else_happens
                     let (client, mut dice) = (&client, dice.others());
                     scope.spawn(move || {
                         for _ in 0..20 {
-                            pairs(client, name, 1 + dice.roll(10) as usize);
-                            future(client, name, &mut dice);
+                            lock_and_release_repeatedly(client, name, 1 + dice.roll(10) as usize);
+                            drop_a_future(client, name, &mut dice);
                         }
                     });
                 }
             });
         });
     }
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
-/// Pairs by a task.
+/// Acquires and releases, by a task.
 #[cfg(feature = "tokio")]
 async fn pairs_of_a_task(client: SharedClient, name: usize, count: usize) {
     for number in 0..count {
@@ -130,7 +131,8 @@ fn each_call_of_a_task_is_answered_though_nothing_else_happens() {
         let runtime = builder.enable_all().build().unwrap();
         within_a_minute("tasks", move || {
             runtime.block_on(async {
-                let client = SharedClient::connect_tokio(undisturbed(fleet.urls())).await.unwrap();
+                let client =
+                    SharedClient::connect_tokio(client_without_timers(fleet.urls())).await.unwrap();
                 ready::all_ready(&client).await;
                 pairs_of_a_task(client.clone(), 0, 200).await;
                 let mut tasks = tokio::task::JoinSet::new();

@@ -17,9 +17,9 @@ fn masters(count: usize) -> (Masters, Config) {
     (masters, config.reset_after(millis(100)))
 }
 
-/// Tries again and again, without a pause, until the lock is there.
+/// Repeats the call without a pause until it gets the lock.
 #[cfg(feature = "tokio")]
-async fn insist(client: &SharedClient, refused: &AtomicU64) {
+async fn retry_until_locked(client: &SharedClient, refused: &AtomicU64) {
     while client.try_lock("a", TTL).await.is_err() {
         refused.fetch_add(1, Ordering::SeqCst);
     }
@@ -37,12 +37,13 @@ fn retries_end(runtime: tokio::runtime::Runtime) {
             let counted = Arc::clone(&refused);
             let thaw = std::thread::spawn(move || {
                 std::thread::sleep(millis(600));
-                // Where the machine stalls, no call has been refused after 600 ms.
+                // After 600 ms a slow machine may not have refused a call yet, so the test waits
+                // for that.
                 eventually(SOON, "calls are refused", || counted.load(Ordering::SeqCst) > 1);
                 (0..3).for_each(|node| masters[node].thaw());
                 masters
             });
-            insist(&client, &refused).await;
+            retry_until_locked(&client, &refused).await;
             drop(thaw.join().expect("it thaws them"));
             refused.load(Ordering::SeqCst)
         })
@@ -52,13 +53,13 @@ fn retries_end(runtime: tokio::runtime::Runtime) {
 
 #[cfg(feature = "tokio")]
 #[test]
-fn a_loop_without_a_pause_lets_the_driver_run_on_a_current_thread_runtime() {
+fn loop_of_calls_without_a_pause_lets_the_driver_run_on_a_current_thread_runtime() {
     retries_end(tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
 }
 
 #[cfg(feature = "tokio")]
 #[test]
-fn a_loop_without_a_pause_lets_the_driver_run_on_several_threads() {
+fn loop_of_calls_without_a_pause_lets_the_driver_run_on_several_threads() {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     retries_end(builder.worker_threads(2).enable_all().build().unwrap());
 }

@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn holders_of_two_keys_or_one_after_the_other_are_fine() {
+    fn holders_of_two_keys_or_one_after_the_other_are_no_violation() {
         let mut checker = Checker::new(true);
         let first = checker.hand_out(10, belief(1, 7, 10, 100));
         checker.hand_out(20, belief(2, 8, 20, 300));
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn one_user_that_holds_a_key_twice_is_two_holders() {
+    fn user_that_holds_a_key_twice_counts_as_two_holders() {
         let mut checker = Checker::new(true);
         checker.hand_out(10, belief(1, 7, 10, 100));
         checker.hand_out(20, belief(1, 7, 20, 200));
@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_violations_are_kept() {
+    fn only_the_first_violations_are_reported() {
         let mut checker = Checker::new(true);
         for number in 0..100 {
             checker.report_violation(number.to_string());

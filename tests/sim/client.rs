@@ -52,7 +52,7 @@ pub struct Client {
     /// The requests that the client's users wait for.
     pub asked: BTreeMap<u64, Purpose>,
     /// The answer to a request of the simulation itself.
-    pub errand: Option<Result<Outcome, Error>>,
+    pub make_own_request: Option<Result<Outcome, Error>>,
     /// The state of the loop.
     pub step: Step,
     /// By node: the poller reported input, and the client left some of it unread.
@@ -80,7 +80,7 @@ impl Client {
             relics: Vec::new(),
             told: Vec::new(),
             asked: BTreeMap::new(),
-            errand: None,
+            make_own_request: None,
             step: Step::Idle,
             left_unread: vec![false; nodes],
             waiting: Waiting::nothing(nodes),
@@ -99,7 +99,7 @@ impl Client {
         self.left_unread.fill(false);
         self.relics.clear();
         self.told.clear();
-        (self.errand, self.step, self.gone) = (None, Step::Idle, false);
+        (self.make_own_request, self.step, self.gone) = (None, Step::Idle, false);
         // Wake-ups that were scheduled for the old process do not count.
         (self.wake, self.wake_at) = (self.wake + 1, u64::MAX);
     }
@@ -276,7 +276,7 @@ impl World {
                     coordinator.handle_connected(NodeId::new(node), instant(now));
                 }
                 Some(Piece::End(words)) => {
-                    self.hand_in(client, node, wire, &std::mem::take(&mut bytes));
+                    self.pass_to_coordinator(client, node, wire, &std::mem::take(&mut bytes));
                     self.lose(client, node, wire, words);
                     break;
                 }
@@ -284,7 +284,7 @@ impl World {
             }
             self.clients[client].waiting.read_one(node);
         }
-        self.hand_in(client, node, wire, &bytes);
+        self.pass_to_coordinator(client, node, wire, &bytes);
         let has_it = self.clients[client].wires[node] == Some(wire);
         if has_it && !self.network.wires[wire].inbox.is_empty() {
             self.clients[client].left_unread[node] = true;
@@ -296,7 +296,7 @@ impl World {
     }
 
     /// Passes what was read to the coordinator, in pieces as this wire's reader gets them.
-    fn hand_in(&mut self, client: usize, node: usize, wire: usize, bytes: &[u8]) {
+    fn pass_to_coordinator(&mut self, client: usize, node: usize, wire: usize, bytes: &[u8]) {
         let (now, id) = (self.agenda.now(), NodeId::new(node));
         let coordinator = &mut self.clients[client].coordinator;
         for portion in self.network.wires[wire].reads.portions(bytes, &mut self.dice) {

@@ -179,7 +179,8 @@ impl World {
                 let Some(lock) = self.take(client, key) else { return };
                 // A short lock could expire while the other client meddles with it.
                 let long = self.long_ttl() > 1_000;
-                let lock = if key == 0 && long { self.meddle(client, lock) } else { Some(lock) };
+                let lock =
+                    if key == 0 && long { self.act_on_the_key(client, lock) } else { Some(lock) };
                 let Some(lock) = lock else { return };
                 let now = self.agenda.now();
                 let serial = self.next_serial();
@@ -187,7 +188,7 @@ impl World {
                 let _ = it.coordinator.release(lock, serial, instant(now));
                 it.asked.insert(serial, Purpose::Errand);
                 self.checker.ask(serial, client, "release", now + SECOND, it.stopped_for);
-                let answer = self.run_errand(client);
+                let answer = self.run_until_answered(client);
                 if !matches!(answer, Some(Ok(Outcome::Released(ReleaseOutcome::Released)))) {
                     let words = format!("client {client} cannot release {key}: {answer:?}");
                     return self.checker.report_violation(words);
@@ -256,7 +257,7 @@ impl World {
         let wish = Wish::of(self.long_ttl());
         self.wait_for_room(client);
         let answer = match self.acquire(client, key, wish, 0, Purpose::Errand) {
-            Ok(_) => self.run_errand(client),
+            Ok(_) => self.run_until_answered(client),
             Err(error) => Some(Err(error)),
         };
         if let Some(Ok(Outcome::Acquired(lock))) = answer {
@@ -268,10 +269,10 @@ impl World {
 
     /// Another client extends the lock by its token, inspects its key and force-releases it. At
     /// last the first owner takes the lock again.
-    fn meddle(&mut self, owner: usize, lock: Lock) -> Option<Lock> {
+    fn act_on_the_key(&mut self, owner: usize, lock: Lock) -> Option<Lock> {
         let client = (owner + 1) % self.clients.len();
         let (ttl, token) = (Duration::from_millis(self.long_ttl()), lock.token());
-        let extended = self.errand(client, |core, key, serial, at| {
+        let extended = self.make_own_request(client, |core, key, serial, at| {
             core.extend_token(key, token.clone(), ttl, serial, at).map(|_| ())
         });
         if !matches!(extended, Some(Ok(Outcome::Extended { .. }))) {
@@ -279,8 +280,9 @@ impl World {
                 .report_violation(format!("client {client} cannot extend by token: {extended:?}"));
             return None;
         }
-        let seen =
-            self.errand(client, |core, key, serial, at| core.inspect(key, serial, at).map(|_| ()));
+        let seen = self.make_own_request(client, |core, key, serial, at| {
+            core.inspect(key, serial, at).map(|_| ())
+        });
         let whose = |seen: &Inspection| match seen.summary() {
             KeySummary::Held { value, .. } => value == Value::of(token.digits()),
             _ => false,
@@ -290,7 +292,7 @@ impl World {
                 .report_violation(format!("client {client} does not see {token}: {seen:?}"));
             return None;
         }
-        let forced = self.errand(client, |core, key, serial, at| {
+        let forced = self.make_own_request(client, |core, key, serial, at| {
             core.force_release(key, serial, at).map(|_| ())
         });
         if !matches!(forced, Some(Ok(Outcome::Released(ReleaseOutcome::Released)))) {
@@ -304,7 +306,7 @@ impl World {
     }
 
     /// Makes a request about the first key, and waits for the answer.
-    fn errand(
+    fn make_own_request(
         &mut self,
         client: usize,
         ask: impl FnOnce(&mut Coordinator, &[u8], u64, Instant) -> Result<(), Error>,
@@ -316,7 +318,7 @@ impl World {
         it.asked.insert(serial, Purpose::Errand);
         self.checker.ask(serial, client, "errand", now + SECOND, it.stopped_for);
         match asked {
-            Ok(()) => self.run_errand(client),
+            Ok(()) => self.run_until_answered(client),
             Err(error) => {
                 self.checker.cancel(serial);
                 Some(Err(error))
@@ -329,16 +331,16 @@ impl World {
     }
 
     /// Runs the world until the simulation's own request is answered.
-    fn run_errand(&mut self, client: usize) -> Option<Result<Outcome, Error>> {
+    fn run_until_answered(&mut self, client: usize) -> Option<Result<Outcome, Error>> {
         self.rouse(client);
         let give_up = self.agenda.now() + SECOND;
-        while self.clients[client].errand.is_none() && self.agenda.now() < give_up {
+        while self.clients[client].make_own_request.is_none() && self.agenda.now() < give_up {
             self.run_until(self.agenda.now() + MILLI);
             if !self.count_event() {
                 break;
             }
         }
-        self.clients[client].errand.take()
+        self.clients[client].make_own_request.take()
     }
 
     /// Ends all clients while requests are in flight. Locks that were granted and not handed out

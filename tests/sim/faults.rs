@@ -108,7 +108,7 @@ impl World {
             Kind::Kill => self.kill(node),
             Kind::Stop => self.stop_one(),
             Kind::Trouble => self.trouble(node),
-            Kind::Lie => self.lie(node),
+            Kind::Lie => self.turn_answers_into_errors(node),
             Kind::ForgetScripts => self.forget_scripts(node),
             Kind::Refuse => self.refuse(node),
             Kind::Promote => return self.demote(node),
@@ -295,7 +295,7 @@ impl World {
         }
     }
 
-    fn lie(&mut self, node: usize) {
+    fn turn_answers_into_errors(&mut self, node: usize) {
         let until = self.agenda.now() + self.fault_length();
         self.trace.note(self.agenda.now(), || format!("FAULT node {node} lies until {until}"));
         self.nodes[node].lies_until = until;

@@ -128,11 +128,11 @@ impl World {
                 continue;
             };
             let told = (it.coordinator.deadline(&held.lock), keep.serial);
-            self.told_of_keeping(client, user, told, update);
+            self.on_keep_update(client, user, told, update);
         }
     }
 
-    fn told_of_keeping(
+    fn on_keep_update(
         &mut self,
         client: usize,
         user: usize,

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_comes_back_in_time_takes_no_other_ones_place() {
+    fn token_that_comes_back_in_time_replaces_no_other_token() {
         for (at, certain) in [(59, true), (60, false)] {
             let mut ledger = ledger();
             ledger.forget(10, (0, 0), b"first", 60, None);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_comes_again_is_a_new_one() {
+    fn token_that_is_set_again_after_a_loss_is_in_doubt() {
         let mut ledger = ledger();
         ledger.lose_memory(10, 0);
         ledger.set_key(20, 0, 0, Some(b"first"));

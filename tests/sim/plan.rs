@@ -266,9 +266,8 @@ impl Plan {
 /// that needs one kind of fault again and again would hardly come up in a mixture of all.
 fn faults(memory: Memory, settings: &Settings, dice: &mut Dice) -> Vec<(u64, Kind)> {
     if memory == Memory::Guarded && dice.chance(150) {
-        // If the coordinators do not notice old flushes, nothing is cut here: a client could lose
-        // the connection before the push of a flush, or learn only later that it was not connected
-        // then.
+        // If the coordinators do not notice old flushes, no connection is cut: otherwise a client
+        // could miss the push of a flush, or connect only after the flush.
         let cuts = u64::from(SEES_OLD_FLUSHES);
         return vec![
             (3, Kind::Flush),

@@ -353,7 +353,7 @@ impl World {
                 ),
                 _,
             ) => self.rest(client, user),
-            (Some(Purpose::Errand), result) => self.clients[client].errand = Some(result),
+            (Some(Purpose::Errand), result) => self.clients[client].make_own_request = Some(result),
             (Some(Purpose::Farewell), Ok(Outcome::Acquired(lock))) => {
                 self.clients[client].coordinator.release_nowait(&lock, instant(now));
             }

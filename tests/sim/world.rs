@@ -257,7 +257,7 @@ impl World {
             let it = &self.network.wires[wire];
             let reaches = !it.left && !it.cut;
             let lies = self.agenda.now() < self.nodes[number].lies_until;
-            let bytes = if lies { lie(output.bytes) } else { output.bytes };
+            let bytes = if lies { error_in_place_of(output.bytes) } else { output.bytes };
             if reaches && !bytes.is_empty() {
                 self.network.answer(wire, &bytes, &mut self.agenda, &mut self.dice);
             }
@@ -325,7 +325,7 @@ fn client(plan: &Plan, dice: &mut Dice) -> Client {
 }
 
 /// What a lying intermediary makes of a positive answer.
-fn lie(bytes: Vec<u8>) -> Vec<u8> {
+fn error_in_place_of(bytes: Vec<u8>) -> Vec<u8> {
     match &bytes[..] {
         b"+OK\r\n" | b":1\r\n" => b"-ERR the other end is gone\r\n".to_vec(),
         _ => bytes,

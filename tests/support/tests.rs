@@ -134,7 +134,7 @@ fn a_connection_that_the_server_closed_is_replaced() {
 }
 
 #[test]
-fn keys_that_are_deleted_are_told_apart_from_keys_that_end() {
+fn keys_that_are_deleted_are_distinguished_from_keys_that_expire() {
     let fleet = Fleet::start(2);
     fleet.wait_empty();
     for node in &fleet {
@@ -158,7 +158,7 @@ fn keys_that_are_deleted_are_told_apart_from_keys_that_end() {
 }
 
 #[test]
-fn a_plain_timer_is_late_where_the_machine_is() {
+fn plain_timer_is_late_if_the_machine_stalls() {
     let timer = PlainTimer::start();
     let_pass(millis(20));
     let late = timer.latest();

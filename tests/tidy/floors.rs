@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn proto_stays_in_its_room() {
+    fn proto_that_names_other_layers_is_found() {
         let found = check(
             upward_imports,
             "src/proto/wire/connection.rs",

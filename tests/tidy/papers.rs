@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_tests_what_people_test() {
+    fn ci_without_the_test_command_is_found() {
         assert_eq!(
             ci_test_command("set -e\n  step tests cargo test --workspace --all-features\n"),
             [""; 0]
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn papers_name_files_that_exist() {
+    fn docs_name_files_that_exist() {
         let exists = |path: &str| ["src/a.rs", "tests/"].contains(&path);
         let good = "`src/a.rs` and `tests/`, `src/a.rs: it_holds`, `redlatch -s`, `cli/src/*.rs`";
         assert_eq!(paths("A.md", good, exists), [""; 0]);

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn trees_are_unfolded() {
+    fn use_trees_are_read_as_single_paths() {
         let text = "use a::{b, c::{self, d as e, f::*}, g}; pub use super::h; use i;";
         let expected = ["a::b", "a::c", "a::c::d", "a::c::f", "a::g", "/proto::h", "i"];
         assert_eq!(read("src/proto/x.rs", text), expected);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_code_ends_the_parser() {
+    fn parser_ends_at_broken_code() {
         for broken in ["use", "use a::{", "use a::{b", "use ;", "use {,};", "a::", "use =;", "}}}"]
         {
             read("src/x.rs", broken);

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_characters() {
+    fn line_length_counts_characters() {
         assert_eq!(columns(&source(&"é".repeat(100))), [""; 0]);
         let found = columns(&source(&format!("\n{}", "x".repeat(101))));
         assert_eq!(found, ["src/x.rs:2: 101 columns"]);

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_reason_is_none() {
+    fn expect_with_an_empty_reason_is_found() {
         assert_eq!(expect_has_a_reason(&source("x.expect(\"why\"); x.expect(REASON);")), [""; 0]);
         assert_eq!(expect_has_a_reason(&source("x.expect(\"\")")).len(), 1);
         assert_eq!(expect_has_a_reason(&source("x.expect(\n    \" \",\n)")).len(), 1);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ignored_test_needs_something() {
+    fn ignored_test_without_a_reason_is_found() {
         let good = "#[ignore = \"needs valkey: apt-get install valkey\"] fn ignore() { ignore(); }";
         assert_eq!(ignored_says_why(&source(good)), [""; 0]);
         for bad in [

@@ -7,7 +7,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 
-use super::crowd::{holds_in, no_two_at_one_time};
+use super::crowd::{assert_no_two_holders, holds_in};
 use super::process::Process;
 use super::*;
 use crate::support::{RespClient, Value};
@@ -109,7 +109,7 @@ fn plain_clients_beside_a_line() {
         assert_eq!(process.answer(), "done");
     }
     let holds = holds_in(&path);
-    no_two_at_one_time(&holds);
+    assert_no_two_holders(&holds);
     let plain = |who: u32| (who as usize) < THREADS * PLAIN_OF_A_THREAD;
     let had: Vec<u32> = holds.iter().filter(|hold| hold.from > 0).map(|hold| hold.who).collect();
     let of_plain = had.iter().filter(|&&who| plain(who)).count();
@@ -117,7 +117,7 @@ fn plain_clients_beside_a_line() {
     println!("{of_line} holds of waiters in line, {of_plain} of plain clients");
     assert!(of_line > 20 && of_plain > 20, "the lock hardly moved");
     drop(processes);
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
     eventually(SOON, "no client listens on a channel", || {
         let channels = |node: &Node| node.command(&["PUBSUB", "CHANNELS", "redlatch:*"]);
         fleet.iter().all(|node| channels(node).text_items().is_empty())

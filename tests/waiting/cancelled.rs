@@ -64,13 +64,13 @@ fn a_wait_that_is_cancelled_at_any_moment_leaves_nothing() {
             give_back(&mut holder, &mut held);
             holder.comes_to_rest();
             waiter.comes_to_rest();
-            nothing_is_left(&fleet);
+            wait_until_nothing_is_left(&fleet);
         }
     }
     give_back(&mut holder, &mut held);
     holder.comes_to_rest();
     waiter.comes_to_rest();
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
     // Both clients can still lock.
     let lock = waiter.lock("a");
     waiter.engine.release_nowait(&lock);
@@ -78,5 +78,5 @@ fn a_wait_that_is_cancelled_at_any_moment_leaves_nothing() {
     let lock = holder.lock("a");
     holder.engine.release_nowait(&lock);
     holder.comes_to_rest();
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }

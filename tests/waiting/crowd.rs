@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::process::{Process, let_them_end};
+use super::process::{Process, end_processes};
 use super::*;
 
 const PROCESSES: usize = 32;
@@ -59,15 +59,15 @@ fn waiters_share_a_key_while_nodes_come_and_go() {
         turns.len() == PROCESSES || turns.values().sum::<usize>() >= TURNS * PROCESSES
     });
     let end = now();
-    let_them_end(&file);
+    end_processes(&file);
     for process in &mut processes {
         assert_eq!(process.answer(), "done");
     }
     let holds = holds_in(&file);
     println!("{} holds, with {troubles} troubles", holds.len());
-    no_two_at_one_time(&holds);
-    everyone_in_turn(&holds);
-    it_went_on(&holds, begin, end);
+    assert_no_two_holders(&holds);
+    assert_each_has_its_turn(&holds);
+    assert_no_long_gap(&holds, begin, end);
     drop(processes);
     eventually(3 * SOON, "what is left ends with its ttl", || fleet.keys_everywhere().is_empty());
 }
@@ -107,7 +107,7 @@ fn read(line: &str) -> Hold {
     Hold { who: who as u32, asked, from, until }
 }
 
-pub fn no_two_at_one_time(holds: &[Hold]) {
+pub fn assert_no_two_holders(holds: &[Hold]) {
     let mut held: Vec<&Hold> = holds.iter().filter(|hold| hold.from > 0).collect();
     held.sort_by_key(|hold| hold.from);
     for pair in held.windows(2) {
@@ -124,7 +124,7 @@ fn turns_of(holds: &[Hold]) -> BTreeMap<u32, usize> {
     turns
 }
 
-fn everyone_in_turn(holds: &[Hold]) {
+fn assert_each_has_its_turn(holds: &[Hold]) {
     let turns = turns_of(holds);
     let (least, most) = (turns.values().min(), turns.values().max());
     println!("turns of {} processes: from {least:?} to {most:?}", turns.len());
@@ -132,7 +132,7 @@ fn everyone_in_turn(holds: &[Hold]) {
 }
 
 /// Checks that there was no long time in which no process got the key.
-fn it_went_on(holds: &[Hold], begin: u64, end: u64) {
+fn assert_no_long_gap(holds: &[Hold], begin: u64, end: u64) {
     let waited = |hold: &Hold| if hold.from > 0 { hold.from } else { end }.max(hold.asked);
     let longest_wait = holds.iter().map(|hold| waited(hold) - hold.asked).max().unwrap_or(0);
     let mut moments: Vec<u64> =
@@ -150,8 +150,8 @@ fn it_went_on(holds: &[Hold], begin: u64, end: u64) {
 #[test]
 fn overlapping_holds_are_found() {
     let hold = |who, from, until| Hold { who, asked: 0, from, until };
-    no_two_at_one_time(&[hold(1, 20, 30), hold(2, 10, 20), hold(3, 0, 0)]);
+    assert_no_two_holders(&[hold(1, 20, 30), hold(2, 10, 20), hold(3, 0, 0)]);
     let both = [hold(1, 10, 21), hold(3, 0, 0), hold(2, 20, 30)];
-    let found = std::panic::catch_unwind(|| no_two_at_one_time(&both));
+    let found = std::panic::catch_unwind(|| assert_no_two_holders(&both));
     assert!(found.is_err());
 }

@@ -31,7 +31,7 @@ fn is_followed(fleet: &Fleet, mut holder: Process, mut waiter: Process, deadline
     let timer = PlainTimer::start();
     holder.kill();
     let free = free_on_a_majority(fleet);
-    let had = waiter.had();
+    let had = waiter.wait_until_locked();
     assert!(had.have > deadline, "held by two: {had:?}, until {deadline}");
     let earliest = free - LOOK.as_nanos() as u64;
     assert!(had.have >= earliest, "before a majority was free: {had:?}, {free}");
@@ -39,7 +39,7 @@ fn is_followed(fleet: &Fleet, mut holder: Process, mut waiter: Process, deadline
     println!("the next one has it {late:?} after the earliest moment");
     assert!(late < timer.limit(AT_ITS_END), "{late:?}");
     waiter.release();
-    nothing_is_left(fleet);
+    wait_until_nothing_is_left(fleet);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn a_waiter_that_dies_delays_no_other() {
         for mut waiter in rest.drain(..) {
             let tell = tell.clone();
             scope.spawn(move || {
-                let had = waiter.had();
+                let had = waiter.wait_until_locked();
                 let gave_back = waiter.release();
                 tell.send((had.have, gave_back)).expect("it is listened to");
             });
@@ -108,5 +108,5 @@ fn a_waiter_that_dies_delays_no_other() {
         assert!(Duration::from_nanos(have - gave_back) < LOOKED_BY);
         gave_back = next;
     }
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }

@@ -33,7 +33,7 @@ pub(super) fn hand_overs_of(
             let_pass(millis(20 + dice.below(30)));
             meanwhile(&processes[waiter]);
             let gave_back = processes[holder].release();
-            let had = processes[waiter].had();
+            let had = processes[waiter].wait_until_locked();
             assert!(had.have >= gave_back, "held by two: since {had:?}, until {gave_back}");
             Duration::from_nanos(had.have - gave_back)
         })

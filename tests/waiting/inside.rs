@@ -44,7 +44,7 @@ fn a_hundred_waiters_in_one_client_are_served_in_order() {
     println!("{WAITERS} in {:?}", start.elapsed());
     assert_eq!(order, (0..WAITERS).collect::<Vec<_>>());
     crowd.comes_to_rest();
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 /// One hold: whether it was the single waiter's, when it was requested, and when it was granted.
@@ -88,7 +88,7 @@ fn a_single_waiter_beside_a_hundred_has_its_turn() {
     // The single waiter's thread may run so late that the crowd has the key many times before it is
     // in line. So the bound is ten times that of rule 32.
     assert!(before.iter().all(|others| *others < 10 * STREAK), "{before:?}");
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 /// Keeps `waiters` requests for the key in flight until the test is over.

@@ -65,7 +65,7 @@ pub fn three(fleet: &Fleet, ttl: Duration) -> [Process; 3] {
     // over.
     fleet.command(&["SET", "a", "other", "PX", "200"]);
     all[0].ask("a", ttl);
-    all[0].had();
+    all[0].wait_until_locked();
     for (number, process) in all.iter_mut().enumerate().skip(1) {
         process.ask("a", TTL);
         wait_for_line(fleet, number);
@@ -80,12 +80,12 @@ fn a_successor_that_was_killed_is_skipped_at_once() {
     successor.kill();
     let timer = PlainTimer::start();
     let released = holder.release();
-    let had = next.had();
+    let had = next.wait_until_locked();
     let gap = Duration::from_nanos(had.have - released);
     println!("the next one has it after {gap:?}");
     assert!(gap < timer.limit(millis(300)), "{gap:?}");
     next.release();
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]
@@ -97,17 +97,17 @@ fn a_successor_that_is_stopped_costs_the_next_one_the_hand_over_ttl() {
     let_pass(millis(300));
     let timer = PlainTimer::start();
     let released = holder.release();
-    let had = next.had();
+    let had = next.wait_until_locked();
     let gap = Duration::from_nanos(had.have - released);
     println!("the next one has it after {gap:?}");
     // These processes have the default node timeout of 250 ms, so the keys live for 1 s.
     assert!(gap > millis(900) && gap < timer.limit(millis(1_300)), "{gap:?}");
     successor.cont();
     let released = next.release();
-    let had = successor.had();
+    let had = successor.wait_until_locked();
     assert!(had.have > released, "held by two");
     successor.release();
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]
@@ -116,12 +116,12 @@ fn a_holder_that_was_killed_is_followed_at_its_expiry_in_order() {
     // The ttl is so long that the other two are in line before it ends, even if the machine stalls.
     let [mut holder, mut successor, mut next] = three(&fleet, 4 * SECOND);
     holder.kill();
-    let had = successor.had();
+    let had = successor.wait_until_locked();
     let released = successor.release();
-    let then = next.had();
+    let then = next.wait_until_locked();
     assert!(then.have > released && had.have < then.have);
     next.release();
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]
@@ -130,20 +130,20 @@ fn node_that_is_stopped_or_forgets_costs_waiters_in_line_no_turn() {
     let [mut holder, mut successor, mut next] = three(&fleet, TTL);
     fleet[4].stop();
     let released = holder.release();
-    let had = successor.had();
+    let had = successor.wait_until_locked();
     println!("stopped: {:?}", Duration::from_nanos(had.have - released));
     holder.ask("a", TTL);
     fleet[4].cont();
     fleet[3].kill();
     fleet[3].restart();
     let released = successor.release();
-    let had = next.had();
+    let had = next.wait_until_locked();
     println!("restarted: {:?}", Duration::from_nanos(had.have - released));
     let released = next.release();
-    let had = holder.had();
+    let had = holder.wait_until_locked();
     assert!(had.have > released, "held by two");
     holder.release();
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]
@@ -154,15 +154,15 @@ fn line_and_locks_with_similar_names_do_not_collide() {
     let guards = names.map(|name| client.lock(name, waiting()).expect("it is free"));
     let [mut holder, mut successor, mut next] = three(&fleet, TTL);
     let released = holder.release();
-    let had = successor.had();
+    let had = successor.wait_until_locked();
     assert!(had.have > released, "held by two");
     successor.release();
-    next.had();
+    next.wait_until_locked();
     next.release();
     for guard in guards {
         assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
     }
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 /// Lets a waiter be handed the key, and returns how often it claimed it.
@@ -192,7 +192,7 @@ fn a_waiter_that_runs_is_handed_the_key_for_its_whole_ttl_and_claims_nothing() {
     // tries has to be without claims.
     let claims: Vec<u64> = (0..5).map(|_| claims_of_a_waiter(&fleet)).collect();
     assert!(claims.contains(&0), "{claims:?}");
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! it reads that, claims the key, and holds it. The tests stop or kill it after a delay that grows
 //! by a tenth of a millisecond from trial to trial, and so meet each of these steps.
 
-use super::crowd::{holds_in, no_two_at_one_time};
+use super::crowd::{assert_no_two_holders, holds_in};
 use super::line::{three, wait_for_line};
 use super::process::{Had, Process};
 use super::*;
@@ -72,7 +72,7 @@ fn stand_in_line(fleet: &Fleet, all: [&mut Process; 3], ttl: Duration) {
     for (number, process) in all.into_iter().enumerate() {
         process.ask("a", if number == 1 { ttl } else { TTL });
         match number {
-            0 => drop(process.had()),
+            0 => drop(process.wait_until_locked()),
             _ => wait_for_line(fleet, number),
         }
     }
@@ -91,10 +91,10 @@ fn a_successor_that_is_stopped_at_any_step_never_holds_with_the_next_one() {
         successor.stop();
         let stopped = now();
         holder.released();
-        let had = next.had();
+        let had = next.wait_until_locked();
         successor.cont();
         let released = next.release();
-        let late = successor.had();
+        let late = successor.wait_until_locked();
         // The successor may have been stopped after the grant and before it reported the grant.
         let before = (late.have < stopped || late.deadline <= had.have).then_some(late);
         assert!(before.is_some() || late.have > released, "held by two: {late:?}, {had:?}");
@@ -102,7 +102,7 @@ fn a_successor_that_is_stopped_at_any_step_never_holds_with_the_next_one() {
         successor.tell("release");
         // If the successor lost its lock while it was stopped, it reports that instead.
         successor.answer();
-        nothing_is_left(&fleet);
+        wait_until_nothing_is_left(&fleet);
     }
     println!("{found:?}");
 }
@@ -121,10 +121,10 @@ fn a_successor_that_is_killed_at_any_step_never_holds_with_the_next_one() {
         successor.kill();
         let killed = now();
         holder.released();
-        let had = next.had();
+        let had = next.wait_until_locked();
         found.note(successor.had_in_life(), killed, had, ttl);
         next.release();
-        nothing_is_left(&fleet);
+        wait_until_nothing_is_left(&fleet);
     }
     println!("{found:?}");
 }
@@ -140,10 +140,10 @@ fn a_successor_that_is_killed_before_it_reads_the_hand_over_costs_the_hand_over_
     let released = holder.release();
     successor.kill();
     let mut gaps = Gaps::default();
-    gaps.note(released, next.had().have, HAND_OVER);
+    gaps.note(released, next.wait_until_locked().have, HAND_OVER);
     println!("{gaps:?}");
     next.release();
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn waiters_share_a_key_while_the_nodes_end_their_connections() {
         assert_eq!(process.answer(), "done");
     }
     let holds = holds_in(&file);
-    no_two_at_one_time(&holds);
+    assert_no_two_holders(&holds);
     let held = holds.iter().filter(|hold| hold.from > 0).count();
     println!("{held} holds while {ended} connections were ended");
     assert!(held > 20 && ended > 20, "{held} holds, {ended} connections");
@@ -198,7 +198,7 @@ fn waiters_in_lines_that_differ_are_all_served_one_after_the_other() {
     let begin = holder.release();
     let mut turns: Vec<(Had, u64)> = Vec::new();
     std::thread::scope(|scope| {
-        let serve = |process: &mut Process| (process.had(), process.release());
+        let serve = |process: &mut Process| (process.wait_until_locked(), process.release());
         let all = [&mut second, &mut third, &mut fourth];
         let threads = all.map(|process| scope.spawn(move || serve(process)));
         turns = threads.into_iter().map(|thread| thread.join().expect("it is served")).collect();
@@ -210,7 +210,7 @@ fn waiters_in_lines_that_differ_are_all_served_one_after_the_other() {
     let took = Duration::from_nanos(turns[2].0.have - begin);
     println!("all three are served after {took:?}");
     assert!(took < LOOKED_BY, "{took:?}");
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]
@@ -223,15 +223,15 @@ fn waiters_whose_messages_are_lost_get_the_key_by_their_polls() {
         stand_in_line(&fleet, [&mut holder, &mut successor, &mut next], TTL);
         proxies.iter().take(lossy).for_each(Proxy::lose_pushes);
         let released = holder.release();
-        let had = successor.had();
+        let had = successor.wait_until_locked();
         let gap = Duration::from_nanos(had.have - released);
         let released = successor.release();
-        let then = next.had();
+        let then = next.wait_until_locked();
         assert!(then.have > released, "held by two");
         let second = Duration::from_nanos(then.have - released);
         println!("lost on {lossy} nodes: the next ones have it after {gap:?} and {second:?}");
         assert!(gap < LOOKED_BY && second < LOOKED_BY, "{gap:?}, {second:?}");
         next.release();
-        nothing_is_left(&fleet);
+        wait_until_nothing_is_left(&fleet);
     }
 }

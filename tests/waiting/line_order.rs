@@ -206,7 +206,7 @@ fn waiters_that_come_one_after_the_other_are_served_in_that_order() {
         assert!(2 * apart.len() > rounds.len(), "the machine is too busy for a long run");
         assert!(good * 100 >= apart.len() * 99, "{good} of {}", apart.len());
     }
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]

@@ -49,7 +49,7 @@ fn let_pass(time: Duration) {
     std::thread::sleep(time);
 }
 
-fn nothing_is_left<'a>(nodes: impl IntoIterator<Item = &'a Node>) {
+fn wait_until_nothing_is_left<'a>(nodes: impl IntoIterator<Item = &'a Node>) {
     let nodes: Vec<&Node> = nodes.into_iter().collect();
     eventually(SOON, "no key is left", || nodes.iter().all(|node| node.keys().is_empty()));
 }

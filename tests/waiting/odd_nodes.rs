@@ -33,7 +33,7 @@ fn key_without_a_ttl_on_one_node_is_outvoted() {
     println!("{asked} questions about it in {:?}", start.elapsed());
     assert!(asked < 100 * ROUNDS, "{asked} questions");
     fleet[2].command(&["DEL", "a"]);
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 /// A majority has the key without a ttl: no process gets it, however long it waits, and none asks
@@ -61,7 +61,7 @@ fn wait_for_a_key_without_a_ttl_on_a_majority_polls_with_pauses() {
     assert!(start.elapsed() < LOOKED_BY, "{:?}", start.elapsed());
     waiter.engine.release_nowait(&lock);
     waiter.comes_to_rest();
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn frozen_node_delays_no_hand_over() {
     fleet[4].cont();
     // The processes make no more calls, so node 4 may get its releases only later.
     let alive = fleet.iter().take(4);
-    nothing_is_left(alive);
+    wait_until_nothing_is_left(alive);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn node_that_freezes_during_a_wait_delays_no_waiter() {
         let_pass(millis(50));
         fleet[frozen].stop();
         let gave_back = holder.release();
-        let had = waiter.had();
+        let had = waiter.wait_until_locked();
         assert!(had.have >= gave_back, "held by two: since {had:?}, until {gave_back}");
         let took = Duration::from_nanos(had.have - gave_back);
         println!("without node {frozen}: {took:?}");

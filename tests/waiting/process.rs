@@ -65,7 +65,7 @@ impl Process {
     #[track_caller]
     pub fn lock(&mut self, key: &str, ttl: Duration) -> Had {
         self.ask(key, ttl);
-        self.had()
+        self.wait_until_locked()
     }
 
     /// Tells the process to acquire the lock.
@@ -76,7 +76,7 @@ impl Process {
 
     /// Waits for the lock that the process was told to acquire.
     #[track_caller]
-    pub fn had(&mut self) -> Had {
+    pub fn wait_until_locked(&mut self) -> Had {
         let line = self.answer();
         read(&line).unwrap_or_else(|| panic!("no lock: {line}"))
     }
@@ -235,7 +235,7 @@ fn keep_on(client: &Client, guard: &mut Guard<'_>) {
 }
 
 /// Makes the processes that write into this file end before their time.
-pub fn let_them_end(file: &Path) {
+pub fn end_processes(file: &Path) {
     std::fs::write(over(file), "").expect("the fleet's directory can be written");
 }
 

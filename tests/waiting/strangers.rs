@@ -50,7 +50,7 @@ fn holder_keeps_its_lock_while_others_repeat_the_message_by_which_it_got_it() {
     let mut listeners: Vec<Listener> = fleet.iter().map(Listener::start).collect();
     let [mut first, mut holder, mut next] = three(&fleet, TTL);
     first.release();
-    let had = holder.had();
+    let had = holder.wait_until_locked();
     wait_for_line(&fleet, 1);
     for (node, listener) in fleet.iter().zip(&mut listeners) {
         let (_, text) = listener.next();
@@ -62,10 +62,10 @@ fn holder_keeps_its_lock_while_others_repeat_the_message_by_which_it_got_it() {
     let token = fleet[0].get("a").expect("it is held");
     assert!(fleet.iter().all(|node| node.get("a").as_ref() == Some(&token)), "it was released");
     let released = holder.release();
-    let had_next = next.had();
+    let had_next = next.wait_until_locked();
     assert!(had.have < released && released < had_next.have, "held by two");
     next.release();
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 /// One node hands the key over. The stranger repeats that node's message on the other nodes, where
@@ -115,12 +115,12 @@ fn monitoring_tools_that_listen_to_everything_make_no_dead_waiter_look_alive() {
     });
     let timer = PlainTimer::start();
     let released = holder.release();
-    let gap = Duration::from_nanos(next.had().have - released);
+    let gap = Duration::from_nanos(next.wait_until_locked().have - released);
     println!("the next one has it after {gap:?}");
     // A key that is handed over to a dead waiter would live for four node timeouts: 1 s.
     assert!(gap < timer.limit(millis(300)), "{gap:?}");
     next.release();
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 /// Each client lists the nodes in another order, and the lines differ after the first waiter.
@@ -157,7 +157,7 @@ fn order_in_which_clients_list_the_nodes_does_not_matter() {
         splits.sum::<u64>()
     });
     assert_eq!(splits, 0, "each holder names one successor to all nodes");
-    nothing_is_left(&fleet);
+    wait_until_nothing_is_left(&fleet);
 }
 
 #[test]

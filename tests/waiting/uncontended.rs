@@ -19,10 +19,10 @@ fn a_free_key_costs_a_set_and_a_release_on_each_node() {
         tokens.push(lock.token().to_string());
         // All nodes answer before the release. A release before their answers would cost another
         // command.
-        all_is_answered(&mut embedded);
+        wait_until_all_is_answered(&mut embedded);
         embedded.engine.release(lock, pair);
         embedded.comes_to_rest();
-        all_is_answered(&mut embedded);
+        wait_until_all_is_answered(&mut embedded);
     }
     // Gives the client time for a command after the release, which it must not send.
     embedded.turn_for(millis(50));
@@ -30,25 +30,27 @@ fn a_free_key_costs_a_set_and_a_release_on_each_node() {
     for (node, monitor) in fleet.iter().zip(&monitors) {
         let lines = monitor.lines();
         // The commands inside a script, and TIME, do not count.
-        let asked = lines.iter().filter(|line| !line.contains(" lua] ") && !is(line, "TIME"));
+        let asked =
+            lines.iter().filter(|line| !line.contains(" lua] ") && !is_command(line, "TIME"));
         let asked: Vec<&String> = asked.collect();
         assert_eq!(asked.len(), 2 * PAIRS as usize, "{}: {lines:#?}", node.url());
         for (pair, token) in asked.chunks(2).zip(&tokens) {
             let set = format!("\"SET\" \"a\" \"{token}\" \"NX\" \"PX\" \"{}\"", TTL.as_millis());
             assert!(pair[0].ends_with(&set), "{pair:?}");
-            let release = ["EVALSHA", "DELIFEQ", "DELEX"].iter().any(|name| is(pair[1], name));
+            let release =
+                ["EVALSHA", "DELIFEQ", "DELEX"].iter().any(|name| is_command(pair[1], name));
             assert!(release && pair[1].contains(token), "{pair:?}");
         }
     }
 }
 
-fn all_is_answered(embedded: &mut Loop) {
+fn wait_until_all_is_answered(embedded: &mut Loop) {
     embedded.turn_until("all is answered", |engine| {
         let core = engine.coordinator();
         core.ready().iter().all(|node| core.unanswered(node) == 0)
     });
 }
 
-fn is(line: &str, command: &str) -> bool {
+fn is_command(line: &str, command: &str) -> bool {
     line.contains(&format!("] \"{command}\""))
 }

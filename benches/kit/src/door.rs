@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::meter::Round;
 use super::turns::order;
 
-/// The time before every round, in which a contender that was not driven reads what it missed.
+/// The time before every round in which a contender that was not driven reads what it missed.
 const COMING_BACK: Duration = Duration::from_millis(20);
 
 /// The time between two rounds, in which the nodes send the answers that no caller waited for.
@@ -21,12 +21,12 @@ pub trait Door {
         in_flight > 0
     }
 
-    /// Keeps `in_flight` keys in flight for `length`; pairs that are open then are completed and
-    /// counted.
+    /// Keeps `in_flight` keys in flight for `length`. Pairs that are open at the end are completed
+    /// and counted.
     fn run(&mut self, in_flight: usize, length: Duration) -> Round;
 }
 
-/// Runs each of them once, and returns its place and its figures.
+/// Runs each contender once. Returns its index and its figures.
 pub fn round(
     doors: &mut [Box<dyn Door>],
     in_flight: usize,

@@ -1,6 +1,6 @@
 //! What else happens on the machine: its load, and what the hypervisor takes.
 
-/// How many processes want the processors: over one, five and fifteen minutes.
+/// The load averages: how many processes want the processors, over one, five and fifteen minutes.
 pub fn load() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let numbers: Vec<&str> = text.split(' ').take(3).collect();
@@ -8,7 +8,8 @@ pub fn load() -> String {
     format!("{} on {cpus} processors", numbers.join(" "))
 }
 
-/// What the hypervisor took from this machine, and all of its time, since it was started; in ticks.
+/// The time that the hypervisor took from this machine since its start, and the total time, in
+/// ticks.
 #[derive(Debug, Clone, Copy)]
 pub struct Ticks {
     stolen: u64,
@@ -26,7 +27,7 @@ impl Ticks {
         Ticks { stolen: ticks.get(7).copied().unwrap_or(0), all: ticks.iter().sum() }
     }
 
-    /// The part of the time since then that the hypervisor took.
+    /// The part of the time since `self` that the hypervisor took.
     pub fn stolen_since(self) -> f64 {
         let now = Ticks::now();
         (now.stolen - self.stolen) as f64 / (now.all - self.all).max(1) as f64

@@ -20,17 +20,17 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// An acquire that was asked for at `asked` has been answered.
+    /// Counts an acquire that was requested at `asked` and has been answered.
     pub fn acquired(&mut self, asked: Instant) {
         self.nanos.push(asked.elapsed().as_nanos() as u64);
     }
 
-    /// An attempt on a free key was lost.
+    /// Counts an attempt on a free key that was lost.
     pub fn lost(&mut self) {
         self.lost += 1;
     }
 
-    /// The round did not end in time.
+    /// Notes that the round did not end in time.
     pub fn cut_short(&mut self) {
         self.is_cut_short = true;
     }
@@ -50,7 +50,7 @@ impl Samples {
     }
 }
 
-/// What the process, or one thread, has cost so far, at the beginning of a round.
+/// The processor time that the process or one thread had used when the round began.
 #[derive(Debug)]
 pub struct Meter {
     started: Instant,
@@ -78,18 +78,18 @@ impl Meter {
         self.started
     }
 
-    /// When a round of this length is over: pairs that began before are completed.
+    /// When a round of this length is over. Pairs that began before are completed.
     pub fn until(&self, length: Duration) -> Instant {
         self.started + length
     }
 
-    /// The round is over. Every acquire was followed by its release.
+    /// Ends the round. Every acquire was followed by its release.
     pub fn stop(self, samples: Samples) -> Round {
         let pairs = samples.len();
         self.stop_after(pairs, samples)
     }
 
-    /// The round is over after so many pairs. A round without a pair has the figures of one pair
+    /// Ends the round after this many pairs. A round without a pair has the figures of one pair
     /// that took all of it.
     pub fn stop_after(self, pairs: usize, samples: Samples) -> Round {
         let (elapsed, cpu) = (self.started.elapsed(), cpu(self.clock).saturating_sub(self.cpu));
@@ -114,7 +114,7 @@ pub struct Round {
 }
 
 impl Round {
-    /// The time that so large a part of the acquires did not exceed.
+    /// The latency in microseconds that this part of the acquires did not exceed.
     pub fn quantile_us(&self, part: f64) -> f64 {
         quantile(&self.samples.nanos, part) / 1e3
     }
@@ -132,7 +132,7 @@ impl Round {
         self.cpu.as_secs_f64() * 1e6 / self.pairs
     }
 
-    /// How often a thread of the process made way for another, for each pair.
+    /// How many context switches of the process there were for each pair.
     pub fn switches(&self) -> f64 {
         self.switches as f64 / self.pairs
     }

@@ -50,7 +50,7 @@ impl Table {
     }
 }
 
-/// A figure with so many digits after its point; `-` where nothing happened.
+/// A figure with this many decimals; `-` if it is NaN.
 pub fn number(value: f64, digits: usize) -> String {
     if value.is_finite() { format!("{value:.digits$}") } else { "-".to_owned() }
 }

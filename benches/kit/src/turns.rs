@@ -1,4 +1,4 @@
-//! Contenders in turns, and what their rounds come to.
+//! Runs contenders in turns, and computes the medians of their rounds.
 //!
 //! Each figure is the median of its rounds, and each ratio the median of the ratios within a round:
 //! what disturbs the machine for longer than a round disturbs both sides of it.
@@ -21,7 +21,7 @@ pub struct Measured<F> {
 }
 
 impl<F> Measured<F> {
-    /// So many contenders, and no round yet.
+    /// This many contenders, without a round so far.
     pub fn new(contenders: usize) -> Measured<F> {
         Measured { contenders: (0..contenders).map(|_| Vec::new()).collect() }
     }

@@ -46,7 +46,7 @@ use with_redis::RedisRs;
 use with_redlatch::Redlatch;
 use with_rslock::Rslock;
 
-/// The ttl of a lock; no lock lives long enough for it to matter.
+/// The ttl of a lock. It is so long that no lock expires.
 const TTL: Duration = Duration::from_secs(10);
 
 /// The time after which a node counts as silent, for every contender. rslock cannot change it.

@@ -1,5 +1,5 @@
-//! Redlock by an expert's hand, over any client of one server: what a production program does that
-//! has a good client and no library for locks.
+//! Redlock as an expert would write it over any client of one server: what a production program
+//! does that has a good client and no library for locks.
 //!
 //! The commands go to all nodes at once, over connections that many callers share. A majority
 //! decides, and what the others answer later is dropped. The release is a script that the nodes
@@ -21,10 +21,11 @@ pub const RELEASE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
 
 /// A client of one server, whose connection many callers share.
 pub trait Node: Clone + Send + Sync + 'static {
-    /// `SET key token NX PX ttl`: whether the key was free. An error counts as a refusal.
+    /// Sends `SET key token NX PX ttl`. Returns whether the key was free; an error counts as a
+    /// refusal.
     fn set(&self, key: &str, token: &str) -> impl Future<Output = bool> + Send;
 
-    /// The script: whether the key had the token.
+    /// Runs the script of a release. Returns whether the key had the token.
     fn release(&self, key: &str, token: &str) -> impl Future<Output = bool> + Send;
 }
 
@@ -53,7 +54,7 @@ pub async fn release<N: Node>(nodes: &[N], key: &str, token: &str) -> bool {
     majority(nodes.iter().map(|node| node.release(key, token)).collect(), nodes.len()).await
 }
 
-/// Whether a majority of the answers is yes, as soon as that is decided.
+/// Whether a majority of the answers is true; returns as soon as that is decided.
 async fn majority(mut answers: FuturesUnordered<impl Future<Output = bool>>, nodes: usize) -> bool {
     let quorum = nodes / 2 + 1;
     let (mut yes, mut no) = (0, 0);

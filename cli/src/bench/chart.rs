@@ -297,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_axis_says_what_people_say() {
+    fn axis_labels_are_in_the_usual_units() {
         let said: Vec<_> = nines(4.2).into_iter().map(percentile).collect();
         assert_eq!(said, ["0%", "50%", "90%", "99%", "99.9%", "99.99%"]);
         let said: Vec<_> = round_times(4.2, 6.1).into_iter().map(short_time).collect();

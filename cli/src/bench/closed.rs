@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_and_no_more_and_none_after_the_end() {
+    fn closed_loop_keeps_its_number_of_pairs_in_flight_until_the_end() {
         let mut load = Closed::new(2, 3);
         let keys: Vec<_> = std::iter::from_fn(|| load.next(at(0), END)).map(|it| it.key).collect();
         assert_eq!(keys, [0, 1]);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_rests_after_a_failure() {
+    fn closed_loop_pauses_a_place_after_a_failure() {
         let mut load = Closed::new(1, 1);
         load.next(at(0), END).expect("it is free");
         load.ended(Ended { client: 0, key: 0, failed: true }, at(0));

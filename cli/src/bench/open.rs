@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_do_not_wait_for_anybody() {
+    fn open_loop_begins_pairs_on_time_while_others_are_in_flight() {
         let mut load = Open::new(1000, at(5), 2);
         assert_eq!(load.next(at(4), at(100)), None);
         assert_eq!(load.due(), Some(at(5)));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_never_began_are_known() {
+    fn open_loop_counts_pairs_that_never_began() {
         let mut load = Open::new(1000, at(0), 1);
         assert_eq!(load.late(at(0)), 0);
         assert_eq!(load.late(at(10)), 10, "at 0, 1, ... 9 ms");

@@ -83,7 +83,7 @@ mod tests {
     const MICRO: Duration = Duration::from_micros(1);
 
     #[test]
-    fn a_pair_counts_whatever_its_release_came_to() {
+    fn pair_counts_whatever_the_outcome_of_its_release() {
         let mut tally = Tally::new();
         tally.pair(MICRO, 2 * MICRO, ReleaseOutcome::Released);
         tally.pair(3 * MICRO, 50_000 * MICRO, ReleaseOutcome::AlreadyExpired);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn no_time_and_all_time_are_recorded() {
+    fn tally_records_the_shortest_and_the_longest_times() {
         let mut tally = Tally::new();
         tally.pair(Duration::ZERO, Duration::MAX, ReleaseOutcome::Released);
         assert_eq!(tally.pairs(), 1);

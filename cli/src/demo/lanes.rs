@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_stands_from_its_first_look_until_it_is_gone() {
+    fn band_of_a_token_lasts_from_its_first_observation_until_it_is_gone() {
         let looks = [(5, None), (10, Some(("a", 500))), (15, Some(("a", 495))), (20, None)];
         assert_eq!(seen(&looks, &[]), [band(10, 20, "a", Ending::Released)]);
         let looks = [(10, Some(("a", 500))), (15, Some(("b", 500)))];
@@ -154,13 +154,13 @@ mod tests {
     }
 
     #[test]
-    fn a_token_whose_time_was_over_expired_then() {
+    fn missing_token_whose_ttl_was_over_counts_as_expired() {
         let looks = [(10, Some(("a", 30))), (100, None)];
         assert_eq!(seen(&looks, &[]), [band(10, 40, "a", Ending::Expired)]);
     }
 
     #[test]
-    fn a_token_dies_with_its_node() {
+    fn token_of_a_killed_node_counts_as_lost() {
         let done = [(at(30), Done::Killed), (at(60), Done::Restarted)];
         let absences = absences(done.into_iter(), at(1000));
         let death = Absence { from: at(30), to: at(60), dead: true, ended: true };
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frozen_node_keeps_what_it_has() {
+    fn frozen_node_keeps_its_token() {
         let done = [(at(30), Done::Frozen), (at(60), Done::Thawed), (at(900), Done::Frozen)];
         let absences = absences(done.into_iter(), at(1000));
         assert!(absences[0].ended && !absences[1].ended && absences[1].to == at(1000));

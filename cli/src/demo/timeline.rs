@@ -372,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_apart_and_inside() {
+    fn step_numbers_are_spread_within_the_picture() {
         let spread = |places: &[f64]| spread(places, 20.0, (0.0, 200.0));
         assert_eq!(spread(&[10.0, 100.0]), [10.0, 100.0]);
         assert_eq!(spread(&[10.0, 11.0, 12.0, 100.0]), [10.0, 30.0, 50.0, 100.0]);

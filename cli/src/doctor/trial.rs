@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_on_the_key_is_its_deletion() {
+    fn trials_end_with_the_deletion_of_their_key() {
         use rand::{SeedableRng, rngs::StdRng};
         let token = LockToken::random(&mut StdRng::from_seed([3; 32]));
         let keys = Keys { key: "redlatch-doctor:1".into(), token: token.clone(), other: token };

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn those_below_are_found_however_far_and_in_whatever_order() {
+    fn descendants_are_found_at_any_depth_and_in_any_order() {
         let all = [process(5, 4), process(4, 3), process(2, 1), process(3, 9), process(9, 1)];
         let found: Vec<i32> = descendants_of(9, &all).iter().map(|process| process.id).collect();
         assert_eq!(found, [5, 4, 3]);
@@ -325,8 +325,8 @@ mod tests {
         // started later.
         assert_eq!(scan(&[process(12, 11)], &[11], &[]), (0, false));
         assert_eq!(scan(&[], &[11], &[process(12, 11)]), (0, false));
-        // The parent is dead but still listed, or was started after the first list as well, or has
-        // ended so that the child is redlatch's now.
+        // In turn: the parent is dead but still listed; it was started after the first list, too;
+        // it has ended, so that the child is redlatch's now.
         let dead = Process { dead: true, ..process(11, 9) };
         assert_eq!(scan(&[dead], &[], &[process(12, 11)]), (0, false));
         assert_eq!(scan(&[], &[11], &[process(13, 12), process(12, 11)]), (0, false));

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_moves_what_was_not_sent_yet_and_nothing_else() {
+    fn renewal_postpones_only_signals_that_were_not_sent_yet() {
         let mut stop_schedule = stop_schedule(OnLost::Term);
         stop_schedule.lasts_until(at(16_000));
         assert_eq!(sent(&mut stop_schedule, &[8_000, 12_000]), [None, Some(StopSignal::Term)]);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_leads_fit_into_each_other() {
+    fn kill_lead_is_shorter_than_the_grace_for_every_ttl() {
         for ttl in [10, 100, 300, 1_000, 5_000, 60_000, 3_600_000].map(Duration::from_millis) {
             let (grace, warn_before) = (default_grace(ttl), kill_lead(ttl));
             assert!(warn_before <= grace / 4, "{ttl:?}");

@@ -107,8 +107,8 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
     };
     let keep = AutoExtend::at_most(options.max_hold.0.unwrap_or(Duration::MAX));
     let keep = keep.warn_before(default_grace(lasts(options)));
-    // When --max-hold is over, hold ends without a release: so the keys must not live longer
-    // either.
+    // When --max-hold is over, hold ends without a release. So auto-extend must not let the keys
+    // live longer than that.
     let once = LockOptions::once(lasts(options)).auto_extend(keep);
     let once = options.fencing.of(once);
     let keys = options.also.with(&options.key)?;

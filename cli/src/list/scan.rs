@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefix_matches_itself_alone() {
+    fn escaped_prefix_matches_only_itself() {
         assert_eq!(literal("app:"), b"app:");
         assert_eq!(literal(r"a*b?[c]\{d}"), br"a\*b\?\[c\]\\{d}");
     }

@@ -84,7 +84,7 @@ impl Drop for ReadyFile {
 /// What is at the path of the file.
 enum AtPath {
     Nothing,
-    /// A file that a run left which has ended. It stays locked while this value exists.
+    /// A file that an earlier run left. It stays locked while this value exists.
     Left(File),
     /// The file of this running process, which holds its lock.
     InUse(String),

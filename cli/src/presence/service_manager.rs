@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn watchdog_is_fed_twice_as_often_as_it_wants() {
+    fn watchdog_is_notified_twice_as_often_as_it_demands() {
         let text = |text: &str| Some(text.to_owned());
         let half = Some(Duration::from_millis(500));
         assert_eq!(watchdog(text("1000000"), text("7"), 7), half);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn only_sockets_of_this_machine_are_told() {
+    fn service_manager_is_notified_only_by_sockets_of_this_machine() {
         assert!(address(OsStr::new("/run/notify")).is_some());
         let abstract_name = address(OsStr::new("@a/b")).expect("Linux has them");
         assert_eq!(abstract_name.as_abstract_name(), Some(&b"a/b"[..]));

@@ -30,7 +30,7 @@ pub struct Source {
 pub struct Summary {
     /// Holds by kind of holder.
     pub holds: BTreeMap<&'static str, u64>,
-    /// Counts by kind of holder.
+    /// How often each counted event of the sheets happened, by kind of holder.
     pub counts: BTreeMap<&'static str, Vec<u64>>,
     /// The last moment at which a hold began, by worker and by key.
     pub last_of_worker: BTreeMap<String, u64>,

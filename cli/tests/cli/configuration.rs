@@ -13,7 +13,7 @@ fn file(fleet: &Fleet, name: &str, text: &str) -> String {
 }
 
 /// Runs the tool without flags for nodes: these come from the file and the variables.
-fn plainly(words: &[&str], config: &str, variables: &[(&str, &str)]) -> Ended {
+fn tool_without_node_flags(words: &[&str], config: &str, variables: &[(&str, &str)]) -> Ended {
     let mut command = tool(words);
     command.env("REDLATCH_CONFIG", config).env("REDLATCH_NO_RESTART_GUARD", "true");
     command.env("REDLATCH_NODE_TIMEOUT", "500ms");
@@ -68,7 +68,7 @@ fn flag_counts_more_than_variable_and_that_more_than_the_file() {
     ];
     for (flags, variables, prefix, owner, ttl) in cases {
         let words = [&["acquire", "--json"], flags, &["deploy"]].concat();
-        let taken = plainly(&words, &config, variables).with_code(0).json();
+        let taken = tool_without_node_flags(&words, &config, variables).with_code(0).json();
         assert_eq!(taken["key"], "deploy");
         let token = taken["token"].as_str().expect("a token").to_string();
         let suffix = if owner.is_empty() { String::new() } else { format!(":{owner}") };
@@ -81,23 +81,23 @@ fn flag_counts_more_than_variable_and_that_more_than_the_file() {
         // With the same configuration the other verbs find the lock under the name that the caller
         // gave.
         let status = [&["status", "--json"], flags, &["deploy"]].concat();
-        let seen = &plainly(&status, &config, variables).with_code(1).json()[0];
+        let seen = &tool_without_node_flags(&status, &config, variables).with_code(1).json()[0];
         assert_eq!((seen["key"].as_str(), seen["held"].as_bool()), (Some("deploy"), Some(true)));
         assert_eq!(seen["owner"].as_str().unwrap_or(""), owner);
         // The configuration file sets the wait to zero.
-        let denied = plainly(&words, &config, variables).with_code(75).json();
+        let denied = tool_without_node_flags(&words, &config, variables).with_code(75).json();
         assert_eq!(denied["owner"].as_str().unwrap_or(""), owner);
         assert_eq!(denied["holder"], token.as_str());
         let message = denied["message"].as_str().expect("a text");
         assert!(message.contains("for \"deploy\"") && message.contains("held by "), "{message}");
         let release = [&["release"], flags, &["deploy", &token]].concat();
-        plainly(&release, &config, variables).with_code(0);
+        tool_without_node_flags(&release, &config, variables).with_code(0);
         nothing_is_left(&fleet);
     }
     // The file that the flag names counts.
     let other = file(&fleet, "other.toml", &text.replace("file:", "other:"));
     let words = ["--config", &other, "acquire", "deploy"];
-    plainly(&words, &config, &[]).with_code(0);
+    tool_without_node_flags(&words, &config, &[]).with_code(0);
     assert_eq!(keys(&fleet), ["other:deploy"]);
 }
 
@@ -129,7 +129,8 @@ fn flag_counts_more_than_a_variable_that_contradicts_it() {
 fn value_that_cannot_be_read_is_named_with_its_variable_or_its_line() {
     let fleet = Fleet::start(1);
     let told = |variables: &[(&str, &str)], config: &str| {
-        let ended = plainly(&["status", "deploy"], config, variables).with_code(125);
+        let ended =
+            tool_without_node_flags(&["status", "deploy"], config, variables).with_code(125);
         assert!(ended.out.is_empty() && !ended.errors.contains("hunter2"), "{ended:?}");
         ended.errors
     };
@@ -151,9 +152,10 @@ fn value_that_cannot_be_read_is_named_with_its_variable_or_its_line() {
     assert!(errors.contains("/no/such/file: No such file"), "{errors}");
     // Verbs that ask no node do not read the file, and neither does help.
     for words in [&["man"][..], &["completions", "bash"], &["status", "--help"]] {
-        plainly(words, "/no/such/file", &[]).with_code(0);
+        tool_without_node_flags(words, "/no/such/file", &[]).with_code(0);
     }
-    let refused = plainly(&["acquire", "--json", "deploy"], &bad, &[]).with_code(125).json();
+    let refused =
+        tool_without_node_flags(&["acquire", "--json", "deploy"], &bad, &[]).with_code(125).json();
     assert_eq!(refused["error"], "config");
 }
 
@@ -179,7 +181,7 @@ fn key_or_prefix_that_is_reserved_is_refused_before_a_node_is_asked() {
     ];
     let told = format!("key \"{own}\": names that begin with \"redlatch:\" are reserved");
     for words in keys {
-        let ended = plainly(words, &plain, &[]).with_code(125);
+        let ended = tool_without_node_flags(words, &plain, &[]).with_code(125);
         assert!(ended.errors.contains(&told), "{words:?}: {ended:?}");
     }
     let connections = fleet[0].info("total_connections_received");
@@ -188,11 +190,11 @@ fn key_or_prefix_that_is_reserved_is_refused_before_a_node_is_asked() {
     for (words, config) in
         [(&["acquire", "a"][..], &prefixed), (&["doctor"], &prefixed), (flag, &plain)]
     {
-        let ended = plainly(words, config, &[]).with_code(125);
+        let ended = tool_without_node_flags(words, config, &[]).with_code(125);
         assert!(ended.errors.contains(told), "{words:?}: {ended:?}");
     }
     let variable = [("REDLATCH_KEY_PREFIX", "redlatch:")];
-    let ended = plainly(&["acquire", "a"], &plain, &variable).with_code(125);
+    let ended = tool_without_node_flags(&["acquire", "a"], &plain, &variable).with_code(125);
     assert!(ended.errors.contains(told), "{ended:?}");
     assert_eq!(fleet[0].info("total_connections_received"), connections, "a node was asked");
     nothing_is_left(&fleet);
@@ -213,11 +215,13 @@ fn password_comes_from_a_file_that_the_configuration_names() {
     let wrong = file(&fleet, "wrong", "wrong");
     let credentials = ("CREDENTIALS_DIRECTORY", folder.as_str());
     let take = |config: &str, variables: &[(&str, &str)], code| {
-        let ended = plainly(&["acquire", "-n", "-v", "deploy"], config, variables).with_code(code);
+        let ended = tool_without_node_flags(&["acquire", "-n", "-v", "deploy"], config, variables)
+            .with_code(code);
         let said = format!("{}{}", ended.out, ended.errors);
         assert!(!said.contains("hunter2"), "{said}");
         if code == 0 {
-            plainly(&["release", "deploy", ended.out.trim()], config, variables).with_code(0);
+            tool_without_node_flags(&["release", "deploy", ended.out.trim()], config, variables)
+                .with_code(0);
         }
         said
     };
@@ -233,7 +237,7 @@ fn password_comes_from_a_file_that_the_configuration_names() {
     let said = take(&none, &[("REDLATCH_PASSWORD_FILE", "/no/such/file")], 125);
     assert!(said.contains("/no/such/file"), "{said}");
     // No flag takes a password.
-    let help = plainly(&["acquire", "--help"], "/dev/null", &[]).with_code(0).out;
+    let help = tool_without_node_flags(&["acquire", "--help"], "/dev/null", &[]).with_code(0).out;
     assert!(!help.contains("--password"), "{help}");
 }
 

@@ -161,7 +161,7 @@ fn contrib_tests_every_alert() {
 
 #[test]
 #[ignore = "needs promtool: apt-get install prometheus"]
-fn contrib_is_what_prometheus_can_read() {
+fn contrib_rules_are_valid_for_prometheus() {
     let promtool = |arguments: &[&str]| {
         let mut command = Command::new("promtool");
         command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());

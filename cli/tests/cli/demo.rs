@@ -300,14 +300,14 @@ fn a_picture_that_cannot_be_written_is_reported_at_once() {
 }
 
 #[test]
-fn masters_inside_the_process_tell_the_story_with_nothing_installed() {
+fn demo_on_masters_inside_the_process_needs_nothing_installed() {
     let ended = Demo::start_with(&[], without_programs).end();
     assert_told(&ended);
     assert!(ended.screen.contains("masters inside this process"));
 }
 
 #[test]
-fn masters_inside_the_process_end_when_the_reader_leaves() {
+fn demo_on_masters_inside_the_process_ends_when_its_reader_leaves() {
     let mut demo = Demo::start_with(&[], without_programs);
     assert!(demo.read_one_line_and_leave().contains("One lock"));
     let ended = demo.end();
@@ -316,7 +316,7 @@ fn masters_inside_the_process_end_when_the_reader_leaves() {
 }
 
 #[test]
-fn real_masters_tell_the_story_and_leave_nothing() {
+fn demo_on_real_masters_prints_the_same_story_and_leaves_nothing() {
     let _servers = ServerLock::take();
     let server = Server::examine("redis-server");
     let picture = Picture::new("real");
@@ -328,7 +328,7 @@ fn real_masters_tell_the_story_and_leave_nothing() {
 }
 
 #[test]
-fn real_masters_end_when_the_reader_leaves() {
+fn demo_on_real_masters_ends_when_its_reader_leaves() {
     let _servers = ServerLock::take();
     let mut demo = Demo::start(&["--real"]);
     assert!(demo.read_one_line_and_leave().contains("One lock"));
@@ -338,7 +338,7 @@ fn real_masters_end_when_the_reader_leaves() {
 }
 
 #[test]
-fn real_masters_end_when_the_demo_is_interrupted() {
+fn demo_ends_its_real_masters_when_it_is_interrupted() {
     let _servers = ServerLock::take();
     let mut demo = Demo::with_a_frozen_node();
     let group = i32::try_from(demo.child.id()).ok().and_then(Pid::from_raw);
@@ -348,7 +348,7 @@ fn real_masters_end_when_the_demo_is_interrupted() {
 }
 
 #[test]
-fn real_masters_end_when_the_demo_is_killed() {
+fn demo_ends_its_real_masters_when_it_is_killed() {
     let _servers = ServerLock::take();
     let mut demo = Demo::with_a_frozen_node();
     // Only the demo itself is killed: no server gets this signal.
@@ -357,7 +357,7 @@ fn real_masters_end_when_the_demo_is_killed() {
 }
 
 #[test]
-fn without_a_redis_server_real_says_how_to_get_one() {
+fn demo_real_without_a_redis_server_says_how_to_install_one() {
     let ended = Demo::start_with(&["--real"], without_programs).end();
     assert_eq!(ended.status.code(), Some(125));
     assert_eq!(ended.screen, "");
@@ -379,7 +379,7 @@ fn demo_usage_errors_exit_125() {
 }
 
 #[test]
-fn help_is_no_error_even_where_nobody_reads_it() {
+fn help_of_the_demo_exits_0_even_with_a_closed_output() {
     let ended = Demo::start(&["--help"]).end();
     assert_eq!(ended.status.code(), Some(0));
     assert!(ended.screen.contains("--real"), "{}", ended.screen);

@@ -8,7 +8,7 @@ use super::*;
 use support::{Server, free_port};
 
 #[test]
-fn a_ca_and_a_client_certificate_in_files_are_all_it_takes() {
+fn tls_works_with_a_ca_and_a_client_certificate_in_files() {
     let asked =
         Command::new(&Server::get().binary).args(["--port", "0", "--tls-port", "1"]).output();
     let can = String::from_utf8_lossy(&asked.expect("it was there").stdout).contains("tls-cert");

@@ -68,7 +68,7 @@ pub fn exec(fleet: &Fleet, desk: &Desk, flags: &[&str], script: &str) -> Command
 
 /// A command line that starts a script of the desk as a background job in a process group of its
 /// own. Uses bash, because dash has no job control without a terminal.
-pub fn apart(script: &str) -> String {
+pub fn background_job(script: &str) -> String {
     format!("bash -c 'set -m; sh {script} > /dev/null 2>&1 &'")
 }
 
@@ -212,7 +212,7 @@ fn exec_settings_that_cannot_work_exit_125() {
 }
 
 #[test]
-fn cmd_may_stand_behind_the_key_without_dashes() {
+fn cmd_may_follow_the_key_without_two_dashes() {
     let fleet = Fleet::start(3);
     let cases: [(&[&str], &str); 6] = [
         (&["key", "echo", "-n", "a", "--", "--json"], "a -- --json"),

@@ -2,14 +2,14 @@
 //! belong to the outside and have no number inside. It may be process 1, and /proc may be that of
 //! another namespace.
 
-use super::exec::{Desk, apart, events, exec};
+use super::exec::{Desk, background_job, events, exec};
 use super::exec_lost::{RECORD, last_deadline, last_moment};
 use super::*;
 
 /// A CMD that never ends, with a descendant that ignores SIGTERM and has its own group.
 fn endless(fleet: &Fleet, desk: &Desk, flags: &[&str]) -> Command {
     desk.write("below.sh", &format!("trap '' TERM; {RECORD} below; done"));
-    let script = format!("echo up > cmd; {}; {RECORD} log; done", apart("below.sh"));
+    let script = format!("echo up > cmd; {}; {RECORD} log; done", background_job("below.sh"));
     let flags = [&["-t", "2s", "--grace", "500ms", "--no-renew", "--json"], flags].concat();
     exec(fleet, desk, &flags, &script)
 }
@@ -35,7 +35,7 @@ const BESIDE: &str = "\"$@\"; code=$?; sleep 1; exit $code";
 
 /// Runs the command, and checks that CMD is dead before the deadline.
 #[track_caller]
-fn is_stopped_in_time(desk: &Desk, command: &mut Command) -> Ended {
+fn assert_stopped_in_time(desk: &Desk, command: &mut Command) -> Ended {
     let ended = run(command).with_code(124);
     assert!(last_moment(desk, "log") < last_deadline(&events(&ended)), "{ended:?}");
     ended
@@ -48,7 +48,7 @@ fn exec_in_a_session_without_a_number_stops_all_of_cmd_in_time() {
         let (fleet, desk) = Desk::with_fleet(3);
         let redlatch = endless(&fleet, &desk, flags);
         let mut command = contained(&fleet, &redlatch, BESIDE, true);
-        let ended = is_stopped_in_time(&desk, &mut command);
+        let ended = assert_stopped_in_time(&desk, &mut command);
         let last = last_moment(&desk, "below");
         assert!(last < last_deadline(&events(&ended)), "{flags:?}: {last}, {ended:?}");
     }
@@ -62,7 +62,7 @@ fn exec_as_process_1_returns_the_code_of_cmd_and_stops_it_in_time() {
     run(&mut contained(&fleet, &short, FIRST, true)).with_code(7);
     fleet.wait_empty();
     let redlatch = endless(&fleet, &desk, &[]);
-    is_stopped_in_time(&desk, &mut contained(&fleet, &redlatch, FIRST, true));
+    assert_stopped_in_time(&desk, &mut contained(&fleet, &redlatch, FIRST, true));
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn with_a_proc_of_another_namespace_exec_signals_no_stranger_and_reports_what_is
         let (fleet, desk) = Desk::with_fleet(3);
         let redlatch = endless(&fleet, &desk, flags);
         let mut command = contained(&fleet, &redlatch, BESIDE, false);
-        let ended = is_stopped_in_time(&desk, &mut command);
+        let ended = assert_stopped_in_time(&desk, &mut command);
         for text in ["/proc, which is of another namespace", "is still alive"] {
             assert!(ended.errors.contains(text), "{flags:?}, {text}: {ended:?}");
         }

@@ -1,9 +1,10 @@
 //! Edge cases of `redlatch exec`: process groups that CMD starts, a CMD that ends while redlatch is
 //! stopped, a lock that ends before CMD is started, and suspend.
 
-use super::exec::{Desk, apart, events, exec, names, state_of};
+use super::exec::{Desk, background_job, events, exec, names, state_of};
 use super::exec_lost::{
-    LastWords, RECORD, are_dead_before_the_deadline, go_on, last_moment, now_ms, stop_majority,
+    LastWords, RECORD, assert_dead_before_the_deadline, continue_masters, last_moment, now_ms,
+    stop_majority,
 };
 use super::*;
 use crate::support::{Proxy, Way};
@@ -24,7 +25,7 @@ fn group_of(process: u32) -> i32 {
 
 #[test]
 fn exec_ends_other_process_groups_before_the_deadline() {
-    are_dead_before_the_deadline(lose_under_other_process_groups);
+    assert_dead_before_the_deadline(lose_under_other_process_groups);
 }
 
 fn lose_under_other_process_groups() -> Vec<LastWords> {
@@ -34,7 +35,7 @@ fn lose_under_other_process_groups() -> Vec<LastWords> {
         let text = format!("trap '' TERM; echo $$ > {name}; {RECORD} {name}-log; done");
         desk.write(&format!("{name}.sh"), &text);
     }
-    let job = apart("job.sh");
+    let job = background_job("job.sh");
     let script = format!(
         "exec > /dev/null 2>&1; echo $$ > cmd; timeout 60 sh timed.sh & {job}; wait; sleep 60"
     );
@@ -53,7 +54,7 @@ fn lose_under_other_process_groups() -> Vec<LastWords> {
         let log = format!("{name}-log");
         LastWords { last: last_moment(&desk, &log), log, deadline }
     });
-    go_on(&fleet);
+    continue_masters(&fleet);
     last_words.into()
 }
 
@@ -70,7 +71,7 @@ fn exec_sends_sigterm_once_to_each_process() {
         // one.
         let itself = "trap 'echo itself >> told' TERM; while [ -e cmd ]; do wait; done";
         desk.write("apart.sh", &told("apart"));
-        let (apart, beside) = (apart("apart.sh"), told("beside"));
+        let (apart, beside) = (background_job("apart.sh"), told("beside"));
         let script = format!("echo up > cmd; {apart}; ({beside}) & {itself}");
         let flags = [&["-t", "2s", "--grace", "1s", "--no-renew"], flags].concat();
         let mut redlatch = exec(&fleet, &desk, &flags, &script);
@@ -95,7 +96,7 @@ fn a_daemon_that_left_the_session_is_not_stopped() {
 }
 
 #[test]
-fn a_cmd_that_begins_a_session_is_stopped_all_the_same() {
+fn cmd_that_begins_a_session_is_stopped_as_well() {
     let (fleet, desk) = Desk::with_fleet(3);
     // With --foreground CMD does not lead a group, so setsid(1) does not fork, and CMD itself gets
     // a new session.

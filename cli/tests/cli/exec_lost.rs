@@ -6,8 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::exec::{Desk, events, exec, names, state_of};
 use super::*;
 
-/// Writes the time into a file again and again, while the file `cmd` exists. So the process ends
-/// with the test's directory, even if the test fails.
+/// A script that writes the time into a file while the file `cmd` exists. So the process ends with
+/// the test's directory, even if the test fails.
 pub const RECORD: &str = "while [ -e cmd ]; do date +%s%3N >> ";
 
 /// Stops two of three masters, so that no majority answers.
@@ -18,7 +18,7 @@ pub fn stop_majority(fleet: &Fleet) {
 
 /// Continues the masters, which execute what they were sent meanwhile, and checks that no key is
 /// left.
-pub fn go_on(fleet: &Fleet) {
+pub fn continue_masters(fleet: &Fleet) {
     fleet[0].cont();
     fleet[1].cont();
     eventually(LIMIT, "nothing is left on any node", || fleet.keys_everywhere().is_empty());
@@ -65,7 +65,7 @@ const IN_TIME: Duration = Duration::from_millis(25);
 /// Runs `lose`, and checks that CMD and what it started were dead before the deadline. If they were
 /// late and a plain timer was late, too, runs it again, at most five times in all.
 #[track_caller]
-pub fn are_dead_before_the_deadline(mut lose: impl FnMut() -> Vec<LastWords>) {
+pub fn assert_dead_before_the_deadline(mut lose: impl FnMut() -> Vec<LastWords>) {
     for _ in 0..5 {
         let timer = PlainTimer::start();
         let too_late: Vec<String> = lose().iter().filter_map(LastWords::too_late).collect();
@@ -79,13 +79,13 @@ pub fn are_dead_before_the_deadline(mut lose: impl FnMut() -> Vec<LastWords>) {
     panic!("CMD outlived its lock five times");
 }
 
-fn sent(events: &[Value]) -> Vec<&str> {
+fn last_sent(events: &[Value]) -> Vec<&str> {
     events.iter().filter_map(|event| event["sent"].as_str()).collect()
 }
 
 #[test]
 fn a_cmd_that_ignores_sigterm_and_what_it_started_are_dead_before_the_deadline() {
-    are_dead_before_the_deadline(lose_under_a_cmd_that_ignores_sigterm);
+    assert_dead_before_the_deadline(lose_under_a_cmd_that_ignores_sigterm);
 }
 
 fn lose_under_a_cmd_that_ignores_sigterm() -> Vec<LastWords> {
@@ -110,12 +110,12 @@ fn lose_under_a_cmd_that_ignores_sigterm() -> Vec<LastWords> {
         assert!(last > last_moment(&desk, "told"), "{log} has a grace");
         LastWords { log: log.to_owned(), last, deadline }
     });
-    assert_eq!(sent(&events), ["SIGTERM", "SIGKILL"]);
+    assert_eq!(last_sent(&events), ["SIGTERM", "SIGKILL"]);
     let lost = events.iter().find(|event| event["event"] == "lost").expect("it is logged");
     assert_eq!(lost["reason"], "deadline");
     let words = lost["message"].as_str().expect("a text");
     assert!(words.contains(&fleet[0].address().to_string()), "{words}");
-    go_on(&fleet);
+    continue_masters(&fleet);
     last_words.into()
 }
 
@@ -152,7 +152,7 @@ fn exec_uses_little_of_a_processor_while_it_waits_for_what_cmd_started() {
 }
 
 #[test]
-fn a_cmd_that_obeys_ends_in_its_grace_and_is_not_killed() {
+fn cmd_that_ends_at_sigterm_within_its_grace_is_not_killed() {
     let (fleet, desk) = Desk::with_fleet(3);
     let script = "trap 'echo tidy > log; exit 3' TERM; echo up > up; while :; do sleep 0.01; done";
     let flags = ["-t", "4s", "--grace", "2s", "--json"];
@@ -162,7 +162,7 @@ fn a_cmd_that_obeys_ends_in_its_grace_and_is_not_killed() {
     let ended = redlatch.end(LIMIT).with_code(124);
     assert_eq!(desk.lines("log"), ["tidy"]);
     let events = events(&ended);
-    assert_eq!(sent(&events), ["SIGTERM"]);
+    assert_eq!(last_sent(&events), ["SIGTERM"]);
     let lost = events.iter().find(|event| event["event"] == "lost").expect("it is logged");
     assert_eq!(lost["reason"], "not_renewed", "its deadline had not come");
     let released = events.iter().find(|event| event["event"] == "released").expect("it is logged");
@@ -170,7 +170,7 @@ fn a_cmd_that_obeys_ends_in_its_grace_and_is_not_killed() {
     assert_eq!(released["unconfirmed"], serde_json::json!(stopped));
     let exit = events.iter().find(|event| event["event"] == "child_exit").expect("it is logged");
     assert_eq!((&exit["code"], &exit["exit_code"]), (&3.into(), &124.into()));
-    go_on(&fleet);
+    continue_masters(&fleet);
 }
 
 #[test]
@@ -188,14 +188,14 @@ fn on_lost_kill_kills_cmd_at_once_and_on_lost_warn_lets_it_run_on() {
         running
     };
     assert_eq!(start("kill").end(LIMIT).code(), 124);
-    go_on(&fleet);
+    continue_masters(&fleet);
     let warned = start("warn");
     let is_lost = || desk.lines("events").iter().any(|line| line.contains("\"lost\""));
     eventually(LIMIT, "the lock is lost", is_lost);
     desk.put("go");
     assert_eq!(warned.end(LIMIT).code(), 3);
     assert_eq!(desk.lines("log"), [""; 0], "nobody got SIGTERM");
-    go_on(&fleet);
+    continue_masters(&fleet);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use super::exec::{Desk, apart, exec, parent_of, state_of};
+use super::exec::{Desk, background_job, exec, parent_of, state_of};
 use super::*;
 
 /// A script that runs until the file `go` exists, and starts a new `sleep` all the time.
@@ -150,7 +150,7 @@ fn exec_stops_and_continues_children_of_cmd_with_redlatch() {
     // Each shell waits in `read` for a named pipe. A shell in a loop of `sleep` may be in vfork()
     // while its new child is stopped before its exec: then /proc never shows the shell as stopped.
     desk.write("apart.sh", "echo $$ > apart; read line < go; echo > went");
-    let script = format!("echo $$ > cmd; {}; read line < went; exit 4", apart("apart.sh"));
+    let script = format!("echo $$ > cmd; {}; read line < went; exit 4", background_job("apart.sh"));
     for flags in [&[][..], &["--foreground"]] {
         let flags = [&["-t", "60s"], flags].concat();
         for name in ["go", "went"] {

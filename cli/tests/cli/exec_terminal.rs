@@ -13,7 +13,8 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use super::exec::{Desk, exec, state_of};
 use super::exec_lost::{
-    LastWords, RECORD, are_dead_before_the_deadline, go_on, last_moment, now_ms, stop_majority,
+    LastWords, RECORD, assert_dead_before_the_deadline, continue_masters, last_moment, now_ms,
+    stop_majority,
 };
 use super::*;
 
@@ -134,7 +135,7 @@ fn the_hang_up_of_a_terminal_reaches_cmd() {
 
 #[test]
 fn exec_on_a_terminal_ends_children_before_the_deadline() {
-    are_dead_before_the_deadline(lose_on_a_terminal);
+    assert_dead_before_the_deadline(lose_on_a_terminal);
 }
 
 fn lose_on_a_terminal() -> Vec<LastWords> {
@@ -163,7 +164,7 @@ fn lose_on_a_terminal() -> Vec<LastWords> {
         last: last_moment(&desk, log),
         deadline,
     });
-    go_on(&fleet);
+    continue_masters(&fleet);
     last_words.into()
 }
 

@@ -13,7 +13,7 @@ const WAYS: [&[&str]; 2] = [&["hold", "key"], &["hold", "--json", "key"]];
 const SOON: Duration = Duration::from_secs(15);
 
 #[track_caller]
-fn is_given_back(fleet: &Fleet, command: &mut Command, why: &str) {
+fn assert_released(fleet: &Fleet, command: &mut Command, why: &str) {
     let ended = Running::start(command).end(SOON).with_code(125);
     let told = format!("redlatch: the standard output: {why}");
     assert!(ended.errors.starts_with(&told), "{ended:?}");
@@ -25,9 +25,9 @@ fn is_given_back(fleet: &Fleet, command: &mut Command, why: &str) {
 fn hold_whose_token_cannot_be_printed_gives_the_lock_back_and_is_125() {
     let fleet = Fleet::start(3);
     for way in WAYS {
-        is_given_back(&fleet, tool_on(&fleet, way).stdout(broken_pipe()), "broken pipe");
+        assert_released(&fleet, tool_on(&fleet, way).stdout(broken_pipe()), "broken pipe");
         let full = File::options().write(true).open("/dev/full").expect("Linux has it");
-        is_given_back(&fleet, tool_on(&fleet, way).stdout(full), "no space left");
+        assert_released(&fleet, tool_on(&fleet, way).stdout(full), "no space left");
     }
     // Neither stdout nor stderr has a reader.
     let mut command = tool_on(&fleet, WAYS[0]);

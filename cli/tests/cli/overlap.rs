@@ -129,12 +129,12 @@ fn exec_of_one_command_never_overlaps_whichever_is_killed() {
     assert!(overlaps.is_empty(), "{overlaps:?}");
     let ends = log.iter().filter(|line| line.starts_with("end")).count();
     assert!(ends > runs / 2, "{ends} of {runs} runs came to their end");
-    the_command_does_find_another_of_its_kind(&fleet, &desk);
+    assert_command_finds_another_instance(&fleet, &desk);
 }
 
 /// Checks that the command reports an overlap if there is one. Otherwise its log would prove
 /// nothing.
-fn the_command_does_find_another_of_its_kind(fleet: &Fleet, desk: &Desk) {
+fn assert_command_finds_another_instance(fleet: &Fleet, desk: &Desk) {
     let alone = std::fs::File::open(desk.path("alone")).expect("the command made it");
     flock(&alone, FlockOperation::LockExclusive).expect("nobody has it any more");
     let mut command = exec(fleet, desk, &[], CMD);

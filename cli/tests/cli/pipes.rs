@@ -79,7 +79,7 @@ fn a_token_is_released_where_there_is_no_output_for_it() {
 }
 
 #[test]
-fn a_pipe_that_is_full_keeps_nobody_from_ending_and_is_waited_for() {
+fn tool_with_a_full_pipe_waits_for_the_reader_but_can_end() {
     let fleet = Fleet::start(3);
     // A node that connects late may lack the key.
     let held = |fleet: &Fleet| values(fleet, "deploy").into_iter().flatten().collect::<Vec<_>>();
@@ -128,7 +128,7 @@ fn closed_outputs_do_not_stop_the_other_verbs() {
     unread(&["status", "--json", "deploy"], 1).with_code(1);
     unread(&["extend", "deploy", &token], 0).with_code(0);
     unread(&["acquire", "-n", "deploy"], 75).with_code(75);
-    // Each verb runs twice; at the second release the lock is gone.
+    // Each verb runs twice. The second release finds no lock.
     unread(&["release", "deploy", &token], 0).with_code(1);
     nothing_is_left(&fleet);
     for (arguments, code) in

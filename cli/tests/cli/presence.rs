@@ -101,7 +101,7 @@ fn sd_notify_knows_abstract_sockets_and_feeds_the_watchdog() {
 }
 
 #[test]
-fn sd_notify_without_a_reader_is_no_trouble() {
+fn sd_notify_without_a_reader_does_not_disturb_the_tool() {
     let (fleet, desk) = Desk::with_fleet(3);
     let full = desk.path("full");
     let unread = UnixDatagram::bind(&full).expect("a socket");

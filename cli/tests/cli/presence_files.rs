@@ -12,7 +12,7 @@ const FLAGS: [&str; 2] = ["--ready-file", "--metrics-file"];
 
 /// Checks that the tool ends with 125 before it requests the lock, and leaves the file as it was.
 #[track_caller]
-fn is_refused(fleet: &Fleet, desk: &Desk, flag: &str, place: &str, why: &str) {
+fn assert_refused(fleet: &Fleet, desk: &Desk, flag: &str, place: &str, why: &str) {
     let about = |what: &str| {
         let there = std::fs::symlink_metadata(desk.path(place)).expect(what);
         (there.ino(), there.mode(), there.len(), there.mtime_nsec())
@@ -28,7 +28,7 @@ fn is_refused(fleet: &Fleet, desk: &Desk, flag: &str, place: &str, why: &str) {
 }
 
 #[test]
-fn files_that_are_not_ours_links_and_fifos_are_refused_and_left_alone() {
+fn presence_refuses_foreign_files_links_and_fifos_and_leaves_them_unchanged() {
     let (fleet, desk) = Desk::with_fleet(1);
     let fifo = Mode::RUSR | Mode::WUSR;
     mknodat(CWD, desk.path("fifo"), FileType::Fifo, fifo, 0).expect("it can be made");
@@ -38,17 +38,17 @@ fn files_that_are_not_ours_links_and_fifos_are_refused_and_left_alone() {
     let _socket = UnixDatagram::bind(desk.path("socket")).expect("it can be made");
     std::fs::create_dir(desk.path("folder")).expect("it can be made");
     for flag in FLAGS {
-        is_refused(&fleet, &desk, flag, "fifo", "a FIFO is there");
-        is_refused(&fleet, &desk, flag, "link", "a symbolic link is there");
-        is_refused(&fleet, &desk, flag, "dangling", "a symbolic link is there");
-        is_refused(&fleet, &desk, flag, "socket", "a socket is there");
-        is_refused(&fleet, &desk, flag, "folder", "a directory is there");
+        assert_refused(&fleet, &desk, flag, "fifo", "a FIFO is there");
+        assert_refused(&fleet, &desk, flag, "link", "a symbolic link is there");
+        assert_refused(&fleet, &desk, flag, "dangling", "a symbolic link is there");
+        assert_refused(&fleet, &desk, flag, "socket", "a socket is there");
+        assert_refused(&fleet, &desk, flag, "folder", "a directory is there");
     }
-    is_refused(&fleet, &desk, "--ready-file", "target", "a file of another program is there");
-    is_refused(&fleet, &desk, "--metrics-file", "target", "no metrics of redlatch are there");
+    assert_refused(&fleet, &desk, "--ready-file", "target", "a file of another program is there");
+    assert_refused(&fleet, &desk, "--metrics-file", "target", "no metrics of redlatch are there");
     assert_eq!(desk.lines("target"), ["precious"]);
     desk.put("empty");
-    is_refused(&fleet, &desk, "--ready-file", "empty", "a file of another program is there");
+    assert_refused(&fleet, &desk, "--ready-file", "empty", "a file of another program is there");
     let both = ["--metrics-file", "both", "--ready-file", "./both"];
     run(&mut exec(&fleet, &desk, &both, "echo ran")).with_code(125);
     assert!(!desk.path("nothing").exists());
@@ -56,13 +56,13 @@ fn files_that_are_not_ours_links_and_fifos_are_refused_and_left_alone() {
 
 #[test]
 #[ignore = "needs root: run as root, it makes a device"]
-fn devices_are_refused_and_left_alone() {
+fn presence_refuses_devices_and_leaves_them_unchanged() {
     let (fleet, desk) = Desk::with_fleet(1);
     // A device like /dev/null.
     let (mode, null) = (Mode::RUSR | Mode::WUSR, makedev(1, 3));
     mknodat(CWD, desk.path("null"), FileType::CharacterDevice, mode, null).expect("we are root");
     for flag in FLAGS {
-        is_refused(&fleet, &desk, flag, "null", "a device is there");
+        assert_refused(&fleet, &desk, flag, "null", "a device is there");
     }
     let null = std::fs::symlink_metadata(desk.path("null")).expect("it is there");
     assert!(null.file_type().is_char_device());
@@ -86,7 +86,7 @@ fn metrics_replace_an_empty_file_and_metrics_and_nothing_that_comes_later() {
 }
 
 /// Starts `exec` with a CMD that runs until the file `go` exists.
-fn until(fleet: &Fleet, desk: &Desk, key: &str, ready: &str, go: &str) -> Running {
+fn exec_until_file(fleet: &Fleet, desk: &Desk, key: &str, ready: &str, go: &str) -> Running {
     let script = format!("until [ -e {go} ]; do sleep 0.01; done");
     let arguments = ["exec", "--ready-file", ready, key, "--", "sh", "-c", &script];
     Running::start(tool_on(fleet, &arguments).current_dir(desk.path("")))
@@ -95,7 +95,7 @@ fn until(fleet: &Fleet, desk: &Desk, key: &str, ready: &str, go: &str) -> Runnin
 #[test]
 fn ready_file_of_another_redlatch_is_left_alone() {
     let (fleet, desk) = Desk::with_fleet(3);
-    let first = until(&fleet, &desk, "key", "ready", "go");
+    let first = exec_until_file(&fleet, &desk, "key", "ready", "go");
     assert_eq!(desk.process("ready"), first.id());
     let is_first = || assert_eq!(desk.process("ready"), first.id());
     // A second redlatch gets no lock.
@@ -112,7 +112,7 @@ fn ready_file_of_another_redlatch_is_left_alone() {
     });
     is_first();
     // A second redlatch waits for the lock, and gets it in the end.
-    let second = until(&fleet, &desk, "key", "ready", "never");
+    let second = exec_until_file(&fleet, &desk, "key", "ready", "never");
     std::thread::sleep(Duration::from_millis(300));
     is_first();
     desk.put("go");

@@ -10,14 +10,14 @@ const ENCODED: &str = "hunter2-p%40ss";
 
 /// Checks that a text has neither form of the password, nor its beginning.
 #[track_caller]
-fn is_silent_about_it(what: &str, text: &str) {
+fn assert_no_password_in(what: &str, text: &str) {
     assert!(!text.contains("hunter2"), "{what}: {text}");
 }
 
 #[track_caller]
-fn says_nothing_of_it(ended: &Ended) {
-    is_silent_about_it("its output", &ended.out);
-    is_silent_about_it("its errors", &ended.errors);
+fn assert_run_prints_no_password(ended: &Ended) {
+    assert_no_password_in("its output", &ended.out);
+    assert_no_password_in("its errors", &ended.errors);
 }
 
 fn with_password(fleet: &Fleet, user: &str, password: &str) -> String {
@@ -32,7 +32,7 @@ fn every_verb(fleet: &Fleet, adjust: impl Fn(&mut Command)) {
         let mut command = tool_on(fleet, arguments);
         adjust(&mut command);
         let ended = run(&mut command).with_code(code);
-        says_nothing_of_it(&ended);
+        assert_run_prints_no_password(&ended);
         ended
     };
     let token = run(&["acquire", "-v", "deploy"], 0).out.trim().to_string();
@@ -83,12 +83,12 @@ fn a_wrong_password_is_not_printed_either() {
     ];
     for (arguments, code) in cases {
         let ended = run(tool_on(&fleet, arguments).env("REDLATCH_SERVERS", &urls)).with_code(code);
-        says_nothing_of_it(&ended);
+        assert_run_prints_no_password(&ended);
         let said = format!("{}{}", ended.out, ended.errors);
         assert!(said.contains("password"), "nothing can be set right by {said}");
         let mut of_environment = tool_on(&fleet, arguments);
         let ended = run(of_environment.env("REDISCLI_AUTH", PASSWORD)).with_code(code);
-        says_nothing_of_it(&ended);
+        assert_run_prints_no_password(&ended);
     }
 }
 
@@ -97,7 +97,7 @@ const PART: usize = 8;
 
 /// Checks that no part of the password was printed, in any encoding.
 #[track_caller]
-fn says_no_part_of(password: &str, ended: &Ended) {
+fn assert_no_part_printed(password: &str, ended: &Ended) {
     let parts = password.as_bytes().windows(PART);
     for part in parts.map(|part| std::str::from_utf8(part).expect("ASCII")) {
         let printed = format!("{}{}", ended.out, ended.errors);
@@ -138,7 +138,7 @@ fn a_server_that_repeats_a_part_of_the_password_does_not_make_the_tool_repeat_it
                     command.env("REDLATCH_SERVERS", &urls);
                 }
                 let ended = run(&mut command).with_code(code);
-                says_no_part_of(password, &ended);
+                assert_no_part_printed(password, &ended);
                 let printed = format!("{}{}", ended.out, ended.errors);
                 let told = ["does not know the command (AUTH: ERR)", "unknown_command"];
                 assert!(told.iter().any(|words| printed.contains(words)), "{printed}");
@@ -175,7 +175,7 @@ fn refused_arguments_are_quoted_without_their_password() {
     ];
     for arguments in cases {
         let ended = run(&mut tool(arguments)).with_code(125);
-        says_nothing_of_it(&ended);
+        assert_run_prints_no_password(&ended);
         assert!(!ended.errors.is_empty() || !ended.out.is_empty(), "{arguments:?}");
     }
     let ended = run(&mut tool(&["acquire", "-s", &format!("{url}:no-port"), "key"]));
@@ -192,7 +192,7 @@ fn nothing_in_ps_has_a_password_that_was_not_on_our_command_line() {
     has_been_asked_by_a_waiter(&fleet);
     for file in ["cmdline", "comm"] {
         let text = std::fs::read(format!("/proc/{}/{file}", waiter.id())).expect("it runs");
-        is_silent_about_it(file, &String::from_utf8_lossy(&text));
+        assert_no_password_in(file, &String::from_utf8_lossy(&text));
     }
     let children = format!("/proc/{0}/task/{0}/children", waiter.id());
     assert_eq!(std::fs::read_to_string(children).unwrap_or_default(), "", "it has no children");

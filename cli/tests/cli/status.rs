@@ -210,7 +210,7 @@ pub fn printed(master: impl AsFd) -> String {
     String::from_utf8_lossy(&screen).into_owned()
 }
 
-/// A tool on a terminal, after it has asked its question.
+/// A running tool on a terminal that has asked its question.
 pub struct Asked {
     pub screen: File,
     /// What it has shown, up to the end of the question.

@@ -9,7 +9,7 @@ fn top(fleet: &Fleet, flags: &[&str]) -> Command {
     tool_on(fleet, &[&["top", "--every", "100ms"], flags].concat())
 }
 
-/// The lines that the tool prints to a pipe, as they come.
+/// A tool whose output is a pipe, and the lines that it prints.
 fn lines(running: &mut Running) -> impl Iterator<Item = String> + use<> {
     let out = running.child.stdout.take().expect("it is piped");
     BufReader::new(out).lines().map(|line| line.expect("it is text"))
@@ -118,7 +118,7 @@ fn top_leaves_the_terminal_as_it_was() {
 }
 
 #[test]
-fn top_refuses_a_pace_that_nobody_can_read() {
+fn top_refuses_an_interval_that_is_too_short_to_read() {
     let fleet = Fleet::start(1);
     let ended = run_on(&fleet, &["top", "--every", "10ms"]).with_code(125);
     assert!(ended.errors.contains("give 100ms at least"), "{ended:?}");

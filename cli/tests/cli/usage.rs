@@ -79,7 +79,7 @@ fn help_of_every_verb_has_an_example() {
 }
 
 #[test]
-fn completions_are_what_their_shells_can_read() {
+fn completions_are_valid_for_their_shells() {
     for shell in ["bash", "zsh", "fish"] {
         let script = run(&mut tool(&["completions", shell])).with_code(0).out;
         for word in ["--no-restart-guard", "--persistent-nodes", "--check-members"] {
@@ -87,7 +87,7 @@ fn completions_are_what_their_shells_can_read() {
         }
         let mut reader = Command::new(shell);
         reader.args(["-n", "/dev/stdin"]);
-        if let Some(ended) = fed(&mut reader, &script) {
+        if let Some(ended) = output_of_program_with_input(&mut reader, &script) {
             let ended = ended.with_code(0);
             assert!(ended.errors.is_empty(), "{shell}: {ended:?}");
         }
@@ -95,12 +95,12 @@ fn completions_are_what_their_shells_can_read() {
 }
 
 #[test]
-fn the_manual_page_is_one_that_man_can_show() {
+fn manual_page_can_be_shown_by_man() {
     let page = run(&mut tool(&["man"])).with_code(0).out;
     assert!(page.contains("\n.TH redlatch 1"), "{page}");
     let mut groff = Command::new("groff");
     groff.args(["-man", "-Tascii", "-P-c", "-P-b", "-P-u", "-ww", "-rLL=80n"]);
-    let Some(shown) = fed(&mut groff, &page) else { return };
+    let Some(shown) = output_of_program_with_input(&mut groff, &page) else { return };
     let shown = shown.with_code(0);
     assert!(shown.errors.is_empty(), "{shown:?}");
     for word in
@@ -111,7 +111,7 @@ fn the_manual_page_is_one_that_man_can_show() {
 }
 
 /// Runs a program that reads `text`; `None` if this machine does not have it.
-fn fed(command: &mut Command, text: &str) -> Option<Ended> {
+fn output_of_program_with_input(command: &mut Command, text: &str) -> Option<Ended> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let (started, name) = (Instant::now(), command.get_program().to_owned());
     let mut child = match command.spawn() {
@@ -129,7 +129,7 @@ fn fed(command: &mut Command, text: &str) -> Option<Ended> {
 }
 
 #[test]
-fn the_last_of_a_flag_holds_and_every_server_counts() {
+fn last_value_of_a_repeated_flag_wins_but_every_server_counts() {
     let urls = ["-s", "redis://127.0.0.1:1,redis://127.0.0.1:2", "-s", "redis://127.0.0.1:3"];
     let mut command = tool(&["status", "--node-timeout", "1h", "--node-timeout", "9ms"]);
     let ended = run(command.args(urls)).with_code(69);

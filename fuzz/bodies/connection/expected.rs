@@ -64,7 +64,7 @@ fn asked_by(incoming: &Incoming) -> Ask {
     }
 }
 
-/// What has to come out for a push, the last key first.
+/// What the connection has to report for a push, the last key first.
 pub fn pushed(elements: &[Value]) -> Vec<Expected> {
     match elements {
         [Value::Bulk(kind), Value::Null, ..] if kind == b"invalidate" => {

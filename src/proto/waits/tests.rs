@@ -196,7 +196,7 @@ fn client_without_lines_leaves_others_a_pause_now_and_then() {
 }
 
 #[test]
-fn waits_take_note_of_lines() {
+fn waits_remember_whether_others_stand_in_line() {
     let (mut bench, op) = refused(1, WAIT);
     let (hash, now) = (KeyHash::of(KEY), bench.now);
     bench.waits.note_line(&mut bench.locks, op, hash, now);

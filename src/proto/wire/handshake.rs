@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_master_is_vetted() {
+    fn plain_master_passes_the_handshake() {
         let mut handshake = Handshake::default();
         let steps = commands(&mut handshake, &NodeSettings::new("a"));
         assert_eq!(steps[0].1, "HELLO 3");
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_and_database_are_said_first() {
+    fn credentials_and_database_are_sent_first() {
         let mut node = NodeSettings::new("a");
         node.password = Some(Secret::new("pw"));
         node.db = 3;
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn handshake_needs_scripts_but_no_refused_extras() {
+    fn handshake_needs_scripts_and_no_optional_commands() {
         for why in [NodeError::NoPermission, NodeError::UnknownCommand] {
             let refused = Fact::Refused(why);
             let vetted = |run| {

@@ -56,8 +56,8 @@ pub enum MarkerState {
     Unavailable,
     /// There is no marker, and none could be written just now.
     Absent,
-    /// There is one of a later version of redlatch, which does not show this version what the node
-    /// forgot. The hash of its text shows whether it changes.
+    /// A later version of redlatch wrote the marker, and this version cannot read from it what the
+    /// node forgot. The hash of its text shows whether it changes.
     Later(KeyHash),
     /// There is this marker.
     Present(Marker),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn marker_of_a_later_version_is_told_from_what_is_no_marker() {
+    fn marker_of_a_later_version_is_distinguished_from_other_values() {
         let (word, format) = (text("17 else"), text("17").replacen('1', "2", 1));
         let run_id = format!("12 {} whatever follows", "a".repeat(40));
         for later in [word, text("17 vouched else"), format, run_id] {

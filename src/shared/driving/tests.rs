@@ -97,7 +97,7 @@ fn comes(receiver: &mpsc::Receiver<Result<(), Error>>) -> Result<(), Error> {
 }
 
 #[test]
-fn a_thread_alone_leads() {
+fn thread_that_waits_alone_drives_the_client() {
     let masters = Masters::start(3).unwrap();
     let client = client(&masters);
     pairs(&client, 10);
@@ -126,7 +126,7 @@ fn a_leader_that_ends_without_a_turn_hands_over() {
 }
 
 #[test]
-fn a_leader_that_panics_under_the_lock_ends_everything() {
+fn leader_that_panics_with_the_mutex_locked_closes_the_client() {
     let masters = Masters::start(3).unwrap();
     let client = client(&masters);
     let lead = begin(&client);
@@ -139,7 +139,7 @@ fn a_leader_that_panics_under_the_lock_ends_everything() {
 
 /// The call of another thread ends in a turn of the leader, whose own call does not.
 #[test]
-fn a_leader_leads_on_after_the_call_of_another_thread() {
+fn leader_goes_on_after_the_call_of_another_thread() {
     let masters = Masters::start(3).unwrap();
     let client = client(&masters);
     let lead = begin(&client);
@@ -187,7 +187,7 @@ fn a_future_rouses_the_driver_from_its_nap() {
 }
 
 #[test]
-fn what_is_due_soon_rouses_the_driver() {
+fn timer_that_is_due_soon_rouses_the_driver() {
     let masters = Masters::start(3).unwrap();
     let client = client(&masters);
     never_awake_by_itself(&client);
@@ -380,7 +380,7 @@ fn a_request_beside_many_waiting_calls_wakes_the_driver_which_writes_it() {
 /// The driver sleeps in the poller, and nothing wakes it.
 #[test]
 #[allow(clippy::disallowed_methods, reason = "it looks at a real driver for a while")]
-fn an_idle_client_wakes_nobody() {
+fn idle_client_wakes_no_thread() {
     let masters = Masters::start(3).unwrap();
     let client = client(&masters);
     let _held = client.lock("held", TTL).wait().unwrap();

@@ -153,7 +153,7 @@ fn stand(lua: &mut Sandbox, how: &[u8], place: i64, now: i64) -> Result<bool, Re
 
 /// The function `mine` of the script of a join: the answer that the joining client has the key.
 fn mine(lua: &mut Sandbox, left: &[u8]) -> Reply {
-    // `redis.pcall`
+    // As with `redis.pcall`, an error does not end the script.
     let first = lua.call(&[Some(b"ZRANGE"), lua.key(1), Some(b"0"), Some(b"0")]);
     let member = match first {
         Ok(Reply::Array(mut items)) if !items.is_empty() => items.swap_remove(0),
@@ -269,7 +269,7 @@ pub(super) fn hand_over(lua: &mut Sandbox) -> Outcome {
 
 /// The function `release` of the script: hands over one key.
 fn hand_over_one(lua: &mut Sandbox, alone: bool) -> Outcome {
-    // `redis.pcall`
+    // As with `redis.pcall`, an error does not end the script.
     let value = match lua.call(&[Some(b"GET"), lua.key(0)]) {
         Err(Reply::Error(line)) if !alone && line.starts_with(b"WRONGTYPE") => {
             Reply::Bulk(Vec::new())
@@ -278,7 +278,7 @@ fn hand_over_one(lua: &mut Sandbox, alone: bool) -> Outcome {
         Ok(value) => value,
     };
     let ours = token_is(&value, lua.argument(0));
-    // `redis.pcall`
+    // As with `redis.pcall`, an error does not end the script.
     let mut line = match front(lua) {
         Ok(line) => line,
         Err(Reply::Error(line)) if line.starts_with(b"WRONGTYPE") => None,
@@ -294,7 +294,7 @@ fn hand_over_one(lua: &mut Sandbox, alone: bool) -> Outcome {
         return Ok(Reply::Integer(-1));
     }
     if left != Reply::Integer(0) {
-        // `redis.pcall`
+        // As with `redis.pcall`, an error does not end the script.
         line = front(lua).unwrap_or(None);
     }
     let answer = Reply::Integer(i64::from(ours));

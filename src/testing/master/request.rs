@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn inline_quotes() {
+    fn quotes_of_inline_commands_are_parsed() {
         assert_eq!(read(b"a \t b\n"), Ok(Some(words(&["a", "b"]))));
         assert_eq!(read(b"a \"b\\x41\\n\" 'c\\''\r\n"), Ok(Some(words(&["a", "bA\n", "c'"]))));
         assert_eq!(read(b"x\"y z\"\n"), Ok(Some(words(&["xy z"]))));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_may_announce_little() {
+    fn unauthenticated_client_may_send_only_short_requests() {
         let refused = |bytes: &[u8]| next(&mut BytesMut::from(bytes), false).unwrap_err();
         assert_eq!(refused(b"*11\r\n"), b"unauthenticated multibulk length");
         assert_eq!(refused(b"*1\r\n$16385\r\n"), b"unauthenticated bulk length");
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_are_strict() {
+    fn only_canonical_integers_are_parsed() {
         for (text, expected) in
             [("0", Some(0)), ("-1", Some(-1)), ("9223372036854775807", Some(i64::MAX))]
         {

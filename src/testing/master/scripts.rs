@@ -75,13 +75,13 @@ pub(super) fn prolong(lua: &mut Sandbox, index: usize) -> Result<(), Reply> {
     }
     let same = format!("{left:.0}");
     let same = Some(same.as_bytes());
-    // `redis.pcall`
+    // As with `redis.pcall`, an error does not end the script.
     let unchanged = lua.call(&[Some(b"PEXPIRE"), key, same, Some(b"NX")]);
     if unchanged == Ok(Reply::Integer(0)) {
         return Ok(());
     }
     let words = [Some(&b"SET"[..]), key, lua.argument(0), Some(b"NX"), Some(b"PX"), same];
-    // `redis.pcall`
+    // As with `redis.pcall`, an error does not end the script.
     if lua.call(&words) != Ok(Reply::Null) {
         lua.call(&[Some(b"PEXPIRE"), key, same])?;
     }

@@ -12,7 +12,7 @@ use super::*;
 use crate::engine_loop::Loop;
 use redlatch::{Error, Lock, Op, Outcome, SharedClient, SharedGuard};
 
-/// A failure that this run provokes: not one of the settings, and not a client that is closed.
+/// An error that this run provokes: all but an error of the settings, or of a closed client.
 #[track_caller]
 fn may_come(error: &Error) {
     assert!(!matches!(error, Error::Config(_) | Error::Closed(_)), "{error}");
@@ -22,7 +22,7 @@ pub struct OnEngine {
     embedded: Loop,
     asked: HashMap<u64, Op>,
     extending: HashMap<u64, Lock>,
-    /// The requests that ended in the very call that made them.
+    /// The requests that ended during the call that made them.
     at_once: Vec<(u64, End<Lock>)>,
 }
 
@@ -72,7 +72,7 @@ impl Locks for OnEngine {
     }
 
     fn cancel(&mut self, number: u64) {
-        // A request that failed in the very call that made it, and whose result was not taken, is
+        // A request that failed during the call that made it, and whose result was not fetched, is
         // cancelled, too.
         self.at_once.retain(|(ended, _)| *ended != number);
         if let Some(op) = self.asked.remove(&number) {
@@ -121,7 +121,7 @@ impl Locks for OnEngine {
 
 type Task = Pin<Box<dyn Future<Output = End<SharedGuard>>>>;
 
-/// A client that a thread of its own drives.
+/// A client that has a driver thread.
 pub struct ByHand {
     client: SharedClient,
     line: Arc<Line>,
@@ -178,7 +178,8 @@ impl Locks for ByHand {
     }
 
     fn turn(&mut self, most: Duration) -> Vec<(u64, End<SharedGuard>)> {
-        // A call may wake itself when it is polled, so nothing is polled under the mutex.
+        // A future may wake itself when it is polled, so no future is polled while the mutex is
+        // locked.
         let woken = {
             let woken = self.line.woken.lock().unwrap();
             let idle = |woken: &mut VecDeque<u64>| woken.is_empty();

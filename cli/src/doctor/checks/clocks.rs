@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_differs_from_the_others_is_reported() {
+    fn clock_that_differs_from_the_others_is_reported() {
         let levels = |ahead: &[f64]| -> Vec<Level> {
             let subjects: Vec<Subject> = ahead.iter().map(|&ahead| with(ahead, 0.0)).collect();
             skew(&subjects, &using()).iter().map(|finding| finding.level).collect()

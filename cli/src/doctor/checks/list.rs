@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_numbers_are_good_numbers() {
+    fn odd_number_of_nodes_is_ok() {
         use Level::{Ok, Warn};
         for (count, expected) in [(1, Warn), (2, Warn), (3, Ok), (4, Warn), (5, Ok)] {
             assert_eq!(level(&nodes(count), "node-count"), expected, "{count}");

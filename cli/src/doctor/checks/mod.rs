@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_said_as_people_say_them() {
+    fn lengths_of_time_are_printed_in_the_usual_units() {
         let cases = [(12, "12 s"), (600, "10 min"), (86_400, "24 h"), (864_000, "10 days")];
         for (seconds, said) in cases {
             assert_eq!(span(Duration::from_secs(seconds)), said);

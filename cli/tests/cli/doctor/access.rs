@@ -51,7 +51,7 @@ fn doctor_finds_the_access_error_of_each_node_within_one_timeout() {
 }
 
 #[test]
-fn a_quorum_that_does_not_answer_is_an_exit_code_of_its_own() {
+fn doctor_has_an_exit_code_for_a_quorum_that_does_not_answer() {
     let fleet = Fleet::start(3);
     fleet[0].kill();
     fleet[1].stop();
@@ -107,7 +107,7 @@ mod encrypted {
     use crate::papers::{Ca, Paper};
 
     #[test]
-    fn an_encrypted_node_is_looked_at_like_any_other() {
+    fn doctor_examines_an_encrypted_node_like_any_other() {
         let server = support::Server::get();
         let port = support::free_port().to_string();
         let mut attempt = std::process::Command::new(&server.binary);

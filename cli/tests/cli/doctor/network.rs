@@ -26,7 +26,7 @@ fn doctor_compares_round_trips_with_the_node_timeout() {
 
 /// A proxy that passes each command to the next of its servers in turn, as a load balancer for
 /// commands does.
-fn taking_turns(servers: [std::net::SocketAddr; 2]) -> Scripted {
+fn proxy_to_servers_in_turn(servers: [std::net::SocketAddr; 2]) -> Scripted {
     Scripted::start(move |mut client, _| {
         let mut servers = servers.map(|server| RespClient::connect(server).expect("it runs"));
         let mut reader = std::io::BufReader::new(client);
@@ -38,7 +38,7 @@ fn taking_turns(servers: [std::net::SocketAddr; 2]) -> Scripted {
             } else {
                 servers[turn % 2].command(&command).expect("a running server answers")
             };
-            if client.write_all(&written(&reply)).is_err() {
+            if client.write_all(&encode_reply(&reply)).is_err() {
                 return;
             }
         }
@@ -66,7 +66,7 @@ fn next_command(reader: &mut std::io::BufReader<&TcpStream>) -> Option<Vec<Vec<u
 }
 
 /// The bytes of a reply.
-fn written(reply: &Reply) -> Vec<u8> {
+fn encode_reply(reply: &Reply) -> Vec<u8> {
     match reply {
         Reply::Simple(text) => format!("+{text}\r\n").into_bytes(),
         Reply::Error(text) => format!("-{text}\r\n").into_bytes(),
@@ -78,13 +78,13 @@ fn written(reply: &Reply) -> Vec<u8> {
         }
         Reply::Array(items) => {
             let head = format!("*{}\r\n", items.len()).into_bytes();
-            items.iter().fold(head, |all, item| [all, written(item)].concat())
+            items.iter().fold(head, |all, item| [all, encode_reply(item)].concat())
         }
     }
 }
 
 /// A proxy that passes the first two connections to one server, and all later ones to another.
-fn leading_elsewhere(servers: [std::net::SocketAddr; 2]) -> Scripted {
+fn proxy_to_two_servers(servers: [std::net::SocketAddr; 2]) -> Scripted {
     Scripted::start(move |client, number| {
         let Ok(server) = TcpStream::connect(servers[usize::from(number >= 2)]) else { return };
         let pass_on = |mut from: &TcpStream, mut to: &TcpStream| {
@@ -102,8 +102,8 @@ fn leading_elsewhere(servers: [std::net::SocketAddr; 2]) -> Scripted {
 fn a_proxy_that_leads_to_several_servers_is_found_and_nothing_is_written_through_it() {
     let fleet = Fleet::start(5);
     let addresses = |range: [usize; 2]| range.map(|index| fleet[index].address());
-    let turns = taking_turns(addresses([0, 1]));
-    let elsewhere = leading_elsewhere(addresses([2, 3]));
+    let turns = proxy_to_servers_in_turn(addresses([0, 1]));
+    let elsewhere = proxy_to_two_servers(addresses([2, 3]));
     let monitors = [0, 1].map(|index| fleet[index].monitor());
     let diagnosis = ask_plainly(&[turns.url(), elsewhere.url(), fleet[4].url()]);
     println!("{:#}", diagnosis.json);

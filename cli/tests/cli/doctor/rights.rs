@@ -157,7 +157,7 @@ fn each_command_that_is_refused_is_found_with_its_effect() {
 }
 
 #[test]
-fn the_prefix_is_named_to_a_user_of_some_keys() {
+fn doctor_names_the_prefix_to_a_user_with_rights_to_some_keys() {
     let users = Users::start(1);
     users.set(0, "~lock:* resetchannels &redlatch:* +@all");
     let diagnosis = ask_plainly(&[users.url(0)]);

@@ -280,8 +280,8 @@ impl Line {
             self.left.remove(node);
             self.met_others = true;
             at.base = at.base.max(asked_at);
-            // If the holder is another one now, this join may have found the key expired. Then the
-            // write of the join ended the registration without a report.
+            // If another client has the key now, this join may have found the key expired, and its
+            // write ended the registration without a notification.
             at.registered &= at.holder == standing.holder;
             (at.until, at.holder) = (None, standing.holder.clone());
             self.rank = self.rank.min(standing.rank);

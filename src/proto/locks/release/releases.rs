@@ -248,7 +248,8 @@ impl Locks {
         }
     }
 
-    /// Calls `act` for each record that expects a proof from the node. After this none expects one.
+    /// Calls `act` for each record that waits for the proof that the node executes none of its lost
+    /// requests any more. After this call no record waits for it.
     pub(in crate::proto::locks) fn take_unproven(
         &mut self,
         node: NodeId,

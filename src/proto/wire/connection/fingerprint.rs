@@ -35,7 +35,7 @@ impl Connection {
             handed_over: _,
             reading,
             written,
-            // It only decides about the capacity of the buffers.
+            // The field only decides about the capacity of the buffers.
             most: _,
             last_answer,
             last_error: _,

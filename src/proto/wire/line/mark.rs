@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn mark_is_known_by_the_client_that_made_it_for_one_token_and_one_node() {
+    fn mark_is_accepted_only_for_its_client_token_and_node() {
         let keys = [1, 2].map(|seed| MarkKey::random(&mut StdRng::from_seed([seed; 32])));
         let nodes = [0, 1, MAX_NODES - 1].map(NodeId::new);
         for node in nodes {

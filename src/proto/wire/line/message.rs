@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_too_long_is_told_from_other_bytes() {
+    fn message_that_is_too_long_is_distinguished_from_other_bytes() {
         let channel = Channel::of(7);
         let channel = std::str::from_utf8(channel.as_bytes()).unwrap();
         let head = format!(">3\r\n$7\r\nmessage\r\n$41\r\n{channel}\r\n");

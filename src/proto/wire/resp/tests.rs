@@ -382,7 +382,7 @@ fn resp_malformed_reply_stays_malformed_from_its_last_byte_on() {
 }
 
 #[test]
-fn lines_end_at_their_limit() {
+fn line_longer_than_its_limit_is_malformed() {
     let limits = Limits { line: 3, ..Limits::default() };
     for kind in ["+", "-", ",", "("] {
         for (text, fits) in [("123\r\n", true), ("1234\r\n", false)] {
@@ -410,7 +410,7 @@ fn lines_end_at_their_limit() {
 }
 
 #[test]
-fn bulks_end_at_their_limit() {
+fn bulk_string_longer_than_its_limit_is_malformed() {
     let limits = Limits { bulk: 5, ..Limits::default() };
     assert!(decode(b"$5\r\nhello\r\n", &limits).is_ok());
     assert_eq!(decode(b"$6", &limits), Err(Malformed::BulkTooLong));
@@ -428,7 +428,7 @@ fn bulks_end_at_their_limit() {
 }
 
 #[test]
-fn elements_end_at_their_limit_however_they_are_nested() {
+fn more_elements_than_the_limit_are_malformed_however_they_are_nested() {
     let thousand = [&b"*1024\r\n"[..], &b"_\r\n".repeat(1024)].concat();
     assert!(matches!(whole(&thousand), Reply::Array(elements) if elements.len() == 1024));
     let pairs = [&b"%512\r\n"[..], &b"_\r\n".repeat(1024)].concat();
@@ -447,7 +447,7 @@ fn elements_end_at_their_limit_however_they_are_nested() {
 }
 
 #[test]
-fn nesting_ends_at_its_limit() {
+fn nesting_deeper_than_its_limit_is_malformed() {
     let deepest = nested(8);
     let mut reply = whole(&deepest);
     for _ in 0..8 {
@@ -474,7 +474,7 @@ fn nesting_ends_at_its_limit() {
 }
 
 #[test]
-fn no_limit_at_all_wraps_nothing() {
+fn largest_limits_do_not_wrap() {
     let most = usize::MAX;
     for (input, step) in [
         (format!("${most}\r\nabc"), Ok(Step::Partial)),
