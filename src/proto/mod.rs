@@ -4,6 +4,7 @@
 //! Bytes and moments go in by its `handle_*` methods; bytes, moments and completions come out by
 //! its `poll_*` methods. [`turn`] is the order in which a loop calls them.
 
+pub mod change;
 pub(crate) mod cluster;
 pub(crate) mod coordinator;
 pub(crate) mod durations;
@@ -66,7 +67,7 @@ pub use stats::{NodeStats, RoundTrips, Stats};
 pub use time::{Instant, InvalidTtl, Ttl};
 pub use wire::marker::{ID_DIGITS, Identity, Marker};
 pub use wire::members::{
-    BallotNumber, MEMBERS, Member, MemberId, MemberList, MembersState, Membership, Stage,
+    BallotNumber, LEASE, MEMBERS, Member, MemberId, MemberList, MembersState, Membership, Stage,
 };
 #[cfg(feature = "testing")]
 #[doc(hidden)]

@@ -10,6 +10,7 @@
 //! `; was ID=ADDRESS ...`, `; promised NUMBER` and `; accepted NUMBER ID=ADDRESS ...`.
 
 use std::fmt;
+use std::time::Duration;
 
 use bytes::BytesMut;
 
@@ -20,6 +21,10 @@ use crate::proto::wire::marker::ID_DIGITS;
 
 /// The key of the list on every node. It has no prefix, as the node marker has none.
 pub const MEMBERS: &str = "redlatch:members";
+
+/// For how long after a client read the list of a node it may send requests to that node. A change
+/// of the list waits for so long, besides the longest ttl.
+pub const LEASE: Duration = Duration::from_secs(15);
 
 /// How many hex digits the id of a member has.
 const DIGITS: usize = 16;
