@@ -4,6 +4,7 @@
 //! Bytes and moments go in by its `handle_*` methods; bytes, moments and completions come out by
 //! its `poll_*` methods. [`turn`] is the order in which a loop calls them.
 
+pub mod change;
 pub(crate) mod cluster;
 pub(crate) mod coordinator;
 pub(crate) mod durations;

@@ -24,7 +24,7 @@ const FLOORS: [(u8, &[&str]); 11] = [
         ],
     ),
     (2, &["proto::wire", "testing::master"]),
-    (3, &["proto::cluster"]),
+    (3, &["proto::cluster", "proto::change"]),
     (4, &["proto::locks", "proto::lock_options", "proto::prometheus"]),
     (5, &["proto::waits"]),
     (6, &["proto::coordinator", "proto::turn"]),

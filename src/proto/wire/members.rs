@@ -7,7 +7,7 @@
 //!
 //! A value is `1 OWN_ID STAGE NAME EPOCH ID=ADDRESS ...`, with the members in the order of their
 //! ids. `1` is the number of the format. While the list is changed, these parts may follow:
-//! `; was ID=ADDRESS ...`, `; promised NUMBER` and `; accepted NUMBER ID=ADDRESS ...`.
+//! `; was ID=ADDRESS ...`, `; mark HEX`, `; promised NUMBER` and `; accepted NUMBER ID=ADDRESS ...`.
 
 use std::fmt;
 use std::time::Duration;
@@ -220,6 +220,9 @@ pub struct Membership {
     pub list: MemberList,
     /// The members of the epoch before, while the stage is [`Told`](Stage::Told).
     pub previous: Vec<Member>,
+    /// Drawn anew by each write of [`Told`](Stage::Told), so that a node that was told twice, with
+    /// a loss of its data in between, is seen.
+    pub mark: Option<u64>,
     /// The greatest ballot about the next epoch that the node takes part in.
     pub promised: Option<BallotNumber>,
     /// The members that the node accepted for the next epoch, and in which ballot.
@@ -264,7 +267,8 @@ impl MembersState {
 impl Membership {
     /// The list, before there is any ballot about its next epoch.
     pub fn new(id: MemberId, stage: Stage, list: MemberList) -> Membership {
-        Membership { id, stage, list, previous: Vec::new(), promised: None, accepted: None }
+        let (previous, mark) = (Vec::new(), None);
+        Membership { id, stage, list, previous, mark, promised: None, accepted: None }
     }
 
     /// Whether the node is in its own list. A node that joins is not yet, and one that left is not
@@ -299,6 +303,7 @@ impl Membership {
             let mut words = part.split(' ');
             match words.next()? {
                 "was" => membership.previous = read_members(words)?,
+                "mark" => membership.mark = Some(u64::from_str_radix(words.next()?, 16).ok()?),
                 "promised" => membership.promised = Some(BallotNumber::read(words.next()?)?),
                 "accepted" => {
                     let number = BallotNumber::read(words.next()?)?;
@@ -318,6 +323,9 @@ impl Membership {
         if !self.previous.is_empty() {
             text.push_str(" ; was");
             write_members(&mut text, &self.previous);
+        }
+        if let Some(mark) = self.mark {
+            text.push_str(&format!(" ; mark {mark:x}"));
         }
         if let Some(number) = self.promised {
             text.push_str(&format!(" ; promised {number}"));
@@ -384,13 +392,14 @@ mod tests {
     fn membership_is_read_as_it_was_written() {
         for (stage, _) in STAGES {
             let mut membership = Membership::new(MemberId([b'b'; DIGITS]), stage, list());
-            for step in 0..4 {
+            for step in 0..5 {
                 let text = membership.text();
                 let read = MembersState::read(text.as_bytes());
                 assert_eq!(read, MembersState::Listed(membership.clone()), "{step}");
                 let number = BallotNumber { count: 7, tool: u64::MAX - 1 };
                 match step {
                     0 => membership.promised = Some(number),
+                    3 => membership.mark = Some(0xfe),
                     1 => membership.accepted = Some((number, list().members)),
                     _ => membership.previous = vec![member(b'd', "d:4")],
                 }
