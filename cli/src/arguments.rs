@@ -80,7 +80,7 @@ pub enum Verb {
 }
 
 /// Where the nodes are.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Nodes")]
 pub struct Nodes {
     /// A Redis master; repeat it, or separate several by commas

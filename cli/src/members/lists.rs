@@ -39,7 +39,7 @@ pub enum Verdict {
     Same,
     /// No server has a list.
     None,
-    /// All have the same list, and on some of them it is only proposed.
+    /// All have the same list, and on some of them it is not agreed yet.
     Proposed,
     /// Some servers have lost the list. A client that checks it writes it there again.
     Lost,
@@ -161,7 +161,12 @@ fn with_one_list(servers: &[Server], list: &MemberList) -> Comparison {
         true => elsewhere.iter().map(|member| plain(&member.address)).collect(),
         false => Vec::new(),
     };
-    let strangers = servers.iter().filter(|it| it.seen == Seen::Blank && !is_absent_one(it));
+    // A learner is not in its list yet, and a node that left is not any more.
+    let is_outside = |it: &&Server| {
+        let is_blank = it.seen == Seen::Blank && !is_absent_one(it);
+        is_blank || it.seen.listed().is_some_and(|listed| !list.has(listed.id))
+    };
+    let strangers = servers.iter().filter(is_outside);
     let strangers: Vec<&str> = strangers.map(|it| &*it.label).collect();
     let (verdict, words) = if !missing.is_empty() {
         (Verdict::Missing, format!("of the list, not among these servers: {}", missing.join(", ")))
@@ -177,9 +182,12 @@ fn with_one_list(servers: &[Server], list: &MemberList) -> Comparison {
     } else if servers.iter().any(|it| it.seen == Seen::Blank) {
         let on = labels(servers, |it| *it == Seen::Blank);
         (Verdict::Lost, format!("lost on {on}, where the next client that checks it writes it"))
-    } else if servers.iter().any(|it| it.seen.listed().is_some_and(is_proposed)) {
-        let on = labels(servers, |it| it.listed().is_some_and(is_proposed));
+    } else if servers.iter().any(|it| has_stage(&it.seen, Stage::Proposed)) {
+        let on = labels(servers, |it| has_stage(it, Stage::Proposed));
         (Verdict::Proposed, format!("only proposed on {on}"))
+    } else if servers.iter().any(|it| has_stage(&it.seen, Stage::Told)) {
+        let on = labels(servers, |it| has_stage(it, Stage::Told));
+        (Verdict::Proposed, format!("not agreed yet on {on}"))
     } else {
         (Verdict::Same, "the same on all".into())
     };
@@ -187,8 +195,17 @@ fn with_one_list(servers: &[Server], list: &MemberList) -> Comparison {
     Comparison { verdict, words, missing }
 }
 
-fn is_proposed(listed: &Membership) -> bool {
-    listed.stage == Stage::Proposed
+fn has_stage(seen: &Seen, stage: Stage) -> bool {
+    seen.listed().is_some_and(|listed| listed.stage == stage)
+}
+
+/// Whether a step of a change of the list was begun, and is not finished.
+pub fn is_being_changed(servers: &[Server]) -> bool {
+    let is_begun = |listed: &Membership| {
+        let is_told = listed.stage == Stage::Told && listed.is_member();
+        is_told || listed.stage == Stage::Learner
+    };
+    servers.iter().any(|server| server.seen.listed().is_some_and(is_begun))
 }
 
 /// The labels of two servers with one id.
@@ -283,6 +300,9 @@ mod tests {
         servers[1] = listed("b:6379", 'b', "proposed", "abc");
         is(&servers, Verdict::Proposed, "only proposed on b:6379");
         servers = same();
+        servers[1] = listed("b:6379", 'b', "told", "abc");
+        is(&servers, Verdict::Proposed, "not agreed yet on b:6379");
+        assert!(is_being_changed(&servers) && !is_being_changed(&same()));
         servers[2] = blank("c:6379");
         is(&servers, Verdict::Lost, "lost on c:6379");
         servers[2].seen = unreached();
@@ -305,6 +325,11 @@ mod tests {
         servers = same();
         servers.push(blank("d:6379"));
         is(&servers, Verdict::Differs, "not in the list: d:6379");
+        for stage in ["learner", "told"] {
+            servers[3] = listed("d:6379", 'd', stage, "abc");
+            is(&servers, Verdict::Differs, "not in the list: d:6379");
+            assert_eq!(is_being_changed(&servers), stage == "learner");
+        }
         servers = same();
         servers[2].seen = Seen::Later;
         is(&servers, Verdict::Differs, "later version of redlatch on c:6379");

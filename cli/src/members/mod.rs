@@ -1,10 +1,13 @@
 //! `redlatch members`: shows the list of masters that each server has, and says whether it is the
-//! same on all of them. Changes nothing, also with `--check-members`.
+//! same on all of them. Changes nothing, also with `--check-members`, unless it is told to
+//! (`change`).
 //!
 //! The hazard is to take a list for agreed that a server did not confirm: so a server that could
 //! not be asked is never counted as one that has the list.
 
+mod change;
 pub mod lists;
+mod words;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -29,15 +32,24 @@ Examples:
   redlatch members                          the list on each server, and what differs
   redlatch members -q || echo look here     only the exit code
   redlatch members --json | jq -r '.nodes[] | select(.state != \"agreed\").node'
+  redlatch members change --to redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.4
+  redlatch members replace redis://10.0.0.3 redis://10.0.0.4
+  redlatch members resume                   finish a step that was begun
 
 Exit codes: 0 all servers have the same agreed list, and it is of just these servers; 1 it \
 differs, is missing or is not agreed on one of them, one of them could not be asked, or a server \
-of the list is not among them; 69 no quorum of servers could be asked; 125 usage or configuration.";
+of the list is not among them; 69 no quorum of servers could be asked; 125 usage or configuration. \
+change, replace, resume, undo: 0 done, 1 another tool changed the list, 69 too few servers of the \
+list, or a wanted one, could be asked.";
 
 /// The list of masters that the servers keep, for clients with --check-members
 ///
-/// Reads redlatch:members on each server, and changes nothing. A client with --check-members is
-/// refused where its servers are not those of the list.
+/// Without an action it reads redlatch:members on each server, and changes nothing. A client with
+/// --check-members is refused where its servers are not those of the list.
+///
+/// change makes the list that of --to, one server at a time, while locks are held: it tells each
+/// new list to the servers, and waits until no client counts by the old one (--max-ttl, which has
+/// to be that of all clients, and 15 s). It may be stopped at any moment: run it again, or resume.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 #[command(mut_arg("ttl", |arg| arg.hide(true)))]
@@ -47,8 +59,33 @@ of the list is not among them; 69 no quorum of servers could be asked; 125 usage
 #[command(mut_arg("no_restart_guard", |arg| arg.hide(true)))]
 #[command(mut_arg("check_members", |arg| arg.hide(true)))]
 pub struct Options {
+    /// What to do with the list [default: show it]
+    #[arg(value_enum, value_name = "ACTION")]
+    pub action: Option<Action>,
+
+    /// replace: the server that leaves, and the one that takes its place
+    #[arg(value_name = "URL")]
+    pub pair: Vec<String>,
+
+    /// change: the servers of the new list, comma-separated; new ones are added in this order
+    #[arg(long, value_name = "URLS")]
+    pub to: Vec<String>,
+
     #[command(flatten)]
     pub common: Common,
+}
+
+/// What to do with the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Action {
+    /// Make it the list of --to
+    Change,
+    /// Put one server in the place of another
+    Replace,
+    /// Finish a step that was begun
+    Resume,
+    /// Go back to the list before the step that was begun
+    Undo,
 }
 
 /// Runs the verb.
@@ -58,6 +95,12 @@ pub fn run(options: &Options) -> ExitCode {
 
 fn members(options: &Options) -> Result<u8, Refusal> {
     let how = &options.common.output;
+    if let Some(action) = options.action {
+        return change::run(options, action);
+    }
+    if !options.to.is_empty() {
+        return Err(Refusal::config("members: --to needs an action: redlatch members change --to"));
+    }
     let config = crate::nodes::config(&options.common.nodes, &options.common.timing)?;
     let servers = read_all(&config);
     let comparison = lists::compare(&servers);

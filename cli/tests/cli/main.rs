@@ -37,6 +37,7 @@ mod line;
 mod list;
 mod max_hold;
 mod members;
+mod members_change;
 mod no_quorum_wait;
 mod outcomes;
 mod overlap;

@@ -19,6 +19,10 @@ pub fn check(subjects: &[Subject], how: &Use) -> Finding {
         return Finding::ok(NAME, hint);
     }
     let words = found.words;
+    if lists::is_being_changed(&servers) {
+        let hint = "its change is not finished: run redlatch members resume, or the change again";
+        return Finding::warn(NAME, format!("{words}. {hint}"));
+    }
     match found.verdict {
         Verdict::Same if how.check_members => Finding::ok(NAME, words),
         Verdict::Same => Finding::ok(NAME, format!("{words}; not checked without --check-members")),
@@ -93,5 +97,8 @@ mod tests {
         is(&checked(servers.clone(), &using()), Level::Fail, "not among these servers: c:6379");
         servers[2] = listed("d:6379", 'd', "agreed", "ade");
         is(&checked(servers, &using()), Level::Fail, "2 different lists");
+        let mut servers = same();
+        servers[1] = listed("b:6379", 'b', "told", "abc");
+        is(&checked(servers, &checking), Level::Warn, "run redlatch members resume");
     }
 }
