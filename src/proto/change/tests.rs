@@ -393,7 +393,8 @@ fn two_tools_with_different_lists_never_make_two_lists_of_one_epoch() {
         ends.insert(world.lists.values().cloned().collect::<Vec<_>>().join(" "));
     });
     println!("{states} states, {ends:?}");
-    assert!(ends.contains("ab abc") && ends.contains("ab abc ac a"), "{ends:?}");
+    let seen = |lists: &str| ends.contains(lists);
+    assert!(seen("ab abc") && seen("ab a") && seen("ab a ab abc"), "{ends:?}");
 }
 
 /// A tool stops, and then two others run at the same time.
