@@ -6,12 +6,12 @@ use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
 use std::time::Duration;
 
 use crate::net::clock;
+use crate::net::sync::thread::{self, Thread};
+use crate::net::sync::{AtomicBool, Ordering, thread_local};
 
 /// How often a thread makes way for others before it sleeps for an answer that many calls wait for.
 /// With as many threads as that the others mostly have something to do meanwhile, and to be woken
