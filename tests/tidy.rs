@@ -57,6 +57,11 @@ fn pure_files_name_no_socket_clock_or_thread() {
 }
 
 #[test]
+fn locks_and_threads_of_the_shared_client_can_be_scheduled() {
+    every_source(floors::unscheduled_names);
+}
+
+#[test]
 fn names_say_something() {
     every_source(words::names);
 }

@@ -27,6 +27,8 @@
 //! * the client is open, and
 //! * nothing is due within [`SOON`].
 //!
+//! `tests/schedules` runs this code in random orders of the threads.
+//!
 //! A leader that ends, also by a panic, frees the poller under the lock, so the rule holds for it,
 //! too. What arrives at a socket while the poller is free is read at most two naps later: no
 //! caller waits for it, except for the end of a lock that a push reports. What is due by the clock
