@@ -57,6 +57,11 @@ fn pure_files_name_no_socket_clock_or_thread() {
 }
 
 #[test]
+fn locks_and_threads_of_the_shared_client_can_be_scheduled() {
+    every_source(floors::unscheduled_names);
+}
+
+#[test]
 fn no_file_or_module_has_a_name_that_says_nothing() {
     every_source(words::names);
 }

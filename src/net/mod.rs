@@ -16,5 +16,6 @@ pub(crate) mod publisher;
 pub(crate) mod reactor;
 mod socket;
 mod stream;
+pub(crate) mod sync;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;

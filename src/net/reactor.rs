@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
+pub(crate) use mio::Waker;
 use mio::{Events, Poll, Registry, Token};
 
 use super::engine::Engine;
@@ -15,7 +16,7 @@ use crate::proto::error::ConfigError;
 const EVENTS: usize = 64;
 
 /// The token of the waker, far from those of the engine.
-pub(crate) const WAKER: Token = Token(usize::MAX);
+const WAKER: Token = Token(usize::MAX);
 
 /// The poller that the sockets of an engine are registered with.
 #[derive(Debug)]
@@ -42,6 +43,11 @@ impl Reactor {
 
     pub(crate) fn registry(&self) -> &Registry {
         self.poll.registry()
+    }
+
+    /// Wakes the thread that waits here. A poller has at most one.
+    pub(crate) fn waker(&self) -> Result<Waker, ConfigError> {
+        Waker::new(self.registry(), WAKER).map_err(|error| system("no waker", &error))
     }
 
     /// Waits for an event. A signal ends the wait, without events. With a zero timeout the poll is

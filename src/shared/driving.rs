@@ -27,18 +27,20 @@
 //! * the client is open, and
 //! * nothing is due within [`SOON`].
 //!
+//! `tests/schedules` runs this code in random orders of the threads.
+//!
 //! A leader that ends, also by a panic, frees the poller under the lock, so the rule holds for it,
 //! too. What arrives at a socket while the poller is free is read at most two naps later: no
 //! caller waits for it, except for the end of a lock that a push reports. What is due by the clock
 //! is never late, because the driver is back before.
 
-use std::sync::{Condvar, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
 use super::inner::{Inner, PATIENCE, State, Turned};
 use super::open::Open;
 use crate::net::reactor::Reactor;
+use crate::net::sync::{Condvar, MutexGuard, PoisonError, thread};
 use crate::proto::error::{ClosedReason, Error};
 
 /// How long the driver leaves a free poller to the threads that wait. Shorter naps cost more
@@ -220,7 +222,7 @@ impl<'a> Lead<'a> {
                 }
                 Ok(Turned::Awake) => {
                     // The woken calls run first: their requests are written together.
-                    std::thread::yield_now();
+                    thread::yield_now();
                     patience -= 1;
                     inner.rest(patience > 0, poller, &mut finish)
                 }

@@ -7,8 +7,7 @@
 
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -21,6 +20,8 @@ use crate::net::clock;
 use crate::net::engine::Engine;
 use crate::net::names::Names;
 use crate::net::observe::Interface;
+use crate::net::reactor::Waker as DriverWaker;
+use crate::net::sync::{AtomicBool, Mutex, MutexGuard, Ordering, PoisonError, thread};
 use crate::proto::error::{ClosedReason, Error};
 use crate::proto::time::Instant;
 
@@ -50,7 +51,7 @@ pub(super) struct Inner {
     /// No lock of this client is held any more.
     over: AtomicBool,
     /// Wakes the thread or task that sleeps in the poller, if the timer in the poller cannot.
-    waker: mio::Waker,
+    waker: DriverWaker,
     /// The sleep of a driver that does not have the poller.
     pub(super) nap: Nap,
     /// The number of the process that owns the client.
@@ -97,7 +98,7 @@ pub(super) enum Turned {
 impl Inner {
     pub(super) fn new(
         mut engine: Engine,
-        waker: mio::Waker,
+        waker: DriverWaker,
         driving: Driving,
         outside: Option<fn() -> bool>,
     ) -> Inner {
@@ -407,7 +408,7 @@ struct Panicking<'a>(&'a Inner);
 
 impl Drop for Panicking<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if thread::panicking() {
             let _ = self.0.waker.wake();
             self.0.nap.interrupt();
         }

@@ -5,12 +5,11 @@
 //! the engine, by the thread that changed the deadline or learned of the change. At the end it
 //! becomes zero before any waiter is woken.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 use slab::Slab;
 
+use crate::net::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, PoisonError};
 use crate::proto::error::Error;
 use crate::proto::key_set::KeySet;
 use crate::proto::locks::held::updates::LockUpdateKind;

@@ -6,12 +6,12 @@ use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
 use std::time::Duration;
 
 use crate::net::clock;
+use crate::net::sync::thread::{self, Thread};
+use crate::net::sync::{AtomicBool, Ordering, thread_local};
 
 /// How often a thread yields before it sleeps for an answer, if many calls wait. Then other threads
 /// can usually run meanwhile, and a wake-up from a sleep costs more than these yields.

@@ -2,10 +2,8 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker as TaskWaker};
-
-use mio::Waker;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use super::SharedClient;
 use super::driving::{Driving, Role};
@@ -14,7 +12,8 @@ use super::open::Open;
 use crate::config::Config;
 use crate::net::clock;
 use crate::net::connecting::{Connecting, refuse_one_server_twice};
-use crate::net::reactor::{Reactor, WAKER, system};
+use crate::net::reactor::{Reactor, system};
+use crate::net::sync::{Mutex, PoisonError, thread};
 use crate::proto::error::{ClosedReason, Error};
 
 pub(super) const NAME: &str = "redlatch";
@@ -41,7 +40,7 @@ pub(super) fn connect_there(config: Config) -> Result<Arriving, Error> {
 }
 
 fn spawn(run: impl FnOnce() + Send + 'static) -> Result<(), Error> {
-    let thread = std::thread::Builder::new().name(NAME.into());
+    let thread = thread::Builder::new().name(NAME.into());
     thread.spawn(run).map_err(|error| system("no thread", &error))?;
     Ok(())
 }
@@ -57,7 +56,7 @@ fn make(config: Config) -> Result<(Arc<Inner>, Driver), Error> {
         reactor.hand_over(&mut engine);
     }
     refuse_one_server_twice(engine.coordinator(), clock::now())?;
-    let waker = Waker::new(reactor.registry(), WAKER).map_err(|e| system("no waker", &e))?;
+    let waker = reactor.waker()?;
     let inner = Arc::new(Inner::new(engine, waker, Driving::by_thread(), None));
     let driver = Driver { inner: Arc::clone(&inner), poller: Some(reactor) };
     Ok((inner, driver))
@@ -69,7 +68,7 @@ struct Arrival {
     result: Option<Result<SharedClient, Error>>,
     /// There is a result, or was.
     ended: bool,
-    waker: Option<TaskWaker>,
+    waker: Option<Waker>,
 }
 
 /// Waits for a client that connects on its thread. If this is dropped, so is the client.
@@ -151,7 +150,7 @@ impl Driver {
                 }
                 Turned::Awake => {
                     // The woken calls run first: their requests are written together.
-                    std::thread::yield_now();
+                    thread::yield_now();
                     patience -= 1;
                     turned = self.inner.sleeps(patience > 0);
                 }

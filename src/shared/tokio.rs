@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mio::Waker;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -19,7 +18,7 @@ use super::inner::{Inner, PATIENCE, Turned};
 use crate::config::Config;
 use crate::net::clock;
 use crate::net::connecting::{Connecting, refuse_one_server_twice};
-use crate::net::reactor::{Reactor, WAKER, system};
+use crate::net::reactor::{Reactor, system};
 use crate::proto::error::{ClosedReason, ConfigError, Error};
 
 impl SharedClient {
@@ -85,7 +84,7 @@ impl SharedClient {
         if !engine.has_alarm() {
             return Err(problem("system timer: it cannot be polled"));
         }
-        let waker = Waker::new(reactor.registry(), WAKER).map_err(|e| system("no waker", &e))?;
+        let waker = reactor.waker()?;
         let mut reactor = readable(reactor)?;
         let mut connecting = Connecting::new(engine.coordinator(), clock::now());
         while let Some(until) = connecting.wait_until(engine.coordinator(), clock::now()) {

@@ -46,6 +46,19 @@ const IMPURE: [&str; 7] = [
     "socket2",
 ];
 
+/// What the shared client takes from `net::sync`, because `tests/schedules` compiles it with locks
+/// and threads of another crate.
+const SCHEDULED: [&str; 8] = [
+    "std::thread",
+    "std::sync::atomic",
+    "std::sync::mpsc",
+    "std::sync::Barrier",
+    "std::sync::Condvar",
+    "std::sync::Mutex",
+    "std::sync::RwLock",
+    "mio",
+];
+
 /// Finds files that have no floor in the table.
 pub fn missing_floors(source: &Source) -> Vec<String> {
     let Some(module) = module_of(&source.path) else { return Vec::new() };
@@ -94,6 +107,21 @@ pub fn impure_names(source: &Source) -> Vec<String> {
     let bad = paths(source, &module).into_iter().filter_map(|path| {
         let impure = IMPURE.iter().find(|impure| names(&path, impure))?;
         Some(source.finding(path.offset, &format!("a pure file names {impure}")))
+    });
+    bad.collect()
+}
+
+/// Finds locks and threads in `shared` that do not come from `net::sync`. Tests may have them.
+pub fn unscheduled_names(source: &Source) -> Vec<String> {
+    if !source.path.starts_with("src/shared/") {
+        return Vec::new();
+    }
+    let Some(module) = module_of(&source.path) else { return Vec::new() };
+    let bad = paths(source, &module).into_iter().filter(|path| !source.is_test(path.offset));
+    let bad = bad.filter_map(|path| {
+        let unscheduled = SCHEDULED.iter().find(|unscheduled| names(&path, unscheduled))?;
+        let what = format!("names {unscheduled}: take it from net::sync or net::reactor");
+        Some(source.finding(path.offset, &what))
     });
     bad.collect()
 }
@@ -216,5 +244,21 @@ mod tests {
         let good = "use std::time::Duration; use super::time::Instant; // std::net::TcpStream
             fn f() { std::time::Duration::ZERO; time::Instant::ZERO; \"std::thread\" }";
         assert_eq!(check(impure_names, "src/proto/wire/connection.rs", good), [""; 0]);
+    }
+
+    #[test]
+    fn locks_and_threads_of_std_are_found_in_the_shared_client() {
+        for bad in [
+            "use std::sync::{Arc, Mutex};",
+            "use std::sync::atomic::AtomicBool;",
+            "fn f() { std::thread::yield_now() }",
+            "fn f(waker: mio::Waker) {}",
+        ] {
+            assert_eq!(check(unscheduled_names, "src/shared/park.rs", bad).len(), 1, "{bad}");
+            assert_eq!(check(unscheduled_names, "src/net/names.rs", bad), [""; 0], "{bad}");
+        }
+        let good = "use std::sync::Arc; use crate::net::sync::{Mutex, thread};
+            #[cfg(test)] mod tests { use std::sync::Mutex; }";
+        assert_eq!(check(unscheduled_names, "src/shared/park.rs", good), [""; 0]);
     }
 }

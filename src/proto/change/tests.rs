@@ -387,7 +387,7 @@ fn two_tools_with_different_lists_never_make_two_lists_of_one_epoch() {
     let mut world = World::new(3, 2);
     world.start(Goal::To(vec![0, 1, 2]));
     world.start(Goal::To(vec![0]));
-    world.followed = [1, 1];
+    world.followed = [2, 1];
     let mut ends = HashSet::new();
     let states = search(world, |world| {
         ends.insert(world.lists.values().cloned().collect::<Vec<_>>().join(" "));
