@@ -42,7 +42,7 @@ struct Tool<'a> {
     urls: Vec<String>,
     config: Config,
     change: Change,
-    /// A step was decided in this run.
+    /// A step is decided, and not agreed yet.
     has_decided: bool,
     ending: Ending,
 }
@@ -284,7 +284,11 @@ impl Tool<'_> {
         loop {
             let next = self.change.next(clock::now());
             for event in self.change.take_events() {
-                self.has_decided |= matches!(event, Event::Decided(_));
+                match event {
+                    Event::Decided(_) => self.has_decided = true,
+                    Event::Agreed(_) => self.has_decided = false,
+                    Event::Told { .. } => {}
+                }
                 let wait = Change::wait_of(self.options.common.timing.max_ttl);
                 words::event(&event, labels, wait).map_or(Ok(()), |line| self.print(&line))?;
             }

@@ -93,10 +93,13 @@ fn tool_that_is_killed_in_each_part_of_a_step_is_run_again_or_resumed() {
     // The new server has no node marker, so it would be in quarantine for a minute.
     let _ = fleet[1].command(&["DEL", "redlatch:node"]);
     let long = [&change[..], &["--max-ttl", "60s"]].concat();
-    let mut learning = Running::start(&mut changing(&fleet, &[0, 1], &long));
+    let learning = Running::start(&mut changing(&fleet, &[0, 1], &long));
     eventually(LIMIT, "it is a learner", || stages(&fleet)[1] == "learner 1");
+    eventually(LIMIT, "it could go on", || learning.started.elapsed() > 3 * SECOND);
     learning.signal(Signal::KILL);
-    eventually(LIMIT, "it is gone", || learning.try_reap());
+    let learning = learning.end(LIMIT).with_code(137);
+    assert!(learning.out.contains("  out of quarantine in "), "{learning:?}");
+    assert_eq!(stages(&fleet), ["agreed 1", "learner 1"]);
     let nothing = changed(&fleet, &[0, 1], &["resume"]).with_code(0);
     assert!(nothing.out.starts_with("epoch 1: "), "{nothing:?}");
     let mut waiting = Running::start(&mut changing(&fleet, &[0, 1], &change));
@@ -110,7 +113,8 @@ fn tool_that_is_killed_in_each_part_of_a_step_is_run_again_or_resumed() {
     eventually(LIMIT, "it waits", || !again.try_reap() && again.started.elapsed() > SECOND);
     again.signal(Signal::KILL);
     eventually(LIMIT, "it is gone", || again.try_reap());
-    changed(&fleet, &[0, 1], &["resume"]).with_code(0);
+    let resumed = changed(&fleet, &[0, 1], &["resume"]).with_code(0);
+    assert!(resumed.out.contains("  decided\n"), "{resumed:?}");
     assert_eq!(stages(&fleet), ["agreed 2", "agreed 2"]);
 }
 

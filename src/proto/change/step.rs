@@ -184,6 +184,7 @@ impl Change {
             if self.goal == Goal::Undo && self.undo_to.is_none() {
                 self.undo_to = Some(previous.clone());
             }
+            self.events.push(Event::Decided(list.clone()));
             self.phase = Phase::Tell { list, previous, round: 0 };
             return Ok(None);
         }
