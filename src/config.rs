@@ -178,13 +178,16 @@ impl Config {
 
     /// Whether a node counts only if it is in the list of masters that the nodes themselves keep:
     /// so two clients with different lists notice it. Each node has the list under
-    /// `redlatch:members`. The first client that reaches all nodes writes it; every later one needs
-    /// the same list. Off unless set. It needs the restart guard, and a user who may read and
-    /// write that key: a node that refuses it counts unchecked.
+    /// `redlatch:members`. The first client that reaches all nodes writes it. A later one may have
+    /// more nodes, and counts only those of the list: so a client that is given a new node first
+    /// follows when `redlatch members change` adds that node, while locks are held. Off unless set.
+    /// It needs the restart guard, and a user who may read and write that key: a node that refuses
+    /// it counts unchecked.
     ///
-    /// This is experimental: the list cannot be changed while clients run, and docs/safety.md has
-    /// what is not noticed. While no list is agreed, because a node cannot be reached, a new client
-    /// waits up to the connect timeout before its first lock.
+    /// This is experimental: docs/safety.md has what is not noticed. While no list is agreed,
+    /// because a node cannot be reached, a new client waits up to the connect timeout before its
+    /// first lock. After 15 s in which the client did nothing, its next request first reads the
+    /// list again, which takes one round trip more.
     #[must_use]
     pub fn check_members(mut self, check: bool) -> Config {
         self.settings.check_members = check;

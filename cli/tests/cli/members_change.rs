@@ -146,3 +146,44 @@ fn change_is_refused_before_anything_is_written() {
     assert_eq!(fleet[0].get("redlatch:members"), before[0].clone().map(String::into_bytes));
     assert_eq!(fleet[3].get("redlatch:members"), None);
 }
+
+#[test]
+fn holder_keeps_its_lock_while_a_dead_server_is_replaced() {
+    let fleet = with_list(4, 3);
+    let client = |words: &[&str]| {
+        let mut command = tool(words);
+        let timing = ["--node-timeout", NODE_TIMEOUT, "--max-ttl", "5s", "--ttl", "5s"];
+        let list = ["--check-members", "--connect-timeout", "2s", "-s"];
+        let servers = urls(&fleet, &[0, 1, 2, 3]);
+        command.args(timing).args(list).args([&servers, "job", "--", "sleep", "600"]);
+        command
+    };
+    let mut holder = Running::start(&mut client(&["exec"]));
+    eventually(LIMIT, "it holds the lock", || values(&fleet, "job").iter().flatten().count() == 3);
+    let token = held_by_majority(&fleet, "job");
+    fleet[2].kill();
+    let (old, new) = (fleet[2].url(), fleet[3].url());
+    let replace = ["replace", &old, &new, "--max-ttl", "5s", "--connect-timeout", "2s"];
+    changed(&fleet, &[0, 1], &replace).with_code(0);
+    eventually(LIMIT, "the new server has the key", || {
+        fleet[3].get("job").as_deref() == Some(token.as_bytes())
+    });
+    // From now on the new server is needed for each renewal.
+    fleet[0].kill();
+    let killed = Instant::now();
+    eventually(LIMIT, "two ttls have passed", || killed.elapsed() > 10 * SECOND);
+    assert!(!holder.try_reap(), "the holder has lost its lock");
+    let refused = run(&mut client(&["exec", "-n"])).code();
+    assert_ne!(refused, 0, "the lock is held");
+    assert_eq!(held_by_majority_of(&fleet, &[1, 3], "job"), token);
+    holder.signal(Signal::TERM);
+    holder.end(LIMIT);
+}
+
+/// The token that all of these servers have.
+#[track_caller]
+fn held_by_majority_of(fleet: &Fleet, nodes: &[usize], key: &str) -> String {
+    let found: Vec<_> = nodes.iter().map(|&node| fleet[node].get(key)).collect();
+    assert!(found.iter().all(|it| it.is_some() && *it == found[0]), "{found:?}");
+    String::from_utf8(found[0].clone().expect("it is there")).expect("a token is text")
+}

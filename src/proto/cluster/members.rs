@@ -95,12 +95,14 @@ impl Cluster {
     }
 
     /// Before nodes are asked: holds back those whose list was read too long ago, for example
-    /// because the process stood still.
+    /// because the process stood still. Returns whether there are any that were not held back yet.
     #[inline]
-    pub fn check_lists(&mut self, now: Instant) {
-        if now >= self.lists_until {
+    pub fn check_lists(&mut self, now: Instant) -> bool {
+        let any = now >= self.lists_until;
+        if any {
             self.hold_back_old_lists(now);
         }
+        any
     }
 
     #[cold]
@@ -118,11 +120,6 @@ impl Cluster {
             self.ask_for_list(node, now);
         }
         self.count_leases();
-    }
-
-    /// Whether a node is held back until its list is read again.
-    pub fn reads_lists_again(&self) -> bool {
-        self.nodes.iter().any(|entry| entry.list_is_old && entry.state == NodeState::Suspect)
     }
 
     /// Asks the node for its list, whatever its state is.

@@ -6,8 +6,8 @@
 //! proposal. Ids are compared, never addresses: one server has several names.
 //!
 //! A value is `1 OWN_ID STAGE NAME EPOCH ID=ADDRESS ...`, with the members in the order of their
-//! ids. `1` is the number of the format. While the list is changed, these parts may follow:
-//! `; was ID=ADDRESS ...`, `; mark HEX`, `; promised NUMBER` and `; accepted NUMBER ID=ADDRESS ...`.
+//! ids. `1` is the number of the format. While the list is changed, other parts may follow:
+//! `; was ID=ADDRESS ...`, `; mark HEX`, `; promised NUMBER`, `; accepted NUMBER ID=ADDRESS ...`.
 
 use std::fmt;
 use std::time::Duration;

@@ -30,8 +30,9 @@ impl Locks {
     /// If the first handshakes are not over, the request of this record waits for them, or until
     /// the lists of masters are read again that were read too long ago. Returns whether it does.
     pub(in crate::proto::locks) fn hold_at_start(&mut self, id: RecordId, now: Instant) -> bool {
-        self.cluster.check_lists(now);
-        self.starting |= self.cluster.reads_lists_again() && !self.is_start_over();
+        if self.cluster.check_lists(now) {
+            self.starting |= !self.is_start_over();
+        }
         let op = self.records.get(id).op.filter(|_| self.starting);
         if let Some(op) = op {
             self.ops.move_to(op, Stage::Starting { record: id });
