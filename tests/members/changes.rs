@@ -191,6 +191,22 @@ fn node_that_lost_its_data_gets_no_older_list_than_the_others_have() {
 }
 
 #[test]
+fn client_that_stood_still_reads_the_list_before_it_extends_by_a_token() {
+    let mut net = net(3);
+    let first = client(&mut net, &[0, 1, 2]);
+    let token = hold(&mut net, first).token();
+    net.stop(first);
+    net.pass(WAIT);
+    let now = net.now();
+    let core = &mut net.client_mut(first).core;
+    core.extend_token(KEY, token, TTL, 0, now).expect("it can be asked for");
+    for node in (0..3).map(NodeId::new) {
+        let output = String::from_utf8_lossy(core.output(node)).into_owned();
+        assert!(output.contains("redlatch:members") && !output.contains("EVAL"), "{output}");
+    }
+}
+
+#[test]
 fn client_that_did_nothing_for_long_reads_the_list_and_then_gets_the_lock() {
     let mut net = net(3);
     let first = client(&mut net, &[0, 1, 2]);

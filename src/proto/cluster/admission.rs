@@ -142,6 +142,10 @@ impl Cluster {
         self.timers.clear_in(&mut entry.connecting);
         self.stats.node(node).connections += 1;
         self.set_node_state(node, self.usable_state(node, now));
+        if self.nodes[node.index()].list_is_old {
+            // The process stood still during the handshake.
+            self.suspect(node, now);
+        }
         self.end_earlier_connections(node, now);
     }
 

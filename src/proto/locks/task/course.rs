@@ -27,6 +27,10 @@ impl Locks {
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
+        // No other task counts a majority for a lock.
+        if matches!(work, Work::Extend(_)) {
+            self.cluster.check_lists(now);
+        }
         // Vouching is about the node marker, not about the key of a lock, so its key is not
         // checked.
         if !matches!(work, Work::Vouch) {
