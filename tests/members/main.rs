@@ -4,6 +4,7 @@
 mod changes;
 mod lists;
 mod orders;
+mod random_changes;
 
 use std::time::Duration;
 
