@@ -1,6 +1,8 @@
 //! The list of masters is changed while clients hold locks. Here a step is written on the masters
 //! by hand; the order of the steps of a tool is tested where the tool is.
 
+use redlatch::testing::master::Restart;
+
 use super::*;
 
 /// How long a step has to be known before the next one may begin.
@@ -105,6 +107,67 @@ fn lock_is_kept_while_a_master_that_is_gone_is_replaced() {
 }
 
 #[test]
+fn lock_of_a_list_of_one_is_kept_while_a_second_master_joins() {
+    let mut net = net(2);
+    let first = client(&mut net, &[0]);
+    lock_once(&mut net, first);
+    let mut list = Changed::of(&net, &[0], 2);
+    pass_quarantine_of(&mut net, 1);
+    list.write(&mut net, 1, "learner", &[0]);
+    let holder = client(&mut net, &[0, 1]);
+    let lock = hold(&mut net, holder);
+    list.tell(&mut net, &[1, 0], &[0, 1]);
+    keep(&mut net, holder, &lock, WAIT);
+}
+
+#[test]
+fn lock_whose_keys_were_deleted_is_lost_after_all_masters_were_replaced() {
+    let mut net = net(2);
+    let first = client(&mut net, &[0]);
+    lock_once(&mut net, first);
+    let mut list = Changed::of(&net, &[0], 2);
+    pass_quarantine_of(&mut net, 1);
+    let holder = client(&mut net, &[0, 1]);
+    let lock = hold(&mut net, holder);
+    list.tell(&mut net, &[1, 0], &[0, 1]);
+    keep(&mut net, holder, &lock, WAIT);
+    list.tell(&mut net, &[1, 0], &[1]);
+    keep(&mut net, holder, &lock, WAIT);
+    net.command(1, &[b"DEL", KEY]);
+    let now = net.now();
+    net.client_mut(holder).core.extend(&lock, TTL, 0, now).expect("it can be asked for");
+    net.pass(millis(2000));
+    let done = result(&mut net, holder);
+    assert!(matches!(done, Some(Err(Error::Lost { .. }))), "{done:?}");
+    assert_eq!(net.master(1).get(net.now(), 0, KEY), None);
+}
+
+/// A master that lost its data is not used while too few others say whether the list was changed.
+#[test]
+fn node_without_its_list_does_not_count() {
+    let mut net = net(4);
+    let first = client(&mut net, &[0, 1, 2]);
+    lock_once(&mut net, first);
+    let mut list = Changed::of(&net, &[0, 1, 2], 4);
+    net.stop(first);
+    pass_quarantine_of(&mut net, 3);
+    list.tell(&mut net, &[3, 0, 1], &[0, 1, 2, 3]);
+    list.tell(&mut net, &[3, 0, 1], &[0, 1, 3]);
+    net.restart(0, Restart::Empty);
+    net.kill(1);
+    net.kill(3);
+    let late = client(&mut net, &[0, 1, 2, 3]);
+    net.pass(3 * TTL);
+    assert_eq!(counted(&net, late, 4), [false, false, true, false], "{}", value(&net, 0));
+    let report = report(attempt(&mut net, late));
+    let words = report.nodes[0].detail.as_deref().unwrap_or_default();
+    assert!(words.contains("it lost its list of masters"), "{report}");
+    net.resume(first);
+    net.pass(3 * TTL);
+    assert!(!counts(&net, first, 0), "{}", value(&net, 0));
+}
+
+#[test]
 fn learner_does_not_count() {
     let mut net = net(4);
     let first = client(&mut net, &[0, 1, 2]);
@@ -174,6 +237,9 @@ fn node_that_lost_its_data_gets_no_older_list_than_the_others_have() {
     let mut net = net(4);
     let first = client(&mut net, &[0, 1, 2]);
     lock_once(&mut net, first);
+    net.stop(first);
+    let second = client(&mut net, &[0, 1, 2, 3]);
+    lock_once(&mut net, second);
     let mut list = Changed::of(&net, &[0, 1, 2], 4);
     net.freeze(0);
     net.pass(TTL);
@@ -184,7 +250,8 @@ fn node_that_lost_its_data_gets_no_older_list_than_the_others_have() {
     net.pass(TTL);
     assert_eq!(value(&net, 1), "", "the node that was told is not heard");
     net.thaw(0);
-    net.pass(2 * TTL);
+    // A node that was refused is tried again only after a long pause.
+    net.pass(6 * TTL);
     assert!(value(&net, 1).contains(" returned "), "{}", value(&net, 1));
     let epoch = value(&net, 1).split(' ').nth(4).map(str::to_owned);
     assert_eq!(epoch.as_deref(), Some("2"), "{}", value(&net, 1));

@@ -95,7 +95,7 @@ fn client(net: &mut Net<Client>, masters: &[usize]) -> usize {
 }
 
 fn client_with(net: &mut Net<Client>, masters: &[usize], settings: Settings) -> usize {
-    let seed = [net.clients() as u8 + 1; 32];
+    let seed = [(net.clients() + 1) as u8; 32];
     let core = Coordinator::new(settings, seed, net.now()).expect("the settings are good");
     net.add(Client { core, masters: masters.to_vec() })
 }

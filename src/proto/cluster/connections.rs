@@ -165,6 +165,7 @@ impl Cluster {
         asks.retain(|ask| matches!(ask, Ask::Lock(_) | Ask::Task(..)));
         let unproven = asks.iter().any(|ask| ask.may_create());
         let provable = self.remember_connection(node, unproven);
+        self.count_leases();
         self.report(node, Change::Lost { cause, asks, provable });
     }
 

@@ -27,6 +27,7 @@ impl Cluster {
             // The search does not check lists.
             list: _,
             lists_until: _,
+            awaits_lists: _,
             stats: _,
         } = self;
         assert!(actions.is_empty() && changes.is_empty(), "actions and changes are taken out");

@@ -19,7 +19,7 @@ use crate::proto::cluster::node::Node;
 use crate::proto::cluster::state::NodeState;
 use crate::proto::cluster::{Cluster, Due};
 use crate::proto::error::NodeError;
-use crate::proto::node_set::NodeId;
+use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::Instant;
 use crate::proto::waiting::NEVER;
 use crate::proto::wire::ask::{Ask, NodeAsk};
@@ -28,6 +28,9 @@ use crate::proto::wire::handshake::{Fact, Step, forbids_a_marker};
 use crate::proto::wire::members::{
     self, LEASE, Member, MemberId, MemberList, MembersState, Membership, Stage,
 };
+
+const LOST_PLACE: &str = "it lost its list of masters, and too few other members can be asked \
+    whether the list was changed since; start the other masters";
 
 /// What the list says of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +68,11 @@ impl Node {
         self.has_said_its_list() || self.is_past_the_list
     }
 
+    /// Whether the list was read so short a time ago that the node may be asked by it.
+    fn has_fresh_list(&self, now: Instant) -> bool {
+        self.list_asked_at.is_some_and(|asked| now < asked.saturating_add(LEASE))
+    }
+
     /// Whether the first attempt to reach the node is still going on.
     pub(super) fn is_in_first_attempt(&self) -> bool {
         self.failures == 0 && self.known.is_none() && !self.awaits_list
@@ -87,30 +95,30 @@ impl Cluster {
     }
 
     /// Finds the moment at which the first of the lists that were read is too old.
-    fn count_leases(&mut self) {
+    pub(super) fn count_leases(&mut self) {
         let checked =
             |entry: &&Node| !entry.list_is_old && entry.members != MembersState::Unavailable;
         let asked = self.nodes.iter().filter(checked).filter_map(|entry| entry.list_asked_at);
         self.lists_until = asked.min().map_or(NEVER, |asked| asked.saturating_add(LEASE));
+        self.awaits_lists = self.nodes.iter().any(|entry| entry.list_is_old);
     }
 
     /// Before nodes are asked: holds back those whose list was read too long ago, for example
-    /// because the process stood still. Returns whether there are any that were not held back yet.
+    /// because the process stood still. Returns whether any node is held back.
     #[inline]
     pub fn check_lists(&mut self, now: Instant) -> bool {
-        let any = now >= self.lists_until;
-        if any {
+        if now >= self.lists_until {
             self.hold_back_old_lists(now);
         }
-        any
+        self.awaits_lists
     }
 
     #[cold]
     fn hold_back_old_lists(&mut self, now: Instant) {
         for node in self.all_nodes().iter() {
             let entry = &mut self.nodes[node.index()];
-            let is_old = |asked: Instant| asked.saturating_add(LEASE) <= now;
-            if entry.list_is_old || !entry.list_asked_at.is_some_and(is_old) {
+            let is_checked = entry.members != MembersState::Unavailable && !entry.list_is_old;
+            if !is_checked || entry.has_fresh_list(now) {
                 continue;
             }
             entry.list_is_old = true;
@@ -202,7 +210,11 @@ impl Cluster {
 
     /// Ends the wait of a node for the list, because other nodes took too long to answer.
     pub(super) fn stop_waiting_for_the_list(&mut self, node: NodeId, now: Instant) {
-        self.pass_the_list(node, now);
+        if self.has_lost_its_place(node) {
+            self.refuse_for_its_list(node, LOST_PLACE.into(), now);
+        } else {
+            self.pass_the_list(node, now);
+        }
         self.agree_on_members(now);
     }
 
@@ -278,7 +290,11 @@ impl Cluster {
         if let Some(list) = &self.list {
             self.quorum = list.quorum();
             let outside = |node: &NodeId| self.nodes[node.index()].is_outside;
-            self.voters = self.all_nodes().iter().filter(|node| !outside(node)).collect();
+            let inside: NodeSet = self.all_nodes().iter().filter(|node| !outside(node)).collect();
+            // Where too few are left, the refused ones vote by their refusals, so that a request
+            // does not wait for the others.
+            let decides = inside.len() >= self.quorum;
+            self.voters = if decides { inside } else { self.all_nodes() };
         }
     }
 
@@ -356,12 +372,16 @@ impl Cluster {
         if !entry.has_said_its_list() && !entry.awaits_list {
             return false;
         }
-        match self.verdict(node) {
+        match self.verdict(node, now) {
             Verdict::Counts => {
                 self.nodes[node.index()].is_outside = false;
                 self.count_voters();
                 self.confirm_list(node, now);
                 self.nodes[node.index()].awaits_list && self.admit_member(node, now)
+            }
+            Verdict::Waits if self.has_lost_its_place(node) && !entry.awaits_list => {
+                self.refuse_for_its_list(node, LOST_PLACE.into(), now);
+                true
             }
             Verdict::Waits => false,
             Verdict::Returns(membership) => {
@@ -388,7 +408,12 @@ impl Cluster {
         self.reject(node, cause, now);
     }
 
-    fn verdict(&self, node: NodeId) -> Verdict {
+    /// Whether the node has no list any more, while one is known.
+    fn has_lost_its_place(&self, node: NodeId) -> bool {
+        self.list.is_some() && self.nodes[node.index()].members == MembersState::Blank
+    }
+
+    fn verdict(&self, node: NodeId, now: Instant) -> Verdict {
         let entry = &self.nodes[node.index()];
         match (&entry.members, &self.list) {
             (MembersState::Unavailable, _) => Verdict::Counts,
@@ -401,7 +426,7 @@ impl Cluster {
                 self.verdict_of_listed(node, listed, list)
             }
             (MembersState::Blank, Some(list)) => match self.id_for(node, list) {
-                Some(_) if !self.knows_that_no_later_list_is_hidden(node, list) => Verdict::Waits,
+                Some(_) if !self.knows_no_later_list(node, list, now) => Verdict::Waits,
                 Some(id) => {
                     let list = list.clone();
                     Verdict::Returns(Membership::new(id, Stage::Returned, list))
@@ -438,16 +463,22 @@ impl Cluster {
     /// Whether enough other nodes have shown their lists that one of them would have shown a later
     /// list than this. Without that a node that lost its data would get an older list back, and
     /// hide from this client that the list was changed.
-    fn knows_that_no_later_list_is_hidden(&self, node: NodeId, list: &MemberList) -> bool {
-        let others = || self.voters.minus(node.into()).iter();
-        let entry = |node: NodeId| &self.nodes[node.index()];
-        let shows = |&node: &NodeId| {
-            let listed = entry(node).members.listed().filter(|_| !entry(node).list_is_old);
-            entry(node).has_shown_its_list() && listed.is_some_and(|it| list.has(it.id))
-        };
-        // Where all others were heard, those without a list lost it, too.
-        let all_said = others().all(|other| entry(other).has_shown_its_list());
-        others().filter(shows).count() >= list.quorum() || all_said
+    fn knows_no_later_list(&self, node: NodeId, list: &MemberList, now: Instant) -> bool {
+        let others = self.all_nodes().minus(node.into());
+        let (mut shown, mut lost) = (0, 0);
+        for other in others.iter() {
+            let entry = &self.nodes[other.index()];
+            if !entry.has_shown_its_list() || !entry.has_fresh_list(now) {
+                continue;
+            }
+            match &entry.members {
+                MembersState::Listed(listed) if list.has(listed.id) => shown += 1,
+                MembersState::Blank if self.id_for(other, list).is_some() => lost += 1,
+                _ => {}
+            }
+        }
+        // Where all other members were heard, those without a list lost it, too.
+        shown >= list.quorum() || shown + lost + 1 >= list.members().len()
     }
 
     /// No node that was heard has a list that all its members have.

@@ -161,6 +161,8 @@ pub struct Cluster {
     list: Option<MemberList>,
     /// Until when the lists that were read from the usable nodes count.
     lists_until: Instant,
+    /// Whether a node is held back until its list is read again.
+    awaits_lists: bool,
     stats: Stats,
 }
 
@@ -178,6 +180,7 @@ impl Cluster {
             channel: None,
             list: None,
             lists_until: NEVER,
+            awaits_lists: false,
             stats: Stats::of(settings.nodes.len()),
             settings,
         };

@@ -205,6 +205,8 @@ impl Locks {
         now: Instant,
     ) {
         let trusted = self.cluster.is_trusted(node);
+        // Found before the node's proof ends: a node that lost the key is not new.
+        let is_new = reply == NodeReply::Absent && self.is_new_to(node, ask.record);
         let record = self.records.get_mut(ask.record);
         let current = record.phase == Phase::Held && record.round.number == ask.round;
         if matches!(reply, NodeReply::Held | NodeReply::Absent) {
@@ -219,13 +221,12 @@ impl Locks {
             record.prove(node, ask);
         }
         let was_won = record.round.is_won();
-        let gone = self.absent_voters(self.records.get(ask.record)).len();
         // A node that was added to the list gets the key first, and votes after that.
-        let joins = current && reply == NodeReply::Absent && self.is_new_to(node, ask.record);
-        if joins {
+        if current && is_new {
             self.heal_at(node.into(), ask.record, now);
         }
-        let joins = joins && self.records.get(ask.record).healing().contains(node);
+        let gone = self.absent_voters(self.records.get(ask.record)).len();
+        let joins = current && is_new && self.records.get(ask.record).healing().contains(node);
         if current && !joins {
             let reply = if uncounted { NodeReply::Failed(NodeError::Quarantined) } else { reply };
             self.cast(ask.record, node, reply);
