@@ -182,7 +182,7 @@ impl Config {
     /// more nodes, and counts only those of the list: so a client that is given a new node first
     /// follows when `redlatch members change` adds that node, while locks are held. Off unless set.
     /// It needs the restart guard, and a user who may read and write that key: a node that refuses
-    /// it counts unchecked.
+    /// it counts only while no list is known.
     ///
     /// This is experimental: docs/safety.md has what is not noticed. While no list is agreed,
     /// because a node cannot be reached, a new client waits up to the connect timeout before its

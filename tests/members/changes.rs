@@ -1,7 +1,7 @@
 //! The list of masters is changed while clients hold locks. Here a step is written on the masters
 //! by hand; the order of the steps of a tool is tested where the tool is.
 
-use redlatch::testing::master::Restart;
+use redlatch::testing::master::{Restart, Trouble};
 
 use super::*;
 
@@ -255,6 +255,44 @@ fn node_that_lost_its_data_gets_no_older_list_than_the_others_have() {
     assert!(value(&net, 1).contains(" returned "), "{}", value(&net, 1));
     let epoch = value(&net, 1).split(' ').nth(4).map(str::to_owned);
     assert_eq!(epoch.as_deref(), Some("2"), "{}", value(&net, 1));
+}
+
+/// Where a list is known, a master that does not show its own may be in none, or in a later one.
+#[test]
+fn master_that_does_not_show_its_list_does_not_count_beside_a_known_list() {
+    let mut net = net(4);
+    let first = client(&mut net, &[0, 1, 2]);
+    lock_once(&mut net, first);
+    let reply = b"-NOPERM this user has no permissions\r\n".to_vec();
+    let unreadable = Trouble::Answers { commands: vec!["get".into()], reply };
+    net.master_mut(3).suffer(unreadable.clone());
+    let second = client(&mut net, &[0, 1, 2, 3]);
+    net.pass(2 * TTL);
+    assert_eq!(counted(&net, second, 4), [true, true, true, false]);
+    net.master_mut(2).suffer(unreadable);
+    net.pass(2 * TTL);
+    assert_eq!(counted(&net, second, 4), [true, true, false, false]);
+}
+
+#[test]
+fn waiter_that_stood_still_reads_the_list_before_it_polls() {
+    let mut net = net(3);
+    let holder = client(&mut net, &[0, 1, 2]);
+    let lock = hold(&mut net, holder);
+    let waiter = client(&mut net, &[0, 1, 2]);
+    let (now, options) = (net.now(), LockOptions::new(TTL).wait(60 * TTL));
+    net.client_mut(waiter).core.acquire(KEY, options, 0, now).expect("it can be asked for");
+    keep(&mut net, holder, &lock, TTL);
+    net.stop(waiter);
+    net.pass(WAIT);
+    let now = net.now();
+    let core = &mut net.client_mut(waiter).core;
+    core.handle_timeout(now);
+    for node in (0..3).map(NodeId::new) {
+        let output = String::from_utf8_lossy(core.output(node)).into_owned();
+        assert!(output.contains("redlatch:members"), "{output}");
+        assert!(!output.contains("redlatch:line"), "{output}");
+    }
 }
 
 #[test]

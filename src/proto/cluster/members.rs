@@ -32,6 +32,9 @@ use crate::proto::wire::members::{
 const LOST_PLACE: &str = "it lost its list of masters, and too few other members can be asked \
     whether the list was changed since; start the other masters";
 
+const UNREADABLE: &str = "its list of masters cannot be read or written, and other masters have \
+    one; allow the key redlatch:members there";
+
 /// What the list says of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Verdict {
@@ -369,7 +372,8 @@ impl Cluster {
     /// Returns whether a node was admitted or refused.
     fn act_on_verdict(&mut self, node: NodeId, now: Instant) -> bool {
         let entry = &self.nodes[node.index()];
-        if !entry.has_said_its_list() && !entry.awaits_list {
+        let is_open = entry.state.is_usable() || entry.state == NodeState::Suspect;
+        if !is_open && !entry.awaits_list {
             return false;
         }
         match self.verdict(node, now) {
@@ -416,7 +420,9 @@ impl Cluster {
     fn verdict(&self, node: NodeId, now: Instant) -> Verdict {
         let entry = &self.nodes[node.index()];
         match (&entry.members, &self.list) {
-            (MembersState::Unavailable, _) => Verdict::Counts,
+            (MembersState::Unavailable, None) => Verdict::Counts,
+            // It may be in no list, or in a later one than this client knows.
+            (MembersState::Unavailable, Some(_)) => Verdict::Refused(UNREADABLE.into()),
             (MembersState::Later, _) => {
                 let words = "its list of masters was written by a later version of redlatch; \
                              use that version";

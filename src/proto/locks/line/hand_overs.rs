@@ -125,6 +125,7 @@ impl Locks {
     /// Needed after a message without a vote, after a reported write, and when a hand-over that
     /// counts from the last poll leaves no time any more.
     pub(super) fn poll_at(&mut self, node: NodeId, id: RecordId, now: Instant) {
+        self.cluster.check_lists(now);
         let record = self.records.get(id);
         if record.pending.is_asked(node) || self.cluster.may_ask(node).is_err() {
             return;

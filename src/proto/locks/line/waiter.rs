@@ -146,6 +146,7 @@ impl Locks {
     /// Polls: asks every node that may be asked whether it has the key for the waiter, and else for
     /// a place in its line. Then sets the timer of the waiter, which must not be set.
     fn poll_line(&mut self, op: Op, id: RecordId, now: Instant) {
+        self.cluster.check_lists(now);
         let (mut nodes, mut silent) = (NodeSet::EMPTY, NodeSet::EMPTY);
         let (mut permanent, mut reports_writes) = (0, true);
         for node in self.cluster.voters().iter() {
@@ -202,6 +203,7 @@ impl Locks {
         if self.ops.has_no_waiters() {
             return;
         }
+        self.cluster.check_lists(now);
         let silent = self.cluster.notifies(node) == Some(false);
         for id in self.records.ids() {
             let record = self.records.get_mut(id);
