@@ -324,3 +324,79 @@ fn client_that_did_nothing_for_long_reads_the_list_and_then_gets_the_lock() {
     assert!(holds(&mut net, first));
     let _ = lock;
 }
+
+/// Takes the lock with a fencing number, gives it back, and returns the number.
+#[track_caller]
+fn number(net: &mut Net<Client>, client: usize) -> u64 {
+    let (now, options) = (net.now(), LockOptions::once(TTL).fenced());
+    net.client_mut(client).core.acquire(KEY, options, 0, now).expect("it can be asked for");
+    net.pass(millis(500));
+    let Some(Ok(Outcome::Acquired(lock))) = result(net, client) else { panic!("it is free") };
+    let (now, fence) = (net.now(), lock.fence().expect("it was asked for"));
+    net.client_mut(client).core.release(lock, 0, now);
+    net.pass(millis(100));
+    assert!(matches!(result(net, client), Some(Ok(Outcome::Released(_)))));
+    fence
+}
+
+const COUNTER: &[u8] = b"redlatch:fence:{k}";
+
+/// Gives the master the counter that it had before, as if it had missed the locks since then.
+fn let_it_miss(net: &mut Net<Client>, master: usize, counter: &[u8]) {
+    net.command(master, &[b"SET", COUNTER, counter, b"PX", b"100000"]);
+}
+
+/// A master that missed the locks of the others is the only one that stays. The next lock is that
+/// of a client that saw the changes, or of a new one.
+#[test]
+fn fencing_number_grows_though_the_masters_that_counted_are_removed() {
+    for is_new in [false, true] {
+        let mut net = net(3);
+        let first = client(&mut net, &[0, 1, 2]);
+        lock_once(&mut net, first);
+        net.pass(2 * TTL);
+        number(&mut net, first);
+        let missed = net.master(2).get(net.now(), 0, COUNTER).expect("it counts").to_vec();
+        let last = (0..20).map(|_| number(&mut net, first)).last().expect("it has numbers");
+        let_it_miss(&mut net, 2, &missed);
+        let mut list = Changed::of(&net, &[0, 1, 2], 3);
+        list.tell(&mut net, &[0, 1, 2], &[1, 2]);
+        net.pass(WAIT);
+        list.tell(&mut net, &[1, 2], &[2]);
+        net.pass(WAIT);
+        let second = client(&mut net, &[0, 1, 2]);
+        net.pass(2 * TTL);
+        let next = number(&mut net, if is_new { second } else { first });
+        assert!(next > last, "{next} after {last} by a client that is new: {is_new}");
+    }
+}
+
+/// A client that has seen a change sees a number of one that has not, and one more change.
+#[test]
+fn fencing_number_grows_over_a_lock_that_was_granted_by_the_list_before() {
+    let mut net = net(3);
+    let (first, late) = (client(&mut net, &[0, 1, 2]), client(&mut net, &[0, 1, 2]));
+    lock_once(&mut net, first);
+    lock_once(&mut net, late);
+    net.pass(2 * TTL);
+    let mut list = Changed::of(&net, &[0, 1, 2], 3);
+    list.tell(&mut net, &[0, 1, 2], &[1, 2]);
+    net.stop(late);
+    net.pass(millis(6000));
+    number(&mut net, first);
+    let missed = net.master(2).get(net.now(), 0, COUNTER).expect("it counts").to_vec();
+    let (now, options) = (net.now(), LockOptions::once(TTL).fenced());
+    net.client_mut(late).core.acquire(KEY, options, 0, now).expect("it can be asked for");
+    net.resume(late);
+    net.pass(millis(500));
+    let Some(Ok(Outcome::Acquired(lock))) = result(&mut net, late) else { panic!("it is free") };
+    let (now, last) = (net.now(), lock.fence().expect("it was asked for"));
+    net.client_mut(late).core.release(lock, 0, now);
+    net.pass(millis(100));
+    let_it_miss(&mut net, 2, &missed);
+    net.pass(WAIT);
+    list.tell(&mut net, &[1, 2], &[2]);
+    net.pass(WAIT);
+    let next = number(&mut net, first);
+    assert!(next > last, "{next} after {last}");
+}

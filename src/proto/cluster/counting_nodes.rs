@@ -13,6 +13,7 @@ use crate::proto::error::NodeError;
 use crate::proto::fingerprint::hash_of;
 use crate::proto::node_set::{MAX_NODES, NodeId};
 use crate::proto::settings::RestartGuard;
+use crate::proto::time::Instant;
 use crate::proto::wire::counters;
 use crate::proto::wire::marker::MarkerState;
 
@@ -25,10 +26,29 @@ impl Cluster {
         self.nodes[node.index()].connection.votes()
     }
 
-    /// The floor of the counters of a node: a smaller counter counts as absent. A command that was
-    /// in flight when the node forgot its counters may have started one immediately, and not after
-    /// the quarantine. The node marker has the time from which the node is known to remember.
+    /// The floor of the counters of a node: a smaller counter counts as absent.
     pub fn counter_floor(&self, node: NodeId) -> u64 {
+        let by_list = self.nodes[node.index()].list_floor.unwrap_or(counters::LEAST);
+        self.floor_by_marker(node).max(by_list)
+    }
+
+    /// Takes note of the moment at which this client began to count the node by its list. A quorum
+    /// of a list that was changed twice may be of nodes that missed the locks of the first list.
+    /// Those locks were granted before the second change, and their numbers are below this moment.
+    pub(super) fn set_list_floor(&mut self, node: NodeId, now: Instant) {
+        let is_changed = self.has_changed_list();
+        let entry = &mut self.nodes[node.index()];
+        if let Some(clock) = entry.clock.filter(|_| is_changed && entry.list_floor.is_none()) {
+            let nanos = i128::from(now.as_nanos()) + i128::from(offset(&clock));
+            let micros = u128::try_from(nanos / 1000).unwrap_or(0);
+            entry.list_floor = Some(counters::start_at(micros));
+        }
+    }
+
+    /// A command that was in flight when the node forgot its counters may have started one
+    /// immediately, and not after the quarantine. The node marker has the time from which the node
+    /// is known to remember.
+    fn floor_by_marker(&self, node: NodeId) -> u64 {
         let vetted = &self.nodes[node.index()].vetted;
         let (since, vouched) = match (vetted.marker, vetted.micros) {
             (MarkerState::Present(marker), _) => (marker.since_micros, marker.vouched),
@@ -55,12 +75,14 @@ impl Cluster {
     /// Why the grant of a node does not count for a fencing number, if it does not.
     pub fn refuses_fence(&self, node: NodeId) -> Option<NodeError> {
         // Before the node marker is renewed, it has an earlier moment than the floor needs.
-        let unmarked = self.nodes[node.index()].wants_marking.is_some();
+        let entry = &self.nodes[node.index()];
+        let unmarked = entry.wants_marking.is_some();
+        let has_no_floor = entry.list_floor.is_none() && self.has_changed_list();
         if unmarked || !self.is_trusted(node) {
             Some(NodeError::Quarantined)
-        } else if self.nodes[node.index()].vetted.info.evicts {
+        } else if entry.vetted.info.evicts {
             Some(NodeError::Evicts)
-        } else if self.has_skewed_clock(node) {
+        } else if has_no_floor || self.has_skewed_clock(node) {
             Some(NodeError::ClockSkew)
         } else {
             None

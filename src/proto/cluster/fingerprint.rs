@@ -85,6 +85,7 @@ impl Node {
             member: _,
             list_asked_at: _,
             list_is_old: _,
+            list_floor: _,
             is_outside: _,
             joined: _,
             has_other_list: _,

@@ -267,7 +267,7 @@ impl Cluster {
                 if id.is_none_or(added) {
                     entry.joined = Some(now);
                 }
-                entry.is_outside = false;
+                (entry.is_outside, entry.list_floor) = (false, None);
                 if entry.state == NodeState::Rejected(NodeError::OtherList) {
                     self.timers.clear_in(&mut entry.connecting);
                     self.connect(node, now);
@@ -286,6 +286,11 @@ impl Cluster {
             it.list.has_name_of(list) && it.list.epoch() > list.epoch() && list.has(it.id)
         };
         listed.filter(is_later).map(|it| &it.list).max_by_key(|it| it.epoch()).cloned()
+    }
+
+    /// Whether the list that is known has ever been changed.
+    pub(super) fn has_changed_list(&self) -> bool {
+        self.list.as_ref().is_some_and(|list| list.epoch() > 1)
     }
 
     /// Counts a majority by the list that is known.
@@ -380,6 +385,7 @@ impl Cluster {
             Verdict::Counts => {
                 self.nodes[node.index()].is_outside = false;
                 self.count_voters();
+                self.set_list_floor(node, now);
                 self.confirm_list(node, now);
                 self.nodes[node.index()].awaits_list && self.admit_member(node, now)
             }

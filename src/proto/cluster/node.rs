@@ -61,6 +61,9 @@ pub(super) struct Node {
     /// The node has passed the handshake of the present connection, and waits until it is known
     /// whether there is a list.
     pub(super) awaits_list: bool,
+    /// Where counters of fencing numbers start at least, if the list was ever changed: at the
+    /// moment at which this client began to count by it.
+    pub(super) list_floor: Option<u64>,
     /// The list was looked at in the present handshake.
     pub(super) is_past_the_list: bool,
     /// How the node marker is written by the command in flight.
@@ -122,6 +125,7 @@ impl Default for Node {
             has_other_list: false,
             listing: false,
             awaits_list: false,
+            list_floor: None,
             is_past_the_list: false,
             marking: None,
             wants_marking: None,
