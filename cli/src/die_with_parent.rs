@@ -16,7 +16,7 @@ use std::process::{Command, ExitCode};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 use crate::exit;
-use crate::output::{complain, words};
+use crate::output::{complain, error_text};
 
 /// The name of the hidden verb. The parser does not know it, so no help, completion or manual shows
 /// it.
@@ -46,13 +46,13 @@ pub fn become_command() -> Option<ExitCode> {
         let program = Path::new(&program).display();
         complain(&format!(
             "redlatch: {program}: it cannot be tied to redlatch's life: {}",
-            words(&error)
+            error_text(&error)
         ));
         return Some(ExitCode::from(exit::INTERNAL));
     }
     let error = Command::new(&program).arg0(name).args(arguments).exec();
     let program = Path::new(&program).display();
-    complain(&format!("redlatch: {program}: cannot be run: {}", words(&error)));
+    complain(&format!("redlatch: {program}: cannot be run: {}", error_text(&error)));
     let not_found = error.kind() == io::ErrorKind::NotFound;
     Some(ExitCode::from(if not_found { exit::NOT_FOUND } else { exit::CANNOT_RUN }))
 }

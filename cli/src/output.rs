@@ -208,7 +208,7 @@ pub fn complain(text: &str) {
 }
 
 /// The system's error text, without the number at its end.
-pub fn words(error: &io::Error) -> String {
+pub fn error_text(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_lowercase()
 }

@@ -55,7 +55,7 @@ pub fn write(stream: &mut impl Write, bytes: &[u8]) -> io::Result<usize> {
 }
 
 /// The system's error text, without the number that it ends with.
-pub fn words(error: &io::Error) -> String {
+pub fn error_text(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_string()
 }

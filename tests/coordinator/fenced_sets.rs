@@ -18,10 +18,10 @@ fn keys() -> KeySet {
 }
 
 fn ask(bench: &mut Bench) -> Op {
-    wait_for(bench, Duration::ZERO)
+    ask_with_wait(bench, Duration::ZERO)
 }
 
-fn wait_for(bench: &mut Bench, wait: Duration) -> Op {
+fn ask_with_wait(bench: &mut Bench, wait: Duration) -> Op {
     let now = bench.now;
     bench
         .core

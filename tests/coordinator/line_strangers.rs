@@ -52,7 +52,7 @@ fn message_of_one_node_is_no_vote_of_another_node() {
     let (mut world, all, lock) = World::with_line(3, 2, TTL);
     let [_, _, channel, ..] = words_of_member(&world, 0, 0);
     let message = message_of_a_hand_over(&mut world, &all, lock, &channel);
-    // The stranger read the message of node 0, and sends it through the other nodes.
+    // Another program read the message of node 0, and sends it through the other nodes.
     for node in 0..3 {
         publish(&mut world, node, &channel_at(&channel, node), &message);
         world.deliver_to_client(all[1], node);
@@ -275,8 +275,8 @@ fn message_is_a_reason_to_give_a_key_back_only_once() {
     assert!(world.remaining(all[0], &lock) > MS);
 }
 
-/// A stranger's long message looks like a flood of grants. The client reads it while its own
-/// request is in flight.
+/// A long message of another program looks like a flood of grants. The client reads it while its
+/// own request is in flight.
 #[test]
 fn text_of_a_long_message_gives_no_client_a_lock() {
     for answer in ["+OK\r\n", ":1\r\n"] {

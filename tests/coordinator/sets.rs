@@ -19,10 +19,10 @@ fn keys(names: &[&str]) -> KeySet {
 
 /// Asks for these keys, once.
 fn ask(bench: &mut Bench, names: &[&str]) -> Op {
-    wait_for(bench, names, Duration::ZERO)
+    ask_with_wait(bench, names, Duration::ZERO)
 }
 
-fn wait_for(bench: &mut Bench, names: &[&str], wait: Duration) -> Op {
+fn ask_with_wait(bench: &mut Bench, names: &[&str], wait: Duration) -> Op {
     let (keys, now) = (keys(names), bench.now);
     bench
         .core

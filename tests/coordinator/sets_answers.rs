@@ -10,8 +10,8 @@ use super::sets_kept::{
     HELD, MINE, asked, asks_in_order, joins_in_order, keeps_the_first_key, until_asked,
 };
 use super::sets_world::{
-    ANOTHER, ask_for, ask_with, assert_nothing_left, behind_the_first_key, delete, has,
-    held_by_two, holder_of, lines_of, take, won_in_line,
+    ANOTHER, ask_for, ask_with, assert_nothing_left, behind_the_first_key, delete,
+    has_key_everywhere, held_by_two, holder_of, lines_of, take, won_in_line,
 };
 use crate::bench::{Bench, TTL};
 
@@ -78,7 +78,10 @@ fn hand_over_of_one_key_does_not_replace_the_heal_of_a_set() {
     world.deliver_to_client(set, 2);
     world.settle();
     assert!(world.done[set].pop().expect("nodes 0 and 1 agree").result.is_ok());
-    assert!(has(&world, b"a", &lock) && has(&world, b"b", &lock), "node 2 has all keys again");
+    assert!(
+        has_key_everywhere(&world, b"a", &lock) && has_key_everywhere(&world, b"b", &lock),
+        "node 2 has all keys again"
+    );
     assert_eq!(world.core(set).stats().healed, 1);
 }
 

@@ -6,7 +6,7 @@ use redlatch::{KeySet, LockOptions};
 
 use super::line::{LONG, MS};
 use super::line_world::World;
-use super::sets_world::{ask_for, assert_nothing_left, has, holder_of, line_of};
+use super::sets_world::{ask_for, assert_nothing_left, has_key_everywhere, holder_of, line_of};
 
 const ALL: [&[u8]; 3] = [b"a", b"b", b"c"];
 
@@ -18,10 +18,10 @@ fn set_that_is_refused_stands_in_the_line_of_the_key_in_the_way_and_holds_nothin
     let lock = world.won(holder);
     ask_for(&mut world, set, &ALL);
     assert_eq!(ALL.map(|key| line_of(&world, 0, key)), [0, 1, 0]);
-    assert!(has(&world, b"b", &lock));
+    assert!(has_key_everywhere(&world, b"b", &lock));
     assert_eq!(holder_of(&world, b"a").concat() + &holder_of(&world, b"c").concat(), "");
     let lock = world.hand_on(holder, lock, set);
-    assert!(ALL.iter().all(|key| has(&world, key, &lock)));
+    assert!(ALL.iter().all(|key| has_key_everywhere(&world, key, &lock)));
     world.release_and_settle(set, lock);
     assert_nothing_left(&world);
 }
@@ -66,7 +66,7 @@ fn set_that_is_refused_again_keeps_its_first_keys_and_waits_for_the_next_one() {
         world.release_and_settle(all[2], c.take().expect("it is held"));
     }
     let lock = world.won(all[1]);
-    assert!(ALL.iter().all(|key| has(&world, key, &lock)));
+    assert!(ALL.iter().all(|key| has_key_everywhere(&world, key, &lock)));
     assert!(world.done[all[3]].is_empty());
     // The release of the set hands `a` over to this client.
     world.release_and_settle(all[1], lock);

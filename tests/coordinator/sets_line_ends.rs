@@ -8,8 +8,8 @@ use redlatch::{Lock, LockOptions, LockToken};
 use super::line::{LONG, MS};
 use super::line_world::World;
 use super::sets_world::{
-    ask_for, ask_with, assert_nothing_left, delete, has, held_by_two, holder_of, lines_of, take,
-    won_in_line,
+    ask_for, ask_with, assert_nothing_left, delete, has_key_everywhere, held_by_two, holder_of,
+    lines_of, take, won_in_line,
 };
 
 /// A client wins a set over `a` and `b` in the line of `b`, with another client behind it there.
@@ -37,11 +37,11 @@ fn adopted_set_that_was_won_in_line_hands_its_keys_over() {
     world.client_mut(adopter).adopt(&keys, token, LONG, 1, now).expect("it can be asked for");
     world.settle();
     let lock = world.won(adopter);
-    assert!(has(&world, b"a", &lock) && has(&world, b"b", &lock));
+    assert!(has_key_everywhere(&world, b"a", &lock) && has_key_everywhere(&world, b"b", &lock));
     world.release_and_settle(adopter, lock);
     assert_eq!(world.now(), now);
     let lock = world.won(behind);
-    assert!(has(&world, b"b", &lock));
+    assert!(has_key_everywhere(&world, b"b", &lock));
     world.release_and_settle(behind, lock);
     assert_nothing_left(&world);
 }

@@ -52,7 +52,7 @@ pub fn holder_of(world: &World, key: &[u8]) -> Vec<String> {
 }
 
 /// Whether the key is this lock's at every node.
-pub fn has(world: &World, key: &[u8], lock: &Lock) -> bool {
+pub fn has_key_everywhere(world: &World, key: &[u8], lock: &Lock) -> bool {
     let token = lock.token().to_string();
     holder_of(world, key).iter().all(|value| *value == token)
 }

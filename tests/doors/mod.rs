@@ -2,8 +2,8 @@
 //! descriptor, and blocking calls. Each door is woken when it has work, sleeps otherwise, and ends
 //! in order.
 //!
-//! A caller that would hang if a wake-up were lost has no other timer that would help: see
-//! [`config`].
+//! In these tests a caller hangs if a wake-up is lost: [`config`] leaves it no timer that would
+//! wake it later.
 
 mod both_clients;
 mod close;

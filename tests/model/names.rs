@@ -1,5 +1,5 @@
 //! The names that tokens and identities of nodes have in a fingerprint. The name of a token is its
-//! client and how many tokens that client has drawn since, so no name depends on the length of a
+//! client and how many tokens that client has drawn after it, so no name depends on the length of a
 //! run.
 //!
 //! If two waiters have as many nodes, the one with the lower token gets the key. So the tokens of

@@ -212,7 +212,7 @@ impl Plan {
         self.settings.limits = Limits::default();
         self.settings.max_ttl = Duration::from_millis(dice.one_of(&[100, 300, 300]));
         self.settings.node_timeout = Duration::from_millis(25);
-        // The last node answers later than the majority does.
+        // In half of the runs the last node answers later than the majority does.
         self.far = dice.one_of(&[0, 8 * MILLI]);
         self.settings.reset_after = NEVER;
         self.latency = (20 * MICRO, 500 * MICRO);

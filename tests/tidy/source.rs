@@ -66,7 +66,7 @@ impl Source {
     }
 
     /// The offsets at which the code has this word, and not as a part of a longer word.
-    pub fn words(&self, word: &str) -> Vec<usize> {
+    pub fn offsets_of_word(&self, word: &str) -> Vec<usize> {
         let bytes = self.code.as_bytes();
         let ends = |at: usize| !bytes.get(at).is_some_and(|&byte| is_word(byte));
         self.code
@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn words_are_found_only_as_whole_words() {
         let source = Source::new("src/x.rs", "un unsafe_code; unsafe {} // unsafe\n\"unsafe\"");
-        assert_eq!(source.words("unsafe"), [16]);
+        assert_eq!(source.offsets_of_word("unsafe"), [16]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub fn names(source: &Source) -> Vec<String> {
         .filter(|part| BAD_NAMES.contains(part))
         .map(|part| source.finding(0, &format!("a name that says nothing: {part}")))
         .collect();
-    for at in source.words("mod") {
+    for at in source.offsets_of_word("mod") {
         let name = source.code[at + 3..].trim_start();
         let end = name.bytes().position(|byte| !is_word(byte)).unwrap_or(name.len());
         let name = &name[..end];
@@ -58,7 +58,7 @@ pub fn expect_has_a_reason(source: &Source) -> Vec<String> {
 /// `if a && let Some(b) = c` and `if let Some(b) = c && a` need a newer compiler than Rust 1.85.
 pub fn no_let_chains(source: &Source) -> Vec<String> {
     let mut places = Vec::new();
-    for at in source.words("let") {
+    for at in source.offsets_of_word("let") {
         let before = source.code[..at].trim_end();
         let length = before.bytes().rev().take_while(|&byte| is_word(byte)).count();
         let conditional = ["if", "while"].contains(&&before[before.len() - length..]);
@@ -73,7 +73,7 @@ pub fn no_let_chains(source: &Source) -> Vec<String> {
 /// Every ignored test says what it needs and how to get that: `needs X: how to install it`.
 pub fn ignored_says_why(source: &Source) -> Vec<String> {
     let mut findings = Vec::new();
-    for at in source.words("ignore") {
+    for at in source.offsets_of_word("ignore") {
         let Some(open) = source.code[..at].rfind("#[") else { continue };
         if closing(&source.code, open + 1) < at {
             continue;

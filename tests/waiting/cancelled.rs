@@ -22,7 +22,7 @@ fn lock_beside(holder: &mut Loop, other: &mut Loop) -> Lock {
                 return lock;
             }
         }
-        assert!(start.elapsed() < LOOKED_BY, "what was cancelled is in the way");
+        assert!(start.elapsed() < POLLED_BY, "what was cancelled is in the way");
     }
 }
 

@@ -105,7 +105,7 @@ fn a_waiter_that_dies_delays_no_other() {
     assert_eq!(holds.len(), 3);
     for (have, next) in holds {
         assert!(have >= gave_back, "held by two");
-        assert!(Duration::from_nanos(have - gave_back) < LOOKED_BY);
+        assert!(Duration::from_nanos(have - gave_back) < POLLED_BY);
         gave_back = next;
     }
     wait_until_nothing_is_left(&fleet);

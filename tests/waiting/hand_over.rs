@@ -56,7 +56,7 @@ fn a_waiter_is_notified_of_the_release() {
     let fleet = Fleet::start(5);
     let timer = PlainTimer::start();
     let took = hand_overs(&fleet.urls(), ROUNDS, |_| {});
-    assert!(median(&took) < timer.limit(TOLD) && longest(&took) < LOOKED_BY, "{took:?}");
+    assert!(median(&took) < timer.limit(TOLD) && longest(&took) < POLLED_BY, "{took:?}");
     nothing_is_left_but_the_last(&fleet);
 }
 
@@ -67,7 +67,7 @@ fn waiter_whose_notifications_are_lost_asks_by_itself() {
     proxies.iter().for_each(Proxy::lose_pushes);
     let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
     let took = hand_overs(&urls, ROUNDS / 4, |_| {});
-    assert!(longest(&took) < LOOKED_BY, "{took:?}");
+    assert!(longest(&took) < POLLED_BY, "{took:?}");
     // Notifications are lost only on a minority of the nodes, so the waiter gets enough of them.
     drop(proxies);
     let lossy: Vec<Proxy> = fleet.iter().take(2).map(|node| Proxy::start(node.address())).collect();
@@ -76,7 +76,7 @@ fn waiter_whose_notifications_are_lost_asks_by_itself() {
     fleet.command(&["DEL", "a"]);
     let timer = PlainTimer::start();
     let took = hand_overs(&urls.collect::<Vec<_>>(), ROUNDS, |_| {});
-    assert!(median(&took) < timer.limit(TOLD) && longest(&took) < LOOKED_BY, "{took:?}");
+    assert!(median(&took) < timer.limit(TOLD) && longest(&took) < POLLED_BY, "{took:?}");
     nothing_is_left_but_the_last(&fleet);
 }
 
@@ -90,7 +90,7 @@ fn waiter_that_cannot_be_notified_asks_by_itself() {
     }
     let urls = fleet.iter().map(|node| format!("redis://untold:pw@127.0.0.1:{}", node.port()));
     let took = hand_overs(&urls.collect::<Vec<_>>(), ROUNDS / 2, |_| {});
-    assert!(longest(&took) < LOOKED_BY, "{took:?}");
+    assert!(longest(&took) < POLLED_BY, "{took:?}");
     nothing_is_left_but_the_last(&fleet);
 }
 
@@ -100,7 +100,7 @@ fn a_waiter_whose_connections_are_ended_registers_again() {
     // The waiter's registrations end together with its connections.
     let end_all = |waiter: &Process| fleet.iter().for_each(|node| waiter.end_connection(node));
     let took = hand_overs(&fleet.urls(), ROUNDS / 2, end_all);
-    assert!(longest(&took) < LOOKED_BY, "{took:?}");
+    assert!(longest(&took) < POLLED_BY, "{took:?}");
     // Now the nodes end the waiter's connections one by one, one before each hand-over.
     fleet.command(&["DEL", "a"]);
     let mut turn = 0;
@@ -110,7 +110,7 @@ fn a_waiter_whose_connections_are_ended_registers_again() {
     };
     let timer = PlainTimer::start();
     let took = hand_overs(&fleet.urls(), ROUNDS, end_one);
-    assert!(median(&took) < timer.limit(TOLD) && longest(&took) < LOOKED_BY, "{took:?}");
+    assert!(median(&took) < timer.limit(TOLD) && longest(&took) < POLLED_BY, "{took:?}");
     nothing_is_left_but_the_last(&fleet);
 }
 

@@ -139,7 +139,7 @@ fn waiter_says_in_its_polls_that_it_stands_in_line() {
     };
     let before = (joins(), server.executed());
     let start = Instant::now();
-    while joins() < before.0 + 4 && start.elapsed() < LOOKED_BY {
+    while joins() < before.0 + 4 && start.elapsed() < POLLED_BY {
         waiters.iter_mut().for_each(|waiter| waiter.turn_for(millis(20)));
     }
     let polls = joins() - before.0;

@@ -209,7 +209,7 @@ fn waiters_in_lines_that_differ_are_all_served_one_after_the_other() {
     }
     let took = Duration::from_nanos(turns[2].0.have - begin);
     println!("all three are served after {took:?}");
-    assert!(took < LOOKED_BY, "{took:?}");
+    assert!(took < POLLED_BY, "{took:?}");
     wait_until_nothing_is_left(&fleet);
 }
 
@@ -230,7 +230,7 @@ fn waiters_whose_messages_are_lost_get_the_key_by_their_polls() {
         assert!(then.have > released, "held by two");
         let second = Duration::from_nanos(then.have - released);
         println!("lost on {lossy} nodes: the next ones have it after {gap:?} and {second:?}");
-        assert!(gap < LOOKED_BY && second < LOOKED_BY, "{gap:?}, {second:?}");
+        assert!(gap < POLLED_BY && second < POLLED_BY, "{gap:?}, {second:?}");
         next.release();
         wait_until_nothing_is_left(&fleet);
     }

@@ -27,8 +27,8 @@ use redlatch::{Config, Lock, LockOptions, NodeId, Op, Outcome, ReleaseOutcome, R
 /// No test waits for the end of such a lock: a waiter gets it by a notification or by a poll.
 const TTL: Duration = Duration::from_secs(30);
 
-/// Ten times the longest pause between two polls of a waiter that gets no notifications.
-const LOOKED_BY: Duration = Duration::from_secs(5);
+/// A waiter without notifications has polled by then: ten times its longest pause between polls.
+const POLLED_BY: Duration = Duration::from_secs(5);
 
 /// The guard is off because these servers are seconds old. They granted no lock before.
 fn config(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Config {

@@ -258,7 +258,7 @@ fn contend(client: &Client, key: &str, options: LockOptions, end: u64, file: &st
             return;
         }
         // The wait is limited, so that the process soon notices the end of the test.
-        let wait = Duration::from_nanos(end - asked).min(LOOKED_BY);
+        let wait = Duration::from_nanos(end - asked).min(POLLED_BY);
         let (from, until) = match client.lock(key, options.wait(wait)) {
             Ok(guard) => {
                 let from = now();

@@ -43,7 +43,8 @@ fn hand_over(node: &Node, token: &str, name: &str) -> Value {
     node.command(&["EVAL", HAND_OVER.source, "2", "a", "redlatch:line:{a}", token, name])
 }
 
-/// The stranger repeats the message that made the holder the holder, on the next waiter's channel.
+/// Another program repeats the message by which the holder got the lock, on the channel of the next
+/// waiter.
 #[test]
 fn holder_keeps_its_lock_while_others_repeat_the_message_by_which_it_got_it() {
     let fleet = Fleet::start(3);
@@ -57,7 +58,7 @@ fn holder_keeps_its_lock_while_others_repeat_the_message_by_which_it_got_it() {
         let channel = channels(node).pop().expect("the next waiter stands in line");
         node.command(&["PUBLISH", &channel, &text]);
     }
-    // The waiter reads the messages before it would answer the test.
+    // The waiter has time to read the messages before the test asks it for anything.
     let_pass(millis(300));
     let token = fleet[0].get("a").expect("it is held");
     assert!(fleet.iter().all(|node| node.get("a").as_ref() == Some(&token)), "it was released");
@@ -68,7 +69,7 @@ fn holder_keeps_its_lock_while_others_repeat_the_message_by_which_it_got_it() {
     wait_until_nothing_is_left(&fleet);
 }
 
-/// One node hands the key over. The stranger repeats that node's message on the other nodes, where
+/// One node hands the key over. A program repeats that node's message on the other nodes, where
 /// another program holds the key.
 #[test]
 fn message_of_one_node_that_others_repeat_is_one_vote() {

@@ -55,7 +55,7 @@ const NODE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long a contender on one key holds it.
 const HOLD: Duration = Duration::from_millis(1);
 
-/// The mean pause of a peer between two attempts on a key that another contender holds.
+/// The mean pause of a library between two attempts on a key that another contender holds.
 const RETRY: Duration = Duration::from_millis(5);
 
 /// A time longer than any contender on one key waits.

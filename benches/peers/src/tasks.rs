@@ -22,7 +22,8 @@ pub trait Locks: Clone + Send + Sync + 'static {
     /// One attempt; `None`: there is no majority for it.
     fn try_lock(&self, key: &str) -> impl Future<Output = Option<Self::Held>> + Send;
 
-    /// Waits until the key is free. A peer that cannot wait tries again, after `RETRY` on average.
+    /// Waits until the key is free. A library that cannot wait tries again, after `RETRY` on
+    /// average.
     fn lock(&self, key: &str) -> impl Future<Output = Self::Held> + Send {
         async move {
             loop {
@@ -79,7 +80,7 @@ async fn pairs<L: Locks>(locks: L, key: String, until: Instant) -> Samples {
             return samples;
         }
         let held = locks.try_lock(&key).await;
-        // A busy machine may make a majority of the nodes look silent to a peer.
+        // On a busy machine a majority of the nodes may look silent to the library under test.
         let Some(held) = held else {
             samples.lost();
             continue;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, access};
 
 use crate::exit;
-use crate::output::{Refusal, words};
+use crate::output::{Refusal, error_text};
 
 /// The directories that are searched if there is no PATH.
 const USUAL_PATH: &str = "/bin:/usr/bin";
@@ -77,7 +77,7 @@ fn problem(program: &Path) -> Option<Problem> {
     }
     let interpreter = interpreter(program)?;
     let error = access(&interpreter, Access::EXEC_OK).err()?;
-    let error = words(&error.into());
+    let error = error_text(&error.into());
     Some(Problem::Cannot(format!("its interpreter {interpreter:?}: {error}")))
 }
 
@@ -97,7 +97,7 @@ fn interpreter(program: &Path) -> Option<PathBuf> {
 fn of_error(error: &io::Error) -> Problem {
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Problem::Missing,
-        _ => Problem::Cannot(words(error)),
+        _ => Problem::Cannot(error_text(error)),
     }
 }
 

@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 
 use crate::arguments::Output;
 use crate::exit;
-use crate::output::{Refusal, words};
+use crate::output::{Refusal, error_text};
 
 /// How many lines may wait for the thread. The pipe holds hundreds more.
 const LINES: usize = 256;
@@ -182,9 +182,9 @@ impl Log {
         refusal.code
     }
 
-    /// The line with the token, on stdout. With `--quiet` nothing is printed, and JSON has it in
-    /// an event.
-    pub fn token(&mut self, line: &str) {
+    /// Prints the line with the token on stdout. With `--quiet` nothing is printed, and JSON has it
+    /// in an event.
+    pub fn print_token(&mut self, line: &str) {
         if !self.json && self.least_weight.is_some() {
             self.pass_to_writer(Line {
                 stream: Stream::Out,
@@ -231,7 +231,7 @@ impl Writer {
             for line in to_write {
                 let Err(error) = line.write() else { continue };
                 if line.has_token {
-                    let _ = seen.send(words(&error));
+                    let _ = seen.send(error_text(&error));
                     let _ = waker.as_ref().map(Waker::wake);
                 }
             }

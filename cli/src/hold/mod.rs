@@ -133,7 +133,7 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
         return Err(refusal);
     }
     reports.presence.ready();
-    reports.log.token(&keys.token_line(&lock));
+    reports.log.print_token(&keys.token_line(&lock));
     let lead = kill_lead(lasts(options));
     let mut holding =
         Holding { event_loop: &mut event_loop, lock: &lock, deadline, bound, reports };

@@ -19,7 +19,7 @@ use redlatch::{NodeId, NodeState, Stats, clock::Instant};
 
 use super::own_file;
 use crate::event_loop::EventLoop;
-use crate::output::{Refusal, words};
+use crate::output::{Refusal, error_text};
 use crate::wall_clock;
 
 /// How often the file is written if nothing changes. Prometheus usually scrapes every 15 s.
@@ -172,7 +172,7 @@ impl MetricsFile {
             }
         };
         let thread = std::thread::Builder::new().name("metrics".into()).spawn(write);
-        thread.map_err(|error| refused(&words(&error)))?;
+        thread.map_err(|error| refused(&error_text(&error)))?;
         Ok(MetricsFile { texts, troubles, next: course.begun.saturating_add(EVERY) })
     }
 

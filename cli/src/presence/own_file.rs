@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, open};
 
-use crate::output::words;
+use crate::output::error_text;
 
 /// How many bytes are read of a file, to find out whether redlatch wrote it.
 const HEAD: u64 = 64;
@@ -33,7 +33,7 @@ pub struct Found {
 pub fn find(path: &Path) -> Result<Option<Found>, String> {
     let kind = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        found => found.map_err(|error| words(&error))?.file_type(),
+        found => found.map_err(|error| error_text(&error))?.file_type(),
     };
     if !kind.is_file() {
         return Err(format!("{} is there; name a plain file", in_words(kind)));
@@ -43,11 +43,11 @@ pub fn find(path: &Path) -> Result<Option<Found>, String> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match open(path, flags, Mode::empty()).map_err(io::Error::from) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        opened => File::from(opened.map_err(|error| words(&error))?),
+        opened => File::from(opened.map_err(|error| error_text(&error))?),
     };
     let mut head = Vec::new();
     let read = (&file).take(HEAD).read_to_end(&mut head);
-    read.map_err(|error| words(&error))?;
+    read.map_err(|error| error_text(&error))?;
     Ok(Some(Found { file, head }))
 }
 
@@ -106,7 +106,7 @@ pub fn put(
         if let Ok(Some(_)) = find(temporary) {
             let _ = fs::remove_file(temporary);
         }
-        words(&error)
+        error_text(&error)
     })
 }
 

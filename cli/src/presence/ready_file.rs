@@ -31,7 +31,8 @@ impl ReadyFile {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         if let AtPath::Left(file) = find_at_path(path).map_err(refused)? {
             if own_file::is_at(&file, path) {
-                fs::remove_file(path).map_err(|error| refused(crate::output::words(&error)))?;
+                fs::remove_file(path)
+                    .map_err(|error| refused(crate::output::error_text(&error)))?;
             }
         }
         if !folder.unwrap_or(Path::new(".")).is_dir() {

@@ -13,7 +13,7 @@ fn exec_ends_and_releases_with_a_full_pipe() {
     let cmd = Running::start(command.stderr(full));
     drop(command);
     desk.wait_for("up");
-    // A node that connects late gets the key with the first renewal.
+    // A node to which the tool connects late gets the key with the first renewal.
     eventually(LIMIT, "the first node holds it", || fleet[0].get("key").is_some());
     let token = fleet[0].get("key");
     // A renewal after the first line that could not be written shows that the loop goes on.

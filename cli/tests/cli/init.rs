@@ -172,7 +172,8 @@ fn init_names_nodes_that_do_not_take_the_marker_and_needs_a_quorum() {
     assert_eq!(fleet[3].get("redlatch:node"), before, "a minority was written to");
 }
 
-/// Runs `init` until its question is about every node. A node that connects late is not in it.
+/// Runs `init` until its question is about every node. The question leaves out a
+/// node to which `init` connects late.
 fn ask_about_all(fleet: &Fleet) -> Asked {
     loop {
         let (asked, nodes) = ask_once(fleet);

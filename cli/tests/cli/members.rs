@@ -74,7 +74,7 @@ fn exec_with_another_list_is_refused_and_its_command_does_not_run() {
         (&"config".into(), &"other_list".into())
     );
     assert_eq!(checked(&fleet, &[0, 1, 2]).with_code(0).out, "ran\n");
-    // Without the check both run.
+    // Without the check a command with these other servers runs, too.
     let unchecked = run_of(&fleet, &[0, 3, 4], &["exec", "deploy", "--", "echo", "ran"]);
     assert_eq!(unchecked.with_code(0).out, "ran\n");
 }

@@ -26,7 +26,7 @@ fn release_of_a_lock_that_a_majority_lost_is_1_whichever_node_answers_first() {
             let words = if taken { &change[..] } else { &["DEL", "deploy"] };
             drop(fleet[node].command(words));
         }
-        // The tool waits for a node that connects late.
+        // The tool waits for a node to which it connects late.
         let patient = ["release", "--node-timeout", "9s", "--connect-timeout", "9s"];
         let ended = run_on(&fleet, &[&patient[..], &["deploy", &token]].concat()).with_code(1);
         let text = if round % 2 == 0 { "taken by other" } else { "already expired" };

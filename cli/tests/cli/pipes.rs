@@ -73,7 +73,7 @@ fn a_token_is_released_where_there_is_no_output_for_it() {
     fleet.wait_empty();
     // A caller that sends the token to /dev/null wants the lock, so it is not released.
     redirected("> /dev/null").with_code(0);
-    // A node that connects late may lack the key.
+    // A node to which the tool connects late may lack the key.
     assert!(fleet.keys_everywhere().len() >= 2);
     run_on(&fleet, &["status", "deploy"]).with_code(1);
 }
@@ -81,7 +81,7 @@ fn a_token_is_released_where_there_is_no_output_for_it() {
 #[test]
 fn tool_with_a_full_pipe_waits_for_the_reader_but_can_end() {
     let fleet = Fleet::start(3);
-    // A node that connects late may lack the key.
+    // A node to which the tool connects late may lack the key.
     let held = |fleet: &Fleet| values(fleet, "deploy").into_iter().flatten().collect::<Vec<_>>();
     let by_majority = |fleet: &Fleet| held(fleet).len() >= 2;
     // First case: a signal asks the tool to end.

@@ -215,7 +215,7 @@ fn json_has_the_fields_of_the_interface() {
         let nodes = value["nodes"].as_array().unwrap().iter();
         nodes.map(|node| node["outcome"].as_str().unwrap().to_string()).collect()
     };
-    // A node that connects late does not vote.
+    // A node to which the tool connects late does not vote.
     let verdict = words(&refused);
     assert!(verdict.contains(&"held".into()) && !verdict.contains(&"granted".into()), "{refused}");
 

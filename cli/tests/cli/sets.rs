@@ -62,7 +62,7 @@ fn exec_locks_also_the_other_keys() {
     assert_eq!(keys(&fleet), ["a"]);
     run_on(&fleet, &["release", "a", &token]).with_code(0);
     let ended = run_on(&fleet, &["exec", "-v", "--also", "a", "b", "true"]).with_code(0);
-    // A node that connects late gets the key with the first renewal.
+    // A node to which the tool connects late gets the key with the first renewal.
     let held =
         |nodes| ended.errors.contains(&format!("holds \"b\" and 1 more key on {nodes} of 3"));
     assert!(held(2) || held(3), "{ended:?}");

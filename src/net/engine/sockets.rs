@@ -8,7 +8,7 @@ use mio::{Interest, Token};
 use super::Engine;
 use crate::net::clock;
 use crate::net::connect::Connector;
-use crate::net::socket::{Readiness, words};
+use crate::net::socket::{Readiness, error_text};
 use crate::net::stream::Stream;
 use crate::proto::node_set::NodeId;
 
@@ -76,7 +76,9 @@ impl Engine {
                 (socket.opening, socket.writable) = (true, false);
                 self.coordinator.handle_connecting(node, clock::now());
             }
-            Err(error) => self.coordinator.handle_disconnected(node, &words(&error), clock::now()),
+            Err(error) => {
+                self.coordinator.handle_disconnected(node, &error_text(&error), clock::now())
+            }
         }
     }
 
@@ -124,7 +126,7 @@ impl Engine {
 
     pub(super) fn lost(&mut self, node: NodeId, error: &io::Error) {
         self.drop_stream(node);
-        self.coordinator.handle_disconnected(node, &words(error), clock::now());
+        self.coordinator.handle_disconnected(node, &error_text(error), clock::now());
     }
 
     pub(super) fn drop_stream(&mut self, node: NodeId) -> Option<Stream> {

@@ -19,7 +19,7 @@ fn digits(members: &[Member]) -> String {
     members.iter().filter_map(|member| member.id.to_string().chars().next()).collect()
 }
 
-/// A tool, and what it still has to ask.
+/// A run of the tool that changes the list, and the requests that it still has to send.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Tool {
     change: Change,

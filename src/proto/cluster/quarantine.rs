@@ -31,7 +31,7 @@ impl Cluster {
         let entry = &mut self.nodes[node.index()];
         let before = entry.known();
         entry.sighting = vetted.micros.map(|micros| Sighting { micros, asked_at });
-        // A marking for the start of an earlier process is not wanted for this one.
+        // A marker that was to say when an earlier process started is not written for this one.
         entry.wants_marking = later.or(entry.wants_marking.filter(|how| !how.is_of_a_start()));
         let evicted = entry.evicted.take().is_some();
         let (known, run_id) = (entry.known.replace(vetted.info), vetted.info.identity.run_id);

@@ -21,8 +21,8 @@ use crate::proto::wire::line::{self as lines, Channel, MarkKey, Member};
 use crate::proto::wire::sets::{self, SetKeys};
 use crate::proto::wire::transaction;
 
-/// What the code that asks decides about a question. The record decides which keys it names, and
-/// the connection whether the node knows the script.
+/// A command to a node, as far as the code that asks decides it. The record decides which keys it
+/// names, and the connection whether the node knows the script.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Question {
     pub kind: Kind,
@@ -199,7 +199,7 @@ impl<'a> Place<'a> {
 
     /// Whether the token may stand in a line of the node, or may still come into one: by a join in
     /// flight, or by a join of a lost connection.
-    fn may_be_taken(self, record: &Record, line: &Line) -> bool {
+    fn may_stand_in_line(self, record: &Record, line: &Line) -> bool {
         let (node, pending) = (self.node, &record.pending);
         pending.is_asked(node) || pending.unproven().contains(node) || line.may_stand(node)
     }
@@ -251,7 +251,7 @@ pub(super) fn encode_for_line(
         }
         (Kind::Release, Some((line, place))) => {
             let successor = line.successor();
-            if place.may_be_taken(record, line) {
+            if place.may_stand_in_line(record, line) {
                 lines::hand_over(out, form, key, token, place.members(record, line), successor);
             } else {
                 lines::hand_over(out, form, key, token, iter::empty(), successor);
@@ -272,7 +272,7 @@ pub(super) fn encode_for_lines(
     let Some(set) = record.set() else { return };
     let (keys, token) = (SetKeys { prefix, bytes: &record.key, ends: set.ends() }, &record.token);
     match record.line().zip(place) {
-        Some((line, place)) if place.may_be_taken(record, line) => {
+        Some((line, place)) if place.may_stand_in_line(record, line) => {
             lines::hand_over_all(out, form, keys, token, place.members(record, line));
         }
         _ => lines::hand_over_all(out, form, keys, token, iter::empty()),

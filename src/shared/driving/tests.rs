@@ -54,7 +54,7 @@ fn free_the_poller(client: &SharedClient) {
     }
 }
 
-/// Waits until this is so.
+/// Waits until `holds` returns true, for up to ten seconds.
 #[track_caller]
 fn comes_true(what: &str, holds: impl Fn() -> bool) {
     let start = clock::now();

@@ -75,7 +75,7 @@ impl Releases {
     /// Notes that the client asks for this key. Returns whether the lock that the request gets is
     /// to be handed over to the next waiter when it is released: the client may have had the key
     /// often enough. `fewer` draws a random number below its argument.
-    fn ask(&mut self, key: KeyHash, now: Instant, fewer: impl FnOnce(usize) -> usize) -> bool {
+    fn note_ask(&mut self, key: KeyHash, now: Instant, fewer: impl FnOnce(usize) -> usize) -> bool {
         let release = &mut self.0[key.place(PLACES)];
         if release.at.is_none_or(|at| now.saturating_since(at) >= SOON) {
             return false;
@@ -124,7 +124,7 @@ impl Locks {
     #[inline]
     pub(in crate::proto::locks) fn asks_again(&mut self, key: KeyHash, now: Instant) -> bool {
         let random = &mut self.random;
-        self.releases.ask(key, now, |most| random.index(most))
+        self.releases.note_ask(key, now, |most| random.index(most))
     }
 
     /// What a request does first. `again`: it is for a key that this client released just before.
@@ -191,7 +191,7 @@ mod tests {
         let (mut releases, key) = (Releases::default(), KeyHash::of(b"k"));
         let mut now = at(1);
         let mut asks_once_more = || {
-            let hands_over = releases.ask(key, now, |_| 0);
+            let hands_over = releases.note_ask(key, now, |_| 0);
             now = now.saturating_add(hold);
             releases.note(key, hold, now);
             now = now.saturating_add(pause);
@@ -214,10 +214,10 @@ mod tests {
     fn number_of_locks_before_the_next_hand_over_is_drawn() {
         let (mut releases, key) = (Releases::default(), KeyHash::of(b"k"));
         releases.note(key, LONG_HOLD, at(1));
-        assert!(releases.ask(key, at(2), |most| most - 1));
+        assert!(releases.note_ask(key, at(2), |most| most - 1));
         releases.note(key, Duration::ZERO, at(3));
         let least = usize::from(LOCKS_PER_HAND_OVER - RANDOM_FEWER);
-        let next = (1..1_000).find(|_| releases.ask(key, at(4), |_| 0));
+        let next = (1..1_000).find(|_| releases.note_ask(key, at(4), |_| 0));
         assert_eq!(next, Some(least + 1));
     }
 }

@@ -88,7 +88,8 @@ impl Rest {
         (1 << (self.quiet_polls / PATIENCE)).max(self.by_crowd)
     }
 
-    /// All that the next steps of the waiter can depend on. It acts on a wake-up at once.
+    /// All that the next steps of the waiter can depend on. `is_woken` is left out: the waiter acts
+    /// on a wake-up at once.
     #[cfg(feature = "testing")]
     pub fn state(self) -> (u32, bool, NodeSet, u32) {
         (self.quiet_polls, self.news, self.awaited, self.by_crowd)

@@ -134,7 +134,7 @@ impl Locks {
         let is_new =
             record.set_mut().is_some_and(|set| set.joined_key.replace(at as u8) != Some(at as u8));
         if let Some(set) = record.set_mut() {
-            set.name(at as u64);
+            set.set_named(at as u64);
         }
         let round = record.round.number;
         let late = record.pending.unanswered().union(record.pending.unproven());
@@ -238,7 +238,7 @@ impl Locks {
         let all = set.len();
         let asked = set.chain.and_then(Chain::asked).filter(|&asked| usize::from(asked) < all);
         let Some(asked) = asked else {
-            set.name(u64::MAX);
+            set.set_named(u64::MAX);
             return false;
         };
         let Some(chain) = &mut set.chain else { return false };
@@ -247,7 +247,7 @@ impl Locks {
             set.next_give_way = None;
         }
         chain.asked = None;
-        set.name(u64::from(asked));
+        set.set_named(u64::from(asked));
         let over = op.and_then(|op| self.ops.get(op)).is_some_and(|it| now >= it.give_up_at);
         match op {
             Some(op) if !over => {

@@ -172,8 +172,8 @@ impl SetOfKeys {
         own
     }
 
-    /// A node named a key that is in the way.
-    pub fn name(&mut self, key: u64) {
+    /// Sets the key, by its index, that reports name. None of the keys: reports name the first.
+    pub fn set_named(&mut self, key: u64) {
         self.named = u8::try_from(key).ok().filter(|&key| usize::from(key) < self.len());
     }
 
@@ -367,10 +367,10 @@ mod tests {
     #[test]
     fn key_is_named_only_if_the_set_has_it() {
         let mut set = set(&["a", "b"]);
-        set.name(1);
+        set.set_named(1);
         assert_eq!(set.named(), Some(1));
         for impossible in [2, 63, u64::MAX] {
-            set.name(impossible);
+            set.set_named(impossible);
             assert_eq!(set.named(), None, "{impossible}");
         }
     }

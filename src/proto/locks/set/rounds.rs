@@ -229,7 +229,7 @@ impl Locks {
             let key = self.cluster.named_key(node);
             let in_round = self.records.get(ask.record).round.number == ask.round;
             self.change_set(ask.record, |set| {
-                set.name(key);
+                set.set_named(key);
                 if in_round {
                     set.note_refusal(node, key);
                 }

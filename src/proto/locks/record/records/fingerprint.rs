@@ -91,7 +91,7 @@ impl Record {
         let released = round.purpose == Purpose::Release && op.is_none();
         if self.is_deciding() && !released {
             round.add_to(fingerprint, nodes);
-            // Matters only before a further attempt: a lock that is held or over has none.
+            // `fenced` matters only if another attempt follows: never if the lock is held or over.
             fingerprint.add(u64::from(*fenced));
         }
     }
