@@ -284,3 +284,48 @@ fn doctor_finds_nothing_on_servers_of_each_kit() {
         }
     }
 }
+
+/// Runs a checker on a file of a kit.
+#[track_caller]
+fn checked(program: &str, arguments: &[&str], file: &Path) -> Ended {
+    let mut command = Command::new(program);
+    command.args(arguments).arg(file).stdin(Stdio::null());
+    run(command.stdout(Stdio::piped()).stderr(Stdio::piped()))
+}
+
+#[test]
+#[ignore = "needs systemd-analyze: apt-get install systemd"]
+fn kit_unit_is_valid_for_systemd() {
+    let place = Folder::new("kit_unit_is_valid_for_systemd");
+    let unit = made(&place, "systemd", &[]).join("redlatch-redis.service");
+    let ended = checked("systemd-analyze", &["verify"], &unit).with_code(0);
+    assert!(!ended.errors.contains("redlatch-redis"), "{ended:?}");
+}
+
+#[test]
+#[ignore = "needs docker-compose: apt-get install docker-compose"]
+fn kit_compose_file_is_valid_for_docker_compose() {
+    let place = Folder::new("kit_compose_file_is_valid_for_docker_compose");
+    for masters in ["1", "3"] {
+        let folder = place.path(masters);
+        kit(&folder, "compose", &["--nodes", masters]).with_code(0);
+        let file = folder.join("compose.yaml").display().to_string();
+        let ended = checked("docker-compose", &["-f", &file], Path::new("config")).with_code(0);
+        let services = ended.out.matches("image: valkey/valkey:9").count();
+        assert_eq!(services.to_string(), masters, "{ended:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs kubernetes-validate: pip install kubernetes-validate"]
+fn kit_manifest_is_valid_for_kubernetes() {
+    let place = Folder::new("kit_manifest_is_valid_for_kubernetes");
+    for masters in ["1", "3"] {
+        let folder = place.path(masters);
+        kit(&folder, "kubernetes", &["--nodes", masters]).with_code(0);
+        let ended = checked("kubernetes-validate", &["--strict"], &folder.join("redis.yaml"));
+        let said = ended.with_code(0);
+        let passed = format!("{}{}", said.out, said.errors).matches(" passed ").count();
+        assert_eq!(passed, 1 + 2 * masters.parse::<usize>().expect("a number"), "{said:?}");
+    }
+}
