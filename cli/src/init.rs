@@ -1,4 +1,5 @@
 //! `redlatch init`: the operator vouches for fresh nodes, so that their grants count immediately.
+//! With `--files` it writes the files for new masters instead (`kit`).
 //!
 //! The hazard is a node that forgets a lock after the nodes were shown and before the operator
 //! confirms. So the verb checks the nodes again after the answer, and writes nothing if one has
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 use crate::arguments::{Common, Output};
 use crate::event_loop::{EventLoop, Patience};
 use crate::exit;
+use crate::kit::{self, Kit};
 use crate::look::Colours;
 use crate::node_events;
 use crate::nodes;
@@ -33,15 +35,21 @@ vouch, and writes it into the node marker of each node (the key redlatch:node): 
 grants of these nodes count for every client.
 
 Do not vouch for a node that was restarted or flushed while locks were in use: two clients could \
-hold one lock. Wait for --max-ttl instead.";
+hold one lock. Wait for --max-ttl instead.
+
+There are no masters yet? init --files DIR --for systemd, compose or kubernetes writes their \
+configuration, an ACL file with a new password, what starts them, and redlatch.toml for the \
+clients. It asks no node.";
 
 const EXAMPLES: &str = "\
 Examples:
   redlatch init -s redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3
   redlatch init --yes && redlatch acquire -n first-lock
+  redlatch init --files masters --for systemd
 
 Exit codes: 0 a quorum of nodes took it (a warning names the others), 1 you did not confirm, 69 \
-fewer than a quorum took it, 125 usage, configuration, or a node that changed during the question.";
+fewer than a quorum took it, 125 usage, configuration, or a node that changed during the question. \
+With --files: 0 written, 1 one of the files is there already, 125 usage, or one cannot be written.";
 
 /// What the operator vouches for.
 const CLAIM: &str = "no client believes in a lock on these nodes that one of them forgot";
@@ -61,6 +69,9 @@ pub struct Options {
     pub yes: bool,
 
     #[command(flatten)]
+    pub kit: Kit,
+
+    #[command(flatten)]
     pub common: Common,
 }
 
@@ -70,6 +81,9 @@ pub fn run(options: &Options) -> ExitCode {
 }
 
 fn init(options: &Options) -> Result<u8, Refusal> {
+    if let Kit { files: Some(folder), starter: Some(starter), masters } = &options.kit {
+        return kit::write(folder, *starter, *masters, &options.common.output);
+    }
     let mut config = nodes::config(&options.common.nodes, &options.common.timing)?;
     if !options.yes && !io::stdin().is_terminal() {
         let message = "init: stdin is not a terminal, so it cannot ask; give --yes if \

@@ -22,6 +22,7 @@ mod holder;
 mod init;
 mod key_names;
 mod key_state;
+mod kit;
 mod leading;
 mod list;
 mod lock_wait;

@@ -52,8 +52,9 @@ of the node. Like any client with the restart guard on, it writes the node marke
 redlatch:node) where there is none; the list of masters (redlatch:members) it only reads. It takes \
 about a second, which the clocks need.
 
-Each line says ok, warn or fail: a failure is a node of which no lock should be asked, a warning \
-is what costs time or safety one day. What a managed server does not tell is a warning that says \
+Each line says ok, note, warn or fail: a failure is a node of which no lock should be asked, a \
+warning is what costs time or safety one day, a note is what a small set-up gives, and what would \
+give more. What a managed server does not tell is a warning that says \
 so.";
 
 const EXAMPLES: &str = "\

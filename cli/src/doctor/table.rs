@@ -1,5 +1,5 @@
 //! Prints the findings as a table with a line for each check and a column for each node, and below
-//! it each warning and failure in words.
+//! it each failure, warning and note in words.
 
 use std::io;
 
@@ -25,7 +25,7 @@ pub fn text(labels: &[&str], findings: &[Finding], everything: bool) -> String {
     lines.push(heading(labels.len(), colours));
     lines.extend(NAMES.iter().filter_map(|name| row(name, labels, findings, colours)));
     let of_level = |level| findings.iter().filter(move |finding| finding.level == level);
-    for level in [Level::Fail, Level::Warn, Level::Ok] {
+    for level in [Level::Fail, Level::Warn, Level::Note, Level::Ok] {
         if (level != Level::Ok || everything) && of_level(level).next().is_some() {
             lines.push(String::new());
             lines.extend(of_level(level).flat_map(|finding| in_words(finding, labels, colours)));
@@ -96,6 +96,7 @@ fn verdict(failures: usize, warnings: usize, colours: Colours) -> String {
 const fn style_of(level: Level) -> Look {
     match level {
         Level::Ok => Look::Good,
+        Level::Note => Look::Strong,
         Level::Warn => Look::Odd,
         Level::Fail => Look::Bad,
     }
@@ -115,6 +116,7 @@ mod tests {
         };
         let long = "word ".repeat(20);
         let findings = [
+            finding("node-count", Level::Note, None, "both are needed"),
             finding("quorum", Level::Ok, None, "2 of 2"),
             finding("reachable", Level::Ok, Some("a:1"), "redis"),
             finding("reachable", Level::Fail, Some("b:2"), "not there"),
@@ -127,6 +129,7 @@ node 1  a:1
 node 2  b:2
 
 check          all   1     2
+node-count     note
 quorum         ok
 reachable            ok    fail
 role                 ok    -
@@ -137,9 +140,13 @@ fail  node 2  reachable      not there
 warn  node 1  permissions    word word word word word word word word word word word word word word
                              word word word word word word
 
+note  all     node-count     both are needed
+
 1 failure, 1 warning";
         assert_eq!(text(&["a:1", "b:2"], &findings, false), expected);
         let everything = text(&["a:1", "b:2"], &findings, true);
         assert!(everything.contains("ok    all     quorum         2 of 2\n"), "{everything}");
+        let alone = text(&["a:1"], &findings[..2], false);
+        assert!(alone.ends_with("both are needed\n\nhealthy"), "a note is no warning: {alone}");
     }
 }

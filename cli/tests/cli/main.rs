@@ -33,6 +33,7 @@ mod frozen;
 mod hold;
 mod hold_unread;
 mod init;
+mod kit;
 mod line;
 mod list;
 mod max_hold;

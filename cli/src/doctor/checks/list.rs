@@ -3,21 +3,26 @@
 
 use std::time::Duration;
 
-use redlatch::{NodeState, majority};
+use redlatch::{NodeState, RestartGuard, majority};
 
 use super::{Finding, Level, Subject, Use, round_up_to_seconds, span};
 
 /// The findings of these checks. `of_nodes` are the findings about single nodes.
 pub fn checks(subjects: &[Subject], of_nodes: &[Finding], how: &Use) -> Vec<Finding> {
     let distinct = check_distinct(subjects);
-    vec![check_count(subjects.len()), can_lock(subjects, of_nodes, how), distinct]
+    vec![check_count(subjects.len(), how), can_lock(subjects, of_nodes, how), distinct]
 }
 
-fn check_count(nodes: usize) -> Finding {
+fn check_count(nodes: usize, how: &Use) -> Finding {
     const NAME: &str = "node-count";
     let may_fail = nodes - majority(nodes);
     match nodes {
-        1 => Finding::warn(NAME, "1 node: while it is away no lock is granted. Run 3 or 5"),
+        1 => Finding::note(NAME, one_node(how)),
+        2 => Finding::note(
+            NAME,
+            "2 nodes: while one of them is away no lock is granted, so the second adds no \
+             availability. Next step: a third master, and then one may fail",
+        ),
         _ if nodes % 2 == 0 => {
             let fewer = nodes - 1;
             let as_few = format!("{nodes} nodes tolerate as few failures as {fewer}: {may_fail}");
@@ -25,6 +30,17 @@ fn check_count(nodes: usize) -> Finding {
         }
         _ => Finding::ok(NAME, format!("{nodes} nodes, of which {may_fail} may fail")),
     }
+}
+
+/// What a single node gives, and what would give more.
+fn one_node(how: &Use) -> String {
+    let away = "1 node: while it is away no lock is granted";
+    let next = "Next step: three masters, of which one may fail";
+    if !how.restart_guard || how.persistent {
+        return format!("{away}. {next}");
+    }
+    let quarantine = span(round_up_to_seconds(RestartGuard::quarantine(how.max_ttl)));
+    format!("{away}, and for {quarantine} after it was restarted (restart guard). {next}")
 }
 
 /// Whether all addresses are of different servers. A server with two addresses would have two
@@ -49,6 +65,9 @@ fn check_distinct(subjects: &[Subject]) -> Finding {
     let known = subjects.iter().filter(|subject| of(subject).is_some()).count();
     if silent > 0 {
         return Finding::warn(NAME, format!("unknown: {silent} of them report no run_id"));
+    }
+    if subjects.len() == 1 {
+        return Finding::ok(NAME, "there is no other address to compare it with");
     }
     Finding::ok(
         NAME,
@@ -79,6 +98,9 @@ fn can_lock(subjects: &[Subject], of_nodes: &[Finding], how: &Use) -> Finding {
     let good = waits.iter().filter(|wait| wait.is_zero()).count();
     match waits.get(needed - 1).copied() {
         Some(Duration::ZERO) => {
+            if nodes == 1 {
+                return Finding::ok(NAME, "the one node grants");
+            }
             Finding::ok(NAME, format!("{good} of {nodes} nodes grant; {needed} are needed"))
         }
         Some(wait) => {
@@ -120,10 +142,38 @@ mod tests {
 
     #[test]
     fn odd_number_of_nodes_is_ok() {
-        use Level::{Ok, Warn};
-        for (count, expected) in [(1, Warn), (2, Warn), (3, Ok), (4, Warn), (5, Ok)] {
+        use Level::{Note, Ok, Warn};
+        for (count, expected) in [(1, Note), (2, Note), (3, Ok), (4, Warn), (5, Ok)] {
             assert_eq!(level(&nodes(count), "node-count"), expected, "{count}");
         }
+    }
+
+    #[test]
+    fn one_node_is_told_what_it_gives_and_the_next_step() {
+        let away = "1 node: while it is away no lock is granted";
+        let next = "Next step: three masters, of which one may fail";
+        let guarded = check_count(1, &using()).detail;
+        let plain = format!("{away}. {next}");
+        assert_eq!(
+            guarded,
+            format!("{away}, and for 61 s after it was restarted (restart guard). {next}")
+        );
+        assert_eq!(check_count(1, &Use { restart_guard: false, ..using() }).detail, plain);
+        // A restart costs no quarantine there, if a client was connected before it.
+        assert_eq!(check_count(1, &Use { persistent: true, ..using() }).detail, plain);
+        let found = all(&nodes(1), &using());
+        let of_list: Vec<_> = found[1..3].iter().map(|it| (it.level, it.detail.as_str())).collect();
+        let alone = "there is no other address to compare it with";
+        assert_eq!(of_list, [(Level::Ok, "the one node grants"), (Level::Ok, alone)]);
+    }
+
+    #[test]
+    fn one_node_that_does_not_grant_is_a_failure() {
+        let mut one = nodes(1);
+        one[0].met.state = NodeState::Down(NodeError::Unreachable);
+        assert_eq!(level(&one, "quorum"), Level::Fail);
+        one[0].seen.identities.clear();
+        assert_eq!(check_distinct(&one).level, Level::Warn, "its run_id is not known");
     }
 
     #[test]

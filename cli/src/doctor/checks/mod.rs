@@ -2,8 +2,9 @@
 //! operator can act on.
 //!
 //! A failure means that clients should ask the node for no lock. A warning means that the node will
-//! cost time or safety one day. The hazard is to report a check as passed that could not be made:
-//! then the check returns a warning that says so.
+//! cost time or safety one day. A note says what a small set-up gives: the operator may have chosen
+//! it. The hazard is to report a check as passed that could not be made: then the check returns a
+//! warning that says so.
 
 mod access;
 mod clocks;
@@ -52,6 +53,7 @@ pub const NAMES: [&str; 23] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     Ok,
+    Note,
     Warn,
     Fail,
 }
@@ -60,6 +62,7 @@ impl Level {
     pub const fn name(self) -> &'static str {
         match self {
             Level::Ok => "ok",
+            Level::Note => "note",
             Level::Warn => "warn",
             Level::Fail => "fail",
         }
@@ -86,6 +89,10 @@ impl Finding {
 
     fn ok(name: &'static str, detail: impl Into<String>) -> Finding {
         Finding::new(name, Level::Ok, detail)
+    }
+
+    fn note(name: &'static str, detail: impl Into<String>) -> Finding {
+        Finding::new(name, Level::Note, detail)
     }
 
     fn warn(name: &'static str, detail: impl Into<String>) -> Finding {

@@ -167,6 +167,23 @@ fn healthy_nodes_are_called_healthy_and_nothing_is_left_on_them() {
 }
 
 #[test]
+fn one_node_that_keeps_its_keys_is_healthy_and_its_note_is_printed() {
+    let fleet = lasting(1);
+    let on = |arguments: &[&str]| {
+        let mut command = tool(arguments);
+        run(command.env("REDLATCH_SERVERS", fleet[0].url())).with_code(0)
+    };
+    on(&["init", "--yes", "--node-timeout", "5s"]);
+    wait_until_trusted(&fleet);
+    let table = on(&[&["doctor"][..], &TRUSTING].concat()).out;
+    assert!(table.contains("\nnode-count     note\n"), "{table}");
+    let note = "note  all     node-count     1 node: while it is away no lock is granted, and for";
+    assert!(table.contains(note), "{table}");
+    let healthy = table.ends_with("\n\nhealthy\n") || is_of_a_busy_machine(&table);
+    assert!(healthy, "{table}");
+}
+
+#[test]
 fn doctor_prints_a_table_for_people_and_returns_a_code_for_scripts() {
     let fleet = lasting(3);
     let text = |arguments: &[&str]| {
