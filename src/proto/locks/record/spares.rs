@@ -158,7 +158,7 @@ mod tests {
         trouble.absent.insert(NodeId::new(1));
         trouble.plain.insert(NodeId::new(2));
         let set = trouble.set.as_mut().unwrap();
-        set.name(7);
+        set.set_named(7);
         set.wait_in(3, 5);
         set.refused_by.push((NodeId::new(0), 1));
         assert!(trouble.fencing.as_mut().unwrap().put(NodeId::new(0), &[9; 8]));
