@@ -8,6 +8,7 @@
 #[cfg(feature = "testing")]
 mod fingerprint;
 mod plain;
+mod pushes;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -31,8 +32,10 @@ use crate::proto::wire::handshake::{Fact, Step};
 use crate::proto::wire::known_scripts::{KnownScripts, ScriptName};
 use crate::proto::wire::line::{HandedOver, Skipping, Standing, TooLong, is_subscribed};
 use crate::proto::wire::members::MembersState;
-use crate::proto::wire::resp::{self, Elements, Malformed, Reply};
+use crate::proto::wire::resp::{self, Malformed, Reply};
 use crate::proto::wire::transaction::Reading;
+
+use pushes::read_push;
 
 pub use plain::PlainAnswers;
 
@@ -615,35 +618,6 @@ fn take_question(asks: &mut VecDeque<Ask>, (moments, unwritten, asked_at): KeptM
         moments.pop_front();
         // A node that answers before its question was written whole is strange, but does no harm.
         *unwritten = (*unwritten).min(moments.len());
-    }
-}
-
-/// Reads a push: `invalidate` with the keys that were written to, or with nothing if a database was
-/// flushed; or `message` on the channel of this client. Pushes of other kinds are ignored.
-fn read_push(
-    push: Elements<'_>,
-    prefix: &KeyPrefix,
-    (written, handed_over): (&mut Vec<KeyHash>, &mut Option<HandedOver>),
-) -> Option<Incoming> {
-    let mut elements = push.iter();
-    match elements.next()? {
-        Reply::Bulk(b"invalidate") => {}
-        Reply::Bulk(b"message") => {
-            *handed_over = HandedOver::read(elements);
-            return Some(Incoming::HandedOver);
-        }
-        _ => return None,
-    }
-    match elements.next()? {
-        Reply::Null => Some(Incoming::Flushed),
-        Reply::Array(keys) => {
-            written.extend(keys.iter().filter_map(|key| match key {
-                Reply::Bulk(key) => Some(prefix.hash_of(key)),
-                _ => None,
-            }));
-            written.pop().map(Incoming::Written)
-        }
-        _ => None,
     }
 }
 
