@@ -194,6 +194,25 @@ impl Config {
         self
     }
 
+    /// Counts a grant or an extend of a node only if this many of its replicas have it, too: for
+    /// nodes with a failover, such as one master with replicas. All replicas that may be promoted
+    /// have to be counted, and each has to follow the master itself, not another replica. 0 unless
+    /// set.
+    ///
+    /// A master that is cut off goes on answering, and its holder would extend the lock there,
+    /// while another client gets it from the promoted replica. With this, the master cannot
+    /// confirm an extend any more once a replica was promoted, and the promoted one grants only
+    /// after its quarantine. While a replica is missing the node grants nothing: after a failover
+    /// not before the old master is back. Each grant takes one more round trip, from the master to
+    /// its replicas. docs/safety.md has the argument.
+    ///
+    /// It needs the restart guard [`On`](RestartGuard::On) and the node marker.
+    #[must_use]
+    pub fn replicas(mut self, count: u32) -> Config {
+        self.settings.replicas = count;
+        self
+    }
+
     /// The name of this client's connections in the nodes' `CLIENT LIST`: `redlatch` unless set.
     /// Empty: no name. A node that refuses the name is used all the same.
     #[must_use]

@@ -108,7 +108,7 @@ pub struct Nodes {
     /// Read the configuration from this file (TOML) [default: /etc/redlatch.toml, if it is there]
     ///
     /// Its keys are servers, password_file, key_prefix, owner, ttl, wait, node_timeout,
-    /// connect_timeout, max_ttl, restart_guard, check_members, node_marker, client_name,
+    /// connect_timeout, max_ttl, restart_guard, replicas, check_members, node_marker, client_name,
     /// allow_eviction, and ca, cert, key in the table tls. /dev/null is a file without any.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -184,6 +184,14 @@ pub struct Timing {
     /// forgets locks all the same is enough for two holders. doctor checks the declaration.
     #[arg(long, conflicts_with = "no_restart_guard")]
     pub persistent_nodes: bool,
+
+    /// Count a grant of a node only if this many replicas have it, too
+    ///
+    /// For nodes with a failover: without it, a master that is cut off goes on extending a lock
+    /// that the promoted replica gives to another holder. Count all replicas that may be promoted.
+    /// While one is missing the node grants nothing. The restart guard has to be on.
+    #[arg(long, value_name = "COUNT", default_value_t = 0, hide_default_value = true)]
+    pub replicas: u32,
 
     /// Use only the masters of the list that they keep themselves
     ///

@@ -44,7 +44,7 @@ pub fn with_defaults(mut verb: Command, file: &ConfigFile) -> Command {
     let time = |time: Option<std::time::Duration>| time.map(|time| format!("{time:?}").into());
     let text = |text: &Option<String>| text.as_deref().map(OsString::from);
     let path = |path: &Option<PathBuf>| path.as_deref().map(|path| path.as_os_str().to_owned());
-    let defaults: [(&str, Option<OsString>); 11] = [
+    let defaults: [(&str, Option<OsString>); 12] = [
         ("tls_ca", path(&file.tls.ca)),
         ("certificate", path(&file.tls.cert)),
         ("private_key", path(&file.tls.key)),
@@ -55,6 +55,7 @@ pub fn with_defaults(mut verb: Command, file: &ConfigFile) -> Command {
         ("node_timeout", time(file.node_timeout)),
         ("connect_timeout", time(file.connect_timeout)),
         ("max_ttl", time(file.max_ttl)),
+        ("replicas", file.replicas.map(|count| count.to_string().into())),
         ("check_members", file.check_members.map(|check| check.to_string().into())),
     ];
     for (id, value) in defaults {

@@ -49,6 +49,7 @@ answer; 125 usage, configuration, or no terminal to ask at.";
 #[command(mut_arg("max_ttl", |arg| arg.hide(true)))]
 #[command(mut_arg("no_restart_guard", |arg| arg.hide(true)))]
 #[command(mut_arg("check_members", |arg| arg.hide(true)))]
+#[command(mut_arg("replicas", |arg| arg.hide(true)))]
 #[command(mut_arg("persistent_nodes", |arg| arg.hide(true)))]
 pub struct Options {
     #[command(flatten)]

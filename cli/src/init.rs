@@ -63,6 +63,7 @@ const CLAIM: &str = "no client believes in a lock on these nodes that one of the
 #[command(mut_arg("no_quorum_wait", |arg| arg.hide(true)))]
 #[command(mut_arg("no_restart_guard", |arg| arg.hide(true)))]
 #[command(mut_arg("check_members", |arg| arg.hide(true)))]
+#[command(mut_arg("replicas", |arg| arg.hide(true)))]
 pub struct Options {
     /// Do not ask: you have looked, and you vouch
     #[arg(short, long)]

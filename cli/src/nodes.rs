@@ -56,6 +56,7 @@ pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
         .node_timeout(timing.node_timeout)
         .connect_timeout(timing.connect_timeout)
         .max_ttl(timing.max_ttl)
+        .replicas(timing.replicas)
         .check_members(timing.check_members);
     if timing.no_restart_guard {
         config = config.restart_guard(RestartGuard::Off);

@@ -36,6 +36,7 @@ another has it, 69 too few nodes answered to know, 125 usage or configuration.";
 #[command(mut_arg("no_quorum_wait", |arg| arg.hide(true)))]
 #[command(mut_arg("no_restart_guard", |arg| arg.hide(true)))]
 #[command(mut_arg("check_members", |arg| arg.hide(true)))]
+#[command(mut_arg("replicas", |arg| arg.hide(true)))]
 #[command(mut_arg("persistent_nodes", |arg| arg.hide(true)))]
 pub struct Options {
     #[command(flatten)]

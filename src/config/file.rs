@@ -37,6 +37,7 @@ const CREDENTIALS_DIRECTORY: &str = "CREDENTIALS_DIRECTORY";
 /// connect_timeout = 1                # a bare number is seconds
 /// max_ttl = "60s"
 /// restart_guard = "on"               # or "persistent", or "off"
+/// replicas = 0                       # that have to confirm each grant
 /// check_members = true
 /// node_marker = "redlatch:node"
 /// client_name = "redlatch"
@@ -88,6 +89,8 @@ pub struct ConfigFile {
     /// [`Config::restart_guard`].
     #[cfg_attr(feature = "serde", serde(deserialize_with = "read::restart_guard"))]
     pub restart_guard: Option<RestartGuard>,
+    /// [`Config::replicas`].
+    pub replicas: Option<u32>,
     /// [`Config::check_members`].
     pub check_members: Option<bool>,
     /// [`Config::allow_eviction`].
@@ -157,6 +160,11 @@ impl ConfigFile {
             Some("false" | "0" | "no" | "off") => Ok(Some(false)),
             Some(_) => Err(invalid(name, "it is neither true nor false")),
         };
+        let count = |name: &str| match text(name)?.map(|text| text.parse()) {
+            Some(Ok(count)) => Ok(Some(count)),
+            Some(Err(_)) => Err(invalid(name, "it is not a whole number")),
+            None => Ok(None),
+        };
         let path = |name: &str| raw(name).map(PathBuf::from);
         let servers = text("REDLATCH_SERVERS")?.map(|list| split(&list)).transpose();
         let servers = servers.map_err(|problem| invalid("REDLATCH_SERVERS", problem))?;
@@ -183,6 +191,7 @@ impl ConfigFile {
             connect_timeout: time("REDLATCH_CONNECT_TIMEOUT")?,
             max_ttl: time("REDLATCH_MAX_TTL")?,
             restart_guard,
+            replicas: count("REDLATCH_REPLICAS")?,
             check_members: switch("REDLATCH_CHECK_MEMBERS")?,
             tls: TlsFiles {
                 ca: path("REDLATCH_TLS_CA"),
@@ -215,6 +224,7 @@ impl ConfigFile {
             connect_timeout: self.connect_timeout.or(other.connect_timeout),
             max_ttl: self.max_ttl.or(other.max_ttl),
             restart_guard: self.restart_guard.or(other.restart_guard),
+            replicas: self.replicas.or(other.replicas),
             check_members: self.check_members.or(other.check_members),
             allow_eviction: self.allow_eviction.or(other.allow_eviction),
             tls: TlsFiles {
@@ -251,6 +261,7 @@ impl ConfigFile {
             *setting = written.unwrap_or(*setting);
         }
         settings.restart_guard = self.restart_guard.unwrap_or(settings.restart_guard);
+        settings.replicas = self.replicas.unwrap_or(settings.replicas);
         settings.check_members = self.check_members.unwrap_or(settings.check_members);
         settings.allow_eviction = self.allow_eviction.unwrap_or(settings.allow_eviction);
         let texts = [

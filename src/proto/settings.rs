@@ -219,6 +219,8 @@ pub struct Settings {
     /// The key of the node marker on every node: by it the restart guard sees what a node forgot
     /// while this client was not connected. Empty: no marker, and such a loss is not seen.
     pub node_marker: Box<str>,
+    /// How many replicas of a node have to have a grant before it counts; 0: no replica is asked.
+    pub replicas: u32,
     /// Whether a node counts only if it is in the list of masters that the nodes keep.
     pub check_members: bool,
     /// Limits on what waits.
@@ -249,6 +251,7 @@ impl Settings {
             probe_interval: Duration::from_secs(5),
             restart_guard: RestartGuard::On,
             node_marker: NODE_MARKER.into(),
+            replicas: 0,
             check_members: false,
             limits: Limits::default(),
             attended: true,
@@ -259,6 +262,12 @@ impl Settings {
     /// The ttl with which a key is handed over, as it is set or by default.
     pub fn hand_over_ttl(&self) -> Duration {
         self.hand_over_ttl.unwrap_or(self.node_timeout.saturating_mul(4)).max(Ttl::SHORTEST)
+    }
+
+    /// How long a node may wait for its replicas: less than a node timeout, so that its answer
+    /// comes before the node counts as silent.
+    pub fn replica_patience(&self) -> Duration {
+        self.node_timeout / 2
     }
 
     /// The pause before the nodes are asked again for an extend that failed. It may be much shorter
@@ -310,6 +319,11 @@ impl Settings {
         if let Err(problem) = self.owner.as_deref().map_or(Ok(()), check_owner) {
             let given = self.owner.as_deref().unwrap_or_default().into();
             return Err(ConfigError::Owner { given, problem });
+        }
+        let sees_promotions =
+            self.restart_guard == RestartGuard::On && self.wanted_marker().is_some();
+        if self.replicas > 0 && !sees_promotions {
+            return Err(ConfigError::Replicas);
         }
         self.validate_times()
     }

@@ -49,6 +49,7 @@ mod quarantine;
 mod quarantine_extend;
 mod rare_orders;
 mod readonly;
+mod replicas;
 mod reserved_keys;
 mod restored_node;
 mod secrets;

@@ -3,6 +3,7 @@
 
 mod answers;
 mod clocks;
+mod failover;
 mod fencing;
 mod forgetting;
 mod fork;

@@ -58,6 +58,7 @@ list, or a wanted one, could be asked.";
 #[command(mut_arg("no_quorum_wait", |arg| arg.hide(true)))]
 #[command(mut_arg("no_restart_guard", |arg| arg.hide(true)))]
 #[command(mut_arg("check_members", |arg| arg.hide(true)))]
+#[command(mut_arg("replicas", |arg| arg.hide(true)))]
 pub struct Options {
     /// What to do with the list [default: show it]
     #[arg(value_enum, value_name = "ACTION")]

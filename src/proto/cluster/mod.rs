@@ -185,7 +185,10 @@ impl Cluster {
             settings,
         };
         for node in cluster.all_nodes().iter() {
-            cluster.nodes[node.index()].connection.set_key_prefix(&cluster.settings.key_prefix);
+            let (settings, patience) = (&cluster.settings, cluster.settings.replica_patience());
+            let connection = &mut cluster.nodes[node.index()].connection;
+            connection.set_key_prefix(&settings.key_prefix);
+            connection.require_replicas(settings.replicas, patience);
             cluster.connect(node, now);
         }
         cluster

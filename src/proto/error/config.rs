@@ -102,6 +102,9 @@ pub enum ConfigError {
         /// Why.
         problem: &'static str,
     },
+    /// Replicas are to confirm each grant, and the restart guard, which sees a promotion, is not
+    /// [`On`](crate::RestartGuard::On) or has no node marker.
+    Replicas,
     /// So many nodes have a lasting failure that the others are no quorum.
     Nodes(Box<Report>),
 }
@@ -181,6 +184,10 @@ impl ConfigError {
             }
             ConfigError::System { problem } => f.write_str(problem),
             ConfigError::Fence { problem } => write!(f, "fencing number: {problem}"),
+            ConfigError::Replicas => f.write_str(
+                "replicas: after a failover only the restart guard keeps the promoted replica from \
+                 granting too early; leave the restart guard on, with its node marker",
+            ),
             ConfigError::Nodes(report) if report.names_one_server_twice() => {
                 f.write_str("two addresses lead to one server, which would vote twice: ")?;
                 report.write_nodes(f, |node| node.reply != NodeReply::Nothing)?;

@@ -23,7 +23,9 @@ pub enum NodeError {
     Busy,
     /// `-MISCONF`: the node cannot save, and refuses writes.
     Misconf,
-    /// `-NOREPLICAS`: the node has fewer replicas than it requires.
+    /// `-NOREPLICAS`: the node has fewer replicas than it requires. Or it granted the key, and
+    /// fewer replicas have it than [`Config::replicas`](crate::Config::replicas) requires, so the
+    /// grant does not count.
     NoReplicas,
     /// `-OOM`: the node's memory is full.
     OutOfMemory,
@@ -185,7 +187,6 @@ impl NodeError {
             NodeError::Loading
                 | NodeError::Busy
                 | NodeError::Misconf
-                | NodeError::NoReplicas
                 | NodeError::OutOfMemory
                 | NodeError::Replica
                 | NodeError::NoAuth
@@ -203,7 +204,7 @@ impl NodeError {
             NodeError::Loading => "is loading its data",
             NodeError::Busy => "is busy with a script",
             NodeError::Misconf => "refuses writes (MISCONF)",
-            NodeError::NoReplicas => "refuses writes (too few replicas)",
+            NodeError::NoReplicas => "has too few replicas",
             NodeError::OutOfMemory => "is out of memory",
             NodeError::Replica => "is a replica",
             NodeError::TooManyClients => "has too many clients",

@@ -220,6 +220,15 @@ impl Ask {
         matches!(self, Ask::Lock(ask) if !matches!(ask.sent.form, Some(Form::Source)))
     }
 
+    /// Whether the replicas of the node have to confirm a grant, where that is required. A waiter
+    /// that has the key by a join claims it before it believes that.
+    pub const fn is_confirmed_by_replicas(self) -> bool {
+        match self {
+            Ask::Lock(ask) => ask.kind.may_create() && !matches!(ask.kind, Kind::Join),
+            Ask::Task(..) | Ask::Register(..) | Ask::Node(_) => self.may_create(),
+        }
+    }
+
     /// Whether the node may create or extend a key when it executes the question late.
     pub const fn may_create(self) -> bool {
         match self {

@@ -9,6 +9,7 @@
 mod fingerprint;
 mod plain;
 mod pushes;
+mod replicas;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -36,6 +37,7 @@ use crate::proto::wire::resp::{self, Malformed, Reply};
 use crate::proto::wire::transaction::Reading;
 
 use pushes::read_push;
+use replicas::Confirmation;
 
 pub use plain::PlainAnswers;
 
@@ -126,6 +128,9 @@ pub struct Connection {
     handed_over: Option<HandedOver>,
     /// The keys that a push reported as written, and that were not returned yet.
     written: Vec<KeyHash>,
+    /// Whether the replicas of the node have to confirm what it grants, and how.
+    asks_replicas: bool,
+    confirmation: Confirmation,
     last_answer: Instant,
     /// The most bytes and questions since the connection was last shrunk.
     most: (usize, usize),
@@ -159,6 +164,7 @@ impl Connection {
         self.written.clear();
         self.handed_over = None;
         self.reading = Reading::default();
+        self.confirmation.reset();
         self.scripts = KnownScripts::default();
         self.moments.clear();
         self.unwritten = 0;
@@ -170,6 +176,13 @@ impl Connection {
         self.key_prefix = KeyPrefix::new(prefix);
     }
 
+    /// From now on, a grant counts only if this many replicas of the node have it, too. The node
+    /// waits for them for as long as `patience`.
+    pub fn require_replicas(&mut self, replicas: u32, patience: Duration) {
+        self.asks_replicas = replicas > 0;
+        self.confirmation = Confirmation::new(replicas, patience);
+    }
+
     /// From now on, no error that repeats this secret is kept.
     pub fn hide(&mut self, secret: Option<Secret>) {
         self.secret = secret;
@@ -179,6 +192,9 @@ impl Connection {
     #[inline]
     pub fn ask(&mut self, ask: Ask, now: Instant, encode: impl FnOnce(&mut BytesMut)) {
         encode(&mut self.outbox);
+        if self.asks_replicas {
+            self.confirmation.encode_after(&ask, &mut self.outbox);
+        }
         if !ask.is_without_source() {
             self.note_source_sent(&ask);
         }
@@ -373,7 +389,9 @@ impl Connection {
             };
             if let Reply::Error(line) = reply {
                 let kept = (&mut self.last_error, &mut self.scripts);
-                note_error(kept, line, self.asks.front().copied(), self.secret.as_ref());
+                let about_replicas = self.confirmation.is_going_on();
+                let ask = self.asks.front().copied().filter(|_| !about_replicas);
+                note_error(kept, line, ask, self.secret.as_ref());
             }
             let moments = (&mut self.moments, &mut self.unwritten, &mut self.asked_at);
             let incoming = match reply {
@@ -388,10 +406,6 @@ impl Connection {
                     let found = (&mut self.written, &mut self.handed_over);
                     read_push(elements, &self.key_prefix, found)
                 }
-                _ if transaction_of(self.asks.front()).is_some() => {
-                    let kept = (&mut self.reading, &mut self.details);
-                    read_of_transaction((&mut self.asks, moments), kept, &reply)?
-                }
                 _ => {
                     if lacks_confirmation(&self.asks, &reply) {
                         // The reply itself is read by the next call.
@@ -400,9 +414,9 @@ impl Connection {
                         return Ok(Some(Incoming::Node(NodeAnswer::Subscribed(false))));
                     }
                     let kept = (&mut self.fact, &mut self.seen, &mut self.details);
-                    let incoming = read_answer(&self.asks, kept, &reply)?;
-                    take_question(&mut self.asks, moments);
-                    Some(incoming)
+                    let parts = (&mut self.reading, &mut self.confirmation);
+                    let answer = read_reply(&self.asks, parts, kept, &reply)?;
+                    answer.inspect(|_| take_question(&mut self.asks, moments))
                 }
             };
             if stored {
@@ -473,6 +487,27 @@ fn decode(bytes: &[u8]) -> Result<Decoded<'_>, Fault> {
 /// Where a connection keeps the content of the last answers that have one.
 type Kept<'a> = (&'a mut Fact, &'a mut Seen, &'a mut Details);
 
+/// Reads the next reply to the oldest question, which may have several. Returns the answer once it
+/// is there.
+#[inline]
+fn read_reply(
+    asks: &VecDeque<Ask>,
+    (reading, confirmation): (&mut Reading, &mut Confirmation),
+    kept: Kept<'_>,
+    reply: &Reply<'_>,
+) -> Result<Option<Incoming>, Fault> {
+    let asked = asks.front();
+    if confirmation.is_going_on() {
+        let impossible = |_| asked.copied().map_or(Fault::Unasked(None), Fault::Impossible);
+        return confirmation.read(reply).map_err(impossible);
+    }
+    let answer = match transaction_of(asked) {
+        Some(ask) => read_of_transaction(ask, (reading, kept.2), reply)?,
+        None => Some(read_answer(asks, kept, reply)?),
+    };
+    Ok(answer.and_then(|answer| confirmation.keep(asked, answer)))
+}
+
 /// Reads the reply to the oldest question. A reply that the question cannot have leaves the
 /// question unanswered: it is reported as lost with the others when the connection ends.
 #[inline]
@@ -522,19 +557,17 @@ fn transaction_of(ask: Option<&Ask>) -> Option<LockAsk> {
 }
 
 /// Reads one of the replies to the oldest question, which is a transaction. After the last one
-/// takes out the question, and returns its answer.
+/// returns its answer.
 #[cold]
 fn read_of_transaction(
-    (asks, moments): (&mut VecDeque<Ask>, KeptMoments<'_>),
+    ask: LockAsk,
     (reading, details): (&mut Reading, &mut Details),
     reply: &Reply<'_>,
 ) -> Result<Option<Incoming>, Fault> {
-    let Some(ask) = transaction_of(asks.front()) else { return Ok(None) };
     let read = reading.read(reply, &mut details.votes);
     let answer = read.map_err(|_| Fault::Impossible(Ask::Lock(ask)))?;
     Ok(answer.map(|answer| {
         details.named = 0;
-        take_question(asks, moments);
         Incoming::Lock(ask, answer)
     }))
 }

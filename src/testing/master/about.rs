@@ -224,6 +224,11 @@ pub(super) fn time(_: &mut Master, call: &Call) -> Reply {
     ])
 }
 
+/// How many replicas have all writes: this master has none.
+pub(super) fn wait(_: &mut Master, _: &Call) -> Reply {
+    Reply::Integer(0)
+}
+
 pub(super) fn ping(_: &mut Master, call: &Call) -> Reply {
     match &call.words[1..] {
         [] => Reply::Status("PONG"),

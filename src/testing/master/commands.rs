@@ -118,6 +118,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("ttl", 2, READS, Keys::First, keys::ttl),
     command("type", 2, READS, Keys::First, keys::kind),
     command("unlink", -2, WRITE | FAST, Keys::All, keys::del),
+    command("wait", 3, NOSCRIPT, Keys::None, about::wait),
     command("zadd", -4, WRITE | DENYOOM | FAST, Keys::First, line::zadd),
     command("zrange", -4, READONLY, Keys::First, line::zrange),
     command("zrank", 3, READS, Keys::First, line::zrank),

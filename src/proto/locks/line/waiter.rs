@@ -276,10 +276,19 @@ impl Locks {
         self.cluster.may_ask(node).err().or_else(refuses)
     }
 
+    /// Whether the last claim had no vote of the node because too few replicas have the key.
+    fn lacked_replicas(&self, id: RecordId, node: NodeId) -> Option<NodeError> {
+        let round = &self.records.get(id).round;
+        let cause = NodeError::NoReplicas;
+        let lacked = round.reply_of(node) == NodeReply::Failed(cause);
+        (round.purpose == Purpose::Claim && lacked).then_some(cause)
+    }
+
     /// The error of a waiter in line that gives up, or whose time to wait is over.
     pub(in crate::proto::locks) fn refusal_in_line(&self, id: RecordId, now: Instant) -> Error {
-        let reply = |node| self.why_useless(id, node).map_or(NodeReply::Held, NodeReply::Failed);
-        let away = self.cluster.voters().iter().filter(|&n| self.why_useless(id, n).is_some());
+        let useless = |node| self.why_useless(id, node).or_else(|| self.lacked_replicas(id, node));
+        let reply = |node| useless(node).map_or(NodeReply::Held, NodeReply::Failed);
+        let away = self.cluster.voters().iter().filter(|&node| useless(node).is_some());
         let report = self.report_of_record(id, reply, now);
         let (spare, failed) = (self.cluster.spare_nodes(), away.count());
         classify(Tried::Acquire, Refusals { spare, failed, ..Refusals::default() }).error(report)
@@ -416,10 +425,10 @@ impl Locks {
             return;
         }
         if let Some(deadline) = line.deadline(quorum, now) {
-            // A fenced lock needs a claim, because a hand-over brings no vote for the fencing
-            // number.
+            // A hand-over brings no vote for the fencing number, and no replica has confirmed it.
+            let needs_claim = record.fenced || self.cluster.settings().replicas > 0;
             let is_long = deadline.saturating_since(now) >= record.ttl.usable() / 2;
-            if is_long && !record.fenced {
+            if is_long && !needs_claim {
                 self.on_votes_of_line_won(op, id, deadline, now);
             } else {
                 self.claim(op, id, holds, now);

@@ -37,6 +37,9 @@ impl Connection {
             written,
             // The field only decides about the capacity of the buffers.
             most: _,
+            // The search asks no replicas.
+            asks_replicas: _,
+            confirmation: _,
             last_answer,
             last_error: _,
             secret: _,

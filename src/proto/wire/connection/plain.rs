@@ -41,13 +41,12 @@ impl Connection {
         if input.is_empty() {
             return None;
         }
-        let reads_replies = self.partial.is_empty() && !self.skipping.is_going_on();
+        let reads_replies =
+            self.partial.is_empty() && !self.skipping.is_going_on() && !self.asks_replicas;
         if !reads_replies || !self.written.is_empty() {
             return None;
         }
-        // The oldest questions are in the first of the two parts of the queue.
-        let mut asks = self.asks.as_slices().0.iter();
-        let Some(Ask::Lock(first)) = asks.next() else { return None };
+        let Some(Ask::Lock(first)) = self.asks.front() else { return None };
         let (reply, length) = match answers::plain(first, input) {
             None if first.is_transaction() => {
                 self.details.named = 0;
@@ -57,12 +56,16 @@ impl Connection {
         };
         let (kind, mut count) = (first.kind, 1);
         *input = &input[length..];
-        while let Some(Ask::Lock(ask)) = asks.next() {
-            if ask.kind != kind || answers::plain(ask, input) != Some((reply, length)) {
-                break;
+        if !input.is_empty() {
+            // The oldest questions are in the first of the two parts of the queue.
+            let mut asks = self.asks.as_slices().0[1..].iter();
+            while let Some(Ask::Lock(ask)) = asks.next() {
+                if ask.kind != kind || answers::plain(ask, input) != Some((reply, length)) {
+                    break;
+                }
+                *input = &input[length..];
+                count += 1;
             }
-            *input = &input[length..];
-            count += 1;
         }
         self.last_answer = now;
         self.take_moments(count, now, took);
