@@ -45,6 +45,8 @@ pub struct Parameters {
     pub keys: Keys,
     /// The key of the node marker, if the restart guard needs one.
     pub marker: Option<String>,
+    /// Replicas have to confirm each grant.
+    pub waits: bool,
 }
 
 /// What one node answered.
@@ -148,7 +150,8 @@ fn examine_into(
     // deletion: then nothing is written.
     if seen.is_master() && seen.identities.len() <= 1 {
         let notified = matches!(seen.hello, Some(Answer::Many(_)));
-        seen.trials = trial::run(&mut connection, node.db, &parameters.keys, notified)?;
+        seen.trials =
+            trial::run(&mut connection, node.db, &parameters.keys, (notified, parameters.waits))?;
     }
     measure_clock(&mut connection, seen)?;
     if let (Some(key), true) = (&parameters.marker, seen.is_in_its_database()) {

@@ -100,6 +100,7 @@ fn run_checks(options: &Options) -> Result<u8, Refusal> {
         restart_guard: settings.restart_guard != RestartGuard::Off,
         persistent: settings.restart_guard == RestartGuard::Persistent,
         marker: &settings.node_marker,
+        replicas: settings.replicas,
         check_members: settings.checks_members(),
         now: clock::now(),
     };
@@ -138,14 +139,14 @@ fn start(config: &Config, patience: Patience) -> Result<Examined, Refusal> {
     let rng = StdRng::try_from_rng(&mut SysRng);
     let mut rng = rng.map_err(|error| Refusal::internal(format!("random numbers: {error}")))?;
     let settings = config.get_settings();
-    let prefix = &settings.key_prefix;
+    let (prefix, waits) = (&settings.key_prefix, settings.replicas > 0);
     let (sender, receiver) = mpsc::channel();
     for (index, (address, node)) in config.get_addresses().iter().zip(&settings.nodes).enumerate() {
         // Each node gets another key, because two addresses may lead to one server.
         let [name, token, other] = [(); 3].map(|()| LockToken::random(&mut rng));
         let keys = Keys { key: format!("{prefix}redlatch-doctor:{name}"), token, other };
         let marker = settings.wanted_marker().map(str::to_owned);
-        let parameters = Parameters { tls: tls(config), patience, keys, marker };
+        let parameters = Parameters { tls: tls(config), patience, keys, marker, waits };
         let (address, node, sender) = (address.clone(), node.clone(), sender.clone());
         thread::spawn(move || {
             // If the result comes too late, no receiver is left.

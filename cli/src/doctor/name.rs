@@ -61,7 +61,7 @@ mod tests {
         let keys = Keys { key: "key".into(), token, other: other_token };
         let each = Duration::from_secs(5);
         let patience = Patience { each, until: clock::now().saturating_add(2 * each) };
-        let parameters = Parameters { tls: None, patience, keys, marker: None };
+        let parameters = Parameters { tls: None, patience, keys, marker: None, waits: false };
         let places = ask_each(&[one, other, one, closed], &address, &node, &parameters);
         let run_ids: Vec<_> = places.iter().map(|place| place.run_id.clone()).collect();
         assert!(run_ids[..2].iter().all(|it| matches!(it, Ok(Some(_)))), "{places:?}");

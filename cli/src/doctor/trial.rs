@@ -62,12 +62,12 @@ impl Trial {
 type Question<'a> = (&'static str, Vec<&'a [u8]>);
 
 /// Tries all commands. `notified` says that the connection speaks RESP3, so that it can send other
-/// commands after SUBSCRIBE.
+/// commands after SUBSCRIBE, and `waits` that grants need WAIT.
 pub fn run(
     connection: &mut Connection,
     db: u32,
     keys: &Keys,
-    notified: bool,
+    (notified, waits): (bool, bool),
 ) -> Result<Vec<Trial>, Trouble> {
     if db != 0 {
         let answer = connection.ask(&[b"SELECT", db.to_string().as_bytes()])?;
@@ -81,6 +81,9 @@ pub fn run(
     let mut questions = about_the_connection();
     if notified {
         questions.push(("SUBSCRIBE", vec![b"SUBSCRIBE", CHANNEL]));
+    }
+    if waits {
+        questions.push(("WAIT", vec![b"WAIT", b"0", b"1"]));
     }
     questions.push(("PUBLISH", vec![b"PUBLISH", OTHER_CHANNEL, b""]));
     questions.push(("PUBSUB NUMSUB", vec![b"PUBSUB", b"NUMSUB", OTHER_CHANNEL]));

@@ -120,6 +120,8 @@ pub struct Use<'a> {
     pub persistent: bool,
     /// The key of the node marker.
     pub marker: &'a str,
+    /// How many replicas of a node have to confirm each grant.
+    pub replicas: u32,
     /// Whether the client checks the list of masters.
     pub check_members: bool,
     /// When the nodes were examined.
@@ -223,6 +225,7 @@ mod examples {
             restart_guard: true,
             persistent: false,
             marker: "redlatch:node",
+            replicas: 0,
             check_members: false,
             now: NOW,
         }

@@ -30,13 +30,14 @@ const LINE: &str = "nobody can wait in line there";
 const OF_LINE: [&str; 6] = [trial::LINE, "ZADD", "ZRANK", "ZSCORE", "ZRANGE", "ZREM"];
 
 /// The commands of the library, the most important first.
-const NEEDS: [Need; 27] = [
+const NEEDS: [Need; 28] = [
     need("SET", "+set", "no lock can be had"),
     need("SELECT", "+select", "the database of the URL cannot be reached, so it is not asked"),
     need("EVAL", "+eval", "nothing can be released, so it is not asked"),
     need("GET", "+get", "no lock can be extended, and releases are unconfirmed"),
     need("PTTL", "+pttl", "no lock can be extended"),
     need("PEXPIRE", "+pexpire", "no lock can be extended"),
+    need("WAIT", "+wait", "no grant is confirmed by replicas, so none counts"),
     need("DEL", "+del", "a released key stays for its ttl"),
     wish("EVALSHA", "+evalsha", "scripts are sent by their source each time"),
     wish("SCRIPT LOAD", "+script|load", "scripts are sent by their source at first"),

@@ -1,5 +1,6 @@
 //! Whether the server is an independent master that keeps its keys, by its `INFO`.
 
+use std::cmp::Ordering;
 use std::time::Duration;
 
 use redlatch::{NodeState, QuarantineReason, RestartGuard};
@@ -39,17 +40,47 @@ fn role(subject: &Subject, how: &Use) -> Finding {
             return found;
         }
     }
+    let counted = i64::from(how.replicas);
+    if counted > 0 {
+        return confirmed_by(replicas, counted);
+    }
     if replicas > 0 {
         return Finding::warn(
             NAME,
             format!(
-                "it has {replicas} {}: one that is promoted lacks the last locks. Let nothing \
-                 promote it, or take it away",
-                if replicas == 1 { "replica" } else { "replicas" }
+                "it has {}: one that is promoted lacks the last locks. Let nothing promote it, or \
+                 give every client --replicas {replicas}",
+                plural(replicas)
             ),
         );
     }
     Finding::ok(NAME, "a master without replicas")
+}
+
+fn plural(replicas: i64) -> String {
+    format!("{replicas} {}", if replicas == 1 { "replica" } else { "replicas" })
+}
+
+/// Compares how many replicas a master has with how many have to confirm each grant.
+fn confirmed_by(replicas: i64, counted: i64) -> Finding {
+    const NAME: &str = "role";
+    let has = format!("it has {}, and --replicas is {counted}", plural(replicas));
+    match replicas.cmp(&counted) {
+        Ordering::Less => Finding::fail(
+            NAME,
+            format!("{has}: it grants nothing until the others follow it. Start them"),
+        ),
+        Ordering::Equal => {
+            Finding::ok(NAME, format!("a master whose {} confirm each grant", plural(replicas)))
+        }
+        Ordering::Greater => Finding::fail(
+            NAME,
+            format!(
+                "{has}: one that has not confirmed the last locks may be promoted. Give every \
+                 client --replicas {replicas}"
+            ),
+        ),
+    }
 }
 
 /// What to report of a server that was promoted from a replica. `None` if the node marker shows
@@ -261,6 +292,16 @@ mod tests {
         assert_eq!(with(&promoted, true, "role").0, Ok, "its marker is old");
         assert_eq!(with(&promoted, false, "role").0, Warn);
         assert_eq!(with(&[("connected_slaves", "1")], true, "role").0, Warn);
+        let confirmed = |connected: &str| {
+            let mut subject = node("a");
+            subject.seen.info.insert("connected_slaves".into(), connected.into());
+            worst_of(&checks(&subject, &Use { replicas: 2, ..using() }), "role")
+        };
+        assert_eq!(confirmed("2").0, Ok);
+        let (level, detail) = confirmed("1");
+        assert!(level == Fail && detail.contains("grants nothing"), "{detail}");
+        let (level, detail) = confirmed("3");
+        assert!(level == Fail && detail.contains("--replicas 3"), "{detail}");
         assert_eq!(with(&[("cluster_enabled", "1")], true, "cluster").0, Fail);
         assert_eq!(with(&[("loading", "1")], true, "loading").0, Fail);
         assert_eq!(with(&[], true, "role").0, Ok);
