@@ -21,6 +21,9 @@ use crate::proto::settings::{Credentials, NodeSettings, Secret};
 /// The port if the address names none.
 pub const DEFAULT_PORT: u16 = 6379;
 
+/// The schemes of a master that is found through Sentinels, without and with TLS.
+const SENTINEL_SCHEMES: [&str; 2] = ["redis+sentinel", "rediss+sentinel"];
+
 /// The largest number of digits that a port can have.
 const LONGEST_PORT: usize = 5;
 
@@ -80,6 +83,21 @@ impl Address {
         let Credentials { user, password } = credentials;
         let label = address.label();
         Ok((address, NodeSettings { label, user, password, db }))
+    }
+
+    /// The addresses in a text that separates them by commas, without empty ones.
+    ///
+    /// Between Sentinels (`redis+sentinel://s1,s2/name`) a comma belongs to the address: it ends at
+    /// the first comma after its `/`.
+    pub fn split_list(list: &str) -> Vec<&str> {
+        let (mut addresses, mut rest) = (Vec::new(), list);
+        while !rest.is_empty() {
+            let (address, after) = rest.split_at(end_of_first(rest));
+            addresses.push(address.trim());
+            rest = after.strip_prefix(',').unwrap_or(after);
+        }
+        addresses.retain(|address| !address.is_empty());
+        addresses
     }
 
     /// The URL with this password in it, unless it has one already.
@@ -203,6 +221,20 @@ fn in_the_file_system(rest: &str) -> Result<Parsed, &'static str> {
         return Err("its path contains a control character");
     }
     Ok((Address::Unix(path.as_ref().into()), credentials, db))
+}
+
+/// Where the first address of a list ends.
+fn end_of_first(list: &str) -> usize {
+    let scheme = list.find("://").map(|end| (list[..end].trim_start(), end + "://".len()));
+    let (mut least, mut most) = (0, list.len());
+    if let Some((_, hosts)) = scheme.filter(|(scheme, _)| SENTINEL_SCHEMES.contains(scheme)) {
+        // An address without a `/` ends before the next scheme.
+        let next = list[hosts..].find("://").map(|end| &list[hosts..hosts + end]);
+        let next = next.and_then(|before| before.rfind(','));
+        most = next.map_or(list.len(), |comma| hosts + comma);
+        least = list[hosts..most].find('/').map_or(most, |slash| hosts + slash);
+    }
+    list[least..most].find(',').map_or(most, |comma| least + comma)
 }
 
 fn database(digits: &str) -> Result<u32, &'static str> {

@@ -189,3 +189,28 @@ fn address_error_hides_what_may_be_a_password() {
         assert!(error.to_string().contains(shown), "{error}");
     }
 }
+
+#[test]
+fn address_list_is_cut_at_commas_that_are_not_between_sentinels() {
+    let cases: [(&str, &[&str]); 11] = [
+        ("", &[]),
+        (" , ,", &[]),
+        (" a:1, b:2 ,redis://c/3,", &["a:1", "b:2", "redis://c/3"]),
+        ("redis+sentinel://s1,s2:7,s3/m,b:2", &["redis+sentinel://s1,s2:7,s3/m", "b:2"]),
+        ("a:1, rediss+sentinel://s1,s2/m/3 ,b", &["a:1", "rediss+sentinel://s1,s2/m/3", "b"]),
+        (
+            "redis+sentinel://u:p@s1,s2/m,redis+sentinel://t1,t2/m",
+            &["redis+sentinel://u:p@s1,s2/m", "redis+sentinel://t1,t2/m"],
+        ),
+        // Without a name the address ends before the next scheme, or with the list.
+        ("redis+sentinel://s1,s2,redis://b/1", &["redis+sentinel://s1,s2", "redis://b/1"]),
+        ("redis+sentinel://s1,s2", &["redis+sentinel://s1,s2"]),
+        ("redis+sentinel://,/,", &["redis+sentinel://,/"]),
+        // A comma in the password of any other address cuts it.
+        ("redis://u:p,w@h", &["redis://u:p", "w@h"]),
+        ("x redis+sentinel://s1,s2/m", &["x redis+sentinel://s1", "s2/m"]),
+    ];
+    for (list, addresses) in cases {
+        assert_eq!(Address::split_list(list), addresses, "{list:?}");
+    }
+}
