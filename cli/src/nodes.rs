@@ -35,7 +35,7 @@ pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
     };
     let mut urls = Vec::new();
     for given in &nodes.servers {
-        for url in given.split(',').map(str::trim).filter(|url| !url.is_empty()) {
+        for url in Address::split_list(given) {
             let url = Address::with_password(url, password.as_ref());
             Address::parse(&url).map_err(|error| bad_address(error, &url, given))?;
             urls.push(url);

@@ -331,8 +331,9 @@ impl TryFrom<ConfigFile> for Config {
         let config = Config::new(urls.map(|url| Address::with_password(url, password.as_ref())))?;
         let config = file.apply_to(config);
         config.settings.validate()?;
-        let encrypted = |address: &Address| matches!(address, Address::Tcp { tls: true, .. });
-        if file.tls == TlsFiles::default() && !config.get_addresses().iter().any(encrypted) {
+        if file.tls == TlsFiles::default()
+            && !config.get_addresses().iter().any(Address::is_encrypted)
+        {
             return Ok(config);
         }
         #[cfg(feature = "tls")]
@@ -374,8 +375,7 @@ fn invalid(name: &str, problem: &str) -> ConfigError {
 /// The addresses of a list. A comma in a password cuts an address in two: no part of such an
 /// address is shown.
 fn split(list: &str) -> Result<Vec<String>, &'static str> {
-    let urls = list.split(',').map(str::trim).filter(|url| !url.is_empty());
-    let urls: Vec<String> = urls.map(str::to_string).collect();
+    let urls: Vec<String> = Address::split_list(list).into_iter().map(str::to_string).collect();
     let is_cut = |url: &String| !url.contains("://") && Address::parse(url).is_err();
     if list.contains('@') && urls.iter().any(is_cut) {
         return Err("an address cannot be read; in a password, write a comma as %2C");
