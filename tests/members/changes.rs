@@ -324,3 +324,33 @@ fn client_that_did_nothing_for_long_reads_the_list_and_then_gets_the_lock() {
     assert!(holds(&mut net, first));
     let _ = lock;
 }
+
+#[test]
+fn refusal_by_the_list_before_does_not_last_while_the_client_connects_to_a_master_that_joined() {
+    let mut net = net(4);
+    let first = client(&mut net, &[0]);
+    lock_once(&mut net, first);
+    let mut list = Changed::of(&net, &[0], 4);
+    pass_quarantine_of(&mut net, 1);
+    let asker = client(&mut net, &[0, 1, 2, 3]);
+    lock_once(&mut net, asker);
+    list.tell(&mut net, &[1, 0], &[0, 1]);
+    let mut refused = 0;
+    for _ in 0..3000 {
+        ask(&mut net, asker);
+        while !net.client_mut(asker).core.has_completions() {
+            net.pass(millis(1));
+        }
+        match result(&mut net, asker) {
+            Some(Ok(Outcome::Acquired(lock))) => {
+                let now = net.now();
+                net.client_mut(asker).core.release_nowait(&lock, now);
+            }
+            Some(Err(Error::Config(error))) => panic!("{error}"),
+            _ => refused += 1,
+        }
+        net.pass(millis(1));
+    }
+    assert!(refused > 0, "the client did not follow while it asked");
+    lock_once(&mut net, asker);
+}

@@ -268,6 +268,10 @@ impl Cluster {
                     entry.joined = Some(now);
                 }
                 entry.is_outside = false;
+                if entry.last_error == NodeError::OtherList {
+                    // The list before is the cause, so the refusal may not last.
+                    (entry.last_error, entry.words) = (NodeError::Unreachable, "".into());
+                }
                 if entry.state == NodeState::Rejected(NodeError::OtherList) {
                     self.timers.clear_in(&mut entry.connecting);
                     self.connect(node, now);
