@@ -326,6 +326,28 @@ fn client_that_did_nothing_for_long_reads_the_list_and_then_gets_the_lock() {
 }
 
 #[test]
+fn lock_is_not_lost_while_another_client_has_its_key_on_the_master_that_joins() {
+    let mut net = net(2);
+    let first = client(&mut net, &[0]);
+    lock_once(&mut net, first);
+    let mut list = Changed::of(&net, &[0], 2);
+    pass_quarantine_of(&mut net, 1);
+    let holder = client(&mut net, &[0, 1]);
+    let lock = hold(&mut net, holder);
+    list.tell(&mut net, &[1, 0], &[0, 1]);
+    // A waiter that followed before the holder did.
+    net.command(1, &[b"SET", KEY, b"of another", b"PX", b"5500"]);
+    net.pass(millis(2500));
+    let now = net.now();
+    net.client_mut(holder).core.extend(&lock, TTL, 0, now).expect("it can be asked for");
+    net.pass(millis(500));
+    assert!(result(&mut net, holder).is_none(), "the extend has ended");
+    net.pass(millis(3500));
+    let done = result(&mut net, holder);
+    assert!(matches!(done, Some(Ok(Outcome::Extended { .. }))), "{done:?}");
+}
+
+#[test]
 fn refusal_by_the_list_before_does_not_last_while_the_client_connects_to_a_master_that_joined() {
     let mut net = net(4);
     let first = client(&mut net, &[0]);
