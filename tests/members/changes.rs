@@ -52,6 +52,16 @@ impl Changed {
     }
 }
 
+/// Tells the master that joins and the first one that both are the list from now on, as the tool
+/// does.
+fn tell_both(list: &mut Changed, net: &mut Net<Client>) {
+    list.tell(net, &[1, 0], &[0, 1]);
+    for master in [1, 0] {
+        let text = format!("{} ; was {}", value(net, master), members_of(&list.ids, &[0]));
+        net.command(master, &[b"SET", MEMBERS, text.as_bytes()]);
+    }
+}
+
 /// Lets another client mark the master, and end its quarantine.
 fn pass_quarantine_of(net: &mut Net<Client>, master: usize) {
     let mut settings = settings_of(&[master]);
@@ -345,6 +355,31 @@ fn lock_is_not_lost_while_another_client_has_its_key_on_the_master_that_joins() 
     net.pass(millis(3500));
     let done = result(&mut net, holder);
     assert!(matches!(done, Some(Ok(Outcome::Extended { .. }))), "{done:?}");
+}
+
+#[test]
+fn lock_is_kept_while_another_client_waits_for_it_and_a_second_master_joins() {
+    for later in 0..6 {
+        let mut net = net(2);
+        let first = client(&mut net, &[0]);
+        lock_once(&mut net, first);
+        let mut list = Changed::of(&net, &[0], 2);
+        pass_quarantine_of(&mut net, 1);
+        let holder = client(&mut net, &[0, 1]);
+        let lock = hold(&mut net, holder);
+        // So the waiter reads the list before the holder in some runs, and after it in others.
+        net.pass(millis(later * 1000));
+        let waiter = client(&mut net, &[0, 1]);
+        let (now, options) = (net.now(), LockOptions::new(TTL).wait(60 * TTL));
+        net.client_mut(waiter).core.acquire(KEY, options, 0, now).expect("it can be asked for");
+        keep(&mut net, holder, &lock, millis(2000));
+        tell_both(&mut list, &mut net);
+        keep(&mut net, holder, &lock, WAIT);
+        let now = net.now();
+        net.client_mut(holder).core.release_nowait(&lock, now);
+        net.pass(millis(100));
+        assert!(holds(&mut net, waiter), "{later}");
+    }
 }
 
 #[test]
