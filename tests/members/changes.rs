@@ -52,6 +52,16 @@ impl Changed {
     }
 }
 
+/// Tells the master that joins and the first one that both are the list from now on, as the tool
+/// does.
+fn tell_both(list: &mut Changed, net: &mut Net<Client>) {
+    list.tell(net, &[1, 0], &[0, 1]);
+    for master in [1, 0] {
+        let text = format!("{} ; was {}", value(net, master), members_of(&list.ids, &[0]));
+        net.command(master, &[b"SET", MEMBERS, text.as_bytes()]);
+    }
+}
+
 /// Lets another client mark the master, and end its quarantine.
 fn pass_quarantine_of(net: &mut Net<Client>, master: usize) {
     let mut settings = settings_of(&[master]);
@@ -399,4 +409,80 @@ fn fencing_number_grows_over_a_lock_that_was_granted_by_the_list_before() {
     net.pass(WAIT);
     let next = number(&mut net, first);
     assert!(next > last, "{next} after {last}");
+
+#[test]
+fn lock_is_not_lost_while_another_client_has_its_key_on_the_master_that_joins() {
+    let mut net = net(2);
+    let first = client(&mut net, &[0]);
+    lock_once(&mut net, first);
+    let mut list = Changed::of(&net, &[0], 2);
+    pass_quarantine_of(&mut net, 1);
+    let holder = client(&mut net, &[0, 1]);
+    let lock = hold(&mut net, holder);
+    list.tell(&mut net, &[1, 0], &[0, 1]);
+    // A waiter that followed before the holder did.
+    net.command(1, &[b"SET", KEY, b"of another", b"PX", b"5500"]);
+    net.pass(millis(2500));
+    let now = net.now();
+    net.client_mut(holder).core.extend(&lock, TTL, 0, now).expect("it can be asked for");
+    net.pass(millis(500));
+    assert!(result(&mut net, holder).is_none(), "the extend has ended");
+    net.pass(millis(3500));
+    let done = result(&mut net, holder);
+    assert!(matches!(done, Some(Ok(Outcome::Extended { .. }))), "{done:?}");
+}
+
+#[test]
+fn lock_is_kept_while_another_client_waits_for_it_and_a_second_master_joins() {
+    for later in 0..6 {
+        let mut net = net(2);
+        let first = client(&mut net, &[0]);
+        lock_once(&mut net, first);
+        let mut list = Changed::of(&net, &[0], 2);
+        pass_quarantine_of(&mut net, 1);
+        let holder = client(&mut net, &[0, 1]);
+        let lock = hold(&mut net, holder);
+        // So the waiter reads the list before the holder in some runs, and after it in others.
+        net.pass(millis(later * 1000));
+        let waiter = client(&mut net, &[0, 1]);
+        let (now, options) = (net.now(), LockOptions::new(TTL).wait(60 * TTL));
+        net.client_mut(waiter).core.acquire(KEY, options, 0, now).expect("it can be asked for");
+        keep(&mut net, holder, &lock, millis(2000));
+        tell_both(&mut list, &mut net);
+        keep(&mut net, holder, &lock, WAIT);
+        let now = net.now();
+        net.client_mut(holder).core.release_nowait(&lock, now);
+        net.pass(millis(100));
+        assert!(holds(&mut net, waiter), "{later}");
+    }
+}
+
+#[test]
+fn refusal_by_the_list_before_does_not_last_while_the_client_connects_to_a_master_that_joined() {
+    let mut net = net(4);
+    let first = client(&mut net, &[0]);
+    lock_once(&mut net, first);
+    let mut list = Changed::of(&net, &[0], 4);
+    pass_quarantine_of(&mut net, 1);
+    let asker = client(&mut net, &[0, 1, 2, 3]);
+    lock_once(&mut net, asker);
+    list.tell(&mut net, &[1, 0], &[0, 1]);
+    let mut refused = 0;
+    for _ in 0..3000 {
+        ask(&mut net, asker);
+        while !net.client_mut(asker).core.has_completions() {
+            net.pass(millis(1));
+        }
+        match result(&mut net, asker) {
+            Some(Ok(Outcome::Acquired(lock))) => {
+                let now = net.now();
+                net.client_mut(asker).core.release_nowait(&lock, now);
+            }
+            Some(Err(Error::Config(error))) => panic!("{error}"),
+            _ => refused += 1,
+        }
+        net.pass(millis(1));
+    }
+    assert!(refused > 0, "the client did not follow while it asked");
+    lock_once(&mut net, asker);
 }

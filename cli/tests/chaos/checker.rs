@@ -39,6 +39,16 @@ pub struct Summary {
     pub overlaps: Vec<String>,
     /// The longest hold, in nanoseconds.
     pub longest: u64,
+    /// The longest time without a holder, by key.
+    pub gaps: BTreeMap<u64, Gap>,
+}
+
+/// A time in which no worker held a key, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Gap {
+    pub length: u64,
+    /// When the hold before it ended.
+    pub begin: u64,
 }
 
 impl Summary {
@@ -73,8 +83,9 @@ pub fn check(sources: &[Source]) -> Summary {
             }
         }
     }
-    for holds in by_key.values_mut() {
+    for (&key, holds) in &mut by_key {
         let overlaps = overlapping(holds);
+        summary.gaps.insert(key, longest_gap(holds, start));
         summary.overlaps.extend(overlaps.iter().map(|(a, b)| describe(sources, a, b)));
     }
     summary
@@ -96,6 +107,21 @@ fn overlapping(holds: &mut [Placed]) -> Vec<(Placed, Placed)> {
         }
     }
     found
+}
+
+/// The longest time between two of the holds of one key, or after the last until `now`. They are in
+/// the order in which they began.
+fn longest_gap(holds: &[Placed], now: u64) -> Gap {
+    let Some(mut until) = holds.first().map(|(_, first)| first.until()) else {
+        return Gap::default();
+    };
+    let mut longest = Gap::default();
+    let begins = holds.iter().map(|(_, hold)| (hold.begin, hold.until()));
+    for (begin, end) in begins.skip(1).chain([(now, now)]) {
+        longest = longest.max(Gap { length: begin.saturating_sub(until), begin: until });
+        until = until.max(end);
+    }
+    longest
 }
 
 fn describe(sources: &[Source], first: &Placed, second: &Placed) -> String {
@@ -136,5 +162,20 @@ mod tests {
         assert_eq!(overlaps(&[(10, 100, 180), (110, 200, 150)]), 0);
         // One hold overlaps with both others. The order of the sheets does not matter.
         assert_eq!(overlaps(&[(40, 140, 50), (10, 100, 0), (20, 120, 30)]), 2);
+    }
+
+    #[test]
+    fn the_checker_finds_the_longest_time_without_a_holder() {
+        let gap = |holds: &[(u64, u64, u64)], now| {
+            let hold = |&(begin, deadline, end)| Hold { key: 7, begin, deadline, end, number: 0 };
+            let placed: Vec<Placed> = holds.iter().map(|it| (0, hold(it))).collect();
+            let Gap { length, begin } = longest_gap(&placed, now);
+            (length, begin)
+        };
+        assert_eq!(gap(&[(10, 100, 20), (25, 100, 30), (50, 150, 60)], 70), (20, 30));
+        // A hold without an end lasts until its deadline, and another one in it ends nothing.
+        assert_eq!(gap(&[(10, 100, 0), (25, 60, 0), (103, 200, 110)], 112), (3, 100));
+        // Nobody got the key again.
+        assert_eq!(gap(&[(10, 100, 20), (25, 100, 30)], 130), (100, 30));
     }
 }

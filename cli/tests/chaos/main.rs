@@ -18,6 +18,8 @@
 //! library reported, and when it ends its use. `checker.rs` reads only these records. After each
 //! round of faults there is a quiet time, in which every client and every key has to progress.
 //!
+//! `lists.rs` has a run of its own, in which the list of masters is changed.
+//!
 //! `CHAOS_SECS` sets how long the faults last, `CHAOS_SEED` which faults are drawn. The clients are
 //! processes, so a seed repeats the faults and not the run. `CHAOS_GUARD=off` turns the restart
 //! guard off, and then the test has to fail.
@@ -29,8 +31,11 @@
 
 mod checker;
 mod faults;
+mod keepers;
+mod lists;
 mod plain;
 mod sheet;
+mod stages;
 #[path = "../../../tests/support/mod.rs"]
 mod support;
 mod worker;
@@ -95,10 +100,10 @@ fn number(name: &str) -> Option<u64> {
 struct Folder(PathBuf);
 
 impl Folder {
-    fn create() -> Folder {
+    fn create(name: &str) -> Folder {
         let shared = Path::new("/dev/shm");
         let base = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
-        let path = base.join(format!("redlatch-chaos-{}", std::process::id()));
+        let path = base.join(format!("redlatch-chaos-{name}-{}", std::process::id()));
         std::fs::create_dir(&path).expect("shared memory can be written");
         Folder(path)
     }
@@ -139,7 +144,7 @@ fn no_two_holders_of_one_key_and_everyone_progresses() {
     let seed = number("CHAOS_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     println!("chaos: CHAOS_SECS={seconds} CHAOS_SEED={seed}");
     let mut dice = Dice::new(seed);
-    let folder = Folder::create();
+    let folder = Folder::create("faults");
     let fleet = start_servers(&folder);
     let workers = Workers::start(&fleet, &folder.0, dice.others());
     let mut run = Run { faults: Faults::new(&fleet, workers, dice), start: Instant::now() };
@@ -235,6 +240,15 @@ fn report(summary: &Summary, faults: &Faults, took: Duration) {
         summary.overlaps.len(),
         faults.longest_quiet,
     );
+    counts(summary);
+    println!("faults:");
+    for (name, count) in &faults.counts {
+        println!("  {name:<40}{count:>8}");
+    }
+}
+
+/// Prints what happened, by kind of holder.
+fn counts(summary: &Summary) {
     let kinds: Vec<&str> = summary.holds.keys().copied().collect();
     let row = |name: &str, cells: Vec<u64>| {
         let cells: String = cells.iter().map(|cell| format!("{cell:>14}")).collect();
@@ -245,9 +259,5 @@ fn report(summary: &Summary, faults: &Faults, took: Duration) {
     row("holds", kinds.iter().map(|kind| summary.holds[kind]).collect());
     for what in Count::ALL {
         row(&format!("{what:?}"), kinds.iter().map(|kind| summary.count(kind, what)).collect());
-    }
-    println!("faults:");
-    for (name, count) in &faults.counts {
-        println!("  {name:<40}{count:>8}");
     }
 }

@@ -16,6 +16,7 @@ use redlatch::{
 };
 use rustix::process::{Signal, set_parent_process_death_signal};
 
+use super::keepers;
 use super::plain::{self, Plain};
 use super::sheet::{Count, Sheet};
 use super::support::{Dice, millis};
@@ -37,12 +38,29 @@ pub struct Errand {
     pub proxied: bool,
     /// The nodes keep what they acknowledged, also over a restart.
     pub durable: bool,
+    /// The client checks the list of masters, which changes.
+    pub listed: bool,
     pub parent: u32,
 }
 
 impl Errand {
-    const NAMES: [&str; 8] =
-        ["KIND", "URLS", "SHEET", "SEED", "KEYS", "PROXIED", "DURABLE", "PARENT"];
+    const NAMES: [&str; 9] =
+        ["KIND", "URLS", "SHEET", "SEED", "KEYS", "PROXIED", "DURABLE", "LISTED", "PARENT"];
+
+    /// An order to a worker of this kind. Its sheet and its seed are chosen at its start.
+    pub fn new(kind: &str, urls: Vec<String>, keys: Vec<u64>) -> Errand {
+        Errand {
+            kind: kind.to_owned(),
+            urls,
+            sheet: PathBuf::new(),
+            seed: 0,
+            keys,
+            proxied: false,
+            durable: false,
+            listed: false,
+            parent: std::process::id(),
+        }
+    }
 
     pub fn environment(&self) -> Vec<(String, String)> {
         let keys: Vec<String> = self.keys.iter().map(u64::to_string).collect();
@@ -54,6 +72,7 @@ impl Errand {
             keys.join(" "),
             self.proxied.to_string(),
             self.durable.to_string(),
+            self.listed.to_string(),
             self.parent.to_string(),
         ];
         let name = |name: &&str| format!("CHAOS_WORKER_{name}");
@@ -72,6 +91,7 @@ impl Errand {
             keys: read("KEYS")?.split(' ').map(number).collect(),
             proxied: read("PROXIED")? == "true",
             durable: read("DURABLE")? == "true",
+            listed: read("LISTED")? == "true",
             parent: u32::try_from(number(&read("PARENT")?)).expect("a process id"),
         })
     }
@@ -79,14 +99,18 @@ impl Errand {
     pub fn config(&self) -> Config {
         let guard = match self.durable {
             true => RestartGuard::Persistent,
-            false if super::without_guard() => RestartGuard::Off,
+            false if !self.listed && super::without_guard() => RestartGuard::Off,
             false => RestartGuard::On,
         };
         let config = Config::new(&self.urls).expect("the test wrote good URLs");
-        // With proxies the node timeout is long, so that an answer that is delayed by half a ttl
-        // still counts as a vote.
-        let node_timeout = if self.proxied { 8 * NODE_TIMEOUT } else { NODE_TIMEOUT };
-        config.max_ttl(MAX_TTL).node_timeout(node_timeout).restart_guard(guard)
+        let config = config.max_ttl(MAX_TTL).node_timeout(self.node_timeout());
+        config.restart_guard(guard).check_members(self.listed)
+    }
+
+    /// With proxies it is long, so that an answer that is delayed by half a ttl still counts as a
+    /// vote; with a list, so that a busy machine is not taken for a refusal.
+    pub fn node_timeout(&self) -> Duration {
+        if self.proxied || self.listed { 8 * NODE_TIMEOUT } else { NODE_TIMEOUT }
     }
 
     /// Runs the worker until the process is killed.
@@ -96,7 +120,10 @@ impl Errand {
             "client" => client(&self),
             "shared" => shared(&self),
             "plain" => plain_client(&self),
-            "exec" => super::wrapper::run(&self),
+            "exec" | "exec-keeper" => super::wrapper::run(&self),
+            "keeper" | "renewer" => keepers::keep(&self),
+            "shared-keeper" => keepers::keep_shared(&self),
+            "asker" | "waiter" => keepers::ask(&self),
             other => panic!("there is no worker {other}"),
         }
     }
@@ -174,8 +201,8 @@ impl Plan {
 
 /// A lock of any interface.
 pub trait Lock: Sized {
-    /// The deadline; `None` if the holder's check reports that the lock is lost.
-    fn check(&self) -> Option<Instant>;
+    /// The deadline, or why the lock is lost.
+    fn check(&self) -> Result<Instant, String>;
 
     fn extend(&mut self, ttl: Duration) -> bool;
 
@@ -185,8 +212,9 @@ pub trait Lock: Sized {
 }
 
 impl Lock for Guard<'_> {
-    fn check(&self) -> Option<Instant> {
-        Guard::check(self).ok().and_then(|()| self.deadline())
+    fn check(&self) -> Result<Instant, String> {
+        Guard::check(self).map_err(|error| error.to_string())?;
+        self.deadline().ok_or_else(|| "it has no deadline".to_owned())
     }
 
     fn extend(&mut self, ttl: Duration) -> bool {
@@ -203,8 +231,9 @@ impl Lock for Guard<'_> {
 }
 
 impl Lock for SharedGuard {
-    fn check(&self) -> Option<Instant> {
-        self.watcher().check().ok().and_then(|()| self.deadline())
+    fn check(&self) -> Result<Instant, String> {
+        self.watcher().check().map_err(|error| error.to_string())?;
+        self.deadline().ok_or_else(|| "it has no deadline".to_owned())
     }
 
     fn extend(&mut self, ttl: Duration) -> bool {
@@ -224,8 +253,9 @@ impl Lock for SharedGuard {
 struct PlainLock<'a>(&'a mut Plain, plain::Held);
 
 impl Lock for PlainLock<'_> {
-    fn check(&self) -> Option<Instant> {
-        (clock::now() < self.1.deadline).then_some(self.1.deadline)
+    fn check(&self) -> Result<Instant, String> {
+        let deadline = self.1.deadline;
+        if clock::now() < deadline { Ok(deadline) } else { Err("it is over".to_owned()) }
     }
 
     fn extend(&mut self, _: Duration) -> bool {
@@ -251,7 +281,7 @@ fn expected<T>(result: Result<T, Error>) -> Option<T> {
     }
 }
 
-fn refused(sheet: &Sheet, error: &Error) {
+pub fn refused(sheet: &Sheet, error: &Error) {
     match error {
         Error::Contended(_) => sheet.count(Count::Contended),
         Error::NoQuorum(_) => sheet.count(Count::NoQuorum),
@@ -260,26 +290,27 @@ fn refused(sheet: &Sheet, error: &Error) {
     }
 }
 
-/// Uses a lock as the plan says, and releases it.
-fn hold(sheet: &Sheet, key: u64, plan: Plan, mut lock: impl Lock) {
-    let Some(mut record) = lock.check().and_then(|deadline| sheet.begin(key, deadline)) else {
+/// Uses a lock as the plan says, and releases it. Returns why it was lost, if it was.
+pub fn hold(sheet: &Sheet, key: u64, plan: Plan, mut lock: impl Lock) -> Option<String> {
+    let Some(mut record) = lock.check().ok().and_then(|deadline| sheet.begin(key, deadline)) else {
         sheet.count(Count::Late);
-        return;
+        return None;
     };
     let start = clock::now();
-    if plan.manner == Manner::AutoExtending && lock.auto_extend(4 * MAX_TTL) {
+    let most = plan.length + 4 * MAX_TTL;
+    if plan.manner == Manner::AutoExtending && lock.auto_extend(most) {
         sheet.count(Count::AutoExtended);
     }
     let mut extended_at = start;
     let lost = loop {
         let now = clock::now();
         match lock.check() {
-            Some(deadline) => record.lasts_until(deadline),
-            None => break true,
+            Ok(deadline) => record.lasts_until(deadline),
+            Err(why) => break Some(why),
         }
         let used = now.saturating_since(start);
         if used >= plan.length {
-            break false;
+            break None;
         }
         let due = now.saturating_since(extended_at) >= plan.ttl / 3;
         if plan.manner == Manner::Extending && due {
@@ -292,19 +323,20 @@ fn hold(sheet: &Sheet, key: u64, plan: Plan, mut lock: impl Lock) {
     };
     // Records the end of the use before the release is sent.
     record.ends_now();
-    if lost && plan.manner == Manner::Overstaying {
+    if lost.is_some() && plan.manner == Manner::Overstaying {
         sheet.count(Count::Overstayed);
-    } else if lost {
+    } else if lost.is_some() {
         sheet.count(Count::LossNoticed);
     }
     if plan.manner == Manner::Dropped {
         sheet.count(Count::Dropped);
-        return;
+        return lost;
     }
     let released = lock.release();
-    if !lost {
+    if lost.is_none() {
         sheet.count(if released { Count::Released } else { Count::NotReleased });
     }
+    lost
 }
 
 /// Draws the options of a request.
@@ -389,7 +421,9 @@ fn plain_client(errand: &Errand) -> ! {
             }
         };
         match held {
-            Some(held) => hold(&sheet, key, plan, PlainLock(&mut client, held)),
+            Some(held) => {
+                hold(&sheet, key, plan, PlainLock(&mut client, held));
+            }
             None => sheet.count(Count::Contended),
         }
         std::thread::sleep(pause(&mut dice));

@@ -57,8 +57,7 @@ pub struct Workers {
 
 impl Workers {
     pub fn start(fleet: &Fleet, folder: &Path, dice: Dice) -> Workers {
-        let mut workers =
-            Workers { crew: Vec::new(), sources: Vec::new(), folder: folder.to_owned(), dice };
+        let mut workers = Workers::none(folder, dice);
         for (number, &(kind, durable, proxied)) in CREW.iter().enumerate() {
             let nodes = if durable { DURABLE } else { VOLATILE };
             let keys = if durable { DURABLE_KEYS } else { VOLATILE_KEYS };
@@ -72,20 +71,21 @@ impl Workers {
             };
             let group = if durable { "durable" } else { "volatile" };
             let name = format!("{number}-{kind}-{group}{}", if proxied { "-proxied" } else { "" });
-            let errand = Errand {
-                kind: kind.to_owned(),
-                urls,
-                sheet: PathBuf::new(),
-                seed: 0,
-                keys: keys.collect(),
-                proxied,
-                durable,
-                parent: std::process::id(),
-            };
-            let (child, errand) = workers.spawn(&name, kind, 0, errand);
-            workers.crew.push(Worker { name, kind, errand, child, replaced: 0, proxies });
+            let errand = Errand { proxied, durable, ..Errand::new(kind, urls, keys.collect()) };
+            workers.add(name, kind, errand, proxies);
         }
         workers
+    }
+
+    /// No workers yet.
+    pub fn none(folder: &Path, dice: Dice) -> Workers {
+        Workers { crew: Vec::new(), sources: Vec::new(), folder: folder.to_owned(), dice }
+    }
+
+    /// Starts one more worker.
+    pub fn add(&mut self, name: String, kind: &'static str, errand: Errand, proxies: Vec<Proxy>) {
+        let (child, errand) = self.spawn(&name, kind, 0, errand);
+        self.crew.push(Worker { name, kind, errand, child, replaced: 0, proxies });
     }
 
     pub fn len(&self) -> usize {

@@ -20,7 +20,7 @@ use serde_json::Value;
 use super::sheet::{self, Count, Sheet, Use};
 use super::support::{Dice, millis};
 use super::worker::{Errand, Manner, Plan};
-use super::{MAX_TTL, NODE_TIMEOUT, key_name, this_test};
+use super::{MAX_TTL, keepers, key_name, this_test};
 
 /// The environment variables of CMD.
 const PLACE: &str = "CHAOS_CMD_PLACE";
@@ -33,7 +33,8 @@ pub fn run(errand: &Errand) -> ! {
     let sheet = Sheet::create(&errand.sheet);
     let mut dice = Dice::new(errand.seed);
     loop {
-        let (key, plan) = Plan::draw(&mut dice, &errand.keys);
+        let (key, plan) =
+            keepers::plan(errand, &mut dice).unwrap_or_else(|| Plan::draw(&mut dice, &errand.keys));
         let place = sheet.reserve();
         let mut command = wrapper(errand, plan, key);
         command.env(PLACE, place.to_string()).env(SHEET, &errand.sheet);
@@ -54,10 +55,13 @@ fn wrapper(errand: &Errand, plan: Plan, key: u64) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_redlatch"));
     command.args(["exec", "--json", "-v", "-w", "2s", "--no-quorum-wait", "2s"]);
     command.args(["-t", &ms(plan.ttl), "--max-ttl", &ms(MAX_TTL)]);
-    command.args(["--node-timeout", &ms(NODE_TIMEOUT)]);
+    command.args(["--node-timeout", &ms(errand.node_timeout())]);
+    if errand.listed {
+        command.arg("--check-members");
+    }
     if errand.durable {
         command.arg("--persistent-nodes");
-    } else if super::without_guard() {
+    } else if !errand.listed && super::without_guard() {
         command.arg("--no-restart-guard");
     }
     // Without renewals CMD outlives its lock, and the wrapper has to end it.
@@ -73,8 +77,9 @@ fn wrapper(errand: &Errand, plan: Plan, key: u64) -> Command {
 /// Stops or kills the wrapper in some runs, and waits for its end.
 fn disturb(sheet: &Sheet, child: &mut Child, plan: Plan, dice: &mut Dice) {
     let when = millis(dice.below(200));
-    let kill = dice.chance(60);
-    let stop = !kill && dice.chance(60);
+    let is_left_alone = plan.length == keepers::FOR_EVER;
+    let kill = !is_left_alone && dice.chance(60);
+    let stop = !is_left_alone && !kill && dice.chance(60);
     let length = millis(dice.between(20, 3000));
     let signal = |child: &Child, signal| {
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);

@@ -71,6 +71,14 @@ impl Node {
         self.has_said_its_list() || self.is_past_the_list
     }
 
+    /// Whether the node was added to the list, and clients may still count by the list before.
+    fn is_joining(&self) -> bool {
+        self.members.listed().is_some_and(|it| {
+            let was_member = it.previous.iter().any(|member| member.id == it.id);
+            it.is_member() && !it.previous.is_empty() && !was_member
+        })
+    }
+
     /// Whether the list was read so short a time ago that the node may be asked by it.
     fn has_fresh_list(&self, now: Instant) -> bool {
         self.list_asked_at.is_some_and(|asked| now < asked.saturating_add(LEASE))
@@ -83,6 +91,12 @@ impl Node {
 }
 
 impl Cluster {
+    /// The nodes that were added to the list while clients may still count by the list before. If a
+    /// waiter takes a key there, its holder, which may need that vote to extend the lock, cannot.
+    pub fn joining(&self) -> NodeSet {
+        self.all_nodes().iter().filter(|node| self.nodes[node.index()].is_joining()).collect()
+    }
+
     /// Takes note of what the node has as its list, in answer to the last question.
     pub(super) fn note_members(&mut self, node: NodeId, found: MembersState, now: Instant) {
         let asked_at = self.asked_at(node);
@@ -268,6 +282,10 @@ impl Cluster {
                     entry.joined = Some(now);
                 }
                 (entry.is_outside, entry.list_floor) = (false, None);
+                if entry.last_error == NodeError::OtherList {
+                    // The list before is the cause, so the refusal may not last.
+                    (entry.last_error, entry.words) = (NodeError::Unreachable, "".into());
+                }
                 if entry.state == NodeState::Rejected(NodeError::OtherList) {
                     self.timers.clear_in(&mut entry.connecting);
                     self.connect(node, now);

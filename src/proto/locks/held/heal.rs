@@ -6,7 +6,8 @@
 //!
 //! A node that was added to the list of masters after the lock was acquired never had the key. It
 //! is healed in the extend that finds this, and then votes in that extend: else a lock whose other
-//! nodes are away could not be extended.
+//! nodes are away could not be extended. If another client has the key there, the lock is not lost
+//! before its deadline: the nodes that had the key may still have it.
 
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::RecordId;
@@ -105,7 +106,7 @@ impl Locks {
             NodeReply::Granted if record.phase == Phase::Held => {
                 self.cluster.stats_mut().healed += 1
             }
-            NodeReply::Failed(_) => {
+            NodeReply::Failed(_) if !is_new => {
                 record.trouble_mut().absent.insert(node);
             }
             _ => {}

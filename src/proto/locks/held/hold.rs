@@ -206,11 +206,12 @@ impl Locks {
     ) {
         let trusted = self.cluster.is_trusted(node);
         // Found before the node's proof ends: a node that lost the key is not new.
-        let is_new = reply == NodeReply::Absent && self.is_new_to(node, ask.record);
+        let lacks = matches!(reply, NodeReply::Held | NodeReply::Absent);
+        let is_new = lacks && self.is_new_to(node, ask.record);
         let record = self.records.get_mut(ask.record);
         let current = record.phase == Phase::Held && record.round.number == ask.round;
-        if matches!(reply, NodeReply::Held | NodeReply::Absent) {
-            record.note_absent(node, reply);
+        if lacks {
+            record.note_absent(node, reply, is_new);
         }
         let granted = reply == NodeReply::Granted;
         let proven = record.is_proven(node, now);
@@ -222,7 +223,7 @@ impl Locks {
         }
         let was_won = record.round.is_won();
         // A node that was added to the list gets the key first, and votes after that.
-        if current && is_new {
+        if current && is_new && reply == NodeReply::Absent {
             self.heal_at(node.into(), ask.record, now);
         }
         let gone = self.absent_voters(self.records.get(ask.record)).len();

@@ -365,7 +365,7 @@ mod tests {
     fn absence_ends_the_proof_also_if_the_node_hands_the_key_over_again() {
         let mut records = Records::new(1);
         let record = proven(&mut records);
-        record.note_absent(node(1), NodeReply::Absent);
+        record.note_absent(node(1), NodeReply::Absent, false);
         record.note_return_of(node(1));
         assert_eq!([0, 1, 2].map(|it| record.is_proven(node(it), at(1))), [true, false, true]);
     }

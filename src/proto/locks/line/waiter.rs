@@ -149,11 +149,13 @@ impl Locks {
         self.cluster.check_lists(now);
         let (mut nodes, mut silent) = (NodeSet::EMPTY, NodeSet::EMPTY);
         let (mut permanent, mut reports_writes) = (0, true);
+        let too_new = self.left_to_the_holder(id, now);
         for node in self.cluster.voters().iter() {
             let useless = self.why_useless(id, node);
             permanent += usize::from(useless.is_some_and(NodeError::is_permanent));
             match (self.cluster.may_ask(node), self.cluster.notifies(node)) {
                 (Err(_), _) => {}
+                (Ok(()), _) if too_new.contains(node) => {}
                 // `join_at` asks this node once it has answered the subscription to the channel.
                 (Ok(()), None) => {}
                 (Ok(()), Some(_)) if self.records.get(id).pending.is_asked(node) => {}
@@ -198,6 +200,13 @@ impl Locks {
         self.poll_from(op, renews_at.map_or(at, |renews_at| at.min(renews_at)));
     }
 
+    /// The nodes that a waiter does not ask yet, so that the holder gets the key there first: those
+    /// that are joining the list, until one more vote would be a majority.
+    fn left_to_the_holder(&self, id: RecordId, now: Instant) -> NodeSet {
+        let holds = self.records.get(id).line().map_or(0, |line| line.holds(now).len());
+        if holds + 1 >= self.cluster.quorum() { NodeSet::EMPTY } else { self.cluster.joining() }
+    }
+
     /// From now on a node may be asked for a place in its lines: all waiters join there.
     pub(in crate::proto::locks) fn join_at(&mut self, node: NodeId, now: Instant) {
         if self.ops.has_no_waiters() {
@@ -206,8 +215,10 @@ impl Locks {
         self.cluster.check_lists(now);
         let silent = self.cluster.notifies(node) == Some(false);
         for id in self.records.ids() {
+            let too_new = self.left_to_the_holder(id, now).contains(node);
             let record = self.records.get_mut(id);
-            let waits = record.phase == Phase::Asking && !record.pending.is_asked(node);
+            let asking = record.phase == Phase::Asking && !too_new;
+            let waits = asking && !record.pending.is_asked(node);
             let Some(line) = record.line_mut().filter(|_| waits) else { continue };
             if self.cluster.may_ask(node).is_err() {
                 return;

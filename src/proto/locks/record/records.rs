@@ -212,15 +212,18 @@ impl Record {
         }
     }
 
-    /// A node answered an extend: the key is absent, or another client's.
-    pub fn note_absent(&mut self, node: NodeId, reply: NodeReply) {
+    /// A node answered an extend: the key is absent, or another client's. A node that `is_new`
+    /// never had the key, so it has not lost it.
+    pub fn note_absent(&mut self, node: NodeId, reply: NodeReply, is_new: bool) {
         if self.healing().contains(node) {
             // The node answered before it received the heal that is in flight, which may bring the
             // key back.
             return;
         }
         let trouble = self.trouble_mut();
-        trouble.absent.insert(node);
+        if !is_new {
+            trouble.absent.insert(node);
+        }
         if reply == NodeReply::Held {
             trouble.taken.insert(node);
         } else {
