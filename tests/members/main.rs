@@ -5,6 +5,7 @@ mod changes;
 mod lists;
 mod orders;
 mod random_changes;
+mod tool;
 
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ fn millis(millis: u64) -> Duration {
 struct Client {
     core: Coordinator,
     masters: Vec<usize>,
+    /// The masters that nothing reaches which this client writes.
+    cut_off: Vec<usize>,
 }
 
 impl Client {
@@ -54,7 +57,8 @@ impl Endpoint for Client {
     }
 
     fn output(&self, master: NodeId) -> &[u8] {
-        self.own(master).map_or(&[], |node| self.core.output(node))
+        let node = self.own(master).filter(|_| !self.cut_off.contains(&master.index()));
+        node.map_or(&[], |node| self.core.output(node))
     }
 
     fn handle_sent(&mut self, master: NodeId, count: usize, now: Instant) {
@@ -97,7 +101,7 @@ fn client(net: &mut Net<Client>, masters: &[usize]) -> usize {
 fn client_with(net: &mut Net<Client>, masters: &[usize], settings: Settings) -> usize {
     let seed = [(net.clients() + 1) as u8; 32];
     let core = Coordinator::new(settings, seed, net.now()).expect("the settings are good");
-    net.add(Client { core, masters: masters.to_vec() })
+    net.add(Client { core, masters: masters.to_vec(), cut_off: Vec::new() })
 }
 
 fn net(masters: usize) -> Net<Client> {
