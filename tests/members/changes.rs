@@ -5,9 +5,6 @@ use redlatch::testing::master::{Restart, Trouble};
 
 use super::*;
 
-/// How long a step has to be known before the next one may begin.
-const WAIT: Duration = Duration::from_secs(10 + 1 + 15);
-
 /// The id of each of these masters, and its address.
 fn members_of(ids: &[String], masters: &[usize]) -> String {
     let mut members: Vec<_> =

@@ -5,6 +5,7 @@ mod changes;
 mod lists;
 mod orders;
 mod random_changes;
+mod steps;
 mod tool;
 
 use std::time::Duration;
@@ -14,6 +15,8 @@ use redlatch::testing::net::{Endpoint, Net};
 use redlatch::{Error, LockOptions, NodeError, NodeId, NodeReply, Outcome, Report};
 
 const TTL: Duration = Duration::from_secs(10);
+/// How long a step has to be known before the next one may begin.
+const WAIT: Duration = Duration::from_secs(10 + 1 + 15);
 const KEY: &[u8] = b"k";
 const MEMBERS: &[u8] = b"redlatch:members";
 

@@ -8,7 +8,7 @@
 //!     cargo test --release --all-features --test members random -- --nocapture
 //! ```
 //!
-//! The hazard is an order that chance does not reach.
+//! The hazard is an order that chance does not reach: `steps.rs` plays those that are known.
 
 use std::ops::AddAssign;
 
