@@ -5,9 +5,6 @@ use redlatch::testing::master::{Restart, Trouble};
 
 use super::*;
 
-/// How long a step has to be known before the next one may begin.
-const WAIT: Duration = Duration::from_secs(10 + 1 + 15);
-
 /// The id of each of these masters, and its address.
 fn members_of(ids: &[String], masters: &[usize]) -> String {
     let mut members: Vec<_> =
@@ -409,6 +406,7 @@ fn fencing_number_grows_over_a_lock_that_was_granted_by_the_list_before() {
     net.pass(WAIT);
     let next = number(&mut net, first);
     assert!(next > last, "{next} after {last}");
+}
 
 #[test]
 fn lock_is_not_lost_while_another_client_has_its_key_on_the_master_that_joins() {

@@ -5,6 +5,8 @@ mod changes;
 mod lists;
 mod orders;
 mod random_changes;
+mod steps;
+mod tool;
 
 use std::time::Duration;
 
@@ -13,6 +15,8 @@ use redlatch::testing::net::{Endpoint, Net};
 use redlatch::{Error, LockOptions, NodeError, NodeId, NodeReply, Outcome, Report};
 
 const TTL: Duration = Duration::from_secs(10);
+/// How long a step has to be known before the next one may begin.
+const WAIT: Duration = Duration::from_secs(10 + 1 + 15);
 const KEY: &[u8] = b"k";
 const MEMBERS: &[u8] = b"redlatch:members";
 
@@ -24,6 +28,8 @@ fn millis(millis: u64) -> Duration {
 struct Client {
     core: Coordinator,
     masters: Vec<usize>,
+    /// The masters that nothing reaches which this client writes.
+    cut_off: Vec<usize>,
 }
 
 impl Client {
@@ -54,7 +60,8 @@ impl Endpoint for Client {
     }
 
     fn output(&self, master: NodeId) -> &[u8] {
-        self.own(master).map_or(&[], |node| self.core.output(node))
+        let node = self.own(master).filter(|_| !self.cut_off.contains(&master.index()));
+        node.map_or(&[], |node| self.core.output(node))
     }
 
     fn handle_sent(&mut self, master: NodeId, count: usize, now: Instant) {
@@ -97,7 +104,7 @@ fn client(net: &mut Net<Client>, masters: &[usize]) -> usize {
 fn client_with(net: &mut Net<Client>, masters: &[usize], settings: Settings) -> usize {
     let seed = [(net.clients() + 1) as u8; 32];
     let core = Coordinator::new(settings, seed, net.now()).expect("the settings are good");
-    net.add(Client { core, masters: masters.to_vec() })
+    net.add(Client { core, masters: masters.to_vec(), cut_off: Vec::new() })
 }
 
 fn net(masters: usize) -> Net<Client> {

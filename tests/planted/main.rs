@@ -36,12 +36,16 @@ enum Check {
     Simulation,
     /// This test of `tests/coordinator` fails. It plays an order that chance hardly ever finds.
     Core(&'static str),
+    /// This test of `tests/members` fails.
+    List(&'static str),
+    /// `tests/members/random_changes.rs`: at least one of its first seeds fails.
+    Lists,
 }
 
 /// For each fault: its name in the patch, what it breaks, and the checks that all have to find it.
 /// The search cannot find `SplitOfMixedRounds`: a waiter that wrongly gives its nodes up for
 /// another waiter joins the line again, which breaks no safety and ends well.
-const FAULTS: [(&str, &str, &[Check]); 22] = [
+const FAULTS: [(&str, &str, &[Check]); 33] = [
     ("QuorumOfHalf", "half of the nodes are a quorum", &[Check::Search]),
     ("DeadlineFromReply", "the deadline counts from the reply to the question", &[Check::Search]),
     ("QuarantinedGrantCounts", "the grant of a node in quarantine counts", &[Check::Search]),
@@ -76,13 +80,43 @@ const FAULTS: [(&str, &str, &[Check]); 22] = [
         &[Check::Search, Check::Core(BASES)],
     ),
     ("SplitOfMixedRounds", "a split is judged from several polls", &[Check::Core(SPLITS)]),
+    (
+        "StepWithoutWait",
+        "the list is changed again without a wait",
+        &[Check::List(OLD_LIST), Check::Lists],
+    ),
+    ("WaitWithoutLease", "the wait of a step lacks the 15 s", &[Check::List(OLD_LIST)]),
+    ("WaitWithoutTtl", "the wait of a step lacks `max_ttl`", &[Check::List(OLD_LIST)]),
+    ("OneToldOnly", "a step needs only one member that was told", &[Check::List(ONE_TOLD)]),
+    ("WaitWithoutRecheck", "members are not read again after the wait", &[Check::List(LOST_TOLD)]),
+    ("UndoWithoutBallot", "an undo writes the list before back", &[Check::List(UNDO)]),
+    ("IdBackUnread", "a client gives an id back and reads no others", &[Check::List(ID_BACK)]),
+    ("ListForever", "a client never reads its list again", &[Check::List(STOOD_STILL)]),
+    (
+        "NewerListCounted",
+        "a node with a newer list counts by the older one",
+        &[Check::List(STOOD_STILL), Check::Lists],
+    ),
+    ("LearnerCounts", "a learner counts", &[Check::List(LEARNER), Check::Lists]),
+    ("BlankNodeCounts", "a node without its list counts", &[Check::List(BLANK), Check::Lists]),
 ];
 const BOTH: &[Check] = &[Check::Search, Check::Simulation];
 const BASES: &str = "line::deadline_of_a_hand_over_counts_from_the_base_of_each_node";
 const SPLITS: &str = "line_troubles::hand_over_does_not_count_after_a_later_poll_created_the_key";
 
-/// The name of the test in the search and in the simulation that looks for the fault in
-/// `PLANTED_FAULT`.
+const OLD_LIST: &str = "steps::lock_by_an_old_list_ends_before_the_list_is_two_steps_ahead";
+const ONE_TOLD: &str = "steps::list_that_one_member_was_told_is_not_changed_again";
+const LOST_TOLD: &str =
+    "steps::member_that_lost_the_list_in_the_wait_is_told_again_and_the_wait_begins_anew";
+const UNDO: &str = "steps::lists_after_an_undo_have_later_epochs_than_the_step_that_was_undone";
+const ID_BACK: &str = "steps::master_that_lost_its_data_gets_no_list_back_that_is_two_steps_old";
+const STOOD_STILL: &str =
+    "changes::client_that_stood_still_reads_the_list_before_it_asks_for_a_lock";
+const LEARNER: &str = "changes::learner_does_not_count";
+const BLANK: &str = "changes::node_without_its_list_does_not_count";
+
+/// The name of the test in the search, in the simulation and in the random changes of lists that
+/// looks for the fault in `PLANTED_FAULT`.
 const BY_NAME: &str = "planted_fault_is_found";
 
 fn faults_patch() -> Patch {
@@ -129,11 +163,9 @@ fn finds(tree: &Tree, check: Check, fault: &str, breaks: &str) -> bool {
     let (found, output) = match check {
         Check::Search => found_by(tree, "model", fault),
         Check::Simulation => found_by(tree, "sim", fault),
-        Check::Core(test) => {
-            assert_passes(tree, "coordinator", test);
-            let (outcome, output) = tree.run("coordinator", test, Some(fault));
-            (outcome == Outcome::Failed, output)
-        }
+        Check::Lists => found_by(tree, "members", fault),
+        Check::Core(test) => fails(tree, "coordinator", test, fault),
+        Check::List(test) => fails(tree, "members", test, fault),
     };
     let verdict = if found { "found" } else { "NOT found" };
     let time = start.elapsed();
@@ -146,9 +178,20 @@ fn finds(tree: &Tree, check: Check, fault: &str, breaks: &str) -> bool {
 
 /// Whether the test that looks for the fault finds it.
 fn found_by(tree: &Tree, binary: &str, fault: &str) -> (bool, String) {
-    let test = if binary == "sim" { format!("planted::{BY_NAME}") } else { BY_NAME.to_owned() };
+    let test = match binary {
+        "sim" => format!("planted::{BY_NAME}"),
+        "members" => format!("random_changes::{BY_NAME}"),
+        _ => BY_NAME.to_owned(),
+    };
     let (outcome, output) = tree.run(binary, &test, Some(fault));
     (outcome == Outcome::Passed, output)
+}
+
+/// Whether the test fails with the fault. Without it the test has to pass.
+fn fails(tree: &Tree, binary: &str, test: &str, fault: &str) -> (bool, String) {
+    assert_passes(tree, binary, test);
+    let (outcome, output) = tree.run(binary, test, Some(fault));
+    (outcome == Outcome::Failed, output)
 }
 
 fn assert_passes(tree: &Tree, binary: &str, test: &str) {
